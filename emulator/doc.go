@@ -1,0 +1,16 @@
+// Package emulator runs Cloud Datastore and Cloud Tasks in this process, for
+// tests and for first steps: no installation, no account, started in
+// milliseconds.
+//
+// An [Emulator] is one of each. Both speak their real gRPC protocols, so that
+// the official client libraries, made by [Emulator.Datastore] and
+// [Emulator.CloudTasks], take the same path as in production. Inside the process the
+// clients are connected in memory; [Options] can open loopback ports for other
+// processes too. Both services count what Google would bill ([Usage]).
+//
+// [Google] is one of Google's own emulators, where they are installed, so that
+// the same test can be run against all.
+//
+// What the embedded Datastore does not serve yet it refuses with UNIMPLEMENTED,
+// and never answers approximately.
+package emulator

@@ -1,0 +1,260 @@
+package emulator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/scattermap/scattermap/emulator/internal/dsemu"
+	"github.com/scattermap/scattermap/emulator/internal/meter"
+	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
+)
+
+// Usage is a number of operations that Google would bill.
+type Usage = meter.Usage
+
+// Options say how an [Emulator] behaves. The zero value of each field is its
+// default.
+type Options struct {
+	// Scatter is the proportion of entities that have the __scatter__ property:
+	// one in this many. 2 is the proportion of Google's classic emulator.
+	// Defaults to 128, production's.
+	Scatter int
+
+	// Batch is the most results that one call of a query returns; a client asks
+	// again for the next ones. Defaults to 300.
+	Batch int
+
+	// Seed decides which ids are allocated. Defaults to 0, a seed like others.
+	Seed uint64
+
+	// DatastoreAddr is an address on which the Datastore listens, for other
+	// processes: "127.0.0.1:8081", or "127.0.0.1:0" for a free port. Defaults to
+	// none: only clients of this process reach it.
+	DatastoreAddr string
+
+	// TasksAddr is an address on which Cloud Tasks listens. Defaults to none.
+	TasksAddr string
+
+	// KeysAddr is an address on which the public keys of the tokens that tasks
+	// carry are served over HTTP, as Google serves its own. Defaults to none.
+	KeysAddr string
+
+	// Transport carries the deliveries of tasks: see [HandlerTransport] for one
+	// that stays inside the process. Defaults to HTTP.
+	Transport http.RoundTripper
+
+	// UnlimitedRate allows queues of more than 500 dispatches a second, Cloud
+	// Tasks' limit. Defaults to false.
+	UnlimitedRate bool
+
+	// Interceptor sees every call of both services, and can delay it or make it
+	// fail before or after its effect. The results of queries and lookups that
+	// pass through it have their entities in encoded form. Defaults to none.
+	Interceptor grpc.UnaryServerInterceptor
+}
+
+func (o *Options) withDefaults() Options {
+	var opts Options
+	if o != nil {
+		opts = *o
+	}
+	if opts.Scatter == 0 {
+		opts.Scatter = 128
+	}
+	if opts.Batch == 0 {
+		opts.Batch = 300
+	}
+	if opts.Transport == nil {
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.Proxy = nil
+		transport.MaxIdleConns = 0
+		transport.MaxIdleConnsPerHost = 5000 // the most deliveries that a queue has under way
+		opts.Transport = transport
+	}
+	return opts
+}
+
+func (o Options) validate() error {
+	switch {
+	case o.Scatter < 1 || o.Scatter > 1<<16:
+		return fmt.Errorf("emulator: Options.Scatter has to be in [1, %d], it is %d", 1<<16, o.Scatter)
+	case o.Batch < 1:
+		return fmt.Errorf("emulator: Options.Batch has to be at least 1, it is %d", o.Batch)
+	}
+	return nil
+}
+
+// An Emulator is a Datastore and a Cloud Tasks in this process.
+type Emulator struct {
+	datastore, tasks *service
+	tasksServer      *tasksemu.Server
+	keys             *http.Server
+	keysAddr         string
+	meter            *meter.Meter
+}
+
+// Start starts an emulator. It has to be closed.
+func Start(o *Options) (_ *Emulator, err error) {
+	opts := o.withDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	e := &Emulator{meter: new(meter.Meter)}
+	defer func() {
+		if err != nil {
+			e.Close()
+		}
+	}()
+	interceptors := []grpc.UnaryServerInterceptor{e.meter.UnaryServerInterceptor()}
+	if opts.Interceptor != nil {
+		interceptors = append(interceptors, opts.Interceptor)
+	}
+	e.datastore, err = startService(opts.DatastoreAddr, interceptors, func(s *grpc.Server) {
+		server := dsemu.NewServer(dsemu.Options{Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed}, e.meter)
+		datastorepb.RegisterDatastoreServer(s, server)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("emulator: Datastore: %w", err)
+	}
+	e.tasksServer = tasksemu.NewServer(tasksemu.Options{Transport: opts.Transport, Unlimited: opts.UnlimitedRate}, e.meter)
+	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) {
+		cloudtaskspb.RegisterCloudTasksServer(s, e.tasksServer)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("emulator: Cloud Tasks: %w", err)
+	}
+	if opts.KeysAddr != "" {
+		if err := e.serveKeys(opts.KeysAddr); err != nil {
+			return nil, fmt.Errorf("emulator: keys: %w", err)
+		}
+	}
+	return e, nil
+}
+
+func (e *Emulator) serveKeys(addr string) error {
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	e.keysAddr = listener.Addr().String()
+	e.keys = &http.Server{Handler: e.tasksServer.Keys()}
+	go e.keys.Serve(listener)
+	return nil
+}
+
+// Close ends both services: deliveries under way are cut off. Clients have to
+// be closed by whoever made them.
+func (e *Emulator) Close() {
+	if e.tasksServer != nil {
+		e.tasksServer.Close()
+	}
+	if e.keys != nil {
+		e.keys.Close()
+	}
+	for _, s := range []*service{e.tasks, e.datastore} {
+		if s != nil {
+			s.stop()
+		}
+	}
+}
+
+// Datastore returns a client of a project's default database. It has to be
+// closed before the emulator.
+func (e *Emulator) Datastore(ctx context.Context, project string, opts ...option.ClientOption) (*datastore.Client, error) {
+	return datastore.NewClient(ctx, project, append(e.datastore.clientOptions(), opts...)...)
+}
+
+// CloudTasks returns a client. It has to be closed before the emulator.
+func (e *Emulator) CloudTasks(ctx context.Context, opts ...option.ClientOption) (*cloudtasks.Client, error) {
+	return cloudtasks.NewClient(ctx, append(e.tasks.clientOptions(), opts...)...)
+}
+
+// DatastoreAddr is where the Datastore listens, the value for
+// DATASTORE_EMULATOR_HOST, or "" if it does not.
+func (e *Emulator) DatastoreAddr() string { return e.datastore.addr }
+
+// TasksAddr is where Cloud Tasks listens, or "" if it does not.
+func (e *Emulator) TasksAddr() string { return e.tasks.addr }
+
+// KeysURL is where the public keys of the tokens are served, or "" if they are
+// not.
+func (e *Emulator) KeysURL() string {
+	if e.keysAddr == "" {
+		return ""
+	}
+	return "http://" + e.keysAddr + "/"
+}
+
+// Usage returns what Google would have billed so far.
+func (e *Emulator) Usage() Usage { return e.meter.Usage() }
+
+// A service is a gRPC server that is reached in memory, and maybe at a port.
+type service struct {
+	server *grpc.Server
+	memory *bufconn.Listener
+	addr   string
+	serves sync.WaitGroup
+}
+
+// maxMessage lets a request reach the service that is above the 10 MiB which
+// Datastore takes, so that the service can refuse it.
+const maxMessage = 16 << 20
+
+func startService(addr string, interceptors []grpc.UnaryServerInterceptor, register func(*grpc.Server)) (*service, error) {
+	s := &service{
+		server: grpc.NewServer(grpc.ChainUnaryInterceptor(interceptors...), grpc.MaxRecvMsgSize(maxMessage)),
+		memory: bufconn.Listen(1 << 20),
+	}
+	register(s.server)
+	listeners := []net.Listener{s.memory}
+	if addr != "" {
+		listener, err := net.Listen("tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		s.addr = listener.Addr().String()
+		listeners = append(listeners, listener)
+	}
+	for _, l := range listeners {
+		s.serves.Go(func() {
+			if err := s.server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+				panic("emulator: " + err.Error()) // the listener broke under us
+			}
+		})
+	}
+	return s, nil
+}
+
+func (s *service) stop() {
+	s.server.Stop()
+	s.serves.Wait()
+}
+
+// clientOptions connect a client in memory, with the retries and limits that
+// the client sets up for production.
+func (s *service) clientOptions() []option.ClientOption {
+	dial := func(ctx context.Context, _ string) (net.Conn, error) { return s.memory.DialContext(ctx) }
+	return append(insecureOptions("passthrough:///memory"), option.WithGRPCDialOption(grpc.WithContextDialer(dial)))
+}
+
+func insecureOptions(endpoint string) []option.ClientOption {
+	return []option.ClientOption{
+		option.WithEndpoint(endpoint),
+		option.WithoutAuthentication(),
+		option.WithTelemetryDisabled(),
+		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
+	}
+}

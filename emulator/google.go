@@ -1,0 +1,264 @@
+package emulator
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+
+	"github.com/scattermap/scattermap/emulator/internal/meter"
+)
+
+// A Product is one of Google's two emulators of Datastore.
+type Product string
+
+const (
+	// Classic is Google's Datastore emulator, in Firestore mode. It has scatter
+	// keys on half of the entities, no aggregations, and ignores property masks.
+	Classic Product = "cloud-datastore-emulator"
+	// Firestore is Google's Firestore emulator, in Datastore mode. It has no
+	// scatter keys, and locks what a transaction reads.
+	Firestore Product = "cloud-firestore-emulator"
+)
+
+// ErrNotInstalled says that one of Google's emulators, or the Java that it
+// needs, is not on this machine.
+var ErrNotInstalled = errors.New("not installed")
+
+type launch struct {
+	script, jar, class string
+	args               func(port, dir string) []string
+}
+
+var launches = map[Product]launch{
+	Classic: {
+		script: "cloud_datastore_emulator",
+		jar:    "CloudDatastore.jar",
+		class:  "com.google.cloud.datastore.emulator.CloudDatastore",
+		args: func(port, dir string) []string {
+			return []string{"start", "--host=127.0.0.1", "--port=" + port,
+				"--store_on_disk=false", "--firestore_in_datastore_mode", dir}
+		},
+	},
+	Firestore: {
+		script: "cloud_firestore_emulator",
+		jar:    "cloud-firestore-emulator.jar",
+		class:  "com.google.cloud.datastore.emulator.firestore.CloudFirestore",
+		args: func(port, _ string) []string {
+			return []string{"start", "--host=127.0.0.1", "--port=" + port, "--database-mode=datastore-mode"}
+		},
+	},
+}
+
+// Google is one of Google's emulators, running as a process of its own on a
+// free loopback port.
+type Google struct {
+	Product Product
+	Addr    string // host:port, the value for DATASTORE_EMULATOR_HOST
+
+	meter  meter.Meter
+	cancel context.CancelFunc
+	ended  chan struct{}
+	output lastLines
+	dir    string
+}
+
+// StartGoogle starts one of Google's emulators and waits until it answers,
+// some seconds. It has to be closed. If it is not on this machine the error is
+// [ErrNotInstalled].
+func StartGoogle(ctx context.Context, p Product) (*Google, error) {
+	l, ok := launches[p]
+	if !ok {
+		return nil, fmt.Errorf("emulator: Google has no product %q", p)
+	}
+	jar, java, err := l.find(p)
+	if err != nil {
+		return nil, fmt.Errorf("emulator: %s: %w", p, err)
+	}
+	dir, err := os.MkdirTemp("", "scattermap-"+string(p))
+	if err != nil {
+		return nil, fmt.Errorf("emulator: %s: %w", p, err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "WEB-INF"), 0o755); err != nil {
+		return nil, fmt.Errorf("emulator: %s: %w", p, err)
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, fmt.Errorf("emulator: %s: %w", p, err)
+	}
+	running, cancel := context.WithCancel(context.Background())
+	g := &Google{Product: p, Addr: "127.0.0.1:" + port, cancel: cancel, ended: make(chan struct{}), dir: dir}
+	// The emulators only know English messages.
+	args := append([]string{"-Duser.language=en", "-cp", jar, l.class}, l.args(port, dir)...)
+	started := make(chan error)
+	go g.run(exec.CommandContext(running, java, args...), started)
+	if err := <-started; err != nil {
+		g.Close()
+		return nil, fmt.Errorf("emulator: %s: %w", p, err)
+	}
+	if err := g.wait(ctx); err != nil {
+		g.Close()
+		return nil, fmt.Errorf("emulator: %s: %w; it printed:\n%s", p, err, g.output.String())
+	}
+	return g, nil
+}
+
+// run runs the process to its end. It keeps its thread, because the system ends
+// the process together with the thread that started it.
+func (g *Google) run(cmd *exec.Cmd, started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(g.ended)
+	cmd.Dir = g.dir
+	cmd.Stdout, cmd.Stderr = &g.output, &g.output
+	cmd.WaitDelay = 5 * time.Second
+	endWithParent(cmd)
+	err := cmd.Start()
+	started <- err
+	if err == nil {
+		_ = cmd.Wait() // we end it by killing it
+	}
+}
+
+// wait asks the emulator for its health until it answers.
+func (g *Google) wait(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		req, err := http.NewRequestWithContext(ctx, "GET", "http://"+g.Addr+"/", nil)
+		if err != nil {
+			return err
+		}
+		if resp, err := client.Do(req); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("it does not answer: %w", ctx.Err())
+		case <-g.ended:
+			return errors.New("it ended")
+		case <-tick.C:
+		}
+	}
+}
+
+// Close ends the process and waits for its end.
+func (g *Google) Close() {
+	g.cancel()
+	<-g.ended
+	os.RemoveAll(g.dir)
+}
+
+// Datastore returns a client of a project's default database, whose operations
+// are counted. It has to be closed before the emulator.
+func (g *Google) Datastore(ctx context.Context, project string, opts ...option.ClientOption) (*datastore.Client, error) {
+	all := append(insecureOptions("passthrough:///"+g.Addr),
+		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(g.meter.UnaryClientInterceptor())))
+	return datastore.NewClient(ctx, project, append(all, opts...)...)
+}
+
+// Usage returns what Google would have billed to the clients that g made. An
+// aggregation without a COUNT counts as one read.
+func (g *Google) Usage() Usage { return g.meter.Usage() }
+
+// find returns the emulator's archive and the Java to run it with. It looks on
+// the PATH, and in the platform folder of the Google Cloud CLI.
+func (l launch) find(p Product) (jar, java string, err error) {
+	var dirs []string
+	if script, err := exec.LookPath(l.script); err == nil {
+		dirs = append(dirs, realDir(script))
+	}
+	if gcloud, err := exec.LookPath("gcloud"); err == nil {
+		dirs = append(dirs, filepath.Join(realDir(gcloud), "..", "platform", string(p)))
+	}
+	home, _ := os.UserHomeDir()
+	for _, root := range []string{os.Getenv("CLOUDSDK_ROOT_DIR"), filepath.Join(home, "google-cloud-sdk"),
+		"/usr/lib/google-cloud-sdk", "/usr/share/google-cloud-sdk", "/opt/google-cloud-sdk"} {
+		if filepath.IsAbs(root) {
+			dirs = append(dirs, filepath.Join(root, "platform", string(p)))
+		}
+	}
+	for _, dir := range dirs {
+		candidate := filepath.Join(dir, l.jar)
+		if _, err := os.Stat(candidate); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if java, err = findJava(); err != nil {
+			return "", "", err
+		}
+		return candidate, java, nil
+	}
+	return "", "", fmt.Errorf("%w: neither %s on the PATH nor %s in a Google Cloud CLI", ErrNotInstalled, l.script, p)
+}
+
+func findJava() (string, error) {
+	if home := os.Getenv("JAVA_HOME"); home != "" {
+		if java, err := exec.LookPath(filepath.Join(home, "bin", "java")); err == nil {
+			return java, nil
+		}
+	}
+	java, err := exec.LookPath("java")
+	if err != nil {
+		return "", fmt.Errorf("%w: it needs Java, which is not on the PATH", ErrNotInstalled)
+	}
+	return java, nil
+}
+
+func realDir(file string) string {
+	if real, err := filepath.EvalSymlinks(file); err == nil {
+		file = real
+	}
+	return filepath.Dir(file)
+}
+
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}
+
+// lastLines keeps the end of what is written to it.
+type lastLines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lastLines) Write(p []byte) (int, error) {
+	const limit = 4 << 10
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf.Write(p)
+	if extra := l.buf.Len() - limit; extra > 0 {
+		l.buf.Next(extra)
+	}
+	return len(p), nil
+}
+
+func (l *lastLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}

@@ -1,0 +1,147 @@
+package dsemu
+
+import (
+	"encoding/binary"
+	"math"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+)
+
+// The ordered form of keys and values: comparing the bytes of two forms gives
+// Datastore's order, and no form is a prefix of another, so forms can be
+// concatenated, and inverted for descending order.
+//
+// Keys are ordered element by element, an ancestor before its descendants:
+// kinds as bytes, ids before names, ids as signed integers, names as bytes.
+const (
+	pathEnd     byte = 0x00 // after the last element; below pathElement
+	pathElement byte = 0x01 // before each element
+	idTag       byte = 0x01
+	nameTag     byte = 0x02
+)
+
+// The tags give the order of values of different types, as both of Google's
+// emulators have it. Integers share theirs with timestamps, strings with blobs.
+const (
+	nullTag byte = 0x10 + iota
+	integerTag
+	booleanTag
+	bytesTag
+	doubleTag
+	geoPointTag
+	keyTag
+	entityTag
+)
+
+// appendBytes appends the ordered form of s: zero bytes are escaped, and the
+// end is marked by a sequence below every escaped or plain byte.
+func appendBytes[S string | []byte](dst []byte, s S) []byte {
+	for i := range len(s) {
+		dst = append(dst, s[i])
+		if s[i] == 0 {
+			dst = append(dst, 0xFF)
+		}
+	}
+	return append(dst, 0x00, 0x01)
+}
+
+func appendInt64(dst []byte, n int64) []byte {
+	return binary.BigEndian.AppendUint64(dst, uint64(n)^(1<<63))
+}
+
+// appendFloat64 orders negative zero before zero and NaN after everything.
+func appendFloat64(dst []byte, f float64) []byte {
+	bits := math.Float64bits(f)
+	switch {
+	case f != f:
+		bits = math.MaxUint64
+	case bits>>63 == 1:
+		bits = ^bits
+	default:
+		bits |= 1 << 63
+	}
+	return binary.BigEndian.AppendUint64(dst, bits)
+}
+
+// appendElements appends the ordered form of a path without its end, which is
+// the prefix that the path shares with its descendants.
+func appendElements(dst []byte, path []*pb.Key_PathElement) []byte {
+	for _, el := range path {
+		dst = append(dst, pathElement)
+		dst = appendBytes(dst, el.Kind)
+		if name, ok := el.IdType.(*pb.Key_PathElement_Name); ok {
+			dst = append(dst, nameTag)
+			dst = appendBytes(dst, name.Name)
+		} else {
+			dst = append(dst, idTag)
+			dst = appendInt64(dst, el.GetId())
+		}
+	}
+	return dst
+}
+
+func appendPath(dst []byte, path []*pb.Key_PathElement) []byte {
+	return append(appendElements(dst, path), pathEnd)
+}
+
+// appendValue appends the ordered form of a value that is not an array.
+func appendValue(dst []byte, v *pb.Value) []byte {
+	switch v := v.ValueType.(type) {
+	case *pb.Value_IntegerValue:
+		return appendInt64(append(dst, integerTag), v.IntegerValue)
+	case *pb.Value_TimestampValue:
+		micros := v.TimestampValue.GetSeconds()*1e6 + int64(v.TimestampValue.GetNanos()/1e3)
+		return appendInt64(append(dst, integerTag), micros)
+	case *pb.Value_BooleanValue:
+		if v.BooleanValue {
+			return append(dst, booleanTag, 1)
+		}
+		return append(dst, booleanTag, 0)
+	case *pb.Value_StringValue:
+		return appendBytes(append(dst, bytesTag), v.StringValue)
+	case *pb.Value_BlobValue:
+		return appendBytes(append(dst, bytesTag), v.BlobValue)
+	case *pb.Value_DoubleValue:
+		return appendFloat64(append(dst, doubleTag), v.DoubleValue)
+	case *pb.Value_GeoPointValue:
+		dst = appendFloat64(append(dst, geoPointTag), v.GeoPointValue.GetLatitude())
+		return appendFloat64(dst, v.GeoPointValue.GetLongitude())
+	case *pb.Value_KeyValue:
+		dst = appendBytes(append(dst, keyTag), v.KeyValue.GetPartitionId().GetNamespaceId())
+		return appendPath(dst, v.KeyValue.GetPath())
+	case *pb.Value_EntityValue:
+		return append(dst, entityTag)
+	default:
+		return append(dst, nullTag)
+	}
+}
+
+// invert turns the ordered form in b[from:] into that of descending order.
+func invert(b []byte, from int) []byte {
+	for i := from; i < len(b); i++ {
+		b[i] = ^b[i]
+	}
+	return b
+}
+
+// indexed returns the ordered forms under which a property's value is in the
+// indexes: one for each element of an array, none for what is excluded.
+func indexed(v *pb.Value) [][]byte {
+	if v == nil || v.ExcludeFromIndexes {
+		return nil
+	}
+	array, ok := v.ValueType.(*pb.Value_ArrayValue)
+	if !ok {
+		if v.GetEntityValue() != nil {
+			return nil
+		}
+		return [][]byte{appendValue(nil, v)}
+	}
+	var forms [][]byte
+	for _, el := range array.ArrayValue.GetValues() {
+		if !el.ExcludeFromIndexes && el.GetEntityValue() == nil {
+			forms = append(forms, appendValue(nil, el))
+		}
+	}
+	return forms
+}

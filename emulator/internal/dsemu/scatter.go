@@ -1,0 +1,49 @@
+package dsemu
+
+import (
+	"crypto/md5"
+	"strconv"
+	"unicode/utf16"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+)
+
+// scatterProperty is the name of the property that only orders can use.
+const scatterProperty = "__scatter__"
+
+// scatter returns the value by which a key sorts under __scatter__, and whether
+// an entity with that key has the property at all.
+//
+// The value is that of Google's classic emulator: a 64-bit number is the XOR of
+// the ids, and of Java's 32-bit hashes of the names, along the key's path; the
+// value is the first two bytes of the MD5 of its decimal form. Kind, namespace
+// and project play no part. There an entity has the property if the first byte
+// is odd. Production has it on one entity in 128, and how it decides is not
+// public: here the entity has it if the third and fourth bytes, as a number,
+// are divisible by the proportion, so that the value stays uniform; a
+// proportion of 2 gives the classic emulator's own choice.
+func scatter(path []*pb.Key_PathElement, proportion int) (value [2]byte, ok bool) {
+	var n int64
+	for _, el := range path {
+		if name, isName := el.IdType.(*pb.Key_PathElement_Name); isName {
+			n ^= int64(javaHash(name.Name))
+		} else {
+			n ^= el.GetId()
+		}
+	}
+	sum := md5.Sum(strconv.AppendInt(nil, n, 10))
+	value = [2]byte(sum[:2])
+	if proportion == 2 {
+		return value, sum[0]&1 == 1
+	}
+	return value, (int(sum[2])<<8|int(sum[3]))%proportion == 0
+}
+
+// javaHash is java.lang.String.hashCode.
+func javaHash(s string) int32 {
+	var h int32
+	for _, unit := range utf16.Encode([]rune(s)) {
+		h = 31*h + int32(unit)
+	}
+	return h
+}

@@ -1,0 +1,172 @@
+// Package meter counts what Google would bill for the calls it is told of.
+package meter
+
+import (
+	"context"
+	"maps"
+	"path"
+	"sync"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
+)
+
+// Usage is a number of billable operations.
+//
+// Sources: the price pages of Firestore in Datastore mode and of Cloud Tasks.
+type Usage struct {
+	// Reads counts entity reads: one for each entity that a lookup or a query
+	// returned, one for each entity that a lookup did not find, one for each
+	// call of a query that returned keys only or nothing, and one for each
+	// 1,000 index entries of an aggregation.
+	Reads int64
+	// SmallOps counts the results of keys-only queries. They are free.
+	SmallOps int64
+	// Writes counts inserts, updates and upserts that were committed.
+	Writes int64
+	// Deletes counts deletes that were committed.
+	Deletes int64
+	// TaskOps counts Cloud Tasks operations: each created task and each
+	// delivery attempt, per started 32 KiB.
+	TaskOps int64
+	// RPCs counts calls by method, "Lookup" for example, whether they
+	// succeeded or not.
+	RPCs map[string]int64
+}
+
+// Sub returns what was used since an earlier reading of the same meter.
+func (u Usage) Sub(earlier Usage) Usage {
+	d := Usage{
+		Reads:    u.Reads - earlier.Reads,
+		SmallOps: u.SmallOps - earlier.SmallOps,
+		Writes:   u.Writes - earlier.Writes,
+		Deletes:  u.Deletes - earlier.Deletes,
+		TaskOps:  u.TaskOps - earlier.TaskOps,
+		RPCs:     maps.Clone(u.RPCs),
+	}
+	for method, n := range earlier.RPCs {
+		if d.RPCs[method] -= n; d.RPCs[method] == 0 {
+			delete(d.RPCs, method)
+		}
+	}
+	return d
+}
+
+// Meter adds up usage. The zero value is ready to use.
+type Meter struct {
+	mu    sync.Mutex
+	usage Usage
+}
+
+// Usage returns what was counted so far.
+func (m *Meter) Usage() Usage {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u := m.usage
+	u.RPCs = maps.Clone(u.RPCs)
+	return u
+}
+
+func (m *Meter) add(f func(u *Usage)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f(&m.usage)
+}
+
+func (m *Meter) rpc(fullMethod string) {
+	m.add(func(u *Usage) {
+		if u.RPCs == nil {
+			u.RPCs = make(map[string]int64)
+		}
+		u.RPCs[path.Base(fullMethod)]++
+	})
+}
+
+// Lookup counts a successful Lookup.
+func (m *Meter) Lookup(resp *pb.LookupResponse) {
+	m.add(func(u *Usage) { u.Reads += int64(len(resp.Found) + len(resp.Missing)) })
+}
+
+// RunQuery counts one successful call of RunQuery. A query that the client
+// reads in several batches is several calls, each billed on its own.
+func (m *Meter) RunQuery(resp *pb.RunQueryResponse) {
+	batch := resp.GetBatch()
+	n := int64(len(batch.GetEntityResults()))
+	m.add(func(u *Usage) {
+		if batch.GetEntityResultType() == pb.EntityResult_KEY_ONLY {
+			u.Reads++
+			u.SmallOps += n
+			return
+		}
+		u.Reads += max(1, n+int64(batch.GetSkippedResults()))
+	})
+}
+
+// Aggregation counts one successful aggregation over a number of index entries.
+func (m *Meter) Aggregation(entries int64) {
+	m.add(func(u *Usage) { u.Reads += max(1, (entries+999)/1000) })
+}
+
+// Commit counts a successful Commit.
+func (m *Meter) Commit(req *pb.CommitRequest) {
+	m.add(func(u *Usage) {
+		for _, mut := range req.Mutations {
+			if mut.GetDelete() != nil {
+				u.Deletes++
+			} else {
+				u.Writes++
+			}
+		}
+	})
+}
+
+// Task counts one created or delivered task of a size in bytes.
+func (m *Meter) Task(size int) {
+	const piece = 32 << 10
+	m.add(func(u *Usage) { u.TaskOps += max(1, int64(size+piece-1)/piece) })
+}
+
+// UnaryServerInterceptor counts the calls that a server receives. What they
+// cost is counted by the server, which knows how much it scanned.
+func (m *Meter) UnaryServerInterceptor() grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		m.rpc(info.FullMethod)
+		return handler(ctx, req)
+	}
+}
+
+// UnaryClientInterceptor counts what a client's calls to a Datastore cost, for
+// servers that have no meter. An aggregation without a COUNT counts as one
+// read, because its answer does not say how much was scanned.
+func (m *Meter) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		m.rpc(method)
+		if err := invoker(ctx, method, req, reply, cc, opts...); err != nil {
+			return err
+		}
+		switch reply := reply.(type) {
+		case *pb.LookupResponse:
+			m.Lookup(reply)
+		case *pb.RunQueryResponse:
+			m.RunQuery(reply)
+		case *pb.RunAggregationQueryResponse:
+			m.Aggregation(counted(req.(*pb.RunAggregationQueryRequest), reply))
+		case *pb.CommitResponse:
+			m.Commit(req.(*pb.CommitRequest))
+		}
+		return nil
+	}
+}
+
+// counted returns the value of the request's first COUNT, or 0.
+func counted(req *pb.RunAggregationQueryRequest, resp *pb.RunAggregationQueryResponse) int64 {
+	for _, a := range req.GetAggregationQuery().GetAggregations() {
+		if a.GetCount() == nil {
+			continue
+		}
+		for _, r := range resp.GetBatch().GetAggregationResults() {
+			return r.GetAggregateProperties()[a.Alias].GetIntegerValue()
+		}
+	}
+	return 0
+}

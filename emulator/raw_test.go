@@ -1,0 +1,148 @@
+package emulator_test
+
+import (
+	"testing"
+
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/scattermap/scattermap/emulator"
+)
+
+// integer reads an aggregation's result, which the client leaves encoded.
+func integer(v any) int64 {
+	return v.(*datastorepb.Value).GetIntegerValue()
+}
+
+// raw returns the protocol's own client, for what the client library does not
+// send.
+func raw(t *testing.T) (datastorepb.DatastoreClient, *emulator.Emulator) {
+	t.Helper()
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
+	conn, err := grpc.NewClient("passthrough:///"+e.DatastoreAddr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return datastorepb.NewDatastoreClient(conn), e
+}
+
+func pathKey(kind, name string) *datastorepb.Key {
+	return &datastorepb.Key{Path: []*datastorepb.Key_PathElement{{Kind: kind, IdType: &datastorepb.Key_PathElement_Name{Name: name}}}}
+}
+
+func upsert(key *datastorepb.Key, n int64) *datastorepb.Mutation {
+	return &datastorepb.Mutation{Operation: &datastorepb.Mutation_Upsert{Upsert: &datastorepb.Entity{
+		Key:        key,
+		Properties: map[string]*datastorepb.Value{"n": {ValueType: &datastorepb.Value_IntegerValue{IntegerValue: n}}},
+	}}}
+}
+
+func TestCountUpTo(t *testing.T) {
+	client, e := raw(t)
+	var mutations []*datastorepb.Mutation
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		mutations = append(mutations, upsert(pathKey("K", name), 10))
+	}
+	if _, err := client.Commit(t.Context(), &datastorepb.CommitRequest{
+		ProjectId: "p", Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL, Mutations: mutations,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ upTo, want int64 }{{3, 3}, {5, 5}, {9, 5}} {
+		resp, err := client.RunAggregationQuery(t.Context(), &datastorepb.RunAggregationQueryRequest{
+			ProjectId: "p",
+			QueryType: &datastorepb.RunAggregationQueryRequest_AggregationQuery{AggregationQuery: &datastorepb.AggregationQuery{
+				QueryType: &datastorepb.AggregationQuery_NestedQuery{NestedQuery: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: "K"}}}},
+				Aggregations: []*datastorepb.AggregationQuery_Aggregation{{
+					Alias:    "n",
+					Operator: &datastorepb.AggregationQuery_Aggregation_Count_{Count: &datastorepb.AggregationQuery_Aggregation_Count{UpTo: wrapperspb.Int64(c.upTo)}},
+				}},
+			}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := resp.Batch.AggregationResults[0].AggregateProperties["n"].GetIntegerValue(); got != c.want {
+			t.Errorf("count up to %d is %d, want %d", c.upTo, got, c.want)
+		}
+	}
+	if reads := e.Usage().Reads; reads != 3 {
+		t.Errorf("three counts of a few entries cost %d reads, want one each", reads)
+	}
+}
+
+// TestRefused sends what the service has to refuse, and checks that each error
+// says what is wrong.
+func TestRefused(t *testing.T) {
+	client, _ := raw(t)
+	lookup := func(keys ...*datastorepb.Key) func() error {
+		return func() error {
+			_, err := client.Lookup(t.Context(), &datastorepb.LookupRequest{ProjectId: "p", Keys: keys})
+			return err
+		}
+	}
+	commit := func(mutations ...*datastorepb.Mutation) func() error {
+		return func() error {
+			_, err := client.Commit(t.Context(), &datastorepb.CommitRequest{
+				ProjectId: "p", Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL, Mutations: mutations,
+			})
+			return err
+		}
+	}
+	query := func(q *datastorepb.Query) func() error {
+		return func() error {
+			_, err := client.RunQuery(t.Context(), &datastorepb.RunQueryRequest{ProjectId: "p", QueryType: &datastorepb.RunQueryRequest_Query{Query: q}})
+			return err
+		}
+	}
+	incomplete := &datastorepb.Key{Path: []*datastorepb.Key_PathElement{{Kind: "K"}}}
+	elsewhere := pathKey("K", "a")
+	elsewhere.PartitionId = &datastorepb.PartitionId{ProjectId: "another"}
+	kind := []*datastorepb.KindExpression{{Name: "K"}}
+	masked := upsert(pathKey("K", "a"), 1)
+	masked.PropertyMask = &datastorepb.PropertyMask{Paths: []string{`a\x`}}
+	for name, c := range map[string]struct {
+		call func() error
+		code codes.Code
+	}{
+		"no project":      {func() error { _, err := client.Lookup(t.Context(), &datastorepb.LookupRequest{}); return err }, codes.InvalidArgument},
+		"no keys":         {lookup(), codes.InvalidArgument},
+		"incomplete key":  {lookup(incomplete), codes.InvalidArgument},
+		"empty path":      {lookup(&datastorepb.Key{}), codes.InvalidArgument},
+		"nil key":         {lookup(nil), codes.InvalidArgument},
+		"other project":   {lookup(elsewhere), codes.InvalidArgument},
+		"reserved kind":   {commit(upsert(pathKey("__K__", "a"), 1)), codes.InvalidArgument},
+		"reserved name":   {commit(upsert(pathKey("K", "__a__"), 1)), codes.InvalidArgument},
+		"empty mutation":  {commit(&datastorepb.Mutation{}), codes.InvalidArgument},
+		"twice":           {commit(upsert(pathKey("K", "a"), 1), upsert(pathKey("K", "a"), 2)), codes.InvalidArgument},
+		"bad mask":        {commit(masked), codes.InvalidArgument},
+		"no query": {func() error {
+			_, err := client.RunQuery(t.Context(), &datastorepb.RunQueryRequest{ProjectId: "p"})
+			return err
+		}, codes.InvalidArgument},
+		"no kind":         {query(&datastorepb.Query{}), codes.Unimplemented},
+		"two kinds":       {query(&datastorepb.Query{Kind: append(kind, kind...)}), codes.InvalidArgument},
+		"negative limit":  {query(&datastorepb.Query{Kind: kind, Limit: wrapperspb.Int32(-1)}), codes.InvalidArgument},
+		"negative offset": {query(&datastorepb.Query{Kind: kind, Offset: -1}), codes.InvalidArgument},
+		"bad cursor":      {query(&datastorepb.Query{Kind: kind, StartCursor: []byte("x")}), codes.InvalidArgument},
+		"empty filter":    {query(&datastorepb.Query{Kind: kind, Filter: &datastorepb.Filter{}}), codes.InvalidArgument},
+		"empty order":     {query(&datastorepb.Query{Kind: kind, Order: []*datastorepb.PropertyOrder{{}}}), codes.InvalidArgument},
+		"no mode": {func() error {
+			_, err := client.Commit(t.Context(), &datastorepb.CommitRequest{ProjectId: "p"})
+			return err
+		}, codes.InvalidArgument},
+		"unknown transaction": {func() error {
+			_, err := client.Rollback(t.Context(), &datastorepb.RollbackRequest{ProjectId: "p", Transaction: []byte("x")})
+			return err
+		}, codes.InvalidArgument},
+	} {
+		if err := c.call(); status.Code(err) != c.code {
+			t.Errorf("%s: %v, want %v", name, err, c.code)
+		}
+	}
+}

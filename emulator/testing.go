@@ -1,0 +1,41 @@
+package emulator
+
+import (
+	"context"
+	"errors"
+)
+
+// TB is what this package needs of a *testing.T.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	Fatalf(format string, args ...any)
+	Skipf(format string, args ...any)
+}
+
+// ForTest starts an emulator that is closed at the end of a test. Its clients
+// have to be closed first, in a clean-up that is registered later.
+func ForTest(t TB, o *Options) *Emulator {
+	t.Helper()
+	e, err := Start(o)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(e.Close)
+	return e
+}
+
+// GoogleForTest starts one of Google's emulators, which is ended with the test.
+// It skips the test if the emulator is not on this machine.
+func GoogleForTest(t TB, p Product) *Google {
+	t.Helper()
+	g, err := StartGoogle(context.Background(), p)
+	switch {
+	case errors.Is(err, ErrNotInstalled):
+		t.Skipf("left out: %v", err)
+	case err != nil:
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(g.Close)
+	return g
+}
