@@ -110,17 +110,17 @@ func TestRefused(t *testing.T) {
 		call func() error
 		code codes.Code
 	}{
-		"no project":      {func() error { _, err := client.Lookup(t.Context(), &datastorepb.LookupRequest{}); return err }, codes.InvalidArgument},
-		"no keys":         {lookup(), codes.InvalidArgument},
-		"incomplete key":  {lookup(incomplete), codes.InvalidArgument},
-		"empty path":      {lookup(&datastorepb.Key{}), codes.InvalidArgument},
-		"nil key":         {lookup(nil), codes.InvalidArgument},
-		"other project":   {lookup(elsewhere), codes.InvalidArgument},
-		"reserved kind":   {commit(upsert(pathKey("__K__", "a"), 1)), codes.InvalidArgument},
-		"reserved name":   {commit(upsert(pathKey("K", "__a__"), 1)), codes.InvalidArgument},
-		"empty mutation":  {commit(&datastorepb.Mutation{}), codes.InvalidArgument},
-		"twice":           {commit(upsert(pathKey("K", "a"), 1), upsert(pathKey("K", "a"), 2)), codes.InvalidArgument},
-		"bad mask":        {commit(masked), codes.InvalidArgument},
+		"no project":     {func() error { _, err := client.Lookup(t.Context(), &datastorepb.LookupRequest{}); return err }, codes.InvalidArgument},
+		"no keys":        {lookup(), codes.InvalidArgument},
+		"incomplete key": {lookup(incomplete), codes.InvalidArgument},
+		"empty path":     {lookup(&datastorepb.Key{}), codes.InvalidArgument},
+		"nil key":        {lookup(nil), codes.InvalidArgument},
+		"other project":  {lookup(elsewhere), codes.InvalidArgument},
+		"reserved kind":  {commit(upsert(pathKey("__K__", "a"), 1)), codes.InvalidArgument},
+		"reserved name":  {commit(upsert(pathKey("K", "__a__"), 1)), codes.InvalidArgument},
+		"empty mutation": {commit(&datastorepb.Mutation{}), codes.InvalidArgument},
+		"twice":          {commit(upsert(pathKey("K", "a"), 1), upsert(pathKey("K", "a"), 2)), codes.InvalidArgument},
+		"bad mask":       {commit(masked), codes.InvalidArgument},
 		"no query": {func() error {
 			_, err := client.RunQuery(t.Context(), &datastorepb.RunQueryRequest{ProjectId: "p"})
 			return err

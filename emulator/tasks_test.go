@@ -1,0 +1,449 @@
+package emulator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/api/iterator"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/scattermap/scattermap/emulator"
+)
+
+const (
+	location  = "projects/p/locations/l"
+	queueName = location + "/queues/q"
+)
+
+// A receiver is the handler of a test's tasks. It remembers what it received.
+type receiver struct {
+	answer func(attempt int) int // HTTP status; nil answers 200
+	work   time.Duration
+
+	mu       sync.Mutex
+	begun    time.Time
+	received []delivery
+	running  int
+	most     int // deliveries at once
+}
+
+type delivery struct {
+	task    string
+	at      time.Duration
+	headers http.Header
+	body    string
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	body, _ := io.ReadAll(req.Body)
+	name := req.Header.Get("X-CloudTasks-TaskName")
+	r.mu.Lock()
+	attempt := 1
+	for _, d := range r.received {
+		if d.task == name {
+			attempt++
+		}
+	}
+	r.received = append(r.received, delivery{name, time.Since(r.begun), req.Header.Clone(), string(body)})
+	r.running++
+	r.most = max(r.most, r.running)
+	r.mu.Unlock()
+	time.Sleep(r.work)
+	r.mu.Lock()
+	r.running--
+	r.mu.Unlock()
+	if r.answer != nil {
+		w.WriteHeader(r.answer(attempt))
+	}
+}
+
+func (r *receiver) times() []time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var times []time.Duration
+	for _, d := range r.received {
+		times = append(times, d.at)
+	}
+	return times
+}
+
+// tasksIn makes a queue whose tasks go to r, inside the bubble of the test.
+func tasksIn(t *testing.T, r *receiver, queue *cloudtaskspb.Queue) *cloudtasks.Client {
+	t.Helper()
+	r.begun = time.Now()
+	e := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(r)})
+	client, err := e.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	if queue == nil {
+		queue = new(cloudtaskspb.Queue)
+	}
+	queue.Name = queueName
+	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: queue}); err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func task(id string) *cloudtaskspb.Task {
+	t := &cloudtaskspb.Task{MessageType: &cloudtaskspb.Task_HttpRequest{HttpRequest: &cloudtaskspb.HttpRequest{
+		Url:     "http://worker.example/run?x=1",
+		Headers: map[string]string{"Content-Type": "application/json", "X-CloudTasks-TaskName": "forged"},
+		Body:    []byte(`{"n":1}`),
+	}}}
+	if id != "" {
+		t.Name = queueName + "/tasks/" + id
+	}
+	return t
+}
+
+func create(ctx context.Context, client *cloudtasks.Client, t *cloudtaskspb.Task) error {
+	_, err := client.CreateTask(ctx, &cloudtaskspb.CreateTaskRequest{Parent: queueName, Task: t})
+	return err
+}
+
+func mustCreate(t *testing.T, client *cloudtasks.Client, task *cloudtaskspb.Task) {
+	t.Helper()
+	if err := create(t.Context(), client, task); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{answer: func(attempt int) int { return []int{500, 200}[attempt-1] }}
+		client := tasksIn(t, r, nil)
+		mustCreate(t, client, task("abc"))
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if len(r.received) != 2 {
+			t.Fatalf("%d deliveries, want 2", len(r.received))
+		}
+		header := func(i int) map[string]string {
+			got := make(map[string]string)
+			for k := range r.received[i].headers {
+				if strings.HasPrefix(k, "X-Cloudtasks-") || k == "User-Agent" || k == "Content-Type" {
+					got[k] = r.received[i].headers.Get(k)
+				}
+			}
+			return got
+		}
+		want := map[string]string{
+			"Content-Type":                    "application/json",
+			"User-Agent":                      "Google-Cloud-Tasks",
+			"X-Cloudtasks-Queuename":          "q",
+			"X-Cloudtasks-Taskname":           "abc",
+			"X-Cloudtasks-Taskretrycount":     "0",
+			"X-Cloudtasks-Taskexecutioncount": "0",
+			"X-Cloudtasks-Tasketa":            fmt.Sprintf("%d.000000", r.begun.Unix()),
+		}
+		if diff := cmp.Diff(want, header(0)); diff != "" {
+			t.Errorf("headers of the first delivery (-want +got):\n%s", diff)
+		}
+		want["X-Cloudtasks-Taskretrycount"] = "1"
+		want["X-Cloudtasks-Taskexecutioncount"] = "1"
+		want["X-Cloudtasks-Taskpreviousresponse"] = "500"
+		want["X-Cloudtasks-Taskretryreason"] = "HTTP status 500"
+		want["X-Cloudtasks-Tasketa"] = fmt.Sprintf("%d.100000", r.begun.Unix())
+		if diff := cmp.Diff(want, header(1)); diff != "" {
+			t.Errorf("headers of the retry (-want +got):\n%s", diff)
+		}
+		if r.received[1].body != `{"n":1}` {
+			t.Errorf("body %q", r.received[1].body)
+		}
+	})
+}
+
+func TestScheduleTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := new(receiver)
+		client := tasksIn(t, r, nil)
+		for i, in := range []time.Duration{time.Hour, -time.Hour, time.Minute} {
+			task := task(fmt.Sprint("t", i))
+			task.ScheduleTime = timestamppb.New(time.Now().Add(in))
+			mustCreate(t, client, task)
+		}
+		time.Sleep(2 * time.Hour)
+		if diff := cmp.Diff([]time.Duration{0, time.Minute, time.Hour}, r.times()); diff != "" {
+			t.Errorf("times of delivery (-want +got):\n%s", diff)
+		}
+		late := task("late")
+		late.ScheduleTime = timestamppb.New(time.Now().Add(31 * 24 * time.Hour))
+		if err := create(t.Context(), client, late); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("31 days ahead: %v, want InvalidArgument", err)
+		}
+	})
+}
+
+// TestBackoff checks the documented example: 10 s that double three times, then
+// grow linearly to at most 300 s.
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{answer: func(int) int { return 500 }}
+		client := tasksIn(t, r, &cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{
+			MaxAttempts: 9, MaxDoublings: 3,
+			MinBackoff: durationpb.New(10 * time.Second), MaxBackoff: durationpb.New(300 * time.Second),
+		}})
+		mustCreate(t, client, task("abc"))
+		time.Sleep(24 * time.Hour)
+		want := []time.Duration{0}
+		for _, seconds := range []int{10, 20, 40, 80, 160, 240, 300, 300} {
+			want = append(want, want[len(want)-1]+time.Duration(seconds)*time.Second)
+		}
+		if diff := cmp.Diff(want, r.times()); diff != "" {
+			t.Errorf("times of delivery (-want +got):\n%s", diff)
+		}
+		if _, err := client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queueName + "/tasks/abc"}); status.Code(err) != codes.NotFound {
+			t.Errorf("the task after its last attempt: %v, want NotFound", err)
+		}
+	})
+}
+
+// TestRetryDuration checks that retries end only when attempts and time have
+// both run out.
+func TestRetryDuration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{answer: func(int) int { return 500 }}
+		client := tasksIn(t, r, &cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{
+			MaxAttempts: 2, MaxRetryDuration: durationpb.New(35 * time.Second),
+			MinBackoff: durationpb.New(10 * time.Second), MaxBackoff: durationpb.New(10 * time.Second),
+		}})
+		mustCreate(t, client, task("abc"))
+		time.Sleep(time.Hour)
+		if n := len(r.times()); n != 5 { // at 0, 10, 20, 30 and 40 s
+			t.Errorf("%d attempts, want 5", n)
+		}
+	})
+}
+
+func TestNamesAreUsedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{work: time.Second}
+		client := tasksIn(t, r, nil)
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		outcomes := make(map[codes.Code]int)
+		for range 200 {
+			wg.Go(func() {
+				err := create(t.Context(), client, task("same"))
+				mu.Lock()
+				outcomes[status.Code(err)]++
+				mu.Unlock()
+			})
+		}
+		wg.Wait()
+		if outcomes[codes.OK] != 1 || outcomes[codes.AlreadyExists] != 199 {
+			t.Errorf("outcomes of 200 creates: %v", outcomes)
+		}
+		again := func() codes.Code { return status.Code(create(t.Context(), client, task("same"))) }
+		time.Sleep(time.Hour)
+		if got := again(); got != codes.AlreadyExists {
+			t.Errorf("an hour after the task was done: %v, want AlreadyExists", got)
+		}
+		time.Sleep(24 * time.Hour)
+		if got := again(); got != codes.OK {
+			t.Errorf("a day after the task was done: %v, want OK", got)
+		}
+		time.Sleep(time.Hour)
+		if n := len(r.times()); n != 2 {
+			t.Errorf("%d deliveries, want 2", n)
+		}
+	})
+}
+
+func TestQueueLimits(t *testing.T) {
+	const n = 50
+	deliver := func(t *testing.T, limits *cloudtaskspb.RateLimits) *receiver {
+		r := &receiver{work: 10 * time.Second}
+		client := tasksIn(t, r, &cloudtaskspb.Queue{RateLimits: limits})
+		for range n {
+			mustCreate(t, client, task(""))
+		}
+		time.Sleep(time.Hour)
+		if len(r.received) != n {
+			t.Errorf("%d of %d delivered", len(r.received), n)
+		}
+		return r
+	}
+	t.Run("concurrency", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := deliver(t, &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 5})
+			if last := r.times()[n-1]; r.most != 5 || last != 90*time.Second {
+				t.Errorf("%d at once, the last after %v; want 5 and 1m30s", r.most, last)
+			}
+		})
+	})
+	t.Run("rate", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := deliver(t, &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 2})
+			if last := r.times()[n-1]; last != 24*time.Second { // a burst of 2, then 2 a second
+				t.Errorf("the last after %v, want 24s", last)
+			}
+		})
+	})
+}
+
+// TestDeadline checks that a delivery that takes too long is given up and made
+// again, while the first handler still runs.
+func TestDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{work: time.Minute}
+		client := tasksIn(t, r, &cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 2}})
+		slow := task("slow")
+		slow.DispatchDeadline = durationpb.New(20 * time.Second)
+		mustCreate(t, client, slow)
+		time.Sleep(time.Hour)
+		want := []time.Duration{0, 20*time.Second + 100*time.Millisecond}
+		if diff := cmp.Diff(want, r.times()); diff != "" || r.most != 2 {
+			t.Errorf("%d at once; times of delivery (-want +got):\n%s", r.most, diff)
+		}
+	})
+}
+
+func TestTaskManagement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := new(receiver)
+		client := tasksIn(t, r, nil)
+		var names []string
+		for i := range 5 {
+			task := task(fmt.Sprint("t", i))
+			task.ScheduleTime = timestamppb.New(time.Now().Add(time.Hour))
+			mustCreate(t, client, task)
+			names = append(names, task.Name)
+		}
+		got, err := client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: names[3], ResponseView: cloudtaskspb.Task_FULL})
+		if err != nil || string(got.GetHttpRequest().GetBody()) != `{"n":1}` {
+			t.Errorf("GetTask: %v, %v", got, err)
+		}
+		if err := client.DeleteTask(t.Context(), &cloudtaskspb.DeleteTaskRequest{Name: names[3]}); err != nil {
+			t.Error(err)
+		}
+		if err := create(t.Context(), client, task("t3")); status.Code(err) != codes.AlreadyExists {
+			t.Errorf("the name of a deleted task: %v, want AlreadyExists", err)
+		}
+		var listed []string
+		it := client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName, PageSize: 2})
+		for {
+			task, err := it.Next()
+			if errors.Is(err, iterator.Done) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			listed = append(listed, task.Name)
+		}
+		if diff := cmp.Diff(append(names[:3:3], names[4]), listed); diff != "" {
+			t.Errorf("ListTasks (-want +got):\n%s", diff)
+		}
+		time.Sleep(2 * time.Hour)
+		if n := len(r.times()); n != 4 {
+			t.Errorf("%d delivered, want the 4 that were not deleted", n)
+		}
+	})
+}
+
+func TestTasksRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := tasksIn(t, new(receiver), nil)
+		with := func(change func(*cloudtaskspb.Task)) *cloudtaskspb.Task {
+			task := task("")
+			change(task)
+			return task
+		}
+		for name, c := range map[string]*cloudtaskspb.Task{
+			"a bad name":         task("a b"),
+			"a long name":        task(strings.Repeat("a", 501)),
+			"another queue":      with(func(t *cloudtaskspb.Task) { t.Name = location + "/queues/other/tasks/a" }),
+			"no URL":             with(func(t *cloudtaskspb.Task) { t.GetHttpRequest().Url = "" }),
+			"not HTTP":           with(func(t *cloudtaskspb.Task) { t.GetHttpRequest().Url = "ftp://x/" }),
+			"too large":          with(func(t *cloudtaskspb.Task) { t.GetHttpRequest().Body = make([]byte, 1<<20) }),
+			"headers too large":  with(func(t *cloudtaskspb.Task) { t.GetHttpRequest().Headers["X"] = strings.Repeat("x", 81<<10) }),
+			"body with GET":      with(func(t *cloudtaskspb.Task) { t.GetHttpRequest().HttpMethod = cloudtaskspb.HttpMethod_GET }),
+			"deadline too short": with(func(t *cloudtaskspb.Task) { t.DispatchDeadline = durationpb.New(time.Second) }),
+		} {
+			if err := create(t.Context(), client, c); status.Code(err) != codes.InvalidArgument {
+				t.Errorf("%s: %v, want InvalidArgument", name, err)
+			}
+		}
+		_, err := client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: location + "/queues/none", Task: task("")})
+		if status.Code(err) != codes.NotFound {
+			t.Errorf("no such queue: %v, want NotFound", err)
+		}
+		for name, q := range map[string]*cloudtaskspb.Queue{
+			"a bad name":       {Name: location + "/queues/a_b"},
+			"too fast":         {Name: location + "/queues/a", RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 501}},
+			"too many":         {Name: location + "/queues/a", RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 5001}},
+			"reversed backoff": {Name: location + "/queues/a", RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Hour), MaxBackoff: durationpb.New(time.Second)}},
+		} {
+			_, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: q})
+			if status.Code(err) != codes.InvalidArgument {
+				t.Errorf("queue with %s: %v, want InvalidArgument", name, err)
+			}
+		}
+	})
+}
+
+// TestOverHTTP delivers over a real loopback connection, many at once.
+func TestOverHTTP(t *testing.T) {
+	const n = 500
+	var mu sync.Mutex
+	seen := make(map[string]int)
+	done := make(chan struct{})
+	server := &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if seen[req.Header.Get("X-CloudTasks-TaskName")]++; len(seen) == n {
+			select {
+			case <-done:
+			default:
+				close(done)
+			}
+		}
+	})}
+	url := serve(t, server)
+	e := emulator.ForTest(t, &emulator.Options{UnlimitedRate: true})
+	client, err := e.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
+		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 1e6},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	before := e.Usage()
+	for range n {
+		task := task("")
+		task.GetHttpRequest().Url = url
+		mustCreate(t, client, task)
+	}
+	<-done
+	if ops := e.Usage().Sub(before).TaskOps; ops != 2*n {
+		t.Errorf("%d operations would be billed, want a create and a delivery for each of %d", ops, n)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for name, times := range seen {
+		if times != 1 {
+			t.Errorf("%s was delivered %d times", name, times)
+		}
+	}
+}
