@@ -1,0 +1,112 @@
+package tasks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+)
+
+// maxBody is above the largest task that Cloud Tasks takes.
+const maxBody = 1 << 20
+
+// A Delivery is one attempt to deliver a task.
+type Delivery struct {
+	// TaskID is the task's ID, as the sender says. A header can be forged: it
+	// is for logs.
+	TaskID string
+
+	// Retries is how many attempts were made before this one, as the sender
+	// says.
+	Retries int
+
+	// Body is the task's message.
+	Body []byte
+}
+
+// errDropped marks an error after which the task must not come again.
+type errDropped struct{ err error }
+
+func (e errDropped) Error() string { return e.err.Error() }
+func (e errDropped) Unwrap() error { return e.err }
+
+// Drop marks an error that another delivery would only repeat: the task is
+// answered with success, so that the queue forgets it, and the error is logged.
+func Drop(err error) error { return errDropped{err} }
+
+// Errors of requests that are not deliveries of the queue.
+var (
+	errMethod   = errors.New("tasks are sent by POST")
+	errTooLarge = fmt.Errorf("the body is above %d bytes", maxBody)
+	errToken    = errors.New("no valid token")
+	errAccount  = errors.New("the token is not of this queue's service account")
+)
+
+// statusOf is the table from errors to answers. Cloud Tasks retries whatever is
+// not a success, and slows the whole queue down after a 429 or 503, which is
+// why these are not among the answers.
+func statusOf(err error) int {
+	var dropped errDropped
+	switch {
+	case err == nil, errors.As(err, &dropped):
+		return http.StatusOK
+	case errors.Is(err, errMethod):
+		return http.StatusMethodNotAllowed
+	case errors.Is(err, errToken):
+		return http.StatusUnauthorized
+	case errors.Is(err, errAccount):
+		return http.StatusForbidden
+	case errors.Is(err, errTooLarge):
+		return http.StatusRequestEntityTooLarge
+	default:
+		return http.StatusInternalServerError
+	}
+}
+
+// Handler returns the handler of the queue's deliveries. It calls run for each
+// one that is authentic; an error has the queue deliver the task again later,
+// unless it is marked by [Drop]. Answers say nothing of the error: the log does.
+func (q *Queue) Handler(log *slog.Logger, run func(context.Context, Delivery) error) http.Handler {
+	verify := q.verifier()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		delivery, err := receive(w, r, verify)
+		if err == nil {
+			err = run(r.Context(), delivery)
+		}
+		code := statusOf(err)
+		if err != nil {
+			level := slog.LevelWarn
+			if code == http.StatusOK {
+				level = slog.LevelError // nothing will bring the task back
+			}
+			log.LogAttrs(r.Context(), level, "task not done",
+				slog.String("task", r.Header.Get("X-CloudTasks-TaskName")),
+				slog.String("retries", r.Header.Get("X-CloudTasks-TaskRetryCount")),
+				slog.Int("answer", code),
+				slog.Any("error", err))
+		}
+		w.WriteHeader(code)
+	})
+}
+
+func receive(w http.ResponseWriter, r *http.Request, verify verifier) (Delivery, error) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		return Delivery{}, errMethod
+	}
+	if err := verify(r); err != nil {
+		return Delivery{}, err
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+		return Delivery{}, errTooLarge
+	}
+	if err != nil {
+		return Delivery{}, fmt.Errorf("read the body: %w", err)
+	}
+	retries, _ := strconv.Atoi(r.Header.Get("X-CloudTasks-TaskRetryCount")) // absent or bad: 0
+	return Delivery{TaskID: r.Header.Get("X-CloudTasks-TaskName"), Retries: max(retries, 0), Body: body}, nil
+}

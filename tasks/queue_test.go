@@ -1,0 +1,208 @@
+package tasks_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+const (
+	location  = "projects/p/locations/l"
+	queueName = location + "/queues/q"
+)
+
+// newQueue makes a queue in an embedded Cloud Tasks.
+func newQueue(t *testing.T, target string, emu *emulator.Options, o *tasks.Options) *tasks.Queue {
+	t.Helper()
+	e := emulator.ForTest(t, emu)
+	client, err := e.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{
+		Parent: location, Queue: &cloudtaskspb.Queue{Name: queueName},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if o != nil && !o.Unauthenticated {
+		o.KeysURL = e.KeysURL()
+	}
+	q, err := tasks.NewQueue(client, queueName, target, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+// inBubble runs a test in virtual time, with a queue whose tasks go to run.
+func inBubble(t *testing.T, emu emulator.Options, run func(context.Context, tasks.Delivery) error, test func(*testing.T, *tasks.Queue)) {
+	synctest.Test(t, func(t *testing.T) {
+		var handler http.Handler
+		emu.Transport = emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
+		q := newQueue(t, "http://worker.example/base/", &emu, &tasks.Options{Unauthenticated: true})
+		handler = q.Handler(slog.New(slog.DiscardHandler), run)
+		test(t, q)
+	})
+}
+
+func TestDelivery(t *testing.T) {
+	var got []tasks.Delivery
+	run := func(_ context.Context, d tasks.Delivery) error {
+		if got = append(got, d); len(got) == 1 {
+			return errors.New("not yet")
+		}
+		return nil
+	}
+	inBubble(t, emulator.Options{}, run, func(t *testing.T, q *tasks.Queue) {
+		begun := time.Now()
+		if err := q.Enqueue(t.Context(), tasks.Task{ID: "abc", Path: "run", Body: []byte("hello"), At: begun.Add(time.Minute)}); err != nil {
+			t.Fatal(err)
+		}
+		if exists, err := q.Exists(t.Context(), "abc"); err != nil || !exists {
+			t.Errorf("before its delivery the task exists: %v, %v", exists, err)
+		}
+		time.Sleep(59 * time.Second)
+		if len(got) > 0 {
+			t.Error("delivered before its time")
+		}
+		time.Sleep(time.Hour)
+		want := []tasks.Delivery{{TaskID: "abc", Body: []byte("hello")}, {TaskID: "abc", Retries: 1, Body: []byte("hello")}}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("deliveries (-want +got):\n%s", diff)
+		}
+		if exists, err := q.Exists(t.Context(), "abc"); err != nil || exists {
+			t.Errorf("after its delivery the task exists: %v, %v", exists, err)
+		}
+		if err := q.Enqueue(t.Context(), tasks.Task{ID: "abc"}); !errors.Is(err, tasks.ErrExists) {
+			t.Errorf("the same ID again: %v, want ErrExists", err)
+		}
+		if err := q.EnqueueAll(t.Context(), []tasks.Task{{ID: "abc"}, {ID: "abd"}}); err != nil {
+			t.Errorf("EnqueueAll with an ID that is taken: %v", err)
+		}
+	})
+}
+
+func TestDropEndsRetries(t *testing.T) {
+	var n atomic.Int64
+	run := func(context.Context, tasks.Delivery) error {
+		n.Add(1)
+		return fmt.Errorf("wrapped: %w", tasks.Drop(errors.New("no such job")))
+	}
+	inBubble(t, emulator.Options{}, run, func(t *testing.T, q *tasks.Queue) {
+		if err := q.Enqueue(t.Context(), tasks.Task{ID: "abc"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if n.Load() != 1 {
+			t.Errorf("%d deliveries, want 1", n.Load())
+		}
+	})
+}
+
+// TestEnqueueRetries has creates fail before and after their effect.
+func TestEnqueueRetries(t *testing.T) {
+	var calls, deliveries atomic.Int64
+	faults := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if !strings.HasSuffix(info.FullMethod, "/CreateTask") {
+			return handler(ctx, req)
+		}
+		switch calls.Add(1) {
+		case 1:
+			return nil, status.Error(codes.Unavailable, "before")
+		case 2:
+			handler(ctx, req)
+			return nil, status.Error(codes.Unavailable, "after")
+		}
+		return handler(ctx, req)
+	}
+	run := func(context.Context, tasks.Delivery) error { deliveries.Add(1); return nil }
+	inBubble(t, emulator.Options{Interceptor: faults}, run, func(t *testing.T, q *tasks.Queue) {
+		if err := q.EnqueueAll(t.Context(), []tasks.Task{{ID: "abc"}}); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Hour)
+		if calls.Load() != 3 || deliveries.Load() != 1 {
+			t.Errorf("%d calls, %d deliveries; want 3 and 1", calls.Load(), deliveries.Load())
+		}
+	})
+}
+
+// TestEnqueueGivesUp checks that a service that stays away does not hold its
+// callers for ever.
+func TestEnqueueGivesUp(t *testing.T) {
+	down := func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
+		return nil, status.Error(codes.Unavailable, "down")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		e := emulator.ForTest(t, &emulator.Options{Interceptor: down})
+		client, err := e.CloudTasks(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		q, err := tasks.NewQueue(client, queueName, "http://worker.example/", &tasks.Options{Unauthenticated: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		err = q.Enqueue(t.Context(), tasks.Task{ID: "abc"})
+		if err == nil || time.Since(begun) > time.Minute {
+			t.Errorf("error %v after %v, want one within a minute", err, time.Since(begun))
+		}
+	})
+}
+
+func TestID(t *testing.T) {
+	valid := regexp.MustCompile(`^[A-Za-z0-9_-]{1,500}$`)
+	seen := make(map[string][]string)
+	for _, parts := range [][]string{nil, {""}, {"", ""}, {"a"}, {"a", ""}, {"", "a"}, {"a", "b"}, {"ab"}, {"ab", ""}, {strings.Repeat("x", 1000)}, {"a/b c"}} {
+		id := tasks.ID(parts...)
+		if !valid.MatchString(id) || id != tasks.ID(parts...) {
+			t.Errorf("ID%q is %q", parts, id)
+		}
+		if other, ok := seen[id]; ok {
+			t.Errorf("ID%q equals ID%q", parts, other)
+		}
+		seen[id] = parts
+	}
+}
+
+func TestOptions(t *testing.T) {
+	open := &tasks.Options{Unauthenticated: true}
+	for name, c := range map[string]struct {
+		queue, target string
+		o             *tasks.Options
+		want          string
+	}{
+		"neither account nor none": {queueName, "https://x/", nil, "ServiceAccount is empty"},
+		"both":                     {queueName, "https://x/", &tasks.Options{ServiceAccount: "a", Unauthenticated: true}, "both ServiceAccount and Unauthenticated"},
+		"queue":                    {"q", "https://x/", open, `the queue's name is "q"`},
+		"target":                   {queueName, "x/", open, `the target is "x/"`},
+		"target with query":        {queueName, "https://x/?a=b", open, "without a query"},
+		"keys":                     {queueName, "https://x/", &tasks.Options{ServiceAccount: "a", KeysURL: "nowhere"}, "KeysURL"},
+		"deadline":                 {queueName, "https://x/", &tasks.Options{Unauthenticated: true, Deadline: time.Second}, "Deadline has to be in [15s, 30m0s]"},
+	} {
+		_, err := tasks.NewQueue(nil, c.queue, c.target, c.o)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want one with %q", name, err, c.want)
+		}
+	}
+}
