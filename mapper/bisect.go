@@ -1,0 +1,191 @@
+package mapper
+
+import (
+	"math"
+	"unicode/utf8"
+
+	"cloud.google.com/go/datastore"
+)
+
+// bisect returns a key between two keys of one kind's range: above a and below
+// b, or nil if it knows none. A nil a is the beginning of the key space, a nil
+// b its end. Elements are halved where the keys first differ: ids as numbers,
+// names as fractions. Between ids and names it returns the least name.
+//
+// This says nothing of where the entities are: with a few ids beside many
+// names, half of the pieces would hold next to nothing [App Engine MapReduce,
+// wiki]. It is the last resort where there are neither samples nor keys.
+func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
+	if b == nil {
+		return above(a, kind, namespace)
+	}
+	lower, upper := elements(a), elements(b)
+	i := 0
+	for i < len(lower) && i < len(upper) && compareElements(lower[i], upper[i]) == 0 {
+		i++
+	}
+	if i == len(upper) {
+		return nil // b is not above a
+	}
+	y := upper[i]
+	var m element
+	ok := false
+	switch {
+	case i < len(lower) && lower[i].Kind == y.Kind:
+		m, ok = halve(elementOf(lower[i]), elementOf(y))
+	default: // all of y's kind is above a
+		m, ok = halve(leastElement, elementOf(y))
+	}
+	switch {
+	case ok:
+		return valid(m.key(y.Kind, y.Parent, namespace))
+	case i+1 < len(upper):
+		return y // an ancestor of b, and so below it
+	}
+	return nil
+}
+
+// above returns a key above a that leaves about as much below as is already
+// known to be there: twice an id. Ids end where names begin.
+func above(a *datastore.Key, kind, namespace string) *datastore.Key {
+	if a == nil {
+		return leastName.key(kind, nil, namespace)
+	}
+	x := elements(a)[0]
+	e := elementOf(x)
+	switch {
+	case e.name != "":
+		end := string(utf8.MaxRune)
+		if ascii(e.name) && e.name < lastASCII {
+			end = lastASCII
+		}
+		m, ok := halve(e, element{name: end})
+		if !ok {
+			return nil
+		}
+		return valid(m.key(x.Kind, nil, namespace))
+	case e.id < 0:
+		e.id = 1
+	case e.id < math.MaxInt64/2:
+		e.id *= 2
+	default:
+		e = leastName
+	}
+	return e.key(x.Kind, nil, namespace)
+}
+
+// An element is what tells the elements of one kind apart: an id, or a name if
+// it is not empty.
+type element struct {
+	id   int64
+	name string
+}
+
+const lastASCII = "\x7f"
+
+var (
+	leastElement = element{id: math.MinInt64}
+	leastName    = element{name: "\x00"}
+)
+
+func elementOf(k *datastore.Key) element { return element{id: k.ID, name: k.Name} }
+
+func (e element) key(kind string, parent *datastore.Key, namespace string) *datastore.Key {
+	return &datastore.Key{Kind: kind, ID: e.id, Name: e.name, Parent: parent, Namespace: namespace}
+}
+
+// valid returns the key, or nil if Datastore would not take it.
+func valid(k *datastore.Key) *datastore.Key {
+	const longestName = 1500 // bytes, as the limits page of Datastore has it
+	if len(k.Name) > longestName || reservedName(k.Name) || k.Incomplete() {
+		return nil
+	}
+	return k
+}
+
+// halve returns the element between x and y, which is above x, if there is one.
+func halve(x, y element) (element, bool) {
+	switch {
+	case x.name == "" && y.name == "":
+		mid := x.id + int64(uint64(y.id-x.id)/2)
+		if mid == 0 { // not an id
+			mid = 1
+		}
+		return element{id: mid}, x.id < mid && mid < y.id
+	case x.name == "":
+		return leastName, leastName.name < y.name
+	}
+	m, ok := halveNames(x.name, y.name)
+	return element{name: m}, ok
+}
+
+// halveNames returns a name between x and y. Names are fractions whose digits
+// are characters, ASCII only if both names are: then names are cut where they
+// are, and not by the million characters that they don't use.
+func halveNames(x, y string) (string, bool) {
+	top := rune(utf8.RuneSelf)
+	if !ascii(x) || !ascii(y) {
+		top = digits
+	}
+	n := 0
+	for n < len(x) && n < len(y) {
+		r, size := utf8.DecodeRuneInString(x[n:])
+		if s, _ := utf8.DecodeRuneInString(y[n:]); r != s {
+			break
+		}
+		n += size
+	}
+	prefix, x, y := x[:n], x[n:], y[n:]
+	dx, dy := digit(x), digit(y) // -1 at the end of a name
+	if mid := dx + (dy-dx)/2; mid > dx {
+		return prefix + character(mid), true
+	}
+	if dx < 0 {
+		// y is x with zero characters and maybe more behind it.
+		return prefix + "\x00", len(y) > 1
+	}
+	// dy is dx+1: stay below it, and go above the rest of x.
+	for {
+		_, size := utf8.DecodeRuneInString(x)
+		prefix, x = prefix+x[:size], x[size:]
+		dx = digit(x)
+		if mid := dx + (top-dx)/2; mid > dx {
+			return prefix + character(mid), true
+		}
+	}
+}
+
+// digits is the number of characters: code points without the surrogates.
+const (
+	digits         = utf8.MaxRune + 1 - surrogates
+	surrogates     = 0x800
+	firstSurrogate = 0xD800
+)
+
+// digit returns the value of a name's first character, or -1 if it has none.
+func digit(s string) rune {
+	r, size := utf8.DecodeRuneInString(s)
+	switch {
+	case size == 0:
+		return -1
+	case r >= firstSurrogate:
+		return r - surrogates
+	}
+	return r
+}
+
+func character(digit rune) string {
+	if digit >= firstSurrogate {
+		digit += surrogates
+	}
+	return string(digit)
+}
+
+func ascii(s string) bool {
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}

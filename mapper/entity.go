@@ -1,0 +1,207 @@
+package mapper
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+
+	"cloud.google.com/go/datastore"
+)
+
+// An Entity is one entity in the hands of a mapper's function. It belongs to
+// one attempt of the function: using it after the function has returned
+// panics. Its methods can be called concurrently.
+type Entity[T any] struct {
+	// Key is the entity's key.
+	Key *datastore.Key
+
+	// Value is the entity. An [Update] saves what the function changes of it.
+	Value T
+
+	attempt *attempt
+}
+
+// Count adds n to the job's counter of a name. It takes effect together with
+// the entity's changes, exactly once. A job has at most 100 counters.
+func (e *Entity[T]) Count(name string, n int64) { e.attempt.count(name, n) }
+
+// Put saves another entity in the transaction of an [Update]: a struct pointer
+// or a datastore.PropertyLoadSaver. The key may be incomplete. To change the
+// entity itself, change Value.
+func (e *Entity[T]) Put(key *datastore.Key, src any) { e.attempt.put(key, src) }
+
+// Delete deletes an entity in the transaction of an [Update]: another one, or
+// this one.
+func (e *Entity[T]) Delete(key *datastore.Key) { e.attempt.delete(key) }
+
+// Touch has an [Update] save the entity though nothing of it changed, with all
+// properties that T declares: to add those that are not stored yet, or to index
+// it anew.
+func (e *Entity[T]) Touch() { e.attempt.do(func() error { e.attempt.touched = true; return nil }) }
+
+// IdempotencyKey returns a string that is the same for every attempt of one job
+// on one entity, and different for all others.
+func (e *Entity[T]) IdempotencyKey() string {
+	h := sha256.Sum256([]byte(e.attempt.job + "\x00" + e.Key.Encode()))
+	return hex.EncodeToString(h[:16])
+}
+
+// Permanent marks an error of a mapper's function that another attempt would
+// only repeat.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return permanentError{err}
+}
+
+type permanentError struct{ err error }
+
+func (e permanentError) Error() string { return e.err.Error() }
+func (e permanentError) Unwrap() error { return e.err }
+
+func isPermanent(err error) bool {
+	var p permanentError
+	return errors.As(err, &p)
+}
+
+// An effect is what one attempt asks for, if it succeeds.
+type effect struct {
+	mutations []mutation
+	counters  counters
+	bytes     int // of the mutations, about
+}
+
+// A mutation keeps its key, which the client's own hides.
+type mutation struct {
+	key *datastore.Key
+	*datastore.Mutation
+}
+
+// An attempt collects what one run of the function asks for besides the change
+// of its entity.
+type attempt struct {
+	job  string
+	mode mode
+	key  *datastore.Key
+
+	mu      sync.Mutex
+	over    bool
+	err     error // the first misuse
+	effect  effect
+	deleted bool // the entity itself
+	touched bool
+}
+
+func (a *attempt) do(f func() error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over {
+		panic("mapper: an Entity was used after its function had returned")
+	}
+	if err := f(); err != nil && a.err == nil {
+		a.err = Permanent(err)
+	}
+}
+
+func (a *attempt) count(name string, n int64) {
+	a.do(func() error { return a.effect.counters.add(name, n) })
+}
+
+func (a *attempt) put(key *datastore.Key, src any) {
+	a.do(func() error {
+		switch {
+		case a.mode != update:
+			return errors.New("Put is for the function of an Update")
+		case key == nil:
+			return errors.New("Put of a nil key")
+		case key.Equal(a.key):
+			return errors.New("Put of the entity itself: change its Value")
+		}
+		properties, err := save(src)
+		if err != nil {
+			return fmt.Errorf("Put: %w", err)
+		}
+		list := datastore.PropertyList(properties)
+		a.add(key, datastore.NewUpsert(key, &list), propertiesSize(properties))
+		return nil
+	})
+}
+
+func (a *attempt) delete(key *datastore.Key) {
+	a.do(func() error {
+		switch {
+		case a.mode != update:
+			return errors.New("Delete is for the function of an Update")
+		case key == nil:
+			return errors.New("Delete of a nil key")
+		}
+		a.deleted = a.deleted || key.Equal(a.key)
+		a.add(key, datastore.NewDelete(key), 0)
+		return nil
+	})
+}
+
+func (a *attempt) add(key *datastore.Key, m *datastore.Mutation, size int) {
+	a.effect.mutations = append(a.effect.mutations, mutation{key, m})
+	a.effect.bytes += keySize(key) + size
+}
+
+// run runs the function and closes the attempt, however the function ends.
+func (a *attempt) run(fn func() error) error {
+	defer func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.over = true
+	}()
+	if err := fn(); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.err
+}
+
+// apply runs a function on an entity once. A panic of the user's code becomes
+// an error.
+func apply[T any](c *codec[T], m mode, job string, key *datastore.Key, properties []datastore.Property, fn func(*Entity[T]) error) (_ *effect, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	a := &attempt{job: job, mode: m, key: key}
+	e := &Entity[T]{Key: key, attempt: a}
+	if err := c.load(key, properties, &e.Value); err != nil {
+		return nil, Permanent(err)
+	}
+	var before []datastore.Property
+	if m == update {
+		saved, err := save(&e.Value)
+		if err != nil {
+			return nil, Permanent(err)
+		}
+		before = cloneProperties(saved) // the function may change it in place
+	}
+	if err := a.run(func() error { return fn(e) }); err != nil {
+		return nil, err
+	}
+	if m != update || a.deleted {
+		return &a.effect, nil
+	}
+	after, err := save(&e.Value)
+	if err != nil {
+		return nil, Permanent(err)
+	}
+	whole, changed, err := merge(properties, before, after, a.touched)
+	if err != nil {
+		return nil, Permanent(err)
+	}
+	if len(changed) > 0 || a.touched {
+		list := datastore.PropertyList(whole)
+		a.add(key, datastore.NewUpdate(key, &list).WithPropertyMask(maskPaths(changed)...), propertiesSize(whole))
+	}
+	return &a.effect, nil
+}

@@ -1,0 +1,31 @@
+package mapper
+
+import (
+	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// A refusal is an error of the mapper's function, after which a range is tried
+// again, but only [MaxAttempts] times in all.
+type refusal struct{ err error }
+
+func (r refusal) Error() string { return r.err.Error() }
+func (r refusal) Unwrap() error { return r.err }
+
+// refused reports whether an error is a refusal, by the function or by a
+// database that does not want what it was asked for. All others are of the kind
+// that passes.
+func refused(err error) bool {
+	var r refusal
+	if errors.As(err, &r) {
+		return true
+	}
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
+		codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,62 @@
+package mapper
+
+import (
+	"errors"
+	"fmt"
+
+	"cloud.google.com/go/datastore"
+)
+
+// lookup gets the entities of keys of one namespace into dst, which is as for
+// datastore's GetMulti. It returns which of them do not exist.
+//
+// The client takes keys for the same whose texts are: the id 7 and the name
+// "7", or a name that contains what looks like another path element. It would
+// give one the other's entity. Such keys are looked up in separate calls.
+func lookup(get func([]*datastore.Key, any) error, keys []*datastore.Key, dst []any) (missing []bool, err error) {
+	missing = make([]bool, len(keys))
+	for _, call := range apart(keys) {
+		callKeys, callDst := make([]*datastore.Key, len(call)), make([]any, len(call))
+		for i, at := range call {
+			callKeys[i], callDst[i] = keys[at], dst[at]
+		}
+		err := get(callKeys, callDst)
+		var each datastore.MultiError
+		if !errors.As(err, &each) {
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		for i, err := range each {
+			switch err := recordError(err); {
+			case errors.Is(err, datastore.ErrNoSuchEntity):
+				missing[call[i]] = true
+			case err != nil:
+				return nil, fmt.Errorf("read %s: %w", callKeys[i].Kind, err)
+			}
+		}
+	}
+	return missing, nil
+}
+
+// apart groups the indexes of keys so that no group has two different keys that
+// the client would take for the same. Almost always it is one group.
+func apart(keys []*datastore.Key) [][]int {
+	var groups [][]int
+	var texts []map[string]bool
+	for i, k := range keys {
+		text := k.String()
+		g := 0
+		for g < len(groups) && texts[g][text] {
+			g++
+		}
+		if g == len(groups) {
+			groups = append(groups, nil)
+			texts = append(texts, make(map[string]bool))
+		}
+		groups[g] = append(groups[g], i)
+		texts[g][text] = true
+	}
+	return groups
+}

@@ -1,0 +1,163 @@
+package mapper
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+
+	"cloud.google.com/go/datastore"
+)
+
+// A Mapper is a named function over entities, with parameters of type P. Define
+// it as a package-level value, so that it is the same in the process that
+// starts a job and in those that run it.
+type Mapper[P any] struct {
+	def definition
+}
+
+// None is the type of the parameters of a mapper that takes none.
+type None struct{}
+
+// Update defines a mapper whose function changes entities. What it changes of
+// e.Value, and what it puts and deletes besides, is committed in one
+// transaction with the job's own records: once for each entity. An entity that
+// it leaves as it is, is not written.
+//
+// The function runs inside that transaction, so it should be short, and free of
+// other effects: it may run several times for one effect. An error leaves the
+// entity as it was and has it tried again by itself, up to [MaxAttempts] times.
+// An error marked by [Permanent], or a value that does not fit T, is not tried
+// again.
+//
+// T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver.
+// Properties that T does not declare stay as they are.
+func Update[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
+	return define(name, update, fn)
+}
+
+// Visit defines a mapper whose function has its effects outside Datastore. It
+// runs at least once for each entity, with [Entity.IdempotencyKey] to recognise
+// repetitions by; what it counts, counts once. What it changes of e.Value is
+// not saved. Errors are treated as those of [Update].
+func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
+	return define(name, visit, fn)
+}
+
+// Name returns the mapper's name.
+func (m *Mapper[P]) Name() string { return m.def.name }
+
+func (m *Mapper[P]) definition() *definition { return &m.def }
+
+// Start starts a job that runs the mapper over a query, or returns the job of
+// that ID if there is one: see [StartOptions.ID].
+func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *StartOptions) (*Job, error) {
+	encoded, err := encodeParams(params)
+	if err != nil {
+		return nil, fmt.Errorf("mapper: start a job of %q: %w", m.def.name, err)
+	}
+	return e.start(ctx, &m.def, q, encoded, o)
+}
+
+// A Definition is a [Mapper] of any parameters.
+type Definition interface {
+	Name() string
+	definition() *definition
+}
+
+// Set lists mappers for [Options.Mappers].
+func Set(mappers ...Definition) []Definition { return mappers }
+
+type mode int
+
+const (
+	update mode = iota
+	visit
+)
+
+// A definition is a mapper without its types.
+type definition struct {
+	name string
+	mode mode
+	err  error // what is wrong with the definition
+
+	// canonical returns parameters in the one form that equal ones have.
+	canonical func(params json.RawMessage) (json.RawMessage, error)
+
+	// prepare decodes a job's parameters, and returns the function over one
+	// entity.
+	prepare func(params json.RawMessage) (entityFunc, error)
+}
+
+// An entityFunc runs the mapper's function on one entity, and returns what it
+// asks for. It does not panic.
+type entityFunc func(ctx context.Context, job string, key *datastore.Key, properties []datastore.Property) (*effect, error)
+
+var mapperName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,100}$`)
+
+func define[T, P any](name string, m mode, fn func(context.Context, *Entity[T], P) error) *Mapper[P] {
+	d := definition{name: name, mode: m}
+	loader := reflect.PointerTo(reflect.TypeFor[T]()).Implements(reflect.TypeFor[datastore.PropertyLoadSaver]())
+	switch {
+	case !mapperName.MatchString(name):
+		d.err = fmt.Errorf("the name %q is not 1 to 100 letters, digits, '_', '.' and '-'", name)
+	case fn == nil:
+		d.err = errors.New("the function is nil")
+	case !loader && reflect.TypeFor[T]().Kind() != reflect.Struct:
+		d.err = fmt.Errorf("entities have the type %v, which is neither a struct nor a datastore.PropertyLoadSaver", reflect.TypeFor[T]())
+	case !loader:
+		_, d.err = datastore.SaveStruct(new(T)) // a struct that the client can't handle
+	}
+	d.canonical = func(encoded json.RawMessage) (json.RawMessage, error) {
+		var params P
+		if err := decodeParams(encoded, &params); err != nil {
+			return nil, err
+		}
+		return encodeParams(params)
+	}
+	codec := new(codec[T])
+	d.prepare = func(encoded json.RawMessage) (entityFunc, error) {
+		var params P
+		if err := decodeParams(encoded, &params); err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context, job string, key *datastore.Key, properties []datastore.Property) (*effect, error) {
+			return apply(codec, m, job, key, properties, func(e *Entity[T]) error { return fn(ctx, e, params) })
+		}, nil
+	}
+	return &Mapper[P]{def: d}
+}
+
+// encodeParams encodes parameters for a job's record.
+func encodeParams(params any) (json.RawMessage, error) {
+	encoded, err := json.Marshal(params)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("params: %w", err)
+	case len(encoded) > maxParams:
+		return nil, fmt.Errorf("params: they take %d bytes, above the maximum of %d", len(encoded), maxParams)
+	case string(encoded) == "{}" && !reflect.ValueOf(params).IsZero():
+		return nil, fmt.Errorf("params: %T encodes to {}: are its fields exported?", params)
+	}
+	return encoded, nil
+}
+
+// maxParams keeps a job's record well below the 1 MiB of an entity.
+const maxParams = 256 << 10
+
+// decodeParams decodes parameters. A field that P does not have is an error:
+// somebody expects an effect of it.
+func decodeParams(encoded json.RawMessage, params any) error {
+	d := json.NewDecoder(bytes.NewReader(encoded))
+	d.DisallowUnknownFields()
+	if err := d.Decode(params); err != nil {
+		return fmt.Errorf("params: %w", err)
+	}
+	if d.More() {
+		return errors.New("params: more than one JSON value")
+	}
+	return nil
+}

@@ -1,0 +1,49 @@
+package mapper
+
+import "sync"
+
+// A pace is what this process has learned of a job's entities.
+type pace struct {
+	entities, bytes int64
+}
+
+// Reading a page is bounded in memory: as many entities at once as are expected
+// to take readBytes, and firstRead where nothing is known.
+const (
+	readBytes = 8 << 20
+	firstRead = 100
+)
+
+// chunk returns how many of the next entities to read at once.
+func (p pace) chunk(rest int) int {
+	if p.entities == 0 {
+		return min(rest, firstRead)
+	}
+	mean := p.bytes/p.entities + 1
+	return min(rest, int(max(1, readBytes/mean)))
+}
+
+// paces holds the pace of each job that this process has worked for lately.
+type paces struct {
+	mu  sync.Mutex
+	job map[string]pace
+}
+
+// maxPaces bounds what is remembered; a forgotten job starts over.
+const maxPaces = 1000
+
+func (p *paces) get(job string) pace {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.job[job]
+}
+
+func (p *paces) add(job string, entities, bytes int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.job == nil || len(p.job) >= maxPaces {
+		p.job = make(map[string]pace)
+	}
+	known := p.job[job]
+	p.job[job] = pace{known.entities + int64(entities), known.bytes + int64(bytes)}
+}

@@ -1,0 +1,254 @@
+package mapper
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// maxPageBytes bounds the mutations of a page, well below the 10 MiB that a
+// commit can have.
+const maxPageBytes = 4 << 20
+
+// tooMany reports whether so many of a page's entities failed that it is the
+// function that is at fault, or the world, and not the entities: more than 10,
+// and more than 5%.
+func tooMany(failed, tried int) bool { return failed > 10 && failed*20 > tried }
+
+// An outcome is what became of a page's entities.
+type outcome struct {
+	reached   int // how many of its keys were dealt with
+	processed int64
+	counters  counters
+	failures  []failure
+	bytes     int             // of the mutations
+	written   map[string]bool // entities that others put or deleted
+}
+
+type failure struct {
+	key       *datastore.Key
+	err       error
+	permanent bool
+}
+
+// A reader gets entities by their keys.
+type reader func(keys []*datastore.Key) (entities []datastore.PropertyList, missing []bool, err error)
+
+// processPage runs the function over the page's entities, and commits what it
+// did together with the range's record. For an [Update] that is one
+// transaction, which reads the entities, too.
+func (w *work) processPage(ctx context.Context, p page) error {
+	var finished *rangeRecord
+	var err error
+	if w.mode == update {
+		err = w.transact(ctx, func(tx *datastore.Transaction) error {
+			finished = new(rangeRecord)
+			read := w.fencedReader(tx, finished)
+			o, err := w.runPage(ctx, p.keys, read, func(e *effect) error { return mutate(tx, e) })
+			if err != nil {
+				return err
+			}
+			return w.commit(tx, finished, p, o)
+		})
+	} else {
+		var o *outcome
+		get := func(keys []*datastore.Key, dst any) error { return w.engine.client.GetMulti(ctx, keys, dst) }
+		if o, err = w.runPage(ctx, p.keys, entityReader(get), func(*effect) error { return nil }); err != nil {
+			return err
+		}
+		err = w.transact(ctx, func(tx *datastore.Transaction) error {
+			finished = new(rangeRecord)
+			if _, _, err := w.fencedReader(tx, finished)(nil); err != nil {
+				return err
+			}
+			return w.commit(tx, finished, p, o)
+		})
+	}
+	if err == nil {
+		w.record = finished
+	}
+	return err
+}
+
+func entityReader(get func([]*datastore.Key, any) error) reader {
+	return func(keys []*datastore.Key) ([]datastore.PropertyList, []bool, error) {
+		entities, dst := make([]datastore.PropertyList, len(keys)), make([]any, len(keys))
+		for i := range entities {
+			dst[i] = &entities[i]
+		}
+		missing, err := lookup(get, keys, dst)
+		return entities, missing, err
+	}
+}
+
+// fencedReader reads in a transaction. The first call reads the range's record
+// along, and checks that it is this task's.
+func (w *work) fencedReader(tx *datastore.Transaction, r *rangeRecord) reader {
+	first := true
+	return func(keys []*datastore.Key) ([]datastore.PropertyList, []bool, error) {
+		if !first {
+			return entityReader(tx.GetMulti)(keys)
+		}
+		first = false
+		entities := make([]datastore.PropertyList, len(keys))
+		all, dst := append([]*datastore.Key{w.record.key()}, keys...), []any{r}
+		for i := range entities {
+			dst = append(dst, &entities[i])
+		}
+		missing, err := lookup(tx.GetMulti, all, dst)
+		if err != nil {
+			return nil, nil, err
+		}
+		if missing[0] {
+			return nil, nil, errSuperseded // the job's records were deleted
+		}
+		return entities, missing[1:], w.fence(r)
+	}
+}
+
+// mutate adds an entity's mutations to a transaction: all, or none if one of
+// them is invalid.
+func mutate(tx *datastore.Transaction, e *effect) error {
+	keys := make([]*datastore.Key, len(e.mutations))
+	for i, m := range e.mutations {
+		keys[i] = m.key
+	}
+	groups := apart(keys)
+	if len(groups) > 1 {
+		// The client would drop one of two deletes. See lookup.
+		return fmt.Errorf("%d of the keys that the function puts or deletes can't be told apart by the client", len(groups))
+	}
+	all := make([]*datastore.Mutation, len(e.mutations))
+	for i, m := range e.mutations {
+		all[i] = m.Mutation
+	}
+	_, err := tx.Mutate(all...)
+	return err
+}
+
+// runPage runs the function over entities until they are done, or the page has
+// taken its time or its bytes. It always deals with at least one.
+func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, accept func(*effect) error) (*outcome, error) {
+	o := &outcome{written: make(map[string]bool)}
+	begun := time.Now()
+	for first := true; first || o.reached < len(keys); first = false {
+		pace := w.engine.paces.get(w.job.ID)
+		chunk := keys[o.reached : o.reached+pace.chunk(len(keys)-o.reached)]
+		entities, missing, err := read(chunk)
+		if err != nil {
+			return nil, err
+		}
+		size := 0
+		for i, key := range chunk {
+			size += propertiesSize(entities[i])
+			if o.full(key, time.Since(begun), time.Duration(w.job.PageTime)) {
+				return o, w.tolerable(o)
+			}
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			if !missing[i] {
+				w.runEntity(ctx, o, key, entities[i], accept)
+			}
+			o.reached++
+		}
+		w.engine.paces.add(w.job.ID, len(chunk), size)
+	}
+	return o, w.tolerable(o)
+}
+
+// full reports whether a page has to end before an entity: what the page has
+// put or deleted itself is for the next transaction to read.
+func (o *outcome) full(next *datastore.Key, spent, budget time.Duration) bool {
+	if o.reached == 0 {
+		return false
+	}
+	return spent >= budget || o.bytes >= maxPageBytes || len(o.written) > 0 && o.written[next.Encode()]
+}
+
+func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, entity datastore.PropertyList, accept func(*effect) error) {
+	e, err := w.apply(ctx, w.job.ID, key, entity)
+	if err == nil {
+		err = Permanent(o.accept(e, accept))
+	}
+	if err != nil {
+		o.failures = append(o.failures, failure{key, err, isPermanent(err)})
+		return
+	}
+	o.processed++
+	o.bytes += e.bytes
+	for _, m := range e.mutations {
+		if !m.key.Incomplete() && !m.key.Equal(key) {
+			o.written[m.key.Encode()] = true
+		}
+	}
+}
+
+// accept takes over what an entity counted, if its mutations are accepted.
+func (o *outcome) accept(e *effect, mutations func(*effect) error) error {
+	merged := o.counters.clone()
+	if err := merged.merge(e.counters); err != nil {
+		return err
+	}
+	if err := mutations(e); err != nil {
+		return err
+	}
+	o.counters = merged
+	return nil
+}
+
+// tolerable returns an error if too much of the page failed to blame its
+// entities.
+func (w *work) tolerable(o *outcome) error {
+	if !tooMany(len(o.failures), o.reached) {
+		return nil
+	}
+	return refusal{fmt.Errorf("the function failed on %d of %d entities of a page, the first with: %w", len(o.failures), o.reached, o.failures[0].err)}
+}
+
+// commit records the outcome in the range's record, which the transaction has
+// read, with the children that come of it.
+func (w *work) commit(tx *datastore.Transaction, r *rangeRecord, p page, o *outcome) error {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	var inserts []*datastore.Mutation
+	if len(p.children) > 0 {
+		inserts = w.cut(r, p)
+	}
+	add := func(child *rangeRecord) { inserts = append(inserts, datastore.NewInsert(child.key(), child)) }
+	if o.reached < len(p.keys) {
+		rest := p.keys[o.reached]
+		add(r.child(stretch{start: rest, end: r.End, estimate: int64(len(p.keys) - o.reached)}, now))
+		r.End = rest
+	}
+	for _, f := range o.failures {
+		attempts := int64(1)
+		if r.Alone {
+			attempts = r.Refusals + 1
+		}
+		switch {
+		case f.permanent || attempts >= MaxAttempts:
+			r.Failures = append(r.Failures, failureRecord{Key: f.key, Error: errorText(f.err), Attempts: attempts})
+		case r.Alone:
+			return refusal{f.err} // the queue brings it back
+		default:
+			child := r.child(stretch{start: f.key, estimate: 1}, now)
+			child.Alone, child.Refusals = true, attempts
+			add(child)
+			r.Retries++
+		}
+	}
+	r.Processed = o.processed
+	if len(o.counters) > 0 {
+		encoded, err := json.Marshal(o.counters)
+		if err != nil {
+			return err
+		}
+		r.Counters = encoded
+	}
+	r.finish(now)
+	_, err := tx.Mutate(append(inserts, datastore.NewUpdate(r.key(), r))...)
+	return err
+}

@@ -1,0 +1,327 @@
+package mapper
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// A codec loads entities into values of one type.
+type codec[T any] struct {
+	undeclared sync.Map // names of properties that the struct T does not declare
+}
+
+// noField is the reason that the client gives for a property that a struct does
+// not declare.
+const noField = "no such struct field"
+
+// load loads properties into *v. A property that T does not declare is left
+// out; one that does not fit its field is an error that names it.
+func (c *codec[T]) load(key *datastore.Key, properties []datastore.Property, v *T) error {
+	if loader, ok := any(v).(datastore.PropertyLoadSaver); ok {
+		if keyed, ok := any(v).(datastore.KeyLoader); ok {
+			if err := keyed.LoadKey(key); err != nil {
+				return err
+			}
+		}
+		err := loader.Load(cloneProperties(properties))
+		if mismatch := new(datastore.ErrFieldMismatch); errors.As(err, &mismatch) && mismatch.Reason == noField {
+			return nil
+		}
+		return err
+	}
+	declared := make([]datastore.Property, 0, len(properties)+1)
+	for _, p := range append([]datastore.Property{{Name: "__key__", Value: key}}, properties...) {
+		if _, ok := c.undeclared.Load(p.Name); !ok {
+			declared = append(declared, p)
+		}
+	}
+	// The client reports only the last mismatch of all. It is asked again
+	// without what is no mismatch to us, so that this can't hide another one.
+	probed, inside := declared, false
+	for {
+		*v = *new(T)
+		err := datastore.LoadStruct(v, probed)
+		mismatch := new(datastore.ErrFieldMismatch)
+		if !errors.As(err, &mismatch) {
+			if err == nil && inside {
+				*v = *new(T)
+				_ = datastore.LoadStruct(v, declared) // the mismatches are known
+			}
+			return err
+		}
+		switch {
+		case mismatch.Reason == noField:
+			c.undeclared.Store(mismatch.FieldName, nil)
+			declared = without(declared, mismatch.FieldName)
+		case strings.HasSuffix(mismatch.Reason, noField):
+			// A struct inside does not declare one of the properties that the entity
+			// has there. merge keeps it.
+			inside = true
+		default:
+			return err
+		}
+		n := len(probed)
+		if probed = without(probed, mismatch.FieldName); len(probed) == n {
+			return err
+		}
+	}
+}
+
+func without(properties []datastore.Property, name string) []datastore.Property {
+	rest := make([]datastore.Property, 0, len(properties))
+	for _, p := range properties {
+		if p.Name != name {
+			rest = append(rest, p)
+		}
+	}
+	return rest
+}
+
+// save returns the properties of a struct pointer or a PropertyLoadSaver.
+func save(src any) ([]datastore.Property, error) {
+	properties, err := func() ([]datastore.Property, error) {
+		if saver, ok := src.(datastore.PropertyLoadSaver); ok {
+			return saver.Save()
+		}
+		return datastore.SaveStruct(src)
+	}()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(properties), func(p datastore.Property) bool { return p.Name == "__key__" }), nil
+}
+
+// merge returns the stored properties with what changed between before and
+// after, two savings of the same value, and the names of what changed. What
+// neither has stays as it is stored. A touch makes all that after has count as
+// changed.
+func merge(stored, before, after []datastore.Property, touch bool) (whole []datastore.Property, changed []string, err error) {
+	was, is, has := byName(before), byName(after), byName(stored)
+	for _, p := range stored {
+		if _, ok := was[p.Name]; !ok {
+			if _, ok := is[p.Name]; !ok {
+				whole = append(whole, asStored(p))
+			}
+			continue
+		}
+		if _, ok := is[p.Name]; !ok {
+			changed = append(changed, p.Name) // removed
+		}
+	}
+	for _, p := range after {
+		old, ok := was[p.Name]
+		if !touch && ok && old.NoIndex == p.NoIndex && equalValues(old.Value, p.Value) {
+			if s, ok := has[p.Name]; ok {
+				whole = append(whole, asStored(s))
+			}
+			// A property that was not stored and did not change is not added.
+			continue
+		}
+		if s, stored := has[p.Name]; stored && ok {
+			if p.Value, err = mergeValue(s.Value, old.Value, p.Value); err != nil {
+				return nil, nil, fmt.Errorf("property %q: %w", p.Name, err)
+			}
+		}
+		whole = append(whole, p)
+		changed = append(changed, p.Name)
+	}
+	return whole, changed, nil
+}
+
+// mergeValue keeps, in a value that changed, the properties of entities inside
+// it that the Go type does not declare.
+func mergeValue(stored, before, after any) (any, error) {
+	switch s := stored.(type) {
+	case *datastore.Entity:
+		b, ok := before.(*datastore.Entity)
+		a, ok2 := after.(*datastore.Entity)
+		if !ok || !ok2 {
+			return after, nil
+		}
+		whole, _, err := merge(s.Properties, b.Properties, a.Properties, false)
+		return &datastore.Entity{Key: a.Key, Properties: whole}, err
+	case []any:
+		b, ok := before.([]any)
+		if !ok || len(b) != len(s) {
+			return after, nil
+		}
+		for i := range s {
+			if loses(s[i], b[i]) {
+				return nil, errors.New("its elements have properties that the Go type does not declare, and which changing it would drop")
+			}
+		}
+	}
+	return after, nil
+}
+
+// loses reports whether a stored entity has a property that its saved form
+// lacks.
+func loses(stored, saved any) bool {
+	s, ok := stored.(*datastore.Entity)
+	b, ok2 := saved.(*datastore.Entity)
+	if !ok || !ok2 {
+		return false
+	}
+	have := byName(b.Properties)
+	for _, p := range s.Properties {
+		v, ok := have[p.Name]
+		if !ok || loses(p.Value, v.Value) {
+			return true
+		}
+	}
+	return false
+}
+
+// asStored returns a stored property in a form that the client can send back.
+// It refuses long values unless they are unindexed, but knows that of the first
+// element of an array only. The property mask keeps the stored flags.
+func asStored(p datastore.Property) datastore.Property {
+	if !p.NoIndex && tooLong(p.Value) {
+		p.NoIndex = true
+	}
+	return p
+}
+
+const longestIndexed = 1500 // bytes, as the limits page of Datastore has it
+
+func tooLong(v any) bool {
+	switch v := v.(type) {
+	case string:
+		return len(v) > longestIndexed
+	case []byte:
+		return len(v) > longestIndexed
+	case []any:
+		return slices.ContainsFunc(v, tooLong)
+	case *datastore.Entity:
+		return slices.ContainsFunc(v.Properties, func(p datastore.Property) bool { return !p.NoIndex && tooLong(p.Value) })
+	}
+	return false
+}
+
+func byName(properties []datastore.Property) map[string]datastore.Property {
+	m := make(map[string]datastore.Property, len(properties))
+	for _, p := range properties {
+		m[p.Name] = p
+	}
+	return m
+}
+
+// maskPaths escapes property names for a property mask.
+func maskPaths(names []string) []string {
+	escape := strings.NewReplacer(`\`, `\\`, `.`, `\.`)
+	paths := make([]string, len(names))
+	for i, name := range names {
+		paths[i] = escape.Replace(name)
+	}
+	return paths
+}
+
+// equalValues reports whether two values of properties are the same.
+func equalValues(a, b any) bool {
+	switch a := a.(type) {
+	case float64:
+		b, ok := b.(float64)
+		return ok && math.Float64bits(a) == math.Float64bits(b)
+	case []byte:
+		b, ok := b.([]byte)
+		return ok && string(a) == string(b)
+	case time.Time:
+		b, ok := b.(time.Time)
+		return ok && a.Equal(b)
+	case *datastore.Key:
+		b, ok := b.(*datastore.Key)
+		return ok && a.Equal(b)
+	case []any:
+		b, ok := b.([]any)
+		return ok && slices.EqualFunc(a, b, equalValues)
+	case *datastore.Entity:
+		b, ok := b.(*datastore.Entity)
+		return ok && (a == nil) == (b == nil) && (a == nil || a.Key.Equal(b.Key) && equalProperties(a.Properties, b.Properties))
+	}
+	return a == b
+}
+
+func equalProperties(a, b []datastore.Property) bool {
+	return slices.EqualFunc(a, b, func(p, q datastore.Property) bool {
+		return p.Name == q.Name && p.NoIndex == q.NoIndex && equalValues(p.Value, q.Value)
+	})
+}
+
+// cloneProperties copies properties with everything that a function could
+// change in place.
+func cloneProperties(properties []datastore.Property) []datastore.Property {
+	clone := slices.Clone(properties)
+	for i := range clone {
+		clone[i].Value = cloneValue(clone[i].Value)
+	}
+	return clone
+}
+
+func cloneValue(v any) any {
+	switch v := v.(type) {
+	case []byte:
+		return slices.Clone(v)
+	case []any:
+		clone := slices.Clone(v)
+		for i := range clone {
+			clone[i] = cloneValue(clone[i])
+		}
+		return clone
+	case *datastore.Key:
+		return cloneKey(v)
+	case *datastore.Entity:
+		if v == nil {
+			return v
+		}
+		return &datastore.Entity{Key: cloneKey(v.Key), Properties: cloneProperties(v.Properties)}
+	}
+	return v
+}
+
+func cloneKey(k *datastore.Key) *datastore.Key {
+	if k == nil {
+		return nil
+	}
+	clone := *k
+	clone.Parent = cloneKey(k.Parent)
+	return &clone
+}
+
+// propertiesSize estimates the bytes that properties take in a request.
+func propertiesSize(properties []datastore.Property) int {
+	n := 0
+	for _, p := range properties {
+		n += len(p.Name) + valueSize(p.Value) + 8
+	}
+	return n
+}
+
+func valueSize(v any) int {
+	switch v := v.(type) {
+	case string:
+		return len(v)
+	case []byte:
+		return len(v)
+	case *datastore.Key:
+		return keySize(v)
+	case []any:
+		n := 0
+		for _, el := range v {
+			n += valueSize(el) + 4
+		}
+		return n
+	case *datastore.Entity:
+		if v == nil {
+			return 0
+		}
+		return propertiesSize(v.Properties)
+	}
+	return 12
+}

@@ -1,0 +1,184 @@
+package mapper
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// rangeKind is the kind of the records of ranges.
+const rangeKind = "ScattermapRange"
+
+// States of a range.
+const (
+	pending = "pending"
+	done    = "done"
+)
+
+// A rangeRecord is the record of one range: what a task has to do, and once it
+// is done, what it did. Only open is indexed, and exists only while the range is
+// pending, so that a finished job costs no index entries.
+type rangeRecord struct {
+	Job        string           `datastore:"job,noindex"`
+	ID         string           `datastore:"id,noindex"`
+	Open       string           `datastore:"open,omitempty"` // the job's ID
+	State      string           `datastore:"state,noindex"`
+	Generation int64            `datastore:"generation,noindex"`
+	Depth      int64            `datastore:"depth,noindex"` // the root has 0
+	Start      *datastore.Key   `datastore:"start,noindex"` // nil: from the first key
+	End        *datastore.Key   `datastore:"end,noindex"`   // nil: to the last key
+	Alone      bool             `datastore:"alone,noindex"` // only the entity at Start
+	Samples    []*datastore.Key `datastore:"samples,noindex"`
+	Estimate   int64            `datastore:"estimate,noindex"` // of its entities; 0: unknown
+	PageSize   int64            `datastore:"page_size,noindex"`
+	Attempts   int64            `datastore:"attempts,noindex"` // deliveries that did not end with the range done
+	Refusals   int64            `datastore:"refusals,noindex"` // attempts that the function or the database refused
+	Cut        bool             `datastore:"cut,noindex"`      // the part behind its page is with its children
+	Children   int64            `datastore:"children,noindex"`
+	Retries    int64            `datastore:"retries,noindex"` // the last of its children, which are entities that failed
+	Processed  int64            `datastore:"processed,noindex"`
+	Counters   []byte           `datastore:"counters,noindex"` // JSON
+	Failures   []failureRecord  `datastore:"failures,noindex"`
+	Created    time.Time        `datastore:"created,noindex"`
+	Done       time.Time        `datastore:"done,noindex"`
+}
+
+// A failureRecord is an entity that the function could not process.
+type failureRecord struct {
+	Key      *datastore.Key `datastore:"key,noindex"`
+	Error    string         `datastore:"error,noindex"`
+	Attempts int64          `datastore:"attempts,noindex"`
+}
+
+const maxErrorText = 1000 // bytes of an error in a record
+
+func errorText(err error) string {
+	text := err.Error()
+	if len(text) > maxErrorText {
+		text = text[:maxErrorText] + "…"
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// rangeID derives the ID of a range from its parent's and its place among the
+// children. The parent of a root is its job.
+func rangeID(parent string, index int64) string {
+	h := sha256.Sum256([]byte(parent + "/" + strconv.FormatInt(index, 10)))
+	return hex.EncodeToString(h[:16])
+}
+
+// rangePrefix begins the names of all records of a job. It starts with a hash,
+// so that jobs with similar IDs are apart, and so are the records of one job,
+// whose IDs are hashes. A dot can't be in a job's ID.
+func rangePrefix(job string) string {
+	h := sha256.Sum256([]byte(job))
+	return hex.EncodeToString(h[:4]) + "." + job + "."
+}
+
+func rangeKey(job, id string) *datastore.Key {
+	return datastore.NameKey(rangeKind, rangePrefix(job)+id, nil)
+}
+
+func (r *rangeRecord) key() *datastore.Key { return rangeKey(r.Job, r.ID) }
+
+func (r *rangeRecord) stretch() stretch {
+	return stretch{start: r.Start, end: r.End, samples: r.Samples, estimate: r.Estimate}
+}
+
+// contains reports whether a key is in the range.
+func (r *rangeRecord) contains(k *datastore.Key) bool {
+	if r.Alone {
+		return k.Equal(r.Start)
+	}
+	return (r.Start == nil || compareKeys(r.Start, k) <= 0) && (r.End == nil || compareKeys(k, r.End) < 0)
+}
+
+// child returns the record of the range's next child.
+func (r *rangeRecord) child(s stretch, now time.Time) *rangeRecord {
+	c := &rangeRecord{
+		Job:      r.Job,
+		ID:       rangeID(r.ID, r.Children),
+		Open:     r.Job,
+		State:    pending,
+		Depth:    r.Depth + 1,
+		Start:    s.start,
+		End:      s.end,
+		Samples:  capSamples(s.samples, maxSampleBytes),
+		Estimate: s.estimate,
+		PageSize: r.PageSize,
+		Created:  now,
+	}
+	r.Children++
+	return c
+}
+
+// finish marks the range as done.
+func (r *rangeRecord) finish(now time.Time) {
+	r.State, r.Open, r.Done = done, "", now
+	r.Samples = nil // its children have them
+}
+
+// maxSampleBytes keeps a record well below the 1 MiB of an entity, and the
+// records of all children of a range below the 10 MiB of a transaction.
+const maxSampleBytes = 64 << 10
+
+// capSamples leaves out every other sample until the rest fits: it is as evenly
+// spread as the whole.
+func capSamples(samples []*datastore.Key, limit int) []*datastore.Key {
+	for {
+		size := 0
+		for _, k := range samples {
+			size += keySize(k)
+		}
+		if size <= limit {
+			return samples
+		}
+		half := make([]*datastore.Key, 0, len(samples)/2)
+		for i := 1; i < len(samples); i += 2 {
+			half = append(half, samples[i])
+		}
+		samples = half
+	}
+}
+
+// rangePath is the path, below the queue's URL, that range tasks are sent to.
+const rangePath = "range"
+
+// A rangeTask is the body of a task: it names the range, and nothing of its
+// contents.
+type rangeTask struct {
+	Job        string `json:"job"`
+	Range      string `json:"range"`
+	Generation int64  `json:"generation"`
+}
+
+// task returns the task of a pending range. Its name is taken for a day after
+// it is gone, so whoever wants another task needs another generation, of the
+// range or of the job.
+func (r *rangeRecord) task(j *jobRecord, at time.Time) tasks.Task {
+	body, err := json.Marshal(rangeTask{Job: r.Job, Range: r.ID, Generation: r.Generation})
+	if err != nil {
+		panic("mapper: a struct of strings does not encode: " + err.Error())
+	}
+	return tasks.Task{
+		ID: tasks.ID("range", r.Job, r.ID,
+			strconv.FormatInt(j.Generation, 10), strconv.FormatInt(r.Generation, 10)),
+		Path: rangePath,
+		Body: body,
+		At:   at,
+	}
+}
+
+// sortKeys sorts keys, and leaves out those that come twice.
+func sortKeys(keys []*datastore.Key) []*datastore.Key {
+	slices.SortFunc(keys, compareKeys)
+	return slices.CompactFunc(keys, (*datastore.Key).Equal)
+}

@@ -1,0 +1,115 @@
+package mapper
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// A Status says how a job stands.
+type Status struct {
+	ID        string
+	Mapper    string
+	Query     Query
+	State     State
+	Error     string    // why a job failed
+	Created   time.Time // when the job was started
+	Ended     time.Time // zero while it runs
+	Estimated bool      // the numbers below are estimates, from a part of the records
+
+	Processed int64            // entities that the function has processed
+	Failures  int64            // entities that it could not process
+	Remaining int64            // entities that are left, an estimate; 0 while nothing is known
+	Counters  map[string]int64 // what the function has counted
+	Pages     int64            // commits with entities
+	Tasks     int64            // ranges, each of which has a task
+	Open      int64            // ranges that are not done
+	Depth     int64            // of the deepest range; the root has 0
+}
+
+// statusRecords is how many records a live status reads at most.
+const statusRecords = 250
+
+// Status returns how the job stands. For a job that has ended the numbers are
+// exact, and cost one read. For one that runs they cost at most 251 reads: they
+// are exact if the job has no more than 250 records, and estimates otherwise.
+func (j *Job) Status(ctx context.Context) (*Status, error) {
+	record, err := j.engine.loadJob(ctx, j.ID)
+	if err != nil {
+		return nil, fmt.Errorf("mapper: status: %w", err)
+	}
+	var sum totals
+	estimated := false
+	switch {
+	case len(record.Totals) > 0:
+		err = json.Unmarshal(record.Totals, &sum)
+	case State(record.State).Ended():
+		sum, err = j.engine.fold(ctx, j.ID)
+	default:
+		sum, estimated, err = j.engine.glance(ctx, j.ID)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
+	}
+	s, err := record.status(sum)
+	if err != nil {
+		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
+	}
+	s.Estimated = estimated
+	return s, nil
+}
+
+func (j *jobRecord) status(sum totals) (*Status, error) {
+	q, err := j.query()
+	if err != nil {
+		return nil, err
+	}
+	return &Status{
+		ID: j.ID, Mapper: j.Mapper, Query: q, State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended,
+		Processed: sum.Processed, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
+		Pages: sum.Pages, Tasks: sum.Ranges, Open: sum.Pending, Depth: sum.Depth,
+	}, nil
+}
+
+// glance adds up the first records of a job. If there are more, their IDs tell
+// which part of all they are, because IDs are hashes.
+func (e *Engine) glance(ctx context.Context, job string) (sum totals, estimated bool, err error) {
+	n, last := 0, ""
+	err = e.each(ctx, records(job, "", "").Limit(statusRecords), func(r *rangeRecord) error {
+		n, last = n+1, r.ID
+		return sum.add(r)
+	})
+	if err != nil || n < statusRecords {
+		return sum, false, err
+	}
+	position, err := strconv.ParseUint(last[:16], 16, 64)
+	if err != nil {
+		return totals{}, false, fmt.Errorf("record %q: %w", last, err)
+	}
+	const space = 1 << 64
+	sum.scale(space / (float64(position) + 1))
+	return sum, true, nil
+}
+
+// Wait waits until the job has ended, and returns its status. A job that failed
+// is no error: its status says so. Waiting costs one read every two seconds, or
+// more often at first.
+func (j *Job) Wait(ctx context.Context) (*Status, error) {
+	const first, longest = 50 * time.Millisecond, 2 * time.Second
+	for pause := first; ; pause = min(longest, pause*3/2) {
+		record, err := j.engine.loadJob(ctx, j.ID)
+		if err != nil {
+			return nil, fmt.Errorf("mapper: wait: %w", err)
+		}
+		if State(record.State).Ended() {
+			return j.Status(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("mapper: wait for %s: %w", j.ID, ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package mapper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/api/iterator"
+)
+
+// totals is what the records of a job add up to.
+type totals struct {
+	Processed int64    `json:"processed"`
+	Failures  int64    `json:"failures"`
+	Pages     int64    `json:"pages"`
+	Ranges    int64    `json:"ranges"`
+	Pending   int64    `json:"pending"`
+	Depth     int64    `json:"depth"`
+	Expected  int64    `json:"-"` // of the pending ranges that have an estimate
+	Counters  counters `json:"counters,omitempty"`
+}
+
+func (t *totals) add(r *rangeRecord) error {
+	t.Ranges++
+	t.Depth = max(t.Depth, r.Depth)
+	if r.State == pending {
+		t.Pending++
+		t.Expected += r.Estimate
+		return nil
+	}
+	t.Processed += r.Processed
+	t.Failures += int64(len(r.Failures))
+	if r.Processed > 0 || len(r.Failures) > 0 {
+		t.Pages++
+	}
+	var c counters
+	if len(r.Counters) > 0 {
+		if err := json.Unmarshal(r.Counters, &c); err != nil {
+			return fmt.Errorf("counters of range %s: %w", r.ID, err)
+		}
+	}
+	t.merge(totals{Counters: c})
+	return nil
+}
+
+// merge adds up two parts.
+func (t *totals) merge(o totals) {
+	t.Processed += o.Processed
+	t.Failures += o.Failures
+	t.Pages += o.Pages
+	t.Ranges += o.Ranges
+	t.Pending += o.Pending
+	t.Expected += o.Expected
+	t.Depth = max(t.Depth, o.Depth)
+	t.Counters.sum(o.Counters)
+}
+
+// scale multiplies what is known of a part of the records to an estimate of all
+// of them.
+func (t *totals) scale(factor float64) {
+	for _, n := range []*int64{&t.Processed, &t.Failures, &t.Pages, &t.Ranges, &t.Pending, &t.Expected} {
+		*n = int64(float64(*n)*factor + 0.5)
+	}
+	for name, n := range t.Counters {
+		t.Counters[name] = int64(float64(n) * factor)
+	}
+}
+
+// records returns the query for a job's records whose IDs are in [from, to), in
+// the order of their IDs, which are hashes: any stretch of them is a random
+// choice. An empty to is the end.
+func records(job, from, to string) *datastore.Query {
+	prefix := rangePrefix(job)
+	if to == "" {
+		to = "g" // above all hexadecimal digits
+	}
+	return datastore.NewQuery(rangeKind).Order("__key__").
+		FilterField("__key__", ">=", datastore.NameKey(rangeKind, prefix+from, nil)).
+		FilterField("__key__", "<", datastore.NameKey(rangeKind, prefix+to, nil))
+}
+
+// each calls f for the records of a query.
+func (e *Engine) each(ctx context.Context, q *datastore.Query, f func(*rangeRecord) error) error {
+	it := e.client.Run(ctx, q)
+	for {
+		r := new(rangeRecord)
+		_, err := it.Next(r)
+		if errors.Is(err, iterator.Done) {
+			return nil
+		}
+		if err := recordError(err); err != nil {
+			return err
+		}
+		if err := f(r); err != nil {
+			return err
+		}
+	}
+}
+
+// fold adds up all records of a job, in parallel by the first digit of their
+// IDs.
+func (e *Engine) fold(ctx context.Context, job string) (totals, error) {
+	const digits = 16
+	var parts [digits]totals
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range parts {
+		from, to := strconv.FormatInt(int64(i), digits), ""
+		if i+1 < digits {
+			to = strconv.FormatInt(int64(i+1), digits)
+		}
+		group.Go(func() error { return e.each(ctx, records(job, from, to), parts[i].add) })
+	}
+	if err := group.Wait(); err != nil {
+		return totals{}, fmt.Errorf("add up the records of job %s: %w", job, err)
+	}
+	var sum totals
+	for _, p := range parts {
+		sum.merge(p)
+	}
+	return sum, nil
+}

@@ -1,0 +1,183 @@
+package mapper_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+const (
+	location  = "projects/test/locations/here"
+	queueName = location + "/queues/mapper"
+)
+
+// A world is all that a job needs, in one process: a database, a queue, and an
+// engine that handles the queue's deliveries. It works inside a bubble of
+// testing/synctest.
+type world struct {
+	*testing.T
+	emulator *emulator.Emulator
+	client   *datastore.Client
+	queue    *tasks.Queue
+	engine   *mapper.Engine
+
+	// handler receives the deliveries. Defaults to the engine's.
+	handler http.Handler
+
+	running, most atomic.Int64 // deliveries under way, and the most at once
+}
+
+// setting changes how a world is made.
+type setting struct {
+	emulator emulator.Options
+	queue    *cloudtaskspb.Queue
+	client   *datastore.Client // in place of the embedded Datastore
+}
+
+func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
+	t.Helper()
+	w := &world{T: t}
+	s.emulator.Transport = emulator.HandlerTransport(w)
+	w.emulator = emulator.ForTest(t, &s.emulator)
+	if w.client = s.client; w.client == nil {
+		client, err := w.emulator.Datastore(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		w.client = client
+	}
+	if s.queue == nil {
+		s.queue = new(cloudtaskspb.Queue)
+	}
+	s.queue.Name = queueName
+	client, err := w.emulator.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: s.queue}); err != nil {
+		t.Fatal(err)
+	}
+	w.queue, err = tasks.NewQueue(client, queueName, "http://worker/mapper/", &tasks.Options{Unauthenticated: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(mappers) > 0 {
+		w.engine, err = mapper.New(w.client, w.queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.handler = w.engine.Handler()
+	}
+	return w
+}
+
+func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	n := w.running.Add(1)
+	defer w.running.Add(-1)
+	for most := w.most.Load(); n > most && !w.most.CompareAndSwap(most, n); most = w.most.Load() {
+	}
+	w.handler.ServeHTTP(rw, r)
+}
+
+type account struct {
+	Balance int64
+	Owner   string
+}
+
+type credit struct{ Amount int64 }
+
+// addCredit is the mapper of most tests.
+var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[account], p credit) error {
+	a.Value.Balance += p.Amount
+	a.Count("credited", 1)
+	return nil
+})
+
+// putAccounts puts accounts, each with a balance that tells it from others.
+func (w *world) putAccounts(keys []*datastore.Key) {
+	w.Helper()
+	for start := 0; start < len(keys); start += 400 {
+		batch := keys[start:min(start+400, len(keys))]
+		accounts := make([]account, len(batch))
+		for i := range accounts {
+			accounts[i] = account{Balance: int64(start + i), Owner: fmt.Sprint("owner ", start+i)}
+		}
+		if _, err := w.client.PutMulti(w.Context(), batch, accounts); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// names returns n keys of accounts.
+func names(n int) []*datastore.Key {
+	keys := make([]*datastore.Key, n)
+	for i := range keys {
+		keys[i] = datastore.NameKey("Account", fmt.Sprintf("user-%07d", i), nil)
+	}
+	return keys
+}
+
+// wantBalances checks that every account has its first balance and an amount
+// more.
+func (w *world) wantBalances(keys []*datastore.Key, amount int64) {
+	w.Helper()
+	wrong := 0
+	for start := 0; start < len(keys); start += 1000 {
+		batch := keys[start:min(start+1000, len(keys))]
+		accounts := make([]account, len(batch))
+		if err := w.client.GetMulti(w.Context(), batch, accounts); err != nil {
+			w.Fatal(err)
+		}
+		for i, a := range accounts {
+			if want := int64(start+i) + amount; a.Balance != want || a.Owner != fmt.Sprint("owner ", start+i) {
+				if wrong++; wrong <= 3 {
+					w.Errorf("%v: %+v, want the balance %d", batch[i], a, want)
+				}
+			}
+		}
+	}
+	if wrong > 3 {
+		w.Errorf("%d of %d accounts are wrong", wrong, len(keys))
+	}
+}
+
+// start starts a job of addCredit over the accounts.
+func (w *world) start(amount int64, o *mapper.StartOptions) *mapper.Job {
+	w.Helper()
+	job, err := addCredit.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{amount}, o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return job
+}
+
+// longestJob ends the wait for a job that never ends.
+const longestJob = 10 * time.Minute
+
+// wait waits for the end of a job, and checks that it is a success.
+func (w *world) wait(job *mapper.Job) *mapper.Status {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), longestJob)
+	defer cancel()
+	status, err := job.Wait(ctx)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if status.State != mapper.Succeeded {
+		w.Errorf("the job ended as %q: %s", status.State, status.Error)
+	}
+	return status
+}
