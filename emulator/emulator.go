@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/scattermap/scattermap/emulator/internal/dsemu"
@@ -215,7 +217,12 @@ const maxMessage = 16 << 20
 
 func startService(addr string, interceptors []grpc.UnaryServerInterceptor, register func(*grpc.Server)) (*service, error) {
 	s := &service{
-		server: grpc.NewServer(grpc.ChainUnaryInterceptor(interceptors...), grpc.MaxRecvMsgSize(maxMessage)),
+		server: grpc.NewServer(
+			grpc.ChainUnaryInterceptor(interceptors...),
+			grpc.MaxRecvMsgSize(maxMessage),
+			// The Datastore client pings every minute, whether it has calls or not.
+			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		),
 		memory: bufconn.Listen(1 << 20),
 	}
 	register(s.server)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/keytest"
 )
 
@@ -59,7 +60,7 @@ func TestKeyOrder(t *testing.T) {
 	t.Logf("seed %d", seed)
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
-			theirs, ours := googleClient(t, p), embedded(t, nil)
+			theirs, ours := googletest.Client(t, p), embedded(t, nil)
 			rng := rand.New(rand.NewPCG(seed, 0))
 			keys := keytest.Random(rng, 1500, keytest.Options{Kind: "K", BasicPlane: p == emulator.Classic})
 			putAll(t, theirs, keys)
@@ -100,7 +101,7 @@ func TestClassicSortsByUTF16(t *testing.T) {
 		want   []string
 	}{
 		{embedded(t, nil), []string{describe(keys[0]), describe(keys[1])}},
-		{googleClient(t, emulator.Classic), []string{describe(keys[1]), describe(keys[0])}},
+		{googletest.Client(t, emulator.Classic), []string{describe(keys[1]), describe(keys[0])}},
 	} {
 		putAll(t, c.client, keys)
 		if diff := cmp.Diff(c.want, keysOf(t, c.client, datastore.NewQuery("K"))); diff != "" {
@@ -121,7 +122,7 @@ func TestValueOrder(t *testing.T) {
 	}
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
-			theirs, ours := googleClient(t, p), embedded(t, nil)
+			theirs, ours := googletest.Client(t, p), embedded(t, nil)
 			for i, v := range values {
 				if _, isArray := v.([]any); isArray && p == emulator.Firestore {
 					continue // it returns an entity once for each element

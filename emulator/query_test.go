@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/googletest"
 )
 
 type book struct {
@@ -204,7 +205,7 @@ func TestCursorOfAnotherQueryIsRefused(t *testing.T) {
 func TestBatches(t *testing.T) {
 	for _, n := range []int{0, 1, 299, 300, 301, 1000} {
 		e := emulator.ForTest(t, nil)
-		client, err := e.Datastore(t.Context(), project())
+		client, err := e.Datastore(t.Context(), googletest.Project())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/keytest"
 )
 
@@ -23,7 +24,7 @@ var byScatter = datastore.NewQuery("K").Order("__scatter__")
 func TestScatterAsClassic(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	theirs, ours := googleClient(t, emulator.Classic), embedded(t, &emulator.Options{Scatter: 2})
+	theirs, ours := googletest.Client(t, emulator.Classic), embedded(t, &emulator.Options{Scatter: 2})
 	rng := rand.New(rand.NewPCG(seed, 0))
 	keys := keytest.Random(rng, 2000, keytest.Options{Kind: "K", BasicPlane: true})
 	for i := range 500 {

@@ -2,6 +2,7 @@ package mapper
 
 import (
 	"errors"
+	"regexp"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,9 +24,20 @@ func refused(err error) bool {
 		return true
 	}
 	switch status.Code(err) {
-	case codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
+	case codes.InvalidArgument:
+		return !transactionGone.MatchString(err.Error())
+	case codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
 		codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented:
 		return true
 	}
 	return false
 }
+
+// transactionGone matches the answers to a transaction that is over: because it
+// took too long, or because its commit is repeated, after the first answer was
+// lost. They come with the code of bad requests, and only their texts tell them
+// apart: "The referenced transaction has expired or is no longer valid"
+// (production), "transaction has expired or is invalid" (Google's classic
+// emulator, and the embedded one), "Transaction is invalid or closed"
+// (Google's Firestore emulator).
+var transactionGone = regexp.MustCompile(`(?i)transaction (has|is|was)\b.*\b(expired|invalid|closed|no longer valid)`)

@@ -184,7 +184,6 @@ func (w *work) sampleRoot(ctx context.Context, q *datastore.Query, seen view, s 
 	if len(s.samples) > 0 {
 		return seen, s, nil
 	}
-	s.estimate = 0
 	seen, err = w.engine.readKeys(ctx, q, lookAheadPages*size+1)
 	if err != nil {
 		return view{}, stretch{}, fmt.Errorf("look ahead in the root: %w", err)
@@ -275,8 +274,20 @@ func (w *work) cut(r *rangeRecord, p page) []*datastore.Mutation {
 	return mutations
 }
 
+// transact runs a transaction on the range. A commit whose answer was lost shows
+// as any error; what the record says since counts.
 func (w *work) transact(ctx context.Context, f func(*datastore.Transaction) error) error {
 	_, err := w.engine.client.RunInTransaction(ctx, f, datastore.MaxAttempts(transactionAttempts))
+	if err == nil || errors.Is(err, errDone) || errors.Is(err, errChanged) || errors.Is(err, errSuperseded) {
+		return err
+	}
+	r, lookup := w.engine.loadRange(ctx, w.job.ID, w.record.ID)
+	if lookup != nil {
+		return err
+	}
+	if found := w.fence(r); found != nil {
+		return found
+	}
 	return err
 }
 

@@ -74,9 +74,10 @@ func sampleSize(workers int) int {
 // each of its samples as the look-ahead saw for each of those that it passed.
 // How dense samples are differs between databases, so no constant is used. The
 // sample may be only the first part of all scatter keys; the ratio is the same.
+// No sample says nothing.
 func estimateFrom(sample []*datastore.Key, seen view) int64 {
 	n := int64(len(seen.keys))
-	if n == 0 {
+	if n == 0 || len(sample) == 0 {
 		return 0
 	}
 	last := seen.keys[n-1]
@@ -149,14 +150,10 @@ func behind(rest stretch, page int) []stretch {
 	}
 }
 
-// from returns the part of a range from a key on, which is estimated to hold at
-// least one entity if an estimate was known.
+// from returns the part of a range from a key on, which is there. An estimate
+// that says there is nothing was too low: then nothing is known.
 func (s stretch) from(start *datastore.Key, estimate int64) stretch {
-	if s.estimate > 0 {
-		estimate = max(1, estimate)
-	} else {
-		estimate = 0
-	}
+	estimate = max(0, estimate)
 	i := 0
 	for i < len(s.samples) && compareKeys(s.samples[i], start) <= 0 {
 		i++

@@ -3,6 +3,7 @@ package mapper
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -95,16 +96,23 @@ func (e *Engine) glance(ctx context.Context, job string) (sum totals, estimated 
 
 // Wait waits until the job has ended, and returns its status. A job that failed
 // is no error: its status says so. Waiting costs one read every two seconds, or
-// more often at first.
+// more often at first. It goes on through errors that pass within a minute.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
-	const first, longest = 50 * time.Millisecond, 2 * time.Second
+	const first, longest, patience = 50 * time.Millisecond, 2 * time.Second, time.Minute
+	answered := time.Now()
 	for pause := first; ; pause = min(longest, pause*3/2) {
 		record, err := j.engine.loadJob(ctx, j.ID)
-		if err != nil {
-			return nil, fmt.Errorf("mapper: wait: %w", err)
+		if err == nil && State(record.State).Ended() {
+			var s *Status
+			if s, err = j.Status(ctx); err == nil {
+				return s, nil
+			}
 		}
-		if State(record.State).Ended() {
-			return j.Status(ctx)
+		switch {
+		case err == nil:
+			answered = time.Now()
+		case errors.Is(err, ErrNoSuchJob), refused(err), time.Since(answered) > patience:
+			return nil, fmt.Errorf("mapper: wait for %s: %w", j.ID, err)
 		}
 		select {
 		case <-ctx.Done():

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -35,6 +36,8 @@ type world struct {
 	// handler receives the deliveries. Defaults to the engine's.
 	handler http.Handler
 
+	deliveries    sync.WaitGroup
+	ending        atomic.Bool
 	running, most atomic.Int64 // deliveries under way, and the most at once
 }
 
@@ -81,10 +84,25 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 		}
 		w.handler = w.engine.Handler()
 	}
+	t.Cleanup(w.end)
 	return w
 }
 
+// end lets the deliveries under way come to their end, before what they need is
+// closed, and checks the records that they leave.
+func (w *world) end() {
+	w.ending.Store(true)
+	w.deliveries.Wait()
+	checkInvariants(w, w.client)
+}
+
 func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	w.deliveries.Add(1)
+	defer w.deliveries.Done()
+	if w.ending.Load() {
+		rw.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
 	n := w.running.Add(1)
 	defer w.running.Add(-1)
 	for most := w.most.Load(); n > most && !w.most.CompareAndSwap(most, n); most = w.most.Load() {

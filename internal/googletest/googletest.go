@@ -1,0 +1,76 @@
+// Package googletest gives tests Google's emulators, each started once a test
+// binary, by the first test that asks for it.
+package googletest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+)
+
+var shared = map[emulator.Product]func() (*emulator.Google, error){
+	emulator.Classic:   once(emulator.Classic),
+	emulator.Firestore: once(emulator.Firestore),
+}
+
+var running struct {
+	sync.Mutex
+	all []*emulator.Google
+}
+
+func once(p emulator.Product) func() (*emulator.Google, error) {
+	return sync.OnceValues(func() (*emulator.Google, error) {
+		g, err := emulator.StartGoogle(context.Background(), p)
+		if err == nil {
+			running.Lock()
+			running.all = append(running.all, g)
+			running.Unlock()
+		}
+		return g, err
+	})
+}
+
+// Main is for the TestMain of a package whose tests use this one: it ends the
+// emulators after the last test.
+func Main(m *testing.M) {
+	code := m.Run()
+	for _, g := range running.all {
+		g.Close()
+	}
+	os.Exit(code)
+}
+
+var projects atomic.Int64
+
+// Project returns a name that no other test uses, for an empty database.
+func Project() string { return fmt.Sprintf("test-%d-%d", os.Getpid(), projects.Add(1)) }
+
+// Client returns a client of an empty database in one of Google's emulators. It
+// skips the test if the emulator is not installed, and under -short.
+func Client(t testing.TB, p emulator.Product) *datastore.Client {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("left out: -short leaves Google's emulators out")
+	}
+	g, err := shared[p]()
+	if errors.Is(err, emulator.ErrNotInstalled) {
+		t.Skipf("left out: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := g.Datastore(context.Background(), Project())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}

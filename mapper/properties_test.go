@@ -1,0 +1,259 @@
+package mapper
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+type inner struct {
+	A, B int
+}
+
+type person struct {
+	Name    string
+	Age     int
+	Tags    []string
+	Blob    []byte `datastore:",noindex"`
+	Boss    *datastore.Key
+	Address inner
+	Homes   []inner
+	Nick    string `datastore:",omitempty"`
+	Born    time.Time
+	K       *datastore.Key `datastore:"__key__"`
+	private int
+}
+
+type props = []datastore.Property
+
+func nested(p ...datastore.Property) *datastore.Entity { return &datastore.Entity{Properties: p} }
+
+// updated loads stored properties, has fn change the value, and merges.
+func updated[T any](t *testing.T, stored props, fn func(*T)) (map[string]any, []string) {
+	t.Helper()
+	var c codec[T]
+	var v T
+	if err := c.load(datastore.IDKey("P", 1, nil), stored, &v); err != nil {
+		t.Fatal(err)
+	}
+	saved, err := save(&v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := cloneProperties(saved)
+	fn(&v)
+	after, err := save(&v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, changed, err := merge(stored, before, after, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := make(map[string]any)
+	for _, p := range whole {
+		values[p.Name] = p.Value
+	}
+	return values, changed
+}
+
+func TestMerge(t *testing.T) {
+	boss := datastore.NameKey("P", "boss", nil)
+	stored := func() props {
+		return props{
+			{Name: "Name", Value: "Ann"}, {Name: "Age", Value: int64(30)},
+			{Name: "Tags", Value: []any{"x", "y"}}, {Name: "Blob", Value: []byte("abc"), NoIndex: true},
+			{Name: "Boss", Value: boss}, {Name: "Nick", Value: "A"}, {Name: "Born", Value: time.Unix(5, 0).UTC()},
+			{Name: "Address", Value: nested(datastore.Property{Name: "A", Value: int64(1)}, datastore.Property{Name: "Zip", Value: "z"})},
+			{Name: "Undeclared", Value: []any{int64(1), "two"}, NoIndex: true},
+			{Name: "old.flat", Value: 1.5},
+		}
+	}
+	for _, c := range []struct {
+		name string
+		fn   func(*person)
+		want []string // changed
+	}{
+		{"nothing", func(*person) {}, nil},
+		{"same values again", func(p *person) {
+			p.Name, p.Tags, p.Blob = "Ann", []string{"x", "y"}, []byte("abc")
+			p.Boss = datastore.NameKey("P", "boss", nil)
+			p.Born = time.Unix(5, 0)
+		}, nil},
+		{"an unsaved field", func(p *person) { p.private = 9; p.K = nil }, nil},
+		{"a number", func(p *person) { p.Age++ }, []string{"Age"}},
+		{"bytes in place", func(p *person) { p.Blob[0] = 'X' }, []string{"Blob"}},
+		{"an element in place", func(p *person) { p.Tags[1] = "Y" }, []string{"Tags"}},
+		{"a key in place", func(p *person) { p.Boss.Name = "other" }, []string{"Boss"}},
+		{"inside", func(p *person) { p.Address.A = 7 }, []string{"Address"}},
+		{"omitted", func(p *person) { p.Nick = "" }, []string{"Nick"}},
+		{"emptied", func(p *person) { p.Tags = nil }, []string{"Tags"}},
+		{"added", func(p *person) { p.Homes = []inner{{1, 2}} }, []string{"Homes"}},
+		{"two", func(p *person) { p.Age, p.Name = 1, "Bob" }, []string{"Age", "Name"}},
+	} {
+		values, changed := updated(t, stored(), c.fn)
+		if diff := cmp.Diff(c.want, changed, cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: changed (-want +got):\n%s", c.name, diff)
+		}
+		if diff := cmp.Diff([]any{[]any{int64(1), "two"}, 1.5}, []any{values["Undeclared"], values["old.flat"]}); diff != "" {
+			t.Errorf("%s: undeclared properties (-want +got):\n%s", c.name, diff)
+		}
+		zip := byName(values["Address"].(*datastore.Entity).Properties)["Zip"].Value
+		if zip != "z" {
+			t.Errorf("%s: an undeclared property inside is %v", c.name, zip)
+		}
+		if _, ok := values["Nick"]; ok == (c.name == "omitted") {
+			t.Errorf("%s: Nick is there: %v", c.name, ok)
+		}
+	}
+}
+
+func TestMergeKeepsWhatFieldsCannotSay(t *testing.T) {
+	// A null loads as zero, and an empty struct saves more than there is.
+	values, changed := updated(t, props{{Name: "A", Value: nil}}, func(v *inner) {})
+	if diff := cmp.Diff(map[string]any{"A": nil}, values); diff != "" || len(changed) > 0 {
+		t.Errorf("changed %v, (-want +got):\n%s", changed, diff)
+	}
+	values, changed = updated(t, props{{Name: "A", Value: nil}}, func(v *inner) { v.B = 1 })
+	if diff := cmp.Diff(map[string]any{"A": nil, "B": int64(1)}, values); diff != "" || len(changed) != 1 {
+		t.Errorf("changed %v, (-want +got):\n%s", changed, diff)
+	}
+}
+
+func TestMergeRefusesToDropElements(t *testing.T) {
+	stored := props{{Name: "Homes", Value: []any{nested(datastore.Property{Name: "A", Value: int64(1)}, datastore.Property{Name: "Zip", Value: "z"})}}}
+	before := props{{Name: "Homes", Value: []any{nested(datastore.Property{Name: "A", Value: int64(1)})}}}
+	after := props{{Name: "Homes", Value: []any{nested(datastore.Property{Name: "A", Value: int64(2)})}}}
+	if _, _, err := merge(stored, before, after, false); err == nil || !strings.Contains(err.Error(), `"Homes"`) {
+		t.Errorf("error %v, want one that names the property", err)
+	}
+	if _, changed, err := merge(stored, before, before, false); err != nil || len(changed) > 0 {
+		t.Errorf("unchanged: %v, %v", changed, err)
+	}
+}
+
+func TestTouch(t *testing.T) {
+	stored := props{{Name: "A", Value: int64(1)}, {Name: "Z", Value: "z"}}
+	saved := props{{Name: "A", Value: int64(1)}, {Name: "B", Value: int64(0)}}
+	whole, changed, err := merge(stored, saved, saved, true)
+	want := props{{Name: "Z", Value: "z"}, {Name: "A", Value: int64(1)}, {Name: "B", Value: int64(0)}}
+	if diff := cmp.Diff(want, whole); diff != "" || len(changed) != 2 || err != nil {
+		t.Errorf("changed %v, %v (-want +got):\n%s", changed, err, diff)
+	}
+}
+
+// TestLoadNamesMisfits loads what does not fit, together with undeclared
+// properties that could hide it.
+func TestLoadNamesMisfits(t *testing.T) {
+	key := datastore.IDKey("P", 1, nil)
+	extra := datastore.Property{Name: "Extra", Value: int64(1)}
+	inside := datastore.Property{Name: "Address", Value: nested(datastore.Property{Name: "Zip", Value: "z"})}
+	for name, c := range map[string]struct {
+		stored props
+		want   string
+	}{
+		"type":                     {props{{Name: "Age", Value: "old"}}, "Age"},
+		"type before undeclared":   {props{{Name: "Age", Value: "old"}, extra}, "Age"},
+		"type after undeclared":    {props{extra, {Name: "Age", Value: "old"}}, "Age"},
+		"type beside inside":       {props{{Name: "Age", Value: "old"}, inside, extra}, "Age"},
+		"overflow":                 {props{{Name: "Age", Value: 1.5}}, "Age"},
+		"many values, one field":   {props{{Name: "Name", Value: []any{"a", "b"}}}, "Name"},
+		"fits":                     {props{{Name: "Age", Value: int64(3)}, inside, extra}, ""},
+		"nothing at all is stored": {nil, ""},
+	} {
+		for range 2 { // the second time undeclared names are known
+			var c2 codec[person]
+			var p person
+			err := c2.load(key, c.stored, &p)
+			switch {
+			case c.want == "" && (err != nil || p.K != key):
+				t.Errorf("%s: %v, key %v", name, err, p.K)
+			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+				t.Errorf("%s: error %v, want one that names %s", name, err, c.want)
+			}
+		}
+	}
+}
+
+// A note loads and saves itself, and wants its key.
+type note struct {
+	key  *datastore.Key
+	list datastore.PropertyList
+}
+
+func (n *note) LoadKey(k *datastore.Key) error { n.key = k; return nil }
+func (n *note) Load(p []datastore.Property) error {
+	return n.list.Load(p)
+}
+func (n *note) Save() ([]datastore.Property, error) { return n.list.Save() }
+
+func TestLoadSavers(t *testing.T) {
+	stored := props{{Name: "A", Value: int64(1)}, {Name: "B", Value: []byte("b")}}
+	values, changed := updated(t, stored, func(n *note) {
+		if n.key == nil {
+			t.Error("the key was not loaded")
+		}
+		n.list[1].Value.([]byte)[0] = 'X'
+		n.list = append(n.list, datastore.Property{Name: "C", Value: "c"})
+	})
+	if diff := cmp.Diff(map[string]any{"A": int64(1), "B": []byte("X"), "C": "c"}, values); diff != "" || len(changed) != 2 {
+		t.Errorf("changed %v, values (-want +got):\n%s", changed, diff)
+	}
+	if string(stored[1].Value.([]byte)) != "b" {
+		t.Error("changing the value changed what is stored")
+	}
+	values, changed = updated(t, stored, func(l *datastore.PropertyList) { *l = (*l)[:1] })
+	if diff := cmp.Diff(map[string]any{"A": int64(1)}, values); diff != "" || len(changed) != 1 {
+		t.Errorf("changed %v, values (-want +got):\n%s", changed, diff)
+	}
+}
+
+// TestAsStored checks that what the client would refuse to send back is made
+// sendable: long strings in an array whose first element is indexed.
+func TestAsStored(t *testing.T) {
+	long := strings.Repeat("x", 2000)
+	for _, v := range []any{[]any{"a", long}, []any{"a", []byte(long)}, nested(datastore.Property{Name: "A", Value: long})} {
+		p := asStored(datastore.Property{Name: "P", Value: v})
+		list := datastore.PropertyList{p}
+		if _, err := new(datastore.Transaction).Mutate(datastore.NewUpdate(datastore.IDKey("K", 1, nil), &list)); err != nil {
+			t.Errorf("%T: %v", v, err)
+		}
+	}
+	if p := asStored(datastore.Property{Name: "P", Value: []any{"a"}}); p.NoIndex {
+		t.Error("a short value lost its index")
+	}
+}
+
+func TestMaskPaths(t *testing.T) {
+	got := maskPaths([]string{"A", "a.b", `c\d`})
+	if diff := cmp.Diff([]string{"A", `a\.b`, `c\\d`}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestEqualValues(t *testing.T) {
+	nan, zero := math.NaN(), math.Copysign(0, -1)
+	for _, c := range []struct {
+		a, b any
+		want bool
+	}{
+		{nil, nil, true}, {nil, int64(0), false}, {int64(1), int64(1), true}, {int64(1), 1.0, false},
+		{nan, math.NaN(), true}, {zero, 0.0, false}, {1.5, 1.5, true},
+		{"a", []byte("a"), false}, {[]byte{}, []byte(nil), true},
+		{time.Unix(1, 0), time.Unix(1, 0).UTC(), true}, {time.Unix(1, 0), time.Unix(2, 0), false},
+		{[]any{"a", nan}, []any{"a", nan}, true}, {[]any{"a"}, []any{"a", "b"}, false},
+		{datastore.IDKey("K", 1, nil), datastore.IDKey("K", 1, nil), true}, {datastore.IDKey("K", 1, nil), (*datastore.Key)(nil), false},
+		{nested(), nested(), true}, {nested(), (*datastore.Entity)(nil), false},
+		{nested(datastore.Property{Name: "A", Value: nan}), nested(datastore.Property{Name: "A", Value: nan}), true},
+		{datastore.GeoPoint{Lat: 1}, datastore.GeoPoint{Lat: 1}, true}, {datastore.GeoPoint{Lat: 1}, datastore.GeoPoint{Lat: 2}, false},
+	} {
+		if got := equalValues(c.a, c.b); got != c.want {
+			t.Errorf("%v and %v are equal: %v, want %v", c.a, c.b, got, c.want)
+		}
+	}
+}

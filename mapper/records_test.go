@@ -1,0 +1,101 @@
+package mapper_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// A record is a range as its record in the database has it, read without the
+// package under test.
+type record struct {
+	Job      string         `datastore:"job"`
+	State    string         `datastore:"state"`
+	Open     *string        `datastore:"open"`
+	Start    *datastore.Key `datastore:"start"`
+	End      *datastore.Key `datastore:"end"`
+	Alone    bool           `datastore:"alone"`
+	Depth    int64          `datastore:"depth"`
+	Refusals int64          `datastore:"refusals"`
+}
+
+// records returns all ranges of all jobs, by job.
+func records(t testing.TB, client *datastore.Client) map[string][]record {
+	t.Helper()
+	var all []record
+	_, err := client.GetAll(context.Background(), datastore.NewQuery(mapper.RangeKind), &all)
+	if _, ok := err.(*datastore.ErrFieldMismatch); err != nil && !ok {
+		t.Fatal(err)
+	}
+	jobs := make(map[string][]record)
+	for _, r := range all {
+		jobs[r.Job] = append(jobs[r.Job], r)
+	}
+	return jobs
+}
+
+// checkInvariants checks what has to hold of the records at any time: the done
+// and the pending ranges of a job tile its key space, and exactly the pending
+// ones are open. It runs at the end of every test.
+func checkInvariants(t testing.TB, client *datastore.Client) {
+	t.Helper()
+	for job, ranges := range records(t, client) {
+		var tiles []record
+		for _, r := range ranges {
+			if open := r.Open != nil && *r.Open == job; open != (r.State == "pending") {
+				t.Errorf("job %s: a range is %s, and open: %v", job, r.State, open)
+			}
+			if !r.Alone {
+				tiles = append(tiles, r)
+			}
+		}
+		checkTiles(t, job, tiles)
+	}
+}
+
+func checkTiles(t testing.TB, job string, tiles []record) {
+	t.Helper()
+	slices.SortFunc(tiles, func(a, b record) int {
+		switch {
+		case a.Start == nil || b.Start == nil:
+			return boolToInt(b.Start == nil) - boolToInt(a.Start == nil)
+		}
+		return mapper.CompareKeys(a.Start, b.Start)
+	})
+	if tiles[0].Start != nil || tiles[len(tiles)-1].End != nil {
+		t.Errorf("job %s: the ranges do not reach the ends of the key space", job)
+	}
+	for i := 1; i < len(tiles); i++ {
+		if tiles[i-1].End == nil || !tiles[i-1].End.Equal(tiles[i].Start) {
+			t.Errorf("job %s: the range [%v, %v) is followed by [%v, %v)", job, tiles[i-1].Start, tiles[i-1].End, tiles[i].Start, tiles[i].End)
+		}
+	}
+}
+
+// written returns the records of ours that a commit writes.
+func written(req any) (names []string) {
+	commit, ok := req.(*datastorepb.CommitRequest)
+	if !ok {
+		return nil
+	}
+	for _, m := range commit.Mutations {
+		for _, e := range []*datastorepb.Entity{m.GetInsert(), m.GetUpdate(), m.GetUpsert()} {
+			if path := e.GetKey().GetPath(); len(path) == 1 && (path[0].Kind == mapper.RangeKind || path[0].Kind == mapper.JobKind) {
+				names = append(names, path[0].Kind+" "+path[0].GetName())
+			}
+		}
+	}
+	return names
+}
+
+func boolToInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,287 @@
+package mapper
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/keytest"
+)
+
+// A kindModel is a kind for splitting without a database: its keys in order, and
+// those that have __scatter__.
+type kindModel struct {
+	keys    []*datastore.Key
+	scatter []*datastore.Key
+}
+
+// newModel makes a kind of the keys, one in density of which is in its sample.
+func newModel(rng *rand.Rand, keys []*datastore.Key, density int) kindModel {
+	m := kindModel{keys: sortKeys(keys)}
+	for _, k := range m.keys {
+		if density > 0 && rng.IntN(density) == 0 {
+			m.scatter = append(m.scatter, k)
+		}
+	}
+	rng.Shuffle(len(m.scatter), func(i, j int) { m.scatter[i], m.scatter[j] = m.scatter[j], m.scatter[i] })
+	return m
+}
+
+// look is what a keys-only query of a range returns.
+func (m kindModel) look(s stretch, limit int) view {
+	first := 0
+	if s.start != nil {
+		first, _ = slices.BinarySearchFunc(m.keys, s.start, compareKeys)
+	}
+	last := len(m.keys)
+	if s.end != nil {
+		last, _ = slices.BinarySearchFunc(m.keys, s.end, compareKeys)
+	}
+	last = max(first, last)
+	return view{keys: m.keys[first:min(last, first+limit)], all: last-first < limit}
+}
+
+// A treeModel is what became of a job.
+type treeModel struct {
+	tasks, depth int
+	pages        []stretch // in the order of the tasks
+	counts       []int     // of entities, by page
+}
+
+// runJob does with a kind what tasks do with ranges: plan, split, page.
+func (m kindModel) runJob(workers, page int) treeModel {
+	var tree treeModel
+	var do func(s stretch, depth int)
+	do = func(s stretch, depth int) {
+		tree.tasks++
+		tree.depth = max(tree.depth, depth)
+		seen := m.look(s, lookAhead(s, depth == 0, page))
+		var end *datastore.Key
+		var children []stretch
+		if depth == 0 {
+			if !seen.all {
+				s.samples = sortKeys(slices.Clone(m.scatter[:min(len(m.scatter), sampleSize(workers))]))
+				if s.estimate = estimateFrom(s.samples, seen); len(s.samples) == 0 {
+					seen = m.look(s, lookAheadPages*page+1)
+				}
+			}
+			end, children = splitRoot(s, seen, workers, page)
+		} else {
+			end, children = split(s, seen, page)
+		}
+		tree.pages = append(tree.pages, stretch{start: s.start, end: end})
+		tree.counts = append(tree.counts, len(m.look(stretch{start: s.start, end: end}, page+1).keys))
+		for _, c := range children {
+			do(c, depth+1)
+		}
+	}
+	do(stretch{}, 0)
+	return tree
+}
+
+// check checks that the pages tile the key space, and that none is too large.
+func (tree treeModel) check(t *testing.T, m kindModel, page int) {
+	t.Helper()
+	pages := slices.Clone(tree.pages)
+	slices.SortFunc(pages, func(a, b stretch) int {
+		switch {
+		case a.start == nil:
+			return -1
+		case b.start == nil:
+			return 1
+		}
+		return compareKeys(a.start, b.start)
+	})
+	if pages[0].start != nil || pages[len(pages)-1].end != nil {
+		t.Fatal("the pages do not reach the ends of the key space")
+	}
+	for i := 1; i < len(pages); i++ {
+		if pages[i-1].end == nil || !pages[i-1].end.Equal(pages[i].start) {
+			t.Fatalf("page %v to %v is followed by %v to %v", pages[i-1].start, pages[i-1].end, pages[i].start, pages[i].end)
+		}
+	}
+	total := 0
+	for _, n := range tree.counts {
+		if total += n; n > page {
+			t.Fatalf("a page has %d entities, above %d", n, page)
+		}
+	}
+	if total != len(m.keys) {
+		t.Fatalf("the pages have %d entities of %d", total, len(m.keys))
+	}
+}
+
+func sequence(n int) []*datastore.Key {
+	keys := make([]*datastore.Key, n)
+	for i := range keys {
+		keys[i] = datastore.IDKey("K", int64(i+1), nil)
+	}
+	return keys
+}
+
+// shapes are the ways in which keys lie in their space.
+var shapes = map[string]func(rng *rand.Rand, n int) []*datastore.Key{
+	"sequence": func(_ *rand.Rand, n int) []*datastore.Key { return sequence(n) },
+	"allocated": func(rng *rand.Rand, n int) []*datastore.Key {
+		keys := make([]*datastore.Key, n)
+		for i := range keys {
+			keys[i] = datastore.IDKey("K", 1+rng.Int64N(1<<53), nil)
+		}
+		return keys
+	},
+	"names": func(_ *rand.Rand, n int) []*datastore.Key {
+		keys := make([]*datastore.Key, n)
+		for i := range keys {
+			keys[i] = datastore.NameKey("K", fmt.Sprintf("user-%09d", i), nil)
+		}
+		return keys
+	},
+	"mixed": func(_ *rand.Rand, n int) []*datastore.Key {
+		keys := make([]*datastore.Key, n)
+		for i := range keys {
+			if keys[i] = datastore.NameKey("K", fmt.Sprintf("user-%09d", i), nil); i < 20 {
+				keys[i] = datastore.IDKey("K", int64(i+1), nil)
+			}
+		}
+		return keys
+	},
+	"uuid": func(rng *rand.Rand, n int) []*datastore.Key {
+		keys := make([]*datastore.Key, n)
+		for i := range keys {
+			keys[i] = datastore.NameKey("K", fmt.Sprintf("%016x%016x", rng.Uint64(), rng.Uint64()), nil)
+		}
+		return keys
+	},
+	"ancestors": func(rng *rand.Rand, n int) []*datastore.Key {
+		keys := make([]*datastore.Key, n)
+		for i := range keys {
+			group := datastore.IDKey("G", 1+int64(rng.ExpFloat64()*3), nil)
+			keys[i] = datastore.IDKey("K", int64(i+1), datastore.NameKey("C", fmt.Sprint(i/10), group))
+		}
+		return keys
+	},
+	"every form": func(rng *rand.Rand, n int) []*datastore.Key {
+		return keytest.Random(rng, min(n, 3000), keytest.Options{Kind: "K"})
+	},
+}
+
+// densities are those of production, of Google's classic emulator, and of
+// Google's Firestore emulator, which has no scatter keys.
+var densities = []int{128, 2, 0}
+
+// TestSplitTiles cuts kinds of all shapes, sizes and densities to pages.
+func TestSplitTiles(t *testing.T) {
+	rng := newRand(t)
+	for name, shape := range shapes {
+		for _, density := range densities {
+			for _, n := range []int{0, 1, 9, 10, 11, 51, 500, 2000, 20000} {
+				for _, page := range []int{1, 10, 100} {
+					if n/page > 2000 {
+						continue
+					}
+					m := newModel(rng, shape(rng, n), density)
+					for _, workers := range []int{1, 8, 100, 1000} {
+						tree := m.runJob(workers, page)
+						tree.check(t, m, page)
+						if t.Failed() {
+							t.Fatalf("%s, 1 in %d, %d entities, page %d, %d workers", name, density, n, page, workers)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestSplitWastesLittle checks the number of tasks for each full page, and the
+// depth.
+func TestSplitWastesLittle(t *testing.T) {
+	const page = 500
+	rng := newRand(t)
+	for name, shape := range shapes {
+		if name == "every form" {
+			continue
+		}
+		for _, density := range densities {
+			for _, n := range []int{20000, 200000} {
+				m := newModel(rng, shape(rng, n), density)
+				for _, workers := range []int{32, 100, 1000} {
+					tree := m.runJob(workers, page)
+					ratio := float64(tree.tasks) / float64(n/page)
+					limit, deepest := 1.3, 8
+					if density == 0 {
+						// Without samples cuts are made blindly, and some are empty.
+						limit, deepest = 2, 40
+					}
+					if ratio > limit || tree.depth > deepest {
+						t.Errorf("%s, 1 in %d, %d entities, %d workers: %.2f tasks a full page, depth %d; want at most %.1f and %d",
+							name, density, n, workers, ratio, tree.depth, limit, deepest)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestEstimateFrom(t *testing.T) {
+	rng := newRand(t)
+	for _, density := range []int{2, 128} {
+		m := newModel(rng, sequence(200000), density)
+		for _, drawn := range []int{300, 1500} {
+			sample := sortKeys(slices.Clone(m.scatter[:min(drawn, len(m.scatter))]))
+			got := estimateFrom(sample, m.look(stretch{}, 20001))
+			if got < 100000 || got > 400000 {
+				t.Errorf("1 in %d, %d samples: estimated %d of 200000", density, len(sample), got)
+			}
+		}
+	}
+	if got := estimateFrom(nil, view{keys: sequence(10)}); got != 0 {
+		t.Errorf("no samples: estimated %d, want 0 for unknown", got)
+	}
+	if got := estimateFrom(sequence(10)[9:], view{keys: sequence(5)}); got < 5 {
+		t.Errorf("no samples among those seen: estimated %d, want at least what was seen", got)
+	}
+}
+
+func TestCutAtSamples(t *testing.T) {
+	keys := sequence(100)
+	for _, samples := range []int{1, 2, 7, 31, 99} {
+		for n := 2; n <= samples+1; n++ {
+			s := stretch{start: keys[0], samples: keys[1 : samples+1], estimate: 1000}
+			pieces := cutAtSamples(s, n)
+			if len(pieces) != n || pieces[0].start != s.start || pieces[n-1].end != nil {
+				t.Fatalf("%d samples, %d pieces: %v", samples, n, pieces)
+			}
+			inside, smallest, largest := 0, samples, 0
+			for i, p := range pieces {
+				if i > 0 && p.start != pieces[i-1].end {
+					t.Fatalf("%d samples, %d pieces: piece %d does not begin where the one before ends", samples, n, i)
+				}
+				for _, k := range p.samples {
+					if compareKeys(k, p.start) <= 0 || p.end != nil && compareKeys(k, p.end) >= 0 {
+						t.Fatalf("sample %v is not inside %v to %v", k, p.start, p.end)
+					}
+				}
+				inside += len(p.samples)
+				smallest, largest = min(smallest, len(p.samples)), max(largest, len(p.samples))
+			}
+			if inside != samples-(n-1) || largest-smallest > 1 {
+				t.Errorf("%d samples, %d pieces: %d inside, between %d and %d each", samples, n, inside, smallest, largest)
+			}
+		}
+	}
+}
+
+func TestCapSamples(t *testing.T) {
+	keys := sequence(1000)
+	each := keySize(keys[0])
+	for _, want := range []int{1000, 999, 500, 100, 3, 0} {
+		got := capSamples(keys, want*each)
+		if len(got) > want || len(got) < want/2 || !slices.IsSortedFunc(got, compareKeys) {
+			t.Errorf("room for %d of 1000 samples: %d kept", want, len(got))
+		}
+	}
+}
