@@ -166,13 +166,13 @@ func (a *attempt) run(fn func() error) error {
 
 // apply runs a function on an entity once. A panic of the user's code becomes
 // an error.
-func apply[T any](c *codec[T], m mode, job string, key *datastore.Key, properties []datastore.Property, fn func(*Entity[T]) error) (_ *effect, err error) {
+func apply[T any](c *codec[T], m mode, j *jobRecord, key *datastore.Key, properties []datastore.Property, fn func(*Entity[T]) error) (_ *effect, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic: %v", r)
 		}
 	}()
-	a := &attempt{job: job, mode: m, key: key}
+	a := &attempt{job: j.ID, mode: m, key: key}
 	e := &Entity[T]{Key: key, attempt: a}
 	if err := c.load(key, properties, &e.Value); err != nil {
 		return nil, Permanent(err)
@@ -201,7 +201,11 @@ func apply[T any](c *codec[T], m mode, job string, key *datastore.Key, propertie
 	}
 	if len(changed) > 0 || a.touched {
 		list := datastore.PropertyList(whole)
-		a.add(key, datastore.NewUpdate(key, &list).WithPropertyMask(maskPaths(changed)...), propertiesSize(whole))
+		own := datastore.NewUpdate(key, &list)
+		if j.Masks {
+			own = own.WithPropertyMask(maskPaths(changed)...)
+		}
+		a.add(key, own, propertiesSize(whole))
 	}
 	return &a.effect, nil
 }

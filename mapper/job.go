@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -50,6 +52,7 @@ type jobRecord struct {
 	PageSize   int64     `datastore:"page_size,noindex"`
 	PageTime   int64     `datastore:"page_time,noindex"` // nanoseconds
 	Workers    int64     `datastore:"workers,noindex"`
+	Masks      bool      `datastore:"masks,noindex"` // the database honours property masks
 	Created    time.Time `datastore:"created,noindex"`
 	Ended      time.Time `datastore:"ended,noindex"`
 	Error      string    `datastore:"error,noindex"`
@@ -205,6 +208,9 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	root := &rangeRecord{
 		Job: job.ID, ID: rangeID(job.ID, 0), Open: job.ID, State: pending, PageSize: job.PageSize, Created: now,
 	}
+	if job.Masks, err = e.honoursMasks(ctx); err != nil {
+		return fail(err)
+	}
 	job, err = e.create(ctx, job, root)
 	if err != nil {
 		return fail(err)
@@ -215,6 +221,18 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 		}
 	}
 	return e.Job(opts.ID), nil
+}
+
+// honoursMasks reports whether a property mask keeps what it does not name.
+// Google's classic emulator drops it: there entities are written as a whole. That
+// emulator is the one that does not implement aggregations.
+func (e *Engine) honoursMasks(ctx context.Context) (bool, error) {
+	nothing := datastore.NewQuery(jobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
+	_, err := e.client.RunAggregationQuery(ctx, nothing)
+	if status.Code(err) == codes.Unimplemented {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // create writes a job and its root in one transaction, unless the job exists.

@@ -94,7 +94,7 @@ type definition struct {
 
 // An entityFunc runs the mapper's function on one entity, and returns what it
 // asks for. It does not panic.
-type entityFunc func(ctx context.Context, job string, key *datastore.Key, properties []datastore.Property) (*effect, error)
+type entityFunc func(ctx context.Context, j *jobRecord, key *datastore.Key, properties []datastore.Property) (*effect, error)
 
 var mapperName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,100}$`)
 
@@ -124,8 +124,8 @@ func define[T, P any](name string, m mode, fn func(context.Context, *Entity[T], 
 		if err := decodeParams(encoded, &params); err != nil {
 			return nil, err
 		}
-		return func(ctx context.Context, job string, key *datastore.Key, properties []datastore.Property) (*effect, error) {
-			return apply(codec, m, job, key, properties, func(e *Entity[T]) error { return fn(ctx, e, params) })
+		return func(ctx context.Context, j *jobRecord, key *datastore.Key, properties []datastore.Property) (*effect, error) {
+			return apply(codec, m, j, key, properties, func(e *Entity[T]) error { return fn(ctx, e, params) })
 		}, nil
 	}
 	return &Mapper[P]{def: d}

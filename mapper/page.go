@@ -170,7 +170,7 @@ func (o *outcome) full(next *datastore.Key, spent, budget time.Duration) bool {
 }
 
 func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, entity datastore.PropertyList, accept func(*effect) error) {
-	e, err := w.apply(ctx, w.job.ID, key, entity)
+	e, err := w.apply(ctx, w.job, key, entity)
 	if err == nil {
 		err = Permanent(o.accept(e, accept))
 	}

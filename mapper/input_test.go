@@ -1,0 +1,189 @@
+package mapper_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// TestBadStarts starts jobs with what can't be: each error names what is wrong,
+// and nothing is recorded.
+func TestBadStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type sized struct{ Size float64 }
+		type channel struct{ C chan int }
+		type hidden struct{ amount int64 }
+		bySize := mapper.Visit("by-size", func(context.Context, *mapper.Entity[account], sized) error { return nil })
+		byChannel := mapper.Visit("by-channel", func(context.Context, *mapper.Entity[account], channel) error { return nil })
+		byHidden := mapper.Visit("by-hidden", func(context.Context, *mapper.Entity[account], hidden) error { return nil })
+		stranger := mapper.Visit("add-credit", func(context.Context, *mapper.Entity[account], credit) error { return nil })
+		w := newWorld(t, setting{}, addCredit, bySize, byChannel, byHidden)
+		accounts := mapper.Query{Kind: "Account"}
+		start := func(q mapper.Query, o *mapper.StartOptions) error {
+			_, err := addCredit.Start(t.Context(), w.engine, q, credit{1}, o)
+			return err
+		}
+		named := func(name, params string) error {
+			_, err := w.engine.StartNamed(t.Context(), name, accounts, json.RawMessage(params), nil)
+			return err
+		}
+		only := func(_ *mapper.Job, err error) error { return err }
+		for name, c := range map[string]struct {
+			err  error
+			want string
+		}{
+			"unknown mapper":         {named("none", "{}"), `unknown mapper "none": have add-credit`},
+			"mapper of no engine":    {only(stranger.Start(t.Context(), w.engine, accounts, credit{}, nil)), "unknown mapper"},
+			"no kind":                {start(mapper.Query{}, nil), "Query.Kind is empty"},
+			"reserved kind":          {start(mapper.Query{Kind: "__x__"}, nil), `Query.Kind "__x__" is reserved`},
+			"our own ranges":         {start(mapper.Query{Kind: mapper.RangeKind}, nil), "Query.Kind"},
+			"our own jobs":           {start(mapper.Query{Kind: mapper.JobKind}, nil), "Query.Kind"},
+			"long kind":              {start(mapper.Query{Kind: strings.Repeat("x", 1501)}, nil), "Query.Kind"},
+			"kind that is not UTF-8": {start(mapper.Query{Kind: "\xff"}, nil), "Query.Kind"},
+			"reserved namespace":     {start(mapper.Query{Kind: "A", Namespace: "__n__"}, nil), "Query.Namespace"},
+			"negative page":          {start(accounts, &mapper.StartOptions{PageSize: -1}), "StartOptions.PageSize has to be in [1, 1000], it is -1"},
+			"large page":             {start(accounts, &mapper.StartOptions{PageSize: 1001}), "StartOptions.PageSize"},
+			"negative workers":       {start(accounts, &mapper.StartOptions{Workers: -1}), "StartOptions.Workers"},
+			"negative time":          {start(accounts, &mapper.StartOptions{PageTime: -1}), "StartOptions.PageTime"},
+			"long time":              {start(accounts, &mapper.StartOptions{PageTime: time.Hour}), "StartOptions.PageTime"},
+			"bad ID":                 {start(accounts, &mapper.StartOptions{ID: "a/b"}), `StartOptions.ID "a/b"`},
+			"long ID":                {start(accounts, &mapper.StartOptions{ID: strings.Repeat("x", 101)}), "StartOptions.ID"},
+			"NaN":                    {only(bySize.Start(t.Context(), w.engine, accounts, sized{math.NaN()}, nil)), "params"},
+			"a channel":              {only(byChannel.Start(t.Context(), w.engine, accounts, channel{make(chan int)}, nil)), "params"},
+			"unexported fields":      {only(byHidden.Start(t.Context(), w.engine, accounts, hidden{5}, nil)), "params"},
+			"params of another type": {named("add-credit", `{"Amount": "ten"}`), "params"},
+			"params that are more":   {named("add-credit", `{"Amount": 1, "Twice": true}`), `params: json: unknown field "Twice"`},
+			"params twice":           {named("add-credit", `{} {}`), "params"},
+			"no params":              {named("add-credit", ``), "params"},
+			"params too large":       {named("add-credit", `{"Amount": 1`+strings.Repeat(" ", 300<<10)+`}`), ""},
+		} {
+			switch {
+			case c.want == "" && c.err != nil: // its canonical form is small
+				t.Errorf("%s: %v", name, c.err)
+			case c.want != "" && (c.err == nil || !strings.Contains(c.err.Error(), c.want)):
+				t.Errorf("%s: error %v, want one with %q", name, c.err, c.want)
+			}
+		}
+		for _, err := range []error{named("none", "{}"), only(stranger.Start(t.Context(), w.engine, accounts, credit{}, nil))} {
+			if !errors.Is(err, mapper.ErrUnknownMapper) {
+				t.Errorf("%v is not ErrUnknownMapper", err)
+			}
+		}
+		time.Sleep(time.Hour)
+		if jobs := records(t, w.client); len(jobs) != 1 {
+			t.Errorf("%d jobs were recorded, want that with much space in its parameters", len(jobs))
+		}
+	})
+}
+
+func TestBadEngines(t *testing.T) {
+	ok := func(context.Context, *mapper.Entity[account], mapper.None) error { return nil }
+	type unsavable struct{ M map[string]int }
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{})
+		for name, c := range map[string]struct {
+			mappers []mapper.Definition
+			want    string
+		}{
+			"none":          {nil, "Options.Mappers is empty"},
+			"nil":           {mapper.Set(nil), "Options.Mappers[0] is nil"},
+			"two of a name": {mapper.Set(mapper.Update("a", ok), mapper.Visit("a", ok)), `two mappers have the name "a"`},
+			"no name":       {mapper.Set(mapper.Update("", ok)), `the name ""`},
+			"bad name":      {mapper.Set(mapper.Update("a b", ok)), `the name "a b"`},
+			"no function":   {mapper.Set(mapper.Update[account, mapper.None]("a", nil)), "the function is nil"},
+			"not a struct":  {mapper.Set(mapper.Update("a", func(context.Context, *mapper.Entity[int], mapper.None) error { return nil })), "neither a struct"},
+			"bad struct":    {mapper.Set(mapper.Update("a", func(context.Context, *mapper.Entity[unsavable], mapper.None) error { return nil })), "unsupported struct field type"},
+		} {
+			_, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: c.mappers})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: error %v, want one with %q", name, err, c.want)
+			}
+		}
+		if _, err := mapper.New(w.client, w.queue, nil); err == nil {
+			t.Error("nil options: no error")
+		}
+		if _, err := mapper.New(nil, nil, &mapper.Options{Mappers: mapper.Set(addCredit)}); err == nil {
+			t.Error("nil client and queue: no error")
+		}
+		if _, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(mapper.Update("list", func(context.Context, *mapper.Entity[datastore.PropertyList], mapper.None) error { return nil }))}); err != nil {
+			t.Errorf("a PropertyLoadSaver: %v", err)
+		}
+	})
+}
+
+// TestForeignTasks sends the handler bodies that are not tasks of ours. Those
+// that no retry mends are answered with success, so that the queue forgets them.
+func TestForeignTasks(t *testing.T) {
+	const id = "0123456789abcdef0123456789abcdef"
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, addCredit)
+		keys := names(100)
+		w.putAccounts(keys)
+		w.wait(w.start(10, &mapper.StartOptions{ID: "real", PageSize: 10}))
+		send := func(method, path, body string) int {
+			rw := httptest.NewRecorder()
+			w.handler.ServeHTTP(rw, httptest.NewRequest(method, "http://worker"+path, strings.NewReader(body)))
+			return rw.Code
+		}
+		for name, c := range map[string]struct {
+			method, path, body string
+			want               int
+		}{
+			"empty":             {"POST", "/mapper/range", "", 200},
+			"not JSON":          {"POST", "/mapper/range", "\x00\xff", 200},
+			"null":              {"POST", "/mapper/range", "null", 200},
+			"an array":          {"POST", "/mapper/range", "[]", 200},
+			"another type":      {"POST", "/mapper/range", `{"job": 5}`, 200},
+			"no range":          {"POST", "/mapper/range", `{"job": "real"}`, 200},
+			"bad job":           {"POST", "/mapper/range", `{"job": "../x", "range": "` + id + `"}`, 200},
+			"bad range":         {"POST", "/mapper/range", `{"job": "real", "range": "x"}`, 200},
+			"bad generation":    {"POST", "/mapper/range", `{"job": "real", "range": "` + id + `", "generation": -1}`, 200},
+			"no such job":       {"POST", "/mapper/range", `{"job": "gone", "range": "` + id + `"}`, 200},
+			"no such range":     {"POST", "/mapper/range", `{"job": "real", "range": "` + id + `"}`, 200},
+			"another method":    {"GET", "/mapper/range", "", 405},
+			"another path":      {"POST", "/mapper/other", "{}", 404},
+			"no path":           {"POST", "/mapper/", "{}", 404},
+			"as large as it is": {"POST", "/mapper/range", strings.Repeat("x", 1<<20), 200},
+			"larger":            {"POST", "/mapper/range", strings.Repeat("x", 1<<20+1), http.StatusRequestEntityTooLarge},
+		} {
+			if got := send(c.method, c.path, c.body); got != c.want {
+				t.Errorf("%s: answer %d, want %d", name, got, c.want)
+			}
+		}
+		w.wantBalances(keys, 10)
+	})
+}
+
+// TestMapperOfAnotherBuild has a task arrive where its mapper is not known: it
+// waits for a build that has it.
+func TestMapperOfAnotherBuild(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := mapper.Visit("other", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
+		w := newWorld(t, setting{}, addCredit)
+		old, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(other)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		current := w.handler
+		w.handler = old.Handler()
+		keys := names(100)
+		w.putAccounts(keys)
+		job := w.start(10, &mapper.StartOptions{PageSize: 10})
+		time.Sleep(time.Minute)
+		w.wantBalances(keys, 0)
+		w.handler = current
+		w.wait(job)
+		w.wantBalances(keys, 10)
+	})
+}

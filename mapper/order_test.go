@@ -1,0 +1,58 @@
+package mapper_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/googletest"
+	"github.com/scattermap/scattermap/internal/keytest"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// TestKeyOrder compares this package's order of keys of all forms with that of
+// the databases.
+func TestKeyOrder(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	onEach(t, func(t *testing.T, client *datastore.Client) {
+		// The classic emulator sorts the characters above the basic plane in its
+		// own way: see the emulator's tests.
+		classic := t.Name() == "TestKeyOrder/google"
+		keys := keytest.Random(rand.New(rand.NewPCG(seed, 0)), 1000, keytest.Options{Kind: "K", Namespace: "n", BasicPlane: classic})
+		for start := 0; start < len(keys); start += 400 {
+			batch := keys[start:min(start+400, len(keys))]
+			if _, err := client.PutMulti(t.Context(), batch, make([]struct{}, len(batch))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := client.GetAll(t.Context(), datastore.NewQuery("K").Namespace("n").KeysOnly(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got) != len(keys) || !slices.IsSortedFunc(got, mapper.CompareKeys) {
+			t.Errorf("%d keys of %d, in our order: %v", len(got), len(keys), slices.IsSortedFunc(got, mapper.CompareKeys))
+		}
+	})
+}
+
+// TestNoScatter runs a job on a Datastore without scatter keys, which has to fan
+// out all the same.
+func TestFanOutOnGoogle(t *testing.T) {
+	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+		t.Run(string(p), func(t *testing.T) {
+			w := newWorld(t, setting{client: googletest.Client(t, p)}, addCredit)
+			keys := names(1500)
+			w.putAccounts(keys)
+			s := w.wait(w.start(10, &mapper.StartOptions{PageSize: 100}))
+			w.wantBalances(keys, 10)
+			if s.Depth < 1 || w.most.Load() < 2 || s.Tasks > 20 {
+				t.Errorf("depth %d, %d tasks, %d at once", s.Depth, s.Tasks, w.most.Load())
+			}
+		})
+	}
+}
