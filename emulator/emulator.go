@@ -200,6 +200,12 @@ func (e *Emulator) KeysURL() string {
 	return "http://" + e.keysAddr + "/"
 }
 
+// Token returns an OIDC token as deliveries carry them, for an account and an
+// audience.
+func (e *Emulator) Token(account, audience string) (string, error) {
+	return e.tasksServer.Token(account, audience)
+}
+
 // Usage returns what Google would have billed so far.
 func (e *Emulator) Usage() Usage { return e.meter.Usage() }
 

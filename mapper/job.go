@@ -90,6 +90,10 @@ var (
 	// [Options.Mappers].
 	ErrUnknownMapper = errors.New("unknown mapper")
 
+	// ErrArguments says that a job can't be started with such arguments; the
+	// error names the one that is wrong.
+	ErrArguments = errors.New("bad arguments")
+
 	// ErrNoSuchJob says that there is no job of that ID.
 	ErrNoSuchJob = errors.New("no such job")
 )
@@ -187,14 +191,14 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 		return fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
 	}
 	if err := opts.validate(); err != nil {
-		return fail(err)
+		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	if err := q.validate(); err != nil {
-		return fail(err)
+		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	params, err := def.canonical(params)
 	if err != nil {
-		return fail(err)
+		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	query, err := json.Marshal(q)
 	if err != nil {

@@ -57,7 +57,7 @@ func (m *Mapper[P]) definition() *definition { return &m.def }
 func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *StartOptions) (*Job, error) {
 	encoded, err := encodeParams(params)
 	if err != nil {
-		return nil, fmt.Errorf("mapper: start a job of %q: %w", m.def.name, err)
+		return nil, fmt.Errorf("mapper: start a job of %q: %w: %w", m.def.name, ErrArguments, err)
 	}
 	return e.start(ctx, &m.def, q, encoded, o)
 }

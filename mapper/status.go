@@ -11,23 +11,26 @@ import (
 
 // A Status says how a job stands.
 type Status struct {
-	ID        string
-	Mapper    string
-	Query     Query
-	State     State
-	Error     string    // why a job failed
-	Created   time.Time // when the job was started
-	Ended     time.Time // zero while it runs
-	Estimated bool      // the numbers below are estimates, from a part of the records
+	ID      string    `json:"id"`
+	Mapper  string    `json:"mapper"`
+	Query   Query     `json:"query"`
+	State   State     `json:"state"`
+	Error   string    `json:"error,omitempty"` // why a job failed
+	Created time.Time `json:"created"`         // when the job was started
+	Ended   time.Time `json:"ended,omitzero"`  // zero while it runs
 
-	Processed int64            // entities that the function has processed
-	Failures  int64            // entities that it could not process
-	Remaining int64            // entities that are left, an estimate; 0 while nothing is known
-	Counters  map[string]int64 // what the function has counted
-	Pages     int64            // commits with entities
-	Tasks     int64            // ranges, each of which has a task
-	Open      int64            // ranges that are not done
-	Depth     int64            // of the deepest range; the root has 0
+	// Estimated says that the numbers below are estimates, from a part of the
+	// records.
+	Estimated bool `json:"estimated"`
+
+	Processed int64            `json:"processed"` // entities that the function has processed
+	Failures  int64            `json:"failures"`  // entities that it could not process
+	Remaining int64            `json:"remaining"` // entities that are left, an estimate; 0 while nothing is known
+	Counters  map[string]int64 `json:"counters"`  // what the function has counted
+	Pages     int64            `json:"pages"`     // commits with entities
+	Tasks     int64            `json:"tasks"`     // ranges, each of which has a task
+	Open      int64            `json:"open"`      // ranges that are not done
+	Depth     int64            `json:"depth"`     // of the deepest range; the root has 0
 }
 
 // statusRecords is how many records a live status reads at most.

@@ -70,9 +70,8 @@ func statusOf(err error) int {
 // one that is authentic; an error has the queue deliver the task again later,
 // unless it is marked by [Drop]. Answers say nothing of the error: the log does.
 func (q *Queue) Handler(log *slog.Logger, run func(context.Context, Delivery) error) http.Handler {
-	verify := q.verifier()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		delivery, err := receive(w, r, verify)
+		delivery, err := q.receive(w, r)
 		if err == nil {
 			err = run(r.Context(), delivery)
 		}
@@ -92,13 +91,15 @@ func (q *Queue) Handler(log *slog.Logger, run func(context.Context, Delivery) er
 	})
 }
 
-func receive(w http.ResponseWriter, r *http.Request, verify verifier) (Delivery, error) {
+func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		return Delivery{}, errMethod
 	}
-	if err := verify(r); err != nil {
-		return Delivery{}, err
+	if q.verifier != nil {
+		if err := q.verifier.Verify(r); err != nil {
+			return Delivery{}, err
+		}
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {

@@ -4,49 +4,83 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"google.golang.org/api/idtoken"
 	"google.golang.org/api/option"
 )
 
-// A verifier says why a request is not a delivery of the queue.
-type verifier func(*http.Request) error
+// A Verifier takes the requests of some accounts only, which prove themselves
+// by an OIDC token of Google's.
+type Verifier struct {
+	validator *idtoken.Validator
+	audience  string
+	accounts  []string
+}
 
-// verifier checks the OIDC token of a request: signature, audience and expiry
-// by Google's library, and what that leaves out: issuer, and the account with
-// its e-mail verified.
-func (q *Queue) verifier() verifier {
-	if q.opts.Unauthenticated {
-		return func(*http.Request) error { return nil }
+// NewVerifier returns a verifier of tokens that are meant for an audience, of
+// accounts with these e-mail addresses. The public keys are fetched from
+// keysURL, or from Google if it is empty.
+func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier, error) {
+	if audience == "" || len(accounts) == 0 || slices.Contains(accounts, "") {
+		return nil, errors.New("tasks: a verifier needs an audience and the accounts that it takes")
 	}
-	validator, failed := idtoken.NewValidator(context.Background(), option.WithHTTPClient(q.keysClient()))
-	return func(r *http.Request) error {
-		if failed != nil {
-			return fmt.Errorf("token validator: %w", failed)
-		}
-		token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if !ok {
-			return fmt.Errorf("%w: no bearer token", errToken)
-		}
-		if err := checkAlgorithm(token); err != nil {
-			return fmt.Errorf("%w: %v", errToken, err)
-		}
-		payload, err := validator.Validate(r.Context(), token, q.opts.Audience)
+	client := http.DefaultClient
+	if keysURL != "" {
+		from, err := parseURL("the URL of the keys", keysURL)
 		if err != nil {
-			return fmt.Errorf("%w: %v", errToken, err)
+			return nil, err
 		}
-		if payload.Issuer != "https://accounts.google.com" && payload.Issuer != "accounts.google.com" {
-			return fmt.Errorf("%w: issuer %q", errToken, payload.Issuer)
-		}
-		if payload.Claims["email"] != q.opts.ServiceAccount || payload.Claims["email_verified"] != true {
-			return errAccount
-		}
-		return nil
+		client = &http.Client{Transport: keysTransport{from}}
 	}
+	validator, err := idtoken.NewValidator(context.Background(), option.WithHTTPClient(client))
+	if err != nil {
+		return nil, fmt.Errorf("tasks: token validator: %w", err)
+	}
+	return &Verifier{validator: validator, audience: audience, accounts: accounts}, nil
+}
+
+// Verify returns an error unless the request carries a valid token of one of
+// the accounts. Signature, audience and expiry are checked by Google's library,
+// and here what that leaves out: algorithm, issuer, and the account with its
+// e-mail verified.
+func (v *Verifier) Verify(r *http.Request) error {
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok {
+		return fmt.Errorf("%w: no bearer token", errToken)
+	}
+	if err := checkAlgorithm(token); err != nil {
+		return fmt.Errorf("%w: %v", errToken, err)
+	}
+	payload, err := v.validator.Validate(r.Context(), token, v.audience)
+	if err != nil {
+		return fmt.Errorf("%w: %v", errToken, err)
+	}
+	if payload.Issuer != "https://accounts.google.com" && payload.Issuer != "accounts.google.com" {
+		return fmt.Errorf("%w: issuer %q", errToken, payload.Issuer)
+	}
+	email, _ := payload.Claims["email"].(string)
+	if !slices.Contains(v.accounts, email) || payload.Claims["email_verified"] != true {
+		return errAccount
+	}
+	return nil
+}
+
+// Require returns a handler that answers 401 or 403 to requests that the
+// verifier does not take, and passes on the others.
+func (v *Verifier) Require(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := v.Verify(r); err != nil {
+			w.WriteHeader(statusOf(err))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // checkAlgorithm lets through the algorithm of Google's service accounts only.
@@ -68,14 +102,6 @@ func checkAlgorithm(token string) error {
 		return fmt.Errorf("algorithm %q, want RS256", header.Algorithm)
 	}
 	return nil
-}
-
-// keysClient returns the HTTP client that fetches the public keys.
-func (q *Queue) keysClient() *http.Client {
-	if q.opts.KeysURL == "" {
-		return http.DefaultClient
-	}
-	return &http.Client{Transport: keysTransport{q.keys}}
 }
 
 // keysTransport fetches from its URL what is asked of Google's.

@@ -77,11 +77,11 @@ func (o Options) validate() error {
 
 // A Queue is a Cloud Tasks queue whose tasks are sent to one URL.
 type Queue struct {
-	client *cloudtasks.Client
-	name   string
-	url    *url.URL
-	keys   *url.URL // nil: Google's
-	opts   Options
+	client   *cloudtasks.Client
+	name     string
+	url      *url.URL
+	opts     Options
+	verifier *Verifier // nil: whatever comes is taken
 }
 
 var queueName = regexp.MustCompile(`^projects/[^/]+/locations/[^/]+/queues/[A-Za-z0-9-]{1,100}$`)
@@ -102,8 +102,8 @@ func NewQueue(client *cloudtasks.Client, name, target string, o *Options) (*Queu
 		return nil, err
 	}
 	q := &Queue{client: client, name: name, url: u, opts: opts}
-	if opts.KeysURL != "" {
-		if q.keys, err = parseURL("Options.KeysURL", opts.KeysURL); err != nil {
+	if !opts.Unauthenticated {
+		if q.verifier, err = NewVerifier(opts.Audience, []string{opts.ServiceAccount}, opts.KeysURL); err != nil {
 			return nil, err
 		}
 	}

@@ -197,7 +197,7 @@ func TestOptions(t *testing.T) {
 		"queue":                    {"q", "https://x/", open, `the queue's name is "q"`},
 		"target":                   {queueName, "x/", open, `the target is "x/"`},
 		"target with query":        {queueName, "https://x/?a=b", open, "without a query"},
-		"keys":                     {queueName, "https://x/", &tasks.Options{ServiceAccount: "a", KeysURL: "nowhere"}, "KeysURL"},
+		"keys":                     {queueName, "https://x/", &tasks.Options{ServiceAccount: "a", KeysURL: "nowhere"}, `the URL of the keys is "nowhere"`},
 		"deadline":                 {queueName, "https://x/", &tasks.Options{Unauthenticated: true, Deadline: time.Second}, "Deadline has to be in [15s, 30m0s]"},
 	} {
 		_, err := tasks.NewQueue(nil, c.queue, c.target, c.o)

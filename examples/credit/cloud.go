@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -81,7 +82,7 @@ func startCloud(ctx context.Context, cfg config) (_ *cloud, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.engine, err = mapper.New(c.client, queue, &mapper.Options{Mappers: mapper.Set(AddCredit)}); err != nil {
+	if c.engine, err = mapper.New(c.client, queue, &mapper.Options{Mappers: mapper.Set(bank.AddCredit)}); err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()

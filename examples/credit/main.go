@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -82,24 +83,6 @@ func oneOf(name, value string, allowed []string) error {
 	return fmt.Errorf("%s is %q, it has to be one of %s", name, value, strings.Join(allowed, ", "))
 }
 
-// Account is what the mapper knows of an account. What else the entities have
-// stays as it is.
-type Account struct {
-	Balance int64
-}
-
-// Credit is the job's parameters.
-type Credit struct {
-	Amount int64
-}
-
-// AddCredit adds an amount to the balance of an account.
-var AddCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[Account], p Credit) error {
-	a.Value.Balance += p.Amount
-	a.Count("credited", 1)
-	return nil
-})
-
 // run does it all: set up, write, run the job, check, report.
 func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	cloud, err := startCloud(ctx, c)
@@ -123,7 +106,7 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 
 	say("Adding %d to each balance.", c.amount)
 	used, begun := cloud.usage(), time.Now()
-	job, err := AddCredit.Start(ctx, cloud.engine, mapper.Query{Kind: "Account"}, Credit{Amount: c.amount}, &mapper.StartOptions{
+	job, err := bank.AddCredit.Start(ctx, cloud.engine, mapper.Query{Kind: "Account"}, bank.Credit{Amount: c.amount}, &mapper.StartOptions{
 		ID: "spring-credit", PageSize: c.page, Workers: c.workers,
 	})
 	if err != nil {

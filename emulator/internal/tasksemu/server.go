@@ -69,6 +69,11 @@ func (s *Server) Close() {
 // Keys serves the public keys of the tokens that deliveries carry.
 func (s *Server) Keys() http.Handler { return s.signer }
 
+// Token returns a token as deliveries carry them.
+func (s *Server) Token(account, audience string) (string, error) {
+	return s.signer.sign(account, audience, time.Now())
+}
+
 func (s *Server) queue(name string) (*queue, error) {
 	if !queueName.MatchString(name) {
 		return nil, invalid("%q is not a queue name: projects/PROJECT/locations/LOCATION/queues/QUEUE", name)

@@ -1,0 +1,122 @@
+// Command cloudrun is the service that a team deploys on Cloud Run: it runs the
+// tasks of its jobs, starts jobs, and tells how they stand. See config.go for
+// its environment.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/examples/internal/bank"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	c, err := configFrom(os.Getenv)
+	if err == nil {
+		err = run(ctx, c, log)
+	}
+	if err != nil {
+		log.Error("cloudrun", "error", err)
+		os.Exit(1)
+	}
+}
+
+// run serves until ctx ends, and then lets the requests under way finish.
+func run(ctx context.Context, c config, log *slog.Logger) error {
+	handler, closers, err := newService(ctx, c, log)
+	defer closers.close()
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", c.addr)
+	if err != nil {
+		return err
+	}
+	// Requests outlive ctx, for as long as the shutdown allows them.
+	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		BaseContext:       func(net.Listener) context.Context { return requests },
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	log.Info("serving", "addr", listener.Addr().String())
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	// Cloud Run ends the process 10 s after SIGTERM. A page that is cut off is
+	// not committed, and its task comes again.
+	log.Info("shutting down")
+	grace, end := context.WithTimeout(context.WithoutCancel(ctx), 8*time.Second)
+	defer end()
+	if err := server.Shutdown(grace); err != nil {
+		cancel()
+		return fmt.Errorf("shutdown: %w", errors.Join(err, server.Close()))
+	}
+	return nil
+}
+
+type closers []func() error
+
+func (c closers) close() {
+	for _, f := range c {
+		_ = f() // the process ends
+	}
+}
+
+// newService connects to the cloud, and returns the service's handler.
+func newService(ctx context.Context, c config, log *slog.Logger) (http.Handler, closers, error) {
+	client, err := datastore.NewClientWithDatabase(ctx, c.project, c.database)
+	if err != nil {
+		return nil, nil, fmt.Errorf("datastore: %w", err)
+	}
+	open := closers{client.Close}
+	taskClient, err := tasks.NewClient(ctx)
+	if err != nil {
+		return nil, open, fmt.Errorf("cloud tasks: %w", err)
+	}
+	open = append(open, taskClient.Close)
+	queue, err := tasks.NewQueue(taskClient, c.queue, c.url+"/mapper/", &tasks.Options{
+		ServiceAccount: c.serviceAccount, Audience: c.url, Unauthenticated: c.open, KeysURL: c.keysURL,
+	})
+	if err != nil {
+		return nil, open, err
+	}
+	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(bank.AddCredit), Logger: log})
+	if err != nil {
+		return nil, open, err
+	}
+	var jobs http.Handler = newJobs(engine, log)
+	if !c.open {
+		verifier, err := tasks.NewVerifier(c.url, c.operators, c.keysURL)
+		if err != nil {
+			return nil, open, err
+		}
+		jobs = verifier.Require(jobs)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/mapper/", engine.Handler()) // Cloud Tasks
+	mux.Handle("/jobs", jobs)                // operators
+	mux.Handle("/jobs/", jobs)               // operators
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	return mux, open, nil
+}

@@ -1,0 +1,365 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/examples/internal/bank"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+const (
+	account  = "tasks@test.iam.gserviceaccount.com"
+	operator = "operator@test.iam.gserviceaccount.com"
+	location = "projects/test/locations/here"
+	queue    = location + "/queues/credit"
+)
+
+// A site is a service that runs as a process of its own, and the emulators that
+// it uses.
+type site struct {
+	*testing.T
+	emulator *emulator.Emulator
+	client   *datastore.Client
+	process  *exec.Cmd
+	url      string
+}
+
+// newSite builds the command and starts it.
+func newSite(t *testing.T) *site {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "cloudrun")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s := &site{T: t}
+	s.emulator = emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", KeysAddr: "127.0.0.1:0"})
+	var err error
+	if s.client, err = s.emulator.Datastore(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.client.Close() })
+	tasks, err := s.emulator.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tasks.Close() })
+	if _, err := tasks.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queue}}); err != nil {
+		t.Fatal(err)
+	}
+	// The service has to know its URL before it listens: it gets a port that is
+	// free now.
+	port := freePort(t)
+	s.url = "http://127.0.0.1:" + port
+	s.process = exec.Command(binary)
+	s.process.Env = append(os.Environ(),
+		"GOOGLE_CLOUD_PROJECT=test", "TASKS_QUEUE="+queue, "SERVICE_URL="+s.url, "PORT="+port,
+		"TASKS_SERVICE_ACCOUNT="+account, "OPERATORS="+operator, "OIDC_KEYS_URL="+s.emulator.KeysURL(),
+		"DATASTORE_EMULATOR_HOST="+s.emulator.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST="+s.emulator.TasksAddr())
+	stderr, err := s.process.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.process.Process.Kill() })
+	serving := make(chan struct{})
+	go func() {
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() {
+			fmt.Fprintln(t.Output(), lines.Text())
+			if strings.Contains(lines.Text(), `"serving"`) {
+				close(serving)
+			}
+		}
+	}()
+	select {
+	case <-serving:
+	case <-time.After(time.Minute):
+		t.Fatal("the service does not serve")
+	}
+	return s
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := strings.Cut(l.Addr().String(), ":")
+	return port
+}
+
+// send sends a request with the token of an account, if one is named.
+func (s *site) send(method, path, token, body string) (int, string) {
+	s.Helper()
+	req, err := http.NewRequestWithContext(s.Context(), method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		s.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return resp.StatusCode, string(answer)
+}
+
+func (s *site) token(email, audience string) string {
+	s.Helper()
+	token, err := s.emulator.Token(email, audience)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return token
+}
+
+func TestService(t *testing.T) {
+	s := newSite(t)
+	const n = 1200
+	var keys []*datastore.Key
+	for i := range n {
+		keys = append(keys, datastore.NameKey("Account", fmt.Sprintf("user-%04d", i), nil))
+	}
+	for first := 0; first < n; first += 400 {
+		if _, err := s.client.PutMulti(t.Context(), keys[first:first+400], make([]bank.Account, 400)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	balances := func() map[int64]int {
+		var accounts []bank.Account
+		if _, err := s.client.GetAll(t.Context(), datastore.NewQuery("Account"), &accounts); err != nil {
+			t.Fatal(err)
+		}
+		count := make(map[int64]int)
+		for _, a := range accounts {
+			count[a.Balance]++
+		}
+		return count
+	}
+	const start = `{"mapper": "add-credit", "id": "spring", "query": {"kind": "Account"}, "params": {"Amount": 10}}`
+	admin := s.token(operator, s.url)
+
+	// Who is not an operator starts nothing.
+	for name, c := range map[string]struct {
+		token string
+		want  int
+	}{
+		"no token": {"", 401}, "garbage": {"x.y.z", 401}, "another audience": {s.token(operator, "https://other"), 401},
+		"another account": {s.token("evil@test.iam.gserviceaccount.com", s.url), 403}, "the tasks' account": {s.token(account, s.url), 403},
+	} {
+		if code, _ := s.send("POST", "/jobs", c.token, start); code != c.want {
+			t.Errorf("start with %s: %d, want %d", name, code, c.want)
+		}
+		if code, _ := s.send("GET", "/jobs/spring", c.token, ""); code != c.want {
+			t.Errorf("status with %s: %d, want %d", name, code, c.want)
+		}
+	}
+	// Bad requests say what is wrong.
+	for body, want := range map[string]string{
+		"":                                    "the body is not a job",
+		`{"mapper": "add-credit"}`:            `"id" is empty`,
+		`{"id": "a", "mapper": "none"}`:       `unknown mapper "none"`,
+		`{"id": "a", "mapper": "add-credit"}`: "Query.Kind is empty",
+		`{"id": "a b", "mapper": "add-credit", "query": {"kind": "A"}}`:                     "StartOptions.ID",
+		`{"id": "a", "mapper": "add-credit", "query": {"kind": "A"}, "params": {"Sum": 1}}`: `unknown field "Sum"`,
+		`{"id": "a", "page": 5}`: `unknown field "page"`,
+	} {
+		if code, answer := s.send("POST", "/jobs", admin, body); code != 400 || !strings.Contains(strings.ReplaceAll(answer, `\"`, `"`), want) {
+			t.Errorf("start with %s: %d %s, want 400 and %q", body, code, answer, want)
+		}
+	}
+	if code, _ := s.send("GET", "/jobs/none", admin, ""); code != 404 {
+		t.Errorf("status of no job: %d, want 404", code)
+	}
+	if got := balances(); got[0] != n {
+		t.Fatalf("balances before the job: %v", got)
+	}
+
+	// A job, followed to its end.
+	code, answer := s.send("POST", "/jobs", admin, start)
+	if code != 200 {
+		t.Fatalf("start: %d %s", code, answer)
+	}
+	var status mapper.Status
+	for deadline := time.Now().Add(time.Minute); status.State != mapper.Succeeded; {
+		if code, answer = s.send("GET", "/jobs/spring", admin, ""); code != 200 {
+			t.Fatalf("status: %d %s", code, answer)
+		}
+		if err := json.Unmarshal([]byte(answer), &status); err != nil {
+			t.Fatal(err)
+		}
+		if status.State.Ended() && status.State != mapper.Succeeded || time.Now().After(deadline) {
+			t.Fatalf("status %s", answer)
+		}
+	}
+	if got := balances(); got[10] != n || status.Processed != n {
+		t.Errorf("balances after the job: %v; status %s", got, answer)
+	}
+	if code, _ := s.send("POST", "/jobs", admin, start); code != 200 {
+		t.Errorf("the same start again: %d, want 200", code)
+	}
+	if code, answer := s.send("POST", "/jobs", admin, strings.Replace(start, "10", "11", 1)); code != 409 {
+		t.Errorf("another start of that ID: %d %s, want 409", code, answer)
+	}
+
+	// A task request without a valid token has no effect: the record of the root
+	// is made pending again, and only a request with the token runs it.
+	task := s.reopen("spring")
+	for name, token := range map[string]string{
+		"no token": "", "an operator's": admin, "garbage": "x.y.z", "another audience": s.token(account, "https://other"),
+	} {
+		if code, _ := s.send("POST", "/mapper/range", token, task); code != 401 && code != 403 {
+			t.Errorf("task with %s: %d, want 401 or 403", name, code)
+		}
+	}
+	if got := balances(); got[10] != n {
+		t.Errorf("balances after forged tasks: %v", got)
+	}
+	if code, _ := s.send("POST", "/mapper/range", s.token(account, s.url), task); code != 200 {
+		t.Errorf("the authentic task: %d, want 200", code)
+	}
+	if got := balances(); got[10] == n {
+		t.Error("the authentic task had no effect, so the forged ones show nothing")
+	}
+
+	// SIGTERM ends the service cleanly.
+	if err := s.process.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.process.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+}
+
+// reopen makes the root of a finished job pending, as nothing but a test does,
+// and returns the body of its task.
+func (s *site) reopen(job string) string {
+	s.Helper()
+	var root *datastore.Key
+	var record datastore.PropertyList
+	it := s.client.Run(s.Context(), datastore.NewQuery("ScattermapRange"))
+	for root == nil {
+		record = nil
+		key, err := it.Next(&record)
+		if err != nil {
+			s.Fatal(err)
+		}
+		if property(record, "depth") == int64(0) {
+			root = key
+		}
+	}
+	record = set(set(record, "state", "pending"), "open", job)
+	jobKey := datastore.NameKey("ScattermapJob", job, nil)
+	var jobRecord datastore.PropertyList
+	if err := s.client.Get(s.Context(), jobKey, &jobRecord); err != nil {
+		s.Fatal(err)
+	}
+	// Another task may be about to complete the job: the epoch tells it that there
+	// is a range again.
+	jobRecord = set(set(jobRecord, "state", "running"), "epoch", int64(1))
+	if _, err := s.client.PutMulti(s.Context(), []*datastore.Key{root, jobKey}, []datastore.PropertyList{record, jobRecord}); err != nil {
+		s.Fatal(err)
+	}
+	return fmt.Sprintf(`{"job": %q, "range": %q, "generation": 0}`, job, property(record, "id"))
+}
+
+func property(list datastore.PropertyList, name string) any {
+	for _, p := range list {
+		if p.Name == name {
+			return p.Value
+		}
+	}
+	return nil
+}
+
+func set(list datastore.PropertyList, name string, value any) datastore.PropertyList {
+	for i := range list {
+		if list[i].Name == name {
+			list[i].Value = value
+			return list
+		}
+	}
+	return append(list, datastore.Property{Name: name, Value: value})
+}
+
+func TestConfig(t *testing.T) {
+	good := map[string]string{
+		"GOOGLE_CLOUD_PROJECT": "p", "TASKS_QUEUE": "projects/p/locations/l/queues/q", "SERVICE_URL": "https://x.run.app/",
+		"TASKS_SERVICE_ACCOUNT": "a@b", "OPERATORS": "c@d, e@f",
+	}
+	getenv := func(changes ...string) func(string) string {
+		env := make(map[string]string)
+		for k, v := range good {
+			env[k] = v
+		}
+		for i := 0; i < len(changes); i += 2 {
+			env[changes[i]] = changes[i+1]
+		}
+		return func(name string) string { return env[name] }
+	}
+	c, err := configFrom(getenv())
+	if err != nil || c.url != "https://x.run.app" || c.addr != "127.0.0.1:8080" || len(c.operators) != 2 || c.open {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if c, err := configFrom(getenv("HOST", "0.0.0.0", "PORT", "9")); err != nil || c.addr != "0.0.0.0:9" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if c, err := configFrom(getenv("AUTH", "off", "TASKS_SERVICE_ACCOUNT", "", "OPERATORS", "")); err != nil || !c.open {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for name := range good {
+		if _, err := configFrom(getenv(name, "")); err == nil || !strings.Contains(err.Error(), name+" is not set") {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+	for name, value := range map[string]string{"AUTH": "maybe", "SERVICE_URL": "x.run.app"} {
+		if _, err := configFrom(getenv(name, value)); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s=%s: %v", name, value, err)
+		}
+	}
+	_, err = configFrom(func(string) string { return "" })
+	if err == nil || strings.Count(err.Error(), "is not set") != len(good) {
+		t.Errorf("an empty environment: %v, want all that is missing", err)
+	}
+}
+
+// TestRunReportsBadConfiguration checks what a good environment can still have
+// wrong.
+func TestRunReportsBadConfiguration(t *testing.T) {
+	t.Setenv("DATASTORE_EMULATOR_HOST", "127.0.0.1:1")
+	t.Setenv("CLOUD_TASKS_EMULATOR_HOST", "127.0.0.1:1")
+	log := slog.New(slog.NewTextHandler(new(bytes.Buffer), nil))
+	err := run(context.Background(), config{project: "p", queue: "q", url: "http://x", open: true}, log)
+	if err == nil || !strings.Contains(err.Error(), `the queue's name is "q"`) {
+		t.Errorf("error %v", err)
+	}
+}

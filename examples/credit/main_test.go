@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// credit runs the command, and returns its last line decoded.
+func credit(t *testing.T, args ...string) (result, error) {
+	t.Helper()
+	c, err := parse(append(args, "-json"), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := run(t.Context(), c, &out, io.Discard); err != nil {
+		return result{}, err
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	var r result
+	return r, json.Unmarshal([]byte(lines[len(lines)-1]), &r)
+}
+
+func check(t *testing.T, n int64, r result, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.State != mapper.Succeeded || r.Entities != n || r.Processed != n || r.SumAfter-r.SumBefore != 10*n || r.Failures != 0 {
+		t.Errorf("%d accounts: %+v", n, r)
+	}
+}
+
+// TestEveryKeyingAndSize is the contract of the main job.
+func TestEveryKeyingAndSize(t *testing.T) {
+	for _, keys := range keyings {
+		for _, n := range []int64{0, 1, 499, 500, 501, 20000} {
+			t.Run(fmt.Sprint(keys, " ", n), func(t *testing.T) {
+				if n > 1000 && testing.Short() {
+					t.Skip("left out: -short leaves large runs out")
+				}
+				r, err := credit(t, "-keys", keys, "-entities", fmt.Sprint(n))
+				check(t, n, r, err)
+				if full := max(1, n/500); float64(r.Tasks) > 1.3*float64(full)+1 {
+					t.Errorf("%d tasks for %d full pages", r.Tasks, full)
+				}
+				if r.Reads < n || r.Writes < n {
+					t.Errorf("%d reads and %d writes would be billed for %d accounts", r.Reads, r.Writes, n)
+				}
+			})
+		}
+	}
+}
+
+// TestGoogle runs the job on Google's emulators, where they are installed.
+func TestGoogle(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves Google's emulators out")
+	}
+	for _, name := range []string{"google", "firestore"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, keys := range keyings {
+				const n = 3000
+				r, err := credit(t, "-datastore", name, "-keys", keys, "-entities", fmt.Sprint(n))
+				if errors.Is(err, emulator.ErrNotInstalled) {
+					t.Skipf("left out: %v", err)
+				}
+				check(t, n, r, err)
+				if r.Depth < 1 || r.Tasks < 2 {
+					t.Errorf("no fan-out over %s: %+v", keys, r)
+				}
+			}
+		})
+	}
+}
+
+func TestFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"-entities -1":     "-entities has to be at least 0, it is -1",
+		"-page 0":          "-page has to be in [1, 1000], it is 0",
+		"-page 1001":       "-page",
+		"-workers 0":       "-workers",
+		"-workers 5001":    "-workers",
+		"-keys colours":    `-keys is "colours", it has to be one of names, ids, mixed, uuid, ancestors`,
+		"-datastore cloud": `-datastore is "cloud"`,
+		"more":             `unexpected argument "more"`,
+		"-entities many":   "invalid value",
+		"-unknown":         "flag provided but not defined",
+	} {
+		if _, err := parse(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want one with %q", args, err, want)
+		}
+	}
+}
+
+// TestSettings runs with other values of the flags that change the job.
+func TestSettings(t *testing.T) {
+	r, err := credit(t, "-entities", "200", "-page", "1", "-workers", "1", "-amount", "-3")
+	if err != nil || r.SumAfter-r.SumBefore != -600 || r.Pages != 200 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestSummary checks what the command prints for people.
+func TestSummary(t *testing.T) {
+	c, err := parse([]string{"-entities", "1200"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out, bar bytes.Buffer
+	if err := run(t.Context(), c, &out, &bar); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"Writing 1,200 accounts", "The job succeeded.", "processed 1,200, failures 0", "sum before", "greatest depth", "entity reads"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the summary does not say %q:\n%s", want, &out)
+		}
+	}
+	if !strings.Contains(bar.String(), "accounts/s") || !strings.Contains(bar.String(), "100%") {
+		t.Errorf("the bar shows no rate or end: %q", bar.String())
+	}
+}
+
+func TestGrouped(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -999: "-999", -1000: "-1,000", 1234567: "1,234,567"} {
+		if got := grouped(n); got != want {
+			t.Errorf("%d is written %s, want %s", n, got, want)
+		}
+	}
+}
