@@ -55,11 +55,11 @@ func (v *Verifier) Verify(r *http.Request) error {
 		return fmt.Errorf("%w: no bearer token", errToken)
 	}
 	if err := checkAlgorithm(token); err != nil {
-		return fmt.Errorf("%w: %v", errToken, err)
+		return fmt.Errorf("%w: %w", errToken, err)
 	}
 	payload, err := v.validator.Validate(r.Context(), token, v.audience)
 	if err != nil {
-		return fmt.Errorf("%w: %v", errToken, err)
+		return fmt.Errorf("%w: %w", errToken, err)
 	}
 	if payload.Issuer != "https://accounts.google.com" && payload.Issuer != "accounts.google.com" {
 		return fmt.Errorf("%w: issuer %q", errToken, payload.Issuer)
@@ -90,13 +90,13 @@ func checkAlgorithm(token string) error {
 	encoded, _, _ := strings.Cut(token, ".")
 	decoded, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil {
-		return fmt.Errorf("header: %v", err)
+		return fmt.Errorf("header: %w", err)
 	}
 	var header struct {
 		Algorithm string `json:"alg"`
 	}
 	if err := json.Unmarshal(decoded, &header); err != nil {
-		return fmt.Errorf("header: %v", err)
+		return fmt.Errorf("header: %w", err)
 	}
 	if header.Algorithm != "RS256" {
 		return fmt.Errorf("algorithm %q, want RS256", header.Algorithm)

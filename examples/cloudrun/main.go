@@ -105,7 +105,7 @@ func newService(ctx context.Context, c config, log *slog.Logger) (http.Handler, 
 	if err != nil {
 		return nil, open, err
 	}
-	var jobs http.Handler = newJobs(engine, log)
+	jobs := newJobs(engine, log)
 	if !c.open {
 		verifier, err := tasks.NewVerifier(c.url, c.operators, c.keysURL)
 		if err != nil {

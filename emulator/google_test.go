@@ -1,0 +1,92 @@
+package emulator_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+)
+
+// TestGoogleEndsWithItsTest starts each of Google's emulators for a test, and
+// checks that it is gone afterwards.
+func TestGoogleEndsWithItsTest(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves Google's emulators out")
+	}
+	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+		addr := ""
+		t.Run(string(p), func(t *testing.T) {
+			g := emulator.GoogleForTest(t, p)
+			client, err := g.Datastore(t.Context(), "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			keys := []*datastore.Key{datastore.NameKey("K", "a", nil), datastore.NameKey("K", "b", nil)}
+			putAll(t, client, keys)
+			keysOf(t, client, datastore.NewQuery("K"))
+			if u := g.Usage(); u.Writes != 2 || u.SmallOps != 2 || u.Reads < 1 || u.RPCs["Commit"] != 1 {
+				t.Errorf("usage %+v", u)
+			}
+			addr = g.Addr
+		})
+		if addr == "" {
+			continue // left out
+		}
+		if conn, err := net.DialTimeout("tcp", addr, time.Second); err == nil {
+			conn.Close()
+			t.Errorf("%s still listens on %s", p, addr)
+		}
+	}
+}
+
+// TestGoogleNotInstalled checks what a machine without the emulators, or without
+// Java, says.
+func TestGoogleNotInstalled(t *testing.T) {
+	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+		t.Run(string(p), func(t *testing.T) {
+			t.Setenv("PATH", t.TempDir())
+			t.Setenv("HOME", t.TempDir())
+			t.Setenv("CLOUDSDK_ROOT_DIR", "")
+			t.Setenv("JAVA_HOME", "")
+			// The usual places are looked at, too: there Java is what is missing.
+			if _, err := emulator.StartGoogle(context.Background(), p); !errors.Is(err, emulator.ErrNotInstalled) {
+				t.Errorf("error %v, want ErrNotInstalled", err)
+			}
+		})
+	}
+	if _, err := emulator.StartGoogle(context.Background(), "another"); err == nil || errors.Is(err, emulator.ErrNotInstalled) {
+		t.Errorf("a product that does not exist: %v", err)
+	}
+}
+
+// TestGoogleThatDoesNotAnswer checks that a start that is given up leaves
+// nothing behind.
+func TestGoogleThatDoesNotAnswer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves Google's emulators out")
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := emulator.StartGoogle(ctx, emulator.Classic)
+	if errors.Is(err, emulator.ErrNotInstalled) {
+		t.Skipf("left out: %v", err)
+	}
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want that of the context", err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, o := range []emulator.Options{{Scatter: -1}, {Scatter: 1 << 20}, {Batch: -1}, {DatastoreAddr: "nowhere"}, {TasksAddr: "nowhere"}, {KeysAddr: "nowhere"}} {
+		if e, err := emulator.Start(&o); err == nil {
+			e.Close()
+			t.Errorf("%+v: no error", o)
+		}
+	}
+}
