@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -71,11 +72,23 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-func (r *receiver) times() []time.Duration {
+// deliveries returns what was received so far.
+func (r *receiver) deliveries() []delivery {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return slices.Clone(r.received)
+}
+
+// atOnce returns the most deliveries that were under way together.
+func (r *receiver) atOnce() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.most
+}
+
+func (r *receiver) times() []time.Duration {
 	var times []time.Duration
-	for _, d := range r.received {
+	for _, d := range r.deliveries() {
 		times = append(times, d.at)
 	}
 	return times
@@ -132,14 +145,14 @@ func TestDelivery(t *testing.T) {
 		mustCreate(t, client, task("abc"))
 		synctest.Wait()
 		time.Sleep(time.Minute)
-		if len(r.received) != 2 {
-			t.Fatalf("%d deliveries, want 2", len(r.received))
+		if len(r.deliveries()) != 2 {
+			t.Fatalf("%d deliveries, want 2", len(r.deliveries()))
 		}
 		header := func(i int) map[string]string {
 			got := make(map[string]string)
-			for k := range r.received[i].headers {
+			for k := range r.deliveries()[i].headers {
 				if strings.HasPrefix(k, "X-Cloudtasks-") || k == "User-Agent" || k == "Content-Type" {
-					got[k] = r.received[i].headers.Get(k)
+					got[k] = r.deliveries()[i].headers.Get(k)
 				}
 			}
 			return got
@@ -164,8 +177,8 @@ func TestDelivery(t *testing.T) {
 		if diff := cmp.Diff(want, header(1)); diff != "" {
 			t.Errorf("headers of the retry (-want +got):\n%s", diff)
 		}
-		if r.received[1].body != `{"n":1}` {
-			t.Errorf("body %q", r.received[1].body)
+		if r.deliveries()[1].body != `{"n":1}` {
+			t.Errorf("body %q", r.deliveries()[1].body)
 		}
 	})
 }
@@ -276,16 +289,16 @@ func TestQueueLimits(t *testing.T) {
 			mustCreate(t, client, task(""))
 		}
 		time.Sleep(time.Hour)
-		if len(r.received) != n {
-			t.Errorf("%d of %d delivered", len(r.received), n)
+		if len(r.deliveries()) != n {
+			t.Errorf("%d of %d delivered", len(r.deliveries()), n)
 		}
 		return r
 	}
 	t.Run("concurrency", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := deliver(t, &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 5})
-			if last := r.times()[n-1]; r.most != 5 || last != 90*time.Second {
-				t.Errorf("%d at once, the last after %v; want 5 and 1m30s", r.most, last)
+			if last := r.times()[n-1]; r.atOnce() != 5 || last != 90*time.Second {
+				t.Errorf("%d at once, the last after %v; want 5 and 1m30s", r.atOnce(), last)
 			}
 		})
 	})
@@ -310,8 +323,8 @@ func TestDeadline(t *testing.T) {
 		mustCreate(t, client, slow)
 		time.Sleep(time.Hour)
 		want := []time.Duration{0, 20*time.Second + 100*time.Millisecond}
-		if diff := cmp.Diff(want, r.times()); diff != "" || r.most != 2 {
-			t.Errorf("%d at once; times of delivery (-want +got):\n%s", r.most, diff)
+		if diff := cmp.Diff(want, r.times()); diff != "" || r.atOnce() != 2 {
+			t.Errorf("%d at once; times of delivery (-want +got):\n%s", r.atOnce(), diff)
 		}
 	})
 }

@@ -43,7 +43,7 @@ func (e *Engine) complete(ctx context.Context, job *jobRecord) error {
 // tasks find the job ended and leave them.
 func (e *Engine) fail(ctx context.Context, job *jobRecord, reason error) error {
 	return e.end(ctx, job, func(j *jobRecord) error {
-		j.State, j.Error = string(Failed), errorText(reason)
+		j.State, j.Error = string(Failed), explain(reason)
 		return nil
 	})
 }

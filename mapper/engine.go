@@ -22,8 +22,9 @@ type Options struct {
 	// Required.
 	Mappers []Definition
 
-	// Logger receives what an operator should know. Keys, values and parameters
-	// are not logged. Defaults to slog.Default().
+	// Logger receives what an operator should know. Entities, parameters and the
+	// errors of functions are not logged: those are in the job's records.
+	// Defaults to slog.Default().
 	Logger *slog.Logger
 }
 

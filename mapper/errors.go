@@ -3,17 +3,38 @@ package mapper
 import (
 	"errors"
 	"regexp"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// A refusal is an error of the mapper's function, after which a range is tried
-// again, but only [MaxAttempts] times in all.
-type refusal struct{ err error }
+// A refusal is what a task says when the mapper's function has failed: the range
+// is tried again, but only [MaxAttempts] times in all. It does not say what the
+// function's error says, which may be of the entity and has no place in a log:
+// that is for the records, see explain.
+type refusal struct {
+	summary string
+	cause   error // of the function
+}
 
-func (r refusal) Error() string { return r.err.Error() }
-func (r refusal) Unwrap() error { return r.err }
+func (r refusal) Error() string { return r.summary }
+func (r refusal) Unwrap() error { return r.cause }
+
+// explain returns the text of an error for a record, which says everything.
+func explain(err error) string {
+	text := err.Error()
+	var r refusal
+	if errors.As(err, &r) {
+		text += ": " + r.cause.Error()
+	}
+	if len(text) > maxErrorText {
+		text = text[:maxErrorText] + "…"
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+const maxErrorText = 1000 // bytes of an error in a record
 
 // refused reports whether an error is a refusal, by the function or by a
 // database that does not want what it was asked for. All others are of the kind

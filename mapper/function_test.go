@@ -1,12 +1,14 @@
 package mapper_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,9 +96,9 @@ func TestFailingEntities(t *testing.T) {
 func TestFailingFunction(t *testing.T) {
 	for _, permanent := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			calls := 0
+			var calls atomic.Int64
 			m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-				calls++
+				calls.Add(1)
 				a.Value.Balance = -1
 				err := errors.New("the bug")
 				if permanent {
@@ -111,8 +113,8 @@ func TestFailingFunction(t *testing.T) {
 			if s.State != mapper.Failed || !strings.Contains(s.Error, "the bug") || !strings.Contains(s.Error, "of a page") {
 				t.Errorf("status %+v", s)
 			}
-			if limit := 1000 * mapper.MaxAttempts; calls > limit {
-				t.Errorf("the function was called %d times, want at most %d", calls, limit)
+			if limit := int64(1000 * mapper.MaxAttempts); calls.Load() > limit {
+				t.Errorf("the function was called %d times, want at most %d", calls.Load(), limit)
 			}
 			time.Sleep(48 * time.Hour)
 			w.wantBalances(keys, 0)
@@ -121,6 +123,31 @@ func TestFailingFunction(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLogsSayNothingOfEntities has the function put an entity's contents into
+// its errors and panics: they are in the records, and not in the log.
+func TestLogsSayNothingOfEntities(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if a.Value.Balance%2 == 0 {
+				panic("panic of " + a.Value.Owner)
+			}
+			return errors.New("failure of " + a.Value.Owner)
+		})
+		w := newWorld(t, setting{log: &log}, m)
+		w.putAccounts(names(200))
+		for _, size := range []int{5, 100} { // entities fail one by one, and as a page
+			s := over(w, m, &mapper.StartOptions{PageSize: size})
+			if s.State == mapper.Failed && !strings.Contains(s.Error, " of owner ") {
+				t.Errorf("the record does not say why: %q", s.Error)
+			}
+		}
+		if log.Len() == 0 || strings.Contains(log.String(), "owner") || strings.Contains(log.String(), "user-0") {
+			t.Errorf("the log:\n%.2000s", log.String())
+		}
+	})
 }
 
 // TestStructThatDoesNotFit runs over entities that don't fit the Go type: the

@@ -206,7 +206,7 @@ func (w *work) tolerable(o *outcome) error {
 	if !tooMany(len(o.failures), o.reached) {
 		return nil
 	}
-	return refusal{fmt.Errorf("the function failed on %d of %d entities of a page, the first with: %w", len(o.failures), o.reached, o.failures[0].err)}
+	return refusal{fmt.Sprintf("the function failed on %d of %d entities of a page", len(o.failures), o.reached), o.failures[0].err}
 }
 
 // commit records the outcome in the range's record, which the transaction has
@@ -230,9 +230,9 @@ func (w *work) commit(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		}
 		switch {
 		case f.permanent || attempts >= MaxAttempts:
-			r.Failures = append(r.Failures, failureRecord{Key: f.key, Error: errorText(f.err), Attempts: attempts})
+			r.Failures = append(r.Failures, failureRecord{Key: f.key, Error: explain(f.err), Attempts: attempts})
 		case r.Alone:
-			return refusal{f.err} // the queue brings it back
+			return refusal{"the function failed on an entity", f.err} // the queue brings it back
 		default:
 			child := r.child(stretch{start: f.key, estimate: 1}, now)
 			child.Alone, child.Refusals = true, attempts

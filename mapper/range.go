@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -56,16 +55,6 @@ type failureRecord struct {
 	Key      *datastore.Key `datastore:"key,noindex"`
 	Error    string         `datastore:"error,noindex"`
 	Attempts int64          `datastore:"attempts,noindex"`
-}
-
-const maxErrorText = 1000 // bytes of an error in a record
-
-func errorText(err error) string {
-	text := err.Error()
-	if len(text) > maxErrorText {
-		text = text[:maxErrorText] + "…"
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
 // rangeID derives the ID of a range from its parent's and its place among the

@@ -3,6 +3,7 @@ package mapper_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -46,6 +47,7 @@ type setting struct {
 	emulator emulator.Options
 	queue    *cloudtaskspb.Queue
 	client   *datastore.Client // in place of the embedded Datastore
+	log      io.Writer         // in place of the test's output
 }
 
 func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
@@ -77,8 +79,11 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if s.log == nil {
+		s.log = t.Output()
+	}
 	if len(mappers) > 0 {
-		w.engine, err = mapper.New(w.client, w.queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		w.engine, err = mapper.New(w.client, w.queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(s.log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -64,8 +65,11 @@ func inBubble(t *testing.T, emu emulator.Options, run func(context.Context, task
 }
 
 func TestDelivery(t *testing.T) {
+	var mu sync.Mutex
 	var got []tasks.Delivery
 	run := func(_ context.Context, d tasks.Delivery) error {
+		mu.Lock()
+		defer mu.Unlock()
 		if got = append(got, d); len(got) == 1 {
 			return errors.New("not yet")
 		}
@@ -80,10 +84,14 @@ func TestDelivery(t *testing.T) {
 			t.Errorf("before its delivery the task exists: %v, %v", exists, err)
 		}
 		time.Sleep(59 * time.Second)
+		mu.Lock()
 		if len(got) > 0 {
 			t.Error("delivered before its time")
 		}
+		mu.Unlock()
 		time.Sleep(time.Hour)
+		mu.Lock()
+		defer mu.Unlock()
 		want := []tasks.Delivery{{TaskID: "abc", Body: []byte("hello")}, {TaskID: "abc", Retries: 1, Body: []byte("hello")}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("deliveries (-want +got):\n%s", diff)

@@ -1,0 +1,39 @@
+# The two commands that matter are in the README and need no make:
+#   go run ./examples/credit
+#   go test ./...
+.DEFAULT_GOAL := help
+GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.2
+
+.PHONY: help
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+.PHONY: demo
+demo: ## Run the main job on the embedded emulators
+	go run ./examples/credit
+
+.PHONY: test
+test: ## Run all tests; those of Google's emulators where they are installed
+	go test ./...
+
+.PHONY: short
+short: ## Run the tests that take seconds, without Google's emulators
+	go test -short ./...
+
+.PHONY: race
+race: ## Run the core packages' tests under the race detector
+	go test -race -short ./emulator/... ./mapper/... ./tasks/...
+
+.PHONY: fuzz
+fuzz: ## Fuzz the key arithmetic for a minute
+	go test ./mapper -run '^$$' -fuzz FuzzBisectNames -fuzztime 1m
+
+.PHONY: lint
+lint: ## Check formatting, vet and lint
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; exit 1; }
+	go vet ./...
+	$(GOLANGCI) run ./...
+
+.PHONY: ci
+ci: ## Run what CI runs
+	.ci/run
