@@ -42,7 +42,7 @@ var (
 	errMethod   = errors.New("tasks are sent by POST")
 	errTooLarge = fmt.Errorf("the body is above %d bytes", maxBody)
 	errToken    = errors.New("no valid token")
-	errAccount  = errors.New("the token is not of this queue's service account")
+	errAccount  = errors.New("the token is of another account")
 )
 
 // statusOf is the table from errors to answers. Cloud Tasks retries whatever is

@@ -70,16 +70,28 @@ func (f forger) keys(t *testing.T) string {
 	return server.URL
 }
 
+// newHandled returns a queue whose handler is all that a test uses of it.
+func newHandled(t *testing.T, o *tasks.Options) *tasks.Queue {
+	t.Helper()
+	client, err := emulator.ForTest(t, nil).CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	q, err := tasks.NewQueue(client, queueName, audience, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
 func segment(v string) string { return base64.RawURLEncoding.EncodeToString([]byte(v)) }
 
 // TestHandlerAuthenticates sends requests with every kind of token. Only what
 // the queue's service account signed, for this audience, now, is run.
 func TestHandlerAuthenticates(t *testing.T) {
 	google, stranger := newForger(t), newForger(t)
-	q, err := tasks.NewQueue(nil, queueName, audience, &tasks.Options{ServiceAccount: account, KeysURL: google.keys(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := newHandled(t, &tasks.Options{ServiceAccount: account, KeysURL: google.keys(t)})
 	ran := 0
 	handler := q.Handler(slog.New(slog.DiscardHandler), func(context.Context, tasks.Delivery) error { ran++; return nil })
 	set := func(key string, value any) string {
@@ -92,6 +104,7 @@ func TestHandlerAuthenticates(t *testing.T) {
 		want          int
 	}{
 		"good":                 {"Bearer " + good, 200},
+		"scheme in lower case": {"bearer " + good, 200},
 		"old form of issuer":   {"Bearer " + set("iss", "accounts.google.com"), 200},
 		"none":                 {"", 401},
 		"not a bearer":         {"Basic " + good, 401},
@@ -129,6 +142,62 @@ func TestHandlerAuthenticates(t *testing.T) {
 	}
 }
 
+// TestAttachedAndUnverified checks a service behind a check of its own: the
+// deliveries carry a token, for that check, and the handler does not look at it.
+func TestAttachedAndUnverified(t *testing.T) {
+	authorization := make(chan string, 1)
+	server := httptest.NewServer(nil)
+	defer server.Close()
+	q := newQueue(t, server.URL, nil, &tasks.Options{ServiceAccount: account, Unverified: true})
+	handler := q.Handler(slog.Default(), func(context.Context, tasks.Delivery) error { return nil })
+	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		authorization <- r.Header.Get("Authorization")
+		r.Header.Set("Authorization", "Bearer a.b.SIGNATURE_REMOVED_BY_GOOGLE")
+		handler.ServeHTTP(w, r)
+	})
+	if err := q.Enqueue(t.Context(), tasks.Task{ID: "abc"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-authorization; !strings.HasPrefix(got, "Bearer ey") {
+		t.Errorf("the delivery carries %q", got)
+	}
+}
+
+// TestRequire checks the verifier as a handler of its own.
+func TestRequire(t *testing.T) {
+	google := newForger(t)
+	v, err := tasks.NewVerifier(audience, []string{"x@y", account}, google.keys(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	handler := v.Require(slog.New(slog.NewTextHandler(&log, nil)), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }))
+	for token, want := range map[string]int{
+		google.token(t, nil): 204,
+		"":                   401,
+		google.token(t, func(claims map[string]any) { claims["aud"] = "other" }): 401,
+		google.token(t, func(claims map[string]any) { claims["email"] = "z@y" }): 403,
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		log.Reset()
+		handler.ServeHTTP(w, r)
+		if w.Code != want || (want != 204) != (log.Len() > 0 && w.Body.Len() > 0) || token != "" && strings.Contains(log.String(), token) {
+			t.Errorf("answer %d %q, want %d; log %q", w.Code, w.Body, want, log.String())
+		}
+	}
+	for _, bad := range []struct {
+		audience string
+		accounts []string
+		keys     string
+	}{{"", []string{"a"}, ""}, {"a", nil, ""}, {"a", []string{""}, ""}, {"a", []string{"a"}, "nowhere"}} {
+		if _, err := tasks.NewVerifier(bad.audience, bad.accounts, bad.keys); err == nil {
+			t.Errorf("%+v: no error", bad)
+		}
+	}
+}
+
 // TestTokensOfTheEmulator checks that both ends agree: what the queue asks for
 // when it enqueues is what its handler wants.
 func TestTokensOfTheEmulator(t *testing.T) {
@@ -146,10 +215,7 @@ func TestTokensOfTheEmulator(t *testing.T) {
 }
 
 func TestHandlerAnswers(t *testing.T) {
-	q, err := tasks.NewQueue(nil, queueName, audience, &tasks.Options{Unauthenticated: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := newHandled(t, &tasks.Options{Unverified: true})
 	for name, c := range map[string]struct {
 		method string
 		body   io.Reader

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -50,8 +51,8 @@ func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier,
 // and here what that leaves out: algorithm, issuer, and the account with its
 // e-mail verified.
 func (v *Verifier) Verify(r *http.Request) error {
-	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || token == "" {
 		return fmt.Errorf("%w: no bearer token", errToken)
 	}
 	if err := checkAlgorithm(token); err != nil {
@@ -72,14 +73,21 @@ func (v *Verifier) Verify(r *http.Request) error {
 }
 
 // Require returns a handler that answers 401 or 403 to requests that the
-// verifier does not take, and passes on the others.
-func (v *Verifier) Require(next http.Handler) http.Handler {
+// verifier does not take, and passes on the others. The log says why; the answer
+// says no more than that a token was wrong, or its account.
+func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := v.Verify(r); err != nil {
-			w.WriteHeader(statusOf(err))
+		err := v.Verify(r)
+		if err == nil {
+			next.ServeHTTP(w, r)
 			return
 		}
-		next.ServeHTTP(w, r)
+		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", r.URL.Path), slog.Any("error", err))
+		text := errToken
+		if errors.Is(err, errAccount) {
+			text = errAccount
+		}
+		http.Error(w, text.Error(), statusOf(err))
 	})
 }
 

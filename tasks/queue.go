@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Options are the settings of a [Queue]. Either ServiceAccount or
-// Unauthenticated has to be set.
+// Options are the settings of a [Queue]. ServiceAccount or Unverified has to be
+// set, or both.
 type Options struct {
 	// ServiceAccount is the e-mail address of the service account whose OIDC
 	// token each delivery carries. The handler takes no others.
@@ -26,11 +26,12 @@ type Options struct {
 	// Audience is whom the token is meant for. Defaults to the queue's URL.
 	Audience string
 
-	// Unauthenticated leaves deliveries without a token, and has the handler
-	// take whatever comes: for emulators, and for a service whose callers
-	// something in front of it has already checked, as Cloud Run's IAM check
-	// does. Anybody who reaches such a handler can run tasks.
-	Unauthenticated bool
+	// Unverified has the handler take whatever comes: for emulators, and for a
+	// service whose callers something in front of it has already checked, as
+	// Cloud Run's own IAM check does, which removes the token's signature. That
+	// needs a ServiceAccount all the same. Anybody who reaches such a handler can
+	// run tasks. Defaults to false.
+	Unverified bool
 
 	// KeysURL is where the public keys are that verify the tokens. Defaults to
 	// Google's; an emulator has its own.
@@ -49,13 +50,10 @@ const (
 	longestDeadline  = 30 * time.Minute
 )
 
-func (o *Options) withDefaults(target string) Options {
+func (o *Options) withDefaults() Options {
 	var opts Options
 	if o != nil {
 		opts = *o
-	}
-	if opts.Audience == "" {
-		opts.Audience = target
 	}
 	if opts.Deadline == 0 {
 		opts.Deadline = defaultDeadline
@@ -65,10 +63,12 @@ func (o *Options) withDefaults(target string) Options {
 
 func (o Options) validate() error {
 	switch {
-	case o.ServiceAccount == "" && !o.Unauthenticated:
-		return errors.New("tasks: Options.ServiceAccount is empty: name the account whose token the deliveries carry, or set Unauthenticated")
-	case o.ServiceAccount != "" && o.Unauthenticated:
-		return errors.New("tasks: Options has both ServiceAccount and Unauthenticated")
+	case o.ServiceAccount == "" && !o.Unverified:
+		return errors.New("tasks: Options.ServiceAccount is empty: name the account whose token the deliveries carry, or set Unverified")
+	case o.ServiceAccount == "" && o.Audience != "":
+		return errors.New("tasks: Options.Audience is set without a ServiceAccount: there is no token to be meant for it")
+	case o.Unverified && o.KeysURL != "":
+		return errors.New("tasks: Options.KeysURL is set with Unverified: no token is verified")
 	case o.Deadline < shortestDeadline || o.Deadline > longestDeadline:
 		return fmt.Errorf("tasks: Options.Deadline has to be in [%v, %v], it is %v", shortestDeadline, longestDeadline, o.Deadline)
 	}
@@ -97,12 +97,18 @@ func NewQueue(client *cloudtasks.Client, name, target string, o *Options) (*Queu
 	if err != nil {
 		return nil, err
 	}
-	opts := o.withDefaults(target)
+	if client == nil {
+		return nil, errors.New("tasks: the client is nil")
+	}
+	opts := o.withDefaults()
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
+	if opts.Audience == "" {
+		opts.Audience = target
+	}
 	q := &Queue{client: client, name: name, url: u, opts: opts}
-	if !opts.Unauthenticated {
+	if !opts.Unverified {
 		if q.verifier, err = NewVerifier(opts.Audience, []string{opts.ServiceAccount}, opts.KeysURL); err != nil {
 			return nil, err
 		}
@@ -117,9 +123,6 @@ func parseURL(what, s string) (*url.URL, error) {
 	}
 	return u, nil
 }
-
-// Name returns the full name of the queue.
-func (q *Queue) Name() string { return q.name }
 
 // enqueueTimeout bounds one Enqueue with its retries.
 const enqueueTimeout = 30 * time.Second

@@ -43,7 +43,7 @@ func newQueue(t *testing.T, target string, emu *emulator.Options, o *tasks.Optio
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if o != nil && !o.Unauthenticated {
+	if o != nil && !o.Unverified {
 		o.KeysURL = e.KeysURL()
 	}
 	q, err := tasks.NewQueue(client, queueName, target, o)
@@ -58,7 +58,7 @@ func inBubble(t *testing.T, emu emulator.Options, run func(context.Context, task
 	synctest.Test(t, func(t *testing.T) {
 		var handler http.Handler
 		emu.Transport = emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))
-		q := newQueue(t, "http://worker.example/base/", &emu, &tasks.Options{Unauthenticated: true})
+		q := newQueue(t, "http://worker.example/base/", &emu, &tasks.Options{Unverified: true})
 		handler = q.Handler(slog.New(slog.DiscardHandler), run)
 		test(t, q)
 	})
@@ -166,7 +166,7 @@ func TestEnqueueGivesUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		q, err := tasks.NewQueue(client, queueName, "http://worker.example/", &tasks.Options{Unauthenticated: true})
+		q, err := tasks.NewQueue(client, queueName, "http://worker.example/", &tasks.Options{Unverified: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,23 +194,33 @@ func TestID(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	open := &tasks.Options{Unauthenticated: true}
+	e := emulator.ForTest(t, nil)
+	client, err := e.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	open := &tasks.Options{Unverified: true}
 	for name, c := range map[string]struct {
 		queue, target string
 		o             *tasks.Options
 		want          string
 	}{
 		"neither account nor none": {queueName, "https://x/", nil, "ServiceAccount is empty"},
-		"both":                     {queueName, "https://x/", &tasks.Options{ServiceAccount: "a", Unauthenticated: true}, "both ServiceAccount and Unauthenticated"},
+		"audience of nothing":      {queueName, "https://x/", &tasks.Options{Unverified: true, Audience: "a"}, "Audience is set without"},
+		"keys of nothing":          {queueName, "https://x/", &tasks.Options{Unverified: true, KeysURL: "https://x/"}, "KeysURL is set with Unverified"},
 		"queue":                    {"q", "https://x/", open, `the queue's name is "q"`},
 		"target":                   {queueName, "x/", open, `the target is "x/"`},
 		"target with query":        {queueName, "https://x/?a=b", open, "without a query"},
 		"keys":                     {queueName, "https://x/", &tasks.Options{ServiceAccount: "a", KeysURL: "nowhere"}, `the URL of the keys is "nowhere"`},
-		"deadline":                 {queueName, "https://x/", &tasks.Options{Unauthenticated: true, Deadline: time.Second}, "Deadline has to be in [15s, 30m0s]"},
+		"deadline":                 {queueName, "https://x/", &tasks.Options{Unverified: true, Deadline: time.Second}, "Deadline has to be in [15s, 30m0s]"},
 	} {
-		_, err := tasks.NewQueue(nil, c.queue, c.target, c.o)
+		_, err := tasks.NewQueue(client, c.queue, c.target, c.o)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, c.want)
 		}
+	}
+	if _, err := tasks.NewQueue(nil, queueName, "https://x/", open); err == nil {
+		t.Error("a nil client: no error")
 	}
 }

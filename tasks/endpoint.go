@@ -10,15 +10,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// EmulatorHost names the environment variable that points [NewClient] at an
-// emulator: "127.0.0.1:8123".
-const EmulatorHost = "CLOUD_TASKS_EMULATOR_HOST"
+const emulatorHost = "CLOUD_TASKS_EMULATOR_HOST"
 
-// NewClient returns a client of Cloud Tasks, or of the emulator that the
-// environment variable [EmulatorHost] names: the client library has no such
-// variable, as that of Datastore has.
+// NewClient returns a client of Cloud Tasks, or of the emulator whose address is
+// in the environment variable CLOUD_TASKS_EMULATOR_HOST, as "127.0.0.1:8123".
+// The client library has no such variable, as that of Datastore has.
 func NewClient(ctx context.Context, opts ...option.ClientOption) (*cloudtasks.Client, error) {
-	host := os.Getenv(EmulatorHost)
+	host := os.Getenv(emulatorHost)
 	if host == "" {
 		return cloudtasks.NewClient(ctx, opts...)
 	}
