@@ -12,6 +12,7 @@ import (
 // newJobs returns the handler for operators:
 //
 //	POST /jobs       starts a job, or finds it: {"mapper", "id", "query": {"kind", "namespace"}, "params"}
+//	                  (params are {} for a mapper that takes none)
 //	GET  /jobs/{id}  tells how it stands
 //
 // Both answer with the job's status.
@@ -30,12 +31,13 @@ func newJobs(e *mapper.Engine, log *slog.Logger) http.Handler {
 			reply(w, http.StatusBadRequest, failure{"the body is not a job: " + err.Error()})
 			return
 		}
+		if d.More() {
+			reply(w, http.StatusBadRequest, failure{"the body has more than one JSON value"})
+			return
+		}
 		if start.ID == "" {
 			reply(w, http.StatusBadRequest, failure{`"id" is empty: it makes repeated requests start one job`})
 			return
-		}
-		if start.Params == nil {
-			start.Params = json.RawMessage("{}")
 		}
 		job, err := e.StartNamed(r.Context(), start.Mapper, start.Query, start.Params, &mapper.StartOptions{ID: start.ID})
 		if err != nil {

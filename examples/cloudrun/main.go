@@ -96,7 +96,7 @@ func newService(ctx context.Context, c config, log *slog.Logger) (http.Handler, 
 	}
 	open = append(open, taskClient.Close)
 	queue, err := tasks.NewQueue(taskClient, c.queue, c.url+"/mapper/", &tasks.Options{
-		ServiceAccount: c.serviceAccount, Audience: c.url, Unauthenticated: c.open, KeysURL: c.keysURL,
+		ServiceAccount: c.serviceAccount, Audience: c.audience(), Unverified: !c.verified, KeysURL: c.keysURL,
 	})
 	if err != nil {
 		return nil, open, err
@@ -106,17 +106,17 @@ func newService(ctx context.Context, c config, log *slog.Logger) (http.Handler, 
 		return nil, open, err
 	}
 	jobs := newJobs(engine, log)
-	if !c.open {
+	if c.verified {
 		verifier, err := tasks.NewVerifier(c.url, c.operators, c.keysURL)
 		if err != nil {
 			return nil, open, err
 		}
-		jobs = verifier.Require(jobs)
+		jobs = verifier.Require(log, jobs)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/mapper/", engine.Handler()) // Cloud Tasks
 	mux.Handle("/jobs", jobs)                // operators
 	mux.Handle("/jobs/", jobs)               // operators
-	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	return mux, open, nil
 }

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	account  = "tasks@test.iam.gserviceaccount.com"
+	robot    = "tasks@test.iam.gserviceaccount.com"
 	operator = "operator@test.iam.gserviceaccount.com"
 	location = "projects/test/locations/here"
 	queue    = location + "/queues/credit"
@@ -72,7 +72,7 @@ func newSite(t *testing.T) *site {
 	s.process = exec.Command(binary)
 	s.process.Env = append(os.Environ(),
 		"GOOGLE_CLOUD_PROJECT=test", "TASKS_QUEUE="+queue, "SERVICE_URL="+s.url, "PORT="+port,
-		"TASKS_SERVICE_ACCOUNT="+account, "OPERATORS="+operator, "OIDC_KEYS_URL="+s.emulator.KeysURL(),
+		"TASKS_SERVICE_ACCOUNT="+robot, "OPERATORS="+operator, "OIDC_KEYS_URL="+s.emulator.KeysURL(),
 		"DATASTORE_EMULATOR_HOST="+s.emulator.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST="+s.emulator.TasksAddr())
 	stderr, err := s.process.StderrPipe()
 	if err != nil {
@@ -174,7 +174,7 @@ func TestService(t *testing.T) {
 		want  int
 	}{
 		"no token": {"", 401}, "garbage": {"x.y.z", 401}, "another audience": {s.token(operator, "https://other"), 401},
-		"another account": {s.token("evil@test.iam.gserviceaccount.com", s.url), 403}, "the tasks' account": {s.token(account, s.url), 403},
+		"another account": {s.token("evil@test.iam.gserviceaccount.com", s.url), 403}, "the tasks' account": {s.token(robot, s.url), 403},
 	} {
 		if code, _ := s.send("POST", "/jobs", c.token, start); code != c.want {
 			t.Errorf("start with %s: %d, want %d", name, code, c.want)
@@ -192,6 +192,9 @@ func TestService(t *testing.T) {
 		`{"id": "a b", "mapper": "add-credit", "query": {"kind": "A"}}`:                     "StartOptions.ID",
 		`{"id": "a", "mapper": "add-credit", "query": {"kind": "A"}, "params": {"Sum": 1}}`: `unknown field "Sum"`,
 		`{"id": "a", "page": 5}`: `unknown field "page"`,
+		start + start:            "more than one JSON value",
+		`{"id": "a", "mapper": "add-credit", "query": {"kind": "A"}, "params": null}`: "params",
+		`{"id": "a", "mapper": "add-credit", "query": {"kind": "A"}}`:                 "params",
 	} {
 		if code, answer := s.send("POST", "/jobs", admin, body); code != 400 || !strings.Contains(strings.ReplaceAll(answer, `\"`, `"`), want) {
 			t.Errorf("start with %s: %d %s, want 400 and %q", body, code, answer, want)
@@ -199,6 +202,12 @@ func TestService(t *testing.T) {
 	}
 	if code, _ := s.send("GET", "/jobs/none", admin, ""); code != 404 {
 		t.Errorf("status of no job: %d, want 404", code)
+	}
+	if code, _ := s.send("GET", "/jobs/"+strings.Repeat("x", 2000), admin, ""); code != 404 {
+		t.Errorf("status of what can't be a job: %d, want 404", code)
+	}
+	if code, _ := s.send("GET", "/health", "", ""); code != 200 {
+		t.Errorf("health: %d, want 200", code)
 	}
 	if got := balances(); got[0] != n {
 		t.Fatalf("balances before the job: %v", got)
@@ -235,7 +244,7 @@ func TestService(t *testing.T) {
 	// is made pending again, and only a request with the token runs it.
 	task := s.reopen("spring")
 	for name, token := range map[string]string{
-		"no token": "", "an operator's": admin, "garbage": "x.y.z", "another audience": s.token(account, "https://other"),
+		"no token": "", "an operator's": admin, "garbage": "x.y.z", "another audience": s.token(robot, "https://other"),
 	} {
 		if code, _ := s.send("POST", "/mapper/range", token, task); code != 401 && code != 403 {
 			t.Errorf("task with %s: %d, want 401 or 403", name, code)
@@ -244,7 +253,7 @@ func TestService(t *testing.T) {
 	if got := balances(); got[10] != n {
 		t.Errorf("balances after forged tasks: %v", got)
 	}
-	if code, _ := s.send("POST", "/mapper/range", s.token(account, s.url), task); code != 200 {
+	if code, _ := s.send("POST", "/mapper/range", s.token(robot, s.url), task); code != 200 {
 		t.Errorf("the authentic task: %d, want 200", code)
 	}
 	if got := balances(); got[10] == n {
@@ -327,28 +336,42 @@ func TestConfig(t *testing.T) {
 		return func(name string) string { return env[name] }
 	}
 	c, err := configFrom(getenv())
-	if err != nil || c.url != "https://x.run.app" || c.addr != "127.0.0.1:8080" || len(c.operators) != 2 || c.open {
+	if err != nil || c.url != "https://x.run.app" || c.addr != "127.0.0.1:8080" || len(c.operators) != 2 || !c.verified {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if c, err := configFrom(getenv("HOST", "0.0.0.0", "PORT", "9")); err != nil || c.addr != "0.0.0.0:9" {
-		t.Errorf("%+v, %v", c, err)
-	}
-	if c, err := configFrom(getenv("AUTH", "off", "TASKS_SERVICE_ACCOUNT", "", "OPERATORS", "")); err != nil || !c.open {
-		t.Errorf("%+v, %v", c, err)
+	noAccounts := []string{"TASKS_SERVICE_ACCOUNT", "", "OPERATORS", ""}
+	for name, c := range map[string]struct {
+		changes []string
+		ok      func(config) bool
+	}{
+		"an address":   {[]string{"HOST", "::1", "PORT", "9"}, func(c config) bool { return c.addr == "[::1]:9" }},
+		"on Cloud Run": {[]string{"K_SERVICE", "credit", "PORT", "9"}, func(c config) bool { return c.addr == ":9" }},
+		"off":          {append([]string{"AUTH", "off"}, noAccounts...), func(c config) bool { return !c.verified && c.serviceAccount == "" && c.audience() == "" }},
+		"iam":          {[]string{"AUTH", "iam", "OPERATORS", ""}, func(c config) bool { return !c.verified && c.serviceAccount == "a@b" && c.audience() == c.url }},
+		"keys":         {[]string{"OIDC_KEYS_URL", "http://127.0.0.1:5/keys"}, func(c config) bool { return c.keysURL != "" }},
+	} {
+		if got, err := configFrom(getenv(c.changes...)); err != nil || !c.ok(got) {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
 	}
 	for name := range good {
 		if _, err := configFrom(getenv(name, "")); err == nil || !strings.Contains(err.Error(), name+" is not set") {
 			t.Errorf("without %s: %v", name, err)
 		}
 	}
-	for name, value := range map[string]string{"AUTH": "maybe", "SERVICE_URL": "x.run.app"} {
-		if _, err := configFrom(getenv(name, value)); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s=%s: %v", name, value, err)
+	for _, bad := range [][]string{
+		{"AUTH", "maybe"}, {"SERVICE_URL", "x.run.app"}, {"SERVICE_URL", "https://x.run.app/mapper"}, {"SERVICE_URL", "https://x.run.app?a=b"},
+		{"TASKS_QUEUE", "mapper"}, {"PORT", "http"}, {"PORT", "0"}, {"OPERATORS", "everybody"}, {"OPERATORS", " , "},
+		{"TASKS_SERVICE_ACCOUNT", "x"}, {"TASKS_SERVICE_ACCOUNT", "a@b,c@d"}, {"OIDC_KEYS_URL", "keys"},
+		{"OPERATORS", "c@d", "AUTH", "iam"}, {"OPERATORS", "c@d", "AUTH", "off"}, {"OIDC_KEYS_URL", "https://x", "AUTH", "iam", "OPERATORS", ""},
+	} {
+		if _, err := configFrom(getenv(bad...)); err == nil || !strings.Contains(err.Error(), bad[0]) {
+			t.Errorf("%s: %v, want an error that names %s", bad, err, bad[0])
 		}
 	}
 	_, err = configFrom(func(string) string { return "" })
-	if err == nil || strings.Count(err.Error(), "is not set") != len(good) {
-		t.Errorf("an empty environment: %v, want all that is missing", err)
+	if err == nil || strings.Count(err.Error(), "is not set") != len(good) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("an empty environment: %v, want all that is missing in a line", err)
 	}
 }
 
@@ -358,7 +381,7 @@ func TestRunReportsBadConfiguration(t *testing.T) {
 	t.Setenv("DATASTORE_EMULATOR_HOST", "127.0.0.1:1")
 	t.Setenv("CLOUD_TASKS_EMULATOR_HOST", "127.0.0.1:1")
 	log := slog.New(slog.NewTextHandler(new(bytes.Buffer), nil))
-	err := run(context.Background(), config{project: "p", queue: "q", url: "http://x", open: true}, log)
+	err := run(context.Background(), config{project: "p", queue: "q", url: "http://x"}, log)
 	if err == nil || !strings.Contains(err.Error(), `the queue's name is "q"`) {
 		t.Errorf("error %v", err)
 	}

@@ -78,7 +78,7 @@ func startCloud(ctx context.Context, cfg config) (_ *cloud, err error) {
 	if err != nil {
 		return nil, err
 	}
-	queue, err := tasks.NewQueue(taskClient, queueName, "http://"+listener.Addr().String()+"/mapper/", &tasks.Options{Unauthenticated: true})
+	queue, err := tasks.NewQueue(taskClient, queueName, "http://"+listener.Addr().String()+"/mapper/", &tasks.Options{Unverified: true})
 	if err != nil {
 		return nil, err
 	}

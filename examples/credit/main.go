@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/scattermap/scattermap/examples/internal/bank"
@@ -29,9 +30,9 @@ type config struct {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	c, err := parse(os.Args[1:], os.Stderr)
+	c, err := parse(os.Args[1:], os.Stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		return
 	}
@@ -44,21 +45,38 @@ func main() {
 	}
 }
 
-func parse(args []string, stderr io.Writer) (config, error) {
+// maxAmount keeps the sum of all balances well inside 64 bits.
+const maxAmount = 1_000_000_000
+
+// parse reads the flags, and prints their help if that is asked for.
+func parse(args []string, help io.Writer) (config, error) {
 	var c config
 	flags := flag.NewFlagSet("credit", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.IntVar(&c.entities, "entities", 20000, "how many accounts to write and credit")
-	flags.IntVar(&c.page, "page", 500, "how many accounts are committed together, at most")
-	flags.IntVar(&c.workers, "workers", 32, "how many tasks run at once")
-	flags.Int64Var(&c.amount, "amount", 10, "what to add to each balance")
-	flags.StringVar(&c.keys, "keys", "names", "how the accounts are keyed: "+strings.Join(keyings, ", "))
-	flags.StringVar(&c.datastore, "datastore", "embedded", "where the accounts are: "+strings.Join(datastores, ", "))
+	flags.SetOutput(io.Discard) // errors are returned
+	flags.IntVar(&c.entities, "entities", 20000, "how many accounts to write and credit, `N` >= 0")
+	flags.IntVar(&c.page, "page", 500, "how many accounts are committed together at most, `N` in [1, 1000]")
+	flags.IntVar(&c.workers, "workers", 32, "how many tasks run at once, `N` in [1, 5000]")
+	flags.Int64Var(&c.amount, "amount", 10, "what to add to each balance, an `integer` of at most a billion")
+	flags.StringVar(&c.keys, "keys", "names", "how the accounts are keyed, `one of`:\n"+
+		"names, ids, uuid, ancestors (accounts of customers of regions),\n"+
+		"mixed (a few small ids beside a great many names)")
+	flags.StringVar(&c.datastore, "datastore", "embedded", "where the accounts are, `one of`:\n"+
+		"embedded, google (Google's classic emulator, in Firestore mode),\n"+
+		"firestore (Google's Firestore emulator, in Datastore mode);\n"+
+		"the last two need Java and those components of the Google Cloud CLI")
 	flags.BoolVar(&c.json, "json", false, "print the result as one JSON object, as the last line")
 	if err := flags.Parse(args); err != nil {
-		return c, err
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(help, "usage: credit [flags]")
+			flags.SetOutput(help)
+			flags.PrintDefaults()
+			return c, err
+		}
+		return c, fmt.Errorf("%w (-help lists the flags)", err)
 	}
 	switch {
+	case c.amount < -maxAmount || c.amount > maxAmount:
+		return c, fmt.Errorf("-amount has to be in [-%d, %d], it is %d", maxAmount, maxAmount, c.amount)
 	case flags.NArg() > 0:
 		return c, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case c.entities < 0:
@@ -85,16 +103,19 @@ func oneOf(name, value string, allowed []string) error {
 
 // run does it all: set up, write, run the job, check, report.
 func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
-	cloud, err := startCloud(ctx, c)
-	if err != nil {
-		return err
-	}
-	defer cloud.close()
 	say := func(format string, args ...any) {
 		if !c.json {
 			fmt.Fprintf(stdout, format+"\n", args...)
 		}
 	}
+	if c.datastore != "embedded" {
+		say("Starting Google's emulator, which takes some seconds.")
+	}
+	cloud, err := startCloud(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer cloud.close()
 	say("Writing %s accounts keyed by %s into the %s Datastore.", grouped(int64(c.entities)), c.keys, c.datastore)
 	if err := writeAccounts(ctx, cloud.client, c); err != nil {
 		return fmt.Errorf("write the accounts: %w", err)
@@ -132,8 +153,8 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 		if err := json.NewEncoder(stdout).Encode(r); err != nil {
 			return err
 		}
-	} else {
-		r.print(stdout, cloud.taskOps()-used.TaskOps)
+	} else if err := r.print(stdout, cloud.taskOps()-used.TaskOps); err != nil {
+		return err
 	}
 	if status.Error != "" {
 		return errors.New(status.Error)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"strings"
@@ -84,17 +85,22 @@ func TestGoogle(t *testing.T) {
 }
 
 func TestFlags(t *testing.T) {
+	var help strings.Builder
+	if _, err := parse([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "-entities N") {
+		t.Errorf("-help: %v\n%s", err, help.String())
+	}
 	for args, want := range map[string]string{
-		"-entities -1":     "-entities has to be at least 0, it is -1",
-		"-page 0":          "-page has to be in [1, 1000], it is 0",
-		"-page 1001":       "-page",
-		"-workers 0":       "-workers",
-		"-workers 5001":    "-workers",
-		"-keys colours":    `-keys is "colours", it has to be one of names, ids, mixed, uuid, ancestors`,
-		"-datastore cloud": `-datastore is "cloud"`,
-		"more":             `unexpected argument "more"`,
-		"-entities many":   "invalid value",
-		"-unknown":         "flag provided but not defined",
+		"-entities -1":       "-entities has to be at least 0, it is -1",
+		"-page 0":            "-page has to be in [1, 1000], it is 0",
+		"-page 1001":         "-page",
+		"-workers 0":         "-workers",
+		"-amount 1000000001": "-amount has to be in",
+		"-workers 5001":      "-workers",
+		"-keys colours":      `-keys is "colours", it has to be one of names, ids, mixed, uuid, ancestors`,
+		"-datastore cloud":   `-datastore is "cloud"`,
+		"more":               `unexpected argument "more"`,
+		"-entities many":     "invalid value",
+		"-unknown":           "flag provided but not defined",
 	} {
 		if _, err := parse(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one with %q", args, err, want)
@@ -127,6 +133,16 @@ func TestSummary(t *testing.T) {
 	}
 	if !strings.Contains(bar.String(), "accounts/s") || !strings.Contains(bar.String(), "100%") {
 		t.Errorf("the bar shows no rate or end: %q", bar.String())
+	}
+}
+
+// TestManyRanges follows a job of more ranges than a live status reads, so that
+// what the bar shows is an estimate.
+func TestManyRanges(t *testing.T) {
+	r, err := credit(t, "-entities", "8000", "-page", "10")
+	check(t, 8000, r, err)
+	if r.Tasks < 800 {
+		t.Errorf("%d tasks for 800 pages", r.Tasks)
 	}
 }
 

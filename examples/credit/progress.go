@@ -10,7 +10,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// follow shows a bar with rate and time left until the job has ended.
+// follow shows a bar with rate and time left until the job has ended. What goes
+// wrong with the bar does not matter.
 func follow(ctx context.Context, job *mapper.Job, total int64, w io.Writer) (*mapper.Status, error) {
 	bar := progressbar.NewOptions64(max(total, 1),
 		progressbar.OptionSetWriter(w),
@@ -21,9 +22,7 @@ func follow(ctx context.Context, job *mapper.Job, total int64, w io.Writer) (*ma
 		progressbar.OptionSetWidth(30),
 		progressbar.OptionThrottle(50*time.Millisecond),
 	)
-	if err := bar.RenderBlank(); err != nil {
-		return nil, err
-	}
+	_ = bar.RenderBlank()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan struct{})
@@ -36,12 +35,16 @@ func follow(ctx context.Context, job *mapper.Job, total int64, w io.Writer) (*ma
 	<-ended
 	if err == nil {
 		bar.Describe(string(status.State))
-		if err := bar.Set64(min(status.Processed, max(total, 1))); err != nil {
-			return nil, err
-		}
+		move(bar, status.Processed)
 	}
 	_, _ = io.WriteString(w, "\n")
 	return status, err
+}
+
+// move sets the bar. A live status is an estimate, and may be above the total,
+// which the bar refuses.
+func move(bar *progressbar.ProgressBar, processed int64) {
+	_ = bar.Set64(min(processed, bar.GetMax64()))
 }
 
 // show moves the bar until ctx ends. A status that can't be read now can be
@@ -55,7 +58,7 @@ func show(ctx context.Context, job *mapper.Job, bar *progressbar.ProgressBar) {
 			return
 		case <-tick.C:
 			if status, err := job.Status(ctx); err == nil {
-				_ = bar.Set64(status.Processed)
+				move(bar, status.Processed)
 			}
 		}
 	}

@@ -41,8 +41,8 @@ func (r result) check(c config, before, after tally) error {
 	return nil
 }
 
-func (r result) print(w io.Writer, taskOps int64) {
-	fmt.Fprintf(w, `
+func (r result) print(w io.Writer, taskOps int64) error {
+	_, err := fmt.Fprintf(w, `
 The job %s. Checked by reading all accounts back:
   accounts     %12s   processed %s, failures %s
   sum before   %12s
@@ -52,6 +52,7 @@ Google would bill %s entity reads, %s writes and %s task operations.
 `, r.State, grouped(r.Entities), grouped(r.Processed), grouped(r.Failures), grouped(r.SumBefore), grouped(r.SumAfter),
 		r.Seconds, grouped(r.Tasks), grouped(r.Pages), r.Depth,
 		grouped(r.Reads), grouped(r.Writes), grouped(taskOps))
+	return err
 }
 
 // grouped writes a number with its thousands apart.
