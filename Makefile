@@ -25,8 +25,9 @@ race: ## Run the core packages' tests under the race detector
 	go test -race -short ./emulator/... ./mapper/... ./tasks/...
 
 .PHONY: fuzz
-fuzz: ## Fuzz the key arithmetic for a minute
-	go test ./mapper -run '^$$' -fuzz FuzzBisectNames -fuzztime 1m
+fuzz: ## Fuzz the key arithmetic and the tasks' bodies for a minute
+	go test ./mapper -run '^$$' -fuzz FuzzBisectNames -fuzztime 30s
+	go test ./mapper -run '^$$' -fuzz FuzzParseTask -fuzztime 30s
 
 .PHONY: lint
 lint: ## Check formatting, vet and lint

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -71,6 +72,8 @@ func TestGoogleThatDoesNotAnswer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
 	}
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp) // the emulator's folder is in here
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err := emulator.StartGoogle(ctx, emulator.Classic)
@@ -79,6 +82,9 @@ func TestGoogleThatDoesNotAnswer(t *testing.T) {
 	}
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want that of the context", err)
+	}
+	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 

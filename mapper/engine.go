@@ -2,7 +2,6 @@ package mapper
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -53,10 +52,13 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 		e.log = slog.Default()
 	}
 	for i, m := range o.Mappers {
-		if m == nil {
+		var def *definition
+		if m != nil {
+			def = m.definition()
+		}
+		if def == nil {
 			return nil, fmt.Errorf("mapper: Options.Mappers[%d] is nil", i)
 		}
-		def := m.definition()
 		if def.err != nil {
 			return nil, fmt.Errorf("mapper: Options.Mappers: mapper %q: %w", def.name, def.err)
 		}
@@ -75,11 +77,14 @@ func (e *Engine) names() string {
 
 // Handler returns what the queue's target has to serve: it runs the tasks of the
 // engine's jobs. Mount it at the path of the queue's URL, with a slash at the
-// end.
+// end. Requests to other paths are answered 404, and logged: a queue that sends
+// its tasks there has another URL than the handler.
 func (e *Engine) Handler() http.Handler {
 	deliveries := e.queue.Handler(e.log, e.deliver)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/"+rangePath) {
+			e.log.LogAttrs(r.Context(), slog.LevelWarn, "a request that is for no task: is the handler mounted at the path of the queue's URL?",
+				slog.String("path", r.URL.Path))
 			http.NotFound(w, r)
 			return
 		}
@@ -89,12 +94,9 @@ func (e *Engine) Handler() http.Handler {
 
 // deliver runs the task of one delivery.
 func (e *Engine) deliver(ctx context.Context, d tasks.Delivery) error {
-	var t rangeTask
-	if err := json.Unmarshal(d.Body, &t); err != nil {
+	t, err := parseTask(d.Body)
+	if err != nil {
 		return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
-	}
-	if !jobID.MatchString(t.Job) || !validRangeID.MatchString(t.Range) || t.Generation < 0 {
-		return tasks.Drop(errors.New("the body is not a task of ours: it names no job and range"))
 	}
 	return e.run(ctx, t, d.Retries > 0)
 }

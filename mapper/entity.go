@@ -5,14 +5,17 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"strings"
 	"sync"
 
 	"cloud.google.com/go/datastore"
 )
 
 // An Entity is one entity in the hands of a mapper's function. It belongs to
-// one attempt of the function: using it after the function has returned
-// panics. Its methods can be called concurrently.
+// one attempt of the function: after that has returned, Count, Put, Delete and
+// Touch panic, and changes of Value are lost. Its methods can be called
+// concurrently.
 type Entity[T any] struct {
 	// Key is the entity's key.
 	Key *datastore.Key
@@ -29,7 +32,8 @@ func (e *Entity[T]) Count(name string, n int64) { e.attempt.count(name, n) }
 
 // Put saves another entity in the transaction of an [Update]: a struct pointer
 // or a datastore.PropertyLoadSaver. The key may be incomplete. To change the
-// entity itself, change Value.
+// entity itself, change Value. What can't be saved is an error of the entity, as
+// if the function had returned it, marked by [Permanent].
 func (e *Entity[T]) Put(key *datastore.Key, src any) { e.attempt.put(key, src) }
 
 // Delete deletes an entity in the transaction of an [Update]: another one, or
@@ -49,7 +53,8 @@ func (e *Entity[T]) IdempotencyKey() string {
 }
 
 // Permanent marks an error of a mapper's function that another attempt would
-// only repeat.
+// only repeat: its entity is recorded as a failure at once. It does not end the
+// job, unless too much of a page fails: see [Update].
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -115,10 +120,11 @@ func (a *attempt) put(key *datastore.Key, src any) {
 		switch {
 		case a.mode != update:
 			return errors.New("Put is for the function of an Update")
-		case key == nil:
-			return errors.New("Put of a nil key")
-		case key.Equal(a.key):
+		case key != nil && key.Equal(a.key):
 			return errors.New("Put of the entity itself: change its Value")
+		}
+		if err := checkKey(key); err != nil {
+			return fmt.Errorf("Put: %w", err)
 		}
 		properties, err := save(src)
 		if err != nil {
@@ -132,11 +138,14 @@ func (a *attempt) put(key *datastore.Key, src any) {
 
 func (a *attempt) delete(key *datastore.Key) {
 	a.do(func() error {
-		switch {
-		case a.mode != update:
+		if a.mode != update {
 			return errors.New("Delete is for the function of an Update")
-		case key == nil:
-			return errors.New("Delete of a nil key")
+		}
+		if err := checkKey(key); err != nil {
+			return fmt.Errorf("Delete: %w", err)
+		}
+		if key.Incomplete() {
+			return errors.New("Delete: the key is incomplete")
 		}
 		a.deleted = a.deleted || key.Equal(a.key)
 		a.add(key, datastore.NewDelete(key), 0)
@@ -164,12 +173,27 @@ func (a *attempt) run(fn func() error) error {
 	return a.err
 }
 
+// panicked returns where a panic comes from: the first frames of its stack,
+// which a record has room for.
+func panicked(stack []byte) string {
+	const frames, lines = 4, 2 // a frame is a line with the function, and one with the file
+	_, after, found := strings.Cut(string(stack), "\npanic(")
+	if !found {
+		return ""
+	}
+	where := strings.SplitN(after, "\n", (frames+1)*lines+1) // those of panic itself are the first
+	if len(where) <= lines {
+		return ""
+	}
+	return "\n" + strings.Join(where[lines:min(len(where), (frames+1)*lines)], "\n")
+}
+
 // apply runs a function on an entity once. A panic of the user's code becomes
 // an error.
 func apply[T any](c *codec[T], m mode, j *jobRecord, key *datastore.Key, properties []datastore.Property, fn func(*Entity[T]) error) (_ *effect, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
+			err = fmt.Errorf("panic: %v%s", r, panicked(debug.Stack()))
 		}
 	}()
 	a := &attempt{job: j.ID, mode: m, key: key}

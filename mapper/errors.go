@@ -16,17 +16,39 @@ import (
 type refusal struct {
 	summary string
 	cause   error // of the function
+	final   bool  // another attempt would only repeat it
 }
 
 func (r refusal) Error() string { return r.summary }
-func (r refusal) Unwrap() error { return r.cause }
+
+// A commitRefusal is what a task says when the database does not want a page's
+// commit: something that the function wrote is not allowed.
+type commitRefusal struct{ err error }
+
+func (r commitRefusal) Error() string { return r.err.Error() }
+func (r commitRefusal) Unwrap() error { return r.err }
+
+// hopeless reports whether a task that failed with an error would always.
+func hopeless(err error) bool {
+	var r refusal
+	return errors.Is(err, errOrder) || errors.As(err, &r) && r.final
+}
+
+// asCommitRefusal marks the error of a transaction if the database has refused
+// its contents.
+func asCommitRefusal(err error) error {
+	if status.Code(err) == codes.InvalidArgument && refused(err) {
+		return commitRefusal{err}
+	}
+	return err
+}
 
 // explain returns the text of an error for a record, which says everything.
 func explain(err error) string {
 	text := err.Error()
 	var r refusal
 	if errors.As(err, &r) {
-		text += ": " + r.cause.Error()
+		text += ", the first with: " + r.cause.Error()
 	}
 	if len(text) > maxErrorText {
 		text = text[:maxErrorText] + "…"

@@ -77,7 +77,7 @@ func cloud(ctx context.Context) (*datastore.Client, *tasks.Queue, func()) {
 	}
 	server := httptest.NewServer(http.DefaultServeMux)
 	queue, err := tasks.NewQueue(taskClient, location+"/queues/mapper", server.URL+"/mapper/",
-		&tasks.Options{Unauthenticated: true}) // an emulator's tasks may come without a token
+		&tasks.Options{Unverified: true}) // an emulator's tasks may come without a token
 	if err != nil {
 		log.Fatal(err)
 	}

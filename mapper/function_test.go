@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"github.com/google/go-cmp/cmp"
 
@@ -150,6 +151,100 @@ func TestLogsSayNothingOfEntities(t *testing.T) {
 	})
 }
 
+// TestMixedErrors has most entities of a page fail, some of them for good: the
+// others may pass, so the job goes on trying, and ends well once they do.
+func TestMixedErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		outage := time.Now().Add(time.Second)
+		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if a.Key.Name == "user-0000007" {
+				return mapper.Permanent(errors.New("never"))
+			}
+			if time.Now().Before(outage) {
+				return errors.New("not now")
+			}
+			a.Value.Balance += 10
+			return nil
+		})
+		w := newWorld(t, setting{}, m)
+		w.putAccounts(names(100))
+		if s := over(w, m, nil); s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != 99 {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// TestRefusedCommits has the function write what only the database refuses, and
+// with it the whole commit: that entity is a failure, and the others go on.
+func TestRefusedCommits(t *testing.T) {
+	type grown struct {
+		Balance int64
+		Text    []byte `datastore:",noindex"`
+	}
+	type E = *mapper.Entity[grown]
+	for name, spoil := range map[string]func(E){
+		"larger than an entity can be": func(e E) { e.Value.Text = make([]byte, 1<<20) },
+		"a large entity besides": func(e E) {
+			e.Put(datastore.NameKey("Other", "x", nil), &grown{Text: make([]byte, 1<<20)})
+		},
+		"a long key": func(e E) {
+			key := datastore.NameKey("Other", strings.Repeat("x", 1400), nil)
+			for range 5 {
+				key = datastore.NameKey("Other", strings.Repeat("x", 1400), key)
+			}
+			e.Delete(key)
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := mapper.Update("spoil", func(_ context.Context, e E, _ mapper.None) error {
+				e.Value.Balance += 10
+				e.Count("seen", 1)
+				if e.Key.Name == "user-0000123" {
+					spoil(e)
+				}
+				return nil
+			})
+			w := newWorld(t, setting{}, m)
+			keys := names(500)
+			accounts := make([]grown, len(keys))
+			if _, err := w.client.PutMulti(t.Context(), keys, accounts); err != nil {
+				t.Fatal(err)
+			}
+			s := over(w, m, nil)
+			if s.State != mapper.SucceededWithFailures || s.Failures != 1 || s.Processed != 499 || s.Counters["seen"] != 499 {
+				t.Errorf("%s: status %+v", name, s)
+			}
+			if err := w.client.GetMulti(t.Context(), keys, accounts); err != nil {
+				t.Fatal(err)
+			}
+			for i, a := range accounts {
+				if want := int64(10); i != 123 && a.Balance != want || i == 123 && a.Balance != 0 {
+					t.Errorf("%s: %v has %d", name, keys[i], a.Balance)
+				}
+			}
+		})
+	}
+}
+
+// TestPanicSaysWhere checks that the record of a panic names the user's code.
+func TestPanicSaysWhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := mapper.Update("panics", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			var counts map[string]int
+			counts[a.Key.Name]++
+			return nil
+		})
+		w := newWorld(t, setting{}, m)
+		w.putAccounts(names(100))
+		s := over(w, m, nil)
+		for _, want := range []string{"assignment to entry in nil map", "TestPanicSaysWhere", "function_test.go:"} {
+			if !strings.Contains(s.Error, want) {
+				t.Errorf("the error does not say %q: %s", want, s.Error)
+			}
+		}
+	})
+}
+
 // TestStructThatDoesNotFit runs over entities that don't fit the Go type: the
 // error names the field, and the entities stay as they are.
 func TestStructThatDoesNotFit(t *testing.T) {
@@ -261,14 +356,21 @@ func TestMisuse(t *testing.T) {
 	key := datastore.NameKey("Other", "x", nil)
 	type E = *mapper.Entity[account]
 	updates := map[string]func(E){
-		"put of itself":         func(e E) { e.Put(e.Key, &account{}) },
-		"put of a nil key":      func(e E) { e.Put(nil, &account{}) },
-		"put of a non-struct":   func(e E) { n := 5; e.Put(key, &n) },
-		"put of nothing":        func(e E) { e.Put(key, nil) },
-		"put of an invalid key": func(e E) { e.Put(&datastore.Key{Kind: "A", ID: 1, Name: "both"}, &account{}) },
-		"delete of a nil key":   func(e E) { e.Delete(nil) },
-		"delete of no key":      func(e E) { e.Delete(datastore.IncompleteKey("Other", nil)) },
-		"counter without name":  func(e E) { e.Count("", 1) },
+		"put of itself":          func(e E) { e.Put(e.Key, &account{}) },
+		"put of a nil key":       func(e E) { e.Put(nil, &account{}) },
+		"put of a non-struct":    func(e E) { n := 5; e.Put(key, &n) },
+		"put of nothing":         func(e E) { e.Put(key, nil) },
+		"put of an invalid key":  func(e E) { e.Put(&datastore.Key{Kind: "A", ID: 1, Name: "both"}, &account{}) },
+		"delete of a nil key":    func(e E) { e.Delete(nil) },
+		"delete of no key":       func(e E) { e.Delete(datastore.IncompleteKey("Other", nil)) },
+		"put of a reserved kind": func(e E) { e.Put(datastore.NameKey("__x__", "x", nil), &account{}) },
+		"put without a kind":     func(e E) { e.Put(datastore.NameKey("", "x", nil), &account{}) },
+		"put of a reserved name": func(e E) { e.Put(datastore.NameKey("Other", "__x__", nil), &account{}) },
+		"put of a long name":     func(e E) { e.Put(datastore.NameKey("Other", strings.Repeat("x", 1501), nil), &account{}) },
+		"put below no parent":    func(e E) { e.Put(datastore.NameKey("Other", "x", datastore.IncompleteKey("Other", nil)), &account{}) },
+		"put in no namespace":    func(e E) { e.Put(&datastore.Key{Kind: "Other", Name: "x", Namespace: "a b"}, &account{}) },
+		"delete of bad text":     func(e E) { e.Delete(datastore.NameKey("Other", "\xff", nil)) },
+		"counter without name":   func(e E) { e.Count("", 1) },
 		"too many counters": func(e E) {
 			for i := range 101 {
 				e.Count(fmt.Sprint(i), 1)
@@ -412,6 +514,46 @@ func TestSlowPages(t *testing.T) {
 			s := over(w, m, &mapper.StartOptions{PageSize: 50, PageTime: time.Second})
 			if s.State != mapper.Succeeded || s.Counters["seen"] != 100 || s.Pages < 15 {
 				t.Errorf("status %+v", s)
+			}
+		})
+	}
+}
+
+// TestSlowFunctions compares how long jobs over slow functions take with what
+// they would ideally: what is left of a page that took its time is spread, and
+// not done one page after the other.
+func TestSlowFunctions(t *testing.T) {
+	for name, c := range map[string]struct {
+		entities, workers int
+		cost              func(i int) time.Duration
+		most              float64 // of the ideal
+	}{
+		"all of them": {2000, 20, func(int) time.Duration { return 100 * time.Millisecond }, 2},
+		"a slow tenth": {20000, 20, func(i int) time.Duration {
+			return time.Duration(2+98*boolToInt(i >= 9000 && i < 11000)) * time.Millisecond
+		}, 2},
+		"a slow page": {20000, 20, func(i int) time.Duration {
+			return time.Duration(2+98*boolToInt(i >= 10000 && i < 10500)) * time.Millisecond
+		}, 4},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var ideal time.Duration
+			for i := range c.entities {
+				ideal += c.cost(i) / time.Duration(c.workers)
+			}
+			m := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+				time.Sleep(c.cost(int(a.Value.Balance)))
+				a.Count("seen", 1)
+				return nil
+			})
+			w := newWorld(t, setting{queue: &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(c.workers)}}}, m)
+			w.putAccounts(names(c.entities))
+			begun := time.Now()
+			s := over(w, m, &mapper.StartOptions{Workers: c.workers})
+			ratio := float64(time.Since(begun)) / float64(ideal)
+			t.Logf("%s: %.2f of the ideal by %d pages", name, ratio, s.Pages)
+			if s.State != mapper.Succeeded || s.Counters["seen"] != int64(c.entities) || ratio > c.most {
+				t.Errorf("%s: %.2f of the ideal, want at most %.1f: %+v", name, ratio, c.most, s)
 			}
 		})
 	}

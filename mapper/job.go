@@ -11,10 +11,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"github.com/scattermap/scattermap/tasks"
 )
 
 // jobKind is the kind of the records of jobs.
@@ -100,7 +96,8 @@ var (
 
 // StartOptions are the settings of a job.
 type StartOptions struct {
-	// ID names the job: 1 to 100 letters, digits, '-' and '_'. Starting a job
+	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not __x__.
+	// Starting a job
 	// with the ID of one that exists returns that one, whatever state it is in,
 	// if mapper, query and parameters are the same, and is refused with
 	// [ErrOtherArguments] otherwise; the settings are those of the first start.
@@ -111,17 +108,28 @@ type StartOptions struct {
 	// in [1, 1000]. Defaults to 500.
 	PageSize int
 
-	// PageTime is how long the functions of one page may take together. What
-	// they don't reach becomes a range of its own. Transactions are open for
-	// that long, so keep it well below a minute. Defaults to 3s.
+	// PageTime is how long the function may take on the entities of one page
+	// together, in (0, 1m]. What it does not reach becomes ranges of their own. The
+	// transaction of an [Update] is open for that long, and others that change the
+	// same entities conflict with it. Defaults to 3s, at which the transaction's
+	// own round trips are a few percent.
 	PageTime time.Duration
 
-	// Workers is how many tasks run at once, which is a setting of the queue: the
-	// first split is made for it. Defaults to 100.
+	// Workers is how many tasks run at once, in [1, 5000]. It is a setting of the
+	// queue, which the job does not change: its first split is made for it.
+	// Defaults to 100.
 	Workers int
 }
 
-const maxPageSize = 1000 // a lookup's keys, as the limits page of Datastore has it
+// Bounds of StartOptions. A lookup has at most 1,000 keys, as the limits page of
+// Datastore has it; its transactions page gives a transaction up after a minute
+// without a request; and the quotas page of Cloud Tasks allows a queue 5,000
+// deliveries at once.
+const (
+	maxPageSize = 1000
+	maxPageTime = time.Minute
+	maxWorkers  = 5000
+)
 
 var jobID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
 
@@ -147,14 +155,16 @@ func (o *StartOptions) withDefaults() StartOptions {
 
 func (o StartOptions) validate() error {
 	switch {
+	case reservedName(o.ID):
+		return fmt.Errorf("StartOptions.ID %q is reserved by Datastore", o.ID)
 	case !jobID.MatchString(o.ID):
 		return fmt.Errorf("StartOptions.ID %q is not 1 to 100 letters, digits, '-' and '_'", o.ID)
 	case o.PageSize < 1 || o.PageSize > maxPageSize:
 		return fmt.Errorf("StartOptions.PageSize has to be in [1, %d], it is %d", maxPageSize, o.PageSize)
-	case o.PageTime < 0 || o.PageTime > time.Minute:
-		return fmt.Errorf("StartOptions.PageTime has to be in (0, 1m], it is %v", o.PageTime)
-	case o.Workers < 1:
-		return fmt.Errorf("StartOptions.Workers has to be at least 1, it is %d", o.Workers)
+	case o.PageTime < 0 || o.PageTime > maxPageTime:
+		return fmt.Errorf("StartOptions.PageTime has to be in (0, %v], it is %v", maxPageTime, o.PageTime)
+	case o.Workers < 1 || o.Workers > maxWorkers:
+		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
 	}
 	return nil
 }
@@ -171,144 +181,10 @@ type Job struct {
 // that started it. Its methods say whether it exists.
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
-// StartNamed starts a job by the name of its mapper and with parameters in
-// JSON, for callers that don't have the mapper's value: command lines, pages,
-// schedules. No parameters are written as {}.
-func (e *Engine) StartNamed(ctx context.Context, mapper string, q Query, params json.RawMessage, o *StartOptions) (*Job, error) {
-	def, ok := e.mappers[mapper]
-	if !ok {
-		return nil, fmt.Errorf("mapper: start: %w %q: have %s", ErrUnknownMapper, mapper, e.names())
-	}
-	return e.start(ctx, def, q, params, o)
-}
-
-func (e *Engine) start(ctx context.Context, def *definition, q Query, params json.RawMessage, o *StartOptions) (*Job, error) {
-	opts := o.withDefaults()
-	fail := func(err error) (*Job, error) {
-		return nil, fmt.Errorf("mapper: start %s of %q: %w", opts.ID, def.name, err)
-	}
-	if e.mappers[def.name] != def {
-		return fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
-	}
-	if err := opts.validate(); err != nil {
-		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
-	}
-	if err := q.validate(); err != nil {
-		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
-	}
-	params, err := def.canonical(params)
-	if err != nil {
-		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
-	}
-	query, err := json.Marshal(q)
-	if err != nil {
-		return fail(err)
-	}
-	now := time.Now().UTC().Truncate(time.Microsecond)
-	job := &jobRecord{
-		ID: opts.ID, Mapper: def.name, Query: query, Params: params, State: string(Running),
-		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Workers: int64(opts.Workers), Created: now,
-	}
-	root := &rangeRecord{
-		Job: job.ID, ID: rangeID(job.ID, 0), Open: job.ID, State: pending, PageSize: job.PageSize, Created: now,
-	}
-	if job.Masks, err = e.honoursMasks(ctx); err != nil {
-		return fail(err)
-	}
-	job, err = e.create(ctx, job, root)
-	if err != nil {
-		return fail(err)
-	}
-	if !State(job.State).Ended() {
-		if err := e.ensureTask(ctx, job, root.ID); err != nil {
-			return fail(err)
-		}
-	}
-	return e.Job(opts.ID), nil
-}
-
-// honoursMasks reports whether a property mask keeps what it does not name.
-// Google's classic emulator drops it: there entities are written as a whole. That
-// emulator is the one that does not implement aggregations.
-func (e *Engine) honoursMasks(ctx context.Context) (bool, error) {
-	nothing := datastore.NewQuery(jobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
-	_, err := e.client.RunAggregationQuery(ctx, nothing)
-	if status.Code(err) == codes.Unimplemented {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// create writes a job and its root in one transaction, unless the job exists.
-// It returns the job as it stands.
-func (e *Engine) create(ctx context.Context, job *jobRecord, root *rangeRecord) (*jobRecord, error) {
-	var current *jobRecord
-	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-		current = job
-		existing := &jobRecord{ID: job.ID}
-		switch err := recordError(tx.Get(jobKey(job.ID), existing)); {
-		case err == nil:
-			current = existing
-			return existing.sameArguments(job)
-		case !errors.Is(err, datastore.ErrNoSuchEntity):
-			return err
-		}
-		_, err := tx.Mutate(datastore.NewInsert(jobKey(job.ID), job), datastore.NewInsert(root.key(), root))
-		return err
-	}, datastore.MaxAttempts(transactionAttempts))
-	if err == nil || errors.Is(err, ErrOtherArguments) {
-		return current, err
-	}
-	// The commit may have taken place though its answer was lost.
-	existing, lookup := e.loadJob(ctx, job.ID)
-	if lookup != nil {
-		return nil, err
-	}
-	return existing, existing.sameArguments(job)
-}
-
-// ensureTask makes sure that a pending range has a task.
-func (e *Engine) ensureTask(ctx context.Context, job *jobRecord, id string) error {
-	r, err := e.loadRange(ctx, job.ID, id)
-	if err != nil || r.State != pending {
-		return err
-	}
-	task := r.task(job, time.Time{})
-	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
-		return err
-	}
-	if exists, err := e.queue.Exists(ctx, task.ID); err != nil || exists {
-		return err
-	}
-	// The task is gone and its name is still taken: it needs another one. If it
-	// was done just now, the range is not pending any more.
-	stale := r.Generation
-	_, err = e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-		r = new(rangeRecord)
-		if err := recordError(tx.Get(rangeKey(job.ID, id), r)); err != nil {
-			return err
-		}
-		if r.State != pending || r.Generation != stale {
-			return nil
-		}
-		r.Generation++
-		_, err := tx.Put(r.key(), r)
-		return err
-	}, datastore.MaxAttempts(transactionAttempts))
-	if err != nil || r.State != pending {
-		return err
-	}
-	if err := e.queue.Enqueue(ctx, r.task(job, time.Time{})); !errors.Is(err, tasks.ErrExists) {
-		return err
-	}
-	return nil
-}
-
-// transactionAttempts is how often a transaction that meets another one is
-// tried within a task, before the queue's back-off takes over.
-const transactionAttempts = 5
-
 func (e *Engine) loadJob(ctx context.Context, id string) (*jobRecord, error) {
+	if !jobID.MatchString(id) || reservedName(id) {
+		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_'", ErrNoSuchJob, id)
+	}
 	j := &jobRecord{ID: id}
 	err := recordError(e.client.Get(ctx, jobKey(id), j))
 	if errors.Is(err, datastore.ErrNoSuchEntity) {

@@ -19,6 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -218,7 +219,7 @@ func TestLostResponses(t *testing.T) {
 	for i := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			f := &faults{share: 0.3, rng: rand.New(rand.NewPCG(seed, i)),
-				methods: []string{"Commit", "CreateTask", "BeginTransaction", "RunQuery", "Lookup", "Rollback"}}
+				methods: []string{"Commit", "CreateTask", "BeginTransaction", "RunQuery", "RunAggregationQuery", "Lookup", "Rollback", "GetTask"}}
 			w := newWorld(t, setting{emulator: emulator.Options{Interceptor: f.intercept}}, addCredit)
 			keys := names(500)
 			w.putAccounts(keys)
@@ -451,7 +452,15 @@ func TestStatus(t *testing.T) {
 			a.Count("seen", 1)
 			return nil
 		})
-		w := newWorld(t, setting{}, slow)
+		w := newWorld(t, setting{queue: &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 100}}}, slow)
+		var closed atomic.Bool
+		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if closed.Load() {
+				http.NotFound(rw, r)
+				return
+			}
+			w.engine.Handler().ServeHTTP(rw, r)
+		})
 		const n = 5000
 		w.putAccounts(names(n))
 		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 10})
@@ -460,17 +469,28 @@ func TestStatus(t *testing.T) {
 		}
 		estimated := false
 		for {
-			before := w.emulator.Usage().Reads
 			s, err := job.Status(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			_ = before
 			if s.State.Ended() {
 				break
 			}
-			estimated = estimated || s.Estimated
+			if s.Estimated && !estimated {
+				// What a status costs shows while nothing else runs.
+				closed.Store(true)
+				time.Sleep(10 * time.Second)
+				before := w.emulator.Usage()
+				if _, err := job.Status(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if used := w.emulator.Usage().Sub(before); used.Reads != 251 || used.Writes+used.SmallOps > 0 {
+					t.Errorf("a status cost %+v", used)
+				}
+				closed.Store(false)
+			}
 			if s.Estimated {
+				estimated = true
 				if total := s.Processed + s.Remaining; total < n/2 || total > n*2 {
 					t.Errorf("%d processed and %d remaining, of %d", s.Processed, s.Remaining, n)
 				}
@@ -522,6 +542,13 @@ func TestRecordsStayCold(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(writes)) {
 			if writes[name] > 4 {
 				t.Errorf("%s was written %d times", name, writes[name])
+			}
+		}
+		// A query over a property finds what is in its index.
+		for _, property := range []string{"open", "job", "id", "state", "start", "end", "samples", "done", "counters", "created"} {
+			n, err := w.client.Count(t.Context(), datastore.NewQuery(mapper.RangeKind).Order(property))
+			if err != nil || n > 0 {
+				t.Errorf("%d records of the job are in the index of %s; %v", n, property, err)
 			}
 		}
 	})

@@ -2,7 +2,11 @@ package mapper
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"cloud.google.com/go/datastore"
 )
@@ -66,7 +70,61 @@ func keySize(k *datastore.Key) int {
 	return n
 }
 
-// reservedName reports whether Datastore keeps a kind or name for itself.
+// sortKeys sorts keys, and leaves out those that come twice.
+func sortKeys(keys []*datastore.Key) []*datastore.Key {
+	slices.SortFunc(keys, compareKeys)
+	return slices.CompactFunc(keys, (*datastore.Key).Equal)
+}
+
+// maxName is how many bytes a kind or a name can have, as the limits page of
+// Datastore has it.
+const maxName = 1500
+
+// checkKey returns an error for a key that the database would refuse, and with
+// it all that is in the same commit. It may be incomplete if only the ID is
+// missing.
+func checkKey(k *datastore.Key) error {
+	if k == nil {
+		return errors.New("the key is nil")
+	}
+	for e := k; e != nil; e = e.Parent {
+		if err := checkKind(e.Kind); err != nil {
+			return fmt.Errorf("the key's kind %w", err)
+		}
+		switch {
+		case e.ID != 0 && e.Name != "":
+			return errors.New("the key has an id and a name")
+		case e != k && e.Incomplete():
+			return errors.New("the key's parent is incomplete")
+		case e.Name != "" && reservedName(e.Name):
+			return fmt.Errorf("the key's name %q is reserved by Datastore", e.Name)
+		case len(e.Name) > maxName || !utf8.ValidString(e.Name):
+			return fmt.Errorf("the key's name is longer than %d bytes or not UTF-8", maxName)
+		case e.Namespace != k.Namespace:
+			return fmt.Errorf("the key's namespace is %q, its parent's is %q", k.Namespace, e.Namespace)
+		}
+	}
+	if !validNamespace.MatchString(k.Namespace) || reservedName(k.Namespace) {
+		return fmt.Errorf("the key's namespace %.110q is reserved, or not up to 100 letters, digits, '.', '_' and '-'", k.Namespace)
+	}
+	return nil
+}
+
+// checkKind returns what is wrong with a kind.
+func checkKind(kind string) error {
+	switch {
+	case kind == "":
+		return errors.New("is empty")
+	case reservedName(kind):
+		return fmt.Errorf("%q is reserved by Datastore", kind)
+	case len(kind) > maxName || !utf8.ValidString(kind):
+		return fmt.Errorf("is longer than %d bytes or not UTF-8", maxName)
+	}
+	return nil
+}
+
+// reservedName reports whether Datastore keeps a kind, name or namespace for
+// itself: those that match __.*__.
 func reservedName(s string) bool {
 	return len(s) >= 4 && strings.HasPrefix(s, "__") && strings.HasSuffix(s, "__")
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"regexp"
 
@@ -31,7 +32,11 @@ type None struct{}
 // other effects: it may run several times for one effect. An error leaves the
 // entity as it was and has it tried again by itself, up to [MaxAttempts] times.
 // An error marked by [Permanent], or a value that does not fit T, is not tried
-// again.
+// again. What can't be processed is recorded as a failure, and the others go on.
+// But when more than 10 entities of a page fail, and more than 5% of it, it is
+// the function that is at fault: the page is tried again as a whole, up to
+// [MaxAttempts] times, and then the job fails; at once if all of these errors are
+// permanent.
 //
 // T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver.
 // Properties that T does not declare stay as they are.
@@ -50,7 +55,12 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 // Name returns the mapper's name.
 func (m *Mapper[P]) Name() string { return m.def.name }
 
-func (m *Mapper[P]) definition() *definition { return &m.def }
+func (m *Mapper[P]) definition() *definition {
+	if m == nil {
+		return nil
+	}
+	return &m.def
+}
 
 // Start starts a job that runs the mapper over a query, or returns the job of
 // that ID if there is one: see [StartOptions.ID].
@@ -153,10 +163,14 @@ const maxParams = 256 << 10
 func decodeParams(encoded json.RawMessage, params any) error {
 	d := json.NewDecoder(bytes.NewReader(encoded))
 	d.DisallowUnknownFields()
-	if err := d.Decode(params); err != nil {
+	switch err := d.Decode(params); {
+	case errors.Is(err, io.EOF):
+		return errors.New("params: they are missing; none are written as {}")
+	case err != nil:
 		return fmt.Errorf("params: %w", err)
-	}
-	if d.More() {
+	case string(bytes.TrimSpace(encoded)) == "null":
+		return errors.New("params: they are null; none are written as {}")
+	case d.More():
 		return errors.New("params: more than one JSON value")
 	}
 	return nil

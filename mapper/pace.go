@@ -8,7 +8,8 @@ type pace struct {
 }
 
 // Reading a page is bounded in memory: as many entities at once as are expected
-// to take readBytes, and firstRead where nothing is known.
+// to take readBytes, which is two full pages of mutations, and firstRead where
+// nothing is known: 100 entities of the largest kind, 1 MiB, are still bearable.
 const (
 	readBytes = 8 << 20
 	firstRead = 100

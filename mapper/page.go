@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -20,7 +21,8 @@ func tooMany(failed, tried int) bool { return failed > 10 && failed*20 > tried }
 
 // An outcome is what became of a page's entities.
 type outcome struct {
-	reached   int // how many of its keys were dealt with
+	reached   int           // how many of its keys were dealt with
+	spent     time.Duration // by the function on them
 	processed int64
 	counters  counters
 	failures  []failure
@@ -41,36 +43,32 @@ type reader func(keys []*datastore.Key) (entities []datastore.PropertyList, miss
 // did together with the range's record. For an [Update] that is one
 // transaction, which reads the entities, too.
 func (w *work) processPage(ctx context.Context, p page) error {
-	var finished *rangeRecord
-	var err error
-	if w.mode == update {
-		err = w.transact(ctx, func(tx *datastore.Transaction) error {
-			finished = new(rangeRecord)
-			read := w.fencedReader(tx, finished)
-			o, err := w.runPage(ctx, p.keys, read, func(e *effect) error { return mutate(tx, e) })
-			if err != nil {
-				return err
-			}
-			return w.commit(tx, finished, p, o)
-		})
-	} else {
-		var o *outcome
+	if w.mode == visit {
 		get := func(keys []*datastore.Key, dst any) error { return w.engine.client.GetMulti(ctx, keys, dst) }
-		if o, err = w.runPage(ctx, p.keys, entityReader(get), func(*effect) error { return nil }); err != nil {
+		o, err := w.runPage(ctx, p.keys, entityReader(get), func(*effect) error { return nil })
+		if err != nil {
 			return err
 		}
-		err = w.transact(ctx, func(tx *datastore.Transaction) error {
-			finished = new(rangeRecord)
-			if _, _, err := w.fencedReader(tx, finished)(nil); err != nil {
-				return err
-			}
-			return w.commit(tx, finished, p, o)
-		})
+		return w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error { return w.settle(tx, r, p, o) })
 	}
-	if err == nil {
-		w.record = finished
+	var settled *rangeRecord
+	err := w.transact(ctx, func(tx *datastore.Transaction) error {
+		settled = new(rangeRecord)
+		read := w.fencedReader(tx, settled)
+		o, err := w.runPage(ctx, p.keys, read, func(e *effect) error { return mutate(tx, e) })
+		if err != nil {
+			return err
+		}
+		if err := w.settle(tx, settled, p, o); err != nil {
+			return err
+		}
+		return settled.update(tx)
+	})
+	if err != nil {
+		return asCommitRefusal(err)
 	}
-	return err
+	w.record = settled
+	return nil
 }
 
 func entityReader(get func([]*datastore.Key, any) error) reader {
@@ -144,7 +142,8 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 		size := 0
 		for i, key := range chunk {
 			size += propertiesSize(entities[i])
-			if o.full(key, time.Since(begun), time.Duration(w.job.PageTime)) {
+			o.spent = time.Since(begun)
+			if o.full(key, time.Duration(w.job.PageTime)) {
 				return o, w.tolerable(o)
 			}
 			if err := ctx.Err(); err != nil {
@@ -162,11 +161,22 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 
 // full reports whether a page has to end before an entity: what the page has
 // put or deleted itself is for the next transaction to read.
-func (o *outcome) full(next *datastore.Key, spent, budget time.Duration) bool {
+func (o *outcome) full(next *datastore.Key, budget time.Duration) bool {
 	if o.reached == 0 {
 		return false
 	}
-	return spent >= budget || o.bytes >= maxPageBytes || len(o.written) > 0 && o.written[next.Encode()]
+	return o.spent >= budget || o.bytes >= maxPageBytes || len(o.written) > 0 && o.written[next.Encode()]
+}
+
+// nextPage returns the size of the pages that what is left is cut into: as many
+// entities as fit the budget at the pace of those that were dealt with, if that
+// is what ended the page.
+func (o *outcome) nextPage(size int, budget time.Duration) int {
+	if o.spent < budget {
+		return size
+	}
+	fit := int64(budget) * int64(o.reached) / int64(o.spent)
+	return int(max(1, min(fit, int64(size))))
 }
 
 func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, entity datastore.PropertyList, accept func(*effect) error) {
@@ -206,12 +216,13 @@ func (w *work) tolerable(o *outcome) error {
 	if !tooMany(len(o.failures), o.reached) {
 		return nil
 	}
-	return refusal{fmt.Sprintf("the function failed on %d of %d entities of a page", len(o.failures), o.reached), o.failures[0].err}
+	final := !slices.ContainsFunc(o.failures, func(f failure) bool { return !f.permanent })
+	return refusal{fmt.Sprintf("the function failed on %d of %d entities of a page", len(o.failures), o.reached), o.failures[0].err, final}
 }
 
-// commit records the outcome in the range's record, which the transaction has
-// read, with the children that come of it.
-func (w *work) commit(tx *datastore.Transaction, r *rangeRecord, p page, o *outcome) error {
+// settle puts the outcome into the range's record, which the transaction has
+// read, and inserts the children that come of it.
+func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outcome) error {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	var inserts []*datastore.Mutation
 	if len(p.children) > 0 {
@@ -219,9 +230,13 @@ func (w *work) commit(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	}
 	add := func(child *rangeRecord) { inserts = append(inserts, datastore.NewInsert(child.key(), child)) }
 	if o.reached < len(p.keys) {
-		rest := p.keys[o.reached]
-		add(r.child(stretch{start: rest, end: r.End, estimate: int64(len(p.keys) - o.reached)}, now))
-		r.End = rest
+		size := o.nextPage(int(r.PageSize), time.Duration(w.job.PageTime))
+		for _, s := range cutPages(p.keys[o.reached:], r.End, size) {
+			child := r.child(s, now)
+			child.PageSize = int64(size)
+			add(child)
+		}
+		r.End = p.keys[o.reached]
 	}
 	for _, f := range o.failures {
 		attempts := int64(1)
@@ -232,7 +247,7 @@ func (w *work) commit(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		case f.permanent || attempts >= MaxAttempts:
 			r.Failures = append(r.Failures, failureRecord{Key: f.key, Error: explain(f.err), Attempts: attempts})
 		case r.Alone:
-			return refusal{"the function failed on an entity", f.err} // the queue brings it back
+			return refusal{summary: "the function failed on an entity", cause: f.err} // the queue brings it back
 		default:
 			child := r.child(stretch{start: f.key, estimate: 1}, now)
 			child.Alone, child.Refusals = true, attempts
@@ -249,6 +264,6 @@ func (w *work) commit(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		r.Counters = encoded
 	}
 	r.finish(now)
-	_, err := tx.Mutate(append(inserts, datastore.NewUpdate(r.key(), r))...)
+	_, err := tx.Mutate(inserts...)
 	return err
 }

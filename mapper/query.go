@@ -1,9 +1,8 @@
 package mapper
 
 import (
-	"errors"
 	"fmt"
-	"unicode/utf8"
+	"regexp"
 
 	"cloud.google.com/go/datastore"
 )
@@ -17,24 +16,20 @@ type Query struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// Bounds of kinds and namespaces, as the limits page of Datastore has them.
-const (
-	maxKind      = 1500 // bytes
-	maxNamespace = 100  // bytes
-)
+// validNamespace is what Datastore's documentation allows in a namespace.
+var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
 
 func (q Query) validate() error {
+	if err := checkKind(q.Kind); err != nil {
+		return fmt.Errorf("Query.Kind %w", err)
+	}
 	switch {
-	case q.Kind == "":
-		return errors.New("Query.Kind is empty")
-	case reservedName(q.Kind):
-		return fmt.Errorf("Query.Kind %q is reserved by Datastore", q.Kind)
 	case q.Kind == jobKind || q.Kind == rangeKind:
 		return fmt.Errorf("Query.Kind %q holds the records of jobs themselves", q.Kind)
-	case len(q.Kind) > maxKind || !utf8.ValidString(q.Kind):
-		return fmt.Errorf("Query.Kind is longer than %d bytes or not UTF-8", maxKind)
-	case reservedName(q.Namespace) || len(q.Namespace) > maxNamespace || !utf8.ValidString(q.Namespace):
-		return fmt.Errorf("Query.Namespace %q is reserved, longer than %d bytes or not UTF-8", q.Namespace, maxNamespace)
+	case reservedName(q.Namespace):
+		return fmt.Errorf("Query.Namespace %q is reserved by Datastore", q.Namespace)
+	case !validNamespace.MatchString(q.Namespace):
+		return fmt.Errorf("Query.Namespace %.110q is not up to 100 letters, digits, '.', '_' and '-'", q.Namespace)
 	}
 	return nil
 }

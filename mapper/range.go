@@ -4,7 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"slices"
+	"errors"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -82,6 +83,12 @@ func (r *rangeRecord) stretch() stretch {
 	return stretch{start: r.Start, end: r.End, samples: r.Samples, estimate: r.Estimate}
 }
 
+// update writes the record in a transaction.
+func (r *rangeRecord) update(tx *datastore.Transaction) error {
+	_, err := tx.Mutate(datastore.NewUpdate(r.key(), r))
+	return err
+}
+
 // contains reports whether a key is in the range.
 func (r *rangeRecord) contains(k *datastore.Key) bool {
 	if r.Alone {
@@ -149,6 +156,20 @@ type rangeTask struct {
 	Generation int64  `json:"generation"`
 }
 
+var validRangeID = regexp.MustCompile(`^[0-9a-f]{32}$`)
+
+// parseTask reads the body of a task, which may be anybody's.
+func parseTask(body []byte) (rangeTask, error) {
+	var t rangeTask
+	if err := json.Unmarshal(body, &t); err != nil {
+		return rangeTask{}, err
+	}
+	if !jobID.MatchString(t.Job) || !validRangeID.MatchString(t.Range) || t.Generation < 0 {
+		return rangeTask{}, errors.New("it names no job and range")
+	}
+	return t, nil
+}
+
 // task returns the task of a pending range. Its name is taken for a day after
 // it is gone, so whoever wants another task needs another generation, of the
 // range or of the job.
@@ -164,10 +185,4 @@ func (r *rangeRecord) task(j *jobRecord, at time.Time) tasks.Task {
 		Body: body,
 		At:   at,
 	}
-}
-
-// sortKeys sorts keys, and leaves out those that come twice.
-func sortKeys(keys []*datastore.Key) []*datastore.Key {
-	slices.SortFunc(keys, compareKeys)
-	return slices.CompactFunc(keys, (*datastore.Key).Equal)
 }

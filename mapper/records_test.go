@@ -41,13 +41,25 @@ func records(t testing.TB, client *datastore.Client) map[string][]record {
 }
 
 // checkInvariants checks what has to hold of the records at any time: the done
-// and the pending ranges of a job tile its key space, and exactly the pending
-// ones are open. It runs at the end of every test.
+// and the pending ranges of a job tile its key space, exactly the pending ones are
+// open, and a job that has succeeded has none of them. It runs at the end of every
+// test.
 func checkInvariants(t testing.TB, client *datastore.Client) {
 	t.Helper()
 	for job, ranges := range records(t, client) {
+		var j struct {
+			State string `datastore:"state"`
+		}
+		err := client.Get(context.Background(), datastore.NameKey(mapper.JobKind, job, nil), &j)
+		if mismatch := new(datastore.ErrFieldMismatch); err != nil && !errors.As(err, &mismatch) {
+			t.Errorf("job %s: %v", job, err)
+		}
+		succeeded := j.State == string(mapper.Succeeded) || j.State == string(mapper.SucceededWithFailures)
 		var tiles []record
 		for _, r := range ranges {
+			if succeeded && r.State != "done" {
+				t.Errorf("job %s: it has %s, and a range is %s", job, j.State, r.State)
+			}
 			if open := r.Open != nil && *r.Open == job; open != (r.State == "pending") {
 				t.Errorf("job %s: a range is %s, and open: %v", job, r.State, open)
 			}

@@ -9,7 +9,9 @@ import (
 // The constants of splitting. They are ratios of pages, so that they hold for
 // any page size.
 const (
-	// maxFanOut is the most children that a range is cut into.
+	// maxFanOut is the most children that a range is cut into: a hundred records
+	// of at most maxSampleBytes fit a commit, and at a hundred a level a billion
+	// pages are five levels deep.
 	maxFanOut = 100
 
 	// lookAheadPages is how far a keys-only look-ahead reads to find exact page
@@ -36,12 +38,6 @@ type stretch struct {
 	start, end *datastore.Key   // nil: the ends of the key space
 	samples    []*datastore.Key // inside, in key order
 	estimate   int64            // of the entities inside; 0 is unknown
-}
-
-// A view is what a look-ahead saw: the first keys of a range, in order.
-type view struct {
-	keys []*datastore.Key
-	all  bool // the range ends behind them
 }
 
 // lookAhead returns how many keys of a range a task reads before it splits.
@@ -131,6 +127,21 @@ func split(r stretch, seen view, page int) (pageEnd *datastore.Key, children []s
 		}
 	}
 	return rest.start, children
+}
+
+// cutPages cuts keys that are known into ranges of size, in which they are all;
+// the last one ends at end. There are no more than maxFanOut, which may be larger.
+func cutPages(keys []*datastore.Key, end *datastore.Key, size int) []stretch {
+	size = max(size, (len(keys)+maxFanOut-1)/maxFanOut)
+	var pages []stretch
+	for i := 0; i < len(keys); i += size {
+		s := stretch{start: keys[i], end: end, estimate: int64(min(size, len(keys)-i))}
+		if i+size < len(keys) {
+			s.end = keys[i+size]
+		}
+		pages = append(pages, s)
+	}
+	return pages
 }
 
 // behind returns what lies behind a look-ahead: one piece if samples will tell

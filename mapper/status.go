@@ -36,9 +36,10 @@ type Status struct {
 // statusRecords is how many records a live status reads at most.
 const statusRecords = 250
 
-// Status returns how the job stands. For a job that has ended the numbers are
-// exact, and cost one read. For one that runs they cost at most 251 reads: they
-// are exact if the job has no more than 250 records, and estimates otherwise.
+// Status returns how the job stands. For a job that has succeeded the numbers
+// are exact, and cost one read. For one that runs they cost at most 251 reads:
+// they are exact if the job has fewer than 250 ranges, and estimates otherwise.
+// For one that failed they are exact, and cost a read of every range.
 func (j *Job) Status(ctx context.Context) (*Status, error) {
 	record, err := j.engine.loadJob(ctx, j.ID)
 	if err != nil {

@@ -78,9 +78,9 @@ func TestUndeclaredPropertiesSurvive(t *testing.T) {
 	}
 }
 
-// TestUndeclaredValuesSurviveWithoutMasks checks the same for values on the
-// databases that ignore property masks, and on those that don't.
-func TestUndeclaredValuesSurviveWithoutMasks(t *testing.T) {
+// TestUndeclaredValuesSurvive checks the same for values on the database that
+// drops what a property mask does not name, and on those that keep it.
+func TestUndeclaredValuesSurvive(t *testing.T) {
 	type full struct {
 		Balance int64
 		Owner   string

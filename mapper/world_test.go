@@ -75,7 +75,7 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: s.queue}); err != nil {
 		t.Fatal(err)
 	}
-	w.queue, err = tasks.NewQueue(client, queueName, "http://worker/mapper/", &tasks.Options{Unauthenticated: true})
+	w.queue, err = tasks.NewQueue(client, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
 	if err != nil {
 		t.Fatal(err)
 	}

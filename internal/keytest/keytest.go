@@ -25,8 +25,12 @@ func Random(rng *rand.Rand, n int, o Options) []*datastore.Key {
 	seen := make(map[string]bool)
 	for len(keys) < n {
 		var parent *datastore.Key
-		for range rng.IntN(4) / 2 {
-			parent = element(rng, kinds[rng.IntN(len(kinds))], parent, o)
+		for range max(0, rng.IntN(10)-4) { // half of them have none, some have five
+			kind := o.Kind
+			if i := rng.IntN(len(kinds) + 2); i < len(kinds) {
+				kind = kinds[i]
+			}
+			parent = element(rng, kind, parent, o)
 		}
 		key := element(rng, o.Kind, parent, o)
 		if id := key.Encode(); !seen[id] {
@@ -37,7 +41,7 @@ func Random(rng *rand.Rand, n int, o Options) []*datastore.Key {
 	return keys
 }
 
-// kinds of ancestors; the tests' own kinds come in between.
+// kinds of ancestors, besides the tests' own; that comes in between.
 var kinds = []string{"A", "AA", "A\x00", "A\x01", "a", "Z", "é", "\uffff"}
 
 func element(rng *rand.Rand, kind string, parent *datastore.Key, o Options) *datastore.Key {
@@ -69,7 +73,11 @@ func name(rng *rand.Rand, o Options) string {
 		runes = runes[:len(runes)-3]
 	}
 	var b strings.Builder
-	for range 1 + rng.IntN(4) {
+	length := 1 + rng.IntN(4)
+	if rng.IntN(20) == 0 {
+		length = 1 + rng.IntN(200)
+	}
+	for range length {
 		b.WriteRune(runes[rng.IntN(len(runes))])
 	}
 	if s := b.String(); !strings.HasPrefix(s, "__") {

@@ -1,6 +1,7 @@
 package dsemu
 
 import (
+	"regexp"
 	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -14,6 +15,8 @@ const (
 	maxPathElements = 100
 	maxNameSize     = 1500 // bytes of a kind or a name
 )
+
+var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`) // as the client's NewQuery documents it
 
 func invalid(format string, args ...any) error {
 	return status.Errorf(codes.InvalidArgument, format, args...)
@@ -43,8 +46,8 @@ func (db *database) checkPartition(p *pb.PartitionId) (*pb.PartitionId, error) {
 	if got := p.GetDatabaseId(); got != "" && got != db.id {
 		return nil, invalid("partition has database %q, the request has %q", got, db.id)
 	}
-	if ns := p.GetNamespaceId(); reserved(ns) || len(ns) > 100 {
-		return nil, invalid("namespace %q is reserved or longer than 100 bytes", ns)
+	if ns := p.GetNamespaceId(); reserved(ns) || !validNamespace.MatchString(ns) {
+		return nil, invalid("namespace %.110q is reserved, or not up to 100 letters, digits, '.', '_' and '-'", ns)
 	}
 	return &pb.PartitionId{ProjectId: db.project, DatabaseId: db.id, NamespaceId: p.GetNamespaceId()}, nil
 }

@@ -61,7 +61,9 @@ func NewServer(opts Options, m *meter.Meter) *Server {
 
 // Close ends all dispatchers and deliveries, and waits for them.
 func (s *Server) Close() {
+	s.mu.Lock() // a queue is made before, and waited for, or not at all
 	s.stop()
+	s.mu.Unlock()
 	s.working.Wait()
 	s.client.CloseIdleConnections()
 }

@@ -1,0 +1,101 @@
+package mapper
+
+import (
+	"context"
+	"errors"
+
+	"cloud.google.com/go/datastore"
+)
+
+// What a transaction finds of the range that another delivery had in hand
+// meanwhile. The record that it found is then the work's.
+var (
+	errDone       = errors.New("another delivery has done the range")
+	errChanged    = errors.New("another delivery has cut the range")
+	errSuperseded = errors.New("the range has another task")
+)
+
+// fence checks a range that a transaction has read. It is this task's only if
+// it is still pending, at the generation that the task names, and as it was when
+// the task looked at it.
+func (w *work) fence(r *rangeRecord) error {
+	known := w.record
+	switch {
+	case r.State == done:
+		w.record = r
+		return errDone
+	case r.Generation != w.task.Generation:
+		return errSuperseded
+	case r.Cut != known.Cut || r.Children != known.Children:
+		w.record = r
+		return errChanged
+	}
+	return nil
+}
+
+// change changes the range in a transaction of its own.
+func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *rangeRecord) error) error {
+	var changed *rangeRecord
+	err := w.transact(ctx, func(tx *datastore.Transaction) error {
+		changed = new(rangeRecord)
+		if err := recordError(tx.Get(w.record.key(), changed)); err != nil {
+			return err
+		}
+		if err := w.fence(changed); err != nil {
+			return err
+		}
+		if err := f(tx, changed); err != nil {
+			return err
+		}
+		return changed.update(tx)
+	})
+	if err == nil {
+		w.record = changed
+	}
+	return err
+}
+
+// recordAttempt records that the range is tried again, before it is.
+func (w *work) recordAttempt(ctx context.Context) error {
+	return w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
+		r.Attempts++
+		return nil
+	})
+}
+
+// recordSplit records the children of a range, which keeps its page.
+func (w *work) recordSplit(ctx context.Context, p page) error {
+	return w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error {
+		_, err := tx.Mutate(w.cut(r, p)...)
+		return err
+	})
+}
+
+// transactionAttempts is how often a transaction that meets another one is
+// tried within a task, before the queue's back-off takes over.
+const transactionAttempts = 5
+
+// transact runs a transaction on the range. A commit whose answer was lost shows
+// as any error; what the record says since counts.
+func (w *work) transact(ctx context.Context, f func(*datastore.Transaction) error) error {
+	_, err := w.engine.client.RunInTransaction(ctx, f, datastore.MaxAttempts(transactionAttempts))
+	if err == nil || errors.Is(err, errDone) || errors.Is(err, errChanged) || errors.Is(err, errSuperseded) {
+		return err
+	}
+	r, lookup := w.engine.loadRange(ctx, w.job.ID, w.record.ID)
+	if lookup != nil {
+		return err
+	}
+	if found := w.fence(r); found != nil {
+		return found
+	}
+	return err
+}
+
+// recordRefusal records that an attempt was refused.
+func (w *work) recordRefusal(ctx context.Context) error {
+	return w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
+		r.Refusals++
+		return nil
+	})
+}

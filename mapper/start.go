@@ -1,0 +1,156 @@
+package mapper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/tasks"
+)
+
+var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrArguments)
+
+// StartNamed starts a job by the name of its mapper and with parameters in
+// JSON, for callers that don't have the mapper's value: command lines, pages,
+// schedules. No parameters are written as {}.
+func (e *Engine) StartNamed(ctx context.Context, mapper string, q Query, params json.RawMessage, o *StartOptions) (*Job, error) {
+	if e == nil {
+		return nil, errNoEngine
+	}
+	def, ok := e.mappers[mapper]
+	if !ok {
+		return nil, fmt.Errorf("mapper: start: %w %q: have %s", ErrUnknownMapper, mapper, e.names())
+	}
+	return e.start(ctx, def, q, params, o)
+}
+
+func (e *Engine) start(ctx context.Context, def *definition, q Query, params json.RawMessage, o *StartOptions) (*Job, error) {
+	if e == nil {
+		return nil, errNoEngine
+	}
+	opts := o.withDefaults()
+	fail := func(err error) (*Job, error) {
+		return nil, fmt.Errorf("mapper: start %s of %q: %w", opts.ID, def.name, err)
+	}
+	if e.mappers[def.name] != def {
+		return fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
+	}
+	if err := opts.validate(); err != nil {
+		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	}
+	if err := q.validate(); err != nil {
+		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	}
+	params, err := def.canonical(params)
+	if err != nil {
+		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	}
+	query, err := json.Marshal(q)
+	if err != nil {
+		return fail(err)
+	}
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	job := &jobRecord{
+		ID: opts.ID, Mapper: def.name, Query: query, Params: params, State: string(Running),
+		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Workers: int64(opts.Workers), Created: now,
+	}
+	root := &rangeRecord{
+		Job: job.ID, ID: rangeID(job.ID, 0), Open: job.ID, State: pending, PageSize: job.PageSize, Created: now,
+	}
+	if job.Masks, err = e.honoursMasks(ctx); err != nil {
+		return fail(err)
+	}
+	job, err = e.create(ctx, job, root)
+	if err != nil {
+		return fail(err)
+	}
+	if !State(job.State).Ended() {
+		if err := e.ensureTask(ctx, job, root.ID); err != nil {
+			return fail(err)
+		}
+	}
+	return e.Job(opts.ID), nil
+}
+
+// honoursMasks reports whether a property mask keeps what it does not name.
+// Google's classic emulator drops it: there entities are written as a whole. That
+// emulator is the one that does not implement aggregations.
+func (e *Engine) honoursMasks(ctx context.Context) (bool, error) {
+	nothing := datastore.NewQuery(jobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
+	_, err := e.client.RunAggregationQuery(ctx, nothing)
+	if status.Code(err) == codes.Unimplemented {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// create writes a job and its root in one transaction, unless the job exists.
+// It returns the job as it stands.
+func (e *Engine) create(ctx context.Context, job *jobRecord, root *rangeRecord) (*jobRecord, error) {
+	var current *jobRecord
+	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		current = job
+		existing := &jobRecord{ID: job.ID}
+		switch err := recordError(tx.Get(jobKey(job.ID), existing)); {
+		case err == nil:
+			current = existing
+			return existing.sameArguments(job)
+		case !errors.Is(err, datastore.ErrNoSuchEntity):
+			return err
+		}
+		_, err := tx.Mutate(datastore.NewInsert(jobKey(job.ID), job), datastore.NewInsert(root.key(), root))
+		return err
+	}, datastore.MaxAttempts(transactionAttempts))
+	if err == nil || errors.Is(err, ErrOtherArguments) {
+		return current, err
+	}
+	// The commit may have taken place though its answer was lost.
+	existing, lookup := e.loadJob(ctx, job.ID)
+	if lookup != nil {
+		return nil, err
+	}
+	return existing, existing.sameArguments(job)
+}
+
+// ensureTask makes sure that a pending range has a task.
+func (e *Engine) ensureTask(ctx context.Context, job *jobRecord, id string) error {
+	r, err := e.loadRange(ctx, job.ID, id)
+	if err != nil || r.State != pending {
+		return err
+	}
+	task := r.task(job, time.Time{})
+	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
+		return err
+	}
+	if exists, err := e.queue.Exists(ctx, task.ID); err != nil || exists {
+		return err
+	}
+	// The task is gone and its name is still taken: it needs another one. If it
+	// was done just now, the range is not pending any more.
+	stale := r.Generation
+	_, err = e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		r = new(rangeRecord)
+		if err := recordError(tx.Get(rangeKey(job.ID, id), r)); err != nil {
+			return err
+		}
+		if r.State != pending || r.Generation != stale {
+			return nil
+		}
+		r.Generation++
+		_, err := tx.Put(r.key(), r)
+		return err
+	}, datastore.MaxAttempts(transactionAttempts))
+	if err != nil || r.State != pending {
+		return err
+	}
+	if err := e.queue.Enqueue(ctx, r.task(job, time.Time{})); !errors.Is(err, tasks.ErrExists) {
+		return err
+	}
+	return nil
+}

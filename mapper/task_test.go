@@ -1,0 +1,31 @@
+package mapper
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+)
+
+// FuzzParseTask checks that no body that is not ours passes for a task, and that
+// those that pass are of a form that records can have.
+func FuzzParseTask(f *testing.F) {
+	job := &jobRecord{ID: "spring-credit"}
+	root := &rangeRecord{Job: job.ID, ID: rangeID(job.ID, 0), Generation: 3}
+	f.Add(root.task(job, time.Time{}).Body)
+	for _, body := range []string{"", "null", "[]", `{"job": 5}`, `{"job": "a", "range": "x"}`, "\x00\xff", `{"generation": -1}`} {
+		f.Add([]byte(body))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		task, err := parseTask(body)
+		if err != nil {
+			return
+		}
+		if !jobID.MatchString(task.Job) || !validRangeID.MatchString(task.Range) || task.Generation < 0 {
+			t.Errorf("%q passes for %+v", body, task)
+		}
+		encoded, err := json.Marshal(task)
+		if again, errAgain := parseTask(encoded); err != nil || errAgain != nil || again != task {
+			t.Errorf("%+v is read back as %+v, %v, %v", task, again, err, errAgain)
+		}
+	})
+}
