@@ -230,14 +230,14 @@ func TestRefusedCommits(t *testing.T) {
 func TestPanicSaysWhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Update("panics", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-			var counts map[string]int
-			counts[a.Key.Name]++
+			var missing *account
+			a.Value.Balance = missing.Balance
 			return nil
 		})
 		w := newWorld(t, setting{}, m)
 		w.putAccounts(names(100))
 		s := over(w, m, nil)
-		for _, want := range []string{"assignment to entry in nil map", "TestPanicSaysWhere", "function_test.go:"} {
+		for _, want := range []string{"nil pointer dereference", "TestPanicSaysWhere", "function_test.go:"} {
 			if !strings.Contains(s.Error, want) {
 				t.Errorf("the error does not say %q: %s", want, s.Error)
 			}
