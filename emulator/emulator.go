@@ -39,6 +39,17 @@ type Options struct {
 	// again for the next ones. Defaults to 300.
 	Batch int
 
+	// Pessimistic has transactions lock what they read, so that other writers
+	// wait for them. By default concurrency is optimistic: a transaction whose
+	// reads have changed conflicts when it commits. In production this is a
+	// setting of the database.
+	Pessimistic bool
+
+	// Retention is how far back reads with a read_time can look. Versions are kept
+	// in memory for that long. Defaults to 1h, production's without point-in-time
+	// recovery.
+	Retention time.Duration
+
 	// Seed decides which ids are allocated. Defaults to 0, a seed like others.
 	Seed uint64
 
@@ -79,6 +90,9 @@ func (o *Options) withDefaults() Options {
 	if opts.Batch == 0 {
 		opts.Batch = 300
 	}
+	if opts.Retention == 0 {
+		opts.Retention = time.Hour
+	}
 	if opts.Transport == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.Proxy = nil
@@ -93,6 +107,8 @@ func (o Options) validate() error {
 	switch {
 	case o.Scatter < 1 || o.Scatter > 1<<16:
 		return fmt.Errorf("emulator: Options.Scatter has to be in [1, %d], it is %d", 1<<16, o.Scatter)
+	case o.Retention < 0:
+		return fmt.Errorf("emulator: Options.Retention has to be at least 0, it is %v", o.Retention)
 	case o.Batch < 1:
 		return fmt.Errorf("emulator: Options.Batch has to be at least 1, it is %d", o.Batch)
 	}
@@ -125,7 +141,9 @@ func Start(o *Options) (_ *Emulator, err error) {
 		interceptors = append(interceptors, opts.Interceptor)
 	}
 	e.datastore, err = startService(opts.DatastoreAddr, interceptors, func(s *grpc.Server) {
-		server := dsemu.NewServer(dsemu.Options{Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed}, e.meter)
+		server := dsemu.NewServer(dsemu.Options{
+			Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed, Retention: opts.Retention, Pessimistic: opts.Pessimistic,
+		}, e.meter)
 		datastorepb.RegisterDatastoreServer(s, server)
 	})
 	if err != nil {
