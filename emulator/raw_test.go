@@ -111,7 +111,6 @@ func TestRefused(t *testing.T) {
 		code codes.Code
 	}{
 		"no project":     {func() error { _, err := client.Lookup(t.Context(), &datastorepb.LookupRequest{}); return err }, codes.InvalidArgument},
-		"no keys":        {lookup(), codes.InvalidArgument},
 		"incomplete key": {lookup(incomplete), codes.InvalidArgument},
 		"empty path":     {lookup(&datastorepb.Key{}), codes.InvalidArgument},
 		"nil key":        {lookup(nil), codes.InvalidArgument},

@@ -170,8 +170,6 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 	switch {
 	case name == "":
 		return nil, invalid("a filter names no property")
-	case name != keyProperty && reserved(name):
-		return nil, invalid("a filter can't be on the property %s", name)
 	case op == pb.PropertyFilter_IN || op == pb.PropertyFilter_NOT_IN:
 		values = f.GetValue().GetArrayValue().GetValues()
 		if len(values) == 0 {
@@ -189,6 +187,9 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 	switch op {
 	case pb.PropertyFilter_IN:
 		p.either++
+		if len(forms) > maxDisjunctions {
+			return nil, invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
+		}
 		slices.Sort(forms)
 		var all []*conjunction
 		for _, form := range slices.Compact(forms) {

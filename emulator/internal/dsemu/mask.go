@@ -71,8 +71,8 @@ func splitPath(p string) ([]string, error) {
 	}
 	names = append(names, name.String())
 	for _, n := range names {
-		if n == "" || n == keyProperty {
-			return nil, invalid("the property mask path %q has an empty name or __key__", p)
+		if n == "" || reserved(n) && p != keyProperty {
+			return nil, invalid("the property path %q has an empty or a reserved name", p)
 		}
 	}
 	return names, nil

@@ -132,7 +132,7 @@ func (d *draft) conflicts(m *pb.Mutation) (bool, error) {
 		conflict = strategy.UpdateTime.AsTime().UnixMicro() != version
 	}
 	if conflict && m.ConflictResolutionStrategy == pb.Mutation_FAIL {
-		return true, status.Errorf(codes.Aborted, "the entity has version %d, which is not what the mutation is for", version)
+		return true, status.Errorf(codes.FailedPrecondition, "the entity has version %d, which is not what the mutation is for", version)
 	}
 	return conflict, nil
 }

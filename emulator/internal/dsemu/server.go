@@ -57,8 +57,8 @@ func (s *Server) Lookup(_ context.Context, req *pb.LookupRequest) (*pb.LookupRes
 	if err != nil {
 		return nil, err
 	}
-	if n := len(req.Keys); n == 0 || n > maxLookupKeys {
-		return nil, invalid("a lookup has 1 to %d keys, this one has %d", maxLookupKeys, n)
+	if n := len(req.Keys); n > maxLookupKeys {
+		return nil, invalid("a lookup has at most %d keys, this one has %d", maxLookupKeys, n)
 	}
 	keys := make([]storedKey, len(req.Keys))
 	for i, k := range req.Keys {
