@@ -105,10 +105,16 @@ func (db *database) apply(tx *transaction, mutations []*pb.Mutation, now time.Ti
 	}
 	at := db.nextCommit(now)
 	drafts := &draftSet{db: db, byID: make(map[string]*draft), atomic: tx != nil, at: at}
-	applied := make([]applied, len(mutations))
+	checked := make([]mutation, len(mutations))
+	results := make([]applied, len(mutations))
+	var err error
 	for i, m := range mutations {
-		var err error
-		if applied[i], err = drafts.apply(m); err != nil {
+		if checked[i], err = drafts.check(m); err != nil {
+			return nil, nil, err
+		}
+	}
+	for i, m := range checked {
+		if results[i], err = drafts.apply(m); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -129,7 +135,7 @@ func (db *database) apply(tx *transaction, mutations []*pb.Mutation, now time.Ti
 	}
 	db.write(drafts.order, versions, at, now)
 	resp := &pb.CommitResponse{CommitTime: microTime(at), IndexUpdates: drafts.indexUpdates()}
-	for _, a := range applied {
+	for _, a := range results {
 		resp.MutationResults = append(resp.MutationResults, a.result(at))
 	}
 	return resp, nil, nil

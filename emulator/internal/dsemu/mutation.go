@@ -17,7 +17,8 @@ type draft struct {
 	exists     bool
 	changed    bool // what is written differs from before
 	properties map[string]*pb.Value
-	last       string // the operation applied last
+	last       string // the operation that was asked for last
+	written    bool   // one of them took place
 }
 
 // A draftSet is what a commit is about to write.
@@ -53,63 +54,90 @@ func (a applied) result(at int64) *pb.MutationResult {
 	return r
 }
 
-// apply adds one mutation.
-func (s *draftSet) apply(m *pb.Mutation) (applied, error) {
-	var operation string
-	var entity *pb.Entity
+// A mutation is one that was found to be well-formed.
+type mutation struct {
+	*pb.Mutation
+	operation string
+	entity    *pb.Entity
+	draft     *draft
+	completed bool // its key was
+}
+
+// check checks what does not depend on what is stored, so that a bad request is
+// one whatever it meets.
+func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
+	c := mutation{Mutation: m}
 	switch op := m.GetOperation().(type) {
 	case *pb.Mutation_Insert:
-		operation, entity = "insert", op.Insert
+		c.operation, c.entity = "insert", op.Insert
 	case *pb.Mutation_Update:
-		operation, entity = "update", op.Update
+		c.operation, c.entity = "update", op.Update
 	case *pb.Mutation_Upsert:
-		operation, entity = "upsert", op.Upsert
+		c.operation, c.entity = "upsert", op.Upsert
 	case *pb.Mutation_Delete:
-		operation, entity = "delete", &pb.Entity{Key: op.Delete}
+		c.operation, c.entity = "delete", &pb.Entity{Key: op.Delete}
 	default:
-		return applied{}, invalid("a mutation has no operation")
+		return c, invalid("a mutation has no operation")
 	}
 	switch {
-	case m.PropertyMask != nil && operation == "insert":
-		return applied{}, invalid("a property mask is for update and upsert, not for insert")
-	case len(m.PropertyTransforms) > 0 && operation == "delete":
-		return applied{}, invalid("property transforms are not for delete")
+	case m.PropertyMask != nil && c.operation == "insert":
+		return c, invalid("a property mask is for update and upsert, not for insert")
+	case len(m.PropertyTransforms) > 0 && c.operation == "delete":
+		return c, invalid("property transforms are not for delete")
 	case m.ConflictResolutionStrategy != 0 && m.ConflictDetectionStrategy == nil:
-		return applied{}, invalid("a conflict resolution strategy needs a conflict detection strategy")
+		return c, invalid("a conflict resolution strategy needs a conflict detection strategy")
 	}
-	key, completed, err := s.db.mutationKey(entity.GetKey(), operation)
+	key, completed, err := s.db.mutationKey(c.entity.GetKey(), c.operation)
 	if err != nil {
-		return applied{}, err
+		return c, err
 	}
-	a := applied{draft: s.draft(key), completed: completed}
-	if a.conflict, err = a.draft.conflicts(m); err != nil || a.conflict {
+	if err := checkProperties(c.entity.GetProperties()); err != nil {
+		return c, err
+	}
+	c.draft, c.completed = s.draft(key), completed
+	switch last := c.draft.last; {
+	case last != "" && !s.atomic:
+		return c, invalid("A non-transactional commit may not contain multiple mutations affecting the same entity.")
+	case c.operation == "insert" && last != "" && last != "delete",
+		c.operation == "update" && last == "delete":
+		return c, invalid("Cannot %s then %s an entity in the same request.", last, c.operation)
+	}
+	c.draft.last = c.operation
+	return c, nil
+}
+
+// apply adds one mutation to what the commit writes.
+func (s *draftSet) apply(m mutation) (applied, error) {
+	d := m.draft
+	a := applied{draft: d, completed: m.completed}
+	var err error
+	if a.conflict, err = d.conflicts(m.Mutation); err != nil || a.conflict {
 		return a, err
 	}
-	if err := s.allowed(a.draft, operation); err != nil {
-		return applied{}, err
-	}
-	if operation == "delete" {
-		a.draft.last, a.draft.exists, a.draft.properties = operation, false, nil
+	switch {
+	case m.operation == "insert" && d.exists:
+		return a, status.Error(codes.AlreadyExists, "entity already exists")
+	case m.operation == "update" && !d.exists:
+		return a, status.Error(codes.NotFound, "no entity to update")
+	case m.operation == "delete":
+		d.written, d.exists, d.properties = true, false, nil
 		return a, nil
 	}
-	if err := checkProperties(entity.GetProperties()); err != nil {
-		return applied{}, err
-	}
-	properties := entity.GetProperties()
+	properties := m.entity.GetProperties()
 	if m.PropertyMask != nil {
-		if properties, err = mask(a.draft.current(), properties, m.PropertyMask.Paths); err != nil {
-			return applied{}, err
+		if properties, err = mask(d.current(), properties, m.PropertyMask.Paths); err != nil {
+			return a, err
 		}
 	}
 	if len(m.PropertyTransforms) > 0 {
 		if properties, a.transforms, err = transform(properties, m.PropertyTransforms, s.at); err != nil {
-			return applied{}, err
+			return a, err
 		}
 	}
 	if err := checkIndexed(properties); err != nil {
-		return applied{}, err
+		return a, err
 	}
-	a.draft.last, a.draft.exists, a.draft.properties = operation, true, properties
+	d.written, d.exists, d.properties = true, true, properties
 	return a, nil
 }
 
@@ -152,7 +180,7 @@ func (s *draftSet) draft(key storedKey) *draft {
 
 // current returns the entity's properties as this commit has them.
 func (d *draft) current() map[string]*pb.Value {
-	if d.exists && d.last == "" {
+	if d.exists && !d.written {
 		return d.before.properties()
 	}
 	return d.properties
@@ -171,7 +199,7 @@ func (d *draft) created(at int64) int64 {
 func (s *draftSet) versions() ([]version, error) {
 	versions := make([]version, len(s.order))
 	for i, d := range s.order {
-		if d.last == "" { // all of its mutations conflicted
+		if !d.written { // all of its mutations conflicted
 			continue
 		}
 		v := version{at: s.at, created: d.created(s.at), deleted: !d.exists}
@@ -198,23 +226,6 @@ func (s *draftSet) indexUpdates() int32 {
 		}
 	}
 	return int32(n)
-}
-
-// allowed checks an operation against what the entity is and what the same
-// commit did to it.
-func (s *draftSet) allowed(d *draft, operation string) error {
-	switch {
-	case d.last != "" && !s.atomic:
-		return invalid("A non-transactional commit may not contain multiple mutations affecting the same entity.")
-	case operation == "insert" && d.last != "" && d.last != "delete",
-		operation == "update" && d.last == "delete":
-		return invalid("Cannot %s then %s an entity in the same request.", d.last, operation)
-	case operation == "insert" && d.exists:
-		return status.Error(codes.AlreadyExists, "entity already exists")
-	case operation == "update" && !d.exists:
-		return status.Error(codes.NotFound, "no entity to update")
-	}
-	return nil
 }
 
 // mutationKey checks a mutation's key, and gives an id to an incomplete one.
