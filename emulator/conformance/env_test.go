@@ -102,8 +102,15 @@ func props(kv ...any) map[string]*pb.Value {
 	return m
 }
 
-// show writes a value.
+// show writes a value, with an exclamation mark if it is not indexed.
 func show(v *pb.Value) string {
+	if v.GetExcludeFromIndexes() {
+		return showPlain(v) + "!"
+	}
+	return showPlain(v)
+}
+
+func showPlain(v *pb.Value) string {
 	switch t := v.GetValueType().(type) {
 	case nil:
 		return "nothing"

@@ -1,9 +1,12 @@
 package conformance
 
 import (
+	"fmt"
 	"math"
+	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
 // letters puts entities of a kind with values of all sorts.
@@ -150,6 +153,13 @@ var projectionCases = []conformanceCase{
 		want: "a,n=1 a,n=1 b,n=2 b,n=2 c,n=3 h,n=NaN i,n=2 i,n=2"},
 	{name: "ordered by another property", doc: "entities without it are no results", run: project(all.Project("s").Order("n")),
 		want: "e,s=<nil> a,s=x i,s=x b,s=y c,s=x d,s=z g,s=x h,s=y"},
+	{name: "time", doc: "values come as they are indexed: times as integers, in microseconds", run: func(e *env) string {
+		e.put("T", "a", "t", time.Unix(5, 1000).UTC())
+		resp, err := e.runQuery(&pb.Query{Kind: []*pb.KindExpression{{Name: "T"}}, Projection: []*pb.Projection{{Property: &pb.PropertyReference{Name: "t"}}}})
+		e.must(err)
+		v := resp.Batch.EntityResults[0].Entity.Properties["t"]
+		return fmt.Sprint(show(v), " meaning ", v.Meaning)
+	}, want: "5000001 meaning 18"},
 	{name: "with key", doc: "each result has its key anyway", run: project(all.Project("n", "__key__").Limit(2)), want: "e,n=<nil> a,n=1"},
 	{name: "twice the same", doc: "a property is projected once", run: project(all.Project("n", "n")), want: "InvalidArgument"},
 	{name: "distinct", doc: "the first result of each value", run: project(all.Project("s").Distinct()), want: "e,s=<nil> f,s=w a,s=x b,s=y d,s=z"},

@@ -42,6 +42,9 @@ func (g *generator) query() step {
 		if slices.ContainsFunc(first.Order, func(o *pb.PropertyOrder) bool { return slices.Contains(arrays, o.Property.Name) }) && g.dialect.lacks(arrayCursors) {
 			pages = 1
 		}
+		if len(first.Projection) > 0 && g.dialect.lacks(projectionCursors) {
+			pages = 1
+		}
 		for range pages {
 			resp, err := e.runQuery(first)
 			if err != nil {
@@ -132,7 +135,8 @@ func (g *generator) filtered() (randomQuery, string) {
 		}
 	}
 	g.order(q, equal, between, sortable)
-	if g.rng.IntN(5) == 0 && !disjunction {
+	byKey := slices.Contains(between, "__key__") && g.dialect.lacks(projectionsByKey)
+	if g.rng.IntN(5) == 0 && !disjunction && !byKey {
 		g.project(q, equal, sortable)
 	}
 	switch len(filters) {

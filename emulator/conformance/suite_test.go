@@ -45,7 +45,7 @@ type difference struct {
 
 // suites are the cases, by topic.
 var suites = map[string][]conformanceCase{
-	"queries": queryCases, "projections": projectionCases, "keys": keyCases, "cursors": cursorCases, "aggregations": aggregationCases,
+	"queries": queryCases, "gql": gqlCases, "projections": projectionCases, "keys": keyCases, "cursors": cursorCases, "aggregations": aggregationCases,
 	"metadata": metadataCases, "mutations": mutationCases, "transforms": transformCases, "transactions": transactionCases, "limits": limitCases,
 }
 

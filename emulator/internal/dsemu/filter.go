@@ -13,6 +13,7 @@ import (
 type conjunction struct {
 	lo, hi   string // paths: lo <= path, and path < hi unless hi is empty
 	notKeys  map[string]bool
+	ranged   bool        // by an inequality on __key__
 	ancestor string      // path prefix of the ancestor, if there is one
 	equal    []condition // each holds for one of the property's values
 	between  []*interval // by property: one value satisfies all inequalities
@@ -130,7 +131,7 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 // and returns the conjunction of two.
 func (c *conjunction) and(o *conjunction) *conjunction {
 	both := &conjunction{
-		lo: max(c.lo, o.lo), hi: lower(c.hi, o.hi), ancestor: max(c.ancestor, o.ancestor),
+		lo: max(c.lo, o.lo), hi: lower(c.hi, o.hi), ranged: c.ranged || o.ranged, ancestor: max(c.ancestor, o.ancestor),
 		notKeys: union(c.notKeys, o.notKeys),
 		equal:   slices.Concat(c.equal, o.equal),
 	}
@@ -209,7 +210,7 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 			not[form] = true
 		}
 		if name == keyProperty {
-			return one(&conjunction{notKeys: not})
+			return one(&conjunction{notKeys: not, ranged: true})
 		}
 		return one(&conjunction{between: []*interval{{property: name, not: not}}})
 	case pb.PropertyFilter_EQUAL:
@@ -235,7 +236,7 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 		return nil, invalid("a filter on %q has no operator", name)
 	}
 	if name == keyProperty {
-		return one(&conjunction{lo: lo, hi: hi})
+		return one(&conjunction{lo: lo, hi: hi, ranged: true})
 	}
 	return one(&conjunction{between: []*interval{{property: name, lo: lo, hi: hi}}})
 }

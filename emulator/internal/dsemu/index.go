@@ -2,6 +2,7 @@ package dsemu
 
 import (
 	"slices"
+	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"github.com/tidwall/btree"
@@ -102,11 +103,12 @@ func (q *query) plan(c *conjunction) scan {
 	return s
 }
 
-// invertBounds returns the bounds of an interval in descending order.
+// invertBounds returns the bounds of an interval in descending order. They may be
+// a little too wide: rows are checked anyway.
 func invertBounds(lo, hi string) (string, string) {
 	from, to := "", ""
 	if hi != "" {
-		from = string(invert([]byte(hi), 0))
+		from = string(invert([]byte(strings.TrimSuffix(hi, behind(""))), 0))
 	}
 	if lo != "" {
 		to = behind(string(invert([]byte(lo), 0)))

@@ -159,7 +159,7 @@ func (q *query) parseDistinct(on []*pb.PropertyReference) error {
 }
 
 // implyOrders adds the orders that follow from the rest: of the properties of
-// inequalities, by name and in the last order's direction, as Google's Firestore
+// inequalities, or of __key__ if that has the only one, by name and in the last order's direction, as Google's Firestore
 // emulator has it; and of projected properties, whose values an index has to
 // hold.
 func (q *query) implyOrders() {
@@ -173,6 +173,9 @@ func (q *query) implyOrders() {
 		}
 	}
 	slices.Sort(implied)
+	if len(q.orders) == 0 && len(implied) == 0 && slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return c.ranged }) {
+		implied = []string{keyProperty}
+	}
 	if !q.byScatter() {
 		for _, name := range implied {
 			q.orders = append(q.orders, order{name, descending})

@@ -94,12 +94,22 @@ func (q *query) extend(rows []row, o order, values []indexedValue) []row {
 				for name, v := range r.values {
 					n.values[name] = v
 				}
-				n.values[o.property] = value.value
+				n.values[o.property] = fromIndex(value.value)
 			}
 			all = append(all, n)
 		}
 	}
 	return all
+}
+
+// fromIndex returns a value as projections have it, which come from an index:
+// marked as such, and times as the integers that they are indexed as.
+func fromIndex(v *pb.Value) *pb.Value {
+	result := &pb.Value{ValueType: v.ValueType, Meaning: projectionMeaning}
+	if t := v.GetTimestampValue(); t != nil {
+		result.ValueType = &pb.Value_IntegerValue{IntegerValue: t.AsTime().UnixMicro()}
+	}
+	return result
 }
 
 // needsProperties reports whether rows depend on more than keys.

@@ -134,12 +134,12 @@ func number(v, operand *pb.Value, property string, combine func(a, b *pb.Value) 
 	if !isNumber(v) {
 		return operand, nil
 	}
-	after := combine(v, operand)
-	return &pb.Value{ValueType: after.ValueType, ExcludeFromIndexes: v.ExcludeFromIndexes}, nil
+	return combine(v, operand), nil
 }
 
 // add adds two numbers: integers stop at the ends of 64 bits, and a double makes
-// the sum one.
+// the sum one. The sum is indexed, even if the property was not, as Google's
+// Firestore emulator has it.
 func add(a, b *pb.Value) *pb.Value {
 	x, isInteger := a.ValueType.(*pb.Value_IntegerValue)
 	y, bothAre := b.ValueType.(*pb.Value_IntegerValue)
