@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/scattermap/scattermap/emulator/internal/dsemu"
+	"github.com/scattermap/scattermap/emulator/internal/indexes"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
 )
@@ -44,6 +45,11 @@ type Options struct {
 	// reads have changed conflicts when it commits. In production this is a
 	// setting of the database.
 	Pessimistic bool
+
+	// Indexes are the contents of an index.yaml. With them, a query that needs a
+	// composite index which is not among them is refused, as in production, with
+	// the index to add. Defaults to nil: any query is served.
+	Indexes []byte
 
 	// Retention is how far back reads with a read_time can look. Versions are kept
 	// in memory for that long. Defaults to 1h, production's without point-in-time
@@ -130,6 +136,12 @@ func Start(o *Options) (_ *Emulator, err error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
+	var enforced *indexes.Set
+	if opts.Indexes != nil {
+		if enforced, err = indexes.Parse(opts.Indexes); err != nil {
+			return nil, fmt.Errorf("emulator: Options.Indexes: %w", err)
+		}
+	}
 	e := &Emulator{meter: new(meter.Meter)}
 	defer func() {
 		if err != nil {
@@ -142,7 +154,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 	}
 	e.datastore, err = startService(opts.DatastoreAddr, interceptors, func(s *grpc.Server) {
 		server := dsemu.NewServer(dsemu.Options{
-			Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed, Retention: opts.Retention, Pessimistic: opts.Pessimistic,
+			Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed, Retention: opts.Retention, Pessimistic: opts.Pessimistic, Indexes: enforced,
 		}, e.meter)
 		datastorepb.RegisterDatastoreServer(s, server)
 	})

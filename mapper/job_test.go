@@ -519,6 +519,18 @@ func TestStatus(t *testing.T) {
 	})
 }
 
+// TestNoCompositeIndexes runs a job where queries that need a composite index are
+// refused: ours need none.
+func TestNoCompositeIndexes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes: []")}}, addCredit)
+		keys := names(5000)
+		w.putAccounts(keys)
+		w.wait(w.start(10, &mapper.StartOptions{PageSize: 100}))
+		w.wantBalances(keys, 10)
+	})
+}
+
 // TestRecordsStayCold checks that no record is written by more than a few tasks,
 // and that a finished job leaves nothing indexed.
 func TestRecordsStayCold(t *testing.T) {

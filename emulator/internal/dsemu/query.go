@@ -6,6 +6,8 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator/internal/indexes"
 )
 
 const keyProperty = "__key__"
@@ -80,6 +82,9 @@ func (db *database) parse(p *pb.PartitionId, q *pb.Query) (*query, error) {
 	}
 	parsed.implyOrders()
 	if err := parsed.check(); err != nil {
+		return nil, err
+	}
+	if err := parsed.checkIndexes(db.opts.Indexes); err != nil {
 		return nil, err
 	}
 	return parsed, parsed.parseCursors(q.StartCursor, q.EndCursor)
@@ -205,6 +210,30 @@ func (q *query) check() error {
 		properties := slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal)+len(c.between) > 0 })
 		if properties || slices.ContainsFunc(q.orders, func(o order) bool { return o.property != keyProperty }) {
 			return invalid("kind is required for all orders and filters except __key__ ascending and ancestor")
+		}
+	}
+	return nil
+}
+
+// checkIndexes refuses a query that needs an index which is not there.
+func (q *query) checkIndexes(set *indexes.Set) error {
+	if q.byScatter() || reserved(q.kind) {
+		return nil
+	}
+	for _, c := range q.anyOf {
+		shape := indexes.Shape{Kind: q.kind, Ancestor: c.ancestor != ""}
+		for _, e := range c.equal {
+			if !slices.Contains(shape.Equal, e.property) {
+				shape.Equal = append(shape.Equal, e.property)
+			}
+		}
+		for _, o := range q.orders {
+			if !slices.Contains(shape.Equal, o.property) {
+				shape.Orders = append(shape.Orders, indexes.Property{Name: o.property, Descending: o.descending})
+			}
+		}
+		if missing, ok := set.Serve(shape); !ok {
+			return status.Errorf(codes.FailedPrecondition, "no matching index found. recommended index is:\n%s", missing)
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
+	"github.com/scattermap/scattermap/emulator/internal/indexes"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 )
 
@@ -19,6 +20,7 @@ type Options struct {
 	Seed        uint64        // of the ids that are allocated
 	Retention   time.Duration // how far back a read can look
 	Pessimistic bool          // transactions lock what they read
+	Indexes     *indexes.Set  // that queries need; nil: any query is served
 }
 
 // A Server is a google.datastore.v1 service.
