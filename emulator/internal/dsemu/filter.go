@@ -259,7 +259,7 @@ func (p *filterParser) form(property string, v *pb.Value) (string, error) {
 				return "", err
 			}
 		}
-		return string(appendValue(nil, v)), nil
+		return valueForm(v), nil
 	}
 	if v.GetKeyValue() == nil {
 		return "", invalid("__key__ filter value must be a Key")

@@ -205,7 +205,7 @@ func FuzzKeyForm(f *testing.F) {
 		if a != b && (strings.HasPrefix(x, y) || strings.HasPrefix(y, x)) {
 			t.Errorf("the form of one of %q and %q begins with that of the other", a, b)
 		}
-		down, other := string(invert([]byte(x), 0)), string(invert([]byte(y), 0))
+		down, other := invert(x), invert(y)
 		if got, want := strings.Compare(down, other), cmp.Compare(b, a); got != want {
 			t.Errorf("%q and %q compare as %d when descending, their forms as %d", a, b, want, got)
 		}

@@ -108,17 +108,17 @@ func (q *query) plan(c *conjunction) scan {
 func invertBounds(lo, hi string) (string, string) {
 	from, to := "", ""
 	if hi != "" {
-		from = string(invert([]byte(strings.TrimSuffix(hi, behind(""))), 0))
+		from = invert(strings.TrimSuffix(hi, behind("")))
 	}
 	if lo != "" {
-		to = behind(string(invert([]byte(lo), 0)))
+		to = behind(invert(lo))
 	}
 	return from, to
 }
 
 func directed(o order, form string) string {
 	if o.descending {
-		return string(invert([]byte(form), 0))
+		return invert(form)
 	}
 	return form
 }

@@ -84,7 +84,9 @@ func appendPath(dst []byte, path []*pb.Key_PathElement) []byte {
 	return append(appendElements(dst, path), pathEnd)
 }
 
-// appendValue appends the ordered form of a value that is not an array.
+// valueForm returns the ordered form of a value that is not an array.
+func valueForm(v *pb.Value) string { return string(appendValue(make([]byte, 0, 32), v)) }
+
 func appendValue(dst []byte, v *pb.Value) []byte {
 	switch v := v.ValueType.(type) {
 	case *pb.Value_IntegerValue:
@@ -116,12 +118,13 @@ func appendValue(dst []byte, v *pb.Value) []byte {
 	}
 }
 
-// invert turns the ordered form in b[from:] into that of descending order.
-func invert(b []byte, from int) []byte {
-	for i := from; i < len(b); i++ {
+// invert turns an ordered form into that of descending order, and back.
+func invert(form string) string {
+	b := []byte(form)
+	for i := range b {
 		b[i] = ^b[i]
 	}
-	return b
+	return string(b)
 }
 
 // An indexedValue is one value under which an entity is in the indexes.
@@ -163,12 +166,12 @@ func indexedOf(v *pb.Value) []indexedValue {
 	}
 	array, ok := v.ValueType.(*pb.Value_ArrayValue)
 	if !ok {
-		return []indexedValue{{string(appendValue(nil, v)), v}}
+		return []indexedValue{{valueForm(v), v}}
 	}
 	var values []indexedValue
 	for _, el := range array.ArrayValue.GetValues() {
 		if !el.ExcludeFromIndexes && el.GetEntityValue() == nil {
-			values = append(values, indexedValue{string(appendValue(nil, el)), el})
+			values = append(values, indexedValue{valueForm(el), el})
 		}
 	}
 	return values

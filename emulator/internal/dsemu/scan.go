@@ -90,7 +90,7 @@ func (q *query) source(entries *btree.Map[string, *record], s scan, at int64) *s
 		src.end = s.lo
 		from := s.hi
 		if q.after != "" {
-			from = lower(from, string(invert([]byte(q.after), 0)))
+			from = lower(from, invert(q.after))
 		}
 		// The iterator goes to the first entry at or above: what is wanted is below.
 		switch {
@@ -132,7 +132,7 @@ func (s *source) peek() bool {
 		}
 		key := entry[len(s.prefix):]
 		if s.down {
-			key = string(invert([]byte(entry), 0))
+			key = invert(entry)
 		}
 		if key <= s.query.after {
 			continue

@@ -107,7 +107,7 @@ func sameValue(a, b *pb.Value) bool {
 		x, y := float(a), float(b)
 		return compareNumbers(a, b) == 0 || x != x && y != y
 	}
-	return string(appendValue(nil, a)) == string(appendValue(nil, b)) && a.GetEntityValue() == nil && b.GetEntityValue() == nil
+	return valueForm(a) == valueForm(b) && a.GetEntityValue() == nil && b.GetEntityValue() == nil
 }
 
 func isNumber(v *pb.Value) bool {
