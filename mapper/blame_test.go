@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
@@ -112,7 +113,10 @@ func TestEveryCommitRefused(t *testing.T) {
 			}
 			return handler(ctx, req)
 		}
-		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refuse}}, addCredit)
+		w := newWorld(t, setting{
+			emulator: emulator.Options{Interceptor: refuse},
+			queue:    &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 4}},
+		}, addCredit)
 		keys := names(2000)
 		w.putAccounts(keys)
 		s, err := w.start(10, &mapper.StartOptions{Workers: 4}).Wait(t.Context())

@@ -178,9 +178,12 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 
 // fail ends the job.
 func (w *work) fail(ctx context.Context, cause error) error {
-	w.engine.log.LogAttrs(ctx, slog.LevelError, "job failed", slog.String("job", w.job.ID), slog.String("range", w.record.ID))
-	if err := w.engine.fail(ctx, w.job, cause); err != nil {
+	first, err := w.engine.fail(ctx, w.job, cause)
+	if err != nil {
 		return err
+	}
+	if first {
+		w.engine.log.LogAttrs(ctx, slog.LevelError, "job failed", slog.String("job", w.job.ID), slog.String("range", w.record.ID))
 	}
 	w.job.State = string(Failed)
 	return nil
