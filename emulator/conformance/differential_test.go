@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -12,11 +11,8 @@ import (
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-)
 
-var (
-	sequences = flag.Int("sequences", 60, "how many random sequences TestDifferential runs")
-	firstSeed = flag.Uint64("seed", 0, "the seed of its first sequence; 0 is a new one")
+	"github.com/scattermap/scattermap/internal/testflag"
 )
 
 // TestDifferential runs random sequences of writes, transactions and queries
@@ -26,18 +22,18 @@ var (
 // What is known to differ is left out of the sequences for that emulator, by the
 // rules in dialects: each with its reason.
 func TestDifferential(t *testing.T) {
-	seed := *firstSeed
+	seed := *testflag.Seed
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
 	for product, d := range dialects {
 		t.Run(product, func(t *testing.T) {
 			theirs, ours := newEnv(t, product), newEnv(t, "embedded")
-			t.Logf("seeds %d to %d; replay one by -args -sequences 1 -seed SEED", seed, seed+uint64(*sequences)-1)
+			t.Logf("seeds %d to %d; replay one by -args -sequences 1 -seed SEED", seed, seed+uint64(*testflag.Sequences)-1)
 			for _, rule := range d {
 				t.Logf("left out for %s: %s", product, rule.why)
 			}
-			for i := range uint64(*sequences) {
+			for i := range uint64(*testflag.Sequences) {
 				a, b := theirs.empty(t), ours.empty(t)
 				steps := sequence(rand.New(rand.NewPCG(seed+i, 0)), d)
 				for n, step := range steps {

@@ -76,7 +76,7 @@ func none(*pb.MutationResult) int64   { return 0 }
 
 const onlyFails = "the Firestore emulator detects conflicts with FAIL only"
 
-const ignoresVersions = "the classic emulator does not detect conflicts of versions"
+const ignoresVersions = "the classic emulator takes an update time for a version"
 
 var mutationCases = []conformanceCase{
 	{name: "insert", doc: "the entity must not exist", run: change(false, true, ins), want: "OK {n=1}"},
@@ -138,19 +138,19 @@ var mutationCases = []conformanceCase{
 	{name: "mask of a nested property", doc: "dots lead into entities", run: masked("in.p", "in.q", "in.r"), want: "OK {in={p=2 r=2} x=1 y=1 z=1}",
 		classic: &difference{"*", ignoresMasks}},
 	{name: "empty mask", doc: "writes nothing", run: masked(), want: "OK {in={p=1 q=1} x=1 y=1 z=1}", classic: &difference{"*", ignoresMasks}},
-	{name: "mask with a stray backslash", doc: "backslashes escape dots and backslashes", run: masked(`a\b`), want: "InvalidArgument {in={p=1 q=1} x=1 y=1 z=1}", classic: &difference{"*", ignoresMasks}},
-	{name: "mask of a reserved property", doc: "reserved names can't be written", run: masked("__x__"), want: "InvalidArgument {in={p=1 q=1} x=1 y=1 z=1}", classic: &difference{"*", ignoresMasks}},
+	{name: "mask with a stray backslash", doc: "backslashes escape dots and backslashes", run: masked(`a\b`), want: "InvalidArgument {in={p=1 q=1} x=1 y=1 z=1}"},
+	{name: "mask of a reserved property", doc: "reserved names can't be written", run: masked("__x__"), want: "InvalidArgument {in={p=1 q=1} x=1 y=1 z=1}"},
 	{name: "base version", doc: "writes the version that it is for", run: versioned(true, 0, same), want: "conflict false {n=1}"},
-	{name: "stale base version", doc: "is a conflict, and nothing is written", run: versioned(true, 0, stale), want: "conflict true {n=9}", firestore: &difference{"conflict false {n=1}", onlyFails}, classic: &difference{"*", ignoresVersions}},
+	{name: "stale base version", doc: "is a conflict, and nothing is written", run: versioned(true, 0, stale), want: "conflict true {n=9}", firestore: &difference{"conflict false {n=1}", onlyFails}},
 	{name: "base version 0", doc: "is for an entity that does not exist", run: versioned(false, 0, none), want: "conflict false {n=1}"},
-	{name: "base version 0 of what exists", doc: "is a conflict", run: versioned(true, 0, none), want: "conflict true {n=9}", firestore: &difference{"conflict false {n=1}", onlyFails}, classic: &difference{"*", ignoresVersions}},
-	{name: "conflict that fails", doc: "FAIL fails the whole commit", run: versioned(true, pb.Mutation_FAIL, stale), want: "FailedPrecondition {n=9}", classic: &difference{"*", ignoresVersions}},
+	{name: "base version 0 of what exists", doc: "is a conflict", run: versioned(true, 0, none), want: "conflict true {n=9}", firestore: &difference{"conflict false {n=1}", onlyFails}},
+	{name: "conflict that fails", doc: "FAIL fails the whole commit", run: versioned(true, pb.Mutation_FAIL, stale), want: "FailedPrecondition {n=9}"},
 	{name: "resolution without detection", doc: "a resolution strategy needs a detection strategy", run: func(e *env) string {
 		m := ups(e)
 		m.ConflictResolutionStrategy = pb.Mutation_FAIL
 		_, err := e.commit(m)
 		return outcome(err)
-	}, want: "InvalidArgument", classic: &difference{"*", ignoresVersions}},
+	}, want: "InvalidArgument"},
 	{name: "update time", doc: "likewise by the time of the last change", run: func(e *env) string {
 		resp, err := e.commit(upsert(e.name("K", "a"), props("n", 9)))
 		e.must(err)

@@ -117,7 +117,7 @@ var transactionCases = []conformanceCase{
 			return outcome(err)
 		}
 		return outcome(e.commitIn(resp.Transaction, ups(e))) + " " + e.get("K", "a")
-	}, want: "OK {n=3}", firestore: &difference{"Aborted {n=1}", "the Firestore emulator has the transaction conflict with itself"}, classic: &difference{"*", "the classic emulator returns no transaction"}},
+	}, want: "OK {n=3}", firestore: &difference{"Aborted {n=1}", "the Firestore emulator has the transaction conflict with itself"}},
 	{name: "begun by a query", doc: "new_transaction returns the transaction of the read", run: func(e *env) string {
 		e.put("P", "a", "n", 1)
 		resp, err := e.raw.RunQuery(e.Context(), &pb.RunQueryRequest{ProjectId: e.project, QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{Kind: kindP}},
@@ -126,7 +126,7 @@ var transactionCases = []conformanceCase{
 			return outcome(err)
 		}
 		return names(resp) + " " + outcome(e.commitIn(resp.Transaction, ups(e)))
-	}, want: "a OK", classic: &difference{"*", "the classic emulator returns no transaction"}},
+	}, want: "a OK"},
 	{name: "single use", doc: "a transaction of one commit", run: func(e *env) string {
 		_, err := e.raw.Commit(e.Context(), &pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_TRANSACTIONAL, Mutations: []*pb.Mutation{ups(e)},
 			TransactionSelector: &pb.CommitRequest_SingleUseTransaction{SingleUseTransaction: new(pb.TransactionOptions)}})

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/emulator/internal/meter"
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
 
 func newTestServer(t testing.TB) *Server {

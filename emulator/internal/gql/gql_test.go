@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/scattermap/scattermap/emulator/internal/gql"
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
 
 // The partition of all requests here.

@@ -3,6 +3,8 @@ package indexes
 import (
 	"strings"
 	"testing"
+
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
 
 func asc(names ...string) []Property {
