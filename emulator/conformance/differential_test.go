@@ -28,6 +28,7 @@ func TestDifferential(t *testing.T) {
 	}
 	for product, d := range dialects {
 		t.Run(product, func(t *testing.T) {
+			t.Parallel()
 			theirs, ours := newEnv(t, product), newEnv(t, "embedded")
 			t.Logf("seeds %d to %d; replay one by -args -sequences 1 -seed SEED", seed, seed+uint64(*testflag.Sequences)-1)
 			for _, rule := range d {
