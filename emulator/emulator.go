@@ -10,7 +10,6 @@ import (
 	"time"
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/api/option"
@@ -132,9 +131,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 		return nil, fmt.Errorf("emulator: Datastore: %w", err)
 	}
 	e.tasksServer = tasksemu.NewServer(tasksemu.Options{Transport: opts.Transport, Unlimited: opts.UnlimitedRate}, e.meter)
-	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) {
-		cloudtaskspb.RegisterCloudTasksServer(s, e.tasksServer)
-	})
+	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) })
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Cloud Tasks: %w", err)
 	}
