@@ -61,9 +61,14 @@ type Options struct {
 	// Tasks' limit. Defaults to false.
 	UnlimitedRate bool
 
+	// Faults make calls and deliveries go wrong. They belong to one emulator.
+	// Defaults to none.
+	Faults *Faults
+
 	// Interceptor sees every call of both services, and can delay it or make it
-	// fail before or after its effect. The results of queries and lookups that
-	// pass through it have their entities in encoded form. Defaults to none.
+	// fail before or after its effect; calls that Faults lose it does not see.
+	// The results of queries and lookups that pass through it have their entities
+	// in encoded form. Defaults to none.
 	Interceptor grpc.UnaryServerInterceptor
 }
 
@@ -120,6 +125,13 @@ func Start(o *Options) (_ *Emulator, err error) {
 		}
 	}()
 	interceptors := []grpc.UnaryServerInterceptor{e.meter.UnaryServerInterceptor()}
+	if opts.Faults != nil {
+		if err := opts.Faults.attach(); err != nil {
+			return nil, err
+		}
+		// Outside: what they lose is lost on the way, and counted all the same.
+		interceptors = append(interceptors, opts.Faults.intercept)
+	}
 	if opts.Interceptor != nil {
 		interceptors = append(interceptors, opts.Interceptor)
 	}
@@ -130,7 +142,11 @@ func Start(o *Options) (_ *Emulator, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Datastore: %w", err)
 	}
-	e.tasksServer = tasksemu.NewServer(tasksemu.Options{Transport: opts.Transport, Unlimited: opts.UnlimitedRate}, e.meter)
+	tasksOptions := tasksemu.Options{Transport: opts.Transport, Unlimited: opts.UnlimitedRate}
+	if opts.Faults != nil {
+		tasksOptions.Faults = taskFaults{opts.Faults}
+	}
+	e.tasksServer = tasksemu.NewServer(tasksOptions, e.meter)
 	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) })
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Cloud Tasks: %w", err)
@@ -168,6 +184,16 @@ func (e *Emulator) Close() {
 			s.stop()
 		}
 	}
+}
+
+// Reset drops all queues with their tasks and names, between two tests. It cuts
+// off deliveries under way and waits for their end; a handler that does not look
+// at its context may go on. Clients stay connected, and [Emulator.Usage] goes on
+// to count.
+//
+// It does not empty the Datastore yet.
+func (e *Emulator) Reset() {
+	e.tasksServer.Reset()
 }
 
 // Datastore returns a client of a project's default database. It has to be
