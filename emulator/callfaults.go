@@ -62,9 +62,13 @@ func (f *Faults) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	}
 	var resp any
 	var err error
-	if p.abort {
-		err = abort(ctx, req.(*datastorepb.CommitRequest), info)
-	} else {
+	rollback, isRollback := req.(*datastorepb.RollbackRequest)
+	switch {
+	case p.abort:
+		err = f.abort(ctx, req.(*datastorepb.CommitRequest), info)
+	case isRollback && f.wasAborted(rollback):
+		resp = new(datastorepb.RollbackResponse)
+	default:
 		resp, err = handler(ctx, req)
 	}
 	if err := wait(ctx, p.delay-p.delay/2); err != nil {
@@ -76,15 +80,37 @@ func (f *Faults) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	return resp, err
 }
 
-// abort ends the transaction of a commit, so that it keeps no locks.
-func abort(ctx context.Context, req *datastorepb.CommitRequest, info *grpc.UnaryServerInfo) error {
+// abort ends the transaction of a commit, so that it keeps no locks. As after a
+// true ABORTED, the client's rollback that follows is no error: the Go client
+// would not try again.
+func (f *Faults) abort(ctx context.Context, req *datastorepb.CommitRequest, info *grpc.UnaryServerInfo) error {
 	if server, ok := info.Server.(datastorepb.DatastoreServer); ok {
 		rollback := &datastorepb.RollbackRequest{ProjectId: req.ProjectId, DatabaseId: req.DatabaseId, Transaction: req.GetTransaction()}
 		if _, err := server.Rollback(ctx, rollback); err != nil {
 			return err // as the commit would: the transaction is not open
 		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.aborted[transactionOf(rollback)] = true
 	}
 	return status.Error(codes.Aborted, "injected: too much contention on these datastore entities. please try again.")
+}
+
+// wasAborted reports whether a rollback is the first of a transaction that abort
+// has ended.
+func (f *Faults) wasAborted(req *datastorepb.RollbackRequest) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was := f.aborted[transactionOf(req)]
+	delete(f.aborted, transactionOf(req))
+	return was
+}
+
+// A transactionKey tells the transactions of all databases apart.
+type transactionKey struct{ project, database, id string }
+
+func transactionOf(req *datastorepb.RollbackRequest) transactionKey {
+	return transactionKey{req.ProjectId, req.DatabaseId, string(req.Transaction)}
 }
 
 // wait returns after a while, or with an error if the call ends before.

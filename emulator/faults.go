@@ -189,7 +189,8 @@ type Faults struct {
 	begun   time.Time // zero before the emulator starts
 	paused  bool
 	rules   []*rule
-	invalid error // of the first rule that is
+	invalid error                   // of the first rule that is
+	aborted map[transactionKey]bool // not rolled back yet
 }
 
 // A rule is a Fault at work.
@@ -202,7 +203,7 @@ type rule struct {
 // NewFaults returns faults for [Options].Faults, which are on. [Start] returns an
 // error if one of the rules is not valid.
 func NewFaults(seed uint64, rules ...Fault) *Faults {
-	f := &Faults{seed: seed}
+	f := &Faults{seed: seed, aborted: make(map[transactionKey]bool)}
 	f.invalid = f.Add(rules...)
 	return f
 }
