@@ -10,7 +10,6 @@ import (
 	"time"
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/api/option"
@@ -79,9 +78,14 @@ type Options struct {
 	// Tasks' limit. Defaults to false.
 	UnlimitedRate bool
 
+	// Faults make calls and deliveries go wrong. They belong to one emulator.
+	// Defaults to none.
+	Faults *Faults
+
 	// Interceptor sees every call of both services, and can delay it or make it
-	// fail before or after its effect. The results of queries and lookups that
-	// pass through it have their entities in encoded form. Defaults to none.
+	// fail before or after its effect; calls that Faults lose it does not see.
+	// The results of queries and lookups that pass through it have their entities
+	// in encoded form. Defaults to none.
 	Interceptor grpc.UnaryServerInterceptor
 }
 
@@ -124,6 +128,7 @@ func (o Options) validate() error {
 // An Emulator is a Datastore and a Cloud Tasks in this process.
 type Emulator struct {
 	datastore, tasks *service
+	datastoreServer  *dsemu.Server
 	tasksServer      *tasksemu.Server
 	keys             *http.Server
 	keysAddr         string
@@ -149,22 +154,31 @@ func Start(o *Options) (_ *Emulator, err error) {
 		}
 	}()
 	interceptors := []grpc.UnaryServerInterceptor{e.meter.UnaryServerInterceptor()}
+	if opts.Faults != nil {
+		if err := opts.Faults.attach(); err != nil {
+			return nil, err
+		}
+		// Outside: what they lose is lost on the way, and counted all the same.
+		interceptors = append(interceptors, opts.Faults.intercept)
+	}
 	if opts.Interceptor != nil {
 		interceptors = append(interceptors, opts.Interceptor)
 	}
 	e.datastore, err = startService(opts.DatastoreAddr, interceptors, func(s *grpc.Server) {
-		server := dsemu.NewServer(dsemu.Options{
+		e.datastoreServer = dsemu.NewServer(dsemu.Options{
 			Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed, Retention: opts.Retention, Pessimistic: opts.Pessimistic, Indexes: enforced,
 		}, e.meter)
-		datastorepb.RegisterDatastoreServer(s, server)
+		datastorepb.RegisterDatastoreServer(s, e.datastoreServer)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Datastore: %w", err)
 	}
-	e.tasksServer = tasksemu.NewServer(tasksemu.Options{Transport: opts.Transport, Unlimited: opts.UnlimitedRate}, e.meter)
-	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) {
-		cloudtaskspb.RegisterCloudTasksServer(s, e.tasksServer)
-	})
+	tasksOptions := tasksemu.Options{Transport: opts.Transport, Unlimited: opts.UnlimitedRate}
+	if opts.Faults != nil {
+		tasksOptions.Faults = taskFaults{opts.Faults}
+	}
+	e.tasksServer = tasksemu.NewServer(tasksOptions, e.meter)
+	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) })
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Cloud Tasks: %w", err)
 	}
@@ -201,6 +215,15 @@ func (e *Emulator) Close() {
 			s.stop()
 		}
 	}
+}
+
+// Reset empties both services, between two tests: all queues with their tasks and
+// names, and then all databases with their transactions. It cuts off deliveries
+// under way and waits for their end; a handler that does not look at its context
+// may go on. Clients stay connected, and [Emulator.Usage] goes on to count.
+func (e *Emulator) Reset() {
+	e.tasksServer.Reset()
+	e.datastoreServer.Reset()
 }
 
 // Datastore returns a client of a project's default database. It has to be

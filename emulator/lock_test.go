@@ -175,9 +175,9 @@ func TestNoLostUpdatesWithLocks(t *testing.T) {
 	})
 }
 
-// TestRetention checks how far back a read can look, and that it does not see
+// TestSnapshotRetention checks how far back a read can look, and that it does not see
 // what came later.
-func TestRetention(t *testing.T) {
+func TestSnapshotRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := embedded(t, nil)
 		put(t, client, keyA, 1)

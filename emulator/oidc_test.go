@@ -17,7 +17,7 @@ import (
 )
 
 // serve runs an HTTP server on a free loopback port, and returns its URL.
-func serve(t *testing.T, server *http.Server) string {
+func serve(t testing.TB, server *http.Server) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

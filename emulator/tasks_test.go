@@ -2,9 +2,9 @@ package emulator_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -16,7 +16,6 @@ import (
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/api/iterator"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -33,6 +32,7 @@ const (
 // A receiver is the handler of a test's tasks. It remembers what it received.
 type receiver struct {
 	answer func(attempt int) int // HTTP status; nil answers 200
+	header http.Header           // of the answer
 	work   time.Duration
 
 	mu       sync.Mutex
@@ -67,6 +67,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	r.running--
 	r.mu.Unlock()
+	maps.Copy(w.Header(), r.header)
 	if r.answer != nil {
 		w.WriteHeader(r.answer(attempt))
 	}
@@ -97,8 +98,16 @@ func (r *receiver) times() []time.Duration {
 // tasksIn makes a queue whose tasks go to r, inside the bubble of the test.
 func tasksIn(t *testing.T, r *receiver, queue *cloudtaskspb.Queue) *cloudtasks.Client {
 	t.Helper()
+	_, client := tasksWith(t, r, queue, emulator.Options{})
+	return client
+}
+
+// tasksWith does the same with an emulator of certain options.
+func tasksWith(t *testing.T, r *receiver, queue *cloudtaskspb.Queue, o emulator.Options) (*emulator.Emulator, *cloudtasks.Client) {
+	t.Helper()
 	r.begun = time.Now()
-	e := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(r)})
+	o.Transport = emulator.HandlerTransport(r)
+	e := emulator.ForTest(t, &o)
 	client, err := e.CloudTasks(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +120,7 @@ func tasksIn(t *testing.T, r *receiver, queue *cloudtaskspb.Queue) *cloudtasks.C
 	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: queue}); err != nil {
 		t.Fatal(err)
 	}
-	return client
+	return e, client
 }
 
 func task(id string) *cloudtaskspb.Task {
@@ -204,114 +213,6 @@ func TestScheduleTime(t *testing.T) {
 	})
 }
 
-// TestBackoff checks the documented example: 10 s that double three times, then
-// grow linearly to at most 300 s.
-func TestBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := &receiver{answer: func(int) int { return 500 }}
-		client := tasksIn(t, r, &cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{
-			MaxAttempts: 9, MaxDoublings: 3,
-			MinBackoff: durationpb.New(10 * time.Second), MaxBackoff: durationpb.New(300 * time.Second),
-		}})
-		mustCreate(t, client, task("abc"))
-		time.Sleep(24 * time.Hour)
-		want := []time.Duration{0}
-		for _, seconds := range []int{10, 20, 40, 80, 160, 240, 300, 300} {
-			want = append(want, want[len(want)-1]+time.Duration(seconds)*time.Second)
-		}
-		if diff := cmp.Diff(want, r.times()); diff != "" {
-			t.Errorf("times of delivery (-want +got):\n%s", diff)
-		}
-		if _, err := client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queueName + "/tasks/abc"}); status.Code(err) != codes.NotFound {
-			t.Errorf("the task after its last attempt: %v, want NotFound", err)
-		}
-	})
-}
-
-// TestRetryDuration checks that retries end only when attempts and time have
-// both run out.
-func TestRetryDuration(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := &receiver{answer: func(int) int { return 500 }}
-		client := tasksIn(t, r, &cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{
-			MaxAttempts: 2, MaxRetryDuration: durationpb.New(35 * time.Second),
-			MinBackoff: durationpb.New(10 * time.Second), MaxBackoff: durationpb.New(10 * time.Second),
-		}})
-		mustCreate(t, client, task("abc"))
-		time.Sleep(time.Hour)
-		if n := len(r.times()); n != 5 { // at 0, 10, 20, 30 and 40 s
-			t.Errorf("%d attempts, want 5", n)
-		}
-	})
-}
-
-func TestNamesAreUsedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := &receiver{work: time.Second}
-		client := tasksIn(t, r, nil)
-		var wg sync.WaitGroup
-		var mu sync.Mutex
-		outcomes := make(map[codes.Code]int)
-		for range 200 {
-			wg.Go(func() {
-				err := create(t.Context(), client, task("same"))
-				mu.Lock()
-				outcomes[status.Code(err)]++
-				mu.Unlock()
-			})
-		}
-		wg.Wait()
-		if outcomes[codes.OK] != 1 || outcomes[codes.AlreadyExists] != 199 {
-			t.Errorf("outcomes of 200 creates: %v", outcomes)
-		}
-		again := func() codes.Code { return status.Code(create(t.Context(), client, task("same"))) }
-		time.Sleep(time.Hour)
-		if got := again(); got != codes.AlreadyExists {
-			t.Errorf("an hour after the task was done: %v, want AlreadyExists", got)
-		}
-		time.Sleep(24 * time.Hour)
-		if got := again(); got != codes.OK {
-			t.Errorf("a day after the task was done: %v, want OK", got)
-		}
-		time.Sleep(time.Hour)
-		if n := len(r.times()); n != 2 {
-			t.Errorf("%d deliveries, want 2", n)
-		}
-	})
-}
-
-func TestQueueLimits(t *testing.T) {
-	const n = 50
-	deliver := func(t *testing.T, limits *cloudtaskspb.RateLimits) *receiver {
-		r := &receiver{work: 10 * time.Second}
-		client := tasksIn(t, r, &cloudtaskspb.Queue{RateLimits: limits})
-		for range n {
-			mustCreate(t, client, task(""))
-		}
-		time.Sleep(time.Hour)
-		if len(r.deliveries()) != n {
-			t.Errorf("%d of %d delivered", len(r.deliveries()), n)
-		}
-		return r
-	}
-	t.Run("concurrency", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := deliver(t, &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 5})
-			if last := r.times()[n-1]; r.atOnce() != 5 || last != 90*time.Second {
-				t.Errorf("%d at once, the last after %v; want 5 and 1m30s", r.atOnce(), last)
-			}
-		})
-	})
-	t.Run("rate", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := deliver(t, &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 2})
-			if last := r.times()[n-1]; last != 24*time.Second { // a burst of 2, then 2 a second
-				t.Errorf("the last after %v, want 24s", last)
-			}
-		})
-	})
-}
-
 // TestDeadline checks that a delivery that takes too long is given up and made
 // again, while the first handler still runs.
 func TestDeadline(t *testing.T) {
@@ -325,90 +226,6 @@ func TestDeadline(t *testing.T) {
 		want := []time.Duration{0, 20*time.Second + 100*time.Millisecond}
 		if diff := cmp.Diff(want, r.times()); diff != "" || r.atOnce() != 2 {
 			t.Errorf("%d at once; times of delivery (-want +got):\n%s", r.atOnce(), diff)
-		}
-	})
-}
-
-func TestTaskManagement(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := new(receiver)
-		client := tasksIn(t, r, nil)
-		var names []string
-		for i := range 5 {
-			task := task(fmt.Sprint("t", i))
-			task.ScheduleTime = timestamppb.New(time.Now().Add(time.Hour))
-			mustCreate(t, client, task)
-			names = append(names, task.Name)
-		}
-		got, err := client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: names[3], ResponseView: cloudtaskspb.Task_FULL})
-		if err != nil || string(got.GetHttpRequest().GetBody()) != `{"n":1}` {
-			t.Errorf("GetTask: %v, %v", got, err)
-		}
-		if err := client.DeleteTask(t.Context(), &cloudtaskspb.DeleteTaskRequest{Name: names[3]}); err != nil {
-			t.Error(err)
-		}
-		if err := create(t.Context(), client, task("t3")); status.Code(err) != codes.AlreadyExists {
-			t.Errorf("the name of a deleted task: %v, want AlreadyExists", err)
-		}
-		var listed []string
-		it := client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName, PageSize: 2})
-		for {
-			task, err := it.Next()
-			if errors.Is(err, iterator.Done) {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			listed = append(listed, task.Name)
-		}
-		if diff := cmp.Diff(append(names[:3:3], names[4]), listed); diff != "" {
-			t.Errorf("ListTasks (-want +got):\n%s", diff)
-		}
-		time.Sleep(2 * time.Hour)
-		if n := len(r.times()); n != 4 {
-			t.Errorf("%d delivered, want the 4 that were not deleted", n)
-		}
-	})
-}
-
-func TestTasksRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := tasksIn(t, new(receiver), nil)
-		with := func(change func(*cloudtaskspb.Task)) *cloudtaskspb.Task {
-			task := task("")
-			change(task)
-			return task
-		}
-		for name, c := range map[string]*cloudtaskspb.Task{
-			"a bad name":         task("a b"),
-			"a long name":        task(strings.Repeat("a", 501)),
-			"another queue":      with(func(t *cloudtaskspb.Task) { t.Name = location + "/queues/other/tasks/a" }),
-			"no URL":             with(func(t *cloudtaskspb.Task) { t.GetHttpRequest().Url = "" }),
-			"not HTTP":           with(func(t *cloudtaskspb.Task) { t.GetHttpRequest().Url = "ftp://x/" }),
-			"too large":          with(func(t *cloudtaskspb.Task) { t.GetHttpRequest().Body = make([]byte, 1<<20) }),
-			"headers too large":  with(func(t *cloudtaskspb.Task) { t.GetHttpRequest().Headers["X"] = strings.Repeat("x", 81<<10) }),
-			"body with GET":      with(func(t *cloudtaskspb.Task) { t.GetHttpRequest().HttpMethod = cloudtaskspb.HttpMethod_GET }),
-			"deadline too short": with(func(t *cloudtaskspb.Task) { t.DispatchDeadline = durationpb.New(time.Second) }),
-		} {
-			if err := create(t.Context(), client, c); status.Code(err) != codes.InvalidArgument {
-				t.Errorf("%s: %v, want InvalidArgument", name, err)
-			}
-		}
-		_, err := client.CreateTask(t.Context(), &cloudtaskspb.CreateTaskRequest{Parent: location + "/queues/none", Task: task("")})
-		if status.Code(err) != codes.NotFound {
-			t.Errorf("no such queue: %v, want NotFound", err)
-		}
-		for name, q := range map[string]*cloudtaskspb.Queue{
-			"a bad name":       {Name: location + "/queues/a_b"},
-			"too fast":         {Name: location + "/queues/a", RateLimits: &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 501}},
-			"too many":         {Name: location + "/queues/a", RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 5001}},
-			"reversed backoff": {Name: location + "/queues/a", RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Hour), MaxBackoff: durationpb.New(time.Second)}},
-		} {
-			_, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: q})
-			if status.Code(err) != codes.InvalidArgument {
-				t.Errorf("queue with %s: %v, want InvalidArgument", name, err)
-			}
 		}
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -22,8 +21,6 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/googletest"
@@ -176,39 +173,22 @@ func repeat(h http.Handler) http.Handler {
 	})
 }
 
-// faults make calls of both services fail, before or after their effect, while
-// they are on.
-type faults struct {
-	share   float64 // of the calls, each way
-	methods []string
-
-	mu  sync.Mutex
-	rng *rand.Rand
-	on  bool
+// lost returns faults that lose a share of the calls, before their effect and
+// after it, once they are resumed.
+func lost(seed uint64, share float64, methods ...string) *emulator.Faults {
+	f := emulator.NewFaults(seed,
+		emulator.Fault{Kind: emulator.LoseCall, Methods: methods, Share: share},
+		emulator.Fault{Kind: emulator.LoseAnswer, Methods: methods, Share: share})
+	f.Pause()
+	return f
 }
 
-func (f *faults) set(on bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.on = on
-}
-
-func (f *faults) strike(method string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.on && slices.Contains(f.methods, method) && f.rng.Float64() < f.share
-}
-
-func (f *faults) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	method := path.Base(info.FullMethod)
-	if f.strike(method) {
-		return nil, status.Error(codes.Unavailable, "lost before its effect")
+// checkLost checks that something was lost.
+func checkLost(t *testing.T, f *emulator.Faults) {
+	t.Helper()
+	if n := f.Counts(); n[emulator.LoseCall] == 0 || n[emulator.LoseAnswer] == 0 {
+		t.Errorf("faults injected: %v", n)
 	}
-	resp, err := handler(ctx, req)
-	if f.strike(method) {
-		return nil, status.Error(codes.Unavailable, "lost after its effect")
-	}
-	return resp, err
 }
 
 // TestLostResponses runs jobs while calls of both services fail, before and
@@ -218,15 +198,15 @@ func TestLostResponses(t *testing.T) {
 	t.Logf("seed %d", seed)
 	for i := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
-			f := &faults{share: 0.3, rng: rand.New(rand.NewPCG(seed, i)),
-				methods: []string{"Commit", "CreateTask", "BeginTransaction", "RunQuery", "RunAggregationQuery", "Lookup", "Rollback", "GetTask"}}
-			w := newWorld(t, setting{emulator: emulator.Options{Interceptor: f.intercept}}, addCredit)
+			f := lost(seed+i, 0.3)
+			w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
 			keys := names(500)
 			w.putAccounts(keys)
 			job := w.start(10, &mapper.StartOptions{PageSize: 50})
-			f.set(true)
+			f.Resume()
 			s := w.wait(job)
-			f.set(false)
+			f.Pause()
+			checkLost(t, f)
 			w.wantBalances(keys, 10)
 			if s.Processed != 500 || s.Counters["credited"] != 500 {
 				t.Errorf("status %+v", s)
@@ -242,11 +222,11 @@ func TestConcurrentStarts(t *testing.T) {
 	t.Logf("seed %d", seed)
 	for i := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
-			f := &faults{share: 0.4, rng: rand.New(rand.NewPCG(seed, i)), methods: []string{"Commit", "CreateTask"}}
-			w := newWorld(t, setting{emulator: emulator.Options{Interceptor: f.intercept}}, addCredit)
+			f := lost(seed+i, 0.4, "Commit", "CreateTask")
+			w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
 			keys := names(300)
 			w.putAccounts(keys)
-			f.set(true)
+			f.Resume()
 			var wg sync.WaitGroup
 			var started atomic.Int64
 			for range 5 {
@@ -269,7 +249,8 @@ func TestConcurrentStarts(t *testing.T) {
 				t.Errorf("%d of 5 starts succeeded", started.Load())
 			}
 			w.wait(w.engine.Job("once"))
-			f.set(false)
+			f.Pause()
+			checkLost(t, f)
 			w.wantBalances(keys, 10)
 			if jobs := records(t, w.client); len(jobs) != 1 {
 				t.Errorf("there are %d jobs", len(jobs))
@@ -352,11 +333,8 @@ func TestOtherWriters(t *testing.T) {
 
 func testOtherWriters(t *testing.T, pessimistic bool) {
 	// A little latency lets the two meet.
-	slow := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		time.Sleep(3 * time.Millisecond)
-		return handler(ctx, req)
-	}
-	w := newWorld(t, setting{emulator: emulator.Options{Interceptor: slow, Pessimistic: pessimistic}}, addCredit)
+	slow := emulator.NewFaults(0, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(3 * time.Millisecond)})
+	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, Pessimistic: pessimistic}}, addCredit)
 	keys := names(1000)
 	w.putAccounts(keys)
 	job := w.start(10, &mapper.StartOptions{PageSize: 50})

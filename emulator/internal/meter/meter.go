@@ -27,8 +27,9 @@ type Usage struct {
 	Writes int64
 	// Deletes counts deletes that were committed.
 	Deletes int64
-	// TaskOps counts Cloud Tasks operations: each created task and each
-	// delivery attempt, per started 32 KiB.
+	// TaskOps counts Cloud Tasks operations: each successful call, for each task
+	// that it creates, returns or deletes, and each delivery attempt; all of them
+	// per started 32 KiB of the task.
 	TaskOps int64
 	// RPCs counts calls by method, "Lookup" for example, whether they
 	// succeeded or not.
@@ -126,7 +127,8 @@ func (m *Meter) Commit(req *pb.CommitRequest) {
 	})
 }
 
-// Task counts one created or delivered task of a size in bytes.
+// Task counts one operation on a task of a size in bytes, or one without a task,
+// whose size is 0.
 func (m *Meter) Task(size int) {
 	const piece = 32 << 10
 	m.add(func(u *Usage) { u.TaskOps += max(1, int64(size+piece-1)/piece) })

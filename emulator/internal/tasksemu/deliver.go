@@ -1,110 +1,180 @@
 package tasksemu
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
 
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// deliver makes one attempt, and decides what becomes of the task.
-func (q *queue) deliver(ctx context.Context, t *task) {
-	begun := time.Now()
-	q.mu.Lock()
-	if t.first.IsZero() {
-		t.first = begun
-	}
-	attempt := *t
-	q.mu.Unlock()
+// A delivery is one attempt of a task, with the task and the queue's settings as
+// they were when it began.
+type delivery struct {
+	task   *task
+	copy   task
+	config *pb.Queue
+	begun  time.Time
+	forced bool // by RunTask
+}
 
-	code := q.server.attempt(ctx, q, &attempt)
+// An outcome is what came of an attempt. The zero value is that of no attempt.
+type outcome struct {
+	httpStatus int       // of the answer, or 0 if there was none
+	code       code.Code // if there was none: why
+	retryAfter time.Duration
+}
+
+// begin starts a delivery of a task that is not waiting. The queue is locked.
+func (q *queue) begin(t *task, now time.Time) *delivery {
+	t.dispatches++
+	t.running++
+	t.held = false
+	if t.first.IsZero() {
+		t.first = now
+	}
+	t.last = attempt{due: t.due, begun: now}
+	return &delivery{task: t, copy: *t, config: q.config, begun: now}
+}
+
+// deliver makes one attempt, and decides what becomes of the task.
+func (q *queue) deliver(ctx context.Context, d *delivery) {
+	result := q.server.send(ctx, q.era, d)
 
 	now := time.Now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.running--
-	q.signal()
-	if code != 0 {
+	t := d.task
+	t.running--
+	if !d.forced {
+		q.running--
+		if len(q.waiting) > 0 {
+			q.signal()
+		}
+	}
+	if result.httpStatus != 0 {
 		t.responses++
-		t.previous = code
+	}
+	t.previous = result
+	if t.dispatches == d.copy.dispatches { // no later attempt has begun
+		t.last.ended, t.last.status = now, result.status()
 	}
 	retries := q.config.RetryConfig
+	if t.retries != nil {
+		retries = t.retries
+	}
+	wait := min(result.retryAfter, retries.MaxBackoff.AsDuration())
+	if overloads(result.httpStatus) {
+		q.throttle = q.throttle.overloaded(now, wait)
+	}
+	if known, _ := q.tasks.Get(t.name); known != t { // deleted meanwhile
+		return
+	}
+	// "schedule_time will be reset to the time that RunTask was called plus the
+	// retry delay"
+	from := now
+	if d.forced {
+		from = d.begun
+	}
+	due := from.Add(backoff(retries, t.dispatches))
+	if after := now.Add(wait); after.After(due) {
+		due = after
+	}
 	switch {
-	case q.tasks[t.name] != t: // deleted meanwhile
-	case code >= 200 && code < 300 || exhausted(retries, t.dispatches, now.Sub(t.first)):
+	case result.success():
+		q.remove(t, now)
+	case t.running > 0: // the last delivery decides
+	case exhausted(retries, t.dispatches, now.Sub(t.first)) || due.Sub(t.created) >= retention:
 		q.remove(t, now)
 	default:
-		t.due = now.Add(backoff(retries, t.dispatches))
+		t.due = due
 		q.wait(t)
 	}
 }
 
-// attempt sends the task's request, and returns the status of the answer, or 0
-// if there was none before the deadline.
-func (s *Server) attempt(ctx context.Context, q *queue, t *task) int {
-	s.meter.Task(t.size)
-	ctx, cancel := context.WithTimeout(ctx, t.deadline)
-	defer cancel()
-	req, err := s.httpRequest(ctx, q, t)
-	if err != nil {
-		return 0
+// unwait takes a task from among the waiting ones. The queue is locked.
+func (q *queue) unwait(t *task) {
+	if t.place >= 0 {
+		q.waiting.remove(t)
 	}
-	resp, err := s.client.Do(req)
-	if err != nil {
-		return 0
-	}
-	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20)); err != nil {
-		return 0
-	}
-	return resp.StatusCode
 }
 
-func (s *Server) httpRequest(ctx context.Context, q *queue, t *task) (*http.Request, error) {
-	method := "POST"
-	if m := t.request.HttpMethod; m != pb.HttpMethod_HTTP_METHOD_UNSPECIFIED {
-		method = m.String()
-	}
-	req, err := http.NewRequestWithContext(ctx, method, t.request.Url, bytes.NewReader(t.request.Body))
+// attempt sends the request of a delivery, until its deadline.
+func (s *Server) attempt(ctx context.Context, d *delivery) outcome {
+	s.meter.Task(d.copy.size)
+	ctx, cancel := context.WithTimeout(ctx, d.copy.deadline)
+	defer cancel()
+	req, err := s.httpRequest(ctx, d)
 	if err != nil {
-		return nil, err
+		return outcome{code: code.Code_INTERNAL}
 	}
-	for k, v := range t.request.Headers {
-		if k := http.CanonicalHeaderKey(k); k != "Host" && !strings.HasPrefix(k, "X-Cloudtasks-") {
-			req.Header.Set(k, v)
-		}
+	resp, err := s.client.Do(req)
+	if err == nil {
+		defer resp.Body.Close()
+		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20))
 	}
-	queueID := q.config.Name[strings.LastIndexByte(q.config.Name, '/')+1:]
-	for k, v := range map[string]string{
-		"User-Agent":                      "Google-Cloud-Tasks",
-		"X-CloudTasks-QueueName":          queueID,
-		"X-CloudTasks-TaskName":           t.id,
-		"X-CloudTasks-TaskRetryCount":     strconv.Itoa(t.dispatches - 1),
-		"X-CloudTasks-TaskExecutionCount": strconv.Itoa(t.responses),
-		"X-CloudTasks-TaskETA":            fmt.Sprintf("%d.%06d", t.due.Unix(), t.due.Nanosecond()/1000),
-	} {
-		req.Header.Set(k, v)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return outcome{code: code.Code_DEADLINE_EXCEEDED}
+	case err != nil:
+		return outcome{code: code.Code_UNAVAILABLE}
 	}
-	if t.previous != 0 {
-		req.Header.Set("X-CloudTasks-TaskPreviousResponse", strconv.Itoa(t.previous))
-		req.Header.Set("X-CloudTasks-TaskRetryReason", "HTTP status "+strconv.Itoa(t.previous))
+	return outcome{httpStatus: resp.StatusCode, retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now())}
+}
+
+func (o outcome) success() bool { return o.httpStatus >= 200 && o.httpStatus < 300 }
+
+// status returns the outcome in the words of Attempt.response_status.
+func (o outcome) status() *status.Status {
+	c, message := o.code, "no answer"
+	if o.httpStatus != 0 {
+		c, message = httpCode(o.httpStatus), fmt.Sprintf("HTTP status code %d", o.httpStatus)
 	}
-	if token := t.request.GetOidcToken(); token != nil {
-		audience := token.Audience
-		if audience == "" {
-			audience = t.request.Url
-		}
-		jwt, err := s.signer.sign(token.ServiceAccountEmail, audience, time.Now())
-		if err != nil {
-			return nil, err
-		}
-		req.Header.Set("Authorization", "Bearer "+jwt)
+	return &status.Status{Code: int32(c), Message: fmt.Sprintf("%v(%d): %s", c, c, message)}
+}
+
+// reason is the value of X-CloudTasks-TaskRetryReason after this outcome. Its
+// texts are not documented.
+func (o outcome) reason() string {
+	if o.httpStatus != 0 {
+		return fmt.Sprintf("HTTP status %d", o.httpStatus)
 	}
-	return req, nil
+	return o.code.String()
+}
+
+// httpCode is the code of an HTTP status, by the table in google/rpc/code.proto.
+func httpCode(httpStatus int) code.Code {
+	switch httpStatus {
+	case http.StatusBadRequest:
+		return code.Code_INVALID_ARGUMENT
+	case http.StatusUnauthorized:
+		return code.Code_UNAUTHENTICATED
+	case http.StatusForbidden:
+		return code.Code_PERMISSION_DENIED
+	case http.StatusNotFound:
+		return code.Code_NOT_FOUND
+	case http.StatusConflict:
+		return code.Code_ABORTED
+	case http.StatusTooManyRequests:
+		return code.Code_RESOURCE_EXHAUSTED
+	case 499: // Client Closed Request
+		return code.Code_CANCELLED
+	case http.StatusInternalServerError:
+		return code.Code_INTERNAL
+	case http.StatusNotImplemented:
+		return code.Code_UNIMPLEMENTED
+	case http.StatusServiceUnavailable:
+		return code.Code_UNAVAILABLE
+	case http.StatusGatewayTimeout:
+		return code.Code_DEADLINE_EXCEEDED
+	}
+	if httpStatus >= 200 && httpStatus < 300 {
+		return code.Code_OK
+	}
+	return code.Code_UNKNOWN
 }

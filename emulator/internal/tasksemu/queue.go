@@ -3,27 +3,16 @@ package tasksemu
 import (
 	"container/heap"
 	"context"
+	"math"
 	"sync"
 	"time"
 
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/tidwall/btree"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
-)
-
-// What a queue gets that is created without these settings, and their bounds,
-// as the documentation of Cloud Tasks has them.
-const (
-	maxDispatchesPerSecond  = 500
-	defaultConcurrent       = 1000
-	maxConcurrentDispatches = 5000
-	defaultMaxAttempts      = 100
-	defaultMinBackoff       = 100 * time.Millisecond
-	defaultMaxBackoff       = time.Hour
-	defaultMaxDoublings     = 16
 )
 
 // tombstoneAge is how long the name of a task that is gone stays taken.
@@ -31,66 +20,67 @@ const tombstoneAge = 24 * time.Hour
 
 // A queue delivers the tasks that were put into it.
 type queue struct {
-	server  *Server
-	limiter *rate.Limiter
-	wake    chan struct{} // a task or a place has appeared
-	stop    context.CancelFunc
+	server *Server
+	era    *era
+	wake   chan struct{} // a task or a place has appeared
+	closed chan struct{} // the queue is deleted
 
 	mu         sync.Mutex
 	config     *pb.Queue // never changed, only replaced
-	tasks      map[string]*task
+	limiter    *rate.Limiter
+	throttle   throttle
+	tasks      btree.Map[string, *task]
 	waiting    taskHeap
-	running    int
+	arrivals   uint64
+	running    int                  // deliveries under way that count against the limit
 	tombstones map[string]time.Time // until when a name is taken
 	graves     []string             // names in the order of their tombstones
 }
 
-// newQueue checks a queue's settings, and completes them.
-func newQueue(s *Server, config *pb.Queue) (*queue, error) {
-	config = proto.CloneOf(config)
-	if config.RateLimits == nil {
-		config.RateLimits = new(pb.RateLimits)
-	}
-	if config.RetryConfig == nil {
-		config.RetryConfig = new(pb.RetryConfig)
-	}
-	limits, retries := config.RateLimits, config.RetryConfig
-	setDefault(&limits.MaxDispatchesPerSecond, maxDispatchesPerSecond)
-	setDefault(&limits.MaxConcurrentDispatches, defaultConcurrent)
-	setDefault(&retries.MaxAttempts, defaultMaxAttempts)
-	setDefault(&retries.MaxDoublings, defaultMaxDoublings)
-	if retries.MinBackoff == nil {
-		retries.MinBackoff = durationpb.New(defaultMinBackoff)
-	}
-	if retries.MaxBackoff == nil {
-		retries.MaxBackoff = durationpb.New(defaultMaxBackoff)
-	}
-	switch {
-	case limits.MaxDispatchesPerSecond < 0 || limits.MaxDispatchesPerSecond > maxDispatchesPerSecond && !s.opts.Unlimited:
-		return nil, invalid("max_dispatches_per_second has to be in (0, %d], it is %v", maxDispatchesPerSecond, limits.MaxDispatchesPerSecond)
-	case limits.MaxConcurrentDispatches < 0 || limits.MaxConcurrentDispatches > maxConcurrentDispatches:
-		return nil, invalid("max_concurrent_dispatches has to be in [1, %d], it is %d", maxConcurrentDispatches, limits.MaxConcurrentDispatches)
-	case retries.MaxAttempts < -1:
-		return nil, invalid("max_attempts has to be at least -1, it is %d", retries.MaxAttempts)
-	case retries.MinBackoff.AsDuration() < 0 || retries.MaxBackoff.AsDuration() < retries.MinBackoff.AsDuration():
-		return nil, invalid("max_backoff has to be at least min_backoff, and min_backoff at least 0")
-	}
-	limits.MaxBurstSize = int32(max(1, limits.MaxDispatchesPerSecond))
-	config.State = pb.Queue_RUNNING
+func newQueue(s *Server, e *era, config *pb.Queue) *queue {
 	return &queue{
 		server:     s,
-		limiter:    rate.NewLimiter(rate.Limit(limits.MaxDispatchesPerSecond), int(limits.MaxBurstSize)),
+		era:        e,
+		limiter:    rate.NewLimiter(rate.Limit(config.RateLimits.MaxDispatchesPerSecond), int(config.RateLimits.MaxBurstSize)),
 		wake:       make(chan struct{}, 1),
+		closed:     make(chan struct{}),
 		config:     config,
-		tasks:      make(map[string]*task),
+		tasks:      *btree.NewMap[string, *task](0),
 		tombstones: make(map[string]time.Time),
-	}, nil
+	}
 }
 
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
+// proto returns the queue as the service shows it.
+func (q *queue) proto() *pb.Queue {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.config
+}
+
+// configure replaces the queue's settings by what f makes of them.
+func (q *queue) configure(f func(*pb.Queue) (*pb.Queue, error)) (*pb.Queue, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	config, err := f(proto.CloneOf(q.config))
+	if err != nil {
+		return nil, err
+	}
+	q.config = config
+	q.setRate(time.Now())
+	q.signal()
+	return config, nil
+}
+
+// setRate brings the token bucket in line with the settings and the throttle.
+// The queue is locked.
+func (q *queue) setRate(now time.Time) {
+	limits := q.config.RateLimits
+	share := q.throttle.share()
+	if limit := rate.Limit(limits.MaxDispatchesPerSecond * share); limit != q.limiter.Limit() {
+		q.limiter.SetLimitAt(now, limit)
+	}
+	if burst := max(1, int(float64(limits.MaxBurstSize)*share)); burst != q.limiter.Burst() {
+		q.limiter.SetBurstAt(now, burst)
 	}
 }
 
@@ -99,19 +89,38 @@ func (q *queue) add(t *task, now time.Time) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.forget(now)
-	_, taken := q.tombstones[t.name]
-	if q.tasks[t.name] != nil || taken {
+	if q.find(t.name, now) != nil {
 		return status.Errorf(codes.AlreadyExists, "Requested entity already exists: %s", t.name)
 	}
-	q.tasks[t.name] = t
+	if _, taken := q.tombstones[t.name]; taken {
+		return status.Errorf(codes.AlreadyExists, "The task cannot be created because a task with this name existed too recently: %s", t.name)
+	}
+	q.tasks.Set(t.name, t)
 	q.wait(t)
 	return nil
 }
 
+// find returns a task that is there, or nil. The queue is locked.
+func (q *queue) find(name string, now time.Time) *task {
+	t, _ := q.tasks.Get(name)
+	if t != nil && t.expired(now) {
+		q.remove(t, now)
+		return nil
+	}
+	return t
+}
+
 // wait puts a task among the waiting ones. The queue is locked.
 func (q *queue) wait(t *task) {
-	heap.Push(&q.waiting, t)
+	t.at = t.due
+	q.push(t)
 	q.signal()
+}
+
+func (q *queue) push(t *task) {
+	q.arrivals++
+	t.number = q.arrivals
+	heap.Push(&q.waiting, t)
 }
 
 func (q *queue) signal() {
@@ -124,7 +133,7 @@ func (q *queue) signal() {
 // remove takes a task out for good, and leaves its name behind. The queue is
 // locked.
 func (q *queue) remove(t *task, now time.Time) {
-	delete(q.tasks, t.name)
+	q.tasks.Delete(t.name)
 	if t.place >= 0 {
 		heap.Remove(&q.waiting, t.place)
 	}
@@ -142,12 +151,24 @@ func (q *queue) forget(now time.Time) {
 	q.graves = q.graves[n:]
 }
 
-// run dispatches tasks until ctx ends.
+// purge removes all tasks. Deliveries under way go on, without a retry. The
+// queue is locked.
+func (q *queue) purge(now time.Time) {
+	for _, t := range q.waiting {
+		t.place = -1
+	}
+	q.waiting = nil
+	for _, t := range q.tasks.Values() {
+		q.remove(t, now)
+	}
+}
+
+// run dispatches tasks until the queue is deleted or the server ends.
 func (q *queue) run(ctx context.Context) {
 	for {
-		t, delay := q.next(time.Now())
-		if t != nil {
-			q.server.working.Go(func() { q.deliver(ctx, t) })
+		d, delay := q.next(time.Now())
+		if d != nil {
+			q.era.working.Go(func() { q.deliver(ctx, d) })
 			continue
 		}
 		var timer <-chan time.Time
@@ -157,55 +178,67 @@ func (q *queue) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-q.closed:
+			return
 		case <-q.wake:
 		case <-timer:
 		}
 	}
 }
 
-// next takes the next task if one can be delivered now. If not, it returns how
+// next begins the next delivery if one can be made now. If not, it returns how
 // long to wait for one: 0 means until the queue is woken.
-func (q *queue) next(now time.Time) (*task, time.Duration) {
+func (q *queue) next(now time.Time) (*delivery, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waiting) == 0 || q.running >= int(q.config.RateLimits.MaxConcurrentDispatches) {
-		return nil, 0
+	for {
+		if len(q.waiting) == 0 || q.config.State != pb.Queue_RUNNING || q.running >= int(q.config.RateLimits.MaxConcurrentDispatches) {
+			return nil, 0
+		}
+		if at := q.waiting[0].at; at.After(now) {
+			return nil, at.Sub(now)
+		}
+		if t := q.waiting[0]; t.expired(now) {
+			q.remove(t, now)
+			continue
+		}
+		if delay := q.throttled(now); delay > 0 {
+			return nil, delay
+		}
+		place := 0
+		if f := q.server.opts.Faults; f != nil {
+			place = f.Pick(len(q.waiting))
+		}
+		t := q.waiting.take(place, now)
+		if f := q.server.opts.Faults; f != nil && !t.held {
+			if delay := f.Hold(); delay > 0 {
+				t.held = true
+				t.at = now.Add(delay)
+				q.push(t)
+				continue
+			}
+		}
+		q.limiter.AllowN(now, 1) // the token is there: see throttled
+		q.running++
+		return q.begin(t, now), 0
 	}
-	if due := q.waiting[0].due; due.After(now) {
-		return nil, due.Sub(now)
-	}
-	reservation := q.limiter.ReserveN(now, 1)
-	if delay := reservation.DelayFrom(now); delay > 0 {
-		reservation.CancelAt(now)
-		return nil, delay
-	}
-	t := heap.Pop(&q.waiting).(*task)
-	q.running++
-	t.dispatches++
-	return t, 0
 }
 
-// taskHeap orders tasks by the time when they are due.
-type taskHeap []*task
-
-func (h taskHeap) Len() int           { return len(h) }
-func (h taskHeap) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
-func (h taskHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
-}
-
-func (h *taskHeap) Push(x any) {
-	t := x.(*task)
-	t.place = len(*h)
-	*h = append(*h, t)
-}
-
-func (h *taskHeap) Pop() any {
-	last := len(*h) - 1
-	t := (*h)[last]
-	t.place = -1
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	return t
+// throttled is how long the queue has to wait for its rate. The queue is locked.
+func (q *queue) throttled(now time.Time) time.Duration {
+	q.throttle = q.throttle.at(now)
+	q.setRate(now)
+	if q.throttle.until.After(now) {
+		return q.throttle.until.Sub(now)
+	}
+	tokens := q.limiter.TokensAt(now)
+	if tokens >= 1 {
+		return 0
+	}
+	// Rounded up: a token that is short of a nanosecond is not there.
+	delay := time.Duration(math.Ceil((1 - tokens) / float64(q.limiter.Limit()) * float64(time.Second)))
+	if recovery := q.throttle.next(now); recovery > 0 {
+		delay = min(delay, recovery)
+	}
+	return delay
 }

@@ -1,6 +1,8 @@
 package tasksemu
 
 import (
+	"net/http"
+	"strconv"
 	"time"
 
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -13,8 +15,11 @@ func backoff(c *pb.RetryConfig, attempt int) time.Duration {
 	longest := c.MaxBackoff.AsDuration()
 	d := c.MinBackoff.AsDuration()
 	for range min(attempt-1, int(c.MaxDoublings)) {
-		if d *= 2; d >= longest {
+		if d > longest/2 {
 			return longest
+		}
+		if d *= 2; d == 0 {
+			return 0
 		}
 	}
 	if linear := attempt - 1 - int(c.MaxDoublings); linear > 0 && d > 0 {
@@ -35,4 +40,16 @@ func exhausted(c *pb.RetryConfig, attempts int, age time.Duration) bool {
 		return longest > 0 && age >= longest
 	}
 	return attempts >= int(c.MaxAttempts) && age >= longest
+}
+
+// retryAfter is the time that the header Retry-After of an answer asks for, in
+// seconds or as a date. 0 means none.
+func retryAfter(header string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if date, err := http.ParseTime(header); err == nil {
+		return max(0, date.Sub(now))
+	}
+	return 0
 }

@@ -2,20 +2,15 @@ package tasksemu
 
 import (
 	"context"
-	"fmt"
-	"maps"
-	"math/rand/v2"
 	"net/http"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/longrunning/autogen/longrunningpb"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 )
@@ -26,46 +21,88 @@ type Options struct {
 	Transport http.RoundTripper
 	// Unlimited lets queues have more than 500 dispatches a second.
 	Unlimited bool
+	// Faults makes deliveries go wrong. nil for none.
+	Faults Faults
 }
 
 // A Server is a google.cloud.tasks.v2 service.
 type Server struct {
 	pb.UnimplementedCloudTasksServer
 
-	opts    Options
-	meter   *meter.Meter
-	client  *http.Client
-	signer  *signer
-	ctx     context.Context // of all dispatchers and deliveries
-	stop    context.CancelFunc
-	working sync.WaitGroup
+	opts   Options
+	meter  *meter.Meter
+	client *http.Client
+	signer *signer
 
-	mu     sync.Mutex
-	queues map[string]*queue
+	mu         sync.Mutex
+	era        *era
+	queues     map[string]*queue
+	deleted    map[string]time.Time // queues by when they were deleted
+	operations operations
+}
+
+// An era is the time between two resets of a server.
+type era struct {
+	ctx     context.Context // of all dispatchers and deliveries
+	end     context.CancelFunc
+	working sync.WaitGroup
+}
+
+func newEra() *era {
+	e := new(era)
+	e.ctx, e.end = context.WithCancel(context.Background())
+	return e
 }
 
 // NewServer returns a server without queues, which counts on m. It has to be
 // closed.
 func NewServer(opts Options, m *meter.Meter) *Server {
-	ctx, stop := context.WithCancel(context.Background())
-	return &Server{
+	s := &Server{
 		opts:   opts,
 		meter:  m,
 		client: &http.Client{Transport: opts.Transport},
 		signer: new(signer),
-		ctx:    ctx,
-		stop:   stop,
-		queues: make(map[string]*queue),
+		era:    newEra(),
 	}
+	s.empty()
+	return s
+}
+
+// Register registers what the server serves.
+func (s *Server) Register(r grpc.ServiceRegistrar) {
+	pb.RegisterCloudTasksServer(r, s)
+	longrunningpb.RegisterOperationsServer(r, operationsServer{server: s})
+}
+
+// empty drops everything. The server is locked, or new.
+func (s *Server) empty() {
+	s.queues = make(map[string]*queue)
+	s.deleted = make(map[string]time.Time)
+	s.operations = newOperations()
 }
 
 // Close ends all dispatchers and deliveries, and waits for them.
 func (s *Server) Close() {
-	s.mu.Lock() // a queue is made before, and waited for, or not at all
-	s.stop()
+	s.mu.Lock() // what works is begun before, and waited for, or not at all
+	ended := s.era
+	ended.end()
 	s.mu.Unlock()
-	s.working.Wait()
+	ended.working.Wait()
 	s.client.CloseIdleConnections()
+}
+
+// Reset drops all queues, their tasks, all names and all operations. It cuts off
+// the deliveries under way, and waits for them.
+func (s *Server) Reset() {
+	s.mu.Lock()
+	ended := s.era
+	if ended.ctx.Err() == nil { // not closed
+		s.era = newEra()
+	}
+	ended.end()
+	s.empty()
+	s.mu.Unlock()
+	ended.working.Wait()
 }
 
 // Keys serves the public keys of the tokens that deliveries carry.
@@ -76,188 +113,33 @@ func (s *Server) Token(account, audience string) (string, error) {
 	return s.signer.sign(account, audience, time.Now())
 }
 
+// queue returns a queue that is there.
 func (s *Server) queue(name string) (*queue, error) {
-	if !queueName.MatchString(name) {
-		return nil, invalid("%q is not a queue name: projects/PROJECT/locations/LOCATION/queues/QUEUE", name)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	q := s.queues[name]
-	if q == nil {
-		return nil, status.Errorf(codes.NotFound, "Queue does not exist: %s. Create it first.", name)
-	}
-	return q, nil
-}
-
-// CreateQueue makes a queue, which delivers at once.
-func (s *Server) CreateQueue(_ context.Context, req *pb.CreateQueueRequest) (*pb.Queue, error) {
-	name := req.GetQueue().GetName()
-	if !queueName.MatchString(name) || !strings.HasPrefix(name, req.Parent+"/queues/") {
-		return nil, invalid("%q is not the name of a queue in %q", name, req.Parent)
-	}
-	q, err := newQueue(s, req.Queue)
-	if err != nil {
+	if err := checkQueueName(name); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.queues[name] != nil {
-		return nil, status.Errorf(codes.AlreadyExists, "Queue already exists: %s", name)
+	if q := s.queues[name]; q != nil {
+		return q, nil
 	}
-	if s.ctx.Err() != nil {
-		return nil, status.Error(codes.Unavailable, "the server is closing")
+	if s.buried(name, time.Now()) {
+		return nil, status.Errorf(codes.FailedPrecondition, "The queue no longer exists, though a queue with this name existed recently: %s", name)
 	}
-	s.queues[name] = q
-	var ctx context.Context
-	ctx, q.stop = context.WithCancel(s.ctx)
-	s.working.Go(func() { q.run(ctx) })
-	return proto.CloneOf(q.config), nil
+	return nil, status.Errorf(codes.NotFound, "Queue does not exist: %s. Create it first.", name)
 }
 
-// GetQueue returns a queue.
-func (s *Server) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.Queue, error) {
-	q, err := s.queue(req.Name)
-	if err != nil {
-		return nil, err
-	}
-	return proto.CloneOf(q.config), nil
-}
+// queueTombstone is how long the name of a deleted queue is taken: "up to 3
+// days", says the documentation. Here it is all of them. Reset ends it.
+const queueTombstone = 3 * 24 * time.Hour
 
-// ListQueues returns all queues of a location, in the order of their names.
-func (s *Server) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	resp := new(pb.ListQueuesResponse)
-	for _, name := range slices.Sorted(maps.Keys(s.queues)) {
-		if strings.HasPrefix(name, req.Parent+"/queues/") {
-			resp.Queues = append(resp.Queues, proto.CloneOf(s.queues[name].config))
-		}
+// buried reports whether the name of a queue is still taken by a deleted one.
+// The server is locked.
+func (s *Server) buried(name string, now time.Time) bool {
+	at, deleted := s.deleted[name]
+	if deleted && now.Sub(at) >= queueTombstone {
+		delete(s.deleted, name)
+		return false
 	}
-	return resp, nil
-}
-
-// DeleteQueue removes a queue with its tasks.
-func (s *Server) DeleteQueue(_ context.Context, req *pb.DeleteQueueRequest) (*emptypb.Empty, error) {
-	q, err := s.queue(req.Name)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.queues, req.Name)
-	q.stop()
-	return new(emptypb.Empty), nil
-}
-
-// splitTask splits the full name of a task into its queue's and its own.
-func splitTask(name string) (queue, id string, err error) {
-	queue, id, ok := strings.Cut(name, "/tasks/")
-	if !ok || !queueName.MatchString(queue) || !taskID.MatchString(id) {
-		return "", "", invalid("%q is not a task name: QUEUE/tasks/TASK, where TASK has 1 to 500 of [A-Za-z0-9_-]", name)
-	}
-	return queue, id, nil
-}
-
-// CreateTask puts a task into a queue.
-func (s *Server) CreateTask(_ context.Context, req *pb.CreateTaskRequest) (*pb.Task, error) {
-	if req.Task == nil {
-		return nil, invalid("the request has no task")
-	}
-	q, err := s.queue(req.Parent)
-	if err != nil {
-		return nil, err
-	}
-	name := req.Task.Name
-	if name == "" {
-		name = fmt.Sprintf("%s/tasks/%020d", req.Parent, rand.Uint64())
-	}
-	parent, id, err := splitTask(name)
-	if err != nil {
-		return nil, err
-	}
-	if parent != req.Parent {
-		return nil, invalid("the task %q is not one of the queue %q", name, req.Parent)
-	}
-	now := time.Now()
-	t, err := newTask(req.Task, name, id, now)
-	if err != nil {
-		return nil, err
-	}
-	resp := t.proto(req.ResponseView)
-	if err := q.add(t, now); err != nil {
-		return nil, err
-	}
-	s.meter.Task(t.size)
-	return resp, nil
-}
-
-// find returns the queue and the task of a name, with the queue locked.
-func (s *Server) find(name string) (*queue, *task, error) {
-	parent, _, err := splitTask(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	q, err := s.queue(parent)
-	if err != nil {
-		return nil, nil, err
-	}
-	q.mu.Lock()
-	t := q.tasks[name]
-	if t == nil {
-		q.mu.Unlock()
-		return nil, nil, status.Errorf(codes.NotFound, "Requested entity was not found: %s", name)
-	}
-	return q, t, nil
-}
-
-// GetTask returns a task that waits or is being delivered.
-func (s *Server) GetTask(_ context.Context, req *pb.GetTaskRequest) (*pb.Task, error) {
-	q, t, err := s.find(req.Name)
-	if err != nil {
-		return nil, err
-	}
-	defer q.mu.Unlock()
-	return t.proto(req.ResponseView), nil
-}
-
-// DeleteTask removes a task. A delivery under way goes on.
-func (s *Server) DeleteTask(_ context.Context, req *pb.DeleteTaskRequest) (*emptypb.Empty, error) {
-	q, t, err := s.find(req.Name)
-	if err != nil {
-		return nil, err
-	}
-	defer q.mu.Unlock()
-	q.remove(t, time.Now())
-	return new(emptypb.Empty), nil
-}
-
-// ListTasks returns a page of a queue's tasks, in the order of their names. The
-// token of the next page is the last name of this one.
-func (s *Server) ListTasks(_ context.Context, req *pb.ListTasksRequest) (*pb.ListTasksResponse, error) {
-	const maxPage = 1000
-	q, err := s.queue(req.Parent)
-	if err != nil {
-		return nil, err
-	}
-	if req.PageSize < 0 {
-		return nil, invalid("page_size is negative: %d", req.PageSize)
-	}
-	size := int(req.PageSize)
-	if size == 0 || size > maxPage {
-		size = maxPage
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	resp := new(pb.ListTasksResponse)
-	for _, name := range slices.Sorted(maps.Keys(q.tasks)) {
-		if name <= req.PageToken {
-			continue
-		}
-		if len(resp.Tasks) == size {
-			resp.NextPageToken = resp.Tasks[size-1].Name
-			break
-		}
-		resp.Tasks = append(resp.Tasks, q.tasks[name].proto(req.ResponseView))
-	}
-	return resp, nil
+	return deleted
 }

@@ -1,13 +1,10 @@
 package tasksemu
 
 import (
-	"net/url"
-	"regexp"
 	"time"
 
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	"google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -16,67 +13,54 @@ import (
 // Limits of a task, as the documentation of Cloud Tasks has them.
 const (
 	maxTaskSize      = 1048569 // bytes of the stored form
-	maxURL           = 2083
-	maxHeaderSize    = 80 << 10
 	maxAhead         = 30 * 24 * time.Hour
+	retention        = 31 * 24 * time.Hour // after it a task is deleted, whatever became of it
 	defaultDeadline  = 10 * time.Minute
 	shortestDeadline = 15 * time.Second
 	longestDeadline  = 30 * time.Minute
 )
-
-var (
-	queueName = regexp.MustCompile(`^projects/[a-zA-Z0-9:.-]+/locations/[a-zA-Z0-9-]+/queues/[a-zA-Z0-9-]{1,100}$`)
-	taskID    = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,500}$`)
-)
-
-func invalid(format string, args ...any) error {
-	return status.Errorf(codes.InvalidArgument, format, args...)
-}
 
 // A task is one task of a queue. Its queue's lock guards what changes.
 type task struct {
 	name    string // in full
 	id      string
 	request *pb.HttpRequest
+	retries *pb.RetryConfig // nil: the queue's
 	created time.Time
 	size    int
 
 	deadline time.Duration // of one delivery
-	due      time.Time
-	place    int // in the heap of waiting tasks, or -1
+	due      time.Time     // schedule_time
+	at       time.Time     // when it is dispatched: due, or later by a fault
+	held     bool          // by a fault, since its last delivery
+	number   uint64        // in the order in which the queue's tasks came to wait
+	place    int           // in the heap of waiting tasks, or -1
+	running  int           // deliveries under way
 
 	dispatches int // attempts begun
 	responses  int // attempts that the handler answered
 	first      time.Time
-	previous   int // HTTP status of the last answer, or 0
+	last       attempt
+	previous   outcome // of the last attempt that has ended
+}
+
+// An attempt is what a task shows of its last one.
+type attempt struct {
+	due, begun, ended time.Time
+	status            *status.Status
 }
 
 // newTask checks a task, and completes it.
 func newTask(p *pb.Task, name, id string, now time.Time) (*task, error) {
+	if p.GetAppEngineHttpRequest() != nil {
+		return nil, unimplemented("delivers to HTTP targets only: use Task.http_request in place of Task.app_engine_http_request")
+	}
 	request := p.GetHttpRequest()
 	if request == nil {
-		return nil, status.Error(codes.Unimplemented, "the embedded Cloud Tasks delivers HTTP tasks only")
+		return nil, invalid("Task.http_request is not set")
 	}
-	target, err := url.Parse(request.Url)
-	if err != nil || target.Scheme != "http" && target.Scheme != "https" || target.Host == "" || len(request.Url) > maxURL {
-		return nil, invalid("HttpRequest.url has to be an http or https URL of at most %d bytes, it is %q", maxURL, request.Url)
-	}
-	headers := 0
-	for k, v := range request.Headers {
-		headers += len(k) + len(v)
-	}
-	if headers > maxHeaderSize {
-		return nil, invalid("HttpRequest.headers has %d bytes, above the maximum of %d", headers, maxHeaderSize)
-	}
-	switch request.HttpMethod {
-	case pb.HttpMethod_HTTP_METHOD_UNSPECIFIED, pb.HttpMethod_POST, pb.HttpMethod_PUT, pb.HttpMethod_PATCH:
-	default:
-		if len(request.Body) > 0 {
-			return nil, invalid("HttpRequest.body can't be set with method %v", request.HttpMethod)
-		}
-	}
-	if request.GetOauthToken() != nil {
-		return nil, status.Error(codes.Unimplemented, "the embedded Cloud Tasks does not make OAuth tokens")
+	if err := checkRequest(request); err != nil {
+		return nil, err
 	}
 	size := proto.Size(p)
 	if size > maxTaskSize {
@@ -85,20 +69,32 @@ func newTask(p *pb.Task, name, id string, now time.Time) (*task, error) {
 	t := &task{
 		name:     name,
 		id:       id,
-		request:  proto.CloneOf(request),
+		request:  request, // the server owns what it received
 		created:  now,
 		size:     size,
 		deadline: defaultDeadline,
 		due:      now,
 		place:    -1,
 	}
+	if p.RetryConfig != nil {
+		var err error
+		if t.retries, err = completeRetries(p.RetryConfig, "Task.retry_config"); err != nil {
+			return nil, err
+		}
+	}
 	if p.DispatchDeadline != nil {
-		t.deadline = p.DispatchDeadline.AsDuration()
+		if err := p.DispatchDeadline.CheckValid(); err != nil {
+			return nil, invalid("Task.dispatch_deadline: %v", err)
+		}
+		t.deadline = p.DispatchDeadline.AsDuration().Truncate(time.Millisecond)
 		if t.deadline < shortestDeadline || t.deadline > longestDeadline {
 			return nil, invalid("Task.dispatch_deadline has to be in [%v, %v], it is %v", shortestDeadline, longestDeadline, t.deadline)
 		}
 	}
 	if p.ScheduleTime != nil {
+		if err := p.ScheduleTime.CheckValid(); err != nil {
+			return nil, invalid("Task.schedule_time: %v", err)
+		}
 		if at := p.ScheduleTime.AsTime(); at.After(now) {
 			t.due = at.Truncate(time.Microsecond)
 		}
@@ -106,15 +102,50 @@ func newTask(p *pb.Task, name, id string, now time.Time) (*task, error) {
 			return nil, invalid("Task.schedule_time is more than %d days ahead: %v", maxAhead/(24*time.Hour), t.due)
 		}
 	}
+	t.at = t.due
 	return t, nil
 }
 
+func checkRequest(r *pb.HttpRequest) error {
+	const field = "HttpRequest"
+	if err := checkURL(field+".url", r.Url); err != nil {
+		return err
+	}
+	if err := checkMethod(field+".http_method", r.HttpMethod); err != nil {
+		return err
+	}
+	if err := checkHeaders(field+".headers", r.Headers); err != nil {
+		return err
+	}
+	if len(r.Body) > 0 && !takesBody(r.HttpMethod) {
+		return invalid("%s.body can't be set with http_method %v", field, r.HttpMethod)
+	}
+	if token := r.GetOidcToken(); token != nil && token.ServiceAccountEmail == "" {
+		return invalid("%s.oidc_token needs service_account_email", field)
+	}
+	if token := r.GetOauthToken(); token != nil && token.ServiceAccountEmail == "" {
+		return invalid("%s.oauth_token needs service_account_email", field)
+	}
+	return nil
+}
+
+// expired reports whether a task is older than any task gets.
+func (t *task) expired(now time.Time) bool { return now.Sub(t.created) >= retention }
+
 // proto returns the task as the service shows it. The queue is locked.
 func (t *task) proto(view pb.Task_View) *pb.Task {
-	request := proto.CloneOf(t.request)
-	if view != pb.Task_FULL {
+	// What a request refers to is never changed, so it can be shared.
+	request := &pb.HttpRequest{
+		Url: t.request.Url, HttpMethod: t.request.HttpMethod, Headers: t.request.Headers,
+		AuthorizationHeader: t.request.AuthorizationHeader,
+	}
+	if request.HttpMethod == pb.HttpMethod_HTTP_METHOD_UNSPECIFIED {
+		request.HttpMethod = pb.HttpMethod_POST
+	}
+	if view == pb.Task_FULL {
+		request.Body = t.request.Body
+	} else {
 		view = pb.Task_BASIC
-		request.Body = nil
 	}
 	p := &pb.Task{
 		Name:             t.name,
@@ -124,10 +155,23 @@ func (t *task) proto(view pb.Task_View) *pb.Task {
 		DispatchDeadline: durationpb.New(t.deadline),
 		DispatchCount:    int32(t.dispatches),
 		ResponseCount:    int32(t.responses),
+		RetryConfig:      t.retries,
 		View:             view,
 	}
-	if !t.first.IsZero() {
-		p.FirstAttempt = &pb.Attempt{DispatchTime: timestamppb.New(t.first)}
+	if t.dispatches > 0 {
+		p.FirstAttempt = &pb.Attempt{DispatchTime: stamp(t.first)}
+		p.LastAttempt = &pb.Attempt{
+			ScheduleTime: stamp(t.last.due), DispatchTime: stamp(t.last.begun),
+			ResponseTime: stamp(t.last.ended), ResponseStatus: t.last.status,
+		}
 	}
 	return p
+}
+
+// stamp returns a time as the service shows it, or nil for none.
+func stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t.Truncate(time.Microsecond))
 }

@@ -1,0 +1,129 @@
+package emulator
+
+import (
+	"context"
+	"path"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// A callPlan is what goes wrong with one call.
+type callPlan struct {
+	lost       error // before the effect
+	abort      bool
+	answerLost error // after the effect
+	delay      time.Duration
+}
+
+// plan decides what goes wrong with a call. Once it is lost, the other rules do
+// not happen.
+func (f *Faults) plan(method string, req any) callPlan {
+	var p callPlan
+	about := func(r *rule) bool {
+		if !r.Kind.ofCalls() || p.lost != nil || p.abort || len(r.Methods) > 0 && !slices.Contains(r.Methods, method) {
+			return false
+		}
+		switch r.Kind {
+		case AbortCommit:
+			commit, ok := req.(*datastorepb.CommitRequest)
+			return ok && commit.GetTransaction() != nil
+		case LoseAnswer:
+			return p.answerLost == nil
+		}
+		return true
+	}
+	f.each(about, func(r *rule, d time.Duration) {
+		switch r.Kind {
+		case LoseCall:
+			p.lost = status.Errorf(r.Code, "injected: %s was lost before its effect", method)
+		case LoseAnswer:
+			p.answerLost = status.Errorf(r.Code, "injected: the answer to %s was lost after its effect", method)
+		case AbortCommit:
+			p.abort = true
+		}
+		p.delay += d
+	})
+	return p
+}
+
+// intercept makes calls go wrong.
+func (f *Faults) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	p := f.plan(path.Base(info.FullMethod), req)
+	if err := wait(ctx, p.delay/2); err != nil {
+		return nil, err
+	}
+	if p.lost != nil {
+		return nil, p.lost
+	}
+	var resp any
+	var err error
+	rollback, isRollback := req.(*datastorepb.RollbackRequest)
+	switch {
+	case p.abort:
+		err = f.abort(ctx, req.(*datastorepb.CommitRequest), info)
+	case isRollback && f.wasAborted(rollback):
+		resp = new(datastorepb.RollbackResponse)
+	default:
+		resp, err = handler(ctx, req)
+	}
+	if err := wait(ctx, p.delay-p.delay/2); err != nil {
+		return nil, err
+	}
+	if p.answerLost != nil {
+		return nil, p.answerLost
+	}
+	return resp, err
+}
+
+// abort ends the transaction of a commit, so that it keeps no locks. As after a
+// true ABORTED, the client's rollback that follows is no error: the Go client
+// would not try again.
+func (f *Faults) abort(ctx context.Context, req *datastorepb.CommitRequest, info *grpc.UnaryServerInfo) error {
+	if server, ok := info.Server.(datastorepb.DatastoreServer); ok {
+		rollback := &datastorepb.RollbackRequest{ProjectId: req.ProjectId, DatabaseId: req.DatabaseId, Transaction: req.GetTransaction()}
+		if _, err := server.Rollback(ctx, rollback); err != nil {
+			return err // as the commit would: the transaction is not open
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.aborted[transactionOf(rollback)] = true
+	}
+	return status.Error(codes.Aborted, "injected: too much contention on these datastore entities. please try again.")
+}
+
+// wasAborted reports whether a rollback is the first of a transaction that abort
+// has ended.
+func (f *Faults) wasAborted(req *datastorepb.RollbackRequest) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	was := f.aborted[transactionOf(req)]
+	delete(f.aborted, transactionOf(req))
+	return was
+}
+
+// A transactionKey tells the transactions of all databases apart.
+type transactionKey struct{ project, database, id string }
+
+func transactionOf(req *datastorepb.RollbackRequest) transactionKey {
+	return transactionKey{req.ProjectId, req.DatabaseId, string(req.Transaction)}
+}
+
+// wait returns after a while, or with an error if the call ends before.
+func wait(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}

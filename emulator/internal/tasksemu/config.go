@@ -1,0 +1,153 @@
+package tasksemu
+
+import (
+	"math"
+	"time"
+
+	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+)
+
+// What a queue gets that is created without these settings, and their bounds,
+// as the documentation of Cloud Tasks has them.
+const (
+	maxDispatchesPerSecond  = 500
+	defaultConcurrent       = 1000
+	maxConcurrentDispatches = 5000
+	defaultMaxAttempts      = 100
+	defaultMinBackoff       = 100 * time.Millisecond
+	defaultMaxBackoff       = time.Hour
+	defaultMaxDoublings     = 16
+)
+
+// completeQueue returns a queue's settings with the defaults in place of what
+// is unset, or says which one is refused.
+func completeQueue(config *pb.Queue, unlimited bool) (*pb.Queue, error) {
+	config = proto.CloneOf(config)
+	if config.RateLimits == nil {
+		config.RateLimits = new(pb.RateLimits)
+	}
+	limits := config.RateLimits
+	setDefault(&limits.MaxDispatchesPerSecond, maxDispatchesPerSecond)
+	setDefault(&limits.MaxConcurrentDispatches, defaultConcurrent)
+	fastest := float64(maxDispatchesPerSecond)
+	if unlimited {
+		fastest = math.MaxInt32 // the burst is an int32
+	}
+	switch {
+	case !(limits.MaxDispatchesPerSecond > 0 && limits.MaxDispatchesPerSecond <= fastest): // nor NaN
+		return nil, invalid("Queue.rate_limits.max_dispatches_per_second has to be in (0, %v], it is %v", fastest, limits.MaxDispatchesPerSecond)
+	case limits.MaxConcurrentDispatches < 0 || limits.MaxConcurrentDispatches > maxConcurrentDispatches:
+		return nil, invalid("Queue.rate_limits.max_concurrent_dispatches has to be in [1, %d], it is %d", maxConcurrentDispatches, limits.MaxConcurrentDispatches)
+	}
+	// Output only. It is "generally at least equal to" the rate, and not said to
+	// be anything else.
+	limits.MaxBurstSize = int32(math.Ceil(max(1, limits.MaxDispatchesPerSecond)))
+	var err error
+	if config.RetryConfig, err = completeRetries(config.RetryConfig, "Queue.retry_config"); err != nil {
+		return nil, err
+	}
+	if err := checkTarget(config.HttpTarget); err != nil {
+		return nil, err
+	}
+	if ratio := config.StackdriverLoggingConfig.GetSamplingRatio(); !(ratio >= 0 && ratio <= 1) {
+		return nil, invalid("Queue.stackdriver_logging_config.sampling_ratio has to be in [0, 1], it is %v", ratio)
+	}
+	return config, nil
+}
+
+// completeRetries does the same for the retries of a queue or a task. Production
+// is documented to cut durations to seconds, yet its default of 100 ms is not
+// cut; here none is.
+func completeRetries(c *pb.RetryConfig, field string) (*pb.RetryConfig, error) {
+	if c == nil {
+		c = new(pb.RetryConfig)
+	}
+	c = proto.CloneOf(c)
+	for name, d := range map[string]*durationpb.Duration{
+		"max_retry_duration": c.MaxRetryDuration, "min_backoff": c.MinBackoff, "max_backoff": c.MaxBackoff,
+	} {
+		if d == nil {
+			continue
+		}
+		if err := d.CheckValid(); err != nil {
+			return nil, invalid("%s.%s: %v", field, name, err)
+		}
+		if d.AsDuration() < 0 {
+			return nil, invalid("%s.%s has to be at least 0, it is %v", field, name, d.AsDuration())
+		}
+	}
+	setDefault(&c.MaxAttempts, defaultMaxAttempts)
+	setDefault(&c.MaxDoublings, defaultMaxDoublings)
+	if c.MinBackoff == nil {
+		c.MinBackoff = durationpb.New(defaultMinBackoff)
+	}
+	if c.MaxBackoff == nil {
+		c.MaxBackoff = durationpb.New(max(defaultMaxBackoff, c.MinBackoff.AsDuration()))
+	}
+	switch {
+	case c.MaxAttempts < -1:
+		return nil, invalid("%s.max_attempts has to be at least -1, it is %d", field, c.MaxAttempts)
+	case c.MaxDoublings < 0:
+		return nil, invalid("%s.max_doublings has to be at least 0, it is %d", field, c.MaxDoublings)
+	case c.MaxBackoff.AsDuration() < c.MinBackoff.AsDuration():
+		return nil, invalid("%s.max_backoff has to be at least min_backoff, %v, it is %v", field, c.MinBackoff.AsDuration(), c.MaxBackoff.AsDuration())
+	}
+	return c, nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// outputOnly are the fields of a queue that an update leaves as they are, even
+// if its mask names them.
+var outputOnly = map[protoreflect.Name]bool{"name": true, "state": true, "purge_time": true}
+
+// updateQueue returns a queue's settings with those of another in the places
+// that a mask names, or in all if it names none.
+func updateQueue(old, change *pb.Queue, mask *fieldmaskpb.FieldMask) (*pb.Queue, error) {
+	updated := proto.CloneOf(old)
+	paths := mask.GetPaths()
+	if len(paths) == 0 {
+		fields := updated.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			paths = append(paths, string(fields.Get(i).Name()))
+		}
+	}
+	for _, path := range paths {
+		if _, err := fieldmaskpb.New(updated, path); err != nil {
+			return nil, invalid("update_mask: Queue has no field %q", path)
+		}
+		copyField(updated.ProtoReflect(), change.ProtoReflect(), path)
+	}
+	return updated, nil
+}
+
+// copyField sets one field, given by its path, to its value in another message
+// of the same type. An unset field is unset.
+func copyField(to, from protoreflect.Message, path string) {
+	name, rest := protoreflect.Name(path), ""
+	for i := range path {
+		if path[i] == '.' {
+			name, rest = protoreflect.Name(path[:i]), path[i+1:]
+			break
+		}
+	}
+	field := to.Descriptor().Fields().ByName(name)
+	switch {
+	case to.Descriptor().Name() == "Queue" && outputOnly[name]:
+	case rest != "":
+		copyField(to.Mutable(field).Message(), from.Get(field).Message(), rest)
+	case from.Has(field):
+		to.Set(field, from.Get(field))
+	default:
+		to.Clear(field)
+	}
+}

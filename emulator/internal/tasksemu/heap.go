@@ -1,0 +1,51 @@
+package tasksemu
+
+import (
+	"container/heap"
+	"time"
+)
+
+// A taskHeap orders waiting tasks by the time when they are to be dispatched,
+// and those of the same time by when they came.
+type taskHeap []*task
+
+func (h taskHeap) Len() int { return len(h) }
+
+func (h taskHeap) Less(i, j int) bool {
+	if c := h[i].at.Compare(h[j].at); c != 0 {
+		return c < 0
+	}
+	return h[i].number < h[j].number
+}
+
+func (h taskHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+func (h *taskHeap) Push(x any) {
+	t := x.(*task)
+	t.place = len(*h)
+	*h = append(*h, t)
+}
+
+func (h *taskHeap) Pop() any {
+	last := len(*h) - 1
+	t := (*h)[last]
+	t.place = -1
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return t
+}
+
+// take removes one task that is due at a time when at least the first is: the
+// one at a place of the heap, or else the nearest above it.
+func (h *taskHeap) take(place int, now time.Time) *task {
+	for (*h)[place].at.After(now) {
+		place = (place - 1) / 2
+	}
+	return heap.Remove(h, place).(*task)
+}
+
+// remove removes a task.
+func (h *taskHeap) remove(t *task) { heap.Remove(h, t.place) }

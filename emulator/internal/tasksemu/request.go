@@ -1,0 +1,56 @@
+package tasksemu
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// httpRequest builds the request of a delivery.
+func (s *Server) httpRequest(ctx context.Context, d *delivery) (*http.Request, error) {
+	t := &d.copy
+	method, target, body, headers, auth := overrideRequest(t.request, d.config.HttpTarget)
+	req, err := http.NewRequestWithContext(ctx, method, target, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header = headers
+	// In the spelling that net/http keeps headers in.
+	set := func(key, value string) { headers[key] = []string{value} }
+	set("User-Agent", "Google-Cloud-Tasks")
+	set("X-Cloudtasks-Queuename", d.config.Name[strings.LastIndexByte(d.config.Name, '/')+1:])
+	set("X-Cloudtasks-Taskname", t.id)
+	set("X-Cloudtasks-Taskretrycount", strconv.Itoa(t.dispatches-1))
+	set("X-Cloudtasks-Taskexecutioncount", strconv.Itoa(t.responses))
+	set("X-Cloudtasks-Tasketa", eta(t.due))
+	if t.previous.httpStatus != 0 {
+		set("X-Cloudtasks-Taskpreviousresponse", strconv.Itoa(t.previous.httpStatus))
+	}
+	if t.previous != (outcome{}) {
+		set("X-Cloudtasks-Taskretryreason", t.previous.reason())
+	}
+	if token := auth.GetOidcToken(); token != nil {
+		audience := token.Audience
+		if audience == "" {
+			audience = target
+		}
+		jwt, err := s.signer.token(token.ServiceAccountEmail, audience, time.Now())
+		if err != nil {
+			return nil, err
+		}
+		set("Authorization", "Bearer "+jwt)
+	}
+	if token := auth.GetOauthToken(); token != nil {
+		set("Authorization", "Bearer "+accessToken(token.ServiceAccountEmail, token.Scope))
+	}
+	return req, nil
+}
+
+// eta is a time in seconds since 1970, with microseconds.
+func eta(t time.Time) string {
+	micro := strconv.Itoa(t.Nanosecond() / 1000)
+	return strconv.FormatInt(t.Unix(), 10) + "." + "000000"[len(micro):] + micro
+}

@@ -1,0 +1,202 @@
+package tasksemu
+
+import (
+	"cmp"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+)
+
+// Limits of a request, as the documentation of Cloud Tasks has them.
+const (
+	maxURL        = 2083 // bytes, encoded
+	maxHeaderSize = 80 << 10
+)
+
+// checkURL checks the URL of a task.
+func checkURL(field, text string) error {
+	target, err := url.Parse(text)
+	switch {
+	case err != nil || target.Host == "" || target.Scheme != "http" && target.Scheme != "https":
+		return invalid("%s has to be an http or https URL, it is %q", field, shorten(text))
+	case max(len(text), len(target.String())) > maxURL:
+		return invalid("%s has %d bytes, above the maximum of %d", field, max(len(text), len(target.String())), maxURL)
+	}
+	return nil
+}
+
+// shorten keeps the text of an error in bounds.
+func shorten(s string) string {
+	if len(s) > 100 {
+		return s[:100] + "…"
+	}
+	return s
+}
+
+// checkHeaders checks the headers of a task, or those of a queue.
+func checkHeaders(field string, headers map[string]string) error {
+	size := 0
+	for k, v := range headers {
+		size += len(k) + len(v)
+		if k == "" || strings.ContainsFunc(k, func(r rune) bool {
+			return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) // RFC 9110, token
+		}) {
+			return invalid("%s: %q is not the name of a header", field, shorten(k))
+		}
+		if strings.ContainsAny(v, "\r\n\x00") {
+			return invalid("%s: the value of %s has a line break or a zero byte", field, shorten(k))
+		}
+	}
+	if size > maxHeaderSize {
+		return invalid("%s has %d bytes, above the maximum of %d", field, size, maxHeaderSize)
+	}
+	return nil
+}
+
+// checkMethod checks a request's method.
+func checkMethod(field string, m pb.HttpMethod) error {
+	if pb.HttpMethod_name[int32(m)] == "" {
+		return invalid("%s: there is no method %d", field, m)
+	}
+	return nil
+}
+
+// takesBody reports whether requests of a method have a body.
+func takesBody(m pb.HttpMethod) bool {
+	switch m {
+	case pb.HttpMethod_HTTP_METHOD_UNSPECIFIED, pb.HttpMethod_POST, pb.HttpMethod_PUT, pb.HttpMethod_PATCH:
+		return true
+	}
+	return false
+}
+
+// An authorization says which token a delivery carries: those of tasks and
+// queues have the same methods.
+type authorization interface {
+	GetOauthToken() *pb.OAuthToken
+	GetOidcToken() *pb.OidcToken
+}
+
+// checkTarget checks a queue's changes to its tasks' requests.
+func checkTarget(t *pb.HttpTarget) error {
+	if t == nil {
+		return nil
+	}
+	const field = "Queue.http_target"
+	if err := checkMethod(field+".http_method", t.HttpMethod); err != nil {
+		return err
+	}
+	if err := checkHeaders(field+".header_overrides", targetHeaders(t)); err != nil {
+		return err
+	}
+	// "both … MUST be specified when using the queue-level authorization override"
+	if token := t.GetOauthToken(); token != nil && (token.ServiceAccountEmail == "" || token.Scope == "") {
+		return invalid("%s.oauth_token needs service_account_email and scope", field)
+	}
+	if token := t.GetOidcToken(); token != nil && (token.ServiceAccountEmail == "" || token.Audience == "") {
+		return invalid("%s.oidc_token needs service_account_email and audience", field)
+	}
+	uri := t.UriOverride
+	if uri == nil {
+		return nil
+	}
+	switch {
+	case uri.Host != nil && (*uri.Host == "" || strings.ContainsAny(*uri.Host, "/?#@ \r\n")):
+		return invalid("%s.uri_override.host is not the name of a host: %q", field, shorten(*uri.Host))
+	case uri.GetPort() < 0 || uri.GetPort() > 65535:
+		return invalid("%s.uri_override.port has to be in [0, 65535], it is %d", field, uri.GetPort())
+	case pb.UriOverride_Scheme_name[int32(uri.GetScheme())] == "":
+		return invalid("%s.uri_override.scheme: there is no scheme %d", field, uri.GetScheme())
+	case pb.UriOverride_UriOverrideEnforceMode_name[int32(uri.UriOverrideEnforceMode)] == "":
+		return invalid("%s.uri_override.uri_override_enforce_mode: there is no mode %d", field, uri.UriOverrideEnforceMode)
+	}
+	return checkURL(field+".uri_override", overrideURL("http://host.example/", uri))
+}
+
+func targetHeaders(t *pb.HttpTarget) map[string]string {
+	headers := make(map[string]string)
+	for _, o := range t.GetHeaderOverrides() {
+		headers[o.GetHeader().GetKey()] = o.GetHeader().GetValue()
+	}
+	return headers
+}
+
+// overrideURL changes a task's URL as its queue wants it. In the mode
+// IF_NOT_EXISTS a part is changed only if the task's URL does not have it; a
+// scheme and a host it always has.
+func overrideURL(text string, o *pb.UriOverride) string {
+	u, err := url.Parse(text)
+	if err != nil || o == nil {
+		return text
+	}
+	always := o.UriOverrideEnforceMode != pb.UriOverride_IF_NOT_EXISTS
+	host, port := u.Hostname(), u.Port()
+	if o.Scheme != nil && always {
+		u.Scheme = "https"
+		if *o.Scheme == pb.UriOverride_HTTP {
+			u.Scheme = "http"
+		}
+	}
+	if o.Host != nil && always {
+		host = *o.Host
+	}
+	if o.Port != nil && (always || port == "") {
+		if port = strconv.FormatInt(*o.Port, 10); *o.Port == 0 {
+			port = ""
+		}
+	}
+	if o.Host != nil || o.Port != nil {
+		u.Host = strings.TrimSuffix(net.JoinHostPort(strings.Trim(host, "[]"), port), ":")
+	}
+	if o.PathOverride != nil && (always || u.Path == "") {
+		u.Path, u.RawPath = o.PathOverride.Path, ""
+		if u.Path != "" && !strings.HasPrefix(u.Path, "/") {
+			u.Path = "/" + u.Path
+		}
+	}
+	if o.QueryOverride != nil && (always || u.RawQuery == "") {
+		u.RawQuery = o.QueryOverride.QueryParams
+	}
+	return u.String()
+}
+
+// overrideRequest returns a task's method, URL, body and headers as its queue
+// wants them. The headers are a new map.
+func overrideRequest(r *pb.HttpRequest, t *pb.HttpTarget) (method, target string, body []byte, headers http.Header, auth authorization) {
+	m := cmp.Or(t.GetHttpMethod(), r.HttpMethod, pb.HttpMethod_POST)
+	target = r.Url
+	if t.GetUriOverride() != nil {
+		target = overrideURL(target, t.UriOverride)
+	}
+	if takesBody(m) {
+		body = r.Body
+	}
+	headers = make(http.Header, len(r.Headers)+8)
+	for k, v := range r.Headers {
+		setHeader(headers, k, v)
+	}
+	for k, v := range targetHeaders(t) {
+		setHeader(headers, k, v)
+	}
+	auth = r
+	if t.GetOauthToken() != nil || t.GetOidcToken() != nil {
+		auth = t
+	}
+	return m.String(), target, body, headers, auth
+}
+
+// setHeader sets a header that a user asked for, unless it is one of those that
+// Cloud Tasks sets or keeps to itself.
+func setHeader(headers http.Header, key, value string) {
+	key = http.CanonicalHeaderKey(key)
+	switch {
+	case key == "Host", key == "Content-Length", key == "User-Agent",
+		strings.HasPrefix(key, "X-Cloudtasks-"), strings.HasPrefix(key, "X-Google-"), strings.HasPrefix(key, "X-Appengine-"):
+		return
+	}
+	headers[key] = []string{value}
+}

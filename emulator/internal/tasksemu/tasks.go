@@ -1,0 +1,161 @@
+package tasksemu
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// CreateTask puts a task into a queue.
+func (s *Server) CreateTask(_ context.Context, req *pb.CreateTaskRequest) (*pb.Task, error) {
+	q, err := s.queue(req.Parent)
+	if err != nil {
+		return nil, err
+	}
+	return s.createTask(q, req)
+}
+
+func (s *Server) createTask(q *queue, req *pb.CreateTaskRequest) (*pb.Task, error) {
+	if req.Task == nil {
+		return nil, invalid("task is not set")
+	}
+	name := req.Task.Name
+	if name == "" {
+		name = fmt.Sprintf("%s/tasks/%020d", req.Parent, rand.Uint64())
+	}
+	parent, id, err := splitTask(name)
+	if err != nil {
+		return nil, err
+	}
+	if parent != req.Parent {
+		return nil, invalid("Task.name: the task %q is not one of the queue %q", name, req.Parent)
+	}
+	now := time.Now()
+	t, err := newTask(req.Task, name, id, now)
+	if err != nil {
+		return nil, err
+	}
+	resp := t.proto(req.ResponseView)
+	if err := q.add(t, now); err != nil {
+		return nil, err
+	}
+	s.meter.Task(t.size)
+	return resp, nil
+}
+
+// find returns the queue and the task of a name, with the queue locked.
+func (s *Server) find(name string) (*queue, *task, error) {
+	parent, _, err := splitTask(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	q, err := s.queue(parent)
+	if err != nil {
+		return nil, nil, err
+	}
+	q.mu.Lock()
+	t := q.find(name, time.Now())
+	if t == nil {
+		q.mu.Unlock()
+		return nil, nil, status.Errorf(codes.NotFound, "Requested entity was not found: %s", name)
+	}
+	return q, t, nil
+}
+
+// GetTask returns a task that waits or is being delivered.
+func (s *Server) GetTask(_ context.Context, req *pb.GetTaskRequest) (*pb.Task, error) {
+	q, t, err := s.find(req.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer q.mu.Unlock()
+	s.meter.Task(t.size)
+	return t.proto(req.ResponseView), nil
+}
+
+// DeleteTask removes a task. A delivery under way goes on, and is not retried.
+func (s *Server) DeleteTask(_ context.Context, req *pb.DeleteTaskRequest) (*emptypb.Empty, error) {
+	return new(emptypb.Empty), s.deleteTask(req.Name)
+}
+
+func (s *Server) deleteTask(name string) error {
+	q, t, err := s.find(name)
+	if err != nil {
+		return err
+	}
+	defer q.mu.Unlock()
+	q.remove(t, time.Now())
+	s.meter.Task(t.size)
+	return nil
+}
+
+// ListTasks returns a page of a queue's tasks, in the order of their names. The
+// token of the next page is the last name of this one.
+func (s *Server) ListTasks(_ context.Context, req *pb.ListTasksRequest) (*pb.ListTasksResponse, error) {
+	const maxPage = 1000
+	q, err := s.queue(req.Parent)
+	if err != nil {
+		return nil, err
+	}
+	size, err := pageSize(req.PageSize, maxPage)
+	if err != nil {
+		return nil, err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	resp := new(pb.ListTasksResponse)
+	q.tasks.Ascend(req.PageToken, func(name string, t *task) bool {
+		if name == req.PageToken || t.expired(now) {
+			return true
+		}
+		if len(resp.Tasks) == size {
+			resp.NextPageToken = resp.Tasks[size-1].Name
+			return false
+		}
+		resp.Tasks = append(resp.Tasks, t.proto(req.ResponseView))
+		s.meter.Task(t.size)
+		return true
+	})
+	if len(resp.Tasks) == 0 {
+		s.meter.Task(0)
+	}
+	return resp, nil
+}
+
+// RunTask delivers a task now: even if its queue is paused or at a limit, and
+// even if it is being delivered. The delivery counts against no limit.
+func (s *Server) RunTask(_ context.Context, req *pb.RunTaskRequest) (*pb.Task, error) {
+	parent, _, err := splitTask(req.Name)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.queue(parent); err != nil {
+		return nil, err
+	}
+	s.mu.Lock() // as long as the queue is there its era has not ended
+	defer s.mu.Unlock()
+	q := s.queues[parent]
+	if q == nil || q.era.ctx.Err() != nil {
+		return nil, status.Errorf(codes.NotFound, "Queue does not exist: %s", parent)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	t := q.find(req.Name, now)
+	if t == nil {
+		return nil, status.Errorf(codes.NotFound, "Requested entity was not found: %s", req.Name)
+	}
+	q.unwait(t)
+	d := q.begin(t, now)
+	d.forced = true
+	q.era.working.Go(func() { q.deliver(q.era.ctx, d) })
+	s.meter.Task(t.size)
+	return t.proto(req.ResponseView), nil
+}

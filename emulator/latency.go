@@ -1,0 +1,93 @@
+package emulator
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+// A Latency is a distribution of durations: [Constant], [Uniform],
+// [Exponential] or [LogNormal].
+type Latency interface {
+	// Draw returns a duration of at least 0. It depends on rng only.
+	Draw(rng *rand.Rand) time.Duration
+	validate() error
+}
+
+// Constant is always the same duration.
+type Constant time.Duration
+
+// Uniform is any duration in [Min, Max), each as likely as others. If Max is at
+// most Min, it is Min.
+type Uniform struct{ Min, Max time.Duration }
+
+// Exponential has a mean, and no memory: the time until the next of many
+// independent events.
+type Exponential struct{ Mean time.Duration }
+
+// LogNormal is the form that latencies of services take: most of them are near
+// the median, few are many times as long. One in a hundred is above P99.
+type LogNormal struct{ Median, P99 time.Duration }
+
+// Draw returns c.
+func (c Constant) Draw(*rand.Rand) time.Duration { return time.Duration(c) }
+
+// Draw returns a duration in [Min, Max).
+func (u Uniform) Draw(rng *rand.Rand) time.Duration {
+	if u.Max <= u.Min {
+		return u.Min
+	}
+	return u.Min + time.Duration(rng.Int64N(int64(u.Max-u.Min)))
+}
+
+// Draw returns a duration whose mean is Mean.
+func (e Exponential) Draw(rng *rand.Rand) time.Duration {
+	return duration(rng.ExpFloat64() * float64(e.Mean))
+}
+
+// z99 is how many standard deviations the 99th percentile of a normal
+// distribution is above its mean.
+const z99 = 2.3263478740408408
+
+// Draw returns a duration above Median as often as below.
+func (l LogNormal) Draw(rng *rand.Rand) time.Duration {
+	sigma := math.Log(float64(l.P99)/float64(l.Median)) / z99
+	return duration(float64(l.Median) * math.Exp(sigma*rng.NormFloat64()))
+}
+
+// duration keeps a number of nanoseconds in the bounds of a Duration.
+func duration(ns float64) time.Duration {
+	if ns >= math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return time.Duration(ns)
+}
+
+func (c Constant) validate() error {
+	if c < 0 {
+		return fmt.Errorf("Constant has to be at least 0, it is %v", time.Duration(c))
+	}
+	return nil
+}
+
+func (u Uniform) validate() error {
+	if u.Min < 0 {
+		return fmt.Errorf("Uniform.Min has to be at least 0, it is %v", u.Min)
+	}
+	return nil
+}
+
+func (e Exponential) validate() error {
+	if e.Mean < 0 {
+		return fmt.Errorf("Exponential.Mean has to be at least 0, it is %v", e.Mean)
+	}
+	return nil
+}
+
+func (l LogNormal) validate() error {
+	if l.Median <= 0 || l.P99 < l.Median {
+		return fmt.Errorf("LogNormal has to have a positive Median and a P99 of at least that, they are %v and %v", l.Median, l.P99)
+	}
+	return nil
+}

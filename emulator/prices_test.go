@@ -1,0 +1,21 @@
+package emulator_test
+
+import (
+	"fmt"
+
+	"github.com/scattermap/scattermap/emulator"
+)
+
+// ExamplePrices_Cost prices a job over ten million entities that reads each of
+// them once, writes it, and has a task for each page of 500.
+func ExamplePrices_Cost() {
+	job := emulator.Usage{Reads: 10_000_000, Writes: 10_000_000, TaskOps: 2 * 20_000}
+	fmt.Printf("in nam5: %.2f dollars\n", emulator.PricesNAM5.Cost(job))
+
+	agreed := emulator.PricesNAM5
+	agreed.Reads, agreed.Writes = 0.03, 0.09
+	fmt.Printf("at other prices: %.2f dollars\n", agreed.Cost(job))
+	// Output:
+	// in nam5: 24.02 dollars
+	// at other prices: 12.02 dollars
+}

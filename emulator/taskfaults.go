@@ -1,0 +1,63 @@
+package emulator
+
+import (
+	"time"
+
+	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
+)
+
+// taskFaults make deliveries go wrong.
+type taskFaults struct{ *Faults }
+
+var _ tasksemu.Faults = taskFaults{}
+
+func ofKind(kind FaultKind) func(*rule) bool {
+	return func(r *rule) bool { return r.Kind == kind }
+}
+
+// Pick implements DeliverShuffled. With one task waiting there is no choice, and
+// nothing happens.
+func (f taskFaults) Pick(n int) int {
+	picked := 0
+	if n < 2 {
+		return picked
+	}
+	f.each(ofKind(DeliverShuffled), func(r *rule, _ time.Duration) { picked = r.rng.IntN(n) })
+	return picked
+}
+
+// Hold implements DeliverLate.
+func (f taskFaults) Hold() time.Duration {
+	var longest time.Duration
+	f.each(ofKind(DeliverLate), func(_ *rule, d time.Duration) { longest = max(longest, d) })
+	return longest
+}
+
+// Delivery implements the other kinds.
+func (f taskFaults) Delivery() tasksemu.Delivery {
+	var p tasksemu.Delivery
+	about := func(r *rule) bool {
+		switch r.Kind {
+		case DeliverTwice:
+			return !p.Again
+		case DeliverTogether:
+			return !p.Twin
+		case CrashReceiver, LoseReply:
+			return !p.Cut && !p.Lost
+		}
+		return false
+	}
+	f.each(about, func(r *rule, d time.Duration) {
+		switch r.Kind {
+		case DeliverTwice:
+			p.Again, p.AgainAfter = true, d
+		case DeliverTogether:
+			p.Twin, p.TwinAfter = true, d
+		case CrashReceiver:
+			p.Cut, p.CutAfter = true, d
+		case LoseReply:
+			p.Lost = true
+		}
+	})
+	return p
+}

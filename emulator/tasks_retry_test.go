@@ -1,0 +1,180 @@
+package emulator_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// TestBackoff checks the documented example: 10 s that double three times, then
+// grow linearly to at most 300 s.
+func TestBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{answer: func(int) int { return 500 }}
+		client := tasksIn(t, r, &cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{
+			MaxAttempts: 9, MaxDoublings: 3,
+			MinBackoff: durationpb.New(10 * time.Second), MaxBackoff: durationpb.New(300 * time.Second),
+		}})
+		mustCreate(t, client, task("abc"))
+		time.Sleep(24 * time.Hour)
+		want := []time.Duration{0}
+		for _, seconds := range []int{10, 20, 40, 80, 160, 240, 300, 300} {
+			want = append(want, want[len(want)-1]+time.Duration(seconds)*time.Second)
+		}
+		if diff := cmp.Diff(want, r.times()); diff != "" {
+			t.Errorf("times of delivery (-want +got):\n%s", diff)
+		}
+		if _, err := client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queueName + "/tasks/abc"}); status.Code(err) != codes.NotFound {
+			t.Errorf("the task after its last attempt: %v, want NotFound", err)
+		}
+	})
+}
+
+// TestRetryDuration checks that retries end only when attempts and time have
+// both run out.
+func TestRetryDuration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{answer: func(int) int { return 500 }}
+		client := tasksIn(t, r, &cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{
+			MaxAttempts: 2, MaxRetryDuration: durationpb.New(35 * time.Second),
+			MinBackoff: durationpb.New(10 * time.Second), MaxBackoff: durationpb.New(10 * time.Second),
+		}})
+		mustCreate(t, client, task("abc"))
+		time.Sleep(time.Hour)
+		if n := len(r.times()); n != 5 { // at 0, 10, 20, 30 and 40 s
+			t.Errorf("%d attempts, want 5", n)
+		}
+	})
+}
+
+// TestTaskRetries checks that a task's own retries override its queue's.
+func TestTaskRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{answer: func(int) int { return 500 }}
+		client := tasksIn(t, r, &cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 50}})
+		own := task("own")
+		own.RetryConfig = &cloudtaskspb.RetryConfig{MaxAttempts: 3, MinBackoff: durationpb.New(time.Second), MaxBackoff: durationpb.New(time.Second)}
+		mustCreate(t, client, own)
+		time.Sleep(time.Hour)
+		if diff := cmp.Diff([]time.Duration{0, time.Second, 2 * time.Second}, r.times()); diff != "" {
+			t.Errorf("times of delivery (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestRetention checks that a task that fails for ever is deleted after 31 days,
+// and one that waits in a paused queue too.
+func TestRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{answer: func(int) int { return 500 }}
+		client := tasksIn(t, r, &cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{
+			MaxAttempts: -1, MinBackoff: durationpb.New(24 * time.Hour), MaxBackoff: durationpb.New(24 * time.Hour),
+		}})
+		mustCreate(t, client, task("fails"))
+		time.Sleep(60 * 24 * time.Hour)
+		if n := len(r.times()); n != 31 { // on the days 0 to 30
+			t.Errorf("%d attempts, want 31", n)
+		}
+		pause(t, client)
+		mustCreate(t, client, task("waits"))
+		time.Sleep(31 * 24 * time.Hour)
+		if _, err := client.GetTask(t.Context(), &cloudtaskspb.GetTaskRequest{Name: queueName + "/tasks/waits"}); status.Code(err) != codes.NotFound {
+			t.Errorf("a task of 31 days: %v, want NotFound", err)
+		}
+		resume(t, client)
+		time.Sleep(time.Hour)
+		if n := len(r.times()); n != 31 {
+			t.Errorf("%d attempts after the pause, want none", n-31)
+		}
+	})
+}
+
+// TestSlowDown checks that 429 and 503 slow the whole queue down, that 500 does
+// not, and that the queue recovers.
+func TestSlowDown(t *testing.T) {
+	for _, c := range []struct {
+		answer int
+		want   time.Duration // until 100 tasks are delivered, at 10 a second
+	}{
+		// 10 at once, then 90 at 10 a second.
+		{500, 9 * time.Second},
+		// The rate is halved to 5 a second, and doubled again after 10 s, at task
+		// 50: 5 s for the rest.
+		{503, 15 * time.Second}, {429, 15 * time.Second},
+	} {
+		t.Run(fmt.Sprint(c.answer), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				first := true
+				r := new(receiver)
+				r.answer = func(int) int {
+					defer func() { first = false }()
+					if first {
+						return c.answer
+					}
+					return 200
+				}
+				client := tasksIn(t, r, &cloudtaskspb.Queue{
+					RateLimits:  &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 10},
+					RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Hour)},
+				})
+				mustCreate(t, client, task("fails"))
+				synctest.Wait()
+				for range 99 {
+					mustCreate(t, client, task(""))
+				}
+				time.Sleep(time.Minute)
+				times := r.times()
+				if len(times) != 100 {
+					t.Fatalf("%d deliveries in the first minute, want 100", len(times))
+				}
+				if last := times[99]; last < c.want-time.Second || last > c.want+time.Second {
+					t.Errorf("the last after %v, want about %v", last, c.want)
+				}
+			})
+		})
+	}
+}
+
+// TestRetryAfter checks that the header holds back the task, and after 503 the
+// whole queue.
+func TestRetryAfter(t *testing.T) {
+	for _, c := range []struct {
+		answer      int
+		header      string
+		first, next time.Duration // the retry of the first task, and the second task
+	}{
+		{500, "20", 20 * time.Second, time.Second},
+		{503, "20", 20 * time.Second, 20 * time.Second},
+		{503, "99999", time.Minute, time.Minute}, // max_backoff
+		{503, "Sat, 01 Jan 2000 00:00:30 GMT", 30 * time.Second, 30 * time.Second},
+		{503, "soon", 100 * time.Millisecond, time.Second},
+	} {
+		t.Run(fmt.Sprint(c.answer, " ", c.header), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := &receiver{header: http.Header{"Retry-After": {c.header}}, answer: func(attempt int) int {
+					return []int{c.answer, 200}[attempt-1]
+				}}
+				client := tasksIn(t, r, &cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Minute)}})
+				mustCreate(t, client, task("first"))
+				time.Sleep(time.Second)
+				mustCreate(t, client, task("next"))
+				time.Sleep(time.Hour)
+				at := make(map[string][]time.Duration)
+				for _, d := range r.deliveries() {
+					at[d.task] = append(at[d.task], d.at)
+				}
+				if len(at["first"]) != 2 || at["first"][1] != c.first || at["next"][0] != c.next {
+					t.Errorf("deliveries %v, want the retry after %v and the other after %v", at, c.first, c.next)
+				}
+			})
+		})
+	}
+}
