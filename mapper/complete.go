@@ -58,7 +58,7 @@ func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*jobRecord
 		if err := recordError(tx.Get(jobKey(job.ID), j)); err != nil {
 			return err
 		}
-		if State(j.State).Ended() {
+		if State(j.State) != Running || j.Replaying {
 			return nil
 		}
 		j.Ended = time.Now().UTC().Truncate(time.Microsecond)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 
@@ -80,9 +81,14 @@ func (e *Engine) names() string {
 // end. Requests to other paths are answered 404, and logged: a queue that sends
 // its tasks there has another URL than the handler.
 func (e *Engine) Handler() http.Handler {
-	deliveries := e.queue.Handler(e.log, e.deliver)
+	handlers := map[string]http.Handler{
+		rangePath:  e.queue.Handler(e.log, e.deliver),
+		sweepPath:  e.queue.Handler(e.log, e.deliverSweep),
+		replayPath: e.queue.Handler(e.log, e.deliverReplay),
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasSuffix(r.URL.Path, "/"+rangePath) {
+		deliveries := handlers[path.Base(r.URL.Path)]
+		if deliveries == nil {
 			e.log.LogAttrs(r.Context(), slog.LevelWarn, "a request that is for no task: is the handler mounted at the path of the queue's URL?",
 				slog.String("path", r.URL.Path))
 			http.NotFound(w, r)

@@ -28,12 +28,18 @@ const (
 	// but some, which are recorded as failures.
 	SucceededWithFailures State = "succeeded with failures"
 	// Failed is the end of a job that gave up: Status.Error says why. What was
-	// not processed is still recorded as pending.
+	// not processed is still recorded as pending, and [Job.Resume] goes on with it.
 	Failed State = "failed"
+	// Paused is the state of a job that waits for [Job.Resume]. Status.Error says
+	// why, if it was not paused by somebody but by its failure limit.
+	Paused State = "paused"
+	// Aborted is the end of a job that somebody has ended.
+	Aborted State = "aborted"
 )
 
-// Ended reports whether a job in this state does nothing more.
-func (s State) Ended() bool { return s != Running }
+// Ended reports whether a job in this state does nothing more, unless it is
+// resumed or its failures are retried.
+func (s State) Ended() bool { return s != Running && s != Paused }
 
 // A jobRecord is the record of a job. It is written at the job's start and end,
 // and never by the tasks in between.
@@ -48,7 +54,10 @@ type jobRecord struct {
 	PageSize   int64     `datastore:"page_size,noindex"`
 	PageTime   int64     `datastore:"page_time,noindex"` // nanoseconds
 	Workers    int64     `datastore:"workers,noindex"`
-	Masks      bool      `datastore:"masks,noindex"` // the database honours property masks
+	Masks      bool      `datastore:"masks,noindex"`      // the database honours property masks
+	LimitStep  int64     `datastore:"limit_step,noindex"` // what Limit began with; each resume allows as many again
+	Limit      int64     `datastore:"limit,noindex"`      // of failures; negative: none
+	Replaying  bool      `datastore:"replaying,noindex"`  // failures are becoming ranges again
 	Created    time.Time `datastore:"created,noindex"`
 	Ended      time.Time `datastore:"ended,noindex"`
 	Error      string    `datastore:"error,noindex"`
@@ -119,6 +128,11 @@ type StartOptions struct {
 	// queue, which the job does not change: its first split is made for it.
 	// Defaults to 100.
 	Workers int
+
+	// FailureLimit is how many entities may fail before the job is paused, so that
+	// somebody looks at them while the rest is untouched. -1 is no limit. Defaults
+	// to 1000.
+	FailureLimit int
 }
 
 // Bounds of StartOptions. A lookup has at most 1,000 keys, as the limits page of
@@ -150,6 +164,9 @@ func (o *StartOptions) withDefaults() StartOptions {
 	if opts.Workers == 0 {
 		opts.Workers = 100
 	}
+	if opts.FailureLimit == 0 {
+		opts.FailureLimit = 1000
+	}
 	return opts
 }
 
@@ -163,6 +180,8 @@ func (o StartOptions) validate() error {
 		return fmt.Errorf("StartOptions.PageSize has to be in [1, %d], it is %d", maxPageSize, o.PageSize)
 	case o.PageTime < 0 || o.PageTime > maxPageTime:
 		return fmt.Errorf("StartOptions.PageTime has to be in (0, %v], it is %v", maxPageTime, o.PageTime)
+	case o.FailureLimit < -1:
+		return fmt.Errorf("StartOptions.FailureLimit has to be at least 1, or -1 for none, it is %d", o.FailureLimit)
 	case o.Workers < 1 || o.Workers > maxWorkers:
 		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
 	}

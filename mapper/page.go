@@ -276,7 +276,8 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		}
 		switch {
 		case f.permanent || attempts >= MaxAttempts:
-			r.Failures = append(r.Failures, failureRecord{Key: f.key, Error: explain(f.err), Attempts: attempts})
+			r.Failures = append(r.Failures, failureRecord{Key: f.key, Error: explain(f.err), Attempts: attempts, Time: now})
+			r.Failed = r.Job
 		case r.Alone:
 			return refusal{summary: "the function failed on an entity", cause: f.err} // the queue brings it back
 		default:

@@ -24,12 +24,13 @@ const (
 )
 
 // A rangeRecord is the record of one range: what a task has to do, and once it
-// is done, what it did. Only open is indexed, and exists only while the range is
-// pending, so that a finished job costs no index entries.
+// is done, what it did. Only open and failed are indexed, and exist only while the
+// range is pending or has failures, so that a finished job costs no index entries.
 type rangeRecord struct {
 	Job        string           `datastore:"job,noindex"`
 	ID         string           `datastore:"id,noindex"`
-	Open       string           `datastore:"open,omitempty"` // the job's ID
+	Open       string           `datastore:"open,omitempty"`   // the job's ID, while it is pending
+	Failed     string           `datastore:"failed,omitempty"` // the job's ID, while it has failures
 	State      string           `datastore:"state,noindex"`
 	Generation int64            `datastore:"generation,noindex"`
 	Depth      int64            `datastore:"depth,noindex"` // the root has 0
@@ -56,6 +57,7 @@ type failureRecord struct {
 	Key      *datastore.Key `datastore:"key,noindex"`
 	Error    string         `datastore:"error,noindex"`
 	Attempts int64          `datastore:"attempts,noindex"`
+	Time     time.Time      `datastore:"time,noindex"`
 }
 
 // rangeID derives the ID of a range from its parent's and its place among the

@@ -64,10 +64,13 @@ func (e *Engine) run(ctx context.Context, t rangeTask, redelivered bool) error {
 		return nil
 	case err != nil && !errors.Is(err, errDone):
 		return err
-	case State(w.job.State).Ended():
-		return nil // this task has ended it
+	case State(w.job.State) != Running:
+		return nil // this task has ended or paused it
 	}
 	if err := w.enqueueChildren(ctx); err != nil {
+		return err
+	}
+	if err := w.limitFailures(ctx); err != nil || State(w.job.State) != Running {
 		return err
 	}
 	return e.complete(ctx, w.job)
@@ -86,7 +89,7 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	if missing[0] || missing[1] {
 		return nil, tasks.Drop(fmt.Errorf("there is no range %s of a job %s", t.Range, t.Job))
 	}
-	if State(w.job.State).Ended() || w.record.State == pending && w.record.Generation != t.Generation {
+	if State(w.job.State) != Running || w.record.State == pending && w.record.Generation != t.Generation {
 		return nil, nil
 	}
 	def := e.mappers[w.job.Mapper]

@@ -58,7 +58,8 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	job := &jobRecord{
 		ID: opts.ID, Mapper: def.name, Query: query, Params: params, State: string(Running),
-		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Workers: int64(opts.Workers), Created: now,
+		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Workers: int64(opts.Workers),
+		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), Created: now,
 	}
 	root := &rangeRecord{
 		Job: job.ID, ID: rangeID(job.ID, 0), Open: job.ID, State: pending, PageSize: job.PageSize, Created: now,
@@ -70,8 +71,11 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if err != nil {
 		return fail(err)
 	}
-	if !State(job.State).Ended() {
+	if State(job.State) == Running {
 		if err := e.ensureTask(ctx, job, root.ID); err != nil {
+			return fail(err)
+		}
+		if err := e.enqueueSweep(ctx, job, sweepTask{Job: job.ID, Epoch: job.Epoch}, now.Add(sweepEvery)); err != nil {
 			return fail(err)
 		}
 	}
@@ -124,6 +128,11 @@ func (e *Engine) ensureTask(ctx context.Context, job *jobRecord, id string) erro
 	if err != nil || r.State != pending {
 		return err
 	}
+	return e.revive(ctx, job, r)
+}
+
+// revive enqueues the task of a pending range, unless it has one.
+func (e *Engine) revive(ctx context.Context, job *jobRecord, r *rangeRecord) error {
 	task := r.task(job, time.Time{})
 	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 		return err
@@ -133,8 +142,8 @@ func (e *Engine) ensureTask(ctx context.Context, job *jobRecord, id string) erro
 	}
 	// The task is gone and its name is still taken: it needs another one. If it
 	// was done just now, the range is not pending any more.
-	stale := r.Generation
-	_, err = e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+	stale, id := r.Generation, r.ID
+	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		r = new(rangeRecord)
 		if err := recordError(tx.Get(rangeKey(job.ID, id), r)); err != nil {
 			return err
@@ -143,8 +152,7 @@ func (e *Engine) ensureTask(ctx context.Context, job *jobRecord, id string) erro
 			return nil
 		}
 		r.Generation++
-		_, err := tx.Put(r.key(), r)
-		return err
+		return r.update(tx)
 	}, datastore.MaxAttempts(transactionAttempts))
 	if err != nil || r.State != pending {
 		return err

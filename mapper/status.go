@@ -49,7 +49,7 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	estimated := false
 	switch {
 	case len(record.Totals) > 0:
-		err = json.Unmarshal(record.Totals, &sum)
+		sum, err = record.totals()
 	case State(record.State).Ended():
 		sum, err = j.engine.fold(ctx, j.ID)
 	default:
@@ -64,6 +64,10 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	}
 	s.Estimated = estimated
 	return s, nil
+}
+
+func (j *jobRecord) totals() (sum totals, err error) {
+	return sum, json.Unmarshal(j.Totals, &sum)
 }
 
 func (j *jobRecord) status(sum totals) (*Status, error) {
@@ -98,7 +102,8 @@ func (e *Engine) glance(ctx context.Context, job string) (sum totals, estimated 
 	return sum, true, nil
 }
 
-// Wait waits until the job has ended, and returns its status. A job that failed
+// Wait waits until the job has ended, or its failure limit has paused it, and
+// returns its status. A job that failed
 // is no error: its status says so. Waiting costs one read every two seconds, or
 // more often at first. It goes on through errors that pass within a minute.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
@@ -106,7 +111,7 @@ func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	answered := time.Now()
 	for pause := first; ; pause = min(longest, pause*3/2) {
 		record, err := j.engine.loadJob(ctx, j.ID)
-		if err == nil && State(record.State).Ended() {
+		if err == nil && (State(record.State).Ended() || State(record.State) == Paused && record.Error != "") {
 			var s *Status
 			if s, err = j.Status(ctx); err == nil {
 				return s, nil

@@ -1,0 +1,102 @@
+package mapper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// ErrState says that a job is not in a state in which it can do what was asked.
+var ErrState = errors.New("the job's state does not allow that")
+
+// Pause has the job begin no more pages. Those under way come to their end. A
+// paused job loses nothing, however long it is paused.
+func (j *Job) Pause(ctx context.Context) error {
+	_, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
+		switch State(r.State) {
+		case Paused:
+		case Running:
+			r.State = string(Paused)
+		default:
+			return fmt.Errorf("%w: it has %s", ErrState, r.State)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("mapper: pause %s: %w", j.ID, err)
+	}
+	return nil
+}
+
+// Abort ends the job. Pages under way come to their end; what was not processed
+// stays as it is. An aborted job can't be resumed.
+func (j *Job) Abort(ctx context.Context) error {
+	_, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
+		switch State(r.State) {
+		case Aborted:
+		case Running, Paused, Failed:
+			r.State, r.Ended = string(Aborted), time.Now().UTC().Truncate(time.Microsecond)
+		default:
+			return fmt.Errorf("%w: it has %s", ErrState, r.State)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("mapper: abort %s: %w", j.ID, err)
+	}
+	return nil
+}
+
+// Resume has a paused or failed job go on where it stopped: nothing that was done
+// is repeated. A job that its failure limit has paused may have as many failures
+// again. All open ranges get new tasks, so it also revives a running job
+// whose queue was purged, sooner than its next sweep would.
+func (j *Job) Resume(ctx context.Context) error {
+	record, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
+		switch State(r.State) {
+		case Running, Paused, Failed:
+			if State(r.State) == Paused && r.Error != "" && r.Limit > 0 {
+				r.Limit += r.LimitStep // it was reached
+			}
+			r.State, r.Error, r.Ended, r.Totals = string(Running), "", time.Time{}, nil
+			r.Generation++
+			r.Epoch++
+		default:
+			return fmt.Errorf("%w: it has %s", ErrState, r.State)
+		}
+		return nil
+	})
+	if err == nil {
+		err = j.engine.enqueueSweep(ctx, record, sweepTask{Job: j.ID, Epoch: record.Epoch, All: true}, time.Time{})
+	}
+	if err == nil && record.Replaying {
+		err = j.engine.enqueueReplay(ctx, record, "")
+	}
+	if err != nil {
+		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
+	}
+	return nil
+}
+
+// alter changes the record of a job, and returns it.
+func (e *Engine) alter(ctx context.Context, id string, change func(*jobRecord) error) (*jobRecord, error) {
+	if _, err := e.loadJob(ctx, id); err != nil {
+		return nil, err // with a text of its own
+	}
+	var altered *jobRecord
+	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		altered = &jobRecord{ID: id}
+		if err := recordError(tx.Get(jobKey(id), altered)); err != nil {
+			return err
+		}
+		if err := change(altered); err != nil {
+			return err
+		}
+		_, err := tx.Mutate(datastore.NewUpdate(jobKey(id), altered))
+		return err
+	}, datastore.MaxAttempts(transactionAttempts))
+	return altered, err
+}

@@ -1,0 +1,304 @@
+package mapper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// slowCredit takes 10 ms an account.
+var slowCredit = mapper.Update("slow-credit", func(_ context.Context, a *mapper.Entity[account], p credit) error {
+	time.Sleep(10 * time.Millisecond)
+	a.Value.Balance += p.Amount
+	a.Count("credited", 1)
+	return nil
+})
+
+func few(n int32) *cloudtaskspb.Queue {
+	return &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: n}}
+}
+
+func (w *world) startSlow() *mapper.Job {
+	w.Helper()
+	job, err := slowCredit.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "slow", PageSize: 50})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return job
+}
+
+func (w *world) status(job *mapper.Job) *mapper.Status {
+	w.Helper()
+	s, err := job.Status(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+// TestPauseAndResume stops a job in its middle, for days, and has it go on:
+// nothing is lost, nothing is repeated.
+func TestPauseAndResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: few(4)}, slowCredit)
+		keys := names(2000)
+		w.putAccounts(keys)
+		job := w.startSlow()
+		for round := range 3 {
+			time.Sleep(time.Second)
+			if err := job.Pause(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Second) // for the pages under way
+			paused := w.status(job)
+			if paused.State != mapper.Paused || paused.Processed == 0 || paused.Processed == 2000 {
+				t.Fatalf("round %d: %+v", round, paused)
+			}
+			time.Sleep(72 * time.Hour)
+			if s := w.status(job); s.Processed != paused.Processed {
+				t.Errorf("round %d: a paused job went on from %d to %d", round, paused.Processed, s.Processed)
+			}
+			if err := job.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s := w.wait(job); s.Counters["credited"] != 2000 {
+			t.Errorf("status %+v", s)
+		}
+		w.wantBalances(keys, 10)
+		for name, control := range map[string]func(context.Context) error{"pause": job.Pause, "resume": job.Resume, "abort": job.Abort} {
+			if err := control(t.Context()); !errors.Is(err, mapper.ErrState) {
+				t.Errorf("%s of a job that has ended: %v", name, err)
+			}
+			if err := w.engine.Job("none").Pause(t.Context()); !errors.Is(err, mapper.ErrNoSuchJob) {
+				t.Errorf("%s of no job: %v", name, err)
+			}
+		}
+	})
+}
+
+// TestAbort ends a job in its middle: each account is credited or not, and
+// nothing runs any more.
+func TestAbort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: few(4)}, slowCredit)
+		keys := names(2000)
+		w.putAccounts(keys)
+		job := w.startSlow()
+		time.Sleep(time.Second)
+		if err := job.Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		s := w.status(job)
+		time.Sleep(24 * time.Hour)
+		after := w.status(job)
+		if after.State != mapper.Aborted || after.Processed != s.Processed || after.Processed == 2000 || after.Ended.IsZero() {
+			t.Errorf("%+v, then %+v", s, after)
+		}
+		var credited int64
+		for i, k := range keys {
+			var a account
+			if err := w.client.Get(t.Context(), k, &a); err != nil {
+				t.Fatal(err)
+			}
+			switch a.Balance - int64(i) {
+			case 10:
+				credited++
+			case 0:
+			default:
+				t.Errorf("%v has %d", k, a.Balance)
+			}
+		}
+		if credited != after.Processed {
+			t.Errorf("%d accounts are credited, the job says %d", credited, after.Processed)
+		}
+		if err := job.Resume(t.Context()); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("resume: %v", err)
+		}
+	})
+}
+
+// TestPurgedQueue loses all tasks of a job, again and again: the next sweep, or
+// Resume, brings them back.
+func TestPurgedQueue(t *testing.T) {
+	for _, resume := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, setting{queue: few(4)}, slowCredit)
+			keys := names(3000)
+			w.putAccounts(keys)
+			job := w.startSlow()
+			purge := func() {
+				client, err := w.emulator.CloudTasks(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				it := client.ListTasks(t.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName})
+				for {
+					task, err := it.Next()
+					if err != nil {
+						break
+					}
+					// A purge leaves the sweep's chain, unless all of it is to be lost.
+					if !resume && task.ScheduleTime.AsTime().After(time.Now().Add(time.Second)) {
+						continue
+					}
+					_ = client.DeleteTask(t.Context(), &cloudtaskspb.DeleteTaskRequest{Name: task.Name})
+				}
+			}
+			for range 3 {
+				time.Sleep(time.Second)
+				purge()
+				if resume {
+					time.Sleep(time.Hour)
+					if s := w.status(job); s.State != mapper.Running {
+						t.Fatalf("without any task the job is %+v", s)
+					}
+					if err := job.Resume(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if s := w.wait(job); s.Counters["credited"] != 3000 {
+				t.Errorf("status %+v", s)
+			}
+			w.wantBalances(keys, 10)
+		})
+	}
+}
+
+// TestHandlerDownForADay has nobody answer the tasks for a day.
+func TestHandlerDownForADay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: few(4)}, slowCredit)
+		keys := names(1000)
+		w.putAccounts(keys)
+		up := time.Now().Add(24 * time.Hour)
+		w.handler = downUntil(up, w.engine.Handler())
+		job := w.startSlow()
+		time.Sleep(time.Until(up))
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		w.wantBalances(keys, 10)
+	})
+}
+
+func downUntil(up time.Time, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if time.Now().Before(up) {
+			rw.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		h.ServeHTTP(rw, r)
+	})
+}
+
+// TestFailuresAndRetry lists the failures of a job, and has them tried again once
+// what they failed of is mended.
+func TestFailuresAndRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var broken atomic.Bool
+		broken.Store(true)
+		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			a.Value.Balance += 10
+			a.Count("seen", 1)
+			if broken.Load() && a.Key.Name[len(a.Key.Name)-2:] == "77" {
+				return fmt.Errorf("%s is broken", a.Key.Name)
+			}
+			return nil
+		})
+		w := newWorld(t, setting{}, m)
+		w.handler = repeat(w.engine.Handler())
+		keys := names(10000)
+		w.putAccounts(keys)
+		s := over(w, m, &mapper.StartOptions{ID: "j", PageSize: 100})
+		if s.State != mapper.SucceededWithFailures || s.Failures != 100 || s.Processed != 9900 {
+			t.Fatalf("status %+v", s)
+		}
+		job := w.engine.Job("j")
+		seen := make(map[string]bool)
+		pages := 0
+		for cursor := ""; ; pages++ {
+			failures, next, err := job.Failures(t.Context(), cursor)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range failures {
+				if seen[f.Key.Name] || f.Error != f.Key.Name+" is broken" || f.Attempts != mapper.MaxAttempts || f.Time.IsZero() {
+					t.Errorf("failure %+v", f)
+				}
+				seen[f.Key.Name] = true
+			}
+			if cursor = next; cursor == "" {
+				break
+			}
+		}
+		if len(seen) != 100 || pages < 1 {
+			t.Errorf("%d failures in %d pages", len(seen), pages)
+		}
+		if _, _, err := job.Failures(t.Context(), "nonsense"); !errors.Is(err, mapper.ErrArguments) {
+			t.Errorf("a bad cursor: %v", err)
+		}
+		if err := job.Retry(t.Context()); err != nil { // in vain
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+		defer cancel()
+		if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures || s.Failures != 100 || s.Processed != 9900 {
+			t.Errorf("after a retry in vain: %+v, %v", s, err)
+		}
+		broken.Store(false)
+		if err := job.Retry(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s := w.wait(job); s.Failures != 0 || s.Processed != 10000 || s.Counters["seen"] != 10000 {
+			t.Errorf("after the retry: %+v", s)
+		}
+		w.wantBalances(keys, 10)
+	})
+}
+
+// TestFailureLimit has more entities fail than a job may have: it is paused, and
+// each Resume lets as many fail again.
+func TestFailureLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if a.Key.Name[len(a.Key.Name)-2:] == "77" {
+				return mapper.Permanent(errors.New("broken"))
+			}
+			a.Value.Balance += 10
+			return nil
+		})
+		w := newWorld(t, setting{queue: few(1)}, m)
+		keys := names(10000)
+		w.putAccounts(keys)
+		s := over(w, m, &mapper.StartOptions{ID: "j", PageSize: 100, FailureLimit: 20})
+		job := w.engine.Job("j")
+		for rounds := 0; s.State == mapper.Paused; rounds++ {
+			if s.Failures != int64(20*(rounds+1)+1) || s.Error == "" || rounds > 5 {
+				t.Fatalf("round %d: %+v", rounds, s)
+			}
+			if err := job.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			if s, err = job.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s.State != mapper.SucceededWithFailures || s.Failures != 100 || s.Processed != 9900 {
+			t.Errorf("status %+v", s)
+		}
+	})
+}

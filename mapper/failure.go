@@ -1,0 +1,184 @@
+package mapper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// A Failure is an entity that the function could not process.
+type Failure struct {
+	Key      *datastore.Key
+	Error    string    // of the last attempt
+	Attempts int       // that were made
+	Time     time.Time // of the last one
+}
+
+// failurePage is how many ranges with failures are read at once.
+const failurePage = 50
+
+// Failures returns some failures of the job, and where to go on: an empty cursor
+// is the beginning, and the end. A page has the failures of up to 50 pages of
+// entities, and costs as many reads.
+func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, next string, err error) {
+	if cursor != "" && !validRangeID.MatchString(cursor) {
+		return nil, "", fmt.Errorf("mapper: failures of %s: %w: the cursor %.50q is not one of Failures", j.ID, ErrArguments, cursor)
+	}
+	if _, err := j.engine.loadJob(ctx, j.ID); err != nil {
+		return nil, "", fmt.Errorf("mapper: failures: %w", err)
+	}
+	ranges, err := j.engine.marked(ctx, "failed", j.ID, cursor, failurePage)
+	if err != nil {
+		return nil, "", fmt.Errorf("mapper: failures of %s: %w", j.ID, err)
+	}
+	for _, r := range ranges {
+		for _, f := range r.Failures {
+			failures = append(failures, Failure{Key: f.Key, Error: f.Error, Attempts: int(f.Attempts), Time: f.Time})
+		}
+	}
+	if len(ranges) == failurePage {
+		next = ranges[failurePage-1].ID
+	}
+	return failures, next, nil
+}
+
+// Retry has the job process its failures again, and nothing else: each gets as
+// many attempts as at first. The job runs again until they are done.
+func (j *Job) Retry(ctx context.Context) error {
+	record, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
+		switch State(r.State) {
+		case Running, Succeeded, SucceededWithFailures:
+			r.State, r.Error, r.Ended, r.Totals = string(Running), "", time.Time{}, nil
+			r.Replaying = true
+			r.Generation++
+			r.Epoch++
+		default:
+			return fmt.Errorf("%w: it has %s", ErrState, r.State)
+		}
+		return nil
+	})
+	if err == nil {
+		err = j.engine.enqueueReplay(ctx, record, "")
+	}
+	if err != nil {
+		return fmt.Errorf("mapper: retry %s: %w", j.ID, err)
+	}
+	return nil
+}
+
+const replayPath = "replay"
+
+// A replayTask is the body of a task that makes ranges of failures.
+type replayTask struct {
+	Job   string `json:"job"`
+	Epoch int64  `json:"epoch"`
+	After string `json:"after,omitempty"`
+}
+
+func (e *Engine) enqueueReplay(ctx context.Context, job *jobRecord, after string) error {
+	body, err := json.Marshal(replayTask{job.ID, job.Epoch, after})
+	if err != nil {
+		return err
+	}
+	err = e.queue.Enqueue(ctx, tasks.Task{ID: tasks.ID(replayPath, job.ID, strconv.FormatInt(job.Epoch, 10), after), Path: replayPath, Body: body})
+	if err != nil && !errors.Is(err, tasks.ErrExists) {
+		return fmt.Errorf("enqueue the retry of job %s: %w", job.ID, err)
+	}
+	return nil
+}
+
+// deliverReplay makes ranges of the next failures. The job can't complete before
+// all of them have become ranges.
+func (e *Engine) deliverReplay(ctx context.Context, d tasks.Delivery) error {
+	var t replayTask
+	if err := json.Unmarshal(d.Body, &t); err != nil || !jobID.MatchString(t.Job) {
+		return tasks.Drop(fmt.Errorf("the body is not a retry of ours: %w", errors.Join(err, errors.New("it names no job"))))
+	}
+	job, err := e.loadJob(ctx, t.Job)
+	if errors.Is(err, ErrNoSuchJob) {
+		return tasks.Drop(err)
+	}
+	if err != nil || State(job.State) != Running || job.Epoch != t.Epoch || !job.Replaying {
+		return err
+	}
+	failed, err := e.marked(ctx, "failed", job.ID, t.After, failurePage)
+	if err != nil {
+		return fmt.Errorf("look for failures of job %s: %w", job.ID, err)
+	}
+	for _, r := range failed {
+		if err := e.replay(ctx, r); err != nil {
+			return fmt.Errorf("retry the failures of range %s of job %s: %w", r.ID, job.ID, err)
+		}
+	}
+	if len(failed) == failurePage {
+		return e.enqueueReplay(ctx, job, failed[failurePage-1].ID)
+	}
+	// The sweep of the new epoch enqueues the ranges.
+	job, err = e.alter(ctx, job.ID, func(j *jobRecord) error {
+		if j.Epoch == t.Epoch {
+			j.Replaying = false
+			j.Epoch++
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.enqueueSweep(ctx, job, sweepTask{Job: job.ID, Epoch: job.Epoch, All: true}, time.Time{})
+}
+
+// replay makes a range of each failure of a range.
+func (e *Engine) replay(ctx context.Context, seen *rangeRecord) error {
+	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		r := new(rangeRecord)
+		if err := recordError(tx.Get(seen.key(), r)); err != nil {
+			return err
+		}
+		now := time.Now().UTC().Truncate(time.Microsecond)
+		for _, f := range r.Failures {
+			child := r.child(stretch{start: f.Key, estimate: 1}, now)
+			child.Alone = true
+			r.Retries++
+			if _, err := tx.Mutate(datastore.NewInsert(child.key(), child)); err != nil {
+				return err
+			}
+		}
+		r.Failures, r.Failed = nil, ""
+		return r.update(tx)
+	}, datastore.MaxAttempts(transactionAttempts))
+	return err
+}
+
+// limitFailures pauses the job if too many entities have failed.
+func (w *work) limitFailures(ctx context.Context) error {
+	if len(w.record.Failures) == 0 || w.job.Limit < 0 {
+		return nil
+	}
+	failed := datastore.NewQuery(rangeKind).FilterField("failed", "=", w.job.ID)
+	seen, err := w.engine.readKeys(ctx, failed, int(w.job.Limit)+1)
+	if err != nil {
+		return fmt.Errorf("count the failures of job %s: %w", w.job.ID, err)
+	}
+	n := int64(len(seen.keys) + len(w.record.Failures) - 1) // at least
+	if n <= w.job.Limit {
+		return nil
+	}
+	_, err = w.engine.alter(ctx, w.job.ID, func(j *jobRecord) error {
+		if State(j.State) == Running && j.Epoch == w.job.Epoch {
+			j.State = string(Paused)
+			j.Error = fmt.Sprintf("paused by its failure limit: more than %d entities have failed, the last with: %s", j.Limit, w.record.Failures[0].Error)
+		}
+		return nil
+	})
+	if err == nil {
+		w.job.State = string(Paused)
+	}
+	return err
+}

@@ -1,0 +1,113 @@
+package mapper
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// A Proof says whether a job's records cover the whole key space of its query,
+// without a gap and without an overlap: that every entity that was there while
+// the job ran has been processed once, is recorded as a failure, or is still to
+// be processed.
+type Proof struct {
+	Ranges   int // records of ranges, without those of single entities
+	Pending  int // of them, those that are not done
+	Alone    int // single entities that are, or were, tried again by themselves
+	Failures int // entities that could not be processed
+	Problems []string
+}
+
+// maxProblems bounds what a proof lists.
+const maxProblems = 20
+
+// Verify reads all records of the job, and checks them against each other. It
+// costs a read of every range. A job that runs changes its records meanwhile:
+// then the proof may name problems that are none.
+func (j *Job) Verify(ctx context.Context) (*Proof, error) {
+	job, err := j.engine.loadJob(ctx, j.ID)
+	if err != nil {
+		return nil, fmt.Errorf("mapper: verify: %w", err)
+	}
+	p := new(Proof)
+	var tiles []*rangeRecord
+	var sum totals
+	err = j.engine.each(ctx, records(j.ID, "", ""), func(r *rangeRecord) error {
+		p.checkRange(r)
+		if !r.Alone {
+			tiles = append(tiles, &rangeRecord{ID: r.ID, Start: r.Start, End: r.End})
+		}
+		return sum.add(r)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mapper: verify %s: %w", j.ID, err)
+	}
+	p.checkTiles(tiles)
+	p.checkJob(job, sum)
+	return p, nil
+}
+
+func (p *Proof) problem(format string, args ...any) {
+	if len(p.Problems) < maxProblems {
+		p.Problems = append(p.Problems, fmt.Sprintf(format, args...))
+	}
+}
+
+// checkRange checks a record by itself.
+func (p *Proof) checkRange(r *rangeRecord) {
+	p.Failures += len(r.Failures)
+	if r.Alone {
+		p.Alone++
+	} else {
+		p.Ranges++
+		if r.State == pending {
+			p.Pending++
+		}
+	}
+	if (r.Open == r.Job) != (r.State == pending) || r.Open != "" && r.Open != r.Job {
+		p.problem("range %s is %s, and its mark is %q", r.ID, r.State, r.Open)
+	}
+	if (r.Failed == r.Job) != (len(r.Failures) > 0) || r.Failed != "" && r.Failed != r.Job {
+		p.problem("range %s has %d failures, and its mark is %q", r.ID, len(r.Failures), r.Failed)
+	}
+}
+
+// checkTiles checks that ranges follow each other from the first key to the last.
+func (p *Proof) checkTiles(tiles []*rangeRecord) {
+	slices.SortFunc(tiles, func(a, b *rangeRecord) int {
+		switch {
+		case a.Start == nil && b.Start == nil:
+			return 0
+		case a.Start == nil:
+			return -1
+		case b.Start == nil:
+			return 1
+		}
+		return compareKeys(a.Start, b.Start)
+	})
+	if len(tiles) == 0 || tiles[0].Start != nil || tiles[len(tiles)-1].End != nil {
+		p.problem("the ranges do not reach both ends of the key space")
+	}
+	for i := 1; i < len(tiles); i++ {
+		if end := tiles[i-1].End; end == nil || tiles[i].Start == nil || !end.Equal(tiles[i].Start) {
+			p.problem("range %s ends at %v, and the next one, %s, begins at %v", tiles[i-1].ID, end, tiles[i].ID, tiles[i].Start)
+		}
+	}
+}
+
+// checkJob compares the job with what its ranges add up to.
+func (p *Proof) checkJob(j *jobRecord, sum totals) {
+	switch State(j.State) {
+	case Succeeded, SucceededWithFailures:
+		if sum.Pending > 0 {
+			p.problem("the job has %s, and %d ranges are pending", j.State, sum.Pending)
+		}
+		if (State(j.State) == SucceededWithFailures) != (sum.Failures > 0) {
+			p.problem("the job has %s, and %d failures", j.State, sum.Failures)
+		}
+		recorded, err := j.totals()
+		if err != nil || recorded.Processed != sum.Processed || recorded.Failures != sum.Failures || recorded.Ranges != sum.Ranges {
+			p.problem("the totals of the job are %+v, its ranges add up to %+v", recorded, sum)
+		}
+	}
+}
