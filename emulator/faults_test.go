@@ -107,7 +107,6 @@ func TestSlowCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"Commit"}, Latency: emulator.Constant(10 * time.Second)})
 		client := faulty(t, f)
-		begun := time.Now()
 		for _, c := range []struct {
 			deadline time.Duration
 			want     codes.Code
@@ -118,7 +117,7 @@ func TestSlowCalls(t *testing.T) {
 			{7 * time.Second, codes.DeadlineExceeded, 7 * time.Second, 7},
 			{11 * time.Second, codes.OK, 10 * time.Second, 11},
 		} {
-			begun = time.Now()
+			begun := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
 			err := putThing(ctx, client, int64(c.deadline/time.Second))
 			cancel()
