@@ -25,9 +25,10 @@ race: ## Run the core packages' tests under the race detector
 	go test -race -short ./emulator/... ./mapper/... ./tasks/...
 
 .PHONY: fuzz
-fuzz: ## Fuzz the key arithmetic and the tasks' bodies for a minute
+fuzz: ## Fuzz the key arithmetic, tasks' bodies and requests, 30 s each
 	go test ./mapper -run '^$$' -fuzz FuzzBisectNames -fuzztime 30s
 	go test ./mapper -run '^$$' -fuzz FuzzParseTask -fuzztime 30s
+	go test ./emulator/internal/tasksemu -run '^$$' -fuzz FuzzRequests -fuzztime 30s
 
 .PHONY: lint
 lint: ## Check formatting, vet and lint

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -275,9 +276,12 @@ func TestDeliveryFaults(t *testing.T) {
 func TestCrashCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
+		var mu sync.Mutex
 		var ends []time.Duration
 		handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
+			mu.Lock()
+			defer mu.Unlock()
 			ends = append(ends, time.Since(begun))
 		})
 		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.CrashReceiver})
@@ -294,6 +298,8 @@ func TestCrashCancels(t *testing.T) {
 		}
 		mustCreate(t, client, task("abc"))
 		time.Sleep(time.Hour)
+		mu.Lock()
+		defer mu.Unlock()
 		if len(ends) != 3 || ends[0] == 0 || ends[0] >= time.Second {
 			t.Errorf("the handler's contexts ended after %v, want 3 and the first within a second", ends)
 		}
