@@ -25,10 +25,13 @@ race: ## Run the core packages' tests under the race detector
 	go test -race -short ./emulator/... ./mapper/... ./tasks/...
 
 .PHONY: fuzz
-fuzz: ## Fuzz the key arithmetic, tasks' bodies and requests, 30 s each
+fuzz: ## Fuzz what parses and calculates, for half a minute each
 	go test ./mapper -run '^$$' -fuzz FuzzBisectNames -fuzztime 30s
 	go test ./mapper -run '^$$' -fuzz FuzzParseTask -fuzztime 30s
+	go test ./emulator/internal/gql -run '^$$' -fuzz FuzzParse -fuzztime 30s
 	go test ./emulator/internal/tasksemu -run '^$$' -fuzz FuzzRequests -fuzztime 30s
+	for target in FuzzQuery FuzzRequests FuzzCursor FuzzKeyForm; do \
+		go test ./emulator/internal/dsemu -run '^$$' -fuzz "$$target\$$" -fuzztime 30s || exit 1; done
 
 .PHONY: lint
 lint: ## Check formatting, vet and lint

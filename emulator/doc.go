@@ -15,9 +15,19 @@
 // task is delivered until one delivery succeeds, and not once more; what must
 // stand Cloud Tasks' "at least once" is tested with [DeliverTwice].
 //
+// The Datastore is the whole google.datastore.v1 service: queries of every kind,
+// structured and in GQL, aggregations, transactions with optimistic or
+// pessimistic concurrency, reads at a time of the last hour, the limits that
+// production enforces, and composite indexes as in production if asked for. A
+// query finds its results in an index, never by a scan. What it does is compared
+// with Google's two emulators, case by case and by random sequences, in the folder
+// conformance: where those differ from what is documented, it does what is
+// documented. It has no vector search.
+//
 // [Google] is one of Google's own emulators, where they are installed, so that
 // the same test can be run against all.
 //
-// What the embedded Datastore does not serve yet it refuses with UNIMPLEMENTED,
-// and never answers approximately.
+// As a server for other processes and languages it is started by
+//
+//	go run github.com/scattermap/scattermap/cmd/scattermap emulator
 package emulator

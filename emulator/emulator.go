@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/scattermap/scattermap/emulator/internal/dsemu"
+	"github.com/scattermap/scattermap/emulator/internal/indexes"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
 )
@@ -37,6 +38,22 @@ type Options struct {
 	// Batch is the most results that one call of a query returns; a client asks
 	// again for the next ones. Defaults to 300.
 	Batch int
+
+	// Pessimistic has transactions lock what they read, so that other writers
+	// wait for them. By default concurrency is optimistic: a transaction whose
+	// reads have changed conflicts when it commits. In production this is a
+	// setting of the database.
+	Pessimistic bool
+
+	// Indexes are the contents of an index.yaml. With them, a query that needs a
+	// composite index which is not among them is refused, as in production, with
+	// the index to add. Defaults to nil: any query is served.
+	Indexes []byte
+
+	// Retention is how far back reads with a read_time can look. Versions are kept
+	// in memory for that long. Defaults to 1h, production's without point-in-time
+	// recovery.
+	Retention time.Duration
 
 	// Seed decides which ids are allocated. Defaults to 0, a seed like others.
 	Seed uint64
@@ -83,6 +100,9 @@ func (o *Options) withDefaults() Options {
 	if opts.Batch == 0 {
 		opts.Batch = 300
 	}
+	if opts.Retention == 0 {
+		opts.Retention = time.Hour
+	}
 	if opts.Transport == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.Proxy = nil
@@ -97,6 +117,8 @@ func (o Options) validate() error {
 	switch {
 	case o.Scatter < 1 || o.Scatter > 1<<16:
 		return fmt.Errorf("emulator: Options.Scatter has to be in [1, %d], it is %d", 1<<16, o.Scatter)
+	case o.Retention < 0:
+		return fmt.Errorf("emulator: Options.Retention has to be at least 0, it is %v", o.Retention)
 	case o.Batch < 1:
 		return fmt.Errorf("emulator: Options.Batch has to be at least 1, it is %d", o.Batch)
 	}
@@ -106,6 +128,7 @@ func (o Options) validate() error {
 // An Emulator is a Datastore and a Cloud Tasks in this process.
 type Emulator struct {
 	datastore, tasks *service
+	datastoreServer  *dsemu.Server
 	tasksServer      *tasksemu.Server
 	keys             *http.Server
 	keysAddr         string
@@ -117,6 +140,12 @@ func Start(o *Options) (_ *Emulator, err error) {
 	opts := o.withDefaults()
 	if err := opts.validate(); err != nil {
 		return nil, err
+	}
+	var enforced *indexes.Set
+	if opts.Indexes != nil {
+		if enforced, err = indexes.Parse(opts.Indexes); err != nil {
+			return nil, fmt.Errorf("emulator: Options.Indexes: %w", err)
+		}
 	}
 	e := &Emulator{meter: new(meter.Meter)}
 	defer func() {
@@ -136,8 +165,10 @@ func Start(o *Options) (_ *Emulator, err error) {
 		interceptors = append(interceptors, opts.Interceptor)
 	}
 	e.datastore, err = startService(opts.DatastoreAddr, interceptors, func(s *grpc.Server) {
-		server := dsemu.NewServer(dsemu.Options{Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed}, e.meter)
-		datastorepb.RegisterDatastoreServer(s, server)
+		e.datastoreServer = dsemu.NewServer(dsemu.Options{
+			Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed, Retention: opts.Retention, Pessimistic: opts.Pessimistic, Indexes: enforced,
+		}, e.meter)
+		datastorepb.RegisterDatastoreServer(s, e.datastoreServer)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Datastore: %w", err)
@@ -186,14 +217,13 @@ func (e *Emulator) Close() {
 	}
 }
 
-// Reset drops all queues with their tasks and names, between two tests. It cuts
-// off deliveries under way and waits for their end; a handler that does not look
-// at its context may go on. Clients stay connected, and [Emulator.Usage] goes on
-// to count.
-//
-// It does not empty the Datastore yet.
+// Reset empties both services, between two tests: all queues with their tasks and
+// names, and then all databases with their transactions. It cuts off deliveries
+// under way and waits for their end; a handler that does not look at its context
+// may go on. Clients stay connected, and [Emulator.Usage] goes on to count.
 func (e *Emulator) Reset() {
 	e.tasksServer.Reset()
+	e.datastoreServer.Reset()
 }
 
 // Datastore returns a client of a project's default database. It has to be

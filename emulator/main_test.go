@@ -8,6 +8,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/googletest"
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
 
 func TestMain(m *testing.M) { googletest.Main(m) }

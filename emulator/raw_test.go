@@ -111,7 +111,6 @@ func TestRefused(t *testing.T) {
 		code codes.Code
 	}{
 		"no project":     {func() error { _, err := client.Lookup(t.Context(), &datastorepb.LookupRequest{}); return err }, codes.InvalidArgument},
-		"no keys":        {lookup(), codes.InvalidArgument},
 		"incomplete key": {lookup(incomplete), codes.InvalidArgument},
 		"empty path":     {lookup(&datastorepb.Key{}), codes.InvalidArgument},
 		"nil key":        {lookup(nil), codes.InvalidArgument},
@@ -125,13 +124,13 @@ func TestRefused(t *testing.T) {
 			_, err := client.RunQuery(t.Context(), &datastorepb.RunQueryRequest{ProjectId: "p"})
 			return err
 		}, codes.InvalidArgument},
-		"no kind":         {query(&datastorepb.Query{}), codes.Unimplemented},
-		"two kinds":       {query(&datastorepb.Query{Kind: append(kind, kind...)}), codes.InvalidArgument},
-		"negative limit":  {query(&datastorepb.Query{Kind: kind, Limit: wrapperspb.Int32(-1)}), codes.InvalidArgument},
-		"negative offset": {query(&datastorepb.Query{Kind: kind, Offset: -1}), codes.InvalidArgument},
-		"bad cursor":      {query(&datastorepb.Query{Kind: kind, StartCursor: []byte("x")}), codes.InvalidArgument},
-		"empty filter":    {query(&datastorepb.Query{Kind: kind, Filter: &datastorepb.Filter{}}), codes.InvalidArgument},
-		"empty order":     {query(&datastorepb.Query{Kind: kind, Order: []*datastorepb.PropertyOrder{{}}}), codes.InvalidArgument},
+		"order without a kind": {query(&datastorepb.Query{Order: []*datastorepb.PropertyOrder{{Property: &datastorepb.PropertyReference{Name: "n"}}}}), codes.InvalidArgument},
+		"two kinds":            {query(&datastorepb.Query{Kind: append(kind, kind...)}), codes.InvalidArgument},
+		"negative limit":       {query(&datastorepb.Query{Kind: kind, Limit: wrapperspb.Int32(-1)}), codes.InvalidArgument},
+		"negative offset":      {query(&datastorepb.Query{Kind: kind, Offset: -1}), codes.InvalidArgument},
+		"bad cursor":           {query(&datastorepb.Query{Kind: kind, StartCursor: []byte("x")}), codes.InvalidArgument},
+		"empty filter":         {query(&datastorepb.Query{Kind: kind, Filter: &datastorepb.Filter{}}), codes.InvalidArgument},
+		"empty order":          {query(&datastorepb.Query{Kind: kind, Order: []*datastorepb.PropertyOrder{{}}}), codes.InvalidArgument},
 		"no mode": {func() error {
 			_, err := client.Commit(t.Context(), &datastorepb.CommitRequest{ProjectId: "p"})
 			return err

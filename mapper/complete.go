@@ -40,12 +40,15 @@ func (e *Engine) complete(ctx context.Context, job *jobRecord) error {
 }
 
 // fail ends a job for a reason. Its open ranges stay recorded as they are; their
-// tasks find the job ended and leave them.
-func (e *Engine) fail(ctx context.Context, job *jobRecord, reason error) error {
-	return e.end(ctx, job, func(j *jobRecord) error {
+// tasks find the job ended and leave them. It reports whether it was this call that
+// ended it.
+func (e *Engine) fail(ctx context.Context, job *jobRecord, reason error) (first bool, err error) {
+	err = e.end(ctx, job, func(j *jobRecord) error {
+		first = true
 		j.State, j.Error = string(Failed), explain(reason)
 		return nil
 	})
+	return first && err == nil, err
 }
 
 // end changes the record of a job that has not ended.

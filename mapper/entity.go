@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 
@@ -32,7 +33,10 @@ func (e *Entity[T]) Count(name string, n int64) { e.attempt.count(name, n) }
 
 // Put saves another entity in the transaction of an [Update]: a struct pointer
 // or a datastore.PropertyLoadSaver. The key may be incomplete. To change the
-// entity itself, change Value. What can't be saved is an error of the entity, as
+// entity itself, change Value. Of several of one entity the last one counts, Delete
+// included. Putting an entity that the job has yet to visit ends the page before
+// it, so a function that puts its neighbours makes many small pages, one after the
+// other. What can't be saved is an error of the entity, as
 // if the function had returned it, marked by [Permanent].
 func (e *Entity[T]) Put(key *datastore.Key, src any) { e.attempt.put(key, src) }
 
@@ -81,7 +85,8 @@ type effect struct {
 
 // A mutation keeps its key, which the client's own hides.
 type mutation struct {
-	key *datastore.Key
+	key   *datastore.Key
+	bytes int // about
 	*datastore.Mutation
 }
 
@@ -153,9 +158,18 @@ func (a *attempt) delete(key *datastore.Key) {
 	})
 }
 
+// add adds a mutation. Of several of one entity the last one counts.
 func (a *attempt) add(key *datastore.Key, m *datastore.Mutation, size int) {
-	a.effect.mutations = append(a.effect.mutations, mutation{key, m})
-	a.effect.bytes += keySize(key) + size
+	added := mutation{key, keySize(key) + size, m}
+	a.effect.bytes += added.bytes
+	if !key.Incomplete() {
+		if i := slices.IndexFunc(a.effect.mutations, func(o mutation) bool { return o.key.Equal(key) }); i >= 0 {
+			a.effect.bytes -= a.effect.mutations[i].bytes
+			a.effect.mutations[i] = added
+			return
+		}
+	}
+	a.effect.mutations = append(a.effect.mutations, added)
 }
 
 // run runs the function and closes the attempt, however the function ends.
@@ -190,7 +204,7 @@ func panicked(stack []byte) string {
 
 // apply runs a function on an entity once. A panic of the user's code becomes
 // an error.
-func apply[T any](c *codec[T], m mode, j *jobRecord, key *datastore.Key, properties []datastore.Property, fn func(*Entity[T]) error) (_ *effect, err error) {
+func apply[T any](m mode, j *jobRecord, key *datastore.Key, properties []datastore.Property, fn func(*Entity[T]) error) (_ *effect, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("panic: %v%s", r, panicked(debug.Stack()))
@@ -198,7 +212,7 @@ func apply[T any](c *codec[T], m mode, j *jobRecord, key *datastore.Key, propert
 	}()
 	a := &attempt{job: j.ID, mode: m, key: key}
 	e := &Entity[T]{Key: key, attempt: a}
-	if err := c.load(key, properties, &e.Value); err != nil {
+	if err := load(key, properties, &e.Value); err != nil {
 		return nil, Permanent(err)
 	}
 	var before []datastore.Property
@@ -213,7 +227,7 @@ func apply[T any](c *codec[T], m mode, j *jobRecord, key *datastore.Key, propert
 		return nil, err
 	}
 	if m != update || a.deleted {
-		return &a.effect, nil
+		return a.bounded()
 	}
 	after, err := save(&e.Value)
 	if err != nil {
@@ -230,6 +244,18 @@ func apply[T any](c *codec[T], m mode, j *jobRecord, key *datastore.Key, propert
 			own = own.WithPropertyMask(maskPaths(changed)...)
 		}
 		a.add(key, own, propertiesSize(whole))
+	}
+	return a.bounded()
+}
+
+// maxEffectBytes is what the function can write for one entity: the 10 MiB of a
+// commit, less what estimates and the job's own records may need.
+const maxEffectBytes = 8 << 20
+
+// bounded returns what the attempt asks for, if a commit can hold it.
+func (a *attempt) bounded() (*effect, error) {
+	if a.effect.bytes > maxEffectBytes {
+		return nil, Permanent(fmt.Errorf("the function writes about %d bytes for one entity, above the maximum of %d", a.effect.bytes, maxEffectBytes))
 	}
 	return &a.effect, nil
 }

@@ -92,10 +92,13 @@ func (w *work) transact(ctx context.Context, f func(*datastore.Transaction) erro
 	return err
 }
 
-// recordRefusal records that an attempt was refused.
+// recordRefusal records that an attempt was refused: once for deliveries that
+// tried at the same time.
 func (w *work) recordRefusal(ctx context.Context) error {
 	return w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
-		r.Refusals++
+		if r.Refusals == w.refusals {
+			r.Refusals++
+		}
 		return nil
 	})
 }

@@ -28,7 +28,13 @@ func TestBadStarts(t *testing.T) {
 		byChannel := mapper.Visit("by-channel", func(context.Context, *mapper.Entity[account], channel) error { return nil })
 		byHidden := mapper.Visit("by-hidden", func(context.Context, *mapper.Entity[account], hidden) error { return nil })
 		stranger := mapper.Visit("add-credit", func(context.Context, *mapper.Entity[account], credit) error { return nil })
-		w := newWorld(t, setting{}, addCredit, bySize, byChannel, byHidden)
+		byMap := mapper.Visit("by-map", func(context.Context, *mapper.Entity[account], map[string]string) error { return nil })
+		byList := mapper.Visit("by-list", func(context.Context, *mapper.Entity[account], struct {
+			Only []string `json:",omitempty"`
+		}) error {
+			return nil
+		})
+		w := newWorld(t, setting{}, addCredit, bySize, byChannel, byHidden, byMap, byList)
 		accounts := mapper.Query{Kind: "Account"}
 		start := func(q mapper.Query, o *mapper.StartOptions) error {
 			_, err := addCredit.Start(t.Context(), w.engine, q, credit{1}, o)
@@ -71,11 +77,14 @@ func TestBadStarts(t *testing.T) {
 			"params of another type": {named("add-credit", `{"Amount": "ten"}`), "params"},
 			"params that are more":   {named("add-credit", `{"Amount": 1, "Twice": true}`), `params: json: unknown field "Twice"`},
 			"params twice":           {named("add-credit", `{} {}`), "params"},
+			"params and a brace":     {named("add-credit", `{"Amount": 1}}`), "params"},
 			"no params":              {named("add-credit", ``), "params"},
+			"an empty map":           {named("by-map", `{}`), ""},
+			"an empty list":          {named("by-list", `{"Only": []}`), ""},
 			"params too large":       {named("add-credit", `{"Amount": 1`+strings.Repeat(" ", 300<<10)+`}`), ""},
 		} {
 			switch {
-			case c.want == "" && c.err != nil: // its canonical form is small
+			case c.want == "" && c.err != nil: // such as one whose canonical form is small
 				t.Errorf("%s: %v", name, c.err)
 			case c.want != "" && (c.err == nil || !strings.Contains(c.err.Error(), c.want)):
 				t.Errorf("%s: error %v, want one with %q", name, c.err, c.want)
@@ -87,8 +96,8 @@ func TestBadStarts(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Hour)
-		if jobs := records(t, w.client); len(jobs) != 1 {
-			t.Errorf("%d jobs were recorded, want that with much space in its parameters", len(jobs))
+		if jobs := records(t, w.client); len(jobs) != 3 {
+			t.Errorf("%d jobs were recorded, want those with good parameters", len(jobs))
 		}
 	})
 }

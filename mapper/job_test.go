@@ -323,53 +323,58 @@ func TestStartRevivesTheRoot(t *testing.T) {
 }
 
 // TestOtherWriters has another client change the accounts while the job runs:
-// it adds to the balance in transactions, and writes another property blindly.
+// it adds to the balance in transactions, and writes another property blindly. In
+// both modes of concurrency none of its writes is lost.
 func TestOtherWriters(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		// A little latency lets the two meet.
-		slow := emulator.NewFaults(0, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(3 * time.Millisecond)})
-		w := newWorld(t, setting{emulator: emulator.Options{Faults: slow}}, addCredit)
-		keys := names(1000)
-		w.putAccounts(keys)
-		job := w.start(10, &mapper.StartOptions{PageSize: 50})
-		rng := rand.New(rand.NewPCG(1, 2))
-		added := make(map[int]int64)
-		for range 200 {
-			i := rng.IntN(len(keys))
-			_, err := w.client.RunInTransaction(t.Context(), func(tx *datastore.Transaction) error {
-				var a account
-				if err := tx.Get(keys[i], &a); err != nil {
-					return err
-				}
-				a.Balance += 1000
-				_, err := tx.Put(keys[i], &a)
-				return err
-			}, datastore.MaxAttempts(100))
-			if err != nil {
-				t.Fatal(err)
-			}
-			added[i] += 1000
-			j := rng.IntN(len(keys))
-			owner := &datastore.PropertyList{{Name: "Owner", Value: "new"}}
-			if _, err := w.client.Mutate(t.Context(), datastore.NewUpdate(keys[j], owner).WithPropertyMask("Owner")); err != nil {
-				t.Fatal(err)
-			}
-			added[j+len(keys)]++
-		}
-		w.wait(job)
-		for i, k := range keys {
+	for _, pessimistic := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) { testOtherWriters(t, pessimistic) })
+	}
+}
+
+func testOtherWriters(t *testing.T, pessimistic bool) {
+	// A little latency lets the two meet.
+	slow := emulator.NewFaults(0, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(3 * time.Millisecond)})
+	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, Pessimistic: pessimistic}}, addCredit)
+	keys := names(1000)
+	w.putAccounts(keys)
+	job := w.start(10, &mapper.StartOptions{PageSize: 50})
+	rng := rand.New(rand.NewPCG(1, 2))
+	added := make(map[int]int64)
+	for range 200 {
+		i := rng.IntN(len(keys))
+		_, err := w.client.RunInTransaction(t.Context(), func(tx *datastore.Transaction) error {
 			var a account
-			if err := w.client.Get(t.Context(), k, &a); err != nil {
-				t.Fatal(err)
+			if err := tx.Get(keys[i], &a); err != nil {
+				return err
 			}
-			if want := int64(i) + 10 + added[i]; a.Balance != want {
-				t.Errorf("%v has %d, want %d", k, a.Balance, want)
-			}
-			if renamed := added[i+len(keys)] > 0; (a.Owner == "new") != renamed {
-				t.Errorf("%v belongs to %q; another client changed that: %v", k, a.Owner, renamed)
-			}
+			a.Balance += 1000
+			_, err := tx.Put(keys[i], &a)
+			return err
+		}, datastore.MaxAttempts(100))
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
+		added[i] += 1000
+		j := rng.IntN(len(keys))
+		owner := &datastore.PropertyList{{Name: "Owner", Value: "new"}}
+		if _, err := w.client.Mutate(t.Context(), datastore.NewUpdate(keys[j], owner).WithPropertyMask("Owner")); err != nil {
+			t.Fatal(err)
+		}
+		added[j+len(keys)]++
+	}
+	w.wait(job)
+	for i, k := range keys {
+		var a account
+		if err := w.client.Get(t.Context(), k, &a); err != nil {
+			t.Fatal(err)
+		}
+		if want := int64(i) + 10 + added[i]; a.Balance != want {
+			t.Errorf("%v has %d, want %d", k, a.Balance, want)
+		}
+		if renamed := added[i+len(keys)] > 0; (a.Owner == "new") != renamed {
+			t.Errorf("%v belongs to %q; another client changed that: %v", k, a.Owner, renamed)
+		}
+	}
 }
 
 // TestTwoJobsAtOnce runs two jobs over the same entities.
@@ -494,6 +499,18 @@ func TestStatus(t *testing.T) {
 		if _, err := w.engine.Job("none").Wait(t.Context()); !errors.Is(err, mapper.ErrNoSuchJob) {
 			t.Errorf("no such job: %v", err)
 		}
+	})
+}
+
+// TestNoCompositeIndexes runs a job where queries that need a composite index are
+// refused: ours need none.
+func TestNoCompositeIndexes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes: []")}}, addCredit)
+		keys := names(5000)
+		w.putAccounts(keys)
+		w.wait(w.start(10, &mapper.StartOptions{PageSize: 100}))
+		w.wantBalances(keys, 10)
 	})
 }
 

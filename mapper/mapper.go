@@ -36,10 +36,13 @@ type None struct{}
 // But when more than 10 entities of a page fail, and more than 5% of it, it is
 // the function that is at fault: the page is tried again as a whole, up to
 // [MaxAttempts] times, and then the job fails; at once if all of these errors are
-// permanent.
+// permanent. So it does when the database refuses what the function writes for as
+// much of what the job has processed.
 //
 // T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver.
-// Properties that T does not declare stay as they are.
+// Properties that T does not declare stay as they are, also inside entities. What
+// can't be kept, because an array of such entities was changed, is an error, and
+// so is a property whose name differs from that of its field in case only.
 func Update[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
 	return define(name, update, fn)
 }
@@ -128,14 +131,13 @@ func define[T, P any](name string, m mode, fn func(context.Context, *Entity[T], 
 		}
 		return encodeParams(params)
 	}
-	codec := new(codec[T])
 	d.prepare = func(encoded json.RawMessage) (entityFunc, error) {
 		var params P
 		if err := decodeParams(encoded, &params); err != nil {
 			return nil, err
 		}
 		return func(ctx context.Context, j *jobRecord, key *datastore.Key, properties []datastore.Property) (*effect, error) {
-			return apply(codec, m, j, key, properties, func(e *Entity[T]) error { return fn(ctx, e, params) })
+			return apply(m, j, key, properties, func(e *Entity[T]) error { return fn(ctx, e, params) })
 		}, nil
 	}
 	return &Mapper[P]{def: d}
@@ -149,8 +151,8 @@ func encodeParams(params any) (json.RawMessage, error) {
 		return nil, fmt.Errorf("params: %w", err)
 	case len(encoded) > maxParams:
 		return nil, fmt.Errorf("params: they take %d bytes, above the maximum of %d", len(encoded), maxParams)
-	case string(encoded) == "{}" && !reflect.ValueOf(params).IsZero():
-		return nil, fmt.Errorf("params: %T encodes to {}: are its fields exported?", params)
+	case string(encoded) == "{}" && hidesFields(reflect.TypeOf(params)):
+		return nil, fmt.Errorf("params: %T encodes to {}: its fields are not exported", params)
 	}
 	return encoded, nil
 }
@@ -170,8 +172,23 @@ func decodeParams(encoded json.RawMessage, params any) error {
 		return fmt.Errorf("params: %w", err)
 	case string(bytes.TrimSpace(encoded)) == "null":
 		return errors.New("params: they are null; none are written as {}")
-	case d.More():
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("params: more than one JSON value")
 	}
 	return nil
+}
+
+// hidesFields reports whether a type is a struct with fields, of which JSON sees
+// none.
+func hidesFields(t reflect.Type) bool {
+	if t == nil || t.Kind() != reflect.Struct || t.NumField() == 0 {
+		return false
+	}
+	for i := range t.NumField() {
+		if f := t.Field(i); f.IsExported() || f.Anonymous {
+			return false
+		}
+	}
+	return true
 }

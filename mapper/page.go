@@ -3,6 +3,7 @@ package mapper
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -52,8 +53,9 @@ func (w *work) processPage(ctx context.Context, p page) error {
 		return w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error { return w.settle(tx, r, p, o) })
 	}
 	var settled *rangeRecord
+	ready := false // all that is left is the commit
 	err := w.transact(ctx, func(tx *datastore.Transaction) error {
-		settled = new(rangeRecord)
+		settled, ready = new(rangeRecord), false
 		read := w.fencedReader(tx, settled)
 		o, err := w.runPage(ctx, p.keys, read, func(e *effect) error { return mutate(tx, e) })
 		if err != nil {
@@ -62,14 +64,24 @@ func (w *work) processPage(ctx context.Context, p page) error {
 		if err := w.settle(tx, settled, p, o); err != nil {
 			return err
 		}
+		ready = true
 		return settled.update(tx)
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, errTooSlow):
+		return w.processPage(ctx, p) // without the entity that it was
+	case err != nil && ready:
 		return asCommitRefusal(err)
+	case err != nil:
+		return err
 	}
 	w.record = settled
 	return nil
 }
+
+// errTooSlow says that the function took longer on an entity than a transaction
+// can wait. The entity has failed, and its page is tried again without it.
+var errTooSlow = errors.New("the function took longer on an entity than a transaction can wait")
 
 func entityReader(get func([]*datastore.Key, any) error) reader {
 	return func(keys []*datastore.Key) ([]datastore.PropertyList, []bool, error) {
@@ -134,14 +146,18 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 	begun := time.Now()
 	for first := true; first || o.reached < len(keys); first = false {
 		pace := w.engine.paces.get(w.job.ID)
-		chunk := keys[o.reached : o.reached+pace.chunk(len(keys)-o.reached)]
+		size := pace.chunk(len(keys) - o.reached)
+		if first {
+			size = min(size, maxPageSize-1) // with the range's record, as many as a lookup can have
+		}
+		chunk := keys[o.reached : o.reached+size]
 		entities, missing, err := read(chunk)
 		if err != nil {
 			return nil, err
 		}
-		size := 0
+		bytes := 0
 		for i, key := range chunk {
-			size += propertiesSize(entities[i])
+			bytes += propertiesSize(entities[i])
 			o.spent = time.Since(begun)
 			if o.full(key, time.Duration(w.job.PageTime)) {
 				return o, w.tolerable(o)
@@ -150,11 +166,13 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 				return nil, err
 			}
 			if !missing[i] {
-				w.runEntity(ctx, o, key, entities[i], accept)
+				if err := w.runEntity(ctx, o, key, entities[i], accept); err != nil {
+					return nil, err
+				}
 			}
 			o.reached++
 		}
-		w.engine.paces.add(w.job.ID, len(chunk), size)
+		w.engine.paces.add(w.job.ID, len(chunk), bytes)
 	}
 	return o, w.tolerable(o)
 }
@@ -179,14 +197,26 @@ func (o *outcome) nextPage(size int, budget time.Duration) int {
 	return int(max(1, min(fit, int64(size))))
 }
 
-func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, entity datastore.PropertyList, accept func(*effect) error) {
+func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, entity datastore.PropertyList, accept func(*effect) error) error {
+	if err := w.slow[key.Encode()]; err != nil {
+		o.failures = append(o.failures, failure{key, err, false})
+		return nil
+	}
+	begun := time.Now()
 	e, err := w.apply(ctx, w.job, key, entity)
+	if took := time.Since(begun); w.mode == update && took >= maxPageTime {
+		if w.slow == nil {
+			w.slow = make(map[string]error)
+		}
+		w.slow[key.Encode()] = fmt.Errorf("%w: %v, of %v", errTooSlow, took.Round(time.Second), maxPageTime)
+		return errTooSlow
+	}
 	if err == nil {
 		err = Permanent(o.accept(e, accept))
 	}
 	if err != nil {
 		o.failures = append(o.failures, failure{key, err, isPermanent(err)})
-		return
+		return nil
 	}
 	o.processed++
 	o.bytes += e.bytes
@@ -195,6 +225,7 @@ func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, en
 			o.written[m.key.Encode()] = true
 		}
 	}
+	return nil
 }
 
 // accept takes over what an entity counted, if its mutations are accepted.

@@ -4,73 +4,62 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"cloud.google.com/go/datastore"
 )
 
-// A codec loads entities into values of one type.
-type codec[T any] struct {
-	undeclared sync.Map // names of properties that the struct T does not declare
-}
-
 // noField is the reason that the client gives for a property that a struct does
 // not declare.
 const noField = "no such struct field"
 
-// load loads properties into *v. A property that T does not declare is left
-// out; one that does not fit its field is an error that names it.
-func (c *codec[T]) load(key *datastore.Key, properties []datastore.Property, v *T) error {
+// load loads properties into *v. What T does not declare is left out; what does
+// not fit its field is an error that names it.
+func load[T any](key *datastore.Key, properties []datastore.Property, v *T) error {
 	if loader, ok := any(v).(datastore.PropertyLoadSaver); ok {
-		if keyed, ok := any(v).(datastore.KeyLoader); ok {
-			if err := keyed.LoadKey(key); err != nil {
-				return err
-			}
-		}
-		err := loader.Load(cloneProperties(properties))
-		if mismatch := new(datastore.ErrFieldMismatch); errors.As(err, &mismatch) && mismatch.Reason == noField {
-			return nil
-		}
+		return loadItself(key, properties, v, loader)
+	}
+	fitting, err := schemaOf(reflect.TypeFor[T]()).fit(properties)
+	if err != nil {
 		return err
 	}
-	declared := make([]datastore.Property, 0, len(properties)+1)
-	for _, p := range append([]datastore.Property{{Name: "__key__", Value: key}}, properties...) {
-		if _, ok := c.undeclared.Load(p.Name); !ok {
-			declared = append(declared, p)
+	fitting = append(fitting, datastore.Property{Name: "__key__", Value: key})
+	err = datastore.LoadStruct(v, fitting)
+	if mismatch := new(datastore.ErrFieldMismatch); errors.As(err, &mismatch) && mismatch.FieldName == "__key__" && mismatch.Reason == noField {
+		// The client reports the last mismatch only: this one, which is none, could
+		// hide another.
+		return datastore.LoadStruct(v, fitting[:len(fitting)-1])
+	}
+	return err
+}
+
+// loadItself has a PropertyLoadSaver load itself. Many do so by LoadStruct, which
+// reports only the last mismatch of all: a property that is not declared, which
+// is none to us, could hide another.
+func loadItself[T any](key *datastore.Key, properties []datastore.Property, v *T, loader datastore.PropertyLoadSaver) error {
+	if keyed, ok := any(v).(datastore.KeyLoader); ok {
+		if err := keyed.LoadKey(key); err != nil {
+			return err
 		}
 	}
-	// The client reports only the last mismatch of all. It is asked again
-	// without what is no mismatch to us, so that this can't hide another one.
-	probed, inside := declared, false
-	for {
-		*v = *new(T)
-		err := datastore.LoadStruct(v, probed)
+	err := loader.Load(cloneProperties(properties))
+	for known := properties; ; {
 		mismatch := new(datastore.ErrFieldMismatch)
-		if !errors.As(err, &mismatch) {
-			if err == nil && inside {
-				*v = *new(T)
-				_ = datastore.LoadStruct(v, declared) // the mismatches are known
-			}
+		if !errors.As(err, &mismatch) || mismatch.Reason != noField {
 			return err
 		}
-		switch {
-		case mismatch.Reason == noField:
-			c.undeclared.Store(mismatch.FieldName, nil)
-			declared = without(declared, mismatch.FieldName)
-		case strings.HasSuffix(mismatch.Reason, noField):
-			// A struct inside does not declare one of the properties that the entity
-			// has there. merge keeps it.
-			inside = true
-		default:
+		n := len(known)
+		if known = without(known, mismatch.FieldName); len(known) == n {
 			return err
 		}
-		n := len(probed)
-		if probed = without(probed, mismatch.FieldName); len(probed) == n {
+		probe, ok := any(new(T)).(datastore.PropertyLoadSaver)
+		if !ok {
 			return err
 		}
+		err = probe.Load(cloneProperties(known))
 	}
 }
 
@@ -136,44 +125,58 @@ func merge(stored, before, after []datastore.Property, touch bool) (whole []data
 }
 
 // mergeValue keeps, in a value that changed, the properties of entities inside
-// it that the Go type does not declare.
+// it that the Go type does not declare. Where it can't tell what belongs to what,
+// as in an array, and something would be lost, it refuses.
 func mergeValue(stored, before, after any) (any, error) {
-	switch s := stored.(type) {
-	case *datastore.Entity:
-		b, ok := before.(*datastore.Entity)
-		a, ok2 := after.(*datastore.Entity)
-		if !ok || !ok2 {
-			return after, nil
-		}
+	s, isEntity := stored.(*datastore.Entity)
+	b, wasEntity := before.(*datastore.Entity)
+	a, staysEntity := after.(*datastore.Entity)
+	if isEntity && wasEntity && staysEntity && s != nil && b != nil && a != nil {
 		whole, _, err := merge(s.Properties, b.Properties, a.Properties, false)
-		return &datastore.Entity{Key: a.Key, Properties: whole}, err
-	case []any:
-		b, ok := before.([]any)
-		if !ok || len(b) != len(s) {
-			return after, nil
+		key := a.Key
+		if key.Equal(b.Key) {
+			key = s.Key // the Go type may not have it
 		}
-		for i := range s {
-			if loses(s[i], b[i]) {
-				return nil, errors.New("its elements have properties that the Go type does not declare, and which changing it would drop")
-			}
+		return &datastore.Entity{Key: key, Properties: whole}, err
+	}
+	from, to := elementsOf(stored), elementsOf(before)
+	for i, el := range from {
+		if _, ok := el.(*datastore.Entity); ok && (len(from) != len(to) || loses(el, to[i])) {
+			return nil, errors.New("it holds entities with properties or keys that the Go type does not declare, and which changing it would drop")
 		}
 	}
 	return after, nil
 }
 
-// loses reports whether a stored entity has a property that its saved form
-// lacks.
-func loses(stored, saved any) bool {
-	s, ok := stored.(*datastore.Entity)
-	b, ok2 := saved.(*datastore.Entity)
-	if !ok || !ok2 {
-		return false
+// elementsOf returns the elements of an array, and of another value itself.
+func elementsOf(v any) []any {
+	if array, ok := v.([]any); ok {
+		return array
 	}
-	have := byName(b.Properties)
-	for _, p := range s.Properties {
-		v, ok := have[p.Name]
-		if !ok || loses(p.Value, v.Value) {
+	return []any{v}
+}
+
+// loses reports whether a stored entity has something that its saved form lacks.
+func loses(stored, saved any) bool {
+	from, to := elementsOf(stored), elementsOf(saved)
+	for i, el := range from {
+		s, ok := el.(*datastore.Entity)
+		if !ok || s == nil {
+			continue
+		}
+		if len(from) != len(to) {
 			return true
+		}
+		b, ok := to[i].(*datastore.Entity)
+		if !ok || b == nil || s.Key != nil && !s.Key.Equal(b.Key) {
+			return true
+		}
+		have := byName(b.Properties)
+		for _, p := range s.Properties {
+			v, ok := have[p.Name]
+			if !ok || loses(p.Value, v.Value) {
+				return true
+			}
 		}
 	}
 	return false

@@ -27,7 +27,10 @@ type work struct {
 
 	// record is the range as this delivery knows it. Transactions read it anew.
 	record   *rangeRecord
+	refusals int64 // of the record when this delivery began
 	enqueued int64 // of its children, the first
+
+	slow map[string]error // by key: entities that took too long in this delivery
 }
 
 // run does what a task asks for:
@@ -50,16 +53,19 @@ func (e *Engine) run(ctx context.Context, t rangeTask, redelivered bool) error {
 	if w.record.State == pending && redelivered {
 		err = w.recordAttempt(ctx)
 	}
-	for err == nil && w.record.State == pending {
-		if err = w.process(ctx); errors.Is(err, errChanged) {
-			err = nil // with what it has become
-		}
+	for w.record.State == pending && (err == nil || errors.Is(err, errChanged)) {
+		err = w.process(ctx) // changed: with what it has become
+	}
+	if err != nil && !errors.Is(err, errDone) && !errors.Is(err, errSuperseded) {
+		err = w.giveUp(ctx, err)
 	}
 	switch {
 	case errors.Is(err, errSuperseded):
 		return nil
 	case err != nil && !errors.Is(err, errDone):
-		return w.giveUp(ctx, err)
+		return err
+	case State(w.job.State).Ended():
+		return nil // this task has ended it
 	}
 	if err := w.enqueueChildren(ctx); err != nil {
 		return err
@@ -88,7 +94,7 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 		// Another build may have it: the queue tries again.
 		return nil, fmt.Errorf("job %s: %w %q", t.Job, ErrUnknownMapper, w.job.Mapper)
 	}
-	w.mode = def.mode
+	w.mode, w.refusals = def.mode, w.record.Refusals
 	if w.query, err = w.job.query(); err != nil {
 		return nil, fmt.Errorf("job %s: query: %w", t.Job, err)
 	}
@@ -123,29 +129,62 @@ func (w *work) process(ctx context.Context) error {
 // narrow deals with a page whose commit the database has refused, because of
 // what the function wrote for one of its entities: it halves the page, which is
 // then planned anew, until that entity is alone and recorded as a failure.
+//
+// If that goes on for much of what the job has processed, it is the function that
+// is at fault.
 func (w *work) narrow(ctx context.Context, p page, cause commitRefusal) error {
-	if len(p.keys) == 1 {
-		o := &outcome{reached: 1, failures: []failure{{key: p.keys[0], err: cause, permanent: true}}}
-		return w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error { return w.settle(tx, r, p, o) })
+	if len(p.keys) > 1 {
+		return w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
+			r.PageSize = int64(len(p.keys) / 2)
+			return nil
+		})
 	}
-	return w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
-		r.PageSize = int64(len(p.keys) / 2)
-		return nil
-	})
+	o := &outcome{reached: 1, failures: []failure{{key: p.keys[0], err: cause, permanent: true}}}
+	if err := w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error { return w.settle(tx, r, p, o) }); err != nil {
+		return err
+	}
+	sum, _, err := w.engine.glance(ctx, w.job.ID)
+	if err != nil {
+		return err
+	}
+	if tooMany(int(sum.Failures), int(sum.Failures+sum.Processed)) {
+		summary := fmt.Sprintf("%d of %d entities failed so far, as the database refuses what the function writes", sum.Failures, sum.Failures+sum.Processed)
+		return w.fail(ctx, refusal{summary: summary, cause: cause, final: true})
+	}
+	return nil
 }
 
 // giveUp decides what becomes of a task that failed. The queue tries it again,
 // unless that is pointless: then the job fails, and keeps what it has recorded.
+// Whose range another delivery has done meanwhile has nothing to say.
 func (w *work) giveUp(ctx context.Context, cause error) error {
 	cause = fmt.Errorf("job %s: range %s: %w", w.job.ID, w.record.ID, cause)
-	if !hopeless(cause) {
-		if !refused(cause) {
-			return cause
-		}
-		if err := w.recordRefusal(ctx); err != nil || w.record.Refusals < MaxAttempts {
-			return errors.Join(cause, err)
-		}
+	if !hopeless(cause) && !refused(cause) {
+		return cause
 	}
-	w.engine.log.LogAttrs(ctx, slog.LevelError, "job failed", slog.String("job", w.job.ID), slog.String("range", w.record.ID))
-	return w.engine.fail(ctx, w.job, cause)
+	switch err := w.recordRefusal(ctx); {
+	case errors.Is(err, errDone), errors.Is(err, errSuperseded):
+		return err
+	case err != nil:
+		return errors.Join(cause, err)
+	}
+	// An entity that is alone is recorded as a failure by its last attempt.
+	var r refusal
+	if alone := w.record.Alone && errors.As(cause, &r); !hopeless(cause) && (alone || w.record.Refusals < MaxAttempts) {
+		return cause
+	}
+	return w.fail(ctx, cause)
+}
+
+// fail ends the job.
+func (w *work) fail(ctx context.Context, cause error) error {
+	first, err := w.engine.fail(ctx, w.job, cause)
+	if err != nil {
+		return err
+	}
+	if first {
+		w.engine.log.LogAttrs(ctx, slog.LevelError, "job failed", slog.String("job", w.job.ID), slog.String("range", w.record.ID))
+	}
+	w.job.State = string(Failed)
+	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 
@@ -31,7 +32,7 @@ func newJobs(e *mapper.Engine, log *slog.Logger) http.Handler {
 			reply(w, http.StatusBadRequest, failure{"the body is not a job: " + err.Error()})
 			return
 		}
-		if d.More() {
+		if _, err := d.Token(); !errors.Is(err, io.EOF) {
 			reply(w, http.StatusBadRequest, failure{"the body has more than one JSON value"})
 			return
 		}

@@ -57,6 +57,23 @@ func Project() string { return fmt.Sprintf("test-%d-%d", os.Getpid(), projects.A
 // skips the test if the emulator is not installed, and under -short.
 func Client(t testing.TB, p emulator.Product) *datastore.Client {
 	t.Helper()
+	client, err := start(t, p).Datastore(context.Background(), Project())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// Addr returns where one of Google's emulators listens. It skips the test as
+// [Client] does.
+func Addr(t testing.TB, p emulator.Product) string {
+	t.Helper()
+	return start(t, p).Addr
+}
+
+func start(t testing.TB, p emulator.Product) *emulator.Google {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
 	}
@@ -67,10 +84,5 @@ func Client(t testing.TB, p emulator.Product) *datastore.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := g.Datastore(context.Background(), Project())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return client
+	return g
 }

@@ -1,44 +1,15 @@
 package dsemu
 
 import (
-	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// RunAggregationQuery counts and adds up the results of a query.
-func (s *Server) RunAggregationQuery(_ context.Context, req *pb.RunAggregationQueryRequest) (*pb.RunAggregationQueryResponse, error) {
-	db, err := s.database(req.ProjectId, req.DatabaseId)
-	if err != nil {
-		return nil, err
-	}
-	aggregation := req.GetAggregationQuery()
-	switch {
-	case req.GetGqlQuery() != nil:
-		return nil, unimplemented("GQL")
-	case aggregation.GetNestedQuery() == nil:
-		return nil, invalid("the request has no query to aggregate")
-	case req.ExplainOptions != nil:
-		return nil, unimplemented("explain_options")
-	}
-	q, err := db.parse(req.PartitionId, aggregation.GetNestedQuery())
-	if err != nil {
-		return nil, err
-	}
-	tallies, err := newTallies(aggregation.Aggregations)
-	if err != nil {
-		return nil, err
-	}
-	resp, entries, err := db.aggregate(q, tallies, req.ReadOptions)
-	if err != nil {
-		return nil, err
-	}
-	s.meter.Aggregation(entries)
-	return resp, nil
-}
-
+// aggregate returns the aggregations of a query's rows, and how many index
+// entries it went over.
 func (db *database) aggregate(q *query, tallies []*tally, o *pb.ReadOptions) (resp *pb.RunAggregationQueryResponse, entries int64, err error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -46,32 +17,29 @@ func (db *database) aggregate(q *query, tallies []*tally, o *pb.ReadOptions) (re
 	if err != nil {
 		return nil, 0, err
 	}
-	k := db.prepare(q)
 	skip, last := q.offset, ""
 	stopped := false
-	q.scan(k, view.at, func(h hit) bool {
+	q.scan(db.kinds(q, view.at), view.at, func(r row) bool {
 		if entries == int64(q.limit) || full(tallies) {
 			stopped = true
 			return false
 		}
-		last = h.sortKey
+		last = r.sortKey
+		properties := propertiesOf(r, tallies)
+		if !inIndexes(tallies, properties) {
+			return true
+		}
 		if skip > 0 {
 			skip--
 			return true
 		}
 		entries++
 		for _, t := range tallies {
-			t.add(h.version)
+			t.add(properties)
 		}
 		return true
 	})
-	if view.tx != nil {
-		seen := scanned{query: q}
-		if stopped {
-			seen.to = last
-		}
-		view.tx.queries = append(view.tx.queries, seen)
-	}
+	view.remember(q, last, stopped)
 	properties := make(map[string]*pb.Value)
 	for _, t := range tallies {
 		properties[t.alias] = t.result()
@@ -86,11 +54,33 @@ func (db *database) aggregate(q *query, tallies []*tally, o *pb.ReadOptions) (re
 	}, entries, nil
 }
 
+// propertiesOf reads the properties of a row if an aggregation needs them.
+func propertiesOf(r row, tallies []*tally) map[string]*pb.Value {
+	for _, t := range tallies {
+		if t.property != "" {
+			return r.version.properties()
+		}
+	}
+	return nil
+}
+
+// inIndexes reports whether properties have all that is added up: one index
+// serves all aggregations of a query, and who lacks one of them is not in it.
+func inIndexes(tallies []*tally, properties map[string]*pb.Value) bool {
+	for _, t := range tallies {
+		if t.property != "" && len(indexed(properties, t.property)) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // A tally is one aggregation on its way.
 type tally struct {
 	alias    string
 	property string // to add up; empty for a count
-	upTo     int64  // of a count; 0 is no limit
+	average  bool
+	upTo     int64 // of a count; 0 is no limit
 
 	n        int64
 	sum      float64
@@ -107,7 +97,7 @@ func newTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*tally, erro
 	var tallies []*tally
 	aliases := make(map[string]bool)
 	for i, a := range aggregations {
-		t := &tally{alias: a.Alias}
+		t := &tally{alias: a.GetAlias()}
 		if t.alias == "" {
 			t.alias = fmt.Sprintf("property_%d", i+1)
 		}
@@ -115,7 +105,7 @@ func newTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*tally, erro
 			return nil, invalid("two aggregations have the alias %q", t.alias)
 		}
 		aliases[t.alias] = true
-		switch op := a.Operator.(type) {
+		switch op := a.GetOperator().(type) {
 		case *pb.AggregationQuery_Aggregation_Count_:
 			if op.Count.GetUpTo() != nil {
 				if t.upTo = op.Count.UpTo.Value; t.upTo <= 0 {
@@ -126,8 +116,13 @@ func newTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*tally, erro
 			if t.property = op.Sum.GetProperty().GetName(); t.property == "" {
 				return nil, invalid("the sum %q names no property", t.alias)
 			}
+		case *pb.AggregationQuery_Aggregation_Avg_:
+			t.average = true
+			if t.property = op.Avg.GetProperty().GetName(); t.property == "" {
+				return nil, invalid("the average %q names no property", t.alias)
+			}
 		default:
-			return nil, unimplemented("aggregations other than COUNT and SUM")
+			return nil, invalid("the aggregation %q is none of COUNT, SUM and AVG", t.alias)
 		}
 		tallies = append(tallies, t)
 	}
@@ -144,15 +139,20 @@ func full(tallies []*tally) bool {
 	return true
 }
 
-func (t *tally) add(v version) {
+func (t *tally) add(properties map[string]*pb.Value) {
 	if t.property == "" {
 		if t.upTo == 0 || t.n < t.upTo {
 			t.n++
 		}
 		return
 	}
-	switch value := v.properties()[t.property].GetValueType().(type) {
+	value := get(properties, strings.Split(t.property, "."))
+	if dotted, ok := properties[t.property]; ok {
+		value = dotted
+	}
+	switch value := value.GetValueType().(type) {
 	case *pb.Value_IntegerValue:
+		t.n++
 		t.sum += float64(value.IntegerValue)
 		if sum := t.integers + value.IntegerValue; (sum > t.integers) == (value.IntegerValue > 0) {
 			t.integers = sum
@@ -160,15 +160,22 @@ func (t *tally) add(v version) {
 			t.isDouble = true
 		}
 	case *pb.Value_DoubleValue:
+		t.n++
 		t.sum += value.DoubleValue
 		t.isDouble = true
 	}
 }
 
+// result returns what was added up: the sum of integers is one, unless it does
+// not fit; the average of no numbers is null.
 func (t *tally) result() *pb.Value {
 	switch {
 	case t.property == "":
 		return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: t.n}}
+	case t.average && t.n == 0:
+		return &pb.Value{ValueType: &pb.Value_NullValue{}}
+	case t.average:
+		return &pb.Value{ValueType: &pb.Value_DoubleValue{DoubleValue: t.sum / float64(t.n)}}
 	case t.isDouble:
 		return &pb.Value{ValueType: &pb.Value_DoubleValue{DoubleValue: t.sum}}
 	default:

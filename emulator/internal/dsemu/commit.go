@@ -1,79 +1,84 @@
 package dsemu
 
 import (
+	"context"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
-const maxEntity = 1048572 // bytes, as the limits page of Datastore has it
+// Limits of a commit, as the limits page of Datastore has them.
+const (
+	maxEntity  = 1048572  // bytes
+	maxRequest = 10 << 20 // bytes
+)
 
-func (db *database) commit(req *pb.CommitRequest) (*pb.CommitResponse, error) {
-	atomic := req.Mode == pb.CommitRequest_TRANSACTIONAL
-	if !atomic && req.Mode != pb.CommitRequest_NON_TRANSACTIONAL {
-		return nil, invalid("the mode of the commit is not given")
+// commit applies a commit's mutations, all or none of them. With pessimistic
+// concurrency it waits for the transactions that have read what it changes.
+func (db *database) commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
+	if size := proto.Size(req); size > maxRequest {
+		return nil, invalid("Request payload size is %d bytes, above the limit of %d.", size, maxRequest)
 	}
-	now := time.Now()
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if !atomic {
-		if req.TransactionSelector != nil {
-			return nil, invalid("a non-transactional commit names a transaction")
+	begun := time.Now()
+	for {
+		resp, holder, err := db.tryCommit(req, time.Now())
+		if holder == nil {
+			return resp, err
 		}
-		return db.apply(req.Mutations, false, now)
+		if time.Since(begun) >= maxLockWait {
+			db.giveUp(req)
+			return nil, errContention
+		}
+		select {
+		case <-holder.ended:
+		case <-time.After(lockPoll):
+		case <-ctx.Done():
+			db.giveUp(req)
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
 	}
-	tx, err := db.committing(req, now)
-	if err != nil {
-		return nil, err
-	}
-	tx.aborted = true // if anything goes wrong it can still be rolled back
-	switch {
-	case tx.readOnly && len(req.Mutations) > 0:
-		return nil, invalid("a read-only transaction can't write")
-	case !tx.readOnly && db.conflicts(tx):
-		return nil, status.Error(codes.Aborted, "too much contention on these datastore entities. please try again.")
-	}
-	resp, err := db.apply(req.Mutations, true, now)
-	if err == nil {
-		delete(db.transactions, tx.id)
-	}
-	return resp, err
 }
 
-// apply writes mutations, all or none of them. The database is locked.
-func (db *database) apply(mutations []*pb.Mutation, atomic bool, now time.Time) (*pb.CommitResponse, error) {
-	drafts := &draftSet{db: db, byID: make(map[string]*draft), atomic: atomic}
-	results := make([]*draft, len(mutations))
-	resp := new(pb.CommitResponse)
-	for i, m := range mutations {
-		d, completed, err := drafts.apply(m)
-		if err != nil {
-			return nil, err
-		}
-		results[i] = d
-		result := new(pb.MutationResult)
-		if completed {
-			result.Key = d.key.pb
-		}
-		resp.MutationResults = append(resp.MutationResults, result)
+// giveUp aborts a transaction whose commit has waited in vain.
+func (db *database) giveUp(req *pb.CommitRequest) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if tx := db.transactions[string(req.GetTransaction())]; tx != nil {
+		tx.abort()
 	}
-	at, err := db.write(drafts.order, now)
+}
+
+// tryCommit commits, or returns a transaction to wait for.
+func (db *database) tryCommit(req *pb.CommitRequest, now time.Time) (*pb.CommitResponse, *transaction, error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	var tx *transaction
+	var err error
+	switch req.Mode {
+	case pb.CommitRequest_TRANSACTIONAL:
+		tx, err = db.committing(req, now)
+	case pb.CommitRequest_NON_TRANSACTIONAL:
+		db.expire(now)
+		if req.TransactionSelector != nil {
+			err = invalid("a non-transactional commit names a transaction")
+		}
+	default:
+		err = invalid("the mode of the commit is not given")
+	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for i, d := range results {
-		r := resp.MutationResults[i]
-		r.Version = at
-		if d.exists {
-			r.UpdateTime = microTime(at)
-			r.CreateTime = microTime(d.created(at))
-		}
+	resp, holder, err := db.apply(tx, req.Mutations, now)
+	switch {
+	case tx == nil || holder != nil:
+	case err != nil:
+		tx.abort() // it can still be rolled back
+	default:
+		db.end(tx)
 	}
-	resp.CommitTime = microTime(at)
-	resp.IndexUpdates = int32(len(drafts.order))
-	return resp, nil
+	return resp, holder, err
 }
 
 // committing returns the transaction that a commit names. The database is
@@ -89,29 +94,57 @@ func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transacti
 	}
 }
 
-func (d *draft) created(at int64) int64 {
-	if d.existed {
-		return d.before.created
+// apply writes mutations, all or none of them, in a transaction or without one.
+// The database is locked.
+func (db *database) apply(tx *transaction, mutations []*pb.Mutation, now time.Time) (*pb.CommitResponse, *transaction, error) {
+	if tx != nil && tx.readOnly && len(mutations) > 0 {
+		return nil, nil, invalid("a read-only transaction can't write")
 	}
-	return at
+	if tx != nil && !tx.readOnly && !db.locks(tx) && db.conflicts(tx) {
+		return nil, nil, errContention
+	}
+	at := db.nextCommit(now)
+	drafts := &draftSet{db: db, byID: make(map[string]*draft), atomic: tx != nil, at: at}
+	checked := make([]mutation, len(mutations))
+	results := make([]applied, len(mutations))
+	var err error
+	for i, m := range mutations {
+		if checked[i], err = drafts.check(m); err != nil {
+			return nil, nil, err
+		}
+	}
+	for i, m := range checked {
+		if results[i], err = drafts.apply(m); err != nil {
+			return nil, nil, err
+		}
+	}
+	versions, err := drafts.versions()
+	if err != nil {
+		return nil, nil, err
+	}
+	if db.opts.Pessimistic {
+		if holders := db.holders(tx, drafts.order, versions); len(holders) > 0 {
+			if tx != nil {
+				if tx.deadlocked(holders) {
+					return nil, nil, errContention
+				}
+				tx.waitsFor, tx.used = holders, now
+			}
+			return nil, holders[0], nil
+		}
+	}
+	db.write(drafts.order, versions, at, now)
+	resp := &pb.CommitResponse{CommitTime: microTime(at), IndexUpdates: drafts.indexUpdates()}
+	for _, a := range results {
+		resp.MutationResults = append(resp.MutationResults, a.result(at))
+	}
+	return resp, nil, nil
 }
 
-// write makes the drafts the newest versions. The database is locked.
-func (db *database) write(drafts []*draft, now time.Time) (at int64, err error) {
-	at = db.nextCommit(now)
-	versions := make([]version, len(drafts))
+// write makes versions the newest ones. The database is locked.
+func (db *database) write(drafts []*draft, versions []version, at int64, now time.Time) {
 	for i, d := range drafts {
-		v := version{at: at, created: d.created(at), deleted: !d.exists}
-		if v.wire, v.keyLen, err = encode(d.key.pb, d.properties); err != nil {
-			return 0, err
-		}
-		if len(v.wire) > maxEntity {
-			return 0, invalid("The entity %v is %d bytes, above the maximum of %d.", d.key.pb.Path, len(v.wire), maxEntity)
-		}
-		versions[i] = v
-	}
-	for i, d := range drafts {
-		if !d.exists && !d.existed {
+		if !d.changed || !d.exists && !d.existed {
 			continue
 		}
 		k := db.addKind(d.key.namespace, d.key.kind)
@@ -119,6 +152,5 @@ func (db *database) write(drafts []*draft, now time.Time) (at int64, err error) 
 		db.log = append(db.log, change{at: at, kind: k, record: r})
 	}
 	db.lastCommit = at
-	db.trim()
-	return at, nil
+	db.trim(now)
 }

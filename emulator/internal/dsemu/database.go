@@ -1,7 +1,9 @@
 package dsemu
 
 import (
+	"cmp"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -15,10 +17,12 @@ type database struct {
 	mu           sync.Mutex
 	namespaces   map[string]map[string]*kind
 	lastCommit   int64    // microseconds
-	log          []change // commits that an open transaction may not have seen
+	log          []change // commits that a read may not have seen, oldest first
+	trimmed      int      // of them, those that are done with
 	transactions map[string]*transaction
 	lastID       uint64 // of a transaction
 	ids          *rand.Rand
+	reservedIDs  map[string]bool // ids of keys that are not to be allocated
 }
 
 // A change says that a commit wrote a record.
@@ -37,6 +41,7 @@ func newDatabase(project, id string, opts Options) *database {
 		transactions: make(map[string]*transaction),
 		lastCommit:   time.Now().UnixMicro(),
 		ids:          rand.New(rand.NewPCG(opts.Seed, 0)),
+		reservedIDs:  make(map[string]bool),
 	}
 }
 
@@ -62,6 +67,9 @@ func (db *database) addKind(namespace, name string) *kind {
 // get returns the version of an entity that a read at a time sees.
 func (db *database) get(key storedKey, at int64) (version, bool) {
 	k := db.kind(key.namespace, key.kind)
+	if reserved(key.kind) {
+		k = db.describe(key.namespace, key.kind, at)
+	}
 	if k == nil {
 		return version{}, false
 	}
@@ -79,8 +87,8 @@ func (db *database) nextCommit(now time.Time) int64 {
 }
 
 // horizon is the time before which no read looks.
-func (db *database) horizon() int64 {
-	h := db.lastCommit
+func (db *database) horizon(now time.Time) int64 {
+	h := min(db.lastCommit, now.Add(-db.opts.Retention).UnixMicro())
 	for _, tx := range db.transactions {
 		if !tx.aborted {
 			h = min(h, tx.snapshot)
@@ -89,14 +97,21 @@ func (db *database) horizon() int64 {
 	return h
 }
 
-// trim forgets the commits that every open transaction has seen.
-func (db *database) trim() {
-	h := db.horizon()
-	n := 0
-	for ; n < len(db.log) && db.log[n].at <= h; n++ {
-		db.log[n].kind.prune(db.log[n].record, h)
+// trim forgets what no read looks at any more.
+func (db *database) trim(now time.Time) {
+	h := db.horizon(now)
+	for ; db.trimmed < len(db.log) && db.log[db.trimmed].at <= h; db.trimmed++ {
+		db.log[db.trimmed].kind.prune(db.log[db.trimmed].record, h)
+		db.log[db.trimmed] = change{at: db.log[db.trimmed].at}
 	}
-	if n > 0 {
-		db.log = append(db.log[:0:0], db.log[n:]...)
+	if db.trimmed > len(db.log)/2 {
+		db.log = append(db.log[:0:0], db.log[db.trimmed:]...)
+		db.trimmed = 0
 	}
+}
+
+// since returns the changes after a time.
+func (db *database) since(at int64) []change {
+	i, _ := slices.BinarySearchFunc(db.log, at+1, func(c change, at int64) int { return cmp.Compare(c.at, at) })
+	return db.log[max(i, db.trimmed):]
 }

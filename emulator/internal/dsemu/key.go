@@ -52,18 +52,29 @@ func (db *database) checkPartition(p *pb.PartitionId) (*pb.PartitionId, error) {
 	return &pb.PartitionId{ProjectId: db.project, DatabaseId: db.id, NamespaceId: p.GetNamespaceId()}, nil
 }
 
-// checkPath reports what is wrong with a path. Only the last element of one
-// that may be incomplete can lack its id and name.
+// checkPath reports what is wrong with a path of an entity. Only the last element
+// of one that may be incomplete can lack its id and name.
 func checkPath(path []*pb.Key_PathElement, incomplete bool) error {
+	for _, el := range path {
+		if reserved(el.GetKind()) {
+			return invalid("The kind %q is reserved.", el.Kind)
+		}
+		if reserved(el.GetName()) {
+			return invalid("The key path element name %q is reserved.", el.GetName())
+		}
+	}
+	return checkForm(path, incomplete)
+}
+
+// checkForm is checkPath for keys that are only read: they can be those of
+// reserved kinds, which describe the database.
+func checkForm(path []*pb.Key_PathElement, incomplete bool) error {
 	if len(path) == 0 || len(path) > maxPathElements {
 		return invalid("a key path has 1 to %d elements, this one has %d", maxPathElements, len(path))
 	}
 	for i, el := range path {
-		if el.Kind == "" || len(el.Kind) > maxNameSize {
-			return invalid("the kind of a key path element has 1 to %d bytes, this one has %d", maxNameSize, len(el.Kind))
-		}
-		if reserved(el.Kind) {
-			return invalid("The kind %q is reserved.", el.Kind)
+		if el.GetKind() == "" || len(el.GetKind()) > maxNameSize {
+			return invalid("the kind of a key path element has 1 to %d bytes, this one has %d", maxNameSize, len(el.GetKind()))
 		}
 		switch id := el.IdType.(type) {
 		case *pb.Key_PathElement_Id:
@@ -73,9 +84,6 @@ func checkPath(path []*pb.Key_PathElement, incomplete bool) error {
 		case *pb.Key_PathElement_Name:
 			if id.Name == "" || len(id.Name) > maxNameSize {
 				return invalid("the name of a key path element has 1 to %d bytes, this one has %d", maxNameSize, len(id.Name))
-			}
-			if reserved(id.Name) {
-				return invalid("The key path element name %q is reserved.", id.Name)
 			}
 		default:
 			if !incomplete || i < len(path)-1 {
@@ -89,6 +97,14 @@ func checkPath(path []*pb.Key_PathElement, incomplete bool) error {
 // storedKey checks a complete key.
 func (db *database) storedKey(k *pb.Key) (storedKey, error) {
 	if err := checkPath(k.GetPath(), false); err != nil {
+		return storedKey{}, err
+	}
+	return db.keyForm(k)
+}
+
+// readKey checks a complete key that is only read.
+func (db *database) readKey(k *pb.Key) (storedKey, error) {
+	if err := checkForm(k.GetPath(), false); err != nil {
 		return storedKey{}, err
 	}
 	return db.keyForm(k)

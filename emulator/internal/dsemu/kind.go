@@ -1,7 +1,8 @@
 package dsemu
 
 import (
-	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"slices"
+
 	"github.com/tidwall/btree"
 )
 
@@ -11,13 +12,7 @@ type kind struct {
 	name    string
 	records btree.Map[string, *record] // by ordered key
 	scatter btree.Map[string, *record] // by scatter value and ordered key
-	indexes map[string]*index          // by property, built when first asked for
-}
-
-// An index has an entry for each value that any kept version of a record has
-// or had; a scan looks at the version that it sees.
-type index struct {
-	entries btree.Map[string, *record] // by ordered value and ordered key
+	indexes []*index                   // built when first asked for; the one used last comes last
 }
 
 // put adds a version to the record at key, which may be new.
@@ -34,9 +29,9 @@ func (k *kind) put(key storedKey, v version, proportion int) *record {
 	}
 	if !v.deleted && len(k.indexes) > 0 {
 		properties := v.properties()
-		for property, idx := range k.indexes {
-			for _, form := range indexed(properties[property]) {
-				idx.entries.Set(string(form)+r.path, r)
+		for _, idx := range k.indexes {
+			for _, entry := range idx.entriesOf(r.path, properties) {
+				idx.entries.Set(entry, r)
 			}
 		}
 	}
@@ -47,7 +42,7 @@ func (k *kind) put(key storedKey, v version, proportion int) *record {
 // index entries, and the record itself if it is deleted.
 func (k *kind) prune(r *record, horizon int64) {
 	dropped := r.prune(horizon)
-	if len(dropped) > 0 && len(k.indexes) > 0 {
+	if len(dropped) > 0 {
 		k.pruneIndexes(r, dropped)
 	}
 	if len(r.older) > 0 || !r.last.deleted {
@@ -62,55 +57,48 @@ func (k *kind) prune(r *record, horizon int64) {
 }
 
 func (k *kind) pruneIndexes(r *record, dropped []version) {
-	var kept []map[string]*pb.Value
-	for _, v := range append([]version{r.last}, r.older...) {
-		if !v.deleted {
-			kept = append(kept, v.properties())
-		}
-	}
-	for _, v := range dropped {
-		if v.deleted {
-			continue
-		}
-		properties := v.properties()
-		for property, idx := range k.indexes {
-			still := make(map[string]bool)
-			for _, p := range kept {
-				for _, form := range indexed(p[property]) {
-					still[string(form)] = true
-				}
+	for _, idx := range k.indexes {
+		still := make(map[string]bool)
+		for _, v := range r.versions() {
+			for _, entry := range idx.entriesOf(r.path, v.properties()) {
+				still[entry] = true
 			}
-			for _, form := range indexed(properties[property]) {
-				if !still[string(form)] {
-					idx.entries.Delete(string(form) + r.path)
+		}
+		for _, v := range dropped {
+			if v.deleted {
+				continue
+			}
+			for _, entry := range idx.entriesOf(r.path, v.properties()) {
+				if !still[entry] {
+					idx.entries.Delete(entry)
 				}
 			}
 		}
 	}
 }
 
-// index returns the index of a property, or nil if it is not built.
-func (k *kind) index(property string) *index { return k.indexes[property] }
+// maxIndexes bounds what is kept for queries that were asked once.
+const maxIndexes = 32
 
-// buildIndex reads all kept versions once.
-func (k *kind) buildIndex(property string) {
-	if k.indexes[property] != nil {
-		return
+// index returns the index of a definition, and builds it if it is not there.
+func (k *kind) index(d definition) *index {
+	if i := slices.IndexFunc(k.indexes, func(idx *index) bool { return slices.Equal(idx.definition, d) }); i >= 0 {
+		idx := k.indexes[i]
+		k.indexes = append(slices.Delete(k.indexes, i, i+1), idx)
+		return idx
 	}
-	idx := new(index)
+	if len(k.indexes) == maxIndexes {
+		k.indexes = slices.Delete(k.indexes, 0, 1)
+	}
+	idx := &index{definition: d}
 	k.records.Scan(func(_ string, r *record) bool {
-		for _, v := range append([]version{r.last}, r.older...) {
-			if v.deleted {
-				continue
-			}
-			for _, form := range indexed(v.properties()[property]) {
-				idx.entries.Set(string(form)+r.path, r)
+		for _, v := range r.versions() {
+			for _, entry := range idx.entriesOf(r.path, v.properties()) {
+				idx.entries.Set(entry, r)
 			}
 		}
 		return true
 	})
-	if k.indexes == nil {
-		k.indexes = make(map[string]*index)
-	}
-	k.indexes[property] = idx
+	k.indexes = append(k.indexes, idx)
+	return idx
 }

@@ -1,13 +1,11 @@
 package dsemu
 
 import (
-	"strings"
-	"time"
+	"bytes"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // A draft is an entity as the mutations of one commit have left it so far.
@@ -17,8 +15,10 @@ type draft struct {
 	existed bool
 
 	exists     bool
+	changed    bool // what is written differs from before
 	properties map[string]*pb.Value
-	last       string // the operation applied last
+	last       string // the operation that was asked for last
+	written    bool   // one of them took place
 }
 
 // A draftSet is what a commit is about to write.
@@ -26,56 +26,143 @@ type draftSet struct {
 	db     *database
 	byID   map[string]*draft
 	order  []*draft
-	atomic bool // a transaction's: it may change an entity more than once
+	atomic bool  // a transaction's: it may change an entity more than once
+	at     int64 // time of the commit
 }
 
-// apply adds one mutation, and returns the key if it was completed.
-func (s *draftSet) apply(m *pb.Mutation) (d *draft, completed bool, err error) {
-	var operation string
-	var entity *pb.Entity
-	switch op := m.Operation.(type) {
+// applied is what came of one mutation.
+type applied struct {
+	draft      *draft
+	completed  bool // the key was
+	conflict   bool // then it was left out
+	transforms []*pb.Value
+}
+
+func (a applied) result(at int64) *pb.MutationResult {
+	r := &pb.MutationResult{ConflictDetected: a.conflict, TransformResults: a.transforms, Version: at}
+	d := a.draft
+	if a.completed {
+		r.Key = d.key.pb
+	}
+	if !d.changed && d.existed {
+		r.Version = d.before.at
+	}
+	if d.exists {
+		r.UpdateTime = microTime(r.Version)
+		r.CreateTime = microTime(d.created(at))
+	}
+	return r
+}
+
+// A mutation is one that was found to be well-formed.
+type mutation struct {
+	*pb.Mutation
+	operation string
+	entity    *pb.Entity
+	draft     *draft
+	completed bool // its key was
+}
+
+// check checks what does not depend on what is stored, so that a bad request is
+// one whatever it meets.
+func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
+	c := mutation{Mutation: m}
+	switch op := m.GetOperation().(type) {
 	case *pb.Mutation_Insert:
-		operation, entity = "insert", op.Insert
+		c.operation, c.entity = "insert", op.Insert
 	case *pb.Mutation_Update:
-		operation, entity = "update", op.Update
+		c.operation, c.entity = "update", op.Update
 	case *pb.Mutation_Upsert:
-		operation, entity = "upsert", op.Upsert
+		c.operation, c.entity = "upsert", op.Upsert
 	case *pb.Mutation_Delete:
-		operation, entity = "delete", &pb.Entity{Key: op.Delete}
+		c.operation, c.entity = "delete", &pb.Entity{Key: op.Delete}
 	default:
-		return nil, false, invalid("a mutation has no operation")
+		return c, invalid("a mutation has no operation")
 	}
 	switch {
-	case m.ConflictDetectionStrategy != nil:
-		return nil, false, unimplemented("conflict detection by version or time")
-	case len(m.PropertyTransforms) > 0:
-		return nil, false, unimplemented("property transforms")
-	case m.PropertyMask != nil && operation != "update" && operation != "upsert":
-		return nil, false, invalid("a property mask is for update and upsert, not for %s", operation)
+	case m.PropertyMask != nil && c.operation == "insert":
+		return c, invalid("a property mask is for update and upsert, not for insert")
+	case len(m.PropertyTransforms) > 0 && c.operation == "delete":
+		return c, invalid("property transforms are not for delete")
+	case m.ConflictResolutionStrategy != 0 && m.ConflictDetectionStrategy == nil:
+		return c, invalid("a conflict resolution strategy needs a conflict detection strategy")
 	}
-	key, completed, err := s.db.mutationKey(entity.GetKey(), operation)
+	key, completed, err := s.db.mutationKey(c.entity.GetKey(), c.operation)
 	if err != nil {
-		return nil, false, err
+		return c, err
 	}
-	d = s.draft(key)
-	if err := s.allowed(d, operation); err != nil {
-		return nil, false, err
+	if err := checkProperties(c.entity.GetProperties()); err != nil {
+		return c, err
 	}
-	if operation == "delete" {
-		d.last, d.exists, d.properties = operation, false, nil
-		return d, false, nil
+	c.draft, c.completed = s.draft(key), completed
+	switch last := c.draft.last; {
+	case last != "" && !s.atomic:
+		return c, invalid("A non-transactional commit may not contain multiple mutations affecting the same entity.")
+	case c.operation == "insert" && last != "" && last != "delete",
+		c.operation == "update" && last == "delete":
+		return c, invalid("Cannot %s then %s an entity in the same request.", last, c.operation)
 	}
-	if err := checkProperties(entity.Properties); err != nil {
-		return nil, false, err
+	c.draft.last = c.operation
+	return c, nil
+}
+
+// apply adds one mutation to what the commit writes.
+func (s *draftSet) apply(m mutation) (applied, error) {
+	d := m.draft
+	a := applied{draft: d, completed: m.completed}
+	var err error
+	if a.conflict, err = d.conflicts(m.Mutation); err != nil || a.conflict {
+		return a, err
 	}
-	properties := entity.Properties
+	switch {
+	case m.operation == "insert" && d.exists:
+		return a, status.Error(codes.AlreadyExists, "entity already exists")
+	case m.operation == "update" && !d.exists:
+		return a, status.Error(codes.NotFound, "no entity to update")
+	case m.operation == "delete":
+		d.written, d.exists, d.properties = true, false, nil
+		return a, nil
+	}
+	properties := m.entity.GetProperties()
 	if m.PropertyMask != nil {
 		if properties, err = mask(d.current(), properties, m.PropertyMask.Paths); err != nil {
-			return nil, false, err
+			return a, err
 		}
 	}
-	d.last, d.exists, d.properties = operation, true, properties
-	return d, completed, nil
+	if len(m.PropertyTransforms) > 0 {
+		if properties, a.transforms, err = transform(properties, m.PropertyTransforms, s.at); err != nil {
+			return a, err
+		}
+	}
+	if err := checkIndexed(properties); err != nil {
+		return a, err
+	}
+	d.written, d.exists, d.properties = true, true, properties
+	return a, nil
+}
+
+// conflicts reports whether the entity is not the one that a mutation is for.
+func (d *draft) conflicts(m *pb.Mutation) (bool, error) {
+	var version int64
+	if d.existed {
+		version = d.before.at
+	}
+	conflict := false
+	switch strategy := m.ConflictDetectionStrategy.(type) {
+	case nil:
+		return false, nil
+	case *pb.Mutation_BaseVersion:
+		conflict = strategy.BaseVersion != version
+	case *pb.Mutation_UpdateTime:
+		if err := strategy.UpdateTime.CheckValid(); err != nil {
+			return false, invalid("update_time: %v", err)
+		}
+		conflict = strategy.UpdateTime.AsTime().UnixMicro() != version
+	}
+	if conflict && m.ConflictResolutionStrategy == pb.Mutation_FAIL {
+		return true, status.Errorf(codes.FailedPrecondition, "the entity has version %d, which is not what the mutation is for", version)
+	}
+	return conflict, nil
 }
 
 func (s *draftSet) draft(key storedKey) *draft {
@@ -93,27 +180,52 @@ func (s *draftSet) draft(key storedKey) *draft {
 
 // current returns the entity's properties as this commit has them.
 func (d *draft) current() map[string]*pb.Value {
-	if d.exists && d.last == "" {
+	if d.exists && !d.written {
 		return d.before.properties()
 	}
 	return d.properties
 }
 
-// allowed checks an operation against what the entity is and what the same
-// commit did to it.
-func (s *draftSet) allowed(d *draft, operation string) error {
-	switch {
-	case d.last != "" && !s.atomic:
-		return invalid("A non-transactional commit may not contain multiple mutations affecting the same entity.")
-	case operation == "insert" && d.last != "" && d.last != "delete",
-		operation == "update" && d.last == "delete":
-		return invalid("Cannot %s then %s an entity in the same request.", d.last, operation)
-	case operation == "insert" && d.exists:
-		return status.Error(codes.AlreadyExists, "entity already exists")
-	case operation == "update" && !d.exists:
-		return status.Error(codes.NotFound, "no entity to update")
+func (d *draft) created(at int64) int64 {
+	if d.existed {
+		return d.before.created
 	}
-	return nil
+	return at
+}
+
+// versions returns the drafts as they are to be stored. A write that changes
+// nothing is none: the entity keeps its version, as the documentation of
+// MutationResult has it.
+func (s *draftSet) versions() ([]version, error) {
+	versions := make([]version, len(s.order))
+	for i, d := range s.order {
+		if !d.written { // all of its mutations conflicted
+			continue
+		}
+		v := version{at: s.at, created: d.created(s.at), deleted: !d.exists}
+		var err error
+		if v.wire, v.keyLen, err = encode(d.key.pb, d.properties); err != nil {
+			return nil, err
+		}
+		if len(v.wire) > maxEntity {
+			return nil, invalid("The entity %v is %d bytes, above the maximum of %d.", d.key.pb.Path, len(v.wire), maxEntity)
+		}
+		d.changed = d.exists != d.existed || d.exists && !bytes.Equal(v.wire, d.before.wire)
+		versions[i] = v
+	}
+	return versions, nil
+}
+
+// indexUpdates counts the index entries that a commit writes, about: one for
+// each value, and one for the key.
+func (s *draftSet) indexUpdates() int32 {
+	n := 0
+	for _, d := range s.order {
+		if d.changed {
+			n += 1 + countIndexed(d.properties)
+		}
+	}
+	return int32(n)
 }
 
 // mutationKey checks a mutation's key, and gives an id to an incomplete one.
@@ -145,130 +257,12 @@ func (db *database) allocate(k *pb.Key) (storedKey, error) {
 		if err != nil {
 			return storedKey{}, err
 		}
-		if kind := db.kind(key.namespace, key.kind); kind == nil {
+		taken := db.reservedIDs[key.id()]
+		if kind := db.kind(key.namespace, key.kind); kind != nil && !taken {
+			_, taken = kind.records.Get(key.path)
+		}
+		if !taken {
 			return key, nil
-		} else if _, taken := kind.records.Get(key.path); !taken {
-			return key, nil
 		}
 	}
-}
-
-// checkProperties checks an entity's properties, and cuts its times to the
-// microseconds that Datastore keeps.
-func checkProperties(properties map[string]*pb.Value) error {
-	for name, v := range properties {
-		if name == "" || reserved(name) || len(name) > maxNameSize {
-			return invalid("the property name %q is empty, reserved or longer than %d bytes", name, maxNameSize)
-		}
-		if err := checkValue(name, v); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func checkValue(name string, v *pb.Value) error {
-	switch value := v.GetValueType().(type) {
-	case nil:
-		return invalid("the property %q has no value", name)
-	case *pb.Value_StringValue:
-		if !v.ExcludeFromIndexes && len(value.StringValue) > 1500 {
-			return invalid("The value of property %q is longer than 1500 bytes.", name)
-		}
-	case *pb.Value_BlobValue:
-		if !v.ExcludeFromIndexes && len(value.BlobValue) > 1500 {
-			return invalid("The value of property %q is longer than 1500 bytes.", name)
-		}
-	case *pb.Value_TimestampValue:
-		t := value.TimestampValue.AsTime().Truncate(time.Microsecond)
-		v.ValueType = &pb.Value_TimestampValue{TimestampValue: timestamppb.New(t)}
-	case *pb.Value_ArrayValue:
-		for _, el := range value.ArrayValue.GetValues() {
-			if el.GetArrayValue() != nil {
-				return invalid("the property %q is an array of arrays", name)
-			}
-			if err := checkValue(name, el); err != nil {
-				return err
-			}
-		}
-	case *pb.Value_EntityValue:
-		for sub, el := range value.EntityValue.GetProperties() {
-			if err := checkValue(name+"."+sub, el); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// mask returns the properties of before with those that the paths name taken
-// from after: set, or removed where after does not have them.
-func mask(before, after map[string]*pb.Value, paths []string) (map[string]*pb.Value, error) {
-	result := make(map[string]*pb.Value, len(before))
-	for name, v := range before {
-		result[name] = v
-	}
-	for _, p := range paths {
-		names, err := splitPath(p)
-		if err != nil {
-			return nil, err
-		}
-		maskOne(result, after, names)
-	}
-	return result, nil
-}
-
-func maskOne(to, from map[string]*pb.Value, names []string) {
-	name := names[0]
-	v, ok := from[name]
-	if len(names) == 1 {
-		if ok {
-			to[name] = v
-		} else {
-			delete(to, name)
-		}
-		return
-	}
-	sub := v.GetEntityValue().GetProperties()
-	old := to[name].GetEntityValue()
-	if old == nil && sub == nil {
-		return
-	}
-	properties := make(map[string]*pb.Value)
-	for n, v := range old.GetProperties() {
-		properties[n] = v
-	}
-	maskOne(properties, sub, names[1:])
-	to[name] = &pb.Value{
-		ExcludeFromIndexes: v.GetExcludeFromIndexes(),
-		ValueType:          &pb.Value_EntityValue{EntityValue: &pb.Entity{Key: old.GetKey(), Properties: properties}},
-	}
-}
-
-// splitPath splits a mask's path at its dots. A backslash escapes a dot or a
-// backslash that belongs to a name.
-func splitPath(p string) ([]string, error) {
-	var names []string
-	var name strings.Builder
-	for i := 0; i < len(p); i++ {
-		switch p[i] {
-		case '\\':
-			if i++; i == len(p) || p[i] != '.' && p[i] != '\\' {
-				return nil, invalid("the property mask path %q has a stray backslash", p)
-			}
-			name.WriteByte(p[i])
-		case '.':
-			names = append(names, name.String())
-			name.Reset()
-		default:
-			name.WriteByte(p[i])
-		}
-	}
-	names = append(names, name.String())
-	for _, n := range names {
-		if n == "" || n == keyProperty {
-			return nil, invalid("the property mask path %q has an empty name or __key__", p)
-		}
-	}
-	return names, nil
 }

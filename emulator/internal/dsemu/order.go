@@ -84,7 +84,9 @@ func appendPath(dst []byte, path []*pb.Key_PathElement) []byte {
 	return append(appendElements(dst, path), pathEnd)
 }
 
-// appendValue appends the ordered form of a value that is not an array.
+// valueForm returns the ordered form of a value that is not an array.
+func valueForm(v *pb.Value) string { return string(appendValue(make([]byte, 0, 32), v)) }
+
 func appendValue(dst []byte, v *pb.Value) []byte {
 	switch v := v.ValueType.(type) {
 	case *pb.Value_IntegerValue:
@@ -116,32 +118,61 @@ func appendValue(dst []byte, v *pb.Value) []byte {
 	}
 }
 
-// invert turns the ordered form in b[from:] into that of descending order.
-func invert(b []byte, from int) []byte {
-	for i := from; i < len(b); i++ {
+// invert turns an ordered form into that of descending order, and back.
+func invert(form string) string {
+	b := []byte(form)
+	for i := range b {
 		b[i] = ^b[i]
 	}
-	return b
+	return string(b)
 }
 
-// indexed returns the ordered forms under which a property's value is in the
-// indexes: one for each element of an array, none for what is excluded.
-func indexed(v *pb.Value) [][]byte {
-	if v == nil || v.ExcludeFromIndexes {
+// An indexedValue is one value under which an entity is in the indexes.
+type indexedValue struct {
+	form  string
+	value *pb.Value
+}
+
+// indexed returns the values under which entities with these properties are in
+// the indexes of a name: each element of an array, the properties of entities
+// inside under names joined by dots, and none of what is excluded.
+func indexed(properties map[string]*pb.Value, name string) []indexedValue {
+	values := indexedOf(properties[name])
+	for i := range len(name) {
+		if name[i] != '.' {
+			continue
+		}
+		outer := properties[name[:i]]
+		if outer == nil || outer.ExcludeFromIndexes {
+			continue
+		}
+		elements := outer.GetArrayValue().GetValues()
+		if outer.GetEntityValue() != nil {
+			elements = []*pb.Value{outer}
+		}
+		for _, el := range elements {
+			if e := el.GetEntityValue(); e != nil && !el.ExcludeFromIndexes {
+				values = append(values, indexed(e.Properties, name[i+1:])...)
+			}
+		}
+	}
+	return values
+}
+
+// indexedOf returns the values of one property that are not entities.
+func indexedOf(v *pb.Value) []indexedValue {
+	if v == nil || v.ExcludeFromIndexes || v.GetEntityValue() != nil {
 		return nil
 	}
 	array, ok := v.ValueType.(*pb.Value_ArrayValue)
 	if !ok {
-		if v.GetEntityValue() != nil {
-			return nil
-		}
-		return [][]byte{appendValue(nil, v)}
+		return []indexedValue{{valueForm(v), v}}
 	}
-	var forms [][]byte
+	var values []indexedValue
 	for _, el := range array.ArrayValue.GetValues() {
 		if !el.ExcludeFromIndexes && el.GetEntityValue() == nil {
-			forms = append(forms, appendValue(nil, el))
+			values = append(values, indexedValue{valueForm(el), el})
 		}
 	}
-	return forms
+	return values
 }

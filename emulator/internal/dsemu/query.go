@@ -1,35 +1,35 @@
 package dsemu
 
 import (
-	"hash/fnv"
 	"slices"
-	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator/internal/indexes"
 )
 
 const keyProperty = "__key__"
 
 // A query is a checked request: all that a scan needs, in ordered forms.
+//
+// Its results are rows, see [query.rows]: one for each entity that satisfies one
+// of the conjunctions, or, for a projection, one for each combination of values.
 type query struct {
-	namespace, kind string
-	keysOnly        bool
-	scatter         int // proportion of the database
-
-	lo, hi  string      // paths: lo <= path, and path < hi unless hi is empty
-	equal   []condition // each holds for one of the property's values
-	between []*interval // by property: one value satisfies all of its bounds
-	orders  []order     // explicit, or implied by an inequality
-	after   string      // sort key of the start cursor
-	until   string      // sort key of the end cursor
-	offset  int         // results to skip
-	limit   int         // negative: none
-}
-
-type condition struct {
-	property, form string
+	namespace  string
+	kind       string // empty: entities of all kinds
+	keysOnly   bool
+	projected  []string // by name; empty: whole entities
+	distinct   int      // how many of the orders come first and make a group, of which the first row is a result
+	anyOf      []*conjunction
+	orders     []order // explicit, then those that inequalities and projection imply
+	after      string  // sort key of the start cursor
+	afterGroup string
+	until      string // sort key of the end cursor
+	offset     int    // rows to skip
+	limit      int    // negative: none
+	scatter    int    // proportion of the database
 }
 
 type order struct {
@@ -37,32 +37,8 @@ type order struct {
 	descending bool
 }
 
-// An interval is what the inequalities on one property ask for.
-type interval struct {
-	property string
-	bounds   []bound
-}
-
-type bound struct {
-	op   pb.PropertyFilter_Operator
-	form string
-}
-
-func (b bound) holds(form string) bool {
-	switch b.op {
-	case pb.PropertyFilter_LESS_THAN:
-		return form < b.form
-	case pb.PropertyFilter_LESS_THAN_OR_EQUAL:
-		return form <= b.form
-	case pb.PropertyFilter_GREATER_THAN:
-		return form > b.form
-	default:
-		return form >= b.form
-	}
-}
-
 func unimplemented(what string) error {
-	return status.Errorf(codes.Unimplemented, "the embedded Datastore does not serve %s yet", what)
+	return status.Errorf(codes.Unimplemented, "the embedded Datastore does not serve %s", what)
 }
 
 // parse checks a query.
@@ -73,22 +49,18 @@ func (db *database) parse(p *pb.PartitionId, q *pb.Query) (*query, error) {
 	}
 	parsed := &query{namespace: partition.NamespaceId, limit: -1, scatter: db.opts.Scatter}
 	switch {
-	case len(q.GetKind()) == 0:
-		return nil, unimplemented("queries without a kind")
-	case len(q.Kind) > 1:
+	case len(q.GetKind()) > 1:
 		return nil, invalid("a query has one kind, this one has %d", len(q.Kind))
-	case q.Kind[0].Name == "":
+	case len(q.GetKind()) == 1 && q.Kind[0].GetName() == "":
 		return nil, invalid("the kind of a query is empty")
-	case reserved(q.Kind[0].Name):
-		return nil, unimplemented("queries of the kind " + q.Kind[0].Name)
-	case len(q.DistinctOn) > 0:
-		return nil, unimplemented("distinct_on")
 	case q.FindNearest != nil:
 		return nil, unimplemented("find_nearest")
 	case q.Offset < 0:
 		return nil, invalid("the offset of a query is negative: %d", q.Offset)
 	}
-	parsed.kind = q.Kind[0].Name
+	if len(q.Kind) == 1 {
+		parsed.kind = q.Kind[0].Name
+	}
 	parsed.offset = int(q.Offset)
 	if q.Limit != nil {
 		if q.Limit.Value < 0 {
@@ -96,103 +68,47 @@ func (db *database) parse(p *pb.PartitionId, q *pb.Query) (*query, error) {
 		}
 		parsed.limit = int(q.Limit.Value)
 	}
-	for _, projection := range q.Projection {
-		if projection.GetProperty().GetName() != keyProperty {
-			return nil, unimplemented("projections")
-		}
-		parsed.keysOnly = true
+	if parsed.anyOf, err = db.parseFilter(parsed.namespace, q.Filter); err != nil {
+		return nil, err
 	}
-	if q.Filter != nil {
-		if err := db.parseFilter(parsed, q.Filter); err != nil {
-			return nil, err
-		}
+	if err := parsed.parseProjection(q.Projection); err != nil {
+		return nil, err
 	}
 	if err := parsed.parseOrders(q.Order); err != nil {
+		return nil, err
+	}
+	if err := parsed.parseDistinct(q.DistinctOn); err != nil {
+		return nil, err
+	}
+	parsed.implyOrders()
+	if err := parsed.check(); err != nil {
+		return nil, err
+	}
+	if err := parsed.checkIndexes(db.opts.Indexes); err != nil {
 		return nil, err
 	}
 	return parsed, parsed.parseCursors(q.StartCursor, q.EndCursor)
 }
 
-func (db *database) parseFilter(q *query, f *pb.Filter) error {
-	if composite := f.GetCompositeFilter(); composite != nil {
-		if composite.Op != pb.CompositeFilter_AND {
-			return unimplemented("composite filters other than AND")
+// parseProjection reads what a query returns. __key__ alone is a query for keys;
+// beside properties it says nothing, since each result has its key.
+func (q *query) parseProjection(projection []*pb.Projection) error {
+	for _, p := range projection {
+		name := p.GetProperty().GetName()
+		switch {
+		case name == keyProperty:
+			q.keysOnly = true
+			continue
+		case name == "" || reserved(name):
+			return invalid("a projection can't have the property %q", name)
+		case slices.Contains(q.projected, name):
+			return invalid("the projection has the property %q twice", name)
 		}
-		if len(composite.Filters) == 0 {
-			return invalid("a composite filter has no filters")
-		}
-		for _, sub := range composite.Filters {
-			if err := db.parseFilter(q, sub); err != nil {
-				return err
-			}
-		}
-		return nil
+		q.projected = append(q.projected, name)
 	}
-	property := f.GetPropertyFilter().GetProperty().GetName()
-	value := f.GetPropertyFilter().GetValue()
-	op := f.GetPropertyFilter().GetOp()
-	switch {
-	case property == "":
-		return invalid("a filter names no property")
-	case property == keyProperty:
-		return db.parseKeyFilter(q, op, value)
-	case reserved(property):
-		return invalid("a filter can't be on the property %s", property)
-	case value.GetArrayValue() != nil || value.GetEntityValue() != nil || value.GetValueType() == nil:
-		return invalid("the filter on the property %q has no value, an array or an entity", property)
-	}
-	form := string(appendValue(nil, value))
-	switch op {
-	case pb.PropertyFilter_EQUAL:
-		q.equal = append(q.equal, condition{property, form})
-	case pb.PropertyFilter_LESS_THAN, pb.PropertyFilter_LESS_THAN_OR_EQUAL,
-		pb.PropertyFilter_GREATER_THAN, pb.PropertyFilter_GREATER_THAN_OR_EQUAL:
-		i := slices.IndexFunc(q.between, func(iv *interval) bool { return iv.property == property })
-		if i < 0 {
-			i = len(q.between)
-			q.between = append(q.between, &interval{property: property})
-		}
-		q.between[i].bounds = append(q.between[i].bounds, bound{op, form})
-	default:
-		return unimplemented("the filter operator " + op.String())
-	}
-	return nil
-}
-
-func (db *database) parseKeyFilter(q *query, op pb.PropertyFilter_Operator, value *pb.Value) error {
-	if value.GetKeyValue() == nil {
-		return invalid("__key__ filter value must be a Key")
-	}
-	key, err := db.storedKey(value.GetKeyValue())
-	if err != nil {
-		return err
-	}
-	if key.namespace != q.namespace {
-		return invalid("__key__ filter namespace is %q but query namespace is %q", key.namespace, q.namespace)
-	}
-	// A path is never a prefix of another: the least string above it is itself
-	// with a zero byte.
-	lo, hi := "", ""
-	switch op {
-	case pb.PropertyFilter_EQUAL:
-		lo, hi = key.path, key.path+"\x00"
-	case pb.PropertyFilter_LESS_THAN:
-		hi = key.path
-	case pb.PropertyFilter_LESS_THAN_OR_EQUAL:
-		hi = key.path + "\x00"
-	case pb.PropertyFilter_GREATER_THAN:
-		lo = key.path + "\x00"
-	case pb.PropertyFilter_GREATER_THAN_OR_EQUAL:
-		lo = key.path
-	case pb.PropertyFilter_HAS_ANCESTOR:
-		lo = strings.TrimSuffix(key.path, string(pathEnd))
-		hi = lo + string(pathElement+1)
-	default:
-		return unimplemented("the filter operator " + op.String() + " on __key__")
-	}
-	q.lo = max(q.lo, lo)
-	if hi != "" && (q.hi == "" || hi < q.hi) {
-		q.hi = hi
+	if len(q.projected) > 0 {
+		q.keysOnly = false
+		slices.Sort(q.projected)
 	}
 	return nil
 }
@@ -200,161 +116,129 @@ func (db *database) parseKeyFilter(q *query, op pb.PropertyFilter_Operator, valu
 func (q *query) parseOrders(orders []*pb.PropertyOrder) error {
 	for _, o := range orders {
 		name := o.GetProperty().GetName()
-		if name == "" {
+		switch {
+		case name == "":
 			return invalid("an order names no property")
-		}
-		if name == scatterProperty && (len(orders) > 1 || o.Direction == pb.PropertyOrder_DESCENDING) {
+		case name == scatterProperty && (len(orders) > 1 || o.Direction == pb.PropertyOrder_DESCENDING):
 			return unimplemented("an order by __scatter__ that descends or is one of several")
-		}
-		if name != scatterProperty && name != keyProperty && reserved(name) {
+		case name != scatterProperty && name != keyProperty && reserved(name):
 			return invalid("an order can't be by the property %s", name)
+		case q.ordered(name):
+			return invalid("two orders are by the property %q", name)
 		}
 		q.orders = append(q.orders, order{name, o.Direction == pb.PropertyOrder_DESCENDING})
-		if name == keyProperty {
-			break // keys are unique: what follows says nothing
+	}
+	return nil
+}
+
+func (q *query) ordered(property string) bool {
+	return slices.ContainsFunc(q.orders, func(o order) bool { return o.property == property })
+}
+
+// parseDistinct puts the properties that results are to be distinct on before
+// all other orders.
+func (q *query) parseDistinct(on []*pb.PropertyReference) error {
+	var names []string
+	for _, p := range on {
+		switch name := p.GetName(); {
+		case name == "" || name != keyProperty && reserved(name):
+			return invalid("results can't be distinct on the property %q", name)
+		case !slices.Contains(names, name):
+			names = append(names, name)
 		}
 	}
-	if len(q.orders) == 0 && len(q.between) > 0 {
-		q.orders = []order{{property: q.between[0].property}}
+	for i, o := range q.orders {
+		if i < len(names) && !slices.Contains(names, o.property) {
+			return invalid("All group by properties must be ordered before any non group by properties.")
+		}
 	}
-	if q.byScatter() && (q.lo != "" || q.hi != "" || len(q.between) > 0) {
-		return invalid("The first sort property must be the same as the property to which the inequality filter is applied.")
+	explicit := min(len(names), len(q.orders))
+	for _, name := range names {
+		if !q.ordered(name) {
+			q.orders = slices.Insert(q.orders, explicit, order{property: name})
+			explicit++
+		}
+	}
+	q.distinct = len(names)
+	return nil
+}
+
+// implyOrders adds the orders that follow from the rest: of the properties of
+// inequalities, or of __key__ if that has the only one, by name and in the last order's direction, as Google's Firestore
+// emulator has it; and of projected properties, whose values an index has to
+// hold.
+func (q *query) implyOrders() {
+	descending := len(q.orders) > 0 && q.orders[len(q.orders)-1].descending
+	var implied []string
+	for _, c := range q.anyOf {
+		for _, iv := range c.between {
+			if !slices.Contains(implied, iv.property) && !q.ordered(iv.property) {
+				implied = append(implied, iv.property)
+			}
+		}
+	}
+	slices.Sort(implied)
+	if len(q.orders) == 0 && len(implied) == 0 && slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return c.ranged }) {
+		implied = []string{keyProperty}
+	}
+	if !q.byScatter() {
+		for _, name := range implied {
+			q.orders = append(q.orders, order{name, descending})
+		}
+	}
+	for _, name := range q.projected {
+		if !q.ordered(name) {
+			q.orders = append(q.orders, order{property: name})
+		}
+	}
+}
+
+// check refuses combinations that no index can serve.
+func (q *query) check() error {
+	for _, c := range q.anyOf {
+		for _, e := range c.equal {
+			if slices.Contains(q.projected, e.property) {
+				return invalid("Cannot use projection on a property with an equality filter.")
+			}
+		}
+		ranged := c.lo != "" || c.hi != "" || len(c.between) > 0
+		if q.byScatter() && ranged {
+			return invalid("The first sort property must be the same as the property to which the inequality filter is applied.")
+		}
+	}
+	if q.kind == "" {
+		properties := slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal)+len(c.between) > 0 })
+		if properties || slices.ContainsFunc(q.orders, func(o order) bool { return o.property != keyProperty }) {
+			return invalid("kind is required for all orders and filters except __key__ ascending and ancestor")
+		}
+	}
+	return nil
+}
+
+// checkIndexes refuses a query that needs an index which is not there.
+func (q *query) checkIndexes(set *indexes.Set) error {
+	if q.byScatter() || reserved(q.kind) {
+		return nil
+	}
+	for _, c := range q.anyOf {
+		shape := indexes.Shape{Kind: q.kind, Ancestor: c.ancestor != ""}
+		for _, e := range c.equal {
+			if !slices.Contains(shape.Equal, e.property) {
+				shape.Equal = append(shape.Equal, e.property)
+			}
+		}
+		for _, o := range q.orders {
+			if !slices.Contains(shape.Equal, o.property) {
+				shape.Orders = append(shape.Orders, indexes.Property{Name: o.property, Descending: o.descending})
+			}
+		}
+		if missing, ok := set.Serve(shape); !ok {
+			return status.Errorf(codes.FailedPrecondition, "no matching index found. recommended index is:\n%s", missing)
+		}
 	}
 	return nil
 }
 
 func (q *query) byScatter() bool {
 	return len(q.orders) == 1 && q.orders[0].property == scatterProperty
-}
-
-// byKey reports whether the results are in the order of their keys, and which.
-func (q *query) byKey() (ordered, descending bool) {
-	if len(q.orders) == 0 {
-		return true, false
-	}
-	return q.orders[0].property == keyProperty, q.orders[0].descending
-}
-
-// match reports whether a version of a record is among the query's results,
-// cursors aside, and its sort key: comparing sort keys gives the order of the
-// results.
-func (q *query) match(r *record, v version) (sortKey string, ok bool) {
-	if r.path < q.lo || q.hi != "" && r.path >= q.hi {
-		return "", false
-	}
-	var properties map[string]*pb.Value
-	if len(q.equal) > 0 || len(q.between) > 0 || !q.byScatter() && len(q.orders) > 0 {
-		properties = v.properties()
-	}
-	for _, c := range q.equal {
-		if !slices.ContainsFunc(indexed(properties[c.property]), func(form []byte) bool { return string(form) == c.form }) {
-			return "", false
-		}
-	}
-	for _, iv := range q.between {
-		if !slices.ContainsFunc(indexed(properties[iv.property]), func(form []byte) bool { return iv.holds(string(form)) }) {
-			return "", false
-		}
-	}
-	return q.sortKey(r, v, properties)
-}
-
-func (iv *interval) holds(form string) bool {
-	for _, b := range iv.bounds {
-		if !b.holds(form) {
-			return false
-		}
-	}
-	return true
-}
-
-// sortKey is the ordered form of what the query orders by, then of the key. An
-// entity that lacks one of the properties is not a result.
-func (q *query) sortKey(r *record, v version, properties map[string]*pb.Value) (string, bool) {
-	if len(q.orders) == 0 {
-		return r.path, true
-	}
-	var key []byte
-	for _, o := range q.orders {
-		from := len(key)
-		switch o.property {
-		case keyProperty:
-			key = append(key, r.path...)
-		case scatterProperty:
-			value, ok := scatter(v.key().Path, q.scatter)
-			if !ok {
-				return "", false
-			}
-			key = append(key, value[:]...)
-		default:
-			form, ok := q.orderForm(o, properties[o.property])
-			if !ok {
-				return "", false
-			}
-			key = append(key, form...)
-		}
-		if o.descending {
-			invert(key, from)
-		}
-		if o.property == keyProperty {
-			return string(key), true
-		}
-	}
-	return string(append(key, r.path...)), true
-}
-
-// orderForm returns the value by which an entity sorts: the least of its values
-// that the query's inequalities allow, or the greatest when descending.
-func (q *query) orderForm(o order, v *pb.Value) (form string, ok bool) {
-	i := slices.IndexFunc(q.between, func(iv *interval) bool { return iv.property == o.property })
-	for _, f := range indexed(v) {
-		candidate := string(f)
-		if i >= 0 && !q.between[i].holds(candidate) {
-			continue
-		}
-		if !ok || o.descending == (candidate > form) {
-			form, ok = candidate, true
-		}
-	}
-	return form, ok
-}
-
-// A cursor is the position after a result: a byte for the form's version, four
-// that tell the query's kind and order, and the result's sort key. It stays
-// valid whatever is written later.
-const cursorVersion = 1
-
-func (q *query) fingerprint() uint32 {
-	h := fnv.New32a()
-	h.Write([]byte(q.kind))
-	for _, o := range q.orders {
-		h.Write([]byte{0})
-		h.Write([]byte(o.property))
-		if o.descending {
-			h.Write([]byte{1})
-		}
-	}
-	return h.Sum32()
-}
-
-func (q *query) cursor(sortKey string) []byte {
-	f := q.fingerprint()
-	return append([]byte{cursorVersion, byte(f >> 24), byte(f >> 16), byte(f >> 8), byte(f)}, sortKey...)
-}
-
-func (q *query) parseCursors(start, end []byte) error {
-	for _, c := range []struct {
-		name  string
-		bytes []byte
-		to    *string
-	}{{"start_cursor", start, &q.after}, {"end_cursor", end, &q.until}} {
-		if len(c.bytes) == 0 {
-			continue
-		}
-		if len(c.bytes) < 6 || string(c.bytes[:5]) != string(q.cursor("")) {
-			return invalid("the %s is not one of this query", c.name)
-		}
-		*c.to = string(c.bytes[5:])
-	}
-	return nil
 }

@@ -4,6 +4,9 @@ import (
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // maxResponse bounds the entities of one answer, in bytes. Production defers
@@ -20,30 +23,53 @@ type view struct {
 
 // view resolves a read's options. The database is locked.
 func (db *database) view(o *pb.ReadOptions, now time.Time) (view, error) {
+	var tx *transaction
+	var err error
+	v := view{at: db.lastCommit}
 	switch c := o.GetConsistencyType().(type) {
 	case *pb.ReadOptions_Transaction:
-		tx, err := db.transaction(c.Transaction, now)
-		if err != nil {
-			return view{}, err
-		}
-		return view{at: tx.snapshot, tx: tx}, nil
+		tx, err = db.transaction(c.Transaction, now)
 	case *pb.ReadOptions_NewTransaction:
-		tx, err := db.begin(c.NewTransaction, now)
-		if err != nil {
-			return view{}, err
+		if tx, err = db.begin(c.NewTransaction, now); err == nil {
+			v.begun = []byte(tx.id)
 		}
-		return view{at: tx.snapshot, tx: tx, begun: []byte(tx.id)}, nil
 	case *pb.ReadOptions_ReadTime:
-		return view{}, unimplemented("read_time")
-	default:
-		return view{at: db.lastCommit}, nil
+		v.at, err = db.readTime(c.ReadTime, now)
 	}
+	if err != nil {
+		return view{}, err
+	}
+	if tx != nil {
+		v.at = tx.snapshot
+		if db.locks(tx) {
+			v.at = db.lastCommit
+		}
+		if !tx.readOnly {
+			v.tx = tx // who only reads can't conflict
+		}
+	}
+	return v, nil
 }
 
-func (db *database) lookup(keys []storedKey, o *pb.ReadOptions) (*pb.LookupResponse, error) {
+// readTime checks the time of a snapshot.
+func (db *database) readTime(t *timestamppb.Timestamp, now time.Time) (int64, error) {
+	if err := t.CheckValid(); err != nil {
+		return 0, invalid("read_time: %v", err)
+	}
+	micros := t.AsTime().UnixMicro()
+	switch {
+	case micros > max(now.UnixMicro(), db.lastCommit):
+		return 0, invalid("read_time %v is in the future", t.AsTime())
+	case micros < now.Add(-db.opts.Retention).UnixMicro():
+		return 0, status.Errorf(codes.FailedPrecondition, "read_time %v is too old: versions are kept for %v", t.AsTime(), db.opts.Retention)
+	}
+	return micros, nil
+}
+
+func (db *database) lookup(keys []storedKey, req *pb.LookupRequest) (*pb.LookupResponse, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	view, err := db.view(o, time.Now())
+	view, err := db.view(req.ReadOptions, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -64,35 +90,49 @@ func (db *database) lookup(keys []storedKey, o *pb.ReadOptions) (*pb.LookupRespo
 			resp.Missing = append(resp.Missing, &pb.EntityResult{Entity: &pb.Entity{Key: key.pb}, Version: view.at})
 			continue
 		}
+		result := v.result(false)
+		if req.PropertyMask != nil {
+			if err := keepMasked(result, v, req.PropertyMask.Paths); err != nil {
+				return nil, err
+			}
+		}
 		size += len(v.wire)
-		resp.Found = append(resp.Found, v.result(false))
+		resp.Found = append(resp.Found, result)
 	}
 	return resp, nil
 }
 
-func (db *database) runQuery(q *query, o *pb.ReadOptions) (*pb.RunQueryResponse, error) {
+// keepMasked leaves those properties in a result that a mask names.
+func keepMasked(r *pb.EntityResult, v version, paths []string) error {
+	properties, err := mask(nil, v.properties(), paths)
+	if err != nil {
+		return err
+	}
+	r.ProtoReflect().SetUnknown(nil)
+	r.Entity = &pb.Entity{Key: v.key(), Properties: properties}
+	return nil
+}
+
+// runQuery returns one batch of a query's results.
+func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryResponse, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	view, err := db.view(o, time.Now())
+	view, err := db.view(req.ReadOptions, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	k := db.prepare(q)
 	batch := &pb.QueryResultBatch{
-		EntityResultType: pb.EntityResult_FULL,
+		EntityResultType: q.resultType(),
 		MoreResults:      pb.QueryResultBatch_NO_MORE_RESULTS,
 		ReadTime:         microTime(view.at),
 		SnapshotVersion:  view.at,
 	}
-	if q.keysOnly {
-		batch.EntityResultType = pb.EntityResult_KEY_ONLY
-	}
 	if q.until != "" {
 		batch.MoreResults = pb.QueryResultBatch_MORE_RESULTS_AFTER_CURSOR
 	}
-	size, last := 0, q.after
+	size, last := 0, row{sortKey: q.after, group: len(q.afterGroup)}
 	stopped := false
-	q.scan(k, view.at, func(h hit) bool {
+	q.scan(db.kinds(q, view.at), view.at, func(r row) bool {
 		switch n := len(batch.EntityResults); {
 		case n == q.limit:
 			batch.MoreResults = pb.QueryResultBatch_MORE_RESULTS_AFTER_LIMIT
@@ -103,38 +143,62 @@ func (db *database) runQuery(q *query, o *pb.ReadOptions) (*pb.RunQueryResponse,
 			stopped = true
 			return false
 		}
-		last = h.sortKey
+		last = r
 		if int(batch.SkippedResults) < q.offset {
 			batch.SkippedResults++
-			batch.SkippedCursor = q.cursor(h.sortKey)
+			batch.SkippedCursor = q.cursor(r)
 			return true
 		}
-		r := h.version.result(q.keysOnly)
-		r.Cursor = q.cursor(h.sortKey)
-		size += len(h.version.wire)
-		batch.EntityResults = append(batch.EntityResults, r)
+		result := q.result(r)
+		if req.PropertyMask != nil {
+			if err = keepMasked(result, r.version, req.PropertyMask.Paths); err != nil {
+				return false
+			}
+		}
+		size += len(r.version.wire)
+		batch.EntityResults = append(batch.EntityResults, result)
 		return true
 	})
-	batch.EndCursor = q.cursor(last)
-	if view.tx != nil {
-		seen := scanned{query: q}
-		if stopped {
-			seen.to = last
-		}
-		view.tx.queries = append(view.tx.queries, seen)
+	if err != nil {
+		return nil, err
 	}
+	batch.EndCursor = q.cursor(last)
+	view.remember(q, last.sortKey, stopped)
 	return &pb.RunQueryResponse{Batch: batch, Transaction: view.begun}, nil
 }
 
-// prepare returns the query's kind, with the index that its scan will use. The
-// database is locked.
-func (db *database) prepare(q *query) *kind {
-	k := db.kind(q.namespace, q.kind)
-	if k == nil {
-		return nil
+// remember has the transaction remember a query up to where it was read.
+func (v view) remember(q *query, last string, stopped bool) {
+	if v.tx == nil {
+		return
 	}
-	if property, ok := q.property(); ok {
-		k.buildIndex(property)
+	seen := scanned{query: q}
+	if stopped {
+		seen.to = last
 	}
-	return k
+	v.tx.queries = append(v.tx.queries, seen)
+}
+
+func (q *query) resultType() pb.EntityResult_ResultType {
+	switch {
+	case q.keysOnly:
+		return pb.EntityResult_KEY_ONLY
+	case len(q.projected) > 0:
+		return pb.EntityResult_PROJECTION
+	}
+	return pb.EntityResult_FULL
+}
+
+// kinds returns the kinds that a query is over. The database is locked.
+func (db *database) kinds(q *query, at int64) []*kind {
+	if reserved(q.kind) {
+		return []*kind{db.describe(q.namespace, q.kind, at)}
+	}
+	var kinds []*kind
+	for name, k := range db.namespaces[q.namespace] {
+		if q.kind == "" || q.kind == name {
+			kinds = append(kinds, k)
+		}
+	}
+	return kinds
 }

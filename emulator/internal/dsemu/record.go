@@ -11,7 +11,7 @@ import (
 //
 // The entity is kept in its wire form, a tenth of the size of its message in
 // Go, with the key's field first: its beginning is the wire form of a
-// keys-only result. Results carry it as it is, see [version.result].
+// keys-only result. Equal entities have equal forms. Results carry it as it is, see [version.result].
 type version struct {
 	at      int64 // commit time in microseconds, which is the version's number
 	created int64 // commit time of the entity's insertion
@@ -27,7 +27,7 @@ func encode(key *pb.Key, properties map[string]*pb.Value) (wire []byte, keyLen i
 		return nil, 0, invalid("key: %v", err)
 	}
 	keyLen = len(wire)
-	wire, err = proto.MarshalOptions{}.MarshalAppend(wire, &pb.Entity{Properties: properties})
+	wire, err = proto.MarshalOptions{Deterministic: true}.MarshalAppend(wire, &pb.Entity{Properties: properties})
 	if err != nil {
 		return nil, 0, invalid("entity: %v", err)
 	}
@@ -97,6 +97,17 @@ func (r *record) at(time int64) (version, bool) {
 		}
 	}
 	return version{}, false
+}
+
+// versions returns those that are entities.
+func (r *record) versions() []version {
+	var all []version
+	for _, v := range append(r.older[:len(r.older):len(r.older)], r.last) {
+		if !v.deleted {
+			all = append(all, v)
+		}
+	}
+	return all
 }
 
 func (r *record) add(v version) {

@@ -3,99 +3,144 @@ package dsemu
 import (
 	"slices"
 	"strings"
+
+	"github.com/tidwall/btree"
 )
 
-// A hit is one result of a query.
-type hit struct {
-	version version
-	sortKey string
-}
-
-// property returns the property whose index a scan would start from, if any.
-func (q *query) property() (string, bool) {
-	if len(q.equal) == 0 || q.byScatter() {
-		return "", false
-	}
-	return q.equal[0].property, true
-}
-
-// scan visits the results as of a time, in order, until visit returns false.
+// scan visits the rows of a query as of a time, in order, until visit returns
+// false.
 //
-// It starts where the range starts: in the scatter order, among the entries of
-// the first equality's value, or among the keys. Only an order by other
-// properties collects the results and sorts them.
-func (q *query) scan(k *kind, at int64, visit func(hit) bool) {
-	if k == nil {
-		return
-	}
-	inOrder, descending := q.byKey()
-	inOrder = inOrder || q.byScatter()
-	var collected []hit
-	try := func(r *record) bool {
-		v, ok := r.at(at)
-		if !ok {
-			return true
+// Each conjunction is a scan of an index that has its results in the order of
+// the query, from the start cursor on. Several are merged; so are all kinds, for
+// a query without one.
+func (q *query) scan(kinds []*kind, at int64, visit func(row) bool) {
+	var sources []*source
+	for _, k := range kinds {
+		if q.byScatter() {
+			sources = append(sources, q.source(&k.scatter, scan{lo: ""}, at))
+			continue
 		}
-		sortKey, ok := q.match(r, v)
-		if !ok || sortKey <= q.after {
-			return true
+		for _, c := range q.anyOf {
+			s := q.plan(c)
+			if len(s.definition) == 0 {
+				sources = append(sources, q.source(&k.records, s, at))
+			} else {
+				sources = append(sources, q.source(&k.index(s.definition).entries, s, at))
+			}
 		}
-		if q.until != "" && sortKey > q.until {
-			return !inOrder
+	}
+	last := ""
+	// The group that a cursor was made in has had its row.
+	group, grouped := q.afterGroup, q.after != ""
+	for {
+		r, ok := least(sources)
+		if !ok || q.until != "" && r.sortKey > q.until {
+			return
 		}
-		if inOrder {
-			return visit(hit{v, sortKey})
+		if r.sortKey == last {
+			continue // another conjunction's
 		}
-		collected = append(collected, hit{v, sortKey})
-		return true
-	}
-	switch property, equal := q.property(); {
-	case q.byScatter():
-		k.scatter.Ascend(q.after, func(_ string, r *record) bool { return try(r) })
-		return
-	case equal && !descending && k.index(property) != nil:
-		q.scanIndex(k.index(property), inOrder, try)
-	case descending && inOrder:
-		q.scanDown(k, try)
-	default:
-		k.records.Ascend(q.start(inOrder), func(path string, r *record) bool {
-			return (q.hi == "" || path < q.hi) && try(r)
-		})
-	}
-	if inOrder {
-		return
-	}
-	slices.SortFunc(collected, func(a, b hit) int { return strings.Compare(a.sortKey, b.sortKey) })
-	for _, h := range collected {
-		if !visit(h) {
+		last = r.sortKey
+		if q.distinct > 0 {
+			if grouped && r.sortKey[:r.group] == group {
+				continue
+			}
+			group, grouped = r.sortKey[:r.group], true
+		}
+		if !visit(r) {
 			return
 		}
 	}
 }
 
-// start is the path at which a scan upwards begins.
-func (q *query) start(inOrder bool) string {
-	if inOrder {
-		return max(q.lo, q.after)
+// least takes the next row of the source whose next row comes first.
+func least(sources []*source) (row, bool) {
+	var first *source
+	for _, s := range sources {
+		if !s.peek() {
+			continue
+		}
+		if first == nil || s.rows[s.next].sortKey < first.rows[first.next].sortKey {
+			first = s
+		}
 	}
-	return q.lo
+	if first == nil {
+		return row{}, false
+	}
+	first.next++
+	return first.rows[first.next-1], true
 }
 
-func (q *query) scanIndex(idx *index, inOrder bool, try func(*record) bool) {
-	value := q.equal[0].form
-	idx.entries.Ascend(value+q.start(inOrder), func(entry string, r *record) bool {
-		return strings.HasPrefix(entry, value) && (q.hi == "" || r.path < q.hi) && try(r)
-	})
+// A source returns the rows of one scan.
+type source struct {
+	query  *query
+	at     int64
+	prefix string
+	end    string // of the entries; empty: none
+	iter   btree.MapIter[string, *record]
+	down   bool
+	first  bool  // the iterator is at an entry that is still to be looked at
+	rows   []row // of the last entry
+	next   int   // of them
 }
 
-func (q *query) scanDown(k *kind, try func(*record) bool) {
-	down := func(path string, r *record) bool { return path >= q.lo && try(r) }
-	switch {
-	case q.after != "":
-		k.records.Descend(string(invert([]byte(q.after), 0)), down)
-	case q.hi != "":
-		k.records.Descend(q.hi, down)
-	default:
-		k.records.Reverse(down)
+func (q *query) source(entries *btree.Map[string, *record], s scan, at int64) *source {
+	src := &source{query: q, at: at, prefix: s.prefix, iter: entries.Iter(), down: s.reverse}
+	if s.reverse {
+		src.end = s.lo
+		from := s.hi
+		if q.after != "" {
+			from = lower(from, invert(q.after))
+		}
+		// The iterator goes to the first entry at or above: what is wanted is below.
+		switch {
+		case from == "":
+			src.first = src.iter.Last()
+		case src.iter.Seek(from):
+			src.first = src.iter.Prev()
+		default:
+			src.first = src.iter.Last()
+		}
+		return src
 	}
+	if s.hi != "" {
+		src.end = s.prefix + s.hi
+	}
+	src.first = src.iter.Seek(s.prefix + max(s.lo, q.after))
+	return src
+}
+
+// peek makes sure that the next row is known, if there is one.
+func (s *source) peek() bool {
+	for s.next == len(s.rows) && s.first {
+		s.rows, s.next = s.rows[:0], 0
+		entry, r := s.iter.Key(), s.iter.Value()
+		if s.down {
+			if entry < s.end {
+				break
+			}
+			s.first = s.iter.Prev()
+		} else {
+			if s.end != "" && entry >= s.end || !strings.HasPrefix(entry, s.prefix) {
+				break
+			}
+			s.first = s.iter.Next()
+		}
+		v, ok := r.at(s.at)
+		if !ok {
+			continue
+		}
+		key := entry[len(s.prefix):]
+		if s.down {
+			key = invert(entry)
+		}
+		if key <= s.query.after {
+			continue
+		}
+		// An entry may be of another version of the entity, or of another value of
+		// it than that by which it sorts.
+		s.rows = s.query.rows(s.rows, r, v)
+		s.rows = slices.DeleteFunc(s.rows, func(r row) bool { return r.sortKey != key })
+	}
+	return s.next < len(s.rows)
 }

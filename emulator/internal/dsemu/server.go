@@ -7,6 +7,7 @@ import (
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
+	"github.com/scattermap/scattermap/emulator/internal/indexes"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 )
 
@@ -14,9 +15,12 @@ const maxLookupKeys = 1000
 
 // Options say how a server behaves. All fields have to be set.
 type Options struct {
-	Scatter int    // an entity in this many has __scatter__
-	Batch   int    // results of a query in one answer, at most
-	Seed    uint64 // of the ids that are allocated
+	Scatter     int           // an entity in this many has __scatter__
+	Batch       int           // results of a query in one answer, at most
+	Seed        uint64        // of the ids that are allocated
+	Retention   time.Duration // how far back a read can look
+	Pessimistic bool          // transactions lock what they read
+	Indexes     *indexes.Set  // that queries need; nil: any query is served
 }
 
 // A Server is a google.datastore.v1 service.
@@ -55,16 +59,16 @@ func (s *Server) Lookup(_ context.Context, req *pb.LookupRequest) (*pb.LookupRes
 	if err != nil {
 		return nil, err
 	}
-	if n := len(req.Keys); n == 0 || n > maxLookupKeys {
-		return nil, invalid("a lookup has 1 to %d keys, this one has %d", maxLookupKeys, n)
+	if n := len(req.Keys); n > maxLookupKeys {
+		return nil, invalid("a lookup has at most %d keys, this one has %d", maxLookupKeys, n)
 	}
 	keys := make([]storedKey, len(req.Keys))
 	for i, k := range req.Keys {
-		if keys[i], err = db.storedKey(k); err != nil {
+		if keys[i], err = db.readKey(k); err != nil {
 			return nil, err
 		}
 	}
-	resp, err := db.lookup(keys, req.ReadOptions)
+	resp, err := db.lookup(keys, req)
 	if err != nil {
 		return nil, err
 	}
@@ -78,25 +82,81 @@ func (s *Server) RunQuery(_ context.Context, req *pb.RunQueryRequest) (*pb.RunQu
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case req.GetGqlQuery() != nil:
-		return nil, unimplemented("GQL")
-	case req.GetQuery() == nil:
+	begun := time.Now()
+	asked := req.GetQuery()
+	if req.GetGqlQuery() != nil {
+		if asked, err = db.parseGQL(req.GetGqlQuery(), req.PartitionId); err != nil {
+			return nil, err
+		}
+	}
+	if asked == nil {
 		return nil, invalid("the request has no query")
-	case req.ExplainOptions != nil:
-		return nil, unimplemented("explain_options")
-	case req.PropertyMask != nil:
-		return nil, unimplemented("the property mask of a query")
 	}
-	q, err := db.parse(req.PartitionId, req.GetQuery())
+	q, err := db.parse(req.PartitionId, asked)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := db.runQuery(q, req.ReadOptions)
+	if req.PropertyMask != nil && (q.keysOnly || len(q.projected) > 0) {
+		return nil, invalid("a query with a projection can't have a property mask")
+	}
+	resp := new(pb.RunQueryResponse)
+	if plans(req.ExplainOptions) {
+		resp.ExplainMetrics = &pb.ExplainMetrics{PlanSummary: q.summary()}
+	} else {
+		if resp, err = db.runQuery(q, req); err != nil {
+			return nil, err
+		}
+		reads := s.meter.RunQuery(resp)
+		if req.ExplainOptions != nil {
+			resp.ExplainMetrics = analyzed(q.summary(), int64(len(resp.Batch.EntityResults)), reads, time.Since(begun))
+		}
+	}
+	if req.GetGqlQuery() != nil {
+		resp.Query = asked
+	}
+	return resp, nil
+}
+
+// RunAggregationQuery counts and adds up the results of a query.
+func (s *Server) RunAggregationQuery(_ context.Context, req *pb.RunAggregationQueryRequest) (*pb.RunAggregationQueryResponse, error) {
+	db, err := s.database(req.ProjectId, req.DatabaseId)
 	if err != nil {
 		return nil, err
 	}
-	s.meter.RunQuery(resp)
+	begun := time.Now()
+	asked := req.GetAggregationQuery()
+	if req.GetGqlQuery() != nil {
+		if asked, err = db.parseAggregationGQL(req.GetGqlQuery(), req.PartitionId); err != nil {
+			return nil, err
+		}
+	}
+	if asked.GetNestedQuery() == nil {
+		return nil, invalid("the request has no query to aggregate")
+	}
+	q, err := db.parse(req.PartitionId, asked.GetNestedQuery())
+	if err != nil {
+		return nil, err
+	}
+	tallies, err := newTallies(asked.Aggregations)
+	if err != nil {
+		return nil, err
+	}
+	resp := new(pb.RunAggregationQueryResponse)
+	if plans(req.ExplainOptions) {
+		resp.ExplainMetrics = &pb.ExplainMetrics{PlanSummary: q.summary()}
+	} else {
+		var entries int64
+		if resp, entries, err = db.aggregate(q, tallies, req.ReadOptions); err != nil {
+			return nil, err
+		}
+		reads := s.meter.Aggregation(entries)
+		if req.ExplainOptions != nil {
+			resp.ExplainMetrics = analyzed(q.summary(), 1, reads, time.Since(begun))
+		}
+	}
+	if req.GetGqlQuery() != nil {
+		resp.Query = asked
+	}
 	return resp, nil
 }
 
@@ -116,12 +176,12 @@ func (s *Server) BeginTransaction(_ context.Context, req *pb.BeginTransactionReq
 }
 
 // Commit applies mutations, all or none of them.
-func (s *Server) Commit(_ context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
+func (s *Server) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
 	db, err := s.database(req.ProjectId, req.DatabaseId)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := db.commit(req)
+	resp, err := db.commit(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -141,8 +201,8 @@ func (s *Server) Rollback(_ context.Context, req *pb.RollbackRequest) (*pb.Rollb
 	if db.transactions[string(req.Transaction)] == nil {
 		return nil, errTransaction
 	}
-	delete(db.transactions, string(req.Transaction))
-	db.trim()
+	db.end(db.transactions[string(req.Transaction)])
+	db.trim(time.Now())
 	return new(pb.RollbackResponse), nil
 }
 
@@ -160,7 +220,7 @@ func (s *Server) AllocateIds(_ context.Context, req *pb.AllocateIdsRequest) (*pb
 			return nil, err
 		}
 		if k.Path[len(k.Path)-1].IdType != nil {
-			return nil, invalid("AllocateIds takes incomplete keys, this one is complete: %v", k.Path)
+			return nil, invalid("AllocateIds takes incomplete keys, one of these is complete")
 		}
 		key, err := db.allocate(k)
 		if err != nil {
@@ -169,4 +229,39 @@ func (s *Server) AllocateIds(_ context.Context, req *pb.AllocateIdsRequest) (*pb
 		resp.Keys = append(resp.Keys, key.pb)
 	}
 	return resp, nil
+}
+
+// ReserveIds has AllocateIds and inserts not choose the ids of some keys.
+func (s *Server) ReserveIds(_ context.Context, req *pb.ReserveIdsRequest) (*pb.ReserveIdsResponse, error) {
+	db, err := s.database(req.ProjectId, req.DatabaseId)
+	if err != nil {
+		return nil, err
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	for _, k := range req.Keys {
+		key, err := db.storedKey(k)
+		if err != nil {
+			return nil, err
+		}
+		if key.pb.Path[len(key.pb.Path)-1].GetId() == 0 {
+			return nil, invalid("ReserveIds takes keys with ids, one of these has a name")
+		}
+		db.reservedIDs[key.id()] = true
+	}
+	return new(pb.ReserveIdsResponse), nil
+}
+
+// Reset forgets all databases with their transactions.
+func (s *Server) Reset() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, db := range s.databases {
+		db.mu.Lock()
+		for _, tx := range db.transactions {
+			db.end(tx)
+		}
+		db.mu.Unlock()
+	}
+	clear(s.databases)
 }

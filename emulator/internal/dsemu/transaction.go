@@ -15,7 +15,11 @@ const (
 	maxTransactionIdle = 60 * time.Second
 )
 
-// A transaction reads a snapshot, and remembers what it read until it commits.
+// A transaction remembers what it has read until it commits.
+//
+// With optimistic concurrency it reads a snapshot, and conflicts if that has
+// changed when it commits. With pessimistic concurrency it reads what is there,
+// and whoever wants to change that waits for its end: see lock.go.
 type transaction struct {
 	id       string
 	readOnly bool
@@ -26,6 +30,9 @@ type transaction struct {
 
 	keys    map[string]storedKey
 	queries []scanned
+
+	ended    chan struct{}  // closed once nobody has to wait for it
+	waitsFor []*transaction // those that hold up its commit
 }
 
 // scanned is the part of a query's result that a transaction has seen.
@@ -34,23 +41,30 @@ type scanned struct {
 	to    string // sort key of the last result; empty if the query was read to its end
 }
 
-var errTransaction = status.Error(codes.InvalidArgument, "transaction has expired or is invalid")
+var (
+	errTransaction = status.Error(codes.InvalidArgument, "transaction has expired or is invalid")
+	errContention  = status.Error(codes.Aborted, "too much contention on these datastore entities. please try again.")
+)
 
 // begin opens a transaction. The database is locked.
 func (db *database) begin(o *pb.TransactionOptions, now time.Time) (*transaction, error) {
-	if o.GetReadOnly().GetReadTime() != nil {
-		return nil, status.Error(codes.Unimplemented, "read_time is not served yet")
-	}
 	db.expire(now)
-	db.lastID++
 	tx := &transaction{
-		id:       string(binary.BigEndian.AppendUint64([]byte("tx"), db.lastID)),
 		readOnly: o.GetReadOnly() != nil,
 		snapshot: db.lastCommit,
 		begun:    now,
 		used:     now,
 		keys:     make(map[string]storedKey),
+		ended:    make(chan struct{}),
 	}
+	if t := o.GetReadOnly().GetReadTime(); t != nil {
+		var err error
+		if tx.snapshot, err = db.readTime(t, now); err != nil {
+			return nil, err
+		}
+	}
+	db.lastID++
+	tx.id = string(binary.BigEndian.AppendUint64([]byte("tx"), db.lastID))
 	db.transactions[tx.id] = tx
 	return tx, nil
 }
@@ -68,10 +82,32 @@ func (db *database) transaction(id []byte, now time.Time) (*transaction, error) 
 
 // expire ends the transactions whose clients have gone.
 func (db *database) expire(now time.Time) {
-	for id, tx := range db.transactions {
+	for _, tx := range db.transactions {
 		if now.Sub(tx.begun) > maxTransactionAge || now.Sub(tx.used) > maxTransactionIdle {
-			delete(db.transactions, id)
+			db.end(tx)
 		}
+	}
+}
+
+// end closes a transaction. The database is locked.
+func (db *database) end(tx *transaction) {
+	delete(db.transactions, tx.id)
+	tx.release()
+}
+
+// abort leaves a transaction that can only be rolled back.
+func (tx *transaction) abort() {
+	tx.aborted = true
+	tx.release()
+}
+
+// release lets those go on that wait for the transaction.
+func (tx *transaction) release() {
+	tx.keys, tx.queries = nil, nil
+	select {
+	case <-tx.ended:
+	default:
+		close(tx.ended)
 	}
 }
 
@@ -88,13 +124,16 @@ func (db *database) conflicts(tx *transaction) bool {
 			}
 		}
 	}
-	for _, s := range tx.queries {
-		k := db.kind(s.query.namespace, s.query.kind)
-		for _, c := range db.log {
-			if c.at <= tx.snapshot || c.kind != k {
+	if len(tx.queries) == 0 {
+		return false
+	}
+	for _, c := range db.since(tx.snapshot) {
+		key := c.record.last.key()
+		before, existed := c.record.at(tx.snapshot)
+		for _, s := range tx.queries {
+			if !s.covers(key) {
 				continue
 			}
-			before, existed := c.record.at(tx.snapshot)
 			if existed && s.saw(c.record, before) || !c.record.last.deleted && s.saw(c.record, c.record.last) {
 				return true
 			}
@@ -103,9 +142,18 @@ func (db *database) conflicts(tx *transaction) bool {
 	return false
 }
 
+// covers reports whether a key is of what the query is over.
+func (s scanned) covers(key *pb.Key) bool {
+	return s.query.namespace == key.GetPartitionId().GetNamespaceId() &&
+		(s.query.kind == "" || s.query.kind == key.Path[len(key.Path)-1].Kind)
+}
+
 // saw reports whether a version belongs to the part of the result that was seen.
 func (s scanned) saw(r *record, v version) bool {
-	key, ok := s.query.match(r, v)
-	return ok && key > s.query.after &&
-		(s.query.until == "" || key <= s.query.until) && (s.to == "" || key <= s.to)
+	for _, row := range s.query.rows(nil, r, v) {
+		if row.sortKey > s.query.after && (s.query.until == "" || row.sortKey <= s.query.until) && (s.to == "" || row.sortKey <= s.to) {
+			return true
+		}
+	}
+	return false
 }

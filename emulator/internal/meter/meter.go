@@ -17,10 +17,11 @@ import (
 type Usage struct {
 	// Reads counts entity reads: one for each entity that a lookup or a query
 	// returned, one for each entity that a lookup did not find, one for each
-	// call of a query that returned keys only or nothing, and one for each
+	// call of a query that returned keys, projections or nothing, and one for each
 	// 1,000 index entries of an aggregation.
 	Reads int64
-	// SmallOps counts the results of keys-only queries. They are free.
+	// SmallOps counts the results of keys-only queries and of projections. They
+	// are free.
 	SmallOps int64
 	// Writes counts inserts, updates and upserts that were committed.
 	Writes int64
@@ -88,24 +89,29 @@ func (m *Meter) Lookup(resp *pb.LookupResponse) {
 	m.add(func(u *Usage) { u.Reads += int64(len(resp.Found) + len(resp.Missing)) })
 }
 
-// RunQuery counts one successful call of RunQuery. A query that the client
-// reads in several batches is several calls, each billed on its own.
-func (m *Meter) RunQuery(resp *pb.RunQueryResponse) {
+// RunQuery counts one successful call of RunQuery, and returns its reads. A query
+// that the client reads in several batches is several calls, each billed on its
+// own. Results that an index serves alone are small operations.
+func (m *Meter) RunQuery(resp *pb.RunQueryResponse) int64 {
 	batch := resp.GetBatch()
 	n := int64(len(batch.GetEntityResults()))
+	reads, small := max(1, n+int64(batch.GetSkippedResults())), int64(0)
+	if t := batch.GetEntityResultType(); t == pb.EntityResult_KEY_ONLY || t == pb.EntityResult_PROJECTION {
+		reads, small = 1, n
+	}
 	m.add(func(u *Usage) {
-		if batch.GetEntityResultType() == pb.EntityResult_KEY_ONLY {
-			u.Reads++
-			u.SmallOps += n
-			return
-		}
-		u.Reads += max(1, n+int64(batch.GetSkippedResults()))
+		u.Reads += reads
+		u.SmallOps += small
 	})
+	return reads
 }
 
-// Aggregation counts one successful aggregation over a number of index entries.
-func (m *Meter) Aggregation(entries int64) {
-	m.add(func(u *Usage) { u.Reads += max(1, (entries+999)/1000) })
+// Aggregation counts one successful aggregation over a number of index entries,
+// and returns its reads.
+func (m *Meter) Aggregation(entries int64) int64 {
+	reads := max(1, (entries+999)/1000)
+	m.add(func(u *Usage) { u.Reads += reads })
+	return reads
 }
 
 // Commit counts a successful Commit.

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"github.com/scattermap/scattermap/emulator"
+)
+
+// parseEmulator reads the flags of the emulator command.
+func parseEmulator(args []string, help io.Writer) (*emulator.Options, error) {
+	o := new(emulator.Options)
+	var indexes string
+	flags := flag.NewFlagSet("scattermap emulator", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are returned
+	flags.StringVar(&o.DatastoreAddr, "datastore", "127.0.0.1:8081", "where Datastore listens, `HOST:PORT`; port 0 is a free one")
+	flags.StringVar(&o.TasksAddr, "tasks", "127.0.0.1:8123", "where Cloud Tasks listens, `HOST:PORT`; port 0 is a free one")
+	flags.StringVar(&o.KeysAddr, "keys", "127.0.0.1:0", "where the public keys of the tasks' OIDC tokens are served, `HOST:PORT`")
+	flags.IntVar(&o.Scatter, "scatter", 128, "an entity in `N` has the property __scatter__; production has it on 1 in 128")
+	flags.BoolVar(&o.Pessimistic, "pessimistic", false, "transactions lock what they read, instead of conflicting when they commit")
+	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index which is not in this `index.yaml`")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(help, "usage: scattermap emulator [flags]\nServes Datastore and Cloud Tasks, in memory, until it is interrupted.")
+			flags.SetOutput(help)
+			flags.PrintDefaults()
+			return nil, err
+		}
+		return nil, fmt.Errorf("emulator: %w (-help lists the flags)", err)
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("emulator: unexpected argument %q", flags.Arg(0))
+	}
+	for name, addr := range map[string]*string{"-datastore": &o.DatastoreAddr, "-tasks": &o.TasksAddr, "-keys": &o.KeysAddr} {
+		host, port, err := net.SplitHostPort(*addr)
+		if err != nil {
+			return nil, fmt.Errorf("emulator: %s is %q, it has to be HOST:PORT", name, *addr)
+		}
+		if host == "" {
+			host = "127.0.0.1" // all interfaces only if somebody says so
+		}
+		*addr = net.JoinHostPort(host, port)
+	}
+	if indexes != "" {
+		contents, err := os.ReadFile(indexes)
+		if err != nil {
+			return nil, fmt.Errorf("emulator: -indexes: %w", err)
+		}
+		o.Indexes = append([]byte{}, contents...) // an empty file is one without indexes
+	}
+	return o, nil
+}
+
+// runEmulator serves until ctx ends.
+func runEmulator(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	o, err := parseEmulator(args, stdout)
+	if err != nil {
+		return err
+	}
+	e, err := emulator.Start(o)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	for _, addr := range []string{e.DatastoreAddr(), e.TasksAddr()} {
+		if host, _, err := net.SplitHostPort(addr); err == nil && !net.ParseIP(host).IsLoopback() {
+			fmt.Fprintf(stderr, "warning: %s is open to other machines, and nobody has to prove who they are\n", addr)
+		}
+	}
+	_, err = fmt.Fprintf(stdout, `export DATASTORE_EMULATOR_HOST=%s
+export CLOUD_TASKS_EMULATOR_HOST=%s
+export OIDC_KEYS_URL=%s
+`, e.DatastoreAddr(), e.TasksAddr(), e.KeysURL())
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(stderr, "serving; ^C ends it, and forgets everything")
+	<-ctx.Done()
+	return nil
+}

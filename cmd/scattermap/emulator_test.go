@@ -1,0 +1,175 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+)
+
+// A server is the command, running as a process of its own.
+type server struct {
+	process *exec.Cmd
+	env     map[string]string // what it says to export
+}
+
+func startServer(t *testing.T, args ...string) *server {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "scattermap")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	s := &server{process: exec.Command(binary, append([]string{"emulator", "-datastore", "127.0.0.1:0", "-tasks", "127.0.0.1:0"}, args...)...), env: make(map[string]string)}
+	s.process.Stderr = t.Output()
+	stdout, err := s.process.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.process.Process.Kill() })
+	lines := bufio.NewScanner(stdout)
+	for len(s.env) < 3 && lines.Scan() {
+		name, value, ok := strings.Cut(strings.TrimPrefix(lines.Text(), "export "), "=")
+		if !ok {
+			t.Fatalf("it printed %q", lines.Text())
+		}
+		s.env[name] = value
+	}
+	return s
+}
+
+// TestServer starts the command as people do: with what it prints, the official
+// client finds it, and SIGTERM ends it cleanly.
+func TestServer(t *testing.T) {
+	s := startServer(t)
+	for name, value := range s.env {
+		t.Setenv(name, value)
+	}
+	client, err := datastore.NewClient(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	key := datastore.NameKey("K", "a", nil)
+	if _, err := client.Put(t.Context(), key, &datastore.PropertyList{{Name: "n", Value: int64(5)}}); err != nil {
+		t.Fatal(err)
+	}
+	var got datastore.PropertyList
+	if err := client.Get(t.Context(), key, &got); err != nil || got[0].Value != int64(5) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if err := s.process.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.process.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+}
+
+// TestNode runs the official Node client against the command, where Node and the
+// client are: NODE_DATASTORE names a folder with its node_modules, or npm fetches
+// it.
+func TestNode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves the Node client out")
+	}
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("left out: Node is not installed")
+	}
+	modules := nodeModules(t)
+	script, err := os.ReadFile("testdata/client.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(modules, "client.js")
+	if err := os.WriteFile(file, script, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t)
+	cmd := exec.CommandContext(t.Context(), node, file)
+	cmd.Dir = modules
+	cmd.Env = os.Environ()
+	for name, value := range s.env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "all as expected") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// nodeModules returns a folder in which Node finds the client.
+func nodeModules(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if have := os.Getenv("NODE_DATASTORE"); have != "" {
+		if err := os.Symlink(filepath.Join(have, "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	npm, err := exec.LookPath("npm")
+	if err != nil {
+		t.Skip("left out: npm, which fetches the Node client, is not installed")
+	}
+	cmd := exec.CommandContext(t.Context(), npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", "@google-cloud/datastore@10")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Skipf("left out: npm can't fetch the Node client: %v: %.200s", err, bytes.ReplaceAll(out, []byte("\n"), []byte(" ")))
+	}
+	return dir
+}
+
+func TestBadCommands(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                            "no command",
+		"dance":                       `no command "dance"`,
+		"emulator more":               `unexpected argument "more"`,
+		"emulator -datastore nowhere": "-datastore is \"nowhere\", it has to be HOST:PORT",
+		"emulator -tasks 127.0.0.1":   "-tasks",
+		"emulator -scatter -5":        "Scatter",
+		"emulator -indexes /none":     "-indexes",
+		"emulator -unknown":           "-unknown",
+		"emulator -datastore 192.0.2.1:1 -tasks 127.0.0.1:0": "Datastore",
+	} {
+		if err := run(t.Context(), strings.Fields(args), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want one with %q", args, err, want)
+		}
+	}
+	for _, args := range []string{"help", "emulator -help"} {
+		var out strings.Builder
+		if err := run(t.Context(), strings.Fields(args), &out, io.Discard); !errors.Is(err, flag.ErrHelp) || !strings.Contains(out.String(), "usage") {
+			t.Errorf("%q: %v\n%s", args, err, out.String())
+		}
+	}
+}
+
+// TestLoopbackUnlessTold checks where the command listens.
+func TestLoopbackUnlessTold(t *testing.T) {
+	o, err := parseEmulator([]string{"-datastore", ":0", "-tasks", "[::1]:0"}, io.Discard)
+	if err != nil || o.DatastoreAddr != "127.0.0.1:0" || o.TasksAddr != "[::1]:0" || o.KeysAddr != "127.0.0.1:0" {
+		t.Errorf("%+v, %v", o, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var warnings strings.Builder
+	if err := run(ctx, strings.Fields("emulator -datastore 0.0.0.0:0 -tasks :0"), io.Discard, &warnings); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(warnings.String(), "open to other machines") != 1 {
+		t.Errorf("warnings %q, want one", warnings.String())
+	}
+}

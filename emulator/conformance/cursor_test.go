@@ -1,0 +1,108 @@
+package conformance
+
+import (
+	"errors"
+	"strings"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/api/iterator"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// pieces reads a query with a limit again and again, each time from where the
+// last one ended, and changes something in between.
+func pieces(q *datastore.Query, size int, between func(e *env)) func(*env) string {
+	return func(e *env) string {
+		letters(e)
+		var all []string
+		var cursor datastore.Cursor
+		for range 10 {
+			it := e.client.Run(e.Context(), q.Start(cursor).Limit(size).KeysOnly())
+			n := 0
+			for ; ; n++ {
+				key, err := it.Next(nil)
+				if errors.Is(err, iterator.Done) {
+					break
+				}
+				if err != nil {
+					return outcome(err)
+				}
+				all = append(all, key.Name)
+			}
+			if n == 0 {
+				break
+			}
+			var err error
+			cursor, err = it.Cursor()
+			e.must(err)
+			between(e)
+		}
+		return strings.Join(all, " ")
+	}
+}
+
+func nothing(*env) {}
+
+func (e *env) runQuery(q *pb.Query) (*pb.RunQueryResponse, error) {
+	return e.raw.RunQuery(e.Context(), &pb.RunQueryRequest{ProjectId: e.project, QueryType: &pb.RunQueryRequest_Query{Query: q}})
+}
+
+var kindP = []*pb.KindExpression{{Name: "P"}}
+
+var cursorCases = []conformanceCase{
+	{name: "by key", doc: "a cursor continues a query", run: pieces(all, 2, nothing), want: "a b c d e f g h i"},
+	{name: "by value", doc: "among equal values, too", run: pieces(all.Order("s"), 1, nothing), want: "e f a c g i b h d"},
+	{name: "descending", doc: "in any order", run: pieces(all.Order("-__key__"), 4, nothing), want: "i h g f e d c b a"},
+	{name: "filtered", doc: "with filters", run: pieces(all.FilterField("s", "=", "x"), 3, nothing), want: "a c g i"},
+	{name: "disjunctions", doc: "of a union", run: pieces(or(where("s", "=", "w"), where("n", "=", 2), where("s", "=", "x")), 2, nothing), want: "a b c f g i", classic: refusedBy("InvalidArgument")},
+	{name: "while entities vanish", doc: "a cursor is a position, valid though the entity that it was made at is gone",
+		run: pieces(all, 3, func(e *env) {
+			_, err := e.commit(remove(e.name("P", "c")), remove(e.name("P", "d")))
+			e.must(err)
+		}), want: "a b c e f g h i"},
+	{name: "while entities appear", doc: "what is inserted ahead is seen, what is inserted behind is not",
+		run: pieces(all, 3, func(e *env) { e.put("P", "bb"); e.put("P", "hh") }), want: "a b c d e f g h hh i"},
+	{name: "on every result", doc: "each result has the cursor behind it", run: func(e *env) string {
+		letters(e)
+		resp, err := e.runQuery(&pb.Query{Kind: kindP})
+		e.must(err)
+		resp, err = e.runQuery(&pb.Query{Kind: kindP, StartCursor: resp.Batch.EntityResults[2].Cursor, EndCursor: resp.Batch.EntityResults[5].Cursor})
+		e.must(err)
+		return names(resp)
+	}, want: "d e f"},
+	{name: "skipped results", doc: "an offset has a cursor of its own", run: func(e *env) string {
+		letters(e)
+		resp, err := e.runQuery(&pb.Query{Kind: kindP, Offset: 3, Limit: wrapperspb.Int32(1)})
+		e.must(err)
+		if resp.Batch.SkippedResults != 3 {
+			return "no skipped results"
+		}
+		resp, err = e.runQuery(&pb.Query{Kind: kindP, StartCursor: resp.Batch.SkippedCursor})
+		e.must(err)
+		return names(resp)
+	}, want: "d e f g h i", firestore: &difference{"a b c d e f g h i", "the Firestore emulator returns no cursor for what it skipped"}},
+	{name: "garbage", doc: "a cursor has to be one of the query", run: func(e *env) string {
+		letters(e)
+		_, err := e.runQuery(&pb.Query{Kind: kindP, StartCursor: []byte("garbage")})
+		return outcome(err)
+	}, want: "InvalidArgument"},
+	{name: "more results after limit", doc: "the batch says whether the limit ended it", run: func(e *env) string {
+		letters(e)
+		var all []string
+		for _, limit := range []int32{3, 9, 20} {
+			resp, err := e.runQuery(&pb.Query{Kind: kindP, Limit: wrapperspb.Int32(limit)})
+			e.must(err)
+			all = append(all, resp.Batch.MoreResults.String())
+		}
+		return strings.Join(all, " ")
+	}, want: "MORE_RESULTS_AFTER_LIMIT NO_MORE_RESULTS NO_MORE_RESULTS", classic: &difference{"MORE_RESULTS_AFTER_LIMIT MORE_RESULTS_AFTER_LIMIT MORE_RESULTS_AFTER_LIMIT", "the classic emulator always says so"}},
+}
+
+func names(resp *pb.RunQueryResponse) string {
+	var all []string
+	for _, r := range resp.Batch.EntityResults {
+		all = append(all, last(r.Entity.Key))
+	}
+	return strings.Join(all, " ")
+}

@@ -1,0 +1,370 @@
+package conformance
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/scattermap/scattermap/internal/testflag"
+)
+
+// TestDifferential runs random sequences of writes, transactions and queries
+// against the embedded Datastore and one of Google's, and compares all results:
+// entities, order, what cursors continue with, error codes.
+//
+// What is known to differ is left out of the sequences for that emulator, by the
+// rules in dialects: each with its reason.
+func TestDifferential(t *testing.T) {
+	seed := *testflag.Seed
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	for product, d := range dialects {
+		t.Run(product, func(t *testing.T) {
+			t.Parallel()
+			theirs, ours := newEnv(t, product), newEnv(t, "embedded")
+			t.Logf("seeds %d to %d; replay one by -args -sequences 1 -seed SEED", seed, seed+uint64(*testflag.Sequences)-1)
+			for _, rule := range d {
+				t.Logf("left out for %s: %s", product, rule.why)
+			}
+			for i := range uint64(*testflag.Sequences) {
+				a, b := theirs.empty(t), ours.empty(t)
+				steps := sequence(rand.New(rand.NewPCG(seed+i, 0)), d)
+				for n, step := range steps {
+					if got, want := step.run(b), step.run(a); got != want {
+						t.Errorf("seed %d, step %d: %s\n embedded %s\n %s %s", seed+i, n, step.text, got, product, want)
+						break
+					}
+				}
+			}
+		})
+	}
+}
+
+// A dialect says what sequences for one of Google's emulators can't have.
+type dialect []rule
+
+type rule struct {
+	what feature
+	why  string
+}
+
+type feature int
+
+const (
+	disjunctions      feature = iota // IN and OR
+	notEqual                         // NOT_EQUAL and NOT_IN
+	manyProperties                   // inequalities on several properties, or ordered by another first
+	sortedArrays                     // orders by a property that has arrays
+	tiesDescending                   // a descending order without an order by key
+	masks                            // property masks
+	transforms                       // property transforms
+	aggregations                     // COUNT, SUM, AVG
+	conflicts                        // two transactions at once
+	emptyArrays                      // in the indexes
+	distinctOn                       // some of the projected properties
+	keyAndMore                       // orders behind one by __key__
+	moreResults                      // whether a batch says that there are more results
+	equalityOrdered                  // an order by the property of an equality on arrays
+	exclusions                       // mutations of one entity that exclude each other
+	arrayCursors                     // cursors of queries that are ordered by arrays
+	summedTimes                      // sums of a property that has times or unindexed values
+	projectionCursors                // cursors of projections
+	projectionsByKey                 // projections with inequalities on keys
+)
+
+func (d dialect) lacks(f feature) bool {
+	return slices.ContainsFunc(d, func(r rule) bool { return r.what == f })
+}
+
+// dialects are the explained differences.
+var dialects = map[string]dialect{
+	"classic": {
+		{disjunctions, "IN and OR are newer than the classic emulator"},
+		{notEqual, "NOT_EQUAL and NOT_IN are newer than the classic emulator"},
+		{manyProperties, "the classic emulator has inequalities on one property, which has to be ordered by first"},
+		{masks, "the classic emulator drops what a mask does not name"},
+		{transforms, "the classic emulator ignores transforms"},
+		{aggregations, "the classic emulator has no aggregations"},
+		{emptyArrays, "the classic emulator has empty arrays in its indexes as null; production has no entry for them"},
+		{distinctOn, "the classic emulator sorts by the wrong property where only some are distinct"},
+		{keyAndMore, "the classic emulator ignores orders behind __key__"},
+		{exclusions, "the classic emulator refuses impossible sequences of mutations by other codes"},
+		{projectionsByKey, "the classic emulator orders projections by value, also where __key__ has the inequality"},
+		{arrayCursors, "the classic emulator's cursors lose results of queries that are ordered by arrays"},
+	},
+	"firestore": {
+		{sortedArrays, "the Firestore emulator returns an entity once for each value of an array that it sorts by"},
+		{tiesDescending, "the Firestore emulator sorts equal values of a descending order by descending keys"},
+		{projectionCursors, "the Firestore emulator refuses its own cursors of projections, or repeats groups behind them"},
+		{summedTimes, "the Firestore emulator adds up times, and values that are not indexed"},
+		{conflicts, "the Firestore emulator locks what transactions read, and others wait for long"},
+	},
+}
+
+// A step is one call, with everything of its answer that has to be the same.
+type step struct {
+	text string
+	run  func(*env) string
+}
+
+// sequence makes random steps: mostly writes first, then queries among writes.
+func sequence(rng *rand.Rand, d dialect) []step {
+	var steps []step
+	g := &generator{rng: rng, dialect: d}
+	for range 3 + rng.IntN(4) {
+		steps = append(steps, g.write())
+	}
+	for range 12 {
+		switch rng.IntN(6) {
+		case 0:
+			steps = append(steps, g.write())
+		case 1:
+			steps = append(steps, g.transaction())
+		case 2:
+			steps = append(steps, g.lookup())
+		case 3:
+			steps = append(steps, g.aggregation())
+		default:
+			steps = append(steps, g.query())
+		}
+	}
+	return steps
+}
+
+// A generator makes steps over a few keys and properties, so that they meet.
+type generator struct {
+	rng     *rand.Rand
+	dialect dialect
+}
+
+func pick[T any](rng *rand.Rand, all ...T) T { return all[rng.IntN(len(all))] }
+
+// key returns one of some keys, with ids, names and ancestors.
+func (g *generator) key() []*pb.Key_PathElement {
+	path := []*pb.Key_PathElement{named("D", pick(g.rng, "a", "b", "c", "d", "e", "\x01", "é"))}
+	if g.rng.IntN(3) == 0 {
+		path[0].IdType = &pb.Key_PathElement_Id{Id: pick[int64](g.rng, 1, 2, -3, 1<<40)}
+	}
+	if g.rng.IntN(3) == 0 {
+		path = append([]*pb.Key_PathElement{named(pick(g.rng, "D", "Root"), pick(g.rng, "r", "s"))}, path...)
+	}
+	return path
+}
+
+func (e *env) keyOf(path []*pb.Key_PathElement) *pb.Key {
+	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: e.project}, Path: path}
+}
+
+// properties with arrays, and properties without.
+var (
+	plain  = []string{"p", "q"}
+	arrays = []string{"m"}
+)
+
+func (g *generator) scalar() any {
+	if g.rng.IntN(8) == 0 {
+		return pick(g.rng, time.Unix(1, 0).UTC(), time.Unix(1e9, 0).UTC())
+	}
+	return pick[any](g.rng, nil, true, false, 0, 1, 2, 2, 3, -1, 0.5, 2.5, math.Inf(1), "", "x", "y", "xy")
+}
+
+func (g *generator) entity() map[string]*pb.Value {
+	m := make(map[string]*pb.Value)
+	for _, name := range plain {
+		if g.rng.IntN(4) > 0 {
+			m[name] = value(g.scalar())
+			m[name].ExcludeFromIndexes = g.rng.IntN(8) == 0
+		}
+	}
+	if g.rng.IntN(2) == 0 {
+		list := []any{}
+		for range g.rng.IntN(4) {
+			list = append(list, g.scalar())
+		}
+		if len(list) > 0 || !g.dialect.lacks(emptyArrays) {
+			m["m"] = value(list)
+		}
+	}
+	if g.rng.IntN(2) == 0 {
+		m["n"] = value(pick[any](g.rng, 1, 2, -5, 0.25, "x", nil)) // what is added up
+	}
+	if g.rng.IntN(4) == 0 {
+		m["in"] = value(map[string]*pb.Value{"p": value(g.scalar()), "q": unindexed(g.scalar())})
+	}
+	return m
+}
+
+func (g *generator) mutation() (string, []*pb.Key_PathElement, func(*env) *pb.Mutation) {
+	path, properties := g.key(), g.entity()
+	op := pick(g.rng, "upsert", "upsert", "upsert", "insert", "update", "delete")
+	var mask *pb.PropertyMask
+	if (op == "update" || op == "upsert") && g.rng.IntN(4) == 0 && !g.dialect.lacks(masks) {
+		mask = &pb.PropertyMask{Paths: []string{pick(g.rng, "p", "m", "in", "in.p", "none")}}
+	}
+	var changes []*pb.PropertyTransform
+	if op != "delete" && g.rng.IntN(4) == 0 && !g.dialect.lacks(transforms) {
+		changes = append(changes,
+			of(pick(g.rng, "p", "q", "n", "in.p"), pick(g.rng, increment(pick[any](g.rng, 1, 0.5)), maximum(1), minimum(2.5))),
+			of("m", pick(g.rng, appendMissing(1, "x"), removeAll(2))))
+	}
+	return fmt.Sprintf("%s %v %s mask %v transforms %v", op, path, showAll(properties), mask.GetPaths(), changes), path, func(e *env) *pb.Mutation {
+		entity := &pb.Entity{Key: e.keyOf(path), Properties: properties}
+		m := &pb.Mutation{PropertyMask: mask, PropertyTransforms: changes}
+		switch op {
+		case "upsert":
+			m.Operation = &pb.Mutation_Upsert{Upsert: entity}
+		case "insert":
+			m.Operation = &pb.Mutation_Insert{Insert: entity}
+		case "update":
+			m.Operation = &pb.Mutation_Update{Update: entity}
+		default:
+			m.Operation = &pb.Mutation_Delete{Delete: entity.Key}
+		}
+		return m
+	}
+}
+
+// write is a commit: of one mutation, or of several in a transaction, since
+// without one they need not take place as a whole.
+func (g *generator) write() step {
+	var texts []string
+	var makers []func(*env) *pb.Mutation
+	seen := make(map[string]bool)
+	for range max(1, g.rng.IntN(6)-1) {
+		text, path, m := g.mutation()
+		if id := fmt.Sprint(path); g.dialect.lacks(exclusions) && seen[id] {
+			continue
+		} else {
+			seen[id] = true
+		}
+		texts, makers = append(texts, text), append(makers, m)
+	}
+	return step{"commit " + strings.Join(texts, ", "), func(e *env) string {
+		req := &pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_NON_TRANSACTIONAL}
+		for _, m := range makers {
+			req.Mutations = append(req.Mutations, m(e))
+		}
+		if len(makers) > 1 {
+			req.Mode, req.TransactionSelector = pb.CommitRequest_TRANSACTIONAL, &pb.CommitRequest_Transaction{Transaction: e.begin(nil)}
+		}
+		resp, err := e.raw.Commit(e.Context(), req)
+		if err != nil && len(makers) > 1 {
+			_ = e.rollback(req.GetTransaction()) // it may be over
+		}
+		return committed(resp, err)
+	}}
+}
+
+func committed(resp *pb.CommitResponse, err error) string {
+	if err != nil {
+		return outcome(err)
+	}
+	s := "OK"
+	for _, r := range resp.MutationResults {
+		for _, v := range r.TransformResults {
+			s += " " + show(v)
+		}
+	}
+	return s
+}
+
+// transaction reads, writes, and commits or rolls back; maybe another client
+// changes what it has read in between.
+func (g *generator) transaction() step {
+	read, back := g.key(), g.rng.IntN(4) == 0
+	path, properties := g.key(), g.entity()
+	text := fmt.Sprintf("upsert %v %s", path, showAll(properties)) // nothing that fails for another reason
+	meanwhile := ""
+	var other func(*env) *pb.Mutation
+	if g.rng.IntN(2) == 0 && !g.dialect.lacks(conflicts) {
+		properties := g.entity()
+		meanwhile = fmt.Sprintf("; meanwhile upsert %v %s", read, showAll(properties))
+		other = func(e *env) *pb.Mutation { return upsert(e.keyOf(read), properties) }
+	}
+	return step{fmt.Sprintf("transaction: lookup %v%s; %s; rollback %v", read, meanwhile, text, back), func(e *env) string {
+		tx := e.begin(nil)
+		resp, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, ReadOptions: inTx(tx), Keys: []*pb.Key{e.keyOf(read)}})
+		if err != nil {
+			return outcome(err)
+		}
+		s := fmt.Sprint(len(resp.Found), " found")
+		if other != nil {
+			if _, err := e.commit(other(e)); err != nil {
+				return s + " " + outcome(err)
+			}
+		}
+		if back {
+			return s + " " + outcome(e.rollback(tx))
+		}
+		committed, err := e.raw.Commit(e.Context(), &pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_TRANSACTIONAL,
+			TransactionSelector: &pb.CommitRequest_Transaction{Transaction: tx}, Mutations: []*pb.Mutation{upsert(e.keyOf(path), properties)}})
+		if err != nil {
+			_ = e.rollback(tx) // it may be over
+			return s + " " + outcome(err)
+		}
+		return fmt.Sprint(s, " ", len(committed.MutationResults))
+	}}
+}
+
+func (g *generator) lookup() step {
+	paths := [][]*pb.Key_PathElement{g.key(), g.key(), g.key()}
+	return step{fmt.Sprint("lookup ", paths), func(e *env) string {
+		req := &pb.LookupRequest{ProjectId: e.project}
+		for _, p := range paths {
+			req.Keys = append(req.Keys, e.keyOf(p))
+		}
+		resp, err := e.raw.Lookup(e.Context(), req)
+		if err != nil {
+			return outcome(err)
+		}
+		var all []string
+		for _, r := range resp.Found {
+			all = append(all, fullKey(r.Entity.Key)+showAll(r.Entity.Properties))
+		}
+		slices.Sort(all)
+		return strings.Join(slices.Compact(all), " ")
+	}}
+}
+
+func fullKey(k *pb.Key) string {
+	s := ""
+	for _, el := range k.Path {
+		s += fmt.Sprintf("/%s,%d%q", el.Kind, el.GetId(), el.GetName())
+	}
+	return s
+}
+
+func (g *generator) aggregation() step {
+	q, text := g.filtered()
+	up := g.rng.IntN(3)
+	if g.dialect.lacks(aggregations) {
+		return g.query()
+	}
+	q.Order, q.Projection, q.DistinctOn = nil, nil, nil
+	return step{fmt.Sprintf("count up to %d, sum, average over %s", up, text), func(e *env) string {
+		count := &pb.AggregationQuery_Aggregation_Count{}
+		if up > 0 {
+			count.UpTo = wrapperspb.Int64(int64(up))
+		}
+		ref := &pb.PropertyReference{Name: "n"}
+		run := func(aggregations ...*pb.AggregationQuery_Aggregation) string {
+			resp, err := e.raw.RunAggregationQuery(e.Context(), &pb.RunAggregationQueryRequest{ProjectId: e.project, QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{
+				AggregationQuery: &pb.AggregationQuery{QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: q.in(e)}, Aggregations: aggregations}}})
+			if err != nil {
+				return outcome(err)
+			}
+			return showAll(resp.Batch.AggregationResults[0].AggregateProperties)
+		}
+		return run(&pb.AggregationQuery_Aggregation{Alias: "n", Operator: &pb.AggregationQuery_Aggregation_Count_{Count: count}}) +
+			run(&pb.AggregationQuery_Aggregation{Alias: "s", Operator: &pb.AggregationQuery_Aggregation_Sum_{Sum: &pb.AggregationQuery_Aggregation_Sum{Property: ref}}},
+				&pb.AggregationQuery_Aggregation{Alias: "a", Operator: &pb.AggregationQuery_Aggregation_Avg_{Avg: &pb.AggregationQuery_Aggregation_Avg{Property: ref}}})
+	}}
+}

@@ -1,0 +1,53 @@
+package conformance
+
+import (
+	"cloud.google.com/go/datastore"
+)
+
+func key(name string) *datastore.Key { return datastore.NameKey("P", name, nil) }
+
+// tree puts entities of several kinds, some with ancestors, and one in another
+// namespace.
+func tree(e *env) {
+	e.Helper()
+	root := datastore.NameKey("Root", "r", nil)
+	far := datastore.NameKey("P", "far", nil)
+	far.Namespace = "elsewhere"
+	for _, k := range []*datastore.Key{
+		root, datastore.NameKey("P", "z", root), datastore.NameKey("P", "y", datastore.IDKey("Mid", 5, root)), datastore.NameKey("Q", "q", root),
+		datastore.NameKey("P", "x", nil), datastore.IDKey("P", 7, nil), datastore.IDKey("P", -7, nil), datastore.NameKey("P", "7", nil), far,
+	} {
+		_, err := e.client.Put(e.Context(), k, &datastore.PropertyList{{Name: "n", Value: int64(1)}})
+		e.must(err)
+	}
+}
+
+func climb(q *datastore.Query) func(*env) string {
+	return func(e *env) string { tree(e); return e.keys(q) }
+}
+
+var keyCases = []conformanceCase{
+	{name: "order", doc: "kinds, then ids before names, ids as signed integers; ancestors before descendants", run: climb(all), want: "-7 7 7 x y z"},
+	{name: "descending", doc: "the other way round", run: climb(all.Order("-__key__")), want: "z y x 7 7 -7"},
+	{name: "ancestor", doc: "the entity and its descendants", run: climb(all.Ancestor(datastore.NameKey("Root", "r", nil))), want: "y z"},
+	{name: "ancestor itself", doc: "an entity is its own ancestor", run: climb(datastore.NewQuery("Root").Ancestor(datastore.NameKey("Root", "r", nil))), want: "r"},
+	{name: "ancestor without kind", doc: "all descendants, whatever their kind", run: climb(datastore.NewQuery("").Ancestor(datastore.NameKey("Root", "r", nil))), want: "r y z q"},
+	{name: "ancestor that does not exist", doc: "may have descendants all the same", run: climb(all.Ancestor(datastore.IDKey("Mid", 5, datastore.NameKey("Root", "r", nil)))), want: "y"},
+	{name: "ancestor and equality", doc: "both hold", run: climb(all.Ancestor(datastore.NameKey("Root", "r", nil)).FilterField("n", "=", 1)), want: "y z"},
+	{name: "without kind", doc: "entities of all kinds, by key", run: climb(datastore.NewQuery("").FilterField("__key__", ">", datastore.NameKey("P", "a", nil))), want: "x r y z q"},
+	{name: "without kind, with a filter", doc: "a query without kind has no filters on properties",
+		run: climb(datastore.NewQuery("").FilterField("n", "=", 1)), want: "InvalidArgument"},
+	{name: "namespace", doc: "a query is over one namespace", run: climb(all.Namespace("elsewhere")), want: "far"},
+	{name: "range", doc: "keys compare as they sort", run: ask(all.FilterField("__key__", ">=", key("b")).FilterField("__key__", "<", key("e"))), want: "b c d"},
+	{name: "range of another kind", doc: "bounds may be keys of any kind", run: climb(all.FilterField("__key__", ">", datastore.NameKey("Q", "a", nil))), want: "y z"},
+	{name: "empty range", doc: "no results", run: ask(all.FilterField("__key__", ">=", key("e")).FilterField("__key__", "<", key("b"))), want: ""},
+	{name: "equality", doc: "one entity", run: ask(all.FilterField("__key__", "=", key("c"))), want: "c"},
+	{name: "in", doc: "those that exist, by key", run: ask(all.FilterField("__key__", "in", []any{key("c"), key("a"), key("zz")})), want: "a c", classic: refusedBy("InvalidArgument")},
+	{name: "not equal", doc: "all others", run: ask(all.FilterField("__key__", "!=", key("a"))), want: "b c d e f g h i", classic: refusedBy("Unknown")},
+	{name: "equality and range", doc: "both hold", run: ask(all.FilterField("s", "=", "x").FilterField("__key__", ">", key("a"))), want: "c g i"},
+	{name: "inequality and range", doc: "both hold, ordered by the properties of inequalities",
+		run: ask(all.FilterField("n", ">", 1).FilterField("__key__", ">", key("b"))), want: "i c d g h", classic: &difference{"InvalidArgument", oneProperty}},
+	{name: "filter that is no key", doc: "__key__ compares with keys", run: ask(all.FilterField("__key__", ">", "b")), want: "InvalidArgument"},
+	{name: "scatter with a range", doc: "an order by __scatter__ excludes inequalities", run: ask(all.FilterField("__key__", ">", key("b")).Order("__scatter__")), want: "InvalidArgument",
+		firestore: &difference{"", "the Firestore emulator has no scatter keys at all"}},
+}

@@ -1,0 +1,159 @@
+package conformance
+
+import (
+	"strings"
+	"time"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// writing writes one entity, and returns the outcome.
+func writing(kind, name string, kv ...any) func(*env) string {
+	return func(e *env) string {
+		_, err := e.commit(upsert(e.name(kind, name), props(kv...)))
+		return outcome(err)
+	}
+}
+
+// looking looks up a key.
+func looking(k func(e *env) *pb.Key) func(*env) string {
+	return func(e *env) string {
+		_, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, Keys: []*pb.Key{k(e)}})
+		return outcome(err)
+	}
+}
+
+func deepValue(depth int) *pb.Value {
+	v := value(1)
+	for range depth {
+		v = value(map[string]*pb.Value{"d": v})
+	}
+	return v
+}
+
+var (
+	long     = strings.Repeat("x", 1501)
+	fits     = strings.Repeat("x", 1500)
+	lenient  = "the emulator does not enforce this limit"
+	zeroTime time.Time
+)
+
+func pathOf(e *env, elements ...*pb.Key_PathElement) *pb.Key {
+	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: e.project}, Path: elements}
+}
+
+func named(kind, name string) *pb.Key_PathElement {
+	return &pb.Key_PathElement{Kind: kind, IdType: &pb.Key_PathElement_Name{Name: name}}
+}
+
+var limitCases = []conformanceCase{
+	{name: "indexed text of 1,500 bytes", doc: "is allowed", run: writing("K", "a", "v", fits), want: "OK"},
+	{name: "indexed text above 1,500 bytes", doc: "is refused", run: writing("K", "a", "v", long), want: "InvalidArgument"},
+	{name: "unindexed text above 1,500 bytes", doc: "is allowed", run: writing("K", "a", "v", unindexed(long)), want: "OK"},
+	{name: "entity of 1 MiB", doc: "an entity has at most 1,048,572 bytes", run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1<<20))), want: "InvalidArgument", classic: &difference{"OK", lenient}},
+	{name: "nearly 1 MiB", doc: "is allowed", run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1<<20-1000))), want: "OK"},
+	{name: "entities 20 deep", doc: "are allowed", run: writing("K", "a", "v", deepValue(19)), want: "OK"},
+	{name: "entities 21 deep", doc: "are refused", run: writing("K", "a", "v", deepValue(21)), want: "InvalidArgument"},
+	{name: "array of arrays", doc: "is refused", run: writing("K", "a", "v", []any{[]any{1}}), want: "InvalidArgument"},
+	{name: "array excluded from indexes", doc: "its elements are excluded instead", run: writing("K", "a", "v", unindexed([]any{1})), want: "InvalidArgument"},
+	{name: "value of no type", doc: "is refused", run: writing("K", "a", "v", new(pb.Value)), want: "InvalidArgument"},
+	{name: "reserved property", doc: "names of the form __x__ are reserved", run: writing("K", "a", "__v__", 1), want: "InvalidArgument"},
+	{name: "empty property name", doc: "is refused", run: writing("K", "a", "", 1), want: "InvalidArgument"},
+	{name: "long property name", doc: "a name has at most 1,500 bytes", run: writing("K", "a", long, 1), want: "InvalidArgument"},
+	{name: "reserved kind", doc: "names of the form __x__ are reserved", run: writing("__K__", "a"), want: "InvalidArgument"},
+	{name: "reserved key name", doc: "names of the form __x__ are reserved", run: writing("K", "__a__"), want: "InvalidArgument"},
+	{name: "empty kind", doc: "is refused", run: writing("", "a"), want: "InvalidArgument"},
+	{name: "empty key name", doc: "is refused", run: writing("K", ""), want: "InvalidArgument"},
+	{name: "long key name", doc: "a name has at most 1,500 bytes", run: writing("K", long), want: "InvalidArgument"},
+	{name: "long kind", doc: "a kind has at most 1,500 bytes", run: writing(long, "a"), want: "InvalidArgument"},
+	{name: "key above 6 KiB", doc: "a key has at most 6 KiB", run: func(e *env) string {
+		_, err := e.commit(upsert(pathOf(e, named(fits, fits), named(fits, fits), named("K", fits)), nil))
+		return outcome(err)
+	}, want: "InvalidArgument", classic: &difference{"OK", lenient}, firestore: &difference{"OK", lenient}},
+	{name: "path of 101 elements", doc: "a path has at most 100", run: looking(func(e *env) *pb.Key {
+		k := pathOf(e)
+		for range 101 {
+			k.Path = append(k.Path, named("K", "a"))
+		}
+		return k
+	}), want: "InvalidArgument"},
+	{name: "id 0", doc: "is no id", run: looking(func(e *env) *pb.Key {
+		return pathOf(e, &pb.Key_PathElement{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: 0}})
+	}), want: "InvalidArgument"},
+	{name: "incomplete key", doc: "can't be looked up", run: looking(func(e *env) *pb.Key { return pathOf(e, &pb.Key_PathElement{Kind: "K"}) }), want: "InvalidArgument"},
+	{name: "incomplete parent", doc: "only the last element can be incomplete", run: looking(func(e *env) *pb.Key { return pathOf(e, &pb.Key_PathElement{Kind: "K"}, named("K", "a")) }), want: "InvalidArgument"},
+	{name: "empty path", doc: "is no key", run: looking(func(e *env) *pb.Key { return pathOf(e) }), want: "InvalidArgument"},
+	{name: "key of another project", doc: "is refused", run: looking(func(e *env) *pb.Key {
+		k := e.name("K", "a")
+		k.PartitionId.ProjectId = "another"
+		return k
+	}), want: "InvalidArgument"},
+	{name: "reserved namespace", doc: "names of the form __x__ are reserved", run: looking(func(e *env) *pb.Key {
+		k := e.name("K", "a")
+		k.PartitionId.NamespaceId = "__n__"
+		return k
+	}), want: "InvalidArgument", classic: &difference{"OK", lenient}, firestore: &difference{"OK", lenient}},
+	{name: "namespace with other characters", doc: "a namespace matches [0-9A-Za-z._-]{0,100}", run: looking(func(e *env) *pb.Key {
+		k := e.name("K", "a")
+		k.PartitionId.NamespaceId = "a b"
+		return k
+	}), want: "InvalidArgument"},
+	{name: "lookup of 1,000 keys", doc: "is allowed", run: lookups(1000), want: "OK"},
+	{name: "lookup of 1,001 keys", doc: "is refused", run: lookups(1001), want: "InvalidArgument", classic: &difference{"OK", lenient}, firestore: &difference{"OK", lenient}},
+	{name: "empty lookup", doc: "finds nothing", run: lookups(0), want: "OK"},
+	{name: "negative limit", doc: "is refused", run: func(e *env) string {
+		_, err := e.runQuery(&pb.Query{Kind: kindP, Limit: wrapperspb.Int32(-1)})
+		return outcome(err)
+	}, want: "InvalidArgument"},
+	{name: "negative offset", doc: "is refused", run: func(e *env) string {
+		_, err := e.runQuery(&pb.Query{Kind: kindP, Offset: -1})
+		return outcome(err)
+	}, want: "InvalidArgument"},
+	{name: "two kinds", doc: "a query has one", run: func(e *env) string {
+		_, err := e.runQuery(&pb.Query{Kind: append(kindP, kindP...)})
+		return outcome(err)
+	}, want: "InvalidArgument"},
+	{name: "no query", doc: "is refused", run: func(e *env) string {
+		_, err := e.raw.RunQuery(e.Context(), &pb.RunQueryRequest{ProjectId: e.project})
+		return outcome(err)
+	}, want: "InvalidArgument"},
+	{name: "no project", doc: "is refused", run: func(e *env) string {
+		_, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{Keys: []*pb.Key{e.name("K", "a")}})
+		return outcome(err)
+	}, want: "InvalidArgument", classic: &difference{"Unknown", "the classic emulator fails without an answer"}},
+	{name: "mutation without operation", doc: "is refused", run: func(e *env) string {
+		_, err := e.commit(new(pb.Mutation))
+		return outcome(err)
+	}, want: "InvalidArgument"},
+	{name: "time before the year 1", doc: "times are from the years 1 to 9999", run: writing("K", "a", "v", &pb.Value{
+		ValueType: &pb.Value_TimestampValue{TimestampValue: value(zeroTime.AddDate(-1, 0, 0)).GetTimestampValue()}}), want: "InvalidArgument"},
+	{name: "commit of 2,000 mutations", doc: "is allowed", run: func(e *env) string {
+		var mutations []*pb.Mutation
+		for i := range 2000 {
+			mutations = append(mutations, upsert(pathOf(e, &pb.Key_PathElement{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: int64(i + 1)}}), nil))
+		}
+		_, err := e.commit(mutations...)
+		return outcome(err)
+	}, want: "OK"},
+	{name: "commit above 10 MiB", doc: "is refused", run: func(e *env) string {
+		var mutations []*pb.Mutation
+		for i := range 11 {
+			k := pathOf(e, &pb.Key_PathElement{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: int64(i + 1)}})
+			mutations = append(mutations, upsert(k, props("v", unindexed(strings.Repeat("x", 1<<20-1000)))))
+		}
+		_, err := e.commit(mutations...)
+		return outcome(err)
+	}, want: "InvalidArgument", classic: &difference{"*", "the connection is closed on such a request"}, firestore: &difference{"*", "gRPC itself refuses such a request"}},
+}
+
+func lookups(n int) func(*env) string {
+	return func(e *env) string {
+		req := &pb.LookupRequest{ProjectId: e.project}
+		for i := range n {
+			req.Keys = append(req.Keys, pathOf(e, &pb.Key_PathElement{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: int64(i + 1)}}))
+		}
+		_, err := e.raw.Lookup(e.Context(), req)
+		return outcome(err)
+	}
+}

@@ -1,0 +1,191 @@
+// Package conformance runs one list of cases against three Datastores: the
+// embedded one, Google's classic emulator in Firestore mode, and Google's
+// Firestore emulator in Datastore mode.
+//
+// A case names what production documents, and what comes of it there. Where one
+// of Google's emulators does something else, the case records what, and why we
+// do not follow it. The embedded one has no such record.
+package conformance
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/googletest"
+)
+
+func TestMain(m *testing.M) { googletest.Main(m) }
+
+// A conformanceCase is one thing that a Datastore does.
+type conformanceCase struct {
+	name string
+	doc  string // what production documents
+	run  func(*env) string
+	want string // what run returns, in production
+
+	classic, firestore *difference
+}
+
+// A difference is what one of Google's emulators does instead.
+type difference struct {
+	got string // what run returns; "*" if it varies
+	why string
+}
+
+// suites are the cases, by topic.
+var suites = map[string][]conformanceCase{
+	"queries": queryCases, "gql": gqlCases, "projections": projectionCases, "keys": keyCases, "cursors": cursorCases, "aggregations": aggregationCases,
+	"metadata": metadataCases, "mutations": mutationCases, "transforms": transformCases, "transactions": transactionCases, "reads": readCases, "limits": limitCases,
+}
+
+var products = []string{"embedded", "classic", "firestore"}
+
+// An env is an empty database of one of the three.
+type env struct {
+	*testing.T
+	product string
+	project string
+	conn    *grpc.ClientConn
+	client  *datastore.Client
+	raw     pb.DatastoreClient
+}
+
+// newEnv skips the test if the product is not on this machine.
+func newEnv(t *testing.T, product string) *env {
+	e := &env{T: t, product: product, project: googletest.Project()}
+	addr := ""
+	switch product {
+	case "embedded":
+		local := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
+		addr = local.DatastoreAddr()
+	case "classic":
+		addr = googletest.Addr(t, emulator.Classic)
+	case "firestore":
+		addr = googletest.Addr(t, emulator.Firestore)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	e.conn, e.raw = conn, pb.NewDatastoreClient(conn)
+	return e
+}
+
+// empty returns an env with another database. Its client is closed with the
+// connection, which all share.
+func (e env) empty(t *testing.T) *env {
+	e.T, e.project = t, googletest.Project()
+	var err error
+	if e.client, err = datastore.NewClient(t.Context(), e.project, option.WithGRPCConn(e.conn), option.WithTelemetryDisabled()); err != nil {
+		t.Fatal(err)
+	}
+	return &e
+}
+
+func TestConformance(t *testing.T) {
+	verdicts := make(map[string]map[string]string) // by case and product
+	for _, product := range products {
+		t.Run(product, func(t *testing.T) {
+			base := newEnv(t, product)
+			for _, topic := range topics() {
+				for _, c := range suites[topic] {
+					name := topic + ": " + c.name
+					t.Run(name, func(t *testing.T) {
+						if verdicts[name] == nil {
+							verdicts[name] = make(map[string]string)
+						}
+						verdicts[name][product] = judge(t, c, product, c.outcome(base.empty(t)))
+					})
+				}
+			}
+		})
+	}
+	t.Log("\n" + table(verdicts))
+}
+
+// judge compares an outcome with what is wanted, or recorded.
+func judge(t *testing.T, c conformanceCase, product, got string) string {
+	recorded := map[string]*difference{"classic": c.classic, "firestore": c.firestore}[product]
+	switch {
+	case recorded == nil && got == c.want:
+		return "as documented"
+	case recorded == nil:
+		t.Errorf("%s\n got  %s\n want %s", c.doc, got, c.want)
+		return "FAILED"
+	case recorded.got != "*" && recorded.got != got, got == c.want:
+		t.Errorf("%s\n got      %s\n want     %s\n recorded %s", c.doc, got, c.want, recorded.got)
+		return "FAILED"
+	}
+	return "differs: " + recorded.why
+}
+
+func topics() []string {
+	var all []string
+	for topic := range suites {
+		all = append(all, topic)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// table shows the verdicts: all differences, and how many cases have none.
+func table(verdicts map[string]map[string]string) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "case\tembedded\tclassic\tfirestore")
+	total := make(map[string]map[string]int)
+	names := make([]string, 0, len(verdicts))
+	for name := range verdicts {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		row := []string{name}
+		for _, product := range products {
+			verdict := cmp.Or(verdicts[name][product], "left out")
+			row = append(row, verdict)
+			kind, _, _ := strings.Cut(verdict, ":")
+			if total[product] == nil {
+				total[product] = make(map[string]int)
+			}
+			total[product][kind]++
+		}
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	w.Flush()
+	for _, product := range products {
+		fmt.Fprintf(&b, "%s: %d as documented, %d differ, %d failed, %d left out\n", product,
+			total[product]["as documented"], total[product]["differs"], total[product]["FAILED"], total[product]["left out"])
+	}
+	return b.String()
+}
+
+// TestEveryCaseIsDocumented checks that the cases say what they are for.
+func TestEveryCaseIsDocumented(t *testing.T) {
+	for topic, cases := range suites {
+		seen := make(map[string]bool)
+		for _, c := range cases {
+			if c.doc == "" || c.name == "" || seen[c.name] {
+				t.Errorf("%s: %q has no documentation, or is there twice", topic, c.name)
+			}
+			seen[c.name] = true
+			for _, d := range []*difference{c.classic, c.firestore} {
+				if d != nil && (d.why == "" || d.got == c.want) {
+					t.Errorf("%s: %q has a difference without a reason, or that is none", topic, c.name)
+				}
+			}
+		}
+	}
+}

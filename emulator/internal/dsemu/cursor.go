@@ -1,0 +1,54 @@
+package dsemu
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+)
+
+// A cursor is the position behind a result: a byte for the form's version, four
+// that tell the query's kind and orders, four with the length of the group in the
+// result's sort key, and that key. It stays valid whatever is written later.
+const cursorVersion = 2
+
+func (q *query) fingerprint() uint32 {
+	h := fnv.New32a()
+	h.Write([]byte(q.kind))
+	for _, o := range q.orders {
+		h.Write([]byte{0})
+		h.Write([]byte(o.property))
+		if o.descending {
+			h.Write([]byte{1})
+		}
+	}
+	return h.Sum32()
+}
+
+func (q *query) cursor(r row) []byte {
+	c := binary.BigEndian.AppendUint32([]byte{cursorVersion}, q.fingerprint())
+	c = binary.BigEndian.AppendUint32(c, uint32(r.group))
+	return append(c, r.sortKey...)
+}
+
+func (q *query) parseCursors(start, end []byte) (err error) {
+	if q.after, q.afterGroup, err = q.parseCursor("start_cursor", start); err != nil {
+		return err
+	}
+	q.until, _, err = q.parseCursor("end_cursor", end)
+	return err
+}
+
+func (q *query) parseCursor(name string, c []byte) (sortKey, group string, err error) {
+	const head, groupAt = 9, 5
+	switch {
+	case len(c) == 0:
+		return "", "", nil
+	case len(c) < head || c[0] != cursorVersion || binary.BigEndian.Uint32(c[1:]) != q.fingerprint():
+		return "", "", invalid("the %s is not one of this query", name)
+	}
+	sortKey = string(c[head:])
+	n := binary.BigEndian.Uint32(c[groupAt:])
+	if uint64(n) > uint64(len(sortKey)) {
+		return "", "", invalid("the %s is damaged", name)
+	}
+	return sortKey, sortKey[:n], nil
+}

@@ -1,0 +1,275 @@
+package dsemu
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+)
+
+// A conjunction is a set of conditions that an entity has to satisfy together.
+// A filter is brought into the form of some of them, of which one suffices.
+type conjunction struct {
+	lo, hi   string // paths: lo <= path, and path < hi unless hi is empty
+	notKeys  map[string]bool
+	ranged   bool        // by an inequality on __key__
+	ancestor string      // path prefix of the ancestor, if there is one
+	equal    []condition // each holds for one of the property's values
+	between  []*interval // by property: one value satisfies all inequalities
+}
+
+type condition struct {
+	property, form string
+}
+
+// An interval is what the inequalities on one property ask for: a value whose
+// form is at least lo, below hi unless that is empty, and not one of some.
+type interval struct {
+	property string
+	lo, hi   string
+	not      map[string]bool
+}
+
+func (iv *interval) holds(form string) bool {
+	return form >= iv.lo && (iv.hi == "" || form < iv.hi) && !iv.not[form]
+}
+
+// behind is above every string that begins with a form, and below every form
+// that is greater: no form is a prefix of another, and what follows one in an
+// index begins with the first byte of a path, or of its inversion for descending
+// order, or of another form.
+func behind(form string) string { return form + "\xff" }
+
+// maxDisjunctions is the most conjunctions that a filter may come to, and
+// maxFilterDepth how deep it may be nested, as the documentation of OR queries
+// and the limits page have them.
+const (
+	maxDisjunctions = 30
+	maxFilterDepth  = 20
+	maxNotIn        = 10
+)
+
+// A filterParser brings a filter into the form of conjunctions.
+type filterParser struct {
+	db        *database
+	namespace string
+	notEqual  int // NOT_EQUAL and NOT_IN filters
+	notIn     int
+	either    int // OR and IN
+}
+
+// parseFilter returns the conjunctions that a filter comes to.
+func (db *database) parseFilter(namespace string, f *pb.Filter) ([]*conjunction, error) {
+	if f == nil {
+		return []*conjunction{{}}, nil
+	}
+	p := &filterParser{db: db, namespace: namespace}
+	all, err := p.parse(f, 0)
+	switch {
+	case err != nil:
+		return nil, err
+	case p.notEqual > 1:
+		return nil, invalid("a query has at most one NOT_EQUAL or NOT_IN filter, this one has %d", p.notEqual)
+	case p.notIn > 0 && p.either > 0:
+		return nil, invalid("a query with NOT_IN can't have OR or IN")
+	}
+	for _, c := range all[1:] {
+		if c.ancestor != all[0].ancestor {
+			return nil, invalid("all disjunctions of a query need the same HAS_ANCESTOR filter")
+		}
+	}
+	return all, nil
+}
+
+func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
+	if depth > maxFilterDepth {
+		return nil, invalid("filters can be nested %d deep", maxFilterDepth)
+	}
+	composite := f.GetCompositeFilter()
+	if composite == nil {
+		return p.property(f.GetPropertyFilter())
+	}
+	if len(composite.Filters) == 0 {
+		return nil, invalid("a composite filter has no filters")
+	}
+	var result []*conjunction
+	for i, sub := range composite.Filters {
+		alternatives, err := p.parse(sub, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		switch composite.Op {
+		case pb.CompositeFilter_AND:
+			if i == 0 {
+				result = alternatives
+				continue
+			}
+			if len(result)*len(alternatives) > maxDisjunctions {
+				return nil, invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
+			}
+			var both []*conjunction
+			for _, a := range result {
+				for _, b := range alternatives {
+					both = append(both, a.and(b))
+				}
+			}
+			result = both
+		case pb.CompositeFilter_OR:
+			p.either++
+			result = append(result, alternatives...)
+		default:
+			return nil, invalid("a composite filter has no operator")
+		}
+	}
+	if len(result) > maxDisjunctions {
+		return nil, invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
+	}
+	return result, nil
+}
+
+// and returns the conjunction of two.
+func (c *conjunction) and(o *conjunction) *conjunction {
+	both := &conjunction{
+		lo: max(c.lo, o.lo), hi: lower(c.hi, o.hi), ranged: c.ranged || o.ranged, ancestor: max(c.ancestor, o.ancestor),
+		notKeys: union(c.notKeys, o.notKeys),
+		equal:   slices.Concat(c.equal, o.equal),
+	}
+	for _, iv := range slices.Concat(c.between, o.between) {
+		i := slices.IndexFunc(both.between, func(b *interval) bool { return b.property == iv.property })
+		if i < 0 {
+			both.between = append(both.between, iv)
+			continue
+		}
+		b := both.between[i]
+		both.between[i] = &interval{iv.property, max(b.lo, iv.lo), lower(b.hi, iv.hi), union(b.not, iv.not)}
+	}
+	return both
+}
+
+// lower returns the lower of two ends, of which an empty one is none.
+func lower(a, b string) string {
+	if a == "" || b != "" && b < a {
+		return b
+	}
+	return a
+}
+
+func union(a, b map[string]bool) map[string]bool {
+	if len(a) == 0 {
+		return b
+	}
+	both := maps.Clone(a)
+	maps.Copy(both, b)
+	return both
+}
+
+// property returns the conjunctions of a filter on one property.
+func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
+	name, op := f.GetProperty().GetName(), f.GetOp()
+	values := []*pb.Value{f.GetValue()}
+	switch {
+	case name == "":
+		return nil, invalid("a filter names no property")
+	case op == pb.PropertyFilter_IN || op == pb.PropertyFilter_NOT_IN:
+		values = f.GetValue().GetArrayValue().GetValues()
+		if len(values) == 0 {
+			return nil, invalid("the filter %v on %q needs an array that is not empty", op, name)
+		}
+	}
+	forms := make([]string, len(values))
+	for i, v := range values {
+		var err error
+		if forms[i], err = p.form(name, v); err != nil {
+			return nil, err
+		}
+	}
+	one := func(c *conjunction) ([]*conjunction, error) { return []*conjunction{c}, nil }
+	switch op {
+	case pb.PropertyFilter_IN:
+		p.either++
+		if len(forms) > maxDisjunctions {
+			return nil, invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
+		}
+		slices.Sort(forms)
+		var all []*conjunction
+		for _, form := range slices.Compact(forms) {
+			all = append(all, equals(name, form))
+		}
+		return all, nil
+	case pb.PropertyFilter_NOT_IN, pb.PropertyFilter_NOT_EQUAL:
+		if op == pb.PropertyFilter_NOT_IN {
+			p.notIn++
+			if len(forms) > maxNotIn {
+				return nil, invalid("a NOT_IN filter has at most %d values, this one has %d", maxNotIn, len(forms))
+			}
+		}
+		p.notEqual++
+		not := make(map[string]bool)
+		for _, form := range forms {
+			not[form] = true
+		}
+		if name == keyProperty {
+			return one(&conjunction{notKeys: not, ranged: true})
+		}
+		return one(&conjunction{between: []*interval{{property: name, not: not}}})
+	case pb.PropertyFilter_EQUAL:
+		return one(equals(name, forms[0]))
+	case pb.PropertyFilter_HAS_ANCESTOR:
+		if name != keyProperty {
+			return nil, invalid("a HAS_ANCESTOR filter is on __key__, not on %q", name)
+		}
+		prefix := strings.TrimSuffix(forms[0], string(pathEnd))
+		return one(&conjunction{lo: prefix, hi: prefix + string(pathElement+1), ancestor: prefix})
+	}
+	var lo, hi string
+	switch op {
+	case pb.PropertyFilter_LESS_THAN:
+		hi = forms[0]
+	case pb.PropertyFilter_LESS_THAN_OR_EQUAL:
+		hi = behind(forms[0])
+	case pb.PropertyFilter_GREATER_THAN:
+		lo = behind(forms[0])
+	case pb.PropertyFilter_GREATER_THAN_OR_EQUAL:
+		lo = forms[0]
+	default:
+		return nil, invalid("a filter on %q has no operator", name)
+	}
+	if name == keyProperty {
+		return one(&conjunction{lo: lo, hi: hi, ranged: true})
+	}
+	return one(&conjunction{between: []*interval{{property: name, lo: lo, hi: hi}}})
+}
+
+func equals(property, form string) *conjunction {
+	if property == keyProperty {
+		return &conjunction{lo: form, hi: behind(form)}
+	}
+	return &conjunction{equal: []condition{{property, form}}}
+}
+
+// form returns the ordered form of a filter's value.
+func (p *filterParser) form(property string, v *pb.Value) (string, error) {
+	if property != keyProperty {
+		if v.GetArrayValue() != nil || v.GetEntityValue() != nil || v.GetValueType() == nil {
+			return "", invalid("the filter on the property %q has no value, an array or an entity", property)
+		}
+		if k := v.GetKeyValue(); k != nil {
+			if err := checkPath(k.Path, false); err != nil {
+				return "", err
+			}
+		}
+		return valueForm(v), nil
+	}
+	if v.GetKeyValue() == nil {
+		return "", invalid("__key__ filter value must be a Key")
+	}
+	key, err := p.db.readKey(v.GetKeyValue())
+	if err != nil {
+		return "", err
+	}
+	if key.namespace != p.namespace {
+		return "", invalid("__key__ filter namespace is %q but query namespace is %q", key.namespace, p.namespace)
+	}
+	return key.path, nil
+}

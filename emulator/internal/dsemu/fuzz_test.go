@@ -1,0 +1,214 @@
+package dsemu
+
+import (
+	"cmp"
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/scattermap/scattermap/emulator/internal/meter"
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
+)
+
+func newTestServer(t testing.TB) *Server {
+	t.Helper()
+	s := NewServer(Options{Scatter: 2, Batch: 2, Retention: time.Hour}, new(meter.Meter))
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		entity := &pb.Entity{Key: testKey(name), Properties: map[string]*pb.Value{"n": integer(int64(len(name))), "m": array([]*pb.Value{integer(1), text(name)})}}
+		if _, err := s.Commit(context.Background(), &pb.CommitRequest{
+			ProjectId: "p", Mode: pb.CommitRequest_NON_TRANSACTIONAL,
+			Mutations: []*pb.Mutation{{Operation: &pb.Mutation_Upsert{Upsert: entity}}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func testKey(name string) *pb.Key {
+	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: "p"}, Path: []*pb.Key_PathElement{element("K", name)}}
+}
+
+func testFilter(property string, op pb.PropertyFilter_Operator, v *pb.Value) *pb.Filter {
+	return &pb.Filter{FilterType: &pb.Filter_PropertyFilter{PropertyFilter: &pb.PropertyFilter{Property: &pb.PropertyReference{Name: property}, Op: op, Value: v}}}
+}
+
+// testQueries are queries of every sort, as seeds.
+func testQueries() []*pb.Query {
+	kind := []*pb.KindExpression{{Name: "K"}}
+	m := &pb.PropertyReference{Name: "m"}
+	return []*pb.Query{
+		{Kind: kind},
+		{},
+		{Kind: kind, Offset: 1, Order: []*pb.PropertyOrder{{Property: m, Direction: pb.PropertyOrder_DESCENDING}}},
+		{Kind: kind, Filter: testFilter("n", pb.PropertyFilter_GREATER_THAN, integer(0))},
+		{Kind: kind, Filter: testFilter("m", pb.PropertyFilter_IN, array([]*pb.Value{text("a"), integer(1)}))},
+		{Kind: kind, Filter: testFilter("m", pb.PropertyFilter_NOT_EQUAL, text("a")), Order: []*pb.PropertyOrder{{Property: m}}},
+		{Kind: kind, Filter: testFilter("__key__", pb.PropertyFilter_HAS_ANCESTOR, &pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: testKey("a")}})},
+		{Kind: kind, Projection: []*pb.Projection{{Property: m}}, DistinctOn: []*pb.PropertyReference{m}},
+		{Kind: kind, Order: []*pb.PropertyOrder{{Property: &pb.PropertyReference{Name: scatterProperty}}}},
+		{Kind: []*pb.KindExpression{{Name: propertyKind}}},
+		{Kind: kind, Filter: &pb.Filter{FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: pb.CompositeFilter_OR, Filters: []*pb.Filter{
+			testFilter("n", pb.PropertyFilter_EQUAL, integer(1)), testFilter("m", pb.PropertyFilter_LESS_THAN, text("c")),
+		}}}}},
+	}
+}
+
+// FuzzQuery sends queries that are anything, and checks that the answer is not a
+// panic and that reading them piece by piece gives what reading them at once does.
+func FuzzQuery(f *testing.F) {
+	for _, q := range testQueries() {
+		encoded, err := proto.Marshal(q)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(encoded)
+	}
+	s := newTestServer(f)
+	f.Fuzz(func(t *testing.T, encoded []byte) {
+		q := new(pb.Query)
+		if proto.Unmarshal(encoded, q) != nil {
+			return
+		}
+		q.Offset, q.Limit = 0, nil
+		var pieces, whole []string
+		for range 50 {
+			resp, err := s.RunQuery(t.Context(), &pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
+			if err != nil {
+				return
+			}
+			for _, r := range resp.Batch.EntityResults {
+				pieces = append(pieces, string(r.Cursor))
+			}
+			if resp.Batch.MoreResults != pb.QueryResultBatch_NOT_FINISHED {
+				break
+			}
+			q.StartCursor = resp.Batch.EndCursor
+		}
+		q.StartCursor = nil
+		db, err := s.database("p", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		parsed, err := db.parse(nil, q)
+		if err != nil {
+			return // it began with a cursor that has been taken away
+		}
+		parsed.scan(db.kinds(parsed, db.lastCommit), db.lastCommit, func(r row) bool { whole = append(whole, string(parsed.cursor(r))); return true })
+		if len(pieces) != len(whole) && len(pieces) > 0 && pieces[0] == whole[0] {
+			t.Errorf("%d results in pieces, %d at once: %v", len(pieces), len(whole), q)
+		}
+	})
+}
+
+// FuzzRequests sends each method a request that is anything: no panic.
+func FuzzRequests(f *testing.F) {
+	for i, req := range []proto.Message{
+		&pb.LookupRequest{ProjectId: "p", Keys: []*pb.Key{testKey("a")}},
+		&pb.RunAggregationQueryRequest{ProjectId: "p", QueryType: &pb.RunAggregationQueryRequest_GqlQuery{GqlQuery: &pb.GqlQuery{QueryString: "SELECT COUNT(*) FROM K", AllowLiterals: true}}},
+		&pb.BeginTransactionRequest{ProjectId: "p"},
+		&pb.CommitRequest{ProjectId: "p", Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*pb.Mutation{{
+			Operation:          &pb.Mutation_Update{Update: &pb.Entity{Key: testKey("a"), Properties: map[string]*pb.Value{"n": integer(1)}}},
+			PropertyMask:       &pb.PropertyMask{Paths: []string{`n.a\.b`}},
+			PropertyTransforms: []*pb.PropertyTransform{{Property: "n", TransformType: &pb.PropertyTransform_Increment{Increment: integer(1)}}},
+		}}},
+		&pb.RollbackRequest{ProjectId: "p", Transaction: []byte("x")},
+		&pb.AllocateIdsRequest{ProjectId: "p", Keys: []*pb.Key{{Path: []*pb.Key_PathElement{{Kind: "K"}}}}},
+		&pb.ReserveIdsRequest{ProjectId: "p", Keys: []*pb.Key{{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: 5}}}}}},
+		&pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: &pb.Query{}}, ExplainOptions: &pb.ExplainOptions{Analyze: true}, PropertyMask: &pb.PropertyMask{Paths: []string{"n"}}},
+	} {
+		encoded, err := proto.Marshal(req)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(i, encoded)
+	}
+	s := newTestServer(f)
+	f.Fuzz(func(t *testing.T, method int, encoded []byte) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // a commit that has to wait gives up
+		decode := func(req proto.Message) bool { return proto.Unmarshal(encoded, req) == nil }
+		lookup, aggregation, begin, commit := new(pb.LookupRequest), new(pb.RunAggregationQueryRequest), new(pb.BeginTransactionRequest), new(pb.CommitRequest)
+		rollback, allocate, reserve, query := new(pb.RollbackRequest), new(pb.AllocateIdsRequest), new(pb.ReserveIdsRequest), new(pb.RunQueryRequest)
+		switch method & 7 { // errors are answers, too
+		case 0:
+			if decode(lookup) {
+				_, _ = s.Lookup(ctx, lookup)
+			}
+		case 1:
+			if decode(aggregation) {
+				_, _ = s.RunAggregationQuery(ctx, aggregation)
+			}
+		case 2:
+			if decode(begin) {
+				_, _ = s.BeginTransaction(ctx, begin)
+			}
+		case 3:
+			if decode(commit) {
+				_, _ = s.Commit(ctx, commit)
+			}
+		case 4:
+			if decode(rollback) {
+				_, _ = s.Rollback(ctx, rollback)
+			}
+		case 5:
+			if decode(allocate) {
+				_, _ = s.AllocateIds(ctx, allocate)
+			}
+		case 6:
+			if decode(reserve) {
+				_, _ = s.ReserveIds(ctx, reserve)
+			}
+		case 7:
+			if decode(query) {
+				_, _ = s.RunQuery(ctx, query)
+			}
+		}
+	})
+}
+
+// FuzzCursor continues queries from cursors that are anything.
+func FuzzCursor(f *testing.F) {
+	s := newTestServer(f)
+	queries := testQueries()
+	for i, q := range queries {
+		resp, err := s.RunQuery(context.Background(), &pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
+		if err != nil {
+			f.Fatal(i, err)
+		}
+		f.Add(i, resp.Batch.EndCursor)
+	}
+	f.Fuzz(func(t *testing.T, i int, cursor []byte) {
+		q := proto.CloneOf(queries[uint(i)%uint(len(queries))])
+		q.StartCursor = cursor
+		_, _ = s.RunQuery(t.Context(), &pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
+		q.StartCursor, q.EndCursor = nil, cursor
+		_, _ = s.RunQuery(t.Context(), &pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
+	})
+}
+
+// FuzzKeyForm checks that the ordered forms of names compare as the names do, in
+// both directions, and that none is a prefix of another.
+func FuzzKeyForm(f *testing.F) {
+	f.Add("a", "b")
+	f.Add("a", "a\x00")
+	f.Add("", "\x00\x01")
+	f.Add("\x00\xff", "\x00")
+	f.Fuzz(func(t *testing.T, a, b string) {
+		x, y := string(appendBytes(nil, a)), string(appendBytes(nil, b))
+		if got, want := strings.Compare(x, y), cmp.Compare(a, b); got != want {
+			t.Errorf("%q and %q compare as %d, their forms as %d", a, b, want, got)
+		}
+		if a != b && (strings.HasPrefix(x, y) || strings.HasPrefix(y, x)) {
+			t.Errorf("the form of one of %q and %q begins with that of the other", a, b)
+		}
+		down, other := invert(x), invert(y)
+		if got, want := strings.Compare(down, other), cmp.Compare(b, a); got != want {
+			t.Errorf("%q and %q compare as %d when descending, their forms as %d", a, b, want, got)
+		}
+	})
+}

@@ -1,0 +1,43 @@
+package dsemu
+
+import (
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/emulator/internal/gql"
+)
+
+// parseGQL returns the query that a GQL string stands for.
+func (db *database) parseGQL(g *pb.GqlQuery, p *pb.PartitionId) (*pb.Query, error) {
+	s, err := db.statement(g, p)
+	switch {
+	case err != nil:
+		return nil, err
+	case s.Aggregations != nil:
+		return nil, invalid("the GQL query aggregates: that is for RunAggregationQuery")
+	}
+	return s.Query, nil
+}
+
+// parseAggregationGQL returns the aggregation that a GQL string stands for.
+func (db *database) parseAggregationGQL(g *pb.GqlQuery, p *pb.PartitionId) (*pb.AggregationQuery, error) {
+	s, err := db.statement(g, p)
+	switch {
+	case err != nil:
+		return nil, err
+	case s.Aggregations == nil:
+		return nil, invalid("the GQL query does not aggregate: that is for RunQuery")
+	}
+	return &pb.AggregationQuery{QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: s.Query}, Aggregations: s.Aggregations}, nil
+}
+
+func (db *database) statement(g *pb.GqlQuery, p *pb.PartitionId) (*gql.Statement, error) {
+	partition, err := db.checkPartition(p)
+	if err != nil {
+		return nil, err
+	}
+	s, err := gql.Parse(g, partition)
+	if err != nil {
+		return nil, invalid("%v", err)
+	}
+	return s, nil
+}

@@ -1,0 +1,194 @@
+package dsemu
+
+import (
+	"maps"
+	"math"
+	"slices"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+)
+
+// transform applies property transforms in their order, and returns what each
+// came to. Its rules are those of the protocol's comments on PropertyTransform.
+func transform(properties map[string]*pb.Value, transforms []*pb.PropertyTransform, at int64) (map[string]*pb.Value, []*pb.Value, error) {
+	properties = maps.Clone(properties)
+	if properties == nil {
+		properties = make(map[string]*pb.Value)
+	}
+	var results []*pb.Value
+	for _, t := range transforms {
+		names, err := splitPath(t.GetProperty())
+		if err != nil {
+			return nil, nil, err
+		}
+		if slices.ContainsFunc(names, reserved) {
+			return nil, nil, invalid("a transform can't be of the property %s", t.Property)
+		}
+		after, result, err := transformed(at, get(properties, names), t)
+		if err != nil {
+			return nil, nil, err
+		}
+		set(properties, names, after)
+		results = append(results, result)
+	}
+	return properties, results, checkProperties(properties)
+}
+
+// get returns the value at a path, or nil.
+func get(properties map[string]*pb.Value, names []string) *pb.Value {
+	v := properties[names[0]]
+	if len(names) == 1 {
+		return v
+	}
+	return get(v.GetEntityValue().GetProperties(), names[1:])
+}
+
+// set puts a value at a path. What is no entity on the way becomes one.
+func set(properties map[string]*pb.Value, names []string, v *pb.Value) {
+	if len(names) == 1 {
+		properties[names[0]] = v
+		return
+	}
+	outer := properties[names[0]]
+	inner := maps.Clone(outer.GetEntityValue().GetProperties())
+	if inner == nil {
+		inner = make(map[string]*pb.Value)
+	}
+	set(inner, names[1:], v)
+	properties[names[0]] = &pb.Value{
+		ExcludeFromIndexes: outer.GetExcludeFromIndexes(),
+		ValueType:          &pb.Value_EntityValue{EntityValue: &pb.Entity{Key: outer.GetEntityValue().GetKey(), Properties: inner}},
+	}
+}
+
+// transformed returns a value after one transform, and the transform's result.
+func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result *pb.Value, err error) {
+	null := &pb.Value{ValueType: &pb.Value_NullValue{}}
+	switch op := t.TransformType.(type) {
+	case *pb.PropertyTransform_SetToServerValue:
+		if op.SetToServerValue != pb.PropertyTransform_REQUEST_TIME {
+			return nil, nil, invalid("the transform of %q sets no server value that exists", t.Property)
+		}
+		after = &pb.Value{ValueType: &pb.Value_TimestampValue{TimestampValue: microTime(at)}}
+		return after, after, nil
+	case *pb.PropertyTransform_Increment:
+		after, err = number(v, op.Increment, t.Property, add)
+	case *pb.PropertyTransform_Maximum:
+		after, err = number(v, op.Maximum, t.Property, func(a, b *pb.Value) *pb.Value { return extreme(a, b, 1) })
+	case *pb.PropertyTransform_Minimum:
+		after, err = number(v, op.Minimum, t.Property, func(a, b *pb.Value) *pb.Value { return extreme(a, b, -1) })
+	case *pb.PropertyTransform_AppendMissingElements:
+		elements := slices.Clone(v.GetArrayValue().GetValues())
+		for _, el := range op.AppendMissingElements.GetValues() {
+			if !slices.ContainsFunc(elements, func(have *pb.Value) bool { return sameValue(have, el) }) {
+				elements = append(elements, el)
+			}
+		}
+		return array(elements), null, nil
+	case *pb.PropertyTransform_RemoveAllFromArray:
+		elements := slices.DeleteFunc(slices.Clone(v.GetArrayValue().GetValues()), func(have *pb.Value) bool {
+			return slices.ContainsFunc(op.RemoveAllFromArray.GetValues(), func(el *pb.Value) bool { return sameValue(have, el) })
+		})
+		return array(elements), null, nil
+	default:
+		return nil, nil, invalid("the transform of %q has no type", t.Property)
+	}
+	return after, after, err
+}
+
+func array(elements []*pb.Value) *pb.Value {
+	return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: elements}}}
+}
+
+// sameValue reports whether two elements are equivalent: numbers by their value,
+// null and NaN each to itself.
+func sameValue(a, b *pb.Value) bool {
+	if isNumber(a) && isNumber(b) {
+		x, y := float(a), float(b)
+		return compareNumbers(a, b) == 0 || x != x && y != y
+	}
+	return valueForm(a) == valueForm(b) && a.GetEntityValue() == nil && b.GetEntityValue() == nil
+}
+
+func isNumber(v *pb.Value) bool {
+	switch v.GetValueType().(type) {
+	case *pb.Value_IntegerValue, *pb.Value_DoubleValue:
+		return true
+	}
+	return false
+}
+
+func float(v *pb.Value) float64 {
+	if d, ok := v.ValueType.(*pb.Value_DoubleValue); ok {
+		return d.DoubleValue
+	}
+	return float64(v.GetIntegerValue())
+}
+
+// number combines a property with the operand of a transform. A property that is
+// no number is taken as the operand.
+func number(v, operand *pb.Value, property string, combine func(a, b *pb.Value) *pb.Value) (*pb.Value, error) {
+	if !isNumber(operand) {
+		return nil, invalid("the transform of %q needs an integer or a double", property)
+	}
+	if !isNumber(v) {
+		return operand, nil
+	}
+	return combine(v, operand), nil
+}
+
+// add adds two numbers: integers stop at the ends of 64 bits, and a double makes
+// the sum one. The sum is indexed, even if the property was not, as Google's
+// Firestore emulator has it.
+func add(a, b *pb.Value) *pb.Value {
+	x, isInteger := a.ValueType.(*pb.Value_IntegerValue)
+	y, bothAre := b.ValueType.(*pb.Value_IntegerValue)
+	if !isInteger || !bothAre {
+		return &pb.Value{ValueType: &pb.Value_DoubleValue{DoubleValue: float(a) + float(b)}}
+	}
+	sum := x.IntegerValue + y.IntegerValue
+	switch {
+	case y.IntegerValue > 0 && sum < x.IntegerValue:
+		sum = math.MaxInt64
+	case y.IntegerValue < 0 && sum > x.IntegerValue:
+		sum = math.MinInt64
+	}
+	return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: sum}}
+}
+
+// extreme returns the greater or the lesser of two numbers; the property's own if
+// they are equal, and NaN if one of them is.
+func extreme(a, b *pb.Value, sign int) *pb.Value {
+	switch x, y := float(a), float(b); {
+	case x != x:
+		return a
+	case y != y:
+		return b
+	}
+	if compareNumbers(b, a)*sign > 0 {
+		return b
+	}
+	return a
+}
+
+// compareNumbers compares integers as such, and otherwise as doubles.
+func compareNumbers(a, b *pb.Value) int {
+	x, isInteger := a.ValueType.(*pb.Value_IntegerValue)
+	y, bothAre := b.ValueType.(*pb.Value_IntegerValue)
+	if isInteger && bothAre {
+		return compare(x.IntegerValue, y.IntegerValue)
+	}
+	return compare(float(a), float(b))
+}
+
+func compare[T int64 | float64](a, b T) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	case a == b:
+		return 0
+	}
+	return 2 // NaN
+}

@@ -1,0 +1,128 @@
+package gql
+
+import (
+	"strconv"
+	"strings"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+)
+
+// maxDepth bounds how deep parentheses of a filter may nest. It is far more
+// than anybody writes, and keeps small the stack of this parser and of whoever
+// walks through the filter afterwards. All other rules nest a fixed number of
+// times.
+const maxDepth = 100
+
+// A parser reads one statement. Each of its methods reads one rule of the
+// grammar: it starts at tok and leaves tok behind the rule.
+type parser struct {
+	lexer
+	tok   token // read next
+	ahead token // after tok
+
+	bindings  *bindings
+	literals  bool // allowed
+	partition *pb.PartitionId
+	depth     int // of open parentheses in a filter
+}
+
+// advance returns tok and goes on to the next one.
+func (p *parser) advance() token {
+	t := p.tok
+	p.tok, p.ahead = p.ahead, p.next()
+	return t
+}
+
+// accept goes on if tok is this keyword or sign.
+func (p *parser) accept(value string) bool {
+	if !p.tok.is(value) {
+		return false
+	}
+	p.advance()
+	return true
+}
+
+// expect goes on over this keyword or sign.
+func (p *parser) expect(value string) error {
+	switch {
+	case p.accept(value):
+		return nil
+	case keywords[value]:
+		return p.expected(value)
+	default:
+		return p.expected(strconv.Quote(value))
+	}
+}
+
+// errorAt is an error about a token.
+func (p *parser) errorAt(t token, format string, args ...any) error {
+	return positioned(p.text, t.at, format, args...)
+}
+
+// expected is the error that tok is not what the grammar has next.
+func (p *parser) expected(what string) error {
+	if p.tok.kind == invalid {
+		return p.tok.err
+	}
+	return p.errorAt(p.tok, "expected %s, got %s", what, p.tok)
+}
+
+// literal is an error if the query has to bind its values.
+func (p *parser) literal(t token) error {
+	if p.literals {
+		return nil
+	}
+	return p.errorAt(t, "the literal %s is not allowed: bind the value, or set allow_literals", t)
+}
+
+// calls reports whether tok is a word that means something before a
+// parenthesis, and the parenthesis is there. Such words are not reserved.
+func (p *parser) calls(name string) bool {
+	return p.tok.kind == word && p.ahead.is("(") && strings.EqualFold(p.tok.text, name)
+}
+
+// name reads a name, what says of what.
+func (p *parser) name(what string) (string, error) {
+	if p.tok.kind == keyword {
+		return "", p.errorAt(p.tok, "expected %s, got the reserved word %s: as a name it needs backquotes", what, p.tok.text)
+	}
+	if !p.tok.isName() {
+		return "", p.expected(what)
+	}
+	return p.advance().value, nil
+}
+
+// property reads the name of a property. That of one inside an embedded entity
+// has several parts; the protocol has them as one name.
+func (p *parser) property() (*pb.PropertyReference, error) {
+	first, err := p.name("a property")
+	if err != nil {
+		return nil, err
+	}
+	if !p.tok.is(".") {
+		return &pb.PropertyReference{Name: first}, nil
+	}
+	parts := []string{first}
+	for p.accept(".") {
+		part, err := p.name("a property")
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, part)
+	}
+	return &pb.PropertyReference{Name: strings.Join(parts, ".")}, nil
+}
+
+func (p *parser) properties() ([]*pb.PropertyReference, error) {
+	var all []*pb.PropertyReference
+	for {
+		property, err := p.property()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, property)
+		if !p.accept(",") {
+			return all, nil
+		}
+	}
+}

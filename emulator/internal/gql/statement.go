@@ -1,0 +1,69 @@
+package gql
+
+import (
+	"fmt"
+	"unicode/utf8"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+)
+
+// A Statement is a parsed GQL query. It shares the values of the bindings with
+// the request that it was parsed from.
+type Statement struct {
+	Query        *pb.Query
+	Aggregations []*pb.AggregationQuery_Aggregation // nil if it does not aggregate
+}
+
+// Parse parses q with its bindings. The partition is the request's: it completes
+// KEY literals, and may be nil. An error says where in the string something is
+// wrong, and what was expected there.
+func Parse(q *pb.GqlQuery, partition *pb.PartitionId) (*Statement, error) {
+	text := q.GetQueryString()
+	if !utf8.ValidString(text) {
+		return nil, positioned(text, invalidUTF8(text), "the query is not valid UTF-8")
+	}
+	bindings, err := newBindings(q)
+	if err != nil {
+		return nil, err
+	}
+	p := &parser{
+		lexer:     lexer{text: text},
+		bindings:  bindings,
+		literals:  q.GetAllowLiterals(),
+		partition: partition,
+	}
+	p.tok, p.ahead = p.next(), p.next()
+	s, err := p.statement()
+	if err != nil {
+		return nil, err
+	}
+	if err := bindings.unused(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func invalidUTF8(s string) int {
+	for i, r := range s {
+		if r != utf8.RuneError {
+			continue
+		}
+		if _, size := utf8.DecodeRuneInString(s[i:]); size == 1 {
+			return i
+		}
+	}
+	return len(s)
+}
+
+// positioned is an error at a byte offset of a query. Lines and columns count
+// from 1, columns in characters.
+func positioned(text string, at int, format string, args ...any) error {
+	line, column := 1, 1
+	for _, r := range text[:at] {
+		column++
+		if r == '\n' {
+			line, column = line+1, 1
+		}
+	}
+	return fmt.Errorf("GQL query, line %d, column %d: %s", line, column, fmt.Sprintf(format, args...))
+}

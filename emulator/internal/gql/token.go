@@ -1,0 +1,77 @@
+package gql
+
+import "fmt"
+
+// A token is a word, a literal, a binding site or a sign of the query.
+type token struct {
+	kind  tokenKind
+	at    int    // byte offset
+	text  string // as written
+	value string // see the kinds
+	err   error  // of an invalid one
+}
+
+type tokenKind int
+
+const (
+	end        tokenKind = iota
+	invalid              // err says why
+	sign                 // value: itself
+	keyword              // value: in upper case
+	word                 // a name without quotes. value: itself
+	quoted               // a name in backquotes. value: what they hold
+	str                  // value: what the quotes hold
+	integer              // with its sign
+	double               // with its sign
+	named                // @name. value: the name
+	positional           // @1. value: the number
+)
+
+// keywords are the names that need backquotes. The reference leaves out some;
+// these are the ones that Google's emulators refuse. KEY, PROJECT, FIRST and
+// the like are not among them: they mean something only before a parenthesis.
+var keywords = map[string]bool{
+	"AGGREGATE": true, "ALL": true, "ANCESTOR": true, "AND": true, "ANY": true,
+	"AS": true, "ASC": true, "AVG": true, "BETWEEN": true, "BY": true,
+	"CHILD": true, "CONTAINS": true, "COUNT": true, "COUNT_UP_TO": true,
+	"DESC": true, "DESCENDANT": true, "DISTINCT": true, "FALSE": true,
+	"FROM": true, "GROUP": true, "HAS": true, "HAVING": true, "IN": true,
+	"IS": true, "JOIN": true, "LIKE": true, "LIMIT": true, "NOT": true,
+	"NULL": true, "OFFSET": true, "ON": true, "OR": true, "ORDER": true,
+	"OVER": true, "PARENT": true, "SELECT": true, "SUM": true, "TRUE": true,
+	"WHERE": true,
+}
+
+// is reports whether the token is this keyword or sign.
+func (t token) is(value string) bool {
+	return (t.kind == keyword || t.kind == sign) && t.value == value
+}
+
+// isName reports whether the token is a name, of a kind or a property.
+func (t token) isName() bool { return t.kind == word || t.kind == quoted }
+
+// maxShown bounds what an error repeats of the query, in bytes.
+const maxShown = 60
+
+// String is the token as an error shows it.
+func (t token) String() string {
+	if t.kind == end {
+		return "the end of the query"
+	}
+	return show(t.text)
+}
+
+// show quotes text for an error.
+func show(text string) string {
+	if len(text) <= maxShown {
+		return fmt.Sprintf("%q", text)
+	}
+	cut := 0
+	for i := range text { // whole characters
+		if i > maxShown {
+			break
+		}
+		cut = i
+	}
+	return fmt.Sprintf("%q...", text[:cut])
+}

@@ -1,0 +1,68 @@
+package emulator_test
+
+import (
+	"testing"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+)
+
+// TestReset empties an emulator: databases, open transactions, and what was
+// allocated.
+func TestReset(t *testing.T) {
+	e := emulator.ForTest(t, nil)
+	client, err := e.Datastore(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	for range 2 {
+		put(t, client, keyA, 1)
+		tx := begin(t, client)
+		getIn(t, tx, keyA)
+		e.Reset()
+		if got := keysOf(t, client, datastore.NewQuery("C")); len(got) > 0 {
+			t.Errorf("after the reset: %v", got)
+		}
+		if _, err := tx.Commit(); err == nil {
+			t.Error("a transaction of before the reset committed")
+		}
+	}
+}
+
+// TestDatabasesAreApart puts the same key into databases of two names, of two
+// projects, and of two namespaces.
+func TestDatabasesAreApart(t *testing.T) {
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
+	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
+	clients := make(map[string]*datastore.Client)
+	for _, db := range [][2]string{{"p", ""}, {"p", "other"}, {"q", ""}} {
+		client, err := datastore.NewClientWithDatabase(t.Context(), db[0], db[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		clients[db[0]+"/"+db[1]] = client
+	}
+	n := 0
+	for _, client := range clients {
+		for _, namespace := range []string{"", "ns"} {
+			n++
+			key := datastore.NameKey("C", "a", nil)
+			key.Namespace = namespace
+			put(t, client, key, n)
+			var c counter
+			if err := client.Get(t.Context(), key, &c); err != nil || c.N != n {
+				t.Errorf("%+v, %v; want %d", c, err, n)
+			}
+		}
+	}
+	for name, client := range clients {
+		for _, namespace := range []string{"", "ns"} {
+			if got := keysOf(t, client, datastore.NewQuery("C").Namespace(namespace)); len(got) != 1 {
+				t.Errorf("database %s, namespace %q: %v", name, namespace, got)
+			}
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package mapper
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// A schema is what a struct type says of an entity's properties: under which
+// names its fields are saved.
+//
+// The client loads a property also into a field whose name differs in case, or
+// into one inside a struct that the name's dots lead to. It saves that field under
+// its own name, and the property would be there twice. It also gives up a whole
+// slice of structs when an element has a property that the struct lacks. So what
+// the client gets to load is chosen here, by the exact names.
+type schema struct {
+	fields map[string]field
+}
+
+// A field is one field of a struct, or of one that is embedded in it.
+type field struct {
+	sub     *schema // of a struct, a pointer to one, or a slice of them; nil otherwise
+	flatten bool    // its fields are properties by themselves, with dots in their names
+	opaque  bool    // it loads and saves itself
+}
+
+var schemas sync.Map // by reflect.Type
+
+var (
+	loadSaver = reflect.TypeFor[datastore.PropertyLoadSaver]()
+	leaves    = []reflect.Type{reflect.TypeFor[time.Time](), reflect.TypeFor[datastore.GeoPoint](), reflect.TypeFor[datastore.Key](), reflect.TypeFor[datastore.Entity]()}
+)
+
+// schemaOf returns the schema of a struct type. A type may be inside itself.
+func schemaOf(t reflect.Type) *schema {
+	if s, ok := schemas.Load(t); ok {
+		return s.(*schema)
+	}
+	building := make(map[reflect.Type]*schema)
+	s := buildSchema(t, building)
+	for t, s := range building {
+		schemas.LoadOrStore(t, s)
+	}
+	return s
+}
+
+func buildSchema(t reflect.Type, building map[reflect.Type]*schema) *schema {
+	if s := building[t]; s != nil {
+		return s
+	}
+	s := &schema{fields: make(map[string]field)}
+	building[t] = s
+	s.collect(t, building, []reflect.Type{t})
+	return s
+}
+
+// collect adds the fields of a struct, and those of structs embedded in it, which
+// are promoted as in Go.
+func (s *schema) collect(t reflect.Type, building map[reflect.Type]*schema, embedding []reflect.Type) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag, options, _ := strings.Cut(f.Tag.Get("datastore"), ",")
+		if f.Tag.Get("datastore") == "-" || !f.IsExported() && !f.Anonymous {
+			continue
+		}
+		element := elementType(f.Type)
+		isStruct := element.Kind() == reflect.Struct && !slices.Contains(leaves, element)
+		if f.Anonymous && tag == "" && isStruct && f.Type.Kind() != reflect.Slice {
+			if !slices.Contains(embedding, element) {
+				s.collect(element, building, append(slices.Clone(embedding), element))
+			}
+			continue
+		}
+		name := tag
+		if name == "" {
+			name = f.Name
+		}
+		if _, shadowed := s.fields[name]; shadowed && len(embedding) > 1 || name == "__key__" || !f.IsExported() {
+			continue
+		}
+		entry := field{
+			flatten: slices.Contains(strings.Split(options, ","), "flatten"),
+			opaque:  element.Implements(loadSaver) || reflect.PointerTo(element).Implements(loadSaver),
+		}
+		if isStruct && !entry.opaque {
+			entry.sub = buildSchema(element, building)
+		}
+		s.fields[name] = entry
+	}
+}
+
+// elementType returns the type behind pointers and slices.
+func elementType(t reflect.Type) reflect.Type {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
+		t = t.Elem()
+	}
+	return t
+}
+
+// saved reports whether a field is saved as the property of a name, and what is
+// known of the entities in it.
+func (s *schema) saved(name string, flat bool) (sub *schema, ok bool) {
+	if f, ok := s.fields[name]; ok && (!f.flatten && !flat || f.sub == nil && !f.opaque) {
+		return f.sub, true
+	}
+	for outer, f := range s.fields {
+		rest, inside := strings.CutPrefix(name, outer+".")
+		if !inside || !f.flatten && !flat {
+			continue
+		}
+		if f.opaque {
+			return nil, true
+		}
+		if f.sub != nil {
+			if sub, ok := f.sub.saved(rest, true); ok {
+				return sub, true
+			}
+		}
+	}
+	return nil, false
+}
+
+// loads reports whether the client would load the property of a name into some
+// field.
+func (s *schema) loads(name string) bool {
+	elements := strings.Split(name, ".")
+	for i := len(elements); i > 0; i-- {
+		outer, rest := strings.Join(elements[:i], "."), strings.Join(elements[i:], ".")
+		for fieldName, f := range s.fields {
+			if !strings.EqualFold(fieldName, outer) {
+				continue
+			}
+			return rest == "" || f.sub == nil || f.sub.loads(rest)
+		}
+	}
+	return false
+}
+
+// fit returns the properties that fields are saved as, without those that the Go
+// type does not declare, also inside entities.
+func (s *schema) fit(properties []datastore.Property) ([]datastore.Property, error) {
+	fitting := make([]datastore.Property, 0, len(properties)+1)
+	for _, p := range properties {
+		sub, ok := s.saved(p.Name, false)
+		if !ok {
+			if s.loads(p.Name) {
+				return nil, fmt.Errorf("the property %q belongs to a field that is saved under another name: give the field exactly that name by a tag", p.Name)
+			}
+			continue
+		}
+		if sub != nil {
+			var err error
+			if p.Value, err = sub.fitValue(p.Value); err != nil {
+				return nil, fmt.Errorf("in %q: %w", p.Name, err)
+			}
+		}
+		fitting = append(fitting, p)
+	}
+	return fitting, nil
+}
+
+func (s *schema) fitValue(v any) (any, error) {
+	switch v := v.(type) {
+	case *datastore.Entity:
+		if v == nil {
+			return v, nil
+		}
+		properties, err := s.fit(v.Properties)
+		return &datastore.Entity{Key: v.Key, Properties: properties}, err
+	case []any:
+		elements := make([]any, len(v))
+		for i, el := range v {
+			var err error
+			if elements[i], err = s.fitValue(el); err != nil {
+				return nil, err
+			}
+		}
+		return elements, nil
+	}
+	return v, nil
+}
