@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/scattermap/scattermap/emulator/internal/meter"
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
 
 type unreachable struct{}
