@@ -6,7 +6,14 @@
 // the official client libraries, made by [Emulator.Datastore] and
 // [Emulator.CloudTasks], take the same path as in production. Inside the process the
 // clients are connected in memory; [Options] can open loopback ports for other
-// processes too. Both services count what Google would bill ([Usage]).
+// processes too. Both services count what Google would bill ([Usage]), and
+// [Prices] turn that into money. [Emulator.Reset] empties the emulator between two
+// tests.
+//
+// [Faults] make calls and deliveries go wrong, by rules and by a seed: answers
+// that are lost, services that are away, tasks that come twice. Without them every
+// task is delivered until one delivery succeeds, and not once more; what must
+// stand Cloud Tasks' "at least once" is tested with [DeliverTwice].
 //
 // The Datastore is the whole google.datastore.v1 service: queries of every kind,
 // structured and in GQL, aggregations, transactions with optimistic or

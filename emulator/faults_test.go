@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,7 +108,6 @@ func TestSlowCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"Commit"}, Latency: emulator.Constant(10 * time.Second)})
 		client := faulty(t, f)
-		begun := time.Now()
 		for _, c := range []struct {
 			deadline time.Duration
 			want     codes.Code
@@ -118,7 +118,7 @@ func TestSlowCalls(t *testing.T) {
 			{7 * time.Second, codes.DeadlineExceeded, 7 * time.Second, 7},
 			{11 * time.Second, codes.OK, 10 * time.Second, 11},
 		} {
-			begun = time.Now()
+			begun := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
 			err := putThing(ctx, client, int64(c.deadline/time.Second))
 			cancel()
@@ -276,9 +276,12 @@ func TestDeliveryFaults(t *testing.T) {
 func TestCrashCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
+		var mu sync.Mutex
 		var ends []time.Duration
 		handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
+			mu.Lock()
+			defer mu.Unlock()
 			ends = append(ends, time.Since(begun))
 		})
 		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.CrashReceiver})
@@ -295,6 +298,8 @@ func TestCrashCancels(t *testing.T) {
 		}
 		mustCreate(t, client, task("abc"))
 		time.Sleep(time.Hour)
+		mu.Lock()
+		defer mu.Unlock()
 		if len(ends) != 3 || ends[0] == 0 || ends[0] >= time.Second {
 			t.Errorf("the handler's contexts ended after %v, want 3 and the first within a second", ends)
 		}

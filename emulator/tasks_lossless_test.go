@@ -59,6 +59,7 @@ func TestNoneLost(t *testing.T) {
 	for i := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, i))
+			handlerRNG := rand.New(rand.NewPCG(seed, ^i))
 			const n = 300
 			after := newLedger(n)
 			var mu sync.Mutex
@@ -68,8 +69,8 @@ func TestNoneLost(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				name := req.Header.Get("X-CloudTasks-TaskName")
-				if failures[name]++; failures[name] < 3 && rng.Float64() < 0.3 {
-					w.WriteHeader([]int{500, 429, 503, 404}[rng.IntN(4)])
+				if failures[name]++; failures[name] < 3 && handlerRNG.Float64() < 0.3 {
+					w.WriteHeader([]int{500, 429, 503, 404}[handlerRNG.IntN(4)])
 					return
 				}
 				if name[0] == 'b' { // created after the purge

@@ -3,6 +3,7 @@ package emulator_test
 import (
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,15 +113,13 @@ func TestSlowDown(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.answer), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				first := true
-				r := new(receiver)
-				r.answer = func(int) int {
-					defer func() { first = false }()
-					if first {
+				var failed atomic.Bool
+				r := &receiver{answer: func(int) int {
+					if failed.CompareAndSwap(false, true) {
 						return c.answer
 					}
 					return 200
-				}
+				}}
 				client := tasksIn(t, r, &cloudtaskspb.Queue{
 					RateLimits:  &cloudtaskspb.RateLimits{MaxDispatchesPerSecond: 10},
 					RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Hour)},

@@ -23,7 +23,6 @@ const operationAge = 24 * time.Hour
 // so that a caller who does not wait shows; the first who asks hears its end.
 type operation struct {
 	name              string
-	ended             time.Time
 	started, metadata proto.Message
 	response          proto.Message
 	err               *rpcstatus.Status // in place of the response
