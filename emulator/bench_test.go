@@ -144,6 +144,23 @@ func BenchmarkPageInALargeKind(b *testing.B) {
 	b.ReportMetric(median("Large")/median("Small"), "times-as-long")
 }
 
+// BenchmarkSteadyUpdates updates one indexed entity again and again, while its
+// versions of the last hour are kept: each update has to take as long as the first.
+func BenchmarkSteadyUpdates(b *testing.B) {
+	client := benchClient(b)
+	key := datastore.NameKey("K", "counter", nil)
+	if _, err := client.Count(b.Context(), datastore.NewQuery("K").FilterField("Name", "=", "x").Order("N")); err != nil {
+		b.Fatal(err) // its index is kept up to date
+	}
+	n := 0
+	for b.Loop() {
+		n++
+		if _, err := client.Put(b.Context(), key, &small{N: n}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkMemory holds a million small entities, and reports the memory that
 // they take.
 //

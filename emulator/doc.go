@@ -19,10 +19,11 @@
 // structured and in GQL, aggregations, transactions with optimistic or
 // pessimistic concurrency, reads at a time of the last hour, the limits that
 // production enforces, and composite indexes as in production if asked for. A
-// query finds its results in an index, never by a scan. What it does is compared
+// query finds its results in an index, and never scans a kind. What it does is compared
 // with Google's two emulators, case by case and by random sequences, in the folder
 // conformance: where those differ from what is documented, it does what is
-// documented. It has no vector search.
+// documented. It has no vector search. Cloud Tasks is the whole google.cloud.tasks.v2
+// service but for App Engine tasks and access policies, which it refuses.
 //
 // [Google] is one of Google's own emulators, where they are installed, so that
 // the same test can be run against all.

@@ -148,9 +148,13 @@ func Start(o *Options) (_ *Emulator, err error) {
 		}
 	}
 	e := &Emulator{meter: new(meter.Meter)}
+	attached := false
 	defer func() {
 		if err != nil {
 			e.Close()
+		}
+		if err != nil && attached {
+			opts.Faults.detach()
 		}
 	}()
 	interceptors := []grpc.UnaryServerInterceptor{e.meter.UnaryServerInterceptor()}
@@ -158,6 +162,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 		if err := opts.Faults.attach(); err != nil {
 			return nil, err
 		}
+		attached = true
 		// Outside: what they lose is lost on the way, and counted all the same.
 		interceptors = append(interceptors, opts.Faults.intercept)
 	}

@@ -102,7 +102,8 @@ var methods = func() map[string]bool {
 func (k FaultKind) ofCalls() bool { return k <= AbortCommit }
 
 // A Fault is a rule: what goes wrong, how often and when. Each call or delivery
-// is looked at by all rules, in their order.
+// is looked at by the rules in their order, until one of them decides what becomes
+// of it.
 type Fault struct {
 	Kind FaultKind
 
@@ -263,6 +264,13 @@ func (f *Faults) attach() error {
 	}
 	f.begun = time.Now()
 	return nil
+}
+
+// detach undoes attach, for an emulator that did not start after all.
+func (f *Faults) detach() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.begun = time.Time{}
 }
 
 // strike reports whether the rule's fault happens now, and how long it takes.

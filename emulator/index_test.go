@@ -30,6 +30,10 @@ func TestEnforcedIndexes(t *testing.T) {
 	if !found {
 		t.Fatalf("the error has no index: %v", err)
 	}
+	sums := byAuthor.NewAggregationQuery().WithSum("Year", "s").WithAvg("Pages", "a")
+	if _, err := client.RunAggregationQuery(t.Context(), sums); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("what is added up is in no index: %v, want FailedPrecondition", err)
+	}
 	client = embedded(t, &emulator.Options{Indexes: []byte(file + lines)})
 	library(t, client)
 	if keys, err := client.GetAll(t.Context(), query, nil); err != nil || len(keys) != 3 {

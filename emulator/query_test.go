@@ -248,6 +248,20 @@ func TestLargeResults(t *testing.T) {
 	if err := client.GetMulti(t.Context(), keys, found); err != nil {
 		t.Errorf("lookup: %v", err)
 	}
+	// Entities as large as they can be: few fit an answer, and it has to fit what
+	// the client takes.
+	for _, k := range keys[:5] {
+		if _, err := client.Put(t.Context(), k, &page{make([]byte, 1048572-100)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pages = nil
+	if _, err := client.GetAll(t.Context(), datastore.NewQuery("Page"), &pages); err != nil || len(pages) != len(keys) {
+		t.Errorf("query of the largest: %d of %d, %v", len(pages), len(keys), err)
+	}
+	if err := client.GetMulti(t.Context(), keys, found); err != nil {
+		t.Errorf("lookup of the largest: %v", err)
+	}
 	_, err := client.Put(t.Context(), keys[0], &page{make([]byte, 1<<20)})
 	if status.Code(err) != codes.InvalidArgument {
 		t.Errorf("an entity above the limit: %v, want InvalidArgument", err)

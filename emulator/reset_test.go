@@ -1,7 +1,10 @@
 package emulator_test
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -29,6 +32,41 @@ func TestReset(t *testing.T) {
 			t.Error("a transaction of before the reset committed")
 		}
 	}
+}
+
+// TestResetEndsWhatWaits resets an emulator while a commit waits for a lock: it
+// does not take place, and says so; and no transaction of before has the id of one
+// of after.
+func TestResetEndsWhatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := emulator.ForTest(t, &emulator.Options{Pessimistic: true})
+		client, err := e.Datastore(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		put(t, client, keyA, 1)
+		before := begin(t, client)
+		getIn(t, before, keyA)
+		go func() {
+			time.Sleep(time.Second)
+			e.Reset()
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := client.Put(ctx, keyA, &counter{N: 2}); err == nil {
+			if got := keysOf(t, client, datastore.NewQuery("C")); len(got) != 1 {
+				t.Error("a write was acknowledged and lost")
+			}
+		}
+		after := begin(t, client)
+		if err := before.Rollback(); err == nil {
+			t.Error("a transaction of before the reset was rolled back")
+		}
+		if _, err := after.Commit(); err != nil {
+			t.Errorf("the transaction after it: %v", err)
+		}
+	})
 }
 
 // TestDatabasesAreApart puts the same key into databases of two names, of two

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 
 	"github.com/scattermap/scattermap/emulator"
 )
@@ -67,7 +68,7 @@ func runEmulator(ctx context.Context, args []string, stdout, stderr io.Writer) e
 		return err
 	}
 	defer e.Close()
-	for _, addr := range []string{e.DatastoreAddr(), e.TasksAddr()} {
+	for _, addr := range []string{e.DatastoreAddr(), e.TasksAddr(), strings.TrimSuffix(strings.TrimPrefix(e.KeysURL(), "http://"), "/")} {
 		if host, _, err := net.SplitHostPort(addr); err == nil && !net.ParseIP(host).IsLoopback() {
 			fmt.Fprintf(stderr, "warning: %s is open to other machines, and nobody has to prove who they are\n", addr)
 		}

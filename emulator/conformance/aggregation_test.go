@@ -46,6 +46,17 @@ var aggregationCases = []conformanceCase{
 	unserved(conformanceCase{name: "average of nothing", doc: "is null", run: aggregate(datastore.NewQuery("None").NewAggregationQuery().WithAvg("n", "a")), want: "a=null"}),
 	unserved(conformanceCase{name: "several", doc: "who lacks one of the properties is in none of the results",
 		run: aggregate(all.NewAggregationQuery().WithCount("n").WithSum("hidden", "h")), want: "h=1 n=1"}),
+	unserved(conformanceCase{name: "aliases", doc: "those without a name are numbered among themselves", run: func(e *env) string {
+		letters(e)
+		count := func(alias string) *pb.AggregationQuery_Aggregation {
+			return &pb.AggregationQuery_Aggregation{Alias: alias, Operator: &pb.AggregationQuery_Aggregation_Count_{Count: new(pb.AggregationQuery_Aggregation_Count)}}
+		}
+		resp, err := e.raw.RunAggregationQuery(e.Context(), &pb.RunAggregationQueryRequest{ProjectId: e.project, QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{
+			AggregationQuery: &pb.AggregationQuery{QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: &pb.Query{Kind: kindP}},
+				Aggregations: []*pb.AggregationQuery_Aggregation{count("x"), count(""), count("z"), count("")}}}})
+		e.must(err)
+		return showAll(resp.Batch.AggregationResults[0].AggregateProperties)
+	}, want: "{property_1=9 property_2=9 x=9 z=9}"}),
 	unserved(conformanceCase{name: "duplicate alias", doc: "aliases are different", run: aggregate(all.NewAggregationQuery().WithCount("n").WithSum("n", "n")), want: "InvalidArgument"}),
 	unserved(conformanceCase{name: "six", doc: "a query has at most 5 aggregations",
 		run:  aggregate(all.NewAggregationQuery().WithCount("a").WithCount("b").WithCount("c").WithCount("d").WithCount("e").WithCount("f")),

@@ -82,6 +82,14 @@ var cursorCases = []conformanceCase{
 		e.must(err)
 		return names(resp)
 	}, want: "d e f g h i", firestore: &difference{"a b c d e f g h i", "the Firestore emulator returns no cursor for what it skipped"}},
+	{name: "end before the first", doc: "the end of nothing is an end", run: func(e *env) string {
+		letters(e)
+		resp, err := e.runQuery(&pb.Query{Kind: kindP, Limit: wrapperspb.Int32(0)})
+		e.must(err)
+		resp, err = e.runQuery(&pb.Query{Kind: kindP, EndCursor: resp.Batch.EndCursor})
+		e.must(err)
+		return names(resp)
+	}, want: "", firestore: &difference{"a b c d e f g h i", "the Firestore emulator ignores such a cursor"}},
 	{name: "garbage", doc: "a cursor has to be one of the query", run: func(e *env) string {
 		letters(e)
 		_, err := e.runQuery(&pb.Query{Kind: kindP, StartCursor: []byte("garbage")})

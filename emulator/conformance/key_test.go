@@ -34,6 +34,16 @@ var keyCases = []conformanceCase{
 	{name: "ancestor without kind", doc: "all descendants, whatever their kind", run: climb(datastore.NewQuery("").Ancestor(datastore.NameKey("Root", "r", nil))), want: "r y z q"},
 	{name: "ancestor that does not exist", doc: "may have descendants all the same", run: climb(all.Ancestor(datastore.IDKey("Mid", 5, datastore.NameKey("Root", "r", nil)))), want: "y"},
 	{name: "ancestor and equality", doc: "both hold", run: climb(all.Ancestor(datastore.NameKey("Root", "r", nil)).FilterField("n", "=", 1)), want: "y z"},
+	{name: "ancestor and order", doc: "both hold", run: func(e *env) string {
+		tree(e)
+		root := datastore.NameKey("Root", "r", nil)
+		for i, k := range []*datastore.Key{datastore.NameKey("P", "z", root), datastore.NameKey("P", "y", datastore.IDKey("Mid", 5, root)), datastore.NameKey("P", "w\x00\x01", root)} {
+			_, err := e.client.Put(e.Context(), k, &datastore.PropertyList{{Name: "n", Value: int64(i % 2)}, {Name: "s", Value: k.Name}})
+			e.must(err)
+		}
+		return e.keys(all.Ancestor(root).Order("n")) + "; " + e.keys(all.Ancestor(root).FilterField("n", "=", 0).Order("-s")) + "; " +
+			e.keys(all.Ancestor(datastore.NameKey("P", "w\x00\x01", root)).Order("s"))
+	}, want: "w\x00\x01 z y; z w\x00\x01; w\x00\x01"},
 	{name: "without kind", doc: "entities of all kinds, by key", run: climb(datastore.NewQuery("").FilterField("__key__", ">", datastore.NameKey("P", "a", nil))), want: "x r y z q"},
 	{name: "without kind, with a filter", doc: "a query without kind has no filters on properties",
 		run: climb(datastore.NewQuery("").FilterField("n", "=", 1)), want: "InvalidArgument"},

@@ -118,6 +118,10 @@ var limitCases = []conformanceCase{
 		_, err := e.raw.RunQuery(e.Context(), &pb.RunQueryRequest{ProjectId: e.project})
 		return outcome(err)
 	}, want: "InvalidArgument"},
+	{name: "database (default)", doc: "the default database is the empty name", run: func(e *env) string {
+		_, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{ProjectId: e.project, DatabaseId: "(default)", Keys: []*pb.Key{pathOf(e, named("K", "a"))}})
+		return outcome(err)
+	}, want: "InvalidArgument"},
 	{name: "no project", doc: "is refused", run: func(e *env) string {
 		_, err := e.raw.Lookup(e.Context(), &pb.LookupRequest{Keys: []*pb.Key{e.name("K", "a")}})
 		return outcome(err)

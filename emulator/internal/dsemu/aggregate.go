@@ -96,10 +96,15 @@ func newTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*tally, erro
 	}
 	var tallies []*tally
 	aliases := make(map[string]bool)
-	for i, a := range aggregations {
+	unnamed := 0
+	for _, a := range aggregations {
 		t := &tally{alias: a.GetAlias()}
 		if t.alias == "" {
-			t.alias = fmt.Sprintf("property_%d", i+1)
+			unnamed++ // those that have a name are not counted
+			t.alias = fmt.Sprintf("property_%d", unnamed)
+		}
+		if reserved(t.alias) || len(t.alias) > maxNameSize {
+			return nil, invalid("the alias %q is reserved or longer than %d bytes", t.alias, maxNameSize)
 		}
 		if aliases[t.alias] {
 			return nil, invalid("two aggregations have the alias %q", t.alias)

@@ -54,6 +54,9 @@ func (db *database) giveUp(req *pb.CommitRequest) {
 func (db *database) tryCommit(req *pb.CommitRequest, now time.Time) (*pb.CommitResponse, *transaction, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
+	if db.closed {
+		return nil, nil, errClosed
+	}
 	var tx *transaction
 	var err error
 	switch req.Mode {
@@ -88,7 +91,7 @@ func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transacti
 	case *pb.CommitRequest_Transaction:
 		return db.transaction(selector.Transaction, now)
 	case *pb.CommitRequest_SingleUseTransaction:
-		return db.begin(selector.SingleUseTransaction, now)
+		return db.newTransaction(selector.SingleUseTransaction, now)
 	default:
 		return nil, invalid("a transactional commit names no transaction")
 	}

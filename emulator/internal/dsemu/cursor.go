@@ -2,17 +2,24 @@ package dsemu
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/fnv"
 )
 
 // A cursor is the position behind a result: a byte for the form's version, four
-// that tell the query's kind and orders, four with the length of the group in the
+// that tell the query's kind, filters and orders, four with the length of the group in the
 // result's sort key, and that key. It stays valid whatever is written later.
 const cursorVersion = 2
 
 func (q *query) fingerprint() uint32 {
 	h := fnv.New32a()
-	h.Write([]byte(q.kind))
+	h.Write([]byte(q.namespace + "\x00" + q.kind))
+	for _, c := range q.anyOf {
+		fmt.Fprintf(h, "%q%q%v%q", c.lo, c.hi, c.notKeys, c.equal) // maps are printed in order
+		for _, iv := range c.between {
+			fmt.Fprintf(h, "%q%q%q%v", iv.property, iv.lo, iv.hi, iv.not)
+		}
+	}
 	for _, o := range q.orders {
 		h.Write([]byte{0})
 		h.Write([]byte(o.property))
@@ -33,6 +40,7 @@ func (q *query) parseCursors(start, end []byte) (err error) {
 	if q.after, q.afterGroup, err = q.parseCursor("start_cursor", start); err != nil {
 		return err
 	}
+	q.bounded = len(end) > 0
 	q.until, _, err = q.parseCursor("end_cursor", end)
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,7 +21,8 @@ type database struct {
 	log          []change // commits that a read may not have seen, oldest first
 	trimmed      int      // of them, those that are done with
 	transactions map[string]*transaction
-	lastID       uint64 // of a transaction
+	lastID       *atomic.Uint64 // of a transaction; the server's, so that no id comes twice
+	closed       bool           // by a reset
 	ids          *rand.Rand
 	reservedIDs  map[string]bool // ids of keys that are not to be allocated
 }
@@ -32,8 +34,9 @@ type change struct {
 	record *record
 }
 
-func newDatabase(project, id string, opts Options) *database {
+func newDatabase(project, id string, opts Options, lastID *atomic.Uint64) *database {
 	return &database{
+		lastID:       lastID,
 		project:      project,
 		id:           id,
 		opts:         opts,

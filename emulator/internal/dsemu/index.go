@@ -12,12 +12,42 @@ import (
 // the orders of a query. Whoever lacks one of them is not in the index.
 type definition []order
 
+// ancestorProperty stands, in a definition, for an entity itself and each of its
+// ancestors.
+const ancestorProperty = "__ancestor__"
+
 // An index has an entry for each combination of the values that any kept version
 // of a record has: their ordered forms, and the key's. A scan looks at the version
 // that it sees.
 type index struct {
 	definition definition
-	entries    btree.Map[string, *record]
+	entries    btree.Map[string, entry]
+}
+
+// An entry leads to a record, of which some versions have it.
+type entry struct {
+	record   *record
+	versions int
+}
+
+// add adds the entries of a version.
+func (idx *index) add(r *record, properties map[string]*pb.Value) {
+	for _, key := range idx.entriesOf(r.path, properties) {
+		e, _ := idx.entries.Get(key)
+		idx.entries.Set(key, entry{r, e.versions + 1})
+	}
+}
+
+// remove removes the entries of a version that is not kept any more, unless
+// another one has them.
+func (idx *index) remove(r *record, properties map[string]*pb.Value) {
+	for _, key := range idx.entriesOf(r.path, properties) {
+		if e, _ := idx.entries.Get(key); e.versions > 1 {
+			idx.entries.Set(key, entry{r, e.versions - 1})
+		} else {
+			idx.entries.Delete(key)
+		}
+	}
 }
 
 // maxEntries bounds the combinations of the values of arrays: as many entries as
@@ -37,6 +67,9 @@ func (idx *index) entriesOf(path string, properties map[string]*pb.Value) []stri
 			continue
 		}
 		values := indexed(properties, o.property)
+		if o.property == ancestorProperty {
+			values = ancestors(path)
+		}
 		if len(values) == 0 || len(entries)*len(values) > maxEntries {
 			return nil
 		}
@@ -83,11 +116,16 @@ func (q *query) plan(c *conjunction) scan {
 		i := slices.IndexFunc(c.equal, func(e condition) bool { return e.property == o.property })
 		s.prefix += c.equal[i].form
 	}
-	s.definition = append(s.definition, q.orders...)
 	s.lo, s.hi = c.lo, c.hi
+	byProperty := len(q.orders) > 0 && q.orders[0].property != keyProperty
+	if byProperty && c.ancestor != "" {
+		s.definition = append(definition{{property: ancestorProperty}}, s.definition...)
+		s.prefix = c.ancestor + string(pathEnd) + s.prefix
+	}
+	s.definition = append(s.definition, q.orders...)
 	if len(q.orders) > 0 {
 		first := q.orders[0]
-		if first.property != keyProperty {
+		if byProperty {
 			s.lo, s.hi = "", ""
 			if i := slices.IndexFunc(c.between, func(iv *interval) bool { return iv.property == first.property }); i >= 0 {
 				s.lo, s.hi = c.between[i].lo, c.between[i].hi

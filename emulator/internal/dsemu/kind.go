@@ -30,9 +30,7 @@ func (k *kind) put(key storedKey, v version, proportion int) *record {
 	if !v.deleted && len(k.indexes) > 0 {
 		properties := v.properties()
 		for _, idx := range k.indexes {
-			for _, entry := range idx.entriesOf(r.path, properties) {
-				idx.entries.Set(entry, r)
-			}
+			idx.add(r, properties)
 		}
 	}
 	return r
@@ -41,9 +39,14 @@ func (k *kind) put(key storedKey, v version, proportion int) *record {
 // prune drops what no read at or after horizon sees: old versions with their
 // index entries, and the record itself if it is deleted.
 func (k *kind) prune(r *record, horizon int64) {
-	dropped := r.prune(horizon)
-	if len(dropped) > 0 {
-		k.pruneIndexes(r, dropped)
+	for _, v := range r.prune(horizon) {
+		if v.deleted || len(k.indexes) == 0 {
+			continue
+		}
+		properties := v.properties()
+		for _, idx := range k.indexes {
+			idx.remove(r, properties)
+		}
 	}
 	if len(r.older) > 0 || !r.last.deleted {
 		return
@@ -54,27 +57,6 @@ func (k *kind) prune(r *record, horizon int64) {
 	k.records.Delete(r.path)
 	value, _ := scatter(r.last.key().Path, 1)
 	k.scatter.Delete(string(value[:]) + r.path)
-}
-
-func (k *kind) pruneIndexes(r *record, dropped []version) {
-	for _, idx := range k.indexes {
-		still := make(map[string]bool)
-		for _, v := range r.versions() {
-			for _, entry := range idx.entriesOf(r.path, v.properties()) {
-				still[entry] = true
-			}
-		}
-		for _, v := range dropped {
-			if v.deleted {
-				continue
-			}
-			for _, entry := range idx.entriesOf(r.path, v.properties()) {
-				if !still[entry] {
-					idx.entries.Delete(entry)
-				}
-			}
-		}
-	}
 }
 
 // maxIndexes bounds what is kept for queries that were asked once.
@@ -93,9 +75,7 @@ func (k *kind) index(d definition) *index {
 	idx := &index{definition: d}
 	k.records.Scan(func(_ string, r *record) bool {
 		for _, v := range r.versions() {
-			for _, entry := range idx.entriesOf(r.path, v.properties()) {
-				idx.entries.Set(entry, r)
-			}
+			idx.add(r, v.properties())
 		}
 		return true
 	})

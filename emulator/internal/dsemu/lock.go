@@ -9,6 +9,9 @@ import (
 // shared with others that read it, and everybody's commit waits for the others
 // that have read what it changes. What a query has seen is locked as such:
 // entities that would join or leave it, too.
+//
+// There is no queue: readers go on while a commit waits, and enough of them can
+// have it wait in vain. Whether production is fairer is not documented.
 
 // maxLockWait is how long a commit waits before it is aborted. Google's Firestore
 // emulator waits for longer than 20 s.

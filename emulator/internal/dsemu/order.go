@@ -127,6 +127,33 @@ func invert(form string) string {
 	return string(b)
 }
 
+// ancestors returns the ordered paths of an entity and its ancestors, cut out of its
+// own.
+func ancestors(path string) []indexedValue {
+	var all []indexedValue
+	for i := 0; i < len(path) && path[i] == pathElement; {
+		i = skipBytes(path, i+1) // the kind
+		if path[i] == idTag {
+			i += 1 + 8
+		} else {
+			i = skipBytes(path, i+1)
+		}
+		all = append(all, indexedValue{form: path[:i] + string(pathEnd)})
+	}
+	return all
+}
+
+// skipBytes returns what is behind the ordered form of bytes that begins at i.
+func skipBytes(form string, i int) int {
+	for form[i] != 0 || form[i+1] != 1 {
+		if form[i] == 0 {
+			i++ // an escaped zero
+		}
+		i++
+	}
+	return i + 2
+}
+
 // An indexedValue is one value under which an entity is in the indexes.
 type indexedValue struct {
 	form  string

@@ -27,6 +27,7 @@ type query struct {
 	after      string  // sort key of the start cursor
 	afterGroup string
 	until      string // sort key of the end cursor
+	bounded    bool   // there is one
 	offset     int    // rows to skip
 	limit      int    // negative: none
 	scatter    int    // proportion of the database
@@ -84,7 +85,7 @@ func (db *database) parse(p *pb.PartitionId, q *pb.Query) (*query, error) {
 	if err := parsed.check(); err != nil {
 		return nil, err
 	}
-	if err := parsed.checkIndexes(db.opts.Indexes); err != nil {
+	if err := parsed.checkIndexes(db.opts.Indexes, nil); err != nil {
 		return nil, err
 	}
 	return parsed, parsed.parseCursors(q.StartCursor, q.EndCursor)
@@ -215,8 +216,9 @@ func (q *query) check() error {
 	return nil
 }
 
-// checkIndexes refuses a query that needs an index which is not there.
-func (q *query) checkIndexes(set *indexes.Set) error {
+// checkIndexes refuses a query that needs an index which is not there. What is
+// added up has to be in the index, too.
+func (q *query) checkIndexes(set *indexes.Set, tallies []*tally) error {
 	if q.byScatter() || reserved(q.kind) {
 		return nil
 	}
@@ -230,6 +232,12 @@ func (q *query) checkIndexes(set *indexes.Set) error {
 		for _, o := range q.orders {
 			if !slices.Contains(shape.Equal, o.property) {
 				shape.Orders = append(shape.Orders, indexes.Property{Name: o.property, Descending: o.descending})
+			}
+		}
+		for _, t := range tallies {
+			inShape := slices.ContainsFunc(shape.Orders, func(p indexes.Property) bool { return p.Name == t.property })
+			if t.property != "" && !inShape && !slices.Contains(shape.Equal, t.property) {
+				shape.Orders = append(shape.Orders, indexes.Property{Name: t.property})
 			}
 		}
 		if missing, ok := set.Serve(shape); !ok {

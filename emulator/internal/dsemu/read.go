@@ -9,9 +9,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// maxResponse bounds the entities of one answer, in bytes. Production defers
-// the rest of a lookup too; the Go client takes up to 4 MiB.
-const maxResponse = 3 << 20
+// maxResponse bounds the results of one answer, in bytes: the official clients
+// take messages of up to 4 MiB. Production defers the rest of a lookup, too.
+const maxResponse = 4<<20 - 64<<10
+
+// resultOverhead is what a result has besides its entity and its cursor, about.
+const resultOverhead = 100
 
 // A view is what a read sees: a time, and the transaction that has to remember
 // the read, if there is one.
@@ -23,6 +26,9 @@ type view struct {
 
 // view resolves a read's options. The database is locked.
 func (db *database) view(o *pb.ReadOptions, now time.Time) (view, error) {
+	if db.closed {
+		return view{}, errClosed
+	}
 	var tx *transaction
 	var err error
 	v := view{at: db.lastCommit}
@@ -76,7 +82,8 @@ func (db *database) lookup(keys []storedKey, req *pb.LookupRequest) (*pb.LookupR
 	resp := &pb.LookupResponse{Transaction: view.begun, ReadTime: microTime(view.at)}
 	size := 0
 	for i, key := range keys {
-		if size > maxResponse {
+		v, ok := db.get(key, view.at)
+		if size += len(v.wire) + resultOverhead; i > 0 && size > maxResponse {
 			for _, rest := range keys[i:] {
 				resp.Deferred = append(resp.Deferred, rest.pb)
 			}
@@ -85,7 +92,6 @@ func (db *database) lookup(keys []storedKey, req *pb.LookupRequest) (*pb.LookupR
 		if view.tx != nil {
 			view.tx.keys[key.id()] = key
 		}
-		v, ok := db.get(key, view.at)
 		if !ok {
 			resp.Missing = append(resp.Missing, &pb.EntityResult{Entity: &pb.Entity{Key: key.pb}, Version: view.at})
 			continue
@@ -96,7 +102,6 @@ func (db *database) lookup(keys []storedKey, req *pb.LookupRequest) (*pb.LookupR
 				return nil, err
 			}
 		}
-		size += len(v.wire)
 		resp.Found = append(resp.Found, result)
 	}
 	return resp, nil
@@ -127,7 +132,7 @@ func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryRes
 		ReadTime:         microTime(view.at),
 		SnapshotVersion:  view.at,
 	}
-	if q.until != "" {
+	if q.bounded {
 		batch.MoreResults = pb.QueryResultBatch_MORE_RESULTS_AFTER_CURSOR
 	}
 	size, last := 0, row{sortKey: q.after, group: len(q.afterGroup)}
@@ -138,7 +143,7 @@ func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryRes
 			batch.MoreResults = pb.QueryResultBatch_MORE_RESULTS_AFTER_LIMIT
 			stopped = true
 			return false
-		case n == db.opts.Batch || size > maxResponse:
+		case n == db.opts.Batch || n > 0 && size+q.size(r) > maxResponse:
 			batch.MoreResults = pb.QueryResultBatch_NOT_FINISHED
 			stopped = true
 			return false
@@ -155,7 +160,7 @@ func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryRes
 				return false
 			}
 		}
-		size += len(r.version.wire)
+		size += q.size(r)
 		batch.EntityResults = append(batch.EntityResults, result)
 		return true
 	})
@@ -165,6 +170,14 @@ func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryRes
 	batch.EndCursor = q.cursor(last)
 	view.remember(q, last.sortKey, stopped)
 	return &pb.RunQueryResponse{Batch: batch, Transaction: view.begun}, nil
+}
+
+// size estimates the bytes of a row's result.
+func (q *query) size(r row) int {
+	if q.keysOnly {
+		return r.version.keyLen + len(r.sortKey) + resultOverhead
+	}
+	return len(r.version.wire) + len(r.sortKey) + resultOverhead
 }
 
 // remember has the transaction remember a query up to where it was read.

@@ -1,6 +1,8 @@
 package dsemu
 
 import (
+	"slices"
+
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -122,7 +124,10 @@ func (r *record) prune(horizon int64) []version {
 	for next := r.last.at; keep > 0 && next > horizon; keep-- {
 		next = r.older[keep-1].at
 	}
-	dropped := r.older[:keep]
-	r.older = append([]version(nil), r.older[keep:]...)
+	dropped := slices.Clone(r.older[:keep])
+	clear(r.older[:keep])
+	if r.older = r.older[keep:]; len(r.older) == 0 {
+		r.older = nil
+	}
 	return dropped
 }

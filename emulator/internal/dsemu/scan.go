@@ -17,15 +17,15 @@ func (q *query) scan(kinds []*kind, at int64, visit func(row) bool) {
 	var sources []*source
 	for _, k := range kinds {
 		if q.byScatter() {
-			sources = append(sources, q.source(&k.scatter, scan{lo: ""}, at))
+			sources = append(sources, q.source(keysOf(&k.scatter), scan{}, at))
 			continue
 		}
 		for _, c := range q.anyOf {
 			s := q.plan(c)
 			if len(s.definition) == 0 {
-				sources = append(sources, q.source(&k.records, s, at))
+				sources = append(sources, q.source(keysOf(&k.records), s, at))
 			} else {
-				sources = append(sources, q.source(&k.index(s.definition).entries, s, at))
+				sources = append(sources, q.source(entriesOf(k.index(s.definition)), s, at))
 			}
 		}
 	}
@@ -34,7 +34,7 @@ func (q *query) scan(kinds []*kind, at int64, visit func(row) bool) {
 	group, grouped := q.afterGroup, q.after != ""
 	for {
 		r, ok := least(sources)
-		if !ok || q.until != "" && r.sortKey > q.until {
+		if !ok || q.bounded && r.sortKey > q.until {
 			return
 		}
 		if r.sortKey == last {
@@ -71,21 +71,42 @@ func least(sources []*source) (row, bool) {
 	return first.rows[first.next-1], true
 }
 
+// An iterator goes over a map of records, or over an index.
+type iterator interface {
+	Seek(key string) bool // to the first at or above it
+	Last() bool
+	Next() bool
+	Prev() bool
+	Key() string
+	record() *record
+}
+
+type keyIterator struct{ btree.MapIter[string, *record] }
+
+func (i *keyIterator) record() *record { return i.Value() }
+
+type entryIterator struct{ btree.MapIter[string, entry] }
+
+func (i *entryIterator) record() *record { return i.Value().record }
+
+func keysOf(m *btree.Map[string, *record]) iterator { return &keyIterator{m.Iter()} }
+func entriesOf(idx *index) iterator                 { return &entryIterator{idx.entries.Iter()} }
+
 // A source returns the rows of one scan.
 type source struct {
 	query  *query
 	at     int64
 	prefix string
 	end    string // of the entries; empty: none
-	iter   btree.MapIter[string, *record]
+	iter   iterator
 	down   bool
 	first  bool  // the iterator is at an entry that is still to be looked at
 	rows   []row // of the last entry
 	next   int   // of them
 }
 
-func (q *query) source(entries *btree.Map[string, *record], s scan, at int64) *source {
-	src := &source{query: q, at: at, prefix: s.prefix, iter: entries.Iter(), down: s.reverse}
+func (q *query) source(iter iterator, s scan, at int64) *source {
+	src := &source{query: q, at: at, prefix: s.prefix, iter: iter, down: s.reverse}
 	if s.reverse {
 		src.end = s.lo
 		from := s.hi
@@ -114,7 +135,7 @@ func (q *query) source(entries *btree.Map[string, *record], s scan, at int64) *s
 func (s *source) peek() bool {
 	for s.next == len(s.rows) && s.first {
 		s.rows, s.next = s.rows[:0], 0
-		entry, r := s.iter.Key(), s.iter.Value()
+		entry, r := s.iter.Key(), s.iter.record()
 		if s.down {
 			if entry < s.end {
 				break

@@ -2,7 +2,9 @@ package dsemu
 
 import (
 	"context"
+	"regexp"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -30,6 +32,8 @@ type Server struct {
 	opts  Options
 	meter *meter.Meter
 
+	lastID atomic.Uint64 // of a transaction
+
 	mu        sync.Mutex
 	databases map[[2]string]*database
 }
@@ -39,15 +43,25 @@ func NewServer(opts Options, m *meter.Meter) *Server {
 	return &Server{opts: opts, meter: m, databases: make(map[[2]string]*database)}
 }
 
+var (
+	validProject  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9:._-]{0,99}$`)
+	validDatabase = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9-]{0,62})?$`)
+)
+
 func (s *Server) database(project, id string) (*database, error) {
-	if project == "" {
+	switch {
+	case project == "":
 		return nil, invalid("the request's project_id is empty")
+	case !validProject.MatchString(project):
+		return nil, invalid("the request's project_id is %.110q, which can't be a project", project)
+	case !validDatabase.MatchString(id):
+		return nil, invalid("the request's database_id is %.110q: it is empty for the default database, and otherwise has letters, digits and '-'", id)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	db := s.databases[[2]string{project, id}]
 	if db == nil {
-		db = newDatabase(project, id, s.opts)
+		db = newDatabase(project, id, s.opts, &s.lastID)
 		s.databases[[2]string{project, id}] = db
 	}
 	return db, nil
@@ -106,7 +120,7 @@ func (s *Server) RunQuery(_ context.Context, req *pb.RunQueryRequest) (*pb.RunQu
 		if resp, err = db.runQuery(q, req); err != nil {
 			return nil, err
 		}
-		reads := s.meter.RunQuery(resp)
+		reads := s.meter.RunQuery(resp, q.distinct > 0)
 		if req.ExplainOptions != nil {
 			resp.ExplainMetrics = analyzed(q.summary(), int64(len(resp.Batch.EntityResults)), reads, time.Since(begun))
 		}
@@ -139,6 +153,9 @@ func (s *Server) RunAggregationQuery(_ context.Context, req *pb.RunAggregationQu
 	}
 	tallies, err := newTallies(asked.Aggregations)
 	if err != nil {
+		return nil, err
+	}
+	if err := q.checkIndexes(db.opts.Indexes, tallies); err != nil {
 		return nil, err
 	}
 	resp := new(pb.RunAggregationQueryResponse)
@@ -228,6 +245,7 @@ func (s *Server) AllocateIds(_ context.Context, req *pb.AllocateIdsRequest) (*pb
 		}
 		resp.Keys = append(resp.Keys, key.pb)
 	}
+	s.meter.AllocateIds(len(resp.Keys))
 	return resp, nil
 }
 
@@ -258,6 +276,7 @@ func (s *Server) Reset() {
 	defer s.mu.Unlock()
 	for _, db := range s.databases {
 		db.mu.Lock()
+		db.closed = true // for those who wait, or have just found it
 		for _, tx := range db.transactions {
 			db.end(tx)
 		}

@@ -43,12 +43,28 @@ type scanned struct {
 
 var (
 	errTransaction = status.Error(codes.InvalidArgument, "transaction has expired or is invalid")
+	errClosed      = status.Error(codes.Unavailable, "the database was reset")
 	errContention  = status.Error(codes.Aborted, "too much contention on these datastore entities. please try again.")
 )
 
 // begin opens a transaction. The database is locked.
 func (db *database) begin(o *pb.TransactionOptions, now time.Time) (*transaction, error) {
+	tx, err := db.newTransaction(o, now)
+	if err != nil {
+		return nil, err
+	}
+	db.transactions[tx.id] = tx
+	return tx, nil
+}
+
+// newTransaction returns a transaction that is not open: it can commit at once. The
+// previous transaction of options is not looked at: it would raise the priority of
+// the retry, and there are no priorities here.
+func (db *database) newTransaction(o *pb.TransactionOptions, now time.Time) (*transaction, error) {
 	db.expire(now)
+	if db.closed {
+		return nil, errClosed
+	}
 	tx := &transaction{
 		readOnly: o.GetReadOnly() != nil,
 		snapshot: db.lastCommit,
@@ -63,9 +79,7 @@ func (db *database) begin(o *pb.TransactionOptions, now time.Time) (*transaction
 			return nil, err
 		}
 	}
-	db.lastID++
-	tx.id = string(binary.BigEndian.AppendUint64([]byte("tx"), db.lastID))
-	db.transactions[tx.id] = tx
+	tx.id = string(binary.BigEndian.AppendUint64([]byte("tx"), db.lastID.Add(1)))
 	return tx, nil
 }
 
@@ -151,7 +165,7 @@ func (s scanned) covers(key *pb.Key) bool {
 // saw reports whether a version belongs to the part of the result that was seen.
 func (s scanned) saw(r *record, v version) bool {
 	for _, row := range s.query.rows(nil, r, v) {
-		if row.sortKey > s.query.after && (s.query.until == "" || row.sortKey <= s.query.until) && (s.to == "" || row.sortKey <= s.to) {
+		if row.sortKey > s.query.after && (!s.query.bounded || row.sortKey <= s.query.until) && (s.to == "" || row.sortKey <= s.to) {
 			return true
 		}
 	}

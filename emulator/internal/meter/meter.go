@@ -18,10 +18,11 @@ type Usage struct {
 	// Reads counts entity reads: one for each entity that a lookup or a query
 	// returned, one for each entity that a lookup did not find, one for each
 	// call of a query that returned keys, projections or nothing, and one for each
-	// 1,000 index entries of an aggregation.
+	// 1,000 index entries of an aggregation. That queries with inequalities on
+	// several properties pay for the index entries they pass is not counted.
 	Reads int64
-	// SmallOps counts the results of keys-only queries and of projections. They
-	// are free.
+	// SmallOps counts the results of keys-only queries and of projections without
+	// distinct-on, and allocated ids. They are free.
 	SmallOps int64
 	// Writes counts inserts, updates and upserts that were committed.
 	Writes int64
@@ -91,12 +92,13 @@ func (m *Meter) Lookup(resp *pb.LookupResponse) {
 
 // RunQuery counts one successful call of RunQuery, and returns its reads. A query
 // that the client reads in several batches is several calls, each billed on its
-// own. Results that an index serves alone are small operations.
-func (m *Meter) RunQuery(resp *pb.RunQueryResponse) int64 {
+// own. Results that an index serves alone are small operations, but not those of a
+// projection with distinct-on.
+func (m *Meter) RunQuery(resp *pb.RunQueryResponse, distinct bool) int64 {
 	batch := resp.GetBatch()
 	n := int64(len(batch.GetEntityResults()))
 	reads, small := max(1, n+int64(batch.GetSkippedResults())), int64(0)
-	if t := batch.GetEntityResultType(); t == pb.EntityResult_KEY_ONLY || t == pb.EntityResult_PROJECTION {
+	if t := batch.GetEntityResultType(); t == pb.EntityResult_KEY_ONLY || t == pb.EntityResult_PROJECTION && !distinct {
 		reads, small = 1, n
 	}
 	m.add(func(u *Usage) {
@@ -112,6 +114,11 @@ func (m *Meter) Aggregation(entries int64) int64 {
 	reads := max(1, (entries+999)/1000)
 	m.add(func(u *Usage) { u.Reads += reads })
 	return reads
+}
+
+// AllocateIds counts a successful AllocateIds of some keys.
+func (m *Meter) AllocateIds(n int) {
+	m.add(func(u *Usage) { u.SmallOps += int64(n) })
 }
 
 // Commit counts a successful Commit.
@@ -156,9 +163,11 @@ func (m *Meter) UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 		case *pb.LookupResponse:
 			m.Lookup(reply)
 		case *pb.RunQueryResponse:
-			m.RunQuery(reply)
+			m.RunQuery(reply, len(req.(*pb.RunQueryRequest).GetQuery().GetDistinctOn()) > 0)
 		case *pb.RunAggregationQueryResponse:
 			m.Aggregation(counted(req.(*pb.RunAggregationQueryRequest), reply))
+		case *pb.AllocateIdsResponse:
+			m.AllocateIds(len(reply.Keys))
 		case *pb.CommitResponse:
 			m.Commit(req.(*pb.CommitRequest))
 		}
