@@ -313,7 +313,7 @@ func TestStartRevivesTheRoot(t *testing.T) {
 		})
 		o := &mapper.StartOptions{ID: "once", PageSize: 50}
 		job := w.start(10, o)
-		time.Sleep(time.Hour)
+		time.Sleep(time.Minute) // before the first sweep
 		if status, err := job.Status(t.Context()); err != nil || status.State != mapper.Running || status.Open != 1 {
 			t.Errorf("without its task the job is %+v, %v", status, err)
 		}

@@ -54,21 +54,27 @@ func checkInvariants(t testing.TB, client *datastore.Client) {
 		if mismatch := new(datastore.ErrFieldMismatch); err != nil && !errors.As(err, &mismatch) {
 			t.Errorf("job %s: %v", job, err)
 		}
-		succeeded := j.State == string(mapper.Succeeded) || j.State == string(mapper.SucceededWithFailures)
-		var tiles []record
-		for _, r := range ranges {
-			if succeeded && r.State != "done" {
-				t.Errorf("job %s: it has %s, and a range is %s", job, j.State, r.State)
-			}
-			if open := r.Open != nil && *r.Open == job; open != (r.State == "pending") {
-				t.Errorf("job %s: a range is %s, and open: %v", job, r.State, open)
-			}
-			if !r.Alone {
-				tiles = append(tiles, r)
-			}
-		}
-		checkTiles(t, job, tiles)
+		checkRecords(t, job, j.State, ranges)
 	}
+}
+
+// checkRecords checks the ranges of one job in a state.
+func checkRecords(t testing.TB, job, state string, ranges []record) {
+	t.Helper()
+	succeeded := state == string(mapper.Succeeded) || state == string(mapper.SucceededWithFailures)
+	var tiles []record
+	for _, r := range ranges {
+		if succeeded && r.State != "done" {
+			t.Errorf("job %s: it has %s, and a range is %s", job, state, r.State)
+		}
+		if open := r.Open != nil && *r.Open == job; open != (r.State == "pending") {
+			t.Errorf("job %s: a range is %s, and open: %v", job, r.State, open)
+		}
+		if !r.Alone {
+			tiles = append(tiles, r)
+		}
+	}
+	checkTiles(t, job, tiles)
 }
 
 func checkTiles(t testing.TB, job string, tiles []record) {

@@ -47,7 +47,11 @@ func simulate(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	faults := emulator.NewFaults(seed, trouble(rng)...)
 	faults.Pause()
-	w := newWorld(t, setting{emulator: emulator.Options{Faults: faults, Pessimistic: rng.IntN(3) == 0}, queue: few(int32(1 + rng.IntN(20)))}, addCredit)
+	checker := &snapshotChecker{T: t}
+	w := newWorld(t, setting{
+		emulator: emulator.Options{Faults: faults, Pessimistic: rng.IntN(3) == 0, Interceptor: checker.intercept},
+		queue:    few(int32(1 + rng.IntN(20))),
+	}, addCredit)
 	keys := names(100 + rng.IntN(900))
 	w.putAccounts(keys)
 	faults.Resume()
@@ -85,7 +89,7 @@ func simulate(t *testing.T, seed uint64) {
 	if err != nil || len(proof.Problems) > 0 {
 		t.Errorf("proof %+v, %v", proof, err)
 	}
-	t.Logf("%d ranges; went wrong: %v", proof.Ranges, faults.Counts())
+	t.Logf("%d ranges, checked %d times; went wrong: %v", proof.Ranges, checker.checks.Load(), faults.Counts())
 }
 
 // trouble draws what goes wrong in one simulation: some of all that can, rarely or

@@ -1,0 +1,92 @@
+package mapper_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// A snapshotChecker checks the records of jobs after every commit that changes
+// one, as they are at the time of that commit. It asks the Datastore's server
+// itself, which no fault stands in front of.
+type snapshotChecker struct {
+	*testing.T
+	checks atomic.Int64
+}
+
+func (c *snapshotChecker) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	resp, err := handler(ctx, req)
+	if committed, ok := resp.(*datastorepb.CommitResponse); ok && err == nil && len(written(req)) > 0 {
+		commit := req.(*datastorepb.CommitRequest)
+		c.check(info.Server.(datastorepb.DatastoreServer), commit.ProjectId, committed.CommitTime)
+	}
+	return resp, err
+}
+
+func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project string, at *timestamppb.Timestamp) {
+	c.checks.Add(1)
+	jobs := make(map[string][]record)
+	states := make(map[string]string)
+	for _, kind := range []string{mapper.JobKind, mapper.RangeKind} {
+		q := &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}
+		for more := true; more; {
+			resp, err := server.RunQuery(context.Background(), &datastorepb.RunQueryRequest{
+				ProjectId: project, QueryType: &datastorepb.RunQueryRequest_Query{Query: q},
+				ReadOptions: &datastorepb.ReadOptions{ConsistencyType: &datastorepb.ReadOptions_ReadTime{ReadTime: at}},
+			})
+			if err != nil {
+				c.Errorf("read the records: %v", err)
+				return
+			}
+			for _, encoded := range resp.Batch.EntityResults {
+				result := recode(encoded)
+				p := result.Entity.Properties
+				if kind == mapper.JobKind {
+					states[result.Entity.Key.Path[0].GetName()] = p["state"].GetStringValue()
+					continue
+				}
+				r := record{Job: p["job"].GetStringValue(), State: p["state"].GetStringValue(), Alone: p["alone"].GetBooleanValue(), Start: keyOf(p["start"]), End: keyOf(p["end"])}
+				if open := p["open"]; open != nil {
+					mark := open.GetStringValue()
+					r.Open = &mark
+				}
+				jobs[r.Job] = append(jobs[r.Job], r)
+			}
+			more = resp.Batch.MoreResults == datastorepb.QueryResultBatch_NOT_FINISHED
+			q.StartCursor = resp.Batch.EndCursor
+		}
+	}
+	for job, ranges := range jobs {
+		checkRecords(c, job, states[job], ranges)
+	}
+}
+
+// recode decodes a result whose entity is in encoded form.
+func recode(encoded *datastorepb.EntityResult) *datastorepb.EntityResult {
+	wire, err := proto.Marshal(encoded)
+	if err != nil {
+		panic(err)
+	}
+	result := new(datastorepb.EntityResult)
+	if err := proto.Unmarshal(wire, result); err != nil {
+		panic(err)
+	}
+	return result
+}
+
+// keyOf returns the key in a value, or nil.
+func keyOf(v *datastorepb.Value) *datastore.Key {
+	var key *datastore.Key
+	for _, el := range v.GetKeyValue().GetPath() {
+		key = &datastore.Key{Kind: el.Kind, ID: el.GetId(), Name: el.GetName(), Parent: key, Namespace: v.GetKeyValue().GetPartitionId().GetNamespaceId()}
+	}
+	return key
+}
