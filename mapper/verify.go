@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"cloud.google.com/go/datastore"
 )
 
 // A Proof says whether a job's records cover the whole key space of its query,
@@ -11,11 +13,11 @@ import (
 // the job ran has been processed once, is recorded as a failure, or is still to
 // be processed.
 type Proof struct {
-	Ranges   int // records of ranges, without those of single entities
-	Pending  int // of them, those that are not done
-	Alone    int // single entities that are, or were, tried again by themselves
-	Failures int // entities that could not be processed
-	Problems []string
+	Ranges   int      `json:"ranges"`             // records of ranges, without those of single entities
+	Pending  int      `json:"pending"`            // of them, those that are not done
+	Alone    int      `json:"alone"`              // single entities that are, or were, tried again by themselves
+	Failures int      `json:"failures"`           // entities that could not be processed
+	Problems []string `json:"problems,omitempty"` // what is wrong, at most 20 of it
 }
 
 // maxProblems bounds what a proof lists.
@@ -24,15 +26,23 @@ const maxProblems = 20
 // Verify reads all records of the job, and checks them against each other. It
 // costs a read of every range. A job that runs changes its records meanwhile:
 // then the proof may name problems that are none.
-func (j *Job) Verify(ctx context.Context) (*Proof, error) {
-	job, err := j.engine.loadJob(ctx, j.ID)
+func (j *Job) Verify(ctx context.Context) (*Proof, error) { return j.engine.verify(ctx, j.ID) }
+
+// Verify is [Job.Verify] for who has no queue and no mappers: the job's database
+// suffices.
+func Verify(ctx context.Context, client *datastore.Client, job string) (*Proof, error) {
+	return (&Engine{client: client}).verify(ctx, job)
+}
+
+func (e *Engine) verify(ctx context.Context, id string) (*Proof, error) {
+	job, err := e.loadJob(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("mapper: verify: %w", err)
 	}
 	p := new(Proof)
 	var tiles []*rangeRecord
 	var sum totals
-	err = j.engine.each(ctx, records(j.ID, "", ""), func(r *rangeRecord) error {
+	err = e.each(ctx, records(id, "", ""), func(r *rangeRecord) error {
 		p.checkRange(r)
 		if !r.Alone {
 			tiles = append(tiles, &rangeRecord{ID: r.ID, Start: r.Start, End: r.End})
@@ -40,7 +50,7 @@ func (j *Job) Verify(ctx context.Context) (*Proof, error) {
 		return sum.add(r)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("mapper: verify %s: %w", j.ID, err)
+		return nil, fmt.Errorf("mapper: verify %s: %w", id, err)
 	}
 	p.checkTiles(tiles)
 	p.checkJob(job, sum)

@@ -1,6 +1,7 @@
 // Command scattermap is the command line of scattermap.
 //
 //	scattermap emulator   serves Datastore and Cloud Tasks on this machine
+//	scattermap verify     checks the records of a job
 package main
 
 import (
@@ -22,6 +23,7 @@ type command struct {
 
 var commands = []command{
 	{"emulator", "serves Datastore and Cloud Tasks on this machine", runEmulator},
+	{"verify", "checks the records of a job", runVerify},
 }
 
 func main() {

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+var count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[struct{ N int }], _ mapper.None) error {
+	e.Count("seen", 1)
+	return nil
+})
+
+// TestVerify runs a job, proves that it covered everything, and then takes a
+// record away: the proof names the gap.
+func TestVerify(t *testing.T) {
+	var handler http.Handler
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", Transport: emulator.HandlerTransport(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))})
+	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
+	client, err := datastore.NewClient(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	taskClient, err := e.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taskClient.Close() })
+	const location = "projects/test/locations/here"
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: location + "/queues/q"}}); err != nil {
+		t.Fatal(err)
+	}
+	queue, err := tasks.NewQueue(taskClient, location+"/queues/q", "http://worker/mapper/", &tasks.Options{Unverified: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(count)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler = engine.Handler()
+	var keys []*datastore.Key
+	for i := range 300 {
+		keys = append(keys, datastore.IDKey("Account", int64(i+1), nil))
+	}
+	if _, err := client.PutMulti(t.Context(), keys, make([]struct{ N int }, len(keys))); err != nil {
+		t.Fatal(err)
+	}
+	job, err := count.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := job.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	verify := func() (string, error) {
+		var out strings.Builder
+		err := run(t.Context(), []string{"verify", "-project", "test", "j"}, &out, io.Discard)
+		return out.String(), err
+	}
+	if out, err := verify(); err != nil || !strings.Contains(out, "6 ranges, 0 of them pending") || !strings.Contains(out, "proven") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	ranges, err := client.GetAll(t.Context(), datastore.NewQuery("ScattermapRange").KeysOnly(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Delete(t.Context(), ranges[3]); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := verify(); err == nil || !strings.Contains(out, "problem:") || strings.Contains(out, "proven") {
+		t.Errorf("with a gap: %v\n%s", err, out)
+	}
+	for args, want := range map[string]string{
+		"verify":                    "name one job",
+		"verify -project test none": "no such job",
+		"verify -project test a/b":  "no such job",
+		"verify -nope j":            "-nope",
+	} {
+		if err := run(t.Context(), strings.Fields(args), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want an error with %q", args, err, want)
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/examples/internal/bank"
+	"github.com/scattermap/scattermap/internal/googletest"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+func TestMain(m *testing.M) { googletest.Main(m) }
+
+// A fleet is some handler processes behind a balancer. They get killed, and others
+// take their places.
+type fleet struct {
+	*testing.T
+	binary string
+	env    []string
+	front  *httptest.Server
+
+	mu      sync.Mutex
+	members []*member
+}
+
+type member struct {
+	process *exec.Cmd
+	url     *url.URL
+}
+
+func newFleet(t *testing.T, size int, env ...string) *fleet {
+	t.Helper()
+	f := &fleet{T: t, binary: filepath.Join(t.TempDir(), "cloudrun"), members: make([]*member, size)}
+	if out, err := exec.Command("go", "build", "-o", f.binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	f.front = httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			r.SetURL(f.members[rand.IntN(len(f.members))].url)
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	})
+	t.Cleanup(f.front.Close)
+	f.env = append(append(os.Environ(), env...), "AUTH=off", "SERVICE_URL="+f.front.URL)
+	for i := range f.members {
+		f.start(i)
+	}
+	t.Cleanup(func() {
+		for i := range f.members {
+			f.kill(i)
+		}
+	})
+	return f
+}
+
+// start starts a member. It may take a moment until it answers.
+func (f *fleet) start(i int) {
+	port := freePort(f.T)
+	m := &member{process: exec.Command(f.binary), url: &url.URL{Scheme: "http", Host: "127.0.0.1:" + port}}
+	m.process.Env = append(f.env[:len(f.env):len(f.env)], "PORT="+port)
+	if err := m.process.Start(); err != nil {
+		f.Fatal(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.members[i] = m
+}
+
+// kill ends a member by SIGKILL, whatever it is doing.
+func (f *fleet) kill(i int) {
+	f.mu.Lock()
+	m := f.members[i]
+	f.mu.Unlock()
+	_ = m.process.Process.Kill()
+	_ = m.process.Wait()
+}
+
+// TestKilledHandlers kills the processes that run a job by SIGKILL, again and
+// again: every account is credited exactly once.
+func TestKilledHandlers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves crashes of processes out")
+	}
+	for name, c := range map[string]struct {
+		accounts int
+		addr     func(t *testing.T, e *emulator.Emulator) string
+	}{
+		"embedded":  {40000, func(_ *testing.T, e *emulator.Emulator) string { return e.DatastoreAddr() }},
+		"google":    {6000, func(t *testing.T, _ *emulator.Emulator) string { return googletest.Addr(t, emulator.Classic) }},
+		"firestore": {6000, func(t *testing.T, _ *emulator.Emulator) string { return googletest.Addr(t, emulator.Firestore) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 20 * time.Millisecond, Max: 120 * time.Millisecond}})
+			slow.Pause()
+			e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", Faults: slow})
+			killedHandlers(t, e, slow, c.addr(t, e), c.accounts)
+		})
+	}
+}
+
+func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, addr string, n int) {
+	project := googletest.Project()
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := datastore.NewClient(t.Context(), project, option.WithGRPCConn(conn), option.WithTelemetryDisabled())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	for first := 0; first < n; first += 500 {
+		var keys []*datastore.Key
+		for i := first; i < first+500; i++ {
+			keys = append(keys, datastore.NameKey("Account", fmt.Sprintf("user-%06d", i), nil))
+		}
+		if _, err := client.PutMulti(t.Context(), keys, make([]bank.Account, len(keys))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	taskClient, err := e.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taskClient.Close() })
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
+		Name:        queue,
+		RateLimits:  &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 4},
+		RetryConfig: &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Second)},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	f := newFleet(t, 3, "GOOGLE_CLOUD_PROJECT="+project, "TASKS_QUEUE="+queue,
+		"DATASTORE_EMULATOR_HOST="+addr, "CLOUD_TASKS_EMULATOR_HOST="+e.TasksAddr())
+	tasksQueue, err := tasks.NewQueue(taskClient, queue, f.front.URL+"/mapper/", &tasks.Options{Unverified: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := mapper.New(client, tasksQueue, &mapper.Options{Mappers: mapper.Set(bank.AddCredit)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow.Resume()
+	// As many jobs as it takes to kill enough of those that run them.
+	kills, jobs, pages := 0, int64(0), int64(0)
+	for ; kills < 20; jobs++ {
+		job, err := bank.AddCredit.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, bank.Credit{Amount: 10},
+			&mapper.StartOptions{ID: fmt.Sprint("crash-", jobs), PageSize: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for ended, first := false, kills; kills < first+60 && !ended; kills++ {
+			time.Sleep(time.Duration(50+rand.IntN(200)) * time.Millisecond)
+			i := rand.IntN(len(f.members))
+			f.kill(i)
+			f.start(i)
+			s, err := job.Status(t.Context())
+			ended = err == nil && s.State.Ended()
+		}
+		s, err := job.Wait(t.Context())
+		if err != nil || s.State != mapper.Succeeded || s.Processed != int64(n) {
+			t.Errorf("after %d kills: %+v, %v", kills, s, err)
+		}
+		proof, err := job.Verify(t.Context())
+		if err != nil || len(proof.Problems) > 0 {
+			t.Errorf("proof %+v, %v", proof, err)
+		}
+		pages += s.Pages
+	}
+	slow.Pause()
+	var accounts []bank.Account
+	if _, err := client.GetAll(t.Context(), datastore.NewQuery("Account"), &accounts); err != nil {
+		t.Fatal(err)
+	}
+	wrong := 0
+	for _, a := range accounts {
+		if a.Balance != 10*jobs {
+			wrong++
+		}
+	}
+	if wrong > 0 || len(accounts) != n {
+		t.Errorf("%d of %d accounts are wrong", wrong, len(accounts))
+	}
+	t.Logf("%d kills, %d jobs, %d pages", kills, jobs, pages)
+}
