@@ -87,6 +87,9 @@ type effect struct {
 type mutation struct {
 	key   *datastore.Key
 	bytes int // about
+
+	properties []datastore.Property // what is put
+	deletes    bool                 // nothing is: the entity is deleted
 	*datastore.Mutation
 }
 
@@ -136,7 +139,7 @@ func (a *attempt) put(key *datastore.Key, src any) {
 			return fmt.Errorf("Put: %w", err)
 		}
 		list := datastore.PropertyList(properties)
-		a.add(key, datastore.NewUpsert(key, &list), propertiesSize(properties))
+		a.add(datastore.NewUpsert(key, &list), mutation{key: key, properties: list})
 		return nil
 	})
 }
@@ -153,17 +156,18 @@ func (a *attempt) delete(key *datastore.Key) {
 			return errors.New("Delete: the key is incomplete")
 		}
 		a.deleted = a.deleted || key.Equal(a.key)
-		a.add(key, datastore.NewDelete(key), 0)
+		a.add(datastore.NewDelete(key), mutation{key: key, deletes: true})
 		return nil
 	})
 }
 
 // add adds a mutation. Of several of one entity the last one counts.
-func (a *attempt) add(key *datastore.Key, m *datastore.Mutation, size int) {
-	added := mutation{key, keySize(key) + size, m}
+func (a *attempt) add(m *datastore.Mutation, added mutation) {
+	added.Mutation = m
+	added.bytes = keySize(added.key) + propertiesSize(added.properties)
 	a.effect.bytes += added.bytes
-	if !key.Incomplete() {
-		if i := slices.IndexFunc(a.effect.mutations, func(o mutation) bool { return o.key.Equal(key) }); i >= 0 {
+	if !added.key.Incomplete() {
+		if i := slices.IndexFunc(a.effect.mutations, func(o mutation) bool { return o.key.Equal(added.key) }); i >= 0 {
 			a.effect.bytes -= a.effect.mutations[i].bytes
 			a.effect.mutations[i] = added
 			return
@@ -243,7 +247,7 @@ func apply[T any](m mode, j *jobRecord, key *datastore.Key, properties []datasto
 		if j.Masks {
 			own = own.WithPropertyMask(maskPaths(changed)...)
 		}
-		a.add(key, own, propertiesSize(whole))
+		a.add(own, mutation{key: key, properties: list})
 	}
 	return a.bounded()
 }

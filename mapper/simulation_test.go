@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	seeds     = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 300, or 30 under -short")
+	seeds     = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 200, or 30 under -short")
 	firstSeed = flag.Uint64("seed", 0, "the first of them; 0 is a new one")
 )
 
@@ -31,7 +31,7 @@ func TestSimulation(t *testing.T) {
 		seed = uint64(time.Now().UnixNano())
 	}
 	if n == 0 {
-		if n = 300; testing.Short() {
+		if n = 200; testing.Short() {
 			n = 30
 		}
 	}
@@ -74,7 +74,7 @@ func simulate(t *testing.T, seed uint64) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*24*time.Hour)
 	defer cancel()
 	var s *mapper.Status
-	for err := error(errors.New("not yet")); err != nil; {
+	for err := errors.New("not yet"); err != nil; {
 		if s, err = job.Wait(ctx); err != nil && ctx.Err() != nil {
 			t.Fatalf("the job does not end: %v", err)
 		}

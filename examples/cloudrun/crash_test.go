@@ -170,7 +170,7 @@ func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, a
 		if err != nil {
 			t.Fatal(err)
 		}
-		for ended, first := false, kills; kills < first+60 && !ended; kills++ {
+		for ended, first := false, kills; kills < first+25 && !ended; kills++ {
 			time.Sleep(time.Duration(50+rand.IntN(200)) * time.Millisecond)
 			i := rand.IntN(len(f.members))
 			f.kill(i)

@@ -1,0 +1,115 @@
+package mappertest
+
+import (
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// Options say how jobs run in a test.
+type Options struct {
+	// Workers is how many tasks run at once, in [1, 5000]. Defaults to 10.
+	Workers int
+
+	// Seed, if it is not 0, has calls fail, before and after their effect, commits
+	// abort, and tasks be delivered twice, late, and to receivers that crash. A seed
+	// gives the same faults again, as far as the test leaves the order of calls the
+	// same. [World.Calm] ends them.
+	Seed uint64
+}
+
+// A World is what a job needs, in one process.
+type World struct {
+	Client *datastore.Client // of an empty Datastore
+	Engine *mapper.Engine    // its tasks are run
+
+	faults *emulator.Faults
+}
+
+// Calm ends the faults, for what the test does itself, such as reading entities
+// back.
+func (w *World) Calm() { w.faults.Pause() }
+
+// Trouble begins the faults.
+func (w *World) Trouble() { w.faults.Resume() }
+
+// Run runs a test in a testing/synctest bubble, with the embedded emulators and an
+// engine of the mappers. It begins calm: see [World.Trouble].
+func Run(t *testing.T, mappers []mapper.Definition, o *Options, test func(t *testing.T, w *World)) {
+	t.Helper()
+	var opts Options
+	if o != nil {
+		opts = *o
+	}
+	if opts.Workers == 0 {
+		opts.Workers = 10
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := &World{faults: emulator.NewFaults(opts.Seed, faults(opts.Seed)...)}
+		w.Calm()
+		w.start(t, mappers, opts.Workers)
+		test(t, w)
+	})
+}
+
+// start starts the emulators and the engine.
+func (w *World) start(t *testing.T, mappers []mapper.Definition, workers int) {
+	var handler http.Handler
+	e := emulator.ForTest(t, &emulator.Options{Faults: w.faults, Transport: emulator.HandlerTransport(
+		http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }))})
+	fail := func(err error) {
+		if err != nil {
+			t.Fatalf("mappertest: %v", err)
+		}
+	}
+	var err error
+	w.Client, err = e.Datastore(t.Context(), "mappertest")
+	fail(err)
+	t.Cleanup(func() { w.Client.Close() })
+	client, err := e.CloudTasks(t.Context())
+	fail(err)
+	t.Cleanup(func() { client.Close() })
+	const location = "projects/mappertest/locations/here"
+	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
+		Name: location + "/queues/jobs", RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(workers)},
+	}})
+	fail(err)
+	queue, err := tasks.NewQueue(client, location+"/queues/jobs", "http://worker/mapper/", &tasks.Options{Unverified: true})
+	fail(err)
+	w.Engine, err = mapper.New(w.Client, queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	fail(err)
+	handler = w.Engine.Handler()
+	// Before what they need is closed, deliveries under way come to their end.
+	t.Cleanup(e.Reset)
+}
+
+// faults are those of a seed: all kinds, each rarely or often.
+func faults(seed uint64) []emulator.Fault {
+	if seed == 0 {
+		return nil
+	}
+	rng := rand.New(rand.NewPCG(seed, 1))
+	share := func(most float64) float64 { return most * (0.1 + 0.9*rng.Float64()) }
+	return []emulator.Fault{
+		{Kind: emulator.LoseCall, Share: share(0.1)},
+		{Kind: emulator.LoseAnswer, Share: share(0.1)},
+		{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}},
+		{Kind: emulator.AbortCommit, Share: share(0.2)},
+		{Kind: emulator.DeliverTwice, Share: share(0.2), Latency: emulator.Uniform{Max: time.Minute}},
+		{Kind: emulator.DeliverTogether, Share: share(0.2), Latency: emulator.Uniform{Max: time.Second}},
+		{Kind: emulator.DeliverLate, Share: share(0.1), Latency: emulator.Uniform{Max: time.Minute}},
+		{Kind: emulator.DeliverShuffled, Share: share(1)},
+		{Kind: emulator.CrashReceiver, Share: share(0.1)},
+		{Kind: emulator.LoseReply, Share: share(0.1)},
+	}
+}
