@@ -2,7 +2,6 @@ package mapper
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -14,45 +13,46 @@ import (
 // look did not see, and the job goes on. Otherwise ranges appear only in the
 // commit of their parent, which is open itself until then.
 func (e *Engine) complete(ctx context.Context, job *jobRecord) error {
-	open := datastore.NewQuery(rangeKind).FilterField("open", "=", job.ID).Limit(1)
-	seen, err := e.readKeys(ctx, open, 1)
-	if err != nil {
-		return fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
+	if open, err := e.hasOpen(ctx, job.ID); err != nil || open {
+		return err
 	}
-	if len(seen.keys) > 0 {
-		return nil
+	def := e.mappers[job.Mapper]
+	if def == nil {
+		return nil // a build that has the mapper knows whether it has a finalizer
 	}
 	sum, err := e.fold(ctx, job.ID)
 	if err != nil {
 		return err
 	}
-	return e.end(ctx, job, func(j *jobRecord) error {
-		if j.Epoch != job.Epoch {
-			return nil
-		}
-		j.State = string(Succeeded)
-		if sum.Failures > 0 {
-			j.State = string(SucceededWithFailures)
-		}
-		j.Totals, err = json.Marshal(sum)
-		return err
-	})
+	if def.onDone != nil {
+		return e.finalizeLater(ctx, job, sum)
+	}
+	return e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error { return j.succeed(job.Epoch, sum) })
+}
+
+// hasOpen reports whether a range of a job is open.
+func (e *Engine) hasOpen(ctx context.Context, job string) (bool, error) {
+	seen, err := e.readKeys(ctx, datastore.NewQuery(rangeKind).FilterField("open", "=", job), 1)
+	if err != nil {
+		return false, fmt.Errorf("look for open ranges of job %s: %w", job, err)
+	}
+	return len(seen.keys) > 0, nil
 }
 
 // fail ends a job for a reason. Its open ranges stay recorded as they are; their
 // tasks find the job ended and leave them. It reports whether it was this call that
 // ended it.
 func (e *Engine) fail(ctx context.Context, job *jobRecord, reason error) (first bool, err error) {
-	err = e.end(ctx, job, func(j *jobRecord) error {
+	err = e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error {
 		first = true
-		j.State, j.Error = string(Failed), explain(reason)
+		j.State, j.Error, j.Ended = string(Failed), explain(reason), time.Now().UTC().Truncate(time.Microsecond)
 		return nil
 	})
 	return first && err == nil, err
 }
 
 // end changes the record of a job that has not ended.
-func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*jobRecord) error) error {
+func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*datastore.Transaction, *jobRecord) error) error {
 	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		j := &jobRecord{ID: job.ID}
 		if err := recordError(tx.Get(jobKey(job.ID), j)); err != nil {
@@ -61,8 +61,7 @@ func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*jobRecord
 		if State(j.State) != Running || j.Replaying {
 			return nil
 		}
-		j.Ended = time.Now().UTC().Truncate(time.Microsecond)
-		if err := change(j); err != nil || j.State == string(Running) {
+		if err := change(tx, j); err != nil || j.State == string(Running) {
 			return err
 		}
 		_, err := tx.Mutate(datastore.NewUpdate(jobKey(job.ID), j))

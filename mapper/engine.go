@@ -85,6 +85,8 @@ func (e *Engine) Handler() http.Handler {
 		rangePath:  e.queue.Handler(e.log, e.deliver),
 		sweepPath:  e.queue.Handler(e.log, e.deliverSweep),
 		replayPath: e.queue.Handler(e.log, e.deliverReplay),
+
+		finalizePath: e.queue.Handler(e.log, e.deliverFinalize),
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deliveries := handlers[path.Base(r.URL.Path)]

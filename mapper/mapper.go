@@ -55,6 +55,23 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 	return define(name, visit, fn)
 }
 
+// OnDone adds a finalizer to the mapper: a function that runs once after the last
+// page of a job that succeeds, with or without failures, in a task of its own.
+// What it puts and deletes is committed in one transaction with the end of the
+// job: exactly once. Its error has it tried again, by the queue's back-off, and is
+// shown in Status.Error; one marked by [Permanent] fails the job. It returns the
+// mapper, for use in its definition.
+func (m *Mapper[P]) OnDone(fn func(ctx context.Context, d *Done, params P) error) *Mapper[P] {
+	m.def.onDone = func(ctx context.Context, d *Done, encoded json.RawMessage) error {
+		var params P
+		if err := decodeParams(encoded, &params); err != nil {
+			return err
+		}
+		return fn(ctx, d, params)
+	}
+	return m
+}
+
 // Name returns the mapper's name.
 func (m *Mapper[P]) Name() string { return m.def.name }
 
@@ -99,6 +116,9 @@ type definition struct {
 
 	// canonical returns parameters in the one form that equal ones have.
 	canonical func(params json.RawMessage) (json.RawMessage, error)
+
+	// onDone is the finalizer, or nil.
+	onDone func(ctx context.Context, d *Done, params json.RawMessage) error
 
 	// prepare decodes a job's parameters, and returns the function over one
 	// entity.

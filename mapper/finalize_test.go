@@ -1,0 +1,118 @@
+package mapper_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+type report struct {
+	Jobs, Credited int64
+	State          string
+}
+
+var reportKey = datastore.NameKey("Report", "r", nil)
+
+// reporting returns a mapper whose finalizer adds to a report.
+func reporting(client func() *datastore.Client, fail func() error) *mapper.Mapper[mapper.None] {
+	return mapper.Update("report", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		a.Value.Balance += 10
+		a.Count("credited", 1)
+		return nil
+	}).OnDone(func(ctx context.Context, d *mapper.Done, _ mapper.None) error {
+		var r report
+		if err := client().Get(ctx, reportKey, &r); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+			return err
+		}
+		r.Jobs++
+		r.Credited += d.Status.Counters["credited"]
+		r.State = string(d.Status.State)
+		d.Put(reportKey, &r)
+		return fail()
+	})
+}
+
+// TestFinalizer runs the finalizer of a job with every task delivered several
+// times, and calls that lose their answers: it takes effect once.
+func TestFinalizer(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for i := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			var w *world
+			m := reporting(func() *datastore.Client { return w.client }, func() error { return nil })
+			faults := emulator.NewFaults(seed+i, trouble(rand.New(rand.NewPCG(seed+i, 0)))...)
+			faults.Pause()
+			w = newWorld(t, setting{emulator: emulator.Options{Faults: faults}}, m)
+			w.handler = repeat(w.engine.Handler())
+			w.putAccounts(names(300))
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 50})
+			if err != nil {
+				t.Fatal(err)
+			}
+			faults.Resume()
+			time.Sleep(48 * time.Hour)
+			faults.Pause()
+			if s := w.wait(job); s.Error != "" {
+				t.Errorf("status %+v", s)
+			}
+			var r report
+			if err := w.client.Get(t.Context(), reportKey, &r); err != nil || r != (report{1, 300, "succeeded"}) {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	}
+}
+
+// TestFailingFinalizer has the finalizer fail for a while: the job goes on to run,
+// says why, and ends once it succeeds.
+func TestFailingFinalizer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		var broken atomic.Bool
+		broken.Store(true)
+		m := reporting(func() *datastore.Client { return w.client }, func() error {
+			if broken.Load() {
+				return errors.New("the printer is out of paper")
+			}
+			return nil
+		})
+		w = newWorld(t, setting{}, m)
+		w.putAccounts(names(10))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if s := w.status(job); s.State != mapper.Running || !strings.Contains(s.Error, "out of paper") || s.Processed != 10 {
+			t.Errorf("status %+v", s)
+		}
+		broken.Store(false)
+		if s := w.wait(job); s.Error != "" {
+			t.Errorf("status %+v", s)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		m := reporting(func() *datastore.Client { return w.client }, func() error { return mapper.Permanent(errors.New("no printer")) })
+		w = newWorld(t, setting{}, m)
+		w.putAccounts(names(10))
+		if s := over(w, m, nil); s.State != mapper.Failed || !strings.Contains(s.Error, "no printer") || s.Processed != 10 {
+			t.Errorf("status %+v", s)
+		}
+		var r report
+		if err := w.client.Get(t.Context(), reportKey, &r); !errors.Is(err, datastore.ErrNoSuchEntity) {
+			t.Errorf("a failed finalizer wrote %+v, %v", r, err)
+		}
+	})
+}
