@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/emulator"
@@ -57,10 +58,14 @@ func simulate(t *testing.T, seed uint64) {
 	faults.Resume()
 	job := w.startUnderTrouble(&mapper.StartOptions{ID: "sim", PageSize: 5 + rng.IntN(100), Workers: 1 + rng.IntN(64)})
 	var operators sync.WaitGroup
-	operators.Go(func() { // somebody pauses and resumes, now and then
+	operators.Go(func() { // somebody pauses, or purges the queue, and resumes
 		for range rng.IntN(3) {
 			time.Sleep(time.Duration(rng.IntN(20)) * time.Second)
-			_ = job.Pause(t.Context()) // it may have taken place, whatever it says
+			if rng.IntN(2) == 0 {
+				w.purge() // with the chain of sweeps
+			} else {
+				_ = job.Pause(t.Context()) // it may have taken place, whatever it says
+			}
 			time.Sleep(time.Duration(rng.IntN(600)) * time.Second)
 			for {
 				if err := job.Resume(t.Context()); err == nil || errors.Is(err, mapper.ErrState) {
@@ -135,4 +140,14 @@ func (w *world) startUnderTrouble(o *mapper.StartOptions) *mapper.Job {
 	}
 	w.Fatal("the job can't be started")
 	return nil
+}
+
+// purge empties the queue.
+func (w *world) purge() {
+	client, err := w.emulator.CloudTasks(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer client.Close()
+	_, _ = client.PurgeQueue(w.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queueName}) // it may fail, like all calls
 }
