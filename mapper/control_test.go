@@ -220,10 +220,10 @@ func TestFailuresAndRetry(t *testing.T) {
 		})
 		w := newWorld(t, setting{}, m)
 		w.handler = repeat(w.engine.Handler())
-		keys := names(10000)
+		keys := names(6000)
 		w.putAccounts(keys)
 		s := over(w, m, &mapper.StartOptions{ID: "j", PageSize: 100})
-		if s.State != mapper.SucceededWithFailures || s.Failures != 100 || s.Processed != 9900 {
+		if s.State != mapper.SucceededWithFailures || s.Failures != 60 || s.Processed != 5940 {
 			t.Fatalf("status %+v", s)
 		}
 		job := w.engine.Job("j")
@@ -244,7 +244,7 @@ func TestFailuresAndRetry(t *testing.T) {
 				break
 			}
 		}
-		if len(seen) != 100 || pages < 1 {
+		if len(seen) != 60 || pages < 1 {
 			t.Errorf("%d failures in %d pages", len(seen), pages)
 		}
 		if _, _, err := job.Failures(t.Context(), "nonsense"); !errors.Is(err, mapper.ErrArguments) {
@@ -255,14 +255,14 @@ func TestFailuresAndRetry(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()
-		if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures || s.Failures != 100 || s.Processed != 9900 {
+		if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures || s.Failures != 60 || s.Processed != 5940 {
 			t.Errorf("after a retry in vain: %+v, %v", s, err)
 		}
 		broken.Store(false)
 		if err := job.Retry(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if s := w.wait(job); s.Failures != 0 || s.Processed != 10000 || s.Counters["seen"] != 10000 {
+		if s := w.wait(job); s.Failures != 0 || s.Processed != 6000 || s.Counters["seen"] != 6000 {
 			t.Errorf("after the retry: %+v", s)
 		}
 		w.wantBalances(keys, 10)
