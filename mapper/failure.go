@@ -67,6 +67,9 @@ func (j *Job) Retry(ctx context.Context) error {
 	if err == nil {
 		err = j.engine.enqueueReplay(ctx, record, "")
 	}
+	if err == nil { // should the tasks of the retry be lost
+		err = j.engine.enqueueSweep(ctx, record, sweepTask{Job: j.ID, Epoch: record.Epoch}, time.Now().Add(sweepEvery))
+	}
 	if err != nil {
 		return fmt.Errorf("mapper: retry %s: %w", j.ID, err)
 	}
@@ -94,8 +97,8 @@ func (e *Engine) enqueueReplay(ctx context.Context, job *jobRecord, after string
 	return nil
 }
 
-// deliverReplay makes ranges of the next failures. The job can't complete before
-// all of them have become ranges.
+// deliverReplay runs a task of a replay. The job can't complete before all failures
+// have become ranges.
 func (e *Engine) deliverReplay(ctx context.Context, d tasks.Delivery) error {
 	var t replayTask
 	if err := json.Unmarshal(d.Body, &t); err != nil || !jobID.MatchString(t.Job) {
@@ -108,30 +111,41 @@ func (e *Engine) deliverReplay(ctx context.Context, d tasks.Delivery) error {
 	if err != nil || State(job.State) != Running || job.Epoch != t.Epoch || !job.Replaying {
 		return err
 	}
-	failed, err := e.marked(ctx, "failed", job.ID, t.After, failurePage)
+	next, err := e.replayPage(ctx, job, t.After)
+	if err != nil || next == "" {
+		return err
+	}
+	return e.enqueueReplay(ctx, job, next)
+}
+
+// replayPage makes ranges of the next failures, and returns where to go on. Behind
+// the last ones it ends the replay, and returns nothing.
+func (e *Engine) replayPage(ctx context.Context, job *jobRecord, after string) (next string, err error) {
+	failed, err := e.marked(ctx, "failed", job.ID, after, failurePage)
 	if err != nil {
-		return fmt.Errorf("look for failures of job %s: %w", job.ID, err)
+		return "", fmt.Errorf("look for failures of job %s: %w", job.ID, err)
 	}
 	for _, r := range failed {
 		if err := e.replay(ctx, r); err != nil {
-			return fmt.Errorf("retry the failures of range %s of job %s: %w", r.ID, job.ID, err)
+			return "", fmt.Errorf("retry the failures of range %s of job %s: %w", r.ID, job.ID, err)
 		}
 	}
 	if len(failed) == failurePage {
-		return e.enqueueReplay(ctx, job, failed[failurePage-1].ID)
+		return failed[failurePage-1].ID, nil
 	}
 	// The sweep of the new epoch enqueues the ranges.
+	epoch := job.Epoch
 	job, err = e.alter(ctx, job.ID, func(j *jobRecord) error {
-		if j.Epoch == t.Epoch {
+		if j.Epoch == epoch {
 			j.Replaying = false
 			j.Epoch++
 		}
 		return nil
 	})
 	if err != nil {
-		return err
+		return "", err
 	}
-	return e.enqueueSweep(ctx, job, sweepTask{Job: job.ID, Epoch: job.Epoch, All: true}, time.Time{})
+	return "", e.enqueueSweep(ctx, job, sweepTask{Job: job.ID, Epoch: job.Epoch, All: true}, time.Time{})
 }
 
 // replay makes a range of each failure of a range.

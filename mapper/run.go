@@ -171,9 +171,10 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 	case err != nil:
 		return errors.Join(cause, err)
 	}
-	// An entity that is alone is recorded as a failure by its last attempt.
+	// An entity that is alone is recorded as a failure by its last attempt. After a
+	// Resume a range has as many attempts again.
 	var r refusal
-	if alone := w.record.Alone && errors.As(cause, &r); !hopeless(cause) && (alone || w.record.Refusals < MaxAttempts) {
+	if alone := w.record.Alone && errors.As(cause, &r); !hopeless(cause) && (alone || w.record.Refusals%MaxAttempts != 0) {
 		return cause
 	}
 	return w.fail(ctx, cause)

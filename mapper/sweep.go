@@ -78,6 +78,13 @@ func (e *Engine) deliverSweep(ctx context.Context, d tasks.Delivery) error {
 	if err != nil || State(job.State) != Running || job.Epoch != t.Epoch {
 		return err
 	}
+	if job.Replaying { // still: its tasks may be lost
+		next, err := e.replayPage(ctx, job, "")
+		for err == nil && next != "" {
+			next, err = e.replayPage(ctx, job, next)
+		}
+		return err
+	}
 	return e.sweep(ctx, job, t, time.Now())
 }
 
