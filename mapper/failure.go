@@ -109,7 +109,7 @@ func (e *Engine) deliverReplay(ctx context.Context, d tasks.Delivery) error {
 		return tasks.Drop(err)
 	}
 	if err != nil || State(job.State) != Running || job.Epoch != t.Epoch || !job.Replaying {
-		return err
+		return errors.Join(err, e.sweepAfterReplay(ctx, job, t.Epoch))
 	}
 	next, err := e.replayPage(ctx, job, t.After)
 	if err != nil || next == "" {
@@ -126,7 +126,7 @@ func (e *Engine) replayPage(ctx context.Context, job *jobRecord, after string) (
 		return "", fmt.Errorf("look for failures of job %s: %w", job.ID, err)
 	}
 	for _, r := range failed {
-		if err := e.replay(ctx, r); err != nil {
+		if err := e.replay(ctx, job, r); err != nil {
 			return "", fmt.Errorf("retry the failures of range %s of job %s: %w", r.ID, job.ID, err)
 		}
 	}
@@ -148,16 +148,33 @@ func (e *Engine) replayPage(ctx context.Context, job *jobRecord, after string) (
 	return "", e.enqueueSweep(ctx, job, sweepTask{Job: job.ID, Epoch: job.Epoch, All: true}, time.Time{})
 }
 
-// replay makes a range of each failure of a range.
-func (e *Engine) replay(ctx context.Context, seen *rangeRecord) error {
+// sweepAfterReplay enqueues the sweep of the epoch that a replay has ended with: who
+// ended it may have died before that.
+func (e *Engine) sweepAfterReplay(ctx context.Context, job *jobRecord, epoch int64) error {
+	if job == nil || State(job.State) != Running || job.Replaying || job.Epoch != epoch+1 {
+		return nil
+	}
+	return e.enqueueSweep(ctx, job, sweepTask{Job: job.ID, Epoch: job.Epoch, All: true}, time.Time{})
+}
+
+// replay makes a range of each failure of a range, while the job is replaying: a
+// delivery that is late must not open a job that has ended.
+func (e *Engine) replay(ctx context.Context, job *jobRecord, seen *rangeRecord) error {
 	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		now := &jobRecord{ID: job.ID}
+		if err := recordError(tx.Get(jobKey(job.ID), now)); err != nil {
+			return err
+		}
+		if State(now.State) != Running || !now.Replaying || now.Epoch != job.Epoch {
+			return nil
+		}
 		r := new(rangeRecord)
 		if err := recordError(tx.Get(seen.key(), r)); err != nil {
 			return err
 		}
-		now := time.Now().UTC().Truncate(time.Microsecond)
+		created := time.Now().UTC().Truncate(time.Microsecond)
 		for _, f := range r.Failures {
-			child := r.child(stretch{start: f.Key, estimate: 1}, now)
+			child := r.child(stretch{start: f.Key, estimate: 1}, created)
 			child.Alone = true
 			r.Retries++
 			if _, err := tx.Mutate(datastore.NewInsert(child.key(), child)); err != nil {

@@ -63,7 +63,10 @@ func elements(k *datastore.Key) []*datastore.Key {
 
 // keySize estimates the bytes that a key takes in a record.
 func keySize(k *datastore.Key) int {
-	n := len(k.Namespace)
+	n := 0
+	if k != nil { // a reference can be nil
+		n = len(k.Namespace)
+	}
 	for e := k; e != nil; e = e.Parent {
 		n += len(e.Kind) + len(e.Name) + 16
 	}

@@ -55,8 +55,9 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 	return define(name, visit, fn)
 }
 
-// OnDone adds a finalizer to the mapper: a function that runs once after the last
-// page of a job that succeeds, with or without failures, in a task of its own.
+// OnDone adds a finalizer to the mapper: a function that runs after the last page
+// of a job that succeeds, with or without failures, in a task of its own. It takes
+// effect once each time the job ends: after a [Job.Retry], again.
 // What it puts and deletes is committed in one transaction with the end of the
 // job: exactly once. Its error has it tried again, by the queue's back-off, and is
 // shown in Status.Error; one marked by [Permanent] fails the job. It returns the

@@ -227,6 +227,19 @@ func TestAsStored(t *testing.T) {
 	}
 }
 
+// TestNilReferences clears a reference, and sets one beside a nil one.
+func TestNilReferences(t *testing.T) {
+	type linked struct{ A, B *datastore.Key }
+	key := datastore.IDKey("K", 1, nil)
+	values, changed := updated(t, props{{Name: "A", Value: key}, {Name: "B", Value: nil}}, func(v *linked) { v.A = nil })
+	if k, _ := values["A"].(*datastore.Key); k != nil || len(changed) != 1 {
+		t.Errorf("%v, changed %v", values, changed)
+	}
+	if n := propertiesSize(props{{Name: "A", Value: (*datastore.Key)(nil)}}); n <= 0 {
+		t.Errorf("size %d", n)
+	}
+}
+
 func TestMaskPaths(t *testing.T) {
 	got := maskPaths([]string{"A", "a.b", `c\d`})
 	if diff := cmp.Diff([]string{"A", `a\.b`, `c\\d`}, got); diff != "" {

@@ -76,7 +76,7 @@ func (e *Engine) deliverSweep(ctx context.Context, d tasks.Delivery) error {
 		return tasks.Drop(err)
 	}
 	if err != nil || State(job.State) != Running || job.Epoch != t.Epoch {
-		return err
+		return errors.Join(err, e.sweepAfterReplay(ctx, job, t.Epoch))
 	}
 	if job.Replaying { // still: its tasks may be lost
 		next, err := e.replayPage(ctx, job, "")
