@@ -9,18 +9,19 @@ import (
 )
 
 // enqueueChildren enqueues the tasks of the children that this delivery has not
-// enqueued yet. The last ones are entities to try again, which wait a little.
+// enqueued yet. The last ones are entities that failed: those to try again wait, and
+// those that were recorded have no task.
 func (w *work) enqueueChildren(ctx context.Context) error {
 	r := w.record
-	now := time.Now()
+	waits, err := w.waits(ctx)
+	if err != nil {
+		return err
+	}
 	var all []tasks.Task
-	for ; w.enqueued < r.Children; w.enqueued++ {
+	for ; w.enqueued < r.Children-r.Recorded; w.enqueued++ {
 		child := &rangeRecord{Job: r.Job, ID: rangeID(r.ID, w.enqueued)}
-		at := time.Time{}
-		if w.enqueued >= r.Children-r.Retries {
-			at = now.Add(retryDelay)
-		}
-		all = append(all, child.task(w.job, at))
+		child.NotBefore = waits[child.ID]
+		all = append(all, child.task(w.job))
 	}
 	if err := w.engine.queue.EnqueueAll(ctx, all); err != nil {
 		w.enqueued = 0
@@ -29,7 +30,20 @@ func (w *work) enqueueChildren(ctx context.Context) error {
 	return nil
 }
 
-// retryDelay is how long an entity that failed waits for its second attempt:
-// long enough for a conflict or a hiccup of a service to pass. The ones after
-// that are up to the queue's back-off.
-const retryDelay = time.Second
+// waits returns until when the range's children wait that have to: as this delivery
+// has settled them, or else as the one before it has recorded them.
+func (w *work) waits(ctx context.Context) (map[string]time.Time, error) {
+	r := w.record
+	if r.Retries == 0 || w.waiting != nil {
+		return w.waiting, nil
+	}
+	waits := make(map[string]time.Time)
+	for i := r.Children - r.Recorded - r.Retries; i < r.Children-r.Recorded; i++ {
+		child, err := w.engine.loadRange(ctx, r.Job, rangeID(r.ID, i))
+		if err != nil {
+			return nil, fmt.Errorf("load a child of range %s of job %s: %w", r.ID, r.Job, err)
+		}
+		waits[child.ID] = child.NotBefore
+	}
+	return waits, nil
+}

@@ -20,12 +20,12 @@ func (e *Engine) complete(ctx context.Context, job *jobRecord) error {
 	if def == nil {
 		return nil // a build that has the mapper knows whether it has a finalizer
 	}
+	if def.onDone != nil {
+		return e.enqueueFinalizer(ctx, job)
+	}
 	sum, err := e.fold(ctx, job.ID)
 	if err != nil {
 		return err
-	}
-	if def.onDone != nil {
-		return e.finalizeLater(ctx, job, sum)
 	}
 	return e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error { return j.succeed(job.Epoch, sum) })
 }
@@ -64,7 +64,7 @@ func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*datastore
 		if err := change(tx, j); err != nil || j.State == string(Running) {
 			return err
 		}
-		_, err := tx.Mutate(datastore.NewUpdate(jobKey(job.ID), j))
+		_, err := tx.Mutate(j.update())
 		return err
 	}, datastore.MaxAttempts(transactionAttempts))
 	if err != nil {

@@ -18,8 +18,9 @@ func (j *Job) Pause(ctx context.Context) error {
 	_, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
 		switch State(r.State) {
 		case Paused:
+			r.Limited = false
 		case Running:
-			r.State = string(Paused)
+			r.State, r.Error = string(Paused), ""
 		default:
 			return fmt.Errorf("%w: it has %s", ErrState, r.State)
 		}
@@ -58,9 +59,13 @@ func (j *Job) Resume(ctx context.Context) error {
 	record, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
 		switch State(r.State) {
 		case Running, Paused, Failed:
-			if State(r.State) == Paused && r.Error != "" && r.Limit > 0 {
+			if r.Cleaned || r.Cleaning != "" {
+				return fmt.Errorf("%w: its records are cleaned up", ErrState)
+			}
+			if r.Limited && r.Limit > 0 {
 				r.Limit += r.LimitStep // it was reached
 			}
+			r.Limited = false
 			r.State, r.Error, r.Ended, r.Totals = string(Running), "", time.Time{}, nil
 			r.Generation++
 			r.Epoch++
@@ -70,10 +75,10 @@ func (j *Job) Resume(ctx context.Context) error {
 		return nil
 	})
 	if err == nil {
-		err = j.engine.enqueueSweep(ctx, record, sweepTask{Job: j.ID, Epoch: record.Epoch, All: true}, time.Time{})
+		err = j.engine.enqueueFullSweep(ctx, record)
 	}
 	if err == nil && record.Replaying {
-		err = j.engine.enqueueReplay(ctx, record, "")
+		err = j.engine.enqueue(ctx, record, replayPath, jobTask{}, time.Time{})
 	}
 	if err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
@@ -95,7 +100,7 @@ func (e *Engine) alter(ctx context.Context, id string, change func(*jobRecord) e
 		if err := change(altered); err != nil {
 			return err
 		}
-		_, err := tx.Mutate(datastore.NewUpdate(jobKey(id), altered))
+		_, err := tx.Mutate(altered.update())
 		return err
 	}, datastore.MaxAttempts(transactionAttempts))
 	return altered, err

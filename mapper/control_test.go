@@ -221,10 +221,10 @@ func TestFailuresAndRetry(t *testing.T) {
 		})
 		w := newWorld(t, setting{}, m)
 		w.handler = repeat(w.engine.Handler())
-		keys := names(6000)
+		keys := names(12000)
 		w.putAccounts(keys)
 		s := over(w, m, &mapper.StartOptions{ID: "j", PageSize: 100})
-		if s.State != mapper.SucceededWithFailures || s.Failures != 60 || s.Processed != 5940 {
+		if s.State != mapper.SucceededWithFailures || s.Failures != 120 || s.Processed != 11880 {
 			t.Fatalf("status %+v", s)
 		}
 		job := w.engine.Job("j")
@@ -245,7 +245,7 @@ func TestFailuresAndRetry(t *testing.T) {
 				break
 			}
 		}
-		if len(seen) != 60 || pages < 1 {
+		if len(seen) != 120 || pages < 1 {
 			t.Errorf("%d failures in %d pages", len(seen), pages)
 		}
 		if _, _, err := job.Failures(t.Context(), "nonsense"); !errors.Is(err, mapper.ErrArguments) {
@@ -256,7 +256,7 @@ func TestFailuresAndRetry(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()
-		if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures || s.Failures != 60 || s.Processed != 5940 {
+		if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures || s.Failures != 120 || s.Processed != 11880 {
 			t.Errorf("after a retry in vain: %+v, %v", s, err)
 		}
 		broken.Store(false)
@@ -264,7 +264,7 @@ func TestFailuresAndRetry(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.lose(replayTasks) // the next sweep does what they would have done
-		if s := w.wait(job); s.Failures != 0 || s.Processed != 6000 || s.Counters["seen"] != 6000 {
+		if s := w.wait(job); s.Failures != 0 || s.Processed != 12000 || s.Counters["seen"] != 12000 {
 			t.Errorf("after the retry: %+v", s)
 		}
 		w.wantBalances(keys, 10)

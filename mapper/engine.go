@@ -37,6 +37,7 @@ type Engine struct {
 	mappers map[string]*definition
 	log     *slog.Logger
 	paces   paces
+	gate    gate
 }
 
 // New returns an engine that keeps its records in the client's database and
@@ -48,7 +49,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	if o == nil || len(o.Mappers) == 0 {
 		return nil, errors.New("mapper: Options.Mappers is empty: list the mappers with mapper.Set")
 	}
-	e := &Engine{client: client, queue: queue, mappers: make(map[string]*definition), log: o.Logger}
+	e := &Engine{client: client, queue: queue, mappers: make(map[string]*definition), log: o.Logger, gate: newGate()}
 	if e.log == nil {
 		e.log = slog.Default()
 	}
@@ -82,11 +83,12 @@ func (e *Engine) names() string {
 // its tasks there has another URL than the handler.
 func (e *Engine) Handler() http.Handler {
 	handlers := map[string]http.Handler{
-		rangePath:  e.queue.Handler(e.log, e.deliver),
-		sweepPath:  e.queue.Handler(e.log, e.deliverSweep),
-		replayPath: e.queue.Handler(e.log, e.deliverReplay),
-
-		finalizePath: e.queue.Handler(e.log, e.deliverFinalize),
+		rangePath:    e.queue.Handler(e.log, e.deliver),
+		sweepPath:    e.chain(e.runSweep),
+		replayPath:   e.chain(e.runReplay),
+		finalizePath: e.chain(e.runFinalizer),
+		cleanupPath:  e.chain(e.runCleanup),
+		revivePath:   e.queue.Handler(e.log, func(ctx context.Context, _ tasks.Delivery) error { return e.Revive(ctx) }),
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deliveries := handlers[path.Base(r.URL.Path)]

@@ -191,6 +191,13 @@ func (a *attempt) run(fn func() error) error {
 	return a.err
 }
 
+// recovered makes a panic of the user's code an error. It is to be deferred.
+func recovered(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("panic: %v%s", r, panicked(debug.Stack()))
+	}
+}
+
 // panicked returns where a panic comes from: the first frames of its stack,
 // which a record has room for.
 func panicked(stack []byte) string {
@@ -209,11 +216,7 @@ func panicked(stack []byte) string {
 // apply runs a function on an entity once. A panic of the user's code becomes
 // an error.
 func apply[T any](m mode, j *jobRecord, key *datastore.Key, properties []datastore.Property, fn func(*Entity[T]) error) (_ *effect, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v%s", r, panicked(debug.Stack()))
-		}
-	}()
+	defer recovered(&err)
 	a := &attempt{job: j.ID, mode: m, key: key}
 	e := &Entity[T]{Key: key, attempt: a}
 	if err := load(key, properties, &e.Value); err != nil {

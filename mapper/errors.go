@@ -1,10 +1,13 @@
 package mapper
 
 import (
+	"cmp"
 	"errors"
 	"regexp"
 	"strings"
+	"time"
 
+	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -17,6 +20,7 @@ type refusal struct {
 	summary string
 	cause   error // of the function
 	final   bool  // another attempt would only repeat it
+	after   time.Duration
 }
 
 func (r refusal) Error() string { return r.summary }
@@ -34,6 +38,20 @@ func hopeless(err error) bool {
 	return errors.Is(err, errOrder) || errors.As(err, &r) && r.final
 }
 
+// refusalDelay returns how long a refusal wants its next attempt to wait.
+func refusalDelay(err error) time.Duration {
+	var r refusal
+	errors.As(err, &r)
+	return r.after
+}
+
+// contended reports whether a transaction met others that changed the same
+// entities, or took longer than the database waits.
+func contended(err error) bool {
+	return errors.Is(err, datastore.ErrConcurrentTransaction) || status.Code(err) == codes.Aborted ||
+		status.Code(err) == codes.InvalidArgument && !refused(err)
+}
+
 // asCommitRefusal marks the error of a transaction if the database has refused
 // its contents.
 func asCommitRefusal(err error) error {
@@ -45,7 +63,7 @@ func asCommitRefusal(err error) error {
 
 // explain returns the text of an error for a record, which says everything.
 func explain(err error) string {
-	text := err.Error()
+	text := cmp.Or(err.Error(), "an error without a text")
 	var r refusal
 	if errors.As(err, &r) {
 		text += ", the first with: " + r.cause.Error()

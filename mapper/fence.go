@@ -36,7 +36,7 @@ func (w *work) fence(r *rangeRecord) error {
 // change changes the range in a transaction of its own.
 func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *rangeRecord) error) error {
 	var changed *rangeRecord
-	err := w.transact(ctx, func(tx *datastore.Transaction) error {
+	err := w.transact(ctx, transactionAttempts, func(tx *datastore.Transaction) error {
 		changed = new(rangeRecord)
 		if err := recordError(tx.Get(w.record.key(), changed)); err != nil {
 			return err
@@ -55,14 +55,6 @@ func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *
 	return err
 }
 
-// recordAttempt records that the range is tried again, before it is.
-func (w *work) recordAttempt(ctx context.Context) error {
-	return w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
-		r.Attempts++
-		return nil
-	})
-}
-
 // recordSplit records the children of a range, which keeps its page.
 func (w *work) recordSplit(ctx context.Context, p page) error {
 	return w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error {
@@ -72,13 +64,17 @@ func (w *work) recordSplit(ctx context.Context, p page) error {
 }
 
 // transactionAttempts is how often a transaction that meets another one is
-// tried within a task, before the queue's back-off takes over.
-const transactionAttempts = 5
+// tried within a task, before the queue's back-off takes over; pageAttempts, how
+// often that of a page of several entities, before it is halved.
+const (
+	transactionAttempts = 5
+	pageAttempts        = 2
+)
 
 // transact runs a transaction on the range. A commit whose answer was lost shows
 // as any error; what the record says since counts.
-func (w *work) transact(ctx context.Context, f func(*datastore.Transaction) error) error {
-	_, err := w.engine.client.RunInTransaction(ctx, f, datastore.MaxAttempts(transactionAttempts))
+func (w *work) transact(ctx context.Context, attempts int, f func(*datastore.Transaction) error) error {
+	_, err := w.engine.client.RunInTransaction(ctx, f, datastore.MaxAttempts(attempts))
 	if err == nil || errors.Is(err, errDone) || errors.Is(err, errChanged) || errors.Is(err, errSuperseded) {
 		return err
 	}
@@ -90,15 +86,4 @@ func (w *work) transact(ctx context.Context, f func(*datastore.Transaction) erro
 		return found
 	}
 	return err
-}
-
-// recordRefusal records that an attempt was refused: once for deliveries that
-// tried at the same time.
-func (w *work) recordRefusal(ctx context.Context) error {
-	return w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
-		if r.Refusals == w.refusals {
-			r.Refusals++
-		}
-		return nil
-	})
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -31,41 +30,40 @@ func (d *Done) Delete(key *datastore.Key) { d.attempt.delete(key) }
 
 const finalizePath = "finalize"
 
-// A finalizeTask is the body of the task that runs a job's finalizer.
-type finalizeTask struct {
-	Job   string `json:"job"`
-	Epoch int64  `json:"epoch"`
-}
-
-// finalizeLater enqueues the finalizer's task. If there was one, and it is lost,
-// the finalizer runs here.
-func (e *Engine) finalizeLater(ctx context.Context, job *jobRecord, sum totals) error {
-	body, err := json.Marshal(finalizeTask{job.ID, job.Epoch})
-	if err != nil {
-		return err
-	}
-	task := tasks.Task{ID: tasks.ID(finalizePath, job.ID, strconv.FormatInt(job.Epoch, 10), strconv.FormatInt(job.Generation, 10)), Path: finalizePath, Body: body}
+// enqueueFinalizer enqueues the finalizer's task. If there was one, and it is lost,
+// another one needs another name.
+func (e *Engine) enqueueFinalizer(ctx context.Context, job *jobRecord) error {
+	task := job.task(finalizePath, jobTask{}, time.Time{})
 	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 		return err
 	}
 	if exists, err := e.queue.Exists(ctx, task.ID); err != nil || exists {
 		return err
 	}
-	return e.finalize(ctx, job, sum)
+	stale := job.Generation
+	job, err := e.alter(ctx, job.ID, func(j *jobRecord) error {
+		if State(j.State) == Running && j.Generation == stale {
+			j.Generation++
+		}
+		return nil
+	})
+	if err != nil || State(job.State) != Running {
+		return err
+	}
+	return e.enqueue(ctx, job, finalizePath, jobTask{}, time.Time{})
 }
 
-// deliverFinalize runs the finalizer's task.
-func (e *Engine) deliverFinalize(ctx context.Context, d tasks.Delivery) error {
-	var t finalizeTask
-	if err := json.Unmarshal(d.Body, &t); err != nil || !jobID.MatchString(t.Job) {
-		return tasks.Drop(fmt.Errorf("the body is not a finalizer's: %w", errors.Join(err, errors.New("it names no job"))))
+// runFinalizer runs the finalizer's task.
+func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, t jobTask) error {
+	if !t.current(job) {
+		return nil
 	}
-	job, err := e.loadJob(ctx, t.Job)
-	if errors.Is(err, ErrNoSuchJob) {
-		return tasks.Drop(err)
+	def := e.mappers[job.Mapper]
+	if def == nil {
+		return fmt.Errorf("job %s: %w %q", job.ID, ErrUnknownMapper, job.Mapper)
 	}
-	if err != nil || State(job.State) != Running || job.Epoch != t.Epoch {
-		return err
+	if def.onDone == nil {
+		return e.complete(ctx, job) // a build that has none any more
 	}
 	if open, err := e.hasOpen(ctx, job.ID); err != nil || open {
 		return err
@@ -74,18 +72,15 @@ func (e *Engine) deliverFinalize(ctx context.Context, d tasks.Delivery) error {
 	if err != nil {
 		return err
 	}
-	return e.finalize(ctx, job, sum)
+	return e.finalize(ctx, job, def, sum)
 }
 
 // finalize runs the finalizer in the transaction that ends the job.
-func (e *Engine) finalize(ctx context.Context, job *jobRecord, sum totals) error {
-	def := e.mappers[job.Mapper]
-	if def == nil {
-		return fmt.Errorf("job %s: %w %q", job.ID, ErrUnknownMapper, job.Mapper)
-	}
+func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, sum totals) error {
 	var failed error // the function's
+	ready := false   // all that is left is the commit
 	err := e.end(ctx, job, func(tx *datastore.Transaction, j *jobRecord) error {
-		failed = nil
+		failed, ready = nil, false
 		if err := j.succeed(job.Epoch, sum); err != nil || State(j.State) == Running {
 			return err
 		}
@@ -93,12 +88,16 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, sum totals) error
 		if err != nil {
 			return err
 		}
-		a := &attempt{job: j.ID, mode: update, key: jobKey(j.ID)}
-		if failed = a.finish(func() error { return def.onDone(ctx, &Done{Status: status, attempt: a}, j.Params) }); failed != nil {
+		var effect *effect
+		if effect, failed = finish(ctx, def, j, status); failed != nil {
 			return failed
 		}
-		return mutate(tx, &a.effect)
+		ready = true
+		return mutate(tx, effect)
 	})
+	if refused := new(commitRefusal); failed == nil && ready && errors.As(asCommitRefusal(err), refused) {
+		failed = Permanent(fmt.Errorf("the database refuses what it writes: %w", refused))
+	}
 	if failed == nil {
 		return err
 	}
@@ -115,14 +114,25 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, sum totals) error
 	return errors.Join(fmt.Errorf("the finalizer of job %s failed", job.ID), err)
 }
 
-// finish runs a finalizer. A panic becomes an error.
-func (a *attempt) finish(fn func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v", r)
-		}
-	}()
-	return a.run(fn)
+// finish runs a finalizer, and returns what it asks for. A panic becomes an error.
+func finish(ctx context.Context, def *definition, j *jobRecord, status *Status) (*effect, error) {
+	a := &attempt{job: j.ID, mode: update, key: jobKey(j.ID)}
+	var r runner
+	defer r.close()
+	var failed error
+	err := r.run(ctx, maxInTransaction, func(ctx context.Context) {
+		defer recovered(&failed)
+		failed = a.run(func() error { return def.onDone(ctx, &Done{Status: status, attempt: a}, j.Params) })
+	})
+	switch {
+	case errors.Is(err, errTimeout):
+		return nil, fmt.Errorf("it took more than %v", maxInTransaction)
+	case err != nil:
+		return nil, err
+	case failed != nil:
+		return nil, failed
+	}
+	return a.bounded()
 }
 
 // succeed marks a job as ended, if no ranges have appeared since its epoch was

@@ -49,20 +49,44 @@ type jobRecord struct {
 	Query      []byte    `datastore:"query,noindex"`  // JSON
 	Params     []byte    `datastore:"params,noindex"` // JSON
 	State      string    `datastore:"state,noindex"`
+	Active     bool      `datastore:"active,omitempty"`   // indexed: it needs sweeps
 	Generation int64     `datastore:"generation,noindex"` // of the names of its tasks
 	Epoch      int64     `datastore:"epoch,noindex"`      // counts ranges that appear outside a parent's commit
 	PageSize   int64     `datastore:"page_size,noindex"`
 	PageTime   int64     `datastore:"page_time,noindex"` // nanoseconds
+	Timeout    int64     `datastore:"timeout,noindex"`   // nanoseconds
 	Workers    int64     `datastore:"workers,noindex"`
 	Masks      bool      `datastore:"masks,noindex"`      // the database honours property masks
 	LimitStep  int64     `datastore:"limit_step,noindex"` // what Limit began with; each resume allows as many again
 	Limit      int64     `datastore:"limit,noindex"`      // of failures; negative: none
-	Replaying  bool      `datastore:"replaying,noindex"`  // failures are becoming ranges again
+	LimitShare float64   `datastore:"limit_share,noindex"`
+	Limited    bool      `datastore:"limited,noindex"`   // a limit has paused it
+	Replaying  bool      `datastore:"replaying,noindex"` // failures are becoming ranges again
 	Created    time.Time `datastore:"created,noindex"`
 	Ended      time.Time `datastore:"ended,noindex"`
 	Error      string    `datastore:"error,noindex"`
 	Totals     []byte    `datastore:"totals,noindex"` // JSON, once it has ended
+
+	Cleaning string    `datastore:"cleaning,noindex"`  // JSON: how its records are being cleaned up
+	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire
+	Expires  time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
 }
+
+// insert and update return the mutations that write the record.
+func (j *jobRecord) insert() *datastore.Mutation { return j.write(datastore.NewInsert) }
+func (j *jobRecord) update() *datastore.Mutation { return j.write(datastore.NewUpdate) }
+
+func (j *jobRecord) write(mutation func(*datastore.Key, any) *datastore.Mutation) *datastore.Mutation {
+	j.Active = State(j.State) == Running || j.Cleaning != ""
+	return mutation(jobKey(j.ID), j)
+}
+
+// incarnation tells the jobs apart that have had one ID, one after the other. It is
+// in the IDs of all their ranges and tasks.
+func (j *jobRecord) incarnation() string { return strconv.FormatInt(j.Created.UnixMicro(), 10) }
+
+// root returns the ID of the job's first range.
+func (j *jobRecord) root() string { return rangeID(j.ID+"."+j.incarnation(), 0) }
 
 func jobKey(id string) *datastore.Key { return datastore.NameKey(jobKind, id, nil) }
 
@@ -118,7 +142,7 @@ type StartOptions struct {
 	PageSize int
 
 	// PageTime is how long the function may take on the entities of one page
-	// together, in (0, 1m]. What it does not reach becomes ranges of their own. The
+	// together, in (0, 25s]. What it does not reach becomes ranges of their own. The
 	// transaction of an [Update] is open for that long, and others that change the
 	// same entities conflict with it. Defaults to 3s, at which the transaction's
 	// own round trips are a few percent.
@@ -129,10 +153,22 @@ type StartOptions struct {
 	// Defaults to 100.
 	Workers int
 
-	// FailureLimit is how many entities may fail before the job is paused, so that
-	// somebody looks at them while the rest is untouched. -1 is no limit. Defaults
-	// to 1000.
+	// Timeout is how long the function may take on one entity, in (0, 30s] for an
+	// [Update] and up to half of the queue's Deadline for a [Visit]. Then its context
+	// is done, the entity has failed, as if the function had returned an error, and
+	// the others go on; a function that does not look at its context is left to itself,
+	// with all that it holds. Defaults to 30s.
+	Timeout time.Duration
+
+	// FailureLimit is how many entities may fail for good before the job is paused, so
+	// that somebody looks at them while the rest is untouched. The job may pass it by
+	// what is under way, and by 1%. -1 is no limit. Defaults to 1000.
 	FailureLimit int
+
+	// FailureShare is which share of the entities may fail for good before the job is
+	// paused, in [0, 1]. It counts from the eleventh failure on, by an estimate from up
+	// to 250 ranges. Defaults to 1: FailureLimit alone decides.
+	FailureShare float64
 }
 
 // Bounds of StartOptions. A lookup has at most 1,000 keys, as the limits page of
@@ -141,8 +177,10 @@ type StartOptions struct {
 // deliveries at once.
 const (
 	maxPageSize = 1000
-	maxPageTime = time.Minute
 	maxWorkers  = 5000
+
+	maxPageTime      = 25 * time.Second
+	maxInTransaction = 30 * time.Second // of a function of users: with maxPageTime below that minute
 )
 
 var jobID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
@@ -164,13 +202,20 @@ func (o *StartOptions) withDefaults() StartOptions {
 	if opts.Workers == 0 {
 		opts.Workers = 100
 	}
+	if opts.Timeout == 0 {
+		opts.Timeout = 30 * time.Second
+	}
 	if opts.FailureLimit == 0 {
 		opts.FailureLimit = 1000
+	}
+	if opts.FailureShare == 0 {
+		opts.FailureShare = 1
 	}
 	return opts
 }
 
-func (o StartOptions) validate() error {
+// validate checks the settings for a mapper that can take longest on an entity.
+func (o StartOptions) validate(longest time.Duration) error {
 	switch {
 	case reservedName(o.ID):
 		return fmt.Errorf("StartOptions.ID %q is reserved by Datastore", o.ID)
@@ -180,6 +225,10 @@ func (o StartOptions) validate() error {
 		return fmt.Errorf("StartOptions.PageSize has to be in [1, %d], it is %d", maxPageSize, o.PageSize)
 	case o.PageTime < 0 || o.PageTime > maxPageTime:
 		return fmt.Errorf("StartOptions.PageTime has to be in (0, %v], it is %v", maxPageTime, o.PageTime)
+	case o.Timeout < 0 || o.Timeout > longest:
+		return fmt.Errorf("StartOptions.Timeout has to be in (0, %v] for this mapper and queue, it is %v", longest, o.Timeout)
+	case !(o.FailureShare > 0 && o.FailureShare <= 1): // not a number, too
+		return fmt.Errorf("StartOptions.FailureShare has to be in (0, 1], it is %v", o.FailureShare)
 	case o.FailureLimit < -1:
 		return fmt.Errorf("StartOptions.FailureLimit has to be at least 1, or -1 for none, it is %d", o.FailureLimit)
 	case o.Workers < 1 || o.Workers > maxWorkers:

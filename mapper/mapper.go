@@ -9,8 +9,11 @@ import (
 	"io"
 	"reflect"
 	"regexp"
+	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // A Mapper is a named function over entities, with parameters of type P. Define
@@ -59,9 +62,10 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 // of a job that succeeds, with or without failures, in a task of its own. It takes
 // effect once each time the job ends: after a [Job.Retry], again.
 // What it puts and deletes is committed in one transaction with the end of the
-// job: exactly once. Its error has it tried again, by the queue's back-off, and is
-// shown in Status.Error; one marked by [Permanent] fails the job. It returns the
-// mapper, for use in its definition.
+// job: exactly once. Its error, or that it takes more than 30 s, has it tried again,
+// by the queue's back-off, and is shown in Status.Error. One marked by [Permanent]
+// fails the job, and so does a write that the database refuses. It returns the mapper,
+// for use in its definition.
 func (m *Mapper[P]) OnDone(fn func(ctx context.Context, d *Done, params P) error) *Mapper[P] {
 	m.def.onDone = func(ctx context.Context, d *Done, encoded json.RawMessage) error {
 		var params P
@@ -108,6 +112,14 @@ const (
 	update mode = iota
 	visit
 )
+
+// longest returns how long the function can take on one entity.
+func (m mode) longest(q *tasks.Queue) time.Duration {
+	if m == visit {
+		return q.Deadline() / 2
+	}
+	return maxInTransaction
+}
 
 // A definition is a mapper without its types.
 type definition struct {

@@ -27,14 +27,16 @@ type outcome struct {
 	processed int64
 	counters  counters
 	failures  []failure
-	bytes     int             // of the mutations
-	written   map[string]bool // entities that others put or deleted
+	waiting   map[string]time.Time // the ranges of those to try again, and when
+	bytes     int                  // of the mutations
+	written   map[string]bool      // entities that others put or deleted
 }
 
 type failure struct {
 	key       *datastore.Key
 	err       error
-	permanent bool
+	attempts  int64 // that were made
+	permanent bool  // another would only repeat it
 }
 
 // A reader gets entities by their keys.
@@ -50,11 +52,16 @@ func (w *work) processPage(ctx context.Context, p page) error {
 		if err != nil {
 			return err
 		}
-		return w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error { return w.settle(tx, r, p, o) })
+		return w.commit(ctx, p, o, func(*rangeRecord) {})
+	}
+	attempts := pageAttempts
+	if len(p.keys) <= 1 {
+		attempts = transactionAttempts
 	}
 	var settled *rangeRecord
+	var final *outcome
 	ready := false // all that is left is the commit
-	err := w.transact(ctx, func(tx *datastore.Transaction) error {
+	err := w.transact(ctx, attempts, func(tx *datastore.Transaction) error {
 		settled, ready = new(rangeRecord), false
 		read := w.fencedReader(tx, settled)
 		o, err := w.runPage(ctx, p.keys, read, func(e *effect) error { return mutate(tx, e) })
@@ -64,7 +71,7 @@ func (w *work) processPage(ctx context.Context, p page) error {
 		if err := w.settle(tx, settled, p, o); err != nil {
 			return err
 		}
-		ready = true
+		ready, final = true, o
 		return settled.update(tx)
 	})
 	switch {
@@ -76,12 +83,35 @@ func (w *work) processPage(ctx context.Context, p page) error {
 		return err
 	}
 	w.record = settled
+	w.settled(final)
 	return nil
 }
 
-// errTooSlow says that the function took longer on an entity than a transaction
-// can wait. The entity has failed, and its page is tried again without it.
-var errTooSlow = errors.New("the function took longer on an entity than a transaction can wait")
+// commit records what became of a page, in a transaction of its own.
+func (w *work) commit(ctx context.Context, p page, o *outcome, also func(*rangeRecord)) error {
+	err := w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error {
+		also(r)
+		return w.settle(tx, r, p, o)
+	})
+	if err == nil {
+		w.settled(o)
+	}
+	return err
+}
+
+// settled takes over what the delivery has to do after its commit.
+func (w *work) settled(o *outcome) {
+	w.waiting = o.waiting
+	w.failed = slices.ContainsFunc(o.failures, failure.last)
+}
+
+// last reports whether there are no attempts left.
+func (f failure) last() bool { return f.permanent || f.attempts >= MaxAttempts }
+
+// errTooSlow says that the function took too long on an entity, which has failed.
+// The page of an [Update] is tried again without it, as its transaction has waited
+// long enough.
+var errTooSlow = errors.New("the function took too long on an entity")
 
 func entityReader(get func([]*datastore.Key, any) error) reader {
 	return func(keys []*datastore.Key) ([]datastore.PropertyList, []bool, error) {
@@ -198,25 +228,30 @@ func (o *outcome) nextPage(size int, budget time.Duration) int {
 }
 
 func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, entity datastore.PropertyList, accept func(*effect) error) error {
-	if err := w.slow[key.Encode()]; err != nil {
-		o.failures = append(o.failures, failure{key, err, false})
+	fail := func(err error) error {
+		attempts := int64(1)
+		if w.record.Alone {
+			attempts += w.record.Refusals
+		}
+		o.failures = append(o.failures, failure{key, err, attempts, isPermanent(err)})
 		return nil
 	}
-	begun := time.Now()
-	e, err := w.apply(ctx, w.job, key, entity)
-	if took := time.Since(begun); w.mode == update && took >= maxPageTime {
+	if err := w.slow[key.Encode()]; err != nil {
+		return fail(err)
+	}
+	e, err := w.call(ctx, key, entity)
+	if errors.Is(err, errTooSlow) && w.mode == update {
 		if w.slow == nil {
 			w.slow = make(map[string]error)
 		}
-		w.slow[key.Encode()] = fmt.Errorf("%w: %v, of %v", errTooSlow, took.Round(time.Second), maxPageTime)
+		w.slow[key.Encode()] = err
 		return errTooSlow
 	}
 	if err == nil {
 		err = Permanent(o.accept(e, accept))
 	}
 	if err != nil {
-		o.failures = append(o.failures, failure{key, err, isPermanent(err)})
-		return nil
+		return fail(err)
 	}
 	o.processed++
 	o.bytes += e.bytes
@@ -226,6 +261,23 @@ func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, en
 		}
 	}
 	return nil
+}
+
+// call calls the function, for as long as the job lets it.
+func (w *work) call(ctx context.Context, key *datastore.Key, entity datastore.PropertyList) (*effect, error) {
+	type result struct {
+		effect *effect
+		err    error
+	}
+	var r result
+	limit := time.Duration(w.job.Timeout)
+	switch err := w.runner.run(ctx, limit, func(ctx context.Context) { r.effect, r.err = w.apply(ctx, w.job, key, entity) }); {
+	case errors.Is(err, errTimeout):
+		return nil, fmt.Errorf("%w: more than %v", errTooSlow, limit)
+	case err != nil:
+		return nil, err
+	}
+	return r.effect, r.err
 }
 
 // accept takes over what an entity counted, if its mutations are accepted.
@@ -247,8 +299,12 @@ func (w *work) tolerable(o *outcome) error {
 	if !tooMany(len(o.failures), o.reached) {
 		return nil
 	}
-	final := !slices.ContainsFunc(o.failures, func(f failure) bool { return !f.permanent })
-	return refusal{fmt.Sprintf("the function failed on %d of %d entities of a page", len(o.failures), o.reached), o.failures[0].err, final}
+	r := refusal{summary: fmt.Sprintf("the function failed on %d of %d entities of a page", len(o.failures), o.reached), cause: o.failures[0].err, final: true}
+	for _, f := range o.failures {
+		r.final = r.final && f.permanent
+		r.after = max(r.after, retryAfter(f.err))
+	}
+	return r
 }
 
 // settle puts the outcome into the range's record, which the transaction has
@@ -269,22 +325,29 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		}
 		r.End = p.keys[o.reached]
 	}
+	o.waiting = make(map[string]time.Time)
 	for _, f := range o.failures {
-		attempts := int64(1)
-		if r.Alone {
-			attempts = r.Refusals + 1
-		}
 		switch {
-		case f.permanent || attempts >= MaxAttempts:
-			r.Failures = append(r.Failures, failureRecord{Key: f.key, Error: explain(f.err), Attempts: attempts, Time: now})
-			r.Failed = r.Job
-		case r.Alone:
-			return refusal{summary: "the function failed on an entity", cause: f.err} // the queue brings it back
-		default:
-			child := r.child(stretch{start: f.key, estimate: 1}, now)
-			child.Alone, child.Refusals = true, attempts
+		case r.Alone && !f.last():
+			return refusal{summary: "the function failed on an entity", cause: f.err, after: retryAfter(f.err)}
+		case !r.Alone && !f.last():
+			child := r.alone(f, now)
+			child.NotBefore = now.Add(max(retryDelay(f.attempts), retryAfter(f.err)))
 			add(child)
 			r.Retries++
+			o.waiting[child.ID] = child.NotBefore
+		}
+	}
+	for _, f := range o.failures {
+		switch {
+		case f.last() && r.Alone:
+			r.Refusals = f.attempts
+			r.fail(f.err, now)
+		case f.last():
+			child := r.alone(f, now)
+			child.fail(f.err, now)
+			add(child)
+			r.Recorded++
 		}
 	}
 	r.Processed = o.processed
@@ -298,4 +361,12 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	r.finish(now)
 	_, err := tx.Mutate(inserts...)
 	return err
+}
+
+// alone returns the record of a range's next child, for an entity that failed.
+func (r *rangeRecord) alone(f failure, now time.Time) *rangeRecord {
+	child := r.child(stretch{start: f.key, estimate: 1}, now)
+	child.Alone, child.Refusals = true, f.attempts
+	child.Solo, child.Narrowed = false, 0
+	return child
 }

@@ -23,9 +23,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 		return page{keys: []*datastore.Key{r.Start}}, nil
 	}
 	root := r.Depth == 0 && !r.Cut
-	// A page that was tried in vain gets smaller: it may be too much for a
-	// transaction or for the memory of the process.
-	size := max(1, int(r.PageSize)>>max(0, r.Attempts-1))
+	size := r.pageSize()
 	s := r.stretch()
 	limit := size + 1
 	if !r.Cut {

@@ -25,12 +25,13 @@ const (
 
 // A rangeRecord is the record of one range: what a task has to do, and once it
 // is done, what it did. Only open and failed are indexed, and exist only while the
-// range is pending or has failures, so that a finished job costs no index entries.
+// range is pending or its entity has failed, so that a finished job costs no index
+// entries.
 type rangeRecord struct {
 	Job        string           `datastore:"job,noindex"`
 	ID         string           `datastore:"id,noindex"`
 	Open       string           `datastore:"open,omitempty"`   // the job's ID, while it is pending
-	Failed     string           `datastore:"failed,omitempty"` // the job's ID, while it has failures
+	Failed     string           `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
 	State      string           `datastore:"state,noindex"`
 	Generation int64            `datastore:"generation,noindex"`
 	Depth      int64            `datastore:"depth,noindex"` // the root has 0
@@ -40,28 +41,27 @@ type rangeRecord struct {
 	Samples    []*datastore.Key `datastore:"samples,noindex"`
 	Estimate   int64            `datastore:"estimate,noindex"` // of its entities; 0: unknown
 	PageSize   int64            `datastore:"page_size,noindex"`
-	Attempts   int64            `datastore:"attempts,noindex"` // deliveries that did not end with the range done
-	Refusals   int64            `datastore:"refusals,noindex"` // attempts that the function or the database refused
-	Cut        bool             `datastore:"cut,noindex"`      // the part behind its page is with its children
+	Narrowed   int64            `datastore:"narrowed,noindex"`   // what became of PageSize for this page; 0: it is as it was
+	Attempts   int64            `datastore:"attempts,noindex"`   // deliveries after the first one
+	Refusals   int64            `datastore:"refusals,noindex"`   // attempts that the function or the database refused
+	NotBefore  time.Time        `datastore:"not_before,noindex"` // of its task
+	Begun      string           `datastore:"begun,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
+	Solo       bool             `datastore:"solo,noindex"`       // it is processed while its process does nothing else
+	Deaths     int64            `datastore:"deaths,noindex"`     // of processes that did nothing but one entity of it
+	Cut        bool             `datastore:"cut,noindex"`        // the part behind its page is with its children
 	Children   int64            `datastore:"children,noindex"`
-	Retries    int64            `datastore:"retries,noindex"` // the last of its children, which are entities that failed
+	Retries    int64            `datastore:"retries,noindex"`  // of the children: entities that failed, and are tried again
+	Recorded   int64            `datastore:"recorded,noindex"` // the last of the children: entities that have failed for good
 	Processed  int64            `datastore:"processed,noindex"`
 	Counters   []byte           `datastore:"counters,noindex"` // JSON
-	Failures   []failureRecord  `datastore:"failures,noindex"`
+	Error      string           `datastore:"error,noindex"`    // of its entity, if that has failed
 	Created    time.Time        `datastore:"created,noindex"`
 	Done       time.Time        `datastore:"done,noindex"`
-}
-
-// A failureRecord is an entity that the function could not process.
-type failureRecord struct {
-	Key      *datastore.Key `datastore:"key,noindex"`
-	Error    string         `datastore:"error,noindex"`
-	Attempts int64          `datastore:"attempts,noindex"`
-	Time     time.Time      `datastore:"time,noindex"`
+	Expires    time.Time        `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
 }
 
 // rangeID derives the ID of a range from its parent's and its place among the
-// children. The parent of a root is its job.
+// children. That of a root is derived from its job.
 func rangeID(parent string, index int64) string {
 	h := sha256.Sum256([]byte(parent + "/" + strconv.FormatInt(index, 10)))
 	return hex.EncodeToString(h[:16])
@@ -114,13 +114,31 @@ func (r *rangeRecord) child(s stretch, now time.Time) *rangeRecord {
 		PageSize: r.PageSize,
 		Created:  now,
 	}
+	if r.Solo && r.Narrowed > 0 { // whoever kills the process may be in there
+		c.Solo = true
+		c.narrow(max(2, int(s.estimate)))
+	}
 	r.Children++
 	return c
 }
 
+// pageSize returns the most entities that the range's page may have.
+func (r *rangeRecord) pageSize() int {
+	switch {
+	case r.Alone:
+		return 1
+	case r.Narrowed > 0:
+		return int(r.Narrowed)
+	}
+	return int(r.PageSize)
+}
+
+// narrow halves a page of n entities. What it leaves behind starts over.
+func (r *rangeRecord) narrow(n int) { r.Narrowed = int64(max(1, n/2)) }
+
 // finish marks the range as done.
 func (r *rangeRecord) finish(now time.Time) {
-	r.State, r.Open, r.Done = done, "", now
+	r.State, r.Open, r.Done, r.Begun = done, "", now, ""
 	r.Samples = nil // its children have them
 }
 
@@ -175,7 +193,7 @@ func parseTask(body []byte) (rangeTask, error) {
 // task returns the task of a pending range. Its name is taken for a day after
 // it is gone, so whoever wants another task needs another generation, of the
 // range or of the job.
-func (r *rangeRecord) task(j *jobRecord, at time.Time) tasks.Task {
+func (r *rangeRecord) task(j *jobRecord) tasks.Task {
 	body, err := json.Marshal(rangeTask{Job: r.Job, Range: r.ID, Generation: r.Generation})
 	if err != nil {
 		panic("mapper: a struct of strings does not encode: " + err.Error())
@@ -185,6 +203,6 @@ func (r *rangeRecord) task(j *jobRecord, at time.Time) tasks.Task {
 			strconv.FormatInt(j.Generation, 10), strconv.FormatInt(r.Generation, 10)),
 		Path: rangePath,
 		Body: body,
-		At:   at,
+		At:   r.NotBefore,
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -23,12 +24,18 @@ type work struct {
 	query  Query
 	mode   mode
 	apply  entityFunc
+	runner runner
 	task   rangeTask
+
+	redelivered bool   // there was a delivery before this one
+	delivery    string // what this one's mark in the record is
+	begun       bool   // the mark is there
 
 	// record is the range as this delivery knows it. Transactions read it anew.
 	record   *rangeRecord
-	refusals int64 // of the record when this delivery began
-	enqueued int64 // of its children, the first
+	enqueued int64                // of its children, the first
+	waiting  map[string]time.Time // the children that this delivery has recorded to be tried again, and when
+	failed   bool                 // this delivery has recorded failures
 
 	slow map[string]error // by key: entities that took too long in this delivery
 }
@@ -50,11 +57,10 @@ func (e *Engine) run(ctx context.Context, t rangeTask, redelivered bool) error {
 	if err != nil || w == nil {
 		return err
 	}
-	if w.record.State == pending && redelivered {
-		err = w.recordAttempt(ctx)
-	}
+	defer w.runner.close()
+	w.redelivered = redelivered
 	for w.record.State == pending && (err == nil || errors.Is(err, errChanged)) {
-		err = w.process(ctx) // changed: with what it has become
+		err = w.attempt(ctx) // changed: with what it has become
 	}
 	if err != nil && !errors.Is(err, errDone) && !errors.Is(err, errSuperseded) {
 		err = w.giveUp(ctx, err)
@@ -97,7 +103,7 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 		// Another build may have it: the queue tries again.
 		return nil, fmt.Errorf("job %s: %w %q", t.Job, ErrUnknownMapper, w.job.Mapper)
 	}
-	w.mode, w.refusals = def.mode, w.record.Refusals
+	w.mode = def.mode
 	if w.query, err = w.job.query(); err != nil {
 		return nil, fmt.Errorf("job %s: query: %w", t.Job, err)
 	}
@@ -123,27 +129,25 @@ func (w *work) process(ctx context.Context) error {
 		p.children = nil
 	}
 	err = w.processPage(ctx, p)
-	if refused := new(commitRefusal); errors.As(err, refused) && len(p.keys) > 0 {
-		return w.narrow(ctx, p, *refused)
+	refused := new(commitRefusal)
+	switch {
+	case errors.As(err, refused) && len(p.keys) == 1:
+		return w.recordCulprit(ctx, p, *refused)
+	case len(p.keys) > 1 && (errors.As(err, refused) || contended(err)):
+		return w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
+			r.narrow(len(p.keys))
+			return nil
+		})
 	}
 	return err
 }
 
-// narrow deals with a page whose commit the database has refused, because of
-// what the function wrote for one of its entities: it halves the page, which is
-// then planned anew, until that entity is alone and recorded as a failure.
-//
-// If that goes on for much of what the job has processed, it is the function that
-// is at fault.
-func (w *work) narrow(ctx context.Context, p page, cause commitRefusal) error {
-	if len(p.keys) > 1 {
-		return w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
-			r.PageSize = int64(len(p.keys) / 2)
-			return nil
-		})
-	}
-	o := &outcome{reached: 1, failures: []failure{{key: p.keys[0], err: cause, permanent: true}}}
-	if err := w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error { return w.settle(tx, r, p, o) }); err != nil {
+// recordCulprit records the entity as a failure that the database has refused a
+// page for. If there are many of them among what the job has processed, it is the
+// function that is at fault.
+func (w *work) recordCulprit(ctx context.Context, p page, cause commitRefusal) error {
+	o := &outcome{reached: 1, failures: []failure{{key: p.keys[0], err: cause, attempts: 1, permanent: true}}}
+	if err := w.commit(ctx, p, o, func(*rangeRecord) {}); err != nil {
 		return err
 	}
 	sum, _, err := w.engine.glance(ctx, w.job.ID)
@@ -157,27 +161,41 @@ func (w *work) narrow(ctx context.Context, p page, cause commitRefusal) error {
 	return nil
 }
 
-// giveUp decides what becomes of a task that failed. The queue tries it again,
-// unless that is pointless: then the job fails, and keeps what it has recorded.
-// Whose range another delivery has done meanwhile has nothing to say.
+// giveUp decides what becomes of a range whose delivery failed. What passes by
+// itself is up to the queue, which delivers the task again. A refusal is tried again
+// by another task, later, up to MaxAttempts times; then the job fails, and keeps
+// what it has recorded.
 func (w *work) giveUp(ctx context.Context, cause error) error {
 	cause = fmt.Errorf("job %s: range %s: %w", w.job.ID, w.record.ID, cause)
 	if !hopeless(cause) && !refused(cause) {
+		w.end(ctx)
 		return cause
 	}
-	switch err := w.recordRefusal(ctx); {
+	last := false
+	err := w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
+		r.Refusals++
+		r.NotBefore = time.Now().Add(max(retryDelay(r.Refusals), refusalDelay(cause))).UTC().Truncate(time.Microsecond)
+		if last = hopeless(cause) || r.Refusals >= MaxAttempts; last {
+			r.Refusals, r.NotBefore = 0, time.Time{} // for who resumes the job
+		}
+		r.Generation++
+		r.Begun = ""
+		return nil
+	})
+	switch {
 	case errors.Is(err, errDone), errors.Is(err, errSuperseded):
 		return err
 	case err != nil:
 		return errors.Join(cause, err)
+	case last:
+		return w.fail(ctx, cause)
 	}
-	// An entity that is alone is recorded as a failure by its last attempt. After a
-	// Resume a range has as many attempts again.
-	var r refusal
-	if alone := w.record.Alone && errors.As(cause, &r); !hopeless(cause) && (alone || w.record.Refusals%MaxAttempts != 0) {
-		return cause
+	w.engine.log.LogAttrs(ctx, slog.LevelWarn, "range refused, and tried again later",
+		slog.Any("error", cause), slog.Int64("attempts", w.record.Refusals), slog.Time("not_before", w.record.NotBefore))
+	if err := w.engine.queue.Enqueue(ctx, w.record.task(w.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
+		return fmt.Errorf("enqueue range %s of job %s again: %w", w.record.ID, w.job.ID, err)
 	}
-	return w.fail(ctx, cause)
+	return errSuperseded // by that task
 }
 
 // fail ends the job.

@@ -10,8 +10,6 @@ import (
 	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/scattermap/scattermap/tasks"
 )
 
 var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrArguments)
@@ -41,7 +39,7 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if e.mappers[def.name] != def {
 		return fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
 	}
-	if err := opts.validate(); err != nil {
+	if err := opts.validate(def.mode.longest(e.queue)); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	if err := q.validate(); err != nil {
@@ -58,11 +56,11 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	job := &jobRecord{
 		ID: opts.ID, Mapper: def.name, Query: query, Params: params, State: string(Running),
-		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Workers: int64(opts.Workers),
-		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), Created: now,
+		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout), Workers: int64(opts.Workers),
+		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare, Created: now,
 	}
 	root := &rangeRecord{
-		Job: job.ID, ID: rangeID(job.ID, 0), Open: job.ID, State: pending, PageSize: job.PageSize, Created: now,
+		Job: job.ID, ID: job.root(), Open: job.ID, State: pending, PageSize: job.PageSize, Created: now,
 	}
 	if job.Masks, err = e.honoursMasks(ctx); err != nil {
 		return fail(err)
@@ -72,10 +70,10 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 		return fail(err)
 	}
 	if State(job.State) == Running {
-		if err := e.ensureTask(ctx, job, root.ID); err != nil {
+		if err := e.ensureTask(ctx, job, job.root()); err != nil {
 			return fail(err)
 		}
-		if err := e.enqueueSweep(ctx, job, sweepTask{Job: job.ID, Epoch: job.Epoch}, now.Add(sweepEvery)); err != nil {
+		if err := e.enqueueSweep(ctx, job, now); err != nil {
 			return fail(err)
 		}
 	}
@@ -108,7 +106,7 @@ func (e *Engine) create(ctx context.Context, job *jobRecord, root *rangeRecord) 
 		case !errors.Is(err, datastore.ErrNoSuchEntity):
 			return err
 		}
-		_, err := tx.Mutate(datastore.NewInsert(jobKey(job.ID), job), datastore.NewInsert(root.key(), root))
+		_, err := tx.Mutate(job.insert(), datastore.NewInsert(root.key(), root))
 		return err
 	}, datastore.MaxAttempts(transactionAttempts))
 	if err == nil || errors.Is(err, ErrOtherArguments) {
@@ -129,36 +127,4 @@ func (e *Engine) ensureTask(ctx context.Context, job *jobRecord, id string) erro
 		return err
 	}
 	return e.revive(ctx, job, r)
-}
-
-// revive enqueues the task of a pending range, unless it has one.
-func (e *Engine) revive(ctx context.Context, job *jobRecord, r *rangeRecord) error {
-	task := r.task(job, time.Time{})
-	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
-		return err
-	}
-	if exists, err := e.queue.Exists(ctx, task.ID); err != nil || exists {
-		return err
-	}
-	// The task is gone and its name is still taken: it needs another one. If it
-	// was done just now, the range is not pending any more.
-	stale, id := r.Generation, r.ID
-	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-		r = new(rangeRecord)
-		if err := recordError(tx.Get(rangeKey(job.ID, id), r)); err != nil {
-			return err
-		}
-		if r.State != pending || r.Generation != stale {
-			return nil
-		}
-		r.Generation++
-		return r.update(tx)
-	}, datastore.MaxAttempts(transactionAttempts))
-	if err != nil || r.State != pending {
-		return err
-	}
-	if err := e.queue.Enqueue(ctx, r.task(job, time.Time{})); !errors.Is(err, tasks.ErrExists) {
-		return err
-	}
-	return nil
 }

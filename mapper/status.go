@@ -111,7 +111,7 @@ func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	answered := time.Now()
 	for pause := first; ; pause = min(longest, pause*3/2) {
 		record, err := j.engine.loadJob(ctx, j.ID)
-		if err == nil && (State(record.State).Ended() || State(record.State) == Paused && record.Error != "") {
+		if err == nil && (State(record.State).Ended() || State(record.State) == Paused && record.Limited) {
 			var s *Status
 			if s, err = j.Status(ctx); err == nil {
 				return s, nil

@@ -2,10 +2,9 @@ package mapper
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
+	"hash/fnv"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -19,9 +18,10 @@ import (
 // process died between recording and enqueueing. It also notices that the job is
 // complete.
 //
-// The sweeps of a job are a chain of tasks, named by the job, its epoch and a
-// tick, of which each enqueues the next. A chain ends with the job's epoch or when
-// the job is not running; whoever raises the epoch starts another.
+// The sweeps of a job are a chain of tasks, of which each enqueues the next. They
+// are named by the job's epoch and their tick, and ticks are at fixed times: who
+// revives a chain that is alive meets it. A chain ends with the epoch or when the
+// job is not running; whoever raises the epoch starts another.
 
 const (
 	sweepPath = "sweep"
@@ -41,56 +41,59 @@ const (
 	sweepParallel = 16
 )
 
-// A sweepTask is the body of a sweep's task.
-type sweepTask struct {
-	Job   string `json:"job"`
-	Epoch int64  `json:"epoch"`
-	Tick  int64  `json:"tick"`
-	After string `json:"after,omitempty"` // the ID of the last range that was looked at in this tick
-	All   bool   `json:"all,omitempty"`   // ranges of every age
+// nextTick returns the number of the job's first tick after a time, and when it
+// is. The ticks of different jobs are at different times.
+func (j *jobRecord) nextTick(now time.Time) (tick int64, at time.Time) {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(j.ID)) // never fails
+	phase := time.Duration(h.Sum64() % uint64(sweepEvery)).Truncate(time.Second)
+	tick = (now.UnixNano()-int64(phase))/int64(sweepEvery) + 1
+	return tick, time.Unix(0, tick*int64(sweepEvery)+int64(phase))
 }
 
-func (e *Engine) enqueueSweep(ctx context.Context, job *jobRecord, t sweepTask, at time.Time) error {
-	body, err := json.Marshal(t)
-	if err != nil {
-		return err
+// latest returns the later one of now and a sweep's own tick: the queue's clock may
+// be ahead of this one.
+func (j *jobRecord) latest(now time.Time, t jobTask) time.Time {
+	if tick, at := j.nextTick(now); tick <= t.Tick {
+		return at
 	}
-	err = e.queue.Enqueue(ctx, tasks.Task{
-		ID:   tasks.ID(sweepPath, job.ID, strconv.FormatInt(t.Epoch, 10), strconv.FormatInt(t.Tick, 10), t.After),
-		Path: sweepPath, Body: body, At: at,
-	})
-	if err != nil && !errors.Is(err, tasks.ErrExists) {
-		return fmt.Errorf("enqueue a sweep of job %s: %w", job.ID, err)
-	}
-	return nil
+	return now
 }
 
-// deliverSweep runs the task of a sweep.
-func (e *Engine) deliverSweep(ctx context.Context, d tasks.Delivery) error {
-	var t sweepTask
-	if err := json.Unmarshal(d.Body, &t); err != nil || !jobID.MatchString(t.Job) {
-		return tasks.Drop(fmt.Errorf("the body is not a sweep of ours: %w", errors.Join(err, errors.New("it names no job"))))
+// enqueueSweep enqueues the job's first sweep after a time.
+func (e *Engine) enqueueSweep(ctx context.Context, job *jobRecord, now time.Time) error {
+	tick, at := job.nextTick(now)
+	return e.enqueue(ctx, job, sweepPath, jobTask{Tick: tick}, at)
+}
+
+// enqueueFullSweep enqueues a sweep of ranges of every age, to run at once.
+func (e *Engine) enqueueFullSweep(ctx context.Context, job *jobRecord) error {
+	return e.enqueue(ctx, job, sweepPath, jobTask{All: true}, time.Time{})
+}
+
+// runSweep runs the task of a sweep.
+func (e *Engine) runSweep(ctx context.Context, job *jobRecord, t jobTask) error {
+	now := time.Now()
+	if job.Cleaning != "" && job.Epoch == t.Epoch {
+		return e.sweepCleanup(ctx, job, job.latest(now, t))
 	}
-	job, err := e.loadJob(ctx, t.Job)
-	if errors.Is(err, ErrNoSuchJob) {
-		return tasks.Drop(err)
+	if !t.current(job) {
+		return e.sweepAfterReplay(ctx, job, t.Epoch)
 	}
-	if err != nil || State(job.State) != Running || job.Epoch != t.Epoch {
-		return errors.Join(err, e.sweepAfterReplay(ctx, job, t.Epoch))
+	if t.After == "" { // first of all, as what follows may fail for long
+		if err := e.enqueueSweep(ctx, job, job.latest(now, t)); err != nil {
+			return err
+		}
 	}
 	if job.Replaying { // still: its tasks may be lost
-		next, err := e.replayPage(ctx, job, "")
-		for err == nil && next != "" {
-			next, err = e.replayPage(ctx, job, next)
-		}
-		return err
+		return e.replayAll(ctx, job)
 	}
-	return e.sweep(ctx, job, t, time.Now())
+	return e.sweep(ctx, job, t, now)
 }
 
-// sweep looks at the next open ranges, and enqueues the next task of the chain.
-func (e *Engine) sweep(ctx context.Context, job *jobRecord, t sweepTask, now time.Time) error {
-	open, err := e.openRanges(ctx, job.ID, t.After, sweepRanges)
+// sweep looks at the next open ranges.
+func (e *Engine) sweep(ctx context.Context, job *jobRecord, t jobTask, now time.Time) error {
+	open, err := e.marked(ctx, "open", job.ID, t.After, sweepRanges)
 	if err != nil {
 		return fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
 	}
@@ -106,20 +109,13 @@ func (e *Engine) sweep(ctx context.Context, job *jobRecord, t sweepTask, now tim
 	}
 	if len(open) == sweepRanges {
 		t.After = open[len(open)-1].ID
-		return e.enqueueSweep(ctx, job, t, time.Time{})
+		return e.enqueue(ctx, job, sweepPath, t, time.Time{})
 	}
-	if err := e.complete(ctx, job); err != nil {
-		return err
-	}
-	return e.enqueueSweep(ctx, job, sweepTask{Job: t.Job, Epoch: t.Epoch, Tick: t.Tick + 1}, now.Add(sweepEvery))
+	return e.complete(ctx, job)
 }
 
-// openRanges returns the first open ranges behind one, in the order of their IDs.
-func (e *Engine) openRanges(ctx context.Context, job, after string, limit int) ([]*rangeRecord, error) {
-	return e.marked(ctx, "open", job, after, limit)
-}
-
-// marked returns the first ranges with one of the two marks of a job.
+// marked returns the first ranges behind one that have one of the two marks of a
+// job, in the order of their IDs.
 func (e *Engine) marked(ctx context.Context, mark, job, after string, limit int) ([]*rangeRecord, error) {
 	q := datastore.NewQuery(rangeKind).FilterField(mark, "=", job).Order("__key__").Limit(limit)
 	if after != "" {
@@ -131,4 +127,73 @@ func (e *Engine) marked(ctx context.Context, mark, job, after string, limit int)
 		return nil
 	})
 	return all, err
+}
+
+// revive enqueues the task of a pending range, unless it has one.
+func (e *Engine) revive(ctx context.Context, job *jobRecord, r *rangeRecord) error {
+	task := r.task(job)
+	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
+		return err
+	}
+	if exists, err := e.queue.Exists(ctx, task.ID); err != nil || exists {
+		return err
+	}
+	// The task is gone and its name is still taken: it needs another one. If it
+	// was done just now, the range is not pending any more.
+	stale, id := r.Generation, r.ID
+	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		r = new(rangeRecord)
+		if err := recordError(tx.Get(rangeKey(job.ID, id), r)); err != nil {
+			return err
+		}
+		if r.State != pending || r.Generation != stale {
+			return nil
+		}
+		r.Generation++
+		return r.update(tx)
+	}, datastore.MaxAttempts(transactionAttempts))
+	if err != nil || r.State != pending {
+		return err
+	}
+	if err := e.queue.Enqueue(ctx, r.task(job)); !errors.Is(err, tasks.ErrExists) {
+		return err
+	}
+	return nil
+}
+
+const revivePath = "revive"
+
+// Revive makes sure that every job that runs has a sweep. Only a purge of the queue
+// loses the chain of sweeps; a schedule that calls this now and then, or posts to
+// the path "revive" of the handler, finds such jobs. It costs a read and a task for
+// each job that runs.
+func (e *Engine) Revive(ctx context.Context) error {
+	var running []*jobRecord
+	keys, err := e.client.GetAll(ctx, datastore.NewQuery(jobKind).FilterField("active", "=", true), &running)
+	if err := recordError(err); err != nil {
+		return fmt.Errorf("mapper: revive: look for running jobs: %w", err)
+	}
+	var failed []error
+	for i, job := range running {
+		job.ID = keys[i].Name
+		if err := e.reviveSweeps(ctx, job, time.Now()); err != nil {
+			failed = append(failed, fmt.Errorf("mapper: revive: %w", err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// reviveSweeps enqueues the next sweep of a job, unless there is one. If it was
+// purged its name is taken: then the one after that.
+func (e *Engine) reviveSweeps(ctx context.Context, job *jobRecord, now time.Time) error {
+	tick, at := job.nextTick(now)
+	task := job.task(sweepPath, jobTask{Tick: tick}, at)
+	switch err := e.queue.Enqueue(ctx, task); {
+	case !errors.Is(err, tasks.ErrExists):
+		return err
+	}
+	if exists, err := e.queue.Exists(ctx, task.ID); err != nil || exists {
+		return err
+	}
+	return e.enqueueSweep(ctx, job, at)
 }

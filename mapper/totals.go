@@ -33,8 +33,10 @@ func (t *totals) add(r *rangeRecord) error {
 		return nil
 	}
 	t.Processed += r.Processed
-	t.Failures += int64(len(r.Failures))
-	if r.Processed > 0 || len(r.Failures) > 0 {
+	if r.Failed != "" {
+		t.Failures++
+	}
+	if r.Processed > 0 || r.Retries+r.Recorded > 0 {
 		t.Pages++
 	}
 	var c counters
@@ -101,17 +103,24 @@ func (e *Engine) each(ctx context.Context, q *datastore.Query, f func(*rangeReco
 	}
 }
 
-// fold adds up all records of a job, in parallel by the first digit of their
-// IDs.
+// slicesOfIDs is into how many slices the IDs of records are cut, by their first
+// digit, for what is done to all records in parallel.
+const slicesOfIDs = 16
+
+// sliceOfIDs returns the bounds of a slice, as for records.
+func sliceOfIDs(i int64) (from, to string) {
+	if i+1 < slicesOfIDs {
+		to = strconv.FormatInt(i+1, slicesOfIDs)
+	}
+	return strconv.FormatInt(i, slicesOfIDs), to
+}
+
+// fold adds up all records of a job, in parallel.
 func (e *Engine) fold(ctx context.Context, job string) (totals, error) {
-	const digits = 16
-	var parts [digits]totals
+	var parts [slicesOfIDs]totals
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range parts {
-		from, to := strconv.FormatInt(int64(i), digits), ""
-		if i+1 < digits {
-			to = strconv.FormatInt(int64(i+1), digits)
-		}
+		from, to := sliceOfIDs(int64(i))
 		group.Go(func() error { return e.each(ctx, records(job, from, to), parts[i].add) })
 	}
 	if err := group.Wait(); err != nil {

@@ -40,10 +40,19 @@ func (e *Engine) verify(ctx context.Context, id string) (*Proof, error) {
 		return nil, fmt.Errorf("mapper: verify: %w", err)
 	}
 	p := new(Proof)
+	if job.Cleaned {
+		return nil, fmt.Errorf("mapper: verify %s: %w: its records are cleaned up", id, ErrState)
+	}
 	var tiles []*rangeRecord
 	var sum totals
+	ids, children := make(map[string]bool), make(map[string]string)
+	children[job.root()] = "the job"
 	err = e.each(ctx, records(id, "", ""), func(r *rangeRecord) error {
 		p.checkRange(r)
+		ids[r.ID] = true
+		for i := range r.Children {
+			children[rangeID(r.ID, i)] = "range " + r.ID
+		}
 		if !r.Alone {
 			tiles = append(tiles, &rangeRecord{ID: r.ID, Start: r.Start, End: r.End})
 		}
@@ -51,6 +60,14 @@ func (e *Engine) verify(ctx context.Context, id string) (*Proof, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mapper: verify %s: %w", id, err)
+	}
+	for child, parent := range children {
+		if !ids[child] {
+			p.problem("range %s of %s is missing", child, parent)
+		}
+	}
+	if len(ids) > len(children) {
+		p.problem("%d ranges have no parent", len(ids)-len(children))
 	}
 	p.checkTiles(tiles)
 	p.checkJob(job, sum)
@@ -65,7 +82,9 @@ func (p *Proof) problem(format string, args ...any) {
 
 // checkRange checks a record by itself.
 func (p *Proof) checkRange(r *rangeRecord) {
-	p.Failures += len(r.Failures)
+	if r.Failed != "" {
+		p.Failures++
+	}
 	if r.Alone {
 		p.Alone++
 	} else {
@@ -77,8 +96,8 @@ func (p *Proof) checkRange(r *rangeRecord) {
 	if (r.Open == r.Job) != (r.State == pending) || r.Open != "" && r.Open != r.Job {
 		p.problem("range %s is %s, and its mark is %q", r.ID, r.State, r.Open)
 	}
-	if (r.Failed == r.Job) != (len(r.Failures) > 0) || r.Failed != "" && r.Failed != r.Job {
-		p.problem("range %s has %d failures, and its mark is %q", r.ID, len(r.Failures), r.Failed)
+	if (r.Failed == r.Job) != (r.Error != "") || r.Failed != "" && (r.Failed != r.Job || !r.Alone || r.State != done) {
+		p.problem("range %s is %s, its failure is %q, and its mark is %q", r.ID, r.State, r.Error, r.Failed)
 	}
 }
 

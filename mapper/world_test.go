@@ -200,7 +200,8 @@ func (w *world) wait(job *mapper.Job) *mapper.Status {
 		w.Fatal(err)
 	}
 	if status.State != mapper.Succeeded {
-		w.Errorf("the job ended as %q: %s", status.State, status.Error)
+		failures, _, err := job.Failures(w.Context(), "")
+		w.Errorf("the job ended as %q: %s, %+v, %v", status.State, status.Error, failures, err)
 	}
 	return status
 }

@@ -124,6 +124,9 @@ func parseURL(what, s string) (*url.URL, error) {
 	return u, nil
 }
 
+// Deadline returns how long a delivery may take, see [Options.Deadline].
+func (q *Queue) Deadline() time.Duration { return q.opts.Deadline }
+
 // enqueueTimeout bounds one Enqueue with its retries.
 const enqueueTimeout = 30 * time.Second
 

@@ -1,0 +1,72 @@
+package mapper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// A jobTask is the body of a task that is about a job, and not about one range of
+// it. Such tasks are chains: each does a bounded part, and enqueues the next.
+type jobTask struct {
+	Job   string `json:"job"`
+	Epoch int64  `json:"epoch"`
+	Tick  int64  `json:"tick,omitempty"`  // of a sweep
+	After string `json:"after,omitempty"` // the ID of the record behind which it goes on
+	All   bool   `json:"all,omitempty"`   // a sweep of ranges of every age
+}
+
+// task returns the job's task for a path. Whoever enqueues it again uses the same
+// name, so that there is one; a job that takes the ID of a deleted one has others.
+func (j *jobRecord) task(path string, t jobTask, at time.Time) tasks.Task {
+	t.Job, t.Epoch = j.ID, j.Epoch
+	body, err := json.Marshal(t)
+	if err != nil {
+		panic("mapper: a struct of strings does not encode: " + err.Error())
+	}
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	return tasks.Task{
+		ID:   tasks.ID(path, j.ID, j.incarnation(), number(j.Generation), number(j.Epoch), number(t.Tick), t.After),
+		Path: path, Body: body, At: at,
+	}
+}
+
+// enqueue enqueues the job's task for a path. One that exists, or existed, is as
+// good.
+func (e *Engine) enqueue(ctx context.Context, job *jobRecord, path string, t jobTask, at time.Time) error {
+	if err := e.queue.Enqueue(ctx, job.task(path, t, at)); err != nil && !errors.Is(err, tasks.ErrExists) {
+		return fmt.Errorf("enqueue a %s of job %s: %w", path, job.ID, err)
+	}
+	return nil
+}
+
+// chain returns the handler of the tasks of a path. The job is as it is found; run
+// looks whether the task is of its epoch.
+func (e *Engine) chain(run func(context.Context, *jobRecord, jobTask) error) http.Handler {
+	return e.queue.Handler(e.log, func(ctx context.Context, d tasks.Delivery) error {
+		var t jobTask
+		if err := json.Unmarshal(d.Body, &t); err != nil {
+			return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
+		}
+		if t.After != "" && !validRangeID.MatchString(t.After) {
+			return tasks.Drop(errors.New("the body is not a task of ours: it goes on behind no record"))
+		}
+		job, err := e.loadJob(ctx, t.Job)
+		if errors.Is(err, ErrNoSuchJob) {
+			return tasks.Drop(err)
+		}
+		if err != nil {
+			return err
+		}
+		return run(ctx, job, t)
+	})
+}
+
+// current reports whether a task is of the job's epoch, and the job runs.
+func (t jobTask) current(j *jobRecord) bool { return State(j.State) == Running && j.Epoch == t.Epoch }

@@ -1,0 +1,147 @@
+package mapper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
+)
+
+const replayPath = "replay"
+
+// Retry has the job process its failures again, and nothing else: each gets as
+// many attempts as at first. The job runs again until they are done.
+func (j *Job) Retry(ctx context.Context) error {
+	record, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
+		if r.Cleaned || r.Cleaning != "" {
+			return fmt.Errorf("%w: its records are cleaned up", ErrState)
+		}
+		switch State(r.State) {
+		case Running, Succeeded, SucceededWithFailures:
+			r.State, r.Error, r.Ended, r.Totals = string(Running), "", time.Time{}, nil
+			r.Replaying = true
+			r.Generation++
+			r.Epoch++
+		default:
+			return fmt.Errorf("%w: it has %s", ErrState, r.State)
+		}
+		return nil
+	})
+	if err == nil {
+		err = j.engine.enqueue(ctx, record, replayPath, jobTask{}, time.Time{})
+	}
+	if err == nil { // should the tasks of the retry be lost
+		err = j.engine.enqueueSweep(ctx, record, time.Now())
+	}
+	if err != nil {
+		return fmt.Errorf("mapper: retry %s: %w", j.ID, err)
+	}
+	return nil
+}
+
+// runReplay runs a task of a replay. The job can't complete before all failures
+// are pending again.
+func (e *Engine) runReplay(ctx context.Context, job *jobRecord, t jobTask) error {
+	if !t.current(job) || !job.Replaying {
+		return e.sweepAfterReplay(ctx, job, t.Epoch)
+	}
+	next, err := e.replayPage(ctx, job, t.After)
+	if err != nil || next == "" {
+		return err
+	}
+	return e.enqueue(ctx, job, replayPath, jobTask{After: next}, time.Time{})
+}
+
+// replayAll does what all tasks of a replay do.
+func (e *Engine) replayAll(ctx context.Context, job *jobRecord) error {
+	next, err := e.replayPage(ctx, job, "")
+	for err == nil && next != "" {
+		next, err = e.replayPage(ctx, job, next)
+	}
+	return err
+}
+
+// replayPage opens the next failures, and returns where to go on. Behind the last
+// ones it ends the replay, and returns nothing.
+func (e *Engine) replayPage(ctx context.Context, job *jobRecord, after string) (next string, err error) {
+	failed, err := e.marked(ctx, "failed", job.ID, after, failurePage)
+	if err != nil {
+		return "", fmt.Errorf("look for failures of job %s: %w", job.ID, err)
+	}
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(sweepParallel)
+	for _, r := range failed {
+		group.Go(func() error {
+			if err := e.replay(gctx, job, r); err != nil {
+				return fmt.Errorf("retry the failure of range %s of job %s: %w", r.ID, job.ID, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return "", err
+	}
+	if len(failed) == failurePage {
+		return failed[failurePage-1].ID, nil
+	}
+	// The sweep of the new epoch enqueues the ranges.
+	epoch := job.Epoch
+	job, err = e.alter(ctx, job.ID, func(j *jobRecord) error {
+		if j.Epoch == epoch {
+			j.Replaying = false
+			j.Epoch++
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return "", e.enqueueFullSweep(ctx, job)
+}
+
+// sweepAfterReplay enqueues the sweep of the epoch that a replay has ended with: who
+// ended it may have died before that.
+func (e *Engine) sweepAfterReplay(ctx context.Context, job *jobRecord, epoch int64) error {
+	if State(job.State) != Running || job.Replaying || job.Epoch != epoch+1 {
+		return nil
+	}
+	return e.enqueueFullSweep(ctx, job)
+}
+
+// replay opens the range of a failure, while the job is replaying: a delivery that
+// is late must not open a job that has ended.
+func (e *Engine) replay(ctx context.Context, job *jobRecord, seen *rangeRecord) error {
+	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		now := &jobRecord{ID: job.ID}
+		if err := recordError(tx.Get(jobKey(job.ID), now)); err != nil {
+			return err
+		}
+		r := new(rangeRecord)
+		if err := recordError(tx.Get(seen.key(), r)); err != nil {
+			return err
+		}
+		if State(now.State) != Running || !now.Replaying || now.Epoch != job.Epoch || r.State == pending {
+			return errNothing
+		}
+		r.reopen(time.Now().UTC().Truncate(time.Microsecond))
+		return r.update(tx)
+	}, datastore.MaxAttempts(transactionAttempts))
+	if errors.Is(err, errNothing) {
+		return nil
+	}
+	return err
+}
+
+// errNothing ends a transaction that has nothing to do.
+var errNothing = errors.New("nothing to do")
+
+// reopen makes a failure a pending range again, with as many attempts as at first.
+func (r *rangeRecord) reopen(now time.Time) {
+	r.State, r.Open, r.Created, r.Done = pending, r.Job, now, time.Time{}
+	r.Failed, r.Error = "", ""
+	r.Refusals, r.Deaths, r.NotBefore = 0, 0, time.Time{}
+	r.Generation++
+}

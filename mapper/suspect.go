@@ -1,0 +1,134 @@
+package mapper
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// An entity may kill the process that works on it: it has the function call
+// os.Exit, or take all memory, or panic in a goroutine of its own. Nobody is left to
+// say so, and the pages that ran beside it die, too. So that the others are not
+// blamed:
+//
+//   - Every delivery of a range after its first one leaves a mark in the record
+//     before it begins, and takes it away when it ends in good order. Who finds the
+//     mark of another knows that its process has died, or was cut off.
+//   - A range whose delivery died in company is run solo: while its process does
+//     nothing else. Others wait for that.
+//   - One that died solo is halved, until it is one entity. What is left behind
+//     is halved, too, and solo from the start.
+//   - An entity whose process dies MaxAttempts times while it does nothing else is
+//     recorded as a failure.
+//
+// A process that is killed for another reason, as those that are shut down are, has
+// its ranges suspected, and no more: it would have to be killed MaxAttempts times,
+// each time during the same entity.
+
+// suspected reports whether the range's deliveries have to be solo.
+func (r *rangeRecord) suspected() bool { return r.Solo || r.Begun != "" }
+
+// begin leaves the mark of a delivery, and draws conclusions from the one that it
+// finds.
+func (r *rangeRecord) begin(delivery string) {
+	switch size := r.pageSize(); {
+	case r.Begun == "": // the last one ended in good order, or was the first
+	case !r.Solo:
+		r.Solo = true
+	case size > 1:
+		if r.Estimate > 0 {
+			size = int(min(int64(size), r.Estimate))
+		}
+		r.narrow(size)
+	default:
+		r.Deaths++
+	}
+	r.Begun = delivery
+	r.Attempts++
+}
+
+// condemned reports whether the entity of the range's page has killed its process
+// often enough.
+func (r *rangeRecord) condemned() bool { return r.pageSize() == 1 && r.Deaths >= MaxAttempts }
+
+// attempt processes a pending range, in company or solo.
+func (w *work) attempt(ctx context.Context) error {
+	solo := !w.begun && w.record.suspected() || w.record.Solo
+	leave, err := w.engine.gate.enter(ctx, solo)
+	if err != nil {
+		return fmt.Errorf("wait for other pages: %w", err)
+	}
+	defer leave()
+	if !w.begun && (w.redelivered || solo) {
+		if err := w.begin(ctx, solo); err != nil {
+			return err
+		}
+		if w.record.condemned() {
+			return w.condemn(ctx)
+		}
+	}
+	return w.process(ctx)
+}
+
+// begin records that this delivery begins.
+func (w *work) begin(ctx context.Context, solo bool) error {
+	w.delivery = cmp.Or(w.delivery, rand.Text())
+	err := w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
+		switch {
+		case r.Begun == w.delivery: // the answer to a commit was lost
+		case r.suspected() != solo:
+			w.record = r
+			return errChanged
+		default:
+			r.begin(w.delivery)
+		}
+		return nil
+	})
+	w.begun = err == nil
+	return err
+}
+
+// end records that this delivery has ended in good order. While the database is out
+// of reach it waits: it must not look like a death, and nothing else can be done.
+func (w *work) end(ctx context.Context) {
+	if w.delivery == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.engine.queue.Deadline())
+	defer cancel()
+	for wait := firstDelay; ; wait = min(2*wait, 30*time.Second) {
+		err := w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
+			if r.Begun == w.delivery {
+				r.Begun = ""
+			}
+			return nil
+		})
+		if err == nil || errors.Is(err, errDone) || errors.Is(err, errSuperseded) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// condemn records the entity of the range's page as a failure.
+func (w *work) condemn(ctx context.Context) error {
+	p, err := w.plan(ctx)
+	if err != nil {
+		return err
+	}
+	o := new(outcome)
+	if len(p.keys) > 0 {
+		err := fmt.Errorf("the process died %d times while it did nothing but this entity", w.record.Deaths)
+		*o = outcome{reached: 1, failures: []failure{{key: p.keys[0], err: err, attempts: w.record.Deaths, permanent: true}}}
+	}
+	return w.commit(ctx, p, o, func(r *rangeRecord) { r.Narrowed = 0 }) // what is left is not suspected
+}
