@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -177,6 +180,41 @@ func TestPurgedQueue(t *testing.T) {
 	}
 }
 
+// TestRevive loses all tasks of running jobs, the sweeps among them: a scheduled
+// request brings them back, again and again, and jobs that have theirs keep one.
+func TestRevive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: few(4)}, slowCredit, addCredit)
+		keys := names(3000)
+		w.putAccounts(keys)
+		w.wait(w.start(1, nil)) // which Revive has nothing to do with
+		job := w.startSlow()
+		for range 3 {
+			time.Sleep(time.Second)
+			w.lose("") // all of them
+			for range 5 {
+				resp := httptest.NewRecorder()
+				w.handler.ServeHTTP(resp, httptest.NewRequest(http.MethodPost, "/mapper/revive", nil))
+				if resp.Code != http.StatusOK {
+					t.Errorf("revive: %d", resp.Code)
+				}
+			}
+			time.Sleep(2*time.Minute + time.Second)
+		}
+		if n := w.tasks("/sweep"); n != 1 {
+			t.Errorf("there are %d sweeps", n)
+		}
+		if s := w.wait(job); s.Counters["credited"] != 3000 {
+			t.Errorf("status %+v", s)
+		}
+		w.wantBalances(keys, 11)
+		time.Sleep(time.Hour)
+		if err := w.engine.Revive(t.Context()); err != nil || w.tasks("") > 0 {
+			t.Errorf("after all have ended: %d tasks, %v", w.tasks(""), err)
+		}
+	})
+}
+
 // TestHandlerDownForADay has nobody answer the tasks for a day.
 func TestHandlerDownForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -276,6 +314,20 @@ const replayTasks = "/mapper/replay"
 // lose deletes the queue's tasks of one path.
 func (w *world) lose(path string) {
 	w.Helper()
+	w.eachTask(path, func(client *cloudtasks.Client, name string) {
+		_ = client.DeleteTask(w.Context(), &cloudtaskspb.DeleteTaskRequest{Name: name}) // it may be gone
+	})
+}
+
+// tasks returns how many tasks of a path are in the queue.
+func (w *world) tasks(path string) (n int) {
+	w.Helper()
+	w.eachTask(path, func(*cloudtasks.Client, string) { n++ })
+	return n
+}
+
+func (w *world) eachTask(path string, f func(*cloudtasks.Client, string)) {
+	w.Helper()
 	client, err := w.emulator.CloudTasks(w.Context())
 	if err != nil {
 		w.Fatal(err)
@@ -284,7 +336,7 @@ func (w *world) lose(path string) {
 	it := client.ListTasks(w.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName})
 	for task, err := it.Next(); err == nil; task, err = it.Next() {
 		if strings.HasSuffix(task.GetHttpRequest().GetUrl(), path) {
-			_ = client.DeleteTask(w.Context(), &cloudtaskspb.DeleteTaskRequest{Name: task.Name}) // it may be gone
+			f(client, task.Name)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -114,5 +115,75 @@ func TestFailingFinalizer(t *testing.T) {
 		if err := w.client.Get(t.Context(), reportKey, &r); !errors.Is(err, datastore.ErrNoSuchEntity) {
 			t.Errorf("a failed finalizer wrote %+v, %v", r, err)
 		}
+	})
+}
+
+// TestRefusedFinalizer has the database refuse what a finalizer puts, and a
+// finalizer take too long: the one fails the job, the other is shown.
+func TestRefusedFinalizer(t *testing.T) {
+	plain := func(onDone func(context.Context, *mapper.Done, mapper.None) error) *mapper.Mapper[mapper.None] {
+		return mapper.Update("plain", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil }).OnDone(onDone)
+	}
+	type large struct {
+		Text []byte `datastore:",noindex"`
+	}
+	for size, wants := range map[int]string{2 << 20: "the database refuses", 9 << 20: "above the maximum"} {
+		synctest.Test(t, func(t *testing.T) {
+			m := plain(func(_ context.Context, d *mapper.Done, _ mapper.None) error {
+				d.Put(reportKey, &large{make([]byte, size)})
+				return nil
+			})
+			w := newWorld(t, setting{}, m)
+			w.putAccounts(names(10))
+			if s := over(w, m, nil); s.State != mapper.Failed || !strings.Contains(s.Error, wants) {
+				t.Errorf("status %+v", s)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var tries atomic.Int64
+		m := plain(func(ctx context.Context, d *mapper.Done, _ mapper.None) error {
+			if tries.Add(1) < 3 {
+				<-ctx.Done()
+			}
+			d.Put(reportKey, &report{Jobs: 1})
+			return nil
+		})
+		w := newWorld(t, setting{}, m)
+		w.putAccounts(names(10))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(45 * time.Second)
+		if s := w.status(job); s.State != mapper.Running || !strings.Contains(s.Error, "more than 30s") {
+			t.Errorf("status %+v", s)
+		}
+		w.wait(job)
+	})
+}
+
+// TestLostFinalizer loses the finalizer's task: a sweep enqueues it again.
+func TestLostFinalizer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w *world
+		m := reporting(func() *datastore.Client { return w.client }, func() error { return nil })
+		w = newWorld(t, setting{}, m)
+		inner, up := w.engine.Handler(), time.Now().Add(time.Minute)
+		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/finalize") && time.Now().Before(up) {
+				rw.WriteHeader(http.StatusBadGateway)
+				return
+			}
+			inner.ServeHTTP(rw, r)
+		})
+		w.putAccounts(names(10))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		w.lose("/finalize")
+		w.wait(job)
 	})
 }

@@ -93,6 +93,9 @@ func (p *Proof) checkRange(r *rangeRecord) {
 			p.Pending++
 		}
 	}
+	if r.State != pending && r.State != done {
+		p.problem("range %s is in the state %q", r.ID, r.State)
+	}
 	if (r.Open == r.Job) != (r.State == pending) || r.Open != "" && r.Open != r.Job {
 		p.problem("range %s is %s, and its mark is %q", r.ID, r.State, r.Open)
 	}

@@ -1,0 +1,75 @@
+package mapper_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// TestRetryAfter has an entity, and then whole pages, ask for a time to wait.
+func TestRetryAfter(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var mu sync.Mutex
+			var tries []time.Time
+			busy := time.Now().Add(90 * time.Minute)
+			m := mapper.Visit("busy", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+				if time.Now().Before(busy) && (all || a.Key.Name == "user-0000003") {
+					if a.Key.Name == "user-0000003" {
+						mu.Lock()
+						tries = append(tries, time.Now())
+						mu.Unlock()
+					}
+					return mapper.RetryAfter(errors.New("the service is busy"), 25*time.Minute)
+				}
+				a.Count("seen", 1)
+				return nil
+			})
+			w := newWorld(t, setting{}, m)
+			w.handler = repeat(w.engine.Handler())
+			w.putAccounts(names(100))
+			s := over(w, m, nil)
+			if s.State != mapper.Succeeded || s.Counters["seen"] != 100 || s.Ended.Before(busy) || s.Ended.After(busy.Add(26*time.Minute)) {
+				t.Errorf("status %+v, busy until %v", s, busy)
+			}
+			for i := 1; i < len(tries); i++ { // deliveries of one task at once are one attempt
+				if d := tries[i].Sub(tries[i-1]); d > time.Second && d < 25*time.Minute {
+					t.Errorf("attempt %d came %v after the one before", i+1, d)
+				}
+			}
+		})
+	}
+}
+
+// TestResumeAfterFailure fails a job, and resumes it: its ranges have as many
+// attempts as at first.
+func TestResumeAfterFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		attempts := make(map[time.Time]bool)
+		m := mapper.Update("broken", func(context.Context, *mapper.Entity[account], mapper.None) error {
+			mu.Lock()
+			defer mu.Unlock()
+			attempts[time.Now()] = true
+			return errors.New("broken")
+		})
+		w := newWorld(t, setting{queue: few(1)}, m)
+		w.putAccounts(names(100))
+		for round := range 3 {
+			s := over(w, m, &mapper.StartOptions{ID: "j"})
+			if s.State != mapper.Failed || len(attempts) != mapper.MaxAttempts {
+				t.Errorf("round %d: %d attempts, %+v", round, len(attempts), s)
+			}
+			clear(attempts)
+			if err := w.engine.Job("j").Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = w.engine.Job("j").Abort(t.Context())
+	})
+}

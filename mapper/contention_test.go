@@ -1,0 +1,179 @@
+package mapper_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// TestHotEntities has other clients change a few accounts all the time, each of
+// which alone would make every page conflict that holds it. In both modes of
+// concurrency the job ends, the others get their turns, and nothing is lost.
+func TestHotEntities(t *testing.T) {
+	for name, pessimistic := range map[string]bool{"optimistic": false, "pessimistic": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testHotEntities(t, pessimistic) })
+		})
+	}
+}
+
+func testHotEntities(t *testing.T, pessimistic bool) {
+	slow := emulator.NewFaults(0, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Constant(10 * time.Millisecond)})
+	w := newWorld(t, setting{emulator: emulator.Options{Faults: slow, Pessimistic: pessimistic}, queue: few(10)}, slowCredit)
+	keys := names(2000)
+	w.putAccounts(keys)
+	others, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	added := make([]int64, len(keys))
+	longest := make([]time.Duration, len(keys))
+	for _, hot := range []int{0, 3, 777, 778, 1500} {
+		wg.Go(func() {
+			for others.Err() == nil {
+				begun := time.Now()
+				w.addTo(keys[hot])
+				added[hot]++
+				longest[hot] = max(longest[hot], time.Since(begun))
+				time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+			}
+		})
+	}
+	time.Sleep(time.Second)
+	s := w.wait(w.startSlow())
+	stop()
+	wg.Wait()
+	for i, k := range keys {
+		var a account
+		if err := w.client.Get(t.Context(), k, &a); err != nil {
+			t.Fatal(err)
+		}
+		if want := int64(i) + 10 + added[i]; a.Balance != want {
+			t.Errorf("%v has %d, want %d", k, a.Balance, want)
+		}
+	}
+	for i, n := range added {
+		if n > 0 && n < 20 {
+			t.Errorf("another client had %d turns at %v, the longest took %v", n, keys[i], longest[i])
+		}
+	}
+	if s.Tasks > 300 {
+		t.Errorf("%d tasks for 40 pages and 5 hot entities", s.Tasks)
+	}
+	t.Logf("%d tasks, %v, turns of others %v", s.Tasks, s.Ended.Sub(s.Created), added[777])
+}
+
+// addTo adds 1 to the balance of an account, as another client would: until it has
+// succeeded.
+func (w *world) addTo(key *datastore.Key) {
+	for {
+		_, err := w.client.RunInTransaction(context.Background(), func(tx *datastore.Transaction) error {
+			var a account
+			if err := tx.Get(key, &a); err != nil {
+				return err
+			}
+			a.Balance++
+			_, err := tx.Put(key, &a)
+			return err
+		})
+		if err == nil {
+			return
+		}
+	}
+}
+
+// TestInserts inserts entities while a job runs: those ahead of it are visited,
+// those behind it are not, and the records stay right.
+func TestInserts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: few(1)}, slowCredit)
+		keys := names(1000)
+		w.putAccounts(keys)
+		job := w.startSlow()
+		for s := w.status(job); s.Processed == 0; s = w.status(job) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		behind, ahead := datastore.NameKey("Account", "user-0000000-behind", nil), datastore.NameKey("Account", "user-9", nil)
+		for _, k := range []*datastore.Key{behind, ahead} {
+			if _, err := w.client.Put(t.Context(), k, &account{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if s := w.wait(job); s.Processed != 1001 {
+			t.Errorf("status %+v", s)
+		}
+		var a, b account
+		if err := w.client.Get(t.Context(), ahead, &a); err != nil || a.Balance != 10 {
+			t.Errorf("ahead: %+v, %v", a, err)
+		}
+		if err := w.client.Get(t.Context(), behind, &b); err != nil || b.Balance != 0 {
+			t.Errorf("behind: %+v, %v", b, err)
+		}
+		w.wantBalances(keys, 10)
+		if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+			t.Errorf("proof %+v, %v", proof, err)
+		}
+	})
+}
+
+// TestVerifyFindsLoss takes records away, one of every sort, and changes others:
+// each is found.
+func TestVerifyFindsLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, failing77)
+		w.putAccounts(names(2000))
+		if s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 100}); s.Failures != 20 {
+			t.Fatalf("status %+v", s)
+		}
+		job := w.engine.Job("j")
+		var all []datastore.PropertyList
+		keys, err := w.client.GetAll(t.Context(), datastore.NewQuery(mapper.RangeKind), &all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, k := range keys {
+			damages := []func() error{func() error { return w.client.Delete(t.Context(), k) }}
+			for _, name := range []string{"processed", "state", "end", "open", "failed"} {
+				damages = append(damages, func() error {
+					_, err := w.client.Put(t.Context(), k, ptr(without(all[i], name)))
+					return err
+				})
+			}
+			for n, damage := range damages {
+				if err := damage(); err != nil {
+					t.Fatal(err)
+				}
+				proof, err := job.Verify(t.Context())
+				same := n > 0 && len(without(all[i], []string{"", "processed", "state", "end", "open", "failed"}[n])) == len(all[i])
+				if err != nil || same != (len(proof.Problems) == 0) {
+					t.Errorf("damage %d of %v: %+v, %v", n, all[i], proof, err)
+				}
+				if _, err := w.client.Put(t.Context(), k, &all[i]); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+			t.Errorf("undamaged: %+v, %v", proof, err)
+		}
+	})
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// without returns properties without one that is not zero.
+func without(list datastore.PropertyList, name string) datastore.PropertyList {
+	var rest datastore.PropertyList
+	for _, p := range list {
+		if k, isKey := p.Value.(*datastore.Key); p.Name != name || p.Value == int64(0) || p.Value == nil || isKey && k == nil {
+			rest = append(rest, p)
+		}
+	}
+	return rest
+}

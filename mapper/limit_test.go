@@ -1,0 +1,60 @@
+package mapper_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// TestFailureShare pauses a job when more than a share of its entities have failed.
+func TestFailureShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: few(2)}, failing77)
+		w.putAccounts(names(10000))
+		s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 100, FailureShare: 0.005, FailureLimit: -1})
+		if s.State != mapper.Paused || s.Failures < 11 || s.Failures > 20 || !strings.Contains(s.Error, "entities have failed") {
+			t.Errorf("status %+v", s)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: few(2)}, failing77)
+		w.putAccounts(names(10000))
+		if s := over(w, failing77, &mapper.StartOptions{PageSize: 100, FailureShare: 0.05}); s.State != mapper.SucceededWithFailures || s.Failures != 100 {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// TestPausedTwice pauses a job that its limit has paused: it is waited for no
+// longer, and Resume does not allow more failures.
+func TestPausedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: few(1)}, failing77)
+		w.putAccounts(names(10000))
+		s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 100, FailureLimit: 20})
+		job := w.engine.Job("j")
+		if s.State != mapper.Paused || s.Failures != 21 {
+			t.Fatalf("status %+v", s)
+		}
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := job.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s := w.status(job); s.State != mapper.Paused || s.Error != "" {
+			t.Errorf("status %+v", s)
+		}
+		time.Sleep(time.Minute)
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s, err := job.Wait(t.Context())
+		if err != nil || s.State != mapper.Paused || s.Failures != 41 {
+			t.Errorf("status %+v, %v", s, err)
+		}
+	})
+}
