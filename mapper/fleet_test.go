@@ -31,6 +31,20 @@ type process struct {
 
 type processKey struct{}
 
+// noErrors logs, and fails the test of a process that logs an error: a task was
+// dropped, or a job has failed.
+type noErrors struct {
+	slog.Handler
+	world *world
+}
+
+func (h *noErrors) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelError {
+		h.world.Errorf("a process logs an error: %s", r.Message)
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
 // newFleet has a fleet take the deliveries of a world.
 func newFleet(w *world, seed uint64, size int, mappers ...mapper.Definition) *fleet {
 	f := &fleet{world: w, mappers: mappers, rng: rand.New(rand.NewPCG(seed, 2)), processes: make([]*process, size)}
@@ -43,7 +57,7 @@ func newFleet(w *world, seed uint64, size int, mappers ...mapper.Definition) *fl
 }
 
 func (f *fleet) engine() *mapper.Engine {
-	e, err := mapper.New(f.world.client, f.world.queue, &mapper.Options{Mappers: f.mappers, Logger: slog.New(slog.NewTextHandler(f.world.Output(), nil))})
+	e, err := mapper.New(f.world.client, f.world.queue, &mapper.Options{Mappers: f.mappers, Logger: slog.New(&noErrors{slog.NewTextHandler(f.world.Output(), nil), f.world})})
 	if err != nil {
 		panic(err)
 	}

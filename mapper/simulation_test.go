@@ -5,13 +5,16 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/emulator"
@@ -19,7 +22,7 @@ import (
 )
 
 var (
-	seeds     = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 200, or 30 under -short")
+	seeds     = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 300, or 30 under -short")
 	firstSeed = flag.Uint64("seed", 0, "the first of them; 0 is a new one")
 )
 
@@ -32,7 +35,7 @@ func TestSimulation(t *testing.T) {
 		seed = uint64(time.Now().UnixNano())
 	}
 	if n == 0 {
-		if n = 200; testing.Short() {
+		if n = 300; testing.Short() {
 			n = 30
 		}
 	}
@@ -44,73 +47,197 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
+// A simulation is one job in a world that a seed has chosen.
+type simulation struct {
+	*world
+	rng    *rand.Rand
+	faults *emulator.Faults
+	fleet  *fleet
+	keys   []*datastore.Key
+	job    *mapper.Job
+	mapper *mapper.Mapper[credit]
+
+	visit, finalizes bool
+
+	mu      sync.Mutex
+	fates   map[string]fate // of accounts, by their keys
+	tries   map[string]int  // of the function on accounts
+	pace    time.Duration   // of the function
+	mended  bool            // the function succeeds from now on
+	retries int
+	others  []int64 // how often other clients have added to an account
+}
+
 func simulate(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	faults := emulator.NewFaults(seed, trouble(rng)...)
 	faults.Pause()
 	checker := &snapshotChecker{T: t}
-	w := newWorld(t, setting{
+	s := &simulation{rng: rng, faults: faults, tries: make(map[string]int), visit: rng.IntN(4) == 0, pace: time.Duration(rng.IntN(3)) * time.Millisecond}
+	define := mapper.Update[account, credit]
+	if s.visit {
+		define = mapper.Visit[account, credit]
+	}
+	s.mapper = define("simulated", s.function)
+	if s.finalizes = rng.IntN(2) == 0; s.finalizes {
+		s.mapper = s.mapper.OnDone(s.finalizer)
+	}
+	s.world = newWorld(t, setting{
 		emulator: emulator.Options{Faults: faults, Pessimistic: rng.IntN(3) == 0, Interceptor: checker.intercept},
 		queue:    few(int32(1 + rng.IntN(20))),
-	}, addCredit)
-	keys := names(100 + rng.IntN(900))
-	w.putAccounts(keys)
+		deadline: time.Duration(15+rng.IntN(600)) * time.Second,
+	}, s.mapper)
+	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), s.mapper)
+	if rng.IntN(2) == 0 {
+		s.fleet.zombies = rng.Float64() / 2
+	}
+	s.keys = keysOf(rng, 100+rng.IntN(900))
+	s.others = make([]int64, len(s.keys))
+	s.fates = fatesOf(rng, s.keys)
+	s.putAccounts(s.keys)
 	faults.Resume()
-	job := w.startUnderTrouble(&mapper.StartOptions{ID: "sim", PageSize: 5 + rng.IntN(100), Workers: 1 + rng.IntN(64)})
-	var operators sync.WaitGroup
-	operators.Go(func() { // somebody pauses, or purges the queue, and resumes
-		for range rng.IntN(3) {
-			time.Sleep(time.Duration(rng.IntN(20)) * time.Second)
-			if rng.IntN(2) == 0 {
-				w.purge() // with the chain of sweeps
-			} else {
-				_ = job.Pause(t.Context()) // it may have taken place, whatever it says
-			}
-			time.Sleep(time.Duration(rng.IntN(600)) * time.Second)
-			for {
-				if err := job.Resume(t.Context()); err == nil || errors.Is(err, mapper.ErrState) {
-					break
-				}
-				time.Sleep(time.Second)
-			}
-		}
-	})
-	operators.Wait()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*24*time.Hour)
-	defer cancel()
-	var s *mapper.Status
-	for err := errors.New("not yet"); err != nil; {
-		if s, err = job.Wait(ctx); err != nil && ctx.Err() != nil {
-			t.Fatalf("the job does not end: %v", err)
-		}
+	s.start(&mapper.StartOptions{ID: "sim", PageSize: 5 + rng.IntN(100), Workers: 1 + rng.IntN(64), Timeout: 5 * time.Second})
+	var people sync.WaitGroup
+	for range rng.IntN(4) {
+		client := rand.New(rand.NewPCG(seed, rng.Uint64()))
+		people.Go(func() { s.interfere(client) })
+	}
+	people.Go(s.operate)
+	people.Wait()
+	s.checkEnd(s.await())
+	for n := rng.IntN(3); n >= 0; n-- { // in vain, but for the last time
+		s.retry(n == 0)
+		s.checkEnd(s.await())
 	}
 	faults.Pause()
-	if s.State != mapper.Succeeded || s.Processed != int64(len(keys)) || s.Counters["credited"] != int64(len(keys)) {
-		t.Errorf("status %+v of %d accounts", s, len(keys))
-	}
-	w.wantBalances(keys, 10)
-	time.Sleep(time.Hour)
-	proof, err := job.Verify(t.Context())
+	time.Sleep(time.Hour) // for what is late
+	s.checkBalances()
+	proof, err := s.job.Verify(t.Context())
 	if err != nil || len(proof.Problems) > 0 {
 		t.Errorf("proof %+v, %v", proof, err)
 	}
-	t.Logf("%d ranges, checked %d times; went wrong: %v", proof.Ranges, checker.checks.Load(), faults.Counts())
+	t.Logf("%d ranges, checked %d times; %d processes died; went wrong: %v", proof.Ranges, checker.checks.Load(), s.fleet.killed, faults.Counts())
 }
 
-// trouble draws what goes wrong in one simulation: some of all that can, rarely or
-// often.
+// keysOf draws a shape of keys.
+func keysOf(rng *rand.Rand, n int) []*datastore.Key {
+	shapes := []func(i int) *datastore.Key{
+		func(i int) *datastore.Key { return names(i + 1)[i] },
+		func(i int) *datastore.Key { return datastore.IDKey("Account", int64(i+1), nil) },
+		func(int) *datastore.Key { return datastore.IDKey("Account", 1+rng.Int64N(1<<62), nil) },
+		func(int) *datastore.Key {
+			return datastore.NameKey("Account", fmt.Sprintf("%08x-%04x", rng.Uint32(), rng.Uint32()>>16), nil)
+		},
+		func(i int) *datastore.Key {
+			group := datastore.NameKey("Group", fmt.Sprint("g", min(rng.IntN(40), 9)), nil)
+			return datastore.IDKey("Account", int64(i+1), datastore.IDKey("Branch", 1+rng.Int64N(3), group))
+		},
+		func(i int) *datastore.Key {
+			if i < n/10 {
+				return datastore.IDKey("Account", int64(i+1), nil)
+			}
+			return datastore.NameKey("Account", fmt.Sprintf("2026-%02d/%d", i%12, i), nil)
+		},
+	}
+	shape := shapes[rng.IntN(len(shapes))]
+	seen := make(map[string]bool)
+	var keys []*datastore.Key
+	for i := 0; len(keys) < n; i++ {
+		if k := shape(i); !seen[k.String()] {
+			seen[k.String()] = true
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// A fate is what the function does with an account until it is mended.
+type fate int
+
+const (
+	good   fate = iota
+	flaky       // it fails a few times
+	later       // it asks for another time, once
+	dying       // its process dies, twice
+	failed      // from here on, for good: errors,
+	never       // permanent ones,
+	panics      // panics,
+	hangs       // it does not return,
+	deadly      // its process dies
+	fates
+)
+
+// fatesOf chooses a few accounts that the function has trouble with. With more of
+// them on a page the job would fail.
+func fatesOf(rng *rand.Rand, keys []*datastore.Key) map[string]fate {
+	bad := make(map[string]fate)
+	if rng.IntN(3) > 0 {
+		for range rng.IntN(6) {
+			bad[keys[rng.IntN(len(keys))].Encode()] = 1 + fate(rng.IntN(int(fates-1)))
+		}
+	}
+	return bad
+}
+
+// function is the mapper's function.
+func (s *simulation) function(ctx context.Context, a *mapper.Entity[account], p credit) error {
+	id := a.Key.Encode()
+	s.mu.Lock()
+	f, tries := s.fates[id], s.tries[id]
+	s.tries[id]++
+	if s.mended {
+		f = good
+	}
+	s.mu.Unlock()
+	time.Sleep(s.pace)
+	switch {
+	case f == flaky && tries < 3, f == failed:
+		return errors.New("it fails")
+	case f == later && tries == 0:
+		return mapper.RetryAfter(errors.New("later"), 10*time.Minute)
+	case f == never:
+		return mapper.Permanent(errors.New("never"))
+	case f == panics:
+		panic("it panics")
+	case f == hangs:
+		time.Sleep(10 * time.Minute)
+	case f == dying && tries < 2, f == deadly:
+		return s.fleet.die(ctx)
+	}
+	a.Value.Balance += p.Amount
+	a.Count("credited", 1)
+	return nil
+}
+
+var endKey = datastore.NameKey("End", "sim", nil)
+
+type ends struct{ Ends, Credited int64 }
+
+// finalizer counts the ends of the job.
+func (s *simulation) finalizer(ctx context.Context, d *mapper.Done, _ credit) error {
+	var e ends
+	if err := s.client.Get(ctx, endKey, &e); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+		return err
+	}
+	d.Put(endKey, &ends{e.Ends + 1, d.Status.Counters["credited"]})
+	return nil
+}
+
+// trouble draws how often what goes wrong in one simulation: all that can, most of it
+// rarely.
 func trouble(rng *rand.Rand) []emulator.Fault {
-	share := func(most float64) float64 { return most * (0.05 + 0.95*rng.Float64()) }
+	share := func(most float64) float64 { return most * math.Pow(1000, -rng.Float64()) }
 	minutes := func(n int) time.Duration { return time.Duration(rng.IntN(n*60)) * time.Second }
 	down := minutes(3)
-	all := []emulator.Fault{
+	return []emulator.Fault{
 		{Kind: emulator.LoseCall, Share: share(0.2)},
 		{Kind: emulator.LoseAnswer, Share: share(0.2)},
 		{Kind: emulator.LoseAnswer, Share: share(0.2), Code: codes.DeadlineExceeded, Methods: []string{"Commit", "CreateTask"}},
 		{Kind: emulator.LoseCall, Share: share(0.1), Code: codes.Internal},
 		{Kind: emulator.LoseCall, After: down, Until: down + minutes(2) + time.Second},
 		{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: time.Duration(1+rng.IntN(100)) * time.Millisecond}},
-		{Kind: emulator.SlowCall, Share: share(0.01), Latency: emulator.Uniform{Max: 90 * time.Second}},
+		{Kind: emulator.SlowCall, Share: share(0.05), Latency: emulator.Uniform{Max: 90 * time.Second}},
+		{Kind: emulator.SlowCall, Share: share(0.2), Latency: emulator.Uniform{Max: 90 * time.Second}, Methods: []string{"BeginTransaction"}},
 		{Kind: emulator.AbortCommit, Share: share(0.3)},
 		{Kind: emulator.DeliverTwice, Share: share(0.5), Latency: emulator.Uniform{Max: 5 * time.Minute}},
 		{Kind: emulator.DeliverTogether, Share: share(0.5), Latency: emulator.Uniform{Max: time.Second}},
@@ -119,35 +246,177 @@ func trouble(rng *rand.Rand) []emulator.Fault {
 		{Kind: emulator.CrashReceiver, Share: share(0.3)},
 		{Kind: emulator.LoseReply, Share: share(0.3)},
 	}
-	var some []emulator.Fault
-	for _, f := range all {
-		if rng.IntN(2) == 0 {
-			some = append(some, f)
-		}
-	}
-	return some
 }
 
-// startUnderTrouble starts the job as an operator would: again after each error.
-func (w *world) startUnderTrouble(o *mapper.StartOptions) *mapper.Job {
-	w.Helper()
-	for range 1000 {
-		job, err := addCredit.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, o)
-		if err == nil {
-			return job
+// insist does what a person would do: again after each error, unless the job's state
+// makes it pointless.
+func (s *simulation) insist(what string, do func() error) {
+	for range 10_000 {
+		err := do()
+		if err == nil || errors.Is(err, mapper.ErrState) {
+			return
 		}
 		time.Sleep(time.Second)
 	}
-	w.Fatal("the job can't be started")
-	return nil
+	s.Errorf("%s: it never succeeds", what)
+}
+
+func (s *simulation) start(o *mapper.StartOptions) {
+	s.insist("start", func() (err error) {
+		s.job, err = s.mapper.Start(s.Context(), s.engine, mapper.Query{Kind: "Account"}, credit{10}, o)
+		return err
+	})
+}
+
+// operate is somebody who pauses, purges, kills and resumes.
+func (s *simulation) operate() {
+	for range s.rng.IntN(4) {
+		time.Sleep(time.Duration(s.rng.IntN(20_000)) * time.Millisecond)
+		repair := func() error { return s.job.Resume(s.Context()) }
+		switch s.rng.IntN(4) {
+		case 0:
+			_ = s.job.Pause(s.Context()) // it may have taken place, whatever it says
+		case 1:
+			s.purge() // with the chain of sweeps
+		case 2:
+			s.purge()
+			repair = func() error { return s.engine.Revive(s.Context()) }
+		default:
+			s.fleet.killAny()
+			continue
+		}
+		time.Sleep(time.Duration(s.rng.IntN(600)) * time.Second)
+		s.insist("repair", repair)
+	}
 }
 
 // purge empties the queue.
-func (w *world) purge() {
-	client, err := w.emulator.CloudTasks(w.Context())
+func (s *simulation) purge() {
+	client, err := s.emulator.CloudTasks(s.Context())
 	if err != nil {
-		w.Fatal(err)
+		s.Fatal(err)
 	}
 	defer client.Close()
-	_, _ = client.PurgeQueue(w.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queueName}) // it may fail, like all calls
+	_, _ = client.PurgeQueue(s.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queueName}) // it may fail, like all calls
+}
+
+// interfere is another client, which adds to accounts while the job runs. It notes
+// what it has done in the account, so that it can repeat a call whose answer is lost.
+func (s *simulation) interfere(rng *rand.Rand) {
+	for range rng.IntN(30) {
+		time.Sleep(time.Duration(rng.IntN(500)) * time.Millisecond)
+		i, mark := rng.IntN(len(s.keys)), fmt.Sprint("m", rng.Uint64())
+		s.insist("another client", func() error {
+			_, err := s.client.RunInTransaction(s.Context(), func(tx *datastore.Transaction) error {
+				var list datastore.PropertyList
+				if err := tx.Get(s.keys[i], &list); err != nil {
+					return err
+				}
+				if slices.ContainsFunc(list, func(p datastore.Property) bool { return p.Name == mark }) {
+					return nil
+				}
+				for j := range list {
+					if list[j].Name == "Balance" {
+						list[j].Value = list[j].Value.(int64) + 1000
+					}
+				}
+				list = append(list, datastore.Property{Name: mark, Value: true})
+				_, err := tx.Put(s.keys[i], &list)
+				return err
+			})
+			return err
+		})
+		s.mu.Lock()
+		s.others[i]++
+		s.mu.Unlock()
+	}
+}
+
+// await waits for the end of the job.
+func (s *simulation) await() *mapper.Status {
+	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Hour) // a name is taken for 24
+	defer cancel()
+	for {
+		status, err := s.job.Wait(ctx)
+		if err == nil {
+			return status
+		}
+		if ctx.Err() != nil {
+			s.Fatalf("the job does not end: %v", err)
+		}
+	}
+}
+
+// retry has the job try its failures again, after the function has been mended or
+// not.
+func (s *simulation) retry(mended bool) {
+	s.mu.Lock()
+	s.mended = mended
+	s.mu.Unlock()
+	s.insist("retry", func() error {
+		s.retries++
+		return s.job.Retry(s.Context())
+	})
+}
+
+// checkEnd checks what the job says at its end.
+func (s *simulation) checkEnd(status *mapper.Status) {
+	s.faults.Pause()
+	defer s.faults.Resume()
+	bad := make(map[string]bool)
+	for id, f := range s.fates {
+		if f >= failed && !s.mended {
+			bad[id] = true
+		}
+	}
+	want := mapper.Succeeded
+	if len(bad) > 0 {
+		want = mapper.SucceededWithFailures
+	}
+	n := int64(len(s.keys) - len(bad))
+	if status.State != want || status.Processed != n || status.Counters["credited"] != n || status.Failures != int64(len(bad)) {
+		s.Errorf("status %+v of %d accounts, %d of them bad", status, len(s.keys), len(bad))
+	}
+	failures, _, err := s.job.Failures(s.Context(), "")
+	if err != nil {
+		s.Error(err)
+	}
+	for _, f := range failures {
+		if !bad[f.Key.Encode()] {
+			s.Errorf("a failure of a good account: %+v", f)
+		}
+	}
+	var e ends
+	if err := s.client.Get(s.Context(), endKey, &e); s.finalizes && (err != nil || e.Credited != n || e.Ends < 1 || e.Ends > int64(1+s.retries)) {
+		s.Errorf("the finalizer's %+v, %v; %d accounts, %d retries", e, err, n, s.retries)
+	}
+}
+
+// checkBalances checks that every account was credited exactly once, and that what
+// other clients have added is there.
+func (s *simulation) checkBalances() {
+	wrong := 0
+	for i, k := range s.keys {
+		var list datastore.PropertyList
+		if err := s.client.Get(s.Context(), k, &list); err != nil {
+			s.Fatal(err)
+		}
+		want := int64(i) + 1000*s.others[i]
+		if !s.visit {
+			want += 10
+		}
+		for _, p := range list {
+			if p.Name == "Balance" && p.Value != want {
+				if wrong++; wrong <= 3 {
+					s.Errorf("%v has %v, want %d", k, p.Value, want)
+				}
+			}
+		}
+		if s.visit && s.tries[k.Encode()] == 0 {
+			s.Errorf("%v was not visited", k)
+		}
+	}
+	if wrong > 3 {
+		s.Errorf("%d of %d accounts are wrong", wrong, len(s.keys))
+	}
 }

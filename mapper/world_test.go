@@ -48,6 +48,7 @@ type setting struct {
 	queue    *cloudtaskspb.Queue
 	client   *datastore.Client // in place of the embedded Datastore
 	log      io.Writer         // in place of the test's output
+	deadline time.Duration     // of deliveries
 }
 
 func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
@@ -75,7 +76,7 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: s.queue}); err != nil {
 		t.Fatal(err)
 	}
-	w.queue, err = tasks.NewQueue(client, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
+	w.queue, err = tasks.NewQueue(client, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true, Deadline: s.deadline})
 	if err != nil {
 		t.Fatal(err)
 	}
