@@ -1,26 +1,14 @@
 package mapper_test
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"math/rand/v2"
-	"net/http"
-	"net/http/httptest"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
-	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/googletest"
@@ -131,197 +119,6 @@ func TestForeignKeyOrder(t *testing.T) {
 	}
 }
 
-// TestEveryTaskTwice delivers every task twice at the same time, and once more
-// afterwards.
-func TestEveryTaskTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, setting{}, addCredit)
-		w.handler = repeat(w.engine.Handler())
-		keys := names(3000)
-		w.putAccounts(keys)
-		status := w.wait(w.start(10, &mapper.StartOptions{PageSize: 100}))
-		time.Sleep(time.Hour) // for what still runs
-		w.wantBalances(keys, 10)
-		if status.Counters["credited"] != 3000 || status.Processed != 3000 {
-			t.Errorf("status %+v", status)
-		}
-	})
-}
-
-// repeat handles each request three times, the first two at once, and answers as
-// the worst of them.
-func repeat(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		var answers [3]*httptest.ResponseRecorder
-		one := func(i int) {
-			again := r.Clone(r.Context())
-			again.Body = io.NopCloser(bytes.NewReader(body))
-			answers[i] = httptest.NewRecorder()
-			h.ServeHTTP(answers[i], again)
-		}
-		var wg sync.WaitGroup
-		wg.Go(func() { one(0) })
-		wg.Go(func() { one(1) })
-		wg.Wait()
-		one(2)
-		worst := 0
-		for _, a := range answers {
-			worst = max(worst, a.Code)
-		}
-		rw.WriteHeader(worst)
-	})
-}
-
-// lost returns faults that lose a share of the calls, before their effect and
-// after it, once they are resumed.
-func lost(seed uint64, share float64, methods ...string) *emulator.Faults {
-	f := emulator.NewFaults(seed,
-		emulator.Fault{Kind: emulator.LoseCall, Methods: methods, Share: share},
-		emulator.Fault{Kind: emulator.LoseAnswer, Methods: methods, Share: share})
-	f.Pause()
-	return f
-}
-
-// checkLost checks that something was lost.
-func checkLost(t *testing.T, f *emulator.Faults) {
-	t.Helper()
-	if n := f.Counts(); n[emulator.LoseCall] == 0 || n[emulator.LoseAnswer] == 0 {
-		t.Errorf("faults injected: %v", n)
-	}
-}
-
-// TestLostResponses runs jobs while calls of both services fail, before and
-// after their effect.
-func TestLostResponses(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	for i := range uint64(20) {
-		synctest.Test(t, func(t *testing.T) {
-			f := lost(seed+i, 0.3)
-			w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
-			keys := names(500)
-			w.putAccounts(keys)
-			job := w.start(10, &mapper.StartOptions{PageSize: 50})
-			f.Resume()
-			s := w.wait(job)
-			f.Pause()
-			checkLost(t, f)
-			w.wantBalances(keys, 10)
-			if s.Processed != 500 || s.Counters["credited"] != 500 {
-				t.Errorf("status %+v", s)
-			}
-		})
-	}
-}
-
-// TestConcurrentStarts starts one job five times at once, while responses are
-// lost.
-func TestConcurrentStarts(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	for i := range uint64(20) {
-		synctest.Test(t, func(t *testing.T) {
-			f := lost(seed+i, 0.4, "Commit", "CreateTask")
-			w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
-			keys := names(300)
-			w.putAccounts(keys)
-			f.Resume()
-			var wg sync.WaitGroup
-			var started atomic.Int64
-			for range 5 {
-				wg.Go(func() {
-					// Whoever gets an error tries again, as an operator would.
-					for range 20 {
-						job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "once", PageSize: 50})
-						if err == nil {
-							started.Add(1)
-							if job.ID != "once" {
-								t.Errorf("job %q", job.ID)
-							}
-							return
-						}
-					}
-				})
-			}
-			wg.Wait()
-			if started.Load() != 5 {
-				t.Errorf("%d of 5 starts succeeded", started.Load())
-			}
-			w.wait(w.engine.Job("once"))
-			f.Pause()
-			checkLost(t, f)
-			w.wantBalances(keys, 10)
-			if jobs := records(t, w.client); len(jobs) != 1 {
-				t.Errorf("there are %d jobs", len(jobs))
-			}
-		})
-	}
-}
-
-// TestStartAgain starts a job again: while it runs, after its end, and with
-// other arguments.
-func TestStartAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		other := mapper.Visit("other", func(context.Context, *mapper.Entity[account], credit) error { return nil })
-		w := newWorld(t, setting{}, addCredit, other)
-		keys := names(300)
-		w.putAccounts(keys)
-		o := &mapper.StartOptions{ID: "once", PageSize: 50}
-		w.start(10, o)
-		w.wait(w.start(10, o))
-		w.wait(w.start(10, o))
-		w.wantBalances(keys, 10)
-
-		refused := func(name string, _ *mapper.Job, err error) {
-			if !errors.Is(err, mapper.ErrOtherArguments) {
-				t.Errorf("%s: %v, want ErrOtherArguments", name, err)
-			}
-		}
-		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{11}, o)
-		refused("other params", job, err)
-		job, err = addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Other"}, credit{10}, o)
-		refused("another kind", job, err)
-		job, err = addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account", Namespace: "n"}, credit{10}, o)
-		refused("another namespace", job, err)
-		job, err = other.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, o)
-		refused("another mapper", job, err)
-
-		if _, err := w.engine.StartNamed(t.Context(), "add-credit", mapper.Query{Kind: "Account"}, []byte(` { "Amount" : 10 } `), o); err != nil {
-			t.Errorf("the same by name: %v", err)
-		}
-		time.Sleep(time.Hour)
-		w.wantBalances(keys, 10)
-	})
-}
-
-// TestStartRevivesTheRoot checks that starting a job again brings back the task
-// of its root if it was lost, though its name is still taken.
-func TestStartRevivesTheRoot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, setting{}, addCredit)
-		keys := names(300)
-		w.putAccounts(keys)
-		// A handler that swallows the first task: to the queue it is done.
-		swallowed := false
-		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			if !swallowed {
-				swallowed = true
-				return
-			}
-			w.engine.Handler().ServeHTTP(rw, r)
-		})
-		o := &mapper.StartOptions{ID: "once", PageSize: 50}
-		job := w.start(10, o)
-		time.Sleep(time.Minute) // before the first sweep
-		if status, err := job.Status(t.Context()); err != nil || status.State != mapper.Running || status.Open != 1 {
-			t.Errorf("without its task the job is %+v, %v", status, err)
-		}
-		w.wait(w.start(10, o))
-		w.wantBalances(keys, 10)
-	})
-}
-
 // TestOtherWriters has another client change the accounts while the job runs:
 // it adds to the balance in transactions, and writes another property blindly. In
 // both modes of concurrency none of its writes is lost.
@@ -426,82 +223,6 @@ func TestNamespaces(t *testing.T) {
 	})
 }
 
-// TestStatus follows a job of more records than a live status reads.
-func TestStatus(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slow := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-			time.Sleep(100 * time.Millisecond)
-			a.Value.Balance++
-			a.Count("seen", 1)
-			return nil
-		})
-		w := newWorld(t, setting{queue: &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 100}}}, slow)
-		var closed atomic.Bool
-		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			if closed.Load() {
-				http.NotFound(rw, r)
-				return
-			}
-			w.engine.Handler().ServeHTTP(rw, r)
-		})
-		const n = 5000
-		w.putAccounts(names(n))
-		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		estimated := false
-		for {
-			s, err := job.Status(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if s.State.Ended() {
-				break
-			}
-			if s.Estimated && !estimated {
-				// What a status costs shows while nothing else runs.
-				closed.Store(true)
-				time.Sleep(10 * time.Second)
-				before := w.emulator.Usage()
-				if _, err := job.Status(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				if used := w.emulator.Usage().Sub(before); used.Reads != 251 || used.Writes+used.SmallOps > 0 {
-					t.Errorf("a status cost %+v", used)
-				}
-				closed.Store(false)
-			}
-			if s.Estimated {
-				estimated = true
-				if total := s.Processed + s.Remaining; total < n/2 || total > n*2 {
-					t.Errorf("%d processed and %d remaining, of %d", s.Processed, s.Remaining, n)
-				}
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		if !estimated {
-			t.Error("no status was an estimate")
-		}
-		// Another process with other mappers can follow it.
-		another, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(addCredit)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := w.wait(another.Job(job.ID))
-		if s.Estimated || s.Processed != n || s.Counters["seen"] != n || s.Mapper != "slow" || s.Query.Kind != "Account" ||
-			s.Created.IsZero() || !s.Ended.After(s.Created) {
-			t.Errorf("status %+v", s)
-		}
-		if _, err := w.engine.Job("none").Status(t.Context()); !errors.Is(err, mapper.ErrNoSuchJob) {
-			t.Errorf("no such job: %v", err)
-		}
-		if _, err := w.engine.Job("none").Wait(t.Context()); !errors.Is(err, mapper.ErrNoSuchJob) {
-			t.Errorf("no such job: %v", err)
-		}
-	})
-}
-
 // TestNoCompositeIndexes runs a job where queries that need a composite index are
 // refused: ours need none.
 func TestNoCompositeIndexes(t *testing.T) {
@@ -511,40 +232,5 @@ func TestNoCompositeIndexes(t *testing.T) {
 		w.putAccounts(keys)
 		w.wait(w.start(10, &mapper.StartOptions{PageSize: 100}))
 		w.wantBalances(keys, 10)
-	})
-}
-
-// TestRecordsStayCold checks that no record is written by more than a few tasks,
-// and that a finished job leaves nothing indexed.
-func TestRecordsStayCold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		writes := make(map[string]int)
-		count := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			resp, err := handler(ctx, req)
-			if err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				for _, name := range written(req) {
-					writes[name]++
-				}
-			}
-			return resp, err
-		}
-		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: count}}, addCredit)
-		w.putAccounts(names(5000))
-		w.wait(w.start(10, &mapper.StartOptions{PageSize: 50}))
-		for _, name := range slices.Sorted(maps.Keys(writes)) {
-			if writes[name] > 4 {
-				t.Errorf("%s was written %d times", name, writes[name])
-			}
-		}
-		// A query over a property finds what is in its index.
-		for _, property := range []string{"open", "job", "id", "state", "start", "end", "samples", "done", "counters", "created"} {
-			n, err := w.client.Count(t.Context(), datastore.NewQuery(mapper.RangeKind).Order(property))
-			if err != nil || n > 0 {
-				t.Errorf("%d records of the job are in the index of %s; %v", n, property, err)
-			}
-		}
 	})
 }

@@ -3,12 +3,17 @@ package mapper_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
 
+	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -117,4 +122,39 @@ func boolToInt(b bool) int {
 		return 1
 	}
 	return 0
+}
+
+// TestRecordsStayCold checks that no record is written by more than a few tasks,
+// and that a finished job leaves nothing indexed.
+func TestRecordsStayCold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		writes := make(map[string]int)
+		count := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			resp, err := handler(ctx, req)
+			if err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, name := range written(req) {
+					writes[name]++
+				}
+			}
+			return resp, err
+		}
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: count}}, addCredit)
+		w.putAccounts(names(5000))
+		w.wait(w.start(10, &mapper.StartOptions{PageSize: 50}))
+		for _, name := range slices.Sorted(maps.Keys(writes)) {
+			if writes[name] > 4 {
+				t.Errorf("%s was written %d times", name, writes[name])
+			}
+		}
+		// A query over a property finds what is in its index.
+		for _, property := range []string{"open", "job", "id", "state", "start", "end", "samples", "done", "counters", "created"} {
+			n, err := w.client.Count(t.Context(), datastore.NewQuery(mapper.RangeKind).Order(property))
+			if err != nil || n > 0 {
+				t.Errorf("%d records of the job are in the index of %s; %v", n, property, err)
+			}
+		}
+	})
 }

@@ -1,5 +1,5 @@
 // Package bridge lets mapper/mappertest run a mapper's function, which is nobody
-// else's business.
+// else's business. Package mapper sets its functions.
 package bridge
 
 import "cloud.google.com/go/datastore"
@@ -18,5 +18,13 @@ type Write struct {
 }
 
 // Apply runs the function of a mapper.Definition on one entity, with parameters
-// of its type. Package mapper sets it.
+// of its type.
 var Apply func(definition, params any, key *datastore.Key, properties []datastore.Property) (Effect, error)
+
+// Save returns the properties that are stored of an entity, which is a struct
+// pointer or a datastore.PropertyLoadSaver.
+var Save func(entity any) ([]datastore.Property, error)
+
+// Load sets what a pointer points to to its zero value, and loads an entity into
+// it. What its type does not declare is left out.
+var Load func(entity any, key *datastore.Key, properties []datastore.Property) error

@@ -7,6 +7,10 @@
 package mappertest
 
 import (
+	"errors"
+	"fmt"
+	"reflect"
+
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/internal/bridge"
@@ -21,8 +25,9 @@ type TB interface {
 
 // A Result is what a function did with one entity.
 type Result struct {
-	// Err is what the function returned, or its panic, or what is wrong with what it
-	// wanted to write. Then nothing else is set.
+	// Err is what the function returned, or its panic, or what is wrong with the
+	// mapper, its parameters, the entity for its type, or what it wanted to write.
+	// Then nothing else is set, and the entity is as it was.
 	Err error
 
 	// Changed says that the entity was changed, or touched, and would be written.
@@ -34,62 +39,80 @@ type Result struct {
 	// Counters are what the function counted.
 	Counters map[string]int64
 
-	// Put are the other entities that the function put, by the text of their keys.
-	Put map[string]datastore.PropertyList
+	// Put are the other entities that the function put, in that order.
+	Put []Put
 
 	// Removed are the keys of the other entities that the function deleted.
 	Removed []*datastore.Key
 }
 
+// A Put is an entity that a function put.
+type Put struct {
+	Key        *datastore.Key // incomplete if the function's is
+	Properties datastore.PropertyList
+}
+
 // Apply runs a mapper's function on an entity, which is a struct pointer or a
-// datastore.PropertyLoadSaver, as it is stored: it is saved, loaded into the
-// mapper's type, and loaded back with what has changed. Its key is of a kind
-// "Entity", with the name "test"; see [ApplyKey] for others.
+// pointer that is a datastore.PropertyLoadSaver, as it is stored: it is saved and
+// loaded into the mapper's type. If the function changes it, what it points to is
+// set to its zero value and loaded with what would be stored then, its key
+// included; properties that its type does not declare are left out. The entity's
+// key is of a kind "Entity", with the name "test"; see [ApplyKey] for others.
+//
+// It calls t.Fatalf, which must not return, if the mapper or the entity is nil, if
+// the entity is no pointer, and if it can't be saved or loaded.
 func Apply[P any](t TB, m *mapper.Mapper[P], entity any, params P) Result {
 	t.Helper()
 	return ApplyKey(t, m, datastore.NameKey("Entity", "test", nil), entity, params)
 }
 
-// ApplyKey is [Apply] for an entity of a key.
+// ApplyKey is [Apply] for an entity of a key, which must be complete.
 func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, params P) Result {
 	t.Helper()
-	stored, err := save(entity)
+	if err := check(m, key, entity); err != nil {
+		t.Fatalf("mappertest: %v", err)
+	}
+	stored, err := bridge.Save(entity)
 	if err != nil {
-		t.Fatalf("mappertest: the entity can't be saved: %v", err)
+		t.Fatalf("mappertest: the entity, a %T, can't be saved: %v", entity, err)
 	}
 	effect, err := bridge.Apply(m, params, key, stored)
 	if err != nil {
 		return Result{Err: err}
 	}
-	r := Result{Counters: effect.Counters, Put: make(map[string]datastore.PropertyList)}
+	r := Result{Counters: effect.Counters}
 	for _, w := range effect.Writes {
 		switch own := w.Key.Equal(key); {
 		case own && w.Delete:
 			r.Deleted = true
 		case own:
 			r.Changed = true
-			if err := load(entity, w.Properties); err != nil {
-				t.Fatalf("mappertest: the changed entity can't be loaded: %v", err)
+			if err := bridge.Load(entity, key, w.Properties); err != nil {
+				t.Fatalf("mappertest: the changed entity can't be loaded into a %T: %v", entity, err)
 			}
 		case w.Delete:
 			r.Removed = append(r.Removed, w.Key)
 		default:
-			r.Put[w.Key.String()] = w.Properties
+			r.Put = append(r.Put, Put{w.Key, w.Properties})
 		}
 	}
 	return r
 }
 
-func save(entity any) ([]datastore.Property, error) {
-	if saver, ok := entity.(datastore.PropertyLoadSaver); ok {
-		return saver.Save()
+// check returns an error for arguments that no function can run on.
+func check[P any](m *mapper.Mapper[P], key *datastore.Key, entity any) error {
+	v := reflect.ValueOf(entity)
+	switch {
+	case m == nil:
+		return errors.New("the mapper is nil")
+	case key == nil:
+		return errors.New("the key is nil")
+	case key.Incomplete():
+		return fmt.Errorf("the key %v is incomplete: a stored entity has a complete one", key)
+	case v.Kind() != reflect.Pointer:
+		return fmt.Errorf("the entity is a %T, want a pointer", entity)
+	case v.IsNil():
+		return fmt.Errorf("the entity is a nil %T", entity)
 	}
-	return datastore.SaveStruct(entity)
-}
-
-func load(entity any, properties []datastore.Property) error {
-	if loader, ok := entity.(datastore.PropertyLoadSaver); ok {
-		return loader.Load(properties)
-	}
-	return datastore.LoadStruct(entity, properties)
+	return nil
 }

@@ -1,0 +1,273 @@
+package mapper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"cloud.google.com/go/datastore"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// TestPutsAndDeletes has the function write other entities, and delete some.
+func TestPutsAndDeletes(t *testing.T) {
+	type entry struct{ Account string }
+	synctest.Test(t, func(t *testing.T) {
+		m := mapper.Update("move", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			a.Put(datastore.NameKey("Named", a.Key.Name, nil), &entry{a.Key.Name})
+			a.Put(datastore.IncompleteKey("Entry", nil), &entry{a.Key.Name})
+			switch a.Value.Balance % 3 {
+			case 0:
+				a.Delete(a.Key)
+			case 1:
+				a.Value.Balance += 1000
+			}
+			return nil
+		})
+		w := newWorld(t, setting{}, m)
+		w.handler = repeat(w.engine.Handler())
+		keys := names(300)
+		w.putAccounts(keys)
+		if s := over(w, m, &mapper.StartOptions{PageSize: 40}); s.State != mapper.Succeeded || s.Processed != 300 {
+			t.Errorf("status %+v", s)
+		}
+		for i, k := range keys {
+			var a account
+			err := w.client.Get(t.Context(), k, &a)
+			switch {
+			case i%3 == 0:
+				if !errors.Is(err, datastore.ErrNoSuchEntity) {
+					t.Errorf("%v: %v, want it deleted", k, err)
+				}
+			case err != nil || a.Balance != int64(i)+int64(i%3%2)*1000:
+				t.Errorf("%v has %d, %v", k, a.Balance, err)
+			}
+		}
+		for _, kind := range []string{"Named", "Entry"} {
+			var entries []entry
+			if _, err := w.client.GetAll(t.Context(), datastore.NewQuery(kind), &entries); err != nil {
+				t.Fatal(err)
+			}
+			seen := make(map[string]int)
+			for _, e := range entries {
+				seen[e.Account]++
+			}
+			if len(entries) != 300 || len(seen) != 300 {
+				t.Errorf("%s: %d entries for %d accounts, want one each for 300", kind, len(entries), len(seen))
+			}
+		}
+	})
+}
+
+// TestPageMates has the function put and delete entities of its own page: they
+// are read anew before it is their turn.
+func TestPageMates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := mapper.Update("mates", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			switch a.Key.Name {
+			case "user-0000002":
+				a.Put(datastore.NameKey("Account", "user-0000005", nil), &account{Balance: 5000})
+			case "user-0000003":
+				a.Delete(datastore.NameKey("Account", "user-0000006", nil))
+			case "user-0000008":
+				a.Put(datastore.NameKey("Account", "user-0000001", nil), &account{Balance: 1000})
+			}
+			a.Value.Balance++
+			a.Count("seen", 1)
+			return nil
+		})
+		w := newWorld(t, setting{}, m)
+		w.putAccounts(names(10))
+		s := over(w, m, nil)
+		if s.State != mapper.Succeeded || s.Counters["seen"] != 9 {
+			t.Errorf("status %+v", s)
+		}
+		var accounts []account
+		keys, err := w.client.GetAll(t.Context(), datastore.NewQuery("Account"), &accounts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(map[string]int64)
+		for i, k := range keys {
+			got[strings.TrimLeft(k.Name, "user-0")] = accounts[i].Balance
+		}
+		want := map[string]int64{"": 1, "1": 1000, "2": 3, "3": 4, "4": 5, "5": 5001, "7": 8, "8": 9, "9": 10}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("balances (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestMisuse checks that what a function may not do is an error of its entity.
+func TestMisuse(t *testing.T) {
+	key := datastore.NameKey("Other", "x", nil)
+	type E = *mapper.Entity[account]
+	updates := map[string]func(E){
+		"put of itself":          func(e E) { e.Put(e.Key, &account{}) },
+		"put of a nil key":       func(e E) { e.Put(nil, &account{}) },
+		"put of a non-struct":    func(e E) { n := 5; e.Put(key, &n) },
+		"put of nothing":         func(e E) { e.Put(key, nil) },
+		"put of an invalid key":  func(e E) { e.Put(&datastore.Key{Kind: "A", ID: 1, Name: "both"}, &account{}) },
+		"delete of a nil key":    func(e E) { e.Delete(nil) },
+		"delete of no key":       func(e E) { e.Delete(datastore.IncompleteKey("Other", nil)) },
+		"put of a reserved kind": func(e E) { e.Put(datastore.NameKey("__x__", "x", nil), &account{}) },
+		"put without a kind":     func(e E) { e.Put(datastore.NameKey("", "x", nil), &account{}) },
+		"put of a reserved name": func(e E) { e.Put(datastore.NameKey("Other", "__x__", nil), &account{}) },
+		"put of a long name":     func(e E) { e.Put(datastore.NameKey("Other", strings.Repeat("x", 1501), nil), &account{}) },
+		"put below no parent":    func(e E) { e.Put(datastore.NameKey("Other", "x", datastore.IncompleteKey("Other", nil)), &account{}) },
+		"put in no namespace":    func(e E) { e.Put(&datastore.Key{Kind: "Other", Name: "x", Namespace: "a b"}, &account{}) },
+		"delete of bad text":     func(e E) { e.Delete(datastore.NameKey("Other", "\xff", nil)) },
+		"counter without name":   func(e E) { e.Count("", 1) },
+		"too many counters": func(e E) {
+			for i := range 101 {
+				e.Count(fmt.Sprint(i), 1)
+			}
+		},
+		"invalid text": func(e E) { e.Value.Owner = "\xff" },
+		"long text":    func(e E) { e.Value.Owner = strings.Repeat("x", 1501) },
+		"two keys of one text": func(e E) {
+			e.Delete(datastore.IDKey("Other", 7, nil))
+			e.Delete(datastore.NameKey("Other", "7", nil))
+		},
+	}
+	visits := map[string]func(E){
+		"put in a visit":    func(e E) { e.Put(key, &account{}) },
+		"delete in a visit": func(e E) { e.Delete(key) },
+	}
+	check := func(name string, m *mapper.Mapper[mapper.None]) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, setting{}, m)
+			keys := names(2)
+			w.putAccounts(keys)
+			if s := over(w, m, nil); s.State != mapper.SucceededWithFailures || s.Failures != 2 || len(s.Counters) > 0 {
+				t.Errorf("%s: status %+v", name, s)
+			}
+			w.wantBalances(keys, 0)
+		})
+	}
+	for name, misuse := range updates {
+		check(name, mapper.Update("m", func(_ context.Context, e E, _ mapper.None) error { e.Value.Balance++; misuse(e); return nil }))
+	}
+	for name, misuse := range visits {
+		check(name, mapper.Visit("m", func(_ context.Context, e E, _ mapper.None) error { misuse(e); return nil }))
+	}
+}
+
+// TestUseAfterReturn checks that an entity that outlives its function says so.
+func TestUseAfterReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var kept *mapper.Entity[account]
+		m := mapper.Update("keep", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error { kept = e; return nil })
+		w := newWorld(t, setting{}, m)
+		w.putAccounts(names(1))
+		over(w, m, nil)
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		kept.Count("late", 1)
+	})
+}
+
+// TestVisit checks that a visit sees every entity, with keys that tell its
+// repetitions, and that its counters are exact.
+func TestVisit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		calls := make(map[string][]string)
+		m := mapper.Visit("look", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			a.Value.Balance = -1 // not saved
+			a.Count("seen", 1)
+			mu.Lock()
+			defer mu.Unlock()
+			calls[a.Key.Name] = append(calls[a.Key.Name], a.IdempotencyKey())
+			return nil
+		})
+		w := newWorld(t, setting{}, m)
+		w.handler = repeat(w.engine.Handler())
+		keys := names(1000)
+		w.putAccounts(keys)
+		s := over(w, m, &mapper.StartOptions{ID: "one", PageSize: 100})
+		if s.State != mapper.Succeeded || s.Processed != 1000 || s.Counters["seen"] != 1000 {
+			t.Errorf("status %+v", s)
+		}
+		w.wantBalances(keys, 0)
+		distinct := make(map[string]bool)
+		for _, k := range keys {
+			ids := slices.Compact(slices.Clone(calls[k.Name]))
+			if len(ids) != 1 {
+				t.Errorf("%v was visited with the keys %v", k, ids)
+				continue
+			}
+			distinct[ids[0]] = true
+		}
+		if len(distinct) != 1000 {
+			t.Errorf("%d different idempotency keys, want 1000", len(distinct))
+		}
+		first := calls[keys[0].Name][0]
+		clear(calls)
+		over(w, m, &mapper.StartOptions{ID: "two"})
+		if calls[keys[0].Name][0] == first {
+			t.Error("two jobs have the same idempotency key")
+		}
+	})
+}
+
+// TestUnchangedIsNotWritten counts the writes of an update that changes a part
+// of the entities, and of one that touches them.
+func TestUnchangedIsNotWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		some := mapper.Update("some", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if a.Value.Balance%10 == 0 {
+				a.Value.Balance++
+			}
+			return nil
+		})
+		touch := mapper.Update("touch", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			a.Touch()
+			return nil
+		})
+		w := newWorld(t, setting{}, some, touch)
+		w.putAccounts(names(1000))
+		for _, c := range []struct {
+			m    *mapper.Mapper[mapper.None]
+			want int64
+		}{{some, 100}, {touch, 1000}} {
+			before := w.emulator.Usage()
+			s := over(w, c.m, nil)
+			writes := w.emulator.Usage().Sub(before).Writes - 2*s.Tasks
+			if writes < c.want || writes > c.want+5 || s.Processed != 1000 {
+				t.Errorf("%s: %d writes besides the ranges', want %d: %+v", c.m.Name(), writes, c.want, s)
+			}
+		}
+	})
+}
+
+// TestManyCounters has the pages of a job count under more names than a job
+// shows: what is above adds up as one.
+func TestManyCounters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := mapper.Visit("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			a.Count("c-"+a.Key.Name, 1)
+			return nil
+		})
+		w := newWorld(t, setting{}, m)
+		w.putAccounts(names(500))
+		s := over(w, m, &mapper.StartOptions{PageSize: 50})
+		sum := int64(0)
+		for _, n := range s.Counters {
+			sum += n
+		}
+		if s.State != mapper.Succeeded || sum != 500 || len(s.Counters) > 101 {
+			t.Errorf("%q: %d counters add up to %d", s.State, len(s.Counters), sum)
+		}
+	})
+}

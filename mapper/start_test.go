@@ -1,0 +1,122 @@
+package mapper_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// TestConcurrentStarts starts one job five times at once, while responses are
+// lost.
+func TestConcurrentStarts(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for i := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			f := lost(seed+i, 0.4, "Commit", "CreateTask")
+			w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
+			keys := names(300)
+			w.putAccounts(keys)
+			f.Resume()
+			var wg sync.WaitGroup
+			var started atomic.Int64
+			for range 5 {
+				wg.Go(func() {
+					// Whoever gets an error tries again, as an operator would.
+					for range 20 {
+						job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "once", PageSize: 50})
+						if err == nil {
+							started.Add(1)
+							if job.ID != "once" {
+								t.Errorf("job %q", job.ID)
+							}
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			if started.Load() != 5 {
+				t.Errorf("%d of 5 starts succeeded", started.Load())
+			}
+			w.wait(w.engine.Job("once"))
+			f.Pause()
+			checkLost(t, f)
+			w.wantBalances(keys, 10)
+			if jobs := records(t, w.client); len(jobs) != 1 {
+				t.Errorf("there are %d jobs", len(jobs))
+			}
+		})
+	}
+}
+
+// TestStartAgain starts a job again: while it runs, after its end, and with
+// other arguments.
+func TestStartAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := mapper.Visit("other", func(context.Context, *mapper.Entity[account], credit) error { return nil })
+		w := newWorld(t, setting{}, addCredit, other)
+		keys := names(300)
+		w.putAccounts(keys)
+		o := &mapper.StartOptions{ID: "once", PageSize: 50}
+		w.start(10, o)
+		w.wait(w.start(10, o))
+		w.wait(w.start(10, o))
+		w.wantBalances(keys, 10)
+
+		refused := func(name string, _ *mapper.Job, err error) {
+			if !errors.Is(err, mapper.ErrOtherArguments) {
+				t.Errorf("%s: %v, want ErrOtherArguments", name, err)
+			}
+		}
+		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{11}, o)
+		refused("other params", job, err)
+		job, err = addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Other"}, credit{10}, o)
+		refused("another kind", job, err)
+		job, err = addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account", Namespace: "n"}, credit{10}, o)
+		refused("another namespace", job, err)
+		job, err = other.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, o)
+		refused("another mapper", job, err)
+
+		if _, err := w.engine.StartNamed(t.Context(), "add-credit", mapper.Query{Kind: "Account"}, []byte(` { "Amount" : 10 } `), o); err != nil {
+			t.Errorf("the same by name: %v", err)
+		}
+		time.Sleep(time.Hour)
+		w.wantBalances(keys, 10)
+	})
+}
+
+// TestStartRevivesTheRoot checks that starting a job again brings back the task
+// of its root if it was lost, though its name is still taken.
+func TestStartRevivesTheRoot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, addCredit)
+		keys := names(300)
+		w.putAccounts(keys)
+		// A handler that swallows the first task: to the queue it is done.
+		swallowed := false
+		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if !swallowed {
+				swallowed = true
+				return
+			}
+			w.engine.Handler().ServeHTTP(rw, r)
+		})
+		o := &mapper.StartOptions{ID: "once", PageSize: 50}
+		job := w.start(10, o)
+		time.Sleep(time.Minute) // before the first sweep
+		if status, err := job.Status(t.Context()); err != nil || status.State != mapper.Running || status.Open != 1 {
+			t.Errorf("without its task the job is %+v, %v", status, err)
+		}
+		w.wait(w.start(10, o))
+		w.wantBalances(keys, 10)
+	})
+}
