@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -128,33 +129,87 @@ func boolToInt(b bool) int {
 // and that a finished job leaves nothing indexed.
 func TestRecordsStayCold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		writes := make(map[string]int)
-		count := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			resp, err := handler(ctx, req)
-			if err == nil {
-				mu.Lock()
-				defer mu.Unlock()
-				for _, name := range written(req) {
-					writes[name]++
-				}
-			}
-			return resp, err
-		}
-		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: count}}, addCredit)
+		writes := new(writeCounter)
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: writes.intercept}}, addCredit)
 		w.putAccounts(names(5000))
 		w.wait(w.start(10, &mapper.StartOptions{PageSize: 50}))
-		for _, name := range slices.Sorted(maps.Keys(writes)) {
-			if writes[name] > 4 {
-				t.Errorf("%s was written %d times", name, writes[name])
-			}
-		}
+		writes.wantMost(t, 4)
 		// A query over a property finds what is in its index.
-		for _, property := range []string{"open", "job", "id", "state", "start", "end", "samples", "done", "counters", "created"} {
+		for _, property := range []string{"open", "failed", "expires", "job", "id", "state", "start", "end", "samples", "done", "counters", "created", "error", "not_before"} {
 			n, err := w.client.Count(t.Context(), datastore.NewQuery(mapper.RangeKind).Order(property))
 			if err != nil || n > 0 {
 				t.Errorf("%d records of the job are in the index of %s; %v", n, property, err)
 			}
 		}
 	})
+}
+
+// TestRecordsStayColdAmongMany runs a job with 1,000 workers, some trouble and some
+// failures: no record is written by more than a few of them.
+func TestRecordsStayColdAmongMany(t *testing.T) {
+	n, busy := 40_000, int64(900)
+	if testing.Short() {
+		n, busy = 8_000, 200
+	}
+	synctest.Test(t, func(t *testing.T) {
+		writes := new(writeCounter)
+		faults := emulator.NewFaults(1,
+			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 50 * time.Millisecond, Max: 500 * time.Millisecond}},
+			emulator.Fault{Kind: emulator.LoseAnswer, Share: 0.01},
+			emulator.Fault{Kind: emulator.AbortCommit, Share: 0.05},
+			emulator.Fault{Kind: emulator.DeliverTwice, Share: 0.05, Latency: emulator.Uniform{Max: time.Second}},
+			emulator.Fault{Kind: emulator.CrashReceiver, Share: 0.02},
+		)
+		faults.Pause()
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: writes.intercept, Faults: faults}, queue: few(1000)}, failing77)
+		w.putAccounts(names(n))
+		faults.Resume()
+		s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 20, Workers: 1000, FailureLimit: -1})
+		faults.Pause()
+		if s.State != mapper.SucceededWithFailures || s.Failures != int64(n/100) || w.most.Load() < busy {
+			t.Errorf("status %+v, %d at once", s, w.most.Load())
+		}
+		if err := w.engine.Job("j").Retry(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := w.engine.Job("j").Wait(t.Context()); err != nil || s.Failures != int64(n/100) {
+			t.Errorf("status %+v, %v", s, err)
+		}
+		t.Logf("%d tasks, %d at once, in %v; most writes of a record: %d", s.Tasks, w.most.Load(), s.Ended.Sub(s.Created), writes.wantMost(t, 20))
+	})
+}
+
+// A writeCounter counts the commits that write each record.
+type writeCounter struct {
+	mu     sync.Mutex
+	writes map[string]int
+}
+
+func (c *writeCounter) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	resp, err := handler(ctx, req)
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, name := range written(req) {
+			if c.writes == nil {
+				c.writes = make(map[string]int)
+			}
+			c.writes[name]++
+		}
+	}
+	return resp, err
+}
+
+// wantMost checks that no record was written more often, and returns how often one
+// was at most.
+func (c *writeCounter) wantMost(t *testing.T, limit int) (most int) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(c.writes)) {
+		if most = max(most, c.writes[name]); c.writes[name] > limit {
+			t.Errorf("%s was written %d times", name, c.writes[name])
+		}
+	}
+	return most
 }

@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	seeds     = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 300, or 30 under -short")
+	seeds     = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 200, or 30 under -short")
 	firstSeed = flag.Uint64("seed", 0, "the first of them; 0 is a new one")
 )
 
@@ -35,7 +35,7 @@ func TestSimulation(t *testing.T) {
 		seed = uint64(time.Now().UnixNano())
 	}
 	if n == 0 {
-		if n = 300; testing.Short() {
+		if n = 200; testing.Short() {
 			n = 30
 		}
 	}
