@@ -145,34 +145,7 @@ func TestReadersSeeTheLatest(t *testing.T) {
 
 // TestNoLostUpdatesWithLocks has many clients add to one entity.
 func TestNoLostUpdatesWithLocks(t *testing.T) {
-	pessimistic(t, func(t *testing.T, client *datastore.Client) {
-		const workers, each = 8, 10
-		put(t, client, keyA, 0)
-		var wg sync.WaitGroup
-		for range workers {
-			wg.Go(func() {
-				for range each {
-					_, err := client.RunInTransaction(t.Context(), func(tx *datastore.Transaction) error {
-						var c counter
-						if err := tx.Get(keyA, &c); err != nil {
-							return err
-						}
-						c.N++
-						_, err := tx.Put(keyA, &c)
-						return err
-					}, datastore.MaxAttempts(1000))
-					if err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		var c counter
-		if err := client.Get(t.Context(), keyA, &c); err != nil || c.N != workers*each {
-			t.Errorf("%d, %v; want %d", c.N, err, workers*each)
-		}
-	})
+	pessimistic(t, func(t *testing.T, client *datastore.Client) { addTogether(t, client, 8, 10) })
 }
 
 // TestSnapshotRetention checks how far back a read can look, and that it does not see

@@ -175,32 +175,39 @@ func TestNoLostUpdates(t *testing.T) {
 		if !on(t, "embedded") {
 			workers, each = 3, 3
 		}
-		put(t, client, keyA, 0)
-		var wg sync.WaitGroup
-		for range workers {
-			wg.Go(func() {
-				for range each {
-					_, err := client.RunInTransaction(t.Context(), func(tx *datastore.Transaction) error {
-						var c counter
-						if err := tx.Get(keyA, &c); err != nil {
-							return err
-						}
-						c.N++
-						_, err := tx.Put(keyA, &c)
-						return err
-					}, datastore.MaxAttempts(1000))
-					if err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		var c counter
-		if err := client.Get(t.Context(), keyA, &c); err != nil || c.N != workers*each {
-			t.Errorf("%d, %v; want %d", c.N, err, workers*each)
-		}
+		addTogether(t, client, workers, each)
 	})
+}
+
+// addTogether has several clients add to one entity, and checks that nothing is
+// lost.
+func addTogether(t *testing.T, client *datastore.Client, workers, each int) {
+	t.Helper()
+	put(t, client, keyA, 0)
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for range each {
+				_, err := client.RunInTransaction(t.Context(), func(tx *datastore.Transaction) error {
+					var c counter
+					if err := tx.Get(keyA, &c); err != nil {
+						return err
+					}
+					c.N++
+					_, err := tx.Put(keyA, &c)
+					return err
+				}, datastore.MaxAttempts(1000))
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var c counter
+	if err := client.Get(t.Context(), keyA, &c); err != nil || c.N != workers*each {
+		t.Errorf("%d, %v; want %d", c.N, err, workers*each)
+	}
 }
 
 // TestFinishedTransactions checks what is left of a transaction.

@@ -128,47 +128,28 @@ func FuzzRequests(f *testing.F) {
 		f.Add(i, encoded)
 	}
 	s := newTestServer(f)
-	f.Fuzz(func(t *testing.T, method int, encoded []byte) {
+	methods := [8]func(context.Context, []byte){
+		method(s.Lookup), method(s.RunAggregationQuery), method(s.BeginTransaction), method(s.Commit),
+		method(s.Rollback), method(s.AllocateIds), method(s.ReserveIds), method(s.RunQuery),
+	}
+	f.Fuzz(func(t *testing.T, i int, encoded []byte) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel() // a commit that has to wait gives up
-		decode := func(req proto.Message) bool { return proto.Unmarshal(encoded, req) == nil }
-		lookup, aggregation, begin, commit := new(pb.LookupRequest), new(pb.RunAggregationQueryRequest), new(pb.BeginTransactionRequest), new(pb.CommitRequest)
-		rollback, allocate, reserve, query := new(pb.RollbackRequest), new(pb.AllocateIdsRequest), new(pb.ReserveIdsRequest), new(pb.RunQueryRequest)
-		switch method & 7 { // errors are answers, too
-		case 0:
-			if decode(lookup) {
-				_, _ = s.Lookup(ctx, lookup)
-			}
-		case 1:
-			if decode(aggregation) {
-				_, _ = s.RunAggregationQuery(ctx, aggregation)
-			}
-		case 2:
-			if decode(begin) {
-				_, _ = s.BeginTransaction(ctx, begin)
-			}
-		case 3:
-			if decode(commit) {
-				_, _ = s.Commit(ctx, commit)
-			}
-		case 4:
-			if decode(rollback) {
-				_, _ = s.Rollback(ctx, rollback)
-			}
-		case 5:
-			if decode(allocate) {
-				_, _ = s.AllocateIds(ctx, allocate)
-			}
-		case 6:
-			if decode(reserve) {
-				_, _ = s.ReserveIds(ctx, reserve)
-			}
-		case 7:
-			if decode(query) {
-				_, _ = s.RunQuery(ctx, query)
-			}
-		}
+		methods[i&7](ctx, encoded)
 	})
+}
+
+// method returns a method that takes its request encoded, if it is one. Errors are
+// answers, too.
+func method[Q, R any, P interface {
+	*Q
+	proto.Message
+}](call func(context.Context, P) (R, error)) func(context.Context, []byte) {
+	return func(ctx context.Context, encoded []byte) {
+		if req := P(new(Q)); proto.Unmarshal(encoded, req) == nil {
+			_, _ = call(ctx, req)
+		}
+	}
 }
 
 // FuzzCursor continues queries from cursors that are anything.

@@ -147,31 +147,24 @@ func (o outcome) reason() string {
 	return o.code.String()
 }
 
-// httpCode is the code of an HTTP status, by the table in google/rpc/code.proto.
+// httpCodes are the codes of HTTP statuses, by the table in google/rpc/code.proto.
+var httpCodes = map[int]code.Code{
+	http.StatusBadRequest:          code.Code_INVALID_ARGUMENT,
+	http.StatusUnauthorized:        code.Code_UNAUTHENTICATED,
+	http.StatusForbidden:           code.Code_PERMISSION_DENIED,
+	http.StatusNotFound:            code.Code_NOT_FOUND,
+	http.StatusConflict:            code.Code_ABORTED,
+	http.StatusTooManyRequests:     code.Code_RESOURCE_EXHAUSTED,
+	499:                            code.Code_CANCELLED, // Client Closed Request
+	http.StatusInternalServerError: code.Code_INTERNAL,
+	http.StatusNotImplemented:      code.Code_UNIMPLEMENTED,
+	http.StatusServiceUnavailable:  code.Code_UNAVAILABLE,
+	http.StatusGatewayTimeout:      code.Code_DEADLINE_EXCEEDED,
+}
+
 func httpCode(httpStatus int) code.Code {
-	switch httpStatus {
-	case http.StatusBadRequest:
-		return code.Code_INVALID_ARGUMENT
-	case http.StatusUnauthorized:
-		return code.Code_UNAUTHENTICATED
-	case http.StatusForbidden:
-		return code.Code_PERMISSION_DENIED
-	case http.StatusNotFound:
-		return code.Code_NOT_FOUND
-	case http.StatusConflict:
-		return code.Code_ABORTED
-	case http.StatusTooManyRequests:
-		return code.Code_RESOURCE_EXHAUSTED
-	case 499: // Client Closed Request
-		return code.Code_CANCELLED
-	case http.StatusInternalServerError:
-		return code.Code_INTERNAL
-	case http.StatusNotImplemented:
-		return code.Code_UNIMPLEMENTED
-	case http.StatusServiceUnavailable:
-		return code.Code_UNAVAILABLE
-	case http.StatusGatewayTimeout:
-		return code.Code_DEADLINE_EXCEEDED
+	if c, ok := httpCodes[httpStatus]; ok {
+		return c
 	}
 	if httpStatus >= 200 && httpStatus < 300 {
 		return code.Code_OK
