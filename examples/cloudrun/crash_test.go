@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -9,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -28,18 +28,28 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-func TestMain(m *testing.M) { googletest.Main(m) }
+// TestMain is the service itself in the processes of a fleet.
+func TestMain(m *testing.M) {
+	if os.Getenv("CLOUDRUN_TEST_SERVICE") != "" {
+		mappers = append(mappers, deadly)
+		main()
+		return
+	}
+	googletest.Main(m)
+}
 
-// A fleet is some handler processes behind a balancer. They get killed, and others
-// take their places.
+// A fleet is some handler processes behind a balancer. They die or get killed, and
+// others take their places.
 type fleet struct {
 	*testing.T
-	binary string
-	env    []string
-	front  *httptest.Server
+	env   []string
+	front *httptest.Server
 
 	mu      sync.Mutex
 	members []*member
+	ended   bool
+	deaths  int
+	all     sync.WaitGroup
 }
 
 type member struct {
@@ -49,10 +59,7 @@ type member struct {
 
 func newFleet(t *testing.T, size int, env ...string) *fleet {
 	t.Helper()
-	f := &fleet{T: t, binary: filepath.Join(t.TempDir(), "cloudrun"), members: make([]*member, size)}
-	if out, err := exec.Command("go", "build", "-o", f.binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	f := &fleet{T: t, members: make([]*member, size)}
 	f.front = httptest.NewServer(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			f.mu.Lock()
@@ -62,38 +69,59 @@ func newFleet(t *testing.T, size int, env ...string) *fleet {
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	})
 	t.Cleanup(f.front.Close)
-	f.env = append(append(os.Environ(), env...), "AUTH=off", "SERVICE_URL="+f.front.URL)
+	f.env = append(append(os.Environ(), env...), "AUTH=off", "SERVICE_URL="+f.front.URL, "CLOUDRUN_TEST_SERVICE=1")
 	for i := range f.members {
 		f.start(i)
 	}
 	t.Cleanup(func() {
+		f.mu.Lock()
+		f.ended = true
+		f.mu.Unlock()
 		for i := range f.members {
 			f.kill(i)
 		}
+		f.all.Wait()
 	})
 	return f
 }
 
-// start starts a member. It may take a moment until it answers.
+// start starts a member, and another whenever it ends. It may take a moment until it
+// answers.
 func (f *fleet) start(i int) {
-	port := freePort(f.T)
-	m := &member{process: exec.Command(f.binary), url: &url.URL{Scheme: "http", Host: "127.0.0.1:" + port}}
-	m.process.Env = append(f.env[:len(f.env):len(f.env)], "PORT="+port)
-	if err := m.process.Start(); err != nil {
-		f.Fatal(err)
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.ended {
+		return
+	}
+	port := freePort(f.T)
+	m := &member{process: exec.Command(os.Args[0]), url: &url.URL{Scheme: "http", Host: "127.0.0.1:" + port}}
+	m.process.Env = append(f.env[:len(f.env):len(f.env)], "PORT="+port)
+	if err := m.process.Start(); err != nil {
+		f.Error(err)
+		return
+	}
 	f.members[i] = m
+	f.all.Go(func() {
+		_ = m.process.Wait()
+		f.mu.Lock()
+		f.deaths++
+		f.mu.Unlock()
+		f.start(i)
+	})
 }
 
 // kill ends a member by SIGKILL, whatever it is doing.
 func (f *fleet) kill(i int) {
 	f.mu.Lock()
-	m := f.members[i]
-	f.mu.Unlock()
-	_ = m.process.Process.Kill()
-	_ = m.process.Wait()
+	defer f.mu.Unlock()
+	_ = f.members[i].process.Process.Kill() // it may have ended
+}
+
+// died returns how many members have ended.
+func (f *fleet) died() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.deaths
 }
 
 // TestKilledHandlers kills the processes that run a job by SIGKILL, again and
@@ -120,47 +148,7 @@ func TestKilledHandlers(t *testing.T) {
 }
 
 func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, addr string, n int) {
-	project := googletest.Project()
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := datastore.NewClient(t.Context(), project, option.WithGRPCConn(conn), option.WithTelemetryDisabled())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	for first := 0; first < n; first += 500 {
-		var keys []*datastore.Key
-		for i := first; i < first+500; i++ {
-			keys = append(keys, datastore.NameKey("Account", fmt.Sprintf("user-%06d", i), nil))
-		}
-		if _, err := client.PutMulti(t.Context(), keys, make([]bank.Account, len(keys))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	taskClient, err := e.CloudTasks(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { taskClient.Close() })
-	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name:        queue,
-		RateLimits:  &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 4},
-		RetryConfig: &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Second)},
-	}}); err != nil {
-		t.Fatal(err)
-	}
-	f := newFleet(t, 3, "GOOGLE_CLOUD_PROJECT="+project, "TASKS_QUEUE="+queue,
-		"DATASTORE_EMULATOR_HOST="+addr, "CLOUD_TASKS_EMULATOR_HOST="+e.TasksAddr())
-	tasksQueue, err := tasks.NewQueue(taskClient, queue, f.front.URL+"/mapper/", &tasks.Options{Unverified: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	engine, err := mapper.New(client, tasksQueue, &mapper.Options{Mappers: mapper.Set(bank.AddCredit)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	f, client, engine := newCloud(t, e, addr, n, 4, bank.AddCredit)
 	slow.Resume()
 	// As many jobs as it takes to kill enough of those that run them.
 	kills, jobs, pages := 0, int64(0), int64(0)
@@ -174,7 +162,6 @@ func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, a
 			time.Sleep(time.Duration(50+rand.IntN(200)) * time.Millisecond)
 			i := rand.IntN(len(f.members))
 			f.kill(i)
-			f.start(i)
 			s, err := job.Status(t.Context())
 			ended = err == nil && s.State.Ended()
 		}
@@ -203,4 +190,108 @@ func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, a
 		t.Errorf("%d of %d accounts are wrong", wrong, len(accounts))
 	}
 	t.Logf("%d kills, %d jobs, %d pages", kills, jobs, pages)
+}
+
+// newCloud returns a fleet, and a client and an engine for its jobs over a number of
+// accounts.
+func newCloud(t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, mappers ...mapper.Definition) (*fleet, *datastore.Client, *mapper.Engine) {
+	t.Helper()
+	project := googletest.Project()
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := datastore.NewClient(t.Context(), project, option.WithGRPCConn(conn), option.WithTelemetryDisabled())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	for first := 0; first < n; first += 500 {
+		var keys []*datastore.Key
+		for i := first; i < first+500; i++ {
+			keys = append(keys, datastore.NameKey("Account", fmt.Sprintf("user-%06d", i), nil))
+		}
+		if _, err := client.PutMulti(t.Context(), keys, make([]bank.Account, len(keys))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	taskClient, err := e.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taskClient.Close() })
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
+		Name:        queue,
+		RateLimits:  &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(concurrent)},
+		RetryConfig: &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Second)},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	f := newFleet(t, 3, "GOOGLE_CLOUD_PROJECT="+project, "TASKS_QUEUE="+queue,
+		"DATASTORE_EMULATOR_HOST="+addr, "CLOUD_TASKS_EMULATOR_HOST="+e.TasksAddr())
+	tasksQueue, err := tasks.NewQueue(taskClient, queue, f.front.URL+"/mapper/", &tasks.Options{Unverified: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := mapper.New(client, tasksQueue, &mapper.Options{Mappers: mappers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, client, engine
+}
+
+// A death is how an account kills the process that works on it.
+type death struct{ By string }
+
+// deadly adds 10 to accounts, but for one.
+var deadly = mapper.Update("deadly", func(_ context.Context, a *mapper.Entity[bank.Account], p death) error {
+	if a.Key.Name == deadlyName {
+		switch p.By {
+		case "exit":
+			os.Exit(3)
+		case "panic in a goroutine":
+			go func() { panic("nobody recovers this") }()
+			time.Sleep(time.Minute)
+		}
+	}
+	a.Value.Balance += 10
+	return nil
+})
+
+const deadlyName = "user-066666"
+
+// TestDeadlyEntity has one account of many kill each process that works on it, with
+// 20 pages under way in each: it is found, and the others are credited. Nobody
+// looks after the job meanwhile.
+func TestDeadlyEntity(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves crashes of processes out")
+	}
+	const n = 100_000
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
+	f, client, engine := newCloud(t, e, e.DatastoreAddr(), n, 60, deadly)
+	run := func(id, by string) *mapper.Status {
+		t.Helper()
+		job, err := deadly.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, death{by}, &mapper.StartOptions{ID: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := job.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	for _, by := range []string{"exit", "panic in a goroutine"} {
+		id, before := by[:4], f.died()
+		s := run(id, by)
+		failures, _, err := engine.Job(id).Failures(t.Context(), "")
+		if err != nil || s.State != mapper.SucceededWithFailures || s.Processed != n-1 || len(failures) != 1 || failures[0].Key.Name != deadlyName {
+			t.Errorf("%s: %+v, failures %+v, %v", by, s, failures, err)
+		}
+		t.Logf("%s: %v, %d processes died, %v", by, s.Ended.Sub(s.Created), f.died()-before, failures)
+	}
+	if wrong, err := client.Count(t.Context(), datastore.NewQuery("Account").FilterField("Balance", "!=", 20)); err != nil || wrong != 1 {
+		t.Errorf("%d accounts are wrong, %v", wrong, err)
+	}
 }

@@ -22,6 +22,9 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
+// mappers are what the service runs. Add yours.
+var mappers = mapper.Set(bank.AddCredit)
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -101,7 +104,7 @@ func newService(ctx context.Context, c config, log *slog.Logger) (http.Handler, 
 	if err != nil {
 		return nil, open, err
 	}
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(bank.AddCredit), Logger: log})
+	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mappers, Logger: log})
 	if err != nil {
 		return nil, open, err
 	}
