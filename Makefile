@@ -28,6 +28,7 @@ race: ## Run the core packages' tests under the race detector
 fuzz: ## Fuzz what parses and calculates, for half a minute each
 	go test ./mapper -run '^$$' -fuzz FuzzBisectNames -fuzztime 30s
 	go test ./mapper -run '^$$' -fuzz FuzzParseTask -fuzztime 30s
+	go test ./mapper -run '^$$' -fuzz FuzzDeliveries -fuzztime 30s
 	go test ./emulator/internal/gql -run '^$$' -fuzz FuzzParse -fuzztime 30s
 	go test ./emulator/internal/tasksemu -run '^$$' -fuzz FuzzRequests -fuzztime 30s
 	for target in FuzzQuery FuzzRequests FuzzCursor FuzzKeyForm; do \

@@ -58,8 +58,8 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 		if m != nil {
 			def = m.definition()
 		}
-		if def == nil {
-			return nil, fmt.Errorf("mapper: Options.Mappers[%d] is nil", i)
+		if def == nil || def.prepare == nil {
+			return nil, fmt.Errorf("mapper: Options.Mappers[%d] is nil, or was not made by Update or Visit", i)
 		}
 		if def.err != nil {
 			return nil, fmt.Errorf("mapper: Options.Mappers: mapper %q: %w", def.name, def.err)

@@ -1,6 +1,7 @@
 package mapper_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -177,12 +178,63 @@ func TestForeignTasks(t *testing.T) {
 				t.Errorf("%s: answer %d, want %d", name, got, c.want)
 			}
 		}
+		for _, path := range []string{"sweep", "replay", "finalize", "cleanup"} {
+			for body, want := range map[string]int{
+				"":                                       200,
+				"\x00\xff":                               200,
+				"null":                                   200,
+				`{"job": 5}`:                             200,
+				`{"job": "gone"}`:                        200,
+				`{"job": "../x"}`:                        200,
+				`{"job": "real", "epoch": 77}`:           200,
+				`{"job": "real", "after": "../x"}`:       200,
+				`{"job": "real", "tick": -5}`:            200,
+				`{"job": "real", "all": true}`:           200,
+				strings.Repeat("x", 1<<20):               200,
+				strings.Repeat("x", 1<<20+1):             http.StatusRequestEntityTooLarge,
+				`{"job": "real", "tick": 1e300}`:         200,
+				`{"job": "real", "epoch": 0, "tick": 9}`: 200,
+			} {
+				if got := send("POST", "/mapper/"+path, body); got != want {
+					t.Errorf("%s: %.50q: answer %d, want %d", path, body, got, want)
+				}
+			}
+			if got := send("PUT", "/mapper/"+path, "{}"); got != http.StatusMethodNotAllowed {
+				t.Errorf("%s: PUT: answer %d", path, got)
+			}
+		}
 		w.wantBalances(keys, 10)
 	})
 }
 
+// FuzzDeliveries sends bodies of all sorts to all paths, while a job waits half
+// done: none panics, none is retried, and the job comes to its end as ever.
+func FuzzDeliveries(f *testing.F) {
+	paths := []string{"range", "sweep", "replay", "finalize", "cleanup", "revive"}
+	for i, body := range []string{"", "null", `{"job": "half"}`, `{"job": "half", "epoch": 1}`, `{"job": "half", "epoch": 1, "all": true, "tick": -9223372036854775808}`, `{"job": "half", "after": "ffffffffffffffffffffffffffffffff"}`} {
+		f.Add(uint8(i), []byte(body))
+	}
+	f.Fuzz(func(t *testing.T, path uint8, body []byte) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, setting{queue: few(1)}, addCredit)
+			keys := names(20)
+			w.putAccounts(keys)
+			job := w.start(10, &mapper.StartOptions{ID: "half", PageSize: 5})
+			_ = job.Pause(t.Context()) // it may have ended
+			rw := httptest.NewRecorder()
+			w.handler.ServeHTTP(rw, httptest.NewRequest(http.MethodPost, "http://worker/mapper/"+paths[int(path)%len(paths)], bytes.NewReader(body)))
+			if rw.Code != http.StatusOK && len(body) <= 1<<20 {
+				t.Errorf("answer %d", rw.Code)
+			}
+			_ = job.Resume(t.Context())
+			w.wait(job)
+			w.wantBalances(keys, 10)
+		})
+	})
+}
+
 // TestMapperOfAnotherBuild has a task arrive where its mapper is not known: it
-// waits for a build that has it.
+// waits for a build that has it, and the status says so.
 func TestMapperOfAnotherBuild(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := mapper.Visit("other", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
@@ -198,6 +250,9 @@ func TestMapperOfAnotherBuild(t *testing.T) {
 		job := w.start(10, &mapper.StartOptions{PageSize: 10})
 		time.Sleep(time.Minute)
 		w.wantBalances(keys, 0)
+		if s, err := old.Job(job.ID).Status(t.Context()); err != nil || !strings.Contains(s.Error, `no mapper "add-credit"`) {
+			t.Errorf("status %+v, %v", s, err)
+		}
 		w.handler = current
 		w.wait(job)
 		w.wantBalances(keys, 10)

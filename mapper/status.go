@@ -15,7 +15,7 @@ type Status struct {
 	Mapper  string    `json:"mapper"`
 	Query   Query     `json:"query"`
 	State   State     `json:"state"`
-	Error   string    `json:"error,omitempty"` // why a job failed
+	Error   string    `json:"error,omitempty"` // why a job failed, is paused by a limit, or does not get on
 	Created time.Time `json:"created"`         // when the job was started
 	Ended   time.Time `json:"ended,omitzero"`  // zero while it runs
 
@@ -63,6 +63,9 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
 	}
 	s.Estimated = estimated
+	if e := j.engine; s.State == Running && len(e.mappers) > 0 && e.mappers[s.Mapper] == nil {
+		s.Error = fmt.Sprintf("this build has no mapper %q: tasks that it gets wait for one that has", s.Mapper)
+	}
 	return s, nil
 }
 
