@@ -8,10 +8,12 @@ import (
 	"sync"
 
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // A fleet is some processes that share the deliveries of a world, each with an
-// engine of its own. A process that is killed loses all that it has under way.
+// engine and clients of its own. A process that is killed loses all that it has under
+// way: it reaches neither the database nor the queue any more.
 type fleet struct {
 	world   *world
 	mappers []mapper.Definition
@@ -25,7 +27,7 @@ type fleet struct {
 
 type process struct {
 	context.Context
-	kill    context.CancelFunc
+	kill    func()
 	handler http.Handler
 }
 
@@ -51,22 +53,41 @@ func newFleet(w *world, seed uint64, size int, mappers ...mapper.Definition) *fl
 	for i := range f.processes {
 		f.processes[i] = f.start()
 	}
-	w.engine = f.engine()
 	w.handler = f
+	w.Cleanup(func() {
+		w.deliveries.Wait()
+		for _, p := range f.processes {
+			p.kill()
+		}
+	})
 	return f
 }
 
-func (f *fleet) engine() *mapper.Engine {
-	e, err := mapper.New(f.world.client, f.world.queue, &mapper.Options{Mappers: f.mappers, Logger: slog.New(&noErrors{slog.NewTextHandler(f.world.Output(), nil), f.world})})
+func (f *fleet) start() *process {
+	w := f.world
+	database, err := w.emulator.Datastore(context.Background(), "test")
 	if err != nil {
 		panic(err)
 	}
-	return e
-}
-
-func (f *fleet) start() *process {
+	client, err := w.emulator.CloudTasks(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	queue, err := tasks.NewQueue(client, queueName, target, &tasks.Options{Unverified: true, Deadline: w.queue.Deadline()})
+	if err != nil {
+		panic(err)
+	}
+	e, err := mapper.New(database, queue, &mapper.Options{Mappers: f.mappers, Logger: slog.New(&noErrors{slog.NewTextHandler(w.Output(), nil), w})})
+	if err != nil {
+		panic(err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &process{ctx, cancel, f.engine().Handler()}
+	kill := sync.OnceFunc(func() {
+		cancel()
+		database.Close()
+		client.Close()
+	})
+	return &process{ctx, kill, e.Handler()}
 }
 
 // kill ends a process, and starts another in its place.
@@ -105,16 +126,22 @@ func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	zombie := f.rng.Float64() < f.zombies
 	f.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.WithValue(p, processKey{}, p))
-	defer cancel()
 	if !zombie {
-		defer context.AfterFunc(r.Context(), cancel)()
+		context.AfterFunc(r.Context(), cancel)
 	}
-	answer := &answer{header: make(http.Header), code: http.StatusOK}
-	p.handler.ServeHTTP(answer, r.WithContext(ctx))
-	if p.Err() != nil {
-		answer.code = http.StatusBadGateway // nobody was left to answer
+	answered := make(chan int, 1)
+	f.world.deliveries.Go(func() {
+		defer cancel()
+		answer := &answer{header: make(http.Header), code: http.StatusOK}
+		p.handler.ServeHTTP(answer, r.WithContext(ctx))
+		answered <- answer.code
+	})
+	select {
+	case code := <-answered:
+		rw.WriteHeader(code)
+	case <-p.Done(): // nobody is left to answer
+		rw.WriteHeader(http.StatusBadGateway)
 	}
-	rw.WriteHeader(answer.code)
 }
 
 // An answer keeps what a process answers.

@@ -133,7 +133,7 @@ func (w *work) process(ctx context.Context) error {
 	switch {
 	case errors.As(err, refused) && len(p.keys) == 1:
 		return w.recordCulprit(ctx, p, *refused)
-	case len(p.keys) > 1 && (errors.As(err, refused) || contended(err)):
+	case len(p.keys) > 1 && (errors.As(err, refused) || w.mode == update && contended(err)):
 		return w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
 			r.narrow(len(p.keys))
 			return nil

@@ -18,7 +18,7 @@ import (
 //
 //   - Every delivery of a range after its first one leaves a mark in the record
 //     before it begins, and takes it away when it ends in good order. Who finds the
-//     mark of another knows that its process has died, or was cut off.
+//     mark of another knows that its process has died.
 //   - A range whose delivery died in company is run solo: while its process does
 //     nothing else. Others wait for that.
 //   - One that died solo is halved, until it is one entity. What is left behind
@@ -93,13 +93,14 @@ func (w *work) begin(ctx context.Context, solo bool) error {
 	return err
 }
 
-// end records that this delivery has ended in good order. While the database is out
-// of reach it waits: it must not look like a death, and nothing else can be done.
+// end records that this delivery has ended in good order, even if nobody waits for
+// it any more. While the database is out of reach it waits: this must not look like a
+// death, and nothing else can be done.
 func (w *work) end(ctx context.Context) {
 	if w.delivery == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, w.engine.queue.Deadline())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.engine.queue.Deadline())
 	defer cancel()
 	for wait := firstDelay; ; wait = min(2*wait, 30*time.Second) {
 		err := w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {

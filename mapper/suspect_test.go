@@ -136,7 +136,7 @@ func testPoison(t *testing.T, p poison, n int) {
 // TestInnocents has processes die of one entity, and of nothing that has to do with
 // entities, with 20 pages in flight in each: nobody but that one is blamed.
 func TestInnocents(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
 			var f *fleet
 			keys := names(20_000)
@@ -161,7 +161,7 @@ func TestInnocents(t *testing.T) {
 			go func() {
 				for {
 					select {
-					case <-time.After(time.Duration(100+seed*100) * time.Millisecond):
+					case <-time.After(time.Duration(100+seed*200) * time.Millisecond):
 						f.killAny()
 					case <-stop:
 						return

@@ -22,6 +22,7 @@ import (
 const (
 	location  = "projects/test/locations/here"
 	queueName = location + "/queues/mapper"
+	target    = "http://worker/mapper/"
 )
 
 // A world is all that a job needs, in one process: a database, a queue, and an
@@ -76,7 +77,7 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 	if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: s.queue}); err != nil {
 		t.Fatal(err)
 	}
-	w.queue, err = tasks.NewQueue(client, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true, Deadline: s.deadline})
+	w.queue, err = tasks.NewQueue(client, queueName, target, &tasks.Options{Unverified: true, Deadline: s.deadline})
 	if err != nil {
 		t.Fatal(err)
 	}
