@@ -47,29 +47,37 @@ func TestRetryAfter(t *testing.T) {
 }
 
 // TestResumeAfterFailure fails a job, and resumes it: its ranges have as many
-// attempts as at first.
+// attempts as at first, and then their failures are recorded.
 func TestResumeAfterFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		attempts := make(map[time.Time]bool)
-		m := mapper.Update("broken", func(context.Context, *mapper.Entity[account], mapper.None) error {
+		m := mapper.Update("broken", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 			mu.Lock()
 			defer mu.Unlock()
 			attempts[time.Now()] = true
-			return errors.New("broken")
+			if a.Key.Name < "user-0000060" {
+				return errors.New("broken")
+			}
+			return nil
 		})
 		w := newWorld(t, setting{queue: few(1)}, m)
 		w.putAccounts(names(100))
-		for round := range 3 {
-			s := over(w, m, &mapper.StartOptions{ID: "j"})
-			if s.State != mapper.Failed || len(attempts) != mapper.MaxAttempts {
-				t.Errorf("round %d: %d attempts, %+v", round, len(attempts), s)
-			}
-			clear(attempts)
-			if err := w.engine.Job("j").Resume(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+		s := over(w, m, &mapper.StartOptions{ID: "j"})
+		if s.State != mapper.Failed || len(attempts) != mapper.MaxAttempts {
+			t.Errorf("%d attempts, %+v", len(attempts), s)
 		}
-		_ = w.engine.Job("j").Abort(t.Context())
+		clear(attempts)
+		job := w.engine.Job("j")
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s, err := job.Wait(t.Context())
+		if err != nil || s.State != mapper.SucceededWithFailures || s.Processed != 40 || s.Failures != 60 || len(attempts) != mapper.MaxAttempts {
+			t.Errorf("%d attempts, %+v, %v", len(attempts), s, err)
+		}
+		if failures, _, err := job.Failures(t.Context(), ""); err != nil || len(failures) != 60 || failures[0].Attempts != mapper.MaxAttempts {
+			t.Errorf("%d failures, %v", len(failures), err)
+		}
 	})
 }

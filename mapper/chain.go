@@ -20,6 +20,8 @@ type jobTask struct {
 	Tick  int64  `json:"tick,omitempty"`  // of a sweep
 	After string `json:"after,omitempty"` // the ID of the record behind which it goes on
 	All   bool   `json:"all,omitempty"`   // a sweep of ranges of every age
+
+	redelivered bool // there was a delivery before this one
 }
 
 // task returns the job's task for a path. Whoever enqueues it again uses the same
@@ -58,12 +60,16 @@ func (e *Engine) chain(run func(context.Context, *jobRecord, jobTask) error) htt
 			return tasks.Drop(errors.New("the body is not a task of ours: it goes on behind no record"))
 		}
 		job, err := e.loadJob(ctx, t.Job)
+		if errors.Is(err, ErrNoSuchJob) && jobID.MatchString(t.Job) {
+			return nil // it was cleaned up
+		}
 		if errors.Is(err, ErrNoSuchJob) {
 			return tasks.Drop(err)
 		}
 		if err != nil {
 			return err
 		}
+		t.redelivered = d.Retries > 0
 		return run(ctx, job, t)
 	})
 }

@@ -29,7 +29,8 @@ type CleanUp struct {
 }
 
 // CleanUp has the records of the job's ranges deleted, by tasks of its own; nil is
-// the default. The job has to have ended. It keeps its status, and can't be
+// the default. The job has to have ended; if it failed or was aborted, for as long as
+// the queue's Deadline, as pages may be under way until then. It keeps its status, and can't be
 // resumed, retried or verified any more. A second CleanUp can clean up more.
 func (j *Job) CleanUp(ctx context.Context, o *CleanUp) error {
 	var opts CleanUp
@@ -54,6 +55,11 @@ func (e *Engine) cleanUp(ctx context.Context, id string, o CleanUp) error {
 	job, err := e.loadJob(ctx, id)
 	if err != nil {
 		return err
+	}
+	if s := State(job.State); s == Failed || s == Aborted {
+		if wait := time.Until(job.Ended.Add(e.queue.Deadline())); wait > 0 {
+			return fmt.Errorf("%w: pages may still be under way, try again in %v", ErrState, wait.Round(time.Second))
+		}
 	}
 	var sum totals // of a job that has none: its records are about to go
 	folded := State(job.State).Ended() && len(job.Totals) == 0

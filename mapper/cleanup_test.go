@@ -126,7 +126,10 @@ func TestCleanUpOfOtherStates(t *testing.T) {
 		if err := job.Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Second)
+		if err := job.CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("of a job with pages under way: %v", err)
+		}
+		time.Sleep(time.Hour)
 		before := w.status(job)
 		if err := job.CleanUp(t.Context(), nil); err != nil {
 			t.Fatal(err)

@@ -58,7 +58,7 @@ func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*datastore
 		if err := recordError(tx.Get(jobKey(job.ID), j)); err != nil {
 			return err
 		}
-		if State(j.State) != Running || j.Replaying {
+		if State(j.State) != Running || j.Replaying || j.Epoch != job.Epoch {
 			return nil
 		}
 		if err := change(tx, j); err != nil || j.State == string(Running) {

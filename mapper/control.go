@@ -52,8 +52,9 @@ func (j *Job) Abort(ctx context.Context) error {
 }
 
 // Resume has a paused or failed job go on where it stopped: nothing that was done
-// is repeated. A job that its failure limit has paused may have as many failures
-// again. All open ranges get new tasks, so it also revives a running job
+// is repeated. A job that a failure limit has paused may have as many failures, or as
+// great a share of what follows, again. In a job that failed, pages that fail as a
+// whole record their failures from now on, up to the limits. All open ranges get new tasks, so it also revives a running job
 // whose queue was purged, sooner than its next sweep would.
 func (j *Job) Resume(ctx context.Context) error {
 	record, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
@@ -65,6 +66,7 @@ func (j *Job) Resume(ctx context.Context) error {
 			if r.Limited && r.Limit > 0 {
 				r.Limit += r.LimitStep // it was reached
 			}
+			r.Tolerant = r.Tolerant || State(r.State) == Failed
 			r.Limited = false
 			r.State, r.Error, r.Ended, r.Totals = string(Running), "", time.Time{}, nil
 			r.Generation++

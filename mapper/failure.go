@@ -50,10 +50,10 @@ func (r *rangeRecord) fail(cause error, now time.Time) {
 
 // limitFailures pauses the job if too many entities have failed.
 func (w *work) limitFailures(ctx context.Context) error {
-	if !w.failed {
+	if w.failed == 0 {
 		return nil
 	}
-	over, err := w.overLimit(ctx)
+	over, sum, err := w.overLimit(ctx)
 	if err != nil || over == "" {
 		return err
 	}
@@ -61,6 +61,7 @@ func (w *work) limitFailures(ctx context.Context) error {
 		if State(j.State) == Running && j.Epoch == w.job.Epoch {
 			j.State, j.Limited = string(Paused), true
 			j.Error = "paused by its failure limit: " + over
+			j.Failures, j.Tried = sum.Failures, sum.Failures+sum.Processed
 		}
 		return nil
 	})
@@ -70,29 +71,30 @@ func (w *work) limitFailures(ctx context.Context) error {
 	return err
 }
 
-// overLimit says which limit the job's failures are over, if any.
-func (w *work) overLimit(ctx context.Context) (string, error) {
-	if limit := int(w.job.Limit); limit > 0 && w.counts(limit/100) {
+// overLimit says which limit the job's failures are over, if any, and what the job
+// has done so far, about, if that matters.
+func (w *work) overLimit(ctx context.Context) (over string, sum totals, err error) {
+	if limit := int(w.job.Limit); limit > 0 && w.counts(limit/100/w.failed) {
 		failed := datastore.NewQuery(rangeKind).FilterField("failed", "=", w.job.ID)
 		seen, err := w.engine.readKeys(ctx, failed, limit+1)
 		if err != nil {
-			return "", fmt.Errorf("count the failures of job %s: %w", w.job.ID, err)
+			return "", sum, fmt.Errorf("count the failures of job %s: %w", w.job.ID, err)
 		}
 		if len(seen.keys) > limit {
-			return fmt.Sprintf("more than %d entities have failed", limit), nil
+			over = fmt.Sprintf("more than %d entities have failed", limit)
 		}
 	}
 	if w.job.LimitShare < 1 {
-		sum, _, err := w.engine.glance(ctx, w.job.ID)
-		if err != nil {
-			return "", err
+		if sum, _, err = w.engine.glance(ctx, w.job.ID); err != nil {
+			return "", sum, err
 		}
 		const fewest = 10 // as many say nothing yet
-		if tried := sum.Failures + sum.Processed; sum.Failures > fewest && float64(sum.Failures) > w.job.LimitShare*float64(tried) {
-			return fmt.Sprintf("about %d of %d entities have failed", sum.Failures, tried), nil
+		failed, tried := sum.Failures-w.job.Failures, sum.Failures+sum.Processed-w.job.Tried
+		if failed > fewest && float64(failed) > w.job.LimitShare*float64(tried) {
+			over = fmt.Sprintf("about %d of %d entities have failed", failed, tried)
 		}
 	}
-	return "", nil
+	return over, sum, nil
 }
 
 // counts chooses one range of n, by its ID, which is a hash: so that counting up to

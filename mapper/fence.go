@@ -13,6 +13,7 @@ var (
 	errDone       = errors.New("another delivery has done the range")
 	errChanged    = errors.New("another delivery has cut the range")
 	errSuperseded = errors.New("the range has another task")
+	errStopped    = errors.New("the job does not run any more")
 )
 
 // fence checks a range that a transaction has read. It is this task's only if
@@ -38,7 +39,11 @@ func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *
 	var changed *rangeRecord
 	err := w.transact(ctx, transactionAttempts, func(tx *datastore.Transaction) error {
 		changed = new(rangeRecord)
-		if err := recordError(tx.Get(w.record.key(), changed)); err != nil {
+		err := recordError(tx.Get(w.record.key(), changed))
+		if errors.Is(err, datastore.ErrNoSuchEntity) {
+			return errSuperseded // the job's records were deleted
+		}
+		if err != nil {
 			return err
 		}
 		if err := w.fence(changed); err != nil {

@@ -65,8 +65,19 @@ func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, t jobTask) er
 	if def.onDone == nil {
 		return e.complete(ctx, job) // a build that has none any more
 	}
-	if open, err := e.hasOpen(ctx, job.ID); err != nil || open {
+	open, err := e.hasOpen(ctx, job.ID)
+	if err != nil || open {
 		return err
+	}
+	if t.redelivered && job.Error == "" { // who fails leaves an error
+		if job, err = e.alter(ctx, job.ID, func(j *jobRecord) error {
+			if t.current(j) && j.Error == "" {
+				j.Error = "the finalizer was cut off, or its process died, and it is tried again"
+			}
+			return nil
+		}); err != nil || !t.current(job) {
+			return err
+		}
 	}
 	sum, err := e.fold(ctx, job.ID)
 	if err != nil {
@@ -93,6 +104,7 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, 
 			return failed
 		}
 		ready = true
+		j.Finalized++
 		return mutate(tx, effect)
 	})
 	if refused := new(commitRefusal); failed == nil && ready && errors.As(asCommitRefusal(err), refused) {
@@ -142,6 +154,7 @@ func (j *jobRecord) succeed(epoch int64, sum totals) (err error) {
 		return nil
 	}
 	j.State, j.Error, j.Ended = string(Succeeded), "", time.Now().UTC().Truncate(time.Microsecond)
+	j.Ends++
 	if sum.Failures > 0 {
 		j.State = string(SucceededWithFailures)
 	}

@@ -13,14 +13,18 @@ type gate struct{ places *semaphore.Weighted }
 
 func newGate() gate { return gate{semaphore.NewWeighted(math.MaxInt64)} }
 
-// enter waits until a page may begin. The page calls leave when it has ended.
-func (g gate) enter(ctx context.Context, solo bool) (leave func(), err error) {
+// enter waits until a page may begin, and reports whether it had to. The page calls
+// leave when it has ended.
+func (g gate) enter(ctx context.Context, solo bool) (leave func(), waited bool, err error) {
 	places := int64(1)
 	if solo {
 		places = math.MaxInt64
 	}
-	if err := g.places.Acquire(ctx, places); err != nil {
-		return nil, err
+	if !g.places.TryAcquire(places) {
+		waited = true
+		if err := g.places.Acquire(ctx, places); err != nil {
+			return nil, waited, err
+		}
 	}
-	return func() { g.places.Release(places) }, nil
+	return func() { g.places.Release(places) }, waited, nil
 }

@@ -61,6 +61,11 @@ type jobRecord struct {
 	Limit      int64     `datastore:"limit,noindex"`      // of failures; negative: none
 	LimitShare float64   `datastore:"limit_share,noindex"`
 	Limited    bool      `datastore:"limited,noindex"`   // a limit has paused it
+	Tolerant   bool      `datastore:"tolerant,noindex"`  // it records the failures of pages that fail as a whole
+	Failures   int64     `datastore:"failures,noindex"`  // when LimitShare has paused it, about
+	Tried      int64     `datastore:"tried,noindex"`     // as many entities were processed or had failed
+	Ends       int64     `datastore:"ends,noindex"`      // how often it has succeeded
+	Finalized  int64     `datastore:"finalized,noindex"` // how often its finalizer has taken effect
 	Replaying  bool      `datastore:"replaying,noindex"` // failures are becoming ranges again
 	Created    time.Time `datastore:"created,noindex"`
 	Ended      time.Time `datastore:"ended,noindex"`
@@ -153,11 +158,12 @@ type StartOptions struct {
 	// Defaults to 100.
 	Workers int
 
-	// Timeout is how long the function may take on one entity, in (0, 30s] for an
-	// [Update] and up to half of the queue's Deadline for a [Visit]. Then its context
+	// Timeout is how long the function may take on one entity: up to half of the
+	// queue's Deadline, and for an [Update] up to 30s. Then its context
 	// is done, the entity has failed, as if the function had returned an error, and
 	// the others go on; a function that does not look at its context is left to itself,
-	// with all that it holds. Defaults to 30s.
+	// with all that it holds. Defaults to
+	// 30s, or half of the Deadline if that is less.
 	Timeout time.Duration
 
 	// FailureLimit is how many entities may fail for good before the job is paused, so
@@ -185,7 +191,7 @@ const (
 
 var jobID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
 
-func (o *StartOptions) withDefaults() StartOptions {
+func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
 	var opts StartOptions
 	if o != nil {
 		opts = *o
@@ -203,7 +209,7 @@ func (o *StartOptions) withDefaults() StartOptions {
 		opts.Workers = 100
 	}
 	if opts.Timeout == 0 {
-		opts.Timeout = 30 * time.Second
+		opts.Timeout = min(30*time.Second, longest)
 	}
 	if opts.FailureLimit == 0 {
 		opts.FailureLimit = 1000
@@ -214,8 +220,9 @@ func (o *StartOptions) withDefaults() StartOptions {
 	return opts
 }
 
-// validate checks the settings for a mapper that can take longest on an entity.
-func (o StartOptions) validate(longest time.Duration) error {
+// validate checks the settings for a mapper that can take longest on an entity, and
+// a page until deadline.
+func (o StartOptions) validate(longest, deadline time.Duration) error {
 	switch {
 	case reservedName(o.ID):
 		return fmt.Errorf("StartOptions.ID %q is reserved by Datastore", o.ID)
@@ -223,6 +230,8 @@ func (o StartOptions) validate(longest time.Duration) error {
 		return fmt.Errorf("StartOptions.ID %q is not 1 to 100 letters, digits, '-' and '_'", o.ID)
 	case o.PageSize < 1 || o.PageSize > maxPageSize:
 		return fmt.Errorf("StartOptions.PageSize has to be in [1, %d], it is %d", maxPageSize, o.PageSize)
+	case o.PageTime+o.Timeout > deadline:
+		return fmt.Errorf("StartOptions.PageTime and Timeout have to be below the queue's Deadline of %v together, they are %v", deadline, o.PageTime+o.Timeout)
 	case o.PageTime < 0 || o.PageTime > maxPageTime:
 		return fmt.Errorf("StartOptions.PageTime has to be in (0, %v], it is %v", maxPageTime, o.PageTime)
 	case o.Timeout < 0 || o.Timeout > longest:

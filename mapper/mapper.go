@@ -118,7 +118,7 @@ func (m mode) longest(q *tasks.Queue) time.Duration {
 	if m == visit {
 		return q.Deadline() / 2
 	}
-	return maxInTransaction
+	return min(maxInTransaction, q.Deadline()/2)
 }
 
 // A definition is a mapper without its types.

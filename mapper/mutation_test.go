@@ -57,8 +57,8 @@ var mutations = []mutation{
 	{
 		name: "a range is enqueued again under its old name", file: "sweep.go",
 		old: `		r.Generation++
-		return r.update(tx)`,
-		new: `		return r.update(tx)`,
+		r.Revived = true`,
+		new: `		r.Revived = true`,
 	},
 	{
 		name: "a page is read before its transaction, and written blindly", file: "page.go",

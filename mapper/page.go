@@ -15,9 +15,8 @@ import (
 // commit can have.
 const maxPageBytes = 4 << 20
 
-// tooMany reports whether so many of a page's entities failed that it is the
-// function that is at fault, or the world, and not the entities: more than 10,
-// and more than 5%.
+// tooMany reports whether so many entities failed that it is the function that is
+// at fault, or the world, and not the entities: more than 10, and more than 5%.
 func tooMany(failed, tried int) bool { return failed > 10 && failed*20 > tried }
 
 // An outcome is what became of a page's entities.
@@ -37,6 +36,7 @@ type failure struct {
 	err       error
 	attempts  int64 // that were made
 	permanent bool  // another would only repeat it
+	suspected bool  // of killing its process; nothing more is known
 }
 
 // A reader gets entities by their keys.
@@ -102,7 +102,11 @@ func (w *work) commit(ctx context.Context, p page, o *outcome, also func(*rangeR
 // settled takes over what the delivery has to do after its commit.
 func (w *work) settled(o *outcome) {
 	w.waiting = o.waiting
-	w.failed = slices.ContainsFunc(o.failures, failure.last)
+	for _, f := range o.failures {
+		if f.last() {
+			w.failed++
+		}
+	}
 }
 
 // last reports whether there are no attempts left.
@@ -110,7 +114,7 @@ func (f failure) last() bool { return f.permanent || f.attempts >= MaxAttempts }
 
 // errTooSlow says that the function took too long on an entity, which has failed.
 // The page of an [Update] is tried again without it, as its transaction has waited
-// long enough.
+// long enough, and ends behind it: the delivery has, too.
 var errTooSlow = errors.New("the function took too long on an entity")
 
 func entityReader(get func([]*datastore.Key, any) error) reader {
@@ -174,6 +178,9 @@ func mutate(tx *datastore.Transaction, e *effect) error {
 func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, accept func(*effect) error) (*outcome, error) {
 	o := &outcome{written: make(map[string]bool)}
 	begun := time.Now()
+	if w.stop > 0 {
+		keys = keys[:w.stop]
+	}
 	for first := true; first || o.reached < len(keys); first = false {
 		pace := w.engine.paces.get(w.job.ID)
 		size := pace.chunk(len(keys) - o.reached)
@@ -190,7 +197,7 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 			bytes += propertiesSize(entities[i])
 			o.spent = time.Since(begun)
 			if o.full(key, time.Duration(w.job.PageTime)) {
-				return o, w.tolerable(o)
+				return o, w.tolerable(ctx, o)
 			}
 			if err := ctx.Err(); err != nil {
 				return nil, err
@@ -204,7 +211,7 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 		}
 		w.engine.paces.add(w.job.ID, len(chunk), bytes)
 	}
-	return o, w.tolerable(o)
+	return o, w.tolerable(ctx, o)
 }
 
 // full reports whether a page has to end before an entity: what the page has
@@ -229,11 +236,8 @@ func (o *outcome) nextPage(size int, budget time.Duration) int {
 
 func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, entity datastore.PropertyList, accept func(*effect) error) error {
 	fail := func(err error) error {
-		attempts := int64(1)
-		if w.record.Alone {
-			attempts += w.record.Refusals
-		}
-		o.failures = append(o.failures, failure{key, err, attempts, isPermanent(err)})
+		attempts := 1 + w.record.refusals(w.job)
+		o.failures = append(o.failures, failure{key: key, err: err, attempts: attempts, permanent: isPermanent(err)})
 		return nil
 	}
 	if err := w.slow[key.Encode()]; err != nil {
@@ -244,7 +248,7 @@ func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, en
 		if w.slow == nil {
 			w.slow = make(map[string]error)
 		}
-		w.slow[key.Encode()] = err
+		w.slow[key.Encode()], w.stop = err, o.reached+1
 		return errTooSlow
 	}
 	if err == nil {
@@ -293,13 +297,31 @@ func (o *outcome) accept(e *effect, mutations func(*effect) error) error {
 	return nil
 }
 
-// tolerable returns an error if too much of the page failed to blame its
-// entities.
-func (w *work) tolerable(o *outcome) error {
-	if !tooMany(len(o.failures), o.reached) {
+// tolerable returns an error if so much fails that its entities can't be blamed: of
+// a full page, or of what the job has done so far. A tolerant job has them recorded
+// after their last attempt.
+func (w *work) tolerable(ctx context.Context, o *outcome) error {
+	failed := len(o.failures)
+	if failed == 0 || w.record.Alone || w.job.Tolerant && !slices.ContainsFunc(o.failures, func(f failure) bool { return !f.last() }) {
 		return nil
 	}
-	r := refusal{summary: fmt.Sprintf("the function failed on %d of %d entities of a page", len(o.failures), o.reached), cause: o.failures[0].err, final: true}
+	r := refusal{cause: o.failures[0].err, final: true}
+	switch {
+	case tooMany(failed, max(o.reached, int(w.job.PageSize))):
+		r.summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.reached)
+	case failed*20 > o.reached: // a small page, or one that took its time, says little by itself
+		sum, _, err := w.engine.glance(ctx, w.job.ID)
+		if err != nil {
+			return err
+		}
+		failed, tried := failed+int(sum.failing()), o.reached+int(sum.failing()+sum.Processed)
+		if !tooMany(failed, tried) {
+			return nil
+		}
+		r.summary = fmt.Sprintf("the function failed on %d of %d entities so far", failed, tried)
+	default:
+		return nil
+	}
 	for _, f := range o.failures {
 		r.final = r.final && f.permanent
 		r.after = max(r.after, retryAfter(f.err))
@@ -311,6 +333,7 @@ func (w *work) tolerable(o *outcome) error {
 // read, and inserts the children that come of it.
 func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outcome) error {
 	now := time.Now().UTC().Truncate(time.Microsecond)
+	r.RefusedIn = w.job.Generation
 	var inserts []*datastore.Mutation
 	if len(p.children) > 0 {
 		inserts = w.cut(r, p)
@@ -319,7 +342,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	if o.reached < len(p.keys) {
 		size := o.nextPage(int(r.PageSize), time.Duration(w.job.PageTime))
 		for _, s := range cutPages(p.keys[o.reached:], r.End, size) {
-			child := r.child(s, now)
+			child := r.rest(s, now)
 			child.PageSize = int64(size)
 			add(child)
 		}
@@ -332,7 +355,9 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 			return refusal{summary: "the function failed on an entity", cause: f.err, after: retryAfter(f.err)}
 		case !r.Alone && !f.last():
 			child := r.alone(f, now)
-			child.NotBefore = now.Add(max(retryDelay(f.attempts), retryAfter(f.err)))
+			if f.attempts > 0 {
+				child.NotBefore = now.Add(max(retryDelay(f.attempts), retryAfter(f.err)))
+			}
 			add(child)
 			r.Retries++
 			o.waiting[child.ID] = child.NotBefore
@@ -366,7 +391,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 // alone returns the record of a range's next child, for an entity that failed.
 func (r *rangeRecord) alone(f failure, now time.Time) *rangeRecord {
 	child := r.child(stretch{start: f.key, estimate: 1}, now)
-	child.Alone, child.Refusals = true, f.attempts
-	child.Solo, child.Narrowed = false, 0
+	child.Alone, child.Refusals, child.RefusedIn = true, f.attempts, r.RefusedIn
+	child.Solo = f.suspected
 	return child
 }

@@ -89,8 +89,12 @@ func (w *work) checkOrder(keys []*datastore.Key) error {
 func (w *work) cut(r *rangeRecord, p page) []*datastore.Mutation {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	mutations := make([]*datastore.Mutation, 0, len(p.children))
+	child := r.child
+	if r.Cut { // what is left of its page
+		child = r.rest
+	}
 	for _, s := range p.children {
-		child := r.child(s, now)
+		child := child(s, now)
 		mutations = append(mutations, datastore.NewInsert(child.key(), child))
 	}
 	r.End, r.Samples, r.Estimate, r.Cut = p.end, nil, int64(len(p.keys)), true

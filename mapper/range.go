@@ -44,10 +44,13 @@ type rangeRecord struct {
 	Narrowed   int64            `datastore:"narrowed,noindex"`   // what became of PageSize for this page; 0: it is as it was
 	Attempts   int64            `datastore:"attempts,noindex"`   // deliveries after the first one
 	Refusals   int64            `datastore:"refusals,noindex"`   // attempts that the function or the database refused
+	RefusedIn  int64            `datastore:"refused_in,noindex"` // the job's generation in which it did; Resume raises that
 	NotBefore  time.Time        `datastore:"not_before,noindex"` // of its task
 	Begun      string           `datastore:"begun,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
+	BegunAt    time.Time        `datastore:"begun_at,noindex"`   // when it has
+	Revived    bool             `datastore:"revived,noindex"`    // its last task was gone while it was pending
 	Solo       bool             `datastore:"solo,noindex"`       // it is processed while its process does nothing else
-	Deaths     int64            `datastore:"deaths,noindex"`     // of processes that did nothing but one entity of it
+	Deaths     int64            `datastore:"deaths,noindex"`     // of processes that did nothing but its one entity
 	Cut        bool             `datastore:"cut,noindex"`        // the part behind its page is with its children
 	Children   int64            `datastore:"children,noindex"`
 	Retries    int64            `datastore:"retries,noindex"`  // of the children: entities that failed, and are tried again
@@ -114,12 +117,27 @@ func (r *rangeRecord) child(s stretch, now time.Time) *rangeRecord {
 		PageSize: r.PageSize,
 		Created:  now,
 	}
-	if r.Solo && r.Narrowed > 0 { // whoever kills the process may be in there
-		c.Solo = true
-		c.narrow(max(2, int(s.estimate)))
-	}
 	r.Children++
 	return c
+}
+
+// rest returns the record of the next child, for a part of the range's own page. If
+// the page is suspected, whoever kills the process may be in there.
+func (r *rangeRecord) rest(s stretch, now time.Time) *rangeRecord {
+	c := r.child(s, now)
+	if r.Solo && r.Narrowed > 0 {
+		c.Solo = true
+		c.narrow(int(min(max(2, s.estimate), c.PageSize)))
+	}
+	return c
+}
+
+// refusals returns how many attempts were refused since the job was resumed.
+func (r *rangeRecord) refusals(j *jobRecord) int64 {
+	if r.RefusedIn != j.Generation {
+		return 0
+	}
+	return r.Refusals
 }
 
 // pageSize returns the most entities that the range's page may have.
@@ -138,7 +156,8 @@ func (r *rangeRecord) narrow(n int) { r.Narrowed = int64(max(1, n/2)) }
 
 // finish marks the range as done.
 func (r *rangeRecord) finish(now time.Time) {
-	r.State, r.Open, r.Done, r.Begun = done, "", now, ""
+	r.State, r.Open, r.Done = done, "", now
+	r.Begun, r.BegunAt = "", time.Time{}
 	r.Samples = nil // its children have them
 }
 

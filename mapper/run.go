@@ -35,9 +35,10 @@ type work struct {
 	record   *rangeRecord
 	enqueued int64                // of its children, the first
 	waiting  map[string]time.Time // the children that this delivery has recorded to be tried again, and when
-	failed   bool                 // this delivery has recorded failures
+	failed   int                  // how many failures this delivery has recorded for good
 
 	slow map[string]error // by key: entities that took too long in this delivery
+	stop int              // if not 0: as many entities the page ends, behind one of them
 }
 
 // run does what a task asks for:
@@ -58,14 +59,18 @@ func (e *Engine) run(ctx context.Context, t rangeTask, redelivered bool) error {
 		return err
 	}
 	defer w.runner.close()
-	w.redelivered = redelivered
+	w.redelivered = redelivered || w.record.Revived
 	for w.record.State == pending && (err == nil || errors.Is(err, errChanged)) {
+		w.stop = 0
 		err = w.attempt(ctx) // changed: with what it has become
 	}
-	if err != nil && !errors.Is(err, errDone) && !errors.Is(err, errSuperseded) {
+	if err != nil && !errors.Is(err, errDone) && !errors.Is(err, errSuperseded) && !errors.Is(err, errStopped) {
 		err = w.giveUp(ctx, err)
 	}
 	switch {
+	case errors.Is(err, errStopped):
+		w.end(ctx)
+		return nil
 	case errors.Is(err, errSuperseded):
 		return nil
 	case err != nil && !errors.Is(err, errDone):
@@ -92,7 +97,10 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load range %s of job %s: %w", t.Range, t.Job, err)
 	}
-	if missing[0] || missing[1] {
+	if missing[0] || missing[1] && w.job.Cleaned {
+		return nil, nil // it was cleaned up
+	}
+	if missing[1] {
 		return nil, tasks.Drop(fmt.Errorf("there is no range %s of a job %s", t.Range, t.Job))
 	}
 	if State(w.job.State) != Running || w.record.State == pending && w.record.Generation != t.Generation {
@@ -127,6 +135,10 @@ func (w *work) process(ctx context.Context) error {
 			return err
 		}
 		p.children = nil
+	}
+	if w.record.Solo && !w.record.Alone && w.record.pageSize() == 1 && len(p.keys) == 1 {
+		// Whatever becomes of it, it is this entity.
+		return w.commit(ctx, p, &outcome{reached: 1, failures: []failure{{key: p.keys[0], suspected: true}}}, func(*rangeRecord) {})
 	}
 	err = w.processPage(ctx, p)
 	refused := new(commitRefusal)
@@ -173,7 +185,7 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 	}
 	last := false
 	err := w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
-		r.Refusals++
+		r.Refusals, r.RefusedIn = r.refusals(w.job)+1, w.job.Generation
 		r.NotBefore = time.Now().Add(max(retryDelay(r.Refusals), refusalDelay(cause))).UTC().Truncate(time.Microsecond)
 		if last = hopeless(cause) || r.Refusals >= MaxAttempts; last {
 			r.Refusals, r.NotBefore = 0, time.Time{} // for who resumes the job

@@ -32,14 +32,15 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if e == nil {
 		return nil, errNoEngine
 	}
-	opts := o.withDefaults()
+	longest := def.mode.longest(e.queue)
+	opts := o.withDefaults(longest)
 	fail := func(err error) (*Job, error) {
 		return nil, fmt.Errorf("mapper: start %s of %q: %w", opts.ID, def.name, err)
 	}
 	if e.mappers[def.name] != def {
 		return fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
 	}
-	if err := opts.validate(def.mode.longest(e.queue)); err != nil {
+	if err := opts.validate(longest, e.queue.Deadline()); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	if err := q.validate(); err != nil {
@@ -58,6 +59,8 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 		ID: opts.ID, Mapper: def.name, Query: query, Params: params, State: string(Running),
 		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout), Workers: int64(opts.Workers),
 		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare, Created: now,
+		Tolerant: opts.FailureLimit < 0,
+		Epoch:    now.UnixMicro(), // another one than that of any job which had the ID before
 	}
 	root := &rangeRecord{
 		Job: job.ID, ID: job.root(), Open: job.ID, State: pending, PageSize: job.PageSize, Created: now,

@@ -63,8 +63,12 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
 	}
 	s.Estimated = estimated
-	if e := j.engine; s.State == Running && len(e.mappers) > 0 && e.mappers[s.Mapper] == nil {
-		s.Error = fmt.Sprintf("this build has no mapper %q: tasks that it gets wait for one that has", s.Mapper)
+	if e := j.engine; s.State == Running && len(e.mappers) > 0 {
+		if def := e.mappers[s.Mapper]; def == nil {
+			s.Error = fmt.Sprintf("this build has no mapper %q: tasks that it gets wait for one that has", s.Mapper)
+		} else if _, err := def.prepare(record.Params); err != nil {
+			s.Error = fmt.Sprintf("this build's mapper %q has other params, and tasks that it gets wait for one with these: %v", s.Mapper, err)
+		}
 	}
 	return s, nil
 }

@@ -23,8 +23,8 @@ import (
 //     nothing else. Others wait for that.
 //   - One that died solo is halved, until it is one entity. What is left behind
 //     is halved, too, and solo from the start.
-//   - An entity whose process dies MaxAttempts times while it does nothing else is
-//     recorded as a failure.
+//   - A single entity gets a range for itself. One whose process dies MaxAttempts
+//     times while it does nothing else is recorded as a failure.
 //
 // A process that is killed for another reason, as those that are shut down are, has
 // its ranges suspected, and no more: it would have to be killed MaxAttempts times,
@@ -34,10 +34,10 @@ import (
 func (r *rangeRecord) suspected() bool { return r.Solo || r.Begun != "" }
 
 // begin leaves the mark of a delivery, and draws conclusions from the one that it
-// finds.
-func (r *rangeRecord) begin(delivery string) {
+// finds, if that one's delivery has ended.
+func (r *rangeRecord) begin(delivery string, ended bool, now time.Time) {
 	switch size := r.pageSize(); {
-	case r.Begun == "": // the last one ended in good order, or was the first
+	case r.Begun == "" || !ended: // the last one ended in good order, was the first, or is under way
 	case !r.Solo:
 		r.Solo = true
 	case size > 1:
@@ -45,31 +45,41 @@ func (r *rangeRecord) begin(delivery string) {
 			size = int(min(int64(size), r.Estimate))
 		}
 		r.narrow(size)
-	default:
+	case r.Alone:
 		r.Deaths++
 	}
-	r.Begun = delivery
+	r.Begun, r.BegunAt, r.Revived = delivery, now, false
 	r.Attempts++
 }
 
-// condemned reports whether the entity of the range's page has killed its process
-// often enough.
-func (r *rangeRecord) condemned() bool { return r.pageSize() == 1 && r.Deaths >= MaxAttempts }
+// condemned reports whether the range's entity has killed its process often enough.
+func (r *rangeRecord) condemned() bool { return r.Alone && r.Deaths >= MaxAttempts }
 
 // attempt processes a pending range, in company or solo.
 func (w *work) attempt(ctx context.Context) error {
 	solo := !w.begun && w.record.suspected() || w.record.Solo
-	leave, err := w.engine.gate.enter(ctx, solo)
+	leave, waited, err := w.engine.gate.enter(ctx, solo)
 	if err != nil {
 		return fmt.Errorf("wait for other pages: %w", err)
 	}
 	defer leave()
+	if waited || w.begun {
+		job, err := w.engine.loadJob(ctx, w.job.ID)
+		if err != nil {
+			return err
+		}
+		if State(job.State) != Running {
+			return errStopped
+		}
+	}
 	if !w.begun && (w.redelivered || solo) {
 		if err := w.begin(ctx, solo); err != nil {
 			return err
 		}
 		if w.record.condemned() {
-			return w.condemn(ctx)
+			err := fmt.Errorf("the process died %d times while it did nothing but this entity", w.record.Deaths)
+			o := &outcome{reached: 1, failures: []failure{{key: w.record.Start, err: err, attempts: w.record.Deaths, permanent: true}}}
+			return w.commit(ctx, page{keys: []*datastore.Key{w.record.Start}}, o, func(*rangeRecord) {})
 		}
 	}
 	return w.process(ctx)
@@ -78,6 +88,7 @@ func (w *work) attempt(ctx context.Context) error {
 // begin records that this delivery begins.
 func (w *work) begin(ctx context.Context, solo bool) error {
 	w.delivery = cmp.Or(w.delivery, rand.Text())
+	now := time.Now().UTC().Truncate(time.Microsecond)
 	err := w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
 		switch {
 		case r.Begun == w.delivery: // the answer to a commit was lost
@@ -85,7 +96,10 @@ func (w *work) begin(ctx context.Context, solo bool) error {
 			w.record = r
 			return errChanged
 		default:
-			r.begin(w.delivery)
+			// Another task of the range, of a Resume for instance, says nothing of the one
+			// that has begun.
+			ended := w.redelivered || now.Sub(r.BegunAt) > w.engine.queue.Deadline()
+			r.begin(w.delivery, ended, now)
 		}
 		return nil
 	})
@@ -118,18 +132,4 @@ func (w *work) end(ctx context.Context) {
 		case <-time.After(wait):
 		}
 	}
-}
-
-// condemn records the entity of the range's page as a failure.
-func (w *work) condemn(ctx context.Context) error {
-	p, err := w.plan(ctx)
-	if err != nil {
-		return err
-	}
-	o := new(outcome)
-	if len(p.keys) > 0 {
-		err := fmt.Errorf("the process died %d times while it did nothing but this entity", w.record.Deaths)
-		*o = outcome{reached: 1, failures: []failure{{key: p.keys[0], err: err, attempts: w.record.Deaths, permanent: true}}}
-	}
-	return w.commit(ctx, p, o, func(r *rangeRecord) { r.Narrowed = 0 }) // what is left is not suspected
 }

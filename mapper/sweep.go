@@ -54,8 +54,10 @@ func (j *jobRecord) nextTick(now time.Time) (tick int64, at time.Time) {
 // latest returns the later one of now and a sweep's own tick: the queue's clock may
 // be ahead of this one.
 func (j *jobRecord) latest(now time.Time, t jobTask) time.Time {
-	if tick, at := j.nextTick(now); tick <= t.Tick {
-		return at
+	const most = 100 // what is further ahead is no clock's fault
+	tick, at := j.nextTick(now)
+	if ahead := t.Tick - tick; 0 <= ahead && ahead < most {
+		return at.Add(time.Duration(ahead) * sweepEvery)
 	}
 	return now
 }
@@ -150,6 +152,7 @@ func (e *Engine) revive(ctx context.Context, job *jobRecord, r *rangeRecord) err
 			return nil
 		}
 		r.Generation++
+		r.Revived = true
 		return r.update(tx)
 	}, datastore.MaxAttempts(transactionAttempts))
 	if err != nil || r.State != pending {

@@ -20,6 +20,7 @@ type totals struct {
 	Ranges    int64    `json:"ranges"`
 	Pending   int64    `json:"pending"`
 	Depth     int64    `json:"depth"`
+	Retrying  int64    `json:"-"` // of the pending ranges, entities that failed
 	Expected  int64    `json:"-"` // of the pending ranges that have an estimate
 	Counters  counters `json:"counters,omitempty"`
 }
@@ -29,6 +30,9 @@ func (t *totals) add(r *rangeRecord) error {
 	t.Depth = max(t.Depth, r.Depth)
 	if r.State == pending {
 		t.Pending++
+		if r.Alone {
+			t.Retrying++
+		}
 		t.Expected += r.Estimate
 		return nil
 	}
@@ -49,6 +53,9 @@ func (t *totals) add(r *rangeRecord) error {
 	return nil
 }
 
+// failing returns how many entities have failed, for good or so far.
+func (t *totals) failing() int64 { return t.Failures + t.Retrying }
+
 // merge adds up two parts.
 func (t *totals) merge(o totals) {
 	t.Processed += o.Processed
@@ -56,6 +63,7 @@ func (t *totals) merge(o totals) {
 	t.Pages += o.Pages
 	t.Ranges += o.Ranges
 	t.Pending += o.Pending
+	t.Retrying += o.Retrying
 	t.Expected += o.Expected
 	t.Depth = max(t.Depth, o.Depth)
 	t.Counters.sum(o.Counters)
@@ -64,7 +72,7 @@ func (t *totals) merge(o totals) {
 // scale multiplies what is known of a part of the records to an estimate of all
 // of them.
 func (t *totals) scale(factor float64) {
-	for _, n := range []*int64{&t.Processed, &t.Failures, &t.Pages, &t.Ranges, &t.Pending, &t.Expected} {
+	for _, n := range []*int64{&t.Processed, &t.Failures, &t.Pages, &t.Ranges, &t.Pending, &t.Retrying, &t.Expected} {
 		*n = int64(float64(*n)*factor + 0.5)
 	}
 	for name, n := range t.Counters {

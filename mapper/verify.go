@@ -3,6 +3,7 @@ package mapper
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"cloud.google.com/go/datastore"
@@ -45,6 +46,11 @@ func (e *Engine) verify(ctx context.Context, id string) (*Proof, error) {
 	}
 	var tiles []*rangeRecord
 	var sum totals
+	query, err := job.query()
+	if err != nil {
+		return nil, fmt.Errorf("mapper: verify %s: query: %w", id, err)
+	}
+	alone := make(map[string]bool)
 	ids, children := make(map[string]bool), make(map[string]string)
 	children[job.root()] = "the job"
 	err = e.each(ctx, records(id, "", ""), func(r *rangeRecord) error {
@@ -53,7 +59,17 @@ func (e *Engine) verify(ctx context.Context, id string) (*Proof, error) {
 		for i := range r.Children {
 			children[rangeID(r.ID, i)] = "range " + r.ID
 		}
-		if !r.Alone {
+		if r.Alone {
+			k := r.Start
+			switch {
+			case k == nil || k.Kind != query.Kind || k.Namespace != query.Namespace:
+				p.problem("range %s is that of the single entity %v, which is not the query's", r.ID, k)
+			case alone[k.Encode()]:
+				p.problem("there are two ranges of the single entity %v", k)
+			default:
+				alone[k.Encode()] = true
+			}
+		} else {
 			tiles = append(tiles, &rangeRecord{ID: r.ID, Start: r.Start, End: r.End})
 		}
 		return sum.add(r)
@@ -93,6 +109,9 @@ func (p *Proof) checkRange(r *rangeRecord) {
 			p.Pending++
 		}
 	}
+	if r.State == done && (r.Begun != "" || r.Done.IsZero()) {
+		p.problem("range %s is done, at %v, and the delivery %q has begun and not ended", r.ID, r.Done, r.Begun)
+	}
 	if r.State != pending && r.State != done {
 		p.problem("range %s is in the state %q", r.ID, r.State)
 	}
@@ -131,6 +150,12 @@ func (p *Proof) checkTiles(tiles []*rangeRecord) {
 func (p *Proof) checkJob(j *jobRecord, sum totals) {
 	switch State(j.State) {
 	case Succeeded, SucceededWithFailures:
+		if j.Replaying {
+			p.problem("the job has %s, and failures are being retried", j.State)
+		}
+		if j.Finalized > 0 && j.Finalized != j.Ends {
+			p.problem("the job has succeeded %d times, and its finalizer taken effect %d times", j.Ends, j.Finalized)
+		}
 		if sum.Pending > 0 {
 			p.problem("the job has %s, and %d ranges are pending", j.State, sum.Pending)
 		}
@@ -138,7 +163,7 @@ func (p *Proof) checkJob(j *jobRecord, sum totals) {
 			p.problem("the job has %s, and %d failures", j.State, sum.Failures)
 		}
 		recorded, err := j.totals()
-		if err != nil || recorded.Processed != sum.Processed || recorded.Failures != sum.Failures || recorded.Ranges != sum.Ranges {
+		if err != nil || recorded.Processed != sum.Processed || recorded.Failures != sum.Failures || recorded.Ranges != sum.Ranges || !maps.Equal(recorded.Counters, sum.Counters) {
 			p.problem("the totals of the job are %+v, its ranges add up to %+v", recorded, sum)
 		}
 	}
