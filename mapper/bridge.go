@@ -2,6 +2,7 @@ package mapper
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"slices"
 
@@ -15,6 +16,9 @@ func init() { bridge.Apply, bridge.Save, bridge.Load = applyOnce, saveStored, lo
 // applyOnce runs a mapper's function on one entity, for mappertest.
 func applyOnce(definition, params any, key *datastore.Key, properties []datastore.Property) (bridge.Effect, error) {
 	def := definition.(Definition).definition()
+	if def.prepare == nil {
+		return bridge.Effect{}, errors.New("the mapper was not made by Update or Visit")
+	}
 	if def.err != nil {
 		return bridge.Effect{}, def.err
 	}

@@ -74,7 +74,7 @@ func (e *Engine) cleanUp(ctx context.Context, id string, o CleanUp) error {
 		case !State(r.State).Ended():
 			return fmt.Errorf("%w: it is %s, and has to end first", ErrState, r.State)
 		case r.Cleaning != "" && r.Cleaning != string(encoded):
-			return fmt.Errorf("%w: it is being cleaned up in another way", ErrState)
+			return fmt.Errorf("%w: it is being cleaned up in another way, which takes until the sweep after the last record", ErrState)
 		case folded && r.Epoch != epoch:
 			return fmt.Errorf("%w: it has changed meanwhile, try again", ErrState)
 		}

@@ -22,7 +22,7 @@ func (j *Job) Pause(ctx context.Context) error {
 		case Running:
 			r.State, r.Error = string(Paused), ""
 		default:
-			return fmt.Errorf("%w: it has %s", ErrState, r.State)
+			return fmt.Errorf("%w: it is %q", ErrState, r.State)
 		}
 		return nil
 	})
@@ -41,7 +41,7 @@ func (j *Job) Abort(ctx context.Context) error {
 		case Running, Paused, Failed:
 			r.State, r.Ended = string(Aborted), time.Now().UTC().Truncate(time.Microsecond)
 		default:
-			return fmt.Errorf("%w: it has %s", ErrState, r.State)
+			return fmt.Errorf("%w: it is %q", ErrState, r.State)
 		}
 		return nil
 	})
@@ -63,16 +63,9 @@ func (j *Job) Resume(ctx context.Context) error {
 			if r.Cleaned || r.Cleaning != "" {
 				return fmt.Errorf("%w: its records are cleaned up", ErrState)
 			}
-			if r.Limited && r.Limit > 0 {
-				r.Limit += r.LimitStep // it was reached
-			}
-			r.Tolerant = r.Tolerant || State(r.State) == Failed
-			r.Limited = false
-			r.State, r.Error, r.Ended, r.Totals = string(Running), "", time.Time{}, nil
-			r.Generation++
-			r.Epoch++
+			r.goOn()
 		default:
-			return fmt.Errorf("%w: it has %s", ErrState, r.State)
+			return fmt.Errorf("%w: it is %q", ErrState, r.State)
 		}
 		return nil
 	})
@@ -86,6 +79,15 @@ func (j *Job) Resume(ctx context.Context) error {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
 	}
 	return nil
+}
+
+// goOn has a job run again, or anew, under new names.
+func (j *jobRecord) goOn() {
+	j.Tolerant = j.Tolerant || State(j.State) == Failed
+	j.Limited = false
+	j.State, j.Error, j.Ended, j.Totals = string(Running), "", time.Time{}, nil
+	j.Generation++
+	j.Epoch++
 }
 
 // alter changes the record of a job, and returns it.

@@ -61,6 +61,10 @@ func (w *work) limitFailures(ctx context.Context) error {
 		if State(j.State) == Running && j.Epoch == w.job.Epoch {
 			j.State, j.Limited = string(Paused), true
 			j.Error = "paused by its failure limit: " + over
+			if sum.Ranges == 0 { // it was the number
+				j.Limit += j.LimitStep // for who resumes it
+				return nil
+			}
 			j.Failures, j.Tried = sum.Failures, sum.Failures+sum.Processed
 		}
 		return nil
@@ -81,7 +85,7 @@ func (w *work) overLimit(ctx context.Context) (over string, sum totals, err erro
 			return "", sum, fmt.Errorf("count the failures of job %s: %w", w.job.ID, err)
 		}
 		if len(seen.keys) > limit {
-			over = fmt.Sprintf("more than %d entities have failed", limit)
+			return fmt.Sprintf("more than %d entities have failed", limit), sum, nil
 		}
 	}
 	if w.job.LimitShare < 1 {

@@ -139,6 +139,28 @@ func TestBadEngines(t *testing.T) {
 	})
 }
 
+// TestNothingToUse calls what has no engine, no client or no mapper: an error, and no
+// panic.
+func TestNothingToUse(t *testing.T) {
+	ctx := t.Context()
+	var none *mapper.Mapper[mapper.None]
+	var engine *mapper.Engine
+	job := new(mapper.Job)
+	_, onNil := none.Start(ctx, engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+	_, onZero := new(mapper.Mapper[mapper.None]).Start(ctx, engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+	_, proof := mapper.Verify(ctx, nil, "j")
+	_, status := job.Status(ctx)
+	_, _, failures := job.Failures(ctx, "")
+	for name, err := range map[string]error{
+		"a nil mapper": onNil, "a zero mapper": onZero, "revive": engine.Revive(ctx), "verify": proof, "status": status, "failures": failures,
+		"pause": job.Pause(ctx), "resume": job.Resume(ctx), "abort": job.Abort(ctx), "retry": job.Retry(ctx), "clean up": job.CleanUp(ctx, nil),
+	} {
+		if !errors.Is(err, mapper.ErrArguments) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestForeignTasks sends the handler bodies that are not tasks of ours. Those
 // that no retry mends are answered with success, so that the queue forgets them.
 func TestForeignTasks(t *testing.T) {
@@ -250,8 +272,8 @@ func TestMapperOfAnotherBuild(t *testing.T) {
 		job := w.start(10, &mapper.StartOptions{PageSize: 10})
 		time.Sleep(time.Minute)
 		w.wantBalances(keys, 0)
-		if s, err := old.Job(job.ID).Status(t.Context()); err != nil || !strings.Contains(s.Error, `no mapper "add-credit"`) {
-			t.Errorf("status %+v, %v", s, err)
+		if s := w.status(job); !strings.Contains(s.Error, "a build that has the mapper add-credit") {
+			t.Errorf("status %+v", s)
 		}
 		w.handler = current
 		w.wait(job)

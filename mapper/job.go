@@ -124,8 +124,8 @@ var (
 	// [Options.Mappers].
 	ErrUnknownMapper = errors.New("unknown mapper")
 
-	// ErrArguments says that a job can't be started with such arguments; the
-	// error names the one that is wrong.
+	// ErrArguments says that something can't be done with such arguments; the error
+	// names the one that is wrong.
 	ErrArguments = errors.New("bad arguments")
 
 	// ErrNoSuchJob says that there is no job of that ID.
@@ -172,7 +172,7 @@ type StartOptions struct {
 	FailureLimit int
 
 	// FailureShare is which share of the entities may fail for good before the job is
-	// paused, in [0, 1]. It counts from the eleventh failure on, by an estimate from up
+	// paused, in (0, 1]. It counts from the eleventh failure on, by an estimate from up
 	// to 250 ranges. Defaults to 1: FailureLimit alone decides.
 	FailureShare float64
 }
@@ -259,6 +259,9 @@ type Job struct {
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
 func (e *Engine) loadJob(ctx context.Context, id string) (*jobRecord, error) {
+	if e == nil || e.client == nil {
+		return nil, fmt.Errorf("%w: there is no engine or client", ErrArguments)
+	}
 	if !jobID.MatchString(id) || reservedName(id) {
 		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_'", ErrNoSuchJob, id)
 	}

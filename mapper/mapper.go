@@ -67,6 +67,10 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 // fails the job, and so does a write that the database refuses. It returns the mapper,
 // for use in its definition.
 func (m *Mapper[P]) OnDone(fn func(ctx context.Context, d *Done, params P) error) *Mapper[P] {
+	if fn == nil {
+		m.def.err = errors.New("OnDone: the function is nil")
+		return m
+	}
 	m.def.onDone = func(ctx context.Context, d *Done, encoded json.RawMessage) error {
 		var params P
 		if err := decodeParams(encoded, &params); err != nil {
@@ -90,6 +94,9 @@ func (m *Mapper[P]) definition() *definition {
 // Start starts a job that runs the mapper over a query, or returns the job of
 // that ID if there is one: see [StartOptions.ID].
 func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *StartOptions) (*Job, error) {
+	if m == nil || m.def.prepare == nil {
+		return nil, fmt.Errorf("mapper: start: %w: the mapper is nil, or was not made by Update or Visit", ErrArguments)
+	}
 	encoded, err := encodeParams(params)
 	if err != nil {
 		return nil, fmt.Errorf("mapper: start a job of %q: %w: %w", m.def.name, ErrArguments, err)

@@ -29,6 +29,7 @@ type record struct {
 	Alone    bool           `datastore:"alone"`
 	Depth    int64          `datastore:"depth"`
 	Refusals int64          `datastore:"refusals"`
+	Solo     bool           `datastore:"solo"`
 }
 
 // records returns all ranges of all jobs, by job.

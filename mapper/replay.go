@@ -12,21 +12,21 @@ import (
 
 const replayPath = "replay"
 
-// Retry has the job process its failures again, and nothing else: each gets as
-// many attempts as at first. The job runs again until they are done.
+// Retry has the job process its failures again, and nothing that is done: each gets
+// as many attempts as at first. The job runs again until they are done, and what else
+// was left, if it was paused or had failed; its finalizer takes effect again. A job
+// that was aborted or cleaned up is refused with [ErrState].
 func (j *Job) Retry(ctx context.Context) error {
 	record, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
 		if r.Cleaned || r.Cleaning != "" {
 			return fmt.Errorf("%w: its records are cleaned up", ErrState)
 		}
 		switch State(r.State) {
-		case Running, Succeeded, SucceededWithFailures:
-			r.State, r.Error, r.Ended, r.Totals = string(Running), "", time.Time{}, nil
+		case Running, Paused, Failed, Succeeded, SucceededWithFailures:
+			r.goOn()
 			r.Replaying = true
-			r.Generation++
-			r.Epoch++
 		default:
-			return fmt.Errorf("%w: it has %s", ErrState, r.State)
+			return fmt.Errorf("%w: it is %q", ErrState, r.State)
 		}
 		return nil
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -109,7 +110,13 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	def := e.mappers[w.job.Mapper]
 	if def == nil {
 		// Another build may have it: the queue tries again.
-		return nil, fmt.Errorf("job %s: %w %q", t.Job, ErrUnknownMapper, w.job.Mapper)
+		err := fmt.Errorf("job %s: %w %q", t.Job, ErrUnknownMapper, w.job.Mapper)
+		return nil, errors.Join(err, e.show(ctx, w.job, waitsForBuild+w.job.Mapper))
+	}
+	if strings.HasPrefix(w.job.Error, waitsForBuild) { // here it is
+		if err := e.show(ctx, w.job, ""); err != nil {
+			return nil, err
+		}
 	}
 	w.mode = def.mode
 	if w.query, err = w.job.query(); err != nil {
@@ -119,6 +126,22 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
 	return w, nil
+}
+
+const waitsForBuild = "its tasks wait for a build that has the mapper "
+
+// show has the job's status say what it waits for, unless it does so already.
+func (e *Engine) show(ctx context.Context, job *jobRecord, text string) error {
+	if job.Error == text {
+		return nil
+	}
+	_, err := e.alter(ctx, job.ID, func(j *jobRecord) error {
+		if State(j.State) == Running && (j.Error == "" || strings.HasPrefix(j.Error, waitsForBuild)) {
+			j.Error = text
+		}
+		return nil
+	})
+	return err
 }
 
 // process does a pending range.

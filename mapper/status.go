@@ -23,12 +23,17 @@ type Status struct {
 	// records.
 	Estimated bool `json:"estimated"`
 
+	// CleanedUp says that some of its records are gone, or expire: see [Job.CleanUp].
+	// Cleaning says that they are about to.
+	CleanedUp bool `json:"cleaned_up,omitempty"`
+	Cleaning  bool `json:"cleaning,omitempty"`
+
 	Processed int64            `json:"processed"` // entities that the function has processed
 	Failures  int64            `json:"failures"`  // entities that it could not process
 	Remaining int64            `json:"remaining"` // entities that are left, an estimate; 0 while nothing is known
 	Counters  map[string]int64 `json:"counters"`  // what the function has counted
 	Pages     int64            `json:"pages"`     // commits with entities
-	Tasks     int64            `json:"tasks"`     // ranges, each of which has a task
+	Tasks     int64            `json:"tasks"`     // ranges; each has a task, but for entities that failed at once
 	Open      int64            `json:"open"`      // ranges that are not done
 	Depth     int64            `json:"depth"`     // of the deepest range; the root has 0
 }
@@ -38,8 +43,9 @@ const statusRecords = 250
 
 // Status returns how the job stands. For a job that has succeeded the numbers
 // are exact, and cost one read. For one that runs they cost at most 251 reads:
-// they are exact if the job has fewer than 250 ranges, and estimates otherwise.
-// For one that failed they are exact, and cost a read of every range.
+// they are exact if the job has fewer than 250 ranges, and estimates otherwise. The
+// same holds for one that is paused. For one that failed or was aborted they are
+// exact, and cost a read of every range.
 func (j *Job) Status(ctx context.Context) (*Status, error) {
 	record, err := j.engine.loadJob(ctx, j.ID)
 	if err != nil {
@@ -64,10 +70,10 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	}
 	s.Estimated = estimated
 	if e := j.engine; s.State == Running && len(e.mappers) > 0 {
-		if def := e.mappers[s.Mapper]; def == nil {
-			s.Error = fmt.Sprintf("this build has no mapper %q: tasks that it gets wait for one that has", s.Mapper)
-		} else if _, err := def.prepare(record.Params); err != nil {
-			s.Error = fmt.Sprintf("this build's mapper %q has other params, and tasks that it gets wait for one with these: %v", s.Mapper, err)
+		if def := e.mappers[s.Mapper]; def != nil {
+			if _, err := def.prepare(record.Params); err != nil {
+				s.Error = fmt.Sprintf("this build's mapper %q has other params, and tasks that it gets wait for one with these: %v", s.Mapper, err)
+			}
 		}
 	}
 	return s, nil
@@ -83,7 +89,7 @@ func (j *jobRecord) status(sum totals) (*Status, error) {
 		return nil, err
 	}
 	return &Status{
-		ID: j.ID, Mapper: j.Mapper, Query: q, State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended,
+		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Query: q, State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended,
 		Processed: sum.Processed, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
 		Pages: sum.Pages, Tasks: sum.Ranges, Open: sum.Pending, Depth: sum.Depth,
 	}, nil
@@ -109,10 +115,10 @@ func (e *Engine) glance(ctx context.Context, job string) (sum totals, estimated 
 	return sum, true, nil
 }
 
-// Wait waits until the job has ended, or its failure limit has paused it, and
-// returns its status. A job that failed
-// is no error: its status says so. Waiting costs one read every two seconds, or
-// more often at first. It goes on through errors that pass within a minute.
+// Wait waits until the job has ended, or a failure limit has paused it, and returns
+// its status; it waits on while somebody has paused it. A job that failed is no error:
+// its status says so. Waiting costs one read every two seconds, or more often at
+// first. It goes on through errors that pass within a minute.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	const first, longest, patience = 50 * time.Millisecond, 2 * time.Second, time.Minute
 	answered := time.Now()

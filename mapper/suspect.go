@@ -76,13 +76,26 @@ func (w *work) attempt(ctx context.Context) error {
 		if err := w.begin(ctx, solo); err != nil {
 			return err
 		}
-		if w.record.condemned() {
+		there, err := w.there(ctx)
+		if err != nil {
+			return err
+		}
+		if there && w.record.condemned() {
 			err := fmt.Errorf("the process died %d times while it did nothing but this entity", w.record.Deaths)
 			o := &outcome{reached: 1, failures: []failure{{key: w.record.Start, err: err, attempts: w.record.Deaths, permanent: true}}}
 			return w.commit(ctx, page{keys: []*datastore.Key{w.record.Start}}, o, func(*rangeRecord) {})
 		}
 	}
 	return w.process(ctx)
+}
+
+// there reports whether the range's single entity exists.
+func (w *work) there(ctx context.Context) (bool, error) {
+	if !w.record.Alone {
+		return false, nil
+	}
+	seen, err := w.engine.readKeys(ctx, datastore.NewQuery(w.query.Kind).Namespace(w.query.Namespace).FilterField("__key__", "=", w.record.Start), 1)
+	return len(seen.keys) > 0, err
 }
 
 // begin records that this delivery begins.

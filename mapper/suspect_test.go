@@ -11,6 +11,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -183,4 +191,88 @@ func TestInnocents(t *testing.T) {
 			w.wantBalances(keys[:7777], 10)
 		})
 	}
+}
+
+// TestInnocentsAlone has processes die of one entity, beside pages of one entity
+// each, of which some fail for a while: nobody but that one is blamed.
+func TestInnocentsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var f *fleet
+		keys := names(400)
+		bad := keys[177]
+		m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if a.Key.Equal(bad) {
+				time.Sleep(50 * time.Millisecond)
+				return f.die(ctx)
+			}
+			time.Sleep(100 * time.Millisecond) // it is under way when its process dies
+			a.Value.Balance += 10
+			return nil
+		})
+		w := newWorld(t, setting{queue: &cloudtaskspb.Queue{
+			RateLimits:  &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 20},
+			RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(time.Millisecond), MaxBackoff: durationpb.New(2 * time.Millisecond)},
+		}}, m)
+		f = newFleet(w, 1, 1, m)
+		w.putAccounts(keys)
+		s := over(w, m, &mapper.StartOptions{ID: "j", PageSize: 1})
+		failures, _, err := w.engine.Job("j").Failures(t.Context(), "")
+		if err != nil || s.Processed != 399 || len(failures) != 1 || !failures[0].Key.Equal(bad) {
+			t.Errorf("status %+v, failures %+v, %v", s, failures, err)
+		}
+		t.Logf("%d processes died", f.killed)
+	})
+}
+
+// TestErrorsAreNoDeaths has every delivery end in an error for a while, as the
+// database does not commit pages, and does not even take the marks away at times: no
+// range is suspected of killing its process.
+func TestErrorsAreNoDeaths(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := time.Now().Add(10 * time.Minute)
+		var n atomic.Int64
+		refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if commit, ok := req.(*datastorepb.CommitRequest); ok && time.Now().Before(up) && (changes(commit, "Account") || n.Add(1)%3 == 0) {
+				return nil, status.Error(codes.Unavailable, "not now")
+			}
+			return handler(ctx, req)
+		}
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refuse}, queue: few(4)}, addCredit)
+		keys := names(20)
+		if _, err := w.client.PutMulti(t.Context(), keys, make([]account, len(keys))); err == nil {
+			t.Fatal("nothing is refused")
+		}
+		up = time.Time{}
+		w.putAccounts(keys)
+		up = time.Now().Add(10 * time.Minute)
+		var job *mapper.Job
+		for err := errors.New("not yet"); err != nil; {
+			job, err = addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "j", PageSize: 1})
+		}
+		time.Sleep(9 * time.Minute)
+		var suspected []record
+		for _, r := range records(t, w.client)["j"] {
+			if r.Solo {
+				suspected = append(suspected, r)
+			}
+		}
+		if len(suspected) > 0 {
+			t.Errorf("suspected: %+v", suspected)
+		}
+		time.Sleep(time.Hour)
+		w.wait(job)
+		w.wantBalances(keys, 10)
+	})
+}
+
+// changes reports whether a commit changes entities of a kind.
+func changes(commit *datastorepb.CommitRequest, kind string) bool {
+	for _, m := range commit.Mutations {
+		for _, e := range []*datastorepb.Entity{m.GetInsert(), m.GetUpdate(), m.GetUpsert()} {
+			if path := e.GetKey().GetPath(); len(path) > 0 && path[len(path)-1].Kind == kind {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -171,6 +171,9 @@ const revivePath = "revive"
 // the path "revive" of the handler, finds such jobs. It costs a read and a task for
 // each job that runs.
 func (e *Engine) Revive(ctx context.Context) error {
+	if e == nil {
+		return fmt.Errorf("mapper: revive: %w: the engine is nil", ErrArguments)
+	}
 	var running []*jobRecord
 	keys, err := e.client.GetAll(ctx, datastore.NewQuery(jobKind).FilterField("active", "=", true), &running)
 	if err := recordError(err); err != nil {

@@ -29,8 +29,8 @@ const maxProblems = 20
 // then the proof may name problems that are none.
 func (j *Job) Verify(ctx context.Context) (*Proof, error) { return j.engine.verify(ctx, j.ID) }
 
-// Verify is [Job.Verify] for who has no queue and no mappers: the job's database
-// suffices.
+// Verify is [Job.Verify] for programs that have no queue and no mappers: the job's
+// database suffices.
 func Verify(ctx context.Context, client *datastore.Client, job string) (*Proof, error) {
 	return (&Engine{client: client}).verify(ctx, job)
 }

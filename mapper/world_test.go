@@ -38,8 +38,9 @@ type world struct {
 	// handler receives the deliveries. Defaults to the engine's.
 	handler http.Handler
 
+	mu            sync.Mutex // ending is set once no delivery begins any more
+	ending        bool
 	deliveries    sync.WaitGroup
-	ending        atomic.Bool
 	running, most atomic.Int64 // deliveries under way, and the most at once
 }
 
@@ -98,18 +99,29 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 // end lets the deliveries under way come to their end, before what they need is
 // closed, and checks the records that they leave.
 func (w *world) end() {
-	w.ending.Store(true)
+	w.mu.Lock()
+	w.ending = true
+	w.mu.Unlock()
 	w.deliveries.Wait()
 	checkInvariants(w, w.client)
 }
 
+// begin begins a delivery, unless the test is over.
+func (w *world) begin() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ending {
+		w.deliveries.Add(1)
+	}
+	return !w.ending
+}
+
 func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w.deliveries.Add(1)
-	defer w.deliveries.Done()
-	if w.ending.Load() {
+	if !w.begin() {
 		rw.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
+	defer w.deliveries.Done()
 	n := w.running.Add(1)
 	defer w.running.Add(-1)
 	for most := w.most.Load(); n > most && !w.most.CompareAndSwap(most, n); most = w.most.Load() {

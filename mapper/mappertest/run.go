@@ -44,7 +44,9 @@ func (w *World) Calm() { w.faults.Pause() }
 func (w *World) Trouble() { w.faults.Resume() }
 
 // Run runs a test in a testing/synctest bubble, with the embedded emulators and an
-// engine of the mappers. It begins calm: see [World.Trouble].
+// engine of the mappers. It begins calm: see [World.Trouble]. A function that blocks
+// for ever, on a channel for instance, has to be let go before the test ends: a bubble
+// can't be left with it.
 func Run(t *testing.T, mappers []mapper.Definition, o *Options, test func(t *testing.T, w *World)) {
 	t.Helper()
 	var opts Options
@@ -89,8 +91,12 @@ func (w *World) start(t *testing.T, mappers []mapper.Definition, workers int) {
 	w.Engine, err = mapper.New(w.Client, queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	fail(err)
 	handler = w.Engine.Handler()
-	// Before what they need is closed, deliveries under way come to their end.
-	t.Cleanup(e.Reset)
+	// Before what they need is closed, deliveries under way come to their end, and
+	// functions that were left behind, if they do within a day.
+	t.Cleanup(func() {
+		e.Reset()
+		time.Sleep(24 * time.Hour)
+	})
 }
 
 // faults are those of a seed: all kinds, each rarely or often.
