@@ -103,6 +103,13 @@ func (f *fleet) kill(p *process) {
 	}
 }
 
+// deaths returns how many processes have died.
+func (f *fleet) deaths() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.killed
+}
+
 // killAny ends one of the processes.
 func (f *fleet) killAny() { f.kill(f.pick()) }
 

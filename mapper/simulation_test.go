@@ -116,7 +116,7 @@ func simulate(t *testing.T, seed uint64) {
 	if err != nil || len(proof.Problems) > 0 {
 		t.Errorf("proof %+v, %v", proof, err)
 	}
-	t.Logf("%d ranges, checked %d times; %d processes died; went wrong: %v", proof.Ranges, checker.checks.Load(), s.fleet.killed, faults.Counts())
+	t.Logf("%d ranges, checked %d times; %d processes died; went wrong: %v", proof.Ranges, checker.checks.Load(), s.fleet.deaths(), faults.Counts())
 }
 
 // keysOf draws a shape of keys.

@@ -119,7 +119,7 @@ func testPoison(t *testing.T, p poison, n int) {
 	if err != nil || next != "" || len(failures) != 1 || !failures[0].Key.Equal(bad) || !strings.Contains(failures[0].Error, p.wants) {
 		t.Errorf("failures %+v, %q, %v", failures, next, err)
 	}
-	t.Logf("%+v; took %v, %d processes died", failures, took, f.killed)
+	t.Logf("%+v; took %v, %d processes died", failures, took, f.deaths())
 
 	mended.Store(true)
 	if p.store != nil {
@@ -187,7 +187,7 @@ func TestInnocents(t *testing.T) {
 			if err != nil || len(failures) != 1 || !failures[0].Key.Equal(bad) {
 				t.Errorf("seed %d: failures %+v, %v", seed, failures, err)
 			}
-			t.Logf("seed %d: %d processes died, %d tasks, %v", seed, f.killed, s.Tasks, s.Ended.Sub(s.Created))
+			t.Logf("seed %d: %d processes died, %d tasks, %v", seed, f.deaths(), s.Tasks, s.Ended.Sub(s.Created))
 			w.wantBalances(keys[:7777], 10)
 		})
 	}
@@ -220,7 +220,7 @@ func TestInnocentsAlone(t *testing.T) {
 		if err != nil || s.Processed != 399 || len(failures) != 1 || !failures[0].Key.Equal(bad) {
 			t.Errorf("status %+v, failures %+v, %v", s, failures, err)
 		}
-		t.Logf("%d processes died", f.killed)
+		t.Logf("%d processes died", f.deaths())
 	})
 }
 
