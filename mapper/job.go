@@ -41,8 +41,8 @@ const (
 // resumed or its failures are retried.
 func (s State) Ended() bool { return s != Running && s != Paused }
 
-// A jobRecord is the record of a job. It is written at the job's start and end,
-// and never by the tasks in between.
+// A jobRecord is the record of a job. It is written at the job's start and end, when
+// somebody controls it, and when there is something to show; never by each task.
 type jobRecord struct {
 	ID         string    `datastore:"-"`
 	Mapper     string    `datastore:"mapper,noindex"`
@@ -135,9 +135,8 @@ var (
 // StartOptions are the settings of a job.
 type StartOptions struct {
 	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not __x__.
-	// Starting a job
-	// with the ID of one that exists returns that one, whatever state it is in,
-	// if mapper, query and parameters are the same, and is refused with
+	// Starting a job with the ID of one that exists returns that one, whatever state
+	// it is in, if mapper, query and parameters are the same, and is refused with
 	// [ErrOtherArguments] otherwise; the settings are those of the first start.
 	// Defaults to a new ID, with which every start is another job.
 	ID string
@@ -168,7 +167,8 @@ type StartOptions struct {
 
 	// FailureLimit is how many entities may fail for good before the job is paused, so
 	// that somebody looks at them while the rest is untouched. The job may pass it by
-	// what is under way, and by 1%. -1 is no limit. Defaults to 1000.
+	// what is under way, by the failures of one page, and by 1%. -1 is no limit: then
+	// pages that fail as a whole have their failures recorded, too. Defaults to 1000.
 	FailureLimit int
 
 	// FailureShare is which share of the entities may fail for good before the job is

@@ -35,12 +35,14 @@ type None struct{}
 // other effects: it may run several times for one effect. An error leaves the
 // entity as it was and has it tried again by itself, up to [MaxAttempts] times.
 // An error marked by [Permanent], or a value that does not fit T, is not tried
-// again. What can't be processed is recorded as a failure, and the others go on.
-// But when more than 10 entities of a page fail, and more than 5% of it, it is
-// the function that is at fault: the page is tried again as a whole, up to
-// [MaxAttempts] times, and then the job fails; at once if all of these errors are
-// permanent. So it does when the database refuses what the function writes for as
-// much of what the job has processed.
+// again, and one by [RetryAfter] not before its time. What can't be processed is
+// recorded as a failure, and the others go on.
+//
+// But when more than 10 entities of a page fail, and more than 5% of a full one, or of
+// all that the job has done so far if the page is a small one, it is the function that
+// is at fault: the page is tried again as a whole, up to [MaxAttempts] times, and then
+// the job fails; at once if all of these errors are permanent. So it does when the
+// database refuses what the function writes for as much of what the job has processed.
 //
 // T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver.
 // Properties that T does not declare stay as they are, also inside entities. What
