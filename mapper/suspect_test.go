@@ -276,3 +276,105 @@ func changes(commit *datastorepb.CommitRequest, kind string) bool {
 	}
 	return false
 }
+
+// TestLiveDeliveriesAreNoDeaths has every Resume enqueue another task for an entity
+// that takes minutes: their deliveries find each other's marks, and nobody died.
+func TestLiveDeliveriesAreNoDeaths(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := mapper.Visit("slow", func(context.Context, *mapper.Entity[account], mapper.None) error {
+			time.Sleep(4 * time.Minute)
+			return nil
+		})
+		w := newWorld(t, setting{}, m)
+		newFleet(w, 1, 40, m)
+		w.handler = downUntil(time.Now().Add(time.Second), w.handler) // so that the next delivery leaves a mark
+		w.putAccounts(names(1))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 1, Timeout: 5 * time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 8 {
+			time.Sleep(20 * time.Second)
+			if err := job.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.wait(job)
+	})
+}
+
+// TestDeadlyEntities finds deadly entities on a queue that delivers each task once,
+// and blames nobody in the place of one that is deleted.
+func TestDeadlyEntities(t *testing.T) {
+	for name, c := range map[string]struct {
+		attempts int32
+		deleted  bool
+	}{"each task is delivered once": {1, false}, "it is deleted": {0, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var f *fleet
+				var w *world
+				keys := names(100)
+				bad := keys[50]
+				m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
+					if !a.Key.Equal(bad) {
+						return nil
+					}
+					if c.deleted && f.deaths() == 12 {
+						if err := w.client.Delete(context.Background(), bad); err != nil {
+							return err
+						}
+					}
+					return f.die(ctx)
+				})
+				q := few(20)
+				q.RetryConfig = &cloudtaskspb.RetryConfig{MaxAttempts: c.attempts}
+				w = newWorld(t, setting{queue: q}, m)
+				f = newFleet(w, 1, 3, m)
+				w.putAccounts(keys)
+				s := over(w, m, &mapper.StartOptions{ID: "j"})
+				failures, _, err := w.engine.Job("j").Failures(t.Context(), "")
+				if err != nil || s.Processed != 99 || len(failures) > 1 || len(failures) == 1 && !failures[0].Key.Equal(bad) || c.deleted != (len(failures) == 0) {
+					t.Errorf("%d died: %+v, failures %+v, %v", f.deaths(), s, failures, err)
+				}
+			})
+		})
+	}
+}
+
+// TestAbortAtTheGate aborts a job while pages wait until they can be solo: they do
+// not begin any more.
+func TestAbortAtTheGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := mapper.Update("slow", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(10 * time.Second):
+			}
+			a.Value.Balance += 10
+			return nil
+		})
+		w := newWorld(t, setting{queue: few(30)}, m)
+		f := newFleet(w, 1, 1, m)
+		w.putAccounts(names(30))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // then all are suspected
+			time.Sleep(5 * time.Second)
+			f.killAny()
+		}
+		time.Sleep(25 * time.Second)
+		if err := job.Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(11 * time.Second) // for what is under way
+		before := w.status(job)
+		time.Sleep(time.Hour)
+		if after := w.status(job); after.Processed > before.Processed || before.Processed == 0 {
+			t.Errorf("%d were processed, an hour later %d", before.Processed, after.Processed)
+		}
+	})
+}

@@ -1,0 +1,29 @@
+package mapper
+
+import (
+	"testing"
+	"time"
+)
+
+// TestTicks checks that a sweep enqueues one that comes after it, also if its own
+// clock is behind the queue's, and that a forged tick does not lead it far.
+func TestTicks(t *testing.T) {
+	j := &jobRecord{ID: "j"}
+	now := time.Now()
+	first, at := j.nextTick(now)
+	if !at.After(now) || at.Sub(now) > sweepEvery {
+		t.Errorf("at %v the next tick is at %v", now, at)
+	}
+	for ahead := range int64(20) {
+		own := jobTask{Tick: first - 1 + ahead}
+		tick, at := j.nextTick(j.latest(now, own))
+		if tick <= own.Tick || tick > max(first, own.Tick+1) || !at.After(now) {
+			t.Errorf("the sweep of tick %d enqueues tick %d, at %v", own.Tick, tick, at)
+		}
+	}
+	for _, forged := range []int64{-1 << 62, 1 << 62, first + 1000} {
+		if tick, _ := j.nextTick(j.latest(now, jobTask{Tick: forged})); tick != first {
+			t.Errorf("the forged tick %d leads to %d, not %d", forged, tick, first)
+		}
+	}
+}
