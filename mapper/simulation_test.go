@@ -116,6 +116,8 @@ func simulate(t *testing.T, seed uint64) {
 	if err != nil || len(proof.Problems) > 0 {
 		t.Errorf("proof %+v, %v", proof, err)
 	}
+	faults.Resume()
+	s.cleanUp(&mapper.CleanUp{Failures: rng.IntN(2) == 0, Job: rng.IntN(2) == 0})
 	t.Logf("%d ranges, checked %d times; %d processes died; went wrong: %v", proof.Ranges, checker.checks.Load(), s.fleet.deaths(), faults.Counts())
 }
 
@@ -357,6 +359,23 @@ func (s *simulation) retry(mended bool) {
 		s.retries++
 		return s.job.Retry(s.Context())
 	})
+}
+
+// cleanUp has the job's records cleaned up, and checks that they are.
+func (s *simulation) cleanUp(o *mapper.CleanUp) {
+	s.insist("clean up", func() error { return s.job.CleanUp(s.Context(), o) })
+	time.Sleep(24 * time.Hour)
+	s.faults.Pause()
+	jobs := 1
+	if o.Job {
+		jobs = 0
+	}
+	if n := s.count(mapper.RangeKind, "job"); n != 0 {
+		s.Errorf("%d ranges are left", n)
+	}
+	if n := s.count(mapper.JobKind, "mapper"); n != jobs {
+		s.Errorf("%d jobs are left of %d", n, jobs)
+	}
 }
 
 // checkEnd checks what the job says at its end.

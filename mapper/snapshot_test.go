@@ -50,6 +50,9 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 				result := recode(encoded)
 				p := result.Entity.Properties
 				if kind == mapper.JobKind {
+					if p["cleaned"].GetBooleanValue() {
+						return // its records are about to go
+					}
 					states[result.Entity.Key.Path[0].GetName()] = p["state"].GetStringValue()
 					continue
 				}
