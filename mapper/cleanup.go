@@ -209,7 +209,7 @@ func (e *Engine) endCleanup(ctx context.Context, job *jobRecord) error {
 	if err != nil {
 		return err
 	}
-	_, err = e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+	return e.transact(ctx, func(tx *datastore.Transaction) error {
 		j := &jobRecord{ID: job.ID}
 		if err := recordError(tx.Get(jobKey(job.ID), j)); err != nil {
 			return err
@@ -226,11 +226,7 @@ func (e *Engine) endCleanup(ctx context.Context, job *jobRecord) error {
 		}
 		_, err := tx.Mutate(j.update())
 		return err
-	}, datastore.MaxAttempts(transactionAttempts))
-	if errors.Is(err, errNothing) {
-		return nil
-	}
-	return err
+	})
 }
 
 func (j *jobRecord) cleanUp() (o CleanUp, err error) {

@@ -53,7 +53,7 @@ func (e *Engine) fail(ctx context.Context, job *jobRecord, reason error) (first 
 
 // end changes the record of a job that has not ended.
 func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*datastore.Transaction, *jobRecord) error) error {
-	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+	err := e.transact(ctx, func(tx *datastore.Transaction) error {
 		j := &jobRecord{ID: job.ID}
 		if err := recordError(tx.Get(jobKey(job.ID), j)); err != nil {
 			return err
@@ -66,7 +66,7 @@ func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*datastore
 		}
 		_, err := tx.Mutate(j.update())
 		return err
-	}, datastore.MaxAttempts(transactionAttempts))
+	})
 	if err != nil {
 		return fmt.Errorf("end job %s: %w", job.ID, err)
 	}

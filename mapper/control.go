@@ -90,13 +90,14 @@ func (j *jobRecord) goOn() {
 	j.Epoch++
 }
 
-// alter changes the record of a job, and returns it.
+// alter changes the record of a job, and returns it; as it is, if there is nothing
+// to change.
 func (e *Engine) alter(ctx context.Context, id string, change func(*jobRecord) error) (*jobRecord, error) {
 	if _, err := e.loadJob(ctx, id); err != nil {
 		return nil, err // with a text of its own
 	}
 	var altered *jobRecord
-	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+	err := e.transact(ctx, func(tx *datastore.Transaction) error {
 		altered = &jobRecord{ID: id}
 		if err := recordError(tx.Get(jobKey(id), altered)); err != nil {
 			return err
@@ -106,6 +107,6 @@ func (e *Engine) alter(ctx context.Context, id string, change func(*jobRecord) e
 		}
 		_, err := tx.Mutate(altered.update())
 		return err
-	}, datastore.MaxAttempts(transactionAttempts))
+	})
 	return altered, err
 }

@@ -58,13 +58,14 @@ func (w *work) limitFailures(ctx context.Context) error {
 		return err
 	}
 	_, err = w.engine.alter(ctx, w.job.ID, func(j *jobRecord) error {
-		if State(j.State) == Running && j.Epoch == w.job.Epoch {
-			j.State, j.Limited = string(Paused), true
-			j.Error = "paused by its failure limit: " + over
-			if sum.Ranges == 0 { // it was the number
-				j.Limit += j.LimitStep // for who resumes it
-				return nil
-			}
+		if State(j.State) != Running || j.Epoch != w.job.Epoch {
+			return errNothing
+		}
+		j.State, j.Limited = string(Paused), true
+		j.Error = "paused by its failure limit: " + over
+		if sum.Ranges == 0 { // it was the number
+			j.Limit += j.LimitStep // for who resumes it
+		} else {
 			j.Failures, j.Tried = sum.Failures, sum.Failures+sum.Processed
 		}
 		return nil

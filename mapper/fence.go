@@ -76,6 +76,18 @@ const (
 	pageAttempts        = 2
 )
 
+// errNothing ends a transaction that has nothing to do.
+var errNothing = errors.New("nothing to do")
+
+// transact runs a transaction.
+func (e *Engine) transact(ctx context.Context, f func(*datastore.Transaction) error) error {
+	_, err := e.client.RunInTransaction(ctx, f, datastore.MaxAttempts(transactionAttempts))
+	if errors.Is(err, errNothing) {
+		return nil
+	}
+	return err
+}
+
 // transact runs a transaction on the range. A commit whose answer was lost shows
 // as any error; what the record says since counts.
 func (w *work) transact(ctx context.Context, attempts int, f func(*datastore.Transaction) error) error {

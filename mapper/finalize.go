@@ -42,9 +42,10 @@ func (e *Engine) enqueueFinalizer(ctx context.Context, job *jobRecord) error {
 	}
 	stale := job.Generation
 	job, err := e.alter(ctx, job.ID, func(j *jobRecord) error {
-		if State(j.State) == Running && j.Generation == stale {
-			j.Generation++
+		if State(j.State) != Running || j.Generation != stale {
+			return errNothing
 		}
+		j.Generation++
 		return nil
 	})
 	if err != nil || State(job.State) != Running {
@@ -71,9 +72,10 @@ func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, t jobTask) er
 	}
 	if t.redelivered && job.Error == "" { // who fails leaves an error
 		if job, err = e.alter(ctx, job.ID, func(j *jobRecord) error {
-			if t.current(j) && j.Error == "" {
-				j.Error = "the finalizer was cut off, or its process died, and it is tried again"
+			if !t.current(j) || j.Error != "" {
+				return errNothing
 			}
+			j.Error = "the finalizer was cut off, or its process died, and it is tried again"
 			return nil
 		}); err != nil || !t.current(job) {
 			return err
@@ -118,9 +120,10 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, 
 		return err
 	}
 	_, err = e.alter(ctx, job.ID, func(j *jobRecord) error {
-		if State(j.State) == Running {
-			j.Error = explain(refusal{summary: "the finalizer failed, and is tried again", cause: failed})
+		if State(j.State) != Running {
+			return errNothing
 		}
+		j.Error = explain(refusal{summary: "the finalizer failed, and is tried again", cause: failed})
 		return nil
 	})
 	return errors.Join(fmt.Errorf("the finalizer of job %s failed", job.ID), err)

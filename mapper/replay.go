@@ -2,7 +2,6 @@ package mapper
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -90,10 +89,11 @@ func (e *Engine) replayPage(ctx context.Context, job *jobRecord, after string) (
 	// The sweep of the new epoch enqueues the ranges.
 	epoch := job.Epoch
 	job, err = e.alter(ctx, job.ID, func(j *jobRecord) error {
-		if j.Epoch == epoch {
-			j.Replaying = false
-			j.Epoch++
+		if j.Epoch != epoch {
+			return errNothing
 		}
+		j.Replaying = false
+		j.Epoch++
 		return nil
 	})
 	if err != nil {
@@ -114,7 +114,7 @@ func (e *Engine) sweepAfterReplay(ctx context.Context, job *jobRecord, epoch int
 // replay opens the range of a failure, while the job is replaying: a delivery that
 // is late must not open a job that has ended.
 func (e *Engine) replay(ctx context.Context, job *jobRecord, seen *rangeRecord) error {
-	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+	return e.transact(ctx, func(tx *datastore.Transaction) error {
 		now := &jobRecord{ID: job.ID}
 		if err := recordError(tx.Get(jobKey(job.ID), now)); err != nil {
 			return err
@@ -128,15 +128,8 @@ func (e *Engine) replay(ctx context.Context, job *jobRecord, seen *rangeRecord) 
 		}
 		r.reopen(time.Now().UTC().Truncate(time.Microsecond))
 		return r.update(tx)
-	}, datastore.MaxAttempts(transactionAttempts))
-	if errors.Is(err, errNothing) {
-		return nil
-	}
-	return err
+	})
 }
-
-// errNothing ends a transaction that has nothing to do.
-var errNothing = errors.New("nothing to do")
 
 // reopen makes a failure a pending range again, with as many attempts as at first.
 func (r *rangeRecord) reopen(now time.Time) {

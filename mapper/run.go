@@ -136,9 +136,10 @@ func (e *Engine) show(ctx context.Context, job *jobRecord, text string) error {
 		return nil
 	}
 	_, err := e.alter(ctx, job.ID, func(j *jobRecord) error {
-		if State(j.State) == Running && (j.Error == "" || strings.HasPrefix(j.Error, waitsForBuild)) {
-			j.Error = text
+		if State(j.State) != Running || j.Error != "" && !strings.HasPrefix(j.Error, waitsForBuild) {
+			return errNothing
 		}
+		j.Error = text
 		return nil
 	})
 	return err

@@ -143,7 +143,7 @@ func (e *Engine) revive(ctx context.Context, job *jobRecord, r *rangeRecord) err
 	// The task is gone and its name is still taken: it needs another one. If it
 	// was done just now, the range is not pending any more.
 	stale, id := r.Generation, r.ID
-	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+	err := e.transact(ctx, func(tx *datastore.Transaction) error {
 		r = new(rangeRecord)
 		if err := recordError(tx.Get(rangeKey(job.ID, id), r)); err != nil {
 			return err
@@ -154,7 +154,7 @@ func (e *Engine) revive(ctx context.Context, job *jobRecord, r *rangeRecord) err
 		r.Generation++
 		r.Revived = true
 		return r.update(tx)
-	}, datastore.MaxAttempts(transactionAttempts))
+	})
 	if err != nil || r.State != pending {
 		return err
 	}
