@@ -24,6 +24,11 @@ short: ## Run the tests that take seconds, without Google's emulators
 race: ## Run the core packages' tests under the race detector
 	go test -race -short ./emulator/... ./mapper/... ./tasks/...
 
+.PHONY: simulate
+SEEDS ?= 10000
+simulate: ## Run the fault simulation on many seeds, SEEDS=10000; an hour on a core
+	go test ./mapper -run TestSimulation -timeout 24h -args -seeds $(SEEDS)
+
 .PHONY: fuzz
 fuzz: ## Fuzz what parses and calculates, for half a minute each
 	go test ./mapper -run '^$$' -fuzz FuzzBisectNames -fuzztime 30s

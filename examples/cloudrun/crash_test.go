@@ -243,9 +243,9 @@ func newCloud(t *testing.T, e *emulator.Emulator, addr string, n, concurrent int
 // A death is how an account kills the process that works on it.
 type death struct{ By string }
 
-// deadly adds 10 to accounts, but for one.
+// deadly adds 10 to accounts. One of them is deadly while it is poor.
 var deadly = mapper.Update("deadly", func(_ context.Context, a *mapper.Entity[bank.Account], p death) error {
-	if a.Key.Name == deadlyName {
+	if a.Key.Name == deadlyName && a.Value.Balance < rich {
 		switch p.By {
 		case "exit":
 			os.Exit(3)
@@ -258,11 +258,14 @@ var deadly = mapper.Update("deadly", func(_ context.Context, a *mapper.Entity[ba
 	return nil
 })
 
-const deadlyName = "user-066666"
+const (
+	deadlyName = "user-066666"
+	rich       = 1_000_000
+)
 
 // TestDeadlyEntity has one account of many kill each process that works on it, with
 // 20 pages under way in each: it is found, and the others are credited. Nobody
-// looks after the job meanwhile.
+// looks after the job meanwhile. Once the account is mended a retry credits it, too.
 func TestDeadlyEntity(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")
@@ -270,8 +273,9 @@ func TestDeadlyEntity(t *testing.T) {
 	const n = 100_000
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	f, client, engine := newCloud(t, e, e.DatastoreAddr(), n, 60, deadly)
-	run := func(id, by string) *mapper.Status {
-		t.Helper()
+	key := datastore.NameKey("Account", deadlyName, nil)
+	for _, by := range []string{"exit", "panic in a goroutine"} {
+		id, before := by[:4], f.died()
 		job, err := deadly.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, death{by}, &mapper.StartOptions{ID: id})
 		if err != nil {
 			t.Fatal(err)
@@ -280,16 +284,29 @@ func TestDeadlyEntity(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return s
-	}
-	for _, by := range []string{"exit", "panic in a goroutine"} {
-		id, before := by[:4], f.died()
-		s := run(id, by)
-		failures, _, err := engine.Job(id).Failures(t.Context(), "")
-		if err != nil || s.State != mapper.SucceededWithFailures || s.Processed != n-1 || len(failures) != 1 || failures[0].Key.Name != deadlyName {
+		failures, _, err := job.Failures(t.Context(), "")
+		if err != nil || s.State != mapper.SucceededWithFailures || s.Processed != n-1 || len(failures) != 1 || !failures[0].Key.Equal(key) {
 			t.Errorf("%s: %+v, failures %+v, %v", by, s, failures, err)
 		}
 		t.Logf("%s: %v, %d processes died, %v", by, s.Ended.Sub(s.Created), f.died()-before, failures)
+
+		if _, err := client.Put(t.Context(), key, &bank.Account{Balance: rich}); err != nil {
+			t.Fatal(err)
+		}
+		if err := job.Retry(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var mended bank.Account
+		s, err = job.Wait(t.Context())
+		if err != nil || s.State != mapper.Succeeded || s.Processed != n {
+			t.Errorf("%s, after the retry: %+v, %v", by, s, err)
+		}
+		if err := client.Get(t.Context(), key, &mended); err != nil || mended.Balance != rich+10 {
+			t.Errorf("%s: %+v, %v", by, mended, err)
+		}
+		if _, err := client.Put(t.Context(), key, new(bank.Account)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if wrong, err := client.Count(t.Context(), datastore.NewQuery("Account").FilterField("Balance", "!=", 20)); err != nil || wrong != 1 {
 		t.Errorf("%d accounts are wrong, %v", wrong, err)
