@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A CleanUp says what becomes of the records of a job that has ended.
-type CleanUp struct {
+// CleanUpOptions say what becomes of the records of a job that has ended.
+type CleanUpOptions struct {
 	// Failures has the records of failures cleaned up, too. By default they are kept,
 	// for [Job.Failures].
 	Failures bool `json:"failures,omitempty"`
@@ -32,8 +32,8 @@ type CleanUp struct {
 // the default. The job has to have ended; if it failed or was aborted, for as long as
 // the queue's Deadline, as pages may be under way until then. It keeps its status, and can't be
 // resumed, retried or verified any more. A second CleanUp can clean up more.
-func (j *Job) CleanUp(ctx context.Context, o *CleanUp) error {
-	var opts CleanUp
+func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
+	var opts CleanUpOptions
 	if o != nil {
 		opts = *o
 	}
@@ -43,9 +43,9 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUp) error {
 	return nil
 }
 
-func (e *Engine) cleanUp(ctx context.Context, id string, o CleanUp) error {
+func (e *Engine) cleanUp(ctx context.Context, id string, o CleanUpOptions) error {
 	if o.Expire < 0 {
-		return fmt.Errorf("%w: CleanUp.Expire is %v", ErrArguments, o.Expire)
+		return fmt.Errorf("%w: CleanUpOptions.Expire is %v", ErrArguments, o.Expire)
 	}
 	o.Failures = o.Failures || o.Job
 	encoded, err := json.Marshal(o)
@@ -189,7 +189,7 @@ func (e *Engine) cleanRecords(ctx context.Context, job *jobRecord, from, to stri
 	return last, n, nil
 }
 
-func (e *Engine) cleanBatch(ctx context.Context, batch []*rangeRecord, o CleanUp) error {
+func (e *Engine) cleanBatch(ctx context.Context, batch []*rangeRecord, o CleanUpOptions) error {
 	keys := make([]*datastore.Key, len(batch))
 	for i, r := range batch {
 		keys[i] = r.key()
@@ -229,7 +229,7 @@ func (e *Engine) endCleanup(ctx context.Context, job *jobRecord) error {
 	})
 }
 
-func (j *jobRecord) cleanUp() (o CleanUp, err error) {
+func (j *jobRecord) cleanUp() (o CleanUpOptions, err error) {
 	if err = json.Unmarshal([]byte(j.Cleaning), &o); err != nil {
 		err = fmt.Errorf("job %s: what is to be cleaned up: %w", j.ID, err)
 	}

@@ -47,7 +47,7 @@ func TestCleanUp(t *testing.T) {
 		o := &mapper.StartOptions{ID: "j", PageSize: 10}
 		before := over(w, failing77, o)
 		job := w.engine.Job("j")
-		tidy := func(c *mapper.CleanUp) {
+		tidy := func(c *mapper.CleanUpOptions) {
 			t.Helper()
 			if err := job.CleanUp(t.Context(), c); err != nil {
 				t.Fatal(err)
@@ -59,7 +59,7 @@ func TestCleanUp(t *testing.T) {
 			t.Fatalf("status %+v", before)
 		}
 
-		tidy(&mapper.CleanUp{Expire: 24 * time.Hour})
+		tidy(&mapper.CleanUpOptions{Expire: 24 * time.Hour})
 		if all, expire := w.count(mapper.RangeKind, "job"), w.count(mapper.RangeKind, "expires"); int64(all) != before.Tasks || expire != all-30 {
 			t.Errorf("%d of %d records expire", expire, all)
 		}
@@ -84,11 +84,11 @@ func TestCleanUp(t *testing.T) {
 			t.Errorf("the same start ran again: %+v", s)
 		}
 
-		tidy(&mapper.CleanUp{Failures: true})
+		tidy(&mapper.CleanUpOptions{Failures: true})
 		if n := w.count(mapper.RangeKind, "job"); n != 0 {
 			t.Errorf("%d records are left", n)
 		}
-		tidy(&mapper.CleanUp{Job: true})
+		tidy(&mapper.CleanUpOptions{Job: true})
 		if err := job.CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrNoSuchJob) {
 			t.Errorf("a job that is gone: %v", err)
 		}
@@ -120,7 +120,7 @@ func TestCleanUpOfOtherStates(t *testing.T) {
 		if n := w.count(mapper.RangeKind, "expires") + w.count(mapper.JobKind, "expires"); n > 0 {
 			t.Errorf("%d records of a paused job expire", n)
 		}
-		if err := job.CleanUp(t.Context(), &mapper.CleanUp{Expire: -1}); !errors.Is(err, mapper.ErrArguments) {
+		if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{Expire: -1}); !errors.Is(err, mapper.ErrArguments) {
 			t.Errorf("a negative time: %v", err)
 		}
 		if err := job.Abort(t.Context()); err != nil {

@@ -102,7 +102,7 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, 
 			return err
 		}
 		var effect *effect
-		if effect, failed = finish(ctx, def, j, status); failed != nil {
+		if effect, failed = runOnDone(ctx, def, j, status); failed != nil {
 			return failed
 		}
 		ready = true
@@ -129,8 +129,8 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, 
 	return errors.Join(fmt.Errorf("the finalizer of job %s failed", job.ID), err)
 }
 
-// finish runs a finalizer, and returns what it asks for. A panic becomes an error.
-func finish(ctx context.Context, def *definition, j *jobRecord, status *Status) (*effect, error) {
+// runOnDone runs a finalizer, and returns what it asks for. A panic becomes an error.
+func runOnDone(ctx context.Context, def *definition, j *jobRecord, status *Status) (*effect, error) {
 	a := &attempt{job: j.ID, mode: update, key: jobKey(j.ID)}
 	var r runner
 	defer r.close()

@@ -57,8 +57,8 @@ var mutations = []mutation{
 	{
 		name: "a range is enqueued again under its old name", file: "sweep.go",
 		old: `		r.Generation++
-		r.Revived = true`,
-		new: `		r.Revived = true`,
+		r.Lost = true`,
+		new: `		r.Lost = true`,
 	},
 	{
 		name: "a page is read before its transaction, and written blindly", file: "page.go",

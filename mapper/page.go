@@ -23,6 +23,7 @@ func tooMany(failed, tried int) bool { return failed > 10 && failed*20 > tried }
 type outcome struct {
 	reached   int           // how many of its keys were dealt with
 	spent     time.Duration // by the function on them
+	hung      time.Duration // of that, by calls that took too long
 	processed int64
 	counters  counters
 	failures  []failure
@@ -227,10 +228,11 @@ func (o *outcome) full(next *datastore.Key, budget time.Duration) bool {
 // entities as fit the budget at the pace of those that were dealt with, if that
 // is what ended the page.
 func (o *outcome) nextPage(size int, budget time.Duration) int {
-	if o.spent < budget {
+	spent := o.spent - o.hung
+	if spent < budget {
 		return size
 	}
-	fit := int64(budget) * int64(o.reached) / int64(o.spent)
+	fit := int64(budget) * int64(o.reached) / int64(spent)
 	return int(max(1, min(fit, int64(size))))
 }
 
@@ -250,6 +252,9 @@ func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, en
 		}
 		w.slow[key.Encode()], w.stop = err, o.reached+1
 		return errTooSlow
+	}
+	if errors.Is(err, errTooSlow) {
+		o.hung += time.Duration(w.job.Timeout)
 	}
 	if err == nil {
 		err = Permanent(o.accept(e, accept))

@@ -48,7 +48,7 @@ type rangeRecord struct {
 	NotBefore  time.Time        `datastore:"not_before,noindex"` // of its task
 	Begun      string           `datastore:"begun,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
 	BegunAt    time.Time        `datastore:"begun_at,noindex"`   // when it has
-	Revived    bool             `datastore:"revived,noindex"`    // its last task was gone while it was pending
+	Lost       bool             `datastore:"lost,noindex"`       // its last task was gone while it was pending
 	Solo       bool             `datastore:"solo,noindex"`       // it is processed while its process does nothing else
 	Deaths     int64            `datastore:"deaths,noindex"`     // of processes that did nothing but its one entity
 	Cut        bool             `datastore:"cut,noindex"`        // the part behind its page is with its children

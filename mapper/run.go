@@ -60,7 +60,7 @@ func (e *Engine) run(ctx context.Context, t rangeTask, redelivered bool) error {
 		return err
 	}
 	defer w.runner.close()
-	w.redelivered = redelivered || w.record.Revived
+	w.redelivered = redelivered || w.record.Lost
 	for w.record.State == pending && (err == nil || errors.Is(err, errChanged)) {
 		w.stop = 0
 		err = w.attempt(ctx) // changed: with what it has become

@@ -117,7 +117,7 @@ func simulate(t *testing.T, seed uint64) {
 		t.Errorf("proof %+v, %v", proof, err)
 	}
 	faults.Resume()
-	s.cleanUp(&mapper.CleanUp{Failures: rng.IntN(2) == 0, Job: rng.IntN(2) == 0})
+	s.cleanUp(&mapper.CleanUpOptions{Failures: rng.IntN(2) == 0, Job: rng.IntN(2) == 0})
 	t.Logf("%d ranges, checked %d times; %d processes died; went wrong: %v", proof.Ranges, checker.checks.Load(), s.fleet.deaths(), faults.Counts())
 }
 
@@ -362,7 +362,7 @@ func (s *simulation) retry(mended bool) {
 }
 
 // cleanUp has the job's records cleaned up, and checks that they are.
-func (s *simulation) cleanUp(o *mapper.CleanUp) {
+func (s *simulation) cleanUp(o *mapper.CleanUpOptions) {
 	s.insist("clean up", func() error { return s.job.CleanUp(s.Context(), o) })
 	time.Sleep(24 * time.Hour)
 	s.faults.Pause()

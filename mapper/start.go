@@ -129,5 +129,5 @@ func (e *Engine) ensureTask(ctx context.Context, job *jobRecord, id string) erro
 	if err != nil || r.State != pending {
 		return err
 	}
-	return e.revive(ctx, job, r)
+	return e.enqueueAgain(ctx, job, r)
 }

@@ -48,7 +48,7 @@ func (r *rangeRecord) begin(delivery string, ended bool, now time.Time) {
 	case r.Alone:
 		r.Deaths++
 	}
-	r.Begun, r.BegunAt, r.Revived = delivery, now, false
+	r.Begun, r.BegunAt, r.Lost = delivery, now, false
 	r.Attempts++
 }
 

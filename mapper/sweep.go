@@ -103,7 +103,7 @@ func (e *Engine) sweep(ctx context.Context, job *jobRecord, t jobTask, now time.
 	group.SetLimit(sweepParallel)
 	for _, r := range open {
 		if t.All || now.Sub(r.Created) >= sweepAge {
-			group.Go(func() error { return e.revive(gctx, job, r) })
+			group.Go(func() error { return e.enqueueAgain(gctx, job, r) })
 		}
 	}
 	if err := group.Wait(); err != nil {
@@ -131,8 +131,8 @@ func (e *Engine) marked(ctx context.Context, mark, job, after string, limit int)
 	return all, err
 }
 
-// revive enqueues the task of a pending range, unless it has one.
-func (e *Engine) revive(ctx context.Context, job *jobRecord, r *rangeRecord) error {
+// enqueueAgain enqueues the task of a pending range, unless it has one.
+func (e *Engine) enqueueAgain(ctx context.Context, job *jobRecord, r *rangeRecord) error {
 	task := r.task(job)
 	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 		return err
@@ -152,7 +152,7 @@ func (e *Engine) revive(ctx context.Context, job *jobRecord, r *rangeRecord) err
 			return nil
 		}
 		r.Generation++
-		r.Revived = true
+		r.Lost = true
 		return r.update(tx)
 	})
 	if err != nil || r.State != pending {

@@ -77,16 +77,17 @@ func TestBugs(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		return broken
 	}
+	hang := func(ctx context.Context, _ *mapper.Entity[account], _ mapper.None) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	for name, c := range map[string]struct {
 		m       *mapper.Mapper[mapper.None]
 		options mapper.StartOptions
 	}{
-		"slow":  {m: mapper.Update("slow", slow)},
-		"small": {m: mapper.Update("small", func(context.Context, *mapper.Entity[account], mapper.None) error { return broken }), options: mapper.StartOptions{PageSize: 10}},
-		"hanging": {m: mapper.Update("hanging", func(ctx context.Context, _ *mapper.Entity[account], _ mapper.None) error {
-			<-ctx.Done()
-			return ctx.Err()
-		})},
+		"slow":    {m: mapper.Update("slow", slow)},
+		"small":   {m: mapper.Update("small", func(context.Context, *mapper.Entity[account], mapper.None) error { return broken }), options: mapper.StartOptions{PageSize: 10}},
+		"hanging": {m: mapper.Update("hanging", hang)}, "hanging visit": {m: mapper.Visit("hanging", hang)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
