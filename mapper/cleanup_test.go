@@ -88,6 +88,10 @@ func TestCleanUp(t *testing.T) {
 		if n := w.count(mapper.RangeKind, "job"); n != 0 {
 			t.Errorf("%d records are left", n)
 		}
+		tidy(&mapper.CleanUpOptions{Job: true, Expire: time.Hour})
+		if n := w.count(mapper.JobKind, "expires"); n != 1 {
+			t.Errorf("%d records of jobs expire", n)
+		}
 		tidy(&mapper.CleanUpOptions{Job: true})
 		if err := job.CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrNoSuchJob) {
 			t.Errorf("a job that is gone: %v", err)

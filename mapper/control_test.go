@@ -297,6 +297,9 @@ func TestFailuresAndRetry(t *testing.T) {
 		if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures || s.Failures != 120 || s.Processed != 11880 {
 			t.Errorf("after a retry in vain: %+v, %v", s, err)
 		}
+		if failures, _, err := job.Failures(t.Context(), ""); err != nil || len(failures) != 100 || failures[0].Attempts != mapper.MaxAttempts {
+			t.Errorf("after a retry in vain: %d failures, %v", len(failures), err)
+		}
 		broken.Store(false)
 		if err := job.Retry(t.Context()); err != nil {
 			t.Fatal(err)
