@@ -53,7 +53,7 @@ func (w *work) processPage(ctx context.Context, p page) error {
 		if err != nil {
 			return err
 		}
-		return w.commit(ctx, p, o, func(*rangeRecord) {})
+		return w.commit(ctx, p, o)
 	}
 	attempts := pageAttempts
 	if len(p.keys) <= 1 {
@@ -89,11 +89,8 @@ func (w *work) processPage(ctx context.Context, p page) error {
 }
 
 // commit records what became of a page, in a transaction of its own.
-func (w *work) commit(ctx context.Context, p page, o *outcome, also func(*rangeRecord)) error {
-	err := w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error {
-		also(r)
-		return w.settle(tx, r, p, o)
-	})
+func (w *work) commit(ctx context.Context, p page, o *outcome) error {
+	err := w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error { return w.settle(tx, r, p, o) })
 	if err == nil {
 		w.settled(o)
 	}

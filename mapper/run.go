@@ -162,7 +162,7 @@ func (w *work) process(ctx context.Context) error {
 	}
 	if w.record.Solo && !w.record.Alone && w.record.pageSize() == 1 && len(p.keys) == 1 {
 		// Whatever becomes of it, it is this entity.
-		return w.commit(ctx, p, &outcome{reached: 1, failures: []failure{{key: p.keys[0], suspected: true}}}, func(*rangeRecord) {})
+		return w.commit(ctx, p, &outcome{reached: 1, failures: []failure{{key: p.keys[0], suspected: true}}})
 	}
 	err = w.processPage(ctx, p)
 	refused := new(commitRefusal)
@@ -183,7 +183,7 @@ func (w *work) process(ctx context.Context) error {
 // function that is at fault.
 func (w *work) recordCulprit(ctx context.Context, p page, cause commitRefusal) error {
 	o := &outcome{reached: 1, failures: []failure{{key: p.keys[0], err: cause, attempts: 1, permanent: true}}}
-	if err := w.commit(ctx, p, o, func(*rangeRecord) {}); err != nil {
+	if err := w.commit(ctx, p, o); err != nil {
 		return err
 	}
 	sum, _, err := w.engine.glance(ctx, w.job.ID)

@@ -76,26 +76,27 @@ func (w *work) attempt(ctx context.Context) error {
 		if err := w.begin(ctx, solo); err != nil {
 			return err
 		}
-		there, err := w.there(ctx)
-		if err != nil {
-			return err
-		}
-		if there && w.record.condemned() {
-			err := fmt.Errorf("the process died %d times while it did nothing but this entity", w.record.Deaths)
-			o := &outcome{reached: 1, failures: []failure{{key: w.record.Start, err: err, attempts: w.record.Deaths, permanent: true}}}
-			return w.commit(ctx, page{keys: []*datastore.Key{w.record.Start}}, o, func(*rangeRecord) {})
+		if w.record.condemned() {
+			return w.condemn(ctx)
 		}
 	}
 	return w.process(ctx)
 }
 
-// there reports whether the range's single entity exists.
-func (w *work) there(ctx context.Context) (bool, error) {
-	if !w.record.Alone {
-		return false, nil
+// condemn records the range's entity as a failure, if it is still there.
+func (w *work) condemn(ctx context.Context) error {
+	p := page{keys: []*datastore.Key{w.record.Start}}
+	key := datastore.NewQuery(w.query.Kind).Namespace(w.query.Namespace).FilterField("__key__", "=", w.record.Start)
+	seen, err := w.engine.readKeys(ctx, key, 1)
+	if err != nil {
+		return err
 	}
-	seen, err := w.engine.readKeys(ctx, datastore.NewQuery(w.query.Kind).Namespace(w.query.Namespace).FilterField("__key__", "=", w.record.Start), 1)
-	return len(seen.keys) > 0, err
+	o := &outcome{reached: 1}
+	if len(seen.keys) > 0 {
+		err := fmt.Errorf("the process died %d times while it did nothing but this entity", w.record.Deaths)
+		o.failures = []failure{{key: w.record.Start, err: err, attempts: w.record.Deaths, permanent: true}}
+	}
+	return w.commit(ctx, p, o)
 }
 
 // begin records that this delivery begins.
