@@ -27,7 +27,7 @@ func (e *Engine) complete(ctx context.Context, job *jobRecord) error {
 	if err != nil {
 		return err
 	}
-	return e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error { return j.succeed(job.Epoch, sum) })
+	return e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error { return j.succeed(sum) })
 }
 
 // hasOpen reports whether a range of a job is open.
@@ -51,7 +51,8 @@ func (e *Engine) fail(ctx context.Context, job *jobRecord, reason error) (first 
 	return first && err == nil, err
 }
 
-// end changes the record of a job that has not ended.
+// end changes the record of a job that runs, if no ranges have appeared since its
+// epoch was read.
 func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*datastore.Transaction, *jobRecord) error) error {
 	err := e.transact(ctx, func(tx *datastore.Transaction) error {
 		j := &jobRecord{ID: job.ID}
@@ -61,7 +62,7 @@ func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*datastore
 		if State(j.State) != Running || j.Replaying || j.Epoch != job.Epoch {
 			return nil
 		}
-		if err := change(tx, j); err != nil || j.State == string(Running) {
+		if err := change(tx, j); err != nil {
 			return err
 		}
 		_, err := tx.Mutate(j.update())

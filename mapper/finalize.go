@@ -94,7 +94,7 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, 
 	ready := false   // all that is left is the commit
 	err := e.end(ctx, job, func(tx *datastore.Transaction, j *jobRecord) error {
 		failed, ready = nil, false
-		if err := j.succeed(job.Epoch, sum); err != nil || State(j.State) == Running {
+		if err := j.succeed(sum); err != nil {
 			return err
 		}
 		status, err := j.status(sum)
@@ -150,12 +150,8 @@ func runOnDone(ctx context.Context, def *definition, j *jobRecord, status *Statu
 	return a.bounded()
 }
 
-// succeed marks a job as ended, if no ranges have appeared since its epoch was
-// read.
-func (j *jobRecord) succeed(epoch int64, sum totals) (err error) {
-	if j.Epoch != epoch {
-		return nil
-	}
+// succeed marks a job as ended.
+func (j *jobRecord) succeed(sum totals) (err error) {
 	j.State, j.Error, j.Ended = string(Succeeded), "", time.Now().UTC().Truncate(time.Microsecond)
 	j.Ends++
 	if sum.Failures > 0 {
