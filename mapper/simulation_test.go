@@ -251,11 +251,11 @@ func trouble(rng *rand.Rand) []emulator.Fault {
 }
 
 // insist does what a person would do: again after each error, unless the job's state
-// makes it pointless.
+// makes it pointless, or the job is gone.
 func (s *simulation) insist(what string, do func() error) {
 	for range 10_000 {
 		err := do()
-		if err == nil || errors.Is(err, mapper.ErrState) {
+		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrNoSuchJob) {
 			return
 		}
 		time.Sleep(time.Second)
