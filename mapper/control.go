@@ -57,11 +57,18 @@ func (j *Job) Abort(ctx context.Context) error {
 // whole record their failures from now on, up to the limits. All open ranges get new tasks, so it also revives a running job
 // whose queue was purged, sooner than its next sweep would.
 func (j *Job) Resume(ctx context.Context) error {
+	failed, err := j.engine.failures(ctx, j.ID)
+	if err != nil {
+		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
+	}
 	record, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
 		switch State(r.State) {
 		case Running, Paused, Failed:
 			if r.Cleaned || r.Cleaning != "" {
 				return fmt.Errorf("%w: its records are cleaned up", ErrState)
+			}
+			if r.Limited && r.Limit > 0 {
+				r.Limit = failed + r.LimitStep
 			}
 			r.goOn()
 		default:
@@ -79,6 +86,19 @@ func (j *Job) Resume(ctx context.Context) error {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
 	}
 	return nil
+}
+
+// failures counts the failures of a job that a limit has paused.
+func (e *Engine) failures(ctx context.Context, id string) (n int64, err error) {
+	job, err := e.loadJob(ctx, id)
+	if err != nil || !job.Limited {
+		return 0, err
+	}
+	err = e.eachKey(ctx, datastore.NewQuery(rangeKind).FilterField("failed", "=", id), func(*datastore.Key) bool {
+		n++
+		return true
+	})
+	return n, err
 }
 
 // goOn has a job run again, or anew, under new names.

@@ -361,7 +361,7 @@ func TestFailureLimit(t *testing.T) {
 		s := over(w, m, &mapper.StartOptions{ID: "j", PageSize: 100, FailureLimit: 20})
 		job := w.engine.Job("j")
 		for rounds := 0; s.State == mapper.Paused; rounds++ {
-			if s.Failures != int64(20*(rounds+1)+1) || s.Error == "" || rounds > 5 {
+			if s.Failures != int64(21*(rounds+1)) || s.Error == "" || rounds > 5 {
 				t.Fatalf("round %d: %+v", rounds, s)
 			}
 			if err := job.Resume(t.Context()); err != nil {

@@ -1,5 +1,7 @@
 package mapper
 
+import "context"
+
 // What tests outside the package use of its inside.
 var CompareKeys = compareKeys
 
@@ -7,3 +9,47 @@ const (
 	RangeKind = rangeKind
 	JobKind   = jobKind
 )
+
+// Replay does what a delivery of a job's replay does that has read the job, and then
+// the failures, some time before it goes on.
+func Replay(ctx context.Context, e *Engine, id string, between func(failed []string)) error {
+	job, err := e.loadJob(ctx, id)
+	if err != nil {
+		return err
+	}
+	failed, err := e.marked(ctx, "failed", id, "", failurePage)
+	if err != nil {
+		return err
+	}
+	ids := make([]string, len(failed))
+	for i, r := range failed {
+		ids[i] = r.ID
+	}
+	between(ids)
+	for _, r := range failed {
+		if err := e.replay(ctx, job, r); err != nil {
+			return err
+		}
+	}
+	_, err = e.replayPage(ctx, job, "")
+	return err
+}
+
+// Reopen opens a job's failures, and enqueues them before the replay has ended.
+func Reopen(ctx context.Context, e *Engine, id string) error {
+	job, err := e.loadJob(ctx, id)
+	if err != nil {
+		return err
+	}
+	failed, err := e.marked(ctx, "failed", id, "", failurePage)
+	for _, r := range failed {
+		if err == nil {
+			err = e.replay(ctx, job, r)
+		}
+		if err == nil {
+			r.Generation++
+			err = e.enqueueAgain(ctx, job, r)
+		}
+	}
+	return err
+}

@@ -57,21 +57,19 @@ func (w *work) limitFailures(ctx context.Context) error {
 	if err != nil || over == "" {
 		return err
 	}
-	_, err = w.engine.alter(ctx, w.job.ID, func(j *jobRecord) error {
+	job, err := w.engine.alter(ctx, w.job.ID, func(j *jobRecord) error {
 		if State(j.State) != Running || j.Epoch != w.job.Epoch {
 			return errNothing
 		}
 		j.State, j.Limited = string(Paused), true
 		j.Error = "paused by its failure limit: " + over
-		if sum.Ranges == 0 { // it was the number
-			j.Limit += j.LimitStep // for who resumes it
-		} else {
+		if sum.Ranges > 0 { // it was the share
 			j.Failures, j.Tried = sum.Failures, sum.Failures+sum.Processed
 		}
 		return nil
 	})
 	if err == nil {
-		w.job.State = string(Paused)
+		w.job = job
 	}
 	return err
 }

@@ -106,7 +106,7 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, 
 			return failed
 		}
 		ready = true
-		j.Finalized++
+		j.Finalizes, j.Finalized = true, j.Epoch
 		return mutate(tx, effect)
 	})
 	if refused := new(commitRefusal); failed == nil && ready && errors.As(asCommitRefusal(err), refused) {
@@ -150,10 +150,10 @@ func runOnDone(ctx context.Context, def *definition, j *jobRecord, status *Statu
 	return a.bounded()
 }
 
-// succeed marks a job as ended.
+// succeed marks a job as ended. Its finalizer, if it has one, comes in addition.
 func (j *jobRecord) succeed(sum totals) (err error) {
+	j.Finalizes = false
 	j.State, j.Error, j.Ended = string(Succeeded), "", time.Now().UTC().Truncate(time.Microsecond)
-	j.Ends++
 	if sum.Failures > 0 {
 		j.State = string(SucceededWithFailures)
 	}

@@ -270,7 +270,7 @@ func TestMapperOfAnotherBuild(t *testing.T) {
 		keys := names(100)
 		w.putAccounts(keys)
 		job := w.start(10, &mapper.StartOptions{PageSize: 10})
-		time.Sleep(time.Minute)
+		time.Sleep(5 * time.Minute)
 		w.wantBalances(keys, 0)
 		if s := w.status(job); !strings.Contains(s.Error, "a build that has the mapper add-credit") {
 			t.Errorf("status %+v", s)

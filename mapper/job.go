@@ -64,8 +64,8 @@ type jobRecord struct {
 	Tolerant   bool      `datastore:"tolerant,noindex"`  // it records the failures of pages that fail as a whole
 	Failures   int64     `datastore:"failures,noindex"`  // when LimitShare has paused it, about
 	Tried      int64     `datastore:"tried,noindex"`     // as many entities were processed or had failed
-	Ends       int64     `datastore:"ends,noindex"`      // how often it has succeeded
-	Finalized  int64     `datastore:"finalized,noindex"` // how often its finalizer has taken effect
+	Finalizes  bool      `datastore:"finalizes,noindex"` // the build that ended it has a finalizer
+	Finalized  int64     `datastore:"finalized,noindex"` // the epoch in which that took effect
 	Replaying  bool      `datastore:"replaying,noindex"` // failures are becoming ranges again
 	Created    time.Time `datastore:"created,noindex"`
 	Ended      time.Time `datastore:"ended,noindex"`
@@ -230,12 +230,12 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 		return fmt.Errorf("StartOptions.ID %q is not 1 to 100 letters, digits, '-' and '_'", o.ID)
 	case o.PageSize < 1 || o.PageSize > maxPageSize:
 		return fmt.Errorf("StartOptions.PageSize has to be in [1, %d], it is %d", maxPageSize, o.PageSize)
-	case o.PageTime+o.Timeout > deadline:
-		return fmt.Errorf("StartOptions.PageTime and Timeout have to be below the queue's Deadline of %v together, they are %v", deadline, o.PageTime+o.Timeout)
 	case o.PageTime < 0 || o.PageTime > maxPageTime:
 		return fmt.Errorf("StartOptions.PageTime has to be in (0, %v], it is %v", maxPageTime, o.PageTime)
 	case o.Timeout < 0 || o.Timeout > longest:
 		return fmt.Errorf("StartOptions.Timeout has to be in (0, %v] for this mapper and queue, it is %v", longest, o.Timeout)
+	case 2*o.PageTime+o.Timeout > deadline*9/10: // as long a page may take of which one entity hangs
+		return fmt.Errorf("StartOptions.Timeout and twice PageTime have to be at most 9/10 of the queue's Deadline of %v together, they are %v", deadline, 2*o.PageTime+o.Timeout)
 	case !(o.FailureShare > 0 && o.FailureShare <= 1): // not a number, too
 		return fmt.Errorf("StartOptions.FailureShare has to be in (0, 1], it is %v", o.FailureShare)
 	case o.FailureLimit < -1:

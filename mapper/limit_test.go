@@ -53,7 +53,7 @@ func TestPausedTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, err := job.Wait(t.Context())
-		if err != nil || s.State != mapper.Paused || s.Failures != 41 {
+		if err != nil || s.State != mapper.Paused || s.Failures != 42 {
 			t.Errorf("status %+v, %v", s, err)
 		}
 	})

@@ -90,7 +90,7 @@ func (w *work) cut(r *rangeRecord, p page) []*datastore.Mutation {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	mutations := make([]*datastore.Mutation, 0, len(p.children))
 	child := r.child
-	if r.Cut { // what is left of its page
+	if r.Cut || 0 < r.Estimate && r.Estimate <= r.PageSize { // what is left of its page
 		child = r.rest
 	}
 	for _, s := range p.children {

@@ -151,6 +151,14 @@ func (r *rangeRecord) pageSize() int {
 	return int(r.PageSize)
 }
 
+// expected returns how many entities the range's page has, at most.
+func (r *rangeRecord) expected() int {
+	if r.Estimate > 0 {
+		return int(min(int64(r.pageSize()), r.Estimate))
+	}
+	return r.pageSize()
+}
+
 // narrow halves a page of n entities. What it leaves behind starts over.
 func (r *rangeRecord) narrow(n int) { r.Narrowed = int64(max(1, n/2)) }
 

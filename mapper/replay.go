@@ -24,6 +24,7 @@ func (j *Job) Retry(ctx context.Context) error {
 		case Running, Paused, Failed, Succeeded, SucceededWithFailures:
 			r.goOn()
 			r.Replaying = true
+			r.Limit, r.Failures, r.Tried = r.LimitStep, 0, 0 // there are none now
 		default:
 			return fmt.Errorf("%w: it is %q", ErrState, r.State)
 		}
@@ -89,14 +90,14 @@ func (e *Engine) replayPage(ctx context.Context, job *jobRecord, after string) (
 	// The sweep of the new epoch enqueues the ranges.
 	epoch := job.Epoch
 	job, err = e.alter(ctx, job.ID, func(j *jobRecord) error {
-		if j.Epoch != epoch {
-			return errNothing
+		if j.Epoch != epoch || State(j.State) != Running || !j.Replaying {
+			return errNothing // paused: Resume goes on with the replay
 		}
 		j.Replaying = false
 		j.Epoch++
 		return nil
 	})
-	if err != nil {
+	if err != nil || job.Epoch == epoch {
 		return "", err
 	}
 	return "", e.enqueueFullSweep(ctx, job)
@@ -123,7 +124,7 @@ func (e *Engine) replay(ctx context.Context, job *jobRecord, seen *rangeRecord) 
 		if err := recordError(tx.Get(seen.key(), r)); err != nil {
 			return err
 		}
-		if State(now.State) != Running || !now.Replaying || now.Epoch != job.Epoch || r.State == pending {
+		if State(now.State) != Running || !now.Replaying || now.Epoch != job.Epoch || r.State == pending || r.Failed == "" {
 			return errNothing
 		}
 		r.reopen(time.Now().UTC().Truncate(time.Microsecond))

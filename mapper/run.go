@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -28,7 +27,8 @@ type work struct {
 	runner runner
 	task   rangeTask
 
-	redelivered bool   // there was a delivery before this one
+	repeated    bool   // there was a delivery of this task before
+	redelivered bool   // there was one of it, or of a task that is lost
 	delivery    string // what this one's mark in the record is
 	begun       bool   // the mark is there
 
@@ -60,7 +60,7 @@ func (e *Engine) run(ctx context.Context, t rangeTask, redelivered bool) error {
 		return err
 	}
 	defer w.runner.close()
-	w.redelivered = redelivered || w.record.Lost
+	w.repeated, w.redelivered = redelivered, redelivered || w.record.Lost
 	for w.record.State == pending && (err == nil || errors.Is(err, errChanged)) {
 		w.stop = 0
 		err = w.attempt(ctx) // changed: with what it has become
@@ -110,13 +110,7 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	def := e.mappers[w.job.Mapper]
 	if def == nil {
 		// Another build may have it: the queue tries again.
-		err := fmt.Errorf("job %s: %w %q", t.Job, ErrUnknownMapper, w.job.Mapper)
-		return nil, errors.Join(err, e.show(ctx, w.job, waitsForBuild+w.job.Mapper))
-	}
-	if strings.HasPrefix(w.job.Error, waitsForBuild) { // here it is
-		if err := e.show(ctx, w.job, ""); err != nil {
-			return nil, err
-		}
+		return nil, fmt.Errorf("job %s: %w %q", t.Job, ErrUnknownMapper, w.job.Mapper)
 	}
 	w.mode = def.mode
 	if w.query, err = w.job.query(); err != nil {
@@ -126,23 +120,6 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
 	return w, nil
-}
-
-const waitsForBuild = "its tasks wait for a build that has the mapper "
-
-// show has the job's status say what it waits for, unless it does so already.
-func (e *Engine) show(ctx context.Context, job *jobRecord, text string) error {
-	if job.Error == text {
-		return nil
-	}
-	_, err := e.alter(ctx, job.ID, func(j *jobRecord) error {
-		if State(j.State) != Running || j.Error != "" && !strings.HasPrefix(j.Error, waitsForBuild) {
-			return errNothing
-		}
-		j.Error = text
-		return nil
-	})
-	return err
 }
 
 // process does a pending range.
@@ -186,13 +163,17 @@ func (w *work) recordCulprit(ctx context.Context, p page, cause commitRefusal) e
 	if err := w.commit(ctx, p, o); err != nil {
 		return err
 	}
+	if w.job.Tolerant {
+		return nil
+	}
 	sum, _, err := w.engine.glance(ctx, w.job.ID)
 	if err != nil {
 		return err
 	}
 	if tooMany(int(sum.Failures), int(sum.Failures+sum.Processed)) {
 		summary := fmt.Sprintf("%d of %d entities failed so far, as the database refuses what the function writes", sum.Failures, sum.Failures+sum.Processed)
-		return w.fail(ctx, refusal{summary: summary, cause: cause, final: true})
+		_, err = w.fail(ctx, refusal{summary: summary, cause: cause, final: true})
+		return err
 	}
 	return nil
 }
@@ -224,7 +205,9 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 	case err != nil:
 		return errors.Join(cause, err)
 	case last:
-		return w.fail(ctx, cause)
+		if ended, err := w.fail(ctx, cause); err != nil || ended {
+			return err
+		}
 	}
 	w.engine.log.LogAttrs(ctx, slog.LevelWarn, "range refused, and tried again later",
 		slog.Any("error", cause), slog.Int64("attempts", w.record.Refusals), slog.Time("not_before", w.record.NotBefore))
@@ -234,15 +217,18 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 	return errSuperseded // by that task
 }
 
-// fail ends the job.
-func (w *work) fail(ctx context.Context, cause error) error {
+// fail ends the job. It reports whether the job has ended: it goes on if somebody has
+// resumed it since this delivery began.
+func (w *work) fail(ctx context.Context, cause error) (ended bool, err error) {
 	first, err := w.engine.fail(ctx, w.job, cause)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if first {
 		w.engine.log.LogAttrs(ctx, slog.LevelError, "job failed", slog.String("job", w.job.ID), slog.String("range", w.record.ID))
 	}
-	w.job.State = string(Failed)
-	return nil
+	if w.job, err = w.engine.loadJob(ctx, w.job.ID); err != nil {
+		return false, err
+	}
+	return State(w.job.State) != Running, nil
 }

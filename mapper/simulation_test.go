@@ -107,6 +107,9 @@ func simulate(t *testing.T, seed uint64) {
 	s.checkEnd(s.await())
 	for n := rng.IntN(3); n >= 0; n-- { // in vain, but for the last time
 		s.retry(n == 0)
+		if rng.IntN(2) == 0 {
+			s.operate()
+		}
 		s.checkEnd(s.await())
 	}
 	faults.Pause()

@@ -36,20 +36,21 @@ func (r *rangeRecord) suspected() bool { return r.Solo || r.Begun != "" }
 // begin leaves the mark of a delivery, and draws conclusions from the one that it
 // finds, if that one's delivery has ended.
 func (r *rangeRecord) begin(delivery string, ended bool, now time.Time) {
+	r.Lost = false
+	r.Attempts++
+	if r.Begun != "" && !ended {
+		return // it may be under way
+	}
 	switch size := r.pageSize(); {
-	case r.Begun == "" || !ended: // the last one ended in good order, was the first, or is under way
+	case r.Begun == "": // the last one ended in good order, or was the first
 	case !r.Solo:
 		r.Solo = true
 	case size > 1:
-		if r.Estimate > 0 {
-			size = int(min(int64(size), r.Estimate))
-		}
-		r.narrow(size)
+		r.narrow(r.expected())
 	case r.Alone:
 		r.Deaths++
 	}
-	r.Begun, r.BegunAt, r.Lost = delivery, now, false
-	r.Attempts++
+	r.Begun, r.BegunAt = delivery, now
 }
 
 // condemned reports whether the range's entity has killed its process often enough.
@@ -110,9 +111,9 @@ func (w *work) begin(ctx context.Context, solo bool) error {
 			w.record = r
 			return errChanged
 		default:
-			// Another task of the range, of a Resume for instance, says nothing of the one
-			// that has begun.
-			ended := w.redelivered || now.Sub(r.BegunAt) > w.engine.queue.Deadline()
+			// Another task of the range, of a Resume for instance, says nothing of a delivery
+			// that has begun, until that must have ended.
+			ended := w.repeated || now.Sub(r.BegunAt) > w.engine.queue.Deadline()
 			r.begin(w.delivery, ended, now)
 		}
 		return nil
@@ -128,12 +129,16 @@ func (w *work) end(ctx context.Context) {
 	if w.delivery == "" {
 		return
 	}
+	cutOff := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.engine.queue.Deadline())
 	defer cancel()
 	for wait := firstDelay; ; wait = min(2*wait, 30*time.Second) {
 		err := w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
 			if r.Begun == w.delivery {
 				r.Begun = ""
+			}
+			if cutOff && r.pageSize() > 1 { // it may be too much
+				r.narrow(r.expected())
 			}
 			return nil
 		})

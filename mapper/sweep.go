@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -87,10 +88,36 @@ func (e *Engine) runSweep(ctx context.Context, job *jobRecord, t jobTask) error 
 			return err
 		}
 	}
+	if err := e.showBuild(ctx, job); err != nil {
+		return err
+	}
 	if job.Replaying { // still: its tasks may be lost
 		return e.replayAll(ctx, job)
 	}
 	return e.sweep(ctx, job, t, now)
+}
+
+const waitsForBuild = "its tasks wait for a build that has the mapper "
+
+// showBuild has the job's status say that a build does not have its mapper, and no
+// longer once one has.
+func (e *Engine) showBuild(ctx context.Context, job *jobRecord) error {
+	text := ""
+	if e.mappers[job.Mapper] == nil {
+		text = waitsForBuild + job.Mapper
+	}
+	waits := func(j *jobRecord) bool { return strings.HasPrefix(j.Error, waitsForBuild) }
+	if job.Error == text || job.Error != "" && !waits(job) {
+		return nil
+	}
+	_, err := e.alter(ctx, job.ID, func(j *jobRecord) error {
+		if State(j.State) != Running || j.Error != "" && !waits(j) {
+			return errNothing
+		}
+		j.Error = text
+		return nil
+	})
+	return err
 }
 
 // sweep looks at the next open ranges.

@@ -153,8 +153,8 @@ func (p *Proof) checkJob(j *jobRecord, sum totals) {
 		if j.Replaying {
 			p.problem("the job has %s, and failures are being retried", j.State)
 		}
-		if j.Finalized > 0 && j.Finalized != j.Ends {
-			p.problem("the job has succeeded %d times, and its finalizer taken effect %d times", j.Ends, j.Finalized)
+		if j.Finalizes && j.Finalized != j.Epoch {
+			p.problem("the job has %s in epoch %d, and its finalizer has taken effect in %d", j.State, j.Epoch, j.Finalized)
 		}
 		if sum.Pending > 0 {
 			p.problem("the job has %s, and %d ranges are pending", j.State, sum.Pending)
