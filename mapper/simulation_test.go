@@ -105,7 +105,7 @@ func simulate(t *testing.T, seed uint64) {
 	people.Go(s.operate)
 	people.Wait()
 	s.checkEnd(s.await())
-	for n := rng.IntN(3); n >= 0; n-- { // in vain, but for the last time
+	for n := 1 + rng.IntN(3); n >= 0; n-- { // in vain, but for the last time
 		s.retry(n == 0)
 		if rng.IntN(2) == 0 {
 			s.operate()
@@ -176,8 +176,9 @@ const (
 // them on a page the job would fail.
 func fatesOf(rng *rand.Rand, keys []*datastore.Key) map[string]fate {
 	bad := make(map[string]fate)
-	if rng.IntN(3) > 0 {
-		for range rng.IntN(6) {
+	if rng.IntN(4) > 0 {
+		bad[keys[rng.IntN(len(keys))].Encode()] = failed
+		for range rng.IntN(5) {
 			bad[keys[rng.IntN(len(keys))].Encode()] = 1 + fate(rng.IntN(int(fates-1)))
 		}
 	}
@@ -242,7 +243,7 @@ func trouble(rng *rand.Rand) []emulator.Fault {
 		{Kind: emulator.LoseCall, After: down, Until: down + minutes(2) + time.Second},
 		{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: time.Duration(1+rng.IntN(100)) * time.Millisecond}},
 		{Kind: emulator.SlowCall, Share: share(0.05), Latency: emulator.Uniform{Max: 90 * time.Second}},
-		{Kind: emulator.SlowCall, Share: share(0.2), Latency: emulator.Uniform{Max: 90 * time.Second}, Methods: []string{"BeginTransaction"}},
+		{Kind: emulator.SlowCall, Share: 0.4 * rng.Float64(), Latency: emulator.Uniform{Min: 10 * time.Second, Max: 100 * time.Second}, Methods: []string{"BeginTransaction"}},
 		{Kind: emulator.AbortCommit, Share: share(0.3)},
 		{Kind: emulator.DeliverTwice, Share: share(0.5), Latency: emulator.Uniform{Max: 5 * time.Minute}},
 		{Kind: emulator.DeliverTogether, Share: share(0.5), Latency: emulator.Uniform{Max: time.Second}},
