@@ -69,7 +69,7 @@ func TestPoison(t *testing.T) {
 	for _, p := range poisons {
 		n := 100_000
 		if testing.Short() || p.few {
-			n = 5_000
+			n = 2_000
 		}
 		t.Run(p.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testPoison(t, p, n) })
@@ -145,6 +145,9 @@ func testPoison(t *testing.T, p poison, n int) {
 // TestInnocents has processes die of one entity, and of nothing that has to do with
 // entities, with 20 pages in flight in each: nobody but that one is blamed.
 func TestInnocents(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out large runs")
+	}
 	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
 			var f *fleet
@@ -307,6 +310,9 @@ func TestLiveDeliveriesAreNoDeaths(t *testing.T) {
 // TestDeadlyEntities finds deadly entities on a queue that delivers each task once,
 // and blames nobody in the place of one that is deleted.
 func TestDeadlyEntities(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out large runs")
+	}
 	for name, c := range map[string]struct {
 		attempts int32
 		deleted  bool

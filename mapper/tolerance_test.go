@@ -15,6 +15,9 @@ import (
 // failures, and neither the job nor their neighbours are to blame, also when the page
 // is halved for one of them.
 func TestBadNeighbours(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out large runs")
+	}
 	for name, c := range map[string]struct {
 		bad      int
 		do       func(ctx context.Context, i int, a *mapper.Entity[growing]) error
@@ -72,6 +75,9 @@ func TestBadNeighbours(t *testing.T) {
 // TestBugs runs functions that fail on everything, quickly, slowly, or by hanging, and
 // in small pages: the job gives up before many entities have a range of their own.
 func TestBugs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out large runs")
+	}
 	broken := errors.New("the bug")
 	slow := func(context.Context, *mapper.Entity[account], mapper.None) error {
 		time.Sleep(400 * time.Millisecond)
