@@ -30,8 +30,8 @@ type CleanUpOptions struct {
 
 // CleanUp has the records of the job's ranges deleted, by tasks of its own; nil is
 // the default. The job has to have ended; if it failed or was aborted, for as long as
-// the queue's Deadline, as pages may be under way until then. It keeps its status, and can't be
-// resumed, retried or verified any more. A second CleanUp can clean up more.
+// the queue's Deadline, as pages may be under way until then. It keeps its status, and
+// can't be resumed, retried or verified any more. A second CleanUp can clean up more.
 func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	var opts CleanUpOptions
 	if o != nil {

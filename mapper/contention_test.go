@@ -50,10 +50,7 @@ func testHotEntities(t *testing.T, pessimistic bool) {
 	stop()
 	wg.Wait()
 	for i, k := range keys {
-		var a account
-		if err := w.client.Get(t.Context(), k, &a); err != nil {
-			t.Fatal(err)
-		}
+		a := w.account(k)
 		if want := int64(i) + 10 + added[i]; a.Balance != want {
 			t.Errorf("%v has %d, want %d", k, a.Balance, want)
 		}
@@ -108,12 +105,8 @@ func TestInserts(t *testing.T) {
 		if s := w.wait(job); s.Processed != 1001 {
 			t.Errorf("status %+v", s)
 		}
-		var a, b account
-		if err := w.client.Get(t.Context(), ahead, &a); err != nil || a.Balance != 10 {
-			t.Errorf("ahead: %+v, %v", a, err)
-		}
-		if err := w.client.Get(t.Context(), behind, &b); err != nil || b.Balance != 0 {
-			t.Errorf("behind: %+v, %v", b, err)
+		if a, b := w.account(ahead), w.account(behind); a.Balance != 10 || b.Balance != 0 {
+			t.Errorf("ahead %+v, behind %+v", a, b)
 		}
 		w.wantBalances(keys, 10)
 		if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {

@@ -18,7 +18,7 @@ func (j *Job) Pause(ctx context.Context) error {
 	_, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
 		switch State(r.State) {
 		case Paused:
-			r.Limited = false
+			return errNothing
 		case Running:
 			r.State, r.Error = string(Paused), ""
 		default:
@@ -38,7 +38,11 @@ func (j *Job) Abort(ctx context.Context) error {
 	_, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
 		switch State(r.State) {
 		case Aborted:
+			return errNothing
 		case Running, Paused, Failed:
+			if State(r.State) != Failed {
+				r.Error = "" // which says what it waits for
+			}
 			r.State, r.Ended = string(Aborted), time.Now().UTC().Truncate(time.Microsecond)
 		default:
 			return fmt.Errorf("%w: it is %q", ErrState, r.State)
@@ -54,8 +58,9 @@ func (j *Job) Abort(ctx context.Context) error {
 // Resume has a paused or failed job go on where it stopped: nothing that was done
 // is repeated. A job that a failure limit has paused may have as many failures, or as
 // great a share of what follows, again. In a job that failed, pages that fail as a
-// whole record their failures from now on, up to the limits. All open ranges get new tasks, so it also revives a running job
-// whose queue was purged, sooner than its next sweep would.
+// whole record their failures from now on, up to the limits. All open ranges get new
+// tasks, so it also revives a running job whose queue was purged, sooner than its next
+// sweep would.
 func (j *Job) Resume(ctx context.Context) error {
 	failed, err := j.engine.failures(ctx, j.ID)
 	if err != nil {

@@ -110,10 +110,7 @@ func TestAbort(t *testing.T) {
 		}
 		var credited int64
 		for i, k := range keys {
-			var a account
-			if err := w.client.Get(t.Context(), k, &a); err != nil {
-				t.Fatal(err)
-			}
+			a := w.account(k)
 			switch a.Balance - int64(i) {
 			case 10:
 				credited++

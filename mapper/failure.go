@@ -103,13 +103,6 @@ func (w *work) overLimit(ctx context.Context) (over string, sum totals, err erro
 // counts chooses one range of n, by its ID, which is a hash: so that counting up to
 // a limit does not cost its square.
 func (w *work) counts(n int) bool {
-	var hash uint64
-	for _, c := range []byte(w.record.ID[:15]) {
-		digit := uint64(c - '0')
-		if c >= 'a' {
-			digit = uint64(c-'a') + 10
-		}
-		hash = hash<<4 | digit
-	}
-	return hash%uint64(max(1, n)) == 0
+	hash, err := hashOf(w.record.ID)
+	return err != nil || hash%uint64(max(1, n)) == 0
 }

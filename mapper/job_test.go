@@ -161,10 +161,7 @@ func testOtherWriters(t *testing.T, pessimistic bool) {
 	}
 	w.wait(job)
 	for i, k := range keys {
-		var a account
-		if err := w.client.Get(t.Context(), k, &a); err != nil {
-			t.Fatal(err)
-		}
+		a := w.account(k)
 		if want := int64(i) + 10 + added[i]; a.Balance != want {
 			t.Errorf("%v has %d, want %d", k, a.Balance, want)
 		}

@@ -24,9 +24,9 @@ const (
 )
 
 // A rangeRecord is the record of one range: what a task has to do, and once it
-// is done, what it did. Only open and failed are indexed, and exist only while the
-// range is pending or its entity has failed, so that a finished job costs no index
-// entries.
+// is done, what it did. Only open, failed and expires are indexed, and exist only while
+// the range is pending, its entity has failed, or it has been cleaned up: a finished job
+// costs no index entries.
 type rangeRecord struct {
 	Job        string           `datastore:"job,noindex"`
 	ID         string           `datastore:"id,noindex"`
@@ -69,6 +69,9 @@ func rangeID(parent string, index int64) string {
 	h := sha256.Sum256([]byte(parent + "/" + strconv.FormatInt(index, 10)))
 	return hex.EncodeToString(h[:16])
 }
+
+// hashOf returns a number from a range's ID that is spread evenly.
+func hashOf(id string) (uint64, error) { return strconv.ParseUint(id[:min(16, len(id))], 16, 64) }
 
 // rangePrefix begins the names of all records of a job. It starts with a hash,
 // so that jobs with similar IDs are apart, and so are the records of one job,

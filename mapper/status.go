@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 )
 
@@ -106,7 +105,7 @@ func (e *Engine) glance(ctx context.Context, job string) (sum totals, estimated 
 	if err != nil || n < statusRecords {
 		return sum, false, err
 	}
-	position, err := strconv.ParseUint(last[:16], 16, 64)
+	position, err := hashOf(last)
 	if err != nil {
 		return totals{}, false, fmt.Errorf("record %q: %w", last, err)
 	}

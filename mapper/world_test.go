@@ -167,6 +167,15 @@ func names(n int) []*datastore.Key {
 	return keys
 }
 
+// account returns an account as it is stored.
+func (w *world) account(key *datastore.Key) (a account) {
+	w.Helper()
+	if err := w.client.Get(w.Context(), key, &a); err != nil {
+		w.Fatal(err)
+	}
+	return a
+}
+
 // wantBalances checks that every account has its first balance and an amount
 // more.
 func (w *world) wantBalances(keys []*datastore.Key, amount int64) {

@@ -200,6 +200,17 @@ func TestService(t *testing.T) {
 			t.Errorf("start with %s: %d %s, want 400 and %q", body, code, answer, want)
 		}
 	}
+	// The schedule that revives jobs has a token like that of tasks.
+	for name, c := range map[string]struct {
+		token string
+		want  int
+	}{
+		"the tasks' account": {s.token(robot, s.url), 200}, "no token": {"", 401}, "another audience": {s.token(robot, s.url+"/mapper/"), 401}, "an operator": {admin, 403},
+	} {
+		if code, _ := s.send("POST", "/mapper/revive", c.token, ""); code != c.want {
+			t.Errorf("revive with %s: %d, want %d", name, code, c.want)
+		}
+	}
 	if code, _ := s.send("GET", "/jobs/none", admin, ""); code != 404 {
 		t.Errorf("status of no job: %d, want 404", code)
 	}
