@@ -246,7 +246,7 @@ func trouble(rng *rand.Rand) []emulator.Fault {
 		{Kind: emulator.SlowCall, Share: 0.4 * rng.Float64(), Latency: emulator.Uniform{Min: 10 * time.Second, Max: 100 * time.Second}, Methods: []string{"BeginTransaction"}},
 		{Kind: emulator.AbortCommit, Share: share(0.3)},
 		{Kind: emulator.DeliverTwice, Share: share(0.5), Latency: emulator.Uniform{Max: 5 * time.Minute}},
-		{Kind: emulator.DeliverTogether, Share: share(0.5), Latency: emulator.Uniform{Max: time.Second}},
+		{Kind: emulator.DeliverTogether, Share: 0.5 * rng.Float64(), Latency: emulator.Uniform{Max: time.Second}},
 		{Kind: emulator.DeliverLate, Share: share(0.2), Latency: emulator.Uniform{Max: 10 * time.Minute}},
 		{Kind: emulator.DeliverShuffled, Share: share(1)},
 		{Kind: emulator.CrashReceiver, Share: share(0.3)},
