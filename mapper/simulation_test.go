@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	seeds     = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 200, or 30 under -short")
+	seeds     = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 200, or 12 under -short")
 	firstSeed = flag.Uint64("seed", 0, "the first of them; 0 is a new one")
 )
 
@@ -36,12 +36,13 @@ func TestSimulation(t *testing.T) {
 	}
 	if n == 0 {
 		if n = 200; testing.Short() {
-			n = 30
+			n = 12
 		}
 	}
 	t.Logf("seeds %d to %d; replay one by -args -seeds 1 -seed SEED", seed, seed+uint64(n)-1)
 	for i := range uint64(n) {
 		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
+			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { simulate(t, seed+i) })
 		})
 	}
