@@ -353,7 +353,10 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	var inserts []*datastore.Mutation
 	add := func(child *rangeRecord) { inserts = append(inserts, datastore.NewInsert(child.key(), child)) }
 	if p.pieces != nil {
-		if pieces, err := p.pieces(); err == nil && len(pieces) > 1 { // after an error the next page tries again
+		switch pieces, err := p.pieces(); {
+		case errors.Is(err, errOrder):
+			return err
+		case err == nil && len(pieces) > 1: // after another error the next page tries again
 			inserts = w.cut(r, pieces)
 		}
 	}

@@ -133,7 +133,9 @@ func (w *work) later(ctx context.Context, c cutting, s stretch) func() ([]stretc
 	known := w.keys.known()
 	go func() {
 		defer close(ready)
-		pieces, err = c.apply(s, w.finder(ctx, s.end, known))
+		if pieces, err = c.apply(s, w.finder(ctx, s.end, known)); err == nil && !ordered(pieces) {
+			err = errOrder
+		}
 	}()
 	return func() ([]stretch, error) {
 		<-ready
@@ -173,6 +175,17 @@ func (w *work) checkOrder(keys []*datastore.Key) error {
 		}
 	}
 	return nil
+}
+
+// ordered reports whether each of some pieces begins behind the one before, and ends
+// behind where it begins.
+func ordered(pieces []stretch) bool {
+	for _, p := range pieces {
+		if p.start != nil && p.end != nil && compareKeys(p.start, p.end) >= 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // cut takes the children out of a range, and returns their inserts.

@@ -42,7 +42,9 @@ func TestSimulation(t *testing.T) {
 	t.Logf("seeds %d to %d; replay one by -args -seeds 1 -seed SEED", seed, seed+uint64(n)-1)
 	for i := range uint64(n) {
 		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
-			t.Parallel()
+			if flag.Lookup("test.failfast").Value.String() != "true" { // which has no effect on parallel tests
+				t.Parallel()
+			}
 			synctest.Test(t, func(t *testing.T) { simulate(t, seed+i) })
 		})
 	}

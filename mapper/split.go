@@ -25,8 +25,9 @@ const (
 	farPages = 10 * maxExact
 
 	// rootPages is the least that a piece is estimated to hold that is cut at samples:
-	// each cut at a random key wastes half a page on average, so 5 waste 10%.
-	rootPages = 5
+	// each cut at a random key leaves a page half empty on average, so 10 make 10% more
+	// pages than are full.
+	rootPages = 10
 
 	// samplesPerCut is how many samples are drawn for each cut: the largest of
 	// 100 pieces is then 1.7 times the mean, where one sample a cut gives 4.6
