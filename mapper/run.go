@@ -227,8 +227,10 @@ func (w *work) fail(ctx context.Context, cause error) (ended bool, err error) {
 	if first {
 		w.engine.log.LogAttrs(ctx, slog.LevelError, "job failed", slog.String("job", w.job.ID), slog.String("range", w.record.ID))
 	}
-	if w.job, err = w.engine.loadJob(ctx, w.job.ID); err != nil {
+	job, err := w.engine.loadJob(ctx, w.job.ID)
+	if err != nil {
 		return false, err
 	}
-	return State(w.job.State) != Running, nil
+	w.job = job
+	return State(job.State) != Running, nil
 }
