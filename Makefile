@@ -26,7 +26,7 @@ race: ## Run the core packages' tests under the race detector
 
 .PHONY: simulate
 SEEDS ?= 10000
-simulate: ## Run the fault simulation on many seeds, SEEDS=10000; an hour on a core
+simulate: ## Run the fault simulation on many seeds, SEEDS=10000; some hours on a core
 	go test ./mapper -run TestSimulation -timeout 24h -args -seeds $(SEEDS)
 
 .PHONY: fuzz
