@@ -60,10 +60,10 @@ func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *
 	return err
 }
 
-// recordSplit records the children of a range, which keeps its page.
-func (w *work) recordSplit(ctx context.Context, p page) error {
+// recordSplit records the children of a range, which keeps the first piece.
+func (w *work) recordSplit(ctx context.Context, pieces []stretch) error {
 	return w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error {
-		_, err := tx.Mutate(w.cut(r, p)...)
+		_, err := tx.Mutate(w.cut(r, pieces)...)
 		return err
 	})
 }

@@ -56,6 +56,7 @@ type jobRecord struct {
 	PageTime   int64     `datastore:"page_time,noindex"` // nanoseconds
 	Timeout    int64     `datastore:"timeout,noindex"`   // nanoseconds
 	Workers    int64     `datastore:"workers,noindex"`
+	Splitting  []byte    `datastore:"splitting,noindex"`  // JSON
 	Masks      bool      `datastore:"masks,noindex"`      // the database honours property masks
 	LimitStep  int64     `datastore:"limit_step,noindex"` // what Limit began with; each resume allows as many again
 	Limit      int64     `datastore:"limit,noindex"`      // of failures; negative: none
@@ -99,6 +100,15 @@ func (j *jobRecord) query() (Query, error) {
 	var q Query
 	err := json.Unmarshal(j.Query, &q)
 	return q, err
+}
+
+func (j *jobRecord) splitting() (Splitting, error) {
+	var sp Splitting
+	if len(j.Splitting) == 0 {
+		return sp, nil
+	}
+	err := json.Unmarshal(j.Splitting, &sp)
+	return sp, err
 }
 
 // sameArguments says why a start with other arguments is not this job's.
@@ -156,6 +166,9 @@ type StartOptions struct {
 	// queue, which the job does not change: its first split is made for it.
 	// Defaults to 100.
 	Workers int
+
+	// Splitting says how the job's ranges are cut. Defaults to adaptive.
+	Splitting Splitting
 
 	// Timeout is how long the function may take on one entity: up to half of the
 	// queue's Deadline, and for an [Update] up to 30s. Then its context
@@ -240,6 +253,8 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 		return fmt.Errorf("StartOptions.FailureShare has to be in (0, 1], it is %v", o.FailureShare)
 	case o.FailureLimit < -1:
 		return fmt.Errorf("StartOptions.FailureLimit has to be at least 1, or -1 for none, it is %d", o.FailureLimit)
+	case o.Splitting.First < 0 || o.Splitting.First > maxWorkers || o.Splitting.FanOut < 0 || o.Splitting.FanOut > maxFanOut:
+		return fmt.Errorf("StartOptions.Splitting has to have First in [0, %d] and FanOut in [0, %d], it is %+v", maxWorkers, maxFanOut, o.Splitting)
 	case o.Workers < 1 || o.Workers > maxWorkers:
 		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
 	}

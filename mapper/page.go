@@ -24,12 +24,14 @@ type outcome struct {
 	reached   int           // how many of its keys were dealt with
 	spent     time.Duration // by the function on them
 	hung      time.Duration // of that, by calls that took too long
+	dearest   time.Duration // of that, by one entity
 	processed int64
 	counters  counters
 	failures  []failure
 	waiting   map[string]time.Time // the ranges of those to try again, and when
 	bytes     int                  // of the mutations
 	written   map[string]bool      // entities that others put or deleted
+	next      *rangeRecord         // what is left of the range, for the same task
 }
 
 type failure struct {
@@ -99,7 +101,7 @@ func (w *work) commit(ctx context.Context, p page, o *outcome) error {
 
 // settled takes over what the delivery has to do after its commit.
 func (w *work) settled(o *outcome) {
-	w.waiting = o.waiting
+	w.waiting, w.next = o.waiting, o.next
 	for _, f := range o.failures {
 		if f.last() {
 			w.failed++
@@ -193,8 +195,9 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 		bytes := 0
 		for i, key := range chunk {
 			bytes += propertiesSize(entities[i])
-			o.spent = time.Since(begun)
-			if o.full(key, time.Duration(w.job.PageTime)) {
+			spent := time.Since(begun)
+			o.spent, o.dearest = spent, max(o.dearest, spent-o.spent)
+			if o.full(key, w.surprising(o), time.Duration(w.job.PageTime)) {
 				return o, w.tolerable(ctx, o)
 			}
 			if err := ctx.Err(); err != nil {
@@ -212,25 +215,36 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 	return o, w.tolerable(ctx, o)
 }
 
-// full reports whether a page has to end before an entity: what the page has
-// put or deleted itself is for the next transaction to read.
-func (o *outcome) full(next *datastore.Key, budget time.Duration) bool {
+// surprising reports whether the entities of a page take so much longer than the pages
+// before that all workers should share what is left. The dearest one says nothing, as
+// it may be the only one.
+func (w *work) surprising(o *outcome) bool {
+	if o.reached < 3 || !w.splitting.adaptive() {
+		return false
+	}
+	mean := (o.spent - o.hung - o.dearest) / time.Duration(o.reached-1)
+	return mean > 0 && 3*w.job.PageTime/int64(mean) <= w.record.PageSize
+}
+
+// full reports whether a page has to end before an entity. One that is surprising ends
+// early, so that the others begin. What the page has put or deleted itself is for the
+// next transaction to read.
+func (o *outcome) full(next *datastore.Key, surprising bool, budget time.Duration) bool {
+	if surprising {
+		budget /= 3
+	}
 	if o.reached == 0 {
 		return false
 	}
 	return o.spent >= budget || o.bytes >= maxPageBytes || len(o.written) > 0 && o.written[next.Encode()]
 }
 
-// nextPage returns the size of the pages that what is left is cut into: as many
-// entities as fit the budget at the pace of those that were dealt with, if that
-// is what ended the page.
-func (o *outcome) nextPage(size int, budget time.Duration) int {
-	spent := o.spent - o.hung
-	if spent < budget {
-		return size
-	}
-	fit := int64(budget) * int64(o.reached) / int64(spent)
-	return int(max(1, min(fit, int64(size))))
+// nextPage returns the size of the next pages: as many entities as fit the budget at
+// the pace of those that were dealt with.
+func (o *outcome) nextPage(most int64, budget time.Duration) int64 {
+	spent := max(1, o.spent-o.hung)
+	fit := float64(budget) / float64(spent) * float64(max(1, o.reached))
+	return int64(max(1, min(fit, float64(most))))
 }
 
 func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, entity datastore.PropertyList, accept func(*effect) error) error {
@@ -337,18 +351,26 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	r.RefusedIn = w.job.Generation
 	var inserts []*datastore.Mutation
-	if len(p.children) > 0 {
-		inserts = w.cut(r, p)
-	}
 	add := func(child *rangeRecord) { inserts = append(inserts, datastore.NewInsert(child.key(), child)) }
-	if o.reached < len(p.keys) {
-		size := o.nextPage(int(r.PageSize), time.Duration(w.job.PageTime))
-		for _, s := range cutPages(p.keys[o.reached:], r.End, size) {
-			child := r.rest(s, now)
-			child.PageSize = int64(size)
-			add(child)
+	if p.pieces != nil {
+		switch pieces, err := p.pieces(); {
+		case errors.Is(err, errOrder):
+			return err
+		case err == nil && len(pieces) > 1: // after another error the next page tries again
+			inserts = w.cut(r, pieces)
 		}
-		r.End = p.keys[o.reached]
+	}
+	o.next = nil
+	size := o.nextPage(w.job.PageSize, time.Duration(w.job.PageTime))
+	if rest, ok := w.left(r, p, o); ok {
+		child := r.rest(rest, now)
+		child.PageSize = size
+		r.End = child.Start
+		if w.goesOn(child) {
+			child.Depth = r.Depth
+			o.next = child
+		}
+		add(child)
 	}
 	o.waiting = make(map[string]time.Time)
 	for _, f := range o.failures {
@@ -377,7 +399,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 			r.Recorded++
 		}
 	}
-	r.Processed = o.processed
+	r.Processed, r.Full = o.processed, o.reached < len(p.keys) || o.reached >= int(r.PageSize)
 	if len(o.counters) > 0 {
 		encoded, err := json.Marshal(o.counters)
 		if err != nil {
@@ -388,6 +410,24 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	r.finish(now)
 	_, err := tx.Mutate(inserts...)
 	return err
+}
+
+// left returns what is left of a range behind what was dealt with, if anything is. If the
+// function takes longer there than expected, all workers may share it.
+func (w *work) left(r *rangeRecord, p page, o *outcome) (rest stretch, ok bool) {
+	start := p.next
+	if o.reached < len(p.keys) {
+		start = p.keys[o.reached]
+	}
+	if start == nil || !r.contains(start) { // it is a child's
+		return stretch{}, false
+	}
+	s := r.stretch()
+	rest = s.from(start, s.estimate-int64(o.reached))
+	if w.surprising(o) {
+		rest.workers, rest.portion = w.job.Workers, 0
+	}
+	return rest, true
 }
 
 // alone returns the record of a range's next child, for an entity that failed.

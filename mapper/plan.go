@@ -4,99 +4,199 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
 )
 
 // A page is what a task is about to process.
 type page struct {
-	keys     []*datastore.Key // of its entities, as they were read
-	end      *datastore.Key   // of the range that is left for it
-	children []stretch        // what lies behind it, unless the record has that already
+	keys []*datastore.Key // of its entities, as they were read
+	next *datastore.Key   // the first key behind them in the range, if there is one
+
+	// Where the range is cut. The first piece begins with the page, and is the range's
+	// own; the others become its children, if there are any.
+	pieces func() ([]stretch, error)
+	first  bool // before the page is processed
 }
 
-// plan reads the keys of the page and maybe more, and cuts what lies behind.
+// plan reads the keys of the page, and decides where its range is cut.
 func (w *work) plan(ctx context.Context) (page, error) {
 	r := w.record
 	if r.Alone {
 		return page{keys: []*datastore.Key{r.Start}}, nil
 	}
-	root := r.Depth == 0 && !r.Cut
-	size := r.pageSize()
+	if w.keys == nil {
+		w.keys = w.engine.stream(ctx, w.query.within(r.Start, r.End), r.End)
+	}
 	s := r.stretch()
-	limit := size + 1
-	if !r.Cut {
-		limit = lookAhead(s, root, size)
-	}
-	q := w.query.within(r.Start, r.End)
-	seen, err := w.engine.readKeys(ctx, q, limit)
-	if err != nil {
-		return page{}, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
-	}
-	if root && !seen.all {
-		if seen, s, err = w.sampleRoot(ctx, q, seen, s, size); err != nil {
+	root := r.ID == w.job.root() && !r.Cut
+	if root {
+		if err := w.lookAround(ctx, &s); err != nil {
 			return page{}, err
 		}
 	}
-	if err := w.checkOrder(seen.keys); err != nil {
+	size := r.pageSize()
+	keys, err := w.keys.peek(size + 1)
+	if err != nil {
+		w.keys = nil
+		return page{}, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
+	}
+	if err := w.checkOrder(keys); err != nil {
 		return page{}, err
 	}
-	var p page
-	if root {
-		p.end, p.children = splitRoot(s, seen, int(w.job.Workers), size)
-	} else {
-		p.end, p.children = split(s, seen, size)
+	p := page{keys: w.ahead(keys)}
+	if len(p.keys) > size {
+		p.keys, p.next = p.keys[:size], p.keys[size]
 	}
-	p.keys = seen.keys[:min(size, len(seen.keys))]
+	if p.next != nil && size == int(r.PageSize) && s.estimate <= r.PageSize {
+		s.estimate = 0 // it was too low
+	}
+	switch {
+	case p.next == nil || w.whole == r.ID || w.divided && s.estimate > 0 && s.workers <= 1 || r.Solo && r.Narrowed > 0:
+	case r.Solo: // nothing but the page is
+		own, rest := s, s.from(p.next, s.estimate-int64(size))
+		own.end, own.estimate = p.next, int64(size)
+		p.pieces, p.first = func() ([]stretch, error) { return []stretch{own, rest}, nil }, true
+	default:
+		if c := w.splitting.cut(s, root, r.PageSize, w.job.PageSize); c.pieces > 1 {
+			p.pieces, p.first = w.later(ctx, c, s), c.first
+		}
+	}
 	return p, nil
 }
 
-// sampleRoot draws the sample of a kind that is larger than the root's
-// look-ahead. A kind without samples is looked at further.
-func (w *work) sampleRoot(ctx context.Context, q *datastore.Query, seen view, s stretch, size int) (view, stretch, error) {
+// ahead returns those of the next keys that are in the range, which may have become
+// shorter since they were read.
+func (w *work) ahead(keys []*datastore.Key) []*datastore.Key {
+	n, _ := slices.BinarySearchFunc(keys, w.record, func(k *datastore.Key, r *rangeRecord) int {
+		if r.End != nil && compareKeys(k, r.End) >= 0 {
+			return 1
+		}
+		return -1
+	})
+	return keys[:n]
+}
+
+// lookAround draws a sample of the kind and measures its beginning, at the same time.
+// The two give an estimate of how large it is.
+func (w *work) lookAround(ctx context.Context, s *stretch) error {
+	s.workers = w.job.Workers
+	n := w.splitting.sampleSize(s.workers)
+	if n == 0 {
+		return nil
+	}
+	w.keys.readAhead(int(w.job.PageSize) + 1)
+	marks := make([]mark, len(markPages))
+	group, gctx := errgroup.WithContext(ctx)
+	for i, pages := range markPages {
+		group.Go(func() (err error) {
+			marks[i].rank = pages * w.job.PageSize
+			if marks[i].key, err = w.find(gctx, nil, nil, marks[i].rank); err != nil {
+				return fmt.Errorf("look ahead in the root: %w", err)
+			}
+			return nil
+		})
+	}
+	group.Go(func() (err error) {
+		if s.samples, err = w.engine.sample(gctx, w.query, n, maxSampleBytes*maxFanOut/2); err != nil {
+			return fmt.Errorf("sample %q by __scatter__: %w", w.query.Kind, err)
+		}
+		return nil
+	})
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	s.estimate = estimateFrom(s.samples, marks)
+	s.portion = s.estimate / s.workers
+	return nil
+}
+
+// find returns the key of an entity: the n-th of a range, counted from 0. nil is the end of
+// the range.
+func (w *work) find(ctx context.Context, start, end *datastore.Key, n int64) (*datastore.Key, error) {
+	found, err := w.engine.readKeys(ctx, w.query.within(start, end).Offset(int(n)), 1)
+	if err != nil || len(found.keys) == 0 {
+		return nil, err
+	}
+	return found.keys[0], nil
+}
+
+// later applies a cutting while something else is done. Whoever asks for the result
+// waits for it.
+func (w *work) later(ctx context.Context, c cutting, s stretch) func() ([]stretch, error) {
+	var pieces []stretch
 	var err error
-	s.samples, err = w.engine.sample(ctx, w.query, sampleSize(int(w.job.Workers)), maxSampleBytes*maxFanOut/2)
-	if err != nil {
-		return view{}, stretch{}, fmt.Errorf("sample %q by __scatter__: %w", w.query.Kind, err)
+	ready := make(chan struct{})
+	known := w.keys.known()
+	go func() {
+		defer close(ready)
+		if pieces, err = c.apply(s, w.finder(ctx, s.end, known)); err == nil && !ordered(pieces) {
+			err = errOrder
+		}
+	}()
+	return func() ([]stretch, error) {
+		<-ready
+		return pieces, err
 	}
-	s.estimate = estimateFrom(s.samples, seen)
-	if len(s.samples) > 0 {
-		return seen, s, nil
+}
+
+// finder returns a finder that knows the first keys of a range that ends at a key.
+func (w *work) finder(ctx context.Context, end *datastore.Key, known view) finder {
+	return func(from *datastore.Key, n int64) (*datastore.Key, error) {
+		i := 0
+		if from != nil {
+			i, _ = slices.BinarySearchFunc(known.keys, from, compareKeys)
+		}
+		if at := int64(i) + n; at < int64(len(known.keys)) {
+			if k := known.keys[at]; end == nil || compareKeys(k, end) < 0 {
+				return k, nil
+			}
+			return nil, nil
+		} else if known.all {
+			return nil, nil
+		}
+		return w.find(ctx, from, end, n)
 	}
-	seen, err = w.engine.readKeys(ctx, q, lookAheadPages*size+1)
-	if err != nil {
-		return view{}, stretch{}, fmt.Errorf("look ahead in the root: %w", err)
-	}
-	return seen, s, nil
 }
 
 // errOrder is a fault of the database that no retry mends.
 var errOrder = errors.New("the database orders keys in another way than Datastore does, so ranges of keys can't be trusted")
 
 // checkOrder checks that keys are where this package thinks they are: in order,
-// and inside the range. Otherwise ranges might overlap or leave gaps.
+// and not before the range. Otherwise ranges might overlap or leave gaps.
 func (w *work) checkOrder(keys []*datastore.Key) error {
 	for i, k := range keys {
-		if !w.record.contains(k) || i > 0 && compareKeys(keys[i-1], k) >= 0 {
+		if w.record.Start != nil && compareKeys(w.record.Start, k) > 0 || w.keys.end != nil && compareKeys(k, w.keys.end) >= 0 ||
+			i > 0 && compareKeys(keys[i-1], k) >= 0 {
 			return errOrder
 		}
 	}
 	return nil
 }
 
-// cut takes the children out of a range, and returns their inserts.
-func (w *work) cut(r *rangeRecord, p page) []*datastore.Mutation {
-	now := time.Now().UTC().Truncate(time.Microsecond)
-	mutations := make([]*datastore.Mutation, 0, len(p.children))
-	child := r.child
-	if r.Cut || 0 < r.Estimate && r.Estimate <= r.PageSize { // what is left of its page
-		child = r.rest
+// ordered reports whether each of some pieces begins behind the one before, and ends
+// behind where it begins.
+func ordered(pieces []stretch) bool {
+	for _, p := range pieces {
+		if p.start != nil && p.end != nil && compareKeys(p.start, p.end) >= 0 {
+			return false
+		}
 	}
-	for _, s := range p.children {
-		child := child(s, now)
+	return true
+}
+
+// cut takes the children out of a range, and returns their inserts.
+func (w *work) cut(r *rangeRecord, pieces []stretch) []*datastore.Mutation {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	mutations := make([]*datastore.Mutation, 0, len(pieces)-1)
+	for _, s := range pieces[1:] {
+		child := r.child(s, now)
 		mutations = append(mutations, datastore.NewInsert(child.key(), child))
 	}
-	r.End, r.Samples, r.Estimate, r.Cut = p.end, nil, int64(len(p.keys)), true
+	own := pieces[0]
+	r.End, r.Samples, r.Estimate, r.Workers, r.Portion, r.Cut = own.end, own.samples, own.estimate, own.workers, own.portion, true
 	return mutations
 }

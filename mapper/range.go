@@ -40,6 +40,8 @@ type rangeRecord struct {
 	Alone      bool             `datastore:"alone,noindex"` // only the entity at Start
 	Samples    []*datastore.Key `datastore:"samples,noindex"`
 	Estimate   int64            `datastore:"estimate,noindex"` // of its entities; 0: unknown
+	Workers    int64            `datastore:"workers,noindex"`  // that should share it; 0 is one
+	Portion    int64            `datastore:"portion,noindex"`  // how many entities are one worker's portion; 0: all of them
 	PageSize   int64            `datastore:"page_size,noindex"`
 	Narrowed   int64            `datastore:"narrowed,noindex"`   // what became of PageSize for this page; 0: it is as it was
 	Attempts   int64            `datastore:"attempts,noindex"`   // deliveries after the first one
@@ -56,6 +58,7 @@ type rangeRecord struct {
 	Retries    int64            `datastore:"retries,noindex"`  // of the children: entities that failed, and are tried again
 	Recorded   int64            `datastore:"recorded,noindex"` // the last of the children: entities that have failed for good
 	Processed  int64            `datastore:"processed,noindex"`
+	Full       bool             `datastore:"full,noindex"`     // its page has ended by count, bytes or time
 	Counters   []byte           `datastore:"counters,noindex"` // JSON
 	Error      string           `datastore:"error,noindex"`    // of its entity, if that has failed
 	Created    time.Time        `datastore:"created,noindex"`
@@ -88,7 +91,7 @@ func rangeKey(job, id string) *datastore.Key {
 func (r *rangeRecord) key() *datastore.Key { return rangeKey(r.Job, r.ID) }
 
 func (r *rangeRecord) stretch() stretch {
-	return stretch{start: r.Start, end: r.End, samples: r.Samples, estimate: r.Estimate}
+	return stretch{start: r.Start, end: r.End, samples: r.Samples, estimate: r.Estimate, workers: r.Workers, portion: r.Portion}
 }
 
 // update writes the record in a transaction.
@@ -117,6 +120,8 @@ func (r *rangeRecord) child(s stretch, now time.Time) *rangeRecord {
 		End:      s.end,
 		Samples:  capSamples(s.samples, maxSampleBytes),
 		Estimate: s.estimate,
+		Workers:  s.workers,
+		Portion:  s.portion,
 		PageSize: r.PageSize,
 		Created:  now,
 	}

@@ -38,6 +38,13 @@ type work struct {
 	waiting  map[string]time.Time // the children that this delivery has recorded to be tried again, and when
 	failed   int                  // how many failures this delivery has recorded for good
 
+	splitting Splitting
+	begunAt   time.Time    // the delivery
+	keys      *stream      // from the range's start on
+	divided   bool         // the task has cut its range
+	whole     string       // the range that can't be cut
+	next      *rangeRecord // the child that this task goes on with
+
 	slow map[string]error // by key: entities that took too long in this delivery
 	stop int              // if not 0: as many entities the page ends, behind one of them
 }
@@ -45,22 +52,62 @@ type work struct {
 // run does what a task asks for:
 //
 //  1. load the job and the range;
-//  2. look at the keys, and cut what lies behind the page into children;
-//  3. a large range: record the children and enqueue them, before its page;
-//  4. process the page and commit it with the record, in one transaction;
-//  5. enqueue the children that came of the page;
-//  6. see whether the job is complete.
+//  2. read the keys of a page, and see where the range is cut;
+//  3. if others wait for that: record the children and enqueue them, before the page;
+//  4. process the page and commit it with the record, in one transaction. What is left
+//     of the range becomes a child;
+//  5. enqueue the other children;
+//  6. go on with that child, from 2;
+//  7. see whether the job is complete.
 //
 // A delivery that finds the range done goes to 5: the one before may have died
-// there. 6 is for ranges with children, too: those of 3 may have ended before
+// there. 7 is for ranges with children, too: those of 3 may have ended before
 // their parent.
 func (e *Engine) run(ctx context.Context, t rangeTask, redelivered bool) error {
 	w, err := e.load(ctx, t)
 	if err != nil || w == nil {
 		return err
 	}
-	defer w.runner.close()
+	defer w.close()
+	e.jobs.enter(t.Job)
+	inside := true
+	leave := func() (last bool) {
+		inside = false
+		return e.jobs.leave(t.Job)
+	}
+	defer func() {
+		if inside {
+			leave()
+		}
+	}()
 	w.repeated, w.redelivered = redelivered, redelivered || w.record.Lost
+	for {
+		look, err := w.finish(ctx)
+		if err != nil && w.record.ID != t.Range {
+			// The range has no task yet; one of its own is tried again with less to walk to.
+			if enqueued := e.queue.Enqueue(ctx, w.record.task(w.job)); enqueued == nil || errors.Is(enqueued, tasks.ErrExists) {
+				e.log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", err))
+				return nil
+			}
+		}
+		if err != nil || !look {
+			return err
+		}
+		if w.next == nil && !leave() {
+			return nil // the others will look
+		}
+		if w.next == nil {
+			return e.complete(ctx, w.job)
+		}
+		if goOn, err := w.proceed(ctx); err != nil || !goOn {
+			return err
+		}
+	}
+}
+
+// finish does the range, as far as this delivery can. It reports whether the job may be
+// complete.
+func (w *work) finish(ctx context.Context) (look bool, err error) {
 	for w.record.State == pending && (err == nil || errors.Is(err, errChanged)) {
 		w.stop = 0
 		err = w.attempt(ctx) // changed: with what it has become
@@ -71,32 +118,85 @@ func (e *Engine) run(ctx context.Context, t rangeTask, redelivered bool) error {
 	switch {
 	case errors.Is(err, errStopped):
 		w.end(ctx)
-		return nil
+		return false, nil
 	case errors.Is(err, errSuperseded):
-		return nil
+		return false, nil
 	case err != nil && !errors.Is(err, errDone):
-		return err
+		return false, err
 	case State(w.job.State) != Running:
-		return nil // this task has ended or paused it
+		return false, nil // this task has ended or paused it
 	}
 	if err := w.enqueueChildren(ctx); err != nil {
-		return err
+		return false, err
 	}
 	if err := w.limitFailures(ctx); err != nil || State(w.job.State) != Running {
-		return err
+		w.next = nil
+		return false, err
 	}
-	return e.complete(ctx, w.job)
+	return true, nil
+}
+
+// longest returns how long a delivery goes on with the next page.
+func (w *work) longest() time.Duration {
+	deadline := w.engine.queue.Deadline()
+	page := 2*time.Duration(w.job.PageTime) + time.Duration(w.job.Timeout) // see StartOptions
+	return min(deadline/4, deadline*19/20-page)
+}
+
+// goesOn reports whether this delivery may go on with the child that is what is left of
+// a range.
+func (w *work) goesOn(r *rangeRecord) bool {
+	return !r.Alone && !r.Solo && w.stop == 0 && time.Since(w.begunAt) < w.longest()
+}
+
+// proceed takes up the next range, unless the job has been stopped meanwhile.
+func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
+	next := w.next
+	job, err := w.engine.recentJob(ctx, w.job.ID)
+	switch {
+	case err != nil:
+		return false, err
+	case State(job.State) != Running:
+		return false, nil // whoever resumes it enqueues the range
+	}
+	changed := job.Generation != w.job.Generation || job.Epoch != w.job.Epoch
+	w.job, w.record, w.next = job, next, nil
+	if changed { // whoever did that may not have seen the range
+		err := w.engine.queue.Enqueue(ctx, next.task(job))
+		if errors.Is(err, tasks.ErrExists) {
+			err = nil
+		}
+		return false, err
+	}
+	w.task = rangeTask{Job: next.Job, Range: next.ID, Generation: next.Generation}
+	w.repeated, w.redelivered, w.delivery, w.begun = false, false, "", false
+	w.enqueued, w.waiting, w.failed, w.slow, w.divided = 0, nil, 0, nil, true
+	if w.keys != nil {
+		w.keys.pass(next.Start)
+	}
+	return true, nil
+}
+
+// close ends what the delivery has begun besides.
+func (w *work) close() {
+	w.runner.close()
+	if w.keys != nil {
+		w.keys.close()
+	}
 }
 
 // load reads the job and the range of a task. It returns no work if there is
 // nothing to do.
 func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
-	w := &work{engine: e, task: t, job: &jobRecord{ID: t.Job}, record: new(rangeRecord)}
+	w := &work{engine: e, begunAt: time.Now(), task: t, job: &jobRecord{ID: t.Job}, record: new(rangeRecord)}
 	missing, err := lookup(
 		func(keys []*datastore.Key, dst any) error { return e.client.GetMulti(ctx, keys, dst) },
 		[]*datastore.Key{jobKey(t.Job), rangeKey(t.Job, t.Range)}, []any{w.job, w.record})
 	if err != nil {
 		return nil, fmt.Errorf("load range %s of job %s: %w", t.Range, t.Job, err)
+	}
+	if !missing[0] {
+		e.jobs.note(w.job, w.begunAt)
 	}
 	if missing[0] || missing[1] && w.job.Cleaned {
 		return nil, nil // it was cleaned up
@@ -116,6 +216,9 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	if w.query, err = w.job.query(); err != nil {
 		return nil, fmt.Errorf("job %s: query: %w", t.Job, err)
 	}
+	if w.splitting, err = w.job.splitting(); err != nil {
+		return nil, fmt.Errorf("job %s: splitting: %w", t.Job, err)
+	}
 	if w.apply, err = def.prepare(w.job.Params); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
@@ -125,17 +228,17 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 // process does a pending range.
 func (w *work) process(ctx context.Context) error {
 	p, err := w.plan(ctx)
+	for err == nil && p.first {
+		if err = w.split(ctx, p); err == nil {
+			p, err = w.plan(ctx) // what the range keeps may be for several workers, too
+		}
+	}
 	if err != nil {
 		return err
 	}
-	if len(p.children) > 0 && !w.record.Cut {
-		if err := w.recordSplit(ctx, p); err != nil {
-			return err
-		}
-		if err := w.enqueueChildren(ctx); err != nil {
-			return err
-		}
-		p.children = nil
+	if p.next != nil && w.goesOn(w.record) {
+		go func() { _, _ = w.engine.recentJob(ctx, w.job.ID) }() // so that proceed need not wait
+		w.keys.readAhead(int(min(2*w.record.PageSize, max(w.record.Estimate, w.record.PageSize)) + 1))
 	}
 	if w.record.Solo && !w.record.Alone && w.record.pageSize() == 1 && len(p.keys) == 1 {
 		// Whatever becomes of it, it is this entity.
@@ -153,6 +256,22 @@ func (w *work) process(ctx context.Context) error {
 		})
 	}
 	return err
+}
+
+// split cuts the range before its page is processed.
+func (w *work) split(ctx context.Context, p page) error {
+	pieces, err := p.pieces()
+	if err != nil {
+		return fmt.Errorf("cut range %s: %w", w.record.ID, err)
+	}
+	if len(pieces) < 2 {
+		w.whole = w.record.ID // it is shorter than it was taken for
+		return nil
+	}
+	if err := w.recordSplit(ctx, pieces); err != nil {
+		return err
+	}
+	return w.enqueueChildren(ctx)
 }
 
 // recordCulprit records the entity as a failure that the database has refused a

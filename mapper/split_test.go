@@ -44,6 +44,19 @@ func (m kindModel) look(s stretch, limit int) view {
 	return view{keys: m.keys[first:min(last, first+limit)], all: last-first < limit}
 }
 
+// marks are the keys whose ranks the root finds out.
+func (m kindModel) marks(page int) []mark {
+	var marks []mark
+	for _, pages := range markPages {
+		at := mark{rank: pages * int64(page)}
+		if int(at.rank) < len(m.keys) {
+			at.key = m.keys[at.rank]
+		}
+		marks = append(marks, at)
+	}
+	return marks
+}
+
 // A treeModel is what became of a job.
 type treeModel struct {
 	tasks, depth int
@@ -51,34 +64,49 @@ type treeModel struct {
 	counts       []int     // of entities, by page
 }
 
-// runJob does with a kind what tasks do with ranges: plan, split, page.
-func (m kindModel) runJob(workers, page int) treeModel {
+// runJob does with a kind what tasks do with ranges.
+func (m kindModel) runJob(sp Splitting, workers, page int) treeModel {
 	var tree treeModel
-	var do func(s stretch, depth int)
-	do = func(s stretch, depth int) {
+	var task func(s stretch, depth int)
+	task = func(s stretch, depth int) {
 		tree.tasks++
 		tree.depth = max(tree.depth, depth)
-		seen := m.look(s, lookAhead(s, depth == 0, page))
-		var end *datastore.Key
-		var children []stretch
-		if depth == 0 {
-			if !seen.all {
-				s.samples = sortKeys(slices.Clone(m.scatter[:min(len(m.scatter), sampleSize(workers))]))
-				if s.estimate = estimateFrom(s.samples, seen); len(s.samples) == 0 {
-					seen = m.look(s, lookAheadPages*page+1)
-				}
-			}
-			end, children = splitRoot(s, seen, workers, page)
-		} else {
-			end, children = split(s, seen, page)
+		root := depth == 0
+		if root {
+			s.workers = int64(workers)
+			s.samples = sortKeys(slices.Clone(m.scatter[:min(len(m.scatter), sp.sampleSize(s.workers))]))
+			s.estimate = estimateFrom(s.samples, m.marks(page))
+			s.portion = s.estimate / s.workers
 		}
-		tree.pages = append(tree.pages, stretch{start: s.start, end: end})
-		tree.counts = append(tree.counts, len(m.look(stretch{start: s.start, end: end}, page+1).keys))
-		for _, c := range children {
-			do(c, depth+1)
+		if !m.look(s, page+1).all && s.estimate <= int64(page) {
+			s.estimate = 0
+		}
+		own := s
+		if !m.look(s, page+1).all {
+			pieces, _ := sp.cut(s, root, int64(page), int64(page)).apply(s, func(from *datastore.Key, n int64) (*datastore.Key, error) {
+				seen := m.look(stretch{start: from, end: s.end}, int(n)+1)
+				if seen.all {
+					return nil, nil
+				}
+				return seen.keys[n], nil
+			})
+			own = pieces[0]
+			for _, c := range pieces[1:] {
+				defer task(c, depth+1)
+			}
+		}
+		for more := true; more; {
+			seen := m.look(own, page+1)
+			next := stretch{start: own.start, end: own.end}
+			if more = len(seen.keys) > page; more {
+				next.end = seen.keys[page]
+			}
+			tree.pages = append(tree.pages, next)
+			tree.counts = append(tree.counts, min(page, len(seen.keys)))
+			own.start = next.end
 		}
 	}
-	do(stretch{}, 0)
+	task(stretch{}, 0)
 	return tree
 }
 
@@ -172,6 +200,9 @@ var shapes = map[string]func(rng *rand.Rand, n int) []*datastore.Key{
 // Google's Firestore emulator, which has no scatter keys.
 var densities = []int{128, 2, 0}
 
+// splittings are the adaptive way, and those of other mappers.
+var splittings = []Splitting{{}, {First: 1, FanOut: 1}, {First: 8, FanOut: 1}, {First: 1, FanOut: 10}, {First: 1, FanOut: 2, Bisect: true}}
+
 // TestSplitTiles cuts kinds of all shapes, sizes and densities to pages.
 func TestSplitTiles(t *testing.T) {
 	rng := newRand(t)
@@ -184,10 +215,12 @@ func TestSplitTiles(t *testing.T) {
 					}
 					m := newModel(rng, shape(rng, n), density)
 					for _, workers := range []int{1, 8, 100, 1000} {
-						tree := m.runJob(workers, page)
-						tree.check(t, m, page)
-						if t.Failed() {
-							t.Fatalf("%s, 1 in %d, %d entities, page %d, %d workers", name, density, n, page, workers)
+						for _, sp := range splittings {
+							tree := m.runJob(sp, workers, page)
+							tree.check(t, m, page)
+							if t.Failed() {
+								t.Fatalf("%+v: %s, 1 in %d, %d entities, page %d, %d workers", sp, name, density, n, page, workers)
+							}
 						}
 					}
 				}
@@ -209,15 +242,15 @@ func TestSplitWastesLittle(t *testing.T) {
 			for _, n := range []int{20000, 200000} {
 				m := newModel(rng, shape(rng, n), density)
 				for _, workers := range []int{32, 100, 1000} {
-					tree := m.runJob(workers, page)
-					ratio := float64(tree.tasks) / float64(n/page)
+					tree := m.runJob(Splitting{}, workers, page)
+					ratio := float64(len(tree.pages)) / float64(n/page)
 					limit, deepest := 1.3, 8
 					if density == 0 {
 						// Without samples cuts are made blindly, and some are empty.
 						limit, deepest = 2, 40
 					}
 					if ratio > limit || tree.depth > deepest {
-						t.Errorf("%s, 1 in %d, %d entities, %d workers: %.2f tasks a full page, depth %d; want at most %.1f and %d",
+						t.Errorf("%s, 1 in %d, %d entities, %d workers: %.2f pages for each full one, depth %d; want at most %.1f and %d",
 							name, density, n, workers, ratio, tree.depth, limit, deepest)
 					}
 				}
@@ -232,17 +265,23 @@ func TestEstimateFrom(t *testing.T) {
 		m := newModel(rng, sequence(200000), density)
 		for _, drawn := range []int{300, 1500} {
 			sample := sortKeys(slices.Clone(m.scatter[:min(drawn, len(m.scatter))]))
-			got := estimateFrom(sample, m.look(stretch{}, 20001))
-			if got < 100000 || got > 400000 {
+			got := estimateFrom(sample, m.marks(500))
+			if got < 130000 || got > 300000 {
 				t.Errorf("1 in %d, %d samples: estimated %d of 200000", density, len(sample), got)
 			}
 		}
 	}
-	if got := estimateFrom(nil, view{keys: sequence(10)}); got != 0 {
+	for _, n := range []int{0, 1, 10, 39, 40, 41, 100, 399} {
+		m := newModel(rng, sequence(n), 0)
+		if got := estimateFrom(nil, m.marks(10)); got < int64(n)/4 || got > max(10, int64(n)*4) {
+			t.Errorf("no samples of %d: estimated %d", n, got)
+		}
+	}
+	if got := estimateFrom(nil, newModel(rng, sequence(401), 0).marks(10)); got != 0 {
 		t.Errorf("no samples: estimated %d, want 0 for unknown", got)
 	}
-	if got := estimateFrom(sequence(10)[9:], view{keys: sequence(5)}); got < 5 {
-		t.Errorf("no samples among those seen: estimated %d, want at least what was seen", got)
+	if got := estimateFrom(sequence(1000)[999:], newModel(rng, sequence(1000), 0).marks(10)); got != 0 {
+		t.Errorf("no samples among those passed: estimated %d, want 0 for unknown", got)
 	}
 }
 

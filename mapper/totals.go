@@ -17,6 +17,7 @@ type totals struct {
 	Processed int64    `json:"processed"`
 	Failures  int64    `json:"failures"`
 	Pages     int64    `json:"pages"`
+	FullPages int64    `json:"full_pages"`
 	Ranges    int64    `json:"ranges"`
 	Pending   int64    `json:"pending"`
 	Depth     int64    `json:"depth"`
@@ -43,6 +44,9 @@ func (t *totals) add(r *rangeRecord) error {
 	if r.Processed > 0 || r.Retries+r.Recorded > 0 {
 		t.Pages++
 	}
+	if r.Full {
+		t.FullPages++
+	}
 	var c counters
 	if len(r.Counters) > 0 {
 		if err := json.Unmarshal(r.Counters, &c); err != nil {
@@ -61,6 +65,7 @@ func (t *totals) merge(o totals) {
 	t.Processed += o.Processed
 	t.Failures += o.Failures
 	t.Pages += o.Pages
+	t.FullPages += o.FullPages
 	t.Ranges += o.Ranges
 	t.Pending += o.Pending
 	t.Retrying += o.Retrying
@@ -72,7 +77,7 @@ func (t *totals) merge(o totals) {
 // scale multiplies what is known of a part of the records to an estimate of all
 // of them.
 func (t *totals) scale(factor float64) {
-	for _, n := range []*int64{&t.Processed, &t.Failures, &t.Pages, &t.Ranges, &t.Pending, &t.Retrying, &t.Expected} {
+	for _, n := range []*int64{&t.Processed, &t.Failures, &t.Pages, &t.FullPages, &t.Ranges, &t.Pending, &t.Retrying, &t.Expected} {
 		*n = int64(float64(*n)*factor + 0.5)
 	}
 	for name, n := range t.Counters {

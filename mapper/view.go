@@ -3,8 +3,10 @@ package mapper
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/api/iterator"
 )
 
@@ -41,6 +43,70 @@ func (e *Engine) sample(ctx context.Context, q Query, n, maxBytes int) ([]*datas
 		return maxBytes >= 0
 	})
 	return sortKeys(keys), err
+}
+
+// A stream reads the keys of a range one after the other, and can be ahead of who
+// uses them.
+type stream struct {
+	end    *datastore.Key // of the range, when its query was made
+	it     *datastore.Iterator
+	cancel context.CancelFunc
+
+	turn *semaphore.Weighted // of who uses the rest, and may read
+	keys []*datastore.Key
+	all  bool
+}
+
+// stream returns the keys of a query that ends at a key. It has to be closed.
+func (e *Engine) stream(ctx context.Context, q *datastore.Query, end *datastore.Key) *stream {
+	ctx, cancel := context.WithCancel(ctx)
+	return &stream{end: end, it: e.client.Run(ctx, q.KeysOnly()), cancel: cancel, turn: semaphore.NewWeighted(1)}
+}
+
+// use waits until nothing is read ahead. It is followed by a call of done.
+func (s *stream) use() (done func()) {
+	_ = s.turn.Acquire(context.Background(), 1) // reading ends with its own context
+	return func() { s.turn.Release(1) }
+}
+
+// peek returns the next n keys, or those that are left. After an error the stream is
+// of no use any more.
+func (s *stream) peek(n int) ([]*datastore.Key, error) {
+	defer s.use()()
+	for len(s.keys) < n && !s.all {
+		key, err := s.it.Next(nil)
+		if errors.Is(err, iterator.Done) {
+			s.all = true
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		s.keys = append(s.keys, key)
+	}
+	return s.keys[:min(n, len(s.keys))], nil
+}
+
+// readAhead has the next n keys read while something else is done.
+func (s *stream) readAhead(n int) { go func() { _, _ = s.peek(n) }() }
+
+// known returns the keys that were read and not passed.
+func (s *stream) known() view {
+	defer s.use()()
+	return view{keys: s.keys, all: s.all}
+}
+
+// pass drops the keys before one.
+func (s *stream) pass(start *datastore.Key) {
+	defer s.use()()
+	n, _ := slices.BinarySearchFunc(s.keys, start, compareKeys)
+	s.keys = s.keys[n:]
+}
+
+// close ends the reading.
+func (s *stream) close() {
+	s.cancel()
+	s.use()()
 }
 
 // eachKey calls f for the keys of a query, until it returns false.
