@@ -48,7 +48,11 @@ func reporting(client func() *datastore.Client, fail func() error) *mapper.Mappe
 func TestFinalizer(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	for i := range uint64(20) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 8
+	}
+	for i := range seeds {
 		synctest.Test(t, func(t *testing.T) {
 			var w *world
 			m := reporting(func() *datastore.Client { return w.client }, func() error { return nil })

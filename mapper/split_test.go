@@ -210,7 +210,7 @@ func TestSplitTiles(t *testing.T) {
 		for _, density := range densities {
 			for _, n := range []int{0, 1, 9, 10, 11, 51, 500, 2000, 20000} {
 				for _, page := range []int{1, 10, 100} {
-					if n/page > 2000 {
+					if n/page > 2000 || testing.Short() && n > 2000 {
 						continue
 					}
 					m := newModel(rng, shape(rng, n), density)
@@ -234,12 +234,16 @@ func TestSplitTiles(t *testing.T) {
 func TestSplitWastesLittle(t *testing.T) {
 	const page = 500
 	rng := newRand(t)
+	sizes := []int{20000, 200000}
+	if testing.Short() {
+		sizes = sizes[:1]
+	}
 	for name, shape := range shapes {
 		if name == "every form" {
 			continue
 		}
 		for _, density := range densities {
-			for _, n := range []int{20000, 200000} {
+			for _, n := range sizes {
 				m := newModel(rng, shape(rng, n), density)
 				for _, workers := range []int{32, 100, 1000} {
 					tree := m.runJob(Splitting{}, workers, page)
