@@ -21,6 +21,7 @@ type recentJob struct {
 	record *jobRecord
 	read   time.Time
 	inside atomic.Int64 // deliveries under way
+	owed   atomic.Bool  // a look for completion
 }
 
 // recentFor is for how long a record is good enough; pages take about as long.
@@ -41,11 +42,17 @@ func (j *recentJobs) at(id string) *recentJob {
 	return r
 }
 
-// enter notes that a delivery for a job begins, and leave that it ends. leave reports
-// whether it was the last one in this process.
-func (j *recentJobs) enter(id string) { j.at(id).inside.Add(1) }
+// enter notes that a delivery begins, and leave that it ends. A look for completion is
+// made by the last one in this process, for all that have come to their end. leave
+// reports whether this is it.
+func (r *recentJob) enter() { r.inside.Add(1) }
 
-func (j *recentJobs) leave(id string) (last bool) { return j.at(id).inside.Add(-1) <= 0 }
+func (r *recentJob) leave(ended bool) (look bool) {
+	if ended {
+		r.owed.Store(true)
+	}
+	return r.inside.Add(-1) == 0 && r.owed.Swap(false)
+}
 
 // note takes a record over that was read at a time.
 func (j *recentJobs) note(record *jobRecord, read time.Time) {

@@ -69,38 +69,40 @@ func (e *Engine) run(ctx context.Context, t rangeTask, redelivered bool) error {
 		return err
 	}
 	defer w.close()
-	e.jobs.enter(t.Job)
-	inside := true
-	leave := func() (last bool) {
-		inside = false
-		return e.jobs.leave(t.Job)
-	}
-	defer func() {
-		if inside {
-			leave()
-		}
-	}()
 	w.repeated, w.redelivered = redelivered, redelivered || w.record.Lost
-	for {
-		look, err := w.finish(ctx)
-		if err != nil && w.record.ID != t.Range {
+	job := e.jobs.at(t.Job)
+	job.enter()
+	ended, err := w.runOn(ctx)
+	if !job.leave(ended) {
+		return err
+	}
+	if !ended { // the look is for others, who may have seen a later record
+		fresh, loaded := e.loadJob(ctx, t.Job)
+		if loaded != nil {
+			return errors.Join(err, loaded)
+		}
+		w.job = fresh
+	}
+	return errors.Join(err, e.complete(ctx, w.job))
+}
+
+// runOn does the range, and goes on with what is left of it. It reports whether the job
+// may be complete.
+func (w *work) runOn(ctx context.Context) (ended bool, err error) {
+	for first := w.task.Range; ; {
+		ended, err = w.finish(ctx)
+		if err != nil && w.record.ID != first {
 			// The range has no task yet; one of its own is tried again with less to walk to.
-			if enqueued := e.queue.Enqueue(ctx, w.record.task(w.job)); enqueued == nil || errors.Is(enqueued, tasks.ErrExists) {
-				e.log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", err))
-				return nil
+			if enqueued := w.engine.queue.Enqueue(ctx, w.record.task(w.job)); enqueued == nil || errors.Is(enqueued, tasks.ErrExists) {
+				w.engine.log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", err))
+				return false, nil
 			}
 		}
-		if err != nil || !look {
-			return err
-		}
-		if w.next == nil && !leave() {
-			return nil // the others will look
-		}
-		if w.next == nil {
-			return e.complete(ctx, w.job)
+		if err != nil || !ended || w.next == nil {
+			return ended, err
 		}
 		if goOn, err := w.proceed(ctx); err != nil || !goOn {
-			return err
+			return false, err
 		}
 	}
 }
