@@ -8,7 +8,10 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // A page is what a task is about to process.
@@ -100,18 +103,53 @@ func (w *work) lookAround(ctx context.Context, s *stretch) error {
 			return nil
 		})
 	}
-	group.Go(func() (err error) {
-		if s.samples, err = w.engine.sample(gctx, w.query, n, maxSampleBytes*maxFanOut/2); err != nil {
+	draw := func(ctx context.Context, n int) (err error) {
+		if s.samples, err = w.engine.sample(ctx, w.query, n, maxSampleBytes*maxFanOut/2); err != nil {
 			return fmt.Errorf("sample %q by __scatter__: %w", w.query.Kind, err)
 		}
 		return nil
-	})
+	}
+	group.Go(func() error { return draw(gctx, n) })
 	if err := group.Wait(); err != nil {
 		return err
 	}
+	if at := further(s.samples, marks); at != nil {
+		rank, err := w.countBefore(ctx, at)
+		if err != nil {
+			return err
+		}
+		if rank > 0 {
+			marks = append(marks, mark{key: at, rank: rank})
+		}
+	}
 	s.estimate = estimateFrom(s.samples, marks)
+	if more := samplesFor(s.estimate, w.job.PageSize, s.workers); len(s.samples) == n && more > n && w.splitting.adaptive() {
+		if err := draw(ctx, more); err != nil {
+			return err
+		}
+	}
 	s.portion = s.estimate / s.workers
 	return nil
+}
+
+// mostCounted bounds a count. 1,000 of them are billed as a read.
+const mostCounted = 10_000_000
+
+// countBefore counts the entities before a key, or up to mostCounted of them; 0 is that
+// the database can't.
+func (w *work) countBefore(ctx context.Context, k *datastore.Key) (int64, error) {
+	result, err := w.engine.client.RunAggregationQuery(ctx, w.query.within(nil, k).Limit(mostCounted).NewAggregationQuery().WithCount("n"))
+	if code := status.Code(err); code == codes.Unimplemented || code == codes.DeadlineExceeded && ctx.Err() == nil {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("count the entities before a sample: %w", err)
+	}
+	n, ok := result["n"].(*datastorepb.Value)
+	if !ok {
+		return 0, fmt.Errorf("count the entities before a sample: the answer has %T", result["n"])
+	}
+	return n.GetIntegerValue(), nil
 }
 
 // find returns the key of an entity: the n-th of a range, counted from 0. nil is the end of

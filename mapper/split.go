@@ -21,8 +21,10 @@ const (
 	maxExact = 32
 
 	// farPages is how long a range is whose exact boundaries are too far away to be
-	// worth finding.
-	farPages = 10 * maxExact
+	// worth finding, if there are samples in it; and nearPages, how far apart they are
+	// at most, as so many keys are passed by queries at the same time.
+	farPages  = 10 * maxExact
+	nearPages = farPages / findParallel
 
 	// rootPages is the least that a piece is estimated to hold that is cut at samples:
 	// each cut at a random key leaves a page half empty on average, so 10 make 10% more
@@ -38,6 +40,12 @@ const (
 	// unknownPieces is how many pieces are cut off the beginning of a range of unknown
 	// size, each of them twice as long as the one before.
 	unknownPieces = 6
+
+	// unknownPage is how many pages the first of them has at most.
+	unknownPage = 10
+
+	// grains is into how many pieces a worker's portion is cut at most.
+	grains = 20
 
 	// longestRun is how many pages a task keeps for itself at most, and slowRun, if
 	// the function is slow.
@@ -93,8 +101,7 @@ type cutting struct {
 	// the first piece, and for each of the next ones.
 	bisect, samples bool
 	keep, each      int64
-	doubling        bool  // each is twice the one before
-	portion         int64 // of the pieces that the task does not keep; 0: as before
+	doubling        bool // each is twice the one before
 
 	first bool // the others begin before the page is processed
 }
@@ -105,25 +112,30 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 		return sp.fixed(s, root, page)
 	}
 	workers, pages := max(1, s.workers), (s.estimate+page-1)/page
-	portion := pages
+	portion, grain := pages, int64(1)
 	if s.portion > 0 {
 		portion = min(pages, max(1, s.portion/page))
+		grain = max(1, s.portion/page/grains)
 	}
 	switch {
 	case s.estimate == 0:
 		// It may be short: then some of the pieces do not come about. What is behind them
 		// is halved.
-		return cutting{pieces: unknownPieces + 1, keep: page, each: page, doubling: true, first: true}
-	case pages == 1:
+		each := min(grain, unknownPage) * page
+		return cutting{pieces: unknownPieces + 1, keep: each, each: each, doubling: true, first: true}
+	case pages == 1 || workers == 1 && grain > 1 && pages <= 2*grain:
 		return cutting{}
 	case workers > 1:
 		n := min(workers, pages/rootPages, maxFanOut, int64(len(s.samples)+1))
-		if n > 1 && (root || n > maxExact && pages > farPages) {
+		if n > 1 && (root || pages > farPages && (n > maxExact || pages > n*nearPages)) {
 			return cutting{pieces: n, samples: true, first: true}
 		}
 		n = min(workers, pages, maxExact)
-		each := min((pages+n-1)/n, max(1, portion*3/4, pages/maxExact)) * page
+		each := min((pages+n-1)/n, max(1, portion*3/4, pages/maxExact), nearPages) * page
 		return cutting{pieces: 1 + maxExact, keep: each, each: each, first: true}
+	}
+	if n := min(int64(len(s.samples)+1), maxFanOut); n > 1 && pages > farPages {
+		return cutting{pieces: n, samples: true, first: true}
 	}
 	// Each task keeps most of a worker's portion, page after page, and leaves the rest in
 	// pieces of a quarter of that to whoever has nothing to do by then. They are cut in the
@@ -134,9 +146,9 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 		run = slowRun
 	}
 	keep := max(1, min(run, portion*3/4))
-	each := max(1, portion/4, 2*(pages-keep)/maxExact)
+	each := min(max(grain, portion/4, 2*(pages-keep)/maxExact), nearPages)
 	// The range may be longer than it is estimated: the pieces go on to its end.
-	return cutting{pieces: 1 + maxExact, keep: keep * page, each: each * page, portion: each * page}
+	return cutting{pieces: 1 + maxExact, keep: keep * page, each: each * page}
 }
 
 // fixed decides for the ways of other mappers.
@@ -196,17 +208,27 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 	case c.bisect, c.doubling && int64(len(pieces)) == c.pieces-1:
 		return append(pieces, rest.halves()...), nil
 	}
-	rest.workers = max(1, s.workers/c.pieces)
-	if int64(len(pieces)) < c.pieces-1 { // they have come to the end of the range
-		rest.estimate = c.each
+	if all := c.lengths(); len(pieces) < len(all) { // the range ends in this one
+		rest.estimate = all[len(pieces)]
+	} else {
+		rest.estimate = max(rest.estimate, beyond(s.samples, rest.samples, all))
 	}
-	pieces = append(pieces, rest)
-	for i := range pieces[1:] {
-		if c.portion > 0 {
-			pieces[1+i].portion = c.portion
-		}
+	if rest.workers = max(1, s.workers/c.pieces); s.estimate > 0 {
+		rest.workers = max(rest.workers, s.workers*min(rest.estimate, s.estimate)/s.estimate)
 	}
-	return pieces, nil
+	return append(pieces, rest), nil
+}
+
+// beyond estimates how many entities are behind pieces of known lengths: as many for each
+// of the samples as there are inside. Where there are none it takes the rest for as long as
+// all pieces together.
+func beyond(samples, left []*datastore.Key, lengths []int64) int64 {
+	known := int64(0)
+	for _, n := range lengths {
+		known += n
+	}
+	passed := len(samples) - len(left)
+	return known * int64(len(left)+1) / int64(passed+1)
 }
 
 // lengths returns how many entities the pieces have, but for the last one.
@@ -262,6 +284,18 @@ func (s stretch) halves() []stretch {
 	return []stretch{lower, upper}
 }
 
+// gapPages is how many pages are between two samples of a large kind, on average: less than
+// farPages, so that there are samples in nearly all ranges that are longer than that.
+const gapPages = farPages / 4
+
+// samplesFor returns how many keys the root samples of a kind that turns out to be large.
+// A billion entities take 25,000 keys, which are read in two seconds.
+func samplesFor(estimate, page, workers int64) int {
+	const most = 50_000
+	pages := estimate / page
+	return int(min(pages/min(gapPages, max(rootPages, pages/workers)), most))
+}
+
 // A mark is a key whose rank in its kind is known. A nil key is behind the last one.
 type mark struct {
 	key  *datastore.Key
@@ -272,6 +306,23 @@ type mark struct {
 // 128 entities, so the last one passes 150 samples of 20,000 entities, and the estimate
 // is within 8% two times in three.
 var markPages = []int64{1, 4, 16, 40}
+
+// enoughSamples is how many samples have to be before a mark, so that the estimate is
+// within 25% two times in three.
+const enoughSamples = 16
+
+// further returns the sample whose rank has to be counted, as there are too few before the
+// marks to tell the size of the kind; nil if there are enough.
+func further(sample []*datastore.Key, marks []mark) *datastore.Key {
+	last := marks[len(marks)-1]
+	if last.key == nil || len(sample) < enoughSamples {
+		return nil
+	}
+	if at := sample[enoughSamples-1]; compareKeys(at, last.key) > 0 {
+		return at
+	}
+	return nil
+}
 
 // estimateFrom estimates how many entities the root's range holds: as many for
 // each of its samples as there are before the last mark for each of those before it.
