@@ -97,13 +97,13 @@ const (
 
 // A scaleModel is what became of a job over a kind.
 type scaleModel struct {
-	v                virtualKind
-	page             int64
-	tasks, pages     int64
-	depth            int64
-	record, commit   int             // the largest, in bytes
-	starts           []time.Duration // of tasks, if the queue had no limits
-	entities, widest int64
+	v              virtualKind
+	page           int64
+	tasks, pages   int64
+	depth          int64
+	record, commit int             // the largest, in bytes
+	starts         []time.Duration // of tasks, if the queue had no limits
+	entities       int64
 }
 
 // runScale does with a kind what tasks do with ranges, but for their pages.
@@ -188,7 +188,7 @@ func (m *scaleModel) task(sp Splitting, r *rangeRecord, s stretch, at time.Durat
 				piece.samples = record.Samples
 				children = append(children, child{record, piece, enqueued + modelEnqueue + modelDispatch + modelQuery})
 			}
-			m.commit, m.widest = max(m.commit, size), max(m.widest, int64(len(pieces)-1))
+			m.commit = max(m.commit, size)
 			if c.first {
 				at = enqueued
 			}
@@ -246,7 +246,7 @@ func TestScale(t *testing.T) {
 	table.WriteString(scaleHeader)
 	for _, kind := range virtualKinds {
 		for _, n := range []int64{1e4, 1e5, 1e6, 1e7, 1e8, 1e9} {
-			if testing.Short() && n > 1e7 {
+			if n > 1e7 && testing.Short() || n > 1e8 && !*writeScale && kind.name != "sequential" {
 				continue
 			}
 			for _, workers := range []int64{100, 1000, 5000} {
@@ -269,9 +269,6 @@ func TestScale(t *testing.T) {
 			}
 		}
 	}
-	if testing.Short() {
-		return
-	}
 	const file, begin, end = "../docs/scale.md", "<!-- table: begin -->\n", "<!-- table: end -->\n"
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -286,7 +283,11 @@ func TestScale(t *testing.T) {
 		if err := os.WriteFile(file, []byte(before+begin+table.String()+end+after), 0o600); err != nil {
 			t.Fatal(err)
 		}
-	case old != table.String():
-		t.Errorf("the table in %s is not what splitting makes; write it again: go test ./mapper -run TestScale -args -scale", file)
+		return
+	}
+	for row := range strings.Lines(table.String()) {
+		if !strings.Contains(old, row) {
+			t.Errorf("%s does not have %q; write its table again: go test ./mapper -run TestScale -args -scale", file, row)
+		}
 	}
 }

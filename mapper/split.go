@@ -24,7 +24,7 @@ const (
 	// worth finding, if there are samples in it; and nearPages, how far apart they are
 	// at most, as so many keys are passed by queries at the same time.
 	farPages  = 10 * maxExact
-	nearPages = farPages / findParallel
+	nearPages = farPages / 8
 
 	// rootPages is the least that a piece is estimated to hold that is cut at samples:
 	// each cut at a random key leaves a page half empty on average, so 10 make 10% more
@@ -60,6 +60,7 @@ type stretch struct {
 	estimate   int64            // of the entities inside; 0 is unknown
 	workers    int64            // how many should share it; 0 is one
 	portion    int64            // how many entities are one worker's portion; 0: all of them
+	remnant    bool             // it is what other pieces have left
 }
 
 // A Splitting says how a job's ranges are cut. The zero value is adaptive, and what
@@ -101,7 +102,8 @@ type cutting struct {
 	// the first piece, and for each of the next ones.
 	bisect, samples bool
 	keep, each      int64
-	doubling        bool // each is twice the one before
+	doubling        bool  // each is twice the one before
+	last            int64 // if not 0: what ends before its length has pieces of that many, and a last one
 
 	first bool // the others begin before the page is processed
 }
@@ -114,7 +116,7 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 	workers, pages := max(1, s.workers), (s.estimate+page-1)/page
 	portion, grain := pages, int64(1)
 	if s.portion > 0 {
-		portion = min(pages, max(1, s.portion/page))
+		portion = min(pages, max(1, (s.portion+page/2)/page))
 		grain = max(1, s.portion/page/grains)
 	}
 	switch {
@@ -123,7 +125,7 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 		// is halved.
 		each := min(grain, unknownPage) * page
 		return cutting{pieces: unknownPieces + 1, keep: each, each: each, doubling: true, first: true}
-	case pages == 1 || workers == 1 && grain > 1 && pages <= 2*grain:
+	case pages == 1 || workers == 1 && pages <= 2*grain:
 		return cutting{}
 	case workers > 1:
 		n := min(workers, pages/rootPages, maxFanOut, int64(len(s.samples)+1))
@@ -131,8 +133,13 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 			return cutting{pieces: n, samples: true, first: true}
 		}
 		n = min(workers, pages, maxExact)
-		each := min((pages+n-1)/n, max(1, portion*3/4, pages/maxExact), nearPages) * page
-		return cutting{pieces: 1 + maxExact, keep: each, each: each, first: true}
+		each := min((pages+n-1)/n, max(min(2, portion), portion*3/4, pages/maxExact), nearPages) * page
+		// The range may be longer than it is estimated: the pieces go on to its end.
+		c := cutting{pieces: 2 * maxExact, keep: each, each: each, first: true}
+		if portion > 1 && each <= 2*page {
+			c.last = page
+		}
+		return c
 	}
 	if n := min(int64(len(s.samples)+1), maxFanOut); n > 1 && pages > farPages {
 		return cutting{pieces: n, samples: true, first: true}
@@ -147,7 +154,6 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 	}
 	keep := max(1, min(run, portion*3/4))
 	each := min(max(grain, portion/4, 2*(pages-keep)/maxExact), nearPages)
-	// The range may be longer than it is estimated: the pieces go on to its end.
 	return cutting{pieces: 1 + maxExact, keep: keep * page, each: each * page}
 }
 
@@ -184,8 +190,15 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 	var pieces []stretch
 	rest := s
 	lengths := c.lengths()
+	expected := findParallel
+	if s.estimate > c.keep && c.each > 0 && !c.doubling {
+		expected = int((s.estimate-c.keep)/c.each) + 2
+	}
 	for len(lengths) > 0 {
-		few := lengths[:min(len(lengths), findParallel)]
+		few := lengths[:min(len(lengths), findParallel, expected)]
+		if expected -= len(few); expected == 0 {
+			expected = findParallel // there is more than estimated
+		}
 		lengths = lengths[len(few):]
 		found, err := findAll(find, rest.start, few)
 		if err != nil {
@@ -209,13 +222,33 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 		return append(pieces, rest.halves()...), nil
 	}
 	if all := c.lengths(); len(pieces) < len(all) { // the range ends in this one
-		rest.estimate = all[len(pieces)]
+		rest.estimate, rest.workers = all[len(pieces)], 1
+		if c.last > 0 {
+			return c.remnant(pieces, rest, find)
+		}
 	} else {
-		rest.estimate = max(rest.estimate, beyond(s.samples, rest.samples, all))
+		rest.estimate, rest.workers = max(rest.estimate, beyond(s.samples, rest.samples, all)), max(1, s.workers/c.pieces)
+		if s.estimate > 0 {
+			rest.workers = max(rest.workers, s.workers*min(rest.estimate, s.estimate)/s.estimate)
+		}
 	}
-	if rest.workers = max(1, s.workers/c.pieces); s.estimate > 0 {
-		rest.workers = max(rest.workers, s.workers*min(rest.estimate, s.estimate)/s.estimate)
+	return append(pieces, rest), nil
+}
+
+// remnant cuts a piece that the range ends in, and finds out which quarter of its length
+// the last one of them has.
+func (c cutting) remnant(pieces []stretch, rest stretch, find finder) ([]stretch, error) {
+	quarter := max(1, c.last/4)
+	found, err := findAll(find, rest.start, slices.Repeat([]int64{quarter}, int(max(1, rest.estimate/quarter-1))))
+	if err != nil {
+		return nil, err
 	}
+	for ; len(found) >= 4; found = found[4:] {
+		piece := rest
+		piece.end, piece.estimate, piece.samples = found[3], 4*quarter, rest.until(found[3])
+		pieces, rest = append(pieces, piece), rest.from(found[3], rest.estimate-4*quarter)
+	}
+	rest.estimate, rest.remnant = quarter*int64(1+len(found)), true
 	return append(pieces, rest), nil
 }
 
@@ -246,8 +279,8 @@ func (c cutting) lengths() []int64 {
 }
 
 // findParallel is how many boundaries are looked for at once. Each query passes the keys
-// of those before it once more, which is 4.5 times as many as one after the other.
-const findParallel = 8
+// of those before it once more, which is 8.5 times as many as one after the other.
+const findParallel = 16
 
 // findAll finds the ends of pieces that follow each other, as far as the range goes.
 func findAll(find finder, start *datastore.Key, lengths []int64) ([]*datastore.Key, error) {
