@@ -57,6 +57,8 @@ type jobRecord struct {
 	Timeout    int64     `datastore:"timeout,noindex"`   // nanoseconds
 	Workers    int64     `datastore:"workers,noindex"`
 	Splitting  []byte    `datastore:"splitting,noindex"`  // JSON
+	Rate       []byte    `datastore:"rate,noindex"`       // JSON; empty: no limit
+	RampFrom   time.Time `datastore:"ramp_from,noindex"`  // when its ramp began
 	Masks      bool      `datastore:"masks,noindex"`      // the database honours property masks
 	LimitStep  int64     `datastore:"limit_step,noindex"` // what Limit began with; each resume allows as many again
 	Limit      int64     `datastore:"limit,noindex"`      // of failures; negative: none
@@ -170,6 +172,10 @@ type StartOptions struct {
 	// Splitting says how the job's ranges are cut. Defaults to adaptive.
 	Splitting Splitting
 
+	// Rate is how fast the job goes at most. [Job.SetRate] changes it. Defaults to no
+	// limit.
+	Rate Rate
+
 	// Timeout is how long the function may take on one entity: up to half of the
 	// queue's Deadline, and for an [Update] up to 30s. Then its context
 	// is done, the entity has failed, as if the function had returned an error, and
@@ -258,7 +264,7 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	case o.Workers < 1 || o.Workers > maxWorkers:
 		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
 	}
-	return nil
+	return o.Rate.validate("StartOptions.Rate", int64(o.Workers), deadline)
 }
 
 // A Job is a handle on one run of a mapper.

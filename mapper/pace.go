@@ -4,7 +4,7 @@ import "sync"
 
 // A pace is what this process has learned of a job's entities.
 type pace struct {
-	entities, bytes int64
+	entities, bytes, writes int64
 }
 
 // Reading a page is bounded in memory: as many entities at once as are expected
@@ -39,12 +39,24 @@ func (p *paces) get(job string) pace {
 	return p.job[job]
 }
 
-func (p *paces) add(job string, entities, bytes int) {
+// writes returns how many writes the function makes for an entity: what it did so far, or
+// what is usual.
+func (p *paces) writes(job string, m mode) float64 {
+	switch known := p.get(job); {
+	case known.entities > 0:
+		return float64(known.writes) / float64(known.entities)
+	case m == update:
+		return 1
+	}
+	return 0
+}
+
+func (p *paces) add(job string, entities, bytes, writes int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.job == nil || len(p.job) >= maxPaces {
 		p.job = make(map[string]pace)
 	}
 	known := p.job[job]
-	p.job[job] = pace{known.entities + int64(entities), known.bytes + int64(bytes)}
+	p.job[job] = pace{known.entities + int64(entities), known.bytes + int64(bytes), known.writes + int64(writes)}
 }

@@ -31,6 +31,7 @@ type outcome struct {
 	waiting   map[string]time.Time // the ranges of those to try again, and when
 	bytes     int                  // of the mutations
 	written   map[string]bool      // entities that others put or deleted
+	writes    int                  // mutations
 	next      *rangeRecord         // what is left of the range, for the same task
 }
 
@@ -192,7 +193,7 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 		if err != nil {
 			return nil, err
 		}
-		bytes := 0
+		bytes, writes := 0, o.writes
 		for i, key := range chunk {
 			bytes += propertiesSize(entities[i])
 			spent := time.Since(begun)
@@ -210,7 +211,7 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 			}
 			o.reached++
 		}
-		w.engine.paces.add(w.job.ID, len(chunk), bytes)
+		w.engine.paces.add(w.job.ID, len(chunk), bytes, o.writes-writes)
 	}
 	return o, w.tolerable(ctx, o)
 }
@@ -275,6 +276,7 @@ func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, en
 	}
 	o.processed++
 	o.bytes += e.bytes
+	o.writes += len(e.mutations)
 	for _, m := range e.mutations {
 		if !m.key.Incomplete() && !m.key.Equal(key) {
 			o.written[m.key.Encode()] = true
@@ -399,7 +401,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 			r.Recorded++
 		}
 	}
-	r.Processed, r.Full = o.processed, o.reached < len(p.keys) || o.reached >= int(r.PageSize)
+	r.Processed, r.Full = o.processed, o.reached < len(p.keys) || p.next != nil || o.reached >= int(r.PageSize)
 	if len(o.counters) > 0 {
 		encoded, err := json.Marshal(o.counters)
 		if err != nil {

@@ -41,7 +41,10 @@ func (w *work) plan(ctx context.Context) (page, error) {
 			return page{}, err
 		}
 	}
-	size := r.pageSize()
+	size, err := w.pacedSize(r.pageSize())
+	if err != nil {
+		return page{}, err
+	}
 	keys, err := w.keys.peek(size + 1)
 	if err != nil {
 		w.keys = nil

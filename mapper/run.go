@@ -40,6 +40,7 @@ type work struct {
 
 	splitting Splitting
 	begunAt   time.Time    // the delivery
+	paced     time.Time    // when its last page began that had to wait for the job's rate
 	keys      *stream      // from the range's start on
 	divided   bool         // the task has cut its range
 	whole     string       // the range that can't be cut
@@ -142,7 +143,7 @@ func (w *work) finish(ctx context.Context) (look bool, err error) {
 func (w *work) longest() time.Duration {
 	deadline := w.engine.queue.Deadline()
 	page := 2*time.Duration(w.job.PageTime) + time.Duration(w.job.Timeout) // see StartOptions
-	return min(deadline/4, deadline*19/20-page)
+	return min(deadline/4, deadline*19/20-page-waitWithin(deadline))
 }
 
 // goesOn reports whether this delivery may go on with the child that is what is left of
@@ -236,6 +237,9 @@ func (w *work) process(ctx context.Context) error {
 		}
 	}
 	if err != nil {
+		return err
+	}
+	if err := w.keepRate(ctx, len(p.keys)); err != nil {
 		return err
 	}
 	if p.next != nil && w.goesOn(w.record) {

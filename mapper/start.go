@@ -58,10 +58,18 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if err != nil {
 		return fail(err)
 	}
+	rate, err := json.Marshal(opts.Rate)
+	if err != nil {
+		return fail(err)
+	}
+	if opts.Rate == (Rate{}) {
+		rate = nil
+	}
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	job := &jobRecord{
 		ID: opts.ID, Mapper: def.name, Query: query, Params: params, State: string(Running),
 		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout), Workers: int64(opts.Workers), Splitting: splitting,
+		Rate: rate, RampFrom: now,
 		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare, Created: now,
 		Tolerant: opts.FailureLimit < 0,
 		Epoch:    now.UnixMicro(), // another one than that of any job which had the ID before
