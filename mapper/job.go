@@ -56,6 +56,7 @@ type jobRecord struct {
 	PageTime   int64     `datastore:"page_time,noindex"` // nanoseconds
 	Timeout    int64     `datastore:"timeout,noindex"`   // nanoseconds
 	Workers    int64     `datastore:"workers,noindex"`
+	Concurrent int64     `datastore:"concurrent,noindex"` // how many tasks the queue delivers at once; 0: unknown
 	Splitting  []byte    `datastore:"splitting,noindex"`  // JSON
 	Rate       []byte    `datastore:"rate,noindex"`       // JSON; empty: no limit
 	RampFrom   time.Time `datastore:"ramp_from,noindex"`  // when its ramp began
@@ -165,8 +166,9 @@ type StartOptions struct {
 	PageTime time.Duration
 
 	// Workers is how many tasks run at once, in [1, 5000]. It is a setting of the
-	// queue, which the job does not change: its first split is made for it.
-	// Defaults to 100.
+	// queue, which the job does not change: its first split is made for it. Defaults to
+	// how many the queue delivers at once, or to 100 if the caller may not know that, for
+	// which it needs the permission cloudtasks.queues.get.
 	Workers int
 
 	// Splitting says how the job's ranges are cut. Defaults to adaptive.
@@ -204,6 +206,8 @@ const (
 	maxPageSize = 1000
 	maxWorkers  = 5000
 
+	defaultWorkers = 100
+
 	maxPageTime      = 25 * time.Second
 	maxInTransaction = 30 * time.Second // of a function of users: with maxPageTime below that minute
 )
@@ -223,9 +227,6 @@ func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
 	}
 	if opts.PageTime == 0 {
 		opts.PageTime = 3 * time.Second
-	}
-	if opts.Workers == 0 {
-		opts.Workers = 100
 	}
 	if opts.Timeout == 0 {
 		opts.Timeout = min(30*time.Second, longest)
@@ -264,7 +265,7 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	case o.Workers < 1 || o.Workers > maxWorkers:
 		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
 	}
-	return o.Rate.validate("StartOptions.Rate", int64(o.Workers), deadline)
+	return nil
 }
 
 // A Job is a handle on one run of a mapper.

@@ -8,10 +8,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
-	"cloud.google.com/go/datastore/apiv1/datastorepb"
-	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // A page is what a task is about to process.
@@ -86,83 +82,19 @@ func (w *work) ahead(keys []*datastore.Key) []*datastore.Key {
 	return keys[:n]
 }
 
-// lookAround draws a sample of the kind and measures its beginning, at the same time.
-// The two give an estimate of how large it is.
-func (w *work) lookAround(ctx context.Context, s *stretch) error {
+// lookAround draws a sample of the kind, and estimates how large it is.
+func (w *work) lookAround(ctx context.Context, s *stretch) (err error) {
 	s.workers = w.job.Workers
-	n := w.splitting.sampleSize(s.workers)
-	if n == 0 {
+	if w.splitting.sampleSize(s.workers) == 0 {
 		return nil
 	}
 	w.keys.readAhead(int(w.job.PageSize) + 1)
-	marks := make([]mark, len(markPages))
-	group, gctx := errgroup.WithContext(ctx)
-	for i, pages := range markPages {
-		group.Go(func() (err error) {
-			marks[i].rank = pages * w.job.PageSize
-			if marks[i].key, err = w.find(gctx, nil, nil, marks[i].rank); err != nil {
-				return fmt.Errorf("look ahead in the root: %w", err)
-			}
-			return nil
-		})
-	}
-	draw := func(ctx context.Context, n int) (err error) {
-		if s.samples, err = w.engine.sample(ctx, w.query, n, maxSampleBytes*maxFanOut/2); err != nil {
-			return fmt.Errorf("sample %q by __scatter__: %w", w.query.Kind, err)
-		}
-		return nil
-	}
-	group.Go(func() error { return draw(gctx, n) })
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	if at := further(s.samples, marks); at != nil {
-		rank, err := w.countBefore(ctx, at)
-		if err != nil {
-			return err
-		}
-		if rank > 0 {
-			marks = append(marks, mark{key: at, rank: rank})
-		}
-	}
-	s.estimate = estimateFrom(s.samples, marks)
-	if more := samplesFor(s.estimate, w.job.PageSize, s.workers); len(s.samples) == n && more > n && w.splitting.adaptive() {
-		if err := draw(ctx, more); err != nil {
-			return err
-		}
+	look := lookAround{engine: w.engine, query: w.query, page: w.job.PageSize}
+	if s.samples, s.estimate, err = look.estimate(ctx, w.splitting, s.workers); err != nil {
+		return fmt.Errorf("look around in the root: %w", err)
 	}
 	s.portion = s.estimate / s.workers
 	return nil
-}
-
-// mostCounted bounds a count. 1,000 of them are billed as a read.
-const mostCounted = 10_000_000
-
-// countBefore counts the entities before a key, or up to mostCounted of them; 0 is that
-// the database can't.
-func (w *work) countBefore(ctx context.Context, k *datastore.Key) (int64, error) {
-	result, err := w.engine.client.RunAggregationQuery(ctx, w.query.within(nil, k).Limit(mostCounted).NewAggregationQuery().WithCount("n"))
-	if code := status.Code(err); code == codes.Unimplemented || code == codes.DeadlineExceeded && ctx.Err() == nil {
-		return 0, nil
-	}
-	if err != nil {
-		return 0, fmt.Errorf("count the entities before a sample: %w", err)
-	}
-	n, ok := result["n"].(*datastorepb.Value)
-	if !ok {
-		return 0, fmt.Errorf("count the entities before a sample: the answer has %T", result["n"])
-	}
-	return n.GetIntegerValue(), nil
-}
-
-// find returns the key of an entity: the n-th of a range, counted from 0. nil is the end of
-// the range.
-func (w *work) find(ctx context.Context, start, end *datastore.Key, n int64) (*datastore.Key, error) {
-	found, err := w.engine.readKeys(ctx, w.query.within(start, end).Offset(int(n)), 1)
-	if err != nil || len(found.keys) == 0 {
-		return nil, err
-	}
-	return found.keys[0], nil
 }
 
 // later applies a cutting while something else is done. Whoever asks for the result
@@ -199,7 +131,7 @@ func (w *work) finder(ctx context.Context, end *datastore.Key, known view) finde
 		} else if known.all {
 			return nil, nil
 		}
-		return w.find(ctx, from, end, n)
+		return w.engine.find(ctx, w.query.within(from, end), n)
 	}
 }
 

@@ -11,10 +11,10 @@ import (
 
 // A Rate is how fast a job goes at most. The zero value is as fast as it can.
 //
-// Each of the job's StartOptions.Workers tasks keeps to its share of it by itself: it
-// waits before a page for as long as the page's entities take at that rate. So nothing
-// is counted in a record that all would write, and a queue that runs fewer tasks at
-// once makes the job slower than its rate. Pages are small enough to be waited for in 20
+// Each of the job's StartOptions.Workers tasks, or of as many as the queue delivers at once
+// if those are more, keeps to its share of it by itself: it waits before a page for as long
+// as the page's entities take at that rate. So nothing is counted in a record that all
+// would write, and if fewer tasks run the job is slower than its rate. Pages are small enough to be waited for in 20
 // seconds; with few workers they are larger and cost fewer writes for records. The rate
 // holds on average over a minute.
 type Rate struct {
@@ -99,6 +99,9 @@ func (r Rate) validate(name string, workers int64, deadline time.Duration) error
 	return nil
 }
 
+// atOnce returns how many of the job's tasks may run at once, as far as that is known.
+func (j *jobRecord) atOnce() int64 { return max(j.Workers, j.Concurrent) }
+
 func (j *jobRecord) rate() (r Rate, err error) {
 	if len(j.Rate) == 0 {
 		return r, nil
@@ -115,7 +118,7 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 	encoded, err := json.Marshal(rate)
 	if err == nil {
 		_, err = j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
-			if err := rate.validate("Rate", r.Workers, j.engine.queue.Deadline()); err != nil {
+			if err := rate.validate("Rate", r.atOnce(), j.engine.queue.Deadline()); err != nil {
 				return fmt.Errorf("%w: %w", ErrArguments, err)
 			}
 			if State(r.State).Ended() {
@@ -138,7 +141,7 @@ func (w *work) pacedSize(size int) (int, error) {
 		return size, err
 	}
 	since := time.Since(w.job.RampFrom)
-	return rate.page(size, w.engine.paces.writes(w.job.ID, w.mode), w.job.Workers, since, waitWithin(w.engine.queue.Deadline())), nil
+	return rate.page(size, w.engine.paces.writes(w.job.ID, w.mode), w.job.atOnce(), since, waitWithin(w.engine.queue.Deadline())), nil
 }
 
 // keepRate waits until a page of n entities may begin: for the first one of a delivery, a
@@ -165,7 +168,7 @@ func (w *work) keepRate(ctx context.Context, n int) error {
 		}
 		spacing := time.Duration(0)
 		if rate != (Rate{}) {
-			spacing = rate.spacing(n, w.engine.paces.writes(w.job.ID, w.mode), job.Workers, time.Since(job.RampFrom))
+			spacing = rate.spacing(n, w.engine.paces.writes(w.job.ID, w.mode), job.atOnce(), time.Since(job.RampFrom))
 		}
 		wait := time.Until(from.Add(time.Duration(float64(spacing) * factor)))
 		if wait <= 0 {

@@ -149,7 +149,8 @@ func TestRatePauses(t *testing.T) {
 
 func TestBadRates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, setting{}, addCredit)
+		hundred := &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 100}}
+		w := newWorld(t, setting{queue: hundred}, addCredit)
 		w.putAccounts([]*datastore.Key{names(1)[0]})
 		for text, rate := range map[string]mapper.Rate{
 			"Rate.Entities has to be at least 0":           {Entities: -1},
@@ -157,7 +158,7 @@ func TestBadRates(t *testing.T) {
 			"Rate.Writes has to be at least 15 a second":   {Writes: 14},
 			"for 100 workers, as each waits for up to 20s": {Writes: 1},
 		} {
-			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, &mapper.StartOptions{Workers: 100, Rate: rate})
+			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, &mapper.StartOptions{Workers: 1, Rate: rate})
 			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), text) {
 				t.Errorf("%+v: %v", rate, err)
 			}

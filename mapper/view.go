@@ -29,6 +29,16 @@ func (e *Engine) readKeys(ctx context.Context, q *datastore.Query, limit int) (v
 	return view{keys: keys, all: len(keys) < limit}, nil
 }
 
+// find returns the key of an entity: the n-th of a query, counted from 0, or nil if there
+// are fewer.
+func (e *Engine) find(ctx context.Context, q *datastore.Query, n int64) (*datastore.Key, error) {
+	found, err := e.readKeys(ctx, q.Offset(int(n)), 1)
+	if err != nil || len(found.keys) == 0 {
+		return nil, err
+	}
+	return found.keys[0], nil
+}
+
 // sample draws up to n keys of the query by __scatter__, fewer if they take
 // more than maxBytes, and sorts them. The first keys in scatter order are a
 // random choice of all, however few they are. An empty sample says nothing of

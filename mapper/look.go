@@ -1,0 +1,97 @@
+package mapper
+
+import (
+	"context"
+	"fmt"
+
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/billing"
+)
+
+// A lookAround finds out how large a kind is, and where its entities are.
+type lookAround struct {
+	engine *Engine
+	query  Query
+	page   int64
+	used   *billing.Usage // if not nil, what it uses is added to that
+}
+
+// estimate draws a sample and measures the beginning of the kind, at the same time. The two
+// give an estimate of how many entities it has; 0 is unknown.
+func (l lookAround) estimate(ctx context.Context, sp Splitting, workers int64) (samples []*datastore.Key, n int64, err error) {
+	size := sp.sampleSize(workers)
+	marks := make([]mark, len(markPages))
+	group, gctx := errgroup.WithContext(ctx)
+	for i, pages := range markPages {
+		l.use(1, 0)
+		group.Go(func() (err error) {
+			marks[i].rank = pages * l.page
+			marks[i].key, err = l.engine.find(gctx, l.query.within(nil, nil), marks[i].rank)
+			return err
+		})
+	}
+	group.Go(func() (err error) {
+		samples, err = l.sample(gctx, size)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return nil, 0, err
+	}
+	if at := further(samples, marks); at != nil {
+		rank, err := l.count(ctx, at, mostCounted)
+		if err != nil {
+			return nil, 0, err
+		}
+		if rank > 0 {
+			marks = append(marks, mark{key: at, rank: rank})
+		}
+	}
+	n = estimateFrom(samples, marks)
+	if more := samplesFor(n, l.page, workers); len(samples) == size && more > size && sp.adaptive() {
+		samples, err = l.sample(ctx, more)
+	}
+	return samples, n, err
+}
+
+func (l lookAround) sample(ctx context.Context, n int) ([]*datastore.Key, error) {
+	keys, err := l.engine.sample(ctx, l.query, n, maxSampleBytes*maxFanOut/2)
+	if err != nil {
+		return nil, fmt.Errorf("sample %q by __scatter__: %w", l.query.Kind, err)
+	}
+	l.use(int64(len(keys)/queryBatch+1), int64(len(keys)))
+	return keys, nil
+}
+
+// mostCounted bounds a count for an estimate. 1,000 of them are billed as a read.
+const mostCounted = 10_000_000
+
+// count counts the entities before a key, or up to most of them; 0 is also that the
+// database can't.
+func (l lookAround) count(ctx context.Context, before *datastore.Key, most int) (int64, error) {
+	q := l.query.within(nil, before).Limit(most).NewAggregationQuery().WithCount("n")
+	result, err := l.engine.client.RunAggregationQuery(ctx, q)
+	if code := status.Code(err); code == codes.Unimplemented || code == codes.DeadlineExceeded && ctx.Err() == nil {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("count entities: %w", err)
+	}
+	n, ok := result["n"].(*datastorepb.Value)
+	if !ok {
+		return 0, fmt.Errorf("count entities: the answer has %T", result["n"])
+	}
+	l.use(n.GetIntegerValue()/1000+1, 0)
+	return n.GetIntegerValue(), nil
+}
+
+func (l lookAround) use(reads, smallOps int64) {
+	if l.used != nil {
+		l.used.Reads += reads
+		l.used.SmallOps += smallOps
+	}
+}
