@@ -216,12 +216,13 @@ func byName(properties []datastore.Property) map[string]datastore.Property {
 	return m
 }
 
+var maskEscapes = strings.NewReplacer(`\`, `\\`, `.`, `\.`)
+
 // maskPaths escapes property names for a property mask.
 func maskPaths(names []string) []string {
-	escape := strings.NewReplacer(`\`, `\\`, `.`, `\.`)
 	paths := make([]string, len(names))
 	for i, name := range names {
-		paths[i] = escape.Replace(name)
+		paths[i] = maskEscapes.Replace(name)
 	}
 	return paths
 }
