@@ -27,10 +27,10 @@ type work struct {
 	runner runner
 	task   rangeTask
 
-	repeated    bool   // there was a delivery of this task before
-	redelivered bool   // there was one of it, or of a task that is lost
-	delivery    string // what this one's mark in the record is
-	begun       bool   // the mark is there
+	queued      tasks.Delivery // as the queue makes it
+	redelivered bool           // there was one of it, or of a task that is lost
+	delivery    string         // what this one's mark in the record is
+	begun       bool           // the mark is there
 
 	// record is the range as this delivery knows it. Transactions read it anew.
 	record   *rangeRecord
@@ -54,13 +54,13 @@ type work struct {
 // A delivery that finds the range done goes to 5: the one before may have died
 // there. 6 is for ranges with children, too: those of 3 may have ended before
 // their parent.
-func (e *Engine) run(ctx context.Context, t rangeTask, redelivered bool) error {
+func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
 	w, err := e.load(ctx, t)
 	if err != nil || w == nil {
 		return err
 	}
 	defer w.runner.close()
-	w.repeated, w.redelivered = redelivered, redelivered || w.record.Lost
+	w.queued, w.redelivered = d, d.Retries > 0 || w.record.Lost
 	for w.record.State == pending && (err == nil || errors.Is(err, errChanged)) {
 		w.stop = 0
 		err = w.attempt(ctx) // changed: with what it has become
@@ -197,6 +197,7 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 		}
 		r.Generation++
 		r.Begun = ""
+		r.alive(w.delivery)
 		return nil
 	})
 	switch {
