@@ -109,5 +109,5 @@ func (e *Engine) deliver(ctx context.Context, d tasks.Delivery) error {
 	if err != nil {
 		return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
 	}
-	return e.run(ctx, t, d.Retries > 0)
+	return e.run(ctx, t, d)
 }

@@ -50,9 +50,11 @@ type rangeRecord struct {
 	NotBefore  time.Time        `datastore:"not_before,noindex"` // of its task
 	Begun      string           `datastore:"begun,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
 	BegunAt    time.Time        `datastore:"begun_at,noindex"`   // when it has
+	BegunTask  string           `datastore:"begun_task,noindex"` // which task it was of
+	BegunTry   int64            `datastore:"begun_try,noindex"`  // and how many attempts of that were before it
 	Lost       bool             `datastore:"lost,noindex"`       // its last task was gone while it was pending
 	Solo       bool             `datastore:"solo,noindex"`       // it is processed while its process does nothing else
-	Deaths     int64            `datastore:"deaths,noindex"`     // of processes that did nothing but its one entity
+	Deaths     []string         `datastore:"deaths,noindex"`     // deliveries whose processes died while they did nothing but its one entity
 	Cut        bool             `datastore:"cut,noindex"`        // the part behind its page is with its children
 	Children   int64            `datastore:"children,noindex"`
 	Retries    int64            `datastore:"retries,noindex"`  // of the children: entities that failed, and are tried again
@@ -173,7 +175,7 @@ func (r *rangeRecord) narrow(n int) { r.Narrowed = int64(max(1, n/2)) }
 // finish marks the range as done.
 func (r *rangeRecord) finish(now time.Time) {
 	r.State, r.Open, r.Done = done, "", now
-	r.Begun, r.BegunAt = "", time.Time{}
+	r.Begun, r.BegunAt, r.BegunTask, r.BegunTry = "", time.Time{}, "", 0
 	r.Samples = nil // its children have them
 }
 

@@ -27,10 +27,10 @@ type work struct {
 	runner runner
 	task   rangeTask
 
-	repeated    bool   // there was a delivery of this task before
-	redelivered bool   // there was one of it, or of a task that is lost
-	delivery    string // what this one's mark in the record is
-	begun       bool   // the mark is there
+	queued      tasks.Delivery // as the queue makes it
+	redelivered bool           // there was one of it, or of a task that is lost
+	delivery    string         // what this one's mark in the record is
+	begun       bool           // the mark is there
 
 	// record is the range as this delivery knows it. Transactions read it anew.
 	record   *rangeRecord
@@ -64,13 +64,13 @@ type work struct {
 // A delivery that finds the range done goes to 5: the one before may have died
 // there. 7 is for ranges with children, too: those of 3 may have ended before
 // their parent.
-func (e *Engine) run(ctx context.Context, t rangeTask, redelivered bool) error {
+func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
 	w, err := e.load(ctx, t)
 	if err != nil || w == nil {
 		return err
 	}
 	defer w.close()
-	w.repeated, w.redelivered = redelivered, redelivered || w.record.Lost
+	w.queued, w.redelivered = d, d.Retries > 0 || w.record.Lost
 	job := e.jobs.at(t.Job)
 	job.enter()
 	ended, err := w.runOn(ctx)
@@ -172,7 +172,7 @@ func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 		return false, err
 	}
 	w.task = rangeTask{Job: next.Job, Range: next.ID, Generation: next.Generation}
-	w.repeated, w.redelivered, w.delivery, w.begun = false, false, "", false
+	w.queued, w.redelivered, w.delivery, w.begun = tasks.Delivery{}, false, "", false
 	w.enqueued, w.waiting, w.failed, w.slow, w.divided = 0, nil, 0, nil, true
 	if w.keys != nil {
 		w.keys.pass(next.Start)
@@ -331,6 +331,7 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 		}
 		r.Generation++
 		r.Begun = ""
+		r.alive(w.delivery)
 		return nil
 	})
 	switch {

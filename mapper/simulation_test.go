@@ -341,6 +341,32 @@ func (s *simulation) interfere(rng *rand.Rand) {
 	}
 }
 
+// open lists the ranges that are not done.
+func (s *simulation) open() (open []record) {
+	for _, r := range records(s, s.client)["sim"] {
+		if r.State == "pending" {
+			open = append(open, r)
+		}
+	}
+	return open
+}
+
+// queued lists the tasks of the queue.
+func (s *simulation) queued() (queued []string) {
+	client, err := s.emulator.CloudTasks(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer client.Close()
+	for task, err := range client.ListTasks(s.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName, ResponseView: cloudtaskspb.Task_FULL}).All() {
+		if err != nil {
+			s.Fatal(err)
+		}
+		queued = append(queued, fmt.Sprintf("%s %s at %v, %d dispatches", task.GetHttpRequest().GetUrl(), task.GetHttpRequest().GetBody(), task.ScheduleTime.AsTime(), task.DispatchCount))
+	}
+	return queued
+}
+
 // await waits for the end of the job.
 func (s *simulation) await() *mapper.Status {
 	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Hour) // a name is taken for 24
@@ -351,7 +377,9 @@ func (s *simulation) await() *mapper.Status {
 			return status
 		}
 		if ctx.Err() != nil {
-			s.Fatalf("the job does not end: %v", err)
+			s.faults.Pause()
+			status, _ := s.job.Status(s.Context())
+			s.Fatalf("the job does not end: %v; status %+v; open ranges %v; tasks %v", err, status, s.open(), s.queued())
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -48,13 +49,21 @@ func (r *rangeRecord) begin(delivery string, ended bool, now time.Time) {
 	case size > 1:
 		r.narrow(r.expected())
 	case r.Alone:
-		r.Deaths++
+		r.Deaths = append(r.Deaths, r.Begun)
 	}
 	r.Begun, r.BegunAt = delivery, now
 }
 
+// alive takes back what was concluded from a delivery that seemed to have died.
+func (r *rangeRecord) alive(delivery string) {
+	if r.Begun == delivery {
+		r.Begun = ""
+	}
+	r.Deaths = slices.DeleteFunc(r.Deaths, func(d string) bool { return d == delivery })
+}
+
 // condemned reports whether the range's entity has killed its process often enough.
-func (r *rangeRecord) condemned() bool { return r.Alone && r.Deaths >= MaxAttempts }
+func (r *rangeRecord) condemned() bool { return r.Alone && len(r.Deaths) >= MaxAttempts }
 
 // attempt processes a pending range, in company or solo.
 func (w *work) attempt(ctx context.Context) error {
@@ -94,8 +103,8 @@ func (w *work) condemn(ctx context.Context) error {
 	}
 	o := &outcome{reached: 1}
 	if len(seen.keys) > 0 {
-		err := fmt.Errorf("the process died %d times while it did nothing but this entity", w.record.Deaths)
-		o.failures = []failure{{key: w.record.Start, err: err, attempts: w.record.Deaths, permanent: true}}
+		err := fmt.Errorf("the process died %d times while it did nothing but this entity", len(w.record.Deaths))
+		o.failures = []failure{{key: w.record.Start, err: err, attempts: int64(len(w.record.Deaths)), permanent: true}}
 	}
 	return w.commit(ctx, p, o)
 }
@@ -111,10 +120,13 @@ func (w *work) begin(ctx context.Context, solo bool) error {
 			w.record = r
 			return errChanged
 		default:
-			// Another task of the range, of a Resume for instance, says nothing of a delivery
-			// that has begun, until that must have ended.
-			ended := w.repeated || now.Sub(r.BegunAt) > w.engine.queue.Deadline()
-			r.begin(w.delivery, ended, now)
+			// The queue makes an attempt when the one before has ended. Another delivery of the
+			// same attempt, or another task of the range, of a Resume for instance, says nothing
+			// of the one that has begun, until that must have ended.
+			ended := r.BegunTask == w.queued.TaskID && r.BegunTry < int64(w.queued.Retries) || now.Sub(r.BegunAt) > w.engine.queue.Deadline()
+			if r.begin(w.delivery, ended, now); r.Begun == w.delivery {
+				r.BegunTask, r.BegunTry = w.queued.TaskID, int64(w.queued.Retries)
+			}
 		}
 		return nil
 	})
@@ -133,16 +145,22 @@ func (w *work) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.engine.queue.Deadline())
 	defer cancel()
 	for wait := firstDelay; ; wait = min(2*wait, 30*time.Second) {
-		err := w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
-			if r.Begun == w.delivery {
-				r.Begun = ""
+		err := w.engine.transact(ctx, func(tx *datastore.Transaction) error {
+			r := new(rangeRecord)
+			err := recordError(tx.Get(w.record.key(), r))
+			if errors.Is(err, datastore.ErrNoSuchEntity) || err == nil && r.State == done {
+				return errNothing
 			}
-			if cutOff && r.pageSize() > 1 { // it may be too much
+			if err != nil {
+				return err
+			}
+			r.alive(w.delivery)
+			if cutOff && r.Generation == w.task.Generation && r.pageSize() > 1 { // it may be too much
 				r.narrow(r.expected())
 			}
-			return nil
+			return r.update(tx)
 		})
-		if err == nil || errors.Is(err, errDone) || errors.Is(err, errSuperseded) {
+		if err == nil {
 			return
 		}
 		select {

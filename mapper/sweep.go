@@ -217,16 +217,19 @@ func (e *Engine) Revive(ctx context.Context) error {
 }
 
 // reviveSweeps enqueues the next sweep of a job, unless there is one. If it was
-// purged its name is taken: then the one after that.
+// purged its name is taken: then the one after that, which may have been purged, too.
 func (e *Engine) reviveSweeps(ctx context.Context, job *jobRecord, now time.Time) error {
-	tick, at := job.nextTick(now)
-	task := job.task(sweepPath, jobTask{Tick: tick}, at)
-	switch err := e.queue.Enqueue(ctx, task); {
-	case !errors.Is(err, tasks.ErrExists):
-		return err
+	const most = 100 // purges within a tick
+	for range most {
+		tick, at := job.nextTick(now)
+		task := job.task(sweepPath, jobTask{Tick: tick}, at)
+		if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
+			return err
+		}
+		if exists, err := e.queue.Exists(ctx, task.ID); err != nil || exists {
+			return err
+		}
+		now = at
 	}
-	if exists, err := e.queue.Exists(ctx, task.ID); err != nil || exists {
-		return err
-	}
-	return e.enqueueSweep(ctx, job, at)
+	return fmt.Errorf("all names of the sweeps of job %s until %v are taken", job.ID, now)
 }
