@@ -24,6 +24,9 @@ func (p pace) chunk(rest int) int {
 	return min(rest, int(max(1, readBytes/mean)))
 }
 
+// fit reports whether so many entities can be read at once.
+func (p pace) fit(n int) bool { return p.entities > 0 && p.chunk(n) == n }
+
 // paces holds the pace of each job that this process has worked for lately.
 type paces struct {
 	mu  sync.Mutex

@@ -51,8 +51,11 @@ type reader func(keys []*datastore.Key) (entities []datastore.PropertyList, miss
 // transaction, which reads the entities, too.
 func (w *work) processPage(ctx context.Context, p page) error {
 	if w.mode == visit {
-		get := func(keys []*datastore.Key, dst any) error { return w.engine.client.GetMulti(ctx, keys, dst) }
-		o, err := w.runPage(ctx, p.keys, entityReader(get), func(*effect) error { return nil })
+		read := entityReader(func(keys []*datastore.Key, dst any) error { return w.engine.client.GetMulti(ctx, keys, dst) })
+		if w.keys != nil && w.keys.whole {
+			read = w.keys.read
+		}
+		o, err := w.runPage(ctx, p.keys, read, func(*effect) error { return nil })
 		if err != nil {
 			return err
 		}

@@ -28,7 +28,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 		return page{keys: []*datastore.Key{r.Start}}, nil
 	}
 	if w.keys == nil {
-		w.keys = w.engine.stream(ctx, w.query.within(r.Start, r.End), r.End)
+		w.keys = w.engine.stream(ctx, w.query.within(r.Start, r.End), r.End, w.readsWhole())
 	}
 	s := r.stretch()
 	root := r.ID == w.job.root() && !r.Cut
@@ -68,6 +68,12 @@ func (w *work) plan(ctx context.Context) (page, error) {
 		}
 	}
 	return p, nil
+}
+
+// readsWhole reports whether a stream should read entities in place of keys: for a [Visit],
+// which does not read them in a transaction, once it is known that they are small.
+func (w *work) readsWhole() bool {
+	return w.mode == visit && w.engine.paces.get(w.job.ID).fit(2*w.record.pageSize()+1)
 }
 
 // ahead returns those of the next keys that are in the range, which may have become

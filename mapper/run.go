@@ -113,6 +113,10 @@ func (w *work) runOn(ctx context.Context) (ended bool, err error) {
 func (w *work) finish(ctx context.Context) (look bool, err error) {
 	for w.record.State == pending && (err == nil || errors.Is(err, errChanged)) {
 		w.stop = 0
+		if err != nil && w.keys != nil && w.keys.whole {
+			w.keys.close() // the function may have changed what was read
+			w.keys = nil
+		}
 		err = w.attempt(ctx) // changed: with what it has become
 	}
 	if err != nil && !errors.Is(err, errDone) && !errors.Is(err, errSuperseded) && !errors.Is(err, errStopped) {
@@ -174,7 +178,12 @@ func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 	w.task = rangeTask{Job: next.Job, Range: next.ID, Generation: next.Generation}
 	w.queued, w.redelivered, w.delivery, w.begun = tasks.Delivery{}, false, "", false
 	w.enqueued, w.waiting, w.failed, w.slow, w.divided = 0, nil, 0, nil, true
-	if w.keys != nil {
+	switch {
+	case w.keys == nil:
+	case !w.keys.whole && w.readsWhole():
+		w.keys.close()
+		w.keys = nil
+	default:
 		w.keys.pass(next.Start)
 	}
 	return true, nil

@@ -55,22 +55,28 @@ func (e *Engine) sample(ctx context.Context, q Query, n, maxBytes int) ([]*datas
 	return sortKeys(keys), err
 }
 
-// A stream reads the keys of a range one after the other, and can be ahead of who
-// uses them.
+// A stream reads the keys of a range one after the other, or its entities, and can be ahead
+// of who uses them.
 type stream struct {
 	end    *datastore.Key // of the range, when its query was made
+	whole  bool           // it reads entities
 	it     *datastore.Iterator
 	cancel context.CancelFunc
 
 	turn *semaphore.Weighted // of who uses the rest, and may read
-	keys []*datastore.Key
-	all  bool
+	keys     []*datastore.Key
+	entities []datastore.PropertyList // of the keys, if it reads them
+	all      bool
 }
 
-// stream returns the keys of a query that ends at a key. It has to be closed.
-func (e *Engine) stream(ctx context.Context, q *datastore.Query, end *datastore.Key) *stream {
+// stream returns the keys of a query that ends at a key, or its whole entities. It has to
+// be closed.
+func (e *Engine) stream(ctx context.Context, q *datastore.Query, end *datastore.Key, whole bool) *stream {
 	ctx, cancel := context.WithCancel(ctx)
-	return &stream{end: end, it: e.client.Run(ctx, q.KeysOnly()), cancel: cancel, turn: semaphore.NewWeighted(1)}
+	if !whole {
+		q = q.KeysOnly()
+	}
+	return &stream{end: end, whole: whole, it: e.client.Run(ctx, q), cancel: cancel, turn: semaphore.NewWeighted(1)}
 }
 
 // use waits until nothing is read ahead. It is followed by a call of done.
@@ -84,7 +90,12 @@ func (s *stream) use() (done func()) {
 func (s *stream) peek(n int) ([]*datastore.Key, error) {
 	defer s.use()()
 	for len(s.keys) < n && !s.all {
-		key, err := s.it.Next(nil)
+		var entity datastore.PropertyList
+		var dst any
+		if s.whole {
+			dst = &entity
+		}
+		key, err := s.it.Next(dst)
 		if errors.Is(err, iterator.Done) {
 			s.all = true
 			break
@@ -92,7 +103,9 @@ func (s *stream) peek(n int) ([]*datastore.Key, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.keys = append(s.keys, key)
+		if s.keys = append(s.keys, key); s.whole {
+			s.entities = append(s.entities, entity)
+		}
 	}
 	return s.keys[:min(n, len(s.keys))], nil
 }
@@ -111,6 +124,17 @@ func (s *stream) pass(start *datastore.Key) {
 	defer s.use()()
 	n, _ := slices.BinarySearchFunc(s.keys, start, compareKeys)
 	s.keys = s.keys[n:]
+	if s.whole {
+		clear(s.entities[:n]) // for the garbage collector
+		s.entities = s.entities[n:]
+	}
+}
+
+// read is a reader of the entities that the stream has read.
+func (s *stream) read(keys []*datastore.Key) ([]datastore.PropertyList, []bool, error) {
+	defer s.use()()
+	n, _ := slices.BinarySearchFunc(s.keys, keys[0], compareKeys)
+	return s.entities[n : n+len(keys)], make([]bool, len(keys)), nil
 }
 
 // close ends the reading.
