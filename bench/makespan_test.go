@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -45,6 +46,8 @@ type row struct {
 	Reads     int64   `json:"reads"`
 	Writes    int64   `json:"writes"`
 	RPCs      int64   `json:"rpcs"`
+
+	used billing.Usage
 }
 
 const header = "keys        costs     filter  strategy       workers  entities  page  makespan_s   ideal_s  ratio   tasks   pages  full_pages  depth     reads    writes     rpcs"
@@ -188,6 +191,6 @@ func makespan(t *testing.T, s shape, c cost, st strategy, workers, n int) row {
 		Keys: s.name, Costs: c.name, Filter: "none", Strategy: st.name, Workers: workers, Entities: n, Page: *pageSize,
 		Makespan: took.Seconds(), Ideal: best.Seconds(), Ratio: took.Seconds() / best.Seconds(),
 		Tasks: w.delivered.Load() - delivered, Pages: status.Pages, FullPages: status.FullPages, Depth: status.Depth,
-		Reads: used.Reads, Writes: used.Writes, RPCs: rpcs,
+		Reads: used.Reads, Writes: used.Writes, RPCs: rpcs, used: used,
 	}
 }
