@@ -49,7 +49,7 @@ const mostPlanned = 1_000_000
 
 // Plan estimates what a job over a query would take, without starting it. It counts up to
 // a million entities, and estimates the size of kinds that are larger from a sample; that
-// costs up to 11,010 reads, or 0.7 cents in the United States. Estimate.Used says how much
+// costs up to 11,200 reads, or 0.7 cents in the United States. Estimate.Used says how much
 // it was.
 func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, error) {
 	var opts PlanOptions
