@@ -13,6 +13,7 @@ import (
 
 // TestRetryAfter has an entity, and then whole pages, ask for a time to wait.
 func TestRetryAfter(t *testing.T) {
+	t.Parallel()
 	for _, all := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
@@ -49,6 +50,7 @@ func TestRetryAfter(t *testing.T) {
 // TestResumeAfterFailure fails a job, and resumes it: its ranges have as many
 // attempts as at first, and then their failures are recorded.
 func TestResumeAfterFailure(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		attempts := make(map[time.Time]bool)

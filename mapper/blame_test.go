@@ -22,6 +22,7 @@ import (
 // TestRepeatedFailure delivers the tasks of an entity that always fails
 // several times: it is one failure, and not the end of the job.
 func TestRepeatedFailure(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 			if a.Key.Name == "user-0000003" {
@@ -42,6 +43,7 @@ func TestRepeatedFailure(t *testing.T) {
 // TestRepeatedVisit has the repetition of a visit be an error for good: the range
 // is done, so it has nothing to say.
 func TestRepeatedVisit(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		sent := make(map[string]bool)
@@ -67,6 +69,7 @@ func TestRepeatedVisit(t *testing.T) {
 
 // TestLargestPages runs pages as large as they can be.
 func TestLargestPages(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		keys := names(20000)
@@ -81,6 +84,7 @@ func TestLargestPages(t *testing.T) {
 // TestRefusedReads has the database refuse lookups in transactions for a while:
 // no entity is to blame.
 func TestRefusedReads(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 			if lookup, ok := req.(*datastorepb.LookupRequest); ok && len(lookup.Keys) > 1 && lookup.ReadOptions.GetTransaction() != nil {
@@ -102,6 +106,7 @@ func TestRefusedReads(t *testing.T) {
 // TestEveryCommitRefused has the database refuse whatever the function writes:
 // that fails the job, and does not record a failure for each entity.
 func TestEveryCommitRefused(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 			if commit, ok := req.(*datastorepb.CommitRequest); ok && commit.GetTransaction() != nil {
@@ -130,6 +135,7 @@ func TestEveryCommitRefused(t *testing.T) {
 // TestSameKeyTwice puts and deletes one entity several times: the last time
 // counts.
 func TestSameKeyTwice(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		other, gone := datastore.NameKey("Other", "x", nil), datastore.NameKey("Other", "y", nil)
 		m := mapper.Update("twice", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
@@ -158,6 +164,7 @@ func TestSameKeyTwice(t *testing.T) {
 // TestTooMuchForACommit has the function write more for one entity than a commit
 // can hold.
 func TestTooMuchForACommit(t *testing.T) {
+	t.Parallel()
 	type large struct {
 		Text []byte `datastore:",noindex"`
 	}
@@ -181,6 +188,7 @@ func TestTooMuchForACommit(t *testing.T) {
 // TestTooSlowForATransaction has the function take longer on one entity than a
 // transaction can be open: it is a failure, and the job ends.
 func TestTooSlowForATransaction(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 			a.Count("seen", 1)

@@ -41,6 +41,7 @@ func (w *world) count(kind, property string) (n int) {
 // TestCleanUp cleans up a job's records in every way: its status stays, its
 // failures until they are asked for, and its ID until its own record is gone.
 func TestCleanUp(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, failing77)
 		w.putAccounts(names(3000))
@@ -107,6 +108,7 @@ func TestCleanUp(t *testing.T) {
 // TestCleanUpOfOtherStates refuses to clean up what has not ended, and keeps the
 // numbers of what was aborted.
 func TestCleanUpOfOtherStates(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, slowCredit)
 		w.putAccounts(names(1000))

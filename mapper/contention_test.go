@@ -18,6 +18,7 @@ import (
 // which alone would make every page conflict that holds it. In both modes of
 // concurrency the job ends, the others get their turns, and nothing is lost.
 func TestHotEntities(t *testing.T) {
+	t.Parallel()
 	for name, pessimistic := range map[string]bool{"optimistic": false, "pessimistic": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testHotEntities(t, pessimistic) })
@@ -88,6 +89,7 @@ func (w *world) addTo(key *datastore.Key) {
 // TestInserts inserts entities while a job runs: those ahead of it are visited,
 // those behind it are not, and the records stay right.
 func TestInserts(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(1)}, slowCredit)
 		keys := names(1000)
@@ -118,6 +120,7 @@ func TestInserts(t *testing.T) {
 // TestVerifyFindsLoss takes records away, one of every sort, and changes others:
 // each is found.
 func TestVerifyFindsLoss(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, failing77)
 		w.putAccounts(names(2000))

@@ -51,6 +51,7 @@ func (w *world) status(job *mapper.Job) *mapper.Status {
 // TestPauseAndResume stops a job in its middle, for days, and has it go on:
 // nothing is lost, nothing is repeated.
 func TestPauseAndResume(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, slowCredit)
 		keys := names(2000)
@@ -92,6 +93,7 @@ func TestPauseAndResume(t *testing.T) {
 // TestAbort ends a job in its middle: each account is credited or not, and
 // nothing runs any more.
 func TestAbort(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, slowCredit)
 		keys := names(2000)
@@ -131,6 +133,7 @@ func TestAbort(t *testing.T) {
 // TestPurgedQueue loses all tasks of a job, again and again: the next sweep, or
 // Resume, brings them back.
 func TestPurgedQueue(t *testing.T) {
+	t.Parallel()
 	for _, resume := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, setting{queue: few(4)}, slowCredit)
@@ -180,6 +183,7 @@ func TestPurgedQueue(t *testing.T) {
 // TestRevive loses all tasks of running jobs, the sweeps among them: a scheduled
 // request brings them back, again and again, and jobs that have theirs keep one.
 func TestRevive(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, slowCredit, addCredit)
 		keys := names(3000)
@@ -213,6 +217,7 @@ func TestRevive(t *testing.T) {
 
 // TestHandlerDownForADay has nobody answer the tasks for a day.
 func TestHandlerDownForADay(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, slowCredit)
 		keys := names(1000)
@@ -242,6 +247,7 @@ func downUntil(up time.Time, h http.Handler) http.Handler {
 // TestFailuresAndRetry lists the failures of a job, and has them tried again once
 // what they failed of is mended.
 func TestFailuresAndRetry(t *testing.T) {
+	t.Parallel()
 	n := 3000 // more failures than a listing has at once
 	if testing.Short() {
 		n = 1000
@@ -348,6 +354,7 @@ func (w *world) eachTask(path string, f func(*cloudtasks.Client, string)) {
 // TestFailureLimit has more entities fail than a job may have: it is paused, and
 // each Resume lets as many fail again.
 func TestFailureLimit(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 			if a.Key.Name[len(a.Key.Name)-2:] == "77" {

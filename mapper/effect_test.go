@@ -18,6 +18,7 @@ import (
 
 // TestPutsAndDeletes has the function write other entities, and delete some.
 func TestPutsAndDeletes(t *testing.T) {
+	t.Parallel()
 	type entry struct{ Account string }
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Update("move", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
@@ -69,6 +70,7 @@ func TestPutsAndDeletes(t *testing.T) {
 // TestPageMates has the function put and delete entities of its own page: they
 // are read anew before it is their turn.
 func TestPageMates(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Update("mates", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 			switch a.Key.Name {
@@ -107,6 +109,7 @@ func TestPageMates(t *testing.T) {
 
 // TestMisuse checks that what a function may not do is an error of its entity.
 func TestMisuse(t *testing.T) {
+	t.Parallel()
 	key := datastore.NameKey("Other", "x", nil)
 	type E = *mapper.Entity[account]
 	updates := map[string]func(E){
@@ -162,6 +165,7 @@ func TestMisuse(t *testing.T) {
 
 // TestUseAfterReturn checks that an entity that outlives its function says so.
 func TestUseAfterReturn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var kept *mapper.Entity[account]
 		m := mapper.Update("keep", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error { kept = e; return nil })
@@ -180,6 +184,7 @@ func TestUseAfterReturn(t *testing.T) {
 // TestVisit checks that a visit sees every entity, with keys that tell its
 // repetitions, and that its counters are exact.
 func TestVisit(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		calls := make(map[string][]string)
@@ -224,6 +229,7 @@ func TestVisit(t *testing.T) {
 // TestUnchangedIsNotWritten counts the writes of an update that changes a part
 // of the entities, and of one that touches them.
 func TestUnchangedIsNotWritten(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		some := mapper.Update("some", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 			if a.Value.Balance%10 == 0 {
@@ -254,6 +260,7 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 // TestManyCounters has the pages of a job count under more names than a job
 // shows: what is above adds up as one.
 func TestManyCounters(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Visit("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 			a.Count("c-"+a.Key.Name, 1)

@@ -17,6 +17,7 @@ import (
 // TestEveryTaskTwice delivers every task twice at the same time, and once more
 // afterwards.
 func TestEveryTaskTwice(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		w.handler = repeat(w.engine.Handler())
@@ -77,6 +78,7 @@ func checkLost(t *testing.T, f *emulator.Faults) {
 // TestLostResponses runs jobs while calls of both services fail, before and
 // after their effect.
 func TestLostResponses(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	for i := range uint64(20) {

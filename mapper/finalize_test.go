@@ -46,6 +46,7 @@ func reporting(client func() *datastore.Client, fail func() error) *mapper.Mappe
 // TestFinalizer runs the finalizer of a job with every task delivered several
 // times, and calls that lose their answers: it takes effect once.
 func TestFinalizer(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	seeds := uint64(20)
@@ -82,6 +83,7 @@ func TestFinalizer(t *testing.T) {
 // TestFailingFinalizer has the finalizer fail for a while: the job goes on to run,
 // says why, and ends once it succeeds.
 func TestFailingFinalizer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var w *world
 		var broken atomic.Bool
@@ -125,6 +127,7 @@ func TestFailingFinalizer(t *testing.T) {
 // TestRefusedFinalizer has the database refuse what a finalizer puts, and a
 // finalizer take too long: the one fails the job, the other is shown.
 func TestRefusedFinalizer(t *testing.T) {
+	t.Parallel()
 	plain := func(onDone func(context.Context, *mapper.Done, mapper.None) error) *mapper.Mapper[mapper.None] {
 		return mapper.Update("plain", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil }).OnDone(onDone)
 	}
@@ -169,6 +172,7 @@ func TestRefusedFinalizer(t *testing.T) {
 
 // TestLostFinalizer loses the finalizer's task: a sweep enqueues it again.
 func TestLostFinalizer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var w *world
 		m := reporting(func() *datastore.Client { return w.client }, func() error { return nil })

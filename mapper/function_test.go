@@ -36,6 +36,7 @@ func over(w *world, m *mapper.Mapper[mapper.None], o *mapper.StartOptions) *mapp
 // TestFailingEntities has the function fail on a few entities of many, in every
 // way. The others of their pages go on.
 func TestFailingEntities(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		tries := make(map[string]int)
@@ -89,6 +90,7 @@ func TestFailingEntities(t *testing.T) {
 // TestFailingFunction has the function fail on everything: the job fails with
 // its error, soon, and nothing is changed or lost.
 func TestFailingFunction(t *testing.T) {
+	t.Parallel()
 	for _, permanent := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var calls atomic.Int64
@@ -123,6 +125,7 @@ func TestFailingFunction(t *testing.T) {
 // TestLogsSayNothingOfEntities has the function put an entity's contents into
 // its errors and panics: they are in the records, and not in the log.
 func TestLogsSayNothingOfEntities(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
@@ -148,6 +151,7 @@ func TestLogsSayNothingOfEntities(t *testing.T) {
 // TestMixedErrors has most entities of a page fail, some of them for good: the
 // others may pass, so the job goes on trying, and ends well once they do.
 func TestMixedErrors(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		outage := time.Now().Add(time.Second)
 		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
@@ -171,6 +175,7 @@ func TestMixedErrors(t *testing.T) {
 // TestRefusedCommits has the function write what only the database refuses, and
 // with it the whole commit: that entity is a failure, and the others go on.
 func TestRefusedCommits(t *testing.T) {
+	t.Parallel()
 	type grown struct {
 		Balance int64
 		Text    []byte `datastore:",noindex"`
@@ -222,6 +227,7 @@ func TestRefusedCommits(t *testing.T) {
 
 // TestPanicSaysWhere checks that the record of a panic names the user's code.
 func TestPanicSaysWhere(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Update("panics", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 			var missing *account
@@ -242,6 +248,7 @@ func TestPanicSaysWhere(t *testing.T) {
 // TestStructThatDoesNotFit runs over entities that don't fit the Go type: the
 // error names the field, and the entities stay as they are.
 func TestStructThatDoesNotFit(t *testing.T) {
+	t.Parallel()
 	type misfit struct{ Owner int64 }
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Update("misfit", func(context.Context, *mapper.Entity[misfit], mapper.None) error { return nil })

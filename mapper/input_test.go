@@ -21,6 +21,7 @@ import (
 // TestBadStarts starts jobs with what can't be: each error names what is wrong,
 // and nothing is recorded.
 func TestBadStarts(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		type sized struct{ Size float64 }
 		type channel struct{ C chan int }
@@ -104,6 +105,7 @@ func TestBadStarts(t *testing.T) {
 }
 
 func TestBadEngines(t *testing.T) {
+	t.Parallel()
 	ok := func(context.Context, *mapper.Entity[account], mapper.None) error { return nil }
 	type unsavable struct{ M map[string]int }
 	synctest.Test(t, func(t *testing.T) {
@@ -164,6 +166,7 @@ func TestNothingToUse(t *testing.T) {
 // TestForeignTasks sends the handler bodies that are not tasks of ours. Those
 // that no retry mends are answered with success, so that the queue forgets them.
 func TestForeignTasks(t *testing.T) {
+	t.Parallel()
 	const id = "0123456789abcdef0123456789abcdef"
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
@@ -258,6 +261,7 @@ func FuzzDeliveries(f *testing.F) {
 // TestMapperOfAnotherBuild has a task arrive where its mapper is not known: it
 // waits for a build that has it, and the status says so.
 func TestMapperOfAnotherBuild(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		other := mapper.Visit("other", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
 		w := newWorld(t, setting{}, addCredit)

@@ -18,6 +18,7 @@ import (
 
 // TestSizes runs jobs over kinds of every size around a page.
 func TestSizes(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{0, 1, 99, 100, 101, 250, 1000, 5000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -123,6 +124,7 @@ func TestForeignKeyOrder(t *testing.T) {
 // it adds to the balance in transactions, and writes another property blindly. In
 // both modes of concurrency none of its writes is lost.
 func TestOtherWriters(t *testing.T) {
+	t.Parallel()
 	for _, pessimistic := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) { testOtherWriters(t, pessimistic) })
 	}
@@ -173,6 +175,7 @@ func testOtherWriters(t *testing.T, pessimistic bool) {
 
 // TestTwoJobsAtOnce runs two jobs over the same entities.
 func TestTwoJobsAtOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		keys := names(1000)
@@ -190,6 +193,7 @@ func TestTwoJobsAtOnce(t *testing.T) {
 
 // TestEmptyKind checks that a job over nothing succeeds, and says so.
 func TestEmptyKind(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		begun := time.Now()
@@ -202,6 +206,7 @@ func TestEmptyKind(t *testing.T) {
 
 // TestNamespaces checks that a job stays in its namespace.
 func TestNamespaces(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		inside, outside := names(300), names(300)
@@ -223,6 +228,7 @@ func TestNamespaces(t *testing.T) {
 // TestNoCompositeIndexes runs a job where queries that need a composite index are
 // refused: ours need none.
 func TestNoCompositeIndexes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes: []")}}, addCredit)
 		keys := names(5000)

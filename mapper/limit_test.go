@@ -11,6 +11,7 @@ import (
 
 // TestFailureShare pauses a job when more than a share of its entities have failed.
 func TestFailureShare(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(2)}, failing77)
 		w.putAccounts(names(10000))
@@ -31,6 +32,7 @@ func TestFailureShare(t *testing.T) {
 // TestPausedTwice pauses a job that its limit has paused: it is waited for no
 // longer, and Resume does not allow more failures.
 func TestPausedTwice(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(1)}, failing77)
 		w.putAccounts(names(10000))

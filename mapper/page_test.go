@@ -14,6 +14,7 @@ import (
 // TestSlowPages has the function take so long that pages end before their
 // entities do.
 func TestSlowPages(t *testing.T) {
+	t.Parallel()
 	for _, define := range []func(string, func(context.Context, *mapper.Entity[account], mapper.None) error) *mapper.Mapper[mapper.None]{
 		mapper.Update[account, mapper.None], mapper.Visit[account, mapper.None],
 	} {
@@ -37,6 +38,7 @@ func TestSlowPages(t *testing.T) {
 // they would ideally: what is left of a page that took its time is spread, and
 // not done one page after the other.
 func TestSlowFunctions(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		entities, workers int
 		cost              func(i int) time.Duration
@@ -75,6 +77,7 @@ func TestSlowFunctions(t *testing.T) {
 
 // TestLargeEntities updates entities of which a page does not fit a commit.
 func TestLargeEntities(t *testing.T) {
+	t.Parallel()
 	type large struct {
 		Text []byte `datastore:",noindex"`
 		N    int

@@ -129,6 +129,7 @@ func boolToInt(b bool) int {
 // TestRecordsStayCold checks that no record is written by more than a few tasks,
 // and that a finished job leaves nothing indexed.
 func TestRecordsStayCold(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		writes := new(writeCounter)
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: writes.intercept}}, addCredit)
@@ -151,6 +152,7 @@ func TestRecordsStayColdAmongMany(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
 	}
+	t.Parallel()
 	const n, busy = 40_000, 900
 	synctest.Test(t, func(t *testing.T) {
 		writes := new(writeCounter)

@@ -16,6 +16,7 @@ import (
 // TestLateReplay has a delivery of a retry be slow, while somebody pauses the job, or
 // while another delivery opens the failures, and they are done: each is credited once.
 func TestLateReplay(t *testing.T) {
+	t.Parallel()
 	for name, between := range map[string]func(w *world, job *mapper.Job){
 		"paused": func(w *world, job *mapper.Job) {
 			if err := job.Pause(w.Context()); err != nil {

@@ -17,6 +17,7 @@ import (
 // TestConcurrentStarts starts one job five times at once, while responses are
 // lost.
 func TestConcurrentStarts(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	for i := range uint64(20) {
@@ -61,6 +62,7 @@ func TestConcurrentStarts(t *testing.T) {
 // TestStartAgain starts a job again: while it runs, after its end, and with
 // other arguments.
 func TestStartAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		other := mapper.Visit("other", func(context.Context, *mapper.Entity[account], credit) error { return nil })
 		w := newWorld(t, setting{}, addCredit, other)
@@ -97,6 +99,7 @@ func TestStartAgain(t *testing.T) {
 // TestStartRevivesTheRoot checks that starting a job again brings back the task
 // of its root if it was lost, though its name is still taken.
 func TestStartRevivesTheRoot(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		keys := names(300)

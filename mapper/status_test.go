@@ -16,6 +16,7 @@ import (
 
 // TestStatus follows a job of more records than a live status reads.
 func TestStatus(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slow := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 			time.Sleep(100 * time.Millisecond)

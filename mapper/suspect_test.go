@@ -66,6 +66,7 @@ var poisons = []poison{
 // ends by itself, the others are done, and the one is listed. It is done by a
 // retry, once it is mended.
 func TestPoison(t *testing.T) {
+	t.Parallel()
 	for _, p := range poisons {
 		n := 100_000
 		if testing.Short() || p.few {
@@ -232,6 +233,7 @@ func TestInnocentsAlone(t *testing.T) {
 // database does not commit pages, and does not even take the marks away at times: no
 // range is suspected of killing its process.
 func TestErrorsAreNoDeaths(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		up := time.Now().Add(10 * time.Minute)
 		var n atomic.Int64
@@ -272,6 +274,7 @@ func TestErrorsAreNoDeaths(t *testing.T) {
 // TestTwinsAreNoDeaths has the queue make each delivery twice at once, and the database not
 // commit pages for a while: the deliveries find the marks of their twins, and nobody died.
 func TestTwinsAreNoDeaths(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		up := time.Now().Add(10 * time.Minute)
 		refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -321,6 +324,7 @@ func changes(commit *datastorepb.CommitRequest, kind string) bool {
 // TestLiveDeliveriesAreNoDeaths has every Resume enqueue another task for an entity
 // that takes minutes: their deliveries find each other's marks, and nobody died.
 func TestLiveDeliveriesAreNoDeaths(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Visit("slow", func(context.Context, *mapper.Entity[account], mapper.None) error {
 			time.Sleep(4 * time.Minute)
@@ -389,6 +393,7 @@ func TestDeadlyEntities(t *testing.T) {
 // TestAbortAtTheGate aborts a job while pages wait until they can be solo: they do
 // not begin any more.
 func TestAbortAtTheGate(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Update("slow", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
 			select {

@@ -18,6 +18,7 @@ func TestBadNeighbours(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
 	}
+	t.Parallel()
 	for name, c := range map[string]struct {
 		bad      int
 		do       func(ctx context.Context, i int, a *mapper.Entity[growing]) error
@@ -78,6 +79,7 @@ func TestBugs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
 	}
+	t.Parallel()
 	broken := errors.New("the bug")
 	slow := func(context.Context, *mapper.Entity[account], mapper.None) error {
 		time.Sleep(400 * time.Millisecond)
