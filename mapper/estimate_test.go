@@ -20,6 +20,7 @@ import (
 
 // TestPlan compares a plan with the job.
 func TestPlan(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 			time.Sleep(time.Millisecond)
@@ -71,6 +72,7 @@ func TestPlan(t *testing.T) {
 
 // TestPlanBySample plans a job where nothing can be counted.
 func TestPlanBySample(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		uncounted := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 			if path.Base(info.FullMethod) == "RunAggregationQuery" {
@@ -91,6 +93,7 @@ func TestPlanBySample(t *testing.T) {
 }
 
 func TestPlanOfNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, nil)

@@ -45,6 +45,7 @@ var tenWorkers = &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxCon
 
 // TestRate runs a job at 100 entities a second, and then at 1,000.
 func TestRate(t *testing.T) {
+	t.Parallel()
 	for name, rate := range map[string]mapper.Rate{
 		"entities": {Entities: 100},
 		"writes":   {Writes: 100 * 1.1}, // pages of 20 entities, with 2 more for records
@@ -86,6 +87,7 @@ func TestRate(t *testing.T) {
 
 // TestRamp runs a job at the rate that Datastore asks for.
 func TestRamp(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
 		m := c.mapper()
@@ -113,6 +115,7 @@ func TestRamp(t *testing.T) {
 // TestRatePauses pauses a job that waits for its rate: it stops within a second, and
 // resumes.
 func TestRatePauses(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
 		m := c.mapper()
@@ -148,6 +151,7 @@ func TestRatePauses(t *testing.T) {
 }
 
 func TestBadRates(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hundred := &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 100}}
 		w := newWorld(t, setting{queue: hundred}, addCredit)
