@@ -28,6 +28,7 @@ type work struct {
 	task   rangeTask
 
 	queued      tasks.Delivery // as the queue makes it
+	begunAt     time.Time      // when it came
 	redelivered bool           // there was one of it, or of a task that is lost
 	delivery    string         // what this one's mark in the record is
 	begun       bool           // the mark is there
@@ -91,7 +92,7 @@ func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
 // load reads the job and the range of a task. It returns no work if there is
 // nothing to do.
 func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
-	w := &work{engine: e, task: t, job: &jobRecord{ID: t.Job}, record: new(rangeRecord)}
+	w := &work{engine: e, begunAt: time.Now(), task: t, job: &jobRecord{ID: t.Job}, record: new(rangeRecord)}
 	missing, err := lookup(
 		func(keys []*datastore.Key, dst any) error { return e.client.GetMulti(ctx, keys, dst) },
 		[]*datastore.Key{jobKey(t.Job), rangeKey(t.Job, t.Range)}, []any{w.job, w.record})
