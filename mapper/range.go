@@ -49,12 +49,13 @@ type rangeRecord struct {
 	RefusedIn  int64            `datastore:"refused_in,noindex"` // the job's generation in which it did; Resume raises that
 	NotBefore  time.Time        `datastore:"not_before,noindex"` // of its task
 	Begun      string           `datastore:"begun,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
-	BegunAt    time.Time        `datastore:"begun_at,noindex"`   // when it has
+	BegunAt    time.Time        `datastore:"begun_at,noindex"`   // when the queue made it
 	BegunTask  string           `datastore:"begun_task,noindex"` // which task it was of
 	BegunTry   int64            `datastore:"begun_try,noindex"`  // and how many attempts of that were before it
 	Lost       bool             `datastore:"lost,noindex"`       // its last task was gone while it was pending
 	Solo       bool             `datastore:"solo,noindex"`       // it is processed while its process does nothing else
-	Deaths     []string         `datastore:"deaths,noindex"`     // deliveries whose processes died while they did nothing but its one entity
+	Deaths     []string         `datastore:"deaths,noindex"`     // deliveries whose processes seem to have died while they did nothing but its one entity
+	Settled    []time.Time      `datastore:"settled,noindex"`    // when these count; until then the delivery may say that it is alive
 	Cut        bool             `datastore:"cut,noindex"`        // the part behind its page is with its children
 	Children   int64            `datastore:"children,noindex"`
 	Retries    int64            `datastore:"retries,noindex"`  // of the children: entities that failed, and are tried again

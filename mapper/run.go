@@ -28,6 +28,7 @@ type work struct {
 	task   rangeTask
 
 	queued      tasks.Delivery // as the queue makes it
+	begunAt     time.Time      // when it came
 	redelivered bool           // there was one of it, or of a task that is lost
 	delivery    string         // what this one's mark in the record is
 	begun       bool           // the mark is there

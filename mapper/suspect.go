@@ -34,9 +34,13 @@ import (
 // suspected reports whether the range's deliveries have to be solo.
 func (r *rangeRecord) suspected() bool { return r.Solo || r.Begun != "" }
 
-// begin leaves the mark of a delivery, and draws conclusions from the one that it
-// finds, if that one's delivery has ended.
-func (r *rangeRecord) begin(delivery string, ended bool, now time.Time) {
+// endTime returns for how long a delivery tries to take its mark away.
+func endTime(deadline time.Duration) time.Duration { return max(deadline, 10*time.Minute) }
+
+// begin leaves the mark of a delivery that has begun at a time, and draws conclusions from
+// the one that it finds, if that one's delivery has ended. If that may have been cut off by
+// the queue's deadline it may be alive, and about to say so.
+func (r *rangeRecord) begin(delivery string, begun time.Time, ended bool, now time.Time, deadline time.Duration) {
 	r.Lost = false
 	r.Attempts++
 	if r.Begun != "" && !ended {
@@ -49,9 +53,13 @@ func (r *rangeRecord) begin(delivery string, ended bool, now time.Time) {
 	case size > 1:
 		r.narrow(r.expected())
 	case r.Alone:
-		r.Deaths = append(r.Deaths, r.Begun)
+		settled := now
+		if now.Sub(r.BegunAt) >= deadline*9/10 { // clocks differ
+			settled = r.BegunAt.Add(deadline + endTime(deadline))
+		}
+		r.Deaths, r.Settled = append(r.Deaths, r.Begun), append(r.Settled, settled)
 	}
-	r.Begun, r.BegunAt = delivery, now
+	r.Begun, r.BegunAt = delivery, begun
 }
 
 // alive takes back what was concluded from a delivery that seemed to have died.
@@ -59,11 +67,21 @@ func (r *rangeRecord) alive(delivery string) {
 	if r.Begun == delivery {
 		r.Begun = ""
 	}
-	r.Deaths = slices.DeleteFunc(r.Deaths, func(d string) bool { return d == delivery })
+	if i := slices.Index(r.Deaths, delivery); i >= 0 {
+		r.Deaths, r.Settled = slices.Delete(r.Deaths, i, i+1), slices.Delete(r.Settled, i, i+1)
+	}
 }
 
 // condemned reports whether the range's entity has killed its process often enough.
-func (r *rangeRecord) condemned() bool { return r.Alone && len(r.Deaths) >= MaxAttempts }
+func (r *rangeRecord) condemned(now time.Time) bool {
+	settled := 0
+	for _, at := range r.Settled {
+		if !at.After(now) {
+			settled++
+		}
+	}
+	return r.Alone && settled >= MaxAttempts
+}
 
 // attempt processes a pending range, in company or solo.
 func (w *work) attempt(ctx context.Context) error {
@@ -86,7 +104,7 @@ func (w *work) attempt(ctx context.Context) error {
 		if err := w.begin(ctx, solo); err != nil {
 			return err
 		}
-		if w.record.condemned() {
+		if w.record.condemned(time.Now()) {
 			return w.condemn(ctx)
 		}
 	}
@@ -124,7 +142,7 @@ func (w *work) begin(ctx context.Context, solo bool) error {
 			// same attempt, or another task of the range, of a Resume for instance, says nothing
 			// of the one that has begun, until that must have ended.
 			ended := r.BegunTask == w.queued.TaskID && r.BegunTry < int64(w.queued.Retries) || now.Sub(r.BegunAt) > w.engine.queue.Deadline()
-			if r.begin(w.delivery, ended, now); r.Begun == w.delivery {
+			if r.begin(w.delivery, w.begunAt.UTC().Truncate(time.Microsecond), ended, now, w.engine.queue.Deadline()); r.Begun == w.delivery {
 				r.BegunTask, r.BegunTry = w.queued.TaskID, int64(w.queued.Retries)
 			}
 		}
@@ -142,7 +160,7 @@ func (w *work) end(ctx context.Context) {
 		return
 	}
 	cutOff := ctx.Err() != nil
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.engine.queue.Deadline())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime(w.engine.queue.Deadline()))
 	defer cancel()
 	for wait := firstDelay; ; wait = min(2*wait, 30*time.Second) {
 		err := w.engine.transact(ctx, func(tx *datastore.Transaction) error {

@@ -271,6 +271,40 @@ func TestErrorsAreNoDeaths(t *testing.T) {
 	})
 }
 
+// TestOverrunsAreNoDeaths has most transactions take longer to begin than a delivery
+// may last, also those that take its mark away: nobody died.
+func TestOverrunsAreNoDeaths(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(4) {
+		synctest.Test(t, func(t *testing.T) {
+			up := time.Now().Add(time.Hour)
+			slow := emulator.NewFaults(seed, emulator.Fault{
+				Kind: emulator.SlowCall, Share: 0.8, Latency: emulator.Uniform{Min: 10 * time.Second, Max: 100 * time.Second}, Methods: []string{"BeginTransaction"},
+			})
+			slow.Pause()
+			q := few(4)
+			q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Second)}
+			w := newWorld(t, setting{emulator: emulator.Options{Faults: slow}, queue: q, deadline: 15 * time.Second}, addCredit)
+			f := newFleet(w, 1, 10, addCredit)
+			keys := names(40)
+			w.putAccounts(keys)
+			job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10},
+				&mapper.StartOptions{ID: "j", PageSize: 1, PageTime: time.Second, Timeout: 5 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			slow.Resume()
+			time.Sleep(time.Until(up))
+			slow.Pause()
+			w.wait(job)
+			w.wantBalances(keys, 10)
+			if f.deaths() > 0 {
+				t.Errorf("%d deaths", f.deaths())
+			}
+		})
+	}
+}
+
 // TestTwinsAreNoDeaths has the queue make each delivery twice at once, and the database not
 // commit pages for a while: the deliveries find the marks of their twins, and nobody died.
 func TestTwinsAreNoDeaths(t *testing.T) {
