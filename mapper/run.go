@@ -40,7 +40,6 @@ type work struct {
 	failed   int                  // how many failures this delivery has recorded for good
 
 	splitting Splitting
-	begunAt   time.Time    // the delivery
 	paced     time.Time    // when its last page began that had to wait for the job's rate
 	keys      *stream      // from the range's start on
 	divided   bool         // the task has cut its range
