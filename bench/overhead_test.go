@@ -145,7 +145,9 @@ func newRealWorld(b *testing.B, n int) *realWorld {
 }
 
 // job runs a job over all records.
-func (w *realWorld) job(m *mapper.Mapper[mapper.None]) time.Duration { return w.jobOver(m, len(w.keys)) }
+func (w *realWorld) job(m *mapper.Mapper[mapper.None]) time.Duration {
+	return w.jobOver(m, len(w.keys))
+}
 
 func (w *realWorld) jobOver(m *mapper.Mapper[mapper.None], n int) time.Duration {
 	w.jobs++

@@ -72,7 +72,7 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	if opts.Prices == (billing.Prices{}) {
 		opts.Prices = billing.NAM5
 	}
-	start, concurrent, err := e.settings(ctx, m, &opts.StartOptions)
+	start, _, err := e.settings(ctx, m, &opts.StartOptions)
 	switch {
 	case err != nil:
 		return fail(err)
@@ -88,7 +88,7 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	if est.Entities, est.Exact, err = e.size(ctx, q, start, &est.Used); err != nil {
 		return fail(err)
 	}
-	est.expect(start, max(concurrent, start.Workers), opts)
+	est.expect(start, opts)
 	return est, nil
 }
 
@@ -104,7 +104,7 @@ func (e *Engine) size(ctx context.Context, q Query, start StartOptions, used *bi
 }
 
 // expect fills in what follows from the number of entities.
-func (est *Estimate) expect(start StartOptions, atOnce int, o PlanOptions) {
+func (est *Estimate) expect(start StartOptions, o PlanOptions) {
 	page := int64(start.PageSize)
 	if o.PerEntity > 0 {
 		page = max(1, min(page, int64(start.PageTime/o.PerEntity)))

@@ -63,7 +63,7 @@ type stream struct {
 	it     *datastore.Iterator
 	cancel context.CancelFunc
 
-	turn *semaphore.Weighted // of who uses the rest, and may read
+	turn     *semaphore.Weighted // of who uses the rest, and may read
 	keys     []*datastore.Key
 	entities []datastore.PropertyList // of the keys, if it reads them
 	all      bool
