@@ -95,12 +95,12 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 // size finds out how many entities a query has.
 func (e *Engine) size(ctx context.Context, q Query, start StartOptions, used *billing.Usage) (n int64, exact bool, err error) {
 	look := lookAround{engine: e, query: q, page: int64(start.PageSize), used: used}
-	n, err = look.count(ctx, nil, mostPlanned)
-	if err != nil || n > 0 && n < mostPlanned {
+	n, known, err := look.count(ctx, nil, mostPlanned)
+	if err != nil || known && n < mostPlanned {
 		return n, true, err
 	}
 	_, n, err = look.estimate(ctx, Splitting{}, int64(start.Workers))
-	return n, n == 0, err
+	return n, false, err
 }
 
 // expect fills in what follows from the number of entities.

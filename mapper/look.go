@@ -43,11 +43,11 @@ func (l lookAround) estimate(ctx context.Context, sp Splitting, workers int64) (
 		return nil, 0, err
 	}
 	if at := further(samples, marks); at != nil {
-		rank, err := l.count(ctx, at, mostCounted)
+		rank, known, err := l.count(ctx, at, mostCounted)
 		if err != nil {
 			return nil, 0, err
 		}
-		if rank > 0 {
+		if known {
 			marks = append(marks, mark{key: at, rank: rank})
 		}
 	}
@@ -70,23 +70,24 @@ func (l lookAround) sample(ctx context.Context, n int) ([]*datastore.Key, error)
 // mostCounted bounds a count for an estimate. 1,000 of them are billed as a read.
 const mostCounted = 10_000_000
 
-// count counts the entities before a key, or up to most of them; 0 is also that the
+// count counts the entities before a key, or up to most of them. It is not known if the
 // database can't.
-func (l lookAround) count(ctx context.Context, before *datastore.Key, most int) (int64, error) {
+func (l lookAround) count(ctx context.Context, before *datastore.Key, most int) (n int64, known bool, err error) {
 	q := l.query.within(nil, before).Limit(most).NewAggregationQuery().WithCount("n")
 	result, err := l.engine.client.RunAggregationQuery(ctx, q)
 	if code := status.Code(err); code == codes.Unimplemented || code == codes.DeadlineExceeded && ctx.Err() == nil {
-		return 0, nil
+		return 0, false, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("count entities: %w", err)
+		return 0, false, fmt.Errorf("count entities: %w", err)
 	}
-	n, ok := result["n"].(*datastorepb.Value)
+	value, ok := result["n"].(*datastorepb.Value)
 	if !ok {
-		return 0, fmt.Errorf("count entities: the answer has %T", result["n"])
+		return 0, false, fmt.Errorf("count entities: the answer has %T", result["n"])
 	}
-	l.use(n.GetIntegerValue()/1000+1, 0)
-	return n.GetIntegerValue(), nil
+	n = value.GetIntegerValue()
+	l.use(max(1, (n+999)/1000), 0)
+	return n, true, nil
 }
 
 func (l lookAround) use(reads, smallOps int64) {
