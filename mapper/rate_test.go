@@ -103,7 +103,7 @@ func TestRamp(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.wait(job)
-		if n := c.between(begun, begun.Add(time.Minute)); n > 13_000 || n < 9_000 {
+		if n := c.between(begun, begun.Add(time.Minute)); n > 13_000 || n < 8_000 {
 			t.Errorf("%d entities in the first minute, want 12000 at most", n)
 		}
 		if n := c.between(begun.Add(time.Minute), begun.Add(90*time.Second)); n > 17_000 || n < 12_000 {
