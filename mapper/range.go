@@ -49,7 +49,7 @@ type rangeRecord struct {
 	RefusedIn  int64            `datastore:"refused_in,noindex"` // the job's generation in which it did; Resume raises that
 	NotBefore  time.Time        `datastore:"not_before,noindex"` // of its task
 	Begun      string           `datastore:"begun,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
-	BegunAt    time.Time        `datastore:"begun_at,noindex"`   // when the queue made it
+	BegunAt    time.Time        `datastore:"begun_at,noindex"`   // when that came
 	BegunTask  string           `datastore:"begun_task,noindex"` // which task it was of
 	BegunTry   int64            `datastore:"begun_try,noindex"`  // and how many attempts of that were before it
 	Lost       bool             `datastore:"lost,noindex"`       // its last task was gone while it was pending

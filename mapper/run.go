@@ -339,8 +339,8 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 			r.Refusals, r.NotBefore = 0, time.Time{} // for who resumes the job
 		}
 		r.Generation++
-		r.Begun = ""
 		r.alive(w.delivery)
+		r.Begun = "" // whoever's it is: this task is over
 		return nil
 	})
 	switch {

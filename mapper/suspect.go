@@ -62,7 +62,7 @@ func (r *rangeRecord) begin(delivery string, begun time.Time, ended bool, now ti
 	r.Begun, r.BegunAt = delivery, begun
 }
 
-// alive takes back what was concluded from a delivery that seemed to have died.
+// alive takes away the mark of a delivery, and its death, if it seemed to have died.
 func (r *rangeRecord) alive(delivery string) {
 	if r.Begun == delivery {
 		r.Begun = ""
@@ -72,15 +72,14 @@ func (r *rangeRecord) alive(delivery string) {
 	}
 }
 
-// condemned reports whether the range's entity has killed its process often enough.
-func (r *rangeRecord) condemned(now time.Time) bool {
-	settled := 0
+// died returns how many deaths of the range's entity are settled.
+func (r *rangeRecord) died(now time.Time) (n int64) {
 	for _, at := range r.Settled {
 		if !at.After(now) {
-			settled++
+			n++
 		}
 	}
-	return r.Alone && settled >= MaxAttempts
+	return n
 }
 
 // attempt processes a pending range, in company or solo.
@@ -104,15 +103,16 @@ func (w *work) attempt(ctx context.Context) error {
 		if err := w.begin(ctx, solo); err != nil {
 			return err
 		}
-		if w.record.condemned(time.Now()) {
-			return w.condemn(ctx)
+		if n := w.record.died(time.Now()); w.record.Alone && n >= MaxAttempts {
+			return w.condemn(ctx, n)
 		}
 	}
 	return w.process(ctx)
 }
 
-// condemn records the range's entity as a failure, if it is still there.
-func (w *work) condemn(ctx context.Context) error {
+// condemn records the range's entity as a failure, if it is still there: its process has
+// died often enough.
+func (w *work) condemn(ctx context.Context, deaths int64) error {
 	p := page{keys: []*datastore.Key{w.record.Start}}
 	key := datastore.NewQuery(w.query.Kind).Namespace(w.query.Namespace).FilterField("__key__", "=", w.record.Start)
 	seen, err := w.engine.readKeys(ctx, key, 1)
@@ -121,8 +121,8 @@ func (w *work) condemn(ctx context.Context) error {
 	}
 	o := &outcome{reached: 1}
 	if len(seen.keys) > 0 {
-		err := fmt.Errorf("the process died %d times while it did nothing but this entity", len(w.record.Deaths))
-		o.failures = []failure{{key: w.record.Start, err: err, attempts: int64(len(w.record.Deaths)), permanent: true}}
+		err := fmt.Errorf("the process died %d times while it did nothing but this entity", deaths)
+		o.failures = []failure{{key: w.record.Start, err: err, attempts: deaths, permanent: true}}
 	}
 	return w.commit(ctx, p, o)
 }
