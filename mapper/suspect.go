@@ -37,17 +37,25 @@ func (r *rangeRecord) suspected() bool { return r.Solo || r.Begun != "" }
 // endTime returns for how long a delivery tries to take its mark away.
 func endTime(deadline time.Duration) time.Duration { return max(deadline, 10*time.Minute) }
 
-// begin leaves the mark of a delivery that has begun at a time, and draws conclusions from
-// the one that it finds, if that one's delivery has ended. If that may have been cut off by
-// the queue's deadline it may be alive, and about to say so.
-func (r *rangeRecord) begin(delivery string, begun time.Time, ended bool, now time.Time, deadline time.Duration) {
+// A mark is what a delivery leaves in the record of its range when it begins.
+type mark struct {
+	delivery string
+	at       time.Time // when the delivery came
+	task     string    // that it is of
+	try      int64     // how many attempts of that task were before
+}
+
+// begin leaves a mark, and draws conclusions from the one that it finds, if that one's
+// delivery has ended. If that may have been cut off by the queue's deadline it may be
+// alive, and about to say so.
+func (r *rangeRecord) begin(m mark, now time.Time, deadline time.Duration) {
 	r.Lost = false
 	r.Attempts++
-	if r.Begun != "" && !ended {
-		return // it may be under way
-	}
 	switch size := r.pageSize(); {
 	case r.Begun == "": // the last one ended in good order, or was the first
+	case !r.ended(m, now, deadline):
+		r.noteBehind(m)
+		return
 	case !r.Solo:
 		r.Solo = true
 	case size > 1:
@@ -59,7 +67,27 @@ func (r *rangeRecord) begin(delivery string, begun time.Time, ended bool, now ti
 		}
 		r.Deaths, r.Settled = append(r.Deaths, r.Begun), append(r.Settled, settled)
 	}
-	r.Begun, r.BegunAt = delivery, begun
+	r.BegunTwin = r.BegunTask != "" && (r.BegunTask != m.task || r.BegunTry >= m.try)
+	if r.BegunTask != m.task || r.BegunTry < m.try {
+		r.BegunTask, r.BegunTry = m.task, m.try
+	}
+	r.Begun, r.BegunAt = m.delivery, m.at
+}
+
+// ended reports whether the delivery whose mark is in the record has ended, now that another
+// one begins. The queue makes an attempt when the one before has been answered. But it may
+// have made that twice; and a delivery of another task, of a Resume for instance, says
+// nothing. Then only its deadline does.
+func (r *rangeRecord) ended(m mark, now time.Time, deadline time.Duration) bool {
+	return r.BegunTask == m.task && r.BegunTry < m.try && !r.BegunTwin || now.Sub(r.BegunAt) > deadline
+}
+
+// noteBehind notes a delivery that leaves no mark, as there is one: another of the same
+// attempt is then known for a twin.
+func (r *rangeRecord) noteBehind(m mark) {
+	if r.BegunTask != m.task || r.BegunTry <= m.try {
+		r.BegunTask, r.BegunTry, r.BegunTwin = m.task, m.try, true
+	}
 }
 
 // alive takes away the mark of a delivery, and its death, if it seemed to have died.
@@ -138,13 +166,8 @@ func (w *work) begin(ctx context.Context, solo bool) error {
 			w.record = r
 			return errChanged
 		default:
-			// The queue makes an attempt when the one before has ended. Another delivery of the
-			// same attempt, or another task of the range, of a Resume for instance, says nothing
-			// of the one that has begun, until that must have ended.
-			ended := r.BegunTask == w.queued.TaskID && r.BegunTry < int64(w.queued.Retries) || now.Sub(r.BegunAt) > w.engine.queue.Deadline()
-			if r.begin(w.delivery, w.begunAt.UTC().Truncate(time.Microsecond), ended, now, w.engine.queue.Deadline()); r.Begun == w.delivery {
-				r.BegunTask, r.BegunTry = w.queued.TaskID, int64(w.queued.Retries)
-			}
+			m := mark{w.delivery, w.begunAt.UTC().Truncate(time.Microsecond), w.queued.TaskID, int64(w.queued.Retries)}
+			r.begin(m, now, w.engine.queue.Deadline())
 		}
 		return nil
 	})

@@ -305,42 +305,47 @@ func TestOverrunsAreNoDeaths(t *testing.T) {
 	}
 }
 
-// TestTwinsAreNoDeaths has the queue make each delivery twice at once, and the database not
+// TestTwinsAreNoDeaths has the queue make each delivery twice at about the same time, and the database not
 // commit pages for a while: the deliveries find the marks of their twins, and nobody died.
 func TestTwinsAreNoDeaths(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		up := time.Now().Add(10 * time.Minute)
-		refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			if commit, ok := req.(*datastorepb.CommitRequest); ok && !up.IsZero() && time.Now().Before(up) && changes(commit, "Account") {
-				time.Sleep(time.Second)
-				return nil, status.Error(codes.Unavailable, "not now")
-			}
-			return handler(ctx, req)
-		}
-		twins := emulator.NewFaults(1, emulator.Fault{Kind: emulator.DeliverTogether, Share: 1, Latency: emulator.Uniform{Max: 100 * time.Millisecond}})
-		up = time.Time{}
-		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refuse, Faults: twins}, queue: few(4)}, addCredit)
-		f := newFleet(w, 1, 10, addCredit)
-		keys := names(20)
-		w.putAccounts(keys)
-		up = time.Now().Add(10 * time.Minute)
-		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "j", PageSize: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(9 * time.Minute)
-		for _, r := range records(t, w.client)["j"] {
-			if r.Solo {
-				t.Errorf("suspected: %+v", r)
-			}
-		}
-		w.wait(job)
-		w.wantBalances(keys, 10)
-		if f.deaths() > 0 || twins.Counts()[emulator.DeliverTogether] < 20 {
-			t.Errorf("%d deaths, %v", f.deaths(), twins.Counts())
-		}
-	})
+	for _, apart := range []time.Duration{100 * time.Millisecond, 10 * time.Second} {
+		t.Run(apart.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				up := time.Now().Add(10 * time.Minute)
+				refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+					if commit, ok := req.(*datastorepb.CommitRequest); ok && !up.IsZero() && time.Now().Before(up) && changes(commit, "Account") {
+						time.Sleep(time.Second)
+						return nil, status.Error(codes.Unavailable, "not now")
+					}
+					return handler(ctx, req)
+				}
+				twins := emulator.NewFaults(1, emulator.Fault{Kind: emulator.DeliverTogether, Share: 1, Latency: emulator.Uniform{Max: apart}})
+				up = time.Time{}
+				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refuse, Faults: twins}, queue: few(4)}, addCredit)
+				f := newFleet(w, 1, 10, addCredit)
+				keys := names(4) // so that each range is tried often
+				w.putAccounts(keys)
+				up = time.Now().Add(10 * time.Minute)
+				job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "j", PageSize: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(9 * time.Minute)
+				for _, r := range records(t, w.client)["j"] {
+					if r.Solo {
+						t.Errorf("suspected: %+v", r)
+					}
+				}
+				w.wait(job)
+				w.wantBalances(keys, 10)
+				if f.deaths() > 0 || twins.Counts()[emulator.DeliverTogether] < 20 {
+					t.Errorf("%d deaths, %v", f.deaths(), twins.Counts())
+				}
+			})
+		})
+	}
 }
 
 // changes reports whether a commit changes entities of a kind.
