@@ -25,13 +25,13 @@ type lookAround struct {
 // give an estimate of how many entities it has; 0 is unknown.
 func (l lookAround) estimate(ctx context.Context, sp Splitting, workers int64) (samples []*datastore.Key, n int64, err error) {
 	size := sp.sampleSize(workers)
-	marks := make([]mark, len(markPages))
+	milestones := make([]milestone, len(milestonePages))
 	group, gctx := errgroup.WithContext(ctx)
-	for i, pages := range markPages {
+	for i, pages := range milestonePages {
 		l.use(1, 0)
 		group.Go(func() (err error) {
-			marks[i].rank = pages * l.page
-			marks[i].key, err = l.engine.find(gctx, l.query.within(nil, nil), marks[i].rank)
+			milestones[i].rank = pages * l.page
+			milestones[i].key, err = l.engine.find(gctx, l.query.within(nil, nil), milestones[i].rank)
 			return err
 		})
 	}
@@ -42,16 +42,16 @@ func (l lookAround) estimate(ctx context.Context, sp Splitting, workers int64) (
 	if err := group.Wait(); err != nil {
 		return nil, 0, err
 	}
-	if at := further(samples, marks); at != nil {
+	if at := further(samples, milestones); at != nil {
 		rank, known, err := l.count(ctx, at, mostCounted)
 		if err != nil {
 			return nil, 0, err
 		}
 		if known {
-			marks = append(marks, mark{key: at, rank: rank})
+			milestones = append(milestones, milestone{key: at, rank: rank})
 		}
 	}
-	n = estimateFrom(samples, marks)
+	n = estimateFrom(samples, milestones)
 	if more := samplesFor(n, l.page, workers); len(samples) == size && more > size && sp.adaptive() {
 		samples, err = l.sample(ctx, more)
 	}
@@ -73,8 +73,17 @@ const mostCounted = 10_000_000
 // count counts the entities before a key, or up to most of them. It is not known if the
 // database can't.
 func (l lookAround) count(ctx context.Context, before *datastore.Key, most int) (n int64, known bool, err error) {
-	q := l.query.within(nil, before).Limit(most).NewAggregationQuery().WithCount("n")
-	result, err := l.engine.client.RunAggregationQuery(ctx, q)
+	n, known, err = l.engine.count(ctx, l.query.within(nil, before), most)
+	if known {
+		l.use(max(1, (n+999)/1000), 0)
+	}
+	return n, known, err
+}
+
+// count counts the entities of a query, or up to most of them. It is not known if the
+// database can't.
+func (e *Engine) count(ctx context.Context, q *datastore.Query, most int) (n int64, known bool, err error) {
+	result, err := e.client.RunAggregationQuery(ctx, q.Limit(most).NewAggregationQuery().WithCount("n"))
 	if code := status.Code(err); code == codes.Unimplemented || code == codes.DeadlineExceeded && ctx.Err() == nil {
 		return 0, false, nil
 	}
@@ -85,9 +94,7 @@ func (l lookAround) count(ctx context.Context, before *datastore.Key, most int) 
 	if !ok {
 		return 0, false, fmt.Errorf("count entities: the answer has %T", result["n"])
 	}
-	n = value.GetIntegerValue()
-	l.use(max(1, (n+999)/1000), 0)
-	return n, true, nil
+	return value.GetIntegerValue(), true, nil
 }
 
 func (l lookAround) use(reads, smallOps int64) {

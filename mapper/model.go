@@ -93,19 +93,19 @@ func runModel(kind virtualKind, workers, page int64, times callTimes) *model {
 	rng := rand.New(rand.NewPCG(1, 0))
 	var sp Splitting
 	s := stretch{samples: kind.sample(rng, sp.sampleSize(workers)), workers: workers}
-	marks := make([]mark, len(markPages))
-	for i, pages := range markPages {
-		marks[i].rank = pages * page
-		if marks[i].rank < kind.n {
-			marks[i].key = kind.key(marks[i].rank)
+	milestones := make([]milestone, len(milestonePages))
+	for i, pages := range milestonePages {
+		milestones[i].rank = pages * page
+		if milestones[i].rank < kind.n {
+			milestones[i].key = kind.key(milestones[i].rank)
 		}
 	}
-	at := times.dispatch + times.query + max(m.reading(len(s.samples)), times.query+time.Duration(marks[len(marks)-1].rank)*times.key)
-	if k := further(s.samples, marks); k != nil {
-		marks = append(marks, mark{key: k, rank: min(mostCounted, kind.begin(k))})
+	at := times.dispatch + times.query + max(m.reading(len(s.samples)), times.query+time.Duration(milestones[len(milestones)-1].rank)*times.key)
+	if k := further(s.samples, milestones); k != nil {
+		milestones = append(milestones, milestone{key: k, rank: min(mostCounted, kind.begin(k))})
 		at += times.query
 	}
-	s.estimate = estimateFrom(s.samples, marks)
+	s.estimate = estimateFrom(s.samples, milestones)
 	if more := samplesFor(s.estimate, page, workers); more > len(s.samples) {
 		s.samples = kind.sample(rng, more)
 		at += m.reading(more)
@@ -139,6 +139,9 @@ func (m *model) task(sp Splitting, r *rangeRecord, s stretch, at time.Duration) 
 		}
 		var c cutting
 		if more && (pages == 0 || s.estimate == 0 || s.workers > 1) {
+			if most := sp.counts(s, root, m.page, m.page); most > 0 {
+				s = s.counted(min(most, end-first), most)
+			}
 			c = sp.cut(s, root, m.page, m.page)
 		}
 		if c.pieces > 1 {

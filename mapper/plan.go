@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
 )
 
 // A page is what a task is about to process.
@@ -41,7 +42,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	keys, err := w.keys.peek(size + 1)
+	keys, err := w.peek(ctx, size+1, &s, root)
 	if err != nil {
 		w.keys = nil
 		return page{}, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
@@ -57,7 +58,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 		s.estimate = 0 // it was too low
 	}
 	switch {
-	case p.next == nil || w.whole == r.ID || w.divided && s.estimate > 0 && s.workers <= 1 || r.Solo && r.Narrowed > 0:
+	case p.next == nil || !w.divides(s):
 	case r.Solo: // nothing but the page is
 		own, rest := s, s.from(p.next, s.estimate-int64(size))
 		own.end, own.estimate = p.next, int64(size)
@@ -68,6 +69,37 @@ func (w *work) plan(ctx context.Context) (page, error) {
 		}
 	}
 	return p, nil
+}
+
+// divides reports whether the range may be cut behind its page.
+func (w *work) divides(s stretch) bool {
+	r := w.record
+	return w.whole != r.ID && (!w.divided || s.estimate == 0 || s.workers > 1) && (!r.Solo || r.Narrowed == 0)
+}
+
+// peek reads the next n keys. At the same time it counts the range, if that helps to cut it.
+func (w *work) peek(ctx context.Context, n int, s *stretch, root bool) ([]*datastore.Key, error) {
+	most := int64(0)
+	if w.divides(*s) && !w.record.Solo {
+		most = w.splitting.counts(*s, root, w.record.PageSize, w.job.PageSize)
+	}
+	var counted int64
+	var known bool
+	group, gctx := errgroup.WithContext(ctx)
+	if most > 0 {
+		group.Go(func() (err error) {
+			counted, known, err = w.engine.count(gctx, w.query.within(s.start, s.end), int(most))
+			return err
+		})
+	}
+	keys, err := w.keys.peek(n)
+	if err := errors.Join(err, group.Wait()); err != nil {
+		return nil, err
+	}
+	if known {
+		*s = s.counted(counted, most)
+	}
+	return keys, nil
 }
 
 // readsWhole reports whether a stream should read entities in place of keys: for a [Visit],

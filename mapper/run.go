@@ -286,17 +286,17 @@ func (w *work) split(ctx context.Context, p page) error {
 	if err := w.recordSplit(ctx, pieces); err != nil {
 		return err
 	}
-	if last := pieces[len(pieces)-1]; last.remnant {
-		delay := remnantDelay + remnantDelay*time.Duration(w.record.PageSize-last.estimate)/time.Duration(w.record.PageSize)
-		w.waiting = map[string]time.Time{rangeID(w.record.ID, w.record.Children-1): time.Now().Add(delay)}
+	if late := pieces[len(pieces)-1].late; late > 0 {
+		w.waiting = map[string]time.Time{rangeID(w.record.ID, w.record.Children-1): w.record.Created.Add(time.Duration((1+late) * float64(lateBy)))}
 	}
 	return w.enqueueChildren(ctx)
 }
 
-// remnantDelay has short ranges begin after the others, and the shortest last, where workers
-// have few pages each: so they all end at about the same time. It is as long as it takes to
-// enqueue the others.
-const remnantDelay = time.Second / 2
+// lateBy has what is left behind the last full piece of a range begin after the pieces of
+// all ranges that were cut together, and the shortest last: where workers have few pages
+// each they then end at about the same time. It is as long as it takes to cut and enqueue
+// the others.
+const lateBy = time.Second / 3
 
 // recordCulprit records the entity as a failure that the database has refused a
 // page for. If there are many of them among what the job has processed, it is the

@@ -58,9 +58,10 @@ type stretch struct {
 	start, end *datastore.Key   // nil: the ends of the key space
 	samples    []*datastore.Key // inside, in key order
 	estimate   int64            // of the entities inside; 0 is unknown
+	exact      bool             // they were counted
 	workers    int64            // how many should share it; 0 is one
 	portion    int64            // how many entities are one worker's portion; 0: all of them
-	remnant    bool             // it is what other pieces have left
+	late       float64          // which share of lateBy its task begins later
 }
 
 // A Splitting says how a job's ranges are cut. The zero value is adaptive, and what
@@ -102,8 +103,7 @@ type cutting struct {
 	// the first piece, and for each of the next ones.
 	bisect, samples bool
 	keep, each      int64
-	doubling        bool  // each is twice the one before
-	last            int64 // if not 0: what ends before its length has pieces of that many, and a last one
+	doubling        bool // each is twice the one before
 
 	first bool // the others begin before the page is processed
 }
@@ -135,11 +135,7 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 		n = min(workers, pages, maxExact)
 		each := min((pages+n-1)/n, max(min(2, portion), portion*3/4, pages/maxExact), nearPages) * page
 		// The range may be longer than it is estimated: the pieces go on to its end.
-		c := cutting{pieces: 2 * maxExact, keep: each, each: each, first: true}
-		if portion > 1 && each <= 2*page {
-			c.last = page
-		}
-		return c
+		return cutting{pieces: 2 * maxExact, keep: each, each: each, first: true}
 	}
 	if n := min(int64(len(s.samples)+1), maxFanOut); n > 1 && pages > farPages {
 		return cutting{pieces: n, samples: true, first: true}
@@ -188,8 +184,11 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 		return cutAtSamples(s, int(c.pieces)), nil
 	}
 	var pieces []stretch
-	rest := s
-	lengths := c.lengths()
+	rest, all := s, c.lengths()
+	lengths := all
+	if s.exact { // one at the end has no boundary
+		lengths = all[:min(int64(len(all)), max(0, (s.estimate-c.keep+c.each-1)/max(1, c.each)))]
+	}
 	expected := findParallel
 	if s.estimate > c.keep && c.each > 0 && !c.doubling {
 		expected = int((s.estimate-c.keep)/c.each) + 2
@@ -221,12 +220,15 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 	case c.bisect, c.doubling && int64(len(pieces)) == c.pieces-1:
 		return append(pieces, rest.halves()...), nil
 	}
-	if all := c.lengths(); len(pieces) < len(all) { // the range ends in this one
-		rest.estimate, rest.workers = all[len(pieces)], 1
-		if c.last > 0 {
-			return c.remnant(pieces, rest, find)
+	switch {
+	case len(pieces) < len(all): // the range ends in this one
+		if !s.exact {
+			rest.estimate = all[len(pieces)]
+		} else if s.workers > 1 {
+			rest.late = max(0, 1-float64(rest.estimate)/float64(c.each))
 		}
-	} else {
+		rest.workers = 1
+	default:
 		rest.estimate, rest.workers = max(rest.estimate, beyond(s.samples, rest.samples, all)), max(1, s.workers/c.pieces)
 		if s.estimate > 0 {
 			rest.workers = max(rest.workers, s.workers*min(rest.estimate, s.estimate)/s.estimate)
@@ -235,21 +237,28 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 	return append(pieces, rest), nil
 }
 
-// remnant cuts a piece that the range ends in, and finds out which quarter of its length
-// the last one of them has.
-func (c cutting) remnant(pieces []stretch, rest stretch, find finder) ([]stretch, error) {
-	quarter := max(1, c.last/4)
-	found, err := findAll(find, rest.start, slices.Repeat([]int64{quarter}, int(max(1, rest.estimate/quarter-1))))
-	if err != nil {
-		return nil, err
+// counts returns how many entities of a range should be counted at most before it is cut:
+// then each piece but the last is full, and how long that one is known. 0 is none.
+func (sp Splitting) counts(s stretch, root bool, page, jobPage int64) int64 {
+	if !sp.adaptive() || root || s.exact {
+		return 0
 	}
-	for ; len(found) >= 4; found = found[4:] {
-		piece := rest
-		piece.end, piece.estimate, piece.samples = found[3], 4*quarter, rest.until(found[3])
-		pieces, rest = append(pieces, piece), rest.from(found[3], rest.estimate-4*quarter)
+	if c := sp.cut(s, root, page, jobPage); c.pieces <= 1 || c.samples {
+		return 0
 	}
-	rest.estimate, rest.remnant = quarter*int64(1+len(found)), true
-	return append(pieces, rest), nil
+	return farPages * page
+}
+
+// counted returns the range with the number of its entities, which was counted up to most.
+func (s stretch) counted(n, most int64) stretch {
+	if n >= most {
+		return s
+	}
+	if s.estimate > 0 {
+		s.workers = max(1, (s.workers*n+s.estimate/2)/s.estimate)
+	}
+	s.estimate, s.exact = n, true
+	return s
 }
 
 // beyond estimates how many entities are behind pieces of known lengths: as many for each
@@ -329,25 +338,25 @@ func samplesFor(estimate, page, workers int64) int {
 	return int(min(pages/min(gapPages, max(rootPages, pages/workers)), most))
 }
 
-// A mark is a key whose rank in its kind is known. A nil key is behind the last one.
-type mark struct {
+// A milestone is a key whose rank in its kind is known. A nil key is behind the last one.
+type milestone struct {
 	key  *datastore.Key
 	rank int64
 }
 
-// markPages are the ranks of the root's marks, in pages. Production has one sample in
+// milestonePages are the ranks of the root's milestones, in pages. Production has one sample in
 // 128 entities, so the last one passes 150 samples of 20,000 entities, and the estimate
 // is within 8% two times in three.
-var markPages = []int64{1, 4, 16, 40}
+var milestonePages = []int64{1, 4, 16, 40}
 
-// enoughSamples is how many samples have to be before a mark, so that the estimate is
+// enoughSamples is how many samples have to be before a milestone, so that the estimate is
 // within 25% two times in three.
 const enoughSamples = 16
 
 // further returns the sample whose rank has to be counted, as there are too few before the
-// marks to tell the size of the kind; nil if there are enough.
-func further(sample []*datastore.Key, marks []mark) *datastore.Key {
-	last := marks[len(marks)-1]
+// milestones to tell the size of the kind; nil if there are enough.
+func further(sample []*datastore.Key, milestones []milestone) *datastore.Key {
+	last := milestones[len(milestones)-1]
 	if last.key == nil || len(sample) < enoughSamples {
 		return nil
 	}
@@ -358,15 +367,15 @@ func further(sample []*datastore.Key, marks []mark) *datastore.Key {
 }
 
 // estimateFrom estimates how many entities the root's range holds: as many for
-// each of its samples as there are before the last mark for each of those before it.
+// each of its samples as there are before the last milestone for each of those before it.
 // How dense samples are differs between databases, so no constant is used. The
 // sample may be only the first part of all scatter keys; the ratio is the same.
-// Without samples the end of a kind between two marks says something, and otherwise
+// Without samples the end of a kind between two milestones says something, and otherwise
 // nothing is known.
-func estimateFrom(sample []*datastore.Key, marks []mark) int64 {
+func estimateFrom(sample []*datastore.Key, milestones []milestone) int64 {
 	least, most := int64(1), int64(math.MaxInt64)
-	var last mark
-	for _, m := range marks {
+	var last milestone
+	for _, m := range milestones {
 		if m.key == nil {
 			most = m.rank
 			break
@@ -396,7 +405,7 @@ func (s stretch) from(start *datastore.Key, estimate int64) stretch {
 	for i < len(s.samples) && compareKeys(s.samples[i], start) <= 0 {
 		i++
 	}
-	s.start, s.samples, s.estimate = start, s.samples[i:], max(0, estimate)
+	s.start, s.samples, s.estimate, s.exact = start, s.samples[i:], max(0, estimate), s.exact && estimate > 0
 	return s
 }
 

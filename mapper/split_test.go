@@ -44,17 +44,17 @@ func (m kindModel) look(s stretch, limit int) view {
 	return view{keys: m.keys[first:min(last, first+limit)], all: last-first < limit}
 }
 
-// marks are the keys whose ranks the root finds out.
-func (m kindModel) marks(page int) []mark {
-	var marks []mark
-	for _, pages := range markPages {
-		at := mark{rank: pages * int64(page)}
+// milestones are the keys whose ranks the root finds out.
+func (m kindModel) milestones(page int) []milestone {
+	var milestones []milestone
+	for _, pages := range milestonePages {
+		at := milestone{rank: pages * int64(page)}
 		if int(at.rank) < len(m.keys) {
 			at.key = m.keys[at.rank]
 		}
-		marks = append(marks, at)
+		milestones = append(milestones, at)
 	}
-	return marks
+	return milestones
 }
 
 // A treeModel is what became of a job.
@@ -75,7 +75,7 @@ func (m kindModel) runJob(sp Splitting, workers, page int) treeModel {
 		if root {
 			s.workers = int64(workers)
 			s.samples = sortKeys(slices.Clone(m.scatter[:min(len(m.scatter), sp.sampleSize(s.workers))]))
-			s.estimate = estimateFrom(s.samples, m.marks(page))
+			s.estimate = estimateFrom(s.samples, m.milestones(page))
 			s.portion = s.estimate / s.workers
 		}
 		if !m.look(s, page+1).all && s.estimate <= int64(page) {
@@ -83,6 +83,9 @@ func (m kindModel) runJob(sp Splitting, workers, page int) treeModel {
 		}
 		own := s
 		if !m.look(s, page+1).all {
+			if most := sp.counts(s, root, int64(page), int64(page)); most > 0 {
+				s = s.counted(int64(len(m.look(s, int(most)).keys)), most)
+			}
 			pieces, _ := sp.cut(s, root, int64(page), int64(page)).apply(s, func(from *datastore.Key, n int64) (*datastore.Key, error) {
 				seen := m.look(stretch{start: from, end: s.end}, int(n)+1)
 				if seen.all {
@@ -269,7 +272,7 @@ func TestEstimateFrom(t *testing.T) {
 		m := newModel(rng, sequence(200000), density)
 		for _, drawn := range []int{300, 1500} {
 			sample := sortKeys(slices.Clone(m.scatter[:min(drawn, len(m.scatter))]))
-			got := estimateFrom(sample, m.marks(500))
+			got := estimateFrom(sample, m.milestones(500))
 			if got < 130000 || got > 300000 {
 				t.Errorf("1 in %d, %d samples: estimated %d of 200000", density, len(sample), got)
 			}
@@ -277,14 +280,14 @@ func TestEstimateFrom(t *testing.T) {
 	}
 	for _, n := range []int{0, 1, 10, 39, 40, 41, 100, 399} {
 		m := newModel(rng, sequence(n), 0)
-		if got := estimateFrom(nil, m.marks(10)); got < int64(n)/4 || got > max(10, int64(n)*4) {
+		if got := estimateFrom(nil, m.milestones(10)); got < int64(n)/4 || got > max(10, int64(n)*4) {
 			t.Errorf("no samples of %d: estimated %d", n, got)
 		}
 	}
-	if got := estimateFrom(nil, newModel(rng, sequence(401), 0).marks(10)); got != 0 {
+	if got := estimateFrom(nil, newModel(rng, sequence(401), 0).milestones(10)); got != 0 {
 		t.Errorf("no samples: estimated %d, want 0 for unknown", got)
 	}
-	if got := estimateFrom(sequence(1000)[999:], newModel(rng, sequence(1000), 0).marks(10)); got != 0 {
+	if got := estimateFrom(sequence(1000)[999:], newModel(rng, sequence(1000), 0).milestones(10)); got != 0 {
 		t.Errorf("no samples among those passed: estimated %d, want 0 for unknown", got)
 	}
 }
