@@ -99,8 +99,8 @@ func (e *Engine) size(ctx context.Context, q Query, start StartOptions, used *bi
 	if err != nil || known && n < mostPlanned {
 		return n, true, err
 	}
-	_, n, err = look.estimate(ctx, Splitting{}, int64(start.Workers))
-	return n, false, err
+	found, err := look.around(ctx, Splitting{}, int64(start.Workers))
+	return found.estimate, false, err
 }
 
 // expect fills in what follows from the number of entities.

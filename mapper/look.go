@@ -21,41 +21,81 @@ type lookAround struct {
 	used   *billing.Usage // if not nil, what it uses is added to that
 }
 
-// estimate draws a sample and measures the beginning of the kind, at the same time. The two
-// give an estimate of how many entities it has; 0 is unknown.
-func (l lookAround) estimate(ctx context.Context, sp Splitting, workers int64) (samples []*datastore.Key, n int64, err error) {
+// What a lookAround finds.
+type surroundings struct {
+	samples    []*datastore.Key
+	estimate   int64 // of the entities; 0 is unknown
+	entitySize int64 // bytes, on average; 0 is unknown
+}
+
+// sized is of how many entities of the sample the size is looked at.
+const sized = 16
+
+// around draws a sample and measures the beginning of the kind, at the same time. The two
+// give an estimate of how many entities it has.
+func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (found surroundings, err error) {
 	size := sp.sampleSize(workers)
 	milestones := make([]milestone, len(milestonePages))
+	errs := make([]error, len(milestones))
 	group, gctx := errgroup.WithContext(ctx)
 	for i, pages := range milestonePages {
 		l.use(1, 0)
-		group.Go(func() (err error) {
+		group.Go(func() error {
 			milestones[i].rank = pages * l.page
-			milestones[i].key, err = l.engine.find(gctx, l.query.within(nil, nil), milestones[i].rank)
-			return err
+			milestones[i].key, errs[i] = l.engine.find(gctx, l.query.within(nil, nil), milestones[i].rank)
+			return nil
 		})
 	}
 	group.Go(func() (err error) {
-		samples, err = l.sample(gctx, size)
+		if found.samples, err = l.sample(gctx, size); err == nil {
+			found.entitySize, err = l.entitySize(gctx, found.samples)
+		}
 		return err
 	})
 	if err := group.Wait(); err != nil {
-		return nil, 0, err
+		return found, err
 	}
-	if at := further(samples, milestones); at != nil {
-		rank, known, err := l.count(ctx, at, mostCounted)
+	var known []milestone // some are enough
+	for i, m := range milestones {
+		if errs[i] == nil {
+			known = append(known, m)
+		}
+	}
+	if len(known) == 0 {
+		return found, errs[0]
+	}
+	if at := further(found.samples, known); at != nil {
+		rank, counted, err := l.count(ctx, at, mostCounted)
 		if err != nil {
-			return nil, 0, err
+			return found, err
 		}
-		if known {
-			milestones = append(milestones, milestone{key: at, rank: rank})
+		if counted {
+			known = append(known, milestone{key: at, rank: rank})
 		}
 	}
-	n = estimateFrom(samples, milestones)
-	if more := samplesFor(n, l.page, workers); len(samples) == size && more > size && sp.adaptive() {
-		samples, err = l.sample(ctx, more)
+	found.estimate = estimateFrom(found.samples, known)
+	if more := samplesFor(found.estimate, l.page, workers); len(found.samples) == size && more > size && sp.adaptive() {
+		found.samples, err = l.sample(ctx, more)
 	}
-	return samples, n, err
+	return found, err
+}
+
+// entitySize returns how many bytes entities have: the mean of some of those that keys name.
+func (l lookAround) entitySize(ctx context.Context, keys []*datastore.Key) (int64, error) {
+	var some []*datastore.Key
+	for i := 0; i < len(keys); i += (len(keys) + sized - 1) / sized {
+		some = append(some, keys[i])
+	}
+	entities, _, err := entityReader(func(keys []*datastore.Key, dst any) error { return l.engine.client.GetMulti(ctx, keys, dst) })(some)
+	if err != nil || len(entities) == 0 {
+		return 0, err
+	}
+	l.use(int64(len(some)), 0)
+	bytes := int64(0)
+	for _, e := range entities {
+		bytes += int64(propertiesSize(e))
+	}
+	return max(1, bytes/int64(len(entities))), nil
 }
 
 func (l lookAround) sample(ctx context.Context, n int) ([]*datastore.Key, error) {

@@ -135,7 +135,7 @@ func (m *model) task(sp Splitting, r *rangeRecord, s stretch, at time.Duration) 
 	for root, pages := r.Depth == 0, 0; ; {
 		more := end-first > m.page
 		if more && s.estimate <= m.page {
-			s.estimate = 0 // it was too low
+			s.estimate, s.exact = 0, false // it was too low
 		}
 		var c cutting
 		if more && (pages == 0 || s.estimate == 0 || s.workers > 1) {

@@ -1,10 +1,14 @@
 package mapper
 
-import "sync"
+import (
+	"cmp"
+	"sync"
+)
 
 // A pace is what this process has learned of a job's entities.
 type pace struct {
 	entities, bytes, writes int64
+	expected                int64 // bytes of an entity, where none is known; 0: nobody knows
 }
 
 // Reading a page is bounded in memory: as many entities at once as are expected
@@ -17,15 +21,18 @@ const (
 
 // chunk returns how many of the next entities to read at once.
 func (p pace) chunk(rest int) int {
-	if p.entities == 0 {
+	mean := p.expected
+	if p.entities > 0 {
+		mean = p.bytes/p.entities + 1
+	}
+	if mean == 0 {
 		return min(rest, firstRead)
 	}
-	mean := p.bytes/p.entities + 1
 	return min(rest, int(max(1, readBytes/mean)))
 }
 
 // fit reports whether so many entities can be read at once.
-func (p pace) fit(n int) bool { return p.entities > 0 && p.chunk(n) == n }
+func (p pace) fit(n int) bool { return p.entities+p.expected > 0 && p.chunk(n) == n }
 
 // paces holds the pace of each job that this process has worked for lately.
 type paces struct {
@@ -55,11 +62,25 @@ func (p *paces) writes(job string, m mode) float64 {
 }
 
 func (p *paces) add(job string, entities, bytes, writes int) {
+	p.change(job, func(known *pace) {
+		known.entities += int64(entities)
+		known.bytes += int64(bytes)
+		known.writes += int64(writes)
+	})
+}
+
+// expect notes how many bytes an entity has on average; 0 is unknown.
+func (p *paces) expect(job string, bytes int64) {
+	p.change(job, func(known *pace) { known.expected = cmp.Or(known.expected, bytes) })
+}
+
+func (p *paces) change(job string, f func(*pace)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.job == nil || len(p.job) >= maxPaces {
 		p.job = make(map[string]pace)
 	}
 	known := p.job[job]
-	p.job[job] = pace{known.entities + int64(entities), known.bytes + int64(bytes), known.writes + int64(writes)}
+	f(&known)
+	p.job[job] = known
 }

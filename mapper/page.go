@@ -201,7 +201,7 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 			bytes += propertiesSize(entities[i])
 			spent := time.Since(begun)
 			o.spent, o.dearest = spent, max(o.dearest, spent-o.spent)
-			if o.full(key, w.surprising(o), time.Duration(w.job.PageTime)) {
+			if o.full(key, len(keys)-o.reached, w.surprising(o), time.Duration(w.job.PageTime)) {
 				return o, w.tolerable(ctx, o)
 			}
 			if err := ctx.Err(); err != nil {
@@ -230,18 +230,24 @@ func (w *work) surprising(o *outcome) bool {
 	return mean > 0 && 3*w.job.PageTime/int64(mean) <= w.record.PageSize
 }
 
-// full reports whether a page has to end before an entity. One that is surprising ends
-// early, so that the others begin. What the page has put or deleted itself is for the
-// next transaction to read.
-func (o *outcome) full(next *datastore.Key, surprising bool, budget time.Duration) bool {
-	if surprising {
-		budget /= 3
-	}
+// full reports whether a page has to end before an entity, with so many left to do. One that
+// is surprising ends early, so that the others begin; and one that needs little more time
+// goes on. What the page has put or deleted itself is for the next transaction to read.
+func (o *outcome) full(next *datastore.Key, left int, surprising bool, budget time.Duration) bool {
 	if o.reached == 0 {
 		return false
 	}
+	if surprising {
+		budget /= 3
+	} else if needs := o.spent / time.Duration(o.reached) * time.Duration(left); o.spent+needs <= longer(budget) {
+		budget = longer(budget)
+	}
 	return o.spent >= budget || o.bytes >= maxPageBytes || len(o.written) > 0 && o.written[next.Encode()]
 }
+
+// longer returns how long a page may take that then has nothing left: half as long again.
+// What is left would be a page of its own, and cost as much as a full one.
+func longer(budget time.Duration) time.Duration { return max(budget, min(budget*3/2, maxPageTime)) }
 
 // nextPage returns the size of the next pages: as many entities as fit the budget at
 // the pace of those that were dealt with.

@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,11 @@ func (w *work) plan(ctx context.Context) (page, error) {
 			return page{}, err
 		}
 	}
-	size, err := w.pacedSize(r.pageSize())
+	size := r.pageSize()
+	if r.Narrowed == 0 {
+		size = int(s.even(r.PageSize, w.job.PageSize))
+	}
+	size, err := w.pacedSize(size)
 	if err != nil {
 		return page{}, err
 	}
@@ -54,8 +59,8 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	if len(p.keys) > size {
 		p.keys, p.next = p.keys[:size], p.keys[size]
 	}
-	if p.next != nil && size == int(r.PageSize) && s.estimate <= r.PageSize {
-		s.estimate = 0 // it was too low
+	if p.next != nil && size >= int(r.PageSize) && s.estimate <= int64(size) {
+		s.estimate, s.exact = 0, false // it was too low
 	}
 	switch {
 	case p.next == nil || !w.divides(s):
@@ -121,17 +126,19 @@ func (w *work) ahead(keys []*datastore.Key) []*datastore.Key {
 }
 
 // lookAround draws a sample of the kind, and estimates how large it is.
-func (w *work) lookAround(ctx context.Context, s *stretch) (err error) {
+func (w *work) lookAround(ctx context.Context, s *stretch) error {
 	s.workers = w.job.Workers
 	if w.splitting.sampleSize(s.workers) == 0 {
 		return nil
 	}
 	w.keys.readAhead(int(w.job.PageSize) + 1)
 	look := lookAround{engine: w.engine, query: w.query, page: w.job.PageSize}
-	if s.samples, s.estimate, err = look.estimate(ctx, w.splitting, s.workers); err != nil {
+	found, err := look.around(ctx, w.splitting, s.workers)
+	if err != nil {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
-	s.portion = s.estimate / s.workers
+	s.samples, s.estimate, s.portion, w.entitySize = found.samples, found.estimate, found.estimate/s.workers, found.entitySize
+	w.engine.paces.expect(w.job.ID, w.entitySize)
 	return nil
 }
 
@@ -202,6 +209,7 @@ func ordered(pieces []stretch) bool {
 // cut takes the children out of a range, and returns their inserts.
 func (w *work) cut(r *rangeRecord, pieces []stretch) []*datastore.Mutation {
 	now := time.Now().UTC().Truncate(time.Microsecond)
+	r.EntitySize = cmp.Or(w.entitySize, r.EntitySize)
 	mutations := make([]*datastore.Mutation, 0, len(pieces)-1)
 	for _, s := range pieces[1:] {
 		child := r.child(s, now)

@@ -39,9 +39,10 @@ type rangeRecord struct {
 	End        *datastore.Key   `datastore:"end,noindex"`   // nil: to the last key
 	Alone      bool             `datastore:"alone,noindex"` // only the entity at Start
 	Samples    []*datastore.Key `datastore:"samples,noindex"`
-	Estimate   int64            `datastore:"estimate,noindex"` // of its entities; 0: unknown
-	Workers    int64            `datastore:"workers,noindex"`  // that should share it; 0 is one
-	Portion    int64            `datastore:"portion,noindex"`  // how many entities are one worker's portion; 0: all of them
+	Estimate   int64            `datastore:"estimate,noindex"`    // of its entities; 0: unknown
+	Workers    int64            `datastore:"workers,noindex"`     // that should share it; 0 is one
+	Portion    int64            `datastore:"portion,noindex"`     // how many entities are one worker's portion; 0: all of them
+	EntitySize int64            `datastore:"entity_size,noindex"` // bytes of an entity of the kind, on average; 0: unknown
 	PageSize   int64            `datastore:"page_size,noindex"`
 	Narrowed   int64            `datastore:"narrowed,noindex"`   // what became of PageSize for this page; 0: it is as it was
 	Attempts   int64            `datastore:"attempts,noindex"`   // deliveries after the first one
@@ -115,19 +116,20 @@ func (r *rangeRecord) contains(k *datastore.Key) bool {
 // child returns the record of the range's next child.
 func (r *rangeRecord) child(s stretch, now time.Time) *rangeRecord {
 	c := &rangeRecord{
-		Job:      r.Job,
-		ID:       rangeID(r.ID, r.Children),
-		Open:     r.Job,
-		State:    pending,
-		Depth:    r.Depth + 1,
-		Start:    s.start,
-		End:      s.end,
-		Samples:  capSamples(s.samples, maxSampleBytes),
-		Estimate: s.estimate,
-		Workers:  s.workers,
-		Portion:  s.portion,
-		PageSize: r.PageSize,
-		Created:  now,
+		Job:        r.Job,
+		ID:         rangeID(r.ID, r.Children),
+		Open:       r.Job,
+		State:      pending,
+		Depth:      r.Depth + 1,
+		Start:      s.start,
+		End:        s.end,
+		Samples:    capSamples(s.samples, maxSampleBytes),
+		Estimate:   s.estimate,
+		Workers:    s.workers,
+		Portion:    s.portion,
+		PageSize:   r.PageSize,
+		EntitySize: r.EntitySize,
+		Created:    now,
 	}
 	r.Children++
 	return c

@@ -39,12 +39,13 @@ type work struct {
 	waiting  map[string]time.Time // the children that this delivery has recorded to be tried again, and when
 	failed   int                  // how many failures this delivery has recorded for good
 
-	splitting Splitting
-	paced     time.Time    // when its last page began that had to wait for the job's rate
-	keys      *stream      // from the range's start on
-	divided   bool         // the task has cut its range
-	whole     string       // the range that can't be cut
-	next      *rangeRecord // the child that this task goes on with
+	splitting  Splitting
+	entitySize int64        // as the root has found it
+	paced      time.Time    // when its last page began that had to wait for the job's rate
+	keys       *stream      // from the range's start on
+	divided    bool         // the task has cut its range
+	whole      string       // the range that can't be cut
+	next       *rangeRecord // the child that this task goes on with
 
 	slow map[string]error // by key: entities that took too long in this delivery
 	stop int              // if not 0: as many entities the page ends, behind one of them
@@ -231,6 +232,7 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	if w.splitting, err = w.job.splitting(); err != nil {
 		return nil, fmt.Errorf("job %s: splitting: %w", t.Job, err)
 	}
+	e.paces.expect(t.Job, w.record.EntitySize)
 	if w.apply, err = def.prepare(w.job.Params); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
@@ -287,7 +289,7 @@ func (w *work) split(ctx context.Context, p page) error {
 		return err
 	}
 	if late := pieces[len(pieces)-1].late; late > 0 {
-		w.waiting = map[string]time.Time{rangeID(w.record.ID, w.record.Children-1): w.record.Created.Add(time.Duration((1+late) * float64(lateBy)))}
+		w.waiting = map[string]time.Time{rangeID(w.record.ID, w.record.Children-1): w.record.Created.Add(time.Duration((1 + late) * float64(lateBy)))}
 	}
 	return w.enqueueChildren(ctx)
 }

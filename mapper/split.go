@@ -3,9 +3,9 @@ package mapper
 import (
 	"math"
 	"slices"
+	"sync"
 
 	"cloud.google.com/go/datastore"
-	"golang.org/x/sync/errgroup"
 )
 
 // The constants of splitting. They are ratios of pages, so that they hold for
@@ -184,7 +184,7 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 		return cutAtSamples(s, int(c.pieces)), nil
 	}
 	var pieces []stretch
-	rest, all := s, c.lengths()
+	rest, all, ended := s, c.lengths(), s.exact
 	lengths := all
 	if s.exact { // one at the end has no boundary
 		lengths = all[:min(int64(len(all)), max(0, (s.estimate-c.keep+c.each-1)/max(1, c.each)))]
@@ -199,8 +199,8 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 			expected = findParallel // there is more than estimated
 		}
 		lengths = lengths[len(few):]
-		found, err := findAll(find, rest.start, few)
-		if err != nil {
+		found, here, err := findAll(find, rest.start, few)
+		if err != nil && len(pieces) == 0 {
 			return nil, err
 		}
 		for i, at := range found {
@@ -210,6 +210,7 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 			rest = rest.from(at, rest.estimate-few[i])
 		}
 		if len(found) < len(few) {
+			ended = here
 			break
 		}
 	}
@@ -221,20 +222,36 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 		return append(pieces, rest.halves()...), nil
 	}
 	switch {
-	case len(pieces) < len(all): // the range ends in this one
+	case ended && len(pieces) < len(all): // the range ends in this one
 		if !s.exact {
 			rest.estimate = all[len(pieces)]
 		} else if s.workers > 1 {
 			rest.late = max(0, 1-float64(rest.estimate)/float64(c.each))
 		}
 		rest.workers = 1
+	case s.exact:
+		rest.workers = max(1, s.workers*rest.estimate/s.estimate)
 	default:
-		rest.estimate, rest.workers = max(rest.estimate, beyond(s.samples, rest.samples, all)), max(1, s.workers/c.pieces)
+		rest.estimate, rest.workers = max(rest.estimate, beyond(s.samples, rest.samples, all[:len(pieces)])), max(1, s.workers/c.pieces)
 		if s.estimate > 0 {
 			rest.workers = max(rest.workers, s.workers*min(rest.estimate, s.estimate)/s.estimate)
 		}
 	}
 	return append(pieces, rest), nil
+}
+
+// even returns the size of a range's pages, up to half as many again as usual, so that the
+// last one is no small one.
+func (s stretch) even(size, most int64) int64 {
+	n := s.estimate / size
+	if n == 0 {
+		return size
+	}
+	each := (s.estimate + n - 1) / n
+	if 2*each > 3*size {
+		return size
+	}
+	return min(each, most)
 }
 
 // counts returns how many entities of a range should be counted at most before it is cut:
@@ -291,26 +308,27 @@ func (c cutting) lengths() []int64 {
 // of those before it once more, which is 8.5 times as many as one after the other.
 const findParallel = 16
 
-// findAll finds the ends of pieces that follow each other, as far as the range goes.
-func findAll(find finder, start *datastore.Key, lengths []int64) ([]*datastore.Key, error) {
-	found := make([]*datastore.Key, len(lengths))
-	var group errgroup.Group
+// findAll finds the ends of pieces that follow each other, as far as the range goes. If some
+// can't be found, those before them are enough: what is behind is another piece.
+func findAll(find finder, start *datastore.Key, lengths []int64) (found []*datastore.Key, ended bool, err error) {
+	found = make([]*datastore.Key, len(lengths))
+	errs := make([]error, len(lengths))
+	var group sync.WaitGroup
 	n := int64(0)
 	for i, length := range lengths {
 		n += length
 		offset := n
-		group.Go(func() (err error) {
-			found[i], err = find(start, offset)
-			return err
-		})
+		group.Go(func() { found[i], errs[i] = find(start, offset) })
 	}
-	if err := group.Wait(); err != nil {
-		return nil, err
+	group.Wait()
+	switch end := slices.Index(found, nil); {
+	case end < 0:
+		return found, false, nil
+	case end == 0 && errs[0] != nil:
+		return nil, false, errs[0]
+	default:
+		return found[:end], errs[end] == nil, nil
 	}
-	if end := slices.Index(found, nil); end >= 0 {
-		found = found[:end]
-	}
-	return found, nil
 }
 
 // halves cuts a range of which nothing is known by arithmetic on keys.
