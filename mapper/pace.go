@@ -3,12 +3,14 @@ package mapper
 import (
 	"cmp"
 	"sync"
+	"time"
 )
 
 // A pace is what this process has learned of a job's entities.
 type pace struct {
 	entities, bytes, writes int64
-	expected                int64 // bytes of an entity, where none is known; 0: nobody knows
+	spent                   time.Duration // on them, by the function
+	expected                int64         // bytes of an entity, where none is known; 0: nobody knows
 }
 
 // Reading a page is bounded in memory: as many entities at once as are expected
@@ -30,6 +32,9 @@ func (p pace) chunk(rest int) int {
 	}
 	return min(rest, int(max(1, readBytes/mean)))
 }
+
+// each returns how long the function takes for an entity; 0 is unknown.
+func (p pace) each() time.Duration { return p.spent / time.Duration(max(1, p.entities)) }
 
 // fit reports whether so many entities can be read at once.
 func (p pace) fit(n int) bool { return p.entities+p.expected > 0 && p.chunk(n) == n }
@@ -61,11 +66,13 @@ func (p *paces) writes(job string, m mode) float64 {
 	return 0
 }
 
-func (p *paces) add(job string, entities, bytes, writes int) {
+// add adds what was learned.
+func (p *paces) add(job string, more pace) {
 	p.change(job, func(known *pace) {
-		known.entities += int64(entities)
-		known.bytes += int64(bytes)
-		known.writes += int64(writes)
+		known.entities += more.entities
+		known.bytes += more.bytes
+		known.writes += more.writes
+		known.spent += more.spent
 	})
 }
 

@@ -186,8 +186,7 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 		keys = keys[:w.stop]
 	}
 	for first := true; first || o.reached < len(keys); first = false {
-		pace := w.engine.paces.get(w.job.ID)
-		size := pace.chunk(len(keys) - o.reached)
+		size := w.engine.paces.get(w.job.ID).chunk(len(keys) - o.reached)
 		if first {
 			size = min(size, maxPageSize-1) // with the range's record, as many as a lookup can have
 		}
@@ -196,7 +195,7 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 		if err != nil {
 			return nil, err
 		}
-		bytes, writes := 0, o.writes
+		bytes, writes, began := 0, o.writes, time.Now()
 		for i, key := range chunk {
 			bytes += propertiesSize(entities[i])
 			spent := time.Since(begun)
@@ -214,7 +213,7 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 			}
 			o.reached++
 		}
-		w.engine.paces.add(w.job.ID, len(chunk), bytes, o.writes-writes)
+		w.engine.paces.add(w.job.ID, pace{entities: int64(len(chunk)), bytes: int64(bytes), writes: int64(o.writes - writes), spent: time.Since(began)})
 	}
 	return o, w.tolerable(ctx, o)
 }
@@ -250,10 +249,13 @@ func (o *outcome) full(next *datastore.Key, left int, surprising bool, budget ti
 func longer(budget time.Duration) time.Duration { return max(budget, min(budget*3/2, maxPageTime)) }
 
 // nextPage returns the size of the next pages: as many entities as fit the budget at
-// the pace of those that were dealt with.
+// the pace of those that were dealt with. The dearest one says little of the others.
 func (o *outcome) nextPage(most int64, budget time.Duration) int64 {
-	spent := max(1, o.spent-o.hung)
-	fit := float64(budget) / float64(spent) * float64(max(1, o.reached))
+	spent, n := o.spent-o.hung, o.reached
+	if n > 1 {
+		spent, n = spent-o.dearest, n-1
+	}
+	fit := float64(budget) / float64(max(1, spent)) * float64(max(1, n))
 	return int64(max(1, min(fit, float64(most))))
 }
 
@@ -356,6 +358,10 @@ func (w *work) tolerable(ctx context.Context, o *outcome) error {
 	return r
 }
 
+// errOverlap is a mistake in this package: a page reaches into another range, whose task
+// would do its entities once more.
+var errOverlap = errors.New("the page ends behind its range: this is a mistake in scattermap, please report it")
+
 // settle puts the outcome into the range's record, which the transaction has
 // read, and inserts the children that come of it.
 func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outcome) error {
@@ -367,7 +373,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		switch pieces, err := p.pieces(); {
 		case errors.Is(err, errOrder):
 			return err
-		case err == nil && len(pieces) > 1: // after another error the next page tries again
+		case err == nil && len(pieces) > 1 && pieces[0].holds(p.keys[len(p.keys)-1]): // otherwise the next page tries again
 			inserts = w.cut(r, pieces)
 		}
 	}
@@ -382,6 +388,9 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 			o.next = child
 		}
 		add(child)
+	}
+	if o.reached > 0 && !r.contains(p.keys[o.reached-1]) {
+		return errOverlap
 	}
 	o.waiting = make(map[string]time.Time)
 	for _, f := range o.failures {

@@ -62,18 +62,33 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	if p.next != nil && size >= int(r.PageSize) && s.estimate <= int64(size) {
 		s.estimate, s.exact = 0, false // it was too low
 	}
+	p.pieces, p.first = w.cutting(ctx, p, s, root, size)
+	return p, nil
+}
+
+// cutting decides where the range is cut, and has the boundaries looked for.
+func (w *work) cutting(ctx context.Context, p page, s stretch, root bool, size int) (pieces func() ([]stretch, error), first bool) {
+	r := w.record
+	var c cutting
 	switch {
-	case p.next == nil || !w.divides(s):
+	case p.next == nil || w.whole == r.ID || r.Solo && r.Narrowed > 0:
+		return nil, false
 	case r.Solo: // nothing but the page is
 		own, rest := s, s.from(p.next, s.estimate-int64(size))
 		own.end, own.estimate = p.next, int64(size)
-		p.pieces, p.first = func() ([]stretch, error) { return []stretch{own, rest}, nil }, true
-	default:
-		if c := w.splitting.cut(s, root, r.PageSize, w.job.PageSize); c.pieces > 1 {
-			p.pieces, p.first = w.later(ctx, c, s), c.first
-		}
+		return func() ([]stretch, error) { return []stretch{own, rest}, nil }, true
+	case w.divides(s):
+		c = w.splitting.cut(s, root, r.PageSize, w.job.PageSize)
+	case w.splitting.adaptive():
+		c = s.behind(r.PageSize, time.Since(w.begunAt), w.engine.paces.get(w.job.ID).each())
 	}
-	return p, nil
+	if c.pieces <= 1 {
+		return nil, false
+	}
+	if c.keep > 0 {
+		c.keep = max(c.keep, int64(size)) // with the page
+	}
+	return w.later(ctx, c, s), c.first
 }
 
 // divides reports whether the range may be cut behind its page.

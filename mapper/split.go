@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"cloud.google.com/go/datastore"
 )
@@ -51,6 +52,10 @@ const (
 	// the function is slow.
 	longestRun = 100
 	slowRun    = 4
+
+	// fewPages is how many pages a worker's portion has that does not go on in pieces which
+	// become shorter and shorter.
+	fewPages = 8
 )
 
 // A stretch is what splitting knows of a range, and what it makes of it.
@@ -63,6 +68,9 @@ type stretch struct {
 	portion    int64            // how many entities are one worker's portion; 0: all of them
 	late       float64          // which share of lateBy its task begins later
 }
+
+// holds reports whether the stretch goes on behind a key.
+func (s stretch) holds(k *datastore.Key) bool { return s.end == nil || compareKeys(k, s.end) < 0 }
 
 // A Splitting says how a job's ranges are cut. The zero value is adaptive, and what
 // jobs should have. The others are ways of other mappers, to compare with.
@@ -252,6 +260,22 @@ func (s stretch) even(size, most int64) int64 {
 		return size
 	}
 	return min(each, most)
+}
+
+// behind decides where a task cuts what is left of its range, as it would end later than
+// others: it keeps the pages that it can do in the time that a worker's portion takes, and
+// leaves the rest to those that are done with theirs. Where portions have many pages, short
+// ranges at the end do that.
+func (s stretch) behind(page int64, elapsed, each time.Duration) cutting {
+	if s.portion == 0 || s.portion > fewPages*page || each == 0 {
+		return cutting{}
+	}
+	fit := (time.Duration(s.portion)*each - elapsed) / (each * time.Duration(page))
+	keep := max(1, int64(fit)) * page
+	if s.estimate < keep+page*3/4 {
+		return cutting{}
+	}
+	return cutting{pieces: 2, keep: keep, each: keep}
 }
 
 // counts returns how many entities of a range should be counted at most before it is cut:
