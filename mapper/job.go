@@ -160,7 +160,7 @@ type StartOptions struct {
 
 	// PageTime is how long the function may take on the entities of one page
 	// together, in (0, 25s]. What it does not reach becomes ranges of their own; where
-	// that would be little, it may take half as long again, and up to 25s. The
+	// nothing is left then it may take twice as long, and up to 25s. The
 	// transaction of an [Update] is open for that long, and others that change the
 	// same entities conflict with it. Defaults to 3s, at which the transaction's
 	// own round trips are a few percent.

@@ -244,9 +244,9 @@ func (o *outcome) full(next *datastore.Key, left int, surprising bool, budget ti
 	return o.spent >= budget || o.bytes >= maxPageBytes || len(o.written) > 0 && o.written[next.Encode()]
 }
 
-// longer returns how long a page may take that then has nothing left: half as long again.
-// What is left would be a page of its own, and cost as much as a full one.
-func longer(budget time.Duration) time.Duration { return max(budget, min(budget*3/2, maxPageTime)) }
+// longer returns how long a page may take that then has nothing left: twice as long. What is
+// left would be a page of its own, and cost as much as a full one.
+func longer(budget time.Duration) time.Duration { return max(budget, min(2*budget, maxPageTime)) }
 
 // nextPage returns the size of the next pages: as many entities as fit the budget at
 // the pace of those that were dealt with. The dearest one says little of the others.
@@ -419,7 +419,8 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 			r.Recorded++
 		}
 	}
-	r.Processed, r.Full = o.processed, o.reached < len(p.keys) || p.next != nil || o.reached >= int(r.PageSize)
+	r.Processed = o.processed
+	r.Full = o.reached < len(p.keys) || p.next != nil || o.reached >= int(r.PageSize) || o.spent >= time.Duration(w.job.PageTime)
 	if len(o.counters) > 0 {
 		encoded, err := json.Marshal(o.counters)
 		if err != nil {

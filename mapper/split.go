@@ -248,18 +248,11 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 	return append(pieces, rest), nil
 }
 
-// even returns the size of a range's pages, up to half as many again as usual, so that the
-// last one is no small one.
+// even returns the size of a range's pages, up to twice as many as usual, so that the last
+// one is no small one.
 func (s stretch) even(size, most int64) int64 {
-	n := s.estimate / size
-	if n == 0 {
-		return size
-	}
-	each := (s.estimate + n - 1) / n
-	if 2*each > 3*size {
-		return size
-	}
-	return min(each, most)
+	n := max(1, s.estimate/size)
+	return max(size, min((s.estimate+n-1)/n, 2*size, most))
 }
 
 // behind decides where a task cuts what is left of its range, as it would end later than
@@ -272,7 +265,7 @@ func (s stretch) behind(page int64, elapsed, each time.Duration) cutting {
 	}
 	fit := (time.Duration(s.portion)*each - elapsed) / (each * time.Duration(page))
 	keep := max(1, int64(fit)) * page
-	if s.estimate < keep+page*3/4 {
+	if s.estimate < keep+page/2 {
 		return cutting{}
 	}
 	return cutting{pieces: 2, keep: keep, each: keep}
