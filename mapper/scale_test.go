@@ -68,8 +68,8 @@ func TestScale(t *testing.T) {
 				}
 				start, takes := m.start(workers), m.takes(workers)
 				rate := float64(m.pages) / takes.Seconds()
-				fmt.Fprintf(&table, "| %s | %d | %d | %d | %d | %d | %d B | %.1f KiB | %.1f s | %v | %.1f | %.0f |\n", kind.name, n, workers,
-					m.pages, m.tasks, m.depth, m.record, float64(m.commit)/1024, start.Seconds(), takes.Round(time.Second), float64(m.tasks)/takes.Seconds(), 2*rate)
+				fmt.Fprintf(&table, "| %s | %d | %d | %d | %d | %d | %.1f KiB | %.0f KiB | %.1f s | %v | %.1f | %.0f |\n", kind.name, n, workers,
+					m.pages, m.tasks, m.depth, float64(m.record)/1024, float64(m.commit)/1024, start.Seconds(), takes.Round(time.Second), float64(m.tasks)/takes.Seconds(), 2*rate)
 			}
 		}
 	}
