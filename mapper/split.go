@@ -64,6 +64,7 @@ type stretch struct {
 	samples    []*datastore.Key // inside, in key order
 	estimate   int64            // of the entities inside; 0 is unknown
 	exact      bool             // they were counted
+	guess      int64            // what the estimate was before that
 	workers    int64            // how many should share it; 0 is one
 	portion    int64            // how many entities are one worker's portion; 0: all of them
 	late       float64          // which share of lateBy its task begins later
@@ -124,7 +125,7 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 	workers, pages := max(1, s.workers), (s.estimate+page-1)/page
 	portion, grain := pages, int64(1)
 	if s.portion > 0 {
-		portion = min(pages, max(1, (s.portion+page/2)/page))
+		portion = min(max(pages, s.guess/page), max(1, (s.portion+page/2)/page))
 		grain = max(1, s.portion/page/grains)
 	}
 	switch {
@@ -157,6 +158,9 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 		run = slowRun
 	}
 	keep := max(1, min(run, portion*3/4))
+	if keep >= pages {
+		return cutting{}
+	}
 	each := min(max(grain, portion/4, 2*(pages-keep)/maxExact), nearPages)
 	return cutting{pieces: 1 + maxExact, keep: keep * page, each: each * page}
 }
@@ -288,10 +292,10 @@ func (s stretch) counted(n, most int64) stretch {
 	if n >= most {
 		return s
 	}
-	if s.estimate > 0 {
+	if s.estimate > 0 && s.workers > 1 {
 		s.workers = max(1, (s.workers*n+s.estimate/2)/s.estimate)
 	}
-	s.estimate, s.exact = n, true
+	s.estimate, s.guess, s.exact = n, s.estimate, true
 	return s
 }
 
@@ -440,7 +444,7 @@ func (s stretch) from(start *datastore.Key, estimate int64) stretch {
 	for i < len(s.samples) && compareKeys(s.samples[i], start) <= 0 {
 		i++
 	}
-	s.start, s.samples, s.estimate, s.exact = start, s.samples[i:], max(0, estimate), s.exact && estimate > 0
+	s.start, s.samples, s.estimate, s.guess, s.exact = start, s.samples[i:], max(0, estimate), 0, s.exact && estimate > 0
 	return s
 }
 
