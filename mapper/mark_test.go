@@ -1,46 +1,79 @@
 package mapper
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
 
-// TestMarks has deliveries of a range begin one after the other.
+// TestMarks has deliveries of a range begin and end: a:t1 is delivery a of attempt 1 of the
+// task t, -a ends it in good order, and +11 is eleven minutes.
 func TestMarks(t *testing.T) {
 	const deadline = 10 * time.Minute
-	type step struct {
-		mark mark
-		ends bool // in good order, before the next one begins
-	}
-	at := func(minutes int) time.Time { return time.Unix(0, 0).Add(time.Duration(minutes) * time.Minute) }
 	for name, c := range map[string]struct {
-		steps []step
+		steps string
 		solo  bool
 	}{
-		"the process of an attempt died":       {[]step{{mark: mark{"a", at(0), "t", 1}}, {mark: mark{"b", at(1), "t", 2}}}, true},
-		"all end in good order":                {[]step{{mark{"a", at(0), "t", 1}, true}, {mark: mark{"b", at(1), "t", 2}}}, false},
-		"a twin meets the mark":                {[]step{{mark: mark{"a", at(0), "t", 1}}, {mark: mark{"b", at(0), "t", 1}}}, false},
-		"the twin is the first, and lives on":  {[]step{{mark: mark{"b", at(0), "t", 1}}, {mark{"a", at(0), "t", 1}, true}, {mark: mark{"c", at(1), "t", 2}}}, false},
-		"a twin comes after the attempt":       {[]step{{mark{"a", at(0), "t", 1}, true}, {mark: mark{"b", at(1), "t", 1}}, {mark: mark{"c", at(2), "t", 2}}}, false},
-		"a twin of an attempt behind a twin":   {[]step{{mark{"a", at(0), "t", 1}, true}, {mark: mark{"b", at(1), "t", 1}}, {mark{"c", at(2), "t", 2}, true}, {mark: mark{"d", at(2), "t", 2}}, {mark: mark{"e", at(3), "t", 3}}}, false},
-		"a late twin":                          {[]step{{mark{"a", at(0), "t", 2}, true}, {mark: mark{"b", at(1), "t", 1}}, {mark: mark{"c", at(2), "t", 3}}}, false},
-		"a twin died":                          {[]step{{mark{"a", at(0), "t", 1}, true}, {mark: mark{"b", at(1), "t", 1}}, {mark: mark{"c", at(2), "t", 2}}, {mark: mark{"d", at(12), "t", 3}}}, true},
-		"another task":                         {[]step{{mark: mark{"a", at(0), "t", 1}}, {mark: mark{"b", at(1), "u", 1}}}, false},
-		"another task, and then the first one": {[]step{{mark: mark{"a", at(0), "t", 1}}, {mark: mark{"b", at(1), "u", 1}}, {mark: mark{"c", at(2), "t", 2}}}, false},
-		"another task, after the deadline":     {[]step{{mark: mark{"a", at(0), "t", 1}}, {mark: mark{"b", at(11), "u", 0}}}, true},
-		"an attempt of another task died":      {[]step{{mark{"a", at(0), "t", 1}, true}, {mark{"b", at(1), "u", 1}, true}, {mark: mark{"c", at(2), "u", 2}}, {mark: mark{"d", at(3), "u", 3}}}, true},
+		"the process of an attempt died":            {"a:t1 b:t2", true},
+		"all end in good order":                     {"a:t1 -a b:t2", false},
+		"a twin meets the mark":                     {"a:t1 b:t1", false},
+		"the twin is the first, and lives on":       {"b:t1 a:t1 -a c:t2", false},
+		"a twin comes after the attempt":            {"a:t1 -a b:t1 c:t2", false},
+		"a twin of an attempt behind a twin":        {"a:t1 -a b:t1 c:t2 -b -c d:t2 e:t3", false},
+		"a late twin":                               {"a:t2 -a b:t1 c:t3", false},
+		"a late twin, and one of the later attempt": {"a:t2 -a b:t1 -b c:t2 d:t3", false},
+		"a late twin behind the mark":               {"a:t2 b:t1 c:t3", true},
+		"a twin died":                               {"a:t1 -a b:t1 c:t2 +11 d:t3", true},
+		"deliveries behind a mark, again and again": {"a:t1 b:t1 +4 c:t2 +4 d:t3 +4 e:t4", true},
+		"another task":                              {"a:t1 b:u1", false},
+		"a later attempt of another task":           {"a:t1 b:u2", false},
+		"another task between two attempts":         {"a:t1 b:u1 c:t2", true},
+		"another task twice, and one between":       {"a:u1 -a b:t1 -b c:u1 d:u2", false},
+		"another task, after the deadline":          {"a:t1 +11 b:u0", true},
+		"an attempt of another task died":           {"a:t1 -a b:u1 -b c:u2 d:u3", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := &rangeRecord{State: pending, PageSize: 10}
-			for _, s := range c.steps {
-				r.begin(s.mark, s.mark.at, deadline)
-				if s.ends {
-					r.alive(s.mark.delivery)
+			r, now := &rangeRecord{State: pending, PageSize: 10}, time.Unix(0, 0)
+			for step := range strings.FieldsSeq(c.steps) {
+				number := func(digits string) int {
+					n, err := strconv.Atoi(digits)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return n
+				}
+				switch step[0] {
+				case '-':
+					r.alive(step[1:])
+				case '+':
+					now = now.Add(time.Duration(number(step[1:])) * time.Minute)
+				default:
+					r.begin(mark{step[:1], now, step[2:3], int64(number(step[3:]))}, now, deadline)
 				}
 			}
 			if r.Solo != c.solo {
 				t.Errorf("solo: %v, want %v: %+v", r.Solo, c.solo, r)
 			}
 		})
+	}
+}
+
+// TestDeathOfAnEntity has a delivery of a single entity seem to die, and say later that it is
+// alive.
+func TestDeathOfAnEntity(t *testing.T) {
+	const deadline = 10 * time.Minute
+	begun := time.Unix(0, 0)
+	r := &rangeRecord{State: pending, PageSize: 10, Alone: true, Solo: true}
+	r.begin(mark{"a", begun, "t", 1}, begun, deadline)
+	soon := begun.Add(time.Minute)
+	r.begin(mark{"b", soon, "t", 2}, soon, deadline)
+	late := soon.Add(deadline)
+	r.begin(mark{"c", late, "t", 3}, late, deadline)
+	if len(r.Deaths) != 2 || r.died(late) != 1 || r.died(late.Add(2*deadline)) != 2 {
+		t.Errorf("deaths %v, settled %v", r.Deaths, r.Settled)
+	}
+	if r.alive("b"); r.died(late.Add(2*deadline)) != 1 || r.Begun != "c" {
+		t.Errorf("%+v", r)
 	}
 }

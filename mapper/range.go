@@ -51,9 +51,9 @@ type rangeRecord struct {
 	NotBefore  time.Time        `datastore:"not_before,noindex"` // of its task
 	Begun      string           `datastore:"begun,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
 	BegunAt    time.Time        `datastore:"begun_at,noindex"`   // when that came
-	BegunTask  string           `datastore:"begun_task,noindex"` // the task of the last delivery that has begun, marked or not
-	BegunTry   int64            `datastore:"begun_try,noindex"`  // and how many attempts of that were before
-	BegunTwin  bool             `datastore:"begun_twin,noindex"` // the mark may be of an attempt that the queue has made twice
+	SeenTask   string           `datastore:"seen_task,noindex"`  // the task of the last deliveries that have left a mark, or found one of theirs
+	SeenTry    int64            `datastore:"seen_try,noindex"`   // and the most attempts that were before one of them
+	Doubtful   bool             `datastore:"doubtful,noindex"`   // the next attempt says nothing of the mark
 	Lost       bool             `datastore:"lost,noindex"`       // its last task was gone while it was pending
 	Solo       bool             `datastore:"solo,noindex"`       // it is processed while its process does nothing else
 	Deaths     []string         `datastore:"deaths,noindex"`     // deliveries whose processes seem to have died while they did nothing but its one entity
@@ -179,7 +179,7 @@ func (r *rangeRecord) narrow(n int) { r.Narrowed = int64(max(1, n/2)) }
 // finish marks the range as done.
 func (r *rangeRecord) finish(now time.Time) {
 	r.State, r.Open, r.Done = done, "", now
-	r.Begun, r.BegunAt, r.BegunTask, r.BegunTry, r.BegunTwin = "", time.Time{}, "", 0, false
+	r.Begun, r.BegunAt, r.SeenTask, r.SeenTry, r.Doubtful = "", time.Time{}, "", 0, false
 	r.Samples = nil // its children have them
 }
 

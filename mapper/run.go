@@ -123,11 +123,11 @@ func (w *work) finish(ctx context.Context) (look bool, err error) {
 	if err != nil && !errors.Is(err, errDone) && !errors.Is(err, errSuperseded) && !errors.Is(err, errStopped) {
 		err = w.giveUp(ctx, err)
 	}
-	switch {
-	case errors.Is(err, errStopped):
+	if err != nil {
 		w.end(ctx)
-		return false, nil
-	case errors.Is(err, errSuperseded):
+	}
+	switch {
+	case errors.Is(err, errStopped), errors.Is(err, errSuperseded):
 		return false, nil
 	case err != nil && !errors.Is(err, errDone):
 		return false, err
@@ -330,7 +330,6 @@ func (w *work) recordCulprit(ctx context.Context, p page, cause commitRefusal) e
 func (w *work) giveUp(ctx context.Context, cause error) error {
 	cause = fmt.Errorf("job %s: range %s: %w", w.job.ID, w.record.ID, cause)
 	if !hopeless(cause) && !refused(cause) {
-		w.end(ctx)
 		return cause
 	}
 	last := false
@@ -342,7 +341,7 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 		}
 		r.Generation++
 		r.alive(w.delivery)
-		r.Begun = "" // whoever's it is: this task is over
+		r.Begun, r.SeenTask, r.SeenTry, r.Doubtful = "", "", 0, false // whoever's they are: this task is over
 		return nil
 	})
 	switch {
@@ -350,7 +349,9 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 		return err
 	case err != nil:
 		return errors.Join(cause, err)
-	case last:
+	}
+	w.delivery = "" // it has no mark any more
+	if last {
 		if ended, err := w.fail(ctx, cause); err != nil || ended {
 			return err
 		}

@@ -17,9 +17,10 @@ import (
 // say so, and the pages that ran beside it die, too. So that the others are not
 // blamed:
 //
-//   - Every delivery of a range after its first one leaves a mark in the record
-//     before it begins, and takes it away when it ends in good order. Who finds the
-//     mark of another knows that its process has died.
+//   - A delivery that is not the first one of its task leaves a mark in the range's
+//     record before it begins, unless there is one, and takes it away when it ends in
+//     good order. Who finds the mark of a delivery that must have ended takes its
+//     process for dead.
 //   - A range whose delivery died in company is run solo: while its process does
 //     nothing else. Others wait for that.
 //   - One that died solo is halved, until it is one entity. What is left behind
@@ -46,8 +47,8 @@ type mark struct {
 }
 
 // begin leaves a mark, and draws conclusions from the one that it finds, if that one's
-// delivery has ended. If that may have been cut off by the queue's deadline it may be
-// alive, and about to say so.
+// delivery must have ended. If it may have been cut off by the queue's deadline it may be
+// alive, and about to say so. If it need not have ended its mark stays.
 func (r *rangeRecord) begin(m mark, now time.Time, deadline time.Duration) {
 	r.Lost = false
 	r.Attempts++
@@ -67,30 +68,33 @@ func (r *rangeRecord) begin(m mark, now time.Time, deadline time.Duration) {
 		}
 		r.Deaths, r.Settled = append(r.Deaths, r.Begun), append(r.Settled, settled)
 	}
-	r.BegunTwin = r.BegunTask != "" && (r.BegunTask != m.task || r.BegunTry >= m.try)
-	if r.BegunTask != m.task || r.BegunTry < m.try {
-		r.BegunTask, r.BegunTry = m.task, m.try
+	r.Doubtful = r.SeenTask != "" && (r.SeenTask != m.task || r.SeenTry >= m.try)
+	if r.SeenTask != m.task || r.SeenTry < m.try {
+		r.SeenTask, r.SeenTry = m.task, m.try
 	}
 	r.Begun, r.BegunAt = m.delivery, m.at
 }
 
 // ended reports whether the delivery whose mark is in the record has ended, now that another
-// one begins. The queue makes an attempt when the one before has been answered. But it may
-// have made that twice; and a delivery of another task, of a Resume for instance, says
-// nothing. Then only its deadline does.
+// one begins. The queue makes an attempt when the one before has been answered, or its
+// deadline has passed. But it may have made that twice; and a delivery of another task, of a
+// Resume for instance, says nothing. Then only the deadline does. A delivery that was answered
+// before it has begun is not seen, so a mark of its twin may be taken for a death: that makes
+// a range solo, and a death of a single entity is taken back when the twin ends.
 func (r *rangeRecord) ended(m mark, now time.Time, deadline time.Duration) bool {
-	return r.BegunTask == m.task && r.BegunTry < m.try && !r.BegunTwin || now.Sub(r.BegunAt) > deadline
+	return r.SeenTask == m.task && r.SeenTry < m.try && !r.Doubtful || now.Sub(r.BegunAt) > deadline
 }
 
-// noteBehind notes a delivery that leaves no mark, as there is one: another of the same
-// attempt is then known for a twin.
+// noteBehind notes a delivery that leaves no mark, as there is one of its own task: if that
+// is of the same attempt, the next one says nothing of it.
 func (r *rangeRecord) noteBehind(m mark) {
-	if r.BegunTask != m.task || r.BegunTry <= m.try {
-		r.BegunTask, r.BegunTry, r.BegunTwin = m.task, m.try, true
+	if r.SeenTask == m.task && r.SeenTry <= m.try {
+		r.SeenTry, r.Doubtful = m.try, true
 	}
 }
 
-// alive takes away the mark of a delivery, and its death, if it seemed to have died.
+// alive takes away the mark of a delivery, and its death, if it seemed to have died. That the
+// range is solo, and smaller, stays.
 func (r *rangeRecord) alive(delivery string) {
 	if r.Begun == delivery {
 		r.Begun = ""
@@ -189,16 +193,16 @@ func (w *work) end(ctx context.Context) {
 		err := w.engine.transact(ctx, func(tx *datastore.Transaction) error {
 			r := new(rangeRecord)
 			err := recordError(tx.Get(w.record.key(), r))
-			if errors.Is(err, datastore.ErrNoSuchEntity) || err == nil && r.State == done {
+			if errors.Is(err, datastore.ErrNoSuchEntity) || err == nil && (r.State == done || r.Begun != w.delivery && !slices.Contains(r.Deaths, w.delivery)) {
 				return errNothing
 			}
 			if err != nil {
 				return err
 			}
-			r.alive(w.delivery)
-			if cutOff && r.Generation == w.task.Generation && r.pageSize() > 1 { // it may be too much
+			if cutOff && r.Begun == w.delivery && r.pageSize() > 1 { // it may be too much
 				r.narrow(r.expected())
 			}
+			r.alive(w.delivery)
 			return r.update(tx)
 		})
 		if err == nil {

@@ -466,3 +466,108 @@ func TestAbortAtTheGate(t *testing.T) {
 		}
 	})
 }
+
+// TestRefusedDeliveriesAreNoDeaths has a function refuse its entities for a while, when the
+// database does not commit that either: the deliveries end in good order, and nobody died.
+func TestRefusedDeliveriesAreNoDeaths(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mended := time.Now().Add(3 * time.Minute)
+		refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if commit, ok := req.(*datastorepb.CommitRequest); ok && time.Now().Before(mended) {
+				for _, m := range commit.Mutations {
+					if p := m.GetUpdate().GetProperties(); p["generation"].GetIntegerValue() > 0 && p["state"].GetStringValue() == "pending" {
+						return nil, status.Error(codes.Unavailable, "not now")
+					}
+				}
+			}
+			return handler(ctx, req)
+		}
+		m := mapper.Update("failing", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if time.Now().Before(mended) {
+				return mapper.RetryAfter(errors.New("not yet"), time.Minute)
+			}
+			a.Value.Balance += 10
+			return nil
+		})
+		q := few(4)
+		q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(10 * time.Second)}
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refuse}, queue: q}, m)
+		f := newFleet(w, 1, 10, m)
+		keys := names(10)
+		w.putAccounts(keys)
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Until(mended))
+		for _, r := range records(t, w.client)["j"] {
+			if r.Solo {
+				t.Errorf("suspected: %+v", r)
+			}
+		}
+		w.wait(job)
+		w.wantBalances(keys, 10)
+		if f.deaths() > 0 {
+			t.Errorf("%d deaths", f.deaths())
+		}
+	})
+}
+
+// TestSupersededDeliveriesAreNoDeaths purges the queue while a delivery is under way, so that
+// its range gets another task: it ends in good order, and nobody died.
+func TestSupersededDeliveriesAreNoDeaths(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		up := time.Now().Add(25 * time.Minute)
+		refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if commit, ok := req.(*datastorepb.CommitRequest); ok && time.Now().Before(up) {
+				for _, m := range commit.Mutations {
+					if m.GetUpdate().GetProperties()["state"].GetStringValue() == "done" {
+						return nil, status.Error(codes.Unavailable, "not now")
+					}
+				}
+			}
+			return handler(ctx, req)
+		}
+		var calls atomic.Int64
+		m := mapper.Visit("slow", func(context.Context, *mapper.Entity[account], mapper.None) error {
+			if calls.Add(1) == 1 {
+				time.Sleep(4 * time.Minute)
+			}
+			return nil
+		})
+		q := few(4)
+		q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(20 * time.Second)}
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refuse}, queue: q}, m)
+		f := newFleet(w, 1, 40, m)
+		w.handler = downUntil(time.Now().Add(time.Second), w.handler) // so that the next delivery leaves a mark
+		w.putAccounts(names(1))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 1, Timeout: 5 * time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Second)
+		client, err := w.emulator.CloudTasks(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		if _, err := client.PurgeQueue(t.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queueName}); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.engine.Revive(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Until(up))
+		for _, r := range records(t, w.client)["j"] {
+			if r.Solo {
+				t.Errorf("suspected: %+v", r)
+			}
+		}
+		w.wait(job)
+		if f.deaths() > 0 || calls.Load() < 2 {
+			t.Errorf("%d deaths, %d calls", f.deaths(), calls.Load())
+		}
+	})
+}

@@ -15,8 +15,8 @@ const maxBody = 1 << 20
 
 // A Delivery is one attempt to deliver a task.
 type Delivery struct {
-	// TaskID is the task's ID, as the sender says. A header can be forged: it
-	// is for logs.
+	// TaskID is the task's ID, as the sender says. A header can be forged by whom
+	// the handler lets in: it is for logs, and to tell deliveries apart.
 	TaskID string
 
 	// Retries is how many attempts were made before this one, as the sender
