@@ -64,7 +64,7 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 	if len(known) == 0 {
 		return found, errs[0]
 	}
-	if at := further(found.samples, known); at != nil {
+	if at := further(found.samples, known, estimateFrom(found.samples, known)); at != nil {
 		rank, counted, err := l.count(ctx, at, mostCounted)
 		if err != nil {
 			return found, err

@@ -101,7 +101,7 @@ func runModel(kind virtualKind, workers, page int64, times callTimes) *model {
 		}
 	}
 	at := times.dispatch + times.query + max(m.reading(len(s.samples)), times.query+time.Duration(milestones[len(milestones)-1].rank)*times.key)
-	if k := further(s.samples, milestones); k != nil {
+	if k := further(s.samples, milestones, estimateFrom(s.samples, milestones)); k != nil {
 		milestones = append(milestones, milestone{key: k, rank: min(mostCounted, kind.begin(k))})
 		at += times.query
 	}

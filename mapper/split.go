@@ -388,18 +388,28 @@ type milestone struct {
 // is within 8% two times in three.
 var milestonePages = []int64{1, 4, 16, 40}
 
-// enoughSamples is how many samples have to be before a milestone, so that the estimate is
-// within 25% two times in three.
-const enoughSamples = 16
+// The entities before one of the samples are counted: before as many as have about
+// refinedCount entities before them, but not fewer than the least, which make an estimate
+// that is within 25% two times in three, nor more than the most, which make it 6%.
+const (
+	refinedCount = 1_000_000
+	leastSamples = 16
+	mostSamples  = 256
+)
 
-// further returns the sample whose rank has to be counted, as there are too few before the
-// milestones to tell the size of the kind; nil if there are enough.
-func further(sample []*datastore.Key, milestones []milestone) *datastore.Key {
+// further returns the sample whose rank has to be counted, as too few of them are before the
+// milestones to tell the size of the kind well; nil if there are enough. rough is the
+// estimate without it.
+func further(sample []*datastore.Key, milestones []milestone, rough int64) *datastore.Key {
 	last := milestones[len(milestones)-1]
-	if last.key == nil || len(sample) < enoughSamples {
+	if last.key == nil || len(sample) < leastSamples {
 		return nil
 	}
-	if at := sample[enoughSamples-1]; compareKeys(at, last.key) > 0 {
+	n := leastSamples
+	if rough > 0 {
+		n = max(leastSamples, min(mostSamples, int(refinedCount*int64(len(sample))/rough)))
+	}
+	if at := sample[min(n, len(sample))-1]; compareKeys(at, last.key) > 0 {
 		return at
 	}
 	return nil
