@@ -2,6 +2,7 @@ package mapper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"cloud.google.com/go/datastore"
@@ -47,9 +48,7 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 		})
 	}
 	group.Go(func() (err error) {
-		if found.samples, err = l.sample(gctx, size); err == nil {
-			found.entitySize, err = l.entitySize(gctx, found.samples)
-		}
+		found.samples, err = l.sample(gctx, size)
 		return err
 	})
 	if err := group.Wait(); err != nil {
@@ -64,14 +63,22 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 	if len(known) == 0 {
 		return found, errs[0]
 	}
+	group, gctx = errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		found.entitySize, err = l.entitySize(gctx, found.samples)
+		return err
+	})
 	if at := further(found.samples, known, estimateFrom(found.samples, known)); at != nil {
-		rank, counted, err := l.count(ctx, at, mostCounted)
+		rank, counted, err := l.count(gctx, at, mostCounted)
 		if err != nil {
-			return found, err
+			return found, errors.Join(err, group.Wait())
 		}
 		if counted {
 			known = append(known, milestone{key: at, rank: rank})
 		}
+	}
+	if err := group.Wait(); err != nil {
+		return found, err
 	}
 	found.estimate = estimateFrom(found.samples, known)
 	if more := samplesFor(found.estimate, l.page, workers); len(found.samples) == size && more > size && sp.adaptive() {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
-	"golang.org/x/sync/errgroup"
 )
 
 // A page is what a task is about to process.
@@ -47,7 +46,14 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	keys, err := w.peek(ctx, size+1, &s, root)
+	ready := w.keys.peekLater(size + 1)
+	var p page
+	if counted, err := w.count(ctx, &s, root); err != nil {
+		return page{}, err
+	} else if counted && s.estimate > int64(size) { // there is more than a page
+		p.pieces, p.first = w.cutting(ctx, s, root, size, view{})
+	}
+	keys, err := ready()
 	if err != nil {
 		w.keys = nil
 		return page{}, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
@@ -55,28 +61,33 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	if err := w.checkOrder(keys); err != nil {
 		return page{}, err
 	}
-	p := page{keys: w.ahead(keys)}
+	p.keys = w.ahead(keys)
 	if len(p.keys) > size {
 		p.keys, p.next = p.keys[:size], p.keys[size]
 	}
-	if p.next != nil && size >= int(r.PageSize) && s.estimate <= int64(size) {
+	if p.pieces != nil || p.next == nil {
+		return p, nil
+	}
+	if r.Solo && w.divides(s) { // nothing but the page is
+		own, rest := s, s.from(p.next, s.estimate-int64(size))
+		own.end, own.estimate = p.next, int64(size)
+		p.pieces, p.first = func() ([]stretch, error) { return []stretch{own, rest}, nil }, true
+		return p, nil
+	}
+	if size >= int(r.PageSize) && s.estimate <= int64(size) {
 		s.estimate, s.exact = 0, false // it was too low
 	}
-	p.pieces, p.first = w.cutting(ctx, p, s, root, size)
+	p.pieces, p.first = w.cutting(ctx, s, root, size, w.keys.known())
 	return p, nil
 }
 
-// cutting decides where the range is cut, and has the boundaries looked for.
-func (w *work) cutting(ctx context.Context, p page, s stretch, root bool, size int) (pieces func() ([]stretch, error), first bool) {
+// cutting decides where the range is cut, and has the boundaries looked for that are not
+// among known keys.
+func (w *work) cutting(ctx context.Context, s stretch, root bool, size int, known view) (pieces func() ([]stretch, error), first bool) {
 	r := w.record
 	var c cutting
 	switch {
-	case p.next == nil || w.whole == r.ID || r.Solo && r.Narrowed > 0:
-		return nil, false
-	case r.Solo: // nothing but the page is
-		own, rest := s, s.from(p.next, s.estimate-int64(size))
-		own.end, own.estimate = p.next, int64(size)
-		return func() ([]stretch, error) { return []stretch{own, rest}, nil }, true
+	case w.whole == r.ID || r.Solo:
 	case w.divides(s):
 		c = w.splitting.cut(s, root, r.PageSize, w.job.PageSize)
 	case w.splitting.adaptive():
@@ -88,7 +99,7 @@ func (w *work) cutting(ctx context.Context, p page, s stretch, root bool, size i
 	if c.keep > 0 {
 		c.keep = max(c.keep, int64(size)) // with the page
 	}
-	return w.later(ctx, c, s), c.first
+	return w.later(ctx, c, s, known), c.first
 }
 
 // divides reports whether the range may be cut behind its page.
@@ -97,29 +108,23 @@ func (w *work) divides(s stretch) bool {
 	return w.whole != r.ID && (!w.divided || s.estimate == 0 || s.workers > 1) && (!r.Solo || r.Narrowed == 0)
 }
 
-// peek reads the next n keys. At the same time it counts the range, if that helps to cut it.
-func (w *work) peek(ctx context.Context, n int, s *stretch, root bool) ([]*datastore.Key, error) {
-	most := int64(0)
-	if w.divides(*s) && !w.record.Solo {
-		most = w.splitting.counts(*s, root, w.record.PageSize, w.job.PageSize)
+// count counts the range, if that helps to cut it.
+func (w *work) count(ctx context.Context, s *stretch, root bool) (counted bool, err error) {
+	if !w.divides(*s) || w.record.Solo {
+		return false, nil
 	}
-	var counted int64
-	var known bool
-	group, gctx := errgroup.WithContext(ctx)
-	if most > 0 {
-		group.Go(func() (err error) {
-			counted, known, err = w.engine.count(gctx, w.query.within(s.start, s.end), int(most))
-			return err
-		})
+	most := w.splitting.counts(*s, root, w.record.PageSize, w.job.PageSize)
+	if most == 0 {
+		return false, nil
 	}
-	keys, err := w.keys.peek(n)
-	if err := errors.Join(err, group.Wait()); err != nil {
-		return nil, err
+	n, known, err := w.engine.count(ctx, w.query.within(s.start, s.end), int(most))
+	if err != nil {
+		return false, fmt.Errorf("range %s: %w", w.record.ID, err)
 	}
 	if known {
-		*s = s.counted(counted, most)
+		*s = s.counted(n, most)
 	}
-	return keys, nil
+	return s.exact, nil
 }
 
 // readsWhole reports whether a stream should read entities in place of keys: for a [Visit],
@@ -159,11 +164,10 @@ func (w *work) lookAround(ctx context.Context, s *stretch) error {
 
 // later applies a cutting while something else is done. Whoever asks for the result
 // waits for it.
-func (w *work) later(ctx context.Context, c cutting, s stretch) func() ([]stretch, error) {
+func (w *work) later(ctx context.Context, c cutting, s stretch, known view) func() ([]stretch, error) {
 	var pieces []stretch
 	var err error
 	ready := make(chan struct{})
-	known := w.keys.known()
 	go func() {
 		defer close(ready)
 		if pieces, err = c.apply(s, w.finder(ctx, s.end, known)); err == nil && !ordered(pieces) {

@@ -384,9 +384,9 @@ type milestone struct {
 }
 
 // milestonePages are the ranks of the root's milestones, in pages. Production has one sample in
-// 128 entities, so the last one passes 150 samples of 20,000 entities, and the estimate
-// is within 8% two times in three.
-var milestonePages = []int64{1, 4, 16, 40}
+// 128 entities, so the last one passes some 90 of a kind that has no more than are drawn.
+// Where more are needed an aggregation counts.
+var milestonePages = []int64{1, 5, 24}
 
 // The entities before one of the samples are counted: before as many as have about
 // refinedCount entities before them, but not fewer than the least, which make an estimate

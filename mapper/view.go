@@ -110,6 +110,22 @@ func (s *stream) peek(n int) ([]*datastore.Key, error) {
 	return s.keys[:min(n, len(s.keys))], nil
 }
 
+// peekLater has the next n keys read while something else is done. Whoever asks for the
+// result waits for it.
+func (s *stream) peekLater(n int) func() ([]*datastore.Key, error) {
+	var keys []*datastore.Key
+	var err error
+	ready := make(chan struct{})
+	go func() {
+		defer close(ready)
+		keys, err = s.peek(n)
+	}()
+	return func() ([]*datastore.Key, error) {
+		<-ready
+		return keys, err
+	}
+}
+
 // readAhead has the next n keys read while something else is done.
 func (s *stream) readAhead(n int) { go func() { _, _ = s.peek(n) }() }
 
