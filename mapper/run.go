@@ -69,7 +69,7 @@ func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
 	if err != nil && !errors.Is(err, errDone) && !errors.Is(err, errSuperseded) && !errors.Is(err, errStopped) {
 		err = w.giveUp(ctx, err)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errDone) {
 		w.end(ctx)
 	}
 	switch {
