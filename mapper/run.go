@@ -123,7 +123,7 @@ func (w *work) finish(ctx context.Context) (look bool, err error) {
 	if err != nil && !errors.Is(err, errDone) && !errors.Is(err, errSuperseded) && !errors.Is(err, errStopped) {
 		err = w.giveUp(ctx, err)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errDone) {
 		w.end(ctx)
 	}
 	switch {
