@@ -122,8 +122,14 @@ func TestMakespan(t *testing.T) {
 				if *workersFlag != 0 && *workersFlag != workers {
 					continue
 				}
+				var ours row
 				for _, st := range chosen(t, *strategyFlag, strategies) {
-					run(t, s, c, st, workers, *entities)
+					r := run(t, s, c, st, workers, *entities)
+					if st.name == "adaptive" {
+						ours = r
+					} else {
+						ours.compare(t, r)
+					}
 				}
 			}
 		}
@@ -134,11 +140,57 @@ func run(t *testing.T, s shape, c cost, st strategy, workers, n int) (r row) {
 	t.Run(fmt.Sprintf("%s/%s/%s/%d", s.name, c.name, st.name, workers), func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { r = makespan(t, s, c, st, workers, n) })
 		r.print(t)
-		if most := r.limit(); st.name == "adaptive" && r.Ratio > most {
-			t.Errorf("%.3f of the ideal, want at most %.2f", r.Ratio, most)
+		if st.name == "adaptive" {
+			r.check(t)
 		}
 	})
 	return r
+}
+
+// check checks what an adaptive job takes.
+func (r row) check(t *testing.T) {
+	t.Helper()
+	if most := r.limit(); r.Ratio > most {
+		t.Errorf("%.3f of the ideal, want at most %.2f", r.Ratio, most)
+	}
+	if r.Tasks > r.Pages {
+		t.Errorf("%d tasks for %d pages", r.Tasks, r.Pages)
+	}
+	if r.Entities < 1_000_000 {
+		return
+	}
+	pages, n := float64(r.Pages), float64(r.Entities)
+	written := n
+	if *modeFlag == "visit" {
+		written = 0
+	}
+	for _, check := range []struct {
+		what       string
+		have, most float64
+	}{
+		{"pages for each full one", pages / float64(r.FullPages), 1.10},
+		{"writes of records a page", (float64(r.Writes) - written) / pages, 2.3},
+		{"reads an entity", float64(r.Reads) / n, 1.02},
+		{"RPCs a page", float64(r.RPCs) / pages, 5},
+	} {
+		if check.have > check.most {
+			t.Errorf("%.3f %s, want at most %.2f", check.have, check.what, check.most)
+		}
+	}
+}
+
+// compare compares an adaptive job with another way to cut it.
+func (r row) compare(t *testing.T, other row) {
+	t.Helper()
+	least := 1 / 1.03
+	if other.Strategy == "static-32" && other.Workers == 100 {
+		if least = 3; slices.Contains([]string{"hot-1%", "last-10%"}, other.Costs) {
+			least = 20
+		}
+	}
+	if faster := other.Makespan / r.Makespan; r.Entities >= 1_000_000 && faster < least {
+		t.Errorf("%s, %s, %d workers: %.2f times as fast as %s, want at least %.2f", r.Keys, r.Costs, r.Workers, faster, other.Strategy, least)
+	}
 }
 
 // limit returns which ratio the adaptive strategy may have.

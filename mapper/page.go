@@ -265,8 +265,10 @@ func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, en
 		o.failures = append(o.failures, failure{key: key, err: err, attempts: attempts, permanent: isPermanent(err)})
 		return nil
 	}
-	if err := w.slow[key.Encode()]; err != nil {
-		return fail(err)
+	if len(w.slow) > 0 {
+		if err := w.slow[key.Encode()]; err != nil {
+			return fail(err)
+		}
 	}
 	e, err := w.call(ctx, key, entity)
 	if errors.Is(err, errTooSlow) && w.mode == update {
@@ -315,6 +317,9 @@ func (w *work) call(ctx context.Context, key *datastore.Key, entity datastore.Pr
 
 // accept takes over what an entity counted, if its mutations are accepted.
 func (o *outcome) accept(e *effect, mutations func(*effect) error) error {
+	if len(e.counters) == 0 {
+		return mutations(e)
+	}
 	merged := o.counters.clone()
 	if err := merged.merge(e.counters); err != nil {
 		return err

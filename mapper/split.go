@@ -112,7 +112,8 @@ type cutting struct {
 	// the first piece, and for each of the next ones.
 	bisect, samples bool
 	keep, each      int64
-	doubling        bool // each is twice the one before
+	doubling        bool  // each is twice the one before
+	spread          int64 // if not 0: a short rest is spread over pieces, up to so many entities on each
 
 	first bool // the others begin before the page is processed
 }
@@ -134,7 +135,7 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 		// is halved.
 		each := min(grain, unknownPage) * page
 		return cutting{pieces: unknownPieces + 1, keep: each, each: each, doubling: true, first: true}
-	case pages == 1 || workers == 1 && pages <= 2*grain:
+	case pages == 1 || workers == 1 && (pages <= 2*grain || pages <= 1+portion && portion <= 2): // see spread
 		return cutting{}
 	case workers > 1:
 		n := min(workers, pages/rootPages, maxFanOut, int64(len(s.samples)+1))
@@ -144,7 +145,11 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 		n = min(workers, pages, maxExact)
 		each := min((pages+n-1)/n, max(min(2, portion), portion*3/4, pages/maxExact), nearPages) * page
 		// The range may be longer than it is estimated: the pieces go on to its end.
-		return cutting{pieces: 2 * maxExact, keep: each, each: each, first: true}
+		c := cutting{pieces: 2 * maxExact, keep: each, each: each, first: true}
+		if portion <= 2 && each == portion*page {
+			c.spread = page * 2 / 5
+		}
+		return c
 	}
 	if n := min(int64(len(s.samples)+1), maxFanOut); n > 1 && pages > farPages {
 		return cutting{pieces: n, samples: true, first: true}
@@ -198,8 +203,8 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 	var pieces []stretch
 	rest, all, ended := s, c.lengths(), s.exact
 	lengths := all
-	if s.exact { // one at the end has no boundary
-		lengths = all[:min(int64(len(all)), max(0, (s.estimate-c.keep+c.each-1)/max(1, c.each)))]
+	if s.exact {
+		lengths = c.lengthsFor(s.estimate)
 	}
 	expected := findParallel
 	if s.estimate > c.keep && c.each > 0 && !c.doubling {
@@ -321,6 +326,33 @@ func (c cutting) lengths() []int64 {
 		if c.doubling && len(lengths) > 1 {
 			each *= 2
 		}
+	}
+	return lengths
+}
+
+// lengthsFor returns the lengths for a range of so many entities: one at the end has no boundary.
+//
+// Where each piece is a worker's whole portion, a task for a rest behind them would have no
+// worker until the first of them ends. So a rest of up to two thirds of a piece is spread over
+// the last ones. The price is some more pages that are not full.
+func (c cutting) lengthsFor(n int64) []int64 {
+	lengths := c.lengths()
+	boundaries := max(0, (n-c.keep+c.each-1)/max(1, c.each))
+	if boundaries > int64(len(lengths)) {
+		return lengths
+	}
+	lengths = lengths[:boundaries]
+	if c.spread == 0 || boundaries == 0 {
+		return lengths
+	}
+	rest := (n-c.keep-1)%c.each + 1
+	shares := (rest + c.spread - 1) / c.spread
+	if 3*rest > 2*c.each || shares > boundaries {
+		return lengths
+	}
+	lengths = lengths[:boundaries-1]
+	for i := range shares - 1 {
+		lengths[boundaries-2-i] += rest / shares
 	}
 	return lengths
 }
