@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -68,23 +69,33 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 		found.entitySize, err = l.entitySize(gctx, found.samples)
 		return err
 	})
-	if at := further(found.samples, known, estimateFrom(found.samples, known)); at != nil {
-		rank, counted, err := l.count(gctx, at, mostCounted)
-		if err != nil {
-			return found, errors.Join(err, group.Wait())
-		}
-		if counted {
-			known = append(known, milestone{key: at, rank: rank})
-		}
-	}
-	if err := group.Wait(); err != nil {
+	found.estimate, err = l.estimate(ctx, found.samples, known)
+	if err := errors.Join(err, group.Wait()); err != nil {
 		return found, err
 	}
-	found.estimate = estimateFrom(found.samples, known)
-	if more := samplesFor(found.estimate, l.page, workers); len(found.samples) == size && more > size && sp.adaptive() {
-		found.samples, err = l.sample(ctx, more)
+	more := samplesFor(found.estimate, l.page, workers)
+	if len(found.samples) < size || more <= size || !sp.adaptive() {
+		return found, nil
 	}
+	if found.samples, err = l.sample(ctx, more); err != nil {
+		return found, err
+	}
+	found.estimate, err = l.estimate(ctx, found.samples, known)
 	return found, err
+}
+
+// estimate estimates how many entities the kind has, and counts some for that if it needs to.
+func (l lookAround) estimate(ctx context.Context, samples []*datastore.Key, known []milestone) (int64, error) {
+	estimate := estimateFrom(samples, known)
+	at := further(samples, known, estimate)
+	if at == nil {
+		return estimate, nil
+	}
+	rank, counted, err := l.count(ctx, at, mostCounted)
+	if err != nil || !counted {
+		return estimate, err
+	}
+	return estimateFrom(samples, append(slices.Clip(known), milestone{key: at, rank: rank})), nil
 }
 
 // entitySize returns how many bytes entities have: the mean of some of those that keys name.

@@ -101,14 +101,19 @@ func runModel(kind virtualKind, workers, page int64, times callTimes) *model {
 		}
 	}
 	at := times.dispatch + times.query + max(m.reading(len(s.samples)), times.query+time.Duration(milestones[len(milestones)-1].rank)*times.key)
-	if k := further(s.samples, milestones, estimateFrom(s.samples, milestones)); k != nil {
-		milestones = append(milestones, milestone{key: k, rank: min(mostCounted, kind.begin(k))})
-		at += times.query
+	estimate := func() int64 {
+		known := milestones
+		if k := further(s.samples, known, estimateFrom(s.samples, known)); k != nil {
+			known = append(slices.Clip(known), milestone{key: k, rank: min(mostCounted, kind.begin(k))})
+			at += times.query
+		}
+		return estimateFrom(s.samples, known)
 	}
-	s.estimate = estimateFrom(s.samples, milestones)
+	s.estimate = estimate()
 	if more := samplesFor(s.estimate, page, workers); more > len(s.samples) {
 		s.samples = kind.sample(rng, more)
 		at += m.reading(more)
+		s.estimate = estimate()
 	}
 	s.portion = s.estimate / workers
 	m.task(sp, &rangeRecord{Job: "model", ID: rangeID("model", 0), PageSize: page}, s, at)

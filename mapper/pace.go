@@ -10,6 +10,7 @@ import (
 type pace struct {
 	entities, bytes, writes int64
 	spent                   time.Duration // on them, by the function
+	squares                 float64       // of the seconds that each took
 	expected                int64         // bytes of an entity, where none is known; 0: nobody knows
 }
 
@@ -35,6 +36,13 @@ func (p pace) chunk(rest int) int {
 
 // each returns how long the function takes for an entity; 0 is unknown.
 func (p pace) each() time.Duration { return p.spent / time.Duration(max(1, p.entities)) }
+
+// uneven reports whether entities take so different times that pages do, too: with a variance
+// of five times the square of the mean, pages of 500 differ by a tenth.
+func (p pace) uneven() bool {
+	n, mean := float64(p.entities), p.each().Seconds()
+	return n > 0 && p.squares/n > 6*mean*mean
+}
 
 // fit reports whether so many entities can be read at once.
 func (p pace) fit(n int) bool { return p.entities+p.expected > 0 && p.chunk(n) == n }
@@ -73,6 +81,7 @@ func (p *paces) add(job string, more pace) {
 		known.bytes += more.bytes
 		known.writes += more.writes
 		known.spent += more.spent
+		known.squares += more.squares
 	})
 }
 

@@ -22,9 +22,10 @@ func tooMany(failed, tried int) bool { return failed > 10 && failed*20 > tried }
 // An outcome is what became of a page's entities.
 type outcome struct {
 	reached   int           // how many of its keys were dealt with
-	spent     time.Duration // by the function on them
+	spent     time.Duration // on them, with reading them
 	hung      time.Duration // of that, by calls that took too long
 	dearest   time.Duration // of that, by one entity
+	squares   float64       // of the seconds that each took
 	processed int64
 	counters  counters
 	failures  []failure
@@ -195,11 +196,10 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 		if err != nil {
 			return nil, err
 		}
-		bytes, writes, began := 0, o.writes, time.Now()
+		bytes, writes, squares, began := 0, o.writes, o.squares, time.Now()
+		o.spent = time.Since(begun)
 		for i, key := range chunk {
 			bytes += propertiesSize(entities[i])
-			spent := time.Since(begun)
-			o.spent, o.dearest = spent, max(o.dearest, spent-o.spent)
 			if o.full(key, len(keys)-o.reached, w.surprising(o), time.Duration(w.job.PageTime)) {
 				return o, w.tolerable(ctx, o)
 			}
@@ -212,10 +212,18 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 				}
 			}
 			o.reached++
+			o.took(time.Since(begun) - o.spent)
 		}
-		w.engine.paces.add(w.job.ID, pace{entities: int64(len(chunk)), bytes: int64(bytes), writes: int64(o.writes - writes), spent: time.Since(began)})
+		w.engine.paces.add(w.job.ID, pace{entities: int64(len(chunk)), bytes: int64(bytes), writes: int64(o.writes - writes), spent: time.Since(began), squares: o.squares - squares})
 	}
 	return o, w.tolerable(ctx, o)
+}
+
+// took notes how long the last entity took.
+func (o *outcome) took(t time.Duration) {
+	o.spent += t
+	o.dearest = max(o.dearest, t)
+	o.squares += t.Seconds() * t.Seconds()
 }
 
 // surprising reports whether the entities of a page take so much longer than the pages

@@ -91,7 +91,7 @@ func (w *work) cutting(ctx context.Context, s stretch, root bool, size int, know
 	case w.divides(s):
 		c = w.splitting.cut(s, root, r.PageSize, w.job.PageSize)
 	case w.splitting.adaptive():
-		c = s.behind(r.PageSize, time.Since(w.begunAt), w.engine.paces.get(w.job.ID).each())
+		c = s.behind(r.PageSize, time.Since(w.begunAt), w.engine.paces.get(w.job.ID))
 	}
 	if c.pieces <= 1 {
 		return nil, false

@@ -38,6 +38,11 @@ const (
 	// piece has more than a worker's portion is cut off anyway.
 	samplesPerCut = 16
 
+	// samplesPerSharedCut is how many if several workers share each piece: as long as those
+	// are not too large to be counted and cut exactly, 600 samples are enough, which are
+	// read in two batches.
+	samplesPerSharedCut = 6
+
 	// unknownPieces is how many pieces are cut off the beginning of a range of unknown
 	// size, each of them twice as long as the one before.
 	unknownPieces = 6
@@ -100,6 +105,9 @@ func (sp Splitting) sampleSize(workers int64) int {
 		return 0
 	case !sp.adaptive():
 		return max(fixed, sp.First)
+	}
+	if workers >= 2*maxFanOut {
+		return samplesPerSharedCut * maxFanOut
 	}
 	return samplesPerCut * int(min(workers, maxFanOut))
 }
@@ -268,16 +276,21 @@ func (s stretch) even(size, most int64) int64 {
 // others: it keeps the pages that it can do in the time that a worker's portion takes, and
 // leaves the rest to those that are done with theirs. Where portions have many pages, short
 // ranges at the end do that.
-func (s stretch) behind(page int64, elapsed, each time.Duration) cutting {
+//
+// A rest of less than half a page it keeps. But if entities take uneven times some workers
+// have time to spare: then they get it, too, and soon.
+func (s stretch) behind(page int64, elapsed time.Duration, pace pace) cutting {
+	each := pace.each()
 	if s.portion == 0 || s.portion > fewPages*page || each == 0 {
 		return cutting{}
 	}
 	fit := (time.Duration(s.portion)*each - elapsed) / (each * time.Duration(page))
 	keep := max(1, int64(fit)) * page
-	if s.estimate < keep+page/2 {
+	uneven := pace.uneven()
+	if s.estimate <= keep || s.estimate < keep+page/2 && !uneven {
 		return cutting{}
 	}
-	return cutting{pieces: 2, keep: keep, each: keep}
+	return cutting{pieces: 2, keep: keep, each: keep, first: uneven && s.estimate < keep+page/2}
 }
 
 // counts returns how many entities of a range should be counted at most before it is cut:
@@ -405,8 +418,11 @@ const gapPages = farPages / 4
 // A billion entities take 25,000 keys, which are read in two seconds.
 func samplesFor(estimate, page, workers int64) int {
 	const most = 50_000
-	pages := estimate / page
-	return int(min(pages/min(gapPages, max(rootPages, pages/workers)), most))
+	pages, least := estimate/page, int64(0)
+	if pages > maxFanOut*maxExact { // pieces will be cut at samples again
+		least = samplesPerCut * maxFanOut
+	}
+	return int(min(max(least, pages/min(gapPages, max(rootPages, pages/workers))), most))
 }
 
 // A milestone is a key whose rank in its kind is known. A nil key is behind the last one.
@@ -416,9 +432,9 @@ type milestone struct {
 }
 
 // milestonePages are the ranks of the root's milestones, in pages. Production has one sample in
-// 128 entities, so the last one passes some 90 of a kind that has no more than are drawn.
+// 128 entities, so the last one passes some 50 of a kind that has no more than are drawn.
 // Where more are needed an aggregation counts.
-var milestonePages = []int64{1, 5, 24}
+var milestonePages = []int64{1, 5, 12}
 
 // The entities before one of the samples are counted: before as many as have about
 // refinedCount entities before them, but not fewer than the least, which make an estimate

@@ -311,13 +311,13 @@ func TestEstimateFrom(t *testing.T) {
 			}
 		}
 	}
-	for _, n := range []int{0, 1, 10, 39, 49, 51, 100, 239} {
+	for _, n := range []int{0, 1, 10, 39, 49, 51, 100, 119} {
 		m := newModel(rng, sequence(n), 0)
 		if got := estimateFrom(nil, m.milestones(10)); got < int64(n)/4 || got > max(10, int64(n)*4) {
 			t.Errorf("no samples of %d: estimated %d", n, got)
 		}
 	}
-	if got := estimateFrom(nil, newModel(rng, sequence(241), 0).milestones(10)); got != 0 {
+	if got := estimateFrom(nil, newModel(rng, sequence(121), 0).milestones(10)); got != 0 {
 		t.Errorf("no samples: estimated %d, want 0 for unknown", got)
 	}
 	if got := estimateFrom(sequence(1000)[999:], newModel(rng, sequence(1000), 0).milestones(10)); got != 0 {
