@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -205,18 +204,20 @@ type usage struct {
 	bytes, times uint64 // allocated
 }
 
+func (u *usage) add(o usage) {
+	u.took += o.took
+	u.cpu += o.cpu
+	u.bytes += o.bytes
+	u.times += o.times
+}
+
 func measure(run func() time.Duration) usage {
-	cpu := func() time.Duration {
-		var r syscall.Rusage
-		_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
-		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
-	}
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	spent := cpu()
+	spent := processTime()
 	took := run()
-	u := usage{took: took, cpu: cpu() - spent}
+	u := usage{took: took, cpu: processTime() - spent}
 	runtime.ReadMemStats(&after)
 	u.bytes, u.times = after.TotalAlloc-before.TotalAlloc, after.Mallocs-before.Mallocs
 	return u
@@ -240,12 +241,8 @@ func BenchmarkOverhead(b *testing.B) {
 			w.loop(run.put)
 			var job, loop usage
 			for b.Loop() {
-				for sum, u := range map[*usage]usage{
-					&job:  measure(func() time.Duration { return w.job(run.job) }),
-					&loop: measure(func() time.Duration { return w.loop(run.put) }),
-				} {
-					sum.took, sum.cpu, sum.bytes, sum.times = sum.took+u.took, sum.cpu+u.cpu, sum.bytes+u.bytes, sum.times+u.times
-				}
+				job.add(measure(func() time.Duration { return w.job(run.job) }))
+				loop.add(measure(func() time.Duration { return w.loop(run.put) }))
 			}
 			all := float64(n * b.N)
 			for name, u := range map[string]usage{"job": job, "loop": loop} {

@@ -9,8 +9,8 @@ import (
 )
 
 // enqueueChildren enqueues the tasks of the children that this delivery has not
-// enqueued yet, and does not go on with. The last ones are entities that failed: those to try again wait, and
-// those that were recorded have no task.
+// enqueued yet, and does not go on with. The last ones are entities that failed: those
+// to try again wait, and those that were recorded have no task.
 func (w *work) enqueueChildren(ctx context.Context) error {
 	r := w.record
 	waits, err := w.waits(ctx)

@@ -1,9 +1,10 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/scattermap/scattermap/billing"
@@ -11,17 +12,18 @@ import (
 
 // PlanOptions say what a job would be like.
 type PlanOptions struct {
-	// StartOptions are those of the job.
+	// StartOptions are those of the job. Splitting has to be the default.
 	StartOptions
 
-	// PerEntity is how long the function takes for an entity. Defaults to 2ms.
+	// PerEntity is how long the function takes for an entity, up to StartOptions.Timeout.
+	// Defaults to 2ms.
 	PerEntity time.Duration
 
 	// Visit says that the mapper is a [Visit], which writes no entities.
 	Visit bool
 
-	// Writes is how many entities an [Update] writes for each that it is called with.
-	// Defaults to 1.
+	// Writes is how many entities an [Update] writes for each that it is called with, up to
+	// 10,000. Defaults to 1.
 	Writes float64
 
 	// Prices are what Google charges. Defaults to [billing.NAM5].
@@ -44,20 +46,26 @@ type Estimate struct {
 	Used billing.Usage `json:"used"` // what the plan itself has used
 }
 
-// mostPlanned is up to how many entities Plan counts.
-const mostPlanned = 1_000_000
+// mostPlanned is up to how many entities Plan counts, and mostWrites the most that
+// PlanOptions.Writes can be.
+const (
+	mostPlanned = 1_000_000
+	mostWrites  = 10_000
+)
 
 // Plan estimates what a job over a query would take, without starting it. It counts up to
-// a million entities, and estimates the size of kinds that are larger from a sample; that
-// costs up to 11,200 reads, or 0.7 cents in the United States. Estimate.Used says how much
-// it was.
+// a million entities, and estimates the size of kinds that are larger from a sample. That
+// costs up to 1,000 reads for the first, and some 2,000 more for the second: up to 0.2 cents
+// in the United States, and a cent or two for kinds of billions, where it may have to count
+// anew. Estimate.Used says how much it was. If the database neither counts nor has samples,
+// that is an error.
 func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, error) {
 	var opts PlanOptions
 	if o != nil {
 		opts = *o
 	}
 	fail := func(err error) (*Estimate, error) { return nil, fmt.Errorf("mapper: plan: %w", err) }
-	if e == nil {
+	if e == nil || e.client == nil {
 		return fail(fmt.Errorf("%w: the engine is nil", ErrArguments))
 	}
 	m := update
@@ -66,9 +74,7 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	} else if opts.Writes == 0 {
 		opts.Writes = 1
 	}
-	if opts.PerEntity == 0 {
-		opts.PerEntity = 2 * time.Millisecond
-	}
+	opts.PerEntity = cmp.Or(opts.PerEntity, 2*time.Millisecond)
 	if opts.Prices == (billing.Prices{}) {
 		opts.Prices = billing.NAM5
 	}
@@ -76,10 +82,12 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	switch {
 	case err != nil:
 		return fail(err)
-	case opts.PerEntity < 0:
-		return fail(fmt.Errorf("%w: PlanOptions.PerEntity is %v", ErrArguments, opts.PerEntity))
-	case !(opts.Writes >= 0) || math.IsInf(opts.Writes, 1):
-		return fail(fmt.Errorf("%w: PlanOptions.Writes is %v", ErrArguments, opts.Writes))
+	case opts.PerEntity < 0 || opts.PerEntity > start.Timeout:
+		return fail(fmt.Errorf("%w: PlanOptions.PerEntity has to be in (0, %v], the Timeout; it is %v", ErrArguments, start.Timeout, opts.PerEntity))
+	case !(opts.Writes >= 0 && opts.Writes <= mostWrites): // not a number, too
+		return fail(fmt.Errorf("%w: PlanOptions.Writes has to be in [0, %d], it is %v", ErrArguments, mostWrites, opts.Writes))
+	case !start.Splitting.adaptive():
+		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v", ErrArguments, start.Splitting))
 	}
 	if err := q.validate(); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
@@ -88,30 +96,35 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	if est.Entities, est.Exact, err = e.size(ctx, q, start, &est.Used); err != nil {
 		return fail(err)
 	}
-	est.expect(start, opts)
+	if err := est.expect(ctx, start, opts); err != nil {
+		return fail(err)
+	}
 	return est, nil
 }
 
 // size finds out how many entities a query has.
 func (e *Engine) size(ctx context.Context, q Query, start StartOptions, used *billing.Usage) (n int64, exact bool, err error) {
 	look := lookAround{engine: e, query: q, page: int64(start.PageSize), used: used}
-	n, known, err := look.count(ctx, nil, mostPlanned)
-	if err != nil || known && n < mostPlanned {
-		return n, true, err
+	n, known := look.count(ctx, nil, mostPlanned)
+	if known && n < mostPlanned {
+		return n, true, nil
 	}
 	found, err := look.around(ctx, Splitting{}, int64(start.Workers))
-	return found.estimate, false, err
+	if n = max(n, found.estimate); err == nil && n == 0 {
+		err = errors.New("the database neither counts entities nor has samples of them, so their number is not known")
+	}
+	return n, false, err
 }
 
 // expect fills in what follows from the number of entities.
-func (est *Estimate) expect(start StartOptions, o PlanOptions) {
-	page := int64(start.PageSize)
-	if o.PerEntity > 0 {
-		page = max(1, min(page, int64(start.PageTime/o.PerEntity)))
-	}
+func (est *Estimate) expect(ctx context.Context, start StartOptions, o PlanOptions) error {
+	page := max(1, min(int64(start.PageSize), int64(start.PageTime/o.PerEntity)))
 	times := usualTimes
 	times.page += time.Duration(page) * o.PerEntity
-	m := runModel(virtualKind{n: est.Entities, key: sequentialKey}, int64(start.Workers), page, times)
+	m, err := runModel(ctx, virtualKind{n: est.Entities, key: sequentialKey}, int64(start.Workers), page, times)
+	if err != nil {
+		return err
+	}
 	est.Pages, est.Tasks = m.pages, m.tasks
 	est.Takes = m.takes(int64(start.Workers))
 	if n := float64(est.Entities); start.Rate != (Rate{}) {
@@ -124,6 +137,7 @@ func (est *Estimate) expect(start StartOptions, o PlanOptions) {
 		TaskOps:  2 * m.tasks,
 	}
 	est.Dollars = o.Prices.Cost(est.Usage)
+	return nil
 }
 
 // takes returns how long so many entities and writes take at a rate.
@@ -131,7 +145,7 @@ func (r Rate) takes(entities, writes float64) time.Duration {
 	var t time.Duration
 	for entities > 0 || writes > 0 {
 		perSecond, writesPerSecond := r.at(t)
-		rest := time.Duration(max(entities/perSecond, writes/writesPerSecond) * float64(time.Second))
+		rest := time.Duration(min(max(entities/perSecond, writes/writesPerSecond), maxTakes.Seconds()) * float64(time.Second))
 		if !r.Ramp || rest <= rampEvery {
 			return t + rest
 		}

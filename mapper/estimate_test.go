@@ -3,6 +3,7 @@ package mapper_test
 import (
 	"context"
 	"errors"
+	"math"
 	"path"
 	"strings"
 	"testing"
@@ -92,6 +93,20 @@ func TestPlanBySample(t *testing.T) {
 	})
 }
 
+// TestPlanBlind plans a job where nothing can be counted, and there are no samples: without
+// a word it would cost nothing.
+func TestPlanBlind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: blind}}, addCredit)
+		w.putAccounts(names(20_000))
+		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, &mapper.PlanOptions{StartOptions: mapper.StartOptions{PageSize: 100}})
+		if err == nil || !strings.Contains(err.Error(), "neither counts") {
+			t.Errorf("plan %+v, %v", plan, err)
+		}
+	})
+}
+
 func TestPlanOfNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -100,17 +115,22 @@ func TestPlanOfNothing(t *testing.T) {
 		if err != nil || plan.Entities != 0 || plan.Tasks != 1 {
 			t.Errorf("plan %+v, %v", plan, err)
 		}
-		for text, o := range map[string]*mapper.PlanOptions{
-			"PlanOptions.PerEntity": {PerEntity: -1},
-			"PlanOptions.Writes":    {Writes: -1},
-			"StartOptions.PageSize": {StartOptions: mapper.StartOptions{PageSize: -1}},
+		for text, all := range map[string][]mapper.PlanOptions{
+			"PlanOptions.PerEntity":  {{PerEntity: -1}, {PerEntity: time.Hour}},
+			"PlanOptions.Writes":     {{Writes: -1}, {Writes: 1e300}, {Writes: math.NaN()}},
+			"StartOptions.PageSize":  {{StartOptions: mapper.StartOptions{PageSize: -1}}},
+			"StartOptions.Splitting": {{StartOptions: mapper.StartOptions{Splitting: mapper.Splitting{First: 8, FanOut: 1}}}},
 		} {
-			if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, o); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), text) {
-				t.Errorf("%s: %v", text, err)
+			for _, o := range all {
+				if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, &o); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), text) {
+					t.Errorf("%+v: %v", o, err)
+				}
 			}
 		}
-		if _, err := mapper.Plan(t.Context(), nil, mapper.Query{Kind: "Account"}, nil); !errors.Is(err, mapper.ErrArguments) {
-			t.Errorf("no engine: %v", err)
+		for _, e := range []*mapper.Engine{nil, {}} {
+			if _, err := mapper.Plan(t.Context(), e, mapper.Query{Kind: "Account"}, nil); !errors.Is(err, mapper.ErrArguments) {
+				t.Errorf("no engine: %v", err)
+			}
 		}
 		if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{}, nil); !errors.Is(err, mapper.ErrArguments) {
 			t.Errorf("no kind: %v", err)

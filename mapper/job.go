@@ -261,12 +261,10 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 		return fmt.Errorf("StartOptions.FailureShare has to be in (0, 1], it is %v", o.FailureShare)
 	case o.FailureLimit < -1:
 		return fmt.Errorf("StartOptions.FailureLimit has to be at least 1, or -1 for none, it is %d", o.FailureLimit)
-	case o.Splitting.First < 0 || o.Splitting.First > maxWorkers || o.Splitting.FanOut < 0 || o.Splitting.FanOut > maxFanOut:
-		return fmt.Errorf("StartOptions.Splitting has to have First in [0, %d] and FanOut in [0, %d], it is %+v", maxWorkers, maxFanOut, o.Splitting)
 	case o.Workers < 1 || o.Workers > maxWorkers:
 		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
 	}
-	return nil
+	return o.Splitting.validate()
 }
 
 // A Job is a handle on one run of a mapper.

@@ -2,9 +2,8 @@ package mapper
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
+	"log/slog"
 
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -69,8 +68,8 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 		found.entitySize, err = l.entitySize(gctx, found.samples)
 		return err
 	})
-	found.estimate, err = l.estimate(ctx, found.samples, known)
-	if err := errors.Join(err, group.Wait()); err != nil {
+	found.estimate = l.estimate(ctx, found.samples, known)
+	if err := group.Wait(); err != nil {
 		return found, err
 	}
 	more := samplesFor(found.estimate, l.page, workers)
@@ -80,22 +79,13 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 	if found.samples, err = l.sample(ctx, more); err != nil {
 		return found, err
 	}
-	found.estimate, err = l.estimate(ctx, found.samples, known)
-	return found, err
+	found.estimate = l.estimate(ctx, found.samples, known)
+	return found, nil
 }
 
 // estimate estimates how many entities the kind has, and counts some for that if it needs to.
-func (l lookAround) estimate(ctx context.Context, samples []*datastore.Key, known []milestone) (int64, error) {
-	estimate := estimateFrom(samples, known)
-	at := further(samples, known, estimate)
-	if at == nil {
-		return estimate, nil
-	}
-	rank, counted, err := l.count(ctx, at, mostCounted)
-	if err != nil || !counted {
-		return estimate, err
-	}
-	return estimateFrom(samples, append(slices.Clip(known), milestone{key: at, rank: rank})), nil
+func (l lookAround) estimate(ctx context.Context, samples []*datastore.Key, known []milestone) int64 {
+	return estimateBy(samples, known, func(before *datastore.Key) (int64, bool) { return l.count(ctx, before, mostCounted) })
 }
 
 // entitySize returns how many bytes entities have: the mean of some of those that keys name.
@@ -125,34 +115,30 @@ func (l lookAround) sample(ctx context.Context, n int) ([]*datastore.Key, error)
 	return keys, nil
 }
 
-// mostCounted bounds a count for an estimate. 1,000 of them are billed as a read.
-const mostCounted = 10_000_000
-
-// count counts the entities before a key, or up to most of them. It is not known if the
-// database can't.
-func (l lookAround) count(ctx context.Context, before *datastore.Key, most int) (n int64, known bool, err error) {
-	n, known, err = l.engine.count(ctx, l.query.within(nil, before), most)
+// count counts the entities before a key, or up to most of them.
+func (l lookAround) count(ctx context.Context, before *datastore.Key, most int) (n int64, known bool) {
+	n, known = l.engine.count(ctx, l.query.within(nil, before), most)
 	if known {
-		l.use(max(1, (n+999)/1000), 0)
+		l.use(max(1, (n+999)/1000), 0) // 1,000 of them are billed as a read
 	}
-	return n, known, err
+	return n, known
 }
 
-// count counts the entities of a query, or up to most of them. It is not known if the
-// database can't.
-func (e *Engine) count(ctx context.Context, q *datastore.Query, most int) (n int64, known bool, err error) {
+// count counts the entities of a query, or up to most of them. It only helps to cut well: if
+// the database can't it is not known how many there are.
+func (e *Engine) count(ctx context.Context, q *datastore.Query, most int) (n int64, known bool) {
 	result, err := e.client.RunAggregationQuery(ctx, q.Limit(most).NewAggregationQuery().WithCount("n"))
-	if code := status.Code(err); code == codes.Unimplemented || code == codes.DeadlineExceeded && ctx.Err() == nil {
-		return 0, false, nil
+	value, ok := result["n"].(*datastorepb.Value)
+	if err == nil && !ok {
+		err = fmt.Errorf("the answer has %T", result["n"])
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("count entities: %w", err)
+		if status.Code(err) != codes.Unimplemented && ctx.Err() == nil {
+			e.log.LogAttrs(ctx, slog.LevelDebug, "entities can't be counted, and are estimated", slog.Any("error", err))
+		}
+		return 0, false
 	}
-	value, ok := result["n"].(*datastorepb.Value)
-	if !ok {
-		return 0, false, fmt.Errorf("count entities: the answer has %T", result["n"])
-	}
-	return value.GetIntegerValue(), true, nil
+	return value.GetIntegerValue(), true
 }
 
 func (l lookAround) use(reads, smallOps int64) {

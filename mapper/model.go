@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"context"
 	"math/rand/v2"
 	"slices"
 	"sort"
@@ -88,7 +89,7 @@ type model struct {
 }
 
 // runModel does with a kind what tasks do with ranges.
-func runModel(kind virtualKind, workers, page int64, times callTimes) *model {
+func runModel(ctx context.Context, kind virtualKind, workers, page int64, times callTimes) (*model, error) {
 	m := &model{kind: kind, page: page, times: times}
 	rng := rand.New(rand.NewPCG(1, 0))
 	var sp Splitting
@@ -102,12 +103,10 @@ func runModel(kind virtualKind, workers, page int64, times callTimes) *model {
 	}
 	at := times.dispatch + times.query + max(m.reading(len(s.samples)), times.query+time.Duration(milestones[len(milestones)-1].rank)*times.key)
 	estimate := func() int64 {
-		known := milestones
-		if k := further(s.samples, known, estimateFrom(s.samples, known)); k != nil {
-			known = append(slices.Clip(known), milestone{key: k, rank: min(mostCounted, kind.begin(k))})
+		return estimateBy(s.samples, milestones, func(before *datastore.Key) (int64, bool) {
 			at += times.query
-		}
-		return estimateFrom(s.samples, known)
+			return min(mostCounted, kind.begin(before)), true
+		})
 	}
 	s.estimate = estimate()
 	if more := samplesFor(s.estimate, page, workers); more > len(s.samples) {
@@ -116,8 +115,8 @@ func runModel(kind virtualKind, workers, page int64, times callTimes) *model {
 		s.estimate = estimate()
 	}
 	s.portion = s.estimate / workers
-	m.task(sp, &rangeRecord{Job: "model", ID: rangeID("model", 0), PageSize: page}, s, at)
-	return m
+	m.task(ctx, sp, &rangeRecord{Job: "model", ID: rangeID("model", 0), PageSize: page}, s, at)
+	return m, ctx.Err()
 }
 
 // reading returns how long it takes to read so many keys.
@@ -126,8 +125,8 @@ func (m *model) reading(keys int) time.Duration {
 }
 
 // task does the task of a range, which has found out at a time where it may cut, and the
-// tasks of all its children.
-func (m *model) task(sp Splitting, r *rangeRecord, s stretch, at time.Duration) {
+// tasks of all its children, until the context is done.
+func (m *model) task(ctx context.Context, sp Splitting, r *rangeRecord, s stretch, at time.Duration) {
 	m.tasks++
 	m.depth = max(m.depth, r.Depth)
 	type child struct {
@@ -182,13 +181,13 @@ func (m *model) task(sp Splitting, r *rangeRecord, s stretch, at time.Duration) 
 		m.pages++
 		m.done += max(0, min(m.page, end-first))
 		at += m.times.page
-		if first += m.page; first >= end {
+		if first += m.page; first >= end || ctx.Err() != nil {
 			break
 		}
 		s = s.from(m.kind.key(first), s.estimate-m.page)
 	}
 	for _, c := range children {
-		m.task(sp, c.record, c.piece, c.at)
+		m.task(ctx, sp, c.record, c.piece, c.at)
 	}
 }
 
@@ -225,8 +224,12 @@ func (m *model) start(workers int64) time.Duration {
 	return last
 }
 
+// maxTakes bounds an estimate of time: a hundred years.
+const maxTakes = 100 * 365 * 24 * time.Hour
+
 // takes returns how long the job takes on some workers, if they all begin at the same time
 // and none of them waits.
 func (m *model) takes(workers int64) time.Duration {
-	return m.start(workers) + m.times.page*time.Duration(m.pages)/time.Duration(m.busy(workers))
+	pages := float64(m.times.page) * float64(m.pages) / float64(m.busy(workers))
+	return m.start(workers) + time.Duration(min(pages, float64(maxTakes)))
 }

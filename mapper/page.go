@@ -397,7 +397,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		child.PageSize = size
 		r.End = child.Start
 		if w.goesOn(child) {
-			child.Depth = r.Depth
+			child.Depth, child.Continued = r.Depth, true
 			o.next = child
 		}
 		add(child)
@@ -433,7 +433,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		}
 	}
 	r.Processed = o.processed
-	r.Full = o.reached < len(p.keys) || p.next != nil || o.reached >= int(r.PageSize) || o.spent >= time.Duration(w.job.PageTime)
+	r.Full = o.reached >= int(r.PageSize) || o.bytes >= maxPageBytes || o.spent >= time.Duration(w.job.PageTime)
 	if len(o.counters) > 0 {
 		encoded, err := json.Marshal(o.counters)
 		if err != nil {

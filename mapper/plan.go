@@ -48,9 +48,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	}
 	ready := w.keys.peekLater(size + 1)
 	var p page
-	if counted, err := w.count(ctx, &s, root); err != nil {
-		return page{}, err
-	} else if counted && s.estimate > int64(size) { // there is more than a page
+	if w.count(ctx, &s, root) && s.estimate > int64(size) { // there is more than a page
 		p.pieces, p.first = w.cutting(ctx, s, root, size, view{})
 	}
 	keys, err := ready()
@@ -62,6 +60,9 @@ func (w *work) plan(ctx context.Context) (page, error) {
 		return page{}, err
 	}
 	p.keys = w.ahead(keys)
+	if len(p.keys) == 0 { // what was counted has gone, or come, since
+		return page{}, nil
+	}
 	if len(p.keys) > size {
 		p.keys, p.next = p.keys[:size], p.keys[size]
 	}
@@ -109,22 +110,19 @@ func (w *work) divides(s stretch) bool {
 }
 
 // count counts the range, if that helps to cut it.
-func (w *work) count(ctx context.Context, s *stretch, root bool) (counted bool, err error) {
+func (w *work) count(ctx context.Context, s *stretch, root bool) (counted bool) {
 	if !w.divides(*s) || w.record.Solo {
-		return false, nil
+		return false
 	}
 	most := w.splitting.counts(*s, root, w.record.PageSize, w.job.PageSize)
 	if most == 0 {
-		return false, nil
+		return false
 	}
-	n, known, err := w.engine.count(ctx, w.query.within(s.start, s.end), int(most))
-	if err != nil {
-		return false, fmt.Errorf("range %s: %w", w.record.ID, err)
-	}
+	n, known := w.engine.count(ctx, w.query.within(s.start, s.end), int(most))
 	if known {
 		*s = s.counted(n, most)
 	}
-	return s.exact, nil
+	return s.exact
 }
 
 // readsWhole reports whether a stream should read entities in place of keys: for a [Visit],

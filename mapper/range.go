@@ -60,10 +60,11 @@ type rangeRecord struct {
 	Settled    []time.Time      `datastore:"settled,noindex"`    // when these count; until then the delivery may say that it is alive
 	Cut        bool             `datastore:"cut,noindex"`        // the part behind its page is with its children
 	Children   int64            `datastore:"children,noindex"`
-	Retries    int64            `datastore:"retries,noindex"`  // of the children: entities that failed, and are tried again
-	Recorded   int64            `datastore:"recorded,noindex"` // the last of the children: entities that have failed for good
+	Continued  bool             `datastore:"continued,noindex"` // its parent's task went on with it
+	Retries    int64            `datastore:"retries,noindex"`   // of the children: entities that failed, and are tried again
+	Recorded   int64            `datastore:"recorded,noindex"`  // the last of the children: entities that have failed for good
 	Processed  int64            `datastore:"processed,noindex"`
-	Full       bool             `datastore:"full,noindex"`     // its page has ended by count, bytes or time
+	Full       bool             `datastore:"full,noindex"`     // its page was full by count, bytes or time
 	Counters   []byte           `datastore:"counters,noindex"` // JSON
 	Error      string           `datastore:"error,noindex"`    // of its entity, if that has failed
 	Created    time.Time        `datastore:"created,noindex"`

@@ -14,7 +14,9 @@ import (
 // Each of the job's StartOptions.Workers tasks, or of as many as the queue delivers at once
 // if those are more, keeps to its share of it by itself: it waits before a page for as long
 // as the page's entities take at that rate. So nothing is counted in a record that all
-// would write, and if fewer tasks run the job is slower than its rate. Pages are small enough to be waited for in 20
+// would write, and if fewer tasks run the job is slower than its rate. If more of them run,
+// because the caller of Start may not know how many the queue delivers at once, or because
+// the queue was changed since, it is faster. Pages are small enough to be waited for in 20
 // seconds; with few workers they are larger and cost fewer writes for records. The rate
 // holds on average over a minute.
 type Rate struct {
@@ -61,6 +63,12 @@ func (r Rate) at(since time.Duration) (entities, writes float64) {
 	return entities, writes
 }
 
+// firstPaced is the most entities that a page has if writes are limited and a process does not
+// know yet how many of them the function makes for an entity.
+const firstPaced = 10
+
+func (r Rate) writesLimited() bool { return r.Writes > 0 || r.Ramp }
+
 // recordWrites is how many writes of records a page takes.
 const recordWrites = 2
 
@@ -99,6 +107,14 @@ func (r Rate) validate(name string, workers int64, deadline time.Duration) error
 	return nil
 }
 
+// rampFrom returns when the ramp began. A job of an older build has none until it is resumed.
+func (j *jobRecord) rampFrom() time.Time {
+	if j.RampFrom.IsZero() {
+		return j.Created
+	}
+	return j.RampFrom
+}
+
 // atOnce returns how many of the job's tasks may run at once, as far as that is known.
 func (j *jobRecord) atOnce() int64 { return max(j.Workers, j.Concurrent) }
 
@@ -121,7 +137,7 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 			if err := rate.validate("Rate", r.atOnce(), j.engine.queue.Deadline()); err != nil {
 				return fmt.Errorf("%w: %w", ErrArguments, err)
 			}
-			if State(r.State).Ended() {
+			if State(r.State).Ended() && State(r.State) != Failed { // that can be resumed
 				return fmt.Errorf("%w: it is %q", ErrState, r.State)
 			}
 			r.Rate = encoded
@@ -140,14 +156,19 @@ func (w *work) pacedSize(size int) (int, error) {
 	if err != nil || rate == (Rate{}) {
 		return size, err
 	}
-	since := time.Since(w.job.RampFrom)
+	if rate.writesLimited() && w.mode == update && w.engine.paces.get(w.job.ID).entities == 0 {
+		size = min(size, firstPaced)
+	}
+	since := time.Since(w.job.rampFrom())
 	return rate.page(size, w.engine.paces.writes(w.job.ID, w.mode), w.job.atOnce(), since, waitWithin(w.engine.queue.Deadline())), nil
 }
 
 // keepRate waits until a page of n entities may begin: for the first one of a delivery, a
-// random time, so that deliveries which begin together do not go on together.
+// random time, so that deliveries which begin together do not go on together. If the page
+// has become much too large for the rate meanwhile, the error is errChanged. A page for which
+// others wait is none of many, and does not wait itself.
 func (w *work) keepRate(ctx context.Context, n int) error {
-	if len(w.job.Rate) == 0 {
+	if len(w.job.Rate) == 0 || w.record.Solo {
 		return nil
 	}
 	from, factor := w.paced, 1.0
@@ -168,7 +189,14 @@ func (w *work) keepRate(ctx context.Context, n int) error {
 		}
 		spacing := time.Duration(0)
 		if rate != (Rate{}) {
-			spacing = rate.spacing(n, w.engine.paces.writes(w.job.ID, w.mode), job.atOnce(), time.Since(job.RampFrom))
+			each, since := w.engine.paces.writes(w.job.ID, w.mode), time.Since(job.rampFrom())
+			spacing = rate.spacing(n, each, job.atOnce(), since)
+			if n > 2*rate.page(n, each, job.atOnce(), since, waitWithin(w.engine.queue.Deadline())) {
+				changed := *w.job
+				changed.Rate, changed.RampFrom = job.Rate, job.RampFrom
+				w.job, w.paced = &changed, from
+				return errChanged
+			}
 		}
 		wait := time.Until(from.Add(time.Duration(float64(spacing) * factor)))
 		if wait <= 0 {

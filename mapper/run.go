@@ -72,20 +72,25 @@ func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
 	}
 	defer w.close()
 	w.queued, w.redelivered = d, d.Retries > 0 || w.record.Lost
-	job := e.jobs.at(t.Job)
-	job.enter()
-	ended, err := w.runOn(ctx)
-	if !job.leave(ended) {
+	look, err := w.runInside(ctx, e.jobs.at(t.Job))
+	if !look {
 		return err
 	}
-	if !ended { // the look is for others, who may have seen a later record
-		fresh, loaded := e.loadJob(ctx, t.Job)
-		if loaded != nil {
-			return errors.Join(err, loaded)
-		}
-		w.job = fresh
+	fresh, loaded := e.loadJob(ctx, t.Job) // the look is for others, too, who may have seen a later record
+	if loaded != nil {
+		return errors.Join(err, loaded)
 	}
-	return errors.Join(err, e.complete(ctx, w.job))
+	return errors.Join(err, e.complete(ctx, fresh))
+}
+
+// runInside does the range and those after it, as one of the job's deliveries of this process.
+// It reports whether it is up to this one to see whether the job is complete.
+func (w *work) runInside(ctx context.Context, job *recentJob) (look bool, err error) {
+	ended := false
+	job.enter()
+	defer func() { look = job.leave(ended) }() // also if it panics
+	ended, err = w.runOn(ctx)
+	return false, err
 }
 
 // runOn does the range, and goes on with what is left of it. It reports whether the job
@@ -251,7 +256,7 @@ func (w *work) process(ctx context.Context) error {
 		return err
 	}
 	if err := w.keepRate(ctx, len(p.keys)); err != nil {
-		return err
+		return err // errChanged: the page is too large by now
 	}
 	if p.next != nil && w.goesOn(w.record) {
 		go func() { _, _ = w.engine.recentJob(ctx, w.job.ID) }() // so that proceed need not wait

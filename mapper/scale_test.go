@@ -56,7 +56,10 @@ func TestScale(t *testing.T) {
 			for _, workers := range []int64{100, 1000, 5000} {
 				times := usualTimes
 				times.page += page * 2 * time.Millisecond
-				m := runModel(virtualKind{n, kind.key(n)}, workers, page, times)
+				m, err := runModel(t.Context(), virtualKind{n, kind.key(n)}, workers, page, times)
+				if err != nil {
+					t.Fatal(err)
+				}
 				pages := float64(n) / page
 				deepest := int64(math.Log(pages)/math.Log(maxFanOut)) + 3
 				if m.done != n || m.depth > deepest || float64(m.pages) > 1.1*pages+20 || m.tasks > m.pages {

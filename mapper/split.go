@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -81,17 +82,30 @@ func (s stretch) holds(k *datastore.Key) bool { return s.end == nil || compareKe
 // A Splitting says how a job's ranges are cut. The zero value is adaptive, and what
 // jobs should have. The others are ways of other mappers, to compare with.
 type Splitting struct {
-	// First is into how many ranges the kind is cut at the start. Defaults to as many
-	// as there are workers, or fewer of at least 5 pages.
+	// First is into how many ranges the kind is cut at the start, in [1, 5000]. They are
+	// recorded in one commit.
 	First int `json:"first,omitempty"`
 
-	// FanOut is into how many ranges a task cuts what is left behind its page. 1 is none:
-	// each of the first ranges is processed page after page, as static sharding does.
-	// Defaults to as many as there are workers for.
+	// FanOut is into how many ranges a task cuts what is left behind its page, in [1, 100].
+	// 1 is none: each of the first ranges is processed page after page, as static sharding
+	// does. First and FanOut are set together.
 	FanOut int `json:"fan_out,omitempty"`
 
-	// Bisect cuts at the middle of the key space, and not where entities are.
+	// Bisect has what is left cut at the middle of its key space, and not where entities
+	// are. First has to be 1 then, and FanOut 2.
 	Bisect bool `json:"bisect,omitempty"`
+}
+
+func (sp Splitting) validate() error {
+	switch {
+	case sp == Splitting{}, sp == Splitting{First: 1, FanOut: 2, Bisect: true}:
+		return nil
+	case sp.Bisect:
+		return fmt.Errorf("StartOptions.Splitting has to have First 1 and FanOut 2 to bisect, it is %+v", sp)
+	case sp.First < 1 || sp.First > maxWorkers || sp.FanOut < 1 || sp.FanOut > maxFanOut:
+		return fmt.Errorf("StartOptions.Splitting has to have First in [1, %d] and FanOut in [1, %d], or nothing set, it is %+v", maxWorkers, maxFanOut, sp)
+	}
+	return nil
 }
 
 // adaptive reports whether tasks find out by themselves how to cut.
@@ -224,7 +238,7 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 			expected = findParallel // there is more than estimated
 		}
 		lengths = lengths[len(few):]
-		found, here, err := findAll(find, rest.start, few)
+		found, here, err := findAll(find, rest, few)
 		if err != nil && len(pieces) == 0 {
 			return nil, err
 		}
@@ -375,8 +389,9 @@ func (c cutting) lengthsFor(n int64) []int64 {
 const findParallel = 16
 
 // findAll finds the ends of pieces that follow each other, as far as the range goes. If some
-// can't be found, those before them are enough: what is behind is another piece.
-func findAll(find finder, start *datastore.Key, lengths []int64) (found []*datastore.Key, ended bool, err error) {
+// can't be found, those before them are enough: what is behind is another piece. So are those
+// before one that is not behind them, as entities have come or gone meanwhile.
+func findAll(find finder, s stretch, lengths []int64) (found []*datastore.Key, ended bool, err error) {
 	found = make([]*datastore.Key, len(lengths))
 	errs := make([]error, len(lengths))
 	var group sync.WaitGroup
@@ -384,9 +399,19 @@ func findAll(find finder, start *datastore.Key, lengths []int64) (found []*datas
 	for i, length := range lengths {
 		n += length
 		offset := n
-		group.Go(func() { found[i], errs[i] = find(start, offset) })
+		group.Go(func() { found[i], errs[i] = find(s.start, offset) })
 	}
 	group.Wait()
+	last := s.start
+	for i, at := range found {
+		if at == nil {
+			break
+		}
+		if last != nil && compareKeys(at, last) <= 0 || !s.holds(at) {
+			return found[:i], false, nil
+		}
+		last = at
+	}
 	switch end := slices.Index(found, nil); {
 	case end < 0:
 		return found, false, nil
@@ -445,22 +470,43 @@ const (
 	mostSamples  = 256
 )
 
-// further returns the sample whose rank has to be counted, as too few of them are before the
-// milestones to tell the size of the kind well; nil if there are enough. rough is the
-// estimate without it.
-func further(sample []*datastore.Key, milestones []milestone, rough int64) *datastore.Key {
+// mostCounted bounds such a count.
+const mostCounted = 10_000_000
+
+// further returns before how many of the samples entities have to be counted, as too few of
+// them are before the milestones to tell the size of the kind well; 0 if there are enough.
+// rough is the estimate without it.
+func further(sample []*datastore.Key, milestones []milestone, rough int64) int {
 	last := milestones[len(milestones)-1]
 	if last.key == nil || len(sample) < leastSamples {
-		return nil
+		return 0
 	}
 	n := leastSamples
 	if rough > 0 {
-		n = max(leastSamples, min(mostSamples, int(refinedCount*int64(len(sample))/rough)))
+		n = max(leastSamples, min(mostSamples, int(refinedCount*int64(len(sample))/rough), len(sample)))
 	}
-	if at := sample[min(n, len(sample))-1]; compareKeys(at, last.key) > 0 {
-		return at
+	if compareKeys(sample[n-1], last.key) <= 0 {
+		return 0
 	}
-	return nil
+	return n
+}
+
+// estimateBy estimates how many entities the root's range holds, and has those before a sample
+// counted if that is needed. If they are more than can be counted it takes an earlier sample;
+// if that is the first one the kind is at least as large as the estimate.
+func estimateBy(sample []*datastore.Key, milestones []milestone, count func(before *datastore.Key) (n int64, known bool)) int64 {
+	estimate := estimateFrom(sample, milestones)
+	for n := further(sample, milestones, estimate); n > 0; n /= 4 {
+		rank, known := count(sample[n-1])
+		if !known {
+			return estimate
+		}
+		counted := append(slices.Clip(milestones), milestone{key: sample[n-1], rank: rank})
+		if estimate = estimateFrom(sample, counted); rank < mostCounted {
+			return estimate
+		}
+	}
+	return estimate
 }
 
 // estimateFrom estimates how many entities the root's range holds: as many for

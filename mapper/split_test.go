@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -295,6 +296,70 @@ func TestLengthsFor(t *testing.T) {
 		}
 		if got = append(slices.Clone(got), last); !slices.Equal(got, test.want) {
 			t.Errorf("%d entities: %v, want %v", test.n, got, test.want)
+		}
+	}
+}
+
+// TestBehind has tasks leave what they can't do in a portion's time to others.
+func TestBehind(t *testing.T) {
+	even := pace{entities: 1000, spent: 1000 * time.Millisecond, squares: 1000 * 1e-6}
+	uneven := pace{entities: 1000, spent: 1000 * time.Millisecond, squares: 1000 * 10e-6}
+	for _, test := range []struct {
+		name              string
+		portion, estimate int64
+		elapsed           time.Duration
+		pace              pace
+		want              cutting
+	}{
+		{"in time", 200, 100, 100 * time.Millisecond, even, cutting{}},
+		{"a short rest", 200, 149, 100 * time.Millisecond, even, cutting{}},
+		{"a long rest", 200, 150, 100 * time.Millisecond, even, cutting{pieces: 2, keep: 100, each: 100}},
+		{"a short rest, and others have time", 200, 149, 100 * time.Millisecond, uneven, cutting{pieces: 2, keep: 100, each: 100, first: true}},
+		{"late already", 200, 300, time.Hour, even, cutting{pieces: 2, keep: 100, each: 100}},
+		{"many pages a portion", 801, 5000, 0, even, cutting{}},
+		{"no portion", 0, 5000, 0, even, cutting{}},
+		{"nothing seen yet", 200, 5000, 0, pace{}, cutting{}},
+	} {
+		s := stretch{portion: test.portion, estimate: test.estimate}
+		if got := s.behind(100, test.elapsed, test.pace); got != test.want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
+		}
+	}
+}
+
+// TestEven has pages share what a range has, so that no small one is left.
+func TestEven(t *testing.T) {
+	for _, test := range []struct{ estimate, size, most, want int64 }{
+		{0, 100, 500, 100},   // unknown
+		{99, 100, 500, 100},  // fits
+		{130, 100, 500, 130}, // with a small rest
+		{130, 100, 120, 120}, // which is too much
+		{250, 100, 500, 125},
+		{1001, 100, 500, 101},
+	} {
+		if got := (stretch{estimate: test.estimate}).even(test.size, test.most); got != test.want {
+			t.Errorf("%+v: %d", test, got)
+		}
+	}
+}
+
+// TestEstimateBy estimates kinds that have more entities before a sample than can be counted.
+func TestEstimateBy(t *testing.T) {
+	for _, n := range []int64{1e6, 1e8, 1e9, 1e10, 1e11} {
+		for _, drawn := range []int64{600, 1600, 50_000} {
+			kind := virtualKind{n: n, key: sequentialKey}
+			var sample []*datastore.Key
+			for i := range drawn {
+				sample = append(sample, sequentialKey((2*i+1)*(n/drawn)/2))
+			}
+			var counted []int64
+			got := estimateBy(sample, []milestone{{sequentialKey(500), 500}, {sequentialKey(6000), 6000}}, func(before *datastore.Key) (int64, bool) {
+				counted = append(counted, min(mostCounted, kind.begin(before)))
+				return counted[len(counted)-1], true
+			})
+			if least := min(n, drawn*mostCounted); got < least*2/5 || got > n*4/3 || len(counted) > 3 {
+				t.Errorf("%d samples of %d: estimated %d, want at least %d; counted %d", drawn, n, got, least, counted)
+			}
 		}
 	}
 }

@@ -30,7 +30,7 @@ func (e *Engine) StartNamed(ctx context.Context, mapper string, q Query, params 
 }
 
 func (e *Engine) start(ctx context.Context, def *definition, q Query, params json.RawMessage, o *StartOptions) (*Job, error) {
-	if e == nil {
+	if e == nil || e.client == nil {
 		return nil, errNoEngine
 	}
 	opts, concurrent, err := e.settings(ctx, def.mode, o)

@@ -32,8 +32,8 @@ type Status struct {
 	Remaining int64            `json:"remaining"`  // entities that are left, an estimate; 0 while nothing is known
 	Counters  map[string]int64 `json:"counters"`   // what the function has counted
 	Pages     int64            `json:"pages"`      // commits with entities
-	FullPages int64            `json:"full_pages"` // of them, those that ended by count, bytes or time, and not with their range
-	Tasks     int64            `json:"tasks"`      // ranges; each has a task, but for entities that failed at once
+	FullPages int64            `json:"full_pages"` // of them, those that were full by count, bytes or time
+	Tasks     int64            `json:"tasks"`      // of ranges; those that were enqueued again, and tasks of the job itself, do not count
 	Open      int64            `json:"open"`       // ranges that are not done
 	Depth     int64            `json:"depth"`      // of the deepest range; the root has 0
 }
@@ -91,7 +91,7 @@ func (j *jobRecord) status(sum totals) (*Status, error) {
 	return &Status{
 		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Query: q, State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended,
 		Processed: sum.Processed, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
-		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Ranges, Open: sum.Pending, Depth: sum.Depth,
+		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth,
 	}, nil
 }
 

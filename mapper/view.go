@@ -148,6 +148,9 @@ func (s *stream) pass(start *datastore.Key) {
 
 // read is a reader of the entities that the stream has read.
 func (s *stream) read(keys []*datastore.Key) ([]datastore.PropertyList, []bool, error) {
+	if len(keys) == 0 {
+		return nil, nil, nil
+	}
 	defer s.use()()
 	n, _ := slices.BinarySearchFunc(s.keys, keys[0], compareKeys)
 	return s.entities[n : n+len(keys)], make([]bool, len(keys)), nil
