@@ -93,7 +93,7 @@ func TestRateLowered(t *testing.T) {
 		var c clocked
 		m := c.mapper()
 		w := newWorld(t, setting{queue: tenWorkers}, m)
-		w.putAccounts(names(6_000))
+		w.putAccounts(names(12_000))
 		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 250}})
 		if err != nil {
 			t.Fatal(err)
