@@ -23,6 +23,7 @@ func tooMany(failed, tried int) bool { return failed > 10 && failed*20 > tried }
 type outcome struct {
 	reached   int           // how many of its keys were dealt with
 	spent     time.Duration // on them, with reading them
+	ran       time.Duration // of that, by the function
 	hung      time.Duration // of that, by calls that took too long
 	dearest   time.Duration // of that, by one entity
 	squares   float64       // of the seconds that each took
@@ -219,9 +220,10 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 	return o, w.tolerable(ctx, o)
 }
 
-// took notes how long the last entity took.
+// took notes how long the function took for the last entity.
 func (o *outcome) took(t time.Duration) {
 	o.spent += t
+	o.ran += t
 	o.dearest = max(o.dearest, t)
 	o.squares += t.Seconds() * t.Seconds()
 }
@@ -233,7 +235,7 @@ func (w *work) surprising(o *outcome) bool {
 	if o.reached < 3 || !w.splitting.adaptive() {
 		return false
 	}
-	mean := (o.spent - o.hung - o.dearest) / time.Duration(o.reached-1)
+	mean := (o.ran - o.hung - o.dearest) / time.Duration(o.reached-1)
 	return mean > 0 && 3*w.job.PageTime/int64(mean) <= w.record.PageSize
 }
 
@@ -246,7 +248,7 @@ func (o *outcome) full(next *datastore.Key, left int, surprising bool, budget ti
 	}
 	if surprising {
 		budget /= 3
-	} else if needs := o.spent / time.Duration(o.reached) * time.Duration(left); o.spent+needs <= longer(budget) {
+	} else if needs := o.ran / time.Duration(o.reached) * time.Duration(left); o.spent+needs <= longer(budget) {
 		budget = longer(budget)
 	}
 	return o.spent >= budget || o.bytes >= maxPageBytes || len(o.written) > 0 && o.written[next.Encode()]
@@ -257,14 +259,19 @@ func (o *outcome) full(next *datastore.Key, left int, surprising bool, budget ti
 func longer(budget time.Duration) time.Duration { return max(budget, min(2*budget, maxPageTime)) }
 
 // nextPage returns the size of the next pages: as many entities as fit the budget at
-// the pace of those that were dealt with. The dearest one says little of the others.
-func (o *outcome) nextPage(most int64, budget time.Duration) int64 {
-	spent, n := o.spent-o.hung, o.reached
+// the pace of those that were dealt with. The dearest one says little of the others. If that
+// is about the usual pace of the job, the latter counts: ranges that are cut into pages of a
+// size that does not change have fewer that are not full.
+func (o *outcome) nextPage(most int64, budget, usual time.Duration) int64 {
+	ran, n := o.ran-o.hung, o.reached
 	if n > 1 {
-		spent, n = spent-o.dearest, n-1
+		ran, n = ran-o.dearest, n-1
 	}
-	fit := float64(budget) / float64(max(1, spent)) * float64(max(1, n))
-	return int64(max(1, min(fit, float64(most))))
+	each := max(1, ran/time.Duration(max(1, n)))
+	if each < 2*usual && usual < 2*each {
+		each = usual
+	}
+	return max(1, min(int64(budget/each), most))
 }
 
 func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, entity datastore.PropertyList, accept func(*effect) error) error {
@@ -391,7 +398,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		}
 	}
 	o.next = nil
-	size := o.nextPage(w.job.PageSize, time.Duration(w.job.PageTime))
+	size := o.nextPage(w.job.PageSize, time.Duration(w.job.PageTime), w.engine.paces.get(w.job.ID).each())
 	if rest, ok := w.left(r, p, o); ok {
 		child := r.rest(rest, now)
 		child.PageSize = size

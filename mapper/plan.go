@@ -69,17 +69,33 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	if p.pieces != nil || p.next == nil {
 		return p, nil
 	}
-	if r.Solo && w.divides(s) { // nothing but the page is
-		own, rest := s, s.from(p.next, s.estimate-int64(size))
-		own.end, own.estimate = p.next, int64(size)
-		p.pieces, p.first = func() ([]stretch, error) { return []stretch{own, rest}, nil }, true
-		return p, nil
+	if r.Solo {
+		if p.pieces, err = w.unsuspected(s); err != nil || p.pieces != nil {
+			p.first = true
+			return p, err
+		}
 	}
 	if size >= int(r.PageSize) && s.estimate <= int64(size) {
 		s.estimate, s.exact = 0, false // it was too low
 	}
 	p.pieces, p.first = w.cutting(ctx, s, root, size, w.keys.known())
 	return p, nil
+}
+
+// unsuspected cuts a range whose process has died behind its page, which is at most as long as
+// the job's pages are: nothing behind it is suspected. It returns nil if nothing is.
+func (w *work) unsuspected(s stretch) (pieces func() ([]stretch, error), err error) {
+	size := int(w.job.PageSize)
+	keys, err := w.keys.peek(size + 1)
+	if err != nil {
+		return nil, err
+	}
+	if keys = w.ahead(keys); len(keys) <= size {
+		return nil, nil
+	}
+	own, rest := s, s.from(keys[size], s.estimate-int64(size))
+	own.end, own.estimate, own.workers, own.samples = keys[size], int64(size), 1, s.until(keys[size])
+	return func() ([]stretch, error) { return []stretch{own, rest}, nil }, nil
 }
 
 // cutting decides where the range is cut, and has the boundaries looked for that are not

@@ -259,7 +259,8 @@ func (w *work) process(ctx context.Context) error {
 		return err // errChanged: the page is too large by now
 	}
 	if p.next != nil && w.goesOn(w.record) {
-		go func() { _, _ = w.engine.recentJob(ctx, w.job.ID) }() // so that proceed need not wait
+		job := w.job.ID
+		go func() { _, _ = w.engine.recentJob(ctx, job) }() // so that proceed need not wait
 		w.keys.readAhead(int(min(2*w.record.PageSize, max(w.record.Estimate, w.record.PageSize)) + 1))
 	}
 	if w.record.Solo && !w.record.Alone && w.record.pageSize() == 1 && len(p.keys) == 1 {
