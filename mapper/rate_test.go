@@ -52,6 +52,9 @@ func TestRate(t *testing.T) {
 		"writes":   {Writes: 100 * 1.1}, // pages of 20 entities, with 2 more for records
 	} {
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && name == "writes" {
+				t.Skip("left out: -short leaves out large runs")
+			}
 			synctest.Test(t, func(t *testing.T) {
 				var c clocked
 				m := c.mapper()
@@ -132,7 +135,7 @@ func TestRateOfManyWrites(t *testing.T) {
 			return nil
 		})
 		w := newWorld(t, setting{queue: tenWorkers}, m)
-		w.putAccounts(names(3_000))
+		w.putAccounts(names(1_500))
 		begun := time.Now()
 		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Writes: 500}})
 		if err != nil {

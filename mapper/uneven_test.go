@@ -18,7 +18,11 @@ func TestUnevenEntities(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	for range 10 {
+	rounds := 10
+	if testing.Short() {
+		rounds = 2
+	}
+	for range rounds {
 		took := make(map[string]time.Duration)
 		keys := names(3000)
 		for _, k := range keys {
