@@ -145,7 +145,7 @@ func TestRateOfManyWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.wait(job)
-		for from := begun; from.Before(c.times[len(c.times)-1].Add(-2*time.Minute)); from = from.Add(time.Minute) {
+		for from := begun; from.Before(c.times[len(c.times)-1].Add(-2 * time.Minute)); from = from.Add(time.Minute) {
 			if n := 50 * c.between(from, from.Add(time.Minute)) / 60; n < 250 || n > 600 {
 				t.Errorf("%d writes a second in the minute after %v, want 500", n, from.Sub(begun))
 			}
