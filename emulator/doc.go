@@ -7,7 +7,7 @@
 // [Emulator.CloudTasks], take the same path as in production. Inside the process the
 // clients are connected in memory; [Options] can open loopback ports for other
 // processes too. Both services count what Google would bill ([Usage]), and
-// [Prices] turn that into money. [Emulator.Reset] empties the emulator between two
+// [billing.Prices] turn that into money. [Emulator.Reset] empties the emulator between two
 // tests.
 //
 // [Faults] make calls and deliveries go wrong, by rules and by a seed: answers

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/emulator/internal/dsemu"
 	"github.com/scattermap/scattermap/emulator/internal/indexes"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
@@ -25,7 +26,7 @@ import (
 )
 
 // Usage is a number of operations that Google would bill.
-type Usage = meter.Usage
+type Usage = billing.Usage
 
 // Options say how an [Emulator] behaves. The zero value of each field is its
 // default.

@@ -30,7 +30,7 @@ func applyOnce(definition, params any, key *datastore.Key, properties []datastor
 	if err != nil {
 		return bridge.Effect{}, err
 	}
-	e, err := run(context.Background(), &jobRecord{ID: "mappertest", Masks: true}, key, properties)
+	e, err := run(context.Background(), &jobRecord{ID: "mappertest"}, key, properties)
 	if err != nil {
 		return bridge.Effect{}, err
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // enqueueChildren enqueues the tasks of the children that this delivery has not
-// enqueued yet. The last ones are entities that failed: those to try again wait, and
-// those that were recorded have no task.
+// enqueued yet, and does not go on with. The last ones are entities that failed: those
+// to try again wait, and those that were recorded have no task.
 func (w *work) enqueueChildren(ctx context.Context) error {
 	r := w.record
 	waits, err := w.waits(ctx)
@@ -21,6 +21,9 @@ func (w *work) enqueueChildren(ctx context.Context) error {
 	for ; w.enqueued < r.Children-r.Recorded; w.enqueued++ {
 		child := &rangeRecord{Job: r.Job, ID: rangeID(r.ID, w.enqueued)}
 		child.NotBefore = waits[child.ID]
+		if w.next != nil && child.ID == w.next.ID {
+			continue
+		}
 		all = append(all, child.task(w.job))
 	}
 	if err := w.engine.queue.EnqueueAll(ctx, all); err != nil {

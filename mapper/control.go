@@ -110,6 +110,9 @@ func (e *Engine) failures(ctx context.Context, id string) (n int64, err error) {
 func (j *jobRecord) goOn() {
 	j.Tolerant = j.Tolerant || State(j.State) == Failed
 	j.Limited = false
+	if State(j.State) != Running {
+		j.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
+	}
 	j.State, j.Error, j.Ended, j.Totals = string(Running), "", time.Time{}, nil
 	j.Generation++
 	j.Epoch++

@@ -32,7 +32,7 @@ func few(n int32) *cloudtaskspb.Queue {
 
 func (w *world) startSlow() *mapper.Job {
 	w.Helper()
-	job, err := slowCredit.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "slow", PageSize: 50})
+	job, err := slowCredit.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{Workers: 100, ID: "slow", PageSize: 50})
 	if err != nil {
 		w.Fatal(err)
 	}

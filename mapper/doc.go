@@ -2,14 +2,14 @@
 // parallel, on Cloud Tasks.
 //
 // A mapper is a named function, made at package level by [Update] or [Visit]. A
-// job is one run of a mapper over a [Query]. A range is an interval of keys
-// that one task handles. A page is the entities that a task processes and
-// commits together.
+// job is one run of a mapper over a [Query]. A range is an interval of keys. A page
+// is the entities of a range that a task processes and commits together; what is left
+// of the range behind them is another range.
 //
-// A job starts as one range. The task of a range looks at the keys in it, cuts
-// what lies behind its page into child ranges, records them and enqueues a task
-// for each; then it processes its page. So work of unknown size is found and
-// spread while it is being done.
+// A job starts as one range. The task of a range cuts off what others should do,
+// records that as child ranges and enqueues a task for each; the rest it processes
+// page after page. So work of unknown size is found and spread while it is being
+// done.
 //
 // Every range has a record in the database of the entities. The transaction
 // that commits a page also marks its record as done, and the transaction that

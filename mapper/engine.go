@@ -38,6 +38,7 @@ type Engine struct {
 	log     *slog.Logger
 	paces   paces
 	gate    gate
+	jobs    recentJobs
 }
 
 // New returns an engine that keeps its records in the client's database and

@@ -246,9 +246,12 @@ func apply[T any](m mode, j *jobRecord, key *datastore.Key, properties []datasto
 	}
 	if len(changed) > 0 || a.touched {
 		list := datastore.PropertyList(whole)
-		own := datastore.NewUpdate(key, &list)
-		if j.Masks {
-			own = own.WithPropertyMask(maskPaths(changed)...)
+		var own *datastore.Mutation
+		if j.Masks { // what the mask does not name needs not be sent
+			list = slices.DeleteFunc(list, func(p datastore.Property) bool { return !slices.Contains(changed, p.Name) })
+			own = datastore.NewUpdate(key, &list).WithPropertyMask(maskPaths(changed)...)
+		} else {
+			own = datastore.NewUpdate(key, &list)
 		}
 		a.add(own, mutation{key: key, properties: list})
 	}

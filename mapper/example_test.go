@@ -118,3 +118,29 @@ func ExamplePermanent() {
 	fmt.Println(check.Name())
 	// Output: check-totals
 }
+
+func ExamplePlan() {
+	ctx := context.Background()
+	client, queue, stop := cloud(ctx)
+	defer stop()
+	m, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(AddCredit)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	plan, err := mapper.Plan(ctx, m, mapper.Query{Kind: "Account"}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(plan.Entities, "entities on", plan.Tasks, "task; the plan took", plan.Used.Reads, "read")
+	// Output: 3 entities on 1 task; the plan took 1 read
+}
+
+func ExampleRate() {
+	options := mapper.StartOptions{
+		ID: "spring-credit",
+		// At most 2,000 entities a second; Job.SetRate changes that while it runs.
+		Rate: mapper.Rate{Entities: 2000},
+	}
+	fmt.Println(options.Rate.Entities)
+	// Output: 2000
+}

@@ -7,11 +7,11 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// What a transaction finds of the range that another delivery had in hand
-// meanwhile. The record that it found is then the work's.
+// What a delivery finds of its range, which another one had in hand meanwhile, and of its
+// job. The record that it found is then the work's.
 var (
 	errDone       = errors.New("another delivery has done the range")
-	errChanged    = errors.New("another delivery has cut the range")
+	errChanged    = errors.New("the range, or its job, has changed: it has to be planned anew")
 	errSuperseded = errors.New("the range has another task")
 	errStopped    = errors.New("the job does not run any more")
 )
@@ -60,10 +60,10 @@ func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *
 	return err
 }
 
-// recordSplit records the children of a range, which keeps its page.
-func (w *work) recordSplit(ctx context.Context, p page) error {
+// recordSplit records the children of a range, which keeps the first piece.
+func (w *work) recordSplit(ctx context.Context, pieces []stretch) error {
 	return w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error {
-		_, err := tx.Mutate(w.cut(r, p)...)
+		_, err := tx.Mutate(w.cut(r, pieces)...)
 		return err
 	})
 }

@@ -353,3 +353,33 @@ func TestSupersededDeliveriesAreNoDeaths(t *testing.T) {
 		}
 	})
 }
+
+// TestUnsuspected kills every process that takes up the root of a job, for a while: only the
+// root's page is suspected, and the rest of the kind is processed as usual.
+func TestUnsuspected(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: time.Second, Max: time.Second}})
+		slow.Pause()
+		q := few(20)
+		q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Second)}
+		w := newWorld(t, setting{emulator: emulator.Options{Faults: slow}, queue: q}, addCredit)
+		f := newFleet(w, 1, 1, addCredit)
+		keys := names(2_000)
+		w.putAccounts(keys)
+		slow.Resume()
+		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "j", PageSize: 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 12 {
+			time.Sleep(6 * time.Second) // it has left its mark, and not come further
+			f.killAny()
+		}
+		slow.Pause()
+		if s := w.wait(job); s.Pages > 160 || f.deaths() < 10 {
+			t.Errorf("%d deaths, %d pages for 100 full ones", f.deaths(), s.Pages)
+		}
+		w.wantBalances(keys, 10)
+	})
+}

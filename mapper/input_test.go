@@ -66,6 +66,8 @@ func TestBadStarts(t *testing.T) {
 			"negative time":          {start(accounts, &mapper.StartOptions{PageTime: -1}), "StartOptions.PageTime"},
 			"long time":              {start(accounts, &mapper.StartOptions{PageTime: time.Hour}), "StartOptions.PageTime"},
 			"too many workers":       {start(accounts, &mapper.StartOptions{Workers: 5001}), "StartOptions.Workers has to be in [1, 5000], it is 5001"},
+			"fan-out alone":          {start(accounts, &mapper.StartOptions{Splitting: mapper.Splitting{FanOut: 2}}), "StartOptions.Splitting has to have First"},
+			"bisecting in ten":       {start(accounts, &mapper.StartOptions{Splitting: mapper.Splitting{First: 1, FanOut: 10, Bisect: true}}), "to bisect"},
 			"reserved ID":            {start(accounts, &mapper.StartOptions{ID: "__x__"}), `StartOptions.ID "__x__" is reserved`},
 			"bad namespace":          {start(mapper.Query{Kind: "A", Namespace: "a b"}, nil), `Query.Namespace "a b"`},
 			"long namespace":         {start(mapper.Query{Kind: "A", Namespace: strings.Repeat("x", 101)}, nil), "Query.Namespace"},

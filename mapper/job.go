@@ -56,6 +56,10 @@ type jobRecord struct {
 	PageTime   int64     `datastore:"page_time,noindex"` // nanoseconds
 	Timeout    int64     `datastore:"timeout,noindex"`   // nanoseconds
 	Workers    int64     `datastore:"workers,noindex"`
+	Concurrent int64     `datastore:"concurrent,noindex"` // how many tasks the queue delivers at once; 0: unknown
+	Splitting  []byte    `datastore:"splitting,noindex"`  // JSON
+	Rate       []byte    `datastore:"rate,noindex"`       // JSON; empty: no limit
+	RampFrom   time.Time `datastore:"ramp_from,noindex"`  // when its ramp began
 	Masks      bool      `datastore:"masks,noindex"`      // the database honours property masks
 	LimitStep  int64     `datastore:"limit_step,noindex"` // what Limit began with; each resume allows as many again
 	Limit      int64     `datastore:"limit,noindex"`      // of failures; negative: none
@@ -99,6 +103,15 @@ func (j *jobRecord) query() (Query, error) {
 	var q Query
 	err := json.Unmarshal(j.Query, &q)
 	return q, err
+}
+
+func (j *jobRecord) splitting() (Splitting, error) {
+	var sp Splitting
+	if len(j.Splitting) == 0 {
+		return sp, nil
+	}
+	err := json.Unmarshal(j.Splitting, &sp)
+	return sp, err
 }
 
 // sameArguments says why a start with other arguments is not this job's.
@@ -146,16 +159,25 @@ type StartOptions struct {
 	PageSize int
 
 	// PageTime is how long the function may take on the entities of one page
-	// together, in (0, 25s]. What it does not reach becomes ranges of their own. The
+	// together, in (0, 25s]. What it does not reach becomes ranges of their own; where
+	// nothing is left then it may take twice as long, and up to 25s. The
 	// transaction of an [Update] is open for that long, and others that change the
 	// same entities conflict with it. Defaults to 3s, at which the transaction's
 	// own round trips are a few percent.
 	PageTime time.Duration
 
 	// Workers is how many tasks run at once, in [1, 5000]. It is a setting of the
-	// queue, which the job does not change: its first split is made for it.
-	// Defaults to 100.
+	// queue, which the job does not change: its first split is made for it. Defaults to
+	// how many the queue delivers at once, or to 100 if the caller may not know that, for
+	// which it needs the permission cloudtasks.queues.get.
 	Workers int
+
+	// Splitting says how the job's ranges are cut. Defaults to adaptive.
+	Splitting Splitting
+
+	// Rate is how fast the job goes at most. [Job.SetRate] changes it. Defaults to no
+	// limit.
+	Rate Rate
 
 	// Timeout is how long the function may take on one entity: up to half of the
 	// queue's Deadline, and for an [Update] up to 30s. Then its context
@@ -185,6 +207,8 @@ const (
 	maxPageSize = 1000
 	maxWorkers  = 5000
 
+	defaultWorkers = 100
+
 	maxPageTime      = 25 * time.Second
 	maxInTransaction = 30 * time.Second // of a function of users: with maxPageTime below that minute
 )
@@ -204,9 +228,6 @@ func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
 	}
 	if opts.PageTime == 0 {
 		opts.PageTime = 3 * time.Second
-	}
-	if opts.Workers == 0 {
-		opts.Workers = 100
 	}
 	if opts.Timeout == 0 {
 		opts.Timeout = min(30*time.Second, longest)
@@ -243,7 +264,7 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	case o.Workers < 1 || o.Workers > maxWorkers:
 		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
 	}
-	return nil
+	return o.Splitting.validate()
 }
 
 // A Job is a handle on one run of a mapper.

@@ -1,10 +1,17 @@
 package mapper
 
-import "sync"
+import (
+	"cmp"
+	"sync"
+	"time"
+)
 
 // A pace is what this process has learned of a job's entities.
 type pace struct {
-	entities, bytes int64
+	entities, bytes, writes int64
+	spent                   time.Duration // on them, by the function
+	squares                 float64       // of the seconds that each took
+	expected                int64         // bytes of an entity, where none is known; 0: nobody knows
 }
 
 // Reading a page is bounded in memory: as many entities at once as are expected
@@ -17,12 +24,28 @@ const (
 
 // chunk returns how many of the next entities to read at once.
 func (p pace) chunk(rest int) int {
-	if p.entities == 0 {
+	mean := p.expected
+	if p.entities > 0 {
+		mean = p.bytes/p.entities + 1
+	}
+	if mean == 0 {
 		return min(rest, firstRead)
 	}
-	mean := p.bytes/p.entities + 1
 	return min(rest, int(max(1, readBytes/mean)))
 }
+
+// each returns how long the function takes for an entity; 0 is unknown.
+func (p pace) each() time.Duration { return p.spent / time.Duration(max(1, p.entities)) }
+
+// uneven reports whether entities take so different times that pages do, too: with a variance
+// of five times the square of the mean, pages of 500 differ by a tenth.
+func (p pace) uneven() bool {
+	n, mean := float64(p.entities), p.each().Seconds()
+	return n > 0 && p.squares/n > 6*mean*mean
+}
+
+// fit reports whether so many entities can be read at once.
+func (p pace) fit(n int) bool { return p.entities+p.expected > 0 && p.chunk(n) == n }
 
 // paces holds the pace of each job that this process has worked for lately.
 type paces struct {
@@ -39,12 +62,41 @@ func (p *paces) get(job string) pace {
 	return p.job[job]
 }
 
-func (p *paces) add(job string, entities, bytes int) {
+// writes returns how many writes the function makes for an entity: what it did so far, or
+// what is usual.
+func (p *paces) writes(job string, m mode) float64 {
+	switch known := p.get(job); {
+	case known.entities > 0:
+		return float64(known.writes) / float64(known.entities)
+	case m == update:
+		return 1
+	}
+	return 0
+}
+
+// add adds what was learned.
+func (p *paces) add(job string, more pace) {
+	p.change(job, func(known *pace) {
+		known.entities += more.entities
+		known.bytes += more.bytes
+		known.writes += more.writes
+		known.spent += more.spent
+		known.squares += more.squares
+	})
+}
+
+// expect notes how many bytes an entity has on average; 0 is unknown.
+func (p *paces) expect(job string, bytes int64) {
+	p.change(job, func(known *pace) { known.expected = cmp.Or(known.expected, bytes) })
+}
+
+func (p *paces) change(job string, f func(*pace)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.job == nil || len(p.job) >= maxPaces {
 		p.job = make(map[string]pace)
 	}
 	known := p.job[job]
-	p.job[job] = pace{known.entities + int64(entities), known.bytes + int64(bytes)}
+	f(&known)
+	p.job[job] = known
 }

@@ -22,14 +22,19 @@ func tooMany(failed, tried int) bool { return failed > 10 && failed*20 > tried }
 // An outcome is what became of a page's entities.
 type outcome struct {
 	reached   int           // how many of its keys were dealt with
-	spent     time.Duration // by the function on them
+	spent     time.Duration // on them, with reading them
+	ran       time.Duration // of that, by the function
 	hung      time.Duration // of that, by calls that took too long
+	dearest   time.Duration // of that, by one entity
+	squares   float64       // of the seconds that each took
 	processed int64
 	counters  counters
 	failures  []failure
 	waiting   map[string]time.Time // the ranges of those to try again, and when
 	bytes     int                  // of the mutations
 	written   map[string]bool      // entities that others put or deleted
+	writes    int                  // mutations
+	next      *rangeRecord         // what is left of the range, for the same task
 }
 
 type failure struct {
@@ -48,8 +53,11 @@ type reader func(keys []*datastore.Key) (entities []datastore.PropertyList, miss
 // transaction, which reads the entities, too.
 func (w *work) processPage(ctx context.Context, p page) error {
 	if w.mode == visit {
-		get := func(keys []*datastore.Key, dst any) error { return w.engine.client.GetMulti(ctx, keys, dst) }
-		o, err := w.runPage(ctx, p.keys, entityReader(get), func(*effect) error { return nil })
+		read := entityReader(func(keys []*datastore.Key, dst any) error { return w.engine.client.GetMulti(ctx, keys, dst) })
+		if w.keys != nil && w.keys.whole {
+			read = w.keys.read
+		}
+		o, err := w.runPage(ctx, p.keys, read, func(*effect) error { return nil })
 		if err != nil {
 			return err
 		}
@@ -99,7 +107,7 @@ func (w *work) commit(ctx context.Context, p page, o *outcome) error {
 
 // settled takes over what the delivery has to do after its commit.
 func (w *work) settled(o *outcome) {
-	w.waiting = o.waiting
+	w.waiting, w.next = o.waiting, o.next
 	for _, f := range o.failures {
 		if f.last() {
 			w.failed++
@@ -180,8 +188,7 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 		keys = keys[:w.stop]
 	}
 	for first := true; first || o.reached < len(keys); first = false {
-		pace := w.engine.paces.get(w.job.ID)
-		size := pace.chunk(len(keys) - o.reached)
+		size := w.engine.paces.get(w.job.ID).chunk(len(keys) - o.reached)
 		if first {
 			size = min(size, maxPageSize-1) // with the range's record, as many as a lookup can have
 		}
@@ -190,11 +197,11 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 		if err != nil {
 			return nil, err
 		}
-		bytes := 0
+		bytes, writes, squares, began := 0, o.writes, o.squares, time.Now()
+		o.spent = time.Since(begun)
 		for i, key := range chunk {
 			bytes += propertiesSize(entities[i])
-			o.spent = time.Since(begun)
-			if o.full(key, time.Duration(w.job.PageTime)) {
+			if o.full(key, len(keys)-o.reached, w.surprising(o), time.Duration(w.job.PageTime)) {
 				return o, w.tolerable(ctx, o)
 			}
 			if err := ctx.Err(); err != nil {
@@ -206,31 +213,65 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 				}
 			}
 			o.reached++
+			o.took(time.Since(begun) - o.spent)
 		}
-		w.engine.paces.add(w.job.ID, len(chunk), bytes)
+		w.engine.paces.add(w.job.ID, pace{entities: int64(len(chunk)), bytes: int64(bytes), writes: int64(o.writes - writes), spent: time.Since(began), squares: o.squares - squares})
 	}
 	return o, w.tolerable(ctx, o)
 }
 
-// full reports whether a page has to end before an entity: what the page has
-// put or deleted itself is for the next transaction to read.
-func (o *outcome) full(next *datastore.Key, budget time.Duration) bool {
+// took notes how long the function took for the last entity.
+func (o *outcome) took(t time.Duration) {
+	o.spent += t
+	o.ran += t
+	o.dearest = max(o.dearest, t)
+	o.squares += t.Seconds() * t.Seconds()
+}
+
+// surprising reports whether the entities of a page take so much longer than the pages
+// before that all workers should share what is left. The dearest one says nothing, as
+// it may be the only one.
+func (w *work) surprising(o *outcome) bool {
+	if o.reached < 3 || !w.splitting.adaptive() {
+		return false
+	}
+	mean := (o.ran - o.hung - o.dearest) / time.Duration(o.reached-1)
+	return mean > 0 && 3*w.job.PageTime/int64(mean) <= w.record.PageSize
+}
+
+// full reports whether a page has to end before an entity, with so many left to do. One that
+// is surprising ends early, so that the others begin; and one that needs little more time
+// goes on. What the page has put or deleted itself is for the next transaction to read.
+func (o *outcome) full(next *datastore.Key, left int, surprising bool, budget time.Duration) bool {
 	if o.reached == 0 {
 		return false
+	}
+	if surprising {
+		budget /= 3
+	} else if needs := o.ran / time.Duration(o.reached) * time.Duration(left); o.spent+needs <= longer(budget) {
+		budget = longer(budget)
 	}
 	return o.spent >= budget || o.bytes >= maxPageBytes || len(o.written) > 0 && o.written[next.Encode()]
 }
 
-// nextPage returns the size of the pages that what is left is cut into: as many
-// entities as fit the budget at the pace of those that were dealt with, if that
-// is what ended the page.
-func (o *outcome) nextPage(size int, budget time.Duration) int {
-	spent := o.spent - o.hung
-	if spent < budget {
-		return size
+// longer returns how long a page may take that then has nothing left: twice as long. What is
+// left would be a page of its own, and cost as much as a full one.
+func longer(budget time.Duration) time.Duration { return max(budget, min(2*budget, maxPageTime)) }
+
+// nextPage returns the size of the next pages: as many entities as fit the budget at
+// the pace of those that were dealt with. The dearest one says little of the others. If that
+// is about the usual pace of the job, the latter counts: ranges that are cut into pages of a
+// size that does not change have fewer that are not full.
+func (o *outcome) nextPage(most int64, budget, usual time.Duration) int64 {
+	ran, n := o.ran-o.hung, o.reached
+	if n > 1 {
+		ran, n = ran-o.dearest, n-1
 	}
-	fit := int64(budget) * int64(o.reached) / int64(spent)
-	return int(max(1, min(fit, int64(size))))
+	each := max(1, ran/time.Duration(max(1, n)))
+	if each < 2*usual && usual < 2*each {
+		each = usual
+	}
+	return max(1, min(int64(budget/each), most))
 }
 
 func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, entity datastore.PropertyList, accept func(*effect) error) error {
@@ -239,8 +280,10 @@ func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, en
 		o.failures = append(o.failures, failure{key: key, err: err, attempts: attempts, permanent: isPermanent(err)})
 		return nil
 	}
-	if err := w.slow[key.Encode()]; err != nil {
-		return fail(err)
+	if len(w.slow) > 0 {
+		if err := w.slow[key.Encode()]; err != nil {
+			return fail(err)
+		}
 	}
 	e, err := w.call(ctx, key, entity)
 	if errors.Is(err, errTooSlow) && w.mode == update {
@@ -261,6 +304,7 @@ func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, en
 	}
 	o.processed++
 	o.bytes += e.bytes
+	o.writes += len(e.mutations)
 	for _, m := range e.mutations {
 		if !m.key.Incomplete() && !m.key.Equal(key) {
 			o.written[m.key.Encode()] = true
@@ -288,6 +332,9 @@ func (w *work) call(ctx context.Context, key *datastore.Key, entity datastore.Pr
 
 // accept takes over what an entity counted, if its mutations are accepted.
 func (o *outcome) accept(e *effect, mutations func(*effect) error) error {
+	if len(e.counters) == 0 {
+		return mutations(e)
+	}
 	merged := o.counters.clone()
 	if err := merged.merge(e.counters); err != nil {
 		return err
@@ -331,24 +378,39 @@ func (w *work) tolerable(ctx context.Context, o *outcome) error {
 	return r
 }
 
+// errOverlap is a mistake in this package: a page reaches into another range, whose task
+// would do its entities once more.
+var errOverlap = errors.New("the page ends behind its range: this is a mistake in scattermap, please report it")
+
 // settle puts the outcome into the range's record, which the transaction has
 // read, and inserts the children that come of it.
 func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outcome) error {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	r.RefusedIn = w.job.Generation
 	var inserts []*datastore.Mutation
-	if len(p.children) > 0 {
-		inserts = w.cut(r, p)
-	}
 	add := func(child *rangeRecord) { inserts = append(inserts, datastore.NewInsert(child.key(), child)) }
-	if o.reached < len(p.keys) {
-		size := o.nextPage(int(r.PageSize), time.Duration(w.job.PageTime))
-		for _, s := range cutPages(p.keys[o.reached:], r.End, size) {
-			child := r.rest(s, now)
-			child.PageSize = int64(size)
-			add(child)
+	if p.pieces != nil {
+		switch pieces, err := p.pieces(); {
+		case errors.Is(err, errOrder):
+			return err
+		case err == nil && len(pieces) > 1 && pieces[0].holds(p.keys[len(p.keys)-1]): // otherwise the next page tries again
+			inserts = w.cut(r, pieces)
 		}
-		r.End = p.keys[o.reached]
+	}
+	o.next = nil
+	size := o.nextPage(w.job.PageSize, time.Duration(w.job.PageTime), w.engine.paces.get(w.job.ID).each())
+	if rest, ok := w.left(r, p, o); ok {
+		child := r.rest(rest, now)
+		child.PageSize = size
+		r.End = child.Start
+		if w.goesOn(child) {
+			child.Depth, child.Continued = r.Depth, true
+			o.next = child
+		}
+		add(child)
+	}
+	if o.reached > 0 && !r.contains(p.keys[o.reached-1]) {
+		return errOverlap
 	}
 	o.waiting = make(map[string]time.Time)
 	for _, f := range o.failures {
@@ -378,6 +440,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		}
 	}
 	r.Processed = o.processed
+	r.Full = o.reached >= int(r.PageSize) || o.bytes >= maxPageBytes || o.spent >= time.Duration(w.job.PageTime)
 	if len(o.counters) > 0 {
 		encoded, err := json.Marshal(o.counters)
 		if err != nil {
@@ -388,6 +451,24 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	r.finish(now)
 	_, err := tx.Mutate(inserts...)
 	return err
+}
+
+// left returns what is left of a range behind what was dealt with, if anything is. If the
+// function takes longer there than expected, all workers may share it.
+func (w *work) left(r *rangeRecord, p page, o *outcome) (rest stretch, ok bool) {
+	start := p.next
+	if o.reached < len(p.keys) {
+		start = p.keys[o.reached]
+	}
+	if start == nil || !r.contains(start) { // it is a child's
+		return stretch{}, false
+	}
+	s := r.stretch()
+	rest = s.from(start, s.estimate-int64(o.reached))
+	if w.surprising(o) {
+		rest.workers, rest.portion = w.job.Workers, 0
+	}
+	return rest, true
 }
 
 // alone returns the record of a range's next child, for an entity that failed.

@@ -1,9 +1,11 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -11,92 +13,242 @@ import (
 
 // A page is what a task is about to process.
 type page struct {
-	keys     []*datastore.Key // of its entities, as they were read
-	end      *datastore.Key   // of the range that is left for it
-	children []stretch        // what lies behind it, unless the record has that already
+	keys []*datastore.Key // of its entities, as they were read
+	next *datastore.Key   // the first key behind them in the range, if there is one
+
+	// Where the range is cut. The first piece begins with the page, and is the range's
+	// own; the others become its children, if there are any.
+	pieces func() ([]stretch, error)
+	first  bool // before the page is processed
 }
 
-// plan reads the keys of the page and maybe more, and cuts what lies behind.
+// plan reads the keys of the page, and decides where its range is cut.
 func (w *work) plan(ctx context.Context) (page, error) {
 	r := w.record
 	if r.Alone {
 		return page{keys: []*datastore.Key{r.Start}}, nil
 	}
-	root := r.Depth == 0 && !r.Cut
-	size := r.pageSize()
+	if w.keys == nil {
+		w.keys = w.engine.stream(ctx, w.query.within(r.Start, r.End), r.End, w.readsWhole())
+	}
 	s := r.stretch()
-	limit := size + 1
-	if !r.Cut {
-		limit = lookAhead(s, root, size)
-	}
-	q := w.query.within(r.Start, r.End)
-	seen, err := w.engine.readKeys(ctx, q, limit)
-	if err != nil {
-		return page{}, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
-	}
-	if root && !seen.all {
-		if seen, s, err = w.sampleRoot(ctx, q, seen, s, size); err != nil {
+	root := r.ID == w.job.root() && !r.Cut
+	if root {
+		if err := w.lookAround(ctx, &s); err != nil {
 			return page{}, err
 		}
 	}
-	if err := w.checkOrder(seen.keys); err != nil {
+	size := r.pageSize()
+	if r.Narrowed == 0 {
+		size = int(s.even(r.PageSize, w.job.PageSize))
+	}
+	size, err := w.pacedSize(size)
+	if err != nil {
 		return page{}, err
 	}
+	ready := w.keys.peekLater(size + 1)
 	var p page
-	if root {
-		p.end, p.children = splitRoot(s, seen, int(w.job.Workers), size)
-	} else {
-		p.end, p.children = split(s, seen, size)
+	if w.count(ctx, &s, root) && s.estimate > int64(size) { // there is more than a page
+		p.pieces, p.first = w.cutting(ctx, s, root, size, view{})
 	}
-	p.keys = seen.keys[:min(size, len(seen.keys))]
+	keys, err := ready()
+	if err != nil {
+		w.keys = nil
+		return page{}, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
+	}
+	if err := w.checkOrder(keys); err != nil {
+		return page{}, err
+	}
+	p.keys = w.ahead(keys)
+	if len(p.keys) == 0 { // what was counted has gone, or come, since
+		return page{}, nil
+	}
+	if len(p.keys) > size {
+		p.keys, p.next = p.keys[:size], p.keys[size]
+	}
+	if p.pieces != nil || p.next == nil {
+		return p, nil
+	}
+	if r.Solo {
+		if p.pieces, err = w.unsuspected(s); err != nil || p.pieces != nil {
+			p.first = true
+			return p, err
+		}
+	}
+	if size >= int(r.PageSize) && s.estimate <= int64(size) {
+		s.estimate, s.exact = 0, false // it was too low
+	}
+	p.pieces, p.first = w.cutting(ctx, s, root, size, w.keys.known())
 	return p, nil
 }
 
-// sampleRoot draws the sample of a kind that is larger than the root's
-// look-ahead. A kind without samples is looked at further.
-func (w *work) sampleRoot(ctx context.Context, q *datastore.Query, seen view, s stretch, size int) (view, stretch, error) {
+// unsuspected cuts a range whose process has died behind its page, which is at most as long as
+// the job's pages are: nothing behind it is suspected. It returns nil if nothing is.
+func (w *work) unsuspected(s stretch) (pieces func() ([]stretch, error), err error) {
+	size := int(w.job.PageSize)
+	keys, err := w.keys.peek(size + 1)
+	if err != nil {
+		return nil, err
+	}
+	if keys = w.ahead(keys); len(keys) <= size {
+		return nil, nil
+	}
+	own, rest := s, s.from(keys[size], s.estimate-int64(size))
+	own.end, own.estimate, own.workers, own.samples = keys[size], int64(size), 1, s.until(keys[size])
+	return func() ([]stretch, error) { return []stretch{own, rest}, nil }, nil
+}
+
+// cutting decides where the range is cut, and has the boundaries looked for that are not
+// among known keys.
+func (w *work) cutting(ctx context.Context, s stretch, root bool, size int, known view) (pieces func() ([]stretch, error), first bool) {
+	r := w.record
+	var c cutting
+	switch {
+	case w.whole == r.ID || r.Solo:
+	case w.divides(s):
+		c = w.splitting.cut(s, root, r.PageSize, w.job.PageSize)
+	case w.splitting.adaptive():
+		c = s.behind(r.PageSize, time.Since(w.begunAt), w.engine.paces.get(w.job.ID))
+	}
+	if c.pieces <= 1 {
+		return nil, false
+	}
+	if c.keep > 0 {
+		c.keep = max(c.keep, int64(size)) // with the page
+	}
+	return w.later(ctx, c, s, known), c.first
+}
+
+// divides reports whether the range may be cut behind its page.
+func (w *work) divides(s stretch) bool {
+	r := w.record
+	return w.whole != r.ID && (!w.divided || s.estimate == 0 || s.workers > 1) && (!r.Solo || r.Narrowed == 0)
+}
+
+// count counts the range, if that helps to cut it.
+func (w *work) count(ctx context.Context, s *stretch, root bool) (counted bool) {
+	if !w.divides(*s) || w.record.Solo {
+		return false
+	}
+	most := w.splitting.counts(*s, root, w.record.PageSize, w.job.PageSize)
+	if most == 0 {
+		return false
+	}
+	n, known := w.engine.count(ctx, w.query.within(s.start, s.end), int(most))
+	if known {
+		*s = s.counted(n, most)
+	}
+	return s.exact
+}
+
+// readsWhole reports whether a stream should read entities in place of keys: for a [Visit],
+// which does not read them in a transaction, once it is known that they are small.
+func (w *work) readsWhole() bool {
+	return w.mode == visit && w.engine.paces.get(w.job.ID).fit(2*w.record.pageSize()+1)
+}
+
+// ahead returns those of the next keys that are in the range, which may have become
+// shorter since they were read.
+func (w *work) ahead(keys []*datastore.Key) []*datastore.Key {
+	n, _ := slices.BinarySearchFunc(keys, w.record, func(k *datastore.Key, r *rangeRecord) int {
+		if r.End != nil && compareKeys(k, r.End) >= 0 {
+			return 1
+		}
+		return -1
+	})
+	return keys[:n]
+}
+
+// lookAround draws a sample of the kind, and estimates how large it is.
+func (w *work) lookAround(ctx context.Context, s *stretch) error {
+	s.workers = w.job.Workers
+	if w.splitting.sampleSize(s.workers) == 0 {
+		return nil
+	}
+	w.keys.readAhead(int(w.job.PageSize) + 1)
+	look := lookAround{engine: w.engine, query: w.query, page: w.job.PageSize}
+	found, err := look.around(ctx, w.splitting, s.workers)
+	if err != nil {
+		return fmt.Errorf("look around in the root: %w", err)
+	}
+	s.samples, s.estimate, s.portion, w.entitySize = found.samples, found.estimate, found.estimate/s.workers, found.entitySize
+	w.engine.paces.expect(w.job.ID, w.entitySize)
+	return nil
+}
+
+// later applies a cutting while something else is done. Whoever asks for the result
+// waits for it.
+func (w *work) later(ctx context.Context, c cutting, s stretch, known view) func() ([]stretch, error) {
+	var pieces []stretch
 	var err error
-	s.samples, err = w.engine.sample(ctx, w.query, sampleSize(int(w.job.Workers)), maxSampleBytes*maxFanOut/2)
-	if err != nil {
-		return view{}, stretch{}, fmt.Errorf("sample %q by __scatter__: %w", w.query.Kind, err)
+	ready := make(chan struct{})
+	go func() {
+		defer close(ready)
+		if pieces, err = c.apply(s, w.finder(ctx, s.end, known)); err == nil && !ordered(pieces) {
+			err = errOrder
+		}
+	}()
+	return func() ([]stretch, error) {
+		<-ready
+		return pieces, err
 	}
-	s.estimate = estimateFrom(s.samples, seen)
-	if len(s.samples) > 0 {
-		return seen, s, nil
+}
+
+// finder returns a finder that knows the first keys of a range that ends at a key.
+func (w *work) finder(ctx context.Context, end *datastore.Key, known view) finder {
+	return func(from *datastore.Key, n int64) (*datastore.Key, error) {
+		i := 0
+		if from != nil {
+			i, _ = slices.BinarySearchFunc(known.keys, from, compareKeys)
+		}
+		if at := int64(i) + n; at < int64(len(known.keys)) {
+			if k := known.keys[at]; end == nil || compareKeys(k, end) < 0 {
+				return k, nil
+			}
+			return nil, nil
+		} else if known.all {
+			return nil, nil
+		}
+		return w.engine.find(ctx, w.query.within(from, end), n)
 	}
-	seen, err = w.engine.readKeys(ctx, q, lookAheadPages*size+1)
-	if err != nil {
-		return view{}, stretch{}, fmt.Errorf("look ahead in the root: %w", err)
-	}
-	return seen, s, nil
 }
 
 // errOrder is a fault of the database that no retry mends.
 var errOrder = errors.New("the database orders keys in another way than Datastore does, so ranges of keys can't be trusted")
 
 // checkOrder checks that keys are where this package thinks they are: in order,
-// and inside the range. Otherwise ranges might overlap or leave gaps.
+// and not before the range. Otherwise ranges might overlap or leave gaps.
 func (w *work) checkOrder(keys []*datastore.Key) error {
 	for i, k := range keys {
-		if !w.record.contains(k) || i > 0 && compareKeys(keys[i-1], k) >= 0 {
+		if w.record.Start != nil && compareKeys(w.record.Start, k) > 0 || w.keys.end != nil && compareKeys(k, w.keys.end) >= 0 ||
+			i > 0 && compareKeys(keys[i-1], k) >= 0 {
 			return errOrder
 		}
 	}
 	return nil
 }
 
-// cut takes the children out of a range, and returns their inserts.
-func (w *work) cut(r *rangeRecord, p page) []*datastore.Mutation {
-	now := time.Now().UTC().Truncate(time.Microsecond)
-	mutations := make([]*datastore.Mutation, 0, len(p.children))
-	child := r.child
-	if r.Cut || 0 < r.Estimate && r.Estimate <= r.PageSize { // what is left of its page
-		child = r.rest
+// ordered reports whether each of some pieces begins behind the one before, and ends
+// behind where it begins.
+func ordered(pieces []stretch) bool {
+	for _, p := range pieces {
+		if p.start != nil && p.end != nil && compareKeys(p.start, p.end) >= 0 {
+			return false
+		}
 	}
-	for _, s := range p.children {
-		child := child(s, now)
+	return true
+}
+
+// cut takes the children out of a range, and returns their inserts.
+func (w *work) cut(r *rangeRecord, pieces []stretch) []*datastore.Mutation {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	r.EntitySize = cmp.Or(w.entitySize, r.EntitySize)
+	mutations := make([]*datastore.Mutation, 0, len(pieces)-1)
+	for _, s := range pieces[1:] {
+		child := r.child(s, now)
 		mutations = append(mutations, datastore.NewInsert(child.key(), child))
 	}
-	r.End, r.Samples, r.Estimate, r.Cut = p.end, nil, int64(len(p.keys)), true
+	own := pieces[0]
+	r.End, r.Samples, r.Estimate, r.Workers, r.Portion, r.Cut = own.end, own.samples, own.estimate, own.workers, own.portion, true
 	return mutations
 }

@@ -22,18 +22,15 @@ func load[T any](key *datastore.Key, properties []datastore.Property, v *T) erro
 	if loader, ok := any(v).(datastore.PropertyLoadSaver); ok {
 		return loadItself(key, properties, v, loader)
 	}
-	fitting, err := schemaOf(reflect.TypeFor[T]()).fit(properties)
+	s := schemaOf(reflect.TypeFor[T]())
+	fitting, err := s.fit(properties)
 	if err != nil {
 		return err
 	}
-	fitting = append(fitting, datastore.Property{Name: "__key__", Value: key})
-	err = datastore.LoadStruct(v, fitting)
-	if mismatch := new(datastore.ErrFieldMismatch); errors.As(err, &mismatch) && mismatch.FieldName == "__key__" && mismatch.Reason == noField {
-		// The client reports the last mismatch only: this one, which is none, could
-		// hide another.
-		return datastore.LoadStruct(v, fitting[:len(fitting)-1])
+	if s.keyed {
+		fitting = append(fitting, datastore.Property{Name: "__key__", Value: key})
 	}
-	return err
+	return datastore.LoadStruct(v, fitting)
 }
 
 // loadItself has a PropertyLoadSaver load itself. Many do so by LoadStruct, which
@@ -216,12 +213,13 @@ func byName(properties []datastore.Property) map[string]datastore.Property {
 	return m
 }
 
+var maskEscapes = strings.NewReplacer(`\`, `\\`, `.`, `\.`)
+
 // maskPaths escapes property names for a property mask.
 func maskPaths(names []string) []string {
-	escape := strings.NewReplacer(`\`, `\\`, `.`, `\.`)
 	paths := make([]string, len(names))
 	for i, name := range names {
-		paths[i] = escape.Replace(name)
+		paths[i] = maskEscapes.Replace(name)
 	}
 	return paths
 }

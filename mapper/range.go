@@ -39,7 +39,10 @@ type rangeRecord struct {
 	End        *datastore.Key   `datastore:"end,noindex"`   // nil: to the last key
 	Alone      bool             `datastore:"alone,noindex"` // only the entity at Start
 	Samples    []*datastore.Key `datastore:"samples,noindex"`
-	Estimate   int64            `datastore:"estimate,noindex"` // of its entities; 0: unknown
+	Estimate   int64            `datastore:"estimate,noindex"`    // of its entities; 0: unknown
+	Workers    int64            `datastore:"workers,noindex"`     // that should share it; 0 is one
+	Portion    int64            `datastore:"portion,noindex"`     // how many entities are one worker's portion; 0: all of them
+	EntitySize int64            `datastore:"entity_size,noindex"` // bytes of an entity of the kind, on average; 0: unknown
 	PageSize   int64            `datastore:"page_size,noindex"`
 	Narrowed   int64            `datastore:"narrowed,noindex"`   // what became of PageSize for this page; 0: it is as it was
 	Attempts   int64            `datastore:"attempts,noindex"`   // deliveries after the first one
@@ -57,9 +60,11 @@ type rangeRecord struct {
 	Settled    []time.Time      `datastore:"settled,noindex"`    // when these count; until then the delivery may say that it is alive
 	Cut        bool             `datastore:"cut,noindex"`        // the part behind its page is with its children
 	Children   int64            `datastore:"children,noindex"`
-	Retries    int64            `datastore:"retries,noindex"`  // of the children: entities that failed, and are tried again
-	Recorded   int64            `datastore:"recorded,noindex"` // the last of the children: entities that have failed for good
+	Continued  bool             `datastore:"continued,noindex"` // its parent's task went on with it
+	Retries    int64            `datastore:"retries,noindex"`   // of the children: entities that failed, and are tried again
+	Recorded   int64            `datastore:"recorded,noindex"`  // the last of the children: entities that have failed for good
 	Processed  int64            `datastore:"processed,noindex"`
+	Full       bool             `datastore:"full,noindex"`     // its page was full by count, bytes or time
 	Counters   []byte           `datastore:"counters,noindex"` // JSON
 	Error      string           `datastore:"error,noindex"`    // of its entity, if that has failed
 	Created    time.Time        `datastore:"created,noindex"`
@@ -92,7 +97,7 @@ func rangeKey(job, id string) *datastore.Key {
 func (r *rangeRecord) key() *datastore.Key { return rangeKey(r.Job, r.ID) }
 
 func (r *rangeRecord) stretch() stretch {
-	return stretch{start: r.Start, end: r.End, samples: r.Samples, estimate: r.Estimate}
+	return stretch{start: r.Start, end: r.End, samples: r.Samples, estimate: r.Estimate, workers: r.Workers, portion: r.Portion}
 }
 
 // update writes the record in a transaction.
@@ -112,17 +117,20 @@ func (r *rangeRecord) contains(k *datastore.Key) bool {
 // child returns the record of the range's next child.
 func (r *rangeRecord) child(s stretch, now time.Time) *rangeRecord {
 	c := &rangeRecord{
-		Job:      r.Job,
-		ID:       rangeID(r.ID, r.Children),
-		Open:     r.Job,
-		State:    pending,
-		Depth:    r.Depth + 1,
-		Start:    s.start,
-		End:      s.end,
-		Samples:  capSamples(s.samples, maxSampleBytes),
-		Estimate: s.estimate,
-		PageSize: r.PageSize,
-		Created:  now,
+		Job:        r.Job,
+		ID:         rangeID(r.ID, r.Children),
+		Open:       r.Job,
+		State:      pending,
+		Depth:      r.Depth + 1,
+		Start:      s.start,
+		End:        s.end,
+		Samples:    capSamples(s.samples, maxSampleBytes),
+		Estimate:   s.estimate,
+		Workers:    s.workers,
+		Portion:    s.portion,
+		PageSize:   r.PageSize,
+		EntitySize: r.EntitySize,
+		Created:    now,
 	}
 	r.Children++
 	return c

@@ -153,7 +153,7 @@ func TestRecordsStayColdAmongMany(t *testing.T) {
 		t.Skip("left out: -short leaves out large runs")
 	}
 	t.Parallel()
-	const n, busy = 40_000, 900
+	const n, busy = 60_000, 900
 	synctest.Test(t, func(t *testing.T) {
 		writes := new(writeCounter)
 		faults := emulator.NewFaults(1,

@@ -39,6 +39,14 @@ type work struct {
 	waiting  map[string]time.Time // the children that this delivery has recorded to be tried again, and when
 	failed   int                  // how many failures this delivery has recorded for good
 
+	splitting  Splitting
+	entitySize int64        // as the root has found it
+	paced      time.Time    // when its last page began that had to wait for the job's rate
+	keys       *stream      // from the range's start on
+	divided    bool         // the task has cut its range
+	whole      string       // the range that can't be cut
+	next       *rangeRecord // the child that this task goes on with
+
 	slow map[string]error // by key: entities that took too long in this delivery
 	stop int              // if not 0: as many entities the page ends, behind one of them
 }
@@ -46,24 +54,75 @@ type work struct {
 // run does what a task asks for:
 //
 //  1. load the job and the range;
-//  2. look at the keys, and cut what lies behind the page into children;
-//  3. a large range: record the children and enqueue them, before its page;
-//  4. process the page and commit it with the record, in one transaction;
-//  5. enqueue the children that came of the page;
-//  6. see whether the job is complete.
+//  2. read the keys of a page, and see where the range is cut;
+//  3. if others wait for that: record the children and enqueue them, before the page;
+//  4. process the page and commit it with the record, in one transaction. What is left
+//     of the range becomes a child;
+//  5. enqueue the other children;
+//  6. go on with that child, from 2;
+//  7. see whether the job is complete.
 //
 // A delivery that finds the range done goes to 5: the one before may have died
-// there. 6 is for ranges with children, too: those of 3 may have ended before
+// there. 7 is for ranges with children, too: those of 3 may have ended before
 // their parent.
 func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
 	w, err := e.load(ctx, t)
 	if err != nil || w == nil {
 		return err
 	}
-	defer w.runner.close()
+	defer w.close()
 	w.queued, w.redelivered = d, d.Retries > 0 || w.record.Lost
+	look, err := w.runInside(ctx, e.jobs.at(t.Job))
+	if !look {
+		return err
+	}
+	fresh, loaded := e.loadJob(ctx, t.Job) // the look is for others, too, who may have seen a later record
+	if loaded != nil {
+		return errors.Join(err, loaded)
+	}
+	return errors.Join(err, e.complete(ctx, fresh))
+}
+
+// runInside does the range and those after it, as one of the job's deliveries of this process.
+// It reports whether it is up to this one to see whether the job is complete.
+func (w *work) runInside(ctx context.Context, job *recentJob) (look bool, err error) {
+	ended := false
+	job.enter()
+	defer func() { look = job.leave(ended) }() // also if it panics
+	ended, err = w.runOn(ctx)
+	return false, err
+}
+
+// runOn does the range, and goes on with what is left of it. It reports whether the job
+// may be complete.
+func (w *work) runOn(ctx context.Context) (ended bool, err error) {
+	for first := w.task.Range; ; {
+		ended, err = w.finish(ctx)
+		if err != nil && w.record.ID != first {
+			// The range has no task yet; one of its own is tried again with less to walk to.
+			if enqueued := w.engine.queue.Enqueue(ctx, w.record.task(w.job)); enqueued == nil || errors.Is(enqueued, tasks.ErrExists) {
+				w.engine.log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", err))
+				return false, nil
+			}
+		}
+		if err != nil || !ended || w.next == nil {
+			return ended, err
+		}
+		if goOn, err := w.proceed(ctx); err != nil || !goOn {
+			return false, err
+		}
+	}
+}
+
+// finish does the range, as far as this delivery can. It reports whether the job may be
+// complete.
+func (w *work) finish(ctx context.Context) (look bool, err error) {
 	for w.record.State == pending && (err == nil || errors.Is(err, errChanged)) {
 		w.stop = 0
+		if err != nil && w.keys != nil && w.keys.whole {
+			w.keys.close() // the function may have changed what was read
+			w.keys = nil
+		}
 		err = w.attempt(ctx) // changed: with what it has become
 	}
 	if err != nil && !errors.Is(err, errDone) && !errors.Is(err, errSuperseded) && !errors.Is(err, errStopped) {
@@ -74,19 +133,74 @@ func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
 	}
 	switch {
 	case errors.Is(err, errStopped), errors.Is(err, errSuperseded):
-		return nil
+		return false, nil
 	case err != nil && !errors.Is(err, errDone):
-		return err
+		return false, err
 	case State(w.job.State) != Running:
-		return nil // this task has ended or paused it
+		return false, nil // this task has ended or paused it
 	}
 	if err := w.enqueueChildren(ctx); err != nil {
-		return err
+		return false, err
 	}
 	if err := w.limitFailures(ctx); err != nil || State(w.job.State) != Running {
-		return err
+		w.next = nil
+		return false, err
 	}
-	return e.complete(ctx, w.job)
+	return true, nil
+}
+
+// longest returns how long a delivery goes on with the next page.
+func (w *work) longest() time.Duration {
+	deadline := w.engine.queue.Deadline()
+	page := 2*time.Duration(w.job.PageTime) + time.Duration(w.job.Timeout) // see StartOptions
+	return min(deadline/4, deadline*19/20-page-waitWithin(deadline))
+}
+
+// goesOn reports whether this delivery may go on with the child that is what is left of
+// a range.
+func (w *work) goesOn(r *rangeRecord) bool {
+	return !r.Alone && !r.Solo && w.stop == 0 && time.Since(w.begunAt) < w.longest()
+}
+
+// proceed takes up the next range, unless the job has been stopped meanwhile.
+func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
+	next := w.next
+	job, err := w.engine.recentJob(ctx, w.job.ID)
+	switch {
+	case err != nil:
+		return false, err
+	case State(job.State) != Running:
+		return false, nil // whoever resumes it enqueues the range
+	}
+	changed := job.Generation != w.job.Generation || job.Epoch != w.job.Epoch
+	w.job, w.record, w.next = job, next, nil
+	if changed { // whoever did that may not have seen the range
+		err := w.engine.queue.Enqueue(ctx, next.task(job))
+		if errors.Is(err, tasks.ErrExists) {
+			err = nil
+		}
+		return false, err
+	}
+	w.task = rangeTask{Job: next.Job, Range: next.ID, Generation: next.Generation}
+	w.queued, w.redelivered, w.delivery, w.begun = tasks.Delivery{}, false, "", false
+	w.enqueued, w.waiting, w.failed, w.slow, w.divided = 0, nil, 0, nil, true
+	switch {
+	case w.keys == nil:
+	case !w.keys.whole && w.readsWhole():
+		w.keys.close()
+		w.keys = nil
+	default:
+		w.keys.pass(next.Start)
+	}
+	return true, nil
+}
+
+// close ends what the delivery has begun besides.
+func (w *work) close() {
+	w.runner.close()
+	if w.keys != nil {
+		w.keys.close()
+	}
 }
 
 // load reads the job and the range of a task. It returns no work if there is
@@ -98,6 +212,9 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 		[]*datastore.Key{jobKey(t.Job), rangeKey(t.Job, t.Range)}, []any{w.job, w.record})
 	if err != nil {
 		return nil, fmt.Errorf("load range %s of job %s: %w", t.Range, t.Job, err)
+	}
+	if !missing[0] {
+		e.jobs.note(w.job, w.begunAt)
 	}
 	if missing[0] || missing[1] && w.job.Cleaned {
 		return nil, nil // it was cleaned up
@@ -117,6 +234,10 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	if w.query, err = w.job.query(); err != nil {
 		return nil, fmt.Errorf("job %s: query: %w", t.Job, err)
 	}
+	if w.splitting, err = w.job.splitting(); err != nil {
+		return nil, fmt.Errorf("job %s: splitting: %w", t.Job, err)
+	}
+	e.paces.expect(t.Job, w.record.EntitySize)
 	if w.apply, err = def.prepare(w.job.Params); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
@@ -126,17 +247,21 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 // process does a pending range.
 func (w *work) process(ctx context.Context) error {
 	p, err := w.plan(ctx)
+	for err == nil && p.first {
+		if err = w.split(ctx, p); err == nil {
+			p, err = w.plan(ctx) // what the range keeps may be for several workers, too
+		}
+	}
 	if err != nil {
 		return err
 	}
-	if len(p.children) > 0 && !w.record.Cut {
-		if err := w.recordSplit(ctx, p); err != nil {
-			return err
-		}
-		if err := w.enqueueChildren(ctx); err != nil {
-			return err
-		}
-		p.children = nil
+	if err := w.keepRate(ctx, len(p.keys)); err != nil {
+		return err // errChanged: the page is too large by now
+	}
+	if p.next != nil && w.goesOn(w.record) {
+		job := w.job.ID
+		go func() { _, _ = w.engine.recentJob(ctx, job) }() // so that proceed need not wait
+		w.keys.readAhead(int(min(2*w.record.PageSize, max(w.record.Estimate, w.record.PageSize)) + 1))
 	}
 	if w.record.Solo && !w.record.Alone && w.record.pageSize() == 1 && len(p.keys) == 1 {
 		// Whatever becomes of it, it is this entity.
@@ -155,6 +280,31 @@ func (w *work) process(ctx context.Context) error {
 	}
 	return err
 }
+
+// split cuts the range before its page is processed.
+func (w *work) split(ctx context.Context, p page) error {
+	pieces, err := p.pieces()
+	if err != nil {
+		return fmt.Errorf("cut range %s: %w", w.record.ID, err)
+	}
+	if len(pieces) < 2 {
+		w.whole = w.record.ID // it is shorter than it was taken for
+		return nil
+	}
+	if err := w.recordSplit(ctx, pieces); err != nil {
+		return err
+	}
+	if late := pieces[len(pieces)-1].late; late > 0 {
+		w.waiting = map[string]time.Time{rangeID(w.record.ID, w.record.Children-1): w.record.Created.Add(time.Duration((1 + late) * float64(lateBy)))}
+	}
+	return w.enqueueChildren(ctx)
+}
+
+// lateBy has what is left behind the last full piece of a range begin after the pieces of
+// all ranges that were cut together, and the shortest last: where workers have few pages
+// each they then end at about the same time. It is as long as it takes to cut and enqueue
+// the others.
+const lateBy = time.Second / 3
 
 // recordCulprit records the entity as a failure that the database has refused a
 // page for. If there are many of them among what the job has processed, it is the

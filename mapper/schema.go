@@ -21,6 +21,7 @@ import (
 // the client gets to load is chosen here, by the exact names.
 type schema struct {
 	fields map[string]field
+	keyed  bool // a field takes the entity's key
 }
 
 // A field is one field of a struct, or of one that is embedded in it.
@@ -81,6 +82,7 @@ func (s *schema) collect(t reflect.Type, building map[reflect.Type]*schema, embe
 		if name == "" {
 			name = f.Name
 		}
+		s.keyed = s.keyed || name == "__key__"
 		if _, shadowed := s.fields[name]; shadowed && len(embedding) > 1 || name == "__key__" || !f.IsExported() {
 			continue
 		}

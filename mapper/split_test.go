@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -44,6 +45,19 @@ func (m kindModel) look(s stretch, limit int) view {
 	return view{keys: m.keys[first:min(last, first+limit)], all: last-first < limit}
 }
 
+// milestones are the keys whose ranks the root finds out.
+func (m kindModel) milestones(page int) []milestone {
+	var milestones []milestone
+	for _, pages := range milestonePages {
+		at := milestone{rank: pages * int64(page)}
+		if int(at.rank) < len(m.keys) {
+			at.key = m.keys[at.rank]
+		}
+		milestones = append(milestones, at)
+	}
+	return milestones
+}
+
 // A treeModel is what became of a job.
 type treeModel struct {
 	tasks, depth int
@@ -51,34 +65,52 @@ type treeModel struct {
 	counts       []int     // of entities, by page
 }
 
-// runJob does with a kind what tasks do with ranges: plan, split, page.
-func (m kindModel) runJob(workers, page int) treeModel {
+// runJob does with a kind what tasks do with ranges.
+func (m kindModel) runJob(sp Splitting, workers, page int) treeModel {
 	var tree treeModel
-	var do func(s stretch, depth int)
-	do = func(s stretch, depth int) {
+	var task func(s stretch, depth int)
+	task = func(s stretch, depth int) {
 		tree.tasks++
 		tree.depth = max(tree.depth, depth)
-		seen := m.look(s, lookAhead(s, depth == 0, page))
-		var end *datastore.Key
-		var children []stretch
-		if depth == 0 {
-			if !seen.all {
-				s.samples = sortKeys(slices.Clone(m.scatter[:min(len(m.scatter), sampleSize(workers))]))
-				if s.estimate = estimateFrom(s.samples, seen); len(s.samples) == 0 {
-					seen = m.look(s, lookAheadPages*page+1)
-				}
-			}
-			end, children = splitRoot(s, seen, workers, page)
-		} else {
-			end, children = split(s, seen, page)
+		root := depth == 0
+		if root {
+			s.workers = int64(workers)
+			s.samples = sortKeys(slices.Clone(m.scatter[:min(len(m.scatter), sp.sampleSize(s.workers))]))
+			s.estimate = estimateFrom(s.samples, m.milestones(page))
+			s.portion = s.estimate / s.workers
 		}
-		tree.pages = append(tree.pages, stretch{start: s.start, end: end})
-		tree.counts = append(tree.counts, len(m.look(stretch{start: s.start, end: end}, page+1).keys))
-		for _, c := range children {
-			do(c, depth+1)
+		if !m.look(s, page+1).all && s.estimate <= int64(page) {
+			s.estimate = 0
+		}
+		own := s
+		if !m.look(s, page+1).all {
+			if most := sp.counts(s, root, int64(page), int64(page)); most > 0 {
+				s = s.counted(int64(len(m.look(s, int(most)).keys)), most)
+			}
+			pieces, _ := sp.cut(s, root, int64(page), int64(page)).apply(s, func(from *datastore.Key, n int64) (*datastore.Key, error) {
+				seen := m.look(stretch{start: from, end: s.end}, int(n)+1)
+				if seen.all {
+					return nil, nil
+				}
+				return seen.keys[n], nil
+			})
+			own = pieces[0]
+			for _, c := range pieces[1:] {
+				defer task(c, depth+1)
+			}
+		}
+		for more := true; more; {
+			seen := m.look(own, page+1)
+			next := stretch{start: own.start, end: own.end}
+			if more = len(seen.keys) > page; more {
+				next.end = seen.keys[page]
+			}
+			tree.pages = append(tree.pages, next)
+			tree.counts = append(tree.counts, min(page, len(seen.keys)))
+			own.start = next.end
 		}
 	}
-	do(stretch{}, 0)
+	task(stretch{}, 0)
 	return tree
 }
 
@@ -172,6 +204,9 @@ var shapes = map[string]func(rng *rand.Rand, n int) []*datastore.Key{
 // Google's Firestore emulator, which has no scatter keys.
 var densities = []int{128, 2, 0}
 
+// splittings are the adaptive way, and those of other mappers.
+var splittings = []Splitting{{}, {First: 1, FanOut: 1}, {First: 8, FanOut: 1}, {First: 1, FanOut: 10}, {First: 1, FanOut: 2, Bisect: true}}
+
 // TestSplitTiles cuts kinds of all shapes, sizes and densities to pages.
 func TestSplitTiles(t *testing.T) {
 	rng := newRand(t)
@@ -184,10 +219,12 @@ func TestSplitTiles(t *testing.T) {
 					}
 					m := newModel(rng, shape(rng, n), density)
 					for _, workers := range []int{1, 8, 100, 1000} {
-						tree := m.runJob(workers, page)
-						tree.check(t, m, page)
-						if t.Failed() {
-							t.Fatalf("%s, 1 in %d, %d entities, page %d, %d workers", name, density, n, page, workers)
+						for _, sp := range splittings {
+							tree := m.runJob(sp, workers, page)
+							tree.check(t, m, page)
+							if t.Failed() {
+								t.Fatalf("%+v: %s, 1 in %d, %d entities, page %d, %d workers", sp, name, density, n, page, workers)
+							}
 						}
 					}
 				}
@@ -213,18 +250,115 @@ func TestSplitWastesLittle(t *testing.T) {
 			for _, n := range sizes {
 				m := newModel(rng, shape(rng, n), density)
 				for _, workers := range []int{32, 100, 1000} {
-					tree := m.runJob(workers, page)
-					ratio := float64(tree.tasks) / float64(n/page)
+					tree := m.runJob(Splitting{}, workers, page)
+					ratio := float64(len(tree.pages)) / float64(n/page)
 					limit, deepest := 1.3, 8
 					if density == 0 {
 						// Without samples cuts are made blindly, and some are empty.
 						limit, deepest = 2, 40
 					}
 					if ratio > limit || tree.depth > deepest {
-						t.Errorf("%s, 1 in %d, %d entities, %d workers: %.2f tasks a full page, depth %d; want at most %.1f and %d",
+						t.Errorf("%s, 1 in %d, %d entities, %d workers: %.2f pages for each full one, depth %d; want at most %.1f and %d",
 							name, density, n, workers, ratio, tree.depth, limit, deepest)
 					}
 				}
+			}
+		}
+	}
+}
+
+// TestLengthsFor cuts ranges of known lengths into portions of two pages of 100: a short rest
+// is spread over the last of them.
+func TestLengthsFor(t *testing.T) {
+	portions := Splitting{}.cut(stretch{estimate: 2000, exact: true, workers: 10, portion: 200}, false, 100, 100)
+	for _, test := range []struct {
+		n    int64
+		want []int64 // with the last one
+	}{
+		{0, []int64{0}},
+		{200, []int64{200}},
+		{201, []int64{201}},
+		{240, []int64{240}},
+		{241, []int64{200, 41}}, // too much for one
+		{400, []int64{200, 200}},
+		{480, []int64{240, 240}},
+		{481, []int64{200, 200, 81}},
+		{1000, []int64{200, 200, 200, 200, 200}},
+		{1030, []int64{200, 200, 200, 200, 230}},
+		{1041, []int64{200, 200, 200, 220, 221}},
+		{1133, []int64{200, 233, 233, 233, 234}},
+		{1134, []int64{200, 200, 200, 200, 200, 134}},
+	} {
+		got := portions.lengthsFor(test.n)
+		last := test.n
+		for _, n := range got {
+			last -= n
+		}
+		if got = append(slices.Clone(got), last); !slices.Equal(got, test.want) {
+			t.Errorf("%d entities: %v, want %v", test.n, got, test.want)
+		}
+	}
+}
+
+// TestBehind has tasks leave what they can't do in a portion's time to others.
+func TestBehind(t *testing.T) {
+	even := pace{entities: 1000, spent: 1000 * time.Millisecond, squares: 1000 * 1e-6}
+	uneven := pace{entities: 1000, spent: 1000 * time.Millisecond, squares: 1000 * 10e-6}
+	for _, test := range []struct {
+		name              string
+		portion, estimate int64
+		elapsed           time.Duration
+		pace              pace
+		want              cutting
+	}{
+		{"in time", 200, 100, 100 * time.Millisecond, even, cutting{}},
+		{"a short rest", 200, 149, 100 * time.Millisecond, even, cutting{}},
+		{"a long rest", 200, 150, 100 * time.Millisecond, even, cutting{pieces: 2, keep: 100, each: 100}},
+		{"a short rest, and others have time", 200, 149, 100 * time.Millisecond, uneven, cutting{pieces: 2, keep: 100, each: 100, first: true}},
+		{"late already", 200, 300, time.Hour, even, cutting{pieces: 2, keep: 100, each: 100}},
+		{"many pages a portion", 801, 5000, 0, even, cutting{}},
+		{"no portion", 0, 5000, 0, even, cutting{}},
+		{"nothing seen yet", 200, 5000, 0, pace{}, cutting{}},
+	} {
+		s := stretch{portion: test.portion, estimate: test.estimate}
+		if got := s.behind(100, test.elapsed, test.pace); got != test.want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
+		}
+	}
+}
+
+// TestEven has pages share what a range has, so that no small one is left.
+func TestEven(t *testing.T) {
+	for _, test := range []struct{ estimate, size, most, want int64 }{
+		{0, 100, 500, 100},   // unknown
+		{99, 100, 500, 100},  // fits
+		{130, 100, 500, 130}, // with a small rest
+		{130, 100, 120, 120}, // which is too much
+		{250, 100, 500, 125},
+		{1001, 100, 500, 101},
+	} {
+		if got := (stretch{estimate: test.estimate}).even(test.size, test.most); got != test.want {
+			t.Errorf("%+v: %d", test, got)
+		}
+	}
+}
+
+// TestEstimateBy estimates kinds that have more entities before a sample than can be counted.
+func TestEstimateBy(t *testing.T) {
+	for _, n := range []int64{1e6, 1e8, 1e9, 1e10, 1e11} {
+		for _, drawn := range []int64{600, 1600, 50_000} {
+			kind := virtualKind{n: n, key: sequentialKey}
+			var sample []*datastore.Key
+			for i := range drawn {
+				sample = append(sample, sequentialKey((2*i+1)*(n/drawn)/2))
+			}
+			var counted []int64
+			got := estimateBy(sample, []milestone{{sequentialKey(500), 500}, {sequentialKey(6000), 6000}}, func(before *datastore.Key) (int64, bool) {
+				counted = append(counted, min(mostCounted, kind.begin(before)))
+				return counted[len(counted)-1], true
+			})
+			if least := min(n, drawn*mostCounted); got < least*2/5 || got > n*4/3 || len(counted) > 3 {
+				t.Errorf("%d samples of %d: estimated %d, want at least %d; counted %d", drawn, n, got, least, counted)
 			}
 		}
 	}
@@ -234,19 +368,25 @@ func TestEstimateFrom(t *testing.T) {
 	rng := newRand(t)
 	for _, density := range []int{2, 128} {
 		m := newModel(rng, sequence(200000), density)
-		for _, drawn := range []int{300, 1500} {
+		for _, drawn := range []int{1200, 1500} {
 			sample := sortKeys(slices.Clone(m.scatter[:min(drawn, len(m.scatter))]))
-			got := estimateFrom(sample, m.look(stretch{}, 20001))
-			if got < 100000 || got > 400000 {
+			got := estimateFrom(sample, m.milestones(500))
+			if got < 110000 || got > 450000 {
 				t.Errorf("1 in %d, %d samples: estimated %d of 200000", density, len(sample), got)
 			}
 		}
 	}
-	if got := estimateFrom(nil, view{keys: sequence(10)}); got != 0 {
+	for _, n := range []int{0, 1, 10, 39, 49, 51, 100, 119} {
+		m := newModel(rng, sequence(n), 0)
+		if got := estimateFrom(nil, m.milestones(10)); got < int64(n)/4 || got > max(10, int64(n)*4) {
+			t.Errorf("no samples of %d: estimated %d", n, got)
+		}
+	}
+	if got := estimateFrom(nil, newModel(rng, sequence(121), 0).milestones(10)); got != 0 {
 		t.Errorf("no samples: estimated %d, want 0 for unknown", got)
 	}
-	if got := estimateFrom(sequence(10)[9:], view{keys: sequence(5)}); got < 5 {
-		t.Errorf("no samples among those seen: estimated %d, want at least what was seen", got)
+	if got := estimateFrom(sequence(1000)[999:], newModel(rng, sequence(1000), 0).milestones(10)); got != 0 {
+		t.Errorf("no samples among those passed: estimated %d, want 0 for unknown", got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,35 +30,45 @@ func (e *Engine) StartNamed(ctx context.Context, mapper string, q Query, params 
 }
 
 func (e *Engine) start(ctx context.Context, def *definition, q Query, params json.RawMessage, o *StartOptions) (*Job, error) {
-	if e == nil {
+	if e == nil || e.client == nil {
 		return nil, errNoEngine
 	}
-	longest := def.mode.longest(e.queue)
-	opts := o.withDefaults(longest)
+	opts, concurrent, err := e.settings(ctx, def.mode, o)
 	fail := func(err error) (*Job, error) {
 		return nil, fmt.Errorf("mapper: start %s of %q: %w", opts.ID, def.name, err)
 	}
 	if e.mappers[def.name] != def {
 		return fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
 	}
-	if err := opts.validate(longest, e.queue.Deadline()); err != nil {
-		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	if err != nil {
+		return fail(err)
 	}
 	if err := q.validate(); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
-	params, err := def.canonical(params)
-	if err != nil {
+	if params, err = def.canonical(params); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	query, err := json.Marshal(q)
 	if err != nil {
 		return fail(err)
 	}
+	splitting, err := json.Marshal(opts.Splitting)
+	if err != nil {
+		return fail(err)
+	}
+	rate, err := json.Marshal(opts.Rate)
+	if err != nil {
+		return fail(err)
+	}
+	if opts.Rate == (Rate{}) {
+		rate = nil
+	}
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	job := &jobRecord{
 		ID: opts.ID, Mapper: def.name, Query: query, Params: params, State: string(Running),
-		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout), Workers: int64(opts.Workers),
+		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout), Workers: int64(opts.Workers), Splitting: splitting,
+		Concurrent: int64(concurrent), Rate: rate, RampFrom: now,
 		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare, Created: now,
 		Tolerant: opts.FailureLimit < 0,
 		Epoch:    now.UnixMicro(), // another one than that of any job which had the ID before
@@ -81,6 +92,33 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 		}
 	}
 	return e.Job(opts.ID), nil
+}
+
+// settings returns the settings of a job, with their defaults, and how many tasks the queue
+// delivers at once, or 0 if nobody may know.
+func (e *Engine) settings(ctx context.Context, m mode, o *StartOptions) (opts StartOptions, concurrent int, err error) {
+	longest := m.longest(e.queue)
+	opts = o.withDefaults(longest)
+	if concurrent, err = e.concurrency(ctx); err != nil {
+		return opts, 0, err
+	}
+	opts.Workers = cmp.Or(opts.Workers, min(concurrent, maxWorkers), defaultWorkers)
+	if err = opts.validate(longest, e.queue.Deadline()); err == nil {
+		err = opts.Rate.validate("StartOptions.Rate", int64(max(opts.Workers, concurrent)), e.queue.Deadline())
+	}
+	if err != nil {
+		return opts, 0, fmt.Errorf("%w: %w", ErrArguments, err)
+	}
+	return opts, concurrent, nil
+}
+
+// concurrency returns how many tasks the queue delivers at once, or 0 if nobody may know.
+func (e *Engine) concurrency(ctx context.Context) (int, error) {
+	n, err := e.queue.Concurrency(ctx)
+	if code := status.Code(err); code == codes.PermissionDenied || code == codes.Unimplemented {
+		return 0, nil
+	}
+	return n, err
 }
 
 // honoursMasks reports whether a property mask keeps what it does not name.

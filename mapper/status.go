@@ -27,14 +27,15 @@ type Status struct {
 	CleanedUp bool `json:"cleaned_up,omitempty"`
 	Cleaning  bool `json:"cleaning,omitempty"`
 
-	Processed int64            `json:"processed"` // entities that the function has processed
-	Failures  int64            `json:"failures"`  // entities that it could not process
-	Remaining int64            `json:"remaining"` // entities that are left, an estimate; 0 while nothing is known
-	Counters  map[string]int64 `json:"counters"`  // what the function has counted
-	Pages     int64            `json:"pages"`     // commits with entities
-	Tasks     int64            `json:"tasks"`     // ranges; each has a task, but for entities that failed at once
-	Open      int64            `json:"open"`      // ranges that are not done
-	Depth     int64            `json:"depth"`     // of the deepest range; the root has 0
+	Processed int64            `json:"processed"`  // entities that the function has processed
+	Failures  int64            `json:"failures"`   // entities that it could not process
+	Remaining int64            `json:"remaining"`  // entities that are left, an estimate; 0 while nothing is known
+	Counters  map[string]int64 `json:"counters"`   // what the function has counted
+	Pages     int64            `json:"pages"`      // commits with entities
+	FullPages int64            `json:"full_pages"` // of them, those that were full by count, bytes or time
+	Tasks     int64            `json:"tasks"`      // of ranges; those that were enqueued again, and tasks of the job itself, do not count
+	Open      int64            `json:"open"`       // ranges that are not done
+	Depth     int64            `json:"depth"`      // of the deepest range; the root has 0
 }
 
 // statusRecords is how many records a live status reads at most.
@@ -90,7 +91,7 @@ func (j *jobRecord) status(sum totals) (*Status, error) {
 	return &Status{
 		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Query: q, State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended,
 		Processed: sum.Processed, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
-		Pages: sum.Pages, Tasks: sum.Ranges, Open: sum.Pending, Depth: sum.Depth,
+		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth,
 	}, nil
 }
 

@@ -157,7 +157,7 @@ func TestDeadlyEntities(t *testing.T) {
 					if !a.Key.Equal(bad) {
 						return nil
 					}
-					if c.deleted && f.deaths() == 12 {
+					if c.deleted && f.deaths() == 6 {
 						if err := w.client.Delete(context.Background(), bad); err != nil {
 							return err
 						}

@@ -17,7 +17,9 @@ type totals struct {
 	Processed int64    `json:"processed"`
 	Failures  int64    `json:"failures"`
 	Pages     int64    `json:"pages"`
+	FullPages int64    `json:"full_pages"`
 	Ranges    int64    `json:"ranges"`
+	Tasks     int64    `json:"tasks"` // that ranges got when they were made
 	Pending   int64    `json:"pending"`
 	Depth     int64    `json:"depth"`
 	Retrying  int64    `json:"-"` // of the pending ranges, entities that failed
@@ -27,6 +29,9 @@ type totals struct {
 
 func (t *totals) add(r *rangeRecord) error {
 	t.Ranges++
+	if !r.Continued && (!r.Alone || !r.Done.Equal(r.Created)) { // an entity that has failed at once has none
+		t.Tasks++
+	}
 	t.Depth = max(t.Depth, r.Depth)
 	if r.State == pending {
 		t.Pending++
@@ -42,6 +47,9 @@ func (t *totals) add(r *rangeRecord) error {
 	}
 	if r.Processed > 0 || r.Retries+r.Recorded > 0 {
 		t.Pages++
+		if r.Full {
+			t.FullPages++
+		}
 	}
 	var c counters
 	if len(r.Counters) > 0 {
@@ -61,7 +69,9 @@ func (t *totals) merge(o totals) {
 	t.Processed += o.Processed
 	t.Failures += o.Failures
 	t.Pages += o.Pages
+	t.FullPages += o.FullPages
 	t.Ranges += o.Ranges
+	t.Tasks += o.Tasks
 	t.Pending += o.Pending
 	t.Retrying += o.Retrying
 	t.Expected += o.Expected
@@ -72,7 +82,7 @@ func (t *totals) merge(o totals) {
 // scale multiplies what is known of a part of the records to an estimate of all
 // of them.
 func (t *totals) scale(factor float64) {
-	for _, n := range []*int64{&t.Processed, &t.Failures, &t.Pages, &t.Ranges, &t.Pending, &t.Retrying, &t.Expected} {
+	for _, n := range []*int64{&t.Processed, &t.Failures, &t.Pages, &t.FullPages, &t.Ranges, &t.Tasks, &t.Pending, &t.Retrying, &t.Expected} {
 		*n = int64(float64(*n)*factor + 0.5)
 	}
 	for name, n := range t.Counters {

@@ -127,6 +127,16 @@ func parseURL(what, s string) (*url.URL, error) {
 // Deadline returns how long a delivery may take, see [Options.Deadline].
 func (q *Queue) Deadline() time.Duration { return q.opts.Deadline }
 
+// Concurrency returns how many tasks the queue delivers at once. The caller needs the
+// permission cloudtasks.queues.get.
+func (q *Queue) Concurrency(ctx context.Context) (int, error) {
+	queue, err := q.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: q.name})
+	if err != nil {
+		return 0, fmt.Errorf("tasks: get %s: %w", q.name, err)
+	}
+	return int(queue.GetRateLimits().GetMaxConcurrentDispatches()), nil
+}
+
 // enqueueTimeout bounds one Enqueue with its retries.
 const enqueueTimeout = 30 * time.Second
 

@@ -141,8 +141,8 @@ func TestSummary(t *testing.T) {
 func TestManyRanges(t *testing.T) {
 	r, err := credit(t, "-entities", "8000", "-page", "10")
 	check(t, 8000, r, err)
-	if r.Tasks < 800 {
-		t.Errorf("%d tasks for 800 pages", r.Tasks)
+	if r.Pages < 800 {
+		t.Errorf("%d pages of 10 entities, want 800", r.Pages)
 	}
 }
 

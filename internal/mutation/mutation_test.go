@@ -22,13 +22,14 @@ type mutation struct {
 var mutations = []mutation{
 	{
 		name: "children are enqueued before they are committed", file: "run.go",
-		old: `		if err := w.recordSplit(ctx, p); err != nil {`,
-		new: `		w.record.Children = int64(len(p.children))
-		if err := w.enqueueChildren(ctx); err != nil {
-			return err
-		}
-		w.record.Children = 0
-		if err := w.recordSplit(ctx, p); err != nil {`,
+		old: `	if err := w.recordSplit(ctx, pieces); err != nil {`,
+		new: `	before := w.record.Children
+	w.record.Children += int64(len(pieces) - 1)
+	if err := w.enqueueChildren(ctx); err != nil {
+		return err
+	}
+	w.record.Children = before
+	if err := w.recordSplit(ctx, pieces); err != nil {`,
 	},
 	{
 		name: "there is no fence", file: "fence.go",

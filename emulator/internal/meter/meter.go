@@ -9,60 +9,18 @@ import (
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
+
+	"github.com/scattermap/scattermap/billing"
 )
-
-// Usage is a number of billable operations.
-//
-// Sources: the price pages of Firestore in Datastore mode and of Cloud Tasks.
-type Usage struct {
-	// Reads counts entity reads: one for each entity that a lookup or a query
-	// returned, one for each entity that a lookup did not find, one for each
-	// call of a query that returned keys, projections or nothing, and one for each
-	// 1,000 index entries of an aggregation. That queries with inequalities on
-	// several properties pay for the index entries they pass is not counted.
-	Reads int64
-	// SmallOps counts the results of keys-only queries and of projections without
-	// distinct-on, and allocated ids. They are free.
-	SmallOps int64
-	// Writes counts inserts, updates and upserts that were committed.
-	Writes int64
-	// Deletes counts deletes that were committed.
-	Deletes int64
-	// TaskOps counts Cloud Tasks operations: each successful call, for each task
-	// that it creates, returns or deletes, and each delivery attempt; all of them
-	// per started 32 KiB of the task.
-	TaskOps int64
-	// RPCs counts calls by method, "Lookup" for example, whether they
-	// succeeded or not.
-	RPCs map[string]int64
-}
-
-// Sub returns what was used since an earlier reading of the same meter.
-func (u Usage) Sub(earlier Usage) Usage {
-	d := Usage{
-		Reads:    u.Reads - earlier.Reads,
-		SmallOps: u.SmallOps - earlier.SmallOps,
-		Writes:   u.Writes - earlier.Writes,
-		Deletes:  u.Deletes - earlier.Deletes,
-		TaskOps:  u.TaskOps - earlier.TaskOps,
-		RPCs:     maps.Clone(u.RPCs),
-	}
-	for method, n := range earlier.RPCs {
-		if d.RPCs[method] -= n; d.RPCs[method] == 0 {
-			delete(d.RPCs, method)
-		}
-	}
-	return d
-}
 
 // Meter adds up usage. The zero value is ready to use.
 type Meter struct {
 	mu    sync.Mutex
-	usage Usage
+	usage billing.Usage
 }
 
 // Usage returns what was counted so far.
-func (m *Meter) Usage() Usage {
+func (m *Meter) Usage() billing.Usage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	u := m.usage
@@ -70,14 +28,14 @@ func (m *Meter) Usage() Usage {
 	return u
 }
 
-func (m *Meter) add(f func(u *Usage)) {
+func (m *Meter) add(f func(u *billing.Usage)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f(&m.usage)
 }
 
 func (m *Meter) rpc(fullMethod string) {
-	m.add(func(u *Usage) {
+	m.add(func(u *billing.Usage) {
 		if u.RPCs == nil {
 			u.RPCs = make(map[string]int64)
 		}
@@ -87,7 +45,7 @@ func (m *Meter) rpc(fullMethod string) {
 
 // Lookup counts a successful Lookup.
 func (m *Meter) Lookup(resp *pb.LookupResponse) {
-	m.add(func(u *Usage) { u.Reads += int64(len(resp.Found) + len(resp.Missing)) })
+	m.add(func(u *billing.Usage) { u.Reads += int64(len(resp.Found) + len(resp.Missing)) })
 }
 
 // RunQuery counts one successful call of RunQuery, and returns its reads. A query
@@ -101,7 +59,7 @@ func (m *Meter) RunQuery(resp *pb.RunQueryResponse, distinct bool) int64 {
 	if t := batch.GetEntityResultType(); t == pb.EntityResult_KEY_ONLY || t == pb.EntityResult_PROJECTION && !distinct {
 		reads, small = 1, n
 	}
-	m.add(func(u *Usage) {
+	m.add(func(u *billing.Usage) {
 		u.Reads += reads
 		u.SmallOps += small
 	})
@@ -112,18 +70,18 @@ func (m *Meter) RunQuery(resp *pb.RunQueryResponse, distinct bool) int64 {
 // and returns its reads.
 func (m *Meter) Aggregation(entries int64) int64 {
 	reads := max(1, (entries+999)/1000)
-	m.add(func(u *Usage) { u.Reads += reads })
+	m.add(func(u *billing.Usage) { u.Reads += reads })
 	return reads
 }
 
 // AllocateIds counts a successful AllocateIds of some keys.
 func (m *Meter) AllocateIds(n int) {
-	m.add(func(u *Usage) { u.SmallOps += int64(n) })
+	m.add(func(u *billing.Usage) { u.SmallOps += int64(n) })
 }
 
 // Commit counts a successful Commit.
 func (m *Meter) Commit(req *pb.CommitRequest) {
-	m.add(func(u *Usage) {
+	m.add(func(u *billing.Usage) {
 		for _, mut := range req.Mutations {
 			if mut.GetDelete() != nil {
 				u.Deletes++
@@ -138,7 +96,7 @@ func (m *Meter) Commit(req *pb.CommitRequest) {
 // whose size is 0.
 func (m *Meter) Task(size int) {
 	const piece = 32 << 10
-	m.add(func(u *Usage) { u.TaskOps += max(1, int64(size+piece-1)/piece) })
+	m.add(func(u *billing.Usage) { u.TaskOps += max(1, int64(size+piece-1)/piece) })
 }
 
 // UnaryServerInterceptor counts the calls that a server receives. What they

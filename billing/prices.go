@@ -1,4 +1,6 @@
-package emulator
+// Package billing says what Google charges for: how many operations of Datastore and
+// Cloud Tasks were used, and what they cost.
+package billing
 
 // Prices are what Google charges for [Usage], in US dollars. What is free of
 // charge every day or month is not taken off, and storage and traffic are not
@@ -10,14 +12,14 @@ type Prices struct {
 	TaskOps float64
 }
 
-// PricesNAM5 are the prices of Firestore in Datastore mode in the multi-region
+// NAM5 are the prices of Firestore in Datastore mode in the multi-region
 // nam5 (United States), and of Cloud Tasks.
 //
 // Sources: https://cloud.google.com/firestore/pricing and
 // https://cloud.google.com/tasks/pricing, in stored copies (of the first one of
 // February 2020), looked up on 2026-11-20. Prices change: compare before you rely
 // on them.
-var PricesNAM5 = Prices{
+var NAM5 = Prices{
 	Reads: 0.06, Writes: 0.18, Deletes: 0.02, SmallOps: 0,
 	TaskOps: 0.40,
 }

@@ -1,18 +1,18 @@
-package emulator_test
+package billing_test
 
 import (
 	"fmt"
 
-	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/billing"
 )
 
 // ExamplePrices_Cost prices a job over ten million entities that reads each of
 // them once, writes it, and has a task for each page of 500.
 func ExamplePrices_Cost() {
-	job := emulator.Usage{Reads: 10_000_000, Writes: 10_000_000, TaskOps: 2 * 20_000}
-	fmt.Printf("in nam5: %.2f dollars\n", emulator.PricesNAM5.Cost(job))
+	job := billing.Usage{Reads: 10_000_000, Writes: 10_000_000, TaskOps: 2 * 20_000}
+	fmt.Printf("in nam5: %.2f dollars\n", billing.NAM5.Cost(job))
 
-	agreed := emulator.PricesNAM5
+	agreed := billing.NAM5
 	agreed.Reads, agreed.Writes = 0.03, 0.09
 	fmt.Printf("at other prices: %.2f dollars\n", agreed.Cost(job))
 	// Output:

@@ -1,0 +1,100 @@
+package bench
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/billing"
+)
+
+// TestCost prints what Google would bill for a million entities, by strategy: for the
+// operations that the emulators' meter counts at a number of entities, which -entities sets,
+// multiplied. Only offset grows faster than the number of entities: it reads those before
+// each page again, and is what the last line says for that number.
+//
+//	go test ./bench -run TestCost -v -args -entities 200000
+func TestCost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out makespans")
+	}
+	n := *entities
+	if n == 0 {
+		n = 20_000
+	}
+	t.Logf("%d entities, for a million:\n%-13s  %10s  %10s  %10s  %8s  %8s", n, "strategy", "reads", "writes", "small ops", "task ops", "dollars")
+	used := make(map[string]billing.Usage)
+	report := func(name string, u billing.Usage) {
+		used[name] = u
+		scale := 1_000_000 / float64(n)
+		dollars := billing.NAM5.Cost(u) * scale
+		scaled := func(n int64) int64 { return int64(float64(n) * scale) }
+		t.Logf("%-13s  %10d  %10d  %10d  %8d  %8.2f", name, scaled(u.Reads), scaled(u.Writes), scaled(u.SmallOps), scaled(u.TaskOps), dollars)
+	}
+	sequential, uniform := pick(t, shapes, "sequential"), pick(t, costs, "uniform")
+	for _, st := range chosen(t, *strategyFlag, strategies) {
+		t.Run(st.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { report(st.name, makespan(t, sequential, uniform, st, 100, n).used) })
+		})
+	}
+	t.Run("loops", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 1)
+			keys := sequential.keys(nil, n)
+			for i := range keys {
+				keys[i].Kind = "Plain"
+			}
+			for part := range slices.Chunk(keys, 500) {
+				_, err := w.client.PutMulti(t.Context(), part, make([]item, len(part)))
+				w.must(err)
+			}
+			report("loop", w.used(func() { w.loop(n, false) }))
+			report("offset", w.used(func() { w.loop(n, true) }))
+		})
+	})
+	if *strategyFlag != "" {
+		return
+	}
+	adaptive, loop := billing.NAM5.Cost(used["adaptive"]), billing.NAM5.Cost(used["loop"])
+	if adaptive > 1.1*loop {
+		t.Errorf("adaptive costs %.4f dollars, a loop without tasks and records %.4f", adaptive, loop)
+	}
+	if used["offset"].Reads < 5*used["adaptive"].Reads {
+		t.Errorf("by offset %d reads, adaptive %d", used["offset"].Reads, used["adaptive"].Reads)
+	}
+}
+
+func (w *world) used(do func()) billing.Usage {
+	before := w.emulator.Usage()
+	do()
+	return w.emulator.Usage().Sub(before)
+}
+
+// loop changes all entities as one would by hand, page after page, without tasks: each
+// page begins behind the one before, or at an offset.
+func (w *world) loop(n int, offset bool) {
+	var last *datastore.Key
+	for first := 0; first < n; {
+		q := datastore.NewQuery("Plain").Order("__key__").Limit(*pageSize)
+		switch {
+		case offset:
+			q = q.Offset(first)
+		case last != nil:
+			q = q.FilterField("__key__", ">", last)
+		}
+		var items []item
+		keys, err := w.client.GetAll(w.Context(), q, &items)
+		w.must(err)
+		if len(keys) == 0 {
+			w.Fatalf("%d of %d entities", first, n)
+		}
+		for i := range items {
+			items[i].Done++
+		}
+		_, err = w.client.PutMulti(w.Context(), keys, items)
+		w.must(err)
+		first, last = first+len(keys), keys[len(keys)-1]
+	}
+}

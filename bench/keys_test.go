@@ -1,0 +1,107 @@
+package bench
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"cloud.google.com/go/datastore"
+)
+
+const kind = "Item"
+
+// A shape is a way to key a kind. It returns n keys in key order.
+type shape struct {
+	name string
+	keys func(rng *rand.Rand, n int) []*datastore.Key
+}
+
+var shapes = []shape{
+	{"sequential", func(_ *rand.Rand, n int) []*datastore.Key {
+		return ids(n, func(i int) int64 { return int64(i + 1) })
+	}},
+	// Ids that Datastore allocates are spread over 16 decimal digits.
+	{"allocated", func(rng *rand.Rand, n int) []*datastore.Key {
+		return ids(n, func(int) int64 { return 4_500_000_000_000_000 + rng.Int64N(2_000_000_000_000_000) })
+	}},
+	{"mixed", func(_ *rand.Rand, n int) []*datastore.Key {
+		few := min(100, n)
+		keys := ids(few, func(i int) int64 { return int64(i + 1) })
+		return append(keys, named(n-few, func(i int) string { return fmt.Sprintf("user-%09d", i) })...)
+	}},
+	{"prefix", func(rng *rand.Rand, n int) []*datastore.Key {
+		return named(n, func(i int) string {
+			if i < n/10 {
+				return fmt.Sprintf("%c%08x", 'a'+rng.IntN(26), rng.Uint32())
+			}
+			return fmt.Sprintf("customer/eu-west/%09d", i)
+		})
+	}},
+	{"uuid", func(rng *rand.Rand, n int) []*datastore.Key {
+		return named(n, func(int) string {
+			a, b := rng.Uint64(), rng.Uint64()
+			return fmt.Sprintf("%08x-%04x-4%03x-%04x-%012x", a>>32, a>>16&0xffff, a&0xfff, b>>48&0x3fff|0x8000, b&0xffffffffffff)
+		})
+	}},
+	// Milliseconds, one of 1,024 shards, and a count, in 41, 10 and 12 bits: the
+	// days have their peaks.
+	{"time", func(rng *rand.Rand, n int) []*datastore.Key {
+		now := int64(200_000_000_000)
+		return ids(n, func(i int) int64 {
+			if i%1000 < 900 {
+				now += rng.Int64N(3)
+			} else {
+				now += rng.Int64N(5000)
+			}
+			return now<<22 | rng.Int64N(1024)<<12 | rng.Int64N(4096)
+		})
+	}},
+	// Two regions have most of the customers, and two of them most of the items.
+	{"ancestors", func(rng *rand.Rand, n int) []*datastore.Key {
+		var keys []*datastore.Key
+		for region, share := range []int{5, 50, 3, 40, 2} {
+			parent := datastore.NameKey("Region", fmt.Sprint("r", region), nil)
+			left := n * share / 100
+			for customer := int64(1); left > 0; customer++ {
+				items := min(left, 1+rng.IntN(40))
+				if customer == 7 && share >= 40 {
+					items = left / 2
+				}
+				in := datastore.IDKey("Order", 1, datastore.IDKey("Customer", customer, parent))
+				for i := range items {
+					keys = append(keys, datastore.IDKey(kind, int64(i+1), in))
+				}
+				left -= items
+			}
+		}
+		return keys
+	}},
+}
+
+// ids returns keys of n different ids, in their order.
+func ids(n int, id func(i int) int64) []*datastore.Key {
+	return inOrder(n, id, func(id int64) *datastore.Key { return datastore.IDKey(kind, id, nil) })
+}
+
+// named returns keys of n different names, in their order.
+func named(n int, name func(i int) string) []*datastore.Key {
+	return inOrder(n, name, func(name string) *datastore.Key { return datastore.NameKey(kind, name, nil) })
+}
+
+func inOrder[T cmp.Ordered](n int, draw func(i int) T, key func(T) *datastore.Key) []*datastore.Key {
+	seen := make(map[T]bool, n)
+	all := make([]T, 0, n)
+	for i := 0; len(all) < n; i++ {
+		if x := draw(i); !seen[x] {
+			seen[x] = true
+			all = append(all, x)
+		}
+	}
+	slices.Sort(all)
+	keys := make([]*datastore.Key, n)
+	for i, x := range all {
+		keys[i] = key(x)
+	}
+	return keys
+}

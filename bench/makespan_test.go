@@ -1,0 +1,248 @@
+package bench
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+var (
+	asJSON       = flag.Bool("json", false, "print one JSON object a row")
+	keysFlag     = flag.String("keys", "", "shapes of keys, with commas between them; empty: all")
+	costsFlag    = flag.String("costs", "", "costs; empty: all")
+	strategyFlag = flag.String("strategies", "", "strategies; empty: all")
+	workersFlag  = flag.Int("workers", 0, "100 or 1000; 0: both")
+	entities     = flag.Int("entities", 0, "how many entities a row has; 0: two rows of 400,000")
+	pageSize     = flag.Int("page", 500, "the most entities a page")
+	modeFlag     = flag.String("mode", "update", "update or visit")
+)
+
+// A row is one job.
+type row struct {
+	Keys      string  `json:"keys"`
+	Costs     string  `json:"costs"`
+	Filter    string  `json:"filter"`
+	Strategy  string  `json:"strategy"`
+	Workers   int     `json:"workers"`
+	Entities  int     `json:"entities"`
+	Page      int     `json:"page"`
+	Makespan  float64 `json:"makespan_s"`
+	Ideal     float64 `json:"ideal_s"`
+	Ratio     float64 `json:"ratio"`
+	Tasks     int64   `json:"tasks"`
+	Pages     int64   `json:"pages"`
+	FullPages int64   `json:"full_pages"`
+	Depth     int64   `json:"depth"`
+	Reads     int64   `json:"reads"`
+	Writes    int64   `json:"writes"`
+	RPCs      int64   `json:"rpcs"`
+
+	used billing.Usage
+}
+
+const header = "keys        costs     filter  strategy       workers  entities  page  makespan_s   ideal_s  ratio   tasks   pages  full_pages  depth     reads    writes     rpcs"
+
+func (r row) String() string {
+	return fmt.Sprintf("%-10s  %-8s  %-6s  %-13s  %7d  %8d  %4d  %10.2f  %8.2f  %5.3f  %6d  %6d  %10d  %5d  %8d  %8d  %7d",
+		r.Keys, r.Costs, r.Filter, r.Strategy, r.Workers, r.Entities, r.Page, r.Makespan, r.Ideal, r.Ratio,
+		r.Tasks, r.Pages, r.FullPages, r.Depth, r.Reads, r.Writes, r.RPCs)
+}
+
+func (r row) print(t *testing.T) {
+	if !*asJSON {
+		t.Log(r)
+		return
+	}
+	line, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(os.Stdout, "%s\n", line)
+}
+
+type namer interface{ id() string }
+
+func (s shape) id() string    { return s.name }
+func (c cost) id() string     { return c.name }
+func (s strategy) id() string { return s.name }
+
+// chosen returns those of all that a flag names; empty are all.
+func chosen[T namer](t *testing.T, flag string, all []T) []T {
+	if flag == "" {
+		return all
+	}
+	var some []T
+	for _, name := range strings.Split(flag, ",") {
+		some = append(some, pick(t, all, name))
+	}
+	return some
+}
+
+func pick[T namer](t *testing.T, all []T, name string) T {
+	i := slices.IndexFunc(all, func(x T) bool { return x.id() == name })
+	if i < 0 {
+		t.Fatalf("there is no %q", name)
+	}
+	return all[i]
+}
+
+// TestMakespan compares how long jobs take with what would be ideal. By itself it runs two
+// rows of 400,000 entities. Flags choose others:
+//
+//	go test ./bench -run TestMakespan -v -timeout 24h -args -entities 1000000 -workers 100
+func TestMakespan(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out makespans")
+	}
+	if !*asJSON {
+		t.Log("\n" + header)
+	}
+	if *entities == 0 {
+		few := 400_000
+		sequential, uniform := pick(t, shapes, "sequential"), pick(t, costs, "uniform")
+		ours := run(t, sequential, uniform, pick(t, strategies, "adaptive"), 100, few)
+		if static := run(t, sequential, uniform, pick(t, strategies, "static-32"), 100, few); 3*ours.Makespan > static.Makespan {
+			t.Errorf("adaptive takes %.2f s, and static shards %.2f s, want 3 times as long", ours.Makespan, static.Makespan)
+		}
+		return
+	}
+	for _, s := range chosen(t, *keysFlag, shapes) {
+		for _, c := range chosen(t, *costsFlag, costs) {
+			for _, workers := range []int{100, 1000} {
+				if *workersFlag != 0 && *workersFlag != workers {
+					continue
+				}
+				var ours row
+				for _, st := range chosen(t, *strategyFlag, strategies) {
+					r := run(t, s, c, st, workers, *entities)
+					if st.name == "adaptive" {
+						ours = r
+					} else {
+						ours.compare(t, r)
+					}
+				}
+			}
+		}
+	}
+}
+
+func run(t *testing.T, s shape, c cost, st strategy, workers, n int) (r row) {
+	t.Run(fmt.Sprintf("%s/%s/%s/%d", s.name, c.name, st.name, workers), func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { r = makespan(t, s, c, st, workers, n) })
+		r.print(t)
+		if st.name == "adaptive" {
+			r.check(t)
+		}
+	})
+	return r
+}
+
+// check checks what an adaptive job takes.
+func (r row) check(t *testing.T) {
+	t.Helper()
+	if most := r.limit(); r.Ratio > most {
+		t.Errorf("%.3f of the ideal, want at most %.2f", r.Ratio, most)
+	}
+	if r.Tasks > r.Pages {
+		t.Errorf("%d tasks for %d pages", r.Tasks, r.Pages)
+	}
+	if r.Entities < 1_000_000 {
+		return
+	}
+	pages, n := float64(r.Pages), float64(r.Entities)
+	written := n
+	if *modeFlag == "visit" {
+		written = 0
+	}
+	for _, check := range []struct {
+		what       string
+		have, most float64
+	}{
+		{"pages for each full one", pages / float64(r.FullPages), 1.10},
+		{"writes of records a page", (float64(r.Writes) - written) / pages, 2.3},
+		{"reads an entity", float64(r.Reads) / n, 1.02},
+		{"RPCs a page", float64(r.RPCs) / pages, 5},
+	} {
+		if check.have > check.most {
+			t.Errorf("%.3f %s, want at most %.2f", check.have, check.what, check.most)
+		}
+	}
+}
+
+// compare compares an adaptive job with another way to cut it.
+func (r row) compare(t *testing.T, other row) {
+	t.Helper()
+	least := 1 / 1.03
+	if other.Strategy == "static-32" && other.Workers == 100 {
+		if least = 3; slices.Contains([]string{"hot-1%", "last-10%"}, other.Costs) {
+			least = 20
+		}
+	}
+	if faster := other.Makespan / r.Makespan; r.Entities >= 1_000_000 && faster < least {
+		t.Errorf("%s, %s, %d workers: %.2f times as fast as %s, want at least %.2f", r.Keys, r.Costs, r.Workers, faster, other.Strategy, least)
+	}
+}
+
+// limit returns which ratio the adaptive strategy may have.
+func (r row) limit() float64 {
+	const free = 1e9
+	limits := map[int]map[string]float64{
+		100:  {"uniform": 1.08, "pareto": 1.08, "hot-1%": 1.10, "last-10%": 1.10},
+		1000: {"uniform": 1.5, "pareto": 1.7, "hot-1%": 2.3, "last-10%": 1.5},
+	}
+	switch {
+	case r.Entities >= 1_000_000:
+		return limits[r.Workers][r.Costs]
+	case r.Workers == 100:
+		return 1.3
+	}
+	return free
+}
+
+// makespan runs one job.
+func makespan(t *testing.T, s shape, c cost, st strategy, workers, n int) row {
+	rng := rand.New(rand.NewPCG(1, 0))
+	keys := s.keys(rng, n)
+	times := make([]time.Duration, n)
+	for i := range times {
+		times[i] = c.of(rng, i, n)
+	}
+	w := newWorld(t, workers)
+	w.seed(keys, times)
+	m, updates := updateItems, *modeFlag == "update"
+	if !updates {
+		m = visitItems
+	}
+	before, delivered := w.emulator.Usage(), w.delivered.Load()
+	w.network.on.Store(true)
+	begun := time.Now()
+	job, err := m.Start(t.Context(), w.processes[0], mapper.Query{Kind: kind}, mapper.None{}, &mapper.StartOptions{
+		ID: "bench", PageSize: *pageSize, Workers: workers, Splitting: st.splitting(workers),
+	})
+	w.must(err)
+	status, used := w.await(job)
+	used = used.Sub(before)
+	w.check(job, status, n, updates)
+	best := ideal(times, *pageSize, workers)
+	took := status.Ended.Sub(begun)
+	var rpcs int64
+	for _, method := range []string{"Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "Commit", "Rollback"} {
+		rpcs += used.RPCs[method]
+	}
+	return row{
+		Keys: s.name, Costs: c.name, Filter: "none", Strategy: st.name, Workers: workers, Entities: n, Page: *pageSize,
+		Makespan: took.Seconds(), Ideal: best.Seconds(), Ratio: took.Seconds() / best.Seconds(),
+		Tasks: w.delivered.Load() - delivered, Pages: status.Pages, FullPages: status.FullPages, Depth: status.Depth,
+		Reads: used.Reads, Writes: used.Writes, RPCs: rpcs, used: used,
+	}
+}

@@ -1,0 +1,297 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+const serverEnv = "SCATTERMAP_BENCH_SERVER"
+
+// TestMain is the emulators' process, too: so that what is measured here is the
+// library's own.
+func TestMain(m *testing.M) {
+	if os.Getenv(serverEnv) == "" {
+		os.Exit(m.Run())
+	}
+	e, err := emulator.Start(&emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", UnlimitedRate: true})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println(e.DatastoreAddr(), e.TasksAddr())
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the benchmark ends
+	e.Close()
+}
+
+// A record is an entity of usual size.
+type record struct {
+	Balance int64
+	Owner   string
+	Email   string    `datastore:",noindex"`
+	Created time.Time `datastore:",noindex"`
+	Tags    []string  `datastore:",noindex"`
+}
+
+var (
+	addOne = mapper.Update("add-one", func(_ context.Context, r *mapper.Entity[record], _ mapper.None) error {
+		r.Value.Balance++
+		return nil
+	})
+	look = mapper.Visit("look", func(_ context.Context, r *mapper.Entity[record], _ mapper.None) error {
+		if r.Value.Owner == "" {
+			return fmt.Errorf("%v has no owner", r.Key)
+		}
+		return nil
+	})
+)
+
+// concurrent is how many pages are under way at once, in the job and in the loop.
+const concurrent = 4
+
+// A real world is one in real time: the emulators are another process.
+type realWorld struct {
+	*testing.B
+	client *datastore.Client
+	engine *mapper.Engine
+	keys   []*datastore.Key
+	jobs   int
+}
+
+func newRealWorld(b *testing.B, n int) *realWorld {
+	b.Helper()
+	must := func(err error) {
+		b.Helper()
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	server := exec.Command(os.Args[0])
+	server.Env, server.Stderr = append(os.Environ(), serverEnv+"=1"), os.Stderr
+	stdin, err := server.StdinPipe()
+	must(err)
+	stdout, err := server.StdoutPipe()
+	must(err)
+	must(server.Start())
+	b.Cleanup(func() { stdin.Close(); _ = server.Wait() })
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	must(err)
+	addrs := strings.Fields(line)
+
+	dial := func(addr string) *grpc.ClientConn {
+		conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		must(err)
+		return conn
+	}
+	w := &realWorld{B: b}
+	w.client, err = datastore.NewClient(b.Context(), "bench", option.WithGRPCConn(dial(addrs[0])), option.WithTelemetryDisabled())
+	must(err)
+	b.Cleanup(func() { w.client.Close() })
+	client, err := cloudtasks.NewClient(b.Context(), option.WithGRPCConn(dial(addrs[1])), option.WithTelemetryDisabled())
+	must(err)
+	b.Cleanup(func() { client.Close() })
+	_, err = client.CreateQueue(b.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
+		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: concurrent, MaxDispatchesPerSecond: 500},
+	}})
+	must(err)
+	front := httptest.NewUnstartedServer(nil)
+	front.Start()
+	b.Cleanup(front.Close)
+	queue, err := tasks.NewQueue(client, queueName, front.URL+"/", &tasks.Options{Unverified: true})
+	must(err)
+	w.engine, err = mapper.New(w.client, queue, &mapper.Options{Mappers: mapper.Set(addOne, look)})
+	must(err)
+	front.Config.Handler = w.engine.Handler()
+
+	for i := range n {
+		w.keys = append(w.keys, datastore.NameKey("Record", fmt.Sprintf("user-%08d", i), nil))
+	}
+	group, ctx := errgroup.WithContext(b.Context())
+	group.SetLimit(concurrent)
+	for first := 0; first < n; first += 500 {
+		group.Go(func() error {
+			keys := w.keys[first:min(first+500, n)]
+			records := make([]record, len(keys))
+			for i := range records {
+				records[i] = record{Owner: fmt.Sprint("owner ", first+i), Email: fmt.Sprintf("%d@example.com", first+i), Created: time.Unix(int64(first+i), 0), Tags: []string{"a", "b"}}
+			}
+			_, err := w.client.PutMulti(ctx, keys, records)
+			return err
+		})
+	}
+	must(group.Wait())
+	return w
+}
+
+// job runs a job over all records.
+func (w *realWorld) job(m *mapper.Mapper[mapper.None]) time.Duration {
+	return w.jobOver(m, len(w.keys))
+}
+
+func (w *realWorld) jobOver(m *mapper.Mapper[mapper.None], n int) time.Duration {
+	w.jobs++
+	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.None{}, &mapper.StartOptions{ID: fmt.Sprint("job-", w.jobs)})
+	if err != nil {
+		w.Fatal(err)
+	}
+	s, err := job.Wait(w.Context())
+	if err != nil || s.State != mapper.Succeeded || s.Processed != int64(n) {
+		w.Fatalf("%+v, %v", s, err)
+	}
+	return s.Ended.Sub(s.Created) // Wait looks now and then
+}
+
+// loop does what the job does, as one would write it by hand: each of some goroutines has
+// a part of the keys, and reads a page, changes and puts it.
+func (w *realWorld) loop(put bool) time.Duration {
+	begun := time.Now()
+	group, ctx := errgroup.WithContext(w.Context())
+	for i := range concurrent {
+		part := w.keys[len(w.keys)*i/concurrent : len(w.keys)*(i+1)/concurrent]
+		group.Go(func() error {
+			for len(part) > 0 {
+				var records []record
+				q := datastore.NewQuery("Record").Order("__key__").FilterField("__key__", ">=", part[0]).
+					FilterField("__key__", "<=", part[len(part)-1]).Limit(500)
+				keys, err := w.client.GetAll(ctx, q, &records)
+				if err != nil {
+					return err
+				}
+				for i := range records {
+					if records[i].Balance++; records[i].Owner == "" {
+						return fmt.Errorf("%v has no owner", keys[i])
+					}
+				}
+				if put {
+					if _, err := w.client.PutMulti(ctx, keys, records); err != nil {
+						return err
+					}
+				}
+				part = part[len(keys):]
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		w.Fatal(err)
+	}
+	return time.Since(begun)
+}
+
+// A usage is what a run has taken of this process.
+type usage struct {
+	took, cpu    time.Duration
+	bytes, times uint64 // allocated
+}
+
+func (u *usage) add(o usage) {
+	u.took += o.took
+	u.cpu += o.cpu
+	u.bytes += o.bytes
+	u.times += o.times
+}
+
+func measure(run func() time.Duration) usage {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	spent := processTime()
+	took := run()
+	u := usage{took: took, cpu: processTime() - spent}
+	runtime.ReadMemStats(&after)
+	u.bytes, u.times = after.TotalAlloc-before.TotalAlloc, after.Mallocs-before.Mallocs
+	return u
+}
+
+// BenchmarkOverhead runs a job over 50,000 entities, and then a loop written by hand that
+// uses the same client, with as many pages of the same size under way. It reports entities
+// a second of both and their ratio, and what this process takes for an entity: CPU time
+// and allocations. The emulators are another process on the same machine.
+//
+//	go test ./bench -run '^$' -bench Overhead -benchtime 5x
+func BenchmarkOverhead(b *testing.B) {
+	const n = 50_000
+	for name, run := range map[string]struct {
+		job *mapper.Mapper[mapper.None]
+		put bool
+	}{"update": {addOne, true}, "visit": {look, false}} {
+		b.Run(name, func(b *testing.B) {
+			w := newRealWorld(b, n)
+			w.job(run.job) // so that all connections are there
+			w.loop(run.put)
+			var job, loop usage
+			for b.Loop() {
+				job.add(measure(func() time.Duration { return w.job(run.job) }))
+				loop.add(measure(func() time.Duration { return w.loop(run.put) }))
+			}
+			all := float64(n * b.N)
+			for name, u := range map[string]usage{"job": job, "loop": loop} {
+				b.ReportMetric(all/u.took.Seconds(), name+"-entities/s")
+				b.ReportMetric(float64(u.cpu.Nanoseconds())/all/1000, name+"-cpu-µs/entity")
+				b.ReportMetric(float64(u.bytes)/all, name+"-B/entity")
+				b.ReportMetric(float64(u.times)/all, name+"-allocs/entity")
+			}
+			b.ReportMetric(loop.took.Seconds()/job.took.Seconds(), "ratio")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkMemory runs a job over 100,000 and one over 1,000,000 entities, and reports how
+// much memory the heap has at most, as the last collection left it. It does not grow with
+// the number of entities.
+//
+//	go test ./bench -run '^$' -bench Memory -benchtime 1x -timeout 1h
+func BenchmarkMemory(b *testing.B) {
+	for _, n := range []int{100_000, 1_000_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			w := newRealWorld(b, n)
+			most := uint64(0)
+			keys := w.keys
+			w.keys = nil // they are no part of the job
+			var held runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&held)
+			for b.Loop() {
+				ctx, cancel := context.WithCancel(b.Context())
+				var watch errgroup.Group
+				watch.Go(func() error {
+					for ctx.Err() == nil {
+						var now runtime.MemStats
+						runtime.GC()
+						runtime.ReadMemStats(&now)
+						most = max(most, now.HeapAlloc-min(held.HeapAlloc, now.HeapAlloc))
+						time.Sleep(50 * time.Millisecond)
+					}
+					return nil
+				})
+				w.jobOver(addOne, n)
+				cancel()
+				_ = watch.Wait()
+			}
+			runtime.KeepAlive(keys)
+			b.ReportMetric(float64(most)/(1<<20), "MiB")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}

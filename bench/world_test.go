@@ -1,0 +1,180 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+const (
+	location  = "projects/bench/locations/here"
+	queueName = location + "/queues/bench"
+
+	// perProcess is how many tasks one process runs at once.
+	perProcess = 20
+)
+
+// An item is an entity that takes its time.
+type item struct {
+	Cost int64 `datastore:",noindex"` // nanoseconds
+	Done int64 `datastore:",noindex"` // how often it was
+}
+
+var (
+	updateItems = mapper.Update("update", func(_ context.Context, e *mapper.Entity[item], _ mapper.None) error {
+		time.Sleep(time.Duration(e.Value.Cost))
+		e.Value.Done++
+		return nil
+	})
+	visitItems = mapper.Visit("visit", func(_ context.Context, e *mapper.Entity[item], _ mapper.None) error {
+		time.Sleep(time.Duration(e.Value.Cost))
+		return nil
+	})
+)
+
+// A world is a database, a queue and processes that run its tasks, in the bubble of
+// a test.
+type world struct {
+	*testing.T
+	network   network
+	emulator  *emulator.Emulator
+	client    *datastore.Client
+	processes []*mapper.Engine
+	handlers  []http.Handler
+
+	deliveries sync.WaitGroup
+	delivered  atomic.Int64
+	running    atomic.Int64
+}
+
+func newWorld(t *testing.T, workers int) *world {
+	t.Helper()
+	w := &world{T: t}
+	w.emulator = emulator.ForTest(t, &emulator.Options{
+		Transport: emulator.HandlerTransport(w), Interceptor: w.network.intercept, UnlimitedRate: true,
+	})
+	client, err := w.emulator.CloudTasks(t.Context())
+	w.must(err)
+	t.Cleanup(func() { client.Close() })
+	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
+		Name:       queueName,
+		RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(workers), MaxDispatchesPerSecond: 1e6},
+	}})
+	w.must(err)
+	for i := range max(1, workers/perProcess) {
+		datastoreClient, err := w.emulator.Datastore(t.Context(), "bench")
+		w.must(err)
+		t.Cleanup(func() { datastoreClient.Close() })
+		queue, err := tasks.NewQueue(client, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
+		w.must(err)
+		engine, err := mapper.New(datastoreClient, queue, &mapper.Options{
+			Mappers: mapper.Set(updateItems, visitItems), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		})
+		w.must(err)
+		if i == 0 {
+			w.client = datastoreClient
+		}
+		w.processes = append(w.processes, engine)
+		w.handlers = append(w.handlers, engine.Handler())
+	}
+	t.Cleanup(func() { // before what deliveries need is closed
+		w.network.on.Store(false)
+		w.emulator.Reset()
+		w.deliveries.Wait()
+	})
+	return w
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// ServeHTTP hands deliveries to the processes in turn, after their way there.
+func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	w.deliveries.Add(1)
+	defer w.deliveries.Done()
+	w.running.Add(1)
+	defer w.running.Add(-1)
+	n := w.delivered.Add(1)
+	if w.network.on.Load() {
+		time.Sleep(perDispatch)
+	}
+	w.handlers[n%int64(len(w.handlers))].ServeHTTP(rw, r)
+}
+
+// seed writes the items.
+func (w *world) seed(keys []*datastore.Key, costs []time.Duration) {
+	w.Helper()
+	first := 0
+	for chunk := range slices.Chunk(keys, 500) {
+		items := make([]item, len(chunk))
+		for i := range items {
+			items[i].Cost = int64(costs[first+i])
+		}
+		_, err := w.client.PutMulti(w.Context(), chunk, items)
+		w.must(err)
+		first += len(chunk)
+	}
+}
+
+// await waits until the job has ended, without a call of its own as long as
+// something is being delivered, and returns what was used until then.
+func (w *world) await(job *mapper.Job) (*mapper.Status, emulator.Usage) {
+	w.Helper()
+	for range 1_000_000 {
+		time.Sleep(time.Second)
+		if w.running.Load() > 0 {
+			continue
+		}
+		used := w.emulator.Usage()
+		w.network.on.Store(false)
+		status, err := job.Status(w.Context())
+		w.network.on.Store(true)
+		w.must(err)
+		if status.State.Ended() {
+			return status, used
+		}
+		time.Sleep(time.Minute) // something waits for its time
+	}
+	w.Fatal("the job does not end")
+	return nil, emulator.Usage{}
+}
+
+// check checks that every item was processed exactly once.
+func (w *world) check(job *mapper.Job, status *mapper.Status, n int, updated bool) {
+	w.Helper()
+	w.network.on.Store(false)
+	if status.State != mapper.Succeeded || status.Processed != int64(n) {
+		w.Errorf("the job is %+v", status)
+	}
+	proof, err := job.Verify(w.Context())
+	w.must(err)
+	if len(proof.Problems) > 0 {
+		w.Errorf("proof: %v", proof.Problems)
+	}
+	if !updated {
+		return
+	}
+	var all []item
+	_, err = w.client.GetAll(w.Context(), datastore.NewQuery(kind), &all)
+	w.must(err)
+	if len(all) != n || slices.ContainsFunc(all, func(i item) bool { return i.Done != 1 }) {
+		w.Error(fmt.Sprint(len(all), " items, and not all of them are done once"))
+	}
+}

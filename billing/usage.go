@@ -1,0 +1,47 @@
+package billing
+
+import "maps"
+
+// Usage is a number of billable operations.
+//
+// Sources: the price pages of Firestore in Datastore mode and of Cloud Tasks.
+type Usage struct {
+	// Reads counts entity reads: one for each entity that a lookup or a query
+	// returned, one for each entity that a lookup did not find, one for each
+	// call of a query that returned keys, projections or nothing, and one for each
+	// 1,000 index entries of an aggregation. That queries with inequalities on
+	// several properties pay for the index entries they pass is not counted.
+	Reads int64
+	// SmallOps counts the results of keys-only queries and of projections without
+	// distinct-on, and allocated ids. They are free.
+	SmallOps int64
+	// Writes counts inserts, updates and upserts that were committed.
+	Writes int64
+	// Deletes counts deletes that were committed.
+	Deletes int64
+	// TaskOps counts Cloud Tasks operations: each successful call, for each task
+	// that it creates, returns or deletes, and each delivery attempt; all of them
+	// per started 32 KiB of the task.
+	TaskOps int64
+	// RPCs counts calls by method, "Lookup" for example, whether they
+	// succeeded or not.
+	RPCs map[string]int64
+}
+
+// Sub returns what was used since an earlier reading of the same meter.
+func (u Usage) Sub(earlier Usage) Usage {
+	d := Usage{
+		Reads:    u.Reads - earlier.Reads,
+		SmallOps: u.SmallOps - earlier.SmallOps,
+		Writes:   u.Writes - earlier.Writes,
+		Deletes:  u.Deletes - earlier.Deletes,
+		TaskOps:  u.TaskOps - earlier.TaskOps,
+		RPCs:     maps.Clone(u.RPCs),
+	}
+	for method, n := range earlier.RPCs {
+		if d.RPCs[method] -= n; d.RPCs[method] == 0 {
+			delete(d.RPCs, method)
+		}
+	}
+	return d
+}

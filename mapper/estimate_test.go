@@ -1,0 +1,139 @@
+package mapper_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"path"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// TestPlan compares a plan with the job.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			time.Sleep(time.Millisecond)
+			a.Value.Balance++
+			return nil
+		})
+		w := newWorld(t, setting{queue: tenWorkers}, m)
+		w.putAccounts(names(20_000))
+		q := mapper.Query{Kind: "Account"}
+		before := w.emulator.Usage()
+		plan, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{PerEntity: time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := w.emulator.Usage().Sub(before)
+		if plan.Entities != 20_000 || !plan.Exact || plan.Workers != 10 || plan.Used.Reads != used.Reads || used.Writes > 0 {
+			t.Errorf("plan %+v, used %+v", plan, used)
+		}
+		before = w.emulator.Usage()
+		s := over(w, m, nil)
+		used = w.emulator.Usage().Sub(before)
+		for _, c := range []struct {
+			name      string
+			plan, job int64
+		}{
+			{"pages", plan.Pages, s.Pages},
+			{"reads", plan.Usage.Reads, used.Reads},
+			{"writes", plan.Usage.Writes, used.Writes},
+		} {
+			if c.plan < c.job*9/10 || c.plan > c.job*11/10+2 {
+				t.Errorf("%d %s planned, it was %d", c.plan, c.name, c.job)
+			}
+		}
+		if plan.Tasks < 10 || plan.Tasks > plan.Pages || plan.Dollars < 0.04 || plan.Dollars > 0.06 || plan.Takes < 2*time.Second || plan.Takes > 4*time.Second {
+			t.Errorf("plan %+v", plan)
+		}
+
+		slow, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{
+			StartOptions: mapper.StartOptions{Rate: mapper.Rate{Entities: 100}, PageSize: 100}, Visit: true, Prices: billing.Prices{Reads: 100_000},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slow.Takes != 200*time.Second || slow.Usage.Writes > 2*slow.Pages || slow.Pages < 200 || int64(slow.Dollars) != slow.Usage.Reads {
+			t.Errorf("plan %+v", slow)
+		}
+	})
+}
+
+// TestPlanBySample plans a job where nothing can be counted.
+func TestPlanBySample(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		uncounted := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if path.Base(info.FullMethod) == "RunAggregationQuery" {
+				return nil, status.Error(codes.Unimplemented, "no aggregations here")
+			}
+			return handler(ctx, req)
+		}
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: uncounted}}, addCredit)
+		w.putAccounts(names(40_000))
+		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, &mapper.PlanOptions{StartOptions: mapper.StartOptions{PageSize: 100}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plan.Exact || plan.Entities < 20_000 || plan.Entities > 80_000 || plan.Used.Reads == 0 {
+			t.Errorf("plan %+v", plan)
+		}
+	})
+}
+
+// TestPlanBlind plans a job where nothing can be counted, and there are no samples: without
+// a word it would cost nothing.
+func TestPlanBlind(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: blind}}, addCredit)
+		w.putAccounts(names(20_000))
+		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, &mapper.PlanOptions{StartOptions: mapper.StartOptions{PageSize: 100}})
+		if err == nil || !strings.Contains(err.Error(), "neither counts") {
+			t.Errorf("plan %+v, %v", plan, err)
+		}
+	})
+}
+
+func TestPlanOfNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, addCredit)
+		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, nil)
+		if err != nil || plan.Entities != 0 || plan.Tasks != 1 {
+			t.Errorf("plan %+v, %v", plan, err)
+		}
+		for text, all := range map[string][]mapper.PlanOptions{
+			"PlanOptions.PerEntity":  {{PerEntity: -1}, {PerEntity: time.Hour}},
+			"PlanOptions.Writes":     {{Writes: -1}, {Writes: 1e300}, {Writes: math.NaN()}},
+			"StartOptions.PageSize":  {{StartOptions: mapper.StartOptions{PageSize: -1}}},
+			"StartOptions.Splitting": {{StartOptions: mapper.StartOptions{Splitting: mapper.Splitting{First: 8, FanOut: 1}}}},
+		} {
+			for _, o := range all {
+				if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, &o); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), text) {
+					t.Errorf("%+v: %v", o, err)
+				}
+			}
+		}
+		for _, e := range []*mapper.Engine{nil, {}} {
+			if _, err := mapper.Plan(t.Context(), e, mapper.Query{Kind: "Account"}, nil); !errors.Is(err, mapper.ErrArguments) {
+				t.Errorf("no engine: %v", err)
+			}
+		}
+		if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{}, nil); !errors.Is(err, mapper.ErrArguments) {
+			t.Errorf("no kind: %v", err)
+		}
+	})
+}

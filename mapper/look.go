@@ -1,0 +1,149 @@
+package mapper
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/billing"
+)
+
+// A lookAround finds out how large a kind is, and where its entities are.
+type lookAround struct {
+	engine *Engine
+	query  Query
+	page   int64
+	used   *billing.Usage // if not nil, what it uses is added to that
+}
+
+// What a lookAround finds.
+type surroundings struct {
+	samples    []*datastore.Key
+	estimate   int64 // of the entities; 0 is unknown
+	entitySize int64 // bytes, on average; 0 is unknown
+}
+
+// sized is of how many entities of the sample the size is looked at.
+const sized = 16
+
+// around draws a sample and measures the beginning of the kind, at the same time. The two
+// give an estimate of how many entities it has.
+func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (found surroundings, err error) {
+	size := sp.sampleSize(workers)
+	milestones := make([]milestone, len(milestonePages))
+	errs := make([]error, len(milestones))
+	group, gctx := errgroup.WithContext(ctx)
+	for i, pages := range milestonePages {
+		l.use(1, 0)
+		group.Go(func() error {
+			milestones[i].rank = pages * l.page
+			milestones[i].key, errs[i] = l.engine.find(gctx, l.query.within(nil, nil), milestones[i].rank)
+			return nil
+		})
+	}
+	group.Go(func() (err error) {
+		found.samples, err = l.sample(gctx, size)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return found, err
+	}
+	var known []milestone // some are enough
+	for i, m := range milestones {
+		if errs[i] == nil {
+			known = append(known, m)
+		}
+	}
+	if len(known) == 0 {
+		return found, errs[0]
+	}
+	group, gctx = errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		found.entitySize, err = l.entitySize(gctx, found.samples)
+		return err
+	})
+	found.estimate = l.estimate(ctx, found.samples, known)
+	if err := group.Wait(); err != nil {
+		return found, err
+	}
+	more := samplesFor(found.estimate, l.page, workers)
+	if len(found.samples) < size || more <= size || !sp.adaptive() {
+		return found, nil
+	}
+	if found.samples, err = l.sample(ctx, more); err != nil {
+		return found, err
+	}
+	found.estimate = l.estimate(ctx, found.samples, known)
+	return found, nil
+}
+
+// estimate estimates how many entities the kind has, and counts some for that if it needs to.
+func (l lookAround) estimate(ctx context.Context, samples []*datastore.Key, known []milestone) int64 {
+	return estimateBy(samples, known, func(before *datastore.Key) (int64, bool) { return l.count(ctx, before, mostCounted) })
+}
+
+// entitySize returns how many bytes entities have: the mean of some of those that keys name.
+func (l lookAround) entitySize(ctx context.Context, keys []*datastore.Key) (int64, error) {
+	var some []*datastore.Key
+	for i := 0; i < len(keys); i += (len(keys) + sized - 1) / sized {
+		some = append(some, keys[i])
+	}
+	entities, _, err := entityReader(func(keys []*datastore.Key, dst any) error { return l.engine.client.GetMulti(ctx, keys, dst) })(some)
+	if err != nil || len(entities) == 0 {
+		return 0, err
+	}
+	l.use(int64(len(some)), 0)
+	bytes := int64(0)
+	for _, e := range entities {
+		bytes += int64(propertiesSize(e))
+	}
+	return max(1, bytes/int64(len(entities))), nil
+}
+
+func (l lookAround) sample(ctx context.Context, n int) ([]*datastore.Key, error) {
+	keys, err := l.engine.sample(ctx, l.query, n, maxSampleBytes*maxFanOut/2)
+	if err != nil {
+		return nil, fmt.Errorf("sample %q by __scatter__: %w", l.query.Kind, err)
+	}
+	l.use(int64(len(keys)/queryBatch+1), int64(len(keys)))
+	return keys, nil
+}
+
+// count counts the entities before a key, or up to most of them.
+func (l lookAround) count(ctx context.Context, before *datastore.Key, most int) (n int64, known bool) {
+	n, known = l.engine.count(ctx, l.query.within(nil, before), most)
+	if known {
+		l.use(max(1, (n+999)/1000), 0) // 1,000 of them are billed as a read
+	}
+	return n, known
+}
+
+// count counts the entities of a query, or up to most of them. It only helps to cut well: if
+// the database can't it is not known how many there are.
+func (e *Engine) count(ctx context.Context, q *datastore.Query, most int) (n int64, known bool) {
+	result, err := e.client.RunAggregationQuery(ctx, q.Limit(most).NewAggregationQuery().WithCount("n"))
+	value, ok := result["n"].(*datastorepb.Value)
+	if err == nil && !ok {
+		err = fmt.Errorf("the answer has %T", result["n"])
+	}
+	if err != nil {
+		if status.Code(err) != codes.Unimplemented && ctx.Err() == nil {
+			e.log.LogAttrs(ctx, slog.LevelDebug, "entities can't be counted, and are estimated", slog.Any("error", err))
+		}
+		return 0, false
+	}
+	return value.GetIntegerValue(), true
+}
+
+func (l lookAround) use(reads, smallOps int64) {
+	if l.used != nil {
+		l.used.Reads += reads
+		l.used.SmallOps += smallOps
+	}
+}

@@ -1,0 +1,235 @@
+package mapper
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// A virtualKind is a kind of any size that is nowhere in memory: its keys are
+// calculated from their ranks.
+type virtualKind struct {
+	n   int64
+	key func(rank int64) *datastore.Key // in key order
+}
+
+// sequentialKey is the key of a kind whose entities have the ids 1, 2, 3.
+func sequentialKey(rank int64) *datastore.Key { return datastore.IDKey("K", rank+1, nil) }
+
+// begin returns how many keys are before a range that begins at one, and end before one
+// that ends at one. nil is the end of the key space.
+func (v virtualKind) begin(k *datastore.Key) int64 {
+	if k == nil {
+		return 0
+	}
+	return int64(sort.Search(int(v.n), func(i int) bool { return compareKeys(v.key(int64(i)), k) >= 0 }))
+}
+
+func (v virtualKind) end(k *datastore.Key) int64 {
+	if k == nil {
+		return v.n
+	}
+	return v.begin(k)
+}
+
+// sample returns up to n random keys, in order.
+func (v virtualKind) sample(rng *rand.Rand, n int) []*datastore.Key {
+	var keys []*datastore.Key
+	seen := make(map[int64]bool, n)
+	for len(keys) < n && int64(len(keys)) < v.n {
+		if rank := rng.Int64N(v.n); !seen[rank] {
+			seen[rank] = true
+			keys = append(keys, v.key(rank))
+		}
+	}
+	return sortKeys(keys)
+}
+
+// callTimes are what calls take in a model.
+type callTimes struct{ query, key, commit, enqueue, dispatch, page time.Duration }
+
+// usualTimes are those of package bench: a query, or a lookup; a key that it passes; a
+// commit with the begin and the read before it; the creation of a task, and its way to the
+// worker; and all calls of a page.
+var usualTimes = callTimes{
+	query:    20 * time.Millisecond,
+	key:      5 * time.Microsecond,
+	commit:   55 * time.Millisecond,
+	enqueue:  5 * time.Millisecond,
+	dispatch: 50 * time.Millisecond,
+	page:     100 * time.Millisecond,
+}
+
+const (
+	// queryBatch is how many keys a query returns at once.
+	queryBatch = 300
+
+	// queueDispatches is how many tasks a queue begins in a second, as the quotas page of
+	// Cloud Tasks has it.
+	queueDispatches = 500
+)
+
+// A model is what splitting makes of a job.
+type model struct {
+	kind   virtualKind
+	page   int64
+	times  callTimes
+	tasks  int64
+	pages  int64
+	depth  int64
+	done   int64 // entities
+	record int   // the largest that a task inserts, in bytes
+	commit int   // the largest sum of them
+
+	begins []time.Duration // of tasks, if the queue had no limits
+}
+
+// runModel does with a kind what tasks do with ranges.
+func runModel(ctx context.Context, kind virtualKind, workers, page int64, times callTimes) (*model, error) {
+	m := &model{kind: kind, page: page, times: times}
+	rng := rand.New(rand.NewPCG(1, 0))
+	var sp Splitting
+	s := stretch{samples: kind.sample(rng, sp.sampleSize(workers)), workers: workers}
+	milestones := make([]milestone, len(milestonePages))
+	for i, pages := range milestonePages {
+		milestones[i].rank = pages * page
+		if milestones[i].rank < kind.n {
+			milestones[i].key = kind.key(milestones[i].rank)
+		}
+	}
+	at := times.dispatch + times.query + max(m.reading(len(s.samples)), times.query+time.Duration(milestones[len(milestones)-1].rank)*times.key)
+	estimate := func() int64 {
+		return estimateBy(s.samples, milestones, func(before *datastore.Key) (int64, bool) {
+			at += times.query
+			return min(mostCounted, kind.begin(before)), true
+		})
+	}
+	s.estimate = estimate()
+	if more := samplesFor(s.estimate, page, workers); more > len(s.samples) {
+		s.samples = kind.sample(rng, more)
+		at += m.reading(more)
+		s.estimate = estimate()
+	}
+	s.portion = s.estimate / workers
+	m.task(ctx, sp, &rangeRecord{Job: "model", ID: rangeID("model", 0), PageSize: page}, s, at)
+	return m, ctx.Err()
+}
+
+// reading returns how long it takes to read so many keys.
+func (m *model) reading(keys int) time.Duration {
+	return time.Duration(keys/queryBatch+1)*m.times.query + time.Duration(keys)*m.times.key
+}
+
+// task does the task of a range, which has found out at a time where it may cut, and the
+// tasks of all its children, until the context is done.
+func (m *model) task(ctx context.Context, sp Splitting, r *rangeRecord, s stretch, at time.Duration) {
+	m.tasks++
+	m.depth = max(m.depth, r.Depth)
+	type child struct {
+		record *rangeRecord
+		piece  stretch
+		at     time.Duration
+	}
+	var children []child
+	first, end := m.kind.begin(s.start), m.kind.end(s.end)
+	for root, pages := r.Depth == 0, 0; ; {
+		more := end-first > m.page
+		if more && s.estimate <= m.page {
+			s.estimate, s.exact = 0, false // it was too low
+		}
+		var c cutting
+		if more && (pages == 0 || s.estimate == 0 || s.workers > 1) {
+			if most := sp.counts(s, root, m.page, m.page); most > 0 {
+				s = s.counted(min(most, end-first), most)
+			}
+			c = sp.cut(s, root, m.page, m.page)
+		}
+		if c.pieces > 1 {
+			pieces, _ := c.apply(s, m.find(end))
+			root = false
+			if !c.samples {
+				at += time.Duration(len(pieces)/findParallel+1) * m.times.query
+			}
+			enqueued := at + m.times.commit
+			if !c.first {
+				enqueued += m.times.page
+			}
+			size := 0
+			for _, piece := range pieces[1:] {
+				record := r.child(piece, time.Time{})
+				bytes := record.size()
+				m.record, size = max(m.record, bytes), size+bytes
+				piece.samples = record.Samples
+				enqueued += m.times.enqueue / 16 // as many are under way
+				children = append(children, child{record, piece, enqueued + m.times.dispatch + m.times.query})
+			}
+			m.commit = max(m.commit, size)
+			s, end = pieces[0], m.kind.end(pieces[0].end)
+			if c.first && len(pieces) > 1 {
+				at = enqueued
+				continue
+			}
+		}
+		if pages == 0 {
+			m.begins = append(m.begins, at)
+		}
+		pages++
+		m.pages++
+		m.done += max(0, min(m.page, end-first))
+		at += m.times.page
+		if first += m.page; first >= end || ctx.Err() != nil {
+			break
+		}
+		s = s.from(m.kind.key(first), s.estimate-m.page)
+	}
+	for _, c := range children {
+		m.task(ctx, sp, c.record, c.piece, c.at)
+	}
+}
+
+// find returns a finder for a range that ends before a rank.
+func (m *model) find(end int64) finder {
+	return func(from *datastore.Key, n int64) (*datastore.Key, error) {
+		if rank := m.kind.begin(from) + n; rank < end {
+			return m.kind.key(rank), nil
+		}
+		return nil, nil
+	}
+}
+
+// size returns how many bytes the record has.
+func (r *rangeRecord) size() int {
+	properties, err := datastore.SaveStruct(r)
+	if err != nil {
+		panic("mapper: a record can't be saved: " + err.Error())
+	}
+	return propertiesSize(properties)
+}
+
+// busy returns how many workers have something to do.
+func (m *model) busy(workers int64) int64 { return min(workers, m.tasks) }
+
+// start returns when so many workers have begun, if the queue begins as many tasks a
+// second as it can.
+func (m *model) start(workers int64) time.Duration {
+	slices.Sort(m.begins)
+	var last time.Duration
+	for _, at := range m.begins[:m.busy(workers)] {
+		last = max(at, last+time.Second/queueDispatches)
+	}
+	return last
+}
+
+// maxTakes bounds an estimate of time: a hundred years.
+const maxTakes = 100 * 365 * 24 * time.Hour
+
+// takes returns how long the job takes on some workers, if they all begin at the same time
+// and none of them waits.
+func (m *model) takes(workers int64) time.Duration {
+	pages := float64(m.times.page) * float64(m.pages) / float64(m.busy(workers))
+	return m.start(workers) + time.Duration(min(pages, float64(maxTakes)))
+}

@@ -1,0 +1,254 @@
+package mapper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// A clocked mapper notes when entities are processed.
+type clocked struct {
+	mu    sync.Mutex
+	times []time.Time
+}
+
+func (c *clocked) mapper() *mapper.Mapper[mapper.None] {
+	return mapper.Update("clocked", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.times = append(c.times, time.Now())
+		a.Value.Balance++
+		return nil
+	})
+}
+
+// between counts the entities that were processed in a time.
+func (c *clocked) between(from, to time.Time) (n int) {
+	for _, at := range c.times {
+		if !at.Before(from) && at.Before(to) {
+			n++
+		}
+	}
+	return n
+}
+
+var tenWorkers = &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 10}}
+
+// TestRate runs a job at 100 entities a second, and then at 1,000.
+func TestRate(t *testing.T) {
+	t.Parallel()
+	for name, rate := range map[string]mapper.Rate{
+		"entities": {Entities: 100},
+		"writes":   {Writes: 100 * 1.1}, // pages of 20 entities, with 2 more for records
+	} {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() && name == "writes" {
+				t.Skip("left out: -short leaves out large runs")
+			}
+			synctest.Test(t, func(t *testing.T) {
+				var c clocked
+				m := c.mapper()
+				w := newWorld(t, setting{queue: tenWorkers}, m)
+				keys := names(20_000)
+				w.putAccounts(keys)
+				begun := time.Now()
+				job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, PageSize: 20, Rate: rate})
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(100 * time.Second)
+				changed := time.Now()
+				if err := job.SetRate(t.Context(), mapper.Rate{Entities: 1000}); err != nil {
+					t.Fatal(err)
+				}
+				s := w.wait(job)
+				w.wantBalances(keys, 1)
+				for from := begun; from.Before(changed); from = from.Add(10 * time.Second) {
+					if n := c.between(from, from.Add(10*time.Second)); n > 1500 || n < 500 && from.After(begun) {
+						t.Errorf("%d entities in the 10 s after %v, want 1000", n, from.Sub(begun))
+					}
+				}
+				if n := c.between(begun, changed); n < 8500 || n > 11_000 {
+					t.Errorf("%d entities in 100 s, want 10000", n)
+				}
+				if took := s.Ended.Sub(changed); took < 8*time.Second || took > 25*time.Second {
+					t.Errorf("the other half took %v, want 10s", took)
+				}
+			})
+		})
+	}
+}
+
+// TestRateLowered lowers the rate so much that the pages under way would wait for minutes.
+func TestRateLowered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c clocked
+		m := c.mapper()
+		w := newWorld(t, setting{queue: tenWorkers}, m)
+		w.putAccounts(names(12_000))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 250}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(15 * time.Second)
+		changed := time.Now()
+		if err := job.SetRate(t.Context(), mapper.Rate{Entities: 1}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Minute)
+		later := time.Now()
+		if err := job.SetRate(t.Context(), mapper.Rate{}); err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		for from := changed.Add(time.Minute); from.Before(later); from = from.Add(time.Minute) {
+			if n := c.between(from, from.Add(time.Minute)); n < 40 || n > 80 {
+				t.Errorf("%d entities in the minute after %v, want 60", n, from.Sub(changed))
+			}
+		}
+	})
+}
+
+// TestRateOfManyWrites has a function make 50 writes for an entity, which nobody knows before.
+func TestRateOfManyWrites(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out large runs")
+	}
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c clocked
+		m := mapper.Update("many-writes", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.times = append(c.times, time.Now())
+			for i := range 50 {
+				a.Put(datastore.NameKey("Entry", fmt.Sprint(a.Key.Name, i), nil), &account{})
+			}
+			return nil
+		})
+		w := newWorld(t, setting{queue: tenWorkers}, m)
+		w.putAccounts(names(3_000))
+		begun := time.Now()
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, PageSize: 50, Rate: mapper.Rate{Writes: 500}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		for from := begun; from.Before(c.times[len(c.times)-1].Add(-2 * time.Minute)); from = from.Add(time.Minute) {
+			if n := 50 * c.between(from, from.Add(time.Minute)) / 60; n < 250 || n > 600 {
+				t.Errorf("%d writes a second in the minute after %v, want 500", n, from.Sub(begun))
+			}
+		}
+	})
+}
+
+// TestRamp runs a job at the rate that Datastore asks for.
+func TestRamp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c clocked
+		m := c.mapper()
+		w := newWorld(t, setting{queue: tenWorkers}, m)
+		w.putAccounts(names(40_000))
+		begun := time.Now()
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, PageSize: 500, Rate: mapper.Rate{Ramp: true, Writes: 200}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if err := job.SetRate(t.Context(), mapper.Rate{Ramp: true}); err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		if n := c.between(begun, begun.Add(time.Minute)); n > 13_000 || n < 8_000 {
+			t.Errorf("%d entities in the first minute, want 12000 at most", n)
+		}
+		// The ten pages that waited by then, of up to 400 entities, may begin at once.
+		if n := c.between(begun.Add(time.Minute), begun.Add(90*time.Second)); n > 19_500 || n < 12_000 {
+			t.Errorf("%d entities in the 30 s after that, want 15000", n)
+		}
+	})
+}
+
+// TestRatePauses pauses a job that waits for its rate: it stops within a second, and
+// resumes.
+func TestRatePauses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c clocked
+		m := c.mapper()
+		w := newWorld(t, setting{queue: tenWorkers}, m)
+		keys := names(2000)
+		w.putAccounts(keys)
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 20}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(30 * time.Second)
+		if err := job.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		paused := time.Now()
+		time.Sleep(time.Hour)
+		if n := c.between(paused, time.Now()); n > 0 {
+			t.Errorf("%d entities while the job is paused", n)
+		}
+		if err := job.SetRate(t.Context(), mapper.Rate{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		resumed := time.Now()
+		if s := w.wait(job); s.Ended.Sub(resumed) > time.Minute {
+			t.Errorf("without a rate it takes %v", s.Ended.Sub(resumed))
+		}
+		w.wantBalances(keys, 1)
+	})
+}
+
+func TestBadRates(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hundred := &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 100}}
+		w := newWorld(t, setting{queue: hundred}, addCredit)
+		w.putAccounts([]*datastore.Key{names(1)[0]})
+		for text, rate := range map[string]mapper.Rate{
+			"Rate.Entities has to be at least 0":           {Entities: -1},
+			"Rate.Entities has to be at least 5 a second":  {Entities: 4.9},
+			"Rate.Writes has to be at least 15 a second":   {Writes: 14},
+			"for 100 workers, as each waits for up to 20s": {Writes: 1},
+		} {
+			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, &mapper.StartOptions{Workers: 1, Rate: rate})
+			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), text) {
+				t.Errorf("%+v: %v", rate, err)
+			}
+		}
+		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := job.SetRate(t.Context(), mapper.Rate{Entities: 1}); !errors.Is(err, mapper.ErrArguments) {
+			t.Errorf("a rate that is too slow: %v", err)
+		}
+		w.wait(job)
+		if err := job.SetRate(t.Context(), mapper.Rate{}); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("a job that has ended: %v", err)
+		}
+		if err := w.engine.Job("other").SetRate(t.Context(), mapper.Rate{}); !errors.Is(err, mapper.ErrNoSuchJob) {
+			t.Errorf("no job: %v", err)
+		}
+	})
+}

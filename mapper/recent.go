@@ -1,0 +1,86 @@
+package mapper
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// recentJobs has the records of jobs as they were up to a second ago: so that a page
+// can look at its job without a read for each page.
+type recentJobs struct {
+	mu  sync.Mutex
+	job map[string]*recentJob
+}
+
+type recentJob struct {
+	turn   *semaphore.Weighted // of who uses the rest, and may read it
+	record *jobRecord
+	read   time.Time
+	inside atomic.Int64 // deliveries under way
+	owed   atomic.Bool  // a look for completion
+}
+
+// recentFor is for how long a record is good enough; pages take about as long.
+const recentFor = time.Second
+
+// at returns the place of a job.
+func (j *recentJobs) at(id string) *recentJob {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.job == nil || len(j.job) >= maxPaces {
+		j.job = make(map[string]*recentJob)
+	}
+	r := j.job[id]
+	if r == nil {
+		r = &recentJob{turn: semaphore.NewWeighted(1)}
+		j.job[id] = r
+	}
+	return r
+}
+
+// enter notes that a delivery begins, and leave that it ends. A look for completion is
+// made by the last one in this process, for all that have come to their end. leave
+// reports whether this is it.
+func (r *recentJob) enter() { r.inside.Add(1) }
+
+func (r *recentJob) leave(ended bool) (look bool) {
+	if ended {
+		r.owed.Store(true)
+	}
+	return r.inside.Add(-1) == 0 && r.owed.Swap(false)
+}
+
+// note takes a record over that was read at a time.
+func (j *recentJobs) note(record *jobRecord, read time.Time) {
+	r := j.at(record.ID)
+	if !r.turn.TryAcquire(1) {
+		return // another is being read
+	}
+	defer r.turn.Release(1)
+	if read.After(r.read) {
+		r.record, r.read = record, read
+	}
+}
+
+// recentJob returns the record of a job as it was up to a second ago.
+func (e *Engine) recentJob(ctx context.Context, id string) (*jobRecord, error) {
+	r := e.jobs.at(id)
+	if err := r.turn.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer r.turn.Release(1)
+	if r.record != nil && time.Since(r.read) < recentFor {
+		return r.record, nil
+	}
+	now := time.Now()
+	record, err := e.loadJob(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	r.record, r.read = record, now
+	return record, nil
+}

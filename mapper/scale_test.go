@@ -1,0 +1,100 @@
+package mapper
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+var writeScale = flag.Bool("scale", false, "write the table of TestScale to docs/scale.md")
+
+// virtualKinds are the ways in which keys lie in their space.
+var virtualKinds = []struct {
+	name string
+	key  func(n int64) func(rank int64) *datastore.Key
+}{
+	{"sequential", func(int64) func(int64) *datastore.Key { return sequentialKey }},
+	{"uuid", func(n int64) func(int64) *datastore.Key {
+		gap := math.MaxUint64 / uint64(n)
+		return func(i int64) *datastore.Key {
+			high := gap*uint64(i) + uint64(i)*0x9e3779b97f4a7c15%gap
+			return datastore.NameKey("K", fmt.Sprintf("%08x-%04x-4000-8000-%012x", high>>32, high>>16&0xffff, high&0xffff), nil)
+		}
+	}},
+	{"ancestors", func(n int64) func(int64) *datastore.Key {
+		return func(i int64) *datastore.Key { // half of them are in one group
+			customer := i / 20
+			if i >= n/4 && i < n*3/4 {
+				customer = n / 4 / 20
+			}
+			return datastore.IDKey("K", i+1, datastore.IDKey("Customer", customer+1, datastore.NameKey("Region", "eu-west", nil)))
+		}
+	}},
+}
+
+const scaleHeader = `| keys | entities | workers | pages | tasks | depth | largest record | largest commit | all at work after | job takes | dispatches/s | page writes/s |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
+`
+
+// TestScale runs splitting over kinds of up to a billion entities, and checks what
+// docs/scale.md says of it.
+func TestScale(t *testing.T) {
+	const page = 500
+	var table strings.Builder
+	table.WriteString(scaleHeader)
+	for _, kind := range virtualKinds {
+		for _, n := range []int64{1e4, 1e5, 1e6, 1e7, 1e8, 1e9} {
+			if n > 1e7 && testing.Short() || n > 1e8 && !*writeScale && kind.name != "sequential" {
+				continue
+			}
+			for _, workers := range []int64{100, 1000, 5000} {
+				times := usualTimes
+				times.page += page * 2 * time.Millisecond
+				m, err := runModel(t.Context(), virtualKind{n, kind.key(n)}, workers, page, times)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pages := float64(n) / page
+				deepest := int64(math.Log(pages)/math.Log(maxFanOut)) + 3
+				if m.done != n || m.depth > deepest || float64(m.pages) > 1.1*pages+20 || m.tasks > m.pages {
+					t.Errorf("%s, %d entities, %d workers: %d entities in %d pages of %d tasks, depth %d, want at most %d",
+						kind.name, n, workers, m.done, m.pages, m.tasks, m.depth, deepest)
+				}
+				if m.record > maxSampleBytes+1<<10 || m.commit > 8<<20 {
+					t.Errorf("%s, %d entities, %d workers: a record of %d bytes, a commit of %d", kind.name, n, workers, m.record, m.commit)
+				}
+				start, takes := m.start(workers), m.takes(workers)
+				rate := float64(m.pages) / takes.Seconds()
+				fmt.Fprintf(&table, "| %s | %d | %d | %d | %d | %d | %.1f KiB | %.0f KiB | %.1f s | %v | %.1f | %.0f |\n", kind.name, n, workers,
+					m.pages, m.tasks, m.depth, float64(m.record)/1024, float64(m.commit)/1024, start.Seconds(), takes.Round(time.Second), float64(m.tasks)/takes.Seconds(), 2*rate)
+			}
+		}
+	}
+	const file, begin, end = "../docs/scale.md", "<!-- table: begin -->\n", "<!-- table: end -->\n"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, _ := strings.Cut(string(text), begin)
+	old, after, found := strings.Cut(rest, end)
+	switch {
+	case !found:
+		t.Fatalf("%s has no %s", file, strings.TrimSpace(end))
+	case *writeScale:
+		if err := os.WriteFile(file, []byte(before+begin+table.String()+end+after), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	for row := range strings.Lines(table.String()) {
+		if !strings.Contains(old, row) {
+			t.Errorf("%s does not have %q; write its table again: go test ./mapper -run TestScale -args -scale", file, row)
+		}
+	}
+}
