@@ -44,8 +44,14 @@ func latency(resp any) time.Duration {
 		return perQuery + time.Duration(len(b.GetEntityResults())+int(b.GetSkippedResults()))*each
 	case *datastorepb.LookupResponse:
 		return perQuery + time.Duration(len(r.GetFound()))*perEntity
-	case *datastorepb.RunAggregationQueryResponse:
-		return perQuery
+	case *datastorepb.RunAggregationQueryResponse: // it passes what it counts
+		n := int64(0)
+		for _, r := range r.GetBatch().GetAggregationResults() {
+			for _, v := range r.GetAggregateProperties() {
+				n += v.GetIntegerValue()
+			}
+		}
+		return perQuery + time.Duration(n)*perKey
 	case *datastorepb.CommitResponse:
 		return perCommit
 	}

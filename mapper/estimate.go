@@ -104,7 +104,7 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 
 // size finds out how many entities a query has.
 func (e *Engine) size(ctx context.Context, q Query, start StartOptions, used *billing.Usage) (n int64, exact bool, err error) {
-	look := lookAround{engine: e, query: q, page: int64(start.PageSize), used: used}
+	look := lookAround{engine: e, query: q, page: int64(start.PageSize), refine: true, used: used}
 	n, known := look.count(ctx, nil, mostPlanned)
 	if known && n < mostPlanned {
 		return n, true, nil

@@ -19,14 +19,14 @@ type lookAround struct {
 	engine *Engine
 	query  Query
 	page   int64
+	refine bool           // the estimate is all that is known
 	used   *billing.Usage // if not nil, what it uses is added to that
 }
 
 // What a lookAround finds.
 type surroundings struct {
-	samples    []*datastore.Key
-	estimate   int64 // of the entities; 0 is unknown
-	entitySize int64 // bytes, on average; 0 is unknown
+	samples  []*datastore.Key
+	estimate int64 // of the entities; 0 is unknown
 }
 
 // sized is of how many entities of the sample the size is looked at.
@@ -63,15 +63,7 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 	if len(known) == 0 {
 		return found, errs[0]
 	}
-	group, gctx = errgroup.WithContext(ctx)
-	group.Go(func() (err error) {
-		found.entitySize, err = l.entitySize(gctx, found.samples)
-		return err
-	})
 	found.estimate = l.estimate(ctx, found.samples, known)
-	if err := group.Wait(); err != nil {
-		return found, err
-	}
 	more := samplesFor(found.estimate, l.page, workers)
 	if len(found.samples) < size || more <= size || !sp.adaptive() {
 		return found, nil
@@ -83,12 +75,17 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 	return found, nil
 }
 
-// estimate estimates how many entities the kind has, and counts some for that if it needs to.
+// estimate estimates how many entities the kind has, and counts some for that if it needs to:
+// if nothing is known, or the pieces that the kind is cut into would be too many to be counted.
 func (l lookAround) estimate(ctx context.Context, samples []*datastore.Key, known []milestone) int64 {
+	if rough := estimateFrom(samples, known); rough > 0 && rough <= mostWeighed && !l.refine {
+		return rough
+	}
 	return estimateBy(samples, known, func(before *datastore.Key) (int64, bool) { return l.count(ctx, before, mostCounted) })
 }
 
-// entitySize returns how many bytes entities have: the mean of some of those that keys name.
+// entitySize returns how many bytes entities have: the mean of some of those that keys name; 0
+// is unknown.
 func (l lookAround) entitySize(ctx context.Context, keys []*datastore.Key) (int64, error) {
 	var some []*datastore.Key
 	for i := 0; i < len(keys); i += (len(keys) + sized - 1) / sized {

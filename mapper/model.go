@@ -103,6 +103,9 @@ func runModel(ctx context.Context, kind virtualKind, workers, page int64, times 
 	}
 	at := times.dispatch + times.query + max(m.reading(len(s.samples)), times.query+time.Duration(milestones[len(milestones)-1].rank)*times.key)
 	estimate := func() int64 {
+		if rough := estimateFrom(s.samples, milestones); rough > 0 && rough <= mostWeighed {
+			return rough
+		}
 		return estimateBy(s.samples, milestones, func(before *datastore.Key) (int64, bool) {
 			at += times.query
 			return min(mostCounted, kind.begin(before)), true
@@ -150,6 +153,9 @@ func (m *model) task(ctx context.Context, sp Splitting, r *rangeRecord, s stretc
 		}
 		if c.pieces > 1 {
 			pieces, _ := c.apply(s, m.find(end))
+			if root && c.weighs(s) {
+				pieces = m.weigh(s.workers, pieces, &at)
+			}
 			root = false
 			if !c.samples {
 				at += time.Duration(len(pieces)/findParallel+1) * m.times.query
@@ -189,6 +195,17 @@ func (m *model) task(ctx context.Context, sp Splitting, r *rangeRecord, s stretc
 	for _, c := range children {
 		m.task(ctx, sp, c.record, c.piece, c.at)
 	}
+}
+
+// weigh counts the entities of pieces, all at the same time.
+func (m *model) weigh(workers int64, pieces []stretch, at *time.Duration) []stretch {
+	counts, most, longest := make([]int64, len(pieces)), mostInPiece(len(pieces)), int64(0)
+	for i, p := range pieces {
+		counts[i] = min(most, m.kind.end(p.end)-m.kind.begin(p.start))
+		longest = max(longest, counts[i])
+	}
+	*at += m.times.query + time.Duration(longest)*m.times.key
+	return weighed(pieces, counts, most, workers)
 }
 
 // find returns a finder for a range that ends before a rank.

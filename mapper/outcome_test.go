@@ -28,3 +28,41 @@ func TestNextPage(t *testing.T) {
 		}
 	}
 }
+
+// TestSudden has entities become slow in the middle of a page.
+func TestSudden(t *testing.T) {
+	const slow = 100 * time.Millisecond
+	w := &work{job: &jobRecord{PageTime: int64(time.Second), Tolerant: true}, record: &rangeRecord{PageSize: 30}}
+	if w.slowEntity() != slow {
+		t.Fatalf("slow is %v, want %v", w.slowEntity(), slow)
+	}
+	o := new(outcome)
+	each := func(n int, t, hung time.Duration) {
+		for range n {
+			before := o.hung
+			o.hung += hung
+			o.reached++
+			o.took(t, before, w.slowEntity())
+		}
+	}
+	each(400, time.Millisecond, 0)
+	each(4, 3*slow, 0)
+	each(1, time.Millisecond, 0)
+	each(4, slow, 0)
+	if w.surprising(o) {
+		t.Error("four slow entities in a row are a surprise")
+	}
+	each(1, 2*slow, 0)
+	if !w.surprising(o) {
+		t.Error("five slow entities in a row are none")
+	}
+	o.dearest = 2 * slow
+	if n := o.nextPage(500, time.Second, time.Millisecond); n != 10 {
+		t.Errorf("the next page has %d entities, want 10", n)
+	}
+	o = new(outcome)
+	each(10, time.Minute, time.Minute)
+	if o.inRow > 0 {
+		t.Error("entities that hung count as slow")
+	}
+}

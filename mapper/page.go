@@ -27,6 +27,8 @@ type outcome struct {
 	hung      time.Duration // of that, by calls that took too long
 	dearest   time.Duration // of that, by one entity
 	squares   float64       // of the seconds that each took
+	inRow     int           // of the last ones, how many were slow, each
+	rowTime   time.Duration // and what they took
 	processed int64
 	counters  counters
 	failures  []failure
@@ -207,21 +209,38 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
+			hung := o.hung
 			if !missing[i] {
 				if err := w.runEntity(ctx, o, key, entities[i], accept); err != nil {
 					return nil, err
 				}
 			}
 			o.reached++
-			o.took(time.Since(begun) - o.spent)
+			o.took(time.Since(begun)-o.spent, hung, w.slowEntity())
 		}
 		w.engine.paces.add(w.job.ID, pace{entities: int64(len(chunk)), bytes: int64(bytes), writes: int64(o.writes - writes), spent: time.Since(began), squares: o.squares - squares})
 	}
 	return o, w.tolerable(ctx, o)
 }
 
-// took notes how long the function took for the last entity.
-func (o *outcome) took(t time.Duration) {
+// sudden is how many slow entities in a row are a surprise. Of entities whose times are those of
+// a heavy tail, Pareto's with an exponent of 1.2, a page of 500 has so many that are nine times
+// as slow as the fastest ones less than once in a thousand.
+const sudden = 5
+
+// slowEntity returns how long the function takes for an entity if three pages of such entities
+// would be needed for one.
+func (w *work) slowEntity() time.Duration {
+	return 3 * time.Duration(w.job.PageTime) / time.Duration(max(1, w.record.PageSize))
+}
+
+// took notes how long the function took for the last entity, and whether it was slow. How long
+// it hung before that does not count.
+func (o *outcome) took(t, hung, slow time.Duration) {
+	own := t - (o.hung - hung)
+	if o.inRow, o.rowTime = o.inRow+1, o.rowTime+own; own < slow {
+		o.inRow, o.rowTime = 0, 0
+	}
 	o.spent += t
 	o.ran += t
 	o.dearest = max(o.dearest, t)
@@ -229,14 +248,14 @@ func (o *outcome) took(t time.Duration) {
 }
 
 // surprising reports whether the entities of a page take so much longer than the pages
-// before that all workers should share what is left. The dearest one says nothing, as
-// it may be the only one.
+// before that all workers should share what is left: as a whole, or suddenly. The dearest
+// one says nothing, as it may be the only one.
 func (w *work) surprising(o *outcome) bool {
 	if o.reached < 3 || !w.splitting.adaptive() {
 		return false
 	}
 	mean := (o.ran - o.hung - o.dearest) / time.Duration(o.reached-1)
-	return mean > 0 && 3*w.job.PageTime/int64(mean) <= w.record.PageSize
+	return o.inRow >= sudden || mean > 0 && mean >= w.slowEntity()
 }
 
 // full reports whether a page has to end before an entity, with so many left to do. One that
@@ -266,6 +285,9 @@ func (o *outcome) nextPage(most int64, budget, usual time.Duration) int64 {
 	ran, n := o.ran-o.hung, o.reached
 	if n > 1 {
 		ran, n = ran-o.dearest, n-1
+	}
+	if o.inRow >= sudden {
+		ran, n = o.rowTime-o.dearest, o.inRow-1
 	}
 	each := max(1, ran/time.Duration(max(1, n)))
 	if each < 2*usual && usual < 2*each {

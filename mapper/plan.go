@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -116,7 +117,7 @@ func (w *work) cutting(ctx context.Context, s stretch, root bool, size int, know
 	if c.keep > 0 {
 		c.keep = max(c.keep, int64(size)) // with the page
 	}
-	return w.later(ctx, c, s, known), c.first
+	return w.later(ctx, c, s, root, known), c.first
 }
 
 // divides reports whether the range may be cut behind its page.
@@ -129,6 +130,9 @@ func (w *work) divides(s stretch) bool {
 func (w *work) count(ctx context.Context, s *stretch, root bool) (counted bool) {
 	if !w.divides(*s) || w.record.Solo {
 		return false
+	}
+	if s.exact {
+		return true
 	}
 	most := w.splitting.counts(*s, root, w.record.PageSize, w.job.PageSize)
 	if most == 0 {
@@ -171,14 +175,20 @@ func (w *work) lookAround(ctx context.Context, s *stretch) error {
 	if err != nil {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
-	s.samples, s.estimate, s.portion, w.entitySize = found.samples, found.estimate, found.estimate/s.workers, found.entitySize
-	w.engine.paces.expect(w.job.ID, w.entitySize)
+	s.samples, s.estimate, s.portion = found.samples, found.estimate, found.estimate/s.workers
+	size := make(chan int64, 1)
+	go func() {
+		n, _ := look.entitySize(ctx, found.samples) // it only helps
+		w.engine.paces.expect(w.job.ID, n)
+		size <- n
+	}()
+	w.entitySize = sync.OnceValue(func() int64 { return <-size })
 	return nil
 }
 
 // later applies a cutting while something else is done. Whoever asks for the result
 // waits for it.
-func (w *work) later(ctx context.Context, c cutting, s stretch, known view) func() ([]stretch, error) {
+func (w *work) later(ctx context.Context, c cutting, s stretch, root bool, known view) func() ([]stretch, error) {
 	var pieces []stretch
 	var err error
 	ready := make(chan struct{})
@@ -187,11 +197,30 @@ func (w *work) later(ctx context.Context, c cutting, s stretch, known view) func
 		if pieces, err = c.apply(s, w.finder(ctx, s.end, known)); err == nil && !ordered(pieces) {
 			err = errOrder
 		}
+		if err == nil && root && w.splitting.adaptive() && c.weighs(s) {
+			pieces = w.weigh(ctx, s.workers, pieces)
+		}
 	}()
 	return func() ([]stretch, error) {
 		<-ready
 		return pieces, err
 	}
+}
+
+// weigh counts the entities of pieces, all at the same time. If the database can't they stay as
+// they are.
+func (w *work) weigh(ctx context.Context, workers int64, pieces []stretch) []stretch {
+	counts, known := make([]int64, len(pieces)), make([]bool, len(pieces))
+	most := mostInPiece(len(pieces))
+	var group sync.WaitGroup
+	for i, p := range pieces {
+		group.Go(func() { counts[i], known[i] = w.engine.count(ctx, w.query.within(p.start, p.end), int(most)) })
+	}
+	group.Wait()
+	if slices.Contains(known, false) {
+		return pieces
+	}
+	return weighed(pieces, counts, most, workers)
 }
 
 // finder returns a finder that knows the first keys of a range that ends at a key.
@@ -242,13 +271,15 @@ func ordered(pieces []stretch) bool {
 // cut takes the children out of a range, and returns their inserts.
 func (w *work) cut(r *rangeRecord, pieces []stretch) []*datastore.Mutation {
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	r.EntitySize = cmp.Or(w.entitySize, r.EntitySize)
+	if w.entitySize != nil {
+		r.EntitySize = cmp.Or(w.entitySize(), r.EntitySize)
+	}
 	mutations := make([]*datastore.Mutation, 0, len(pieces)-1)
 	for _, s := range pieces[1:] {
 		child := r.child(s, now)
 		mutations = append(mutations, datastore.NewInsert(child.key(), child))
 	}
 	own := pieces[0]
-	r.End, r.Samples, r.Estimate, r.Workers, r.Portion, r.Cut = own.end, own.samples, own.estimate, own.workers, own.portion, true
+	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.Portion, r.Cut = own.end, own.samples, own.estimate, own.exact, own.workers, own.portion, true
 	return mutations
 }

@@ -40,6 +40,7 @@ type rangeRecord struct {
 	Alone      bool             `datastore:"alone,noindex"` // only the entity at Start
 	Samples    []*datastore.Key `datastore:"samples,noindex"`
 	Estimate   int64            `datastore:"estimate,noindex"`    // of its entities; 0: unknown
+	Exact      bool             `datastore:"exact,noindex"`       // they were counted
 	Workers    int64            `datastore:"workers,noindex"`     // that should share it; 0 is one
 	Portion    int64            `datastore:"portion,noindex"`     // how many entities are one worker's portion; 0: all of them
 	EntitySize int64            `datastore:"entity_size,noindex"` // bytes of an entity of the kind, on average; 0: unknown
@@ -97,7 +98,7 @@ func rangeKey(job, id string) *datastore.Key {
 func (r *rangeRecord) key() *datastore.Key { return rangeKey(r.Job, r.ID) }
 
 func (r *rangeRecord) stretch() stretch {
-	return stretch{start: r.Start, end: r.End, samples: r.Samples, estimate: r.Estimate, workers: r.Workers, portion: r.Portion}
+	return stretch{start: r.Start, end: r.End, samples: r.Samples, estimate: r.Estimate, exact: r.Exact, workers: r.Workers, portion: r.Portion}
 }
 
 // update writes the record in a transaction.
@@ -126,6 +127,7 @@ func (r *rangeRecord) child(s stretch, now time.Time) *rangeRecord {
 		End:        s.end,
 		Samples:    capSamples(s.samples, maxSampleBytes),
 		Estimate:   s.estimate,
+		Exact:      s.exact,
 		Workers:    s.workers,
 		Portion:    s.portion,
 		PageSize:   r.PageSize,

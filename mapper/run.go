@@ -40,7 +40,7 @@ type work struct {
 	failed   int                  // how many failures this delivery has recorded for good
 
 	splitting  Splitting
-	entitySize int64        // as the root has found it
+	entitySize func() int64 // what the root finds out; nil: this is not the root
 	paced      time.Time    // when its last page began that had to wait for the job's rate
 	keys       *stream      // from the range's start on
 	divided    bool         // the task has cut its range
@@ -266,6 +266,9 @@ func (w *work) process(ctx context.Context) error {
 	if w.record.Solo && !w.record.Alone && w.record.pageSize() == 1 && len(p.keys) == 1 {
 		// Whatever becomes of it, it is this entity.
 		return w.commit(ctx, p, &outcome{reached: 1, failures: []failure{{key: p.keys[0], suspected: true}}})
+	}
+	if w.entitySize != nil {
+		w.entitySize()
 	}
 	err = w.processPage(ctx, p)
 	refused := new(commitRefusal)

@@ -244,7 +244,7 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 		}
 		for i, at := range found {
 			piece := rest
-			piece.end, piece.estimate, piece.workers, piece.samples = at, few[i], max(1, s.workers/c.pieces), rest.until(at)
+			piece.end, piece.estimate, piece.exact, piece.workers, piece.samples = at, few[i], true, max(1, s.workers/c.pieces), rest.until(at)
 			pieces = append(pieces, piece)
 			rest = rest.from(at, rest.estimate-few[i])
 		}
@@ -444,7 +444,7 @@ const gapPages = farPages / 4
 func samplesFor(estimate, page, workers int64) int {
 	const most = 50_000
 	pages, least := estimate/page, int64(0)
-	if pages > maxFanOut*maxExact { // pieces will be cut at samples again
+	if pages > maxFanOut*farPages { // pieces will be cut at samples again
 		least = samplesPerCut * maxFanOut
 	}
 	return int(min(max(least, pages/min(gapPages, max(rootPages, pages/workers))), most))
@@ -559,6 +559,54 @@ func (s stretch) until(end *datastore.Key) []*datastore.Key {
 		i++
 	}
 	return slices.Clip(s.samples[:i])
+}
+
+// mostWeighed is up to how many entities a kind may be estimated to have so that the pieces
+// that the root cuts it into at samples are counted. That costs a read for a thousand of them.
+const mostWeighed = 5_000_000
+
+// weighs reports whether the root should count its pieces: samples need not be a random choice.
+// Those of entities below ancestors come in clumps [Google's classic
+// emulator: the value of __scatter__ is a hash of all IDs of a path, XORed].
+func (c cutting) weighs(s stretch) bool {
+	return c.samples && c.keep == 0 && s.estimate > 0 && s.estimate <= mostWeighed
+}
+
+// mostInPiece is up to how many entities are counted in each of n pieces.
+func mostInPiece(n int) int64 { return 2 * mostWeighed / int64(n) }
+
+// weighed returns pieces whose entities were counted, up to so many each. Neighbours that are
+// short together become one, and long ones are shared by as many workers as they have portions.
+func weighed(pieces []stretch, counts []int64, most, workers int64) []stretch {
+	total := int64(0)
+	for _, n := range counts {
+		total += n
+	}
+	portion := max(1, total/max(1, workers))
+	var merged []stretch
+	for i, p := range pieces {
+		p.exact = counts[i] < most
+		p.estimate = counts[i]
+		if !p.exact {
+			p.estimate = max(p.estimate, pieces[i].estimate)
+		}
+		if n := len(merged) - 1; n >= 0 && merged[n].estimate+p.estimate <= portion {
+			last := &merged[n]
+			if p.start != nil {
+				last.samples = append(last.samples, p.start)
+			}
+			last.samples = append(last.samples, p.samples...)
+			last.end, last.estimate, last.exact = p.end, last.estimate+p.estimate, last.exact && p.exact
+			continue
+		}
+		merged = append(merged, p)
+	}
+	for i := range merged {
+		p := &merged[i]
+		p.portion, p.workers = portion, max(1, (p.estimate+portion/2)/portion)
+		p.exact = p.exact && p.estimate > 0
+	}
+	return merged
 }
 
 // cutAtSamples cuts a range into n pieces with equal shares of its samples. Each

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/scattermap/scattermap/internal/keytest"
 )
@@ -415,6 +416,54 @@ func TestCutAtSamples(t *testing.T) {
 			if inside != samples-(n-1) || largest-smallest > 1 {
 				t.Errorf("%d samples, %d pieces: %d inside, between %d and %d each", samples, n, inside, smallest, largest)
 			}
+		}
+	}
+}
+
+// TestWeighed counts pieces that were taken for equally long.
+func TestWeighed(t *testing.T) {
+	keys := sequence(60)
+	pieces := func() []stretch {
+		return cutAtSamples(stretch{samples: keys[1:60], estimate: 600, workers: 6}, 6)
+	}
+	type piece struct {
+		from, to *datastore.Key
+		samples  int
+		estimate int64
+		exact    bool
+		workers  int64
+	}
+	all := pieces()
+	cut := func(i int) *datastore.Key { return all[i].end }
+	for _, test := range []struct {
+		name   string
+		counts []int64
+		want   []piece
+	}{
+		{"even", []int64{100, 100, 100, 100, 100, 100}, []piece{
+			{nil, cut(0), 9, 100, true, 1}, {cut(0), cut(1), 9, 100, true, 1}, {cut(1), cut(2), 9, 100, true, 1},
+			{cut(2), cut(3), 9, 100, true, 1}, {cut(3), cut(4), 9, 100, true, 1}, {cut(4), nil, 9, 100, true, 1},
+		}},
+		{"all in the last one", []int64{0, 0, 0, 0, 0, 600}, []piece{
+			{nil, cut(4), 49, 0, false, 1}, {cut(4), nil, 9, 600, true, 6},
+		}},
+		{"short ones together", []int64{30, 20, 250, 40, 60, 200}, []piece{
+			{nil, cut(1), 19, 50, true, 1}, {cut(1), cut(2), 9, 250, true, 3}, {cut(2), cut(4), 19, 100, true, 1}, {cut(4), nil, 9, 200, true, 2},
+		}},
+		{"more than was counted", []int64{1000, 0, 0, 0, 0, 0}, []piece{
+			{nil, cut(0), 9, 1000, false, 6}, {cut(0), nil, 49, 0, false, 1},
+		}},
+		{"none", []int64{0, 0, 0, 0, 0, 0}, []piece{{nil, nil, 59, 0, false, 1}}},
+	} {
+		var got []piece
+		for _, p := range weighed(pieces(), test.counts, 1000, 6) {
+			got = append(got, piece{p.start, p.end, len(p.samples), p.estimate, p.exact, p.workers})
+			if !slices.IsSortedFunc(p.samples, compareKeys) {
+				t.Errorf("%s: samples %v", test.name, p.samples)
+			}
+		}
+		if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(piece{})); diff != "" {
+			t.Errorf("%s: want -, have +\n%s", test.name, diff)
 		}
 	}
 }

@@ -79,12 +79,18 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if job.Masks, err = e.honoursMasks(ctx); err != nil {
 		return fail(err)
 	}
+	created := job
 	job, err = e.create(ctx, job, root)
 	if err != nil {
 		return fail(err)
 	}
 	if State(job.State) == Running {
-		if err := e.ensureTask(ctx, job, job.root()); err != nil {
+		if job == created {
+			err = e.enqueueAgain(ctx, job, root)
+		} else {
+			err = e.ensureTask(ctx, job, job.root())
+		}
+		if err != nil {
 			return fail(err)
 		}
 		if err := e.enqueueSweep(ctx, job, now); err != nil {
