@@ -189,3 +189,21 @@ func ascii(s string) bool {
 	}
 	return true
 }
+
+// middle returns a position between two of one space, or nil if it knows none. A nil b is the end.
+func middle(a, b *position) *position {
+	var end *datastore.Key
+	if b != nil {
+		end = b.Key
+	}
+	s := a.space()
+	k := bisect(a.Key, end, s.kind, s.namespace)
+	if k == nil {
+		return nil
+	}
+	p := positionOf(k)
+	if k.Kind != s.kind { // it is an ancestor
+		p.Namespace, p.Kind = s.namespace, s.kind
+	}
+	return p
+}

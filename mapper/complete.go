@@ -32,11 +32,11 @@ func (e *Engine) complete(ctx context.Context, job *jobRecord) error {
 
 // hasOpen reports whether a range of a job is open.
 func (e *Engine) hasOpen(ctx context.Context, job string) (bool, error) {
-	seen, err := e.readKeys(ctx, datastore.NewQuery(rangeKind).FilterField("open", "=", job), 1)
+	open, err := e.client.GetAll(ctx, datastore.NewQuery(rangeKind).FilterField("open", "=", job).KeysOnly().Limit(1), nil)
 	if err != nil {
 		return false, fmt.Errorf("look for open ranges of job %s: %w", job, err)
 	}
-	return len(seen.keys) > 0, nil
+	return len(open) > 0, nil
 }
 
 // fail ends a job for a reason. Its open ranges stay recorded as they are; their

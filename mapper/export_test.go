@@ -3,7 +3,12 @@ package mapper
 import "context"
 
 // What tests outside the package use of its inside.
-var CompareKeys = compareKeys
+var (
+	CompareKeys      = compareKeys
+	ComparePositions = comparePositions
+)
+
+type Position = position
 
 const (
 	RangeKind = rangeKind

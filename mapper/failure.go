@@ -34,7 +34,7 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 		return nil, "", fmt.Errorf("mapper: failures of %s: %w", j.ID, err)
 	}
 	for _, r := range ranges {
-		failures = append(failures, Failure{Key: r.Start, Error: r.Error, Attempts: int(r.Refusals), Time: r.Done})
+		failures = append(failures, Failure{Key: r.Start.Key, Error: r.Error, Attempts: int(r.Refusals), Time: r.Done})
 	}
 	if len(ranges) == failurePage {
 		next = ranges[failurePage-1].ID
@@ -78,12 +78,11 @@ func (w *work) limitFailures(ctx context.Context) error {
 // has done so far, about, if that matters.
 func (w *work) overLimit(ctx context.Context) (over string, sum totals, err error) {
 	if limit := int(w.job.Limit); limit > 0 && w.counts(limit/100/w.failed) {
-		failed := datastore.NewQuery(rangeKind).FilterField("failed", "=", w.job.ID)
-		seen, err := w.engine.readKeys(ctx, failed, limit+1)
+		failed, err := w.engine.client.GetAll(ctx, datastore.NewQuery(rangeKind).FilterField("failed", "=", w.job.ID).KeysOnly().Limit(limit+1), nil)
 		if err != nil {
 			return "", sum, fmt.Errorf("count the failures of job %s: %w", w.job.ID, err)
 		}
-		if len(seen.keys) > limit {
+		if len(failed) > limit {
 			return fmt.Sprintf("more than %d entities have failed", limit), sum, nil
 		}
 	}

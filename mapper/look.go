@@ -25,7 +25,7 @@ type lookAround struct {
 
 // What a lookAround finds.
 type surroundings struct {
-	samples  []*datastore.Key
+	samples  []*position
 	estimate int64 // of the entities; 0 is unknown
 }
 
@@ -43,7 +43,7 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 		l.use(1, 0)
 		group.Go(func() error {
 			milestones[i].rank = pages * l.page
-			milestones[i].key, errs[i] = l.engine.find(gctx, l.query.within(nil, nil), milestones[i].rank)
+			milestones[i].at, errs[i] = l.engine.find(gctx, l.query.scans(nil, nil), milestones[i].rank)
 			return nil
 		})
 	}
@@ -77,19 +77,19 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 
 // estimate estimates how many entities the kind has, and counts some for that if it needs to:
 // if nothing is known, or the pieces that the kind is cut into would be too many to be counted.
-func (l lookAround) estimate(ctx context.Context, samples []*datastore.Key, known []milestone) int64 {
+func (l lookAround) estimate(ctx context.Context, samples []*position, known []milestone) int64 {
 	if rough := estimateFrom(samples, known); rough > 0 && rough <= mostWeighed && !l.refine {
 		return rough
 	}
-	return estimateBy(samples, known, func(before *datastore.Key) (int64, bool) { return l.count(ctx, before, mostCounted) })
+	return estimateBy(samples, known, func(before *position) (int64, bool) { return l.count(ctx, before, mostCounted) })
 }
 
-// entitySize returns how many bytes entities have: the mean of some of those that keys name; 0
-// is unknown.
-func (l lookAround) entitySize(ctx context.Context, keys []*datastore.Key) (int64, error) {
-	var some []*datastore.Key
-	for i := 0; i < len(keys); i += (len(keys) + sized - 1) / sized {
-		some = append(some, keys[i])
+// entitySize returns how many bytes entities have: the mean of some of those in a sample; 0 is
+// unknown.
+func (l lookAround) entitySize(ctx context.Context, sample []*position) (int64, error) {
+	var some []*position
+	for i := 0; i < len(sample); i += (len(sample) + sized - 1) / sized {
+		some = append(some, sample[i])
 	}
 	entities, _, err := entityReader(func(keys []*datastore.Key, dst any) error { return l.engine.client.GetMulti(ctx, keys, dst) })(some)
 	if err != nil || len(entities) == 0 {
@@ -103,28 +103,41 @@ func (l lookAround) entitySize(ctx context.Context, keys []*datastore.Key) (int6
 	return max(1, bytes/int64(len(entities))), nil
 }
 
-func (l lookAround) sample(ctx context.Context, n int) ([]*datastore.Key, error) {
-	keys, err := l.engine.sample(ctx, l.query, n, maxSampleBytes*maxFanOut/2)
+func (l lookAround) sample(ctx context.Context, n int) ([]*position, error) {
+	sample, err := l.engine.sample(ctx, l.query, n, maxSampleBytes*maxFanOut/2)
 	if err != nil {
 		return nil, fmt.Errorf("sample %q by __scatter__: %w", l.query.Kind, err)
 	}
-	l.use(int64(len(keys)/queryBatch+1), int64(len(keys)))
-	return keys, nil
+	l.use(int64(len(sample)/queryBatch+1), int64(len(sample)))
+	return sample, nil
 }
 
-// count counts the entities before a key, or up to most of them.
-func (l lookAround) count(ctx context.Context, before *datastore.Key, most int) (n int64, known bool) {
-	n, known = l.engine.count(ctx, l.query.within(nil, before), most)
+// count counts the entities before a position, or up to most of them.
+func (l lookAround) count(ctx context.Context, before *position, most int) (n int64, known bool) {
+	n, known = l.engine.count(ctx, l.query.scans(nil, before), most)
 	if known {
 		l.use(max(1, (n+999)/1000), 0) // 1,000 of them are billed as a read
 	}
 	return n, known
 }
 
-// count counts the entities of a query, or up to most of them. It only helps to cut well: if
+// count counts the entities of scans, or up to most of them. It only helps to cut well: if
 // the database can't it is not known how many there are.
-func (e *Engine) count(ctx context.Context, q *datastore.Query, most int) (n int64, known bool) {
-	result, err := e.client.RunAggregationQuery(ctx, q.Limit(most).NewAggregationQuery().WithCount("n"))
+func (e *Engine) count(ctx context.Context, scans []scan, most int) (n int64, known bool) {
+	for _, s := range scans {
+		more, known := e.countOne(ctx, s, most-int(n))
+		if !known {
+			return 0, false
+		}
+		if n += more; n >= int64(most) {
+			break
+		}
+	}
+	return n, true
+}
+
+func (e *Engine) countOne(ctx context.Context, s scan, most int) (n int64, known bool) {
+	result, err := e.client.RunAggregationQuery(ctx, s.query.Limit(most).NewAggregationQuery().WithCount("n"))
 	value, ok := result["n"].(*datastorepb.Value)
 	if err == nil && !ok {
 		err = fmt.Errorf("the answer has %T", result["n"])

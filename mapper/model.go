@@ -20,24 +20,24 @@ type virtualKind struct {
 // sequentialKey is the key of a kind whose entities have the ids 1, 2, 3.
 func sequentialKey(rank int64) *datastore.Key { return datastore.IDKey("K", rank+1, nil) }
 
-// begin returns how many keys are before a range that begins at one, and end before one
-// that ends at one. nil is the end of the key space.
-func (v virtualKind) begin(k *datastore.Key) int64 {
-	if k == nil {
+// begin returns how many entities are before a range that begins at a position, and end before
+// one that ends there. nil is the end of the kind.
+func (v virtualKind) begin(p *position) int64 {
+	if p == nil {
 		return 0
 	}
-	return int64(sort.Search(int(v.n), func(i int) bool { return compareKeys(v.key(int64(i)), k) >= 0 }))
+	return int64(sort.Search(int(v.n), func(i int) bool { return comparePositions(positionOf(v.key(int64(i))), p) >= 0 }))
 }
 
-func (v virtualKind) end(k *datastore.Key) int64 {
-	if k == nil {
+func (v virtualKind) end(p *position) int64 {
+	if p == nil {
 		return v.n
 	}
-	return v.begin(k)
+	return v.begin(p)
 }
 
-// sample returns up to n random keys, in order.
-func (v virtualKind) sample(rng *rand.Rand, n int) []*datastore.Key {
+// sample returns up to n random positions, in order.
+func (v virtualKind) sample(rng *rand.Rand, n int) []*position {
 	var keys []*datastore.Key
 	seen := make(map[int64]bool, n)
 	for len(keys) < n && int64(len(keys)) < v.n {
@@ -46,7 +46,7 @@ func (v virtualKind) sample(rng *rand.Rand, n int) []*datastore.Key {
 			keys = append(keys, v.key(rank))
 		}
 	}
-	return sortKeys(keys)
+	return sortPositions(positionsOf(keys))
 }
 
 // callTimes are what calls take in a model.
@@ -98,7 +98,7 @@ func runModel(ctx context.Context, kind virtualKind, workers, page int64, times 
 	for i, pages := range milestonePages {
 		milestones[i].rank = pages * page
 		if milestones[i].rank < kind.n {
-			milestones[i].key = kind.key(milestones[i].rank)
+			milestones[i].at = positionOf(kind.key(milestones[i].rank))
 		}
 	}
 	at := times.dispatch + times.query + max(m.reading(len(s.samples)), times.query+time.Duration(milestones[len(milestones)-1].rank)*times.key)
@@ -106,7 +106,7 @@ func runModel(ctx context.Context, kind virtualKind, workers, page int64, times 
 		if rough := estimateFrom(s.samples, milestones); rough > 0 && rough <= mostWeighed {
 			return rough
 		}
-		return estimateBy(s.samples, milestones, func(before *datastore.Key) (int64, bool) {
+		return estimateBy(s.samples, milestones, func(before *position) (int64, bool) {
 			at += times.query
 			return min(mostCounted, kind.begin(before)), true
 		})
@@ -190,7 +190,7 @@ func (m *model) task(ctx context.Context, sp Splitting, r *rangeRecord, s stretc
 		if first += m.page; first >= end || ctx.Err() != nil {
 			break
 		}
-		s = s.from(m.kind.key(first), s.estimate-m.page)
+		s = s.from(positionOf(m.kind.key(first)), s.estimate-m.page)
 	}
 	for _, c := range children {
 		m.task(ctx, sp, c.record, c.piece, c.at)
@@ -210,9 +210,9 @@ func (m *model) weigh(workers int64, pieces []stretch, at *time.Duration) []stre
 
 // find returns a finder for a range that ends before a rank.
 func (m *model) find(end int64) finder {
-	return func(from *datastore.Key, n int64) (*datastore.Key, error) {
+	return func(from *position, n int64) (*position, error) {
 		if rank := m.kind.begin(from) + n; rank < end {
-			return m.kind.key(rank), nil
+			return positionOf(m.kind.key(rank)), nil
 		}
 		return nil, nil
 	}

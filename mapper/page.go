@@ -40,15 +40,15 @@ type outcome struct {
 }
 
 type failure struct {
-	key       *datastore.Key
+	at        *position
 	err       error
 	attempts  int64 // that were made
 	permanent bool  // another would only repeat it
 	suspected bool  // of killing its process; nothing more is known
 }
 
-// A reader gets entities by their keys.
-type reader func(keys []*datastore.Key) (entities []datastore.PropertyList, missing []bool, err error)
+// A reader gets entities that are at some positions.
+type reader func(at []*position) (entities []datastore.PropertyList, missing []bool, err error)
 
 // processPage runs the function over the page's entities, and commits what it
 // did together with the range's record. For an [Update] that is one
@@ -59,14 +59,14 @@ func (w *work) processPage(ctx context.Context, p page) error {
 		if w.keys != nil && w.keys.whole {
 			read = w.keys.read
 		}
-		o, err := w.runPage(ctx, p.keys, read, func(*effect) error { return nil })
+		o, err := w.runPage(ctx, p.at, read, func(*effect) error { return nil })
 		if err != nil {
 			return err
 		}
 		return w.commit(ctx, p, o)
 	}
 	attempts := pageAttempts
-	if len(p.keys) <= 1 {
+	if len(p.at) <= 1 {
 		attempts = transactionAttempts
 	}
 	var settled *rangeRecord
@@ -75,7 +75,7 @@ func (w *work) processPage(ctx context.Context, p page) error {
 	err := w.transact(ctx, attempts, func(tx *datastore.Transaction) error {
 		settled, ready = new(rangeRecord), false
 		read := w.fencedReader(tx, settled)
-		o, err := w.runPage(ctx, p.keys, read, func(e *effect) error { return mutate(tx, e) })
+		o, err := w.runPage(ctx, p.at, read, func(e *effect) error { return mutate(tx, e) })
 		if err != nil {
 			return err
 		}
@@ -126,7 +126,8 @@ func (f failure) last() bool { return f.permanent || f.attempts >= MaxAttempts }
 var errTooSlow = errors.New("the function took too long on an entity")
 
 func entityReader(get func([]*datastore.Key, any) error) reader {
-	return func(keys []*datastore.Key) ([]datastore.PropertyList, []bool, error) {
+	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
+		keys := keysOf(at)
 		entities, dst := make([]datastore.PropertyList, len(keys)), make([]any, len(keys))
 		for i := range entities {
 			dst[i] = &entities[i]
@@ -140,13 +141,13 @@ func entityReader(get func([]*datastore.Key, any) error) reader {
 // along, and checks that it is this task's.
 func (w *work) fencedReader(tx *datastore.Transaction, r *rangeRecord) reader {
 	first := true
-	return func(keys []*datastore.Key) ([]datastore.PropertyList, []bool, error) {
+	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
 		if !first {
-			return entityReader(tx.GetMulti)(keys)
+			return entityReader(tx.GetMulti)(at)
 		}
 		first = false
-		entities := make([]datastore.PropertyList, len(keys))
-		all, dst := append([]*datastore.Key{w.record.key()}, keys...), []any{r}
+		entities := make([]datastore.PropertyList, len(at))
+		all, dst := append([]*datastore.Key{w.record.key()}, keysOf(at)...), []any{r}
 		for i := range entities {
 			dst = append(dst, &entities[i])
 		}
@@ -183,27 +184,27 @@ func mutate(tx *datastore.Transaction, e *effect) error {
 
 // runPage runs the function over entities until they are done, or the page has
 // taken its time or its bytes. It always deals with at least one.
-func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, accept func(*effect) error) (*outcome, error) {
+func (w *work) runPage(ctx context.Context, at []*position, read reader, accept func(*effect) error) (*outcome, error) {
 	o := &outcome{written: make(map[string]bool)}
 	begun := time.Now()
 	if w.stop > 0 {
-		keys = keys[:w.stop]
+		at = at[:w.stop]
 	}
-	for first := true; first || o.reached < len(keys); first = false {
-		size := w.engine.paces.get(w.job.ID).chunk(len(keys) - o.reached)
+	for first := true; first || o.reached < len(at); first = false {
+		size := w.engine.paces.get(w.job.ID).chunk(len(at) - o.reached)
 		if first {
 			size = min(size, maxPageSize-1) // with the range's record, as many as a lookup can have
 		}
-		chunk := keys[o.reached : o.reached+size]
+		chunk := at[o.reached : o.reached+size]
 		entities, missing, err := read(chunk)
 		if err != nil {
 			return nil, err
 		}
 		bytes, writes, squares, began := 0, o.writes, o.squares, time.Now()
 		o.spent = time.Since(begun)
-		for i, key := range chunk {
+		for i, p := range chunk {
 			bytes += propertiesSize(entities[i])
-			if o.full(key, len(keys)-o.reached, w.surprising(o), time.Duration(w.job.PageTime)) {
+			if o.full(p.Key, len(at)-o.reached, w.surprising(o), time.Duration(w.job.PageTime)) {
 				return o, w.tolerable(ctx, o)
 			}
 			if err := ctx.Err(); err != nil {
@@ -211,7 +212,7 @@ func (w *work) runPage(ctx context.Context, keys []*datastore.Key, read reader, 
 			}
 			hung := o.hung
 			if !missing[i] {
-				if err := w.runEntity(ctx, o, key, entities[i], accept); err != nil {
+				if err := w.runEntity(ctx, o, p, entities[i], accept); err != nil {
 					return nil, err
 				}
 			}
@@ -296,10 +297,11 @@ func (o *outcome) nextPage(most int64, budget, usual time.Duration) int64 {
 	return max(1, min(int64(budget/each), most))
 }
 
-func (w *work) runEntity(ctx context.Context, o *outcome, key *datastore.Key, entity datastore.PropertyList, accept func(*effect) error) error {
+func (w *work) runEntity(ctx context.Context, o *outcome, p *position, entity datastore.PropertyList, accept func(*effect) error) error {
+	key := p.Key
 	fail := func(err error) error {
 		attempts := 1 + w.record.refusals(w.job)
-		o.failures = append(o.failures, failure{key: key, err: err, attempts: attempts, permanent: isPermanent(err)})
+		o.failures = append(o.failures, failure{at: p, err: err, attempts: attempts, permanent: isPermanent(err)})
 		return nil
 	}
 	if len(w.slow) > 0 {
@@ -415,7 +417,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		switch pieces, err := p.pieces(); {
 		case errors.Is(err, errOrder):
 			return err
-		case err == nil && len(pieces) > 1 && pieces[0].holds(p.keys[len(p.keys)-1]): // otherwise the next page tries again
+		case err == nil && len(pieces) > 1 && pieces[0].holds(p.at[len(p.at)-1]): // otherwise the next page tries again
 			inserts = w.cut(r, pieces)
 		}
 	}
@@ -431,7 +433,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		}
 		add(child)
 	}
-	if o.reached > 0 && !r.contains(p.keys[o.reached-1]) {
+	if o.reached > 0 && !r.contains(p.at[o.reached-1]) {
 		return errOverlap
 	}
 	o.waiting = make(map[string]time.Time)
@@ -479,8 +481,8 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 // function takes longer there than expected, all workers may share it.
 func (w *work) left(r *rangeRecord, p page, o *outcome) (rest stretch, ok bool) {
 	start := p.next
-	if o.reached < len(p.keys) {
-		start = p.keys[o.reached]
+	if o.reached < len(p.at) {
+		start = p.at[o.reached]
 	}
 	if start == nil || !r.contains(start) { // it is a child's
 		return stretch{}, false
@@ -495,7 +497,7 @@ func (w *work) left(r *rangeRecord, p page, o *outcome) (rest stretch, ok bool) 
 
 // alone returns the record of a range's next child, for an entity that failed.
 func (r *rangeRecord) alone(f failure, now time.Time) *rangeRecord {
-	child := r.child(stretch{start: f.key, estimate: 1}, now)
+	child := r.child(stretch{start: f.at, estimate: 1}, now)
 	child.Alone, child.Refusals, child.RefusedIn = true, f.attempts, r.RefusedIn
 	child.Solo = f.suspected
 	return child

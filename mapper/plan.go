@@ -14,8 +14,8 @@ import (
 
 // A page is what a task is about to process.
 type page struct {
-	keys []*datastore.Key // of its entities, as they were read
-	next *datastore.Key   // the first key behind them in the range, if there is one
+	at   []*position // its entities, as they were read
+	next *position   // the first one behind them in the range, if there is one
 
 	// Where the range is cut. The first piece begins with the page, and is the range's
 	// own; the others become its children, if there are any.
@@ -27,10 +27,10 @@ type page struct {
 func (w *work) plan(ctx context.Context) (page, error) {
 	r := w.record
 	if r.Alone {
-		return page{keys: []*datastore.Key{r.Start}}, nil
+		return page{at: []*position{r.Start}}, nil
 	}
 	if w.keys == nil {
-		w.keys = w.engine.stream(ctx, w.query.within(r.Start, r.End), r.End, w.readsWhole())
+		w.keys = w.engine.stream(ctx, w.query.scans(r.Start, r.End), r.End, w.readsWhole())
 	}
 	s := r.stretch()
 	root := r.ID == w.job.root() && !r.Cut
@@ -52,20 +52,20 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	if w.count(ctx, &s, root) && s.estimate > int64(size) { // there is more than a page
 		p.pieces, p.first = w.cutting(ctx, s, root, size, view{})
 	}
-	keys, err := ready()
+	found, err := ready()
 	if err != nil {
 		w.keys = nil
 		return page{}, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
 	}
-	if err := w.checkOrder(keys); err != nil {
+	if err := w.checkOrder(found); err != nil {
 		return page{}, err
 	}
-	p.keys = w.ahead(keys)
-	if len(p.keys) == 0 { // what was counted has gone, or come, since
+	p.at = w.ahead(found)
+	if len(p.at) == 0 { // what was counted has gone, or come, since
 		return page{}, nil
 	}
-	if len(p.keys) > size {
-		p.keys, p.next = p.keys[:size], p.keys[size]
+	if len(p.at) > size {
+		p.at, p.next = p.at[:size], p.at[size]
 	}
 	if p.pieces != nil || p.next == nil {
 		return p, nil
@@ -87,15 +87,15 @@ func (w *work) plan(ctx context.Context) (page, error) {
 // the job's pages are: nothing behind it is suspected. It returns nil if nothing is.
 func (w *work) unsuspected(s stretch) (pieces func() ([]stretch, error), err error) {
 	size := int(w.job.PageSize)
-	keys, err := w.keys.peek(size + 1)
+	found, err := w.keys.peek(size + 1)
 	if err != nil {
 		return nil, err
 	}
-	if keys = w.ahead(keys); len(keys) <= size {
+	if found = w.ahead(found); len(found) <= size {
 		return nil, nil
 	}
-	own, rest := s, s.from(keys[size], s.estimate-int64(size))
-	own.end, own.estimate, own.workers, own.samples = keys[size], int64(size), 1, s.until(keys[size])
+	own, rest := s, s.from(found[size], s.estimate-int64(size))
+	own.end, own.estimate, own.workers, own.samples = found[size], int64(size), 1, s.until(found[size])
 	return func() ([]stretch, error) { return []stretch{own, rest}, nil }, nil
 }
 
@@ -138,7 +138,7 @@ func (w *work) count(ctx context.Context, s *stretch, root bool) (counted bool) 
 	if most == 0 {
 		return false
 	}
-	n, known := w.engine.count(ctx, w.query.within(s.start, s.end), int(most))
+	n, known := w.engine.count(ctx, w.query.scans(s.start, s.end), int(most))
 	if known {
 		*s = s.counted(n, most)
 	}
@@ -151,16 +151,16 @@ func (w *work) readsWhole() bool {
 	return w.mode == visit && w.engine.paces.get(w.job.ID).fit(2*w.record.pageSize()+1)
 }
 
-// ahead returns those of the next keys that are in the range, which may have become
+// ahead returns those of the next positions that are in the range, which may have become
 // shorter since they were read.
-func (w *work) ahead(keys []*datastore.Key) []*datastore.Key {
-	n, _ := slices.BinarySearchFunc(keys, w.record, func(k *datastore.Key, r *rangeRecord) int {
-		if r.End != nil && compareKeys(k, r.End) >= 0 {
+func (w *work) ahead(found []*position) []*position {
+	n, _ := slices.BinarySearchFunc(found, w.record, func(p *position, r *rangeRecord) int {
+		if r.End != nil && comparePositions(p, r.End) >= 0 {
 			return 1
 		}
 		return -1
 	})
-	return keys[:n]
+	return found[:n]
 }
 
 // lookAround draws a sample of the kind, and estimates how large it is.
@@ -214,7 +214,7 @@ func (w *work) weigh(ctx context.Context, workers int64, pieces []stretch) []str
 	most := mostInPiece(len(pieces))
 	var group sync.WaitGroup
 	for i, p := range pieces {
-		group.Go(func() { counts[i], known[i] = w.engine.count(ctx, w.query.within(p.start, p.end), int(most)) })
+		group.Go(func() { counts[i], known[i] = w.engine.count(ctx, w.query.scans(p.start, p.end), int(most)) })
 	}
 	group.Wait()
 	if slices.Contains(known, false) {
@@ -223,34 +223,34 @@ func (w *work) weigh(ctx context.Context, workers int64, pieces []stretch) []str
 	return weighed(pieces, counts, most, workers)
 }
 
-// finder returns a finder that knows the first keys of a range that ends at a key.
-func (w *work) finder(ctx context.Context, end *datastore.Key, known view) finder {
-	return func(from *datastore.Key, n int64) (*datastore.Key, error) {
+// finder returns a finder that knows the first entities of a range that ends at a position.
+func (w *work) finder(ctx context.Context, end *position, known view) finder {
+	return func(from *position, n int64) (*position, error) {
 		i := 0
 		if from != nil {
-			i, _ = slices.BinarySearchFunc(known.keys, from, compareKeys)
+			i, _ = slices.BinarySearchFunc(known.at, from, comparePositions)
 		}
-		if at := int64(i) + n; at < int64(len(known.keys)) {
-			if k := known.keys[at]; end == nil || compareKeys(k, end) < 0 {
-				return k, nil
+		if at := int64(i) + n; at < int64(len(known.at)) {
+			if p := known.at[at]; end == nil || comparePositions(p, end) < 0 {
+				return p, nil
 			}
 			return nil, nil
 		} else if known.all {
 			return nil, nil
 		}
-		return w.engine.find(ctx, w.query.within(from, end), n)
+		return w.engine.find(ctx, w.query.scans(from, end), n)
 	}
 }
 
 // errOrder is a fault of the database that no retry mends.
 var errOrder = errors.New("the database orders keys in another way than Datastore does, so ranges of keys can't be trusted")
 
-// checkOrder checks that keys are where this package thinks they are: in order,
+// checkOrder checks that entities are where this package thinks they are: in order,
 // and not before the range. Otherwise ranges might overlap or leave gaps.
-func (w *work) checkOrder(keys []*datastore.Key) error {
-	for i, k := range keys {
-		if w.record.Start != nil && compareKeys(w.record.Start, k) > 0 || w.keys.end != nil && compareKeys(k, w.keys.end) >= 0 ||
-			i > 0 && compareKeys(keys[i-1], k) >= 0 {
+func (w *work) checkOrder(found []*position) error {
+	for i, p := range found {
+		if w.record.Start != nil && comparePositions(w.record.Start, p) > 0 || w.keys.end != nil && comparePositions(p, w.keys.end) >= 0 ||
+			i > 0 && comparePositions(found[i-1], p) >= 0 {
 			return errOrder
 		}
 	}
@@ -261,7 +261,7 @@ func (w *work) checkOrder(keys []*datastore.Key) error {
 // behind where it begins.
 func ordered(pieces []stretch) bool {
 	for _, p := range pieces {
-		if p.start != nil && p.end != nil && compareKeys(p.start, p.end) >= 0 {
+		if p.start != nil && p.end != nil && comparePositions(p.start, p.end) >= 0 {
 			return false
 		}
 	}

@@ -34,18 +34,6 @@ func (q Query) validate() error {
 	return nil
 }
 
-// within returns the Datastore query for the entities of a range.
-func (q Query) within(start, end *datastore.Key) *datastore.Query {
-	d := datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("__key__")
-	if start != nil {
-		d = d.FilterField("__key__", ">=", start)
-	}
-	if end != nil {
-		d = d.FilterField("__key__", "<", end)
-	}
-	return d
-}
-
 // sample returns the Datastore query for keys spread over all of the entities.
 func (q Query) sample(n int) *datastore.Query {
 	return datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("__scatter__").KeysOnly().Limit(n)

@@ -35,10 +35,10 @@ type rangeRecord struct {
 	State      string           `datastore:"state,noindex"`
 	Generation int64            `datastore:"generation,noindex"`
 	Depth      int64            `datastore:"depth,noindex"` // the root has 0
-	Start      *datastore.Key   `datastore:"start,noindex"` // nil: from the first key
-	End        *datastore.Key   `datastore:"end,noindex"`   // nil: to the last key
+	Start      *position        `datastore:"start,noindex"` // nil: from the beginning
+	End        *position        `datastore:"end,noindex"`   // nil: to the end
 	Alone      bool             `datastore:"alone,noindex"` // only the entity at Start
-	Samples    []*datastore.Key `datastore:"samples,noindex"`
+	Samples    []*position      `datastore:"samples,noindex"`
 	Estimate   int64            `datastore:"estimate,noindex"`    // of its entities; 0: unknown
 	Exact      bool             `datastore:"exact,noindex"`       // they were counted
 	Workers    int64            `datastore:"workers,noindex"`     // that should share it; 0 is one
@@ -107,12 +107,12 @@ func (r *rangeRecord) update(tx *datastore.Transaction) error {
 	return err
 }
 
-// contains reports whether a key is in the range.
-func (r *rangeRecord) contains(k *datastore.Key) bool {
+// contains reports whether a position is in the range.
+func (r *rangeRecord) contains(p *position) bool {
 	if r.Alone {
-		return k.Equal(r.Start)
+		return p.equal(r.Start)
 	}
-	return (r.Start == nil || compareKeys(r.Start, k) <= 0) && (r.End == nil || compareKeys(k, r.End) < 0)
+	return (r.Start == nil || comparePositions(r.Start, p) <= 0) && (r.End == nil || comparePositions(p, r.End) < 0)
 }
 
 // child returns the record of the range's next child.
@@ -192,16 +192,16 @@ const maxSampleBytes = 64 << 10
 
 // capSamples leaves out every other sample until the rest fits: it is as evenly
 // spread as the whole.
-func capSamples(samples []*datastore.Key, limit int) []*datastore.Key {
+func capSamples(samples []*position, limit int) []*position {
 	for {
 		size := 0
-		for _, k := range samples {
-			size += keySize(k)
+		for _, p := range samples {
+			size += p.size()
 		}
 		if size <= limit {
 			return samples
 		}
-		half := make([]*datastore.Key, 0, len(samples)/2)
+		half := make([]*position, 0, len(samples)/2)
 		for i := 1; i < len(samples); i += 2 {
 			half = append(half, samples[i])
 		}

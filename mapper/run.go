@@ -255,7 +255,7 @@ func (w *work) process(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := w.keepRate(ctx, len(p.keys)); err != nil {
+	if err := w.keepRate(ctx, len(p.at)); err != nil {
 		return err // errChanged: the page is too large by now
 	}
 	if p.next != nil && w.goesOn(w.record) {
@@ -263,9 +263,9 @@ func (w *work) process(ctx context.Context) error {
 		go func() { _, _ = w.engine.recentJob(ctx, job) }() // so that proceed need not wait
 		w.keys.readAhead(int(min(2*w.record.PageSize, max(w.record.Estimate, w.record.PageSize)) + 1))
 	}
-	if w.record.Solo && !w.record.Alone && w.record.pageSize() == 1 && len(p.keys) == 1 {
+	if w.record.Solo && !w.record.Alone && w.record.pageSize() == 1 && len(p.at) == 1 {
 		// Whatever becomes of it, it is this entity.
-		return w.commit(ctx, p, &outcome{reached: 1, failures: []failure{{key: p.keys[0], suspected: true}}})
+		return w.commit(ctx, p, &outcome{reached: 1, failures: []failure{{at: p.at[0], suspected: true}}})
 	}
 	if w.entitySize != nil {
 		w.entitySize()
@@ -273,11 +273,11 @@ func (w *work) process(ctx context.Context) error {
 	err = w.processPage(ctx, p)
 	refused := new(commitRefusal)
 	switch {
-	case errors.As(err, refused) && len(p.keys) == 1:
+	case errors.As(err, refused) && len(p.at) == 1:
 		return w.recordCulprit(ctx, p, *refused)
-	case len(p.keys) > 1 && (errors.As(err, refused) || w.mode == update && contended(err)):
+	case len(p.at) > 1 && (errors.As(err, refused) || w.mode == update && contended(err)):
 		return w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
-			r.narrow(len(p.keys))
+			r.narrow(len(p.at))
 			return nil
 		})
 	}
@@ -313,7 +313,7 @@ const lateBy = time.Second / 3
 // page for. If there are many of them among what the job has processed, it is the
 // function that is at fault.
 func (w *work) recordCulprit(ctx context.Context, p page, cause commitRefusal) error {
-	o := &outcome{reached: 1, failures: []failure{{key: p.keys[0], err: cause, attempts: 1, permanent: true}}}
+	o := &outcome{reached: 1, failures: []failure{{at: p.at[0], err: cause, attempts: 1, permanent: true}}}
 	if err := w.commit(ctx, p, o); err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 					states[result.Entity.Key.Path[0].GetName()] = p["state"].GetStringValue()
 					continue
 				}
-				r := record{Job: p["job"].GetStringValue(), State: p["state"].GetStringValue(), Alone: p["alone"].GetBooleanValue(), Start: keyOf(p["start"]), End: keyOf(p["end"])}
+				r := record{Job: p["job"].GetStringValue(), State: p["state"].GetStringValue(), Alone: p["alone"].GetBooleanValue(), Start: positionOf(p["start"]), End: positionOf(p["end"])}
 				if open := p["open"]; open != nil {
 					mark := open.GetStringValue()
 					r.Open = &mark
@@ -83,6 +83,35 @@ func recode(encoded *datastorepb.EntityResult) *datastorepb.EntityResult {
 		panic(err)
 	}
 	return result
+}
+
+// positionOf returns the position in a value, or nil.
+func positionOf(v *datastorepb.Value) *mapper.Position {
+	p := v.GetEntityValue().GetProperties()
+	if p == nil {
+		return nil
+	}
+	at := &mapper.Position{
+		Namespace: p["namespace"].GetStringValue(), Kind: p["kind"].GetStringValue(), Valued: p["valued"].GetBooleanValue(),
+	}
+	if p["key"].GetKeyValue() != nil {
+		at.Key = keyOf(p["key"])
+	}
+	switch v := p["value"].GetValueType().(type) {
+	case *datastorepb.Value_IntegerValue:
+		at.Value = v.IntegerValue
+	case *datastorepb.Value_TimestampValue:
+		at.Value = v.TimestampValue.AsTime()
+	case *datastorepb.Value_StringValue:
+		at.Value = v.StringValue
+	case *datastorepb.Value_DoubleValue:
+		at.Value = v.DoubleValue
+	case *datastorepb.Value_BooleanValue:
+		at.Value = v.BooleanValue
+	case *datastorepb.Value_BlobValue:
+		at.Value = v.BlobValue
+	}
+	return at
 }
 
 // keyOf returns the key in a value, or nil.

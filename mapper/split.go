@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"cloud.google.com/go/datastore"
 )
 
 // The constants of splitting. They are ratios of pages, so that they hold for
@@ -66,8 +64,8 @@ const (
 
 // A stretch is what splitting knows of a range, and what it makes of it.
 type stretch struct {
-	start, end *datastore.Key   // nil: the ends of the key space
-	samples    []*datastore.Key // inside, in key order
+	start, end *position   // nil: the ends of the job
+	samples    []*position // inside, in order
 	estimate   int64            // of the entities inside; 0 is unknown
 	exact      bool             // they were counted
 	guess      int64            // what the estimate was before that
@@ -76,8 +74,8 @@ type stretch struct {
 	late       float64          // which share of lateBy its task begins later
 }
 
-// holds reports whether the stretch goes on behind a key.
-func (s stretch) holds(k *datastore.Key) bool { return s.end == nil || compareKeys(k, s.end) < 0 }
+// holds reports whether the stretch goes on behind a position.
+func (s stretch) holds(p *position) bool { return s.end == nil || comparePositions(p, s.end) < 0 }
 
 // A Splitting says how a job's ranges are cut. The zero value is adaptive, and what
 // jobs should have. The others are ways of other mappers, to compare with.
@@ -210,9 +208,9 @@ func (sp Splitting) fixed(s stretch, root bool, page int64) cutting {
 	return cutting{pieces: n + 1, keep: page, each: max(1, pages/max(1, n)) * page}
 }
 
-// A finder finds the key of an entity: the n-th from a key on, which is the 0-th. nil
+// A finder finds the position of an entity: the n-th from one on, which is the 0-th. nil
 // is the end of the range.
-type finder func(from *datastore.Key, n int64) (*datastore.Key, error)
+type finder func(from *position, n int64) (*position, error)
 
 // apply cuts a range. The first of the pieces is what its task keeps.
 func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
@@ -334,7 +332,7 @@ func (s stretch) counted(n, most int64) stretch {
 // beyond estimates how many entities are behind pieces of known lengths: as many for each
 // of the samples as there are inside. Where there are none it takes the rest for as long as
 // all pieces together.
-func beyond(samples, left []*datastore.Key, lengths []int64) int64 {
+func beyond(samples, left []*position, lengths []int64) int64 {
 	known := int64(0)
 	for _, n := range lengths {
 		known += n
@@ -391,8 +389,8 @@ const findParallel = 16
 // findAll finds the ends of pieces that follow each other, as far as the range goes. If some
 // can't be found, those before them are enough: what is behind is another piece. So are those
 // before one that is not behind them, as entities have come or gone meanwhile.
-func findAll(find finder, s stretch, lengths []int64) (found []*datastore.Key, ended bool, err error) {
-	found = make([]*datastore.Key, len(lengths))
+func findAll(find finder, s stretch, lengths []int64) (found []*position, ended bool, err error) {
+	found = make([]*position, len(lengths))
 	errs := make([]error, len(lengths))
 	var group sync.WaitGroup
 	n := int64(0)
@@ -407,7 +405,7 @@ func findAll(find finder, s stretch, lengths []int64) (found []*datastore.Key, e
 		if at == nil {
 			break
 		}
-		if last != nil && compareKeys(at, last) <= 0 || !s.holds(at) {
+		if last != nil && comparePositions(at, last) <= 0 || !s.holds(at) {
 			return found[:i], false, nil
 		}
 		last = at
@@ -424,7 +422,7 @@ func findAll(find finder, s stretch, lengths []int64) (found []*datastore.Key, e
 
 // halves cuts a range of which nothing is known by arithmetic on keys.
 func (s stretch) halves() []stretch {
-	middle := bisect(s.start, s.end, s.start.Kind, s.start.Namespace)
+	middle := middle(s.start, s.end)
 	if middle == nil {
 		return []stretch{s}
 	}
@@ -450,9 +448,9 @@ func samplesFor(estimate, page, workers int64) int {
 	return int(min(max(least, pages/min(gapPages, max(rootPages, pages/workers))), most))
 }
 
-// A milestone is a key whose rank in its kind is known. A nil key is behind the last one.
+// A milestone is a position whose rank in its kind is known. nil is behind the last one.
 type milestone struct {
-	key  *datastore.Key
+	at   *position
 	rank int64
 }
 
@@ -476,16 +474,16 @@ const mostCounted = 10_000_000
 // further returns before how many of the samples entities have to be counted, as too few of
 // them are before the milestones to tell the size of the kind well; 0 if there are enough.
 // rough is the estimate without it.
-func further(sample []*datastore.Key, milestones []milestone, rough int64) int {
+func further(sample []*position, milestones []milestone, rough int64) int {
 	last := milestones[len(milestones)-1]
-	if last.key == nil || len(sample) < leastSamples {
+	if last.at == nil || len(sample) < leastSamples {
 		return 0
 	}
 	n := leastSamples
 	if rough > 0 {
 		n = max(leastSamples, min(mostSamples, int(refinedCount*int64(len(sample))/rough), len(sample)))
 	}
-	if compareKeys(sample[n-1], last.key) <= 0 {
+	if comparePositions(sample[n-1], last.at) <= 0 {
 		return 0
 	}
 	return n
@@ -494,14 +492,14 @@ func further(sample []*datastore.Key, milestones []milestone, rough int64) int {
 // estimateBy estimates how many entities the root's range holds, and has those before a sample
 // counted if that is needed. If they are more than can be counted it takes an earlier sample;
 // if that is the first one the kind is at least as large as the estimate.
-func estimateBy(sample []*datastore.Key, milestones []milestone, count func(before *datastore.Key) (n int64, known bool)) int64 {
+func estimateBy(sample []*position, milestones []milestone, count func(before *position) (n int64, known bool)) int64 {
 	estimate := estimateFrom(sample, milestones)
 	for n := further(sample, milestones, estimate); n > 0; n /= 4 {
 		rank, known := count(sample[n-1])
 		if !known {
 			return estimate
 		}
-		counted := append(slices.Clip(milestones), milestone{key: sample[n-1], rank: rank})
+		counted := append(slices.Clip(milestones), milestone{at: sample[n-1], rank: rank})
 		if estimate = estimateFrom(sample, counted); rank < mostCounted {
 			return estimate
 		}
@@ -515,21 +513,21 @@ func estimateBy(sample []*datastore.Key, milestones []milestone, count func(befo
 // sample may be only the first part of all scatter keys; the ratio is the same.
 // Without samples the end of a kind between two milestones says something, and otherwise
 // nothing is known.
-func estimateFrom(sample []*datastore.Key, milestones []milestone) int64 {
+func estimateFrom(sample []*position, milestones []milestone) int64 {
 	least, most := int64(1), int64(math.MaxInt64)
 	var last milestone
 	for _, m := range milestones {
-		if m.key == nil {
+		if m.at == nil {
 			most = m.rank
 			break
 		}
 		last, least = m, m.rank+1
 	}
-	if last.key == nil {
+	if last.at == nil {
 		return most
 	}
 	passed := 0
-	for passed < len(sample) && compareKeys(sample[passed], last.key) <= 0 {
+	for passed < len(sample) && comparePositions(sample[passed], last.at) <= 0 {
 		passed++
 	}
 	switch {
@@ -541,21 +539,21 @@ func estimateFrom(sample []*datastore.Key, milestones []milestone) int64 {
 	return 0
 }
 
-// from returns the part of a range from a key on. An estimate that says there is
+// from returns the part of a range from a position on. An estimate that says there is
 // nothing was too low: then nothing is known.
-func (s stretch) from(start *datastore.Key, estimate int64) stretch {
+func (s stretch) from(start *position, estimate int64) stretch {
 	i := 0
-	for i < len(s.samples) && compareKeys(s.samples[i], start) <= 0 {
+	for i < len(s.samples) && comparePositions(s.samples[i], start) <= 0 {
 		i++
 	}
 	s.start, s.samples, s.estimate, s.guess, s.exact = start, s.samples[i:], max(0, estimate), 0, s.exact && estimate > 0
 	return s
 }
 
-// until returns the samples before a key.
-func (s stretch) until(end *datastore.Key) []*datastore.Key {
+// until returns the samples before a position.
+func (s stretch) until(end *position) []*position {
 	i := 0
-	for i < len(s.samples) && compareKeys(s.samples[i], end) < 0 {
+	for i < len(s.samples) && comparePositions(s.samples[i], end) < 0 {
 		i++
 	}
 	return slices.Clip(s.samples[:i])

@@ -13,17 +13,17 @@ import (
 	"github.com/scattermap/scattermap/internal/keytest"
 )
 
-// A kindModel is a kind for splitting without a database: its keys in order, and
+// A kindModel is a kind for splitting without a database: its entities in order, and
 // those that have __scatter__.
 type kindModel struct {
-	keys    []*datastore.Key
-	scatter []*datastore.Key
+	all     []*position
+	scatter []*position
 }
 
 // newModel makes a kind of the keys, one in density of which is in its sample.
 func newModel(rng *rand.Rand, keys []*datastore.Key, density int) kindModel {
-	m := kindModel{keys: sortKeys(keys)}
-	for _, k := range m.keys {
+	m := kindModel{all: sortPositions(positionsOf(keys))}
+	for _, k := range m.all {
 		if density > 0 && rng.IntN(density) == 0 {
 			m.scatter = append(m.scatter, k)
 		}
@@ -36,14 +36,14 @@ func newModel(rng *rand.Rand, keys []*datastore.Key, density int) kindModel {
 func (m kindModel) look(s stretch, limit int) view {
 	first := 0
 	if s.start != nil {
-		first, _ = slices.BinarySearchFunc(m.keys, s.start, compareKeys)
+		first, _ = slices.BinarySearchFunc(m.all, s.start, comparePositions)
 	}
-	last := len(m.keys)
+	last := len(m.all)
 	if s.end != nil {
-		last, _ = slices.BinarySearchFunc(m.keys, s.end, compareKeys)
+		last, _ = slices.BinarySearchFunc(m.all, s.end, comparePositions)
 	}
 	last = max(first, last)
-	return view{keys: m.keys[first:min(last, first+limit)], all: last-first < limit}
+	return view{at: m.all[first:min(last, first+limit)], all: last-first < limit}
 }
 
 // milestones are the keys whose ranks the root finds out.
@@ -51,8 +51,8 @@ func (m kindModel) milestones(page int) []milestone {
 	var milestones []milestone
 	for _, pages := range milestonePages {
 		at := milestone{rank: pages * int64(page)}
-		if int(at.rank) < len(m.keys) {
-			at.key = m.keys[at.rank]
+		if int(at.rank) < len(m.all) {
+			at.at = m.all[at.rank]
 		}
 		milestones = append(milestones, at)
 	}
@@ -76,7 +76,7 @@ func (m kindModel) runJob(sp Splitting, workers, page int) treeModel {
 		root := depth == 0
 		if root {
 			s.workers = int64(workers)
-			s.samples = sortKeys(slices.Clone(m.scatter[:min(len(m.scatter), sp.sampleSize(s.workers))]))
+			s.samples = sortPositions(slices.Clone(m.scatter[:min(len(m.scatter), sp.sampleSize(s.workers))]))
 			s.estimate = estimateFrom(s.samples, m.milestones(page))
 			s.portion = s.estimate / s.workers
 		}
@@ -86,14 +86,14 @@ func (m kindModel) runJob(sp Splitting, workers, page int) treeModel {
 		own := s
 		if !m.look(s, page+1).all {
 			if most := sp.counts(s, root, int64(page), int64(page)); most > 0 {
-				s = s.counted(int64(len(m.look(s, int(most)).keys)), most)
+				s = s.counted(int64(len(m.look(s, int(most)).at)), most)
 			}
-			pieces, _ := sp.cut(s, root, int64(page), int64(page)).apply(s, func(from *datastore.Key, n int64) (*datastore.Key, error) {
+			pieces, _ := sp.cut(s, root, int64(page), int64(page)).apply(s, func(from *position, n int64) (*position, error) {
 				seen := m.look(stretch{start: from, end: s.end}, int(n)+1)
 				if seen.all {
 					return nil, nil
 				}
-				return seen.keys[n], nil
+				return seen.at[n], nil
 			})
 			own = pieces[0]
 			for _, c := range pieces[1:] {
@@ -103,11 +103,11 @@ func (m kindModel) runJob(sp Splitting, workers, page int) treeModel {
 		for more := true; more; {
 			seen := m.look(own, page+1)
 			next := stretch{start: own.start, end: own.end}
-			if more = len(seen.keys) > page; more {
-				next.end = seen.keys[page]
+			if more = len(seen.at) > page; more {
+				next.end = seen.at[page]
 			}
 			tree.pages = append(tree.pages, next)
-			tree.counts = append(tree.counts, min(page, len(seen.keys)))
+			tree.counts = append(tree.counts, min(page, len(seen.at)))
 			own.start = next.end
 		}
 	}
@@ -126,13 +126,13 @@ func (tree treeModel) check(t *testing.T, m kindModel, page int) {
 		case b.start == nil:
 			return 1
 		}
-		return compareKeys(a.start, b.start)
+		return comparePositions(a.start, b.start)
 	})
 	if pages[0].start != nil || pages[len(pages)-1].end != nil {
 		t.Fatal("the pages do not reach the ends of the key space")
 	}
 	for i := 1; i < len(pages); i++ {
-		if pages[i-1].end == nil || !pages[i-1].end.Equal(pages[i].start) {
+		if pages[i-1].end == nil || !pages[i-1].end.equal(pages[i].start) {
 			t.Fatalf("page %v to %v is followed by %v to %v", pages[i-1].start, pages[i-1].end, pages[i].start, pages[i].end)
 		}
 	}
@@ -142,8 +142,8 @@ func (tree treeModel) check(t *testing.T, m kindModel, page int) {
 			t.Fatalf("a page has %d entities, above %d", n, page)
 		}
 	}
-	if total != len(m.keys) {
-		t.Fatalf("the pages have %d entities of %d", total, len(m.keys))
+	if total != len(m.all) {
+		t.Fatalf("the pages have %d entities of %d", total, len(m.all))
 	}
 }
 
@@ -349,12 +349,12 @@ func TestEstimateBy(t *testing.T) {
 	for _, n := range []int64{1e6, 1e8, 1e9, 1e10, 1e11} {
 		for _, drawn := range []int64{600, 1600, 50_000} {
 			kind := virtualKind{n: n, key: sequentialKey}
-			var sample []*datastore.Key
+			var sample []*position
 			for i := range drawn {
-				sample = append(sample, sequentialKey((2*i+1)*(n/drawn)/2))
+				sample = append(sample, positionOf(sequentialKey((2*i+1)*(n/drawn)/2)))
 			}
 			var counted []int64
-			got := estimateBy(sample, []milestone{{sequentialKey(500), 500}, {sequentialKey(6000), 6000}}, func(before *datastore.Key) (int64, bool) {
+			got := estimateBy(sample, []milestone{{positionOf(sequentialKey(500)), 500}, {positionOf(sequentialKey(6000)), 6000}}, func(before *position) (int64, bool) {
 				counted = append(counted, min(mostCounted, kind.begin(before)))
 				return counted[len(counted)-1], true
 			})
@@ -370,7 +370,7 @@ func TestEstimateFrom(t *testing.T) {
 	for _, density := range []int{2, 128} {
 		m := newModel(rng, sequence(200000), density)
 		for _, drawn := range []int{1200, 1500} {
-			sample := sortKeys(slices.Clone(m.scatter[:min(drawn, len(m.scatter))]))
+			sample := sortPositions(slices.Clone(m.scatter[:min(drawn, len(m.scatter))]))
 			got := estimateFrom(sample, m.milestones(500))
 			if got < 110000 || got > 450000 {
 				t.Errorf("1 in %d, %d samples: estimated %d of 200000", density, len(sample), got)
@@ -386,13 +386,13 @@ func TestEstimateFrom(t *testing.T) {
 	if got := estimateFrom(nil, newModel(rng, sequence(121), 0).milestones(10)); got != 0 {
 		t.Errorf("no samples: estimated %d, want 0 for unknown", got)
 	}
-	if got := estimateFrom(sequence(1000)[999:], newModel(rng, sequence(1000), 0).milestones(10)); got != 0 {
+	if got := estimateFrom(positionsOf(sequence(1000)[999:]), newModel(rng, sequence(1000), 0).milestones(10)); got != 0 {
 		t.Errorf("no samples among those passed: estimated %d, want 0 for unknown", got)
 	}
 }
 
 func TestCutAtSamples(t *testing.T) {
-	keys := sequence(100)
+	keys := positionsOf(sequence(100))
 	for _, samples := range []int{1, 2, 7, 31, 99} {
 		for n := 2; n <= samples+1; n++ {
 			s := stretch{start: keys[0], samples: keys[1 : samples+1], estimate: 1000}
@@ -406,7 +406,7 @@ func TestCutAtSamples(t *testing.T) {
 					t.Fatalf("%d samples, %d pieces: piece %d does not begin where the one before ends", samples, n, i)
 				}
 				for _, k := range p.samples {
-					if compareKeys(k, p.start) <= 0 || p.end != nil && compareKeys(k, p.end) >= 0 {
+					if comparePositions(k, p.start) <= 0 || p.end != nil && comparePositions(k, p.end) >= 0 {
 						t.Fatalf("sample %v is not inside %v to %v", k, p.start, p.end)
 					}
 				}
@@ -422,19 +422,19 @@ func TestCutAtSamples(t *testing.T) {
 
 // TestWeighed counts pieces that were taken for equally long.
 func TestWeighed(t *testing.T) {
-	keys := sequence(60)
+	keys := positionsOf(sequence(60))
 	pieces := func() []stretch {
 		return cutAtSamples(stretch{samples: keys[1:60], estimate: 600, workers: 6}, 6)
 	}
 	type piece struct {
-		from, to *datastore.Key
+		from, to *position
 		samples  int
 		estimate int64
 		exact    bool
 		workers  int64
 	}
 	all := pieces()
-	cut := func(i int) *datastore.Key { return all[i].end }
+	cut := func(i int) *position { return all[i].end }
 	for _, test := range []struct {
 		name   string
 		counts []int64
@@ -458,7 +458,7 @@ func TestWeighed(t *testing.T) {
 		var got []piece
 		for _, p := range weighed(pieces(), test.counts, 1000, 6) {
 			got = append(got, piece{p.start, p.end, len(p.samples), p.estimate, p.exact, p.workers})
-			if !slices.IsSortedFunc(p.samples, compareKeys) {
+			if !slices.IsSortedFunc(p.samples, comparePositions) {
 				t.Errorf("%s: samples %v", test.name, p.samples)
 			}
 		}
@@ -469,11 +469,11 @@ func TestWeighed(t *testing.T) {
 }
 
 func TestCapSamples(t *testing.T) {
-	keys := sequence(1000)
-	each := keySize(keys[0])
+	keys := positionsOf(sequence(1000))
+	each := keys[0].size()
 	for _, want := range []int{1000, 999, 500, 100, 3, 0} {
 		got := capSamples(keys, want*each)
-		if len(got) > want || len(got) < want/2 || !slices.IsSortedFunc(got, compareKeys) {
+		if len(got) > want || len(got) < want/2 || !slices.IsSortedFunc(got, comparePositions) {
 			t.Errorf("room for %d of 1000 samples: %d kept", want, len(got))
 		}
 	}

@@ -145,16 +145,15 @@ func (w *work) attempt(ctx context.Context) error {
 // condemn records the range's entity as a failure, if it is still there: its process has
 // died often enough.
 func (w *work) condemn(ctx context.Context, deaths int64) error {
-	p := page{keys: []*datastore.Key{w.record.Start}}
-	key := datastore.NewQuery(w.query.Kind).Namespace(w.query.Namespace).FilterField("__key__", "=", w.record.Start)
-	seen, err := w.engine.readKeys(ctx, key, 1)
+	p := page{at: []*position{w.record.Start}}
+	_, missing, err := entityReader(func(keys []*datastore.Key, dst any) error { return w.engine.client.GetMulti(ctx, keys, dst) })(p.at)
 	if err != nil {
 		return err
 	}
 	o := &outcome{reached: 1}
-	if len(seen.keys) > 0 {
+	if !missing[0] {
 		err := fmt.Errorf("the process died %d times while it did nothing but this entity", deaths)
-		o.failures = []failure{{key: w.record.Start, err: err, attempts: deaths, permanent: true}}
+		o.failures = []failure{{at: w.record.Start, err: err, attempts: deaths, permanent: true}}
 	}
 	return w.commit(ctx, p, o)
 }

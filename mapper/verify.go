@@ -60,14 +60,13 @@ func (e *Engine) verify(ctx context.Context, id string) (*Proof, error) {
 			children[rangeID(r.ID, i)] = "range " + r.ID
 		}
 		if r.Alone {
-			k := r.Start
 			switch {
-			case k == nil || k.Kind != query.Kind || k.Namespace != query.Namespace:
-				p.problem("range %s is that of the single entity %v, which is not the query's", r.ID, k)
-			case alone[k.Encode()]:
-				p.problem("there are two ranges of the single entity %v", k)
+			case r.Start == nil || r.Start.Key == nil || r.Start.space() != (space{query.Namespace, query.Kind}):
+				p.problem("range %s is that of the single entity %v, which is not the query's", r.ID, r.Start)
+			case alone[r.Start.Key.Encode()]:
+				p.problem("there are two ranges of the single entity %v", r.Start)
 			default:
-				alone[k.Encode()] = true
+				alone[r.Start.Key.Encode()] = true
 			}
 		} else {
 			tiles = append(tiles, &rangeRecord{ID: r.ID, Start: r.Start, End: r.End})
@@ -134,13 +133,13 @@ func (p *Proof) checkTiles(tiles []*rangeRecord) {
 		case b.Start == nil:
 			return 1
 		}
-		return compareKeys(a.Start, b.Start)
+		return comparePositions(a.Start, b.Start)
 	})
 	if len(tiles) == 0 || tiles[0].Start != nil || tiles[len(tiles)-1].End != nil {
 		p.problem("the ranges do not reach both ends of the key space")
 	}
 	for i := 1; i < len(tiles); i++ {
-		if end := tiles[i-1].End; end == nil || tiles[i].Start == nil || !end.Equal(tiles[i].Start) {
+		if end := tiles[i-1].End; end == nil || !end.equal(tiles[i].Start) {
 			p.problem("range %s ends at %v, and the next one, %s, begins at %v", tiles[i-1].ID, end, tiles[i].ID, tiles[i].Start)
 		}
 	}

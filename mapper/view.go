@@ -10,40 +10,54 @@ import (
 	"google.golang.org/api/iterator"
 )
 
-// A view is what a look-ahead saw: the first keys of a range, in order.
+// A view is what a look-ahead saw: where the first entities of a range are, in order.
 type view struct {
-	keys []*datastore.Key
-	all  bool // the range ends behind them
+	at  []*position
+	all bool // the range ends behind them
 }
 
-// readKeys reads up to limit keys of a query.
-func (e *Engine) readKeys(ctx context.Context, q *datastore.Query, limit int) (view, error) {
-	var keys []*datastore.Key
-	err := e.eachKey(ctx, q.Limit(limit), func(k *datastore.Key) bool {
-		keys = append(keys, k)
+// find returns the position of an entity: the n-th of some scans, counted from 0, or nil if
+// there are fewer.
+func (e *Engine) find(ctx context.Context, scans []scan, n int64) (found *position, err error) {
+	for i, s := range scans {
+		if found, err = e.first(ctx, s, n); err != nil || found != nil || i == len(scans)-1 {
+			return found, err
+		}
+		passed, err := e.countIn(ctx, s, n)
+		if err != nil {
+			return nil, err
+		}
+		n -= passed
+	}
+	return nil, nil
+}
+
+// first returns the position of the n-th entity of a scan, or nil if there are fewer.
+func (e *Engine) first(ctx context.Context, s scan, n int64) (found *position, err error) {
+	s.query = s.query.Offset(int(n)).Limit(1)
+	return found, e.eachIn(ctx, s, func(p *position) bool {
+		found = p
+		return false
+	})
+}
+
+// countIn returns how many entities a scan has, up to most.
+func (e *Engine) countIn(ctx context.Context, s scan, most int64) (n int64, err error) {
+	if n, known := e.count(ctx, []scan{s}, int(most)); known {
+		return n, nil
+	}
+	s.query = s.query.Limit(int(most))
+	return n, e.eachIn(ctx, s, func(*position) bool {
+		n++
 		return true
 	})
-	if err != nil {
-		return view{}, err
-	}
-	return view{keys: keys, all: len(keys) < limit}, nil
-}
-
-// find returns the key of an entity: the n-th of a query, counted from 0, or nil if there
-// are fewer.
-func (e *Engine) find(ctx context.Context, q *datastore.Query, n int64) (*datastore.Key, error) {
-	found, err := e.readKeys(ctx, q.Offset(int(n)), 1)
-	if err != nil || len(found.keys) == 0 {
-		return nil, err
-	}
-	return found.keys[0], nil
 }
 
 // sample draws up to n keys of the query by __scatter__, fewer if they take
 // more than maxBytes, and sorts them. The first keys in scatter order are a
 // random choice of all, however few they are. An empty sample says nothing of
 // how many entities there are.
-func (e *Engine) sample(ctx context.Context, q Query, n, maxBytes int) ([]*datastore.Key, error) {
+func (e *Engine) sample(ctx context.Context, q Query, n, maxBytes int) ([]*position, error) {
 	var keys []*datastore.Key
 	err := e.eachKey(ctx, q.sample(n), func(k *datastore.Key) bool {
 		maxBytes -= keySize(k)
@@ -52,31 +66,40 @@ func (e *Engine) sample(ctx context.Context, q Query, n, maxBytes int) ([]*datas
 		}
 		return maxBytes >= 0
 	})
-	return sortKeys(keys), err
+	return sortPositions(positionsOf(keys)), err
 }
 
-// A stream reads the keys of a range one after the other, or its entities, and can be ahead
-// of who uses them.
+// A stream reads where the entities of a range are, one after the other, or the entities
+// themselves, and can be ahead of who uses them.
 type stream struct {
-	end    *datastore.Key // of the range, when its query was made
-	whole  bool           // it reads entities
-	it     *datastore.Iterator
+	end   *position // of the range, when it was begun
+	whole bool      // it reads entities
+
+	ctx    context.Context // of its queries
 	cancel context.CancelFunc
+	client *datastore.Client
 
 	turn     *semaphore.Weighted // of who uses the rest, and may read
-	keys     []*datastore.Key
-	entities []datastore.PropertyList // of the keys, if it reads them
+	scans    []scan              // the first of them is being read, if it is not nil
+	it       *datastore.Iterator
+	at       []*position
+	entities []datastore.PropertyList // if it reads them
 	all      bool
 }
 
-// stream returns the keys of a query that ends at a key, or its whole entities. It has to
-// be closed.
-func (e *Engine) stream(ctx context.Context, q *datastore.Query, end *datastore.Key, whole bool) *stream {
-	ctx, cancel := context.WithCancel(ctx)
-	if !whole {
-		q = q.KeysOnly()
+// stream begins to read scans that end at a position. It has to be closed.
+func (e *Engine) stream(ctx context.Context, scans []scan, end *position, whole bool) *stream {
+	s := &stream{end: end, whole: whole, client: e.client, scans: scans, turn: semaphore.NewWeighted(1)}
+	s.ctx, s.cancel = context.WithCancel(ctx)
+	s.begin()
+	return s
+}
+
+// begin begins the next scan, if there is one.
+func (s *stream) begin() {
+	if s.all = len(s.scans) == 0; !s.all {
+		s.it = s.client.Run(s.ctx, s.scans[0].reading(s.whole))
 	}
-	return &stream{end: end, whole: whole, it: e.client.Run(ctx, q), cancel: cancel, turn: semaphore.NewWeighted(1)}
 }
 
 // use waits until nothing is read ahead. It is followed by a call of done.
@@ -85,61 +108,57 @@ func (s *stream) use() (done func()) {
 	return func() { s.turn.Release(1) }
 }
 
-// peek returns the next n keys, or those that are left. After an error the stream is
-// of no use any more.
-func (s *stream) peek(n int) ([]*datastore.Key, error) {
+// peek returns where the next n entities are, or those that are left. After an error the
+// stream is of no use any more.
+func (s *stream) peek(n int) ([]*position, error) {
 	defer s.use()()
-	for len(s.keys) < n && !s.all {
-		var entity datastore.PropertyList
-		var dst any
-		if s.whole {
-			dst = &entity
-		}
-		key, err := s.it.Next(dst)
+	for len(s.at) < n && !s.all {
+		p, entity, err := s.scans[0].next(s.it, s.whole)
 		if errors.Is(err, iterator.Done) {
-			s.all = true
-			break
+			s.scans = s.scans[1:]
+			s.begin()
+			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		if s.keys = append(s.keys, key); s.whole {
+		if s.at = append(s.at, p); s.whole {
 			s.entities = append(s.entities, entity)
 		}
 	}
-	return s.keys[:min(n, len(s.keys))], nil
+	return s.at[:min(n, len(s.at))], nil
 }
 
-// peekLater has the next n keys read while something else is done. Whoever asks for the
+// peekLater has the next n positions read while something else is done. Whoever asks for the
 // result waits for it.
-func (s *stream) peekLater(n int) func() ([]*datastore.Key, error) {
-	var keys []*datastore.Key
+func (s *stream) peekLater(n int) func() ([]*position, error) {
+	var at []*position
 	var err error
 	ready := make(chan struct{})
 	go func() {
 		defer close(ready)
-		keys, err = s.peek(n)
+		at, err = s.peek(n)
 	}()
-	return func() ([]*datastore.Key, error) {
+	return func() ([]*position, error) {
 		<-ready
-		return keys, err
+		return at, err
 	}
 }
 
-// readAhead has the next n keys read while something else is done.
+// readAhead has the next n positions read while something else is done.
 func (s *stream) readAhead(n int) { go func() { _, _ = s.peek(n) }() }
 
-// known returns the keys that were read and not passed.
+// known returns the positions that were read and not passed.
 func (s *stream) known() view {
 	defer s.use()()
-	return view{keys: s.keys, all: s.all}
+	return view{at: s.at, all: s.all}
 }
 
-// pass drops the keys before one.
-func (s *stream) pass(start *datastore.Key) {
+// pass drops what is before a position.
+func (s *stream) pass(start *position) {
 	defer s.use()()
-	n, _ := slices.BinarySearchFunc(s.keys, start, compareKeys)
-	s.keys = s.keys[n:]
+	n, _ := slices.BinarySearchFunc(s.at, start, comparePositions)
+	s.at = s.at[n:]
 	if s.whole {
 		clear(s.entities[:n]) // for the garbage collector
 		s.entities = s.entities[n:]
@@ -147,19 +166,37 @@ func (s *stream) pass(start *datastore.Key) {
 }
 
 // read is a reader of the entities that the stream has read.
-func (s *stream) read(keys []*datastore.Key) ([]datastore.PropertyList, []bool, error) {
-	if len(keys) == 0 {
+func (s *stream) read(at []*position) ([]datastore.PropertyList, []bool, error) {
+	if len(at) == 0 {
 		return nil, nil, nil
 	}
 	defer s.use()()
-	n, _ := slices.BinarySearchFunc(s.keys, keys[0], compareKeys)
-	return s.entities[n : n+len(keys)], make([]bool, len(keys)), nil
+	n, _ := slices.BinarySearchFunc(s.at, at[0], comparePositions)
+	return s.entities[n : n+len(at)], make([]bool, len(at)), nil
 }
 
 // close ends the reading.
 func (s *stream) close() {
 	s.cancel()
 	s.use()()
+}
+
+// eachIn calls f for the positions of a scan, until it returns false.
+func (e *Engine) eachIn(ctx context.Context, s scan, f func(*position) bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for it := e.client.Run(ctx, s.reading(false)); ; {
+		p, _, err := s.next(it, false)
+		if errors.Is(err, iterator.Done) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if !f(p) {
+			return nil
+		}
+	}
 }
 
 // eachKey calls f for the keys of a query, until it returns false.
