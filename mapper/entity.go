@@ -89,6 +89,7 @@ type mutation struct {
 	bytes int // about
 
 	properties []datastore.Property // what is put
+	changed    []string             // names of them, if it is the entity itself
 	deletes    bool                 // nothing is: the entity is deleted
 	*datastore.Mutation
 }
@@ -253,7 +254,7 @@ func apply[T any](m mode, j *jobRecord, key *datastore.Key, properties []datasto
 		} else {
 			own = datastore.NewUpdate(key, &list)
 		}
-		a.add(own, mutation{key: key, properties: list})
+		a.add(own, mutation{key: key, properties: list, changed: changed})
 	}
 	return a.bounded()
 }

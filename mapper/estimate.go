@@ -89,8 +89,11 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	case !start.Splitting.adaptive():
 		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v", ErrArguments, start.Splitting))
 	}
-	if err := q.validate(); err != nil {
+	if q, err = q.normal(); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	}
+	if q.times, err = e.probe(ctx, q); err != nil {
+		return fail(err)
 	}
 	est := &Estimate{Workers: start.Workers, Used: billing.Usage{RPCs: make(map[string]int64)}}
 	if est.Entities, est.Exact, err = e.size(ctx, q, start, &est.Used); err != nil {

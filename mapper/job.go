@@ -61,6 +61,7 @@ type jobRecord struct {
 	Rate       []byte    `datastore:"rate,noindex"`       // JSON; empty: no limit
 	RampFrom   time.Time `datastore:"ramp_from,noindex"`  // when its ramp began
 	Masks      bool      `datastore:"masks,noindex"`      // the database honours property masks
+	Times      bool      `datastore:"times,noindex"`      // the property that it is sharded by has times
 	LimitStep  int64     `datastore:"limit_step,noindex"` // what Limit began with; each resume allows as many again
 	Limit      int64     `datastore:"limit,noindex"`      // of failures; negative: none
 	LimitShare float64   `datastore:"limit_share,noindex"`
@@ -102,6 +103,7 @@ func jobKey(id string) *datastore.Key { return datastore.NameKey(jobKind, id, ni
 func (j *jobRecord) query() (Query, error) {
 	var q Query
 	err := json.Unmarshal(j.Query, &q)
+	q.times = j.Times
 	return q, err
 }
 

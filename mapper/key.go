@@ -61,6 +61,16 @@ func elements(k *datastore.Key) []*datastore.Key {
 	return all
 }
 
+// below reports whether a key is that of an entity below an ancestor, or of that itself.
+func below(k, ancestor *datastore.Key) bool {
+	for ; k != nil; k = k.Parent {
+		if k.Equal(ancestor) {
+			return true
+		}
+	}
+	return false
+}
+
 // keySize estimates the bytes that a key takes in a record.
 func keySize(k *datastore.Key) int {
 	n := 0

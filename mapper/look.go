@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -36,6 +37,9 @@ const sized = 16
 // give an estimate of how many entities it has.
 func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (found surroundings, err error) {
 	size := sp.sampleSize(workers)
+	if !l.query.plain() {
+		return l.aroundSome(ctx, size)
+	}
 	milestones := make([]milestone, len(milestonePages))
 	errs := make([]error, len(milestones))
 	group, gctx := errgroup.WithContext(ctx)
@@ -75,6 +79,94 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 	return found, nil
 }
 
+// aroundSome looks around where a sample of the kind says little, as only some of its entities
+// count, or keys do not matter. Its samples are places where ranges may be cut; what is between
+// them has to be counted.
+func (l lookAround) aroundSome(ctx context.Context, size int) (found surroundings, err error) {
+	few := int(milestonePages[len(milestonePages)-1] * l.page)
+	n, known := int64(0), false
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		n, known = l.count(gctx, nil, few)
+		return nil
+	})
+	group.Go(func() (err error) {
+		if l.query.ShardBy != "" {
+			found.samples, err = l.values(gctx, size)
+		} else {
+			found.samples, err = l.inside(gctx, size)
+		}
+		return err
+	})
+	switch err := group.Wait(); {
+	case err != nil:
+		return found, err
+	case known && n < int64(few):
+		found.estimate = n
+	case known && l.refine:
+		n, _ := l.count(ctx, nil, mostCounted)
+		found.estimate = max(n, int64(few))
+	case known && len(found.samples) == 0:
+		n, _ := l.count(ctx, nil, int(farPages*l.page))
+		found.estimate = max(n, int64(few))
+	case known:
+		found.estimate = mostWeighed // what its parts are counted up to
+	default:
+		at := milestone{rank: int64(few)}
+		if at.at, err = l.engine.find(ctx, l.query.scans(nil, nil), at.rank); err != nil {
+			return found, err
+		}
+		l.use(1, 0)
+		found.estimate = estimateFrom(found.samples, []milestone{at})
+	}
+	return found, nil
+}
+
+// inside returns those of a sample of the kind that are between the bounds of the query.
+func (l lookAround) inside(ctx context.Context, size int) ([]*position, error) {
+	all, err := l.sample(ctx, size)
+	low, high := l.query.bounds()
+	return slices.DeleteFunc(all, func(p *position) bool {
+		return low != nil && comparePositions(p, low) <= 0 || high != nil && comparePositions(p, high) >= 0 ||
+			l.query.Ancestor != nil && !below(p.Key, l.query.Ancestor)
+	}), err
+}
+
+// values returns positions that are spread evenly between the first and the last value.
+func (l lookAround) values(ctx context.Context, size int) ([]*position, error) {
+	low, high := l.query.bounds()
+	var err error
+	if low == nil {
+		l.use(1, 0)
+		if low, err = l.engine.find(ctx, l.query.scans(nil, nil), 0); err != nil || low == nil {
+			return nil, err
+		}
+	}
+	if high == nil {
+		l.use(1, 0)
+		if high, err = l.last(ctx); err != nil || high == nil {
+			return nil, err
+		}
+	}
+	var samples []*position
+	for _, v := range spread(low.Value, high.Value, size) {
+		samples = append(samples, &position{Namespace: l.query.Namespace, Kind: l.query.Kind, Valued: true, Value: v})
+	}
+	return samples, nil
+}
+
+// last returns the position of the last entity. If the database has no index for that it is
+// that of the kind.
+func (l lookAround) last(ctx context.Context) (last *position, err error) {
+	q := l.query
+	s := scan{query: q.base().Order("-" + q.ShardBy), property: q.ShardBy, times: q.times}
+	if last, err = l.engine.first(ctx, s, 0); status.Code(err) != codes.FailedPrecondition {
+		return last, err
+	}
+	s.query = datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("-" + q.ShardBy)
+	return l.engine.first(ctx, s, 0)
+}
+
 // estimate estimates how many entities the kind has, and counts some for that if it needs to:
 // if nothing is known, or the pieces that the kind is cut into would be too many to be counted.
 func (l lookAround) estimate(ctx context.Context, samples []*position, known []milestone) int64 {
@@ -84,18 +176,24 @@ func (l lookAround) estimate(ctx context.Context, samples []*position, known []m
 	return estimateBy(samples, known, func(before *position) (int64, bool) { return l.count(ctx, before, mostCounted) })
 }
 
-// entitySize returns how many bytes entities have: the mean of some of those in a sample; 0 is
-// unknown.
+// entitySize returns how many bytes entities have: the mean of some of those in a sample, or of
+// the first ones; 0 is unknown.
 func (l lookAround) entitySize(ctx context.Context, sample []*position) (int64, error) {
-	var some []*position
-	for i := 0; i < len(sample); i += (len(sample) + sized - 1) / sized {
-		some = append(some, sample[i])
+	var entities []datastore.PropertyList
+	var err error
+	if l.query.ShardBy == "" {
+		var some []*position
+		for i := 0; i < len(sample); i += (len(sample) + sized - 1) / sized {
+			some = append(some, sample[i])
+		}
+		entities, _, err = entityReader(l.engine.get(ctx))(some)
+	} else if scans := l.query.scans(nil, nil); len(scans) > 0 {
+		_, err = l.engine.client.GetAll(ctx, scans[0].query.Limit(sized), &entities)
 	}
-	entities, _, err := entityReader(func(keys []*datastore.Key, dst any) error { return l.engine.client.GetMulti(ctx, keys, dst) })(some)
 	if err != nil || len(entities) == 0 {
 		return 0, err
 	}
-	l.use(int64(len(some)), 0)
+	l.use(int64(len(entities)), 0)
 	bytes := int64(0)
 	for _, e := range entities {
 		bytes += int64(propertiesSize(e))

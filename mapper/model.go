@@ -205,7 +205,7 @@ func (m *model) weigh(workers int64, pieces []stretch, at *time.Duration) []stre
 		longest = max(longest, counts[i])
 	}
 	*at += m.times.query + time.Duration(longest)*m.times.key
-	return weighed(pieces, counts, most, workers)
+	return weighed(pieces, counts, most, workers, m.page)
 }
 
 // find returns a finder for a range that ends before a rank.

@@ -55,7 +55,7 @@ type reader func(at []*position) (entities []datastore.PropertyList, missing []b
 // transaction, which reads the entities, too.
 func (w *work) processPage(ctx context.Context, p page) error {
 	if w.mode == visit {
-		read := entityReader(func(keys []*datastore.Key, dst any) error { return w.engine.client.GetMulti(ctx, keys, dst) })
+		read := entityReader(w.engine.get(ctx))
 		if w.keys != nil && w.keys.whole {
 			read = w.keys.read
 		}
@@ -124,6 +124,11 @@ func (f failure) last() bool { return f.permanent || f.attempts >= MaxAttempts }
 // The page of an [Update] is tried again without it, as its transaction has waited
 // long enough, and ends behind it: the delivery has, too.
 var errTooSlow = errors.New("the function took too long on an entity")
+
+// get returns a function that looks entities up outside transactions.
+func (e *Engine) get(ctx context.Context) func([]*datastore.Key, any) error {
+	return func(keys []*datastore.Key, dst any) error { return e.client.GetMulti(ctx, keys, dst) }
+}
 
 func entityReader(get func([]*datastore.Key, any) error) reader {
 	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
@@ -211,7 +216,10 @@ func (w *work) runPage(ctx context.Context, at []*position, read reader, accept 
 				return nil, err
 			}
 			hung := o.hung
-			if !missing[i] {
+			counts, err := w.counted(p, entities[i], missing[i])
+			if err != nil {
+				o.failures = append(o.failures, failure{at: p, err: err, attempts: 1, permanent: true})
+			} else if counts {
 				if err := w.runEntity(ctx, o, p, entities[i], accept); err != nil {
 					return nil, err
 				}
@@ -222,6 +230,19 @@ func (w *work) runPage(ctx context.Context, at []*position, read reader, accept 
 		w.engine.paces.add(w.job.ID, pace{entities: int64(len(chunk)), bytes: int64(bytes), writes: int64(o.writes - writes), spent: time.Since(began), squares: o.squares - squares})
 	}
 	return o, w.tolerable(ctx, o)
+}
+
+// counted reports whether an entity that was read is one of the query, and where the page has
+// it: it may have changed since its key was read.
+func (w *work) counted(p *position, properties datastore.PropertyList, missing bool) (bool, error) {
+	if missing || w.query.plain() {
+		return !missing, nil
+	}
+	now, err := w.query.position(p.Key, properties)
+	if now == nil || !now.equal(p) {
+		return false, nil
+	}
+	return true, err
 }
 
 // sudden is how many slow entities in a row are a surprise. Of entities whose times are those of
@@ -319,6 +340,9 @@ func (w *work) runEntity(ctx context.Context, o *outcome, p *position, entity da
 	}
 	if errors.Is(err, errTooSlow) {
 		o.hung += time.Duration(w.job.Timeout)
+	}
+	if err == nil {
+		err = w.query.keeps(p, entity, e)
 	}
 	if err == nil {
 		err = Permanent(o.accept(e, accept))

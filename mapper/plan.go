@@ -198,7 +198,10 @@ func (w *work) later(ctx context.Context, c cutting, s stretch, root bool, known
 			err = errOrder
 		}
 		if err == nil && root && w.splitting.adaptive() && c.weighs(s) {
-			pieces = w.weigh(ctx, s.workers, pieces)
+			if pieces = w.weigh(ctx, s.workers, pieces); len(pieces) == 1 { // it is short
+				s = pieces[0]
+				pieces, err = w.splitting.cut(s, false, w.record.PageSize, w.job.PageSize).apply(s, w.finder(ctx, s.end, known))
+			}
 		}
 	}()
 	return func() ([]stretch, error) {
@@ -220,7 +223,7 @@ func (w *work) weigh(ctx context.Context, workers int64, pieces []stretch) []str
 	if slices.Contains(known, false) {
 		return pieces
 	}
-	return weighed(pieces, counts, most, workers)
+	return weighed(pieces, counts, most, workers, w.record.PageSize)
 }
 
 // finder returns a finder that knows the first entities of a range that ends at a position.

@@ -1,40 +1,269 @@
 package mapper
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
+	"slices"
+	"strings"
+	"time"
 
 	"cloud.google.com/go/datastore"
 )
 
-// A Query says which entities a job is over.
+// A Query says which entities a job is over. What can be combined with what is listed in
+// docs/queries.md; the rest is refused when a job starts.
 type Query struct {
 	// Kind is the kind of the entities.
 	Kind string `json:"kind"`
 
-	// Namespace is their namespace. Defaults to the empty one.
+	// Namespace is their namespace. Defaults to the empty one, or to that of Ancestor.
 	Namespace string `json:"namespace,omitempty"`
+
+	// Ancestor is a key. If set, only entities below it count, and the entity itself if it is
+	// of the kind.
+	Ancestor *datastore.Key `json:"ancestor,omitempty"`
+
+	// Start and End are keys of the kind. If set, only entities from Start on count, or those
+	// before End. They need not exist.
+	Start *datastore.Key `json:"start,omitempty"`
+	End   *datastore.Key `json:"end,omitempty"`
+
+	// Filters are conditions on properties, all of which entities have to satisfy. An [Update]
+	// checks them once more in its transaction. The function may change a property that is
+	// filtered by: each entity is still processed once. The database may need composite
+	// indexes: without them a job is refused at its start.
+	Filters []Filter `json:"filters,omitempty"`
+
+	// ShardBy is an indexed property of integers, times, strings, blobs or floats. If set, the
+	// job goes through the entities in the order of its values, and not of their keys, and is
+	// cut between values: what is filtered by that property is then one range. Entities
+	// without that property are not seen, but counted: see Status.Unsharded. The property must
+	// not be a list, which fails the entity, and the function must not change it: that fails
+	// the entity, too. Filters on it have to be "<", "<=", ">" or ">=".
+	ShardBy string `json:"shard_by,omitempty"`
+
+	times bool // the values of ShardBy are times
 }
 
 // validNamespace is what Datastore's documentation allows in a namespace.
 var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
 
-func (q Query) validate() error {
+// normal returns the query as it is recorded, if it can be served.
+func (q Query) normal() (Query, error) {
 	if err := checkKind(q.Kind); err != nil {
-		return fmt.Errorf("Query.Kind %w", err)
+		return q, fmt.Errorf("Query.Kind %w", err)
+	}
+	if q.Ancestor != nil && q.Namespace == "" {
+		q.Namespace = q.Ancestor.Namespace
 	}
 	switch {
 	case q.Kind == jobKind || q.Kind == rangeKind:
-		return fmt.Errorf("Query.Kind %q holds the records of jobs themselves", q.Kind)
+		return q, fmt.Errorf("Query.Kind %q holds the records of jobs themselves", q.Kind)
 	case reservedName(q.Namespace):
-		return fmt.Errorf("Query.Namespace %q is reserved by Datastore", q.Namespace)
+		return q, fmt.Errorf("Query.Namespace %q is reserved by Datastore", q.Namespace)
 	case !validNamespace.MatchString(q.Namespace):
-		return fmt.Errorf("Query.Namespace %.110q is not up to 100 letters, digits, '.', '_' and '-'", q.Namespace)
+		return q, fmt.Errorf("Query.Namespace %.110q is not up to 100 letters, digits, '.', '_' and '-'", q.Namespace)
+	}
+	if err := q.checkKeys(); err != nil {
+		return q, err
+	}
+	filters := make([]Filter, len(q.Filters))
+	for i, f := range q.Filters {
+		var err error
+		if filters[i], err = f.normal(); err != nil {
+			return q, err
+		}
+	}
+	if q.Filters = filters; len(filters) == 0 {
+		q.Filters = nil
+	}
+	return q, q.checkFilters()
+}
+
+// checkKeys checks the keys that bound the query.
+func (q Query) checkKeys() error {
+	if a := q.Ancestor; a != nil {
+		if err := errors.Join(checkKey(a), complete(a)); err != nil {
+			return fmt.Errorf("Query.Ancestor: %w", err)
+		}
+		if a.Namespace != q.Namespace {
+			return fmt.Errorf("Query.Ancestor is in the namespace %q, and Query.Namespace is %q", a.Namespace, q.Namespace)
+		}
+	}
+	for name, k := range map[string]*datastore.Key{"Start": q.Start, "End": q.End} {
+		if k == nil {
+			continue
+		}
+		if err := errors.Join(checkKey(k), complete(k)); err != nil {
+			return fmt.Errorf("Query.%s: %w", name, err)
+		}
+		if k.Kind != q.Kind || k.Namespace != q.Namespace {
+			return fmt.Errorf("Query.%s %v is of the kind %q in the namespace %q, and not of the query's", name, k, k.Kind, k.Namespace)
+		}
+		if q.ShardBy != "" {
+			return fmt.Errorf("Query.%s bounds keys, and the job is sharded by the property %q: bound that by Query.Filters", name, q.ShardBy)
+		}
+	}
+	if q.Start != nil && q.End != nil && compareKeys(q.Start, q.End) >= 0 {
+		return fmt.Errorf("Query.Start %v is not before Query.End %v", q.Start, q.End)
 	}
 	return nil
 }
 
-// sample returns the Datastore query for keys spread over all of the entities.
+func complete(k *datastore.Key) error {
+	if k.Incomplete() {
+		return errors.New("the key is incomplete")
+	}
+	return nil
+}
+
+// checkFilters checks filters that are normal by themselves.
+func (q Query) checkFilters() error {
+	either := 1
+	for _, f := range q.Filters {
+		switch {
+		case f.Op == "in":
+			if either *= len(f.Value.([]any)); either > maxIn {
+				return fmt.Errorf("Query.Filters: all \"in\" together come to %d combinations, above the %d that Datastore allows", either, maxIn)
+			}
+			fallthrough
+		case !f.ranges():
+			if f.Property == q.ShardBy {
+				return fmt.Errorf("Query.Filters: %q %s is on the property of Query.ShardBy, whose values it leaves none to cut between: shard by keys", f.Property, f.Op)
+			}
+		}
+	}
+	switch {
+	case q.ShardBy == "":
+		return nil
+	case q.ShardBy == "__key__" || reservedName(q.ShardBy):
+		return fmt.Errorf("Query.ShardBy %q is reserved by Datastore; by keys is how jobs are sharded without it", q.ShardBy)
+	case len(q.ShardBy) > maxName:
+		return fmt.Errorf("Query.ShardBy is longer than %d bytes", maxName)
+	}
+	low, high := q.bounds()
+	if low != nil && high != nil && comparePositions(low, high) >= 0 {
+		return fmt.Errorf("Query.Filters leave no values of %q", q.ShardBy)
+	}
+	return nil
+}
+
+// space returns the query's kind and namespace.
+func (q Query) space() space { return space{q.Namespace, q.Kind} }
+
+// bounds returns the positions that all entities are between, the first one included: nil is
+// no bound.
+func (q Query) bounds() (low, high *position) {
+	if q.Start != nil {
+		low = positionOf(q.Start)
+	}
+	if q.End != nil {
+		high = positionOf(q.End)
+	}
+	for _, f := range q.Filters {
+		if f.Property != q.ShardBy || q.ShardBy == "" {
+			continue
+		}
+		v := f.Value
+		if f.Op == ">" || f.Op == "<=" {
+			var ok bool
+			if v, ok = next(v); !ok {
+				continue // the database sees to it
+			}
+		}
+		p := &position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: v}
+		switch f.Op {
+		case ">", ">=":
+			if low == nil || comparePositions(low, p) < 0 {
+				low = p
+			}
+		default:
+			if high == nil || comparePositions(p, high) < 0 {
+				high = p
+			}
+		}
+	}
+	return low, high
+}
+
+// others returns the filters that are not on the property that the job is sharded by.
+func (q Query) others() []Filter {
+	if q.ShardBy == "" {
+		return q.Filters
+	}
+	return slices.DeleteFunc(slices.Clone(q.Filters), func(f Filter) bool { return f.Property == q.ShardBy })
+}
+
+// plain reports whether the query is over a whole kind, by keys: then its sample is one of its
+// entities.
+func (q Query) plain() bool {
+	return q.Ancestor == nil && q.Start == nil && q.End == nil && len(q.Filters) == 0 && q.ShardBy == ""
+}
+
+// base returns the Datastore query without an order, and without a range.
+func (q Query) base() *datastore.Query {
+	d := datastore.NewQuery(q.Kind).Namespace(q.Namespace)
+	if q.Ancestor != nil {
+		d = d.Ancestor(q.Ancestor)
+	}
+	for _, f := range q.others() {
+		d = d.FilterField(f.Property, f.Op, f.Value)
+	}
+	return d
+}
+
+// sample returns the Datastore query for keys spread over all of the kind's entities.
 func (q Query) sample(n int) *datastore.Query {
 	return datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("__scatter__").KeysOnly().Limit(n)
 }
+
+// position returns the position of an entity, if it satisfies the query. One that has several
+// values of the property that the job is sharded by is at the least of them that counts, and
+// an error.
+func (q Query) position(key *datastore.Key, properties []datastore.Property) (at *position, err error) {
+	if !match(q.Filters, properties) {
+		return nil, nil
+	}
+	if q.ShardBy == "" {
+		return positionOf(key), nil
+	}
+	low, high := q.bounds()
+	values := indexedValues(properties, q.ShardBy)
+	slices.SortFunc(values, compareValues)
+	for _, v := range values {
+		p := &position{Valued: true, Value: v, Key: key}
+		if low != nil && comparePositions(p, low) < 0 || high != nil && comparePositions(p, high) >= 0 {
+			continue
+		}
+		if len(values) > 1 {
+			err = Permanent(fmt.Errorf("%w: it has %d values of it", errSharded, len(values)))
+		}
+		return p, err
+	}
+	return nil, nil
+}
+
+// keeps returns an error if what the function does to an entity moves it in the order of the
+// query.
+func (q Query) keeps(p *position, before []datastore.Property, e *effect) error {
+	if q.ShardBy == "" {
+		return nil
+	}
+	name, _, _ := strings.Cut(q.ShardBy, ".")
+	for _, m := range e.mutations {
+		if m.deletes || !m.key.Equal(p.Key) || !slices.Contains(m.changed, name) && !slices.Contains(m.changed, q.ShardBy) {
+			continue
+		}
+		if !slices.EqualFunc(indexedValues(m.properties, q.ShardBy), indexedValues(before, q.ShardBy), func(a, b any) bool { return compareValues(a, b) == 0 }) {
+			return Permanent(fmt.Errorf("%w: the function has changed %q", errSharded, q.ShardBy))
+		}
+	}
+	return nil
+}
+
+// errSharded says that an entity does not go with the property that the job is sharded by.
+var errSharded = errors.New("the property that the job is sharded by has to have one value, which does not change")
+
+// A snapshot older than this is not kept, as Datastore's documentation has it.
+const longestSnapshot = 7 * 24 * time.Hour

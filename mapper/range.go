@@ -28,49 +28,49 @@ const (
 // the range is pending, its entity has failed, or it has been cleaned up: a finished job
 // costs no index entries.
 type rangeRecord struct {
-	Job        string           `datastore:"job,noindex"`
-	ID         string           `datastore:"id,noindex"`
-	Open       string           `datastore:"open,omitempty"`   // the job's ID, while it is pending
-	Failed     string           `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
-	State      string           `datastore:"state,noindex"`
-	Generation int64            `datastore:"generation,noindex"`
-	Depth      int64            `datastore:"depth,noindex"` // the root has 0
-	Start      *position        `datastore:"start,noindex"` // nil: from the beginning
-	End        *position        `datastore:"end,noindex"`   // nil: to the end
-	Alone      bool             `datastore:"alone,noindex"` // only the entity at Start
-	Samples    []*position      `datastore:"samples,noindex"`
-	Estimate   int64            `datastore:"estimate,noindex"`    // of its entities; 0: unknown
-	Exact      bool             `datastore:"exact,noindex"`       // they were counted
-	Workers    int64            `datastore:"workers,noindex"`     // that should share it; 0 is one
-	Portion    int64            `datastore:"portion,noindex"`     // how many entities are one worker's portion; 0: all of them
-	EntitySize int64            `datastore:"entity_size,noindex"` // bytes of an entity of the kind, on average; 0: unknown
-	PageSize   int64            `datastore:"page_size,noindex"`
-	Narrowed   int64            `datastore:"narrowed,noindex"`   // what became of PageSize for this page; 0: it is as it was
-	Attempts   int64            `datastore:"attempts,noindex"`   // deliveries after the first one
-	Refusals   int64            `datastore:"refusals,noindex"`   // attempts that the function or the database refused
-	RefusedIn  int64            `datastore:"refused_in,noindex"` // the job's generation in which it did; Resume raises that
-	NotBefore  time.Time        `datastore:"not_before,noindex"` // of its task
-	Begun      string           `datastore:"begun,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
-	BegunAt    time.Time        `datastore:"begun_at,noindex"`   // when that came
-	SeenTask   string           `datastore:"seen_task,noindex"`  // the task of the last deliveries that have left a mark, or found one of theirs
-	SeenTry    int64            `datastore:"seen_try,noindex"`   // and the most attempts that were before one of them
-	Doubtful   bool             `datastore:"doubtful,noindex"`   // the next attempt says nothing of the mark
-	Lost       bool             `datastore:"lost,noindex"`       // its last task was gone while it was pending
-	Solo       bool             `datastore:"solo,noindex"`       // it is processed while its process does nothing else
-	Deaths     []string         `datastore:"deaths,noindex"`     // deliveries whose processes seem to have died while they did nothing but its one entity
-	Settled    []time.Time      `datastore:"settled,noindex"`    // when these count; until then the delivery may say that it is alive
-	Cut        bool             `datastore:"cut,noindex"`        // the part behind its page is with its children
-	Children   int64            `datastore:"children,noindex"`
-	Continued  bool             `datastore:"continued,noindex"` // its parent's task went on with it
-	Retries    int64            `datastore:"retries,noindex"`   // of the children: entities that failed, and are tried again
-	Recorded   int64            `datastore:"recorded,noindex"`  // the last of the children: entities that have failed for good
-	Processed  int64            `datastore:"processed,noindex"`
-	Full       bool             `datastore:"full,noindex"`     // its page was full by count, bytes or time
-	Counters   []byte           `datastore:"counters,noindex"` // JSON
-	Error      string           `datastore:"error,noindex"`    // of its entity, if that has failed
-	Created    time.Time        `datastore:"created,noindex"`
-	Done       time.Time        `datastore:"done,noindex"`
-	Expires    time.Time        `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
+	Job        string      `datastore:"job,noindex"`
+	ID         string      `datastore:"id,noindex"`
+	Open       string      `datastore:"open,omitempty"`   // the job's ID, while it is pending
+	Failed     string      `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
+	State      string      `datastore:"state,noindex"`
+	Generation int64       `datastore:"generation,noindex"`
+	Depth      int64       `datastore:"depth,noindex"` // the root has 0
+	Start      *position   `datastore:"start,noindex"` // nil: from the beginning
+	End        *position   `datastore:"end,noindex"`   // nil: to the end
+	Alone      bool        `datastore:"alone,noindex"` // only the entity at Start
+	Samples    []*position `datastore:"samples,noindex"`
+	Estimate   int64       `datastore:"estimate,noindex"`    // of its entities; 0: unknown
+	Exact      bool        `datastore:"exact,noindex"`       // they were counted
+	Workers    int64       `datastore:"workers,noindex"`     // that should share it; 0 is one
+	Portion    int64       `datastore:"portion,noindex"`     // how many entities are one worker's portion; 0: all of them
+	EntitySize int64       `datastore:"entity_size,noindex"` // bytes of an entity of the kind, on average; 0: unknown
+	PageSize   int64       `datastore:"page_size,noindex"`
+	Narrowed   int64       `datastore:"narrowed,noindex"`   // what became of PageSize for this page; 0: it is as it was
+	Attempts   int64       `datastore:"attempts,noindex"`   // deliveries after the first one
+	Refusals   int64       `datastore:"refusals,noindex"`   // attempts that the function or the database refused
+	RefusedIn  int64       `datastore:"refused_in,noindex"` // the job's generation in which it did; Resume raises that
+	NotBefore  time.Time   `datastore:"not_before,noindex"` // of its task
+	Begun      string      `datastore:"begun,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
+	BegunAt    time.Time   `datastore:"begun_at,noindex"`   // when that came
+	SeenTask   string      `datastore:"seen_task,noindex"`  // the task of the last deliveries that have left a mark, or found one of theirs
+	SeenTry    int64       `datastore:"seen_try,noindex"`   // and the most attempts that were before one of them
+	Doubtful   bool        `datastore:"doubtful,noindex"`   // the next attempt says nothing of the mark
+	Lost       bool        `datastore:"lost,noindex"`       // its last task was gone while it was pending
+	Solo       bool        `datastore:"solo,noindex"`       // it is processed while its process does nothing else
+	Deaths     []string    `datastore:"deaths,noindex"`     // deliveries whose processes seem to have died while they did nothing but its one entity
+	Settled    []time.Time `datastore:"settled,noindex"`    // when these count; until then the delivery may say that it is alive
+	Cut        bool        `datastore:"cut,noindex"`        // the part behind its page is with its children
+	Children   int64       `datastore:"children,noindex"`
+	Continued  bool        `datastore:"continued,noindex"` // its parent's task went on with it
+	Retries    int64       `datastore:"retries,noindex"`   // of the children: entities that failed, and are tried again
+	Recorded   int64       `datastore:"recorded,noindex"`  // the last of the children: entities that have failed for good
+	Processed  int64       `datastore:"processed,noindex"`
+	Full       bool        `datastore:"full,noindex"`     // its page was full by count, bytes or time
+	Counters   []byte      `datastore:"counters,noindex"` // JSON
+	Error      string      `datastore:"error,noindex"`    // of its entity, if that has failed
+	Created    time.Time   `datastore:"created,noindex"`
+	Done       time.Time   `datastore:"done,noindex"`
+	Expires    time.Time   `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
 }
 
 // rangeID derives the ID of a range from its parent's and its place among the

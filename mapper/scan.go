@@ -1,44 +1,117 @@
 package mapper
 
 import (
+	"errors"
+	"time"
+
 	"cloud.google.com/go/datastore"
 )
 
-// A scan is a Datastore query whose results come in the order of their positions. A range of
-// keys is one.
+// A scan is a Datastore query whose results come in the order of their positions.
 type scan struct {
-	query *datastore.Query
+	query    *datastore.Query
+	property string // the values of which order the results, before their keys; empty: only their keys
+	fixed    bool   // all results have one value of it,
+	value    any    // this one
+	times    bool   // they are times, which a projection returns as microseconds
 }
 
-// scans returns the scans that together, one after the other, find the entities of a range.
+// scans returns the scans that together, one after the other, find the entities of a range: one
+// for a range of keys, and up to three for a range of values. Its first value may be one of
+// which some keys are before the range, and its last value one of which some are behind it.
 func (q Query) scans(start, end *position) []scan {
-	d := datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("__key__")
-	if start != nil {
+	low, high := q.bounds()
+	if low != nil && (start == nil || comparePositions(start, low) < 0) {
+		start = low
+	}
+	if high != nil && (end == nil || comparePositions(high, end) < 0) {
+		end = high
+	}
+	if start != nil && end != nil && comparePositions(start, end) >= 0 {
+		return nil
+	}
+	if q.ShardBy == "" {
+		return []scan{{query: withKeys(q.base().Order("__key__"), start, end)}}
+	}
+	return q.scansOfValues(start, end)
+}
+
+// withKeys bounds a query by the keys of positions, if they have any.
+func withKeys(d *datastore.Query, start, end *position) *datastore.Query {
+	if start != nil && start.Key != nil {
 		d = d.FilterField("__key__", ">=", start.Key)
 	}
-	if end != nil {
+	if end != nil && end.Key != nil {
 		d = d.FilterField("__key__", "<", end.Key)
 	}
-	return []scan{{query: d}}
+	return d
+}
+
+func (q Query) scansOfValues(start, end *position) (scans []scan) {
+	one := func(v any, start, end *position) scan {
+		d := q.base().FilterField(q.ShardBy, "=", v).Order("__key__")
+		return scan{query: withKeys(d, start, end), property: q.ShardBy, fixed: true, value: v}
+	}
+	valued := func(p *position) bool { return p != nil && p.Valued }
+	if valued(start) && valued(end) && compareValues(start.Value, end.Value) == 0 {
+		return []scan{one(start.Value, start, end)}
+	}
+	d := q.base().Order(q.ShardBy)
+	switch {
+	case valued(start) && start.Key != nil:
+		scans = append(scans, one(start.Value, start, nil))
+		d = d.FilterField(q.ShardBy, ">", start.Value)
+	case valued(start):
+		d = d.FilterField(q.ShardBy, ">=", start.Value)
+	}
+	if valued(end) {
+		d = d.FilterField(q.ShardBy, "<", end.Value)
+	}
+	scans = append(scans, scan{query: d, property: q.ShardBy, times: q.times})
+	if valued(end) && end.Key != nil {
+		scans = append(scans, one(end.Value, nil, end))
+	}
+	return scans
 }
 
 // reading returns the query that reads where entities are, or whole entities.
 func (s scan) reading(whole bool) *datastore.Query {
-	if whole {
+	switch {
+	case whole:
 		return s.query
+	case s.property == "" || s.fixed:
+		return s.query.KeysOnly()
 	}
-	return s.query.KeysOnly()
+	return s.query.Project(s.property)
 }
+
+// errNoValue is a fault of the database.
+var errNoValue = errors.New("the database returned an entity without the property that the query is ordered by")
 
 // next returns the next position of the scan, and the entity if those are read.
 func (s scan) next(it *datastore.Iterator, whole bool) (p *position, entity datastore.PropertyList, err error) {
 	var dst any
-	if whole {
+	if whole || s.property != "" && !s.fixed {
 		dst = &entity
 	}
 	key, err := it.Next(dst)
 	if err != nil {
 		return nil, nil, err
 	}
-	return positionOf(key), entity, nil
+	p = positionOf(key)
+	if s.property == "" {
+		return p, entity, nil
+	}
+	p.Valued, p.Value = true, s.value
+	if !s.fixed {
+		values := indexedValues(entity, s.property)
+		if len(values) != 1 {
+			return nil, nil, errNoValue
+		}
+		p.Value = values[0]
+		if micros, ok := p.Value.(int64); ok && s.times && !whole {
+			p.Value = time.UnixMicro(micros).UTC()
+		}
+	}
+	return p, entity, nil
 }

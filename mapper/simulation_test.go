@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -23,6 +24,7 @@ import (
 
 var (
 	seeds     = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 200, or 12 under -short")
+	formFlag  = flag.String("form", "", "of the query, empty: half of the simulations are over the whole kind, and half over the other forms")
 	firstSeed = flag.Uint64("seed", 0, "the first of them; 0 is a new one")
 )
 
@@ -61,6 +63,7 @@ type simulation struct {
 	mapper *mapper.Mapper[credit]
 
 	visit, finalizes bool
+	query            mapper.Query
 
 	mu      sync.Mutex
 	fates   map[string]fate // of accounts, by their keys
@@ -77,9 +80,9 @@ func simulate(t *testing.T, seed uint64) {
 	faults.Pause()
 	checker := &snapshotChecker{T: t}
 	s := &simulation{rng: rng, faults: faults, tries: make(map[string]int), visit: rng.IntN(4) == 0, pace: time.Duration(rng.IntN(3)) * time.Millisecond}
-	define := mapper.Update[account, credit]
+	define := mapper.Update[member, credit]
 	if s.visit {
-		define = mapper.Visit[account, credit]
+		define = mapper.Visit[member, credit]
 	}
 	s.mapper = define("simulated", s.function)
 	if s.finalizes = rng.IntN(2) == 0; s.finalizes {
@@ -97,7 +100,8 @@ func simulate(t *testing.T, seed uint64) {
 	s.keys = keysOf(rng, 100+rng.IntN(900))
 	s.others = make([]int64, len(s.keys))
 	s.fates = fatesOf(rng, s.keys)
-	s.putAccounts(s.keys)
+	s.putMembers()
+	s.query = s.form()
 	faults.Resume()
 	s.start(&mapper.StartOptions{ID: "sim", PageSize: 5 + rng.IntN(100), Workers: 1 + rng.IntN(64), Timeout: 5 * time.Second})
 	var people sync.WaitGroup
@@ -125,6 +129,60 @@ func simulate(t *testing.T, seed uint64) {
 	faults.Resume()
 	s.cleanUp(&mapper.CleanUpOptions{Failures: rng.IntN(2) == 0, Job: rng.IntN(2) == 0})
 	t.Logf("%d ranges, checked %d times; %d processes died; went wrong: %v", proof.Ranges, checker.checks.Load(), s.fleet.deaths(), faults.Counts())
+}
+
+// A member is an account with what queries can filter by, and jobs be sharded by.
+type member struct {
+	Balance int64
+	Owner   string
+	Active  bool
+	Rank    int64
+	Since   time.Time
+}
+
+// putMembers puts the accounts. Some have the same rank.
+func (s *simulation) putMembers() {
+	for i := 0; i < len(s.keys); i += 400 {
+		batch := s.keys[i:min(i+400, len(s.keys))]
+		members := make([]member, len(batch))
+		for j := range members {
+			members[j] = member{Balance: int64(i + j), Owner: fmt.Sprint("owner ", i+j), Active: true, Rank: s.rng.Int64N(500) * s.rng.Int64N(1000), Since: epoch.Add(time.Duration(s.rng.Int64N(1e9)) * time.Second)}
+		}
+		if _, err := s.client.PutMulti(s.Context(), batch, members); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+// forms are those of queries. Each is over all accounts, until the function has changed them.
+var forms = map[string]mapper.Query{
+	"filter":           {Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
+	"in":               {Filters: []mapper.Filter{mapper.Where("Active", "in", []any{true, "yes"})}},
+	"inequality":       {Filters: []mapper.Filter{mapper.Where("Rank", ">=", 0)}},
+	"keys":             {Start: datastore.IDKey("Account", 1, nil)},
+	"value":            {ShardBy: "Rank"},
+	"value and filter": {ShardBy: "Rank", Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
+	"values":           {ShardBy: "Since", Filters: []mapper.Filter{mapper.Where("Since", ">=", epoch)}},
+}
+
+// form chooses the form of the query.
+func (s *simulation) form() mapper.Query {
+	names := slices.Sorted(maps.Keys(forms))
+	q, name := forms[names[s.rng.IntN(len(names))]], *formFlag
+	if whole := s.rng.IntN(2) == 0; name == "" && whole {
+		q = mapper.Query{}
+	}
+	if name != "" {
+		var ok bool
+		if q, ok = forms[name]; !ok {
+			s.Fatalf("there is no form %q of a query; there are %q", name, names)
+		}
+	}
+	q.Kind = "Account"
+	if q.Start != nil {
+		q.Start = slices.MinFunc(s.keys, mapper.CompareKeys)
+	}
+	return q
 }
 
 // keysOf draws a shape of keys.
@@ -189,7 +247,7 @@ func fatesOf(rng *rand.Rand, keys []*datastore.Key) map[string]fate {
 }
 
 // function is the mapper's function.
-func (s *simulation) function(ctx context.Context, a *mapper.Entity[account], p credit) error {
+func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p credit) error {
 	id := a.Key.Encode()
 	s.mu.Lock()
 	f, tries := s.fates[id], s.tries[id]
@@ -214,6 +272,7 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[account], p 
 		return s.fleet.die(ctx)
 	}
 	a.Value.Balance += p.Amount
+	a.Value.Active = false
 	a.Count("credited", 1)
 	return nil
 }
@@ -272,7 +331,7 @@ func (s *simulation) insist(what string, do func() error) {
 
 func (s *simulation) start(o *mapper.StartOptions) {
 	s.insist("start", func() (err error) {
-		s.job, err = s.mapper.Start(s.Context(), s.engine, mapper.Query{Kind: "Account"}, credit{10}, o)
+		s.job, err = s.mapper.Start(s.Context(), s.engine, s.query, credit{10}, o)
 		return err
 	})
 }

@@ -66,12 +66,12 @@ const (
 type stretch struct {
 	start, end *position   // nil: the ends of the job
 	samples    []*position // inside, in order
-	estimate   int64            // of the entities inside; 0 is unknown
-	exact      bool             // they were counted
-	guess      int64            // what the estimate was before that
-	workers    int64            // how many should share it; 0 is one
-	portion    int64            // how many entities are one worker's portion; 0: all of them
-	late       float64          // which share of lateBy its task begins later
+	estimate   int64       // of the entities inside; 0 is unknown
+	exact      bool        // they were counted
+	guess      int64       // what the estimate was before that
+	workers    int64       // how many should share it; 0 is one
+	portion    int64       // how many entities are one worker's portion; 0: all of them
+	late       float64     // which share of lateBy its task begins later
 }
 
 // holds reports whether the stretch goes on behind a position.
@@ -575,12 +575,13 @@ func mostInPiece(n int) int64 { return 2 * mostWeighed / int64(n) }
 
 // weighed returns pieces whose entities were counted, up to so many each. Neighbours that are
 // short together become one, and long ones are shared by as many workers as they have portions.
-func weighed(pieces []stretch, counts []int64, most, workers int64) []stretch {
+func weighed(pieces []stretch, counts []int64, most, workers, page int64) []stretch {
 	total := int64(0)
 	for _, n := range counts {
 		total += n
 	}
 	portion := max(1, total/max(1, workers))
+	short := max(portion, rootPages*page)
 	var merged []stretch
 	for i, p := range pieces {
 		p.exact = counts[i] < most
@@ -588,7 +589,7 @@ func weighed(pieces []stretch, counts []int64, most, workers int64) []stretch {
 		if !p.exact {
 			p.estimate = max(p.estimate, pieces[i].estimate)
 		}
-		if n := len(merged) - 1; n >= 0 && merged[n].estimate+p.estimate <= portion {
+		if n := len(merged) - 1; n >= 0 && merged[n].estimate+p.estimate <= short {
 			last := &merged[n]
 			if p.start != nil {
 				last.samples = append(last.samples, p.start)

@@ -456,7 +456,7 @@ func TestWeighed(t *testing.T) {
 		{"none", []int64{0, 0, 0, 0, 0, 0}, []piece{{nil, nil, 59, 0, false, 1}}},
 	} {
 		var got []piece
-		for _, p := range weighed(pieces(), test.counts, 1000, 6) {
+		for _, p := range weighed(pieces(), test.counts, 1000, 6, 1) {
 			got = append(got, piece{p.start, p.end, len(p.samples), p.estimate, p.exact, p.workers})
 			if !slices.IsSortedFunc(p.samples, comparePositions) {
 				t.Errorf("%s: samples %v", test.name, p.samples)

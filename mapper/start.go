@@ -43,7 +43,7 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if err != nil {
 		return fail(err)
 	}
-	if err := q.validate(); err != nil {
+	if q, err = q.normal(); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	if params, err = def.canonical(params); err != nil {
@@ -77,6 +77,9 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 		Job: job.ID, ID: job.root(), Open: job.ID, State: pending, PageSize: job.PageSize, Created: now,
 	}
 	if job.Masks, err = e.honoursMasks(ctx); err != nil {
+		return fail(err)
+	}
+	if job.Times, err = e.probe(ctx, q); err != nil {
 		return fail(err)
 	}
 	created := job

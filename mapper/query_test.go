@@ -1,0 +1,158 @@
+package mapper_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// A user has a property of each type that jobs can be sharded by.
+type user struct {
+	UserID  int64     `datastore:"userid"`
+	Active  bool      `datastore:"active"`
+	Plan    string    `datastore:"plan"`
+	Joined  time.Time `datastore:"joined"`
+	Score   float64   `datastore:"score"`
+	Name    string    `datastore:"name"`
+	Checked int64     `datastore:"checked,noindex"`
+}
+
+var epoch = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// putUsers puts n users, half of them active, in no order of their properties.
+func (w *world) putUsers(rng *rand.Rand, n int) (keys []*datastore.Key, users []user) {
+	w.Helper()
+	for i := range n {
+		group := datastore.NameKey("Group", fmt.Sprint("g", i%3), nil)
+		keys = append(keys, datastore.IDKey("User", 1+rng.Int64N(1<<50), group))
+		users = append(users, user{
+			UserID: 1000 + rng.Int64N(1<<20), Active: rng.IntN(2) == 0, Plan: []string{"free", "pro", "team"}[rng.IntN(3)],
+			Joined: epoch.Add(time.Duration(rng.Int64N(1e6)) * time.Minute), Score: rng.NormFloat64() * 100, Name: fmt.Sprintf("%c%x", 'a'+rng.IntN(26), rng.Uint32()),
+		})
+		if i%5 == 0 {
+			users[i].UserID = 7777 // many have one value
+		}
+	}
+	for i := 0; i < n; i += 400 {
+		if _, err := w.client.PutMulti(w.Context(), keys[i:min(n, i+400)], users[i:min(n, i+400)]); err != nil {
+			w.Fatal(err)
+		}
+	}
+	return keys, users
+}
+
+// checkUser turns the flag off that queries filter by.
+var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+	u.Value.Active = false
+	u.Value.Checked++
+	u.Count("checked", 1)
+	return nil
+})
+
+// queries are the forms of queries, and which users they are over.
+var queries = map[string]struct {
+	query mapper.Query
+	want  func(k *datastore.Key, u user) bool
+}{
+	"equality":        {mapper.Query{Filters: []mapper.Filter{mapper.Where("active", "=", true)}}, func(_ *datastore.Key, u user) bool { return u.Active }},
+	"two equalities":  {mapper.Query{Filters: []mapper.Filter{mapper.Where("active", "=", true), mapper.Where("plan", "=", "pro")}}, func(_ *datastore.Key, u user) bool { return u.Active && u.Plan == "pro" }},
+	"in":              {mapper.Query{Filters: []mapper.Filter{mapper.Where("plan", "in", []string{"pro", "team"})}}, func(_ *datastore.Key, u user) bool { return u.Plan != "free" }},
+	"inequality":      {mapper.Query{Filters: []mapper.Filter{mapper.Where("score", ">", 12.5), mapper.Where("score", "<=", 80.0)}}, func(_ *datastore.Key, u user) bool { return u.Score > 12.5 && u.Score <= 80 }},
+	"ancestor":        {mapper.Query{Ancestor: datastore.NameKey("Group", "g1", nil)}, func(k *datastore.Key, _ user) bool { return k.Parent.Name == "g1" }},
+	"range of keys":   {mapper.Query{Start: datastore.IDKey("User", 1<<49, datastore.NameKey("Group", "g0", nil)), End: datastore.IDKey("User", 1<<49, datastore.NameKey("Group", "g2", nil))}, between},
+	"integer":         {mapper.Query{ShardBy: "userid"}, everybody},
+	"time":            {mapper.Query{ShardBy: "joined"}, everybody},
+	"string":          {mapper.Query{ShardBy: "name"}, everybody},
+	"few strings":     {mapper.Query{ShardBy: "plan"}, everybody},
+	"float":           {mapper.Query{ShardBy: "score"}, everybody},
+	"integer, active": {mapper.Query{ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("active", "=", true)}}, func(_ *datastore.Key, u user) bool { return u.Active }},
+	"some integers":   {mapper.Query{ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("userid", ">=", 7777), mapper.Where("userid", "<=", 500_000)}}, func(_ *datastore.Key, u user) bool { return u.UserID >= 7777 && u.UserID <= 500_000 }},
+	"some times":      {mapper.Query{ShardBy: "joined", Filters: []mapper.Filter{mapper.Where("joined", ">", epoch.AddDate(1, 0, 0))}}, func(_ *datastore.Key, u user) bool { return u.Joined.After(epoch.AddDate(1, 0, 0)) }},
+	"integer in ancestor": {mapper.Query{ShardBy: "userid", Ancestor: datastore.NameKey("Group", "g1", nil)}, func(k *datastore.Key, _ user) bool {
+		return k.Parent.Name == "g1"
+	}},
+}
+
+func everybody(*datastore.Key, user) bool { return true }
+
+func between(k *datastore.Key, _ user) bool {
+	switch k.Parent.Name {
+	case "g0":
+		return k.ID >= 1<<49
+	case "g2":
+		return k.ID < 1<<49
+	}
+	return true
+}
+
+// TestQueries runs a job over each form of query. It changes a property that some of them
+// filter by.
+func TestQueries(t *testing.T) {
+	t.Parallel()
+	for name, test := range queries {
+		for _, n := range []int{0, 1, 90, 4000} {
+			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, setting{emulator: emulator.Options{}}, checkUser)
+					keys, users := w.putUsers(rand.New(rand.NewPCG(1, 0)), n)
+					test.query.Kind = "User"
+					job, err := checkUser.Start(t.Context(), w.engine, test.query, mapper.None{}, &mapper.StartOptions{PageSize: 20, Workers: 10})
+					if err != nil {
+						t.Fatal(err)
+					}
+					begun := time.Now()
+					s := w.wait(job)
+					w.wantChecked(keys, users, test.want, s)
+					if time.Since(begun) > 20*time.Second {
+						t.Errorf("it takes %v: %+v", time.Since(begun), s)
+					}
+					if full := s.Processed / 20; s.Pages > full*3/2+20 {
+						t.Errorf("%d pages for %d full ones", s.Pages, full)
+					}
+				})
+			})
+		}
+	}
+}
+
+// wantChecked checks that exactly the users of a query were checked, once each.
+func (w *world) wantChecked(keys []*datastore.Key, users []user, want func(*datastore.Key, user) bool, s *mapper.Status) {
+	w.Helper()
+	wrong, n := 0, int64(0)
+	for i := 0; i < len(keys); i += 1000 {
+		now := make([]user, min(1000, len(keys)-i))
+		if err := w.client.GetMulti(w.Context(), keys[i:i+len(now)], now); err != nil {
+			w.Fatal(err)
+		}
+		for j, u := range now {
+			checked := int64(0)
+			if want(keys[i+j], users[i+j]) {
+				checked = 1
+			}
+			if n += checked; u.Checked != checked {
+				if wrong++; wrong <= 3 {
+					w.Errorf("%v, %+v was checked %d times, want %d", keys[i+j], users[i+j], u.Checked, checked)
+				}
+			}
+		}
+	}
+	if wrong > 3 {
+		w.Errorf("%d of %d users are wrong", wrong, len(keys))
+	}
+	if s.Processed != n || s.Counters["checked"] != n || s.Failures != 0 {
+		w.Errorf("%+v, want %d processed", s, n)
+	}
+	proof, err := w.engine.Job(s.ID).Verify(w.Context())
+	if err != nil || len(proof.Problems) > 0 {
+		w.Errorf("%+v, %v", proof, err)
+	}
+}

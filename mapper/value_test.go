@@ -1,0 +1,139 @@
+package mapper
+
+import (
+	"bytes"
+	"cmp"
+	"math"
+	"slices"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"cloud.google.com/go/datastore"
+)
+
+// inOrder are values of all types, in the order that Datastore gives them.
+var inOrder = []any{
+	nil,
+	int64(math.MinInt64), int64(-1), time.UnixMicro(0), int64(1), time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC), int64(math.MaxInt64),
+	false, true,
+	"", "\x00", "a", []byte("a\x00"), "a\x00\x00", "b", "ä", "\U0010FFFF", []byte{0xff},
+	math.Inf(-1), -math.MaxFloat64, -1.5, -math.SmallestNonzeroFloat64, math.Copysign(0, -1), 0.0, math.SmallestNonzeroFloat64, 2.0, math.MaxFloat64, math.Inf(1), math.NaN(),
+	datastore.GeoPoint{Lat: -1, Lng: 7}, datastore.GeoPoint{Lat: 1, Lng: 2},
+	datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil),
+}
+
+func TestCompareValues(t *testing.T) {
+	for i, a := range inOrder {
+		for j, b := range inOrder {
+			if got := compareValues(a, b); cmp.Compare(got, 0) != cmp.Compare(i, j) {
+				t.Errorf("%T %v is compared with %T %v as %d", a, a, b, b, got)
+			}
+		}
+	}
+	if compareValues(time.UnixMicro(7), int64(7)) != 0 || compareValues("x", []byte("x")) != 0 {
+		t.Error("a timestamp is not its microseconds, or a blob is not its string")
+	}
+}
+
+// TestBetween cuts between all pairs of values, and goes on in both halves.
+func TestBetween(t *testing.T) {
+	for i, a := range inOrder {
+		for _, b := range inOrder[i+1:] {
+			x, y := a, b
+			for step := range 200 {
+				m, ok := between(x, y)
+				if !ok {
+					break
+				}
+				if compareValues(x, m) >= 0 || compareValues(m, y) >= 0 {
+					t.Fatalf("%T %v is not between %T %v and %T %v", m, m, x, x, y, y)
+				}
+				if s, text := m.(string); text && !utf8.ValidString(s) {
+					t.Fatalf("%q is no text", s)
+				}
+				if x = m; step%3 > 0 {
+					x, y = a, m
+				}
+			}
+			values := spread(a, b, 50)
+			if !slices.IsSortedFunc(values, compareValues) || len(slices.CompactFunc(values, func(a, b any) bool { return compareValues(a, b) == 0 })) != len(values) {
+				t.Errorf("between %v and %v: %v", a, b, values)
+			}
+			for _, v := range values {
+				if compareValues(a, v) >= 0 || compareValues(v, b) >= 0 {
+					t.Errorf("%v is not between %v and %v", v, a, b)
+				}
+			}
+		}
+	}
+	for _, test := range []struct {
+		a, b any
+		want int
+	}{
+		{int64(math.MinInt64), int64(math.MaxInt64), 1000},
+		{int64(0), int64(4), 3},
+		{int64(7), int64(8), 0},
+		{time.UnixMicro(0), time.UnixMicro(1_000_000), 1000},
+		{math.Inf(-1), math.Inf(1), 1000},
+		{0.0, 1.0, 1000},
+		{"a", "b", 900},
+		{[]byte{1}, []byte{2}, 900},
+		{nil, "z", 400}, // nothing is between null and the least integer
+	} {
+		if got := spread(test.a, test.b, 1000); len(got) < test.want || test.want < 10 && len(got) > test.want {
+			t.Errorf("%d values between %v and %v, want %d", len(got), test.a, test.b, test.want)
+		}
+	}
+}
+
+// TestNext checks that there is nothing between a value and the next one.
+func TestNext(t *testing.T) {
+	for _, v := range inOrder {
+		above, ok := next(v)
+		if rankOf(v) >= pointRank {
+			continue
+		}
+		if rankOf(v) == floatRank && math.IsNaN(v.(float64)) {
+			if ok {
+				t.Errorf("%v follows NaN", above)
+			}
+			continue
+		}
+		if !ok || compareValues(v, above) >= 0 {
+			t.Errorf("the next of %T %v is %v, %v", v, v, above, ok)
+		}
+		if m, ok := between(v, above); ok {
+			t.Errorf("%v is between %v and the next value, %v", m, v, above)
+		}
+	}
+}
+
+// FuzzBetween cuts between strings and blobs of any bytes, integers and floats.
+func FuzzBetween(f *testing.F) {
+	f.Add([]byte("a"), []byte("b"), int64(0), int64(1), 0.0, 1.0)
+	f.Add([]byte{0xff, 0xff}, []byte{0xff, 0xff, 0}, int64(math.MinInt64), int64(math.MaxInt64), math.Inf(-1), math.NaN())
+	f.Add([]byte{}, []byte{0}, int64(-1), int64(0), math.Copysign(0, -1), 0.0)
+	f.Fuzz(func(t *testing.T, x, y []byte, i, j int64, v, w float64) {
+		for _, pair := range [][2]any{{x, y}, {string(x), string(y)}, {x, string(y)}, {i, j}, {v, w}, {time.UnixMicro(i / 1e6), time.UnixMicro(j / 1e6)}, {i, w}, {string(x), v}} {
+			a, b := pair[0], pair[1]
+			if compareValues(a, b) > 0 {
+				a, b = b, a
+			}
+			values := spread(a, b, 20)
+			low := a
+			for _, m := range values {
+				if compareValues(low, m) >= 0 || compareValues(m, b) >= 0 {
+					t.Fatalf("%T %v is not between %T %v and %T %v", m, m, low, low, b, b)
+				}
+				low = m
+			}
+			if above, ok := next(a); ok && compareValues(a, b) < 0 && compareValues(above, b) > 0 {
+				t.Fatalf("%v is between %v and the next value, %v", b, a, above)
+			}
+		}
+		if c := compareValues(string(x), y); c != bytes.Compare(x, y) {
+			t.Fatalf("%q is compared with %q as %d", x, y, c)
+		}
+	})
+}
