@@ -183,7 +183,8 @@ func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 	}
 	w.task = rangeTask{Job: next.Job, Range: next.ID, Generation: next.Generation}
 	w.queued, w.redelivered, w.delivery, w.begun = tasks.Delivery{}, false, "", false
-	w.enqueued, w.waiting, w.failed, w.slow, w.divided = 0, nil, 0, nil, true
+	w.enqueued, w.waiting, w.failed, w.slow = 0, nil, 0, nil
+	w.divided = next.Workers <= 1 // after a surprise it is shared anew
 	switch {
 	case w.keys == nil:
 	case !w.keys.whole && w.readsWhole():

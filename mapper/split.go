@@ -55,7 +55,7 @@ const (
 	// longestRun is how many pages a task keeps for itself at most, and slowRun, if
 	// the function is slow.
 	longestRun = 100
-	slowRun    = 4
+	slowRun    = 2
 
 	// fewPages is how many pages a worker's portion has that does not go on in pieces which
 	// become shorter and shorter.
