@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/examples/internal/bank"
+	"github.com/scattermap/scattermap/examples/internal/cloud"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -60,10 +61,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags.StringVar(&c.keys, "keys", "names", "how the accounts are keyed, `one of`:\n"+
 		"names, ids, uuid, ancestors (accounts of customers of regions),\n"+
 		"mixed (a few small ids beside a great many names)")
-	flags.StringVar(&c.datastore, "datastore", "embedded", "where the accounts are, `one of`:\n"+
-		"embedded, google (Google's classic emulator, in Firestore mode),\n"+
-		"firestore (Google's Firestore emulator, in Datastore mode);\n"+
-		"the last two need Java and those components of the Google Cloud CLI")
+	flags.StringVar(&c.datastore, "datastore", "embedded", "where the accounts are, "+cloud.DatastoreUsage)
 	flags.BoolVar(&c.json, "json", false, "print the result as one JSON object, as the last line")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -89,7 +87,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	if err := oneOf("-keys", c.keys, keyings); err != nil {
 		return c, err
 	}
-	return c, oneOf("-datastore", c.datastore, datastores)
+	return c, oneOf("-datastore", c.datastore, cloud.Datastores)
 }
 
 func oneOf(name, value string, allowed []string) error {
@@ -111,23 +109,23 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	if c.datastore != "embedded" {
 		say("Starting Google's emulator, which takes some seconds.")
 	}
-	cloud, err := startCloud(ctx, c)
+	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.datastore, Workers: c.workers, Mappers: mapper.Set(bank.AddCredit)})
 	if err != nil {
 		return err
 	}
-	defer cloud.close()
+	defer on.Close()
 	say("Writing %s accounts keyed by %s into the %s Datastore.", grouped(int64(c.entities)), c.keys, c.datastore)
-	if err := writeAccounts(ctx, cloud.client, c); err != nil {
+	if err := writeAccounts(ctx, on.Client, c); err != nil {
 		return fmt.Errorf("write the accounts: %w", err)
 	}
-	before, err := readAccounts(ctx, cloud.client, 0)
+	before, err := readAccounts(ctx, on.Client, 0)
 	if err != nil {
 		return fmt.Errorf("read the accounts: %w", err)
 	}
 
 	say("Adding %d to each balance.", c.amount)
-	used, begun := cloud.usage(), time.Now()
-	job, err := bank.AddCredit.Start(ctx, cloud.engine, mapper.Query{Kind: "Account"}, bank.Credit{Amount: c.amount}, &mapper.StartOptions{
+	used, begun := on.Usage(), time.Now()
+	job, err := bank.AddCredit.Start(ctx, on.Engine, mapper.Query{Kind: "Account"}, bank.Credit{Amount: c.amount}, &mapper.StartOptions{
 		ID: "spring-credit", PageSize: c.page, Workers: c.workers,
 	})
 	if err != nil {
@@ -137,9 +135,9 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	took, cost := time.Since(begun), cloud.usage().Sub(used)
+	took, cost := time.Since(begun), on.Usage().Sub(used)
 
-	after, err := readAccounts(ctx, cloud.client, c.amount)
+	after, err := readAccounts(ctx, on.Client, c.amount)
 	if err != nil {
 		return fmt.Errorf("read the accounts back: %w", err)
 	}
@@ -153,7 +151,7 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 		if err := json.NewEncoder(stdout).Encode(r); err != nil {
 			return err
 		}
-	} else if err := r.print(stdout, cloud.taskOps()-used.TaskOps); err != nil {
+	} else if err := r.print(stdout, on.TaskOps()-used.TaskOps); err != nil {
 		return err
 	}
 	if status.Error != "" {

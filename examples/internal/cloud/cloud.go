@@ -1,0 +1,143 @@
+// Package cloud is what the examples that need nothing installed run on: a Datastore, a queue,
+// and a server that handles the queue's tasks, all of it on this machine.
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// Datastores are the places where the entities can be: the embedded Datastore,
+// Google's classic emulator in Firestore mode, and Google's Firestore emulator
+// in Datastore mode.
+var Datastores = []string{"embedded", "google", "firestore"}
+
+// DatastoreUsage describes the flag that chooses one of them.
+const DatastoreUsage = "`one of`:\n" +
+	"embedded, google (Google's classic emulator, in Firestore mode),\n" +
+	"firestore (Google's Firestore emulator, in Datastore mode);\n" +
+	"the last two need Java and those components of the Google Cloud CLI"
+
+// Options say what to start.
+type Options struct {
+	Datastore string        // one of Datastores
+	Workers   int           // how many tasks the queue delivers at once
+	Latency   time.Duration // of each call to the embedded Datastore
+	Mappers   []mapper.Definition
+}
+
+const (
+	project   = "scattermap-example"
+	location  = "projects/" + project + "/locations/local"
+	queueName = location + "/queues/example"
+)
+
+// A Cloud runs jobs.
+type Cloud struct {
+	Client *datastore.Client
+	Engine *mapper.Engine
+	Usage  func() emulator.Usage // of the Datastore that has the entities
+
+	embedded *emulator.Emulator
+	faults   *emulator.Faults
+	closers  []func()
+}
+
+// TaskOps is how many task operations Google would have billed.
+func (c *Cloud) TaskOps() int64 { return c.embedded.Usage().TaskOps }
+
+// Slow has calls take their latency from now on, or not.
+func (c *Cloud) Slow(slow bool) {
+	if slow {
+		c.faults.Resume()
+	} else {
+		c.faults.Pause()
+	}
+}
+
+// Close ends all of it.
+func (c *Cloud) Close() {
+	for _, f := range slices.Backward(c.closers) {
+		f()
+	}
+}
+
+// Start starts a cloud, whose calls are not slow yet.
+func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
+	c := &Cloud{faults: emulator.NewFaults(1)}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	if o.Latency > 0 {
+		c.faults = emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: o.Latency, Max: o.Latency},
+			Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "Commit"}})
+	}
+	c.faults.Pause()
+	if c.embedded, err = emulator.Start(&emulator.Options{Faults: c.faults}); err != nil {
+		return nil, err
+	}
+	c.closers = append(c.closers, c.embedded.Close)
+	if err := c.openDatastore(ctx, o.Datastore); err != nil {
+		return nil, err
+	}
+	c.closers = append(c.closers, func() { c.Client.Close() })
+
+	taskClient, err := c.embedded.CloudTasks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.closers = append(c.closers, func() { taskClient.Close() })
+	if _, err := taskClient.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
+		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(o.Workers)},
+	}}); err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	queue, err := tasks.NewQueue(taskClient, queueName, "http://"+listener.Addr().String()+"/mapper/", &tasks.Options{Unverified: true})
+	if err != nil {
+		return nil, err
+	}
+	if c.Engine, err = mapper.New(c.Client, queue, &mapper.Options{Mappers: o.Mappers}); err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/mapper/", c.Engine.Handler())
+	server := &http.Server{Handler: mux}
+	go server.Serve(listener)
+	c.closers = append(c.closers, func() { server.Close() })
+	return c, nil
+}
+
+// openDatastore opens the Datastore of a name.
+func (c *Cloud) openDatastore(ctx context.Context, name string) (err error) {
+	product := map[string]emulator.Product{"google": emulator.Classic, "firestore": emulator.Firestore}[name]
+	if product == "" {
+		c.Usage = c.embedded.Usage
+		c.Client, err = c.embedded.Datastore(ctx, project)
+		return err
+	}
+	google, err := emulator.StartGoogle(ctx, product)
+	if err != nil {
+		return fmt.Errorf("-datastore %s: %w", name, err)
+	}
+	c.closers = append(c.closers, google.Close)
+	c.Usage = google.Usage
+	c.Client, err = google.Datastore(ctx, project)
+	return err
+}
