@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 
 	"cloud.google.com/go/datastore"
@@ -199,6 +200,24 @@ func (l lookAround) entitySize(ctx context.Context, sample []*position) (int64, 
 		bytes += int64(propertiesSize(e))
 	}
 	return max(1, bytes/int64(len(entities))), nil
+}
+
+// unsharded returns how many entities of the query have not the property that the job is sharded
+// by; negative is unknown. If the query has filters on that property there are none.
+func (l lookAround) unsharded(ctx context.Context) int64 {
+	q := l.query
+	if q.ShardBy == "" || len(q.others()) < len(q.Filters) {
+		return 0
+	}
+	all, known := l.engine.countOne(ctx, scan{query: q.base()}, math.MaxInt32)
+	if !known {
+		return -1
+	}
+	seen, known := l.engine.count(ctx, q.scans(nil, nil), math.MaxInt32)
+	if !known {
+		return -1
+	}
+	return max(0, all-seen)
 }
 
 func (l lookAround) sample(ctx context.Context, n int) ([]*position, error) {

@@ -488,6 +488,9 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		}
 	}
 	r.Processed = o.processed
+	if r.ID == w.job.root() && w.unsharded != nil {
+		r.Unsharded = w.unsharded()
+	}
 	r.Full = o.reached >= int(r.PageSize) || o.bytes >= maxPageBytes || o.spent >= time.Duration(w.job.PageTime)
 	if len(o.counters) > 0 {
 		encoded, err := json.Marshal(o.counters)

@@ -176,14 +176,20 @@ func (w *work) lookAround(ctx context.Context, s *stretch) error {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
 	s.samples, s.estimate, s.portion = found.samples, found.estimate, found.estimate/s.workers
-	size := make(chan int64, 1)
-	go func() {
+	w.entitySize = inBackground(func() int64 {
 		n, _ := look.entitySize(ctx, found.samples) // it only helps
 		w.engine.paces.expect(w.job.ID, n)
-		size <- n
-	}()
-	w.entitySize = sync.OnceValue(func() int64 { return <-size })
+		return n
+	})
+	w.unsharded = inBackground(func() int64 { return look.unsharded(ctx) })
 	return nil
+}
+
+// inBackground calls f while something else is done. Whoever asks for the result waits for it.
+func inBackground[T any](f func() T) func() T {
+	result := make(chan T, 1)
+	go func() { result <- f() }()
+	return sync.OnceValue(func() T { return <-result })
 }
 
 // later applies a cutting while something else is done. Whoever asks for the result

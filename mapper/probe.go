@@ -3,8 +3,10 @@ package mapper
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
+	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -16,61 +18,76 @@ func (e *Engine) probe(ctx context.Context, q Query) (times bool, err error) {
 	if q.plain() {
 		return false, nil
 	}
-	var first *position
-	for _, s := range q.scans(nil, nil) {
-		if first, err = e.first(ctx, s, 0); err != nil {
-			return false, q.unserved(err)
+	var missing []scan
+	var why error
+	for _, s := range q.samples() {
+		_, err := e.first(ctx, s, 0)
+		switch status.Code(err) {
+		case codes.OK:
+		case codes.FailedPrecondition:
+			missing, why = append(missing, s), err
+		case codes.InvalidArgument, codes.Unimplemented:
+			return false, fmt.Errorf("%w: the database does not serve the query: %w", ErrArguments, err)
+		default:
+			return false, err
 		}
 	}
-	if first == nil {
-		return false, nil
+	if why != nil {
+		return false, fmt.Errorf("%w: the query needs an index: add these lines to index.yaml, and wait until it is built:\n%s\nThe database says: %w", ErrArguments, q.indexes(missing), why)
 	}
-	behind := *first
-	if first.Valued {
-		if v, ok := next(first.Value); ok {
-			behind.Value = v
-		}
-	}
-	for _, s := range append(q.scans(first, &behind), q.scans(first, nil)...) {
-		if _, err := e.first(ctx, s, 0); err != nil {
-			return false, q.unserved(err)
-		}
-	}
-	if !first.Valued {
-		return false, nil
+	first, err := e.find(ctx, q.scans(nil, nil), 0)
+	if err != nil || first == nil || !first.Valued {
+		return false, err
 	}
 	entities, _, err := entityReader(e.get(ctx))([]*position{first})
 	if err != nil {
 		return false, err
 	}
-	for _, v := range indexedValues(entities[0], q.ShardBy) {
-		times = times || isTime(v)
-	}
-	return times, nil
+	return slices.ContainsFunc(indexedValues(entities[0], q.ShardBy), isTime), nil
 }
 
-// unserved returns the error of a query that the database does not serve.
-func (q Query) unserved(err error) error {
-	switch status.Code(err) {
-	case codes.FailedPrecondition:
-		return fmt.Errorf("%w: the query needs an index: add it to index.yaml, and wait until it is built:\n%s\nThe database says: %w", ErrArguments, q.index(), err)
-	case codes.InvalidArgument, codes.Unimplemented:
-		return fmt.Errorf("%w: the database does not serve the query: %w", ErrArguments, err)
+// samples returns scans of all forms that those of the query's ranges have.
+func (q Query) samples() []scan {
+	low, high := q.bounds()
+	k := datastore.IDKey(q.Kind, 1, q.Ancestor)
+	k.Namespace = q.Namespace
+	start := positionOf(k)
+	switch {
+	case q.ShardBy == "" && q.Start != nil:
+		start.Key = q.Start
+	case q.ShardBy == "":
+	case low != nil:
+		start.Valued, start.Value = true, low.Value
+	case high != nil:
+		start.Valued = true
+		start.Value, _ = between(nil, high.Value)
+	default:
+		start.Valued, start.Value = true, int64(0)
 	}
-	return err
+	return append(q.scans(nil, nil), q.scans(start, nil)...)
 }
 
-// index returns the lines of an index.yaml with an index that serves the query: the properties
-// of equalities, then those that order the results, then those of inequalities.
-func (q Query) index() string {
+// indexes returns the lines of an index.yaml with indexes that serve scans: each has the
+// properties of equalities, then those that order the results, then those of inequalities.
+func (q Query) indexes(scans []scan) string {
+	var b strings.Builder
+	b.WriteString("indexes:\n")
+	seen := make(map[string]bool)
+	for _, s := range scans {
+		if lines := q.indexOf(s); !seen[lines] {
+			seen[lines] = true
+			b.WriteString(lines)
+		}
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func (q Query) indexOf(s scan) string {
 	var names []string
 	add := func(name string) {
-		for _, n := range names {
-			if n == name {
-				return
-			}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
 		}
-		names = append(names, name)
 	}
 	for _, f := range q.others() {
 		if !f.ranges() {
@@ -79,14 +96,15 @@ func (q Query) index() string {
 	}
 	if q.ShardBy != "" {
 		add(q.ShardBy)
-	} else {
+	}
+	if q.ShardBy == "" || s.fixed || q.ranged() {
 		add("__key__")
 	}
 	for _, f := range q.others() {
 		add(f.Property)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "indexes:\n- kind: %s\n", yamlString(q.Kind))
+	fmt.Fprintf(&b, "- kind: %s\n", yamlString(q.Kind))
 	if q.Ancestor != nil {
 		b.WriteString("  ancestor: yes\n")
 	}
@@ -94,7 +112,7 @@ func (q Query) index() string {
 	for _, n := range names {
 		fmt.Fprintf(&b, "  - name: %s\n", yamlString(n))
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	return b.String()
 }
 
 // yamlString quotes what YAML might take for something else than text.

@@ -91,10 +91,11 @@ func (q Query) checkKeys() error {
 			return fmt.Errorf("Query.Ancestor is in the namespace %q, and Query.Namespace is %q", a.Namespace, q.Namespace)
 		}
 	}
-	for name, k := range map[string]*datastore.Key{"Start": q.Start, "End": q.End} {
+	for i, k := range []*datastore.Key{q.Start, q.End} {
 		if k == nil {
 			continue
 		}
+		name := []string{"Start", "End"}[i]
 		if err := errors.Join(checkKey(k), complete(k)); err != nil {
 			return fmt.Errorf("Query.%s: %w", name, err)
 		}
@@ -194,6 +195,9 @@ func (q Query) others() []Filter {
 	}
 	return slices.DeleteFunc(slices.Clone(q.Filters), func(f Filter) bool { return f.Property == q.ShardBy })
 }
+
+// ranged reports whether there is an inequality on a property that the job is not sharded by.
+func (q Query) ranged() bool { return slices.ContainsFunc(q.others(), Filter.ranges) }
 
 // plain reports whether the query is over a whole kind, by keys: then its sample is one of its
 // entities.

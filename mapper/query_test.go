@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
@@ -155,4 +158,182 @@ func (w *world) wantChecked(keys []*datastore.Key, users []user, want func(*data
 	if err != nil || len(proof.Problems) > 0 {
 		w.Errorf("%+v, %v", proof, err)
 	}
+}
+
+// TestValues runs jobs over a property that not all entities have, that is a list in some, and
+// that the function changes.
+func TestValues(t *testing.T) {
+	t.Parallel()
+	moving := mapper.Update("move", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+		if u.Value.UserID%50 == 3 {
+			u.Value.UserID += 1000
+		}
+		u.Value.Checked++
+		return nil
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, moving)
+		for i := range 500 {
+			list := datastore.PropertyList{{Name: "plan", Value: "free"}}
+			switch {
+			case i < 7: // without
+			case i < 12:
+				list = append(list, datastore.Property{Name: "userid", Value: []any{int64(i), int64(i + 100), int64(i + 2000)}})
+			case i < 15:
+				list = append(list, datastore.Property{Name: "userid", Value: int64(i), NoIndex: true})
+			default:
+				list = append(list, datastore.Property{Name: "userid", Value: int64(i)})
+			}
+			if _, err := w.client.Put(t.Context(), datastore.IDKey("User", int64(i+1), nil), &list); err != nil {
+				t.Fatal(err)
+			}
+		}
+		job, err := moving.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{}, &mapper.StartOptions{PageSize: 20, FailureShare: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := job.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		// 485 have one value: of them 53, 103, …, 453 are changed.
+		const moved, lists = 9, 5
+		if s.State != mapper.SucceededWithFailures || s.Failures != moved+lists || s.Processed != 485-moved {
+			t.Errorf("%+v", s)
+		}
+		failures, _, err := job.Failures(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := make(map[int64]bool)
+		for _, f := range failures {
+			if seen[f.Key.ID] || !strings.Contains(f.Error, "one value, which does not change") {
+				t.Errorf("%+v", f)
+			}
+			seen[f.Key.ID] = true
+		}
+		proof, err := job.Verify(t.Context())
+		if err != nil || len(proof.Problems) > 0 {
+			t.Errorf("%+v, %v", proof, err)
+		}
+	})
+}
+
+// TestUnsharded counts entities without the property that a job is sharded by.
+func TestUnsharded(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		interceptor grpc.UnaryServerInterceptor
+		want        int64
+	}{
+		"counted":     {nil, 30},
+		"not counted": {uncounted(0, codes.Unimplemented), -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: test.interceptor}}, checkUser)
+				keys, users := w.putUsers(rand.New(rand.NewPCG(1, 0)), 600)
+				for i := range 30 {
+					list := datastore.PropertyList{{Name: "active", Value: true}}
+					if _, err := w.client.Put(t.Context(), datastore.IDKey("User", int64(i+1), nil), &list); err != nil {
+						t.Fatal(err)
+					}
+				}
+				active := mapper.Query{Kind: "User", ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("active", "=", true)}}
+				job, err := checkUser.Start(t.Context(), w.engine, active, mapper.None{}, &mapper.StartOptions{PageSize: 20})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := w.wait(job)
+				w.wantChecked(keys, users, func(_ *datastore.Key, u user) bool { return u.Active }, s)
+				if s.Unsharded != test.want {
+					t.Errorf("%d are without the property, want %d", s.Unsharded, test.want)
+				}
+			})
+		})
+	}
+}
+
+// TestOneValue runs a job over a property of which 10,000 entities have one value.
+func TestOneValue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, checkUser)
+		keys, users := w.putUsers(rand.New(rand.NewPCG(1, 0)), 12_000)
+		for i := range users {
+			users[i].UserID = 5
+			if i >= 10_000 {
+				users[i].UserID = int64(i % 10)
+			}
+		}
+		for i := 0; i < len(keys); i += 400 {
+			if _, err := w.client.PutMulti(t.Context(), keys[i:min(len(keys), i+400)], users[i:min(len(keys), i+400)]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		job, err := checkUser.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{}, &mapper.StartOptions{PageSize: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := w.wait(job)
+		w.wantChecked(keys, users, everybody, s)
+		if s.Depth < 1 || s.Tasks < 10 || s.Pages > 140 {
+			t.Errorf("it is not cut well: %+v", s)
+		}
+	})
+}
+
+// TestMovingValues has other clients move entities in the order of the job, whose property they
+// change: one that is moved ahead may be seen twice, at both places, but never is a page done
+// twice.
+func TestMovingValues(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := mapper.Update("slow", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+			time.Sleep(time.Millisecond)
+			u.Value.Checked++
+			return nil
+		})
+		w := newWorld(t, setting{queue: few(3)}, slow)
+		rng := rand.New(rand.NewPCG(1, 0))
+		keys, _ := w.putUsers(rng, 2000)
+		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{}, &mapper.StartOptions{PageSize: 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		moved := make(map[string]bool)
+		for range 200 {
+			time.Sleep(2 * time.Millisecond)
+			k := keys[rng.IntN(len(keys))]
+			_, err := w.client.RunInTransaction(t.Context(), func(tx *datastore.Transaction) error {
+				var u user
+				if err := tx.Get(k, &u); err != nil {
+					return err
+				}
+				u.UserID = rng.Int64N(1 << 21)
+				_, err := tx.Put(k, &u)
+				return err
+			})
+			if err == nil {
+				moved[k.Encode()] = true
+			}
+		}
+		w.wait(job)
+		for i := 0; i < len(keys); i += 1000 {
+			now := make([]user, 1000)
+			if err := w.client.GetMulti(t.Context(), keys[i:i+1000], now); err != nil {
+				t.Fatal(err)
+			}
+			for j, u := range now {
+				if most := int64(1 + boolToInt(moved[keys[i+j].Encode()])); u.Checked > most || u.Checked == 0 && most == 1 {
+					t.Errorf("%v was checked %d times", keys[i+j], u.Checked)
+				}
+			}
+		}
+		proof, err := job.Verify(t.Context())
+		if err != nil || len(proof.Problems) > 0 {
+			t.Errorf("%+v, %v", proof, err)
+		}
+	})
 }

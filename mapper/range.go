@@ -65,9 +65,10 @@ type rangeRecord struct {
 	Retries    int64       `datastore:"retries,noindex"`   // of the children: entities that failed, and are tried again
 	Recorded   int64       `datastore:"recorded,noindex"`  // the last of the children: entities that have failed for good
 	Processed  int64       `datastore:"processed,noindex"`
-	Full       bool        `datastore:"full,noindex"`     // its page was full by count, bytes or time
-	Counters   []byte      `datastore:"counters,noindex"` // JSON
-	Error      string      `datastore:"error,noindex"`    // of its entity, if that has failed
+	Full       bool        `datastore:"full,noindex"`      // its page was full by count, bytes or time
+	Unsharded  int64       `datastore:"unsharded,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
+	Counters   []byte      `datastore:"counters,noindex"`  // JSON
+	Error      string      `datastore:"error,noindex"`     // of its entity, if that has failed
 	Created    time.Time   `datastore:"created,noindex"`
 	Done       time.Time   `datastore:"done,noindex"`
 	Expires    time.Time   `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]

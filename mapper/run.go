@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -41,6 +42,7 @@ type work struct {
 
 	splitting  Splitting
 	entitySize func() int64 // what the root finds out; nil: this is not the root
+	unsharded  func() int64 // the same, see rangeRecord
 	paced      time.Time    // when its last page began that had to wait for the job's rate
 	keys       *stream      // from the range's start on
 	divided    bool         // the task has cut its range
@@ -268,8 +270,8 @@ func (w *work) process(ctx context.Context) error {
 		// Whatever becomes of it, it is this entity.
 		return w.commit(ctx, p, &outcome{reached: 1, failures: []failure{{at: p.at[0], suspected: true}}})
 	}
-	if w.entitySize != nil {
-		w.entitySize()
+	if w.record.ID == w.job.root() {
+		w.awaitCounts(ctx)
 	}
 	err = w.processPage(ctx, p)
 	refused := new(commitRefusal)
@@ -283,6 +285,18 @@ func (w *work) process(ctx context.Context) error {
 		})
 	}
 	return err
+}
+
+// awaitCounts waits for what the root finds out besides.
+func (w *work) awaitCounts(ctx context.Context) {
+	if w.unsharded == nil { // a delivery before has cut the range
+		look := lookAround{engine: w.engine, query: w.query}
+		w.unsharded = sync.OnceValue(func() int64 { return look.unsharded(ctx) })
+	}
+	w.unsharded()
+	if w.entitySize != nil {
+		w.entitySize()
+	}
 }
 
 // split cuts the range before its page is processed.

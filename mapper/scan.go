@@ -57,6 +57,9 @@ func (q Query) scansOfValues(start, end *position) (scans []scan) {
 		return []scan{one(start.Value, start, end)}
 	}
 	d := q.base().Order(q.ShardBy)
+	if q.ranged() { // or that property would come before the key
+		d = d.Order("__key__")
+	}
 	switch {
 	case valued(start) && start.Key != nil:
 		scans = append(scans, one(start.Value, start, nil))

@@ -36,6 +36,11 @@ type Status struct {
 	Tasks     int64            `json:"tasks"`      // of ranges; those that were enqueued again, and tasks of the job itself, do not count
 	Open      int64            `json:"open"`       // ranges that are not done
 	Depth     int64            `json:"depth"`      // of the deepest range; the root has 0
+
+	// Unsharded is how many entities of the query had not the property of Query.ShardBy when
+	// the job began, about: the job does not see them. It is -1 if the database could not count
+	// them, and less than there are if some have several values.
+	Unsharded int64 `json:"unsharded,omitempty"`
 }
 
 // statusRecords is how many records a live status reads at most.
@@ -91,7 +96,7 @@ func (j *jobRecord) status(sum totals) (*Status, error) {
 	return &Status{
 		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Query: q, State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended,
 		Processed: sum.Processed, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
-		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth,
+		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded,
 	}, nil
 }
 

@@ -22,8 +22,9 @@ type totals struct {
 	Tasks     int64    `json:"tasks"` // that ranges got when they were made
 	Pending   int64    `json:"pending"`
 	Depth     int64    `json:"depth"`
-	Retrying  int64    `json:"-"` // of the pending ranges, entities that failed
-	Expected  int64    `json:"-"` // of the pending ranges that have an estimate
+	Unsharded int64    `json:"unsharded,omitempty"` // negative: unknown
+	Retrying  int64    `json:"-"`                   // of the pending ranges, entities that failed
+	Expected  int64    `json:"-"`                   // of the pending ranges that have an estimate
 	Counters  counters `json:"counters,omitempty"`
 }
 
@@ -33,6 +34,7 @@ func (t *totals) add(r *rangeRecord) error {
 		t.Tasks++
 	}
 	t.Depth = max(t.Depth, r.Depth)
+	t.Unsharded += r.Unsharded
 	if r.State == pending {
 		t.Pending++
 		if r.Alone {
@@ -75,6 +77,7 @@ func (t *totals) merge(o totals) {
 	t.Pending += o.Pending
 	t.Retrying += o.Retrying
 	t.Expected += o.Expected
+	t.Unsharded += o.Unsharded
 	t.Depth = max(t.Depth, o.Depth)
 	t.Counters.sum(o.Counters)
 }
