@@ -23,6 +23,9 @@ var features = []struct {
 	name string
 	add  func(q *mapper.Query)
 }{
+	{"`Kinds`", func(q *mapper.Query) { q.Kind, q.Kinds = "", []string{"User", "Guest"} }},
+	{"`Namespaces`", func(q *mapper.Query) { q.Namespaces = []string{"", "n"} }},
+	{"`AllNamespaces`", func(q *mapper.Query) { q.AllNamespaces = true }},
 	{"equality", func(q *mapper.Query) { q.Filters = append(q.Filters, mapper.Where("active", "=", true)) }},
 	{"`in`", func(q *mapper.Query) {
 		q.Filters = append(q.Filters, mapper.Where("plan", "in", []string{"free", "pro"}))

@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/scattermap/scattermap/billing"
 )
@@ -107,6 +110,9 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 
 // size finds out how many entities a query has.
 func (e *Engine) size(ctx context.Context, q Query, start StartOptions, used *billing.Usage) (n int64, exact bool, err error) {
+	if q.many() {
+		return e.sizeOfMany(ctx, q, used)
+	}
 	look := lookAround{engine: e, query: q, page: int64(start.PageSize), refine: true, used: used}
 	n, known := look.count(ctx, nil, mostPlanned)
 	if known && n < mostPlanned {
@@ -117,6 +123,34 @@ func (e *Engine) size(ctx context.Context, q Query, start StartOptions, used *bi
 		err = errors.New("the database neither counts entities nor has samples of them, so their number is not known")
 	}
 	return n, false, err
+}
+
+// sizeOfMany counts the entities of a query in each of its spaces.
+func (e *Engine) sizeOfMany(ctx context.Context, q Query, used *billing.Usage) (n int64, exact bool, err error) {
+	var mu sync.Mutex
+	exact = true
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(sweepParallel)
+	next := e.spaces(gctx, q, nil, nil)
+	for {
+		s, ok, err := next()
+		if err != nil || !ok {
+			return n, exact, cmp.Or(group.Wait(), err)
+		}
+		group.Go(func() error {
+			q := q.in(s)
+			count, known := e.count(gctx, q.scans(nil, nil), mostPlanned)
+			if !known {
+				return errors.New("the database does not count entities, so the number of those of several kinds or namespaces is not known")
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			n += count
+			exact = exact && count < mostPlanned
+			used.Reads += max(1, (count+999)/1000)
+			return nil
+		})
+	}
 }
 
 // expect fills in what follows from the number of entities.

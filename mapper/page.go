@@ -235,10 +235,10 @@ func (w *work) runPage(ctx context.Context, at []*position, read reader, accept 
 // counted reports whether an entity that was read is one of the query, and where the page has
 // it: it may have changed since its key was read.
 func (w *work) counted(p *position, properties datastore.PropertyList, missing bool) (bool, error) {
-	if missing || w.query.plain() {
+	if missing || w.query.whole() {
 		return !missing, nil
 	}
-	now, err := w.query.position(p.Key, properties)
+	now, err := w.query.in(p.space()).position(p.Key, properties)
 	if now == nil || !now.equal(p) {
 		return false, nil
 	}
@@ -435,6 +435,10 @@ var errOverlap = errors.New("the page ends behind its range: this is a mistake i
 func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outcome) error {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	r.RefusedIn = w.job.Generation
+	reaches := r.Kind == "" // into other spaces, perhaps
+	if w.query.many() && len(p.at) > 0 {
+		r.in(p.at[0].space())
+	}
 	var inserts []*datastore.Mutation
 	add := func(child *rangeRecord) { inserts = append(inserts, datastore.NewInsert(child.key(), child)) }
 	if p.pieces != nil {
@@ -448,6 +452,9 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	o.next = nil
 	size := o.nextPage(w.job.PageSize, time.Duration(w.job.PageTime), w.engine.paces.get(w.job.ID).each())
 	if rest, ok := w.left(r, p, o); ok {
+		if w.query.many() && reaches {
+			rest.space, rest.survey = space{}, true
+		}
 		child := r.rest(rest, now)
 		child.PageSize = size
 		r.End = child.Start
@@ -525,6 +532,9 @@ func (w *work) left(r *rangeRecord, p page, o *outcome) (rest stretch, ok bool) 
 // alone returns the record of a range's next child, for an entity that failed.
 func (r *rangeRecord) alone(f failure, now time.Time) *rangeRecord {
 	child := r.child(stretch{start: f.at, estimate: 1}, now)
+	if r.Kind != "" {
+		child.in(f.at.space())
+	}
 	child.Alone, child.Refusals, child.RefusedIn = true, f.attempts, r.RefusedIn
 	child.Solo = f.suspected
 	return child

@@ -30,10 +30,17 @@ func (w *work) plan(ctx context.Context) (page, error) {
 		return page{at: []*position{r.Start}}, nil
 	}
 	if w.keys == nil {
-		w.keys = w.engine.stream(ctx, w.query.scans(r.Start, r.End), r.End, w.readsWhole())
+		w.keys = w.engine.stream(ctx, w.query, r.Start, r.End, w.readsWhole())
 	}
 	s := r.stretch()
-	root := r.ID == w.job.root() && !r.Cut
+	root := (r.ID == w.job.root() || r.Survey) && !r.Cut
+	if w.local = w.query; w.query.many() {
+		if p, settled, err := w.planSpaces(ctx, s, root); settled || err != nil {
+			return p, err
+		}
+		s.space = r.space()
+		w.local = w.query.in(s.space)
+	}
 	if root {
 		if err := w.lookAround(ctx, &s); err != nil {
 			return page{}, err
@@ -82,6 +89,98 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	p.pieces, p.first = w.cutting(ctx, s, root, size, w.keys.known())
 	return p, nil
 }
+
+// planSpaces plans a range of a query that is over several spaces: it is cut between them, or
+// done one after the other, until its entities are in one. That is planned like others, unless
+// it is one page: then, and if the range is cut, the plan is settled.
+func (w *work) planSpaces(ctx context.Context, s stretch, root bool) (p page, settled bool, err error) {
+	r := w.record
+	if r.Kind != "" && !root {
+		return p, false, nil
+	}
+	if root && r.Kind == "" && w.listed != r.ID && (!w.divided || s.workers > 1) {
+		w.listed = r.ID
+		if r.ID == w.job.root() {
+			s.workers = w.job.Workers
+		}
+		pieces, err := w.cutSpaces(ctx, s)
+		if err != nil || len(pieces) > 1 {
+			w.listed = "" // what it keeps may be cut once more
+			return page{pieces: func() ([]stretch, error) { return pieces, nil }, first: true}, true, err
+		}
+	}
+	size, err := w.pacedSize(r.pageSize())
+	if err != nil {
+		return p, false, err
+	}
+	found, err := w.keys.peek(size + 1)
+	if err != nil {
+		return p, false, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
+	}
+	if err := w.checkOrder(found); err != nil {
+		return p, false, err
+	}
+	if found = w.ahead(found); len(found) == 0 {
+		return p, true, nil
+	}
+	local := found[0].space()
+	n := slices.IndexFunc(found, func(p *position) bool { return p.space() != local })
+	switch {
+	case n > 0 && n <= size: // all of a space
+		return page{at: found[:n], next: found[n]}, true, nil
+	case len(found) <= size:
+		return page{at: found}, true, nil
+	case r.Kind != "":
+		return p, false, nil
+	}
+	own, rest := s, s.from(local.end(), 0)
+	own.end, own.space, own.survey, rest.survey = local.end(), local, true, true
+	if r.End != nil && comparePositions(r.End, own.end) <= 0 {
+		r.in(local)
+		return p, false, nil
+	}
+	return page{first: true, pieces: func() ([]stretch, error) { return []stretch{own, rest}, nil }}, true, nil
+}
+
+// mostSpaces is how many spaces a task lists at once.
+const mostSpaces = 10_000
+
+// cutSpaces cuts a range between spaces, evenly.
+func (w *work) cutSpaces(ctx context.Context, s stretch) (pieces []stretch, err error) {
+	var all []space
+	next := w.engine.spaces(ctx, w.query, s.start, s.end)
+	for len(all) < mostSpaces {
+		sp, ok, err := next()
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			break
+		}
+		all = append(all, sp)
+	}
+	n := 1
+	if workers := max(1, s.workers); workers > 1 || len(all) > longWalk {
+		n = min(len(all), maxFanOut, int(spacesPerWorker*workers))
+	}
+	rest := s
+	rest.workers = max(1, s.workers/int64(max(1, n)))
+	for i := 1; i < n; i++ {
+		at := &position{Namespace: all[len(all)*i/n].namespace, Kind: all[len(all)*i/n].kind}
+		piece := rest
+		piece.end, piece.survey = at, true
+		pieces, rest = append(pieces, piece), rest.from(at, 0)
+	}
+	rest.survey = true
+	return append(pieces, rest), nil
+}
+
+// spacesPerWorker is into how many ranges of spaces a range is cut for each worker: how large
+// they are is not known. longWalk is how many spaces a task goes through one after the other.
+const (
+	spacesPerWorker = 4
+	longWalk        = 1000
+)
 
 // unsuspected cuts a range whose process has died behind its page, which is at most as long as
 // the job's pages are: nothing behind it is suspected. It returns nil if nothing is.
@@ -138,7 +237,7 @@ func (w *work) count(ctx context.Context, s *stretch, root bool) (counted bool) 
 	if most == 0 {
 		return false
 	}
-	n, known := w.engine.count(ctx, w.query.scans(s.start, s.end), int(most))
+	n, known := w.engine.count(ctx, w.local.scans(s.start, s.end), int(most))
 	if known {
 		*s = s.counted(n, most)
 	}
@@ -170,7 +269,7 @@ func (w *work) lookAround(ctx context.Context, s *stretch) error {
 		return nil
 	}
 	w.keys.readAhead(int(w.job.PageSize) + 1)
-	look := lookAround{engine: w.engine, query: w.query, page: w.job.PageSize}
+	look := lookAround{engine: w.engine, query: w.local, page: w.job.PageSize}
 	found, err := look.around(ctx, w.splitting, s.workers)
 	if err != nil {
 		return fmt.Errorf("look around in the root: %w", err)
@@ -181,7 +280,9 @@ func (w *work) lookAround(ctx context.Context, s *stretch) error {
 		w.engine.paces.expect(w.job.ID, n)
 		return n
 	})
-	w.unsharded = inBackground(func() int64 { return look.unsharded(ctx) })
+	if !w.query.many() {
+		w.unsharded = inBackground(func() int64 { return look.unsharded(ctx) })
+	}
 	return nil
 }
 
@@ -223,11 +324,18 @@ func (w *work) weigh(ctx context.Context, workers int64, pieces []stretch) []str
 	most := mostInPiece(len(pieces))
 	var group sync.WaitGroup
 	for i, p := range pieces {
-		group.Go(func() { counts[i], known[i] = w.engine.count(ctx, w.query.scans(p.start, p.end), int(most)) })
+		group.Go(func() { counts[i], known[i] = w.engine.count(ctx, w.local.scans(p.start, p.end), int(most)) })
 	}
 	group.Wait()
 	if slices.Contains(known, false) {
 		return pieces
+	}
+	if w.query.many() { // there are other spaces for the other workers
+		total := int64(0)
+		for _, n := range counts {
+			total += n
+		}
+		workers = max(1, min(workers, total/(rootPages*w.job.PageSize)))
 	}
 	return weighed(pieces, counts, most, workers, w.record.PageSize)
 }
@@ -247,7 +355,7 @@ func (w *work) finder(ctx context.Context, end *position, known view) finder {
 		} else if known.all {
 			return nil, nil
 		}
-		return w.engine.find(ctx, w.query.scans(from, end), n)
+		return w.engine.find(ctx, w.local.scans(from, end), n)
 	}
 }
 
@@ -289,6 +397,10 @@ func (w *work) cut(r *rangeRecord, pieces []stretch) []*datastore.Mutation {
 		mutations = append(mutations, datastore.NewInsert(child.key(), child))
 	}
 	own := pieces[0]
-	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.Portion, r.Cut = own.end, own.samples, own.estimate, own.exact, own.workers, own.portion, true
+	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.Portion, r.Cut = own.end, own.samples, own.estimate, own.exact, own.workers, own.portion, !own.survey
+	r.Survey = own.survey
+	if w.query.many() {
+		r.in(own.space)
+	}
 	return mutations
 }

@@ -1,10 +1,8 @@
 package mapper
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"cloud.google.com/go/datastore"
 )
@@ -43,9 +41,6 @@ func keysOf(all []*position) []*datastore.Key {
 	return keys
 }
 
-// A space is one kind in one namespace.
-type space struct{ namespace, kind string }
-
 func (p *position) space() space {
 	if p.Kind == "" && p.Key != nil {
 		return space{p.Key.Namespace, p.Key.Kind}
@@ -55,8 +50,7 @@ func (p *position) space() space {
 
 // comparePositions orders positions.
 func comparePositions(a, b *position) int {
-	as, bs := a.space(), b.space()
-	if c := cmp.Or(strings.Compare(as.namespace, bs.namespace), strings.Compare(as.kind, bs.kind)); c != 0 {
+	if c := compareSpaces(a.space(), b.space()); c != 0 {
 		return c
 	}
 	switch {

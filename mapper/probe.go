@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,35 +16,66 @@ import (
 // returns an error if it can't answer. It reports whether the values that the job is sharded by
 // are times.
 func (e *Engine) probe(ctx context.Context, q Query) (times bool, err error) {
-	if q.plain() {
-		return false, nil
+	if q.AllNamespaces {
+		if _, _, err := e.namespaces(ctx, q, "")(); err != nil {
+			return false, unserved(err)
+		}
 	}
-	var missing []scan
+	var missing []string // lines of index.yaml
+	for _, kind := range q.kinds() {
+		var lines []string
+		timed := false
+		timed, lines, err = e.probeIn(ctx, q.in(space{cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...), kind}))
+		if err != nil && len(lines) == 0 {
+			return false, err
+		}
+		times, missing = times || timed, append(missing, lines...)
+	}
+	if len(missing) > 0 {
+		return false, fmt.Errorf("%w: the query needs an index: add these lines to index.yaml, and wait until it is built:\nindexes:\n%s\nThe database says: %w",
+			ErrArguments, strings.Join(missing, "\n"), err)
+	}
+	return times, nil
+}
+
+// unserved marks the error of a query that the database does not serve.
+func unserved(err error) error {
+	if code := status.Code(err); code == codes.InvalidArgument || code == codes.Unimplemented {
+		return fmt.Errorf("%w: the database does not serve the query: %w", ErrArguments, err)
+	}
+	return err
+}
+
+// probeIn probes the query in one space. It returns the indexes that are missing with the error
+// of the database.
+func (e *Engine) probeIn(ctx context.Context, q Query) (times bool, missing []string, err error) {
+	if q.plain() {
+		return false, nil, nil
+	}
 	var why error
 	for _, s := range q.samples() {
 		_, err := e.first(ctx, s, 0)
-		switch status.Code(err) {
-		case codes.OK:
-		case codes.FailedPrecondition:
-			missing, why = append(missing, s), err
-		case codes.InvalidArgument, codes.Unimplemented:
-			return false, fmt.Errorf("%w: the database does not serve the query: %w", ErrArguments, err)
-		default:
-			return false, err
+		switch index := q.index(s); {
+		case status.Code(err) == codes.FailedPrecondition:
+			if why = err; !slices.Contains(missing, index) {
+				missing = append(missing, index)
+			}
+		case err != nil:
+			return false, nil, unserved(err)
 		}
 	}
 	if why != nil {
-		return false, fmt.Errorf("%w: the query needs an index: add these lines to index.yaml, and wait until it is built:\n%s\nThe database says: %w", ErrArguments, q.indexes(missing), why)
+		return false, missing, why
 	}
 	first, err := e.find(ctx, q.scans(nil, nil), 0)
 	if err != nil || first == nil || !first.Valued {
-		return false, err
+		return false, nil, err
 	}
 	entities, _, err := entityReader(e.get(ctx))([]*position{first})
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
-	return slices.ContainsFunc(indexedValues(entities[0], q.ShardBy), isTime), nil
+	return slices.ContainsFunc(indexedValues(entities[0], q.ShardBy), isTime), nil, nil
 }
 
 // samples returns scans of all forms that those of the query's ranges have.
@@ -67,22 +99,9 @@ func (q Query) samples() []scan {
 	return append(q.scans(nil, nil), q.scans(start, nil)...)
 }
 
-// indexes returns the lines of an index.yaml with indexes that serve scans: each has the
+// index returns the lines of an index.yaml with an index that serves a scan: it has the
 // properties of equalities, then those that order the results, then those of inequalities.
-func (q Query) indexes(scans []scan) string {
-	var b strings.Builder
-	b.WriteString("indexes:\n")
-	seen := make(map[string]bool)
-	for _, s := range scans {
-		if lines := q.indexOf(s); !seen[lines] {
-			seen[lines] = true
-			b.WriteString(lines)
-		}
-	}
-	return strings.TrimSuffix(b.String(), "\n")
-}
-
-func (q Query) indexOf(s scan) string {
+func (q Query) index(s scan) string {
 	var names []string
 	add := func(name string) {
 		if !slices.Contains(names, name) {
@@ -112,7 +131,7 @@ func (q Query) indexOf(s scan) string {
 	for _, n := range names {
 		fmt.Fprintf(&b, "  - name: %s\n", yamlString(n))
 	}
-	return b.String()
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // yamlString quotes what YAML might take for something else than text.

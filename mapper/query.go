@@ -14,11 +14,16 @@ import (
 // A Query says which entities a job is over. What can be combined with what is listed in
 // docs/queries.md; the rest is refused when a job starts.
 type Query struct {
-	// Kind is the kind of the entities.
-	Kind string `json:"kind"`
+	// Kind is the kind of the entities. Kinds, in its place, are several, up to 100.
+	Kind  string   `json:"kind,omitempty"`
+	Kinds []string `json:"kinds,omitempty"`
 
 	// Namespace is their namespace. Defaults to the empty one, or to that of Ancestor.
-	Namespace string `json:"namespace,omitempty"`
+	// Namespaces, in its place, are several, up to 1,000; AllNamespaces are all that there are
+	// when the job comes to them.
+	Namespace     string   `json:"namespace,omitempty"`
+	Namespaces    []string `json:"namespaces,omitempty"`
+	AllNamespaces bool     `json:"all_namespaces,omitempty"`
 
 	// Ancestor is a key. If set, only entities below it count, and the entity itself if it is
 	// of the kind.
@@ -51,19 +56,12 @@ var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
 
 // normal returns the query as it is recorded, if it can be served.
 func (q Query) normal() (Query, error) {
-	if err := checkKind(q.Kind); err != nil {
-		return q, fmt.Errorf("Query.Kind %w", err)
-	}
 	if q.Ancestor != nil && q.Namespace == "" {
 		q.Namespace = q.Ancestor.Namespace
 	}
-	switch {
-	case q.Kind == jobKind || q.Kind == rangeKind:
-		return q, fmt.Errorf("Query.Kind %q holds the records of jobs themselves", q.Kind)
-	case reservedName(q.Namespace):
-		return q, fmt.Errorf("Query.Namespace %q is reserved by Datastore", q.Namespace)
-	case !validNamespace.MatchString(q.Namespace):
-		return q, fmt.Errorf("Query.Namespace %.110q is not up to 100 letters, digits, '.', '_' and '-'", q.Namespace)
+	q, err := q.normalSpaces()
+	if err != nil {
+		return q, err
 	}
 	if err := q.checkKeys(); err != nil {
 		return q, err
@@ -83,7 +81,13 @@ func (q Query) normal() (Query, error) {
 
 // checkKeys checks the keys that bound the query.
 func (q Query) checkKeys() error {
+	if q.many() && (q.Start != nil || q.End != nil) {
+		return errors.New("Query.Start and Query.End are keys of one kind in one namespace, and the query has several")
+	}
 	if a := q.Ancestor; a != nil {
+		if len(q.Namespaces) > 0 || q.AllNamespaces {
+			return errors.New("Query.Ancestor is in one namespace, and the query has several")
+		}
 		if err := errors.Join(checkKey(a), complete(a)); err != nil {
 			return fmt.Errorf("Query.Ancestor: %w", err)
 		}
@@ -150,9 +154,6 @@ func (q Query) checkFilters() error {
 	return nil
 }
 
-// space returns the query's kind and namespace.
-func (q Query) space() space { return space{q.Namespace, q.Kind} }
-
 // bounds returns the positions that all entities are between, the first one included: nil is
 // no bound.
 func (q Query) bounds() (low, high *position) {
@@ -199,11 +200,14 @@ func (q Query) others() []Filter {
 // ranged reports whether there is an inequality on a property that the job is not sharded by.
 func (q Query) ranged() bool { return slices.ContainsFunc(q.others(), Filter.ranges) }
 
-// plain reports whether the query is over a whole kind, by keys: then its sample is one of its
-// entities.
-func (q Query) plain() bool {
+// whole reports whether the query is over whole kinds, by keys.
+func (q Query) whole() bool {
 	return q.Ancestor == nil && q.Start == nil && q.End == nil && len(q.Filters) == 0 && q.ShardBy == ""
 }
+
+// plain reports whether the query is over one whole kind, by keys: then a sample of that is one
+// of its entities.
+func (q Query) plain() bool { return q.whole() && !q.many() }
 
 // base returns the Datastore query without an order, and without a range.
 func (q Query) base() *datastore.Query {

@@ -34,16 +34,19 @@ type rangeRecord struct {
 	Failed     string      `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
 	State      string      `datastore:"state,noindex"`
 	Generation int64       `datastore:"generation,noindex"`
-	Depth      int64       `datastore:"depth,noindex"` // the root has 0
-	Start      *position   `datastore:"start,noindex"` // nil: from the beginning
-	End        *position   `datastore:"end,noindex"`   // nil: to the end
-	Alone      bool        `datastore:"alone,noindex"` // only the entity at Start
+	Depth      int64       `datastore:"depth,noindex"`               // the root has 0
+	Start      *position   `datastore:"start,noindex"`               // nil: from the beginning
+	End        *position   `datastore:"end,noindex"`                 // nil: to the end
+	Namespace  string      `datastore:"namespace,omitempty,noindex"` // with Kind: the space that its entities are in, if the query has several
+	Kind       string      `datastore:"kind,omitempty,noindex"`      // empty: it may reach into several
+	Survey     bool        `datastore:"survey,omitempty,noindex"`    // its task has to look around, like that of the root
+	Alone      bool        `datastore:"alone,noindex"`               // only the entity at Start
 	Samples    []*position `datastore:"samples,noindex"`
-	Estimate   int64       `datastore:"estimate,noindex"`    // of its entities; 0: unknown
-	Exact      bool        `datastore:"exact,noindex"`       // they were counted
-	Workers    int64       `datastore:"workers,noindex"`     // that should share it; 0 is one
-	Portion    int64       `datastore:"portion,noindex"`     // how many entities are one worker's portion; 0: all of them
-	EntitySize int64       `datastore:"entity_size,noindex"` // bytes of an entity of the kind, on average; 0: unknown
+	Estimate   int64       `datastore:"estimate,noindex"`        // of its entities; 0: unknown
+	Exact      bool        `datastore:"exact,omitempty,noindex"` // they were counted
+	Workers    int64       `datastore:"workers,noindex"`         // that should share it; 0 is one
+	Portion    int64       `datastore:"portion,noindex"`         // how many entities are one worker's portion; 0: all of them
+	EntitySize int64       `datastore:"entity_size,noindex"`     // bytes of an entity of the kind, on average; 0: unknown
 	PageSize   int64       `datastore:"page_size,noindex"`
 	Narrowed   int64       `datastore:"narrowed,noindex"`   // what became of PageSize for this page; 0: it is as it was
 	Attempts   int64       `datastore:"attempts,noindex"`   // deliveries after the first one
@@ -65,10 +68,10 @@ type rangeRecord struct {
 	Retries    int64       `datastore:"retries,noindex"`   // of the children: entities that failed, and are tried again
 	Recorded   int64       `datastore:"recorded,noindex"`  // the last of the children: entities that have failed for good
 	Processed  int64       `datastore:"processed,noindex"`
-	Full       bool        `datastore:"full,noindex"`      // its page was full by count, bytes or time
-	Unsharded  int64       `datastore:"unsharded,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
-	Counters   []byte      `datastore:"counters,noindex"`  // JSON
-	Error      string      `datastore:"error,noindex"`     // of its entity, if that has failed
+	Full       bool        `datastore:"full,noindex"`                // its page was full by count, bytes or time
+	Unsharded  int64       `datastore:"unsharded,omitempty,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
+	Counters   []byte      `datastore:"counters,noindex"`            // JSON
+	Error      string      `datastore:"error,noindex"`               // of its entity, if that has failed
 	Created    time.Time   `datastore:"created,noindex"`
 	Done       time.Time   `datastore:"done,noindex"`
 	Expires    time.Time   `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
@@ -99,8 +102,14 @@ func rangeKey(job, id string) *datastore.Key {
 func (r *rangeRecord) key() *datastore.Key { return rangeKey(r.Job, r.ID) }
 
 func (r *rangeRecord) stretch() stretch {
-	return stretch{start: r.Start, end: r.End, samples: r.Samples, estimate: r.Estimate, exact: r.Exact, workers: r.Workers, portion: r.Portion}
+	return stretch{start: r.Start, end: r.End, samples: r.Samples, estimate: r.Estimate, exact: r.Exact, workers: r.Workers, portion: r.Portion, space: r.space()}
 }
+
+// space returns the space that all entities of the range are in, if that is known.
+func (r *rangeRecord) space() space { return space{r.Namespace, r.Kind} }
+
+// in notes that all entities of the range are in a space.
+func (r *rangeRecord) in(s space) { r.Namespace, r.Kind = s.namespace, s.kind }
 
 // update writes the record in a transaction.
 func (r *rangeRecord) update(tx *datastore.Transaction) error {
@@ -133,6 +142,9 @@ func (r *rangeRecord) child(s stretch, now time.Time) *rangeRecord {
 		Portion:    s.portion,
 		PageSize:   r.PageSize,
 		EntitySize: r.EntitySize,
+		Namespace:  s.space.namespace,
+		Kind:       s.space.kind,
+		Survey:     s.survey,
 		Created:    now,
 	}
 	r.Children++

@@ -23,6 +23,7 @@ type work struct {
 	engine *Engine
 	job    *jobRecord
 	query  Query
+	local  Query // the part of it that is in the space of the range
 	mode   mode
 	apply  entityFunc
 	runner runner
@@ -47,6 +48,7 @@ type work struct {
 	keys       *stream      // from the range's start on
 	divided    bool         // the task has cut its range
 	whole      string       // the range that can't be cut
+	listed     string       // the range that is not cut between spaces
 	next       *rangeRecord // the child that this task goes on with
 
 	slow map[string]error // by key: entities that took too long in this delivery
@@ -289,6 +291,9 @@ func (w *work) process(ctx context.Context) error {
 
 // awaitCounts waits for what the root finds out besides.
 func (w *work) awaitCounts(ctx context.Context) {
+	if w.query.many() && w.query.ShardBy != "" {
+		w.unsharded = func() int64 { return -1 }
+	}
 	if w.unsharded == nil { // a delivery before has cut the range
 		look := lookAround{engine: w.engine, query: w.query}
 		w.unsharded = sync.OnceValue(func() int64 { return look.unsharded(ctx) })

@@ -16,10 +16,17 @@ type scan struct {
 	times    bool   // they are times, which a projection returns as microseconds
 }
 
-// scans returns the scans that together, one after the other, find the entities of a range: one
+// scans returns the scans that together, one after the other, find the entities that a range has
+// in the query's space: one
 // for a range of keys, and up to three for a range of values. Its first value may be one of
 // which some keys are before the range, and its last value one of which some are behind it.
 func (q Query) scans(start, end *position) []scan {
+	if start != nil && start.space() != q.space() {
+		start = nil
+	}
+	if end != nil && end.space() != q.space() {
+		end = nil
+	}
 	low, high := q.bounds()
 	if low != nil && (start == nil || comparePositions(start, low) < 0) {
 		start = low

@@ -98,10 +98,10 @@ func simulate(t *testing.T, seed uint64) {
 		s.fleet.zombies = rng.Float64() / 2
 	}
 	s.keys = keysOf(rng, 100+rng.IntN(900))
+	s.query = s.form()
 	s.others = make([]int64, len(s.keys))
 	s.fates = fatesOf(rng, s.keys)
 	s.putMembers()
-	s.query = s.form()
 	faults.Resume()
 	s.start(&mapper.StartOptions{ID: "sim", PageSize: 5 + rng.IntN(100), Workers: 1 + rng.IntN(64), Timeout: 5 * time.Second})
 	var people sync.WaitGroup
@@ -162,6 +162,9 @@ var forms = map[string]mapper.Query{
 	"keys":             {Start: datastore.IDKey("Account", 1, nil)},
 	"value":            {ShardBy: "Rank"},
 	"value and filter": {ShardBy: "Rank", Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
+	"spaces":           {Kinds: []string{"Account", "Nothing"}, AllNamespaces: true},
+	"spaces, filter":   {Kinds: []string{"Account", "Nothing"}, Namespaces: []string{"", "n1", "n2", "n3"}, Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
+	"spaces, value":    {Kinds: []string{"Account", "Nothing"}, AllNamespaces: true, ShardBy: "Rank"},
 	"values":           {ShardBy: "Since", Filters: []mapper.Filter{mapper.Where("Since", ">=", epoch)}},
 }
 
@@ -178,11 +181,25 @@ func (s *simulation) form() mapper.Query {
 			s.Fatalf("there is no form %q of a query; there are %q", name, names)
 		}
 	}
+	if len(q.Kinds) > 0 {
+		for i, k := range s.keys {
+			s.keys[i] = inNamespace(k, []string{"", "n1", "n3"}[s.rng.IntN(1+s.rng.IntN(3))])
+		}
+		return q
+	}
 	q.Kind = "Account"
 	if q.Start != nil {
 		q.Start = slices.MinFunc(s.keys, mapper.CompareKeys)
 	}
 	return q
+}
+
+// inNamespace returns the key as it is in a namespace.
+func inNamespace(k *datastore.Key, namespace string) *datastore.Key {
+	if k == nil {
+		return nil
+	}
+	return &datastore.Key{Kind: k.Kind, ID: k.ID, Name: k.Name, Parent: inNamespace(k.Parent, namespace), Namespace: namespace}
 }
 
 // keysOf draws a shape of keys.

@@ -72,6 +72,8 @@ type stretch struct {
 	workers    int64       // how many should share it; 0 is one
 	portion    int64       // how many entities are one worker's portion; 0: all of them
 	late       float64     // which share of lateBy its task begins later
+	space      space       // that all its entities are in; empty: there may be several
+	survey     bool        // its task looks around, as the root does
 }
 
 // holds reports whether the stretch goes on behind a position.
@@ -629,6 +631,7 @@ func cutAtSamples(s stretch, n int) []stretch {
 			estimate: max(1, s.estimate*int64(len(inside)+1)/total),
 			workers:  max(1, s.workers/int64(n)),
 			portion:  s.portion,
+			space:    s.space,
 		})
 		start, first = end, next+1
 	}

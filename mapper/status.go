@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -41,6 +44,40 @@ type Status struct {
 	// the job began, about: the job does not see them. It is -1 if the database could not count
 	// them, and less than there are if some have several values.
 	Unsharded int64 `json:"unsharded,omitempty"`
+
+	// Spaces are what is said above of kinds in namespaces, in their order, if the query has
+	// several: those that have entities, at most 5,000. SpacesLeftOut is how many more there are.
+	Spaces        []SpaceStatus `json:"spaces,omitempty"`
+	SpacesLeftOut int           `json:"spaces_left_out,omitempty"`
+}
+
+// A SpaceStatus is what a job has done in one kind of one namespace.
+type SpaceStatus struct {
+	Namespace string `json:"namespace"`
+	Kind      string `json:"kind"`
+	Processed int64  `json:"processed"`
+	Failures  int64  `json:"failures"`
+}
+
+// maxSpaces bounds what a status says of spaces, which is in the record of a job.
+const maxSpaces = 5000
+
+// spaces returns what the totals say of spaces, in order.
+func (t *totals) spaces() (all []SpaceStatus) {
+	for _, name := range slices.Sorted(maps.Keys(t.Spaces)) {
+		namespace, kind, _ := strings.Cut(name, "/")
+		all = append(all, SpaceStatus{namespace, kind, t.Spaces[name].Processed, t.Spaces[name].Failures})
+	}
+	return all
+}
+
+// bound leaves out what a record has no room for.
+func (t *totals) bound() {
+	names := slices.Sorted(maps.Keys(t.Spaces))
+	for _, name := range names[min(len(names), maxSpaces):] {
+		delete(t.Spaces, name)
+		t.SpacesLeftOut++
+	}
 }
 
 // statusRecords is how many records a live status reads at most.
@@ -96,7 +133,7 @@ func (j *jobRecord) status(sum totals) (*Status, error) {
 	return &Status{
 		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Query: q, State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended,
 		Processed: sum.Processed, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
-		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded,
+		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, Spaces: sum.spaces(), SpacesLeftOut: sum.SpacesLeftOut,
 	}, nil
 }
 

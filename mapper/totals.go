@@ -26,6 +26,27 @@ type totals struct {
 	Retrying  int64    `json:"-"`                   // of the pending ranges, entities that failed
 	Expected  int64    `json:"-"`                   // of the pending ranges that have an estimate
 	Counters  counters `json:"counters,omitempty"`
+
+	Spaces map[string]spaceTotals `json:"spaces,omitempty"` // by namespace and kind, with a / between them, if the query has several
+
+	SpacesLeftOut int `json:"spaces_left_out,omitempty"`
+}
+
+// spaceTotals is what the entities of one space come to.
+type spaceTotals struct {
+	Processed int64 `json:"p"`
+	Failures  int64 `json:"f,omitempty"`
+}
+
+// addSpace adds what the entities of a space come to.
+func (t *totals) addSpace(name string, more spaceTotals) {
+	if t.Spaces == nil {
+		t.Spaces = make(map[string]spaceTotals)
+	}
+	s := t.Spaces[name]
+	s.Processed += more.Processed
+	s.Failures += more.Failures
+	t.Spaces[name] = s
 }
 
 func (t *totals) add(r *rangeRecord) error {
@@ -44,8 +65,13 @@ func (t *totals) add(r *rangeRecord) error {
 		return nil
 	}
 	t.Processed += r.Processed
+	failed := int64(0)
 	if r.Failed != "" {
-		t.Failures++
+		failed = 1
+	}
+	t.Failures += failed
+	if r.Kind != "" && r.Processed+failed > 0 {
+		t.addSpace(r.Namespace+"/"+r.Kind, spaceTotals{r.Processed, failed})
 	}
 	if r.Processed > 0 || r.Retries+r.Recorded > 0 {
 		t.Pages++
@@ -80,6 +106,9 @@ func (t *totals) merge(o totals) {
 	t.Unsharded += o.Unsharded
 	t.Depth = max(t.Depth, o.Depth)
 	t.Counters.sum(o.Counters)
+	for name, s := range o.Spaces {
+		t.addSpace(name, s)
+	}
 }
 
 // scale multiplies what is known of a part of the records to an estimate of all
@@ -90,6 +119,9 @@ func (t *totals) scale(factor float64) {
 	}
 	for name, n := range t.Counters {
 		t.Counters[name] = int64(float64(n) * factor)
+	}
+	for name, s := range t.Spaces {
+		t.Spaces[name] = spaceTotals{int64(float64(s.Processed)*factor + 0.5), int64(float64(s.Failures)*factor + 0.5)}
 	}
 }
 
@@ -151,5 +183,6 @@ func (e *Engine) fold(ctx context.Context, job string) (totals, error) {
 	for _, p := range parts {
 		sum.merge(p)
 	}
+	sum.bound()
 	return sum, nil
 }

@@ -61,7 +61,7 @@ func (e *Engine) verify(ctx context.Context, id string) (*Proof, error) {
 		}
 		if r.Alone {
 			switch {
-			case r.Start == nil || r.Start.Key == nil || r.Start.space() != (space{query.Namespace, query.Kind}):
+			case r.Start == nil || r.Start.Key == nil || !query.has(r.Start.space()):
 				p.problem("range %s is that of the single entity %v, which is not the query's", r.ID, r.Start)
 			case alone[r.Start.Key.Encode()]:
 				p.problem("there are two ranges of the single entity %v", r.Start)

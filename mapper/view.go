@@ -80,26 +80,31 @@ type stream struct {
 	client *datastore.Client
 
 	turn     *semaphore.Weighted // of who uses the rest, and may read
-	scans    []scan              // the first of them is being read, if it is not nil
-	it       *datastore.Iterator
+	scans    func() (s scan, ok bool, err error)
+	scan     scan                // that is being read
+	it       *datastore.Iterator // nil: none is
 	at       []*position
 	entities []datastore.PropertyList // if it reads them
 	all      bool
 }
 
-// stream begins to read scans that end at a position. It has to be closed.
-func (e *Engine) stream(ctx context.Context, scans []scan, end *position, whole bool) *stream {
-	s := &stream{end: end, whole: whole, client: e.client, scans: scans, turn: semaphore.NewWeighted(1)}
+// stream returns a stream of a range of a query. It has to be closed.
+func (e *Engine) stream(ctx context.Context, q Query, start, end *position, whole bool) *stream {
+	s := &stream{end: end, whole: whole, client: e.client, turn: semaphore.NewWeighted(1)}
 	s.ctx, s.cancel = context.WithCancel(ctx)
-	s.begin()
+	s.scans = e.scanner(s.ctx, q, start, end)
 	return s
 }
 
 // begin begins the next scan, if there is one.
-func (s *stream) begin() {
-	if s.all = len(s.scans) == 0; !s.all {
-		s.it = s.client.Run(s.ctx, s.scans[0].reading(s.whole))
+func (s *stream) begin() error {
+	next, ok, err := s.scans()
+	if err != nil || !ok {
+		s.all = err == nil
+		return err
 	}
+	s.scan, s.it = next, s.client.Run(s.ctx, next.reading(s.whole))
+	return nil
 }
 
 // use waits until nothing is read ahead. It is followed by a call of done.
@@ -113,10 +118,15 @@ func (s *stream) use() (done func()) {
 func (s *stream) peek(n int) ([]*position, error) {
 	defer s.use()()
 	for len(s.at) < n && !s.all {
-		p, entity, err := s.scans[0].next(s.it, s.whole)
+		if s.it == nil {
+			if err := s.begin(); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		p, entity, err := s.scan.next(s.it, s.whole)
 		if errors.Is(err, iterator.Done) {
-			s.scans = s.scans[1:]
-			s.begin()
+			s.it = nil
 			continue
 		}
 		if err != nil {

@@ -1,0 +1,167 @@
+package mapper_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// TestManySpaces runs a job over three kinds in all of 1,000 namespaces of very different sizes.
+func TestManySpaces(t *testing.T) {
+	t.Parallel()
+	spaces := 1000
+	if testing.Short() {
+		spaces = 60
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: few(20)}, checkUser)
+		rng := rand.New(rand.NewPCG(1, 0))
+		want := make(map[mapper.SpaceStatus]bool)
+		var keys []*datastore.Key
+		for i := range spaces {
+			for j, kind := range []string{"Admin", "Guest", "User"} {
+				n := 4000 / (1 + 10*((i+7*j)%spaces)) // 4,000 in one namespace of each kind, and less than one in most
+				if n == 0 {
+					n = rng.IntN(2)
+				}
+				namespace := fmt.Sprintf("ns-%04d", i*7919%10007)
+				if i == 0 {
+					namespace = ""
+				}
+				if n > 0 {
+					want[mapper.SpaceStatus{Namespace: namespace, Kind: kind, Processed: int64(n)}] = true
+				}
+				for k := range n {
+					keys = append(keys, &datastore.Key{Kind: kind, ID: int64(k + 1), Namespace: namespace})
+				}
+			}
+		}
+		for batch := range slices.Chunk(keys, 400) {
+			if _, err := w.client.PutMulti(t.Context(), batch, make([]user, len(batch))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		job, err := checkUser.Start(t.Context(), w.engine, mapper.Query{Kinds: []string{"User", "Guest", "Admin", "None"}, AllNamespaces: true}, mapper.None{}, &mapper.StartOptions{PageSize: 50, Workers: 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := w.wait(job)
+		if s.Processed != int64(len(keys)) || len(s.Spaces) != len(want) {
+			t.Errorf("%d of %d entities in %d spaces of %d", s.Processed, len(keys), len(s.Spaces), len(want))
+		}
+		for _, space := range s.Spaces {
+			if !want[space] {
+				t.Errorf("%+v", space)
+			}
+		}
+		full := int64(0)
+		for space := range want {
+			full += (space.Processed + 49) / 50
+		}
+		t.Logf("%d entities in %d spaces: %d tasks, %d pages of at least %d, depth %d", len(keys), len(want), s.Tasks, s.Pages, full, s.Depth)
+		if s.Pages > full*5/4+100 || s.Tasks > s.Pages {
+			t.Errorf("%d tasks and %d pages, %d would do", s.Tasks, s.Pages, full)
+		}
+		for batch := range slices.Chunk(keys, 1000) {
+			users := make([]user, len(batch))
+			if err := w.client.GetMulti(t.Context(), batch, users); err != nil {
+				t.Fatal(err)
+			}
+			if i := slices.IndexFunc(users, func(u user) bool { return u.Checked != 1 }); i >= 0 {
+				t.Fatalf("%v was checked %d times", batch[i], users[i].Checked)
+			}
+		}
+		proof, err := job.Verify(t.Context())
+		if err != nil || len(proof.Problems) > 0 {
+			t.Errorf("%+v, %v", proof, err)
+		}
+	})
+}
+
+// TestSpaces runs jobs over several kinds and namespaces, with other features of queries, and
+// with entities that fail.
+func TestSpaces(t *testing.T) {
+	t.Parallel()
+	failing := mapper.Update("failing", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+		if u.Key.ID == 13 {
+			return mapper.Permanent(fmt.Errorf("no"))
+		}
+		u.Value.Checked++
+		return nil
+	})
+	active := []mapper.Filter{mapper.Where("active", "=", true)}
+	for name, q := range map[string]mapper.Query{
+		"kinds":                {Kinds: []string{"A", "B"}},
+		"namespaces":           {Kind: "A", Namespaces: []string{"n2", "n1", ""}},
+		"all":                  {Kinds: []string{"B", "A"}, AllNamespaces: true},
+		"all, filter":          {Kinds: []string{"B", "A"}, AllNamespaces: true, Filters: active},
+		"all, by value":        {Kinds: []string{"B", "A"}, AllNamespaces: true, ShardBy: "userid"},
+		"all, value, filter":   {Kinds: []string{"B", "A"}, AllNamespaces: true, ShardBy: "userid", Filters: append(active, mapper.Where("userid", ">=", 100))},
+		"kinds below ancestor": {Kinds: []string{"A", "B"}, Ancestor: &datastore.Key{Kind: "G", ID: 1, Namespace: "n1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, setting{queue: few(8)}, failing)
+				rng := rand.New(rand.NewPCG(1, 0))
+				want := make(map[string]mapper.SpaceStatus)
+				for _, kind := range []string{"A", "B", "C"} {
+					for _, namespace := range []string{"", "n1", "n2", "n3"} {
+						for i := range 300 {
+							k := &datastore.Key{Kind: kind, ID: int64(i + 1), Namespace: namespace}
+							if i%2 == 0 {
+								k.Parent = &datastore.Key{Kind: "G", ID: 1, Namespace: namespace}
+							}
+							u := user{UserID: rng.Int64N(1000), Active: rng.IntN(2) == 0}
+							if _, err := w.client.Put(t.Context(), k, &u); err != nil {
+								t.Fatal(err)
+							}
+							if !slices.Contains(append(q.Kinds, q.Kind), kind) || len(q.Namespaces) > 0 && !slices.Contains(q.Namespaces, namespace) ||
+								!q.AllNamespaces && len(q.Namespaces) == 0 && q.Ancestor == nil && namespace != "" ||
+								q.Ancestor != nil && !(namespace == "n1" && i%2 == 0) ||
+								len(q.Filters) > 0 && !u.Active || len(q.Filters) > 1 && u.UserID < 100 {
+								continue
+							}
+							s := want[namespace+"/"+kind]
+							s.Namespace, s.Kind = namespace, kind
+							if s.Processed++; k.ID == 13 {
+								s.Processed--
+								s.Failures++
+							}
+							want[namespace+"/"+kind] = s
+						}
+					}
+				}
+				job, err := failing.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{PageSize: 20, Workers: 8})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := job.Wait(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !s.State.Ended() || len(s.Spaces) != len(want) {
+					t.Errorf("%+v", s)
+				}
+				for _, space := range s.Spaces {
+					if space != want[space.Namespace+"/"+space.Kind] {
+						t.Errorf("%+v, want %+v", space, want[space.Namespace+"/"+space.Kind])
+					}
+				}
+				proof, err := job.Verify(t.Context())
+				if err != nil || len(proof.Problems) > 0 {
+					t.Errorf("%+v, %v", proof, err)
+				}
+				time.Sleep(time.Hour)
+			})
+		})
+	}
+}
