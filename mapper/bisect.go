@@ -190,8 +190,43 @@ func ascii(s string) bool {
 	return true
 }
 
-// middle returns a position between two of one space, or nil if it knows none. A nil b is the end.
+// middle returns a position between two, in the space of the first, or nil if it knows none. A
+// nil b is the end.
 func middle(a, b *position) *position {
+	s := a.space()
+	if b != nil && b.space() != s {
+		b = nil
+	}
+	if !a.Valued && (b == nil || !b.Valued) {
+		return betweenKeys(a, b, position{})
+	}
+	m := position{Namespace: s.namespace, Kind: s.kind, Valued: true}
+	var ok bool
+	switch {
+	case b == nil:
+		m.Value, ok = greater(a.Value)
+	case !a.Valued:
+		m.Value, ok = between(nil, b.Value)
+	case compareValues(a.Value, b.Value) == 0:
+		return betweenKeys(a, b, m)
+	default:
+		m.Value, ok = between(a.Value, b.Value)
+	}
+	switch {
+	case ok:
+		return &m
+	case b == nil || !a.Valued:
+		return nil
+	case b.Key != nil: // before all keys of its value
+		m.Value = b.Value
+		return &m
+	}
+	return betweenKeys(a, nil, m) // behind some keys of a's value
+}
+
+// betweenKeys returns a position with a key between those of two positions, and with the value
+// of the first one, if it has one.
+func betweenKeys(a, b *position, m position) *position {
 	var end *datastore.Key
 	if b != nil {
 		end = b.Key
@@ -201,9 +236,11 @@ func middle(a, b *position) *position {
 	if k == nil {
 		return nil
 	}
-	p := positionOf(k)
-	if k.Kind != s.kind { // it is an ancestor
-		p.Namespace, p.Kind = s.namespace, s.kind
+	m.Key, m.Valued, m.Value = k, a.Valued, a.Value
+	if k.Kind == s.kind {
+		m.Namespace, m.Kind = "", ""
+	} else { // it is an ancestor
+		m.Namespace, m.Kind = s.namespace, s.kind
 	}
-	return p
+	return &m
 }

@@ -189,6 +189,31 @@ func isTime(v any) bool {
 	return ok
 }
 
+// greater returns a value above v that leaves about as much below as is already known to be
+// there: twice a number.
+func greater(v any) (m any, ok bool) {
+	switch v := v.(type) {
+	case int64:
+		if v < math.MaxInt64/2 {
+			return max(1, 2*v), true
+		}
+	case time.Time:
+		if v.Year() < 9000 {
+			return v.AddDate(50, 0, 0), true
+		}
+	case float64:
+		if m := max(1, 2*v); m < math.Inf(1) && m > v {
+			return m, true
+		}
+	case string:
+		if ascii(v) && v < lastASCII {
+			return between(v, lastASCII)
+		}
+		return between(v, string(utf8.MaxRune))
+	}
+	return nil, false
+}
+
 // betweenFloats halves the distance, or the representations if that is infinite.
 func betweenFloats(x, y float64) float64 {
 	if m := x + (y-x)/2; floatBits(x) < floatBits(m) && floatBits(m) < floatBits(y) && !math.IsInf(m, 0) {

@@ -1,0 +1,142 @@
+package mapper
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+)
+
+// TestScansTile puts entities with values of all types, many with the same ones, cuts their
+// order at random positions, and checks that the scans of the pieces find each entity once, in
+// order. Numbers at both ends of 64 bits, NaN, infinities, and strings of any bytes are among
+// the values.
+func TestScansTile(t *testing.T) {
+	rng := newRand(t)
+	synctest.Test(t, func(t *testing.T) {
+		em := emulator.ForTest(t, nil)
+		client, err := em.Datastore(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		e := &Engine{client: client}
+		var want []*position
+		for i, v := range inOrder {
+			for j := range 1 + rng.IntN(4) {
+				k := datastore.IDKey("K", int64(1+j), datastore.IDKey("G", 1+rng.Int64N(3), nil))
+				k = &datastore.Key{Kind: "K", ID: int64(100*i + j + 1), Parent: k.Parent}
+				list := datastore.PropertyList{{Name: "v", Value: v}, {Name: "even", Value: i%2 == 0}}
+				if _, err := client.Put(t.Context(), k, &list); err != nil {
+					t.Fatalf("%v: %v", v, err)
+				}
+				want = append(want, &position{Valued: true, Value: v, Key: k})
+			}
+		}
+		slices.SortFunc(want, comparePositions)
+		for _, filters := range [][]Filter{nil, {Where("even", "=", true)}} {
+			q := Query{Kind: "K", ShardBy: "v", Filters: filters}
+			all := slices.DeleteFunc(slices.Clone(want), func(p *position) bool {
+				i := slices.IndexFunc(inOrder, func(v any) bool { return compareValues(v, p.Value) == 0 })
+				return filters != nil && i%2 != 0
+			})
+			for range 40 {
+				var cuts []*position
+				for range rng.IntN(12) {
+					p := &position{Kind: "K", Valued: true, Value: inOrder[rng.IntN(len(inOrder))]}
+					switch rng.IntN(3) {
+					case 0:
+						p = &position{Valued: true, Value: p.Value, Key: want[rng.IntN(len(want))].Key}
+					case 1:
+						if m, ok := between(p.Value, inOrder[rng.IntN(len(inOrder))]); ok {
+							p.Value = m
+						}
+					}
+					cuts = append(cuts, p)
+				}
+				cuts = append(sortPositions(cuts), nil)
+				var found []*position
+				var start *position
+				for _, end := range cuts {
+					piece := 0
+					for _, s := range q.scans(start, end) {
+						err := e.eachIn(t.Context(), s, func(p *position) bool {
+							if start != nil && comparePositions(p, start) < 0 || end != nil && comparePositions(p, end) >= 0 {
+								t.Errorf("%v is not in %v to %v", p, start, end)
+							}
+							found = append(found, p)
+							piece++
+							return true
+						})
+						if err != nil {
+							t.Fatalf("%v to %v: %v", start, end, err)
+						}
+					}
+					n, known := e.count(t.Context(), q.scans(start, end), 1000)
+					if !known || n != int64(piece) {
+						t.Errorf("%v to %v: counted %d, %v; there are %d", start, end, n, known, piece)
+					}
+					if piece > 0 {
+						at, err := e.find(t.Context(), q.scans(start, end), int64(piece-1))
+						if err != nil || !at.equal(found[len(found)-1]) {
+							t.Errorf("the last of %v to %v is %v, %v", start, end, at, err)
+						}
+					}
+					if at, err := e.find(t.Context(), q.scans(start, end), int64(piece)); err != nil || at != nil {
+						t.Errorf("behind the last of %v to %v is %v, %v", start, end, at, err)
+					}
+					start = end
+				}
+				if !slices.EqualFunc(found, all, (*position).equal) {
+					t.Fatalf("cut at %v: found %d of %d", cuts, len(found), len(all))
+				}
+			}
+		}
+	})
+}
+
+// TestMiddle cuts between positions, which may have keys.
+func TestMiddle(t *testing.T) {
+	rng := newRand(t)
+	draw := func() *position {
+		p := &position{Valued: true, Value: inOrder[rng.IntN(len(inOrder))], Namespace: "n", Kind: "K"}
+		if rng.IntN(2) == 0 {
+			p = &position{Valued: true, Value: p.Value, Key: &datastore.Key{Kind: "K", ID: 1 + rng.Int64N(1<<rng.IntN(40)), Namespace: "n"}}
+		}
+		return p
+	}
+	cut := 0
+	for range 20_000 {
+		a, b := draw(), draw()
+		switch c := comparePositions(a, b); {
+		case c == 0:
+			continue
+		case c > 0:
+			a, b = b, a
+		}
+		if rng.IntN(10) == 0 {
+			b = nil
+		}
+		m := middle(a, b)
+		if m == nil {
+			continue
+		}
+		cut++
+		if comparePositions(a, m) >= 0 || b != nil && comparePositions(m, b) >= 0 || m.space() != a.space() {
+			t.Fatalf("%v is not between %v and %v", m, a, b)
+		}
+	}
+	if cut < 5000 {
+		t.Errorf("only %d were cut", cut)
+	}
+	for _, test := range []struct{ a, b any }{{int64(1), int64(1000)}, {time.UnixMicro(0), time.UnixMicro(1e12)}, {"a", "b"}, {-1.0, 1.0}} {
+		m := middle(&position{Kind: "K", Valued: true, Value: test.a}, &position{Kind: "K", Valued: true, Value: test.b})
+		if m == nil {
+			t.Errorf("nothing is between %v and %v", test.a, test.b)
+		}
+	}
+}
