@@ -3,6 +3,7 @@ package bench
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 
@@ -11,25 +12,33 @@ import (
 
 const kind = "Item"
 
-// A shape is a way to key a kind. It returns n keys in key order.
+// A shape is a way to key entities.
 type shape struct {
 	name string
+
+	// keys returns n keys, in the order in which a job comes to them.
 	keys func(rng *rand.Rand, n int) []*datastore.Key
+
+	// value, if there is one, returns the value of the i-th of n entities that the job is sharded by.
+	value func(i, n int) int64
+
+	all bool // the job is over all namespaces
 }
 
-var shapes = []shape{
+// shapes are those that are compared by themselves; the others have to be chosen.
+var shapes, otherShapes = []shape{
 	{"sequential", func(_ *rand.Rand, n int) []*datastore.Key {
 		return ids(n, func(i int) int64 { return int64(i + 1) })
-	}},
+	}, nil, false},
 	// Ids that Datastore allocates are spread over 16 decimal digits.
 	{"allocated", func(rng *rand.Rand, n int) []*datastore.Key {
 		return ids(n, func(int) int64 { return 4_500_000_000_000_000 + rng.Int64N(2_000_000_000_000_000) })
-	}},
+	}, nil, false},
 	{"mixed", func(_ *rand.Rand, n int) []*datastore.Key {
 		few := min(100, n)
 		keys := ids(few, func(i int) int64 { return int64(i + 1) })
 		return append(keys, named(n-few, func(i int) string { return fmt.Sprintf("user-%09d", i) })...)
-	}},
+	}, nil, false},
 	{"prefix", func(rng *rand.Rand, n int) []*datastore.Key {
 		return named(n, func(i int) string {
 			if i < n/10 {
@@ -37,13 +46,13 @@ var shapes = []shape{
 			}
 			return fmt.Sprintf("customer/eu-west/%09d", i)
 		})
-	}},
+	}, nil, false},
 	{"uuid", func(rng *rand.Rand, n int) []*datastore.Key {
 		return named(n, func(int) string {
 			a, b := rng.Uint64(), rng.Uint64()
 			return fmt.Sprintf("%08x-%04x-4%03x-%04x-%012x", a>>32, a>>16&0xffff, a&0xfff, b>>48&0x3fff|0x8000, b&0xffffffffffff)
 		})
-	}},
+	}, nil, false},
 	// Milliseconds, one of 1,024 shards, and a count, in 41, 10 and 12 bits: the
 	// days have their peaks.
 	{"time", func(rng *rand.Rand, n int) []*datastore.Key {
@@ -56,7 +65,7 @@ var shapes = []shape{
 			}
 			return now<<22 | rng.Int64N(1024)<<12 | rng.Int64N(4096)
 		})
-	}},
+	}, nil, false},
 	// Two regions have most of the customers, and two of them most of the items.
 	{"ancestors", func(rng *rand.Rand, n int) []*datastore.Key {
 		var keys []*datastore.Key
@@ -76,7 +85,40 @@ var shapes = []shape{
 			}
 		}
 		return keys
-	}},
+	}, nil, false},
+}, []shape{
+	// Sharded by a property, half of whose values are in the first 8% of them. Twenty entities
+	// each have one value.
+	{"values", func(rng *rand.Rand, n int) []*datastore.Key {
+		keys := make([]*datastore.Key, n)
+		for i := range keys {
+			keys[i] = datastore.NameKey(kind, fmt.Sprintf("%016x-%d", rng.Uint64(), i), nil)
+		}
+		return keys
+	}, func(i, n int) int64 {
+		return int64(1e12 * math.Expm1(5*float64(i/20)/float64(n/20+1)) / math.Expm1(5))
+	}, false},
+	// A thousand namespaces: the first has some 13% of the entities, the tenth 1.3%, and the
+	// last 0.013%.
+	{"namespaces", func(_ *rand.Rand, n int) (keys []*datastore.Key) {
+		const spaces = 1000
+		sum, left := 0.0, n
+		for i := range spaces {
+			sum += 1 / float64(i+1)
+		}
+		for i := range spaces {
+			some := int(float64(n) / sum / float64(i+1))
+			if i == spaces-1 || some > left {
+				some = left
+			}
+			left -= some
+			for id := range some {
+				keys = append(keys, &datastore.Key{Kind: kind, ID: int64(id + 1), Namespace: fmt.Sprintf("n%03d", (i*389)%spaces)})
+			}
+		}
+		slices.SortStableFunc(keys, func(a, b *datastore.Key) int { return cmp.Compare(a.Namespace, b.Namespace) })
+		return keys
+	}, nil, true},
 }
 
 // ids returns keys of n different ids, in their order.

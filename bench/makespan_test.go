@@ -24,6 +24,7 @@ var (
 	workersFlag  = flag.Int("workers", 0, "100 or 1000; 0: both")
 	entities     = flag.Int("entities", 0, "how many entities a row has; 0: two rows of 400,000")
 	pageSize     = flag.Int("page", 500, "the most entities a page")
+	filterFlag   = flag.String("filters", "none", "filters, with commas between them: none, 1%, last-5%")
 	modeFlag     = flag.String("mode", "update", "update or visit")
 )
 
@@ -100,6 +101,7 @@ func pick[T namer](t *testing.T, all []T, name string) T {
 // rows of 400,000 entities. Flags choose others:
 //
 //	go test ./bench -run TestMakespan -v -timeout 24h -args -entities 1000000 -workers 100
+//	go test ./bench -run TestMakespan -v -timeout 24h -args -entities 200000 -keys values,namespaces -filters none,1%
 func TestMakespan(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out makespans")
@@ -110,25 +112,30 @@ func TestMakespan(t *testing.T) {
 	if *entities == 0 {
 		few := 400_000
 		sequential, uniform := pick(t, shapes, "sequential"), pick(t, costs, "uniform")
-		ours := run(t, sequential, uniform, pick(t, strategies, "adaptive"), 100, few)
-		if static := run(t, sequential, uniform, pick(t, strategies, "static-32"), 100, few); 3*ours.Makespan > static.Makespan {
+		ours := run(t, sequential, uniform, filters[0], pick(t, strategies, "adaptive"), 100, few)
+		if static := run(t, sequential, uniform, filters[0], pick(t, strategies, "static-32"), 100, few); 3*ours.Makespan > static.Makespan {
 			t.Errorf("adaptive takes %.2f s, and static shards %.2f s, want 3 times as long", ours.Makespan, static.Makespan)
 		}
 		return
 	}
-	for _, s := range chosen(t, *keysFlag, shapes) {
+	for _, s := range chosenShapes(t) {
 		for _, c := range chosen(t, *costsFlag, costs) {
 			for _, workers := range []int{100, 1000} {
 				if *workersFlag != 0 && *workersFlag != workers {
 					continue
 				}
-				var ours row
-				for _, st := range chosen(t, *strategyFlag, strategies) {
-					r := run(t, s, c, st, workers, *entities)
-					if st.name == "adaptive" {
-						ours = r
-					} else {
-						ours.compare(t, r)
+				for _, f := range chosen(t, *filterFlag, filters) {
+					var ours row
+					for _, st := range chosen(t, *strategyFlag, strategies) {
+						if s.all && st.name != "adaptive" {
+							continue // the others are for one kind in one namespace
+						}
+						r := run(t, s, c, f, st, workers, *entities)
+						if st.name == "adaptive" {
+							ours = r
+						} else {
+							ours.compare(t, r)
+						}
 					}
 				}
 			}
@@ -136,11 +143,33 @@ func TestMakespan(t *testing.T) {
 	}
 }
 
-func run(t *testing.T, s shape, c cost, st strategy, workers, n int) (r row) {
-	t.Run(fmt.Sprintf("%s/%s/%s/%d", s.name, c.name, st.name, workers), func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) { r = makespan(t, s, c, st, workers, n) })
+// chosenShapes returns the shapes that -keys names.
+func chosenShapes(t *testing.T) []shape {
+	if *keysFlag == "" {
+		return shapes
+	}
+	return chosen(t, *keysFlag, slices.Concat(shapes, otherShapes))
+}
+
+// A filter says which of n entities a job is over.
+type filter struct {
+	name    string
+	matches func(i, n int) bool // nil: all
+}
+
+func (f filter) id() string { return f.name }
+
+var filters = []filter{
+	{"none", nil},
+	{"1%", func(i, _ int) bool { return i*7919%100 == 0 }},
+	{"last-5%", func(i, n int) bool { return i >= n-n/20 }},
+}
+
+func run(t *testing.T, s shape, c cost, f filter, st strategy, workers, n int) (r row) {
+	t.Run(fmt.Sprintf("%s/%s/%s/%s/%d", s.name, c.name, f.name, st.name, workers), func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { r = makespan(t, s, c, f, st, workers, n) })
 		r.print(t)
-		if st.name == "adaptive" {
+		if st.name == "adaptive" && s.value == nil && !s.all && f.matches == nil {
 			r.check(t)
 		}
 	})
@@ -210,15 +239,31 @@ func (r row) limit() float64 {
 }
 
 // makespan runs one job.
-func makespan(t *testing.T, s shape, c cost, st strategy, workers, n int) row {
+func makespan(t *testing.T, s shape, c cost, f filter, st strategy, workers, n int) row {
 	rng := rand.New(rand.NewPCG(1, 0))
 	keys := s.keys(rng, n)
-	times := make([]time.Duration, n)
-	for i := range times {
-		times[i] = c.of(rng, i, n)
+	items := make([]item, n)
+	var times []time.Duration // of those that match
+	query := mapper.Query{Kind: kind, AllNamespaces: s.all}
+	if f.matches != nil {
+		query.Filters = []mapper.Filter{mapper.Where("Match", "=", true)}
+	}
+	if s.value != nil {
+		query.ShardBy = "Value"
+	}
+	for i := range items {
+		cost := c.of(rng, i, n)
+		items[i].Cost = int64(cost)
+		if s.value != nil {
+			items[i].Value = 1 + s.value(i, n)
+		}
+		items[i].Match = f.matches != nil && f.matches(i, n)
+		if items[i].Match || f.matches == nil {
+			times = append(times, cost)
+		}
 	}
 	w := newWorld(t, workers)
-	w.seed(keys, times)
+	w.seed(keys, items)
 	m, updates := updateItems, *modeFlag == "update"
 	if !updates {
 		m = visitItems
@@ -226,13 +271,13 @@ func makespan(t *testing.T, s shape, c cost, st strategy, workers, n int) row {
 	before, delivered := w.emulator.Usage(), w.delivered.Load()
 	w.network.on.Store(true)
 	begun := time.Now()
-	job, err := m.Start(t.Context(), w.processes[0], mapper.Query{Kind: kind}, mapper.None{}, &mapper.StartOptions{
+	job, err := m.Start(t.Context(), w.processes[0], query, mapper.None{}, &mapper.StartOptions{
 		ID: "bench", PageSize: *pageSize, Workers: workers, Splitting: st.splitting(workers),
 	})
 	w.must(err)
 	status, used := w.await(job)
 	used = used.Sub(before)
-	w.check(job, status, n, updates)
+	w.check(job, status, keys, items, f.matches != nil, updates)
 	best := ideal(times, *pageSize, workers)
 	took := status.Ended.Sub(begun)
 	var rpcs int64
@@ -240,7 +285,7 @@ func makespan(t *testing.T, s shape, c cost, st strategy, workers, n int) row {
 		rpcs += used.RPCs[method]
 	}
 	return row{
-		Keys: s.name, Costs: c.name, Filter: "none", Strategy: st.name, Workers: workers, Entities: n, Page: *pageSize,
+		Keys: s.name, Costs: c.name, Filter: f.name, Strategy: st.name, Workers: workers, Entities: len(times), Page: *pageSize,
 		Makespan: took.Seconds(), Ideal: best.Seconds(), Ratio: took.Seconds() / best.Seconds(),
 		Tasks: w.delivered.Load() - delivered, Pages: status.Pages, FullPages: status.FullPages, Depth: status.Depth,
 		Reads: used.Reads, Writes: used.Writes, RPCs: rpcs, used: used,
