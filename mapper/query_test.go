@@ -337,3 +337,37 @@ func TestMovingValues(t *testing.T) {
 		}
 	})
 }
+
+// TestVisitValues has a Visit go through the values of a property that is a list in some entities.
+func TestVisitValues(t *testing.T) {
+	t.Parallel()
+	seen := mapper.Visit("see", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+		u.Count("seen", 1)
+		return nil
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, seen)
+		for i := range 600 {
+			list := datastore.PropertyList{{Name: "userid", Value: int64(i)}}
+			if i%200 == 7 {
+				list[0].Value = []any{int64(i), int64(i + 1000)}
+			}
+			if _, err := w.client.Put(t.Context(), datastore.IDKey("User", int64(i+1), nil), &list); err != nil {
+				t.Fatal(err)
+			}
+		}
+		job, err := seen.Start(t.Context(), w.engine, mapper.Query{Kind: "User", ShardBy: "userid"}, mapper.None{}, &mapper.StartOptions{PageSize: 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), longestJob)
+		defer cancel()
+		s, err := job.Wait(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.State != mapper.SucceededWithFailures || s.Processed != 597 || s.Failures != 3 || s.Counters["seen"] != 597 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
