@@ -135,7 +135,8 @@ func (e *Engine) sizeOfMany(ctx context.Context, q Query, used *billing.Usage) (
 	for {
 		s, ok, err := next()
 		if err != nil || !ok {
-			return n, exact, cmp.Or(group.Wait(), err)
+			err = cmp.Or(group.Wait(), err) // before n is read
+			return n, exact, err
 		}
 		group.Go(func() error {
 			q := q.in(s)

@@ -133,7 +133,7 @@ func normalValue(v any) (any, error) {
 		}
 		return v, nil
 	case time.Time:
-		if v.Year() < 1 || v.Year() > 9999 {
+		if !storable(v) {
 			return nil, fmt.Errorf("the time %v is not in the years 1 to 9999", v)
 		}
 		return v.UTC().Truncate(time.Microsecond), nil

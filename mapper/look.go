@@ -20,6 +20,8 @@ import (
 type lookAround struct {
 	engine *Engine
 	query  Query
+	start  *position // of the range
+	end    *position
 	page   int64
 	refine bool           // the estimate is all that is known
 	used   *billing.Usage // if not nil, what it uses is added to that
@@ -48,12 +50,12 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 		l.use(1, 0)
 		group.Go(func() error {
 			milestones[i].rank = pages * l.page
-			milestones[i].at, errs[i] = l.engine.find(gctx, l.query.scans(nil, nil), milestones[i].rank)
+			milestones[i].at, errs[i] = l.engine.find(gctx, l.query.scans(l.start, l.end), milestones[i].rank)
 			return nil
 		})
 	}
 	group.Go(func() (err error) {
-		found.samples, err = l.sample(gctx, size)
+		found.samples, err = l.inside(gctx, size)
 		return err
 	})
 	if err := group.Wait(); err != nil {
@@ -73,7 +75,7 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 	if len(found.samples) < size || more <= size || !sp.adaptive() {
 		return found, nil
 	}
-	if found.samples, err = l.sample(ctx, more); err != nil {
+	if found.samples, err = l.inside(ctx, more); err != nil {
 		return found, err
 	}
 	found.estimate = l.estimate(ctx, found.samples, known)
@@ -114,7 +116,7 @@ func (l lookAround) aroundSome(ctx context.Context, size int) (found surrounding
 		found.estimate = mostWeighed // what its parts are counted up to
 	default:
 		at := milestone{rank: int64(few)}
-		if at.at, err = l.engine.find(ctx, l.query.scans(nil, nil), at.rank); err != nil {
+		if at.at, err = l.engine.find(ctx, l.query.scans(l.start, l.end), at.rank); err != nil {
 			return found, err
 		}
 		l.use(1, 0)
@@ -123,10 +125,22 @@ func (l lookAround) aroundSome(ctx context.Context, size int) (found surrounding
 	return found, nil
 }
 
-// inside returns those of a sample of the kind that are between the bounds of the query.
+// bounds returns the positions that all entities of the range are between; nil is no bound.
+func (l lookAround) bounds() (low, high *position) {
+	low, high = l.query.bounds()
+	if l.start != nil && l.start.space() == l.query.space() && (low == nil || comparePositions(low, l.start) < 0) {
+		low = l.start
+	}
+	if l.end != nil && l.end.space() == l.query.space() && (high == nil || comparePositions(l.end, high) < 0) {
+		high = l.end
+	}
+	return low, high
+}
+
+// inside returns those of a sample of the kind that are inside the range, and the query.
 func (l lookAround) inside(ctx context.Context, size int) ([]*position, error) {
 	all, err := l.sample(ctx, size)
-	low, high := l.query.bounds()
+	low, high := l.bounds()
 	return slices.DeleteFunc(all, func(p *position) bool {
 		return low != nil && comparePositions(p, low) <= 0 || high != nil && comparePositions(p, high) >= 0 ||
 			l.query.Ancestor != nil && !below(p.Key, l.query.Ancestor)
@@ -135,15 +149,15 @@ func (l lookAround) inside(ctx context.Context, size int) ([]*position, error) {
 
 // values returns positions that are spread evenly between the first and the last value.
 func (l lookAround) values(ctx context.Context, size int) ([]*position, error) {
-	low, high := l.query.bounds()
+	low, high := l.bounds()
 	var err error
-	if low == nil {
+	if low == nil || !low.Valued {
 		l.use(1, 0)
-		if low, err = l.engine.find(ctx, l.query.scans(nil, nil), 0); err != nil || low == nil {
+		if low, err = l.engine.find(ctx, l.query.scans(l.start, l.end), 0); err != nil || low == nil {
 			return nil, err
 		}
 	}
-	if high == nil {
+	if high == nil || !high.Valued {
 		l.use(1, 0)
 		if high, err = l.last(ctx); err != nil || high == nil {
 			return nil, err
@@ -188,7 +202,7 @@ func (l lookAround) entitySize(ctx context.Context, sample []*position) (int64, 
 			some = append(some, sample[i])
 		}
 		entities, _, err = entityReader(l.engine.get(ctx))(some)
-	} else if scans := l.query.scans(nil, nil); len(scans) > 0 {
+	} else if scans := l.query.scans(l.start, l.end); len(scans) > 0 {
 		_, err = l.engine.client.GetAll(ctx, scans[0].query.Limit(sized), &entities)
 	}
 	if err != nil || len(entities) == 0 {
@@ -229,9 +243,12 @@ func (l lookAround) sample(ctx context.Context, n int) ([]*position, error) {
 	return sample, nil
 }
 
-// count counts the entities before a position, or up to most of them.
+// count counts the entities of the range before a position, or up to most of them.
 func (l lookAround) count(ctx context.Context, before *position, most int) (n int64, known bool) {
-	n, known = l.engine.count(ctx, l.query.scans(nil, before), most)
+	if before == nil {
+		before = l.end
+	}
+	n, known = l.engine.count(ctx, l.query.scans(l.start, before), most)
 	if known {
 		l.use(max(1, (n+999)/1000), 0) // 1,000 of them are billed as a read
 	}

@@ -239,7 +239,7 @@ func (w *work) counted(p *position, properties datastore.PropertyList, missing b
 		return !missing, nil
 	}
 	now, err := w.query.in(p.space()).position(p.Key, properties)
-	if now == nil || !now.equal(p) {
+	if now == nil || !now.equal(p) && !w.record.Alone { // one that has failed is nobody else's
 		return false, nil
 	}
 	return true, err
@@ -435,7 +435,7 @@ var errOverlap = errors.New("the page ends behind its range: this is a mistake i
 func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outcome) error {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	r.RefusedIn = w.job.Generation
-	reaches := r.Kind == "" // into other spaces, perhaps
+	reaches := w.record.Kind == "" // into other spaces, perhaps; planSpaces may have found out
 	if w.query.many() && len(p.at) > 0 {
 		r.in(p.at[0].space())
 	}
@@ -443,7 +443,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	add := func(child *rangeRecord) { inserts = append(inserts, datastore.NewInsert(child.key(), child)) }
 	if p.pieces != nil {
 		switch pieces, err := p.pieces(); {
-		case errors.Is(err, errOrder):
+		case errors.Is(err, errCut):
 			return err
 		case err == nil && len(pieces) > 1 && pieces[0].holds(p.at[len(p.at)-1]): // otherwise the next page tries again
 			inserts = w.cut(r, pieces)

@@ -61,7 +61,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	}
 	found, err := ready()
 	if err != nil {
-		w.keys = nil
+		w.dropKeys()
 		return page{}, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
 	}
 	if err := w.checkOrder(found); err != nil {
@@ -90,6 +90,12 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	return p, nil
 }
 
+// dropKeys ends a stream that is of no use any more.
+func (w *work) dropKeys() {
+	w.keys.close()
+	w.keys = nil
+}
+
 // planSpaces plans a range of a query that is over several spaces: it is cut between them, or
 // done one after the other, until its entities are in one. That is planned like others, unless
 // it is one page: then, and if the range is cut, the plan is settled.
@@ -98,7 +104,7 @@ func (w *work) planSpaces(ctx context.Context, s stretch, root bool) (p page, se
 	if r.Kind != "" && !root {
 		return p, false, nil
 	}
-	if root && r.Kind == "" && w.listed != r.ID && (!w.divided || s.workers > 1) {
+	if root && !r.Solo && r.Kind == "" && w.listed != r.ID && (!w.divided || s.workers > 1) {
 		w.listed = r.ID
 		if r.ID == w.job.root() {
 			s.workers = w.job.Workers
@@ -115,6 +121,7 @@ func (w *work) planSpaces(ctx context.Context, s stretch, root bool) (p page, se
 	}
 	found, err := w.keys.peek(size + 1)
 	if err != nil {
+		w.dropKeys()
 		return p, false, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
 	}
 	if err := w.checkOrder(found); err != nil {
@@ -132,6 +139,16 @@ func (w *work) planSpaces(ctx context.Context, s stretch, root bool) (p page, se
 		return page{at: found}, true, nil
 	case r.Kind != "":
 		return p, false, nil
+	}
+	if r.Solo { // those on a page of the usual size are suspected, and stay together
+		wide, err := w.keys.peek(int(w.job.PageSize) + 1)
+		if err != nil {
+			w.dropKeys()
+			return p, false, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
+		}
+		if wide = w.ahead(wide); len(wide) <= int(w.job.PageSize) || wide[len(wide)-1].space() != local {
+			return page{at: found[:size], next: found[size]}, true, nil
+		}
 	}
 	own, rest := s, s.from(local.end(), 0)
 	own.end, own.space, own.survey, rest.survey = local.end(), local, true, true
@@ -270,7 +287,7 @@ func (w *work) lookAround(ctx context.Context, s *stretch) error {
 		return nil
 	}
 	w.keys.readAhead(int(w.job.PageSize) + 1)
-	look := lookAround{engine: w.engine, query: w.local, page: w.job.PageSize}
+	look := lookAround{engine: w.engine, query: w.local, start: s.start, end: s.end, page: w.job.PageSize}
 	found, err := look.around(ctx, w.splitting, s.workers)
 	if err != nil {
 		return fmt.Errorf("look around in the root: %w", err)
@@ -303,7 +320,7 @@ func (w *work) later(ctx context.Context, c cutting, s stretch, root bool, known
 	go func() {
 		defer close(ready)
 		if pieces, err = c.apply(s, w.finder(ctx, s.end, known)); err == nil && !ordered(pieces) {
-			err = errOrder
+			err = errCut
 		}
 		if err == nil && root && w.splitting.adaptive() && c.weighs(s) {
 			if pieces = w.weigh(ctx, s.workers, pieces); len(pieces) == 1 { // it is short
@@ -362,6 +379,9 @@ func (w *work) finder(ctx context.Context, end *position, known view) finder {
 
 // errOrder is a fault of the database that no retry mends.
 var errOrder = errors.New("the database orders keys in another way than Datastore does, so ranges of keys can't be trusted")
+
+// errCut is a mistake in this package.
+var errCut = errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it")
 
 // checkOrder checks that entities are where this package thinks they are: in order,
 // and not before the range. Otherwise ranges might overlap or leave gaps.

@@ -22,18 +22,18 @@ func (e *Engine) probe(ctx context.Context, q Query) (times bool, err error) {
 		}
 	}
 	var missing []string // lines of index.yaml
+	var why error
 	for _, kind := range q.kinds() {
-		var lines []string
-		timed := false
-		timed, lines, err = e.probeIn(ctx, q.in(space{cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...), kind}))
+		timed, lines, err := e.probeIn(ctx, q.in(space{cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...), kind}))
 		if err != nil && len(lines) == 0 {
 			return false, err
 		}
+		why = cmp.Or(why, err)
 		times, missing = times || timed, append(missing, lines...)
 	}
 	if len(missing) > 0 {
 		return false, fmt.Errorf("%w: the query needs an index: add these lines to index.yaml, and wait until it is built:\nindexes:\n%s\nThe database says: %w",
-			ErrArguments, strings.Join(missing, "\n"), err)
+			ErrArguments, strings.Join(missing, "\n"), why)
 	}
 	return times, nil
 }

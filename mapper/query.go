@@ -40,10 +40,12 @@ type Query struct {
 	// indexes: without them a job is refused at its start.
 	Filters []Filter `json:"filters,omitempty"`
 
-	// ShardBy is an indexed property of integers, times, strings, blobs or floats. If set, the
+	// ShardBy is an indexed property, of integers, times, strings, blobs or floats, or of several
+	// types, which are in Datastore's order. If set, the
 	// job goes through the entities in the order of its values, and not of their keys, and is
 	// cut between values: what is filtered by that property is then one range. Entities
-	// without that property are not seen, but counted: see Status.Unsharded. The property must
+	// without that property are not seen, but counted if the query is over one space: see
+	// Status.Unsharded. The property must
 	// not be a list, which fails the entity, and the function must not change it: that fails
 	// the entity, too. Filters on it have to be "<", "<=", ">" or ">=".
 	ShardBy string `json:"shard_by,omitempty"`
@@ -56,7 +58,7 @@ var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
 
 // normal returns the query as it is recorded, if it can be served.
 func (q Query) normal() (Query, error) {
-	if q.Ancestor != nil && q.Namespace == "" {
+	if q.Ancestor != nil && q.Namespace == "" && len(q.Namespaces) == 0 && !q.AllNamespaces {
 		q.Namespace = q.Ancestor.Namespace
 	}
 	q, err := q.normalSpaces()
@@ -171,7 +173,7 @@ func (q Query) bounds() (low, high *position) {
 		if f.Op == ">" || f.Op == "<=" {
 			var ok bool
 			if v, ok = next(v); !ok {
-				continue // the database sees to it
+				continue // each entity is checked against the filter anyway
 			}
 		}
 		p := &position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: v}

@@ -17,9 +17,9 @@ type scan struct {
 }
 
 // scans returns the scans that together, one after the other, find the entities that a range has
-// in the query's space: one
-// for a range of keys, and up to three for a range of values. Its first value may be one of
-// which some keys are before the range, and its last value one of which some are behind it.
+// in the query's space: one for a range of keys, and up to three for a range of values. Its first
+// value may be one of which some keys are before the range, and its last value one of which some
+// are behind it.
 func (q Query) scans(start, end *position) []scan {
 	if start != nil && start.space() != q.space() {
 		start = nil
@@ -120,7 +120,9 @@ func (s scan) next(it *datastore.Iterator, whole bool) (p *position, entity data
 		}
 		p.Value = values[0]
 		if micros, ok := p.Value.(int64); ok && s.times && !whole {
-			p.Value = time.UnixMicro(micros).UTC()
+			if t := time.UnixMicro(micros).UTC(); storable(t) { // what is not, is an integer
+				p.Value = t
+			}
 		}
 	}
 	return p, entity, nil

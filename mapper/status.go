@@ -41,8 +41,8 @@ type Status struct {
 	Depth     int64            `json:"depth"`      // of the deepest range; the root has 0
 
 	// Unsharded is how many entities of the query had not the property of Query.ShardBy when
-	// the job began, about: the job does not see them. It is -1 if the database could not count
-	// them, and less than there are if some have several values.
+	// the job began, about: the job does not see them. It is -1 if they were not counted, as the
+	// database can't, or the query is over several spaces, and less than there are if some have several values.
 	Unsharded int64 `json:"unsharded,omitempty"`
 
 	// Spaces are what is said above of kinds in namespaces, in their order, if the query has

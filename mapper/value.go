@@ -143,15 +143,16 @@ func next(v any) (above any, ok bool) {
 			return v + 1, true
 		}
 	case time.Time:
-		return v.Truncate(time.Microsecond).Add(time.Microsecond), true
+		above := v.Truncate(time.Microsecond).Add(time.Microsecond)
+		return above, storable(above)
 	case bool:
 		if !v {
 			return true, true
 		}
 	case string:
-		return v + "\x00", true
+		return v + "\x00", len(v) < maxName // longer ones are not indexed
 	case []byte:
-		return append(bytes.Clone(v), 0), true
+		return append(bytes.Clone(v), 0), len(v) < maxName
 	case float64:
 		if bits := floatBits(v); bits < floatBits(math.Inf(1)) {
 			return floatOf(bits + 1), true
@@ -183,6 +184,9 @@ func between(a, b any) (m any, ok bool) {
 	}
 	return m, m != nil && compareValues(a, m) < 0 && compareValues(m, b) < 0
 }
+
+// storable reports whether Datastore can store a time.
+func storable(t time.Time) bool { return t.Year() >= 1 && t.Year() <= 9999 }
 
 func isTime(v any) bool {
 	_, ok := v.(time.Time)

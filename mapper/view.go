@@ -84,6 +84,7 @@ type stream struct {
 	scan     scan                // that is being read
 	it       *datastore.Iterator // nil: none is
 	at       []*position
+	last     *position                // that was read
 	entities []datastore.PropertyList // if it reads them
 	all      bool
 }
@@ -132,6 +133,10 @@ func (s *stream) peek(n int) ([]*position, error) {
 		if err != nil {
 			return nil, err
 		}
+		if s.last != nil && s.last.equal(p) {
+			continue // a projection has an entity once for each value of a list that satisfies a filter
+		}
+		s.last = p
 		if s.at = append(s.at, p); s.whole {
 			s.entities = append(s.entities, entity)
 		}

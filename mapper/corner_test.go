@@ -1,0 +1,275 @@
+package mapper_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// finish runs a job over a query to its end, and checks its records.
+func finish(w *world, m *mapper.Mapper[mapper.None], q mapper.Query, o *mapper.StartOptions) *mapper.Status {
+	w.Helper()
+	job, err := m.Start(w.Context(), w.engine, q, mapper.None{}, o)
+	if err != nil {
+		w.Fatalf("%+v: %v", q, err)
+	}
+	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Hour)
+	defer cancel()
+	s, err := job.Wait(ctx)
+	if err != nil {
+		w.Fatalf("%+v: %v", q, err)
+	}
+	proof, err := job.Verify(w.Context())
+	if err != nil || len(proof.Problems) > 0 {
+		w.Errorf("%+v: %+v, %v", q, proof, err)
+	}
+	return s
+}
+
+// putMany puts entities of one type.
+func putMany[T any](w *world, keys []*datastore.Key, entities []T) {
+	w.Helper()
+	for i := 0; i < len(keys); i += 400 {
+		if _, err := w.client.PutMulti(w.Context(), keys[i:min(len(keys), i+400)], entities[i:min(len(keys), i+400)]); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// TestSlowSpaces has pages of small spaces end early: what is left begins inside the space.
+func TestSlowSpaces(t *testing.T) {
+	t.Parallel()
+	slow := func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+		if u.Value.UserID >= 200 {
+			time.Sleep(3 * time.Second)
+		}
+		return nil
+	}
+	for _, m := range []*mapper.Mapper[mapper.None]{mapper.Visit("visit", slow), mapper.Update("update", slow)} {
+		for _, shardBy := range []string{"", "userid"} {
+			t.Run(fmt.Sprint(m.Name(), shardBy), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, setting{queue: few(8), emulator: emulator.Options{Scatter: 4}}, m)
+					for _, kind := range []string{"A", "B"} {
+						var keys []*datastore.Key
+						var users []user
+						for i := range int64(300) {
+							keys, users = append(keys, datastore.IDKey(kind, i+1, nil)), append(users, user{UserID: i})
+						}
+						putMany(w, keys, users)
+					}
+					s := finish(w, m, mapper.Query{Kinds: []string{"A", "B"}, ShardBy: shardBy}, &mapper.StartOptions{PageSize: 300, Workers: 8})
+					if s.State != mapper.Succeeded || s.Processed != 600 {
+						t.Errorf("%+v", s)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestHalves has ranges of values cut by arithmetic, as the database does not count and one value
+// is far away.
+func TestHalves(t *testing.T) {
+	t.Parallel()
+	for name, splitting := range map[string]mapper.Splitting{"adaptive": {}, "bisect": {First: 1, FanOut: 2, Bisect: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: uncounted(0, codes.Unimplemented)}}, checkUser)
+				var keys []*datastore.Key
+				var users []user
+				for i := range int64(480) {
+					keys, users = append(keys, datastore.IDKey("User", i*7919%100_000+1, nil)), append(users, user{UserID: i})
+				}
+				users[479].UserID = 1 << 50
+				putMany(w, keys, users)
+				s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: "userid"}, &mapper.StartOptions{PageSize: 5, Splitting: splitting})
+				w.wantChecked(keys, users, everybody, s)
+			})
+		})
+	}
+}
+
+// TestTimesAndIntegers shards by a property that has times in some entities, and in others
+// integers that are no times.
+func TestTimesAndIntegers(t *testing.T) {
+	t.Parallel()
+	touch := mapper.Update("touch", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+		e.Value = append(e.Value, datastore.Property{Name: "seen", Value: true})
+		return nil
+	})
+	for _, kinds := range [][]string{{"A"}, {"A", "B"}} {
+		t.Run(fmt.Sprint(kinds), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, setting{}, touch)
+				for i := range 300 {
+					list, kind := datastore.PropertyList{{Name: "joined", Value: epoch.Add(time.Duration(i) * time.Hour)}}, "A"
+					if i%3 == 0 {
+						list[0].Value, kind = epoch.UnixNano()+int64(i), kinds[len(kinds)-1]
+					}
+					if _, err := w.client.Put(t.Context(), datastore.IDKey(kind, int64(i+1), nil), &list); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if s := finish(w, touch, mapper.Query{Kinds: kinds, ShardBy: "joined"}, &mapper.StartOptions{PageSize: 20}); s.Processed != 300 || s.State != mapper.Succeeded {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
+// TestLastBounds bounds values by the last ones of their types.
+func TestLastBounds(t *testing.T) {
+	t.Parallel()
+	last := time.Date(9999, 12, 31, 23, 59, 59, 999999999, time.UTC)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, checkUser)
+		putMany(w, []*datastore.Key{datastore.IDKey("User", 1, nil)}, []user{{Joined: epoch, Name: "x"}})
+		for _, f := range []mapper.Filter{
+			mapper.Where("joined", "<=", last), mapper.Where("joined", "<", last),
+			mapper.Where("name", "<=", strings.Repeat("y", 1500)),
+			mapper.Where("score", "<=", math.Inf(1)), mapper.Where("score", "<=", math.NaN()), mapper.Where("score", ">=", math.Copysign(0, -1)),
+			mapper.Where("userid", "<=", math.MaxInt64), mapper.Where("userid", ">=", nil),
+			mapper.Where("userid", "<", datastore.IDKey("X", 1, nil)), mapper.Where("userid", "<=", datastore.IDKey("X", 1, nil)),
+		} {
+			if s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: f.Property, Filters: []mapper.Filter{f}}, nil); s.Processed != 1 {
+				t.Errorf("%v: %+v", f, s)
+			}
+		}
+	})
+}
+
+// TestRetryMoved mends an entity that failed, by which it moves in the order of the job.
+func TestRetryMoved(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, checkUser)
+		for i := range int64(5) {
+			list := datastore.PropertyList{{Name: "userid", Value: i}}
+			if i == 3 {
+				list[0].Value = []any{int64(30), int64(100)}
+			}
+			if _, err := w.client.Put(t.Context(), datastore.IDKey("User", i+1, nil), &list); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: "userid"}, nil)
+		if s.Processed != 4 || s.Failures != 1 {
+			t.Errorf("%+v", s)
+		}
+		if _, err := w.client.Put(t.Context(), datastore.IDKey("User", 4, nil), &datastore.PropertyList{{Name: "userid", Value: int64(3)}}); err != nil {
+			t.Fatal(err)
+		}
+		job := w.engine.Job(s.ID)
+		if err := job.Retry(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s := w.wait(job); s.Processed != 5 || s.Failures != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestNeighbourKinds goes through kinds whose names follow each other, some of them empty.
+func TestNeighbourKinds(t *testing.T) {
+	t.Parallel()
+	kinds := []string{"A", "A\x00", "A\x00\x00", "AA", "A "}
+	for _, shardBy := range []string{"", "userid"} {
+		for _, size := range []int{1, 3, 40} {
+			t.Run(fmt.Sprint(shardBy, size), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, setting{queue: few(4)}, checkUser)
+					var keys []*datastore.Key
+					var users []user
+					for k, kind := range kinds {
+						for _, namespace := range []string{"", "a", "a-", "a.b"} {
+							for i := range []int64{1, 3, 0, 41, 7}[k] {
+								keys = append(keys, &datastore.Key{Kind: kind, ID: i + 1, Namespace: namespace})
+								users = append(users, user{UserID: i / 2})
+							}
+						}
+					}
+					putMany(w, keys, users)
+					s := finish(w, checkUser, mapper.Query{Kinds: kinds, AllNamespaces: true, ShardBy: shardBy}, &mapper.StartOptions{PageSize: size, Workers: 2})
+					w.wantChecked(keys, users, everybody, s)
+				})
+			})
+		}
+	}
+}
+
+// A nested has properties inside a struct, and a list.
+type nested struct {
+	Addr    struct{ Zip int64 }
+	Tags    []string
+	Checked int64 `datastore:",noindex"`
+}
+
+// TestNested filters by lists, and shards by a property inside an entity.
+func TestNested(t *testing.T) {
+	t.Parallel()
+	check := func(_ context.Context, e *mapper.Entity[nested], _ mapper.None) error {
+		e.Value.Checked++
+		return nil
+	}
+	zip := []mapper.Filter{mapper.Where("Addr.Zip", ">=", 0), mapper.Where("Addr.Zip", "<", 1000)}
+	some, between := mapper.Where("Tags", "in", []string{"a", "b"}), []mapper.Filter{mapper.Where("Tags", ">=", "a"), mapper.Where("Tags", "<", "c")}
+	for name, q := range map[string]mapper.Query{
+		"by zip":                 {ShardBy: "Addr.Zip"},
+		"by some zips":           {ShardBy: "Addr.Zip", Filters: zip},
+		"in, by zip":             {ShardBy: "Addr.Zip", Filters: []mapper.Filter{some}},
+		"in, and zips":           {Filters: append(zip, some)},
+		"inequality of a list":   {Filters: between},
+		"inequality, and by zip": {ShardBy: "Addr.Zip", Filters: between},
+	} {
+		for _, m := range []*mapper.Mapper[mapper.None]{mapper.Visit("visit", check), mapper.Update("update", check)} {
+			t.Run(fmt.Sprint(name, m.Name()), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, setting{}, m)
+					var keys []*datastore.Key
+					var all []nested
+					for i := range int64(400) {
+						n := nested{Tags: []string{"a", "b", "x"}}
+						n.Addr.Zip = i / 3
+						keys, all = append(keys, datastore.IDKey("N", i*7919%4001+1, nil)), append(all, n)
+					}
+					putMany(w, keys, all)
+					q.Kind = "N"
+					if s := finish(w, m, q, &mapper.StartOptions{PageSize: 10}); s.Processed != 400 || s.State != mapper.Succeeded {
+						t.Errorf("%+v", s)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestIndexOfOneKind starts a job over two kinds, one of which has the index.
+func TestIndexOfOneKind(t *testing.T) {
+	t.Parallel()
+	const index = "indexes:\n- kind: B\n  properties:\n  - name: active\n  - name: userid\n"
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{emulator: emulator.Options{Indexes: []byte(index)}}, checkUser)
+		q := mapper.Query{Kinds: []string{"A", "B"}, ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("active", "=", true)}}
+		_, err := checkUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)
+		if said := fmt.Sprint(err); !strings.Contains(said, "- kind: A") || strings.Contains(said, "- kind: B") || strings.Contains(said, "%!") {
+			t.Error(err)
+		}
+	})
+}
