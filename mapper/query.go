@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"cloud.google.com/go/datastore"
 )
@@ -101,15 +100,15 @@ func (q Query) checkKeys() error {
 		if k == nil {
 			continue
 		}
-		name := []string{"Start", "End"}[i]
+		name := []string{"Query.Start", "Query.End"}[i]
 		if err := errors.Join(checkKey(k), complete(k)); err != nil {
-			return fmt.Errorf("Query.%s: %w", name, err)
+			return fmt.Errorf("%s: %w", name, err)
 		}
 		if k.Kind != q.Kind || k.Namespace != q.Namespace {
-			return fmt.Errorf("Query.%s %v is of the kind %q in the namespace %q, and not of the query's", name, k, k.Kind, k.Namespace)
+			return fmt.Errorf("%s %v is of the kind %q in the namespace %q, and not of the query's", name, k, k.Kind, k.Namespace)
 		}
 		if q.ShardBy != "" {
-			return fmt.Errorf("Query.%s bounds keys, and the job is sharded by the property %q: bound that by Query.Filters", name, q.ShardBy)
+			return fmt.Errorf("%s bounds keys, and the job is sharded by the property %q: bound that by Query.Filters", name, q.ShardBy)
 		}
 	}
 	if q.Start != nil && q.End != nil && compareKeys(q.Start, q.End) >= 0 {
@@ -274,6 +273,3 @@ func (q Query) keeps(p *position, before []datastore.Property, e *effect) error 
 
 // errSharded says that an entity does not go with the property that the job is sharded by.
 var errSharded = errors.New("the property that the job is sharded by has to have one value, which does not change")
-
-// A snapshot older than this is not kept, as Datastore's documentation has it.
-const longestSnapshot = 7 * 24 * time.Hour

@@ -126,7 +126,7 @@ func TestSpaces(t *testing.T) {
 							}
 							if !slices.Contains(append(q.Kinds, q.Kind), kind) || len(q.Namespaces) > 0 && !slices.Contains(q.Namespaces, namespace) ||
 								!q.AllNamespaces && len(q.Namespaces) == 0 && q.Ancestor == nil && namespace != "" ||
-								q.Ancestor != nil && !(namespace == "n1" && i%2 == 0) ||
+								q.Ancestor != nil && (namespace != "n1" || i%2 != 0) ||
 								len(q.Filters) > 0 && !u.Active || len(q.Filters) > 1 && u.UserID < 100 {
 								continue
 							}
