@@ -113,6 +113,8 @@ func TestSpaces(t *testing.T) {
 				w := newWorld(t, setting{queue: few(8)}, failing)
 				rng := rand.New(rand.NewPCG(1, 0))
 				want := make(map[string]mapper.SpaceStatus)
+				var keys []*datastore.Key
+				var users []user
 				for _, kind := range []string{"A", "B", "C"} {
 					for _, namespace := range []string{"", "n1", "n2", "n3"} {
 						for i := range 300 {
@@ -121,9 +123,7 @@ func TestSpaces(t *testing.T) {
 								k.Parent = &datastore.Key{Kind: "G", ID: 1, Namespace: namespace}
 							}
 							u := user{UserID: rng.Int64N(1000), Active: rng.IntN(2) == 0}
-							if _, err := w.client.Put(t.Context(), k, &u); err != nil {
-								t.Fatal(err)
-							}
+							keys, users = append(keys, k), append(users, u)
 							if !slices.Contains(append(q.Kinds, q.Kind), kind) || len(q.Namespaces) > 0 && !slices.Contains(q.Namespaces, namespace) ||
 								!q.AllNamespaces && len(q.Namespaces) == 0 && q.Ancestor == nil && namespace != "" ||
 								q.Ancestor != nil && (namespace != "n1" || i%2 != 0) ||
@@ -140,6 +140,7 @@ func TestSpaces(t *testing.T) {
 						}
 					}
 				}
+				putMany(w, keys, users)
 				job, err := failing.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{PageSize: 20, Workers: 8})
 				if err != nil {
 					t.Fatal(err)
