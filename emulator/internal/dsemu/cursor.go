@@ -9,7 +9,10 @@ import (
 // A cursor is the position behind a result: a byte for the form's version, four
 // that tell the query's kind, filters and orders, four with the length of the group in the
 // result's sort key, and that key. It stays valid whatever is written later.
-const cursorVersion = 2
+const (
+	cursorVersion = 2
+	cursorHead    = 9 // bytes before the sort key
+)
 
 func (q *query) fingerprint() uint32 {
 	h := fnv.New32a()
@@ -31,7 +34,8 @@ func (q *query) fingerprint() uint32 {
 }
 
 func (q *query) cursor(r row) []byte {
-	c := binary.BigEndian.AppendUint32([]byte{cursorVersion}, q.fingerprint())
+	c := append(make([]byte, 0, cursorHead+len(r.sortKey)), cursorVersion)
+	c = binary.BigEndian.AppendUint32(c, q.print)
 	c = binary.BigEndian.AppendUint32(c, uint32(r.group))
 	return append(c, r.sortKey...)
 }
@@ -46,14 +50,14 @@ func (q *query) parseCursors(start, end []byte) (err error) {
 }
 
 func (q *query) parseCursor(name string, c []byte) (sortKey, group string, err error) {
-	const head, groupAt = 9, 5
+	const groupAt = 5
 	switch {
 	case len(c) == 0:
 		return "", "", nil
-	case len(c) < head || c[0] != cursorVersion || binary.BigEndian.Uint32(c[1:]) != q.fingerprint():
+	case len(c) < cursorHead || c[0] != cursorVersion || binary.BigEndian.Uint32(c[1:]) != q.print:
 		return "", "", invalid("the %s is not one of this query", name)
 	}
-	sortKey = string(c[head:])
+	sortKey = string(c[cursorHead:])
 	n := binary.BigEndian.Uint32(c[groupAt:])
 	if uint64(n) > uint64(len(sortKey)) {
 		return "", "", invalid("the %s is damaged", name)

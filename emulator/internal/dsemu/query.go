@@ -31,6 +31,7 @@ type query struct {
 	offset     int    // rows to skip
 	limit      int    // negative: none
 	scatter    int    // proportion of the database
+	print      uint32 // tells the query from others, in its cursors
 }
 
 type order struct {
@@ -88,6 +89,7 @@ func (db *database) parse(p *pb.PartitionId, q *pb.Query) (*query, error) {
 	if err := parsed.checkIndexes(db.opts.Indexes, nil); err != nil {
 		return nil, err
 	}
+	parsed.print = parsed.fingerprint()
 	return parsed, parsed.parseCursors(q.StartCursor, q.EndCursor)
 }
 

@@ -136,6 +136,7 @@ func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryRes
 		batch.MoreResults = pb.QueryResultBatch_MORE_RESULTS_AFTER_CURSOR
 	}
 	size, last := 0, row{sortKey: q.after, group: len(q.afterGroup)}
+	var skipped row
 	stopped := false
 	q.scan(db.kinds(q, view.at), view.at, func(r row) bool {
 		switch n := len(batch.EntityResults); {
@@ -151,7 +152,7 @@ func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryRes
 		last = r
 		if int(batch.SkippedResults) < q.offset {
 			batch.SkippedResults++
-			batch.SkippedCursor = q.cursor(r)
+			skipped = r
 			return true
 		}
 		result := q.result(r)
@@ -166,6 +167,9 @@ func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryRes
 	})
 	if err != nil {
 		return nil, err
+	}
+	if batch.SkippedResults > 0 {
+		batch.SkippedCursor = q.cursor(skipped)
 	}
 	batch.EndCursor = q.cursor(last)
 	view.remember(q, last.sortKey, stopped)
