@@ -225,11 +225,9 @@ func apply[T any](m mode, j *jobRecord, key *datastore.Key, properties []datasto
 	}
 	var before []datastore.Property
 	if m == update {
-		saved, err := save(&e.Value)
-		if err != nil {
+		if before, err = saveApart(&e.Value); err != nil { // the function may change it in place
 			return nil, Permanent(err)
 		}
-		before = cloneProperties(saved) // the function may change it in place
 	}
 	if err := a.run(func() error { return fn(e) }); err != nil {
 		return nil, err

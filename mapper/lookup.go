@@ -7,6 +7,26 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
+// A loaded takes an entity's properties as the client has read them. A PropertyList would copy
+// them; the client makes a list for each entity that it loads, and does not keep it.
+type loaded datastore.PropertyList
+
+func (l *loaded) Load(properties []datastore.Property) error {
+	*l = properties
+	return nil
+}
+
+func (l *loaded) Save() ([]datastore.Property, error) { return *l, nil }
+
+// into returns what loads into each of some lists.
+func into(entities []datastore.PropertyList) []any {
+	dst := make([]any, len(entities))
+	for i := range entities {
+		dst[i] = (*loaded)(&entities[i])
+	}
+	return dst
+}
+
 // lookup gets the entities of keys of one namespace into dst, which is as for
 // datastore's GetMulti. It returns which of them do not exist.
 //
@@ -52,8 +72,8 @@ func apart(keys []*datastore.Key) [][]int {
 			g++
 		}
 		if g == len(groups) {
-			groups = append(groups, nil)
-			texts = append(texts, make(map[string]bool))
+			groups = append(groups, make([]int, 0, len(keys)-i))
+			texts = append(texts, make(map[string]bool, len(keys)-i))
 		}
 		groups[g] = append(groups[g], i)
 		texts[g][text] = true

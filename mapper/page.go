@@ -133,11 +133,8 @@ func (e *Engine) get(ctx context.Context) func([]*datastore.Key, any) error {
 func entityReader(get func([]*datastore.Key, any) error) reader {
 	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
 		keys := keysOf(at)
-		entities, dst := make([]datastore.PropertyList, len(keys)), make([]any, len(keys))
-		for i := range entities {
-			dst[i] = &entities[i]
-		}
-		missing, err := lookup(get, keys, dst)
+		entities := make([]datastore.PropertyList, len(keys))
+		missing, err := lookup(get, keys, into(entities))
 		return entities, missing, err
 	}
 }
@@ -152,11 +149,8 @@ func (w *work) fencedReader(tx *datastore.Transaction, r *rangeRecord) reader {
 		}
 		first = false
 		entities := make([]datastore.PropertyList, len(at))
-		all, dst := append([]*datastore.Key{w.record.key()}, keysOf(at)...), []any{r}
-		for i := range entities {
-			dst = append(dst, &entities[i])
-		}
-		missing, err := lookup(tx.GetMulti, all, dst)
+		keys := append([]*datastore.Key{w.record.key()}, keysOf(at)...)
+		missing, err := lookup(tx.GetMulti, keys, append([]any{r}, into(entities)...))
 		if err != nil {
 			return nil, nil, err
 		}

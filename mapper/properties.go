@@ -72,16 +72,42 @@ func without(properties []datastore.Property, name string) []datastore.Property 
 
 // save returns the properties of a struct pointer or a PropertyLoadSaver.
 func save(src any) ([]datastore.Property, error) {
-	properties, err := func() ([]datastore.Property, error) {
-		if saver, ok := src.(datastore.PropertyLoadSaver); ok {
-			return saver.Save()
-		}
-		return datastore.SaveStruct(src)
-	}()
+	var properties []datastore.Property
+	var err error
+	if saver, ok := src.(datastore.PropertyLoadSaver); ok {
+		properties, err = saver.Save()
+		properties = slices.Clone(properties) // it may keep them
+	} else {
+		properties, err = datastore.SaveStruct(src)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(properties), func(p datastore.Property) bool { return p.Name == "__key__" }), nil
+	return slices.DeleteFunc(properties, func(p datastore.Property) bool { return p.Name == "__key__" }), nil
+}
+
+// saveApart saves what a pointer points to, and shares nothing with it that could be changed in
+// place. The arrays that the client makes of a struct's slices are shared with nobody.
+func saveApart(src any) ([]datastore.Property, error) {
+	properties, err := save(src)
+	if _, ok := src.(datastore.PropertyLoadSaver); ok || err != nil {
+		return cloneProperties(properties), err
+	}
+	for i, p := range properties {
+		if slices.ContainsFunc(elementsOf(p.Value), changeable) {
+			properties[i].Value = cloneValue(p.Value)
+		}
+	}
+	return properties, nil
+}
+
+// changeable reports whether a value that is no array can be changed in place.
+func changeable(v any) bool {
+	switch v.(type) {
+	case []byte, *datastore.Key, *datastore.Entity:
+		return true
+	}
+	return false
 }
 
 // merge returns the stored properties with what changed between before and
@@ -90,27 +116,28 @@ func save(src any) ([]datastore.Property, error) {
 // changed.
 func merge(stored, before, after []datastore.Property, touch bool) (whole []datastore.Property, changed []string, err error) {
 	was, is, has := byName(before), byName(after), byName(stored)
+	whole = make([]datastore.Property, 0, max(len(stored), len(after)))
 	for _, p := range stored {
-		if _, ok := was[p.Name]; !ok {
-			if _, ok := is[p.Name]; !ok {
+		if was(p.Name) == nil {
+			if is(p.Name) == nil {
 				whole = append(whole, asStored(p))
 			}
 			continue
 		}
-		if _, ok := is[p.Name]; !ok {
+		if is(p.Name) == nil {
 			changed = append(changed, p.Name) // removed
 		}
 	}
 	for _, p := range after {
-		old, ok := was[p.Name]
-		if !touch && ok && old.NoIndex == p.NoIndex && equalValues(old.Value, p.Value) {
-			if s, ok := has[p.Name]; ok {
-				whole = append(whole, asStored(s))
+		old, s := was(p.Name), has(p.Name)
+		if !touch && old != nil && old.NoIndex == p.NoIndex && equalValues(old.Value, p.Value) {
+			if s != nil {
+				whole = append(whole, asStored(*s))
 			}
 			// A property that was not stored and did not change is not added.
 			continue
 		}
-		if s, stored := has[p.Name]; stored && ok {
+		if s != nil && old != nil {
 			if p.Value, err = mergeValue(s.Value, old.Value, p.Value); err != nil {
 				return nil, nil, fmt.Errorf("property %q: %w", p.Name, err)
 			}
@@ -170,8 +197,7 @@ func loses(stored, saved any) bool {
 		}
 		have := byName(b.Properties)
 		for _, p := range s.Properties {
-			v, ok := have[p.Name]
-			if !ok || loses(p.Value, v.Value) {
+			if v := have(p.Name); v == nil || loses(p.Value, v.Value) {
 				return true
 			}
 		}
@@ -205,12 +231,25 @@ func tooLong(v any) bool {
 	return false
 }
 
-func byName(properties []datastore.Property) map[string]datastore.Property {
-	m := make(map[string]datastore.Property, len(properties))
-	for _, p := range properties {
-		m[p.Name] = p
+// byName returns a function that finds the property of a name: the last one, or nil. Of few
+// it looks at each, which is faster than a map.
+func byName(properties []datastore.Property) func(name string) *datastore.Property {
+	const few = 32
+	if len(properties) > few {
+		m := make(map[string]*datastore.Property, len(properties))
+		for i := range properties {
+			m[properties[i].Name] = &properties[i]
+		}
+		return func(name string) *datastore.Property { return m[name] }
 	}
-	return m
+	return func(name string) *datastore.Property {
+		for i := len(properties) - 1; i >= 0; i-- {
+			if properties[i].Name == name {
+				return &properties[i]
+			}
+		}
+		return nil
+	}
 }
 
 var maskEscapes = strings.NewReplacer(`\`, `\\`, `.`, `\.`)

@@ -102,7 +102,7 @@ func TestMerge(t *testing.T) {
 		if diff := cmp.Diff([]any{[]any{int64(1), "two"}, 1.5}, []any{values["Undeclared"], values["old.flat"]}); diff != "" {
 			t.Errorf("%s: undeclared properties (-want +got):\n%s", c.name, diff)
 		}
-		zip := byName(values["Address"].(*datastore.Entity).Properties)["Zip"].Value
+		zip := byName(values["Address"].(*datastore.Entity).Properties)("Zip").Value
 		if zip != "z" {
 			t.Errorf("%s: an undeclared property inside is %v", c.name, zip)
 		}

@@ -102,7 +102,7 @@ var errNoValue = errors.New("the database returned an entity without the propert
 func (s scan) next(it *datastore.Iterator, whole bool) (p *position, entity datastore.PropertyList, err error) {
 	var dst any
 	if whole || s.property != "" && !s.fixed {
-		dst = &entity
+		dst = (*loaded)(&entity)
 	}
 	key, err := it.Next(dst)
 	if err != nil {

@@ -145,10 +145,21 @@ func (s *schema) loads(name string) bool {
 }
 
 // fit returns the properties that fields are saved as, without those that the Go
-// type does not declare, also inside entities.
+// type does not declare, also inside entities. Where all are, as usual, it returns what
+// it was given.
 func (s *schema) fit(properties []datastore.Property) ([]datastore.Property, error) {
-	fitting := make([]datastore.Property, 0, len(properties)+1)
-	for _, p := range properties {
+	fits := 0
+	for fits < len(properties) {
+		if sub, ok := s.saved(properties[fits].Name, false); !ok || sub != nil {
+			break
+		}
+		fits++
+	}
+	if fits == len(properties) {
+		return slices.Clip(properties), nil
+	}
+	fitting := append(make([]datastore.Property, 0, len(properties)+1), properties[:fits]...)
+	for _, p := range properties[fits:] {
 		sub, ok := s.saved(p.Name, false)
 		if !ok {
 			if s.loads(p.Name) {
