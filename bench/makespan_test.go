@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -193,13 +194,17 @@ func (r row) check(t *testing.T) {
 	if *modeFlag == "visit" {
 		written = 0
 	}
+	reads := 1.02 // where calls are short: others have more of their pages cut while they run
+	if *modeFlag != "visit" && r.Costs != "uniform" {
+		reads = math.Inf(1)
+	}
 	for _, check := range []struct {
 		what       string
 		have, most float64
 	}{
 		{"pages for each full one", pages / float64(r.FullPages), 1.10},
 		{"writes of records a page", (float64(r.Writes) - written) / pages, 2.3},
-		{"reads an entity", float64(r.Reads) / n, 1.02},
+		{"reads an entity", float64(r.Reads) / n, reads},
 		{"RPCs a page", float64(r.RPCs) / pages, 5},
 	} {
 		if check.have > check.most {

@@ -99,7 +99,7 @@ func (e *Engine) failures(ctx context.Context, id string) (n int64, err error) {
 	if err != nil || !job.Limited {
 		return 0, err
 	}
-	err = e.eachKey(ctx, datastore.NewQuery(rangeKind).FilterField("failed", "=", id), func(*datastore.Key) bool {
+	err = e.eachIn(ctx, scan{query: datastore.NewQuery(rangeKind).FilterField("failed", "=", id)}, func(*position) bool {
 		n++
 		return true
 	})

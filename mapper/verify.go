@@ -9,7 +9,7 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// A Proof says whether a job's records cover the whole key space of its query,
+// A Proof says whether a job's records cover all of its query,
 // without a gap and without an overlap: that every entity that was there while
 // the job ran has been processed once, is recorded as a failure, or is still to
 // be processed.
@@ -122,7 +122,7 @@ func (p *Proof) checkRange(r *rangeRecord) {
 	}
 }
 
-// checkTiles checks that ranges follow each other from the first key to the last.
+// checkTiles checks that ranges follow each other from one end of the query to the other.
 func (p *Proof) checkTiles(tiles []*rangeRecord) {
 	slices.SortFunc(tiles, func(a, b *rangeRecord) int {
 		switch {
@@ -136,7 +136,7 @@ func (p *Proof) checkTiles(tiles []*rangeRecord) {
 		return comparePositions(a.Start, b.Start)
 	})
 	if len(tiles) == 0 || tiles[0].Start != nil || tiles[len(tiles)-1].End != nil {
-		p.problem("the ranges do not reach both ends of the key space")
+		p.problem("the ranges do not reach both ends of the query")
 	}
 	for i := 1; i < len(tiles); i++ {
 		if end := tiles[i-1].End; end == nil || !end.equal(tiles[i].Start) {

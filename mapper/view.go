@@ -58,15 +58,15 @@ func (e *Engine) countIn(ctx context.Context, s scan, most int64) (n int64, err 
 // random choice of all, however few they are. An empty sample says nothing of
 // how many entities there are.
 func (e *Engine) sample(ctx context.Context, q Query, n, maxBytes int) ([]*position, error) {
-	var keys []*datastore.Key
-	err := e.eachKey(ctx, q.sample(n), func(k *datastore.Key) bool {
-		maxBytes -= keySize(k)
+	var sample []*position
+	err := e.eachIn(ctx, scan{query: q.sample(n)}, func(p *position) bool {
+		maxBytes -= keySize(p.Key)
 		if maxBytes >= 0 {
-			keys = append(keys, k)
+			sample = append(sample, p)
 		}
 		return maxBytes >= 0
 	})
-	return sortPositions(positionsOf(keys)), err
+	return sortPositions(sample), err
 }
 
 // A stream reads where the entities of a range are, one after the other, or the entities
@@ -209,24 +209,6 @@ func (e *Engine) eachIn(ctx context.Context, s scan, f func(*position) bool) err
 			return err
 		}
 		if !f(p) {
-			return nil
-		}
-	}
-}
-
-// eachKey calls f for the keys of a query, until it returns false.
-func (e *Engine) eachKey(ctx context.Context, q *datastore.Query, f func(*datastore.Key) bool) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for it := e.client.Run(ctx, q.KeysOnly()); ; {
-		key, err := it.Next(nil)
-		if errors.Is(err, iterator.Done) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if !f(key) {
 			return nil
 		}
 	}

@@ -68,6 +68,6 @@ func printProof(w io.Writer, p *mapper.Proof) {
 		fmt.Fprintln(w, "problem:", problem)
 	}
 	if len(p.Problems) == 0 {
-		fmt.Fprintln(w, "proven: the ranges cover the whole key space, without a gap and without an overlap")
+		fmt.Fprintln(w, "proven: the ranges cover all of the query, without a gap and without an overlap")
 	}
 }

@@ -90,7 +90,7 @@ func TestFlags(t *testing.T) {
 		t.Errorf("-help: %v\n%s", err, help.String())
 	}
 	for args, want := range map[string]string{
-		"-entities -1":       "-entities has to be at least 0, it is -1",
+		"-entities -1":       "-entities has to be in [0, 100000000], it is -1",
 		"-page 0":            "-page has to be in [1, 1000], it is 0",
 		"-page 1001":         "-page",
 		"-workers 0":         "-workers",

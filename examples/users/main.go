@@ -15,75 +15,46 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/scattermap/scattermap/examples/internal/cloud"
+	"github.com/scattermap/scattermap/examples/internal/command"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // config is what the flags say.
 type config struct {
-	users, page, workers int
-	latency              time.Duration
-	datastore            string
-	json                 bool
+	command.Job
+	users   int
+	latency time.Duration
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	c, err := parse(os.Args[1:], os.Stdout)
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err == nil {
-		err = run(ctx, c, os.Stdout)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "users:", err)
-		os.Exit(1)
-	}
+	command.Main("users", func(ctx context.Context, args []string) error {
+		c, err := parse(args, os.Stdout)
+		if err != nil {
+			return err
+		}
+		return run(ctx, c, os.Stdout)
+	})
 }
 
 // parse reads the flags, and prints their help if that is asked for.
 func parse(args []string, help io.Writer) (config, error) {
-	var c config
+	c := config{Job: command.Job{Page: 100, Workers: 20}}
 	flags := flag.NewFlagSet("users", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are returned
-	flags.IntVar(&c.users, "users", 6000, "how many users to write, of whom two thirds are active, `N` >= 0")
-	flags.IntVar(&c.page, "page", 100, "how many users are committed together at most, `N` in [1, 1000]")
-	flags.IntVar(&c.workers, "workers", 20, "how many tasks run at once, `N` in [1, 5000]")
+	c.Define(flags, "users")
+	flags.IntVar(&c.users, "users", 6000, "how many users to write, of whom two thirds are active, `N` in [0, 10000000]")
 	flags.DurationVar(&c.latency, "latency", 50*time.Millisecond, "how long each call to the embedded Datastore takes, a `duration` up to 10s")
-	flags.StringVar(&c.datastore, "datastore", "embedded", "where the users are, "+cloud.DatastoreUsage)
-	flags.BoolVar(&c.json, "json", false, "print the result as one JSON object")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(help, "usage: users [flags]")
-			flags.SetOutput(help)
-			flags.PrintDefaults()
-			return c, err
-		}
-		return c, fmt.Errorf("%w (-help lists the flags)", err)
+	if err := command.Parse(flags, args, help); err != nil {
+		return c, err
 	}
-	switch {
-	case flags.NArg() > 0:
-		return c, fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	case c.users < 0:
-		return c, fmt.Errorf("-users has to be at least 0, it is %d", c.users)
-	case c.page < 1 || c.page > 1000:
-		return c, fmt.Errorf("-page has to be in [1, 1000], it is %d", c.page)
-	case c.workers < 1 || c.workers > 5000:
-		return c, fmt.Errorf("-workers has to be in [1, 5000], Cloud Tasks' limit, it is %d", c.workers)
-	case c.latency < 0 || c.latency > 10*time.Second:
-		return c, fmt.Errorf("-latency has to be in [0, 10s], it is %v", c.latency)
-	case !slices.Contains(cloud.Datastores, c.datastore):
-		return c, fmt.Errorf("-datastore is %q, it has to be one of %s", c.datastore, strings.Join(cloud.Datastores, ", "))
-	}
-	return c, nil
+	return c, errors.Join(
+		c.Check(),
+		command.Between("-users", c.users, 0, 10_000_000),
+		command.Between("-latency", c.latency, 0, 10*time.Second),
+	)
 }
 
 // A form is a way to cut the job.
@@ -121,12 +92,12 @@ type result struct {
 // run runs the job in all forms, checks what each did, and reports.
 func run(ctx context.Context, c config, stdout io.Writer) error {
 	say := func(format string, args ...any) {
-		if !c.json {
+		if !c.JSON {
 			fmt.Fprintf(stdout, format+"\n", args...)
 		}
 	}
 	r := result{Users: c.users}
-	say("%d users in the %s Datastore, whose calls take %v; %d workers, pages of %d.", c.users, c.datastore, c.latency, c.workers, c.page)
+	say("%d users in the %s Datastore, whose calls take %v; %d workers, pages of %d.", c.users, c.Datastore, c.latency, c.Workers, c.Page)
 	for _, f := range forms {
 		o, want, err := runForm(ctx, c, f)
 		if err != nil {
@@ -139,7 +110,7 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 	for i := range r.Outcomes {
 		r.Outcomes[i].Ratio = r.Outcomes[i].Seconds / adaptive
 	}
-	if c.json {
+	if c.JSON {
 		return json.NewEncoder(stdout).Encode(r)
 	}
 	return r.print(stdout)
@@ -158,7 +129,7 @@ func (r result) print(w io.Writer) error {
 
 // runForm writes the users, runs the job, and reads the users back.
 func runForm(ctx context.Context, c config, f form) (o outcome, want tally, err error) {
-	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.datastore, Workers: c.workers, Latency: c.latency, Mappers: mapper.Set(checkUser)})
+	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Latency: c.latency, Mappers: mapper.Set(checkUser)})
 	if err != nil {
 		return o, want, err
 	}
@@ -169,7 +140,7 @@ func runForm(ctx context.Context, c config, f form) (o outcome, want tally, err 
 	on.Slow(true)
 	used, begun := on.Usage(), time.Now()
 	job, err := checkUser.Start(ctx, on.Engine, activeUsers, mapper.None{}, &mapper.StartOptions{
-		ID: "check-users", PageSize: c.page, Workers: c.workers, Splitting: f.splitting,
+		ID: "check-users", PageSize: c.Page, Workers: c.Workers, Splitting: f.splitting,
 	})
 	if err != nil {
 		return o, want, err

@@ -1,0 +1,178 @@
+package mapper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// A member is an account with what queries can filter by, and jobs be sharded by.
+type member struct {
+	Balance int64
+	Owner   string
+	Active  bool
+	Rank    int64
+	Since   time.Time
+}
+
+// putMembers puts the accounts. Some have the same rank.
+func (s *simulation) putMembers() {
+	for i := 0; i < len(s.keys); i += 400 {
+		batch := s.keys[i:min(i+400, len(s.keys))]
+		members := make([]member, len(batch))
+		for j := range members {
+			members[j] = member{Balance: int64(i + j), Owner: fmt.Sprint("owner ", i+j), Active: true, Rank: s.rng.Int64N(500) * s.rng.Int64N(1000), Since: epoch.Add(time.Duration(s.rng.Int64N(1e9)) * time.Second)}
+		}
+		if _, err := s.client.PutMulti(s.Context(), batch, members); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+// forms are those of queries. Each is over all accounts, until the function has changed them.
+var forms = map[string]mapper.Query{
+	"filter":           {Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
+	"in":               {Filters: []mapper.Filter{mapper.Where("Active", "in", []any{true, "yes"})}},
+	"inequality":       {Filters: []mapper.Filter{mapper.Where("Rank", ">=", 0)}},
+	"keys":             {Start: datastore.IDKey("Account", 1, nil)},
+	"value":            {ShardBy: "Rank"},
+	"value and filter": {ShardBy: "Rank", Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
+	"spaces":           {Kinds: []string{"Account", "Nothing"}, AllNamespaces: true},
+	"spaces, filter":   {Kinds: []string{"Account", "Nothing"}, Namespaces: []string{"", "n1", "n2", "n3"}, Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
+	"spaces, value":    {Kinds: []string{"Account", "Nothing"}, AllNamespaces: true, ShardBy: "Rank"},
+	"values":           {ShardBy: "Since", Filters: []mapper.Filter{mapper.Where("Since", ">=", epoch)}},
+}
+
+// form chooses the form of the query.
+func (s *simulation) form() mapper.Query {
+	names := slices.Sorted(maps.Keys(forms))
+	q, name := forms[names[s.rng.IntN(len(names))]], *formFlag
+	if whole := s.rng.IntN(2) == 0; name == "" && whole {
+		q = mapper.Query{}
+	}
+	if name != "" {
+		var ok bool
+		if q, ok = forms[name]; !ok {
+			s.Fatalf("there is no form %q of a query; there are %q", name, names)
+		}
+	}
+	if len(q.Kinds) > 0 {
+		for i, k := range s.keys {
+			s.keys[i] = inNamespace(k, []string{"", "n1", "n3"}[s.rng.IntN(1+s.rng.IntN(3))])
+		}
+		return q
+	}
+	q.Kind = "Account"
+	if q.Start != nil {
+		q.Start = slices.MinFunc(s.keys, mapper.CompareKeys)
+	}
+	return q
+}
+
+// inNamespace returns the key as it is in a namespace.
+func inNamespace(k *datastore.Key, namespace string) *datastore.Key {
+	if k == nil {
+		return nil
+	}
+	return &datastore.Key{Kind: k.Kind, ID: k.ID, Name: k.Name, Parent: inNamespace(k.Parent, namespace), Namespace: namespace}
+}
+
+// keysOf draws a shape of keys.
+func keysOf(rng *rand.Rand, n int) []*datastore.Key {
+	shapes := []func(i int) *datastore.Key{
+		func(i int) *datastore.Key { return names(i + 1)[i] },
+		func(i int) *datastore.Key { return datastore.IDKey("Account", int64(i+1), nil) },
+		func(int) *datastore.Key { return datastore.IDKey("Account", 1+rng.Int64N(1<<62), nil) },
+		func(int) *datastore.Key {
+			return datastore.NameKey("Account", fmt.Sprintf("%08x-%04x", rng.Uint32(), rng.Uint32()>>16), nil)
+		},
+		func(i int) *datastore.Key {
+			group := datastore.NameKey("Group", fmt.Sprint("g", min(rng.IntN(40), 9)), nil)
+			return datastore.IDKey("Account", int64(i+1), datastore.IDKey("Branch", 1+rng.Int64N(3), group))
+		},
+		func(i int) *datastore.Key {
+			if i < n/10 {
+				return datastore.IDKey("Account", int64(i+1), nil)
+			}
+			return datastore.NameKey("Account", fmt.Sprintf("2026-%02d/%d", i%12, i), nil)
+		},
+	}
+	shape := shapes[rng.IntN(len(shapes))]
+	seen := make(map[string]bool)
+	var keys []*datastore.Key
+	for i := 0; len(keys) < n; i++ {
+		if k := shape(i); !seen[k.String()] {
+			seen[k.String()] = true
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// A fate is what the function does with an account until it is mended.
+type fate int
+
+const (
+	good   fate = iota
+	flaky       // it fails a few times
+	later       // it asks for another time, once
+	dying       // its process dies, twice
+	failed      // from here on, for good: errors,
+	never       // permanent ones,
+	panics      // panics,
+	hangs       // it does not return,
+	deadly      // its process dies
+	fates
+)
+
+// fatesOf chooses a few accounts that the function has trouble with. With more of
+// them on a page the job would fail.
+func fatesOf(rng *rand.Rand, keys []*datastore.Key) map[string]fate {
+	bad := make(map[string]fate)
+	if rng.IntN(4) > 0 {
+		bad[keys[rng.IntN(len(keys))].Encode()] = failed
+		for range rng.IntN(5) {
+			bad[keys[rng.IntN(len(keys))].Encode()] = 1 + fate(rng.IntN(int(fates-1)))
+		}
+	}
+	return bad
+}
+
+// function is the mapper's function.
+func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p credit) error {
+	id := a.Key.Encode()
+	s.mu.Lock()
+	f, tries := s.fates[id], s.tries[id]
+	s.tries[id]++
+	if s.mended {
+		f = good
+	}
+	s.mu.Unlock()
+	time.Sleep(s.pace)
+	switch {
+	case f == flaky && tries < 3, f == failed:
+		return errors.New("it fails")
+	case f == later && tries == 0:
+		return mapper.RetryAfter(errors.New("later"), 10*time.Minute)
+	case f == never:
+		return mapper.Permanent(errors.New("never"))
+	case f == panics:
+		panic("it panics")
+	case f == hangs:
+		time.Sleep(10 * time.Minute)
+	case f == dying && tries < 2, f == deadly:
+		return s.fleet.die(ctx)
+	}
+	a.Value.Balance += p.Amount
+	a.Value.Active = false
+	a.Count("credited", 1)
+	return nil
+}

@@ -1,0 +1,143 @@
+package mapper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// commit records what became of a page, in a transaction of its own.
+func (w *work) commit(ctx context.Context, p page, o *outcome) error {
+	err := w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error { return w.settle(tx, r, p, o) })
+	if err == nil {
+		w.settled(o)
+	}
+	return err
+}
+
+// settled takes over what the delivery has to do after its commit.
+func (w *work) settled(o *outcome) {
+	w.waiting, w.next = o.waiting, o.next
+	for _, f := range o.failures {
+		if f.last() {
+			w.failed++
+		}
+	}
+}
+
+// errOverlap is a mistake in this package: a page reaches into another range, whose task
+// would do its entities once more.
+var errOverlap = errors.New("the page ends behind its range: this is a mistake in scattermap, please report it")
+
+// settle puts the outcome into the range's record, which the transaction has
+// read, and inserts the children that come of it.
+func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outcome) error {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	r.RefusedIn = w.job.Generation
+	reaches := w.record.Kind == "" // into other spaces, perhaps; planSpaces may have found out
+	if w.query.many() && len(p.at) > 0 {
+		r.in(p.at[0].space())
+	}
+	var inserts []*datastore.Mutation
+	add := func(child *rangeRecord) { inserts = append(inserts, datastore.NewInsert(child.key(), child)) }
+	if p.pieces != nil {
+		switch pieces, err := p.pieces(); {
+		case errors.Is(err, errCut):
+			return err
+		case err == nil && len(pieces) > 1 && pieces[0].holds(p.at[len(p.at)-1]): // otherwise the next page tries again
+			inserts = w.cut(r, pieces)
+		}
+	}
+	o.next = nil
+	size := o.nextPage(w.job.PageSize, time.Duration(w.job.PageTime), w.engine.paces.get(w.job.ID).each())
+	if rest, ok := w.left(r, p, o); ok {
+		if w.query.many() && reaches {
+			rest.space, rest.survey = space{}, true
+		}
+		child := r.rest(rest, now)
+		child.PageSize = size
+		r.End = child.Start
+		if w.goesOn(child) {
+			child.Depth, child.Continued = r.Depth, true
+			o.next = child
+		}
+		add(child)
+	}
+	if o.reached > 0 && !r.contains(p.at[o.reached-1]) {
+		return errOverlap
+	}
+	o.waiting = make(map[string]time.Time)
+	for _, f := range o.failures {
+		switch {
+		case r.Alone && !f.last():
+			return refusal{summary: "the function failed on an entity", cause: f.err, after: retryAfter(f.err)}
+		case !r.Alone && !f.last():
+			child := r.alone(f, now)
+			if f.attempts > 0 {
+				child.NotBefore = now.Add(max(retryDelay(f.attempts), retryAfter(f.err)))
+			}
+			add(child)
+			r.Retries++
+			o.waiting[child.ID] = child.NotBefore
+		}
+	}
+	for _, f := range o.failures {
+		switch {
+		case f.last() && r.Alone:
+			r.Refusals = f.attempts
+			r.fail(f.err, now)
+		case f.last():
+			child := r.alone(f, now)
+			child.fail(f.err, now)
+			add(child)
+			r.Recorded++
+		}
+	}
+	r.Processed = o.processed
+	if r.ID == w.job.root() && w.unsharded != nil {
+		r.Unsharded = w.unsharded()
+	}
+	r.Full = o.reached >= int(r.PageSize) || o.bytes >= maxPageBytes || o.spent >= time.Duration(w.job.PageTime)
+	if len(o.counters) > 0 {
+		encoded, err := json.Marshal(o.counters)
+		if err != nil {
+			return err
+		}
+		r.Counters = encoded
+	}
+	r.finish(now)
+	_, err := tx.Mutate(inserts...)
+	return err
+}
+
+// left returns what is left of a range behind what was dealt with, if anything is. If the
+// function takes longer there than expected, all workers may share it.
+func (w *work) left(r *rangeRecord, p page, o *outcome) (rest stretch, ok bool) {
+	start := p.next
+	if o.reached < len(p.at) {
+		start = p.at[o.reached]
+	}
+	if start == nil || !r.contains(start) { // it is a child's
+		return stretch{}, false
+	}
+	s := r.stretch()
+	rest = s.from(start, s.estimate-int64(o.reached))
+	if w.surprising(o) {
+		rest.workers, rest.portion = w.job.Workers, 0
+	}
+	return rest, true
+}
+
+// alone returns the record of a range's next child, for an entity that failed.
+func (r *rangeRecord) alone(f failure, now time.Time) *rangeRecord {
+	child := r.child(stretch{start: f.at, estimate: 1}, now)
+	if r.Kind != "" {
+		child.in(f.at.space())
+	}
+	child.Alone, child.Refusals, child.RefusedIn = true, f.attempts, r.RefusedIn
+	child.Solo = f.suspected
+	return child
+}
