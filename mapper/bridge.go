@@ -26,7 +26,7 @@ func applyOnce(definition, params any, key *datastore.Key, properties []datastor
 	if err != nil {
 		return bridge.Effect{}, err
 	}
-	run, err := def.prepare(encoded)
+	run, err := def.prepare(encoded, false)
 	if err != nil {
 		return bridge.Effect{}, err
 	}

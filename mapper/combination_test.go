@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -41,6 +42,8 @@ var features = []struct {
 		q.ShardBy = "userid"
 		q.Filters = append(q.Filters, mapper.Where("userid", ">=", 5000))
 	}},
+	{"`ReadTime`", func(q *mapper.Query) { q.ReadTime = time.Unix(1, 0) }},
+	{"`KeysOnly`", func(q *mapper.Query) { q.KeysOnly = true }},
 }
 
 // A verdict is what Start says to a query where the database has only the composite indexes
@@ -53,9 +56,18 @@ type verdict struct {
 // ask starts a job in a world with users.
 func ask(t *testing.T, q mapper.Query, indexes []byte) (a verdict, err error) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, setting{emulator: emulator.Options{Indexes: indexes}}, checkUser)
+		w := newWorld(t, setting{emulator: emulator.Options{Indexes: indexes}}, checkUser, lookAtUser)
 		w.putUsers(rand.New(rand.NewPCG(1, 0)), 60)
-		job, started := checkUser.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 10})
+		m := checkUser
+		if q.KeysOnly || !q.ReadTime.IsZero() { // not for what checkUser does
+			m = lookAtUser
+		}
+		if !q.ReadTime.IsZero() {
+			time.Sleep(time.Second)
+			q.ReadTime = time.Now()
+			time.Sleep(time.Second)
+		}
+		job, started := m.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 10})
 		if err = started; err == nil {
 			w.wait(job)
 		} else if _, missing := w.engine.Job("j").Status(t.Context()); !errors.Is(missing, mapper.ErrNoSuchJob) {
@@ -147,6 +159,7 @@ func TestQueryRefused(t *testing.T) {
 	where := func(f ...mapper.Filter) mapper.Query { return mapper.Query{Kind: "User", Filters: f} }
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, checkUser)
+		now := time.Now()
 		for want, q := range map[string]mapper.Query{
 			"Query.Kind is empty":                   {},
 			"filter in the function":                {Kind: "User", Filters: []mapper.Filter{mapper.Where("plan", "!=", "x")}},
@@ -171,6 +184,8 @@ func TestQueryRefused(t *testing.T) {
 			"whose values it leaves none to cut":    {Kind: "User", ShardBy: "plan", Filters: []mapper.Filter{mapper.Where("plan", "=", "x")}},
 			"Query.Filters leave no values":         {Kind: "User", ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("userid", ">", 5), mapper.Where("userid", "<=", 5)}},
 			"holds the records of jobs":             {Kind: mapper.JobKind},
+			"Query.ReadTime is for a Visit":         {Kind: "User", ReadTime: now},
+			"an Update has to read entities":        {Kind: "User", KeysOnly: true, ShardBy: "userid"},
 		} {
 			_, err := checkUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)
 			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), want) {

@@ -216,12 +216,14 @@ func panicked(stack []byte) string {
 
 // apply runs a function on an entity once. A panic of the user's code becomes
 // an error.
-func apply[T any](m mode, j *jobRecord, key *datastore.Key, properties []datastore.Property, fn func(*Entity[T]) error) (_ *effect, err error) {
+func apply[T any](m mode, keysOnly bool, j *jobRecord, key *datastore.Key, properties []datastore.Property, fn func(*Entity[T]) error) (_ *effect, err error) {
 	defer recovered(&err)
 	a := &attempt{job: j.ID, mode: m, key: key}
 	e := &Entity[T]{Key: key, attempt: a}
-	if err := load(key, properties, &e.Value); err != nil {
-		return nil, Permanent(err)
+	if !keysOnly {
+		if err := load(key, properties, &e.Value); err != nil {
+			return nil, Permanent(err)
+		}
 	}
 	var before []datastore.Property
 	if m == update {
@@ -243,6 +245,9 @@ func apply[T any](m mode, j *jobRecord, key *datastore.Key, properties []datasto
 	if err != nil {
 		return nil, Permanent(err)
 	}
+	if keysOnly && (len(changed) > 0 || a.touched) {
+		return nil, Permanent(errKeysOnly)
+	}
 	if len(changed) > 0 || a.touched {
 		list := datastore.PropertyList(whole)
 		var own *datastore.Mutation
@@ -256,6 +261,9 @@ func apply[T any](m mode, j *jobRecord, key *datastore.Key, properties []datasto
 	}
 	return a.bounded()
 }
+
+// errKeysOnly says that a function has changed what it does not know.
+var errKeysOnly = errors.New("the function has changed the entity's Value, and the job's query is KeysOnly: the entity was not read, and can only be deleted")
 
 // maxEffectBytes is what the function can write for one entity: the 10 MiB of a
 // commit, less what estimates and the job's own records may need.

@@ -35,7 +35,8 @@ func (r commitRefusal) Unwrap() error { return r.err }
 // hopeless reports whether a task that failed with an error would always.
 func hopeless(err error) bool {
 	var r refusal
-	return errors.Is(err, errOrder) || errors.Is(err, errCut) || errors.Is(err, errNoValue) || errors.Is(err, errOverlap) || errors.As(err, &r) && r.final
+	var s snapshotError
+	return errors.As(err, &s) || errors.Is(err, errOrder) || errors.Is(err, errCut) || errors.Is(err, errNoValue) || errors.Is(err, errOverlap) || errors.As(err, &r) && r.final
 }
 
 // refusalDelay returns how long a refusal wants its next attempt to wait.

@@ -92,9 +92,10 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	case !start.Splitting.adaptive():
 		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v", ErrArguments, start.Splitting))
 	}
-	if q, err = q.normal(); err != nil {
+	if q, err = q.normal(m); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
+	q.at = e.snapshot(ctx, q)
 	if q.times, err = e.probe(ctx, q); err != nil {
 		return fail(err)
 	}

@@ -174,7 +174,7 @@ func (l lookAround) values(ctx context.Context, size int) ([]*position, error) {
 // that of the kind.
 func (l lookAround) last(ctx context.Context) (last *position, err error) {
 	q := l.query
-	s := scan{query: q.base().Order("-" + q.ShardBy), property: q.ShardBy, times: q.times}
+	s := scan{query: q.base().Order("-" + q.ShardBy), property: q.ShardBy, times: q.times, at: q.at}
 	if last, err = l.engine.first(ctx, s, 0); status.Code(err) != codes.FailedPrecondition {
 		return last, err
 	}
@@ -201,9 +201,12 @@ func (l lookAround) entitySize(ctx context.Context, sample []*position) (int64, 
 		for i := 0; i < len(sample); i += (len(sample) + sized - 1) / sized {
 			some = append(some, sample[i])
 		}
-		entities, _, err = entityReader(l.engine.get(ctx))(some)
+		entities, _, err = entityReader(l.engine.get(ctx, l.query.at))(some)
 	} else if scans := l.query.scans(l.start, l.end); len(scans) > 0 {
-		_, err = l.engine.client.GetAll(ctx, scans[0].query.Limit(sized), &entities)
+		var some *datastore.Query
+		if some, err = l.query.at.query(scans[0].query.Limit(sized)); err == nil {
+			_, err = l.engine.client.GetAll(ctx, some, &entities)
+		}
 	}
 	if err != nil || len(entities) == 0 {
 		return 0, err
@@ -223,7 +226,7 @@ func (l lookAround) unsharded(ctx context.Context) int64 {
 	if q.ShardBy == "" || len(q.others()) < len(q.Filters) {
 		return 0
 	}
-	all, known := l.engine.countOne(ctx, scan{query: q.base()}, math.MaxInt32)
+	all, known := l.engine.countOne(ctx, q.scan(q.base()), math.MaxInt32)
 	if !known {
 		return -1
 	}
@@ -271,7 +274,11 @@ func (e *Engine) count(ctx context.Context, scans []scan, most int) (n int64, kn
 }
 
 func (e *Engine) countOne(ctx context.Context, s scan, most int) (n int64, known bool) {
-	result, err := e.client.RunAggregationQuery(ctx, s.query.Limit(most).NewAggregationQuery().WithCount("n"))
+	var result datastore.AggregationResult
+	q, err := s.at.query(s.query.Limit(most))
+	if err == nil {
+		result, err = e.client.RunAggregationQuery(ctx, q.NewAggregationQuery().WithCount("n"))
+	}
 	value, ok := result["n"].(*datastorepb.Value)
 	if err == nil && !ok {
 		err = fmt.Errorf("the answer has %T", result["n"])

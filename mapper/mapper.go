@@ -144,7 +144,7 @@ type definition struct {
 
 	// prepare decodes a job's parameters, and returns the function over one
 	// entity.
-	prepare func(params json.RawMessage) (entityFunc, error)
+	prepare func(params json.RawMessage, keysOnly bool) (entityFunc, error)
 }
 
 // An entityFunc runs the mapper's function on one entity, and returns what it
@@ -173,13 +173,13 @@ func define[T, P any](name string, m mode, fn func(context.Context, *Entity[T], 
 		}
 		return encodeParams(params)
 	}
-	d.prepare = func(encoded json.RawMessage) (entityFunc, error) {
+	d.prepare = func(encoded json.RawMessage, keysOnly bool) (entityFunc, error) {
 		var params P
 		if err := decodeParams(encoded, &params); err != nil {
 			return nil, err
 		}
 		return func(ctx context.Context, j *jobRecord, key *datastore.Key, properties []datastore.Property) (*effect, error) {
-			return apply(m, j, key, properties, func(e *Entity[T]) error { return fn(ctx, e, params) })
+			return apply(m, keysOnly, j, key, properties, func(e *Entity[T]) error { return fn(ctx, e, params) })
 		}, nil
 	}
 	return &Mapper[P]{def: d}

@@ -22,7 +22,7 @@ type reader func(at []*position) (entities []datastore.PropertyList, missing []b
 // transaction, which reads the entities, too.
 func (w *work) processPage(ctx context.Context, p page) error {
 	if w.mode == visit {
-		read := entityReader(w.engine.get(ctx))
+		read := w.reader(w.engine.get(ctx, w.query.at))
 		if w.keys != nil && w.keys.whole {
 			read = w.keys.read
 		}
@@ -70,11 +70,6 @@ func (w *work) processPage(ctx context.Context, p page) error {
 // long enough, and ends behind it: the delivery has, too.
 var errTooSlow = errors.New("the function took too long on an entity")
 
-// get returns a function that looks entities up outside transactions.
-func (e *Engine) get(ctx context.Context) func([]*datastore.Key, any) error {
-	return func(keys []*datastore.Key, dst any) error { return e.client.GetMulti(ctx, keys, dst) }
-}
-
 func entityReader(get func([]*datastore.Key, any) error) reader {
 	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
 		keys := keysOf(at)
@@ -84,25 +79,39 @@ func entityReader(get func([]*datastore.Key, any) error) reader {
 	}
 }
 
+// reader returns a reader of what the function gets: nothing, if the query is KeysOnly.
+func (w *work) reader(get func([]*datastore.Key, any) error) reader {
+	if !w.query.KeysOnly {
+		return entityReader(get)
+	}
+	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
+		return make([]datastore.PropertyList, len(at)), make([]bool, len(at)), nil
+	}
+}
+
 // fencedReader reads in a transaction. The first call reads the range's record
 // along, and checks that it is this task's.
 func (w *work) fencedReader(tx *datastore.Transaction, r *rangeRecord) reader {
 	first := true
 	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
 		if !first {
-			return entityReader(tx.GetMulti)(at)
+			return w.reader(tx.GetMulti)(at)
 		}
 		first = false
+		known := len(at) // how many entities are not read
+		if !w.query.KeysOnly {
+			known = 0
+		}
 		entities := make([]datastore.PropertyList, len(at))
-		keys := append([]*datastore.Key{w.record.key()}, keysOf(at)...)
-		missing, err := lookup(tx.GetMulti, keys, append([]any{r}, into(entities)...))
+		keys := append([]*datastore.Key{w.record.key()}, keysOf(at[known:])...)
+		missing, err := lookup(tx.GetMulti, keys, append([]any{r}, into(entities[known:])...))
 		if err != nil {
 			return nil, nil, err
 		}
 		if missing[0] {
 			return nil, nil, errSuperseded // the job's records were deleted
 		}
-		return entities, missing[1:], w.fence(r)
+		return entities, append(missing[1:], make([]bool, known)...), w.fence(r)
 	}
 }
 
@@ -174,7 +183,7 @@ func (w *work) runPage(ctx context.Context, at []*position, read reader, accept 
 // counted reports whether an entity that was read is one of the query, and where the page has
 // it: it may have changed since its key was read.
 func (w *work) counted(p *position, properties datastore.PropertyList, missing bool) (bool, error) {
-	if missing || w.query.whole() {
+	if missing || w.query.whole() || w.query.KeysOnly {
 		return !missing, nil
 	}
 	now, err := w.query.in(p.space()).position(p.Key, properties)

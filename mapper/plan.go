@@ -265,7 +265,7 @@ func (w *work) count(ctx context.Context, s *stretch, root bool) (counted bool) 
 // which does not read them in a transaction, once it is known that they are small. Of one that is
 // a list nothing would tell at which of its values it is.
 func (w *work) readsWhole() bool {
-	return w.mode == visit && w.query.ShardBy == "" && w.engine.paces.get(w.job.ID).fit(2*w.record.pageSize()+1)
+	return w.mode == visit && w.query.ShardBy == "" && !w.query.KeysOnly && w.engine.paces.get(w.job.ID).fit(2*w.record.pageSize()+1)
 }
 
 // ahead returns those of the next positions that are in the range, which may have become

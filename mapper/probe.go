@@ -3,6 +3,7 @@ package mapper
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +17,11 @@ import (
 // returns an error if it can't answer. It reports whether the values that the job is sharded by
 // are times.
 func (e *Engine) probe(ctx context.Context, q Query) (times bool, err error) {
+	if q.at != nil {
+		if err := e.probeSnapshot(ctx, q.at); err != nil {
+			return false, err
+		}
+	}
 	if q.AllNamespaces {
 		if _, _, err := e.namespaces(ctx, q, "")(); err != nil {
 			return false, unserved(err)
@@ -36,6 +42,22 @@ func (e *Engine) probe(ctx context.Context, q Query) (times bool, err error) {
 			ErrArguments, strings.Join(missing, "\n"), why)
 	}
 	return times, nil
+}
+
+// probeSnapshot returns an error if a snapshot can't be read. Google's classic emulator ignores
+// the time; it does not honour masks either.
+func (e *Engine) probeSnapshot(ctx context.Context, at *snapshot) error {
+	switch modern, err := e.honoursMasks(ctx); {
+	case err != nil:
+		return err
+	case !modern:
+		return fmt.Errorf("%w: Query.ReadTime is set, and Google's classic emulator, which this is, reads what is there now", ErrArguments)
+	}
+	_, err := at.transaction()
+	if errors.As(err, new(snapshotError)) {
+		err = fmt.Errorf("%w: %w", ErrArguments, err)
+	}
+	return err
 }
 
 // unserved marks the error of a query that the database does not serve.
@@ -71,7 +93,7 @@ func (e *Engine) probeIn(ctx context.Context, q Query) (times bool, missing []st
 	if err != nil || first == nil || !first.Valued {
 		return false, nil, err
 	}
-	entities, _, err := entityReader(e.get(ctx))([]*position{first})
+	entities, _, err := entityReader(e.get(ctx, q.at))([]*position{first})
 	if err != nil {
 		return false, nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"cloud.google.com/go/datastore"
 )
@@ -49,14 +50,39 @@ type Query struct {
 	// the entity, too. Filters on it have to be "<", "<=", ">" or ">=".
 	ShardBy string `json:"shard_by,omitempty"`
 
-	times bool // the values of ShardBy are times
+	// ReadTime has a job of a [Visit] see all entities as they were at that time, whoever changes
+	// them meanwhile. Datastore keeps the last hour, of which any microsecond can be read; with
+	// point-in-time recovery, seven days, of which whole minutes can. When a time has become too
+	// old a job over it fails, and can't be resumed: so one that may take long needs a database
+	// with point-in-time recovery, and a whole minute.
+	ReadTime time.Time `json:"read_time,omitzero"`
+
+	// KeysOnly has entities not read: the function gets their keys, and a Value that is zero.
+	// For a [Visit] they are as they are when the keys are read, and a key read costs less than
+	// an entity; the function of an [Update] can delete entities or put others, and one that has
+	// gone meanwhile still counts.
+	KeysOnly bool `json:"keys_only,omitempty"`
+
+	times bool      // the values of ShardBy are times
+	at    *snapshot // of ReadTime
 }
 
 // validNamespace is what Datastore's documentation allows in a namespace.
 var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
 
 // normal returns the query as it is recorded, if it can be served.
-func (q Query) normal() (Query, error) {
+func (q Query) normal(m mode) (Query, error) {
+	q.ReadTime = q.ReadTime.UTC().Truncate(time.Microsecond)
+	switch {
+	case q.ReadTime.IsZero():
+	case m == update:
+		return q, errors.New("Query.ReadTime is for a Visit: an Update changes entities as they are now")
+	case q.AllNamespaces:
+		return q, errors.New("Query.ReadTime is set, and the database lists namespaces as they are now: name them in Query.Namespaces")
+	}
+	if m == update && q.KeysOnly && (len(q.Filters) > 0 || q.ShardBy != "") {
+		return q, errors.New("Query.KeysOnly is set, and an Update has to read entities to check them against Query.Filters and Query.ShardBy in its transaction")
+	}
 	if q.Ancestor != nil && q.Namespace == "" && len(q.Namespaces) == 0 && !q.AllNamespaces {
 		q.Namespace = q.Ancestor.Namespace
 	}

@@ -60,6 +60,8 @@ var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.En
 	return nil
 })
 
+var lookAtUser = mapper.Visit("look-at-user", func(context.Context, *mapper.Entity[user], mapper.None) error { return nil })
+
 // queries are the forms of queries, and which users they are over.
 var queries = map[string]struct {
 	query mapper.Query

@@ -239,11 +239,12 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	if w.query, err = w.job.query(); err != nil {
 		return nil, fmt.Errorf("job %s: query: %w", t.Job, err)
 	}
+	w.query.at = e.snapshot(ctx, w.query)
 	if w.splitting, err = w.job.splitting(); err != nil {
 		return nil, fmt.Errorf("job %s: splitting: %w", t.Job, err)
 	}
 	e.paces.expect(t.Job, w.record.EntitySize)
-	if w.apply, err = def.prepare(w.job.Params); err != nil {
+	if w.apply, err = def.prepare(w.job.Params, w.query.KeysOnly); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
 	return w, nil

@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -14,7 +15,11 @@ type scan struct {
 	fixed    bool   // all results have one value of it,
 	value    any    // this one
 	times    bool   // they are times, which a projection returns as microseconds
+	at       *snapshot
 }
+
+// scan returns a scan whose results come in the order of their keys.
+func (q Query) scan(d *datastore.Query) scan { return scan{query: d, at: q.at} }
 
 // scans returns the scans that together, one after the other, find the entities that a range has
 // in the query's space: one for a range of keys, and up to three for a range of values. Its first
@@ -38,7 +43,7 @@ func (q Query) scans(start, end *position) []scan {
 		return nil
 	}
 	if q.ShardBy == "" {
-		return []scan{{query: withKeys(q.base().Order("__key__"), start, end)}}
+		return []scan{q.scan(withKeys(q.base().Order("__key__"), start, end))}
 	}
 	return q.scansOfValues(start, end)
 }
@@ -57,7 +62,7 @@ func withKeys(d *datastore.Query, start, end *position) *datastore.Query {
 func (q Query) scansOfValues(start, end *position) (scans []scan) {
 	one := func(v any, start, end *position) scan {
 		d := q.base().FilterField(q.ShardBy, "=", v).Order("__key__")
-		return scan{query: withKeys(d, start, end), property: q.ShardBy, fixed: true, value: v}
+		return scan{query: withKeys(d, start, end), property: q.ShardBy, fixed: true, value: v, at: q.at}
 	}
 	valued := func(p *position) bool { return p != nil && p.Valued }
 	if valued(start) && valued(end) && compareValues(start.Value, end.Value) == 0 {
@@ -77,7 +82,7 @@ func (q Query) scansOfValues(start, end *position) (scans []scan) {
 	if valued(end) {
 		d = d.FilterField(q.ShardBy, "<", end.Value)
 	}
-	scans = append(scans, scan{query: d, property: q.ShardBy, times: q.times})
+	scans = append(scans, scan{query: d, property: q.ShardBy, times: q.times, at: q.at})
 	if valued(end) && end.Key != nil {
 		scans = append(scans, one(end.Value, nil, end))
 	}
@@ -97,6 +102,15 @@ func (s scan) reading(whole bool) *datastore.Query {
 
 // errNoValue is a fault of the database.
 var errNoValue = errors.New("the database returned an entity without the property that the query is ordered by")
+
+// results begins to read where entities are, or whole entities.
+func (e *Engine) results(ctx context.Context, s scan, whole bool) (*datastore.Iterator, error) {
+	q, err := s.at.query(s.reading(whole))
+	if err != nil {
+		return nil, err
+	}
+	return e.client.Run(ctx, q), nil
+}
 
 // next returns the next position of the scan, and the entity if those are read.
 func (s scan) next(it *datastore.Iterator, whole bool) (p *position, entity datastore.PropertyList, err error) {

@@ -43,7 +43,7 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if err != nil {
 		return fail(err)
 	}
-	if q, err = q.normal(); err != nil {
+	if q, err = q.normal(def.mode); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	if q.many() && !opts.Splitting.adaptive() {
@@ -82,6 +82,7 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if job.Masks, err = e.honoursMasks(ctx); err != nil {
 		return fail(err)
 	}
+	q.at = e.snapshot(ctx, q)
 	if job.Times, err = e.probe(ctx, q); err != nil {
 		return fail(err)
 	}

@@ -113,7 +113,7 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	s.Estimated = estimated
 	if e := j.engine; s.State == Running && len(e.mappers) > 0 {
 		if def := e.mappers[s.Mapper]; def != nil {
-			if _, err := def.prepare(record.Params); err != nil {
+			if _, err := def.prepare(record.Params, false); err != nil {
 				s.Error = fmt.Sprintf("this build's mapper %q has other params, and tasks that it gets wait for one with these: %v", s.Mapper, err)
 			}
 		}

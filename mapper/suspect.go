@@ -146,7 +146,7 @@ func (w *work) attempt(ctx context.Context) error {
 // died often enough.
 func (w *work) condemn(ctx context.Context, deaths int64) error {
 	p := page{at: []*position{w.record.Start}}
-	_, missing, err := entityReader(w.engine.get(ctx))(p.at)
+	_, missing, err := w.reader(w.engine.get(ctx, w.query.at))(p.at)
 	if err != nil {
 		return err
 	}

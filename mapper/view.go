@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/semaphore"
@@ -59,7 +60,7 @@ func (e *Engine) countIn(ctx context.Context, s scan, most int64) (n int64, err 
 // how many entities there are.
 func (e *Engine) sample(ctx context.Context, q Query, n, maxBytes int) ([]*position, error) {
 	var sample []*position
-	err := e.eachIn(ctx, scan{query: q.sample(n)}, func(p *position) bool {
+	err := e.eachIn(ctx, q.scan(q.sample(n)), func(p *position) bool {
 		maxBytes -= keySize(p.Key)
 		if maxBytes >= 0 {
 			sample = append(sample, p)
@@ -72,17 +73,20 @@ func (e *Engine) sample(ctx context.Context, q Query, n, maxBytes int) ([]*posit
 // A stream reads where the entities of a range are, one after the other, or the entities
 // themselves, and can be ahead of who uses them.
 type stream struct {
-	end   *position // of the range, when it was begun
-	whole bool      // it reads entities
+	query      Query
+	start, end *position // of the range, when it was begun
+	whole      bool      // it reads entities
 
 	ctx    context.Context // of its queries
 	cancel context.CancelFunc
-	client *datastore.Client
+	engine *Engine
 
 	turn     *semaphore.Weighted // of who uses the rest, and may read
 	scans    func() (s scan, ok bool, err error)
 	scan     scan                // that is being read
 	it       *datastore.Iterator // nil: none is
+	begun    time.Time           // when that was
+	used     time.Time           // when it was last read
 	at       []*position
 	last     *position                // that was read
 	entities []datastore.PropertyList // if it reads them
@@ -91,7 +95,7 @@ type stream struct {
 
 // stream returns a stream of a range of a query. It has to be closed.
 func (e *Engine) stream(ctx context.Context, q Query, start, end *position, whole bool) *stream {
-	s := &stream{end: end, whole: whole, client: e.client, turn: semaphore.NewWeighted(1)}
+	s := &stream{query: q, start: start, end: end, whole: whole, engine: e, turn: semaphore.NewWeighted(1)}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	s.scans = e.scanner(s.ctx, q, start, end)
 	return s
@@ -104,8 +108,18 @@ func (s *stream) begin() error {
 		s.all = err == nil
 		return err
 	}
-	s.scan, s.it = next, s.client.Run(s.ctx, next.reading(s.whole))
-	return nil
+	s.scan, s.begun, s.used = next, time.Now(), time.Now()
+	s.it, err = s.engine.results(s.ctx, next, s.whole)
+	return err
+}
+
+// beginAgain has the stream go on with new scans, from the last position on.
+func (s *stream) beginAgain() {
+	from := s.start
+	if s.last != nil {
+		from = s.last
+	}
+	s.it, s.scans = nil, s.engine.scanner(s.ctx, s.query, from, s.end)
 }
 
 // use waits until nothing is read ahead. It is followed by a call of done.
@@ -119,12 +133,16 @@ func (s *stream) use() (done func()) {
 func (s *stream) peek(n int) ([]*position, error) {
 	defer s.use()()
 	for len(s.at) < n && !s.all {
+		if s.it != nil && s.query.at.stale(s.begun, s.used) {
+			s.beginAgain()
+		}
 		if s.it == nil {
 			if err := s.begin(); err != nil {
 				return nil, err
 			}
 			continue
 		}
+		s.used = time.Now()
 		p, entity, err := s.scan.next(s.it, s.whole)
 		if errors.Is(err, iterator.Done) {
 			s.it = nil
@@ -200,7 +218,11 @@ func (s *stream) close() {
 func (e *Engine) eachIn(ctx context.Context, s scan, f func(*position) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for it := e.client.Run(ctx, s.reading(false)); ; {
+	it, err := e.results(ctx, s, false)
+	if err != nil {
+		return err
+	}
+	for {
 		p, _, err := s.next(it, false)
 		if errors.Is(err, iterator.Done) {
 			return nil

@@ -1,0 +1,104 @@
+package mapper
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// A snapshot is the database as it was at a time. It is read in read-only transactions, as the
+// client has no other way to set the time of single calls. They lock nothing, and need not be
+// ended. A nil snapshot is the database as it is.
+type snapshot struct {
+	ctx    context.Context // of the transactions: the client looks entities up with that
+	client *datastore.Client
+	at     time.Time
+
+	mu          sync.Mutex
+	tx          *datastore.Transaction
+	begun, used time.Time
+}
+
+// How long a transaction is used for new calls after it was begun, and after the one before. A
+// scan is read on for as long, too. Together that is less than the 270 seconds after which
+// Datastore ends a transaction, and the 60 seconds without a call [the limits page of Datastore].
+const (
+	snapshotAge  = 2 * time.Minute
+	snapshotIdle = 30 * time.Second
+)
+
+// snapshot returns what a query reads, until ctx ends.
+func (e *Engine) snapshot(ctx context.Context, q Query) *snapshot {
+	if q.ReadTime.IsZero() {
+		return nil
+	}
+	return &snapshot{ctx: ctx, client: e.client, at: q.ReadTime}
+}
+
+// A snapshotError says that the database does not serve a snapshot, or not any more.
+type snapshotError struct {
+	at    time.Time
+	cause error
+}
+
+func (e snapshotError) Error() string {
+	return fmt.Sprintf("the database can't be read as it was at %s, of Query.ReadTime: Datastore keeps the last hour, or with point-in-time recovery seven days, of which whole minutes can be read: %v",
+		e.at.Format(time.RFC3339Nano), e.cause)
+}
+
+func (e snapshotError) Unwrap() error { return e.cause }
+
+// transaction returns a transaction that reads the snapshot.
+func (s *snapshot) transaction() (*datastore.Transaction, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tx == nil || time.Since(s.begun) > snapshotAge || time.Since(s.used) > snapshotIdle {
+		begun := time.Now()
+		tx, err := s.client.NewTransaction(s.ctx, datastore.ReadOnly, datastore.WithReadTime(s.at))
+		switch code := status.Code(err); {
+		case code == codes.FailedPrecondition || code == codes.InvalidArgument:
+			return nil, snapshotError{s.at, err}
+		case err != nil:
+			return nil, fmt.Errorf("begin to read the snapshot: %w", err)
+		}
+		s.tx, s.begun = tx, begun
+	}
+	s.used = time.Now()
+	return s.tx, nil
+}
+
+// query has a query read the snapshot.
+func (s *snapshot) query(q *datastore.Query) (*datastore.Query, error) {
+	if s == nil {
+		return q, nil
+	}
+	tx, err := s.transaction()
+	if err != nil {
+		return nil, err
+	}
+	return q.Transaction(tx), nil
+}
+
+// stale reports whether a scan that was begun and last read at those times has to be begun anew.
+func (s *snapshot) stale(begun, read time.Time) bool {
+	return s != nil && (time.Since(begun) > snapshotAge || time.Since(read) > snapshotIdle)
+}
+
+// get returns a function that looks up entities of the snapshot.
+func (e *Engine) get(ctx context.Context, at *snapshot) func([]*datastore.Key, any) error {
+	return func(keys []*datastore.Key, dst any) error {
+		if at == nil {
+			return e.client.GetMulti(ctx, keys, dst)
+		}
+		tx, err := at.transaction()
+		if err != nil {
+			return err
+		}
+		return tx.GetMulti(keys, dst)
+	}
+}
