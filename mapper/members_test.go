@@ -37,7 +37,8 @@ func (s *simulation) putMembers() {
 	}
 }
 
-// forms are those of queries. Each is over all accounts, until the function has changed them.
+// forms are those of queries. Each is over all accounts, until the function has changed them;
+// those with a ReadTime are over them as they are at first.
 var forms = map[string]mapper.Query{
 	"filter":           {Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
 	"in":               {Filters: []mapper.Filter{mapper.Where("Active", "in", []any{true, "yes"})}},
@@ -48,6 +49,9 @@ var forms = map[string]mapper.Query{
 	"spaces":           {Kinds: []string{"Account", "Nothing"}, AllNamespaces: true},
 	"spaces, filter":   {Kinds: []string{"Account", "Nothing"}, Namespaces: []string{"", "n1", "n2", "n3"}, Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
 	"spaces, value":    {Kinds: []string{"Account", "Nothing"}, AllNamespaces: true, ShardBy: "Rank"},
+	"keys only":        {KeysOnly: true},
+	"snapshot":         {ReadTime: epoch},
+	"snapshot, value":  {ReadTime: epoch, ShardBy: "Rank", Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
 	"values":           {ShardBy: "Since", Filters: []mapper.Filter{mapper.Where("Since", ">=", epoch)}},
 }
 
@@ -71,6 +75,7 @@ func (s *simulation) form() mapper.Query {
 		return q
 	}
 	q.Kind = "Account"
+	s.visit = s.visit || q.KeysOnly || !q.ReadTime.IsZero() // an Update changes what it has read
 	if q.Start != nil {
 		q.Start = slices.MinFunc(s.keys, mapper.CompareKeys)
 	}
@@ -170,6 +175,12 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 		time.Sleep(10 * time.Minute)
 	case f == dying && tries < 2, f == deadly:
 		return s.fleet.die(ctx)
+	}
+	switch {
+	case s.query.KeysOnly && a.Value != (member{}):
+		s.Errorf("%v was read: %+v", a.Key, a.Value)
+	case !s.query.ReadTime.IsZero() && (a.Value.Balance >= 1000 || a.Value.Owner == ""): // others add thousands
+		s.Errorf("%v is not as it was: %+v", a.Key, a.Value)
 	}
 	a.Value.Balance += p.Amount
 	a.Value.Active = false

@@ -78,7 +78,9 @@ func simulate(t *testing.T, seed uint64) {
 	faults := emulator.NewFaults(seed, trouble(rng)...)
 	faults.Pause()
 	checker := &snapshotChecker{T: t}
-	s := &simulation{rng: rng, faults: faults, tries: make(map[string]int), visit: rng.IntN(4) == 0, pace: time.Duration(rng.IntN(3)) * time.Millisecond}
+	s := &simulation{world: &world{T: t}, rng: rng, faults: faults, tries: make(map[string]int), visit: rng.IntN(4) == 0, pace: time.Duration(rng.IntN(3)) * time.Millisecond}
+	s.keys = keysOf(rng, 100+rng.IntN(900))
+	s.query = s.form()
 	define := mapper.Update[member, credit]
 	if s.visit {
 		define = mapper.Visit[member, credit]
@@ -88,7 +90,7 @@ func simulate(t *testing.T, seed uint64) {
 		s.mapper = s.mapper.OnDone(s.finalizer)
 	}
 	s.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: faults, Pessimistic: rng.IntN(3) == 0, Interceptor: checker.intercept},
+		emulator: emulator.Options{Faults: faults, Pessimistic: rng.IntN(3) == 0, Interceptor: checker.intercept, Retention: 30 * 24 * time.Hour},
 		queue:    few(int32(1 + rng.IntN(20))),
 		deadline: time.Duration(15+rng.IntN(600)) * time.Second,
 	}, s.mapper)
@@ -96,11 +98,14 @@ func simulate(t *testing.T, seed uint64) {
 	if rng.IntN(2) == 0 {
 		s.fleet.zombies = rng.Float64() / 2
 	}
-	s.keys = keysOf(rng, 100+rng.IntN(900))
-	s.query = s.form()
 	s.others = make([]int64, len(s.keys))
 	s.fates = fatesOf(rng, s.keys)
 	s.putMembers()
+	if !s.query.ReadTime.IsZero() {
+		time.Sleep(time.Second)
+		s.query.ReadTime = time.Now()
+		time.Sleep(time.Second)
+	}
 	faults.Resume()
 	s.start(&mapper.StartOptions{ID: "sim", PageSize: 5 + rng.IntN(100), Workers: 1 + rng.IntN(64), Timeout: 5 * time.Second})
 	var people sync.WaitGroup

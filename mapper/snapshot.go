@@ -3,10 +3,10 @@ package mapper
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -19,7 +19,7 @@ type snapshot struct {
 	client *datastore.Client
 	at     time.Time
 
-	mu          sync.Mutex
+	turn        *semaphore.Weighted // of who uses the rest
 	tx          *datastore.Transaction
 	begun, used time.Time
 }
@@ -37,7 +37,7 @@ func (e *Engine) snapshot(ctx context.Context, q Query) *snapshot {
 	if q.ReadTime.IsZero() {
 		return nil
 	}
-	return &snapshot{ctx: ctx, client: e.client, at: q.ReadTime}
+	return &snapshot{ctx: ctx, client: e.client, at: q.ReadTime, turn: semaphore.NewWeighted(1)}
 }
 
 // A snapshotError says that the database does not serve a snapshot, or not any more.
@@ -55,8 +55,10 @@ func (e snapshotError) Unwrap() error { return e.cause }
 
 // transaction returns a transaction that reads the snapshot.
 func (s *snapshot) transaction() (*datastore.Transaction, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if err := s.turn.Acquire(s.ctx, 1); err != nil {
+		return nil, err
+	}
+	defer s.turn.Release(1)
 	if s.tx == nil || time.Since(s.begun) > snapshotAge || time.Since(s.used) > snapshotIdle {
 		begun := time.Now()
 		tx, err := s.client.NewTransaction(s.ctx, datastore.ReadOnly, datastore.WithReadTime(s.at))

@@ -91,6 +91,7 @@ type stream struct {
 	last     *position                // that was read
 	entities []datastore.PropertyList // if it reads them
 	all      bool
+	err      error // why it is of no use any more
 }
 
 // stream returns a stream of a range of a query. It has to be closed.
@@ -128,17 +129,28 @@ func (s *stream) use() (done func()) {
 	return func() { s.turn.Release(1) }
 }
 
-// peek returns where the next n entities are, or those that are left. After an error the
-// stream is of no use any more.
+// peek returns where the next n entities are, or those that are left. After an error, which
+// may be one of reading ahead, the stream is of no use any more.
 func (s *stream) peek(n int) ([]*position, error) {
 	defer s.use()()
+	if s.err == nil {
+		s.err = s.fill(n)
+	}
+	if s.err != nil {
+		return nil, s.err
+	}
+	return s.at[:min(n, len(s.at))], nil
+}
+
+// fill reads until n positions are known, or all.
+func (s *stream) fill(n int) error {
 	for len(s.at) < n && !s.all {
 		if s.it != nil && s.query.at.stale(s.begun, s.used) {
 			s.beginAgain()
 		}
 		if s.it == nil {
 			if err := s.begin(); err != nil {
-				return nil, err
+				return err
 			}
 			continue
 		}
@@ -149,7 +161,7 @@ func (s *stream) peek(n int) ([]*position, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if s.last != nil && s.last.equal(p) {
 			continue // a projection has an entity once for each value of a list that satisfies a filter
@@ -159,7 +171,7 @@ func (s *stream) peek(n int) ([]*position, error) {
 			s.entities = append(s.entities, entity)
 		}
 	}
-	return s.at[:min(n, len(s.at))], nil
+	return nil
 }
 
 // peekLater has the next n positions read while something else is done. Whoever asks for the

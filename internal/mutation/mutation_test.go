@@ -64,11 +64,11 @@ var mutations = []mutation{
 	},
 	{
 		name: "a page is read before its transaction, and written blindly", file: "page.go",
-		old: `		missing, err := lookup(tx.GetMulti, all, dst)
+		old: `		missing, err := lookup(tx.GetMulti, keys, append([]any{r}, into(entities[known:])...))
 `,
 		new: `		missing, err := lookup(func(keys []*datastore.Key, dst any) error {
 			return w.engine.client.GetMulti(context.Background(), keys, dst)
-		}, all, dst)
+		}, keys, append([]any{r}, into(entities[known:])...))
 		if err == nil {
 			*r = rangeRecord{}
 			err = recordError(tx.Get(w.record.key(), r))
