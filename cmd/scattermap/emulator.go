@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -17,25 +16,15 @@ import (
 func parseEmulator(args []string, help io.Writer) (*emulator.Options, error) {
 	o := new(emulator.Options)
 	var indexes string
-	flags := flag.NewFlagSet("scattermap emulator", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are returned
+	flags := flag.NewFlagSet("emulator", flag.ContinueOnError)
 	flags.StringVar(&o.DatastoreAddr, "datastore", "127.0.0.1:8081", "where Datastore listens, `HOST:PORT`; port 0 is a free one")
 	flags.StringVar(&o.TasksAddr, "tasks", "127.0.0.1:8123", "where Cloud Tasks listens, `HOST:PORT`; port 0 is a free one")
 	flags.StringVar(&o.KeysAddr, "keys", "127.0.0.1:0", "where the public keys of the tasks' OIDC tokens are served, `HOST:PORT`")
 	flags.IntVar(&o.Scatter, "scatter", 128, "an entity in `N` has the property __scatter__; production has it on 1 in 128")
 	flags.BoolVar(&o.Pessimistic, "pessimistic", false, "transactions lock what they read, instead of conflicting when they commit")
 	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index which is not in this `index.yaml`")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(help, "usage: scattermap emulator [flags]\nServes Datastore and Cloud Tasks, in memory, until it is interrupted.")
-			flags.SetOutput(help)
-			flags.PrintDefaults()
-			return nil, err
-		}
-		return nil, fmt.Errorf("emulator: %w (-help lists the flags)", err)
-	}
-	if flags.NArg() > 0 {
-		return nil, fmt.Errorf("emulator: unexpected argument %q", flags.Arg(0))
+	if err := parse(flags, args, "", help, "Serves Datastore and Cloud Tasks, in memory, until it is interrupted."); err != nil {
+		return nil, err
 	}
 	for name, addr := range map[string]*string{"-datastore": &o.DatastoreAddr, "-tasks": &o.TasksAddr, "-keys": &o.KeysAddr} {
 		host, port, err := net.SplitHostPort(*addr)

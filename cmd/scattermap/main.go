@@ -1,6 +1,7 @@
 // Command scattermap is the command line of scattermap.
 //
 //	scattermap emulator   serves Datastore and Cloud Tasks on this machine
+//	scattermap splits     prints where a kind can be cut into parts of about the same size
 //	scattermap verify     checks the records of a job
 package main
 
@@ -23,6 +24,7 @@ type command struct {
 
 var commands = []command{
 	{"emulator", "serves Datastore and Cloud Tasks on this machine", runEmulator},
+	{"splits", "prints where a kind can be cut into parts", runSplits},
 	{"verify", "checks the records of a job", runVerify},
 }
 

@@ -21,7 +21,7 @@ type item struct {
 	N     int
 }
 
-// TestSnapshot reads a kind as it was while others change, delete and insert its entities: on
+// TestSnapshot splits a kind, and reads it as it was while others change, delete and insert its entities: on
 // the embedded Datastore and on Google's Firestore emulator. On Google's classic one such a job
 // is refused.
 func TestSnapshot(t *testing.T) {
@@ -69,6 +69,7 @@ func testSnapshot(t *testing.T, name string) {
 			t.Fatal(err)
 		}
 	}
+	wantSplits(t, on.Client, n)
 	time.Sleep(10 * time.Millisecond)
 	at := time.Now()
 	time.Sleep(10 * time.Millisecond)
@@ -127,6 +128,37 @@ func testSnapshot(t *testing.T, name string) {
 		}
 		if wrong > 0 || len(seen) != expected || s.Processed != int64(expected) {
 			t.Errorf("%s: %d of %d are wrong, %d seen; %+v", form, wrong, expected, len(seen), s)
+		}
+	}
+}
+
+// wantSplits splits the items, and reads the parts with the client, as other engines do.
+func wantSplits(t *testing.T, client *datastore.Client, n int) {
+	t.Helper()
+	for _, q := range []mapper.Query{{Kind: "Item"}, {Kind: "Item", ShardBy: "N"}} {
+		splits, err := mapper.Splits(t.Context(), client, q, 6, nil)
+		if err != nil || len(splits) != 6 {
+			t.Fatalf("%+v: %d splits, %v", q, len(splits), err)
+		}
+		seen := make(map[string]bool)
+		for i, s := range splits {
+			d, err := s.Query.Datastore()
+			if err != nil {
+				t.Fatal(err)
+			}
+			keys, err := client.GetAll(t.Context(), d.KeysOnly(), nil)
+			if err != nil || len(keys) == 0 || len(keys) > n/2 {
+				t.Errorf("%+v: part %d has %d items, %v", q, i, len(keys), err)
+			}
+			for _, k := range keys {
+				if seen[k.String()] {
+					t.Errorf("%v is in two parts", k)
+				}
+				seen[k.String()] = true
+			}
+		}
+		if len(seen) != n {
+			t.Errorf("%+v: the parts have %d items, want %d", q, len(seen), n)
 		}
 	}
 }

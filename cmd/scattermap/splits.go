@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// runSplits prints where a query can be cut into parts of about the same size.
+func runSplits(ctx context.Context, args []string, stdout, _ io.Writer) error {
+	var db database
+	var q mapper.Query
+	var n int
+	var check, asJSON bool
+	flags := flag.NewFlagSet("splits", flag.ContinueOnError)
+	db.define(flags)
+	flags.StringVar(&q.Kind, "kind", "", "the `kind` of the entities")
+	flags.StringVar(&q.Namespace, "namespace", "", "their `namespace`; the default namespace if empty")
+	flags.StringVar(&q.ShardBy, "shard-by", "", "an indexed `property`, between whose values to split; between keys if empty")
+	flags.IntVar(&n, "n", 10, "into how many parts, a `number` in [1, 10000]")
+	flags.BoolVar(&check, "check", false, "count the entities of each part, and say how even they are; that costs a read for a thousand entities")
+	flags.BoolVar(&asJSON, "json", false, "print the parts as one JSON object")
+	if err := parse(flags, args, "", stdout, "Prints the n-1 keys or values at which a kind can be cut into n parts with about as many entities each,\none in a line: each is the first of its part."); err != nil {
+		return err
+	}
+	if q.Kind == "" {
+		return errors.New("splits: -kind names no kind")
+	}
+	client, err := db.open(ctx)
+	if err != nil {
+		return fmt.Errorf("splits: %w", err)
+	}
+	defer client.Close()
+	splits, err := mapper.Splits(ctx, client, q, n, &mapper.SplitsOptions{Count: check})
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return json.NewEncoder(stdout).Encode(map[string]any{"splits": splits})
+	}
+	return printSplits(stdout, splits, check)
+}
+
+func printSplits(w io.Writer, splits []mapper.Split, check bool) error {
+	total, largest, known := int64(0), int64(0), true
+	for i, s := range splits {
+		total, largest, known = total+s.Entities, max(largest, s.Entities), known && s.Entities >= 0
+		switch {
+		case check && known:
+			fmt.Fprintf(w, "%12d  %s\n", s.Entities, begin(s.Query, i))
+		case i > 0:
+			fmt.Fprintln(w, begin(s.Query, i))
+		}
+	}
+	switch {
+	case !check:
+		return nil
+	case !known:
+		return errors.New("splits: the database does not count entities, so -check can't say how even the parts are")
+	}
+	if total == 0 {
+		fmt.Fprintln(w, "there are no entities")
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "parts: %d, entities: %d; the largest has %.2f times the mean\n", len(splits), total, float64(largest)*float64(len(splits))/float64(total))
+	return err
+}
+
+// begin says where the i-th part begins.
+func begin(q mapper.Query, i int) string {
+	if i == 0 {
+		return "the beginning"
+	}
+	if q.ShardBy == "" {
+		return q.Start.String()
+	}
+	from := q.Filters[0].Value // a part has no filters but its bounds, and the lower one comes first
+	switch from := from.(type) {
+	case string:
+		return fmt.Sprintf("%q", from)
+	case time.Time:
+		return from.Format(time.RFC3339Nano)
+	}
+	return fmt.Sprint(from)
+}
