@@ -193,7 +193,7 @@ func (e *Engine) exactly(ctx context.Context, q Query, n int, total int64) (cuts
 }
 
 // countAll counts what is before each position, and behind the last one, all at the same time;
-// -1 is unknown. The most of each is bounded if that is not 0.
+// -1 is unknown.
 func (e *Engine) countAll(ctx context.Context, q Query, at []*position) (counts []int64, known bool) {
 	counts, known = make([]int64, len(at)+1), true
 	var mu sync.Mutex
