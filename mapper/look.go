@@ -1,11 +1,14 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"slices"
+	"sync/atomic"
 
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -219,23 +222,48 @@ func (l lookAround) entitySize(ctx context.Context, sample []*position) (int64, 
 	return max(1, bytes/int64(len(entities))), nil
 }
 
+// mostUnsharded is in up to how many spaces entities are counted that have not the property that
+// the job is sharded by: a job over more does not wait for that.
+const mostUnsharded = 100
+
 // unsharded returns how many entities of the query have not the property that the job is sharded
 // by; negative is unknown. If the query has filters on that property there are none.
 func (l lookAround) unsharded(ctx context.Context) int64 {
-	q := l.query
-	if q.ShardBy == "" || len(q.others()) < len(q.Filters) {
+	if l.query.ShardBy == "" || len(l.query.others()) < len(l.query.Filters) {
 		return 0
 	}
-	all, known := l.engine.countOne(ctx, q.scan(q.base()), math.MaxInt32)
-	if !known {
-		return -1
+	var total atomic.Int64
+	var group errgroup.Group
+	group.SetLimit(sweepParallel)
+	next := l.engine.spaces(ctx, l.query, nil, nil)
+	for n := 0; ; n++ {
+		s, ok, err := next()
+		if err == nil && ok && n == mostUnsharded {
+			err = errUncounted
+		}
+		if err != nil || !ok {
+			if err = cmp.Or(group.Wait(), err); err != nil {
+				return -1
+			}
+			return total.Load()
+		}
+		q := l.query.in(s)
+		group.Go(func() error {
+			all, known := l.engine.countOne(ctx, q.scan(q.base()), math.MaxInt32)
+			if !known {
+				return errUncounted
+			}
+			seen, known := l.engine.count(ctx, q.scans(nil, nil), math.MaxInt32)
+			if !known {
+				return errUncounted
+			}
+			total.Add(max(0, all-seen))
+			return nil
+		})
 	}
-	seen, known := l.engine.count(ctx, q.scans(nil, nil), math.MaxInt32)
-	if !known {
-		return -1
-	}
-	return max(0, all-seen)
 }
+
+var errUncounted = errors.New("it is not known how many there are")
 
 func (l lookAround) sample(ctx context.Context, n int) ([]*position, error) {
 	sample, err := l.engine.sample(ctx, l.query, n, maxSampleBytes*maxFanOut/2)

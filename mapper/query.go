@@ -41,13 +41,12 @@ type Query struct {
 	Filters []Filter `json:"filters,omitempty"`
 
 	// ShardBy is an indexed property, of integers, times, strings, blobs or floats, or of several
-	// types, which are in Datastore's order. If set, the
-	// job goes through the entities in the order of its values, and not of their keys, and is
-	// cut between values: what is filtered by that property is then one range. Entities
-	// without that property are not seen, but counted if the query is over one space: see
-	// Status.Unsharded. The property must
-	// not be a list, which fails the entity, and the function must not change it: that fails
-	// the entity, too. Filters on it have to be "<", "<=", ">" or ">=".
+	// types, which are in Datastore's order. If set, the job goes through the entities in the
+	// order of its values, and not of their keys, and is cut between values: what is filtered
+	// by that property is then one range. Entities without that property are not seen, but
+	// counted: see Status.Unsharded. The property must not be a list, which fails the entity,
+	// and the function must not change it: that fails the entity, too. Filters on it have to be
+	// "<", "<=", ">" or ">=".
 	ShardBy string `json:"shard_by,omitempty"`
 
 	// ReadTime has a job of a [Visit] see all entities as they were at that time, whoever changes

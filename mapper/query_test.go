@@ -228,12 +228,20 @@ func TestValues(t *testing.T) {
 // TestUnsharded counts entities without the property that a job is sharded by.
 func TestUnsharded(t *testing.T) {
 	t.Parallel()
+	namespaces := []string{""}
+	for i := range 100 {
+		namespaces = append(namespaces, fmt.Sprint("n", i))
+	}
 	for name, test := range map[string]struct {
 		interceptor grpc.UnaryServerInterceptor
+		kinds       []string
+		namespaces  []string
 		want        int64
 	}{
-		"counted":     {nil, 30},
-		"not counted": {uncounted(0, codes.Unimplemented), -1},
+		"counted":         {want: 30},
+		"not counted":     {interceptor: uncounted(0, codes.Unimplemented), want: -1},
+		"several spaces":  {kinds: []string{"Guest", "User"}, namespaces: namespaces[:50], want: 30},
+		"too many spaces": {namespaces: namespaces, want: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -246,7 +254,10 @@ func TestUnsharded(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				active := mapper.Query{Kind: "User", ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("active", "=", true)}}
+				active := mapper.Query{Kinds: test.kinds, Namespaces: test.namespaces, ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("active", "=", true)}}
+				if len(test.kinds) == 0 {
+					active.Kind = "User"
+				}
 				job, err := checkUser.Start(t.Context(), w.engine, active, mapper.None{}, &mapper.StartOptions{PageSize: 20})
 				if err != nil {
 					t.Fatal(err)

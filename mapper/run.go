@@ -292,9 +292,6 @@ func (w *work) process(ctx context.Context) error {
 
 // awaitCounts waits for what the root finds out besides.
 func (w *work) awaitCounts(ctx context.Context) {
-	if w.query.many() && w.query.ShardBy != "" {
-		w.unsharded = func() int64 { return -1 }
-	}
 	if w.unsharded == nil { // a delivery before has cut the range
 		look := lookAround{engine: w.engine, query: w.query}
 		w.unsharded = sync.OnceValue(func() int64 { return look.unsharded(ctx) })

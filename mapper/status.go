@@ -42,7 +42,8 @@ type Status struct {
 
 	// Unsharded is how many entities of the query had not the property of Query.ShardBy when
 	// the job began, about: the job does not see them. It is -1 if they were not counted, as the
-	// database can't, or the query is over several spaces, and less than there are if some have several values.
+	// database can't, or the query is over more than 100 kinds and namespaces together; and less
+	// than there are if some have several values.
 	Unsharded int64 `json:"unsharded,omitempty"`
 
 	// Spaces are what is said above of kinds in namespaces, in their order, if the query has
