@@ -185,7 +185,8 @@ func TestQueryRefused(t *testing.T) {
 			"Query.Filters leave no values":         {Kind: "User", ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("userid", ">", 5), mapper.Where("userid", "<=", 5)}},
 			"holds the records of jobs":             {Kind: mapper.JobKind},
 			"Query.ReadTime is for a Visit":         {Kind: "User", ReadTime: now},
-			"an Update has to read entities":        {Kind: "User", KeysOnly: true, ShardBy: "userid"},
+			"an Update has to read entities":        {Kind: "User", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("plan", "=", "x")}},
+			"it may be a list":                      {Kind: "User", KeysOnly: true, ShardBy: "userid"},
 		} {
 			_, err := checkUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)
 			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), want) {

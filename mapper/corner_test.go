@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -272,4 +273,57 @@ func TestIndexOfOneKind(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+type parcel struct {
+	Code []byte
+	Home *datastore.Key
+	N    int64
+}
+
+// TestShardedInPlace changes the property that a job is sharded by in place: what the job
+// compares with must not change along.
+func TestShardedInPlace(t *testing.T) {
+	t.Parallel()
+	for property, change := range map[string]func(*parcel){
+		"Code": func(p *parcel) { p.Code[0] += 100 },
+		"Home": func(p *parcel) { p.Home.ID += 1000 },
+	} {
+		t.Run(property, func(t *testing.T) {
+			t.Parallel()
+			move := mapper.Update("move", func(_ context.Context, e *mapper.Entity[parcel], _ mapper.None) error {
+				change(&e.Value)
+				e.Value.N++
+				return nil
+			})
+			synctest.Test(t, func(t *testing.T) {
+				const n = 100
+				w := newWorld(t, setting{}, move)
+				var keys []*datastore.Key
+				var parcels []parcel
+				for i := range n {
+					keys = append(keys, datastore.IDKey("Parcel", int64(i+1), nil))
+					parcels = append(parcels, parcel{Code: []byte{byte(i)}, Home: datastore.IDKey("Home", int64(i+1), nil)})
+				}
+				if _, err := w.client.PutMulti(t.Context(), keys, parcels); err != nil {
+					t.Fatal(err)
+				}
+				job, err := move.Start(t.Context(), w.engine, mapper.Query{Kind: "Parcel", ShardBy: property}, mapper.None{}, &mapper.StartOptions{PageSize: 10, FailureLimit: -1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := job.Wait(t.Context())
+				if err != nil || s.Processed != 0 || s.Failures != n {
+					t.Errorf("%+v, %v", s, err)
+				}
+				now := make([]parcel, n)
+				if err := w.client.GetMulti(t.Context(), keys, now); err != nil {
+					t.Fatal(err)
+				}
+				if !reflect.DeepEqual(now, parcels) {
+					t.Error("some have changed")
+				}
+			})
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -226,7 +227,7 @@ func apply[T any](m mode, keysOnly bool, j *jobRecord, key *datastore.Key, prope
 		}
 	}
 	var before []datastore.Property
-	if m == update {
+	if m == update && !keysOnly {
 		if before, err = saveApart(&e.Value); err != nil { // the function may change it in place
 			return nil, Permanent(err)
 		}
@@ -237,6 +238,12 @@ func apply[T any](m mode, keysOnly bool, j *jobRecord, key *datastore.Key, prope
 	if m != update || a.deleted {
 		return a.bounded()
 	}
+	if keysOnly {
+		if a.touched || !reflect.ValueOf(&e.Value).Elem().IsZero() {
+			return nil, Permanent(errKeysOnly)
+		}
+		return a.bounded()
+	}
 	after, err := save(&e.Value)
 	if err != nil {
 		return nil, Permanent(err)
@@ -244,9 +251,6 @@ func apply[T any](m mode, keysOnly bool, j *jobRecord, key *datastore.Key, prope
 	whole, changed, err := merge(properties, before, after, a.touched)
 	if err != nil {
 		return nil, Permanent(err)
-	}
-	if keysOnly && (len(changed) > 0 || a.touched) {
-		return nil, Permanent(errKeysOnly)
 	}
 	if len(changed) > 0 || a.touched {
 		list := datastore.PropertyList(whole)

@@ -103,7 +103,7 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	if est.Entities, est.Exact, err = e.size(ctx, q, start, &est.Used); err != nil {
 		return fail(err)
 	}
-	if err := est.expect(ctx, start, opts); err != nil {
+	if err := est.expect(ctx, q, start, opts); err != nil {
 		return fail(err)
 	}
 	return est, nil
@@ -156,7 +156,7 @@ func (e *Engine) sizeOfMany(ctx context.Context, q Query, used *billing.Usage) (
 }
 
 // expect fills in what follows from the number of entities.
-func (est *Estimate) expect(ctx context.Context, start StartOptions, o PlanOptions) error {
+func (est *Estimate) expect(ctx context.Context, q Query, start StartOptions, o PlanOptions) error {
 	page := max(1, min(int64(start.PageSize), int64(start.PageTime/o.PerEntity)))
 	times := usualTimes
 	times.page += time.Duration(page) * o.PerEntity
@@ -174,6 +174,9 @@ func (est *Estimate) expect(ctx context.Context, start StartOptions, o PlanOptio
 		SmallOps: est.Entities,
 		Writes:   int64(float64(est.Entities)*o.Writes) + recordWrites*m.pages,
 		TaskOps:  2 * m.tasks,
+	}
+	if q.KeysOnly {
+		est.Usage.Reads -= est.Entities
 	}
 	est.Dollars = o.Prices.Cost(est.Usage)
 	return nil

@@ -302,22 +302,31 @@ func (e *Engine) count(ctx context.Context, scans []scan, most int) (n int64, kn
 }
 
 func (e *Engine) countOne(ctx context.Context, s scan, most int) (n int64, known bool) {
-	var result datastore.AggregationResult
-	q, err := s.at.query(s.query.Limit(most))
-	if err == nil {
-		result, err = e.client.RunAggregationQuery(ctx, q.NewAggregationQuery().WithCount("n"))
+	n, err := e.counted(ctx, s, most)
+	if err != nil && status.Code(err) != codes.Unimplemented && ctx.Err() == nil {
+		e.log.LogAttrs(ctx, slog.LevelDebug, "entities can't be counted, and are estimated", slog.Any("error", err))
+	}
+	return n, err == nil
+}
+
+// counted counts the entities of a scan, or up to most of them if that is not 0.
+func (e *Engine) counted(ctx context.Context, s scan, most int) (int64, error) {
+	q, err := s.at.query(s.query)
+	if err != nil {
+		return 0, err
+	}
+	if most > 0 {
+		q = q.Limit(most)
+	}
+	result, err := e.client.RunAggregationQuery(ctx, q.NewAggregationQuery().WithCount("n"))
+	if err != nil {
+		return 0, err
 	}
 	value, ok := result["n"].(*datastorepb.Value)
-	if err == nil && !ok {
-		err = fmt.Errorf("the answer has %T", result["n"])
+	if !ok {
+		return 0, fmt.Errorf("the answer to a count has %T", result["n"])
 	}
-	if err != nil {
-		if status.Code(err) != codes.Unimplemented && ctx.Err() == nil {
-			e.log.LogAttrs(ctx, slog.LevelDebug, "entities can't be counted, and are estimated", slog.Any("error", err))
-		}
-		return 0, false
-	}
-	return value.GetIntegerValue(), true
+	return value.GetIntegerValue(), nil
 }
 
 func (l lookAround) use(reads, smallOps int64) {

@@ -222,6 +222,7 @@ func (w *work) runEntity(ctx context.Context, o *outcome, p *position, entity da
 			return fail(err)
 		}
 	}
+	sharded := w.query.sharded(entity) // the function may change it in place
 	e, err := w.call(ctx, key, entity)
 	if errors.Is(err, errTooSlow) && w.mode == update {
 		if w.slow == nil {
@@ -234,7 +235,7 @@ func (w *work) runEntity(ctx context.Context, o *outcome, p *position, entity da
 		o.hung += time.Duration(w.job.Timeout)
 	}
 	if err == nil {
-		err = w.query.keeps(p, entity, e)
+		err = w.query.keeps(p, sharded, e)
 	}
 	if err == nil {
 		err = Permanent(o.accept(e, accept))

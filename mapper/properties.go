@@ -87,27 +87,13 @@ func save(src any) ([]datastore.Property, error) {
 }
 
 // saveApart saves what a pointer points to, and shares nothing with it that could be changed in
-// place. The arrays that the client makes of a struct's slices are shared with nobody.
+// place.
 func saveApart(src any) ([]datastore.Property, error) {
 	properties, err := save(src)
-	if _, ok := src.(datastore.PropertyLoadSaver); ok || err != nil {
-		return cloneProperties(properties), err
-	}
 	for i, p := range properties {
-		if slices.ContainsFunc(elementsOf(p.Value), changeable) {
-			properties[i].Value = cloneValue(p.Value)
-		}
+		properties[i].Value = cloneValue(p.Value)
 	}
-	return properties, nil
-}
-
-// changeable reports whether a value that is no array can be changed in place.
-func changeable(v any) bool {
-	switch v.(type) {
-	case []byte, *datastore.Key, *datastore.Entity:
-		return true
-	}
-	return false
+	return properties, err
 }
 
 // merge returns the stored properties with what changed between before and

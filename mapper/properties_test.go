@@ -2,6 +2,8 @@ package mapper
 
 import (
 	"math"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,11 +42,10 @@ func updated[T any](t *testing.T, stored props, fn func(*T)) (map[string]any, []
 	if err := load(datastore.IDKey("P", 1, nil), stored, &v); err != nil {
 		t.Fatal(err)
 	}
-	saved, err := save(&v)
+	before, err := saveApart(&v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := cloneProperties(saved)
 	fn(&v)
 	after, err := save(&v)
 	if err != nil {
@@ -266,5 +267,49 @@ func TestEqualValues(t *testing.T) {
 		if got := equalValues(c.a, c.b); got != c.want {
 			t.Errorf("%v and %v are equal: %v, want %v", c.a, c.b, got, c.want)
 		}
+	}
+}
+
+// A bag keeps the properties of an entity that it is given.
+type bag struct{ kept []datastore.Property }
+
+func (b *bag) Load(p []datastore.Property) error   { b.kept = p; return nil }
+func (b *bag) Save() ([]datastore.Property, error) { return b.kept, nil }
+
+// Labels keep an array, and return it.
+type labels struct{ values []any }
+
+func (l *labels) Load(p []datastore.Property) error {
+	for _, x := range p {
+		l.values = append(l.values, x.Value)
+	}
+	return nil
+}
+
+func (l *labels) Save() ([]datastore.Property, error) {
+	return []datastore.Property{{Name: "L", Value: l.values}}, nil
+}
+
+// TestChangedInPlace changes what types that load themselves have kept.
+func TestChangedInPlace(t *testing.T) {
+	type order struct {
+		In     bag
+		Labels labels `datastore:"X,flatten"`
+	}
+	stored := func() props {
+		return props{
+			{Name: "In", Value: &datastore.Entity{Properties: props{{Name: "A", Value: int64(1)}, {Name: "B", Value: int64(2)}}}},
+			{Name: "X.L", Value: []any{int64(1), int64(2)}},
+		}
+	}
+	values, changed := updated(t, stored(), func(o *order) {
+		o.In.kept = slices.DeleteFunc(o.In.kept, func(p datastore.Property) bool { return p.Name == "A" })
+	})
+	if want := (props{{Name: "B", Value: int64(2)}}); !slices.Equal(changed, []string{"In"}) || !reflect.DeepEqual(values["In"].(*datastore.Entity).Properties, []datastore.Property(want)) {
+		t.Errorf("%v, %+v", changed, values["In"])
+	}
+	values, changed = updated(t, stored(), func(o *order) { o.Labels.values[0] = int64(9) })
+	if want := []any{int64(9), int64(2)}; !slices.Equal(changed, []string{"X.L"}) || !reflect.DeepEqual(values["X.L"], want) {
+		t.Errorf("%v, %+v", changed, values)
 	}
 }

@@ -59,7 +59,8 @@ type Query struct {
 	// KeysOnly has entities not read: the function gets their keys, and a Value that is zero.
 	// For a [Visit] they are as they are when the keys are read, and a key read costs less than
 	// an entity; the function of an [Update] can delete entities or put others, and one that has
-	// gone meanwhile still counts.
+	// gone meanwhile still counts. It does not go with ShardBy, nor an [Update] of it with
+	// Filters.
 	KeysOnly bool `json:"keys_only,omitempty"`
 
 	times bool      // the values of ShardBy are times
@@ -79,8 +80,11 @@ func (q Query) normal(m mode) (Query, error) {
 	case q.AllNamespaces:
 		return q, errors.New("Query.ReadTime is set, and the database lists namespaces as they are now: name them in Query.Namespaces")
 	}
-	if m == update && q.KeysOnly && (len(q.Filters) > 0 || q.ShardBy != "") {
-		return q, errors.New("Query.KeysOnly is set, and an Update has to read entities to check them against Query.Filters and Query.ShardBy in its transaction")
+	switch {
+	case q.KeysOnly && q.ShardBy != "":
+		return q, errors.New("Query.KeysOnly is set, and entities have to be read to tell whether that of Query.ShardBy has one value: it may be a list")
+	case m == update && q.KeysOnly && len(q.Filters) > 0:
+		return q, errors.New("Query.KeysOnly is set, and an Update has to read entities to check them against Query.Filters in its transaction")
 	}
 	if q.Ancestor != nil && q.Namespace == "" && len(q.Namespaces) == 0 && !q.AllNamespaces {
 		q.Namespace = q.Ancestor.Namespace
@@ -278,9 +282,20 @@ func (q Query) position(key *datastore.Key, properties []datastore.Property) (at
 	return nil, nil
 }
 
+// sharded returns the values of an entity that the job is sharded by, and shares nothing with it.
+func (q Query) sharded(properties []datastore.Property) (values []any) {
+	if q.ShardBy == "" {
+		return nil
+	}
+	for _, v := range indexedValues(properties, q.ShardBy) {
+		values = append(values, cloneValue(v))
+	}
+	return values
+}
+
 // keeps returns an error if what the function does to an entity moves it in the order of the
-// query.
-func (q Query) keeps(p *position, before []datastore.Property, e *effect) error {
+// query, in which it had some values before.
+func (q Query) keeps(p *position, before []any, e *effect) error {
 	if q.ShardBy == "" {
 		return nil
 	}
@@ -289,7 +304,7 @@ func (q Query) keeps(p *position, before []datastore.Property, e *effect) error 
 		if m.deletes || !m.key.Equal(p.Key) || !slices.Contains(m.changed, name) && !slices.Contains(m.changed, q.ShardBy) {
 			continue
 		}
-		if !slices.EqualFunc(indexedValues(m.properties, q.ShardBy), indexedValues(before, q.ShardBy), func(a, b any) bool { return compareValues(a, b) == 0 }) {
+		if !slices.EqualFunc(indexedValues(m.properties, q.ShardBy), before, func(a, b any) bool { return compareValues(a, b) == 0 }) {
 			return Permanent(fmt.Errorf("%w: the function has changed %q", errSharded, q.ShardBy))
 		}
 	}

@@ -75,13 +75,20 @@ func TestReadTime(t *testing.T) {
 	}
 	for name, test := range queries {
 		for _, keysOnly := range []bool{false, true} {
+			if keysOnly && test.query.ShardBy != "" {
+				continue // refused
+			}
+			batch := 40 // it takes longer than a transaction lives
+			if keysOnly {
+				batch = 2
+			}
 			t.Run(fmt.Sprint(name, keysOnly), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					var r readout
 					read := r.visit(2*time.Second, 90*time.Second) // a transaction lives 60 s without a call
 					var log bytes.Buffer
-					w := newWorld(t, setting{emulator: emulator.Options{Batch: 2}, log: &log}, read)
+					w := newWorld(t, setting{emulator: emulator.Options{Batch: batch}, log: &log}, read)
 					keys, users := w.putUsers(rand.New(rand.NewPCG(1, 0)), n)
 					want := make(map[string]user)
 					for i, k := range keys {
@@ -221,6 +228,65 @@ func TestKeysOnly(t *testing.T) {
 		}
 		if left, err := w.client.Count(t.Context(), datastore.NewQuery("User")); err != nil || left != 0 {
 			t.Errorf("%d users are left, %v", left, err)
+		}
+	})
+}
+
+// TestStartRepeated repeats the start of a job when what it has read is gone.
+func TestStartRepeated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var r readout
+		read := r.visit(0, 0)
+		w := newWorld(t, setting{}, read)
+		w.putUsers(rand.New(rand.NewPCG(1, 0)), 10)
+		time.Sleep(time.Second)
+		q := mapper.Query{Kind: "User", ReadTime: time.Now()}
+		for range 2 {
+			time.Sleep(time.Second)
+			job, err := read.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{ID: "same"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := w.wait(job); s.Processed != 10 {
+				t.Errorf("%+v", s)
+			}
+			time.Sleep(2 * time.Hour)
+		}
+		if _, err := read.Start(t.Context(), w.engine, q, mapper.None{}, nil); !errors.Is(err, mapper.ErrArguments) {
+			t.Errorf("another job: %v", err)
+		}
+	})
+}
+
+// A strict user can't be saved without an id.
+type strict struct{ UserID int64 }
+
+func (s *strict) Load(p []datastore.Property) error { return datastore.LoadStruct(s, p) }
+
+func (s *strict) Save() ([]datastore.Property, error) {
+	if s.UserID == 0 {
+		return nil, errors.New("it has no id")
+	}
+	return datastore.SaveStruct(s)
+}
+
+// TestKeysOnlyUnsaved has a type whose empty value can't be saved.
+func TestKeysOnlyUnsaved(t *testing.T) {
+	t.Parallel()
+	remove := mapper.Update("remove", func(_ context.Context, u *mapper.Entity[strict], _ mapper.None) error {
+		u.Delete(u.Key)
+		return nil
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, remove)
+		w.putUsers(rand.New(rand.NewPCG(1, 0)), 30)
+		job, err := remove.Start(t.Context(), w.engine, mapper.Query{Kind: "User", KeysOnly: true}, mapper.None{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := w.wait(job); s.Processed != 30 || s.Failures != 0 {
+			t.Errorf("%+v", s)
 		}
 	})
 }

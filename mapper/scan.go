@@ -59,6 +59,14 @@ func withKeys(d *datastore.Query, start, end *position) *datastore.Query {
 	return d
 }
 
+// byValue has results come in the order of their values, and then of their keys.
+func (q Query) byValue(d *datastore.Query) *datastore.Query {
+	if d = d.Order(q.ShardBy); q.ranged() { // or that property would come before the key
+		d = d.Order("__key__")
+	}
+	return d
+}
+
 func (q Query) scansOfValues(start, end *position) (scans []scan) {
 	one := func(v any, start, end *position) scan {
 		d := q.base().FilterField(q.ShardBy, "=", v).Order("__key__")
@@ -68,10 +76,7 @@ func (q Query) scansOfValues(start, end *position) (scans []scan) {
 	if valued(start) && valued(end) && compareValues(start.Value, end.Value) == 0 {
 		return []scan{one(start.Value, start, end)}
 	}
-	d := q.base().Order(q.ShardBy)
-	if q.ranged() { // or that property would come before the key
-		d = d.Order("__key__")
-	}
+	d := q.byValue(q.base())
 	switch {
 	case valued(start) && start.Key != nil:
 		scans = append(scans, one(start.Value, start, nil))

@@ -150,7 +150,7 @@ func (s *schema) loads(name string) bool {
 func (s *schema) fit(properties []datastore.Property) ([]datastore.Property, error) {
 	fits := 0
 	for fits < len(properties) {
-		if sub, ok := s.saved(properties[fits].Name, false); !ok || sub != nil {
+		if sub, ok := s.saved(properties[fits].Name, false); !ok || sub != nil || holdsEntity(properties[fits].Value) {
 			break
 		}
 		fits++
@@ -172,10 +172,22 @@ func (s *schema) fit(properties []datastore.Property) ([]datastore.Property, err
 			if p.Value, err = sub.fitValue(p.Value); err != nil {
 				return nil, fmt.Errorf("in %q: %w", p.Name, err)
 			}
+		} else if holdsEntity(p.Value) {
+			p.Value = cloneValue(p.Value) // whoever loads itself may keep what it gets, and change it
 		}
 		fitting = append(fitting, p)
 	}
 	return fitting, nil
+}
+
+func holdsEntity(v any) bool {
+	switch v := v.(type) {
+	case *datastore.Entity:
+		return true
+	case []any:
+		return slices.ContainsFunc(v, holdsEntity)
+	}
+	return false
 }
 
 func (s *schema) fitValue(v any) (any, error) {

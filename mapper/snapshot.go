@@ -24,9 +24,9 @@ type snapshot struct {
 	begun, used time.Time
 }
 
-// How long a transaction is used for new calls after it was begun, and after the one before. A
-// scan is read on for as long, too. Together that is less than the 270 seconds after which
-// Datastore ends a transaction, and the 60 seconds without a call [the limits page of Datastore].
+// How long a transaction is used for new calls after it was begun, and after the one before:
+// about half of the 270 seconds after which Datastore ends it, and of the 60 seconds without a
+// call [the limits page of Datastore].
 const (
 	snapshotAge  = 2 * time.Minute
 	snapshotIdle = 30 * time.Second
@@ -86,9 +86,10 @@ func (s *snapshot) query(q *datastore.Query) (*datastore.Query, error) {
 	return q.Transaction(tx), nil
 }
 
-// stale reports whether a scan that was begun and last read at those times has to be begun anew.
-func (s *snapshot) stale(begun, read time.Time) bool {
-	return s != nil && (time.Since(begun) > snapshotAge || time.Since(read) > snapshotIdle)
+// ended reports whether an error of a scan that was begun at a time may say no more than that the
+// database has ended its transaction: then the scan has to be begun anew.
+func (s *snapshot) ended(begun time.Time, err error) bool {
+	return s != nil && status.Code(err) == codes.InvalidArgument && time.Since(begun) > snapshotIdle
 }
 
 // get returns a function that looks up entities of the snapshot.

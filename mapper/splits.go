@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"sync"
+	"slices"
 
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // A Split is a part of a query.
@@ -33,8 +34,8 @@ type SplitsOptions struct {
 const (
 	maxSplits = 10_000
 
-	// exactSplits is up to how many entities are cut exactly: that passes each of their keys
-	// once.
+	// exactSplits is up to how many entities samples are too few to be of use, whatever the
+	// database: each of their keys is passed once.
 	exactSplits = 10_000
 
 	// samplesPerSplit is how many samples are drawn for each split, and at least: the largest of
@@ -48,13 +49,14 @@ const (
 
 // Splits cuts a query over one kind in one namespace into up to n parts, in [1, 10000], that
 // have about as many entities each, for engines that read them in parallel: one reader for each
-// part. The parts follow each other, have all entities of the query, and none in common. There
-// are fewer where the query has too few entities, or too few values to cut between.
+// part. The parts follow each other, have all entities of the query, and none in common: but an
+// entity that has several values of ShardBy may be in several. There are fewer where the query
+// has too few entities, or too few values to cut between.
 //
-// Up to 10,000 entities are cut exactly. More are cut at keys sampled by __scatter__, which costs
-// a read for every 300 of 24 samples a part. With filters, an ancestor, bounds or ShardBy those
-// say little of how many entities there are: then 8 cells a part are counted besides, which
-// costs a read for a thousand entities. If the database has no samples each key is passed once.
+// A whole kind is cut at keys sampled by __scatter__, which costs a read for every 300 of 24
+// samples a part. Of a kind with fewer samples, or up to 10,000 entities, and of all other queries
+// 8 cells a part are counted, which costs a read for a thousand entities, and the parts end
+// inside cells: to find that passes the keys of each cell at most once.
 func Splits(ctx context.Context, client *datastore.Client, q Query, n int, o *SplitsOptions) ([]Split, error) {
 	var opts SplitsOptions
 	if o != nil {
@@ -83,9 +85,14 @@ func Splits(ctx context.Context, client *datastore.Client, q Query, n int, o *Sp
 	}
 	splits := q.splitAt(boundaries)
 	if opts.Count {
-		counts, _ := e.countAll(ctx, q, boundaries)
+		counts, err := e.countAll(ctx, q, boundaries)
+		if err != nil && status.Code(err) != codes.Unimplemented {
+			return fail(fmt.Errorf("count: %w", err))
+		}
 		for i := range splits {
-			splits[i].Entities = counts[i]
+			if splits[i].Entities = -1; err == nil {
+				splits[i].Entities = counts[i]
+			}
 		}
 	}
 	return splits, nil
@@ -94,40 +101,46 @@ func Splits(ctx context.Context, client *datastore.Client, q Query, n int, o *Sp
 // boundaries returns up to n-1 positions that cut the query.
 func (e *Engine) boundaries(ctx context.Context, q Query, n int) ([]*position, error) {
 	look := lookAround{engine: e, query: q}
-	total, known := look.count(ctx, nil, exactSplits)
-	if known && total < exactSplits {
-		return e.exactly(ctx, q, n, total)
-	}
 	var candidates []*position
 	var err error
-	switch {
-	case q.plain():
-		candidates, err = look.inside(ctx, max(leastSampled, samplesPerSplit*n))
-	case q.ShardBy != "":
+	if q.ShardBy != "" {
 		candidates, err = look.values(ctx, cellsPerSplit*n)
-	default:
+		candidates = slices.DeleteFunc(candidates, func(p *position) bool { return !q.bounding(p) })
+	} else {
 		candidates, err = look.inside(ctx, max(leastSampled, samplesPerSplit*n))
-		candidates = some(candidates, cellsPerSplit*n)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if len(candidates) == 0 {
-		if total, known = look.count(ctx, nil, mostCounted); !known {
-			return nil, errors.New("the database neither counts entities nor has samples of them, so nothing is known of where they are")
-		}
-		return e.exactly(ctx, q, n, total)
+	ones := make([]int64, len(candidates)+1)
+	for i := range ones {
+		ones[i] = 1 // as likely as others to have an entity more
 	}
-	counts := make([]int64, len(candidates)+1)
-	for i := range counts {
-		counts[i] = 1 // as likely as others to have an entity more
+	if total, known := look.count(ctx, nil, exactSplits+1); q.plain() && len(candidates) >= samplesPerSplit*n/2 && (!known || total > exactSplits) {
+		return evenly(candidates, ones, n), nil
+	} else if known && total <= exactSplits {
+		candidates = nil
 	}
-	if !q.plain() {
-		if counted, known := e.countAll(ctx, q, candidates); known {
-			counts = counted
-		}
+	candidates = some(candidates, cellsPerSplit*n)
+	counts, err := e.countAll(ctx, q, candidates)
+	switch {
+	case err == nil:
+		return e.exactly(ctx, q, n, candidates, counts)
+	case status.Code(err) != codes.Unimplemented:
+		return nil, err
+	case len(candidates) == 0:
+		return nil, errors.New("the database neither counts entities nor has samples of them, so nothing is known of where they are")
 	}
-	return evenly(candidates, counts, n), nil
+	return evenly(candidates, ones[:len(candidates)+1], n), nil
+}
+
+// bounding reports whether the value of a position can bound a query.
+func (q Query) bounding(p *position) bool {
+	if !p.Valued {
+		return true
+	}
+	_, err := Where(q.ShardBy, "<", p.Value).normal()
+	return err == nil
 }
 
 // some returns up to n of the positions, evenly.
@@ -161,43 +174,57 @@ func evenly(at []*position, counts []int64, n int) (cuts []*position) {
 	return cuts
 }
 
-// exactly cuts a query of so many entities at every total/n-th of them. Between values it cuts
-// at most where one ends.
-func (e *Engine) exactly(ctx context.Context, q Query, n int, total int64) (cuts []*position, err error) {
-	passed := int64(0)
-	at, err := e.find(ctx, q.scans(nil, nil), 0)
-	if err != nil || at == nil {
+// exactly cuts a query at every n-th part of its entities, of which there are so many before each
+// of some positions, after the one before, and behind the last. Where one of these is near it
+// cuts there. Between values it cuts at most where one ends.
+func (e *Engine) exactly(ctx context.Context, q Query, n int, at []*position, counts []int64) (cuts []*position, err error) {
+	total := int64(0)
+	for _, c := range counts {
+		total += c
+	}
+	first, err := e.find(ctx, q.scans(nil, nil), 0)
+	if err != nil || first == nil {
 		return nil, err
 	}
-	value := func(at *position) *position { // where its value begins
-		if !at.Valued {
-			return at
+	value := func(p *position) *position { // where its value begins
+		if !p.Valued {
+			return p
 		}
-		return &position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: at.Value}
+		return &position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: p.Value}
 	}
-	last := value(at)
+	last := value(first)        // what the next cut has to be behind
+	cell, before := 0, int64(0) // the cell that is looked at, and how many entities are before it
+	var from *position          // where it begins, or a position inside
+	passed := int64(0)          // how many are before that
 	for i := 1; i < n; i++ {
 		rank := total * int64(i) / int64(n)
-		if rank == passed {
-			continue
+		for before+counts[cell] <= rank && cell < len(at) {
+			before, cell = before+counts[cell], cell+1
+			from, passed = at[cell-1], before
 		}
-		if at, err = e.find(ctx, q.scans(at, nil), rank-passed); err != nil || at == nil {
-			return cuts, err
+		near := total / int64(10*n) // of the mean: a tenth
+		found := from
+		if rank-passed > near || from == nil {
+			if found, err = e.find(ctx, q.scans(from, nil), rank-passed); err != nil {
+				return nil, err
+			}
+			if found == nil { // some have gone
+				break
+			}
+			from, passed = found, rank
 		}
-		passed = rank
-		if cut := value(at); comparePositions(last, cut) < 0 {
+		if cut := value(found); comparePositions(last, cut) < 0 && q.bounding(cut) {
 			cuts, last = append(cuts, cut), cut
 		}
 	}
 	return cuts, nil
 }
 
-// countAll counts what is before each position, and behind the last one, all at the same time;
-// -1 is unknown.
-func (e *Engine) countAll(ctx context.Context, q Query, at []*position) (counts []int64, known bool) {
-	counts, known = make([]int64, len(at)+1), true
-	var mu sync.Mutex
-	var group errgroup.Group
+// countAll counts what is before each position, after the one before, and behind the last, some
+// at the same time.
+func (e *Engine) countAll(ctx context.Context, q Query, at []*position) (counts []int64, err error) {
+	counts = make([]int64, len(at)+1)
+	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(sweepParallel)
 	for i := range counts {
 		var start, end *position
@@ -208,17 +235,17 @@ func (e *Engine) countAll(ctx context.Context, q Query, at []*position) (counts 
 			end = at[i]
 		}
 		group.Go(func() error {
-			n, ok := e.count(ctx, q.scans(start, end), math.MaxInt32)
-			mu.Lock()
-			defer mu.Unlock()
-			if counts[i] = n; !ok {
-				counts[i], known = -1, false
+			for _, s := range q.scans(start, end) {
+				n, err := e.counted(gctx, s, 0)
+				if err != nil {
+					return err
+				}
+				counts[i] += n
 			}
 			return nil
 		})
 	}
-	_ = group.Wait()
-	return counts, known
+	return counts, group.Wait()
 }
 
 // splitAt returns the parts of the query between positions.
@@ -278,7 +305,7 @@ func (q Query) Datastore() (*datastore.Query, error) {
 				d = d.FilterField(f.Property, f.Op, f.Value)
 			}
 		}
-		d = d.Order(q.ShardBy)
+		d = q.byValue(d)
 	}
 	if q.KeysOnly {
 		d = d.KeysOnly()

@@ -144,6 +144,52 @@ func TestSplitsUnsampled(t *testing.T) {
 			}
 		}
 	})
+	for _, scatter := range []int{512, 2048} { // or has few
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, setting{emulator: emulator.Options{Scatter: scatter}})
+			w.putAccounts(names(12_000))
+			splits, err := mapper.Splits(t.Context(), w.client, mapper.Query{Kind: "Account"}, 8, &mapper.SplitsOptions{Count: true})
+			if err != nil || len(splits) != 8 {
+				t.Fatalf("%d splits, %v", len(splits), err)
+			}
+			for i, s := range splits {
+				if s.Entities < 1200 || s.Entities > 1800 {
+					t.Errorf("scatter %d: split %d has %d entities of 12,000", scatter, i, s.Entities)
+				}
+			}
+		})
+	}
+}
+
+// TestSplitsIndexes splits with the index that it asks for, and nothing else: the parts can be
+// read.
+func TestSplitsIndexes(t *testing.T) {
+	t.Parallel()
+	q := mapper.Query{Kind: "User", ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("score", ">", 0.0)}}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes: []")}})
+		_, err := mapper.Splits(t.Context(), w.client, q, 5, nil)
+		if !errors.Is(err, mapper.ErrArguments) {
+			t.Fatal(err)
+		}
+		_, lines, _ := strings.Cut(err.Error(), "built:\n")
+		lines, _, _ = strings.Cut(lines, "\nThe database says")
+		w = newWorld(t, setting{emulator: emulator.Options{Indexes: []byte(lines)}})
+		w.putUsers(rand.New(rand.NewPCG(1, 0)), 1000)
+		splits, err := mapper.Splits(t.Context(), w.client, q, 5, &mapper.SplitsOptions{Count: true})
+		if err != nil || len(splits) != 5 {
+			t.Fatalf("%d splits, %v", len(splits), err)
+		}
+		for _, s := range splits {
+			d, err := s.Query.Datastore()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found, err := w.client.GetAll(t.Context(), d, &[]user{}); err != nil || int64(len(found)) != s.Entities {
+				t.Errorf("%d users of %d, %v", len(found), s.Entities, err)
+			}
+		}
+	})
 }
 
 // TestSplitsRefused splits what can't be.

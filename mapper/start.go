@@ -79,14 +79,18 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	root := &rangeRecord{
 		Job: job.ID, ID: job.root(), Open: job.ID, State: pending, PageSize: job.PageSize, Created: now,
 	}
-	if job.Masks, err = e.honoursMasks(ctx); err != nil {
-		return fail(err)
-	}
-	q.at = e.snapshot(ctx, q)
-	if job.Times, err = e.probe(ctx, q); err != nil {
-		return fail(err)
-	}
 	created := job
+	existing, err := e.started(ctx, job, o)
+	if existing == nil && err == nil {
+		if job.Masks, err = e.honoursMasks(ctx); err != nil {
+			return fail(err)
+		}
+		q.at = e.snapshot(ctx, q)
+		job.Times, err = e.probe(ctx, q)
+	}
+	if err != nil {
+		return fail(err)
+	}
 	job, err = e.create(ctx, job, root)
 	if err != nil {
 		return fail(err)
@@ -105,6 +109,22 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 		}
 	}
 	return e.Job(opts.ID), nil
+}
+
+// started returns the job that has the same ID and the same arguments, or nil: the caller may
+// only repeat its start, when the database would not serve the query any more.
+func (e *Engine) started(ctx context.Context, job *jobRecord, o *StartOptions) (*jobRecord, error) {
+	if o == nil || o.ID == "" {
+		return nil, nil
+	}
+	existing, err := e.loadJob(ctx, job.ID)
+	if errors.Is(err, ErrNoSuchJob) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return existing, existing.sameArguments(job)
 }
 
 // settings returns the settings of a job, with their defaults, and how many tasks the queue

@@ -86,7 +86,6 @@ type stream struct {
 	scan     scan                // that is being read
 	it       *datastore.Iterator // nil: none is
 	begun    time.Time           // when that was
-	used     time.Time           // when it was last read
 	at       []*position
 	last     *position                // that was read
 	entities []datastore.PropertyList // if it reads them
@@ -109,7 +108,7 @@ func (s *stream) begin() error {
 		s.all = err == nil
 		return err
 	}
-	s.scan, s.begun, s.used = next, time.Now(), time.Now()
+	s.scan, s.begun = next, time.Now()
 	s.it, err = s.engine.results(s.ctx, next, s.whole)
 	return err
 }
@@ -145,19 +144,19 @@ func (s *stream) peek(n int) ([]*position, error) {
 // fill reads until n positions are known, or all.
 func (s *stream) fill(n int) error {
 	for len(s.at) < n && !s.all {
-		if s.it != nil && s.query.at.stale(s.begun, s.used) {
-			s.beginAgain()
-		}
 		if s.it == nil {
 			if err := s.begin(); err != nil {
 				return err
 			}
 			continue
 		}
-		s.used = time.Now()
 		p, entity, err := s.scan.next(s.it, s.whole)
 		if errors.Is(err, iterator.Done) {
 			s.it = nil
+			continue
+		}
+		if s.query.at.ended(s.begun, err) {
+			s.beginAgain()
 			continue
 		}
 		if err != nil {

@@ -9,6 +9,8 @@ import (
 	"io"
 	"time"
 
+	"cloud.google.com/go/datastore"
+
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -26,7 +28,7 @@ func runSplits(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	flags.IntVar(&n, "n", 10, "into how many parts, a `number` in [1, 10000]")
 	flags.BoolVar(&check, "check", false, "count the entities of each part, and say how even they are; that costs a read for a thousand entities")
 	flags.BoolVar(&asJSON, "json", false, "print the parts as one JSON object")
-	if err := parse(flags, args, "", stdout, "Prints the n-1 keys or values at which a kind can be cut into n parts with about as many entities each,\none in a line: each is the first of its part."); err != nil {
+	if err := parse(flags, args, "", stdout, "Prints the n-1 keys or values at which a kind can be cut into n parts with about as many entities each,\none in a line: each is where a part begins. Names and texts are quoted. With -json the parts are printed,\nas queries for jobs. An entity with several values of -shard-by may be in several parts."); err != nil {
 		return err
 	}
 	if q.Kind == "" {
@@ -62,7 +64,7 @@ func printSplits(w io.Writer, splits []mapper.Split, check bool) error {
 	case !check:
 		return nil
 	case !known:
-		return errors.New("splits: the database does not count entities, so -check can't say how even the parts are")
+		return errors.New("splits: the database has no aggregations, so -check can't say how even the parts are")
 	}
 	if total == 0 {
 		fmt.Fprintln(w, "there are no entities")
@@ -72,13 +74,25 @@ func printSplits(w io.Writer, splits []mapper.Split, check bool) error {
 	return err
 }
 
+// pathOf writes a key's path so that a name can't be taken for an id, nor for several elements.
+func pathOf(k *datastore.Key) string {
+	parent := ""
+	if k.Parent != nil {
+		parent = pathOf(k.Parent)
+	}
+	if k.Name != "" {
+		return fmt.Sprintf("%s/%s,%q", parent, k.Kind, k.Name)
+	}
+	return fmt.Sprintf("%s/%s,%d", parent, k.Kind, k.ID)
+}
+
 // begin says where the i-th part begins.
 func begin(q mapper.Query, i int) string {
 	if i == 0 {
 		return "the beginning"
 	}
 	if q.ShardBy == "" {
-		return q.Start.String()
+		return pathOf(q.Start)
 	}
 	from := q.Filters[0].Value // a part has no filters but its bounds, and the lower one comes first
 	switch from := from.(type) {

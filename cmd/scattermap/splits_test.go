@@ -32,8 +32,8 @@ func TestSplits(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"-n 4":                         "/Account,user-100\n/Account,user-200\n/Account,user-300\n",
-		"-n 4 -check":                  "         100  the beginning\n         100  /Account,user-100\n         100  /Account,user-200\n         100  /Account,user-300\nparts: 4, entities: 400; the largest has 1.00 times the mean\n",
+		"-n 4":                         "/Account,\"user-100\"\n/Account,\"user-200\"\n/Account,\"user-300\"\n",
+		"-n 4 -check":                  "         100  the beginning\n         100  /Account,\"user-100\"\n         100  /Account,\"user-200\"\n         100  /Account,\"user-300\"\nparts: 4, entities: 400; the largest has 1.00 times the mean\n",
 		"-n 1":                         "",
 		"-n 2 -check -shard-by N":      "         200  the beginning\n         200  100\nparts: 2, entities: 400; the largest has 1.00 times the mean\n",
 		"-n 2 -check -namespace other": "           0  the beginning\nthere are no entities\n",
