@@ -219,13 +219,14 @@ func (w *work) unsuspected(s stretch) (pieces func() ([]stretch, error), err err
 // among known keys.
 func (w *work) cutting(ctx context.Context, s stretch, root bool, size int, known view) (pieces func() ([]stretch, error), first bool) {
 	r := w.record
+	page, usual := w.pageToCut()
 	var c cutting
 	switch {
 	case w.whole == r.ID || r.Solo:
 	case w.divides(s):
-		c = w.splitting.cut(s, root, r.PageSize, w.job.PageSize)
+		c = w.splitting.cut(s, root, page, usual)
 	case w.splitting.adaptive():
-		c = s.behind(r.PageSize, time.Since(w.begunAt), w.engine.paces.get(w.job.ID))
+		c = s.behind(page, time.Since(w.begunAt), w.engine.paces.get(w.job.ID))
 	}
 	if c.pieces <= 1 {
 		return nil, false
@@ -250,7 +251,8 @@ func (w *work) count(ctx context.Context, s *stretch, root bool) (counted bool) 
 	if s.exact {
 		return true
 	}
-	most := w.splitting.counts(*s, root, w.record.PageSize, w.job.PageSize)
+	page, usual := w.pageToCut()
+	most := w.splitting.counts(*s, root, page, usual)
 	if most == 0 {
 		return false
 	}
@@ -325,7 +327,8 @@ func (w *work) later(ctx context.Context, c cutting, s stretch, root bool, known
 		if err == nil && root && w.splitting.adaptive() && c.weighs(s) {
 			if pieces = w.weigh(ctx, s.workers, pieces); len(pieces) == 1 { // it is short
 				s = pieces[0]
-				pieces, err = w.splitting.cut(s, false, w.record.PageSize, w.job.PageSize).apply(s, w.finder(ctx, s.end, known))
+				page, usual := w.pageToCut()
+				pieces, err = w.splitting.cut(s, false, page, usual).apply(s, w.finder(ctx, s.end, known))
 			}
 		}
 	}()
@@ -355,7 +358,8 @@ func (w *work) weigh(ctx context.Context, workers int64, pieces []stretch) []str
 		}
 		workers = max(1, min(workers, total/(rootPages*w.job.PageSize)))
 	}
-	return weighed(pieces, counts, most, workers, w.record.PageSize)
+	page, _ := w.pageToCut()
+	return weighed(pieces, counts, most, workers, page)
 }
 
 // finder returns a finder that knows the first entities of a range that ends at a position.

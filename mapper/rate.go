@@ -101,6 +101,8 @@ func (r Rate) validate(name string, workers int64, deadline time.Duration) error
 		return fmt.Errorf("%s.Writes has to be at least 0, it is %v", name, r.Writes)
 	case r.Entities > 0 && r.Entities < slowest:
 		return fmt.Errorf("%s.Entities has to be at least %.3g a second for %d workers, as each waits for up to %v; it is %v: give the job and its queue fewer workers", name, slowest, workers, wait, r.Entities)
+	case r.Ramp && rampFirst < (1+recordWrites)*slowest:
+		return fmt.Errorf("%s.Ramp begins with %d a second, which is too little for %d workers, as each waits for up to %v: it has to be at least %.3g; give the job and its queue fewer workers", name, rampFirst, workers, wait, (1+recordWrites)*slowest)
 	case r.Writes > 0 && r.Writes < (1+recordWrites)*slowest:
 		return fmt.Errorf("%s.Writes has to be at least %.3g a second for %d workers, as each waits for up to %v; it is %v: give the job and its queue fewer workers", name, (1+recordWrites)*slowest, workers, wait, r.Writes)
 	}
@@ -159,8 +161,25 @@ func (w *work) pacedSize(size int) (int, error) {
 	if rate.writesLimited() && w.mode == update && w.engine.paces.get(w.job.ID).entities == 0 {
 		size = min(size, firstPaced)
 	}
+	return w.pacedAt(rate, size), nil
+}
+
+// pacedAt returns how many entities a page may have at a rate.
+func (w *work) pacedAt(rate Rate, size int) int {
 	since := time.Since(w.job.rampFrom())
-	return rate.page(size, w.engine.paces.writes(w.job.ID, w.mode), w.job.atOnce(), since, waitWithin(w.engine.queue.Deadline())), nil
+	return rate.page(size, w.engine.paces.writes(w.job.ID, w.mode), w.job.atOnce(), since, waitWithin(w.engine.queue.Deadline()))
+}
+
+// pageToCut returns the size of the pages that ranges are cut for, now and if the function is as
+// fast as the job's first pages expect. At a low rate they are small, and each task has its share
+// of the rate: so that few entities are still spread over all.
+func (w *work) pageToCut() (now, usual int64) {
+	now, usual = w.record.PageSize, w.job.PageSize
+	if rate, err := w.job.rate(); err == nil && rate != (Rate{}) {
+		most := int64(w.pacedAt(rate, int(w.job.PageSize)))
+		now, usual = min(now, most), min(usual, most)
+	}
+	return now, usual
 }
 
 // keepRate waits until a page of n entities may begin: for the first one of a delivery, a

@@ -89,6 +89,29 @@ func TestRate(t *testing.T) {
 	}
 }
 
+// TestRateOfFew runs a job over few entities with many workers, at a low rate: each of them has its
+// share of both.
+func TestRateOfFew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c clocked
+		m := c.mapper()
+		w := newWorld(t, setting{queue: few(100)}, m)
+		keys := names(2000)
+		w.putAccounts(keys)
+		begun := time.Now()
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Rate: mapper.Rate{Entities: 10}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := w.wait(job)
+		w.wantBalances(keys, 1)
+		if took := s.Ended.Sub(begun); took < 3*time.Minute || took > 5*time.Minute {
+			t.Errorf("it takes %v, want some 3m20s: %+v", took, s)
+		}
+	})
+}
+
 // TestRateLowered lowers the rate so much that the pages under way would wait for minutes.
 func TestRateLowered(t *testing.T) {
 	t.Parallel()
@@ -230,8 +253,13 @@ func TestBadRates(t *testing.T) {
 			"Rate.Entities has to be at least 5 a second":  {Entities: 4.9},
 			"Rate.Writes has to be at least 15 a second":   {Writes: 14},
 			"for 100 workers, as each waits for up to 20s": {Writes: 1},
+			"Rate.Ramp begins with 500 a second":           {Ramp: true},
 		} {
-			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, &mapper.StartOptions{Workers: 1, Rate: rate})
+			workers := 1
+			if rate.Ramp {
+				workers = 5000
+			}
+			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, &mapper.StartOptions{Workers: workers, Rate: rate})
 			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), text) {
 				t.Errorf("%+v: %v", rate, err)
 			}
