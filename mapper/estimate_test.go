@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -134,6 +135,78 @@ func TestPlanOfNothing(t *testing.T) {
 		}
 		if _, err := mapper.Plan(t.Context(), w.engine, mapper.Query{}, nil); !errors.Is(err, mapper.ErrArguments) {
 			t.Errorf("no kind: %v", err)
+		}
+	})
+}
+
+// TestPlanOfMany plans jobs over a billion entities, as far as the database says: what is no
+// estimate is not taken for one.
+func TestPlanOfMany(t *testing.T) {
+	t.Parallel()
+	billion := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		resp, err := handler(ctx, req)
+		if path.Base(info.FullMethod) != "RunAggregationQuery" || err != nil {
+			return resp, err
+		}
+		n := int64(1_000_000_000)
+		if limit := req.(*datastorepb.RunAggregationQueryRequest).GetAggregationQuery().GetNestedQuery().GetLimit(); limit != nil {
+			n = min(n, int64(limit.GetValue()))
+		}
+		for _, r := range resp.(*datastorepb.RunAggregationQueryResponse).GetBatch().GetAggregationResults() {
+			for _, v := range r.GetAggregateProperties() {
+				v.ValueType = &datastorepb.Value_IntegerValue{IntegerValue: n}
+			}
+		}
+		return resp, nil
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: tenWorkers, emulator: emulator.Options{Interceptor: billion}}, addCredit)
+		w.putAccounts(names(10_000))
+		for name, q := range map[string]mapper.Query{
+			"property": {Kind: "Account", ShardBy: "Balance"},
+			"filter":   {Kind: "Account", Filters: []mapper.Filter{mapper.Where("Owner", ">=", "owner")}},
+			"bound":    {Kind: "Account", End: names(9999)[9998]},
+		} {
+			plan, err := mapper.Plan(t.Context(), w.engine, q, nil)
+			if err != nil || plan.Exact || !plan.AtLeast || plan.Entities < 10_000_000 {
+				t.Errorf("%s: %+v, %v", name, plan, err)
+			}
+		}
+	})
+}
+
+// TestPlanKeysOnly plans and runs a job that reads no entities, and one at a low rate.
+func TestPlanKeysOnly(t *testing.T) {
+	t.Parallel()
+	look := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: tenWorkers}, look)
+		w.putAccounts(names(3000))
+		for name, c := range map[string]struct {
+			query mapper.Query
+			rate  mapper.Rate
+		}{
+			"keys": {query: mapper.Query{Kind: "Account", KeysOnly: true}},
+			"slow": {query: mapper.Query{Kind: "Account"}, rate: mapper.Rate{Entities: 10}},
+		} {
+			o := mapper.StartOptions{Rate: c.rate}
+			plan, err := mapper.Plan(t.Context(), w.engine, c.query, &mapper.PlanOptions{StartOptions: o, Visit: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, begun := w.emulator.Usage(), time.Now()
+			job, err := look.Start(t.Context(), w.engine, c.query, mapper.None{}, &o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := w.wait(job)
+			reads := w.emulator.Usage().Sub(before).Reads
+			if plan.Usage.Reads < reads/4 || plan.Usage.Reads > 2*reads || plan.Pages < s.Pages/2 || plan.Pages > 2*s.Pages {
+				t.Errorf("%s: planned %d reads and %d pages, it was %d and %d", name, plan.Usage.Reads, plan.Pages, reads, s.Pages)
+			}
+			if took := s.Ended.Sub(begun); name == "slow" && (plan.Takes < took/2 || plan.Takes > 2*took) {
+				t.Errorf("planned %v, it was %v", plan.Takes, took)
+			}
 		}
 	})
 }

@@ -77,6 +77,7 @@ const (
 type model struct {
 	kind   virtualKind
 	page   int64
+	usual  int64 // of pages, if the function is as fast as the first ones expect
 	times  callTimes
 	tasks  int64
 	pages  int64
@@ -89,8 +90,8 @@ type model struct {
 }
 
 // runModel does with a kind what tasks do with ranges.
-func runModel(ctx context.Context, kind virtualKind, workers, page int64, times callTimes) (*model, error) {
-	m := &model{kind: kind, page: page, times: times}
+func runModel(ctx context.Context, kind virtualKind, workers, page, usual int64, times callTimes) (*model, error) {
+	m := &model{kind: kind, page: page, usual: usual, times: times}
 	rng := rand.New(rand.NewPCG(1, 0))
 	var sp Splitting
 	s := stretch{samples: kind.sample(rng, sp.sampleSize(workers)), workers: workers}
@@ -146,10 +147,10 @@ func (m *model) task(ctx context.Context, sp Splitting, r *rangeRecord, s stretc
 		}
 		var c cutting
 		if more && (pages == 0 || s.estimate == 0 || s.workers > 1) {
-			if most := sp.counts(s, root, m.page, m.page); most > 0 {
+			if most := sp.counts(s, root, m.page, m.usual); most > 0 {
 				s = s.counted(min(most, end-first), most)
 			}
-			c = sp.cut(s, root, m.page, m.page)
+			c = sp.cut(s, root, m.page, m.usual)
 		}
 		if c.pieces > 1 {
 			pieces, _ := c.apply(s, m.find(end))
@@ -235,7 +236,7 @@ func (m *model) busy(workers int64) int64 { return min(workers, m.tasks) }
 func (m *model) start(workers int64) time.Duration {
 	slices.Sort(m.begins)
 	var last time.Duration
-	for _, at := range m.begins[:m.busy(workers)] {
+	for _, at := range m.begins[:min(m.busy(workers), int64(len(m.begins)))] {
 		last = max(at, last+time.Second/queueDispatches)
 	}
 	return last
@@ -245,8 +246,9 @@ func (m *model) start(workers int64) time.Duration {
 const maxTakes = 100 * 365 * 24 * time.Hour
 
 // takes returns how long the job takes on some workers, if they all begin at the same time
-// and none of them waits.
+// and none of them waits but for the queue, which begins so many tasks a second.
 func (m *model) takes(workers int64) time.Duration {
 	pages := float64(m.times.page) * float64(m.pages) / float64(m.busy(workers))
-	return m.start(workers) + time.Duration(min(pages, float64(maxTakes)))
+	begun := float64(m.tasks) * float64(time.Second) / queueDispatches
+	return max(m.start(workers)+time.Duration(min(pages, float64(maxTakes))), time.Duration(min(begun, float64(maxTakes))))
 }

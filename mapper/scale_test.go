@@ -56,7 +56,7 @@ func TestScale(t *testing.T) {
 			for _, workers := range []int64{100, 1000, 5000} {
 				times := usualTimes
 				times.page += page * 2 * time.Millisecond
-				m, err := runModel(t.Context(), virtualKind{n, kind.key(n)}, workers, page, times)
+				m, err := runModel(t.Context(), virtualKind{n, kind.key(n)}, workers, page, page, times)
 				if err != nil {
 					t.Fatal(err)
 				}
