@@ -305,7 +305,8 @@ func TestChangedInPlace(t *testing.T) {
 	values, changed := updated(t, stored(), func(o *order) {
 		o.In.kept = slices.DeleteFunc(o.In.kept, func(p datastore.Property) bool { return p.Name == "A" })
 	})
-	if want := (props{{Name: "B", Value: int64(2)}}); !slices.Equal(changed, []string{"In"}) || !reflect.DeepEqual(values["In"].(*datastore.Entity).Properties, []datastore.Property(want)) {
+	want := []datastore.Property{{Name: "B", Value: int64(2)}}
+	if !slices.Equal(changed, []string{"In"}) || !reflect.DeepEqual(values["In"].(*datastore.Entity).Properties, want) {
 		t.Errorf("%v, %+v", changed, values["In"])
 	}
 	values, changed = updated(t, stored(), func(o *order) { o.Labels.values[0] = int64(9) })
