@@ -331,7 +331,7 @@ func (e *Engine) counted(ctx context.Context, s scan, most int) (int64, error) {
 
 func (l lookAround) use(reads, smallOps int64) {
 	if l.used != nil {
-		l.used.Reads += reads
-		l.used.SmallOps += smallOps
+		atomic.AddInt64(&l.used.Reads, reads) // some calls are made at the same time
+		atomic.AddInt64(&l.used.SmallOps, smallOps)
 	}
 }

@@ -69,9 +69,9 @@ func (w *world) disturb(ctx context.Context, rng *rand.Rand, keys []*datastore.K
 // changed, deleted and inserted some all the while. They take longer than a transaction lives.
 func TestReadTime(t *testing.T) {
 	t.Parallel()
-	n := 400
+	n := 250
 	if testing.Short() {
-		n = 100
+		n = 60
 	}
 	for name, test := range queries {
 		for _, keysOnly := range []bool{false, true} {

@@ -89,8 +89,12 @@ func simulate(t *testing.T, seed uint64) {
 	if s.finalizes = rng.IntN(2) == 0; s.finalizes {
 		s.mapper = s.mapper.OnDone(s.finalizer)
 	}
+	retention := time.Duration(0) // the default
+	if !s.query.ReadTime.IsZero() {
+		retention = 30 * 24 * time.Hour
+	}
 	s.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: faults, Pessimistic: rng.IntN(3) == 0, Interceptor: checker.intercept, Retention: 30 * 24 * time.Hour},
+		emulator: emulator.Options{Faults: faults, Pessimistic: rng.IntN(3) == 0, Interceptor: checker.intercept, Retention: retention},
 		queue:    few(int32(1 + rng.IntN(20))),
 		deadline: time.Duration(15+rng.IntN(600)) * time.Second,
 	}, s.mapper)
