@@ -261,8 +261,9 @@ func (w *work) call(ctx context.Context, key *datastore.Key, entity datastore.Pr
 		err    error
 	}
 	var r result
-	limit := time.Duration(w.job.Timeout)
-	switch err := w.runner.run(ctx, limit, func(ctx context.Context) { r.effect, r.err = w.apply(ctx, w.job, key, entity) }); {
+	job, apply := w.job, w.apply // a function that is left behind sees nothing of what the task does next
+	limit := time.Duration(job.Timeout)
+	switch err := w.runner.run(ctx, limit, func(ctx context.Context) { r.effect, r.err = apply(ctx, job, key, entity) }); {
 	case errors.Is(err, errTimeout):
 		return nil, fmt.Errorf("%w: more than %v", errTooSlow, limit)
 	case err != nil:

@@ -234,7 +234,7 @@ func (w *work) cutting(ctx context.Context, s stretch, root bool, size int, know
 	if c.keep > 0 {
 		c.keep = max(c.keep, int64(size)) // with the page
 	}
-	return w.later(ctx, c, s, root, known), c.first
+	return w.later(ctx, c, s, root, page, usual, known), c.first
 }
 
 // divides reports whether the range may be cut behind its page.
@@ -295,9 +295,10 @@ func (w *work) lookAround(ctx context.Context, s *stretch) error {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
 	s.samples, s.estimate, s.portion = found.samples, found.estimate, found.estimate/s.workers
+	job := w.job.ID
 	w.entitySize = inBackground(func() int64 {
 		n, _ := look.entitySize(ctx, found.samples) // it only helps
-		w.engine.paces.expect(w.job.ID, n)
+		w.engine.paces.expect(job, n)
 		return n
 	})
 	if !w.query.many() {
@@ -314,21 +315,20 @@ func inBackground[T any](f func() T) func() T {
 }
 
 // later applies a cutting while something else is done. Whoever asks for the result
-// waits for it.
-func (w *work) later(ctx context.Context, c cutting, s stretch, root bool, known view) func() ([]stretch, error) {
+// waits for it. Of the work it uses only what stays the same meanwhile.
+func (w *work) later(ctx context.Context, c cutting, s stretch, root bool, page, usual int64, known view) func() ([]stretch, error) {
 	var pieces []stretch
 	var err error
+	query, find := w.local, w.finder(ctx, s.end, known)
 	ready := make(chan struct{})
 	go func() {
 		defer close(ready)
-		if pieces, err = c.apply(s, w.finder(ctx, s.end, known)); err == nil && !ordered(pieces) {
+		if pieces, err = c.apply(s, find); err == nil && !ordered(pieces) {
 			err = errCut
 		}
 		if err == nil && root && w.splitting.adaptive() && c.weighs(s) {
-			if pieces = w.weigh(ctx, s.workers, pieces); len(pieces) == 1 { // it is short
-				s = pieces[0]
-				page, usual := w.pageToCut()
-				pieces, err = w.splitting.cut(s, false, page, usual).apply(s, w.finder(ctx, s.end, known))
+			if pieces = w.weigh(ctx, query, s.workers, page, pieces); len(pieces) == 1 { // it is short
+				pieces, err = w.splitting.cut(pieces[0], false, page, usual).apply(pieces[0], find)
 			}
 		}
 	}()
@@ -340,12 +340,12 @@ func (w *work) later(ctx context.Context, c cutting, s stretch, root bool, known
 
 // weigh counts the entities of pieces, all at the same time. If the database can't they stay as
 // they are.
-func (w *work) weigh(ctx context.Context, workers int64, pieces []stretch) []stretch {
+func (w *work) weigh(ctx context.Context, query Query, workers, page int64, pieces []stretch) []stretch {
 	counts, known := make([]int64, len(pieces)), make([]bool, len(pieces))
 	most := mostInPiece(len(pieces))
 	var group sync.WaitGroup
 	for i, p := range pieces {
-		group.Go(func() { counts[i], known[i] = w.engine.count(ctx, w.local.scans(p.start, p.end), int(most)) })
+		group.Go(func() { counts[i], known[i] = w.engine.count(ctx, query.scans(p.start, p.end), int(most)) })
 	}
 	group.Wait()
 	if slices.Contains(known, false) {
@@ -358,12 +358,12 @@ func (w *work) weigh(ctx context.Context, workers int64, pieces []stretch) []str
 		}
 		workers = max(1, min(workers, total/(rootPages*w.job.PageSize)))
 	}
-	page, _ := w.pageToCut()
 	return weighed(pieces, counts, most, workers, page)
 }
 
 // finder returns a finder that knows the first entities of a range that ends at a position.
 func (w *work) finder(ctx context.Context, end *position, known view) finder {
+	query := w.local
 	return func(from *position, n int64) (*position, error) {
 		i := 0
 		if from != nil {
@@ -377,7 +377,7 @@ func (w *work) finder(ctx context.Context, end *position, known view) finder {
 		} else if known.all {
 			return nil, nil
 		}
-		return w.engine.find(ctx, w.local.scans(from, end), n)
+		return w.engine.find(ctx, query.scans(from, end), n)
 	}
 }
 
