@@ -5,301 +5,122 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
-
-	"cloud.google.com/go/datastore"
 )
 
-// maxPageBytes bounds the mutations of a page, well below the 10 MiB that a
-// commit can have.
-const maxPageBytes = 4 << 20
+// A page is what a task is about to process.
+type page struct {
+	at   []*position // its entities, as they were read
+	next *position   // the first one behind them in the range, if there is one
 
-// A reader gets entities that are at some positions.
-type reader func(at []*position) (entities []datastore.PropertyList, missing []bool, err error)
-
-// processPage runs the function over the page's entities, and commits what it
-// did together with the range's record. For an [Update] that is one
-// transaction, which reads the entities, too.
-func (w *work) processPage(ctx context.Context, p page) error {
-	if w.mode == visit {
-		read := w.reader(w.engine.get(ctx, w.query.at))
-		if w.keys != nil && w.keys.whole {
-			read = w.keys.read
-		}
-		o, err := w.runPage(ctx, p.at, read, func(*effect) error { return nil })
-		if err != nil {
-			return err
-		}
-		return w.commit(ctx, p, o)
-	}
-	attempts := pageAttempts
-	if len(p.at) <= 1 {
-		attempts = transactionAttempts
-	}
-	var settled *rangeRecord
-	var final *outcome
-	ready := false // all that is left is the commit
-	err := w.transact(ctx, attempts, func(tx *datastore.Transaction) error {
-		settled, ready = new(rangeRecord), false
-		read := w.fencedReader(tx, settled)
-		o, err := w.runPage(ctx, p.at, read, func(e *effect) error { return mutate(tx, e) })
-		if err != nil {
-			return err
-		}
-		if err := w.settle(tx, settled, p, o); err != nil {
-			return err
-		}
-		ready, final = true, o
-		return settled.update(tx)
-	})
-	switch {
-	case errors.Is(err, errTooSlow):
-		return w.processPage(ctx, p) // without the entity that it was
-	case err != nil && ready:
-		return asCommitRefusal(err)
-	case err != nil:
-		return err
-	}
-	w.record = settled
-	w.settled(final)
-	return nil
+	// Where the range is cut. The first piece begins with the page, and is the range's
+	// own; the others become its children, if there are any.
+	pieces func() ([]stretch, error)
+	first  bool // before the page is processed
 }
 
-// errTooSlow says that the function took too long on an entity, which has failed.
-// The page of an [Update] is tried again without it, as its transaction has waited
-// long enough, and ends behind it: the delivery has, too.
-var errTooSlow = errors.New("the function took too long on an entity")
-
-func entityReader(get func([]*datastore.Key, any) error) reader {
-	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
-		keys := keysOf(at)
-		entities := make([]datastore.PropertyList, len(keys))
-		missing, err := lookup(get, keys, into(entities))
-		return entities, missing, err
+// plan reads the keys of the page, and decides where its range is cut.
+func (w *work) plan(ctx context.Context) (page, error) {
+	r := w.record
+	if r.Alone {
+		return page{at: []*position{r.Start}}, nil
 	}
-}
-
-// reader returns a reader of what the function gets: nothing, if the query is KeysOnly.
-func (w *work) reader(get func([]*datastore.Key, any) error) reader {
-	if !w.query.KeysOnly {
-		return entityReader(get)
+	if w.keys == nil {
+		w.keys = w.engine.stream(ctx, w.query, r.Start, r.End, w.readsWhole())
 	}
-	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
-		return make([]datastore.PropertyList, len(at)), make([]bool, len(at)), nil
-	}
-}
-
-// fencedReader reads in a transaction. The first call reads the range's record
-// along, and checks that it is this task's.
-func (w *work) fencedReader(tx *datastore.Transaction, r *rangeRecord) reader {
-	first := true
-	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
-		if !first {
-			return w.reader(tx.GetMulti)(at)
+	s := r.stretch()
+	root := (r.ID == w.job.root() || r.Survey) && !r.Cut
+	if w.local = w.query; w.query.many() {
+		if p, settled, err := w.planSpaces(ctx, s, root); settled || err != nil {
+			return p, err
 		}
-		first = false
-		known := len(at) // how many entities are not read
-		if !w.query.KeysOnly {
-			known = 0
-		}
-		entities := make([]datastore.PropertyList, len(at))
-		keys := append([]*datastore.Key{w.record.key()}, keysOf(at[known:])...)
-		missing, err := lookup(tx.GetMulti, keys, append([]any{r}, into(entities[known:])...))
-		if err != nil {
-			return nil, nil, err
-		}
-		if missing[0] {
-			return nil, nil, errSuperseded // the job's records were deleted
-		}
-		return entities, append(missing[1:], make([]bool, known)...), w.fence(r)
+		s.space = r.space()
+		w.local = w.query.in(s.space)
 	}
-}
-
-// mutate adds an entity's mutations to a transaction: all, or none if one of
-// them is invalid.
-func mutate(tx *datastore.Transaction, e *effect) error {
-	keys := make([]*datastore.Key, len(e.mutations))
-	for i, m := range e.mutations {
-		keys[i] = m.key
-	}
-	groups := apart(keys)
-	if len(groups) > 1 {
-		// The client would drop one of two deletes. See lookup.
-		return fmt.Errorf("%d of the keys that the function puts or deletes can't be told apart by the client", len(groups))
-	}
-	all := make([]*datastore.Mutation, len(e.mutations))
-	for i, m := range e.mutations {
-		all[i] = m.Mutation
-	}
-	_, err := tx.Mutate(all...)
-	return err
-}
-
-// runPage runs the function over entities until they are done, or the page has
-// taken its time or its bytes. It always deals with at least one.
-func (w *work) runPage(ctx context.Context, at []*position, read reader, accept func(*effect) error) (*outcome, error) {
-	o := &outcome{written: make(map[string]bool)}
-	begun := time.Now()
-	if w.stop > 0 {
-		at = at[:w.stop]
-	}
-	for first := true; first || o.reached < len(at); first = false {
-		size := w.engine.paces.get(w.job.ID).chunk(len(at) - o.reached)
-		if first {
-			size = min(size, maxPageSize-1) // with the range's record, as many as a lookup can have
-		}
-		chunk := at[o.reached : o.reached+size]
-		entities, missing, err := read(chunk)
-		if err != nil {
-			return nil, err
-		}
-		bytes, writes, squares, began := 0, o.writes, o.squares, time.Now()
-		o.spent = time.Since(begun)
-		for i, p := range chunk {
-			bytes += propertiesSize(entities[i])
-			if o.full(p.Key, len(at)-o.reached, w.surprising(o), time.Duration(w.job.PageTime)) {
-				return o, w.tolerable(ctx, o)
-			}
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			hung := o.hung
-			counts, err := w.counted(p, entities[i], missing[i])
-			if err != nil {
-				o.failures = append(o.failures, failure{at: p, err: err, attempts: 1, permanent: true})
-			} else if counts {
-				if err := w.runEntity(ctx, o, p, entities[i], accept); err != nil {
-					return nil, err
-				}
-			}
-			o.reached++
-			o.took(time.Since(begun)-o.spent, hung, w.slowEntity())
-		}
-		w.engine.paces.add(w.job.ID, pace{entities: int64(len(chunk)), bytes: int64(bytes), writes: int64(o.writes - writes), spent: time.Since(began), squares: o.squares - squares})
-	}
-	return o, w.tolerable(ctx, o)
-}
-
-// counted reports whether an entity that was read is one of the query, and where the page has
-// it: it may have changed since its key was read.
-func (w *work) counted(p *position, properties datastore.PropertyList, missing bool) (bool, error) {
-	if missing || w.query.whole() || w.query.KeysOnly {
-		return !missing, nil
-	}
-	now, err := w.query.in(p.space()).position(p.Key, properties)
-	if now == nil || !now.equal(p) && !w.record.Alone { // one that has failed is nobody else's
-		return false, nil
-	}
-	return true, err
-}
-
-// slowEntity returns how long the function takes for an entity if three pages of such entities
-// would be needed for one.
-func (w *work) slowEntity() time.Duration {
-	return 3 * time.Duration(w.job.PageTime) / time.Duration(max(1, w.record.PageSize))
-}
-
-// surprising reports whether the entities of a page take so much longer than the pages
-// before that all workers should share what is left: as a whole, or suddenly. The dearest
-// one says nothing, as it may be the only one.
-func (w *work) surprising(o *outcome) bool {
-	if o.reached < 3 || !w.splitting.adaptive() {
-		return false
-	}
-	mean := (o.ran - o.hung - o.dearest) / time.Duration(o.reached-1)
-	return o.inRow >= sudden || mean > 0 && mean >= w.slowEntity()
-}
-
-func (w *work) runEntity(ctx context.Context, o *outcome, p *position, entity datastore.PropertyList, accept func(*effect) error) error {
-	key := p.Key
-	fail := func(err error) error {
-		attempts := 1 + w.record.refusals(w.job)
-		o.failures = append(o.failures, failure{at: p, err: err, attempts: attempts, permanent: isPermanent(err)})
-		return nil
-	}
-	if len(w.slow) > 0 {
-		if err := w.slow[key.Encode()]; err != nil {
-			return fail(err)
+	if root {
+		if err := w.lookAround(ctx, &s); err != nil {
+			return page{}, err
 		}
 	}
-	sharded := w.query.sharded(entity) // the function may change it in place
-	e, err := w.call(ctx, key, entity)
-	if errors.Is(err, errTooSlow) && w.mode == update {
-		if w.slow == nil {
-			w.slow = make(map[string]error)
-		}
-		w.slow[key.Encode()], w.stop = err, o.reached+1
-		return errTooSlow
+	size := r.pageSize()
+	if r.Narrowed == 0 {
+		size = int(s.even(r.PageSize, w.job.PageSize))
 	}
-	if errors.Is(err, errTooSlow) {
-		o.hung += time.Duration(w.job.Timeout)
-	}
-	if err == nil {
-		err = w.query.keeps(p, sharded, e)
-	}
-	if err == nil {
-		err = Permanent(o.accept(e, accept))
-	}
+	size, err := w.pacedSize(size)
 	if err != nil {
-		return fail(err)
+		return page{}, err
 	}
-	o.processed++
-	o.bytes += e.bytes
-	o.writes += len(e.mutations)
-	for _, m := range e.mutations {
-		if !m.key.Incomplete() && !m.key.Equal(key) {
-			o.written[m.key.Encode()] = true
+	ready := w.keys.peekLater(size + 1)
+	var p page
+	if w.count(ctx, &s, root) && s.estimate > int64(size) { // there is more than a page
+		p.pieces, p.first = w.cutting(ctx, s, root, size, view{})
+	}
+	found, err := ready()
+	if err != nil {
+		w.dropKeys()
+		return page{}, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
+	}
+	if err := w.checkOrder(found); err != nil {
+		return page{}, err
+	}
+	p.at = w.ahead(found)
+	if len(p.at) == 0 { // what was counted has gone, or come, since
+		return page{}, nil
+	}
+	if len(p.at) > size {
+		p.at, p.next = p.at[:size], p.at[size]
+	}
+	if p.pieces != nil || p.next == nil {
+		return p, nil
+	}
+	if r.Solo {
+		if p.pieces, err = w.unsuspected(s); err != nil || p.pieces != nil {
+			p.first = true
+			return p, err
+		}
+	}
+	if size >= int(r.PageSize) && s.estimate <= int64(size) {
+		s.estimate, s.exact = 0, false // it was too low
+	}
+	p.pieces, p.first = w.cutting(ctx, s, root, size, w.keys.known())
+	return p, nil
+}
+
+// dropKeys ends a stream that is of no use any more.
+func (w *work) dropKeys() {
+	w.keys.close()
+	w.keys = nil
+}
+
+// readsWhole reports whether a stream should read entities in place of keys: for a [Visit],
+// which does not read them in a transaction, once it is known that they are small. Of one that is
+// a list nothing would tell at which of its values it is.
+func (w *work) readsWhole() bool {
+	return w.mode == visit && w.query.ShardBy == "" && !w.query.KeysOnly && w.engine.paces.get(w.job.ID).fit(2*w.record.pageSize()+1)
+}
+
+// ahead returns those of the next positions that are in the range, which may have become
+// shorter since they were read.
+func (w *work) ahead(found []*position) []*position {
+	n, _ := slices.BinarySearchFunc(found, w.record, func(p *position, r *rangeRecord) int {
+		if r.End != nil && comparePositions(p, r.End) >= 0 {
+			return 1
+		}
+		return -1
+	})
+	return found[:n]
+}
+
+// errOrder is a fault of the database that no retry mends.
+var errOrder = errors.New("the database orders keys in another way than Datastore does, so ranges of keys can't be trusted")
+
+// checkOrder checks that entities are where this package thinks they are: in order,
+// and not before the range. Otherwise ranges might overlap or leave gaps.
+func (w *work) checkOrder(found []*position) error {
+	for i, p := range found {
+		if w.record.Start != nil && comparePositions(w.record.Start, p) > 0 || w.keys.end != nil && comparePositions(p, w.keys.end) >= 0 ||
+			i > 0 && comparePositions(found[i-1], p) >= 0 {
+			return errOrder
 		}
 	}
 	return nil
-}
-
-// call calls the function, for as long as the job lets it.
-func (w *work) call(ctx context.Context, key *datastore.Key, entity datastore.PropertyList) (*effect, error) {
-	type result struct {
-		effect *effect
-		err    error
-	}
-	var r result
-	job, apply := w.job, w.apply // a function that is left behind sees nothing of what the task does next
-	limit := time.Duration(job.Timeout)
-	switch err := w.runner.run(ctx, limit, func(ctx context.Context) { r.effect, r.err = apply(ctx, job, key, entity) }); {
-	case errors.Is(err, errTimeout):
-		return nil, fmt.Errorf("%w: more than %v", errTooSlow, limit)
-	case err != nil:
-		return nil, err
-	}
-	return r.effect, r.err
-}
-
-// tolerable returns an error if so much fails that its entities can't be blamed: of
-// a full page, or of what the job has done so far. A tolerant job has them recorded
-// after their last attempt.
-func (w *work) tolerable(ctx context.Context, o *outcome) error {
-	failed := len(o.failures)
-	if failed == 0 || w.record.Alone || w.job.Tolerant && !slices.ContainsFunc(o.failures, func(f failure) bool { return !f.last() }) {
-		return nil
-	}
-	r := refusal{cause: o.failures[0].err, final: true}
-	switch {
-	case tooMany(failed, max(o.reached, int(w.job.PageSize))):
-		r.summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.reached)
-	case failed*20 > o.reached: // a small page, or one that took its time, says little by itself
-		sum, _, err := w.engine.glance(ctx, w.job.ID)
-		if err != nil {
-			return err
-		}
-		failed, tried := failed+int(sum.failing()), o.reached+int(sum.failing()+sum.Processed)
-		if !tooMany(failed, tried) {
-			return nil
-		}
-		r.summary = fmt.Sprintf("the function failed on %d of %d entities so far", failed, tried)
-	default:
-		return nil
-	}
-	for _, f := range o.failures {
-		r.final = r.final && f.permanent
-		r.after = max(r.after, retryAfter(f.err))
-	}
-	return r
 }

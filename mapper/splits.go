@@ -252,35 +252,33 @@ func (e *Engine) countAll(ctx context.Context, q Query, at []*position) (counts 
 func (q Query) splitAt(at []*position) []Split {
 	splits := make([]Split, len(at)+1)
 	for i := range splits {
-		part := q
-		part.at = nil
+		var start, end *position
 		if i > 0 {
-			part = part.from(at[i-1])
+			start = at[i-1]
 		}
 		if i < len(at) {
-			part = part.before(at[i])
+			end = at[i]
 		}
-		splits[i] = Split{Query: part, Entities: -1}
+		splits[i] = Split{Query: q.between(start, end), Entities: -1}
 	}
 	return splits
 }
 
-// from returns the part of the query from a position on, and before the one that is before it.
-func (q Query) from(p *position) Query {
-	if p.Valued {
-		q.Filters = append(q.Filters[:len(q.Filters):len(q.Filters)], Where(q.ShardBy, ">=", p.Value))
-		return q
+// between returns the part of the query from one position on, and before another; a nil one is
+// where the query ends itself.
+func (q Query) between(start, end *position) Query {
+	q.at, q.Filters = nil, slices.Clone(q.Filters)
+	bound := func(p *position, op string, key **datastore.Key) {
+		switch {
+		case p == nil:
+		case p.Valued:
+			q.Filters = append(q.Filters, Where(q.ShardBy, op, p.Value))
+		default:
+			*key = p.Key
+		}
 	}
-	q.Start = p.Key
-	return q
-}
-
-func (q Query) before(p *position) Query {
-	if p.Valued {
-		q.Filters = append(q.Filters[:len(q.Filters):len(q.Filters)], Where(q.ShardBy, "<", p.Value))
-		return q
-	}
-	q.End = p.Key
+	bound(start, ">=", &q.Start)
+	bound(end, "<", &q.End)
 	return q
 }
 

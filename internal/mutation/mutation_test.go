@@ -63,7 +63,7 @@ var mutations = []mutation{
 		new: `		r.Lost = true`,
 	},
 	{
-		name: "a page is read before its transaction, and written blindly", file: "page.go",
+		name: "a page is read before its transaction, and written blindly", file: "processing.go",
 		old: `		missing, err := lookup(tx.GetMulti, keys, append([]any{r}, into(entities[known:])...))
 `,
 		new: `		missing, err := lookup(func(keys []*datastore.Key, dst any) error {

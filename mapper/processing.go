@@ -1,0 +1,305 @@
+package mapper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// maxPageBytes bounds the mutations of a page, well below the 10 MiB that a
+// commit can have.
+const maxPageBytes = 4 << 20
+
+// A reader gets entities that are at some positions.
+type reader func(at []*position) (entities []datastore.PropertyList, missing []bool, err error)
+
+// processPage runs the function over the page's entities, and commits what it
+// did together with the range's record. For an [Update] that is one
+// transaction, which reads the entities, too.
+func (w *work) processPage(ctx context.Context, p page) error {
+	if w.mode == visit {
+		read := w.reader(w.engine.get(ctx, w.query.at))
+		if w.keys != nil && w.keys.whole {
+			read = w.keys.read
+		}
+		o, err := w.runPage(ctx, p.at, read, func(*effect) error { return nil })
+		if err != nil {
+			return err
+		}
+		return w.commit(ctx, p, o)
+	}
+	attempts := pageAttempts
+	if len(p.at) <= 1 {
+		attempts = transactionAttempts
+	}
+	var settled *rangeRecord
+	var final *outcome
+	ready := false // all that is left is the commit
+	err := w.transact(ctx, attempts, func(tx *datastore.Transaction) error {
+		settled, ready = new(rangeRecord), false
+		read := w.fencedReader(tx, settled)
+		o, err := w.runPage(ctx, p.at, read, func(e *effect) error { return mutate(tx, e) })
+		if err != nil {
+			return err
+		}
+		if err := w.settle(tx, settled, p, o); err != nil {
+			return err
+		}
+		ready, final = true, o
+		return settled.update(tx)
+	})
+	switch {
+	case errors.Is(err, errTooSlow):
+		return w.processPage(ctx, p) // without the entity that it was
+	case err != nil && ready:
+		return asCommitRefusal(err)
+	case err != nil:
+		return err
+	}
+	w.record = settled
+	w.settled(final)
+	return nil
+}
+
+// errTooSlow says that the function took too long on an entity, which has failed.
+// The page of an [Update] is tried again without it, as its transaction has waited
+// long enough, and ends behind it: the delivery has, too.
+var errTooSlow = errors.New("the function took too long on an entity")
+
+func entityReader(get func([]*datastore.Key, any) error) reader {
+	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
+		keys := keysOf(at)
+		entities := make([]datastore.PropertyList, len(keys))
+		missing, err := lookup(get, keys, into(entities))
+		return entities, missing, err
+	}
+}
+
+// reader returns a reader of what the function gets: nothing, if the query is KeysOnly.
+func (w *work) reader(get func([]*datastore.Key, any) error) reader {
+	if !w.query.KeysOnly {
+		return entityReader(get)
+	}
+	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
+		return make([]datastore.PropertyList, len(at)), make([]bool, len(at)), nil
+	}
+}
+
+// fencedReader reads in a transaction. The first call reads the range's record
+// along, and checks that it is this task's.
+func (w *work) fencedReader(tx *datastore.Transaction, r *rangeRecord) reader {
+	first := true
+	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
+		if !first {
+			return w.reader(tx.GetMulti)(at)
+		}
+		first = false
+		known := len(at) // how many entities are not read
+		if !w.query.KeysOnly {
+			known = 0
+		}
+		entities := make([]datastore.PropertyList, len(at))
+		keys := append([]*datastore.Key{w.record.key()}, keysOf(at[known:])...)
+		missing, err := lookup(tx.GetMulti, keys, append([]any{r}, into(entities[known:])...))
+		if err != nil {
+			return nil, nil, err
+		}
+		if missing[0] {
+			return nil, nil, errSuperseded // the job's records were deleted
+		}
+		return entities, append(missing[1:], make([]bool, known)...), w.fence(r)
+	}
+}
+
+// mutate adds an entity's mutations to a transaction: all, or none if one of
+// them is invalid.
+func mutate(tx *datastore.Transaction, e *effect) error {
+	keys := make([]*datastore.Key, len(e.mutations))
+	for i, m := range e.mutations {
+		keys[i] = m.key
+	}
+	groups := apart(keys)
+	if len(groups) > 1 {
+		// The client would drop one of two deletes. See lookup.
+		return fmt.Errorf("%d of the keys that the function puts or deletes can't be told apart by the client", len(groups))
+	}
+	all := make([]*datastore.Mutation, len(e.mutations))
+	for i, m := range e.mutations {
+		all[i] = m.Mutation
+	}
+	_, err := tx.Mutate(all...)
+	return err
+}
+
+// runPage runs the function over entities until they are done, or the page has
+// taken its time or its bytes. It always deals with at least one.
+func (w *work) runPage(ctx context.Context, at []*position, read reader, accept func(*effect) error) (*outcome, error) {
+	o := &outcome{written: make(map[string]bool)}
+	begun := time.Now()
+	if w.stop > 0 {
+		at = at[:w.stop]
+	}
+	for first := true; first || o.reached < len(at); first = false {
+		size := w.engine.paces.get(w.job.ID).chunk(len(at) - o.reached)
+		if first {
+			size = min(size, maxPageSize-1) // with the range's record, as many as a lookup can have
+		}
+		chunk := at[o.reached : o.reached+size]
+		entities, missing, err := read(chunk)
+		if err != nil {
+			return nil, err
+		}
+		bytes, writes, squares, began := 0, o.writes, o.squares, time.Now()
+		o.spent = time.Since(begun)
+		for i, p := range chunk {
+			bytes += propertiesSize(entities[i])
+			if o.full(p.Key, len(at)-o.reached, w.surprising(o), time.Duration(w.job.PageTime)) {
+				return o, w.tolerable(ctx, o)
+			}
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			hung := o.hung
+			counts, err := w.counted(p, entities[i], missing[i])
+			if err != nil {
+				o.failures = append(o.failures, failure{at: p, err: err, attempts: 1, permanent: true})
+			} else if counts {
+				if err := w.runEntity(ctx, o, p, entities[i], accept); err != nil {
+					return nil, err
+				}
+			}
+			o.reached++
+			o.took(time.Since(begun)-o.spent, hung, w.slowEntity())
+		}
+		w.engine.paces.add(w.job.ID, pace{entities: int64(len(chunk)), bytes: int64(bytes), writes: int64(o.writes - writes), spent: time.Since(began), squares: o.squares - squares})
+	}
+	return o, w.tolerable(ctx, o)
+}
+
+// counted reports whether an entity that was read is one of the query, and where the page has
+// it: it may have changed since its key was read.
+func (w *work) counted(p *position, properties datastore.PropertyList, missing bool) (bool, error) {
+	if missing || w.query.whole() || w.query.KeysOnly {
+		return !missing, nil
+	}
+	now, err := w.query.in(p.space()).position(p.Key, properties)
+	if now == nil || !now.equal(p) && !w.record.Alone { // one that has failed is nobody else's
+		return false, nil
+	}
+	return true, err
+}
+
+// slowEntity returns how long the function takes for an entity if three pages of such entities
+// would be needed for one.
+func (w *work) slowEntity() time.Duration {
+	return 3 * time.Duration(w.job.PageTime) / time.Duration(max(1, w.record.PageSize))
+}
+
+// surprising reports whether the entities of a page take so much longer than the pages
+// before that all workers should share what is left: as a whole, or suddenly. The dearest
+// one says nothing, as it may be the only one.
+func (w *work) surprising(o *outcome) bool {
+	if o.reached < 3 || !w.splitting.adaptive() {
+		return false
+	}
+	mean := (o.ran - o.hung - o.dearest) / time.Duration(o.reached-1)
+	return o.inRow >= sudden || mean > 0 && mean >= w.slowEntity()
+}
+
+func (w *work) runEntity(ctx context.Context, o *outcome, p *position, entity datastore.PropertyList, accept func(*effect) error) error {
+	key := p.Key
+	fail := func(err error) error {
+		attempts := 1 + w.record.refusals(w.job)
+		o.failures = append(o.failures, failure{at: p, err: err, attempts: attempts, permanent: isPermanent(err)})
+		return nil
+	}
+	if len(w.slow) > 0 {
+		if err := w.slow[key.Encode()]; err != nil {
+			return fail(err)
+		}
+	}
+	sharded := w.query.sharded(entity) // the function may change it in place
+	e, err := w.call(ctx, key, entity)
+	if errors.Is(err, errTooSlow) && w.mode == update {
+		if w.slow == nil {
+			w.slow = make(map[string]error)
+		}
+		w.slow[key.Encode()], w.stop = err, o.reached+1
+		return errTooSlow
+	}
+	if errors.Is(err, errTooSlow) {
+		o.hung += time.Duration(w.job.Timeout)
+	}
+	if err == nil {
+		err = w.query.keeps(p, sharded, e)
+	}
+	if err == nil {
+		err = Permanent(o.accept(e, accept))
+	}
+	if err != nil {
+		return fail(err)
+	}
+	o.processed++
+	o.bytes += e.bytes
+	o.writes += len(e.mutations)
+	for _, m := range e.mutations {
+		if !m.key.Incomplete() && !m.key.Equal(key) {
+			o.written[m.key.Encode()] = true
+		}
+	}
+	return nil
+}
+
+// call calls the function, for as long as the job lets it.
+func (w *work) call(ctx context.Context, key *datastore.Key, entity datastore.PropertyList) (*effect, error) {
+	type result struct {
+		effect *effect
+		err    error
+	}
+	var r result
+	job, apply := w.job, w.apply // a function that is left behind sees nothing of what the task does next
+	limit := time.Duration(job.Timeout)
+	switch err := w.runner.run(ctx, limit, func(ctx context.Context) { r.effect, r.err = apply(ctx, job, key, entity) }); {
+	case errors.Is(err, errTimeout):
+		return nil, fmt.Errorf("%w: more than %v", errTooSlow, limit)
+	case err != nil:
+		return nil, err
+	}
+	return r.effect, r.err
+}
+
+// tolerable returns an error if so much fails that its entities can't be blamed: of
+// a full page, or of what the job has done so far. A tolerant job has them recorded
+// after their last attempt.
+func (w *work) tolerable(ctx context.Context, o *outcome) error {
+	failed := len(o.failures)
+	if failed == 0 || w.record.Alone || w.job.Tolerant && !slices.ContainsFunc(o.failures, func(f failure) bool { return !f.last() }) {
+		return nil
+	}
+	r := refusal{cause: o.failures[0].err, final: true}
+	switch {
+	case tooMany(failed, max(o.reached, int(w.job.PageSize))):
+		r.summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.reached)
+	case failed*20 > o.reached: // a small page, or one that took its time, says little by itself
+		sum, _, err := w.engine.glance(ctx, w.job.ID)
+		if err != nil {
+			return err
+		}
+		failed, tried := failed+int(sum.failing()), o.reached+int(sum.failing()+sum.Processed)
+		if !tooMany(failed, tried) {
+			return nil
+		}
+		r.summary = fmt.Sprintf("the function failed on %d of %d entities so far", failed, tried)
+	default:
+		return nil
+	}
+	for _, f := range o.failures {
+		r.final = r.final && f.permanent
+		r.after = max(r.after, retryAfter(f.err))
+	}
+	return r
+}

@@ -1,0 +1,167 @@
+package mapper
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/api/iterator"
+)
+
+// A stream reads where the entities of a range are, one after the other, or the entities
+// themselves, and can be ahead of who uses them.
+type stream struct {
+	query      Query
+	start, end *position // of the range, when it was begun
+	whole      bool      // it reads entities
+
+	ctx    context.Context // of its queries
+	cancel context.CancelFunc
+	engine *Engine
+
+	turn     *semaphore.Weighted // of who uses the rest, and may read
+	scans    func() (s scan, ok bool, err error)
+	scan     scan                // that is being read
+	it       *datastore.Iterator // nil: none is
+	begun    time.Time           // when that was
+	at       []*position
+	last     *position                // that was read
+	entities []datastore.PropertyList // if it reads them
+	all      bool
+	err      error // why it is of no use any more
+}
+
+// stream returns a stream of a range of a query. It has to be closed.
+func (e *Engine) stream(ctx context.Context, q Query, start, end *position, whole bool) *stream {
+	s := &stream{query: q, start: start, end: end, whole: whole, engine: e, turn: semaphore.NewWeighted(1)}
+	s.ctx, s.cancel = context.WithCancel(ctx)
+	s.scans = e.scanner(s.ctx, q, start, end)
+	return s
+}
+
+// begin begins the next scan, if there is one.
+func (s *stream) begin() error {
+	next, ok, err := s.scans()
+	if err != nil || !ok {
+		s.all = err == nil
+		return err
+	}
+	s.scan, s.begun = next, time.Now()
+	s.it, err = s.engine.results(s.ctx, next, s.whole)
+	return err
+}
+
+// beginAgain has the stream go on with new scans, from the last position on.
+func (s *stream) beginAgain() {
+	from := s.start
+	if s.last != nil {
+		from = s.last
+	}
+	s.it, s.scans = nil, s.engine.scanner(s.ctx, s.query, from, s.end)
+}
+
+// use waits until nothing is read ahead. It is followed by a call of done.
+func (s *stream) use() (done func()) {
+	_ = s.turn.Acquire(context.Background(), 1) // reading ends with its own context
+	return func() { s.turn.Release(1) }
+}
+
+// peek returns where the next n entities are, or those that are left. After an error, which
+// may be one of reading ahead, the stream is of no use any more.
+func (s *stream) peek(n int) ([]*position, error) {
+	defer s.use()()
+	if s.err == nil {
+		s.err = s.fill(n)
+	}
+	if s.err != nil {
+		return nil, s.err
+	}
+	return s.at[:min(n, len(s.at))], nil
+}
+
+// fill reads until n positions are known, or all.
+func (s *stream) fill(n int) error {
+	for len(s.at) < n && !s.all {
+		if s.it == nil {
+			if err := s.begin(); err != nil {
+				return err
+			}
+			continue
+		}
+		p, entity, err := s.scan.next(s.it, s.whole)
+		if errors.Is(err, iterator.Done) {
+			s.it = nil
+			continue
+		}
+		if s.query.at.ended(s.begun, err) {
+			s.beginAgain()
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if s.last != nil && s.last.equal(p) {
+			continue // a projection has an entity once for each value of a list that satisfies a filter
+		}
+		s.last = p
+		if s.at = append(s.at, p); s.whole {
+			s.entities = append(s.entities, entity)
+		}
+	}
+	return nil
+}
+
+// peekLater has the next n positions read while something else is done. Whoever asks for the
+// result waits for it.
+func (s *stream) peekLater(n int) func() ([]*position, error) {
+	var at []*position
+	var err error
+	ready := make(chan struct{})
+	go func() {
+		defer close(ready)
+		at, err = s.peek(n)
+	}()
+	return func() ([]*position, error) {
+		<-ready
+		return at, err
+	}
+}
+
+// readAhead has the next n positions read while something else is done.
+func (s *stream) readAhead(n int) { go func() { _, _ = s.peek(n) }() }
+
+// known returns the positions that were read and not passed.
+func (s *stream) known() view {
+	defer s.use()()
+	return view{at: s.at, all: s.all}
+}
+
+// pass drops what is before a position.
+func (s *stream) pass(start *position) {
+	defer s.use()()
+	n, _ := slices.BinarySearchFunc(s.at, start, comparePositions)
+	s.at = s.at[n:]
+	if s.whole {
+		clear(s.entities[:n]) // for the garbage collector
+		s.entities = s.entities[n:]
+	}
+}
+
+// read is a reader of the entities that the stream has read.
+func (s *stream) read(at []*position) ([]datastore.PropertyList, []bool, error) {
+	if len(at) == 0 {
+		return nil, nil, nil
+	}
+	defer s.use()()
+	n, _ := slices.BinarySearchFunc(s.at, at[0], comparePositions)
+	return s.entities[n : n+len(at)], make([]bool, len(at)), nil
+}
+
+// close ends the reading.
+func (s *stream) close() {
+	s.cancel()
+	s.use()()
+}
