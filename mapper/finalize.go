@@ -132,12 +132,12 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, 
 // runOnDone runs a finalizer, and returns what it asks for. A panic becomes an error.
 func runOnDone(ctx context.Context, def *definition, j *jobRecord, status *Status) (*effect, error) {
 	a := &attempt{job: j.ID, mode: update, key: jobKey(j.ID)}
-	var r runner
-	defer r.close()
 	var failed error
-	err := r.run(ctx, maxInTransaction, func(ctx context.Context) {
-		defer recovered(&failed)
-		failed = a.run(func() error { return def.onDone(ctx, &Done{Status: status, attempt: a}, j.Params) })
+	err := runCalls(ctx, maxInTransaction, func(r *runner) {
+		r.call(func(ctx context.Context) {
+			defer recovered(&failed)
+			failed = a.run(func() error { return def.onDone(ctx, &Done{Status: status, attempt: a}, j.Params) })
+		})
 	})
 	switch {
 	case errors.Is(err, errTimeout):

@@ -41,15 +41,20 @@ type failure struct {
 // last reports whether there are no attempts left.
 func (f failure) last() bool { return f.permanent || f.attempts >= MaxAttempts }
 
-// took notes how long the function took for the last entity, and whether it was slow. How long
-// it hung before that does not count.
+// fail notes that an entity has failed.
+func (o *outcome) fail(p *position, err error, attempts int64) {
+	o.failures = append(o.failures, failure{at: p, err: err, attempts: attempts, permanent: isPermanent(err)})
+}
+
+// took notes how long the function took for the last entity, of which it may have hung, and
+// what is slow. How long it hung does not count.
 func (o *outcome) took(t, hung, slow time.Duration) {
-	own := t - (o.hung - hung)
-	if o.inRow, o.rowTime = o.inRow+1, o.rowTime+own; own < slow {
+	if o.inRow, o.rowTime = o.inRow+1, o.rowTime+t-hung; t-hung < slow {
 		o.inRow, o.rowTime = 0, 0
 	}
 	o.spent += t
 	o.ran += t
+	o.hung += hung
 	o.dearest = max(o.dearest, t)
 	o.squares += t.Seconds() * t.Seconds()
 }

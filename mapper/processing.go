@@ -70,6 +70,8 @@ func (w *work) processPage(ctx context.Context, p page) error {
 // long enough, and ends behind it: the delivery has, too.
 var errTooSlow = errors.New("the function took too long on an entity")
 
+func tooSlow(limit time.Duration) error { return fmt.Errorf("%w: more than %v", errTooSlow, limit) }
+
 func entityReader(get func([]*datastore.Key, any) error) reader {
 	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
 		keys := keysOf(at)
@@ -135,6 +137,15 @@ func mutate(tx *datastore.Transaction, e *effect) error {
 	return err
 }
 
+// A chunk is what is read of a page at once.
+type chunk struct {
+	at       []*position
+	entities []datastore.PropertyList
+	missing  []bool
+	next     int // the first one that is not dealt with
+	bytes    int // of those before
+}
+
 // runPage runs the function over entities until they are done, or the page has
 // taken its time or its bytes. It always deals with at least one.
 func (w *work) runPage(ctx context.Context, at []*position, read reader, accept func(*effect) error) (*outcome, error) {
@@ -148,36 +159,68 @@ func (w *work) runPage(ctx context.Context, at []*position, read reader, accept 
 		if first {
 			size = min(size, maxPageSize-1) // with the range's record, as many as a lookup can have
 		}
-		chunk := at[o.reached : o.reached+size]
-		entities, missing, err := read(chunk)
+		c := &chunk{at: at[o.reached : o.reached+size]}
+		var err error
+		if c.entities, c.missing, err = read(c.at); err != nil {
+			return nil, err
+		}
+		writes, squares, began := o.writes, o.squares, time.Now()
+		o.spent = time.Since(begun)
+		full, err := w.runChunk(ctx, o, c, len(at), begun, accept)
 		if err != nil {
 			return nil, err
 		}
-		bytes, writes, squares, began := 0, o.writes, o.squares, time.Now()
-		o.spent = time.Since(begun)
-		for i, p := range chunk {
-			bytes += propertiesSize(entities[i])
-			if o.full(p.Key, len(at)-o.reached, w.surprising(o), time.Duration(w.job.PageTime)) {
-				return o, w.tolerable(ctx, o)
-			}
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			hung := o.hung
-			counts, err := w.counted(p, entities[i], missing[i])
-			if err != nil {
-				o.failures = append(o.failures, failure{at: p, err: err, attempts: 1, permanent: true})
-			} else if counts {
-				if err := w.runEntity(ctx, o, p, entities[i], accept); err != nil {
-					return nil, err
-				}
-			}
-			o.reached++
-			o.took(time.Since(begun)-o.spent, hung, w.slowEntity())
+		if full {
+			break
 		}
-		w.engine.paces.add(w.job.ID, pace{entities: int64(len(chunk)), bytes: int64(bytes), writes: int64(o.writes - writes), spent: time.Since(began), squares: o.squares - squares})
+		w.engine.paces.add(w.job.ID, pace{entities: int64(size), bytes: int64(c.bytes), writes: int64(o.writes - writes), spent: time.Since(began), squares: o.squares - squares})
 	}
 	return o, w.tolerable(ctx, o)
+}
+
+// runChunk runs the function over entities that were read, of a page of size that was begun at a
+// time. It reports whether the page is full before that.
+func (w *work) runChunk(ctx context.Context, o *outcome, c *chunk, size int, begun time.Time, accept func(*effect) error) (full bool, err error) {
+	dealt := func(hung time.Duration) {
+		c.next++
+		o.reached++
+		o.took(time.Since(begun)-o.spent, hung, w.slowEntity())
+	}
+	limit := time.Duration(w.job.Timeout)
+	for c.next < len(c.at) && !full && err == nil {
+		left := runCalls(ctx, limit, func(r *runner) {
+			for c.next < len(c.at) {
+				p, entity := c.at[c.next], c.entities[c.next]
+				full, err = o.full(p.Key, size-o.reached, w.surprising(o), time.Duration(w.job.PageTime)), ctx.Err()
+				if full || err != nil {
+					return
+				}
+				c.bytes += propertiesSize(entity)
+				counts, wrong := w.counted(p, entity, c.missing[c.next])
+				if wrong != nil {
+					o.fail(p, Permanent(wrong), 1)
+				} else if counts && !w.runEntity(r, o, p, entity, accept) {
+					return
+				}
+				dealt(0)
+			}
+		})
+		switch {
+		case errors.Is(left, errTimeout) && w.mode == update:
+			if w.slow == nil {
+				w.slow = make(map[string]error)
+			}
+			w.slow[c.at[c.next].Key.Encode()], w.stop = tooSlow(limit), o.reached+1
+			return false, errTooSlow
+		case errors.Is(left, errTimeout):
+			o.fail(c.at[c.next], tooSlow(limit), w.attempts())
+			dealt(limit)
+		case left != nil:
+			o.fail(c.at[c.next], left, w.attempts())
+			dealt(0)
+		}
+	}
+	return full, err
 }
 
 // counted reports whether an entity that was read is one of the query, and where the page has
@@ -210,29 +253,21 @@ func (w *work) surprising(o *outcome) bool {
 	return o.inRow >= sudden || mean > 0 && mean >= w.slowEntity()
 }
 
-func (w *work) runEntity(ctx context.Context, o *outcome, p *position, entity datastore.PropertyList, accept func(*effect) error) error {
+// runEntity runs the function on an entity. It reports whether somebody still waits for that.
+func (w *work) runEntity(r *runner, o *outcome, p *position, entity datastore.PropertyList, accept func(*effect) error) (awaited bool) {
 	key := p.Key
-	fail := func(err error) error {
-		attempts := 1 + w.record.refusals(w.job)
-		o.failures = append(o.failures, failure{at: p, err: err, attempts: attempts, permanent: isPermanent(err)})
-		return nil
-	}
 	if len(w.slow) > 0 {
 		if err := w.slow[key.Encode()]; err != nil {
-			return fail(err)
+			o.fail(p, err, w.attempts())
+			return true
 		}
 	}
 	sharded := w.query.sharded(entity) // the function may change it in place
-	e, err := w.call(ctx, key, entity)
-	if errors.Is(err, errTooSlow) && w.mode == update {
-		if w.slow == nil {
-			w.slow = make(map[string]error)
-		}
-		w.slow[key.Encode()], w.stop = err, o.reached+1
-		return errTooSlow
-	}
-	if errors.Is(err, errTooSlow) {
-		o.hung += time.Duration(w.job.Timeout)
+	var e *effect
+	var err error
+	job, apply := w.job, w.apply // a call that is left behind sees nothing of what the task does next
+	if !r.call(func(ctx context.Context) { e, err = apply(ctx, job, key, entity) }) {
+		return false
 	}
 	if err == nil {
 		err = w.query.keeps(p, sharded, e)
@@ -241,7 +276,8 @@ func (w *work) runEntity(ctx context.Context, o *outcome, p *position, entity da
 		err = Permanent(o.accept(e, accept))
 	}
 	if err != nil {
-		return fail(err)
+		o.fail(p, err, w.attempts())
+		return true
 	}
 	o.processed++
 	o.bytes += e.bytes
@@ -251,26 +287,11 @@ func (w *work) runEntity(ctx context.Context, o *outcome, p *position, entity da
 			o.written[m.key.Encode()] = true
 		}
 	}
-	return nil
+	return true
 }
 
-// call calls the function, for as long as the job lets it.
-func (w *work) call(ctx context.Context, key *datastore.Key, entity datastore.PropertyList) (*effect, error) {
-	type result struct {
-		effect *effect
-		err    error
-	}
-	var r result
-	job, apply := w.job, w.apply // a function that is left behind sees nothing of what the task does next
-	limit := time.Duration(job.Timeout)
-	switch err := w.runner.run(ctx, limit, func(ctx context.Context) { r.effect, r.err = apply(ctx, job, key, entity) }); {
-	case errors.Is(err, errTimeout):
-		return nil, fmt.Errorf("%w: more than %v", errTooSlow, limit)
-	case err != nil:
-		return nil, err
-	}
-	return r.effect, r.err
-}
+// attempts returns how often the function was tried on an entity that fails now.
+func (w *work) attempts() int64 { return 1 + w.record.refusals(w.job) }
 
 // tolerable returns an error if so much fails that its entities can't be blamed: of
 // a full page, or of what the job has done so far. A tolerant job has them recorded

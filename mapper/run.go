@@ -26,7 +26,6 @@ type work struct {
 	local  Query // the part of it that is in the space of the range
 	mode   mode
 	apply  entityFunc
-	runner runner
 	task   rangeTask
 
 	queued      tasks.Delivery // as the queue makes it
@@ -202,7 +201,6 @@ func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 
 // close ends what the delivery has begun besides.
 func (w *work) close() {
-	w.runner.close()
 	if w.keys != nil {
 		w.keys.close()
 	}

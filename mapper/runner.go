@@ -3,16 +3,18 @@ package mapper
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 )
 
-// A runner runs functions of users one after the other, and leaves one behind that
-// takes too long. Its zero value is ready.
+// A runner calls functions of users one after the other, in a goroutine that is left behind if
+// one of them takes too long.
 type runner struct {
-	calls   chan func(context.Context)
-	results chan struct{}
-	cancel  context.CancelCauseFunc
-	timer   *time.Timer
+	ctx context.Context // of the calls
+
+	mu    sync.Mutex
+	begun time.Time // when the call began that is under way; zero: none is
+	left  bool      // behind
 }
 
 var (
@@ -20,49 +22,60 @@ var (
 	errGoexit  = errors.New("the function ended its goroutine")
 )
 
-// run runs fn for up to a time. After an error fn may still be running: what it
-// does has no effect any more, and nobody must look at it.
-func (r *runner) run(ctx context.Context, limit time.Duration, fn func(context.Context)) error {
-	if r.calls == nil {
-		r.start(ctx)
-	}
-	r.timer.Reset(limit)
-	r.calls <- fn
-	select {
-	case _, ok := <-r.results:
-		r.timer.Stop()
-		if !ok {
-			r.close()
-			return errGoexit
-		}
-		return nil
-	case <-r.timer.C:
-		r.close()
-		return errTimeout
-	}
-}
-
-func (r *runner) start(ctx context.Context) {
+// runCalls has f make calls, each for up to a time. After an error, which is that of the last
+// call, f may still be in it: what that does has no effect any more, and nobody must look at it.
+func runCalls(ctx context.Context, limit time.Duration, f func(r *runner)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	calls, results := make(chan func(context.Context)), make(chan struct{}, 1)
-	r.calls, r.results, r.cancel, r.timer = calls, results, cancel, time.NewTimer(time.Hour)
+	defer cancel(nil)
+	r := &runner{ctx: ctx}
+	ended, returned := make(chan struct{}), false
 	go func() {
-		defer close(results) // by Goexit, too
-		for fn := range calls {
-			fn(ctx)
-			results <- struct{}{}
-		}
+		defer close(ended) // by Goexit, too
+		f(r)
+		returned = true
 	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ended:
+			if !returned {
+				return errGoexit
+			}
+			return nil
+		case <-timer.C:
+			wait := r.wait(limit)
+			if wait <= 0 {
+				cancel(context.DeadlineExceeded)
+				return errTimeout
+			}
+			timer.Reset(wait)
+		}
+	}
 }
 
-// close lets the goroutine end, and tells a function that still runs. The runner can
-// be used again.
-func (r *runner) close() {
-	if r.calls == nil {
-		return
+// call calls a function, and reports whether somebody still waits for it. If not its caller has
+// to return at once, and must not look at anything that it shares.
+func (r *runner) call(fn func(context.Context)) (awaited bool) {
+	r.mu.Lock()
+	r.begun = time.Now()
+	r.mu.Unlock()
+	fn(r.ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.begun = time.Time{}
+	return !r.left
+}
+
+// wait returns for how long the call that is under way may still be waited for; if that is not
+// positive the goroutine is left behind.
+func (r *runner) wait(limit time.Duration) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.begun.IsZero() {
+		return limit
 	}
-	close(r.calls)
-	r.cancel(context.DeadlineExceeded)
-	r.timer.Stop()
-	r.calls = nil
+	wait := limit - time.Since(r.begun)
+	r.left = wait <= 0
+	return wait
 }

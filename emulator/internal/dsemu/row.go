@@ -21,7 +21,7 @@ type row struct {
 // filter allows, or the greatest when descending. In a projection it is a row
 // for each combination of the values that it is ordered by, as in an index.
 func (q *query) rows(dst []row, r *record, v version) []row {
-	if !slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return c.holdsPath(r.path) }) {
+	if !q.holdsPath(r.path) {
 		return dst
 	}
 	if q.byScatter() {
@@ -33,9 +33,6 @@ func (q *query) rows(dst []row, r *record, v version) []row {
 			return dst
 		}
 		return append(dst, row{sortKey: string(value[:]) + r.path, version: v})
-	}
-	if !q.needsProperties() {
-		return append(dst, row{sortKey: q.pathKey(r.path), version: v})
 	}
 	properties := v.properties()
 	var satisfied []*conjunction
@@ -118,11 +115,14 @@ func (q *query) needsProperties() bool {
 		slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal)+len(c.between) > 0 })
 }
 
-func (q *query) pathKey(path string) string {
-	if len(q.orders) > 0 {
-		return directed(q.orders[0], path)
+// holdsPath reports whether the filter allows an entity's key.
+func (q *query) holdsPath(path string) bool {
+	for _, c := range q.anyOf {
+		if c.holdsPath(path) {
+			return true
+		}
 	}
-	return path
+	return false
 }
 
 // allowed returns the values by which an entity is in an index that serves one

@@ -100,13 +100,14 @@ type source struct {
 	end    string // of the entries; empty: none
 	iter   iterator
 	down   bool
+	keys   bool  // rows depend on keys only
 	first  bool  // the iterator is at an entry that is still to be looked at
 	rows   []row // of the last entry
 	next   int   // of them
 }
 
 func (q *query) source(iter iterator, s scan, at int64) *source {
-	src := &source{query: q, at: at, prefix: s.prefix, iter: iter, down: s.reverse}
+	src := &source{query: q, at: at, prefix: s.prefix, iter: iter, down: s.reverse, keys: !q.byScatter() && !q.needsProperties()}
 	if s.reverse {
 		src.end = s.lo
 		from := s.hi
@@ -133,6 +134,7 @@ func (q *query) source(iter iterator, s scan, at int64) *source {
 
 // peek makes sure that the next row is known, if there is one.
 func (s *source) peek() bool {
+	q := s.query
 	for s.next == len(s.rows) && s.first {
 		s.rows, s.next = s.rows[:0], 0
 		entry, r := s.iter.Key(), s.iter.record()
@@ -155,12 +157,18 @@ func (s *source) peek() bool {
 		if s.down {
 			key = invert(entry)
 		}
-		if key <= s.query.after {
+		if key <= q.after {
+			continue
+		}
+		if s.keys {
+			if q.holdsPath(r.path) {
+				s.rows = append(s.rows, row{sortKey: key, version: v})
+			}
 			continue
 		}
 		// An entry may be of another version of the entity, or of another value of
 		// it than that by which it sorts.
-		s.rows = s.query.rows(s.rows, r, v)
+		s.rows = q.rows(s.rows, r, v)
 		s.rows = slices.DeleteFunc(s.rows, func(r row) bool { return r.sortKey != key })
 	}
 	return s.next < len(s.rows)
