@@ -103,25 +103,27 @@ func cutAtSamples(s stretch, n int) []stretch {
 // that the root cuts it into at samples are counted. That costs a read for a thousand of them.
 const mostWeighed = 5_000_000
 
-// mostInPiece is up to how many entities are counted in each of n pieces.
-func mostInPiece(n int) int64 { return 2 * mostWeighed / int64(n) }
+// mostInPiece is up to how many entities are counted in each of n pieces: the longest count is
+// what the job's start waits for.
+func mostInPiece(n int) int64 { return mostWeighed / int64(n) }
 
 // weighed returns pieces whose entities were counted, up to so many each. Neighbours that are
 // short together become one, and long ones are shared by as many workers as they have portions.
 func weighed(pieces []stretch, counts []int64, most, workers, page int64) []stretch {
+	pieces = slices.Clone(pieces)
 	total := int64(0)
-	for _, n := range counts {
-		total += n
+	for i, n := range counts {
+		p := &pieces[i]
+		if p.exact = n < most; p.exact {
+			p.estimate = n
+		}
+		p.estimate = max(n, p.estimate)
+		total += p.estimate
 	}
 	portion := max(1, total/max(1, workers))
 	short := max(portion, rootPages*page)
 	var merged []stretch
-	for i, p := range pieces {
-		p.exact = counts[i] < most
-		p.estimate = counts[i]
-		if !p.exact {
-			p.estimate = max(p.estimate, pieces[i].estimate)
-		}
+	for _, p := range pieces {
 		if n := len(merged) - 1; n >= 0 && merged[n].estimate+p.estimate <= short {
 			last := &merged[n]
 			if p.start != nil {
