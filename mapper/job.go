@@ -185,8 +185,9 @@ type StartOptions struct {
 	// queue's Deadline, and for an [Update] up to 30s. Then its context
 	// is done, the entity has failed, as if the function had returned an error, and
 	// the others go on; a function that does not look at its context is left to itself,
-	// with all that it holds. Defaults to
-	// 30s, or half of the Deadline if that is less.
+	// with all that it holds. What a function leaves running when it returns can't rely on
+	// its context either, which ends soon after. Defaults to 30s, or half of the Deadline if
+	// that is less.
 	Timeout time.Duration
 
 	// FailureLimit is how many entities may fail for good before the job is paused, so

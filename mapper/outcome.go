@@ -55,7 +55,7 @@ func (o *outcome) took(t, hung, slow time.Duration) {
 	o.spent += t
 	o.ran += t
 	o.hung += hung
-	o.dearest = max(o.dearest, t)
+	o.dearest = max(o.dearest, t-hung)
 	o.squares += t.Seconds() * t.Seconds()
 }
 

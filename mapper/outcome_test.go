@@ -63,4 +63,10 @@ func TestSudden(t *testing.T) {
 	if o.inRow > 0 {
 		t.Error("entities that hung count as slow")
 	}
+	o = new(outcome)
+	each(400, 10*time.Millisecond, 0)
+	each(1, 30*time.Second, 30*time.Second)
+	if n := o.nextPage(500, 3*time.Second, 0); n < 299 || n > 301 {
+		t.Errorf("after one that hung the next page has %d entities, want about 300", n)
+	}
 }

@@ -150,7 +150,7 @@ func (w *work) weigh(ctx context.Context, query Query, workers, page int64, piec
 		for _, n := range counts {
 			total += n
 		}
-		workers = max(1, min(workers, total/(rootPages*w.job.PageSize)))
+		workers = max(1, min(workers, total/(rootPages*page)))
 	}
 	return weighed(pieces, counts, most, workers, page)
 }

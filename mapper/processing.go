@@ -143,7 +143,7 @@ type chunk struct {
 	entities []datastore.PropertyList
 	missing  []bool
 	next     int // the first one that is not dealt with
-	bytes    int // of those before
+	bytes    int // of those that were looked at
 }
 
 // runPage runs the function over entities until they are done, or the page has

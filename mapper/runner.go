@@ -3,6 +3,8 @@ package mapper
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -22,15 +24,20 @@ var (
 	errGoexit  = errors.New("the function ended its goroutine")
 )
 
-// runCalls has f make calls, each for up to a time. After an error, which is that of the last
+// runCalls has f make calls, each for up to a time. Their context ends when f returns. After an error, which is that of the last
 // call, f may still be in it: what that does has no effect any more, and nobody must look at it.
 func runCalls(ctx context.Context, limit time.Duration, f func(r *runner)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r := &runner{ctx: ctx}
-	ended, returned := make(chan struct{}), false
+	ended, returned, panicked := make(chan struct{}), false, ""
 	go func() {
 		defer close(ended) // by Goexit, too
+		defer func() {
+			if p := recover(); p != nil {
+				panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
+			}
+		}()
 		f(r)
 		returned = true
 	}()
@@ -39,13 +46,16 @@ func runCalls(ctx context.Context, limit time.Duration, f func(r *runner)) error
 	for {
 		select {
 		case <-ended:
-			if !returned {
+			switch {
+			case panicked != "":
+				panic(panicked) // where the delivery's panics are dealt with
+			case !returned:
 				return errGoexit
 			}
 			return nil
 		case <-timer.C:
-			wait := r.wait(limit)
-			if wait <= 0 {
+			wait, left := r.wait(limit)
+			if left {
 				cancel(context.DeadlineExceeded)
 				return errTimeout
 			}
@@ -67,15 +77,15 @@ func (r *runner) call(fn func(context.Context)) (awaited bool) {
 	return !r.left
 }
 
-// wait returns for how long the call that is under way may still be waited for; if that is not
-// positive the goroutine is left behind.
-func (r *runner) wait(limit time.Duration) time.Duration {
+// wait returns for how long the call that is under way may still be waited for, and whether
+// that is over and the goroutine left behind.
+func (r *runner) wait(limit time.Duration) (wait time.Duration, left bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.begun.IsZero() {
-		return limit
+		return limit, false
 	}
-	wait := limit - time.Since(r.begun)
+	wait = limit - time.Since(r.begun)
 	r.left = wait <= 0
-	return wait
+	return wait, r.left
 }

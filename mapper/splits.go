@@ -264,8 +264,8 @@ func (q Query) splitAt(at []*position) []Split {
 	return splits
 }
 
-// between returns the part of the query from one position on, and before another; a nil one is
-// where the query ends itself.
+// between returns the part of the query from one position on, and before another. A nil one
+// bounds nothing.
 func (q Query) between(start, end *position) Query {
 	q.at, q.Filters = nil, slices.Clone(q.Filters)
 	bound := func(p *position, op string, key **datastore.Key) {

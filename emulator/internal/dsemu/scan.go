@@ -107,7 +107,7 @@ type source struct {
 }
 
 func (q *query) source(iter iterator, s scan, at int64) *source {
-	src := &source{query: q, at: at, prefix: s.prefix, iter: iter, down: s.reverse, keys: !q.byScatter() && !q.needsProperties()}
+	src := &source{query: q, at: at, prefix: s.prefix, iter: iter, down: s.reverse, keys: !q.needsProperties() && q.distinct == 0}
 	if s.reverse {
 		src.end = s.lo
 		from := s.hi
