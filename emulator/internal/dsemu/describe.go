@@ -68,11 +68,14 @@ func (d *description) put(properties map[string]*pb.Value, path ...*pb.Key_PathE
 		namespace: d.namespace, kind: d.kind.name, path: string(appendPath(nil, path)),
 		pb: &pb.Key{PartitionId: &pb.PartitionId{ProjectId: d.db.project, DatabaseId: d.db.id, NamespaceId: d.namespace}, Path: path},
 	}
-	wire, keyLen, err := encode(key.pb, properties)
+	f, err := newForm(key.pb)
+	if err == nil {
+		f, err = f.with(properties)
+	}
 	if err != nil {
 		panic("dsemu: a description does not encode: " + err.Error())
 	}
-	d.kind.put(key, version{at: d.at, created: d.at, wire: wire, keyLen: keyLen}, d.db.opts.Scatter)
+	d.kind.put(key, version{at: d.at, created: d.at, form: f}, d.db.opts.Scatter)
 }
 
 func element(kind, name string) *pb.Key_PathElement {

@@ -14,11 +14,11 @@ type draft struct {
 	before  version
 	existed bool
 
-	exists     bool
-	changed    bool // what is written differs from before
-	properties map[string]*pb.Value
-	last       string // the operation that was asked for last
-	written    bool   // one of them took place
+	exists  bool
+	changed bool // what is written differs from before
+	after   form
+	last    string // the operation that was asked for last
+	written bool   // one of them took place
 }
 
 // A draftSet is what a commit is about to write.
@@ -94,7 +94,10 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	if err := checkProperties(c.entity.GetProperties()); err != nil {
 		return c, err
 	}
-	c.draft, c.completed = s.draft(key), completed
+	if c.draft, err = s.draft(key); err != nil {
+		return c, err
+	}
+	c.completed = completed
 	switch last := c.draft.last; {
 	case last != "" && !s.atomic:
 		return c, invalid("A non-transactional commit may not contain multiple mutations affecting the same entity.")
@@ -120,12 +123,17 @@ func (s *draftSet) apply(m mutation) (applied, error) {
 	case m.operation == "update" && !d.exists:
 		return a, status.Error(codes.NotFound, "no entity to update")
 	case m.operation == "delete":
-		d.written, d.exists, d.properties = true, false, nil
+		d.written, d.exists, d.after = true, false, d.after.keyOnly()
 		return a, nil
 	}
+	d.written, d.exists = true, true
 	properties := m.entity.GetProperties()
+	if names, ok := topLevel(m.PropertyMask); ok && len(m.PropertyTransforms) == 0 {
+		d.after, err = d.after.splice(names, properties)
+		return a, err
+	}
 	if m.PropertyMask != nil {
-		if properties, err = mask(d.current(), properties, m.PropertyMask.Paths); err != nil {
+		if properties, err = mask(d.after.properties(), properties, m.PropertyMask.Paths); err != nil {
 			return a, err
 		}
 	}
@@ -134,11 +142,8 @@ func (s *draftSet) apply(m mutation) (applied, error) {
 			return a, err
 		}
 	}
-	if err := checkIndexed(properties); err != nil {
-		return a, err
-	}
-	d.written, d.exists, d.properties = true, true, properties
-	return a, nil
+	d.after, err = d.after.with(properties)
+	return a, err
 }
 
 // conflicts reports whether the entity is not the one that a mutation is for.
@@ -165,25 +170,24 @@ func (d *draft) conflicts(m *pb.Mutation) (bool, error) {
 	return conflict, nil
 }
 
-func (s *draftSet) draft(key storedKey) *draft {
+func (s *draftSet) draft(key storedKey) (*draft, error) {
 	id := key.id()
 	if d := s.byID[id]; d != nil {
-		return d
+		return d, nil
 	}
 	d := &draft{key: key}
 	d.before, d.existed = s.db.get(key, s.db.lastCommit)
-	d.exists = d.existed
+	if d.exists = d.existed; d.exists {
+		d.after = d.before.form
+	} else {
+		var err error
+		if d.after, err = newForm(key.pb); err != nil {
+			return nil, err
+		}
+	}
 	s.byID[id] = d
 	s.order = append(s.order, d)
-	return d
-}
-
-// current returns the entity's properties as this commit has them.
-func (d *draft) current() map[string]*pb.Value {
-	if d.exists && !d.written {
-		return d.before.properties()
-	}
-	return d.properties
+	return d, nil
 }
 
 func (d *draft) created(at int64) int64 {
@@ -202,11 +206,7 @@ func (s *draftSet) versions() ([]version, error) {
 		if !d.written { // all of its mutations conflicted
 			continue
 		}
-		v := version{at: s.at, created: d.created(s.at), deleted: !d.exists}
-		var err error
-		if v.wire, v.keyLen, err = encode(d.key.pb, d.properties); err != nil {
-			return nil, err
-		}
+		v := version{at: s.at, created: d.created(s.at), deleted: !d.exists, form: d.after}
 		if len(v.wire) > maxEntity {
 			return nil, invalid("The entity %v is %d bytes, above the maximum of %d.", d.key.pb.Path, len(v.wire), maxEntity)
 		}
@@ -222,7 +222,7 @@ func (s *draftSet) indexUpdates() int32 {
 	n := 0
 	for _, d := range s.order {
 		if d.changed {
-			n += 1 + countIndexed(d.properties)
+			n += 1 + int(d.after.indexed)
 		}
 	}
 	return int32(n)

@@ -90,14 +90,7 @@ func checkValue(name string, v *pb.Value, depth int, inArray bool) error {
 	return nil
 }
 
-// checkIndexed checks how many values of an entity are in the indexes.
-func checkIndexed(properties map[string]*pb.Value) error {
-	if n := countIndexed(properties); n > maxIndexedValues {
-		return invalid("an entity has at most %d indexed values, this one has %d", maxIndexedValues, n)
-	}
-	return nil
-}
-
+// countIndexed counts the values that are in the indexes.
 func countIndexed(properties map[string]*pb.Value) int {
 	n := 0
 	for _, v := range properties {

@@ -179,7 +179,7 @@ func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryRes
 // size estimates the bytes of a row's result.
 func (q *query) size(r row) int {
 	if q.keysOnly {
-		return r.version.keyLen + len(r.sortKey) + resultOverhead
+		return int(r.version.keyLen) + len(r.sortKey) + resultOverhead
 	}
 	return len(r.version.wire) + len(r.sortKey) + resultOverhead
 }

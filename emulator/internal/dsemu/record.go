@@ -5,53 +5,16 @@ import (
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A version is an entity as one commit left it.
-//
-// The entity is kept in its wire form, a tenth of the size of its message in
-// Go, with the key's field first: its beginning is the wire form of a
-// keys-only result. Equal entities have equal forms. Results carry it as it is, see [version.result].
+// A version is an entity as one commit left it. Results carry it in its wire form, see
+// [version.result].
 type version struct {
 	at      int64 // commit time in microseconds, which is the version's number
 	created int64 // commit time of the entity's insertion
-	wire    []byte
-	keyLen  int  // length of the key's field in wire
-	deleted bool // then wire has the key alone
-}
-
-// encode returns the wire form of an entity and the length of its key's field.
-func encode(key *pb.Key, properties map[string]*pb.Value) (wire []byte, keyLen int, err error) {
-	wire, err = proto.Marshal(&pb.Entity{Key: key})
-	if err != nil {
-		return nil, 0, invalid("key: %v", err)
-	}
-	keyLen = len(wire)
-	wire, err = proto.MarshalOptions{Deterministic: true}.MarshalAppend(wire, &pb.Entity{Properties: properties})
-	if err != nil {
-		return nil, 0, invalid("entity: %v", err)
-	}
-	return wire, keyLen, nil
-}
-
-// key reads the key from the wire form.
-func (v version) key() *pb.Key {
-	return v.decode(v.wire[:v.keyLen]).Key
-}
-
-// properties reads the properties from the wire form.
-func (v version) properties() map[string]*pb.Value {
-	return v.decode(v.wire[v.keyLen:]).Properties
-}
-
-func (v version) decode(wire []byte) *pb.Entity {
-	e := new(pb.Entity)
-	if err := proto.Unmarshal(wire, e); err != nil {
-		panic("dsemu: a stored entity does not decode: " + err.Error())
-	}
-	return e
+	form
+	deleted bool // then the form has the key alone
 }
 
 // entityField is the number of EntityResult.entity.

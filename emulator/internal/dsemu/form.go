@@ -1,0 +1,132 @@
+package dsemu
+
+import (
+	"slices"
+	"strings"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// A form is an entity as it is kept: in its wire form, a tenth of the size of its message in
+// Go, with the key's field first, so that its beginning is the wire form of a keys-only
+// result. The properties follow in the order of their names: equal entities have equal forms.
+type form struct {
+	wire    []byte
+	keyLen  int32 // length of the key's field
+	indexed int32 // how many of its values are in the indexes
+}
+
+// newForm returns the form of an entity that has a key alone.
+func newForm(key *pb.Key) (form, error) {
+	wire, err := proto.Marshal(&pb.Entity{Key: key})
+	if err != nil {
+		return form{}, invalid("key: %v", err)
+	}
+	return form{wire: wire, keyLen: int32(len(wire))}, nil
+}
+
+// keyOnly returns the form without its properties.
+func (f form) keyOnly() form {
+	return form{wire: f.wire[:f.keyLen:f.keyLen], keyLen: f.keyLen}
+}
+
+// with returns the form with these properties, and no others.
+func (f form) with(properties map[string]*pb.Value) (form, error) {
+	f = f.keyOnly()
+	var err error
+	if f.wire, err = encode(f.wire, properties); err != nil {
+		return f, err
+	}
+	return f.count(countIndexed(properties))
+}
+
+// count sets how many values are indexed, if an entity can have as many.
+func (f form) count(n int) (form, error) {
+	if n > maxIndexedValues {
+		return f, invalid("an entity has at most %d indexed values, this one has %d", maxIndexedValues, n)
+	}
+	f.indexed = int32(n)
+	return f, nil
+}
+
+// splice does what [mask] does, and decodes only what it removes: the properties of these
+// names become those of from, or are removed where it does not have them.
+func (f form) splice(names []string, from map[string]*pb.Value) (form, error) {
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	indexed := int(f.indexed)
+	parts := append(make([][]byte, 0, 16), f.wire[:f.keyLen])
+	insert := func(name string) error {
+		v, ok := from[name]
+		if !ok {
+			return nil
+		}
+		indexed += countIndexedOf(v)
+		part, err := encode(nil, map[string]*pb.Value{name: v})
+		parts = append(parts, part)
+		return err
+	}
+	for rest := f.wire[f.keyLen:]; len(rest) > 0; {
+		name, n := firstProperty(rest)
+		for len(names) > 0 && names[0] < name {
+			if err := insert(names[0]); err != nil {
+				return f, err
+			}
+			names = names[1:]
+		}
+		if len(names) > 0 && names[0] == name { // it is inserted before the next
+			indexed -= countIndexed(decode(rest[:n]).Properties)
+		} else {
+			parts = append(parts, rest[:n])
+		}
+		rest = rest[n:]
+	}
+	for _, name := range names {
+		if err := insert(name); err != nil {
+			return f, err
+		}
+	}
+	return form{wire: slices.Concat(parts...), keyLen: f.keyLen}.count(indexed)
+}
+
+// firstProperty returns the name and the length of the first property of some in wire form:
+// an entry of a map, whose first field is its key.
+func firstProperty(wire []byte) (name string, length int) {
+	_, _, tag := protowire.ConsumeTag(wire)
+	entry, n := protowire.ConsumeBytes(wire[tag:])
+	_, _, keyTag := protowire.ConsumeTag(entry)
+	key, _ := protowire.ConsumeBytes(entry[keyTag:])
+	return string(key), tag + n
+}
+
+// topLevel returns the names in a mask, if it has no others than names of whole properties.
+func topLevel(mask *pb.PropertyMask) (names []string, ok bool) {
+	names = mask.GetPaths()
+	return names, mask != nil && !slices.ContainsFunc(names, func(name string) bool {
+		return name == "" || reserved(name) || strings.ContainsAny(name, `.\`)
+	})
+}
+
+// encode appends the wire form of properties.
+func encode(wire []byte, properties map[string]*pb.Value) ([]byte, error) {
+	wire, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(wire, &pb.Entity{Properties: properties})
+	if err != nil {
+		return nil, invalid("entity: %v", err)
+	}
+	return wire, nil
+}
+
+// key reads the key.
+func (f form) key() *pb.Key { return decode(f.wire[:f.keyLen]).Key }
+
+// properties reads the properties.
+func (f form) properties() map[string]*pb.Value { return decode(f.wire[f.keyLen:]).Properties }
+
+func decode(wire []byte) *pb.Entity {
+	e := new(pb.Entity)
+	if err := proto.Unmarshal(wire, e); err != nil {
+		panic("dsemu: a stored entity does not decode: " + err.Error())
+	}
+	return e
+}

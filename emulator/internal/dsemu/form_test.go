@@ -1,0 +1,69 @@
+package dsemu
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+)
+
+// TestSplice splices properties, and compares the forms with those of masks that are applied to
+// what is decoded.
+func TestSplice(t *testing.T) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	values := func() map[string]*pb.Value {
+		properties := make(map[string]*pb.Value)
+		for _, name := range []string{"a", "aa", "b", "ä", "z", "Z", "none"} {
+			switch rng.IntN(5) {
+			case 0:
+				properties[name] = integer(rng.Int64N(1000))
+			case 1:
+				properties[name] = array([]*pb.Value{text("x"), {ExcludeFromIndexes: true, ValueType: &pb.Value_StringValue{StringValue: "y"}}})
+			case 2:
+				properties[name] = &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{Properties: map[string]*pb.Value{"in": integer(1), "side": text(name)}}}}
+			}
+		}
+		return properties
+	}
+	for range 2000 {
+		empty, err := newForm(testKey("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, after := values(), values()
+		f, err := empty.with(before)
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths := []string{"z", "a", "ä", "none", "Z", "z", "more"}[:rng.IntN(8)]
+		names, ok := topLevel(&pb.PropertyMask{Paths: paths})
+		if !ok {
+			t.Fatalf("%q are no names", paths)
+		}
+		got, err := f.splice(names, after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		masked, err := mask(before, after, paths)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := empty.with(masked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.wire, want.wire) || got.indexed != want.indexed || got.keyLen != want.keyLen {
+			t.Fatalf("seed %d: %q of %v in %v: %v, %d indexed, want %d", seed, paths, after, before, got.properties(), got.indexed, want.indexed)
+		}
+	}
+	for _, path := range []string{"", "a.b", `a\.b`, "__key__"} {
+		if _, ok := topLevel(&pb.PropertyMask{Paths: []string{"a", path}}); ok {
+			t.Errorf("%q is a name", path)
+		}
+	}
+	if _, ok := topLevel(nil); ok {
+		t.Error("no mask has names")
+	}
+}
