@@ -226,9 +226,9 @@ func apply[T any](m mode, keysOnly bool, j *jobRecord, key *datastore.Key, prope
 			return nil, Permanent(err)
 		}
 	}
-	var before []datastore.Property
+	var was *original[T]
 	if m == update && !keysOnly {
-		if before, err = saveApart(&e.Value); err != nil { // the function may change it in place
+		if was, err = originalOf(&e.Value); err != nil {
 			return nil, Permanent(err)
 		}
 	}
@@ -244,7 +244,7 @@ func apply[T any](m mode, keysOnly bool, j *jobRecord, key *datastore.Key, prope
 		}
 		return a.bounded()
 	}
-	after, err := save(&e.Value)
+	before, after, err := was.changes(&e.Value, a.touched)
 	if err != nil {
 		return nil, Permanent(err)
 	}

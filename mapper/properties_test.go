@@ -42,12 +42,12 @@ func updated[T any](t *testing.T, stored props, fn func(*T)) (map[string]any, []
 	if err := load(datastore.IDKey("P", 1, nil), stored, &v); err != nil {
 		t.Fatal(err)
 	}
-	before, err := saveApart(&v)
+	was, err := originalOf(&v)
 	if err != nil {
 		t.Fatal(err)
 	}
 	fn(&v)
-	after, err := save(&v)
+	before, after, err := was.changes(&v, false)
 	if err != nil {
 		t.Fatal(err)
 	}
