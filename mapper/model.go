@@ -171,7 +171,7 @@ func (m *model) task(ctx context.Context, sp Splitting, r *rangeRecord, s stretc
 				bytes := record.size()
 				m.record, size = max(m.record, bytes), size+bytes
 				piece.samples = record.Samples
-				enqueued += m.times.enqueue / 16 // as many are under way
+				enqueued += m.times.enqueue / 50 // as many are under way
 				children = append(children, child{record, piece, enqueued + m.times.dispatch + m.times.query})
 			}
 			m.commit = max(m.commit, size)

@@ -86,7 +86,12 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	if opts.Prices == (billing.Prices{}) {
 		opts.Prices = billing.NAM5
 	}
-	start, concurrent, err := e.settings(ctx, m, &opts.StartOptions)
+	longest := m.longest(e.queue)
+	start := opts.StartOptions.withDefaults(longest)
+	concurrent, err := e.concurrency(ctx)
+	if err == nil {
+		err = e.fillIn(&start, longest, concurrent)
+	}
 	switch {
 	case err != nil:
 		return fail(err)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -33,18 +34,25 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if e == nil || e.client == nil {
 		return nil, errNoEngine
 	}
-	opts, concurrent, err := e.settings(ctx, def.mode, o)
+	longest := def.mode.longest(e.queue)
+	opts := o.withDefaults(longest)
 	fail := func(err error) (*Job, error) {
 		return nil, fmt.Errorf("mapper: start %s of %q: %w", opts.ID, def.name, err)
 	}
 	if e.mappers[def.name] != def {
 		return fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
 	}
+	q, err := q.normal(def.mode)
+	if err != nil {
+		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	}
+	found := e.findOut(ctx, q, o)
+	concurrent, err := found.concurrent.value, found.concurrent.err
 	if err != nil {
 		return fail(err)
 	}
-	if q, err = q.normal(def.mode); err != nil {
-		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	if err := e.fillIn(&opts, longest, concurrent); err != nil {
+		return fail(err)
 	}
 	if q.many() && !opts.Splitting.adaptive() {
 		return fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over one kind in one namespace", ErrArguments, opts.Splitting))
@@ -52,97 +60,117 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if params, err = def.canonical(params); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
-	query, err := json.Marshal(q)
+	created, err := newJob(def, q, params, opts, concurrent)
 	if err != nil {
 		return fail(err)
 	}
-	splitting, err := json.Marshal(opts.Splitting)
-	if err != nil {
-		return fail(err)
+	job := found.existing.value
+	if job != nil {
+		err = job.sameArguments(created)
+	} else if err = found.database(created); err == nil {
+		job, err = e.create(ctx, created)
 	}
-	rate, err := json.Marshal(opts.Rate)
-	if err != nil {
-		return fail(err)
-	}
-	if opts.Rate == (Rate{}) {
-		rate = nil
-	}
-	now := time.Now().UTC().Truncate(time.Microsecond)
-	job := &jobRecord{
-		ID: opts.ID, Mapper: def.name, Query: query, Params: params, State: string(Running),
-		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout), Workers: int64(opts.Workers), Splitting: splitting,
-		Concurrent: int64(concurrent), Rate: rate, RampFrom: now,
-		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare, Created: now,
-		Tolerant: opts.FailureLimit < 0,
-		Epoch:    now.UnixMicro(), // another one than that of any job which had the ID before
-	}
-	root := &rangeRecord{
-		Job: job.ID, ID: job.root(), Open: job.ID, State: pending, PageSize: job.PageSize, Created: now,
-	}
-	created := job
-	existing, err := e.started(ctx, job, o)
-	if existing == nil && err == nil {
-		if job.Masks, err = e.honoursMasks(ctx); err != nil {
-			return fail(err)
-		}
-		q.at = e.snapshot(ctx, q)
-		job.Times, err = e.probe(ctx, q)
-	}
-	if err != nil {
-		return fail(err)
-	}
-	job, err = e.create(ctx, job, root)
 	if err != nil {
 		return fail(err)
 	}
 	if State(job.State) == Running {
 		if job == created {
-			err = e.enqueueAgain(ctx, job, root)
+			err = e.enqueueAgain(ctx, job, job.rootRange())
 		} else {
 			err = e.ensureTask(ctx, job, job.root())
 		}
 		if err != nil {
 			return fail(err)
 		}
-		if err := e.enqueueSweep(ctx, job, now); err != nil {
+		if err := e.enqueueSweep(ctx, job, created.Created); err != nil {
 			return fail(err)
 		}
 	}
 	return e.Job(opts.ID), nil
 }
 
-// started returns the job that has the same ID and the same arguments, or nil: the caller may
-// only repeat its start, when the database would not serve the query any more.
-func (e *Engine) started(ctx context.Context, job *jobRecord, o *StartOptions) (*jobRecord, error) {
-	if o == nil || o.ID == "" {
-		return nil, nil
+// newJob returns the record of a new job.
+func newJob(def *definition, q Query, params json.RawMessage, opts StartOptions, concurrent int) (*jobRecord, error) {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	j := &jobRecord{
+		ID: opts.ID, Mapper: def.name, Params: params, State: string(Running),
+		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout), Workers: int64(opts.Workers),
+		Concurrent: int64(concurrent), RampFrom: now,
+		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare, Created: now,
+		Tolerant: opts.FailureLimit < 0,
+		Epoch:    now.UnixMicro(), // another one than that of any job which had the ID before
 	}
-	existing, err := e.loadJob(ctx, job.ID)
-	if errors.Is(err, ErrNoSuchJob) {
-		return nil, nil
-	}
-	if err != nil {
+	var err error
+	if j.Query, err = json.Marshal(q); err != nil {
 		return nil, err
 	}
-	return existing, existing.sameArguments(job)
+	if j.Splitting, err = json.Marshal(opts.Splitting); err != nil {
+		return nil, err
+	}
+	if opts.Rate != (Rate{}) {
+		j.Rate, err = json.Marshal(opts.Rate)
+	}
+	return j, err
 }
 
-// settings returns the settings of a job, with their defaults, and how many tasks the queue
-// delivers at once, or 0 if nobody may know.
-func (e *Engine) settings(ctx context.Context, m mode, o *StartOptions) (opts StartOptions, concurrent int, err error) {
-	longest := m.longest(e.queue)
-	opts = o.withDefaults(longest)
-	if concurrent, err = e.concurrency(ctx); err != nil {
-		return opts, 0, err
+// rootRange returns the root of a new job.
+func (j *jobRecord) rootRange() *rangeRecord {
+	return &rangeRecord{Job: j.ID, ID: j.root(), Open: j.ID, State: pending, PageSize: j.PageSize, Created: j.Created}
+}
+
+// Findings are what a job's start has to find out.
+type findings struct {
+	concurrent answer[int]        // see [Engine.concurrency]
+	existing   answer[*jobRecord] // nil: there is none with the ID, or none was asked for
+	masks      answer[bool]       // see [Engine.honoursMasks]
+	times      answer[bool]       // see [Engine.probe]
+}
+
+// An answer is what one call of several at once has returned.
+type answer[T any] struct {
+	value T
+	err   error
+}
+
+func answerOf[T any](value T, err error) answer[T] { return answer[T]{value, err} }
+
+// findOut finds out all at once what a job's start has to know of the queue and the database.
+func (e *Engine) findOut(ctx context.Context, q Query, o *StartOptions) (found findings) {
+	q.at = e.snapshot(ctx, q)
+	var group sync.WaitGroup
+	group.Go(func() { found.concurrent = answerOf(e.concurrency(ctx)) })
+	group.Go(func() { found.masks = answerOf(e.honoursMasks(ctx)) })
+	group.Go(func() { found.times = answerOf(e.probe(ctx, q)) })
+	if o != nil && o.ID != "" {
+		group.Go(func() {
+			if found.existing = answerOf(e.loadJob(ctx, o.ID)); errors.Is(found.existing.err, ErrNoSuchJob) {
+				found.existing = answer[*jobRecord]{}
+			}
+		})
 	}
+	group.Wait()
+	return found
+}
+
+// database sets what a new job has to know of the database. If its job exists already, the caller
+// may repeat its start when the database would not serve the query any more: this is for others.
+func (f findings) database(job *jobRecord) error {
+	job.Masks, job.Times = f.masks.value, f.times.value
+	return cmp.Or(f.existing.err, f.masks.err, f.times.err)
+}
+
+// fillIn sets and checks the settings of a job that depend on how many tasks the queue delivers
+// at once, or 0 if nobody may know.
+func (e *Engine) fillIn(opts *StartOptions, longest time.Duration, concurrent int) error {
 	opts.Workers = cmp.Or(opts.Workers, min(concurrent, maxWorkers), defaultWorkers)
-	if err = opts.validate(longest, e.queue.Deadline()); err == nil {
+	err := opts.validate(longest, e.queue.Deadline())
+	if err == nil {
 		err = opts.Rate.validate("StartOptions.Rate", int64(max(opts.Workers, concurrent)), e.queue.Deadline())
 	}
 	if err != nil {
-		return opts, 0, fmt.Errorf("%w: %w", ErrArguments, err)
+		return fmt.Errorf("%w: %w", ErrArguments, err)
 	}
-	return opts, concurrent, nil
+	return nil
 }
 
 // concurrency returns how many tasks the queue delivers at once, or 0 if nobody may know.
@@ -168,25 +196,16 @@ func (e *Engine) honoursMasks(ctx context.Context) (bool, error) {
 
 // create writes a job and its root in one transaction, unless the job exists.
 // It returns the job as it stands.
-func (e *Engine) create(ctx context.Context, job *jobRecord, root *rangeRecord) (*jobRecord, error) {
-	var current *jobRecord
+func (e *Engine) create(ctx context.Context, job *jobRecord) (*jobRecord, error) {
+	root := job.rootRange()
 	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-		current = job
-		existing := &jobRecord{ID: job.ID}
-		switch err := recordError(tx.Get(jobKey(job.ID), existing)); {
-		case err == nil:
-			current = existing
-			return existing.sameArguments(job)
-		case !errors.Is(err, datastore.ErrNoSuchEntity):
-			return err
-		}
 		_, err := tx.Mutate(job.insert(), datastore.NewInsert(root.key(), root))
 		return err
 	}, datastore.MaxAttempts(transactionAttempts))
-	if err == nil || errors.Is(err, ErrOtherArguments) {
-		return current, err
+	if err == nil {
+		return job, nil
 	}
-	// The commit may have taken place though its answer was lost.
+	// It may exist, or the commit may have taken place though its answer was lost.
 	existing, lookup := e.loadJob(ctx, job.ID)
 	if lookup != nil {
 		return nil, err

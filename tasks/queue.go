@@ -168,7 +168,7 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 }
 
 // enqueueParallel is how many creates EnqueueAll has under way.
-const enqueueParallel = 16
+const enqueueParallel = 50
 
 // EnqueueAll creates tasks, several at a time. A task whose ID is taken counts
 // as created. It stops at the first error.
