@@ -1,0 +1,211 @@
+package mapper
+
+import (
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+type (
+	color  string
+	shades []string // saves itself
+	all    struct {
+		Text    string
+		Color   color  `datastore:"c,noindex"`
+		Short   string `datastore:",omitempty"`
+		Number  int8
+		Yes     bool
+		Ratio   float64
+		Small   float32
+		When    time.Time
+		Blob    []byte `datastore:",noindex"`
+		Texts   []string
+		Colors  []color
+		Ratios  []float64
+		Days    []time.Time
+		Ref     *datastore.Key
+		Refs    []*datastore.Key
+		Point   datastore.GeoPoint
+		In      inner
+		Flat    inner `datastore:",flatten"`
+		Maybe   *inner
+		Age     *int
+		Many    []inner
+		Shades  shades
+		Any     any
+		Ignored string         `datastore:"-"`
+		Key     *datastore.Key `datastore:"__key__"`
+		hidden  int
+	}
+	embedding struct {
+		inner
+		Text string
+	}
+)
+
+func (s *shades) Load(p []datastore.Property) error {
+	for _, x := range p {
+		*s = append(*s, x.Name)
+	}
+	return nil
+}
+
+func (s *shades) Save() (p []datastore.Property, err error) {
+	for _, name := range *s {
+		p = append(p, datastore.Property{Name: name, Value: true})
+	}
+	return p, nil
+}
+
+// TestOriginal changes fields at random, and compares what is written with what comes of saving
+// the whole value before and after.
+func TestOriginal(t *testing.T) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 0))
+	n := func() int { return rng.IntN(3) }
+	key := func() *datastore.Key { return datastore.IDKey("K", int64(1+n()), datastore.NameKey("P", "p", nil)) }
+	day := func() time.Time {
+		return time.Unix(int64(n()), 0).In([]*time.Location{time.UTC, time.FixedZone("x", 3600)}[rng.IntN(2)])
+	}
+	changes := []func(v *all){
+		func(v *all) { v.Text = strings.Repeat("x", n()) },
+		func(v *all) { v.Color = color(strings.Repeat("x", n())) },
+		func(v *all) { v.Short = strings.Repeat("x", n()) },
+		func(v *all) { v.Number = int8(n()) },
+		func(v *all) { v.Yes = !v.Yes },
+		func(v *all) { v.Ratio = []float64{0, math.Copysign(0, -1), math.NaN()}[n()] },
+		func(v *all) { v.Small = float32(n()) },
+		func(v *all) { v.When = day() },
+		func(v *all) { v.Blob = slices.Repeat([]byte{1}, n()) },
+		func(v *all) { v.Texts = slices.Repeat([]string{"a"}, n()) },
+		func(v *all) { v.Colors = slices.Repeat([]color{"a"}, n()) },
+		func(v *all) { v.Ratios = slices.Repeat([]float64{1.5}, n()) },
+		func(v *all) { v.Days = []time.Time{day(), day()}[:n()%3] },
+		func(v *all) { v.Ref = []*datastore.Key{nil, key(), key()}[n()] },
+		func(v *all) { v.Refs = []*datastore.Key{key(), key()}[:n()] },
+		func(v *all) { v.Point.Lat = float64(n()) },
+		func(v *all) { v.In.A = n() },
+		func(v *all) { v.Flat.B = n() },
+		func(v *all) { v.Maybe = []*inner{nil, {1, n()}, {2, 2}}[n()] },
+		func(v *all) { v.Age = []*int{nil, new(int), nil}[n()] },
+		func(v *all) { v.Many = []inner{{1, n()}, {2, n()}}[:n()] },
+		func(v *all) { v.Shades = shades{"a", "b"}[:n()] },
+		func(v *all) { v.Any = []any{"a", int64(n()), 1.5}[n()] },
+		func(v *all) { v.Ignored, v.hidden, v.Key = "x", n(), key() },
+		// In place.
+		func(v *all) { slices.Reverse(v.Blob); set(v.Blob, byte(n())) },
+		func(v *all) { set(v.Texts, "b") },
+		func(v *all) { set(v.Colors, "b") },
+		func(v *all) { set(v.Ratios, math.NaN()) },
+		func(v *all) { set(v.Days, day()) },
+		func(v *all) {
+			if v.Ref != nil {
+				v.Ref.ID, v.Ref.Parent.Name = 9, "q"
+			}
+		},
+		func(v *all) {
+			if len(v.Refs) > 0 {
+				v.Refs[0].ID = 8
+			}
+		},
+		func(v *all) {
+			if v.Maybe != nil {
+				v.Maybe.A++
+			}
+		},
+		func(v *all) {
+			if v.Age != nil {
+				*v.Age++
+			}
+		},
+		func(v *all) { set(v.Many, inner{7, 7}) },
+		func(v *all) { set(v.Shades, "z") },
+	}
+	some := func(v *all) {
+		for range rng.IntN(5) {
+			changes[rng.IntN(len(changes))](v)
+		}
+	}
+	for range 3000 {
+		v := all{Any: "any"}
+		for range 20 {
+			some(&v)
+		}
+		stored, err := saveApart(&v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored = slices.DeleteFunc(stored, func(datastore.Property) bool { return rng.IntN(10) == 0 })
+		stored = append(stored, datastore.Property{Name: "undeclared", Value: int64(1)})
+		before, err := saveApart(&v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		was, err := originalOf(&v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		some(&v)
+		touch := rng.IntN(10) == 0
+		after, err := save(&v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := writtenOf(t, stored, before, after, touch)
+		if before, after, err = was.changes(&v, touch); err != nil {
+			t.Fatal(err)
+		}
+		got := writtenOf(t, stored, before, after, touch)
+		if diff := cmp.Diff(want, got, cmpopts.EquateNaNs(), cmp.Comparer(func(a, b *datastore.Key) bool { return a.Equal(b) })); diff != "" {
+			t.Fatalf("seed %d: %+v (-want +got):\n%s", seed, v, diff)
+		}
+	}
+}
+
+func set[T any](s []T, v T) {
+	if len(s) > 0 {
+		s[0] = v
+	}
+}
+
+// writtenOf returns the whole entity and what of it is written, by names.
+func writtenOf(t *testing.T, stored, before, after props, touch bool) map[string]props {
+	t.Helper()
+	whole, changed, err := merge(stored, before, after, touch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byNames := func(a, b datastore.Property) int { return strings.Compare(a.Name, b.Name) }
+	slices.SortFunc(whole, byNames)
+	var masked props
+	for _, name := range changed {
+		masked = append(masked, datastore.Property{Name: name})
+	}
+	slices.SortFunc(masked, byNames)
+	return map[string]props{"whole": whole, "changed": masked}
+}
+
+func TestParts(t *testing.T) {
+	p := partsOf(reflect.TypeFor[all]())
+	if len(p.plain) != 14 || p.rest == nil || len(p.rest.fields) != 9 {
+		t.Errorf("%+v: want 14 fields by themselves and 9 together", p)
+	}
+	for _, whole := range []reflect.Type{reflect.TypeFor[embedding](), reflect.TypeFor[note](), reflect.TypeFor[datastore.PropertyList]()} {
+		if p := partsOf(whole); p != nil {
+			t.Errorf("%v has parts: %+v", whole, p)
+		}
+	}
+	// What is saved as a whole, and what is not saved at all.
+	values, changed := updated(t, props{{Name: "A", Value: int64(1)}, {Name: "Text", Value: "a"}}, func(v *embedding) { v.A, v.Text = 2, "b" })
+	if len(changed) != 2 || values["A"] != int64(2) || values["Text"] != "b" {
+		t.Errorf("%v, changed %v", values, changed)
+	}
+}
