@@ -143,18 +143,18 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 		return cutting{pieces: n, samples: true, first: true}
 	}
 	// Each task keeps most of a worker's portion, page after page, and leaves the rest in
-	// pieces of a quarter of that to whoever has nothing to do by then. They are cut in the
-	// same way when their turn comes: so what is waiting becomes shorter and shorter, and
-	// all workers end at about the same time.
-	run := int64(longestRun)
+	// pieces of a quarter of that, or an eighth if the function is slow, to whoever has nothing
+	// to do by then. They are cut in the same way when their turn comes: so what is waiting
+	// becomes shorter and shorter, and all workers end at about the same time.
+	run, pieces := int64(longestRun), int64(4)
 	if 2*page <= jobPage {
-		run = slowRun
+		run, pieces = slowRun, 8
 	}
 	keep := max(1, min(run, portion*3/4))
 	if keep >= pages {
 		return cutting{}
 	}
-	each := min(max(grain, portion/4, 2*(pages-keep)/maxExact), nearPages)
+	each := min(max(grain, portion/pieces, 2*(pages-keep)/maxExact), nearPages)
 	return cutting{pieces: 1 + maxExact, keep: keep * page, each: each * page}
 }
 
