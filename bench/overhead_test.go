@@ -223,14 +223,14 @@ func measure(run func() time.Duration) usage {
 	return u
 }
 
-// BenchmarkOverhead runs a job over 250,000 entities, and then a loop written by hand that
+// BenchmarkOverhead runs a job over 1,000,000 entities, and then a loop written by hand that
 // uses the same client, with as many pages of the same size under way. It reports entities
 // a second of both and their ratio, and what this process takes for an entity: CPU time
 // and allocations. The emulators are another process on the same machine.
 //
-//	go test ./bench -run '^$' -bench Overhead -benchtime 5x
+//	go test ./bench -run '^$' -bench Overhead -benchtime 3x
 func BenchmarkOverhead(b *testing.B) {
-	const n = 250_000
+	const n = 1_000_000
 	for name, run := range map[string]struct {
 		job *mapper.Mapper[mapper.None]
 		put bool
