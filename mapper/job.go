@@ -264,7 +264,7 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 		return fmt.Errorf("StartOptions.FailureShare has to be in (0, 1], it is %v", o.FailureShare)
 	case o.FailureLimit < -1:
 		return fmt.Errorf("StartOptions.FailureLimit has to be at least 1, or -1 for none, it is %d", o.FailureLimit)
-	case o.Workers < 1 || o.Workers > maxWorkers:
+	case o.Workers < 0 || o.Workers > maxWorkers: // 0: what the queue delivers at once
 		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
 	}
 	return o.Splitting.validate()
@@ -294,7 +294,10 @@ func (e *Engine) loadJob(ctx context.Context, id string) (*jobRecord, error) {
 	if errors.Is(err, datastore.ErrNoSuchEntity) {
 		return nil, fmt.Errorf("%w: %s", ErrNoSuchJob, id)
 	}
-	return j, err
+	if err != nil {
+		return nil, err
+	}
+	return j, nil
 }
 
 func (e *Engine) loadRange(ctx context.Context, job, id string) (*rangeRecord, error) {

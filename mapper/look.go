@@ -28,12 +28,15 @@ type lookAround struct {
 	page   int64
 	refine bool           // the estimate is all that is known
 	used   *billing.Usage // if not nil, what it uses is added to that
+
+	weigh func(pieces []stretch) []stretch // if not nil, it counts what pieces have
 }
 
 // What a lookAround finds.
 type surroundings struct {
 	samples  []*position
-	estimate int64 // of the entities; 0 is unknown
+	estimate int64     // of the entities; 0 is unknown
+	pieces   []stretch // if they were counted to find that out
 }
 
 // sized is of how many entities of the sample the size is looked at.
@@ -72,6 +75,13 @@ func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (fo
 	}
 	if len(known) == 0 {
 		return found, errs[0]
+	}
+	if l.weigh != nil && len(found.samples) == size && estimateFrom(found.samples, known) == 0 {
+		pieces := l.weigh(cutBlindly(stretch{start: l.start, end: l.end, space: l.query.space(), samples: found.samples, workers: workers}))
+		if total, ok := mostlyCounted(pieces); ok {
+			found.estimate, found.pieces = total, pieces
+			return found, nil
+		}
 	}
 	found.estimate = l.estimate(ctx, found.samples, known)
 	more := samplesFor(found.estimate, l.page, workers)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // A virtualKind is a kind of any size that is nowhere in memory: its keys are
@@ -86,6 +88,8 @@ type model struct {
 	record int   // the largest that a task inserts, in bytes
 	commit int   // the largest sum of them
 
+	weighed []stretch // the root's pieces, if they were counted before it was cut
+
 	begins []time.Duration // of tasks, if the queue had no limits
 }
 
@@ -108,12 +112,22 @@ func runModel(ctx context.Context, kind virtualKind, workers, page, usual int64,
 			return rough
 		}
 		return estimateBy(s.samples, milestones, func(before *position) (int64, bool) {
-			at += times.query
-			return min(mostCounted, kind.begin(before)), true
+			n := min(mostCounted, kind.begin(before))
+			at += times.query + time.Duration(n)*times.key
+			return n, true
 		})
 	}
-	s.estimate = estimate()
-	if more := samplesFor(s.estimate, page, workers); more > len(s.samples) {
+	known := false
+	if workers > 1 && len(s.samples) == sp.sampleSize(workers) && estimateFrom(s.samples, milestones) == 0 {
+		m.weighed = m.weigh(workers, cutBlindly(s), &at)
+		if s.estimate, known = mostlyCounted(m.weighed); !known {
+			m.weighed = nil
+		}
+	}
+	if !known {
+		s.estimate = estimate()
+	}
+	if more := samplesFor(s.estimate, page, workers); !known && more > len(s.samples) {
 		s.samples = kind.sample(rng, more)
 		at += m.reading(more)
 		s.estimate = estimate()
@@ -154,7 +168,11 @@ func (m *model) task(ctx context.Context, sp Splitting, r *rangeRecord, s stretc
 		}
 		if c.pieces > 1 {
 			pieces, _ := c.apply(s, m.find(end))
-			if root && c.weighs(s) {
+			switch {
+			case !root || !c.weighs(s):
+			case m.weighed != nil:
+				pieces = m.weighed
+			default:
 				pieces = m.weigh(s.workers, pieces, &at)
 			}
 			root = false
@@ -171,7 +189,7 @@ func (m *model) task(ctx context.Context, sp Splitting, r *rangeRecord, s stretc
 				bytes := record.size()
 				m.record, size = max(m.record, bytes), size+bytes
 				piece.samples = record.Samples
-				enqueued += m.times.enqueue / 50 // as many are under way
+				enqueued += m.times.enqueue / tasks.Parallel
 				children = append(children, child{record, piece, enqueued + m.times.dispatch + m.times.query})
 			}
 			m.commit = max(m.commit, size)

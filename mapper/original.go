@@ -34,8 +34,10 @@ func originalOf[T any](v *T) (*original[T], error) {
 	if o.parts.rest == nil {
 		return o, nil
 	}
+	rest := o.parts.rest.of(now)
 	var err error
-	o.saved, err = saveApart(o.parts.rest.of(now))
+	o.saved, err = saveApart(rest)
+	o.parts.rest.set(now, rest) // a field that saves itself may have changed
 	return o, err
 }
 
@@ -52,16 +54,15 @@ func (o *original[T]) changes(v *T, all bool) (before, after []datastore.Propert
 		if !all && equalFields(was.Field(i), is.Field(i)) {
 			continue
 		}
-		for _, side := range []struct {
-			to   *[]datastore.Property
-			from reflect.Value
-		}{{&before, was}, {&after, is}} {
-			saved, err := save(p.of(side.from))
-			if err != nil {
-				return nil, nil, err
-			}
-			*side.to = append(*side.to, saved...)
+		old, err := save(p.of(was))
+		if err != nil {
+			return nil, nil, err
 		}
+		now, err := save(p.of(is))
+		if err != nil {
+			return nil, nil, err
+		}
+		before, after = append(before, old...), append(after, now...)
 	}
 	if o.parts.rest != nil {
 		saved, err := save(o.parts.rest.of(is))
@@ -96,6 +97,14 @@ func (p part) of(whole reflect.Value) any {
 	return v.Interface()
 }
 
+// set sets the part's fields of a struct to those of a pointer to one that has only them.
+func (p part) set(whole reflect.Value, alone any) {
+	v := reflect.ValueOf(alone).Elem()
+	for i, field := range p.fields {
+		whole.Field(field).Set(v.Field(i))
+	}
+}
+
 // detach has a copy of a struct share nothing with it that could be changed in place, as far as
 // its fields are plain.
 func (p *parts) detach(copied reflect.Value) {
@@ -116,7 +125,7 @@ func (p *parts) detach(copied reflect.Value) {
 var allParts sync.Map // by reflect.Type
 
 // partsOf returns the parts of a type, or nil if it is to be saved as a whole: one that saves
-// itself, or has structs embedded in it.
+// itself, has embedded fields, or could have two fields under one name.
 func partsOf(t reflect.Type) *parts {
 	if p, ok := allParts.Load(t); ok {
 		return p.(*parts)
@@ -144,7 +153,7 @@ func newParts(t reflect.Type) *parts {
 		if name == "" {
 			name = f.Name
 		}
-		if names[name] {
+		if names[name] || strings.Contains(name, ".") { // as those that are flattened have
 			return nil
 		}
 		names[name] = true

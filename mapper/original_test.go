@@ -49,7 +49,23 @@ type (
 		inner
 		Text string
 	}
+	revision struct{ N int } // saves itself, and changes by that
+	revised  struct {
+		Name string
+		Rev  revision
+	}
+	flattened struct {
+		In inner `datastore:",flatten"`
+		X  int   `datastore:"In.A"`
+	}
 )
+
+func (r *revision) Load(p []datastore.Property) error { return datastore.LoadStruct(r, p) }
+
+func (r *revision) Save() ([]datastore.Property, error) {
+	r.N++
+	return []datastore.Property{{Name: "N", Value: int64(r.N)}}, nil
+}
 
 func (s *shades) Load(p []datastore.Property) error {
 	for _, x := range p {
@@ -198,7 +214,7 @@ func TestParts(t *testing.T) {
 	if len(p.plain) != 14 || p.rest == nil || len(p.rest.fields) != 9 {
 		t.Errorf("%+v: want 14 fields by themselves and 9 together", p)
 	}
-	for _, whole := range []reflect.Type{reflect.TypeFor[embedding](), reflect.TypeFor[note](), reflect.TypeFor[datastore.PropertyList]()} {
+	for _, whole := range []reflect.Type{reflect.TypeFor[embedding](), reflect.TypeFor[note](), reflect.TypeFor[datastore.PropertyList](), reflect.TypeFor[flattened]()} {
 		if p := partsOf(whole); p != nil {
 			t.Errorf("%v has parts: %+v", whole, p)
 		}
@@ -207,5 +223,18 @@ func TestParts(t *testing.T) {
 	values, changed := updated(t, props{{Name: "A", Value: int64(1)}, {Name: "Text", Value: "a"}}, func(v *embedding) { v.A, v.Text = 2, "b" })
 	if len(changed) != 2 || values["A"] != int64(2) || values["Text"] != "b" {
 		t.Errorf("%v, changed %v", values, changed)
+	}
+}
+
+// TestOriginalOfStateful has a field change when it is saved: the function gets what it was then.
+func TestOriginalOfStateful(t *testing.T) {
+	stored := props{{Name: "Name", Value: "a"}, {Name: "Rev", Value: nested(datastore.Property{Name: "N", Value: int64(5)})}}
+	values, changed := updated(t, stored, func(v *revised) {
+		if v.Rev.N != 6 {
+			t.Errorf("the function gets revision %d, want 6", v.Rev.N)
+		}
+	})
+	if rev := values["Rev"].(*datastore.Entity).Properties[0].Value; rev != int64(7) || !slices.Equal(changed, []string{"Rev"}) {
+		t.Errorf("revision %v, changed %v: want 7, and nothing else", rev, changed)
 	}
 }

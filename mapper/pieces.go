@@ -84,11 +84,14 @@ func (w *work) lookAround(ctx context.Context, s *stretch) error {
 	}
 	w.keys.readAhead(int(w.job.PageSize) + 1)
 	look := lookAround{engine: w.engine, query: w.local, start: s.start, end: s.end, page: w.job.PageSize}
+	if page, _ := w.pageToCut(); w.splitting.adaptive() && s.workers > 1 {
+		look.weigh = func(pieces []stretch) []stretch { return w.weigh(ctx, w.local, s.workers, page, pieces) }
+	}
 	found, err := look.around(ctx, w.splitting, s.workers)
 	if err != nil {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
-	s.samples, s.estimate, s.portion = found.samples, found.estimate, found.estimate/s.workers
+	s.samples, s.estimate, s.portion, w.weighed = found.samples, found.estimate, found.estimate/s.workers, found.pieces
 	job := w.job.ID
 	w.entitySize = inBackground(func() int64 {
 		n, _ := look.entitySize(ctx, found.samples) // it only helps
@@ -113,7 +116,7 @@ func inBackground[T any](f func() T) func() T {
 func (w *work) later(ctx context.Context, c cutting, s stretch, root bool, page, usual int64, known view) func() ([]stretch, error) {
 	var pieces []stretch
 	var err error
-	query, find := w.local, w.finder(ctx, s.end, known)
+	query, find, counted := w.local, w.finder(ctx, s.end, known), w.weighed
 	ready := make(chan struct{})
 	go func() {
 		defer close(ready)
@@ -121,7 +124,11 @@ func (w *work) later(ctx context.Context, c cutting, s stretch, root bool, page,
 			err = errCut
 		}
 		if err == nil && root && w.splitting.adaptive() && c.weighs(s) {
-			if pieces = w.weigh(ctx, query, s.workers, page, pieces); len(pieces) == 1 { // it is short
+			if counted == nil {
+				counted = w.weigh(ctx, query, s.workers, page, pieces)
+			}
+			pieces = counted
+			if len(pieces) == 1 { // it is short
 				pieces, err = w.splitting.cut(pieces[0], false, page, usual).apply(pieces[0], find)
 			}
 		}

@@ -88,13 +88,10 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	}
 	longest := m.longest(e.queue)
 	start := opts.StartOptions.withDefaults(longest)
-	concurrent, err := e.concurrency(ctx)
-	if err == nil {
-		err = e.fillIn(&start, longest, concurrent)
-	}
+	err := start.validate(longest, e.queue.Deadline())
 	switch {
 	case err != nil:
-		return fail(err)
+		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	case opts.PerEntity < 0 || opts.PerEntity > start.Timeout:
 		return fail(fmt.Errorf("%w: PlanOptions.PerEntity has to be in (0, %v], the Timeout; it is %v", ErrArguments, start.Timeout, opts.PerEntity))
 	case !(opts.Writes >= 0 && opts.Writes <= mostWrites): // not a number, too
@@ -104,6 +101,13 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	}
 	if q, err = q.normal(m); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	}
+	concurrent, err := e.concurrency(ctx)
+	if err == nil {
+		err = e.fillIn(&start, concurrent)
+	}
+	if err != nil {
+		return fail(err)
 	}
 	q.at = e.snapshot(ctx, q)
 	if q.times, err = e.probe(ctx, q); err != nil {

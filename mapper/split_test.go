@@ -279,15 +279,15 @@ func TestLengthsFor(t *testing.T) {
 		{0, []int64{0}},
 		{200, []int64{200}},
 		{201, []int64{201}},
-		{240, []int64{240}},
-		{241, []int64{200, 41}}, // too much for one
+		{233, []int64{233}},
+		{234, []int64{200, 34}}, // too much for one
 		{400, []int64{200, 200}},
-		{480, []int64{240, 240}},
-		{481, []int64{200, 200, 81}},
+		{466, []int64{233, 233}},
+		{467, []int64{200, 200, 67}},
 		{1000, []int64{200, 200, 200, 200, 200}},
 		{1030, []int64{200, 200, 200, 200, 230}},
 		{1041, []int64{200, 200, 200, 220, 221}},
-		{1133, []int64{200, 233, 233, 233, 234}},
+		{1133, []int64{226, 226, 226, 226, 229}},
 		{1134, []int64{200, 200, 200, 200, 200, 134}},
 	} {
 		got := portions.lengthsFor(test.n)
@@ -475,6 +475,68 @@ func TestCapSamples(t *testing.T) {
 		got := capSamples(keys, want*each)
 		if len(got) > want || len(got) < want/2 || !slices.IsSortedFunc(got, comparePositions) {
 			t.Errorf("room for %d of 1000 samples: %d kept", want, len(got))
+		}
+	}
+}
+
+// TestLastPieces cuts ranges of one worker: what a task leaves is shorter if the function is slow.
+func TestLastPieces(t *testing.T) {
+	for _, test := range []struct {
+		name          string
+		page, usual   int64
+		estimate      int64
+		keep, each    int64
+		portion, want int64
+	}{
+		{"fast", 100, 100, 900, 600, 200, 0, 3},
+		{"slow", 10, 100, 90, 20, 10, 0, 8},
+		{"slow and long", 10, 100, 240, 20, 30, 0, 9},
+		{"a portion of twenty pages", 100, 100, 2000, 1500, 500, 2000, 2},
+	} {
+		s := stretch{estimate: test.estimate, exact: true, workers: 1, portion: test.portion}
+		c := Splitting{}.cut(s, false, test.page, test.usual)
+		if c.keep != test.keep || c.each != test.each || c.first {
+			t.Errorf("%s: %+v, want to keep %d and cut %d each", test.name, c, test.keep, test.each)
+		}
+		if n := int64(len(c.lengthsFor(test.estimate))) + 1; n != test.want {
+			t.Errorf("%s: %d pieces, want %d", test.name, n, test.want)
+		}
+	}
+}
+
+// TestMostlyCounted cuts kinds of which nothing is known but a sample in clumps, and counts the
+// pieces: that says how large they are, if most entities are in pieces that end before the count.
+func TestMostlyCounted(t *testing.T) {
+	samples := positionsOf(sequence(1601)[1:])
+	pieces := cutBlindly(stretch{samples: samples, workers: 100})
+	if len(pieces) != 100 || !ordered(pieces) {
+		t.Fatalf("%d pieces", len(pieces))
+	}
+	if few := cutBlindly(stretch{samples: samples[:3], workers: 100}); len(few) != 4 {
+		t.Errorf("%d pieces with 3 samples", len(few))
+	}
+	most := mostInPiece(len(pieces))
+	for _, test := range []struct {
+		name  string
+		long  int // pieces that are longer than is counted
+		short int64
+		total int64
+		ok    bool
+	}{
+		{"none is long", 0, 10_000, 1_000_000, true},
+		{"some are long", 10, 10_000, 900_000 + 10*most, true},
+		{"half of them are", 50, most - 1, 0, false},
+		{"all are", 100, 0, 0, false},
+	} {
+		counts := make([]int64, len(pieces))
+		for i := range counts {
+			if counts[i] = test.short; i < test.long {
+				counts[i] = most
+			}
+		}
+		total, ok := mostlyCounted(weighed(pieces, counts, most, 100, 500))
+		if ok != test.ok || ok && total != test.total {
+			t.Errorf("%s: %d, %v; want %d, %v", test.name, total, ok, test.total, test.ok)
 		}
 	}
 }

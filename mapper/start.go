@@ -46,19 +46,22 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
-	found := e.findOut(ctx, q, o)
-	concurrent, err := found.concurrent.value, found.concurrent.err
-	if err != nil {
-		return fail(err)
-	}
-	if err := e.fillIn(&opts, longest, concurrent); err != nil {
-		return fail(err)
+	if err := opts.validate(longest, e.queue.Deadline()); err != nil {
+		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	if q.many() && !opts.Splitting.adaptive() {
 		return fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over one kind in one namespace", ErrArguments, opts.Splitting))
 	}
 	if params, err = def.canonical(params); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	}
+	found := e.findOut(ctx, q, o)
+	concurrent, err := found.concurrent.value, found.concurrent.err
+	if err != nil {
+		return fail(err)
+	}
+	if err := e.fillIn(&opts, concurrent); err != nil {
+		return fail(err)
 	}
 	created, err := newJob(def, q, params, opts, concurrent)
 	if err != nil {
@@ -134,7 +137,9 @@ type answer[T any] struct {
 
 func answerOf[T any](value T, err error) answer[T] { return answer[T]{value, err} }
 
-// findOut finds out all at once what a job's start has to know of the queue and the database.
+// findOut finds out all at once what a job's start has to know of the queue and the database,
+// so that it takes as long as the slowest of these calls. A start that is repeated needs only
+// one of them.
 func (e *Engine) findOut(ctx context.Context, q Query, o *StartOptions) (found findings) {
 	q.at = e.snapshot(ctx, q)
 	var group sync.WaitGroup
@@ -144,7 +149,7 @@ func (e *Engine) findOut(ctx context.Context, q Query, o *StartOptions) (found f
 	if o != nil && o.ID != "" {
 		group.Go(func() {
 			if found.existing = answerOf(e.loadJob(ctx, o.ID)); errors.Is(found.existing.err, ErrNoSuchJob) {
-				found.existing = answer[*jobRecord]{}
+				found.existing.err = nil
 			}
 		})
 	}
@@ -161,12 +166,9 @@ func (f findings) database(job *jobRecord) error {
 
 // fillIn sets and checks the settings of a job that depend on how many tasks the queue delivers
 // at once, or 0 if nobody may know.
-func (e *Engine) fillIn(opts *StartOptions, longest time.Duration, concurrent int) error {
+func (e *Engine) fillIn(opts *StartOptions, concurrent int) error {
 	opts.Workers = cmp.Or(opts.Workers, min(concurrent, maxWorkers), defaultWorkers)
-	err := opts.validate(longest, e.queue.Deadline())
-	if err == nil {
-		err = opts.Rate.validate("StartOptions.Rate", int64(max(opts.Workers, concurrent)), e.queue.Deadline())
-	}
+	err := opts.Rate.validate("StartOptions.Rate", int64(max(opts.Workers, concurrent)), e.queue.Deadline())
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrArguments, err)
 	}
@@ -208,7 +210,7 @@ func (e *Engine) create(ctx context.Context, job *jobRecord) (*jobRecord, error)
 	// It may exist, or the commit may have taken place though its answer was lost.
 	existing, lookup := e.loadJob(ctx, job.ID)
 	if lookup != nil {
-		return nil, err
+		return nil, errors.Join(err, lookup)
 	}
 	return existing, existing.sameArguments(job)
 }

@@ -10,6 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -121,5 +124,53 @@ func TestStartRevivesTheRoot(t *testing.T) {
 		}
 		w.wait(w.start(10, o))
 		w.wantBalances(keys, 10)
+	})
+}
+
+// TestStartWithoutLookups starts jobs while the database does not answer: a new one, and one that
+// is there. Neither is said to have other arguments.
+func TestStartWithoutLookups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup"}, Code: codes.PermissionDenied})
+		f.Pause()
+		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
+		w.putAccounts(names(100))
+		o := &mapper.StartOptions{ID: "once"}
+		w.wait(w.start(10, o))
+		f.Resume()
+		for _, id := range []string{"once", "new"} {
+			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: id})
+			if status.Code(err) != codes.PermissionDenied || errors.Is(err, mapper.ErrOtherArguments) {
+				t.Errorf("start of %q: %v, want PermissionDenied", id, err)
+			}
+		}
+		f.Pause()
+		w.start(10, o)
+	})
+}
+
+// TestBadStartCallsNothing starts jobs with bad arguments: that needs no database to find out.
+func TestBadStartCallsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, addCredit)
+		before := w.emulator.Usage()
+		for _, start := range []func() (*mapper.Job, error){
+			func() (*mapper.Job, error) {
+				return addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{PageSize: -1})
+			},
+			func() (*mapper.Job, error) {
+				return w.engine.StartNamed(t.Context(), "add-credit", mapper.Query{Kind: "Account"}, []byte(`{"Bogus":1}`), nil)
+			},
+			func() (*mapper.Job, error) {
+				return addCredit.Start(t.Context(), w.engine, mapper.Query{}, credit{10}, nil)
+			},
+		} {
+			if _, err := start(); !errors.Is(err, mapper.ErrArguments) {
+				t.Errorf("error %v, want ErrArguments", err)
+			}
+		}
+		if used := w.emulator.Usage().Sub(before); len(used.RPCs) > 0 {
+			t.Errorf("calls were made: %v", used.RPCs)
+		}
 	})
 }

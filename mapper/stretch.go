@@ -101,7 +101,7 @@ func cutAtSamples(s stretch, n int) []stretch {
 
 // mostWeighed is up to how many entities a kind may be estimated to have so that the pieces
 // that the root cuts it into at samples are counted. That costs a read for a thousand of them.
-const mostWeighed = 5_000_000
+const mostWeighed = 4_000_000
 
 // mostInPiece is up to how many entities are counted in each of n pieces: the longest count is
 // what the job's start waits for.
@@ -141,4 +141,24 @@ func weighed(pieces []stretch, counts []int64, most, workers, page int64) []stre
 		p.exact = p.exact && p.estimate > 0
 	}
 	return merged
+}
+
+// cutBlindly cuts the root's range at its samples, to be counted, when nothing else is known: the
+// entities at the beginning of the kind have no samples among them. That is so below ancestors,
+// where samples come in clumps.
+func cutBlindly(s stretch) []stretch {
+	s.estimate = mostWeighed
+	return cutAtSamples(s, int(min(s.workers, maxFanOut, int64(len(s.samples)+1))))
+}
+
+// mostlyCounted returns how many entities pieces have that were weighed, if most of these are in
+// pieces that were counted to their ends. Otherwise the kind is larger than that.
+func mostlyCounted(pieces []stretch) (total int64, ok bool) {
+	counted := int64(0)
+	for _, p := range pieces {
+		if total += p.estimate; p.exact {
+			counted += p.estimate
+		}
+	}
+	return total, 2*counted >= total
 }

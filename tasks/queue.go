@@ -167,14 +167,15 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) error {
 	return nil
 }
 
-// enqueueParallel is how many creates EnqueueAll has under way.
-const enqueueParallel = 50
+// Parallel is how many calls EnqueueAll has under way: those for the hundred children that a
+// range has at most are two rounds, on the hundred streams that a connection of gRPC usually has.
+const Parallel = 50
 
 // EnqueueAll creates tasks, several at a time. A task whose ID is taken counts
 // as created. It stops at the first error.
 func (q *Queue) EnqueueAll(ctx context.Context, all []Task) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(enqueueParallel)
+	group.SetLimit(Parallel)
 	for _, t := range all {
 		group.Go(func() error {
 			if err := q.Enqueue(ctx, t); !errors.Is(err, ErrExists) {
