@@ -13,6 +13,9 @@ import (
 // look did not see, and the job goes on. Otherwise ranges appear only in the
 // commit of their parent, which is open itself until then.
 func (e *Engine) complete(ctx context.Context, job *jobRecord) error {
+	if State(job.State) != Running {
+		return nil // another delivery has ended it
+	}
 	if open, err := e.hasOpen(ctx, job.ID); err != nil || open {
 		return err
 	}
