@@ -87,7 +87,7 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 		opts.Prices = billing.NAM5
 	}
 	longest := m.longest(e.queue)
-	start := opts.StartOptions.withDefaults(longest)
+	start := opts.withDefaults(longest)
 	err := start.validate(longest, e.queue.Deadline())
 	switch {
 	case err != nil:
