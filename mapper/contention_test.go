@@ -94,7 +94,12 @@ func TestInserts(t *testing.T) {
 		w := newWorld(t, setting{queue: few(1)}, slowCredit)
 		keys := names(1000)
 		w.putAccounts(keys)
-		job := w.startSlow()
+		job, err := slowCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{
+			PageSize: 50, Splitting: mapper.Splitting{First: 1, FanOut: 1}, // in the order of the keys
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 		for s := w.status(job); s.Processed == 0; s = w.status(job) {
 			time.Sleep(10 * time.Millisecond)
 		}

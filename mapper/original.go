@@ -15,30 +15,35 @@ import (
 // takes about as long as all else that is done for an entity; so of most fields it keeps a
 // copy, and only those that have changed are saved, as they were and as they are.
 type original[T any] struct {
-	value T                    // apart from what a function could change in place, if parts are known
-	parts *parts               // nil of a type that is saved as a whole
-	saved []datastore.Property // what can't be compared: some fields, or all
+	value T                      // apart from what a function could change in place, as far as parts are plain
+	parts []part                 // none of a type that is saved as a whole
+	saved [][]datastore.Property // those parts that are not plain, or the whole
 }
 
 // originalOf returns the original of a value that a function is about to get.
 func originalOf[T any](v *T) (*original[T], error) {
 	o := &original[T]{parts: partsOf(reflect.TypeFor[T]())}
 	if o.parts == nil {
-		var err error
-		o.saved, err = saveApart(v)
+		whole, err := saveApart(v)
+		o.saved = [][]datastore.Property{whole}
 		return o, err
 	}
 	o.value = *v
-	now := reflect.ValueOf(v).Elem()
-	o.parts.detach(reflect.ValueOf(&o.value).Elem())
-	if o.parts.rest == nil {
-		return o, nil
+	was, is := reflect.ValueOf(&o.value).Elem(), reflect.ValueOf(v).Elem()
+	for _, p := range o.parts {
+		if p.plain {
+			detach(was.Field(p.field))
+			continue
+		}
+		alone := p.of(is)
+		saved, err := saveApart(alone.Interface())
+		if err != nil {
+			return nil, err
+		}
+		is.Field(p.field).Set(alone.Elem().Field(0)) // it may save itself, and have changed by that
+		o.saved = append(o.saved, saved)
 	}
-	rest := o.parts.rest.of(now)
-	var err error
-	o.saved, err = saveApart(rest)
-	o.parts.rest.set(now, rest) // a field that saves itself may have changed
-	return o, err
+	return o, nil
 }
 
 // changes returns properties of the original, and those of the value in their place: all that
@@ -46,101 +51,78 @@ func originalOf[T any](v *T) (*original[T], error) {
 func (o *original[T]) changes(v *T, all bool) (before, after []datastore.Property, err error) {
 	if o.parts == nil {
 		after, err = save(v)
-		return o.saved, after, err
+		return o.saved[0], after, err
 	}
 	was, is := reflect.ValueOf(&o.value).Elem(), reflect.ValueOf(v).Elem()
-	for _, p := range o.parts.plain {
-		i := p.fields[0]
-		if !all && equalFields(was.Field(i), is.Field(i)) {
+	saved := o.saved
+	for _, p := range o.parts {
+		var old []datastore.Property
+		switch {
+		case !p.plain:
+			old, saved = saved[0], saved[1:]
+		case !all && equalFields(was.Field(p.field), is.Field(p.field)):
 			continue
+		default:
+			if old, err = save(p.of(was).Interface()); err != nil {
+				return nil, nil, err
+			}
 		}
-		old, err := save(p.of(was))
-		if err != nil {
-			return nil, nil, err
-		}
-		now, err := save(p.of(is))
+		now, err := save(p.of(is).Interface())
 		if err != nil {
 			return nil, nil, err
 		}
 		before, after = append(before, old...), append(after, now...)
 	}
-	if o.parts.rest != nil {
-		saved, err := save(o.parts.rest.of(is))
-		if err != nil {
-			return nil, nil, err
-		}
-		before, after = append(before, o.saved...), append(after, saved...)
-	}
 	return before, after, nil
 }
 
-// Parts are the fields of a struct that are saved by themselves: each of those whose values can
-// be compared, and the others together.
-type parts struct {
-	plain []part
-	rest  *part
-	inner []int // those of the plain fields that lead to something that can be changed in place
-}
-
-// A part is some fields of a struct. The client saves them as it saves the struct's.
+// A part is one field of a struct. The client saves it as it saves that of the struct.
 type part struct {
-	fields []int
-	alone  reflect.Type // a struct that has only them
+	field int
+	alone reflect.Type // a struct that has nothing else
+	plain bool         // its values can be compared
 }
 
-// of returns a pointer to a struct with the part's fields of another one.
-func (p part) of(whole reflect.Value) any {
+// of returns a pointer to a struct with the part of another one.
+func (p part) of(whole reflect.Value) reflect.Value {
 	v := reflect.New(p.alone)
-	for i, field := range p.fields {
-		v.Elem().Field(i).Set(whole.Field(field))
-	}
-	return v.Interface()
+	v.Elem().Field(0).Set(whole.Field(p.field))
+	return v
 }
 
-// set sets the part's fields of a struct to those of a pointer to one that has only them.
-func (p part) set(whole reflect.Value, alone any) {
-	v := reflect.ValueOf(alone).Elem()
-	for i, field := range p.fields {
-		whole.Field(field).Set(v.Field(i))
-	}
-}
-
-// detach has a copy of a struct share nothing with it that could be changed in place, as far as
-// its fields are plain.
-func (p *parts) detach(copied reflect.Value) {
-	for _, i := range p.inner {
-		f := copied.Field(i)
-		switch {
-		case f.IsNil():
-		case f.Kind() == reflect.Slice:
+// detach has a plain field of a copy share nothing with the original that could be changed in
+// place.
+func detach(f reflect.Value) {
+	switch f.Kind() {
+	case reflect.Slice:
+		if !f.IsNil() {
 			clone := reflect.MakeSlice(f.Type(), f.Len(), f.Len())
 			reflect.Copy(clone, f)
 			f.Set(clone)
-		default:
-			f.Set(reflect.ValueOf(cloneKey(f.Interface().(*datastore.Key))))
 		}
+	case reflect.Pointer:
+		f.Set(reflect.ValueOf(cloneKey(f.Interface().(*datastore.Key))))
 	}
 }
 
 var allParts sync.Map // by reflect.Type
 
-// partsOf returns the parts of a type, or nil if it is to be saved as a whole: one that saves
+// partsOf returns the parts of a type, or none if it is to be saved as a whole: one that saves
 // itself, has embedded fields, or could have two fields under one name.
-func partsOf(t reflect.Type) *parts {
+func partsOf(t reflect.Type) []part {
 	if p, ok := allParts.Load(t); ok {
-		return p.(*parts)
+		return p.([]part)
 	}
 	p, _ := allParts.LoadOrStore(t, newParts(t))
-	return p.(*parts)
+	return p.([]part)
 }
 
-func newParts(t reflect.Type) *parts {
+func newParts(t reflect.Type) []part {
 	if t.Kind() != reflect.Struct || savesItself(t) {
 		return nil
 	}
-	all := new(parts)
+	all := []part{}
 	names := make(map[string]bool)
-	var others []int
 	for i := range t.NumField() {
 		f := t.Field(i)
 		if f.Anonymous {
@@ -157,29 +139,10 @@ func newParts(t reflect.Type) *parts {
 			return nil
 		}
 		names[name] = true
-		switch {
-		case !isPlain(f.Type):
-			others = append(others, i)
-			continue
-		case f.Type.Kind() == reflect.Slice || f.Type.Kind() == reflect.Pointer:
-			all.inner = append(all.inner, i)
-		}
-		all.plain = append(all.plain, newPart(t, i))
-	}
-	if len(others) > 0 {
-		rest := newPart(t, others...)
-		all.rest = &rest
+		alone := reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}})
+		all = append(all, part{i, alone, isPlain(f.Type)})
 	}
 	return all
-}
-
-func newPart(t reflect.Type, fields ...int) part {
-	var alone []reflect.StructField
-	for _, i := range fields {
-		f := t.Field(i)
-		alone = append(alone, reflect.StructField{Name: f.Name, Type: f.Type, Tag: f.Tag})
-	}
-	return part{fields, reflect.StructOf(alone)}
 }
 
 func savesItself(t reflect.Type) bool {
