@@ -209,7 +209,10 @@ func (e *Engine) create(ctx context.Context, job *jobRecord) (*jobRecord, error)
 	}
 	// It may exist, or the commit may have taken place though its answer was lost.
 	existing, lookup := e.loadJob(ctx, job.ID)
-	if lookup != nil {
+	switch {
+	case errors.Is(lookup, ErrNoSuchJob):
+		return nil, err
+	case lookup != nil:
 		return nil, errors.Join(err, lookup)
 	}
 	return existing, existing.sameArguments(job)

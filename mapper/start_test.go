@@ -174,3 +174,21 @@ func TestBadStartCallsNothing(t *testing.T) {
 		}
 	})
 }
+
+// TestStartWithoutCommits starts a job while nothing can be committed: the error is that, and not
+// that there is no such job.
+func TestStartWithoutCommits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Commit"}, Code: codes.PermissionDenied})
+		f.Pause()
+		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
+		f.Resume()
+		for _, o := range []*mapper.StartOptions{nil, {ID: "once"}} {
+			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, o)
+			if status.Code(err) != codes.PermissionDenied || errors.Is(err, mapper.ErrNoSuchJob) {
+				t.Errorf("%v, want PermissionDenied", err)
+			}
+		}
+		f.Pause()
+	})
+}
