@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -34,7 +35,9 @@ func TestFailureShare(t *testing.T) {
 func TestPausedTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, setting{queue: few(1)}, failing77)
+		// Calls take their time, so that the job does not get far between Resume and Pause.
+		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: time.Millisecond, Max: time.Millisecond}})
+		w := newWorld(t, setting{queue: few(1), emulator: emulator.Options{Faults: f}}, failing77)
 		w.putAccounts(names(10000))
 		s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 100, FailureLimit: 20})
 		job := w.engine.Job("j")
