@@ -135,7 +135,7 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 		// The range may be longer than it is estimated: the pieces go on to its end.
 		c := cutting{pieces: 2 * maxExact, keep: each, each: each, first: true}
 		if portion <= 2 && each == portion*page {
-			c.spread = page / 3 // less makes more short pages than 1.10 for each full one
+			c.spread = page / 3 // 1.09 pages for each full one on 1,000 workers; two fifths make 1.08, and end later [bench]
 		}
 		return c
 	}

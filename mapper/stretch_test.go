@@ -1,0 +1,138 @@
+package mapper
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestEven has pages share what a range has, so that no small one is left.
+func TestEven(t *testing.T) {
+	for _, test := range []struct{ estimate, size, most, want int64 }{
+		{0, 100, 500, 100},   // unknown
+		{99, 100, 500, 100},  // fits
+		{130, 100, 500, 130}, // with a small rest
+		{130, 100, 120, 120}, // which is too much
+		{250, 100, 500, 125},
+		{1001, 100, 500, 101},
+	} {
+		if got := (stretch{estimate: test.estimate}).even(test.size, test.most); got != test.want {
+			t.Errorf("%+v: %d", test, got)
+		}
+	}
+}
+
+func TestCutAtSamples(t *testing.T) {
+	keys := positionsOf(sequence(100))
+	for _, samples := range []int{1, 2, 7, 31, 99} {
+		for n := 2; n <= samples+1; n++ {
+			s := stretch{start: keys[0], samples: keys[1 : samples+1], estimate: 1000}
+			pieces := cutAtSamples(s, n)
+			if len(pieces) != n || pieces[0].start != s.start || pieces[n-1].end != nil {
+				t.Fatalf("%d samples, %d pieces: %v", samples, n, pieces)
+			}
+			inside, smallest, largest := 0, samples, 0
+			for i, p := range pieces {
+				if i > 0 && p.start != pieces[i-1].end {
+					t.Fatalf("%d samples, %d pieces: piece %d does not begin where the one before ends", samples, n, i)
+				}
+				for _, k := range p.samples {
+					if comparePositions(k, p.start) <= 0 || p.end != nil && comparePositions(k, p.end) >= 0 {
+						t.Fatalf("sample %v is not inside %v to %v", k, p.start, p.end)
+					}
+				}
+				inside += len(p.samples)
+				smallest, largest = min(smallest, len(p.samples)), max(largest, len(p.samples))
+			}
+			if inside != samples-(n-1) || largest-smallest > 1 {
+				t.Errorf("%d samples, %d pieces: %d inside, between %d and %d each", samples, n, inside, smallest, largest)
+			}
+		}
+	}
+}
+
+// TestWeighed counts pieces that were taken for equally long.
+func TestWeighed(t *testing.T) {
+	keys := positionsOf(sequence(60))
+	pieces := func() []stretch {
+		return cutAtSamples(stretch{samples: keys[1:60], estimate: 600, workers: 6}, 6)
+	}
+	type piece struct {
+		from, to *position
+		samples  int
+		estimate int64
+		exact    bool
+		workers  int64
+	}
+	all := pieces()
+	cut := func(i int) *position { return all[i].end }
+	for _, test := range []struct {
+		name   string
+		counts []int64
+		want   []piece
+	}{
+		{"even", []int64{100, 100, 100, 100, 100, 100}, []piece{
+			{nil, cut(0), 9, 100, true, 1}, {cut(0), cut(1), 9, 100, true, 1}, {cut(1), cut(2), 9, 100, true, 1},
+			{cut(2), cut(3), 9, 100, true, 1}, {cut(3), cut(4), 9, 100, true, 1}, {cut(4), nil, 9, 100, true, 1},
+		}},
+		{"all in the last one", []int64{0, 0, 0, 0, 0, 600}, []piece{
+			{nil, cut(4), 49, 0, false, 1}, {cut(4), nil, 9, 600, true, 6},
+		}},
+		{"short ones together", []int64{30, 20, 250, 40, 60, 200}, []piece{
+			{nil, cut(1), 19, 50, true, 1}, {cut(1), cut(2), 9, 250, true, 3}, {cut(2), cut(4), 19, 100, true, 1}, {cut(4), nil, 9, 200, true, 2},
+		}},
+		{"more than was counted", []int64{1000, 0, 0, 0, 0, 0}, []piece{
+			{nil, cut(0), 9, 1000, false, 6}, {cut(0), nil, 49, 0, false, 1},
+		}},
+		{"none", []int64{0, 0, 0, 0, 0, 0}, []piece{{nil, nil, 59, 0, false, 1}}},
+	} {
+		var got []piece
+		for _, p := range weighed(pieces(), test.counts, 1000, 6, 1) {
+			got = append(got, piece{p.start, p.end, len(p.samples), p.estimate, p.exact, p.workers})
+			if !slices.IsSortedFunc(p.samples, comparePositions) {
+				t.Errorf("%s: samples %v", test.name, p.samples)
+			}
+		}
+		if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(piece{})); diff != "" {
+			t.Errorf("%s: want -, have +\n%s", test.name, diff)
+		}
+	}
+}
+
+// TestMostlyCounted cuts kinds of which nothing is known but a sample in clumps, and counts the
+// pieces: that says how large they are, if most entities are in pieces that end before the count.
+func TestMostlyCounted(t *testing.T) {
+	samples := positionsOf(sequence(1601)[1:])
+	pieces := cutBlindly(stretch{samples: samples, workers: 100})
+	if len(pieces) != 100 || !ordered(pieces) {
+		t.Fatalf("%d pieces", len(pieces))
+	}
+	if few := cutBlindly(stretch{samples: samples[:3], workers: 100}); len(few) != 4 {
+		t.Errorf("%d pieces with 3 samples", len(few))
+	}
+	most := mostInPiece(len(pieces))
+	for _, test := range []struct {
+		name  string
+		long  int // pieces that are longer than is counted
+		short int64
+		total int64
+		ok    bool
+	}{
+		{"none is long", 0, 10_000, 1_000_000, true},
+		{"some are long", 10, 10_000, 900_000 + 10*most, true},
+		{"half of them are", 50, most - 1, 0, false},
+		{"all are", 100, 0, 0, false},
+	} {
+		counts := make([]int64, len(pieces))
+		for i := range counts {
+			if counts[i] = test.short; i < test.long {
+				counts[i] = most
+			}
+		}
+		total, ok := mostlyCounted(weighed(pieces, counts, most, 100, 500))
+		if ok != test.ok || ok && total != test.total {
+			t.Errorf("%s: %d, %v; want %d, %v", test.name, total, ok, test.total, test.ok)
+		}
+	}
+}
