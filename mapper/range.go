@@ -26,54 +26,54 @@ const (
 // A rangeRecord is the record of one range: what a task has to do, and once it
 // is done, what it did. Only open, failed and expires are indexed, and exist only while
 // the range is pending, its entity has failed, or it has been cleaned up: a finished job
-// costs no index entries.
+// costs no index entries. What is empty is not saved, as most of it is in most records.
 type rangeRecord struct {
 	Job        string      `datastore:"job,noindex"`
 	ID         string      `datastore:"id,noindex"`
 	Open       string      `datastore:"open,omitempty"`   // the job's ID, while it is pending
 	Failed     string      `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
 	State      string      `datastore:"state,noindex"`
-	Generation int64       `datastore:"generation,noindex"`
-	Depth      int64       `datastore:"depth,noindex"`               // the root has 0
-	Start      *position   `datastore:"start,noindex"`               // nil: from the beginning
-	End        *position   `datastore:"end,noindex"`                 // nil: to the end
+	Generation int64       `datastore:"generation,omitempty,noindex"`
+	Depth      int64       `datastore:"depth,omitempty,noindex"`     // the root has 0
+	Start      *position   `datastore:"start,omitempty,noindex"`     // nil: from the beginning
+	End        *position   `datastore:"end,omitempty,noindex"`       // nil: to the end
 	Namespace  string      `datastore:"namespace,omitempty,noindex"` // with Kind: the space that its entities are in, if the query has several
 	Kind       string      `datastore:"kind,omitempty,noindex"`      // empty: it may reach into several
 	Survey     bool        `datastore:"survey,omitempty,noindex"`    // its task has to look around, like that of the root
-	Alone      bool        `datastore:"alone,noindex"`               // only the entity at Start
-	Samples    []*position `datastore:"samples,noindex"`
-	Estimate   int64       `datastore:"estimate,noindex"`        // of its entities; 0: unknown
-	Exact      bool        `datastore:"exact,omitempty,noindex"` // they were counted
-	Workers    int64       `datastore:"workers,noindex"`         // that should share it; 0 is one
-	Portion    int64       `datastore:"portion,noindex"`         // how many entities are one worker's portion; 0: all of them
-	EntitySize int64       `datastore:"entity_size,noindex"`     // bytes of an entity of the kind, on average; 0: unknown
-	PageSize   int64       `datastore:"page_size,noindex"`
-	Narrowed   int64       `datastore:"narrowed,noindex"`   // what became of PageSize for this page; 0: it is as it was
-	Attempts   int64       `datastore:"attempts,noindex"`   // deliveries after the first one
-	Refusals   int64       `datastore:"refusals,noindex"`   // attempts that the function or the database refused
-	RefusedIn  int64       `datastore:"refused_in,noindex"` // the job's generation in which it did; Resume raises that
-	NotBefore  time.Time   `datastore:"not_before,noindex"` // of its task
-	Begun      string      `datastore:"begun,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
-	BegunAt    time.Time   `datastore:"begun_at,noindex"`   // when that came
-	SeenTask   string      `datastore:"seen_task,noindex"`  // the task of the last deliveries that have left a mark, or found one of theirs
-	SeenTry    int64       `datastore:"seen_try,noindex"`   // and the most attempts that were before one of them
-	Doubtful   bool        `datastore:"doubtful,noindex"`   // the next attempt says nothing of the mark
-	Lost       bool        `datastore:"lost,noindex"`       // its last task was gone while it was pending
-	Solo       bool        `datastore:"solo,noindex"`       // it is processed while its process does nothing else
-	Deaths     []string    `datastore:"deaths,noindex"`     // deliveries whose processes seem to have died while they did nothing but its one entity
-	Settled    []time.Time `datastore:"settled,noindex"`    // when these count; until then the delivery may say that it is alive
-	Cut        bool        `datastore:"cut,noindex"`        // the part behind its page is with its children
-	Children   int64       `datastore:"children,noindex"`
-	Continued  bool        `datastore:"continued,noindex"` // its parent's task went on with it
-	Retries    int64       `datastore:"retries,noindex"`   // of the children: entities that failed, and are tried again
-	Recorded   int64       `datastore:"recorded,noindex"`  // the last of the children: entities that have failed for good
-	Processed  int64       `datastore:"processed,noindex"`
-	Full       bool        `datastore:"full,noindex"`                // its page was full by count, bytes or time
+	Alone      bool        `datastore:"alone,omitempty,noindex"`     // only the entity at Start
+	Samples    []*position `datastore:"samples,omitempty,noindex"`
+	Estimate   int64       `datastore:"estimate,omitempty,noindex"`    // of its entities; 0: unknown
+	Exact      bool        `datastore:"exact,omitempty,noindex"`       // they were counted
+	Workers    int64       `datastore:"workers,omitempty,noindex"`     // that should share it; 0 is one
+	Portion    int64       `datastore:"portion,omitempty,noindex"`     // how many entities are one worker's portion; 0: all of them
+	EntitySize int64       `datastore:"entity_size,omitempty,noindex"` // bytes of an entity of the kind, on average; 0: unknown
+	PageSize   int64       `datastore:"page_size,omitempty,noindex"`
+	Narrowed   int64       `datastore:"narrowed,omitempty,noindex"`   // what became of PageSize for this page; 0: it is as it was
+	Attempts   int64       `datastore:"attempts,omitempty,noindex"`   // deliveries after the first one
+	Refusals   int64       `datastore:"refusals,omitempty,noindex"`   // attempts that the function or the database refused
+	RefusedIn  int64       `datastore:"refused_in,omitempty,noindex"` // the job's generation in which it did; Resume raises that
+	NotBefore  time.Time   `datastore:"not_before,omitempty,noindex"` // of its task
+	Begun      string      `datastore:"begun,omitempty,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
+	BegunAt    time.Time   `datastore:"begun_at,omitempty,noindex"`   // when that came
+	SeenTask   string      `datastore:"seen_task,omitempty,noindex"`  // the task of the last deliveries that have left a mark, or found one of theirs
+	SeenTry    int64       `datastore:"seen_try,omitempty,noindex"`   // and the most attempts that were before one of them
+	Doubtful   bool        `datastore:"doubtful,omitempty,noindex"`   // the next attempt says nothing of the mark
+	Lost       bool        `datastore:"lost,omitempty,noindex"`       // its last task was gone while it was pending
+	Solo       bool        `datastore:"solo,omitempty,noindex"`       // it is processed while its process does nothing else
+	Deaths     []string    `datastore:"deaths,omitempty,noindex"`     // deliveries whose processes seem to have died while they did nothing but its one entity
+	Settled    []time.Time `datastore:"settled,omitempty,noindex"`    // when these count; until then the delivery may say that it is alive
+	Cut        bool        `datastore:"cut,omitempty,noindex"`        // the part behind its page is with its children
+	Children   int64       `datastore:"children,omitempty,noindex"`
+	Continued  bool        `datastore:"continued,omitempty,noindex"` // its parent's task went on with it
+	Retries    int64       `datastore:"retries,omitempty,noindex"`   // of the children: entities that failed, and are tried again
+	Recorded   int64       `datastore:"recorded,omitempty,noindex"`  // the last of the children: entities that have failed for good
+	Processed  int64       `datastore:"processed,omitempty,noindex"`
+	Full       bool        `datastore:"full,omitempty,noindex"`      // its page was full by count, bytes or time
 	Unsharded  int64       `datastore:"unsharded,omitempty,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
-	Counters   []byte      `datastore:"counters,noindex"`            // JSON
-	Error      string      `datastore:"error,noindex"`               // of its entity, if that has failed
-	Created    time.Time   `datastore:"created,noindex"`
-	Done       time.Time   `datastore:"done,noindex"`
+	Counters   []byte      `datastore:"counters,omitempty,noindex"`  // JSON
+	Error      string      `datastore:"error,omitempty,noindex"`     // of its entity, if that has failed
+	Created    time.Time   `datastore:"created,omitempty,noindex"`
+	Done       time.Time   `datastore:"done,omitempty,noindex"`
 	Expires    time.Time   `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
 }
 
