@@ -8,10 +8,11 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// complete ends a job if none of its ranges is open. The job was read before
-// that look: if its epoch has changed since, ranges may have appeared that the
-// look did not see, and the job goes on. Otherwise ranges appear only in the
-// commit of their parent, which is open itself until then.
+// complete has a job ended if none of its ranges is open: by a task, as several processes
+// may see that at the same moment, and only one of them should add up the records. The job
+// was read before that look, and so it is in the task: if its epoch has changed since, ranges
+// may have appeared that the look did not see, and the job goes on. Otherwise ranges appear
+// only in the commit of their parent, which is open itself until then.
 func (e *Engine) complete(ctx context.Context, job *jobRecord) error {
 	if State(job.State) != Running {
 		return nil // another delivery has ended it
@@ -19,18 +20,10 @@ func (e *Engine) complete(ctx context.Context, job *jobRecord) error {
 	if open, err := e.hasOpen(ctx, job.ID); err != nil || open {
 		return err
 	}
-	def := e.mappers[job.Mapper]
-	if def == nil {
+	if e.mappers[job.Mapper] == nil {
 		return nil // a build that has the mapper knows whether it has a finalizer
 	}
-	if def.onDone != nil {
-		return e.enqueueFinalizer(ctx, job)
-	}
-	sum, err := e.fold(ctx, job.ID)
-	if err != nil {
-		return err
-	}
-	return e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error { return j.succeed(sum) })
+	return e.enqueueFinalizer(ctx, job)
 }
 
 // hasOpen reports whether a range of a job is open.

@@ -53,7 +53,7 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 		}
 		for i, at := range found {
 			piece := rest
-			piece.end, piece.estimate, piece.exact, piece.workers, piece.samples = at, few[i], true, max(1, s.workers/c.pieces), rest.until(at)
+			piece.end, piece.estimate, piece.exact, piece.workers, piece.samples = at, few[i], true, c.workersFor(s, few[i]), rest.until(at)
 			pieces = append(pieces, piece)
 			rest = rest.from(at, rest.estimate-few[i])
 		}
@@ -77,6 +77,9 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 			rest.late = max(0, 1-float64(rest.estimate)/float64(c.each))
 		}
 		rest.workers = 1
+		if s.exact {
+			rest.workers = c.workersFor(s, rest.estimate)
+		}
 	case s.exact:
 		rest.workers = max(1, s.workers*rest.estimate/s.estimate)
 	default:
@@ -86,6 +89,14 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 		}
 	}
 	return append(pieces, rest), nil
+}
+
+// workersFor returns how many of a range's workers should share a piece of so many entities.
+func (c cutting) workersFor(s stretch, n int64) int64 {
+	if s.exact {
+		return max(1, (s.workers*n+s.estimate/2)/s.estimate)
+	}
+	return max(1, s.workers/c.pieces)
 }
 
 // lengths returns how many entities the pieces have, but for the last one.

@@ -30,7 +30,7 @@ func (d *Done) Delete(key *datastore.Key) { d.attempt.delete(key) }
 
 const finalizePath = "finalize"
 
-// enqueueFinalizer enqueues the finalizer's task. If there was one, and it is lost,
+// enqueueFinalizer enqueues the task that ends a job. If there was one, and it is lost,
 // another one needs another name.
 func (e *Engine) enqueueFinalizer(ctx context.Context, job *jobRecord) error {
 	task := job.task(finalizePath, jobTask{}, time.Time{})
@@ -54,7 +54,8 @@ func (e *Engine) enqueueFinalizer(ctx context.Context, job *jobRecord) error {
 	return e.enqueue(ctx, job, finalizePath, jobTask{}, time.Time{})
 }
 
-// runFinalizer runs the finalizer's task.
+// runFinalizer ends a job none of whose ranges is open: it adds up the records, and runs the
+// mapper's finalizer, if it has one.
 func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, t jobTask) error {
 	if !t.current(job) {
 		return nil
@@ -63,14 +64,11 @@ func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, t jobTask) er
 	if def == nil {
 		return fmt.Errorf("job %s: %w %q", job.ID, ErrUnknownMapper, job.Mapper)
 	}
-	if def.onDone == nil {
-		return e.complete(ctx, job) // a build that has none any more
-	}
 	open, err := e.hasOpen(ctx, job.ID)
 	if err != nil || open {
 		return err
 	}
-	if t.redelivered && job.Error == "" { // who fails leaves an error
+	if def.onDone != nil && t.redelivered && job.Error == "" { // who fails leaves an error
 		if job, err = e.alter(ctx, job.ID, func(j *jobRecord) error {
 			if !t.current(j) || j.Error != "" {
 				return errNothing
@@ -84,6 +82,9 @@ func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, t jobTask) er
 	sum, err := e.fold(ctx, job.ID)
 	if err != nil {
 		return err
+	}
+	if def.onDone == nil {
+		return e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error { return j.succeed(sum) })
 	}
 	return e.finalize(ctx, job, def, sum)
 }

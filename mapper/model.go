@@ -168,12 +168,12 @@ func (m *model) task(ctx context.Context, sp Splitting, r *rangeRecord, s stretc
 		}
 		if c.pieces > 1 {
 			pieces, _ := c.apply(s, m.find(end))
-			switch {
-			case !root || !c.weighs(s):
-			case m.weighed != nil:
-				pieces = m.weighed
-			default:
-				pieces = m.weigh(s.workers, pieces, &at)
+			if root && c.weighs(s) {
+				if m.weighed == nil {
+					m.weighed = m.weigh(s.workers, pieces, &at)
+				}
+				at += m.times.query + time.Duration(longest(m.weighed))*m.times.key
+				pieces = inPortions(m.weighed, s.workers, m.page, m.find(end))
 			}
 			root = false
 			if !c.samples {
@@ -214,6 +214,15 @@ func (m *model) task(ctx context.Context, sp Splitting, r *rangeRecord, s stretc
 	for _, c := range children {
 		m.task(ctx, sp, c.record, c.piece, c.at)
 	}
+}
+
+// longest returns how many entities the longest of some pieces has.
+func longest(pieces []stretch) int64 {
+	most := int64(0)
+	for _, p := range pieces {
+		most = max(most, p.estimate)
+	}
+	return most
 }
 
 // weigh counts the entities of pieces, all at the same time.

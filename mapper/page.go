@@ -69,7 +69,11 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	if len(p.at) > size {
 		p.at, p.next = p.at[:size], p.at[size]
 	}
-	if p.pieces != nil || p.next == nil {
+	if p.pieces != nil {
+		return p, nil
+	}
+	if p.next == nil {
+		p.pieces, p.first = w.lastPage(ctx, s, w.keys.known())
 		return p, nil
 	}
 	if r.Solo {

@@ -39,7 +39,7 @@ func (w *work) cutting(ctx context.Context, s stretch, root bool, size int, know
 	case w.divides(s):
 		c = w.splitting.cut(s, root, page, usual)
 	case w.splitting.adaptive():
-		c = s.behind(page, time.Since(w.begunAt), w.engine.paces.get(w.job.ID))
+		c = s.behind(page, usual, time.Since(w.begunAt), w.engine.paces.get(w.job.ID))
 	}
 	if c.pieces <= 1 {
 		return nil, false
@@ -48,6 +48,19 @@ func (w *work) cutting(ctx context.Context, s stretch, root bool, size int, know
 		c.keep = max(c.keep, int64(size)) // with the page
 	}
 	return w.later(ctx, c, s, root, page, usual, known), c.first
+}
+
+// lastPage decides whether the last page of the range is cut.
+func (w *work) lastPage(ctx context.Context, s stretch, known view) (pieces func() ([]stretch, error), first bool) {
+	if w.whole == w.record.ID || w.record.Solo || !w.splitting.adaptive() || w.divides(s) {
+		return nil, false
+	}
+	page, usual := w.pageToCut()
+	c := s.overdue(page, usual, time.Since(w.begunAt), w.engine.paces.get(w.job.ID))
+	if c.pieces <= 1 {
+		return nil, false
+	}
+	return w.later(ctx, c, s, false, page, usual, known), true
 }
 
 // divides reports whether the range may be cut behind its page.
@@ -127,7 +140,7 @@ func (w *work) later(ctx context.Context, c cutting, s stretch, root bool, page,
 			if counted == nil {
 				counted = w.weigh(ctx, query, s.workers, page, pieces)
 			}
-			pieces = counted
+			pieces = inPortions(counted, s.workers, page, find)
 			if len(pieces) == 1 { // it is short
 				pieces, err = w.splitting.cut(pieces[0], false, page, usual).apply(pieces[0], find)
 			}

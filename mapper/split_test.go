@@ -283,13 +283,63 @@ func TestBehind(t *testing.T) {
 		{"a long rest", 200, 150, 100 * time.Millisecond, even, cutting{pieces: 2, keep: 100, each: 100}},
 		{"a short rest, and others have time", 200, 149, 100 * time.Millisecond, uneven, cutting{pieces: 2, keep: 100, each: 100, first: true}},
 		{"late already", 200, 300, time.Hour, even, cutting{pieces: 2, keep: 100, each: 100}},
-		{"many pages a portion", 801, 5000, 0, even, cutting{}},
+		{"a little late", 400, 300, 140 * time.Millisecond, even, cutting{}},
+		{"a little late, and others have time", 400, 300, 140 * time.Millisecond, uneven, cutting{pieces: 2, keep: 200, each: 200, first: true}},
+		{"many pages a portion", 401, 5000, 0, even, cutting{}},
 		{"no portion", 0, 5000, 0, even, cutting{}},
 		{"nothing seen yet", 200, 5000, 0, pace{}, cutting{}},
 	} {
 		s := stretch{portion: test.portion, estimate: test.estimate}
-		if got := s.behind(100, test.elapsed, test.pace); got != test.want {
+		if got := s.behind(100, 100, test.elapsed, test.pace); got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
+		}
+	}
+}
+
+// TestOverdue has tasks share their last page that would end long after a portion's time.
+func TestOverdue(t *testing.T) {
+	even := pace{entities: 1000, spent: 1000 * time.Millisecond, squares: 1000 * 1e-6}
+	uneven := pace{entities: 1000, spent: 1000 * time.Millisecond, squares: 1000 * 10e-6}
+	halves := cutting{pieces: 2, keep: 45, each: 45, first: true}
+	for _, test := range []struct {
+		name    string
+		s       stretch
+		elapsed time.Duration
+		pace    pace
+		want    cutting
+	}{
+		{"in time", stretch{portion: 200, estimate: 90, exact: true}, 149 * time.Millisecond, uneven, cutting{}},
+		{"overdue", stretch{portion: 200, estimate: 90, exact: true}, 150 * time.Millisecond, uneven, halves},
+		{"nobody has time", stretch{portion: 200, estimate: 90, exact: true}, time.Second, even, cutting{}},
+		{"short", stretch{portion: 200, estimate: 49, exact: true}, time.Second, uneven, cutting{}},
+		{"it is not known how short", stretch{portion: 200, estimate: 90}, time.Second, uneven, cutting{}},
+		{"many pages a portion", stretch{portion: 401, estimate: 90, exact: true}, time.Second, uneven, cutting{}},
+		{"no portion", stretch{estimate: 90, exact: true}, time.Second, uneven, cutting{}},
+		{"nothing seen yet", stretch{portion: 200, estimate: 90, exact: true}, time.Second, pace{}, cutting{}},
+	} {
+		if got := test.s.overdue(100, 100, test.elapsed, test.pace); got != test.want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
+		}
+	}
+}
+
+// TestSharedByAll cuts what is left when a function turns out to be slow: between as many workers
+// as there are pages, with as many entities each.
+func TestSharedByAll(t *testing.T) {
+	for _, test := range []struct {
+		name              string
+		estimate, workers int64
+		page              int64
+		keep              int64
+	}{
+		{"a page and a third each", 2000, 100, 15, 80}, // four workers with 20 each
+		{"as many pages as workers", 480, 32, 15, 15},
+		{"more workers than pages", 90, 105, 15, 15},
+		{"two pages each", 960, 32, 15, 30},
+	} {
+		s := stretch{estimate: test.estimate, exact: true, workers: test.workers}
+		if c := (Splitting{}).cut(s, false, test.page, 500); c.keep != test.keep || c.each != test.keep || !c.first {
+			t.Errorf("%s: %+v, want pieces of %d", test.name, c, test.keep)
 		}
 	}
 }

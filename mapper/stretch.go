@@ -103,9 +103,10 @@ func cutAtSamples(s stretch, n int) []stretch {
 // that the root cuts it into at samples are counted. That costs a read for a thousand of them.
 const mostWeighed = 4_000_000
 
-// mostInPiece is up to how many entities are counted in each of n pieces: the longest count is
-// what the job's start waits for.
-func mostInPiece(n int) int64 { return mostWeighed / int64(n) }
+// mostInPiece is up to how many entities are counted in each of n pieces, four times as many as
+// each would have if they were even: the longest count is what the job's start waits for, and
+// pieces that are not counted to their ends can't be made even.
+func mostInPiece(n int) int64 { return 4 * mostWeighed / int64(n) }
 
 // weighed returns pieces whose entities were counted, up to so many each. Neighbours that are
 // short together become one, and long ones are shared by as many workers as they have portions.
