@@ -12,18 +12,19 @@ import (
 // may see that at the same moment, and only one of them should add up the records. The job
 // was read before that look, and so it is in the task: if its epoch has changed since, ranges
 // may have appeared that the look did not see, and the job goes on. Otherwise ranges appear
-// only in the commit of their parent, which is open itself until then.
-func (e *Engine) complete(ctx context.Context, job *jobRecord) error {
-	if State(job.State) != Running {
-		return nil // another delivery has ended it
+// only in the commit of their parent, which is open itself until then. A sweep makes sure that
+// the task is there.
+func (e *Engine) complete(ctx context.Context, job *jobRecord, sweep bool) error {
+	if State(job.State) != Running || job.Replaying {
+		return nil // another delivery has ended it, or the replay looks when it is done
 	}
 	if open, err := e.hasOpen(ctx, job.ID); err != nil || open {
 		return err
 	}
 	if e.mappers[job.Mapper] == nil {
-		return nil // a build that has the mapper knows whether it has a finalizer
+		return nil // only a build that has the mapper can end the job: it may have a finalizer
 	}
-	return e.enqueueFinalizer(ctx, job)
+	return e.enqueueEnd(ctx, job, sweep)
 }
 
 // hasOpen reports whether a range of a job is open.

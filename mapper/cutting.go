@@ -17,6 +17,7 @@ type cutting struct {
 	spread          int64 // if not 0: a short rest is spread over pieces, up to so many entities on each
 
 	first bool // the others begin before the page is processed
+	anew  bool // what is behind the first piece is a portion of its own: it begins late
 }
 
 // A finder finds the position of an entity: the n-th from one on, which is the 0-th. nil
@@ -69,31 +70,30 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 	case c.bisect, c.doubling && int64(len(pieces)) == c.pieces-1:
 		return append(pieces, rest.halves()...), nil
 	}
+	last := ended && len(pieces) < len(all) // the range ends in this one
 	switch {
-	case ended && len(pieces) < len(all): // the range ends in this one
-		if !s.exact {
-			rest.estimate = all[len(pieces)]
-		} else if s.workers > 1 {
+	case s.exact:
+		rest.workers = c.workersFor(s, rest.estimate)
+		if last && s.workers > 1 {
 			rest.late = max(0, 1-float64(rest.estimate)/float64(c.each))
 		}
-		rest.workers = 1
-		if s.exact {
-			rest.workers = c.workersFor(s, rest.estimate)
-		}
-	case s.exact:
-		rest.workers = max(1, s.workers*rest.estimate/s.estimate)
+	case last:
+		rest.estimate, rest.workers = all[len(pieces)], 1
 	default:
 		rest.estimate, rest.workers = max(rest.estimate, beyond(s.samples, rest.samples, all[:len(pieces)])), max(1, s.workers/c.pieces)
 		if s.estimate > 0 {
 			rest.workers = max(rest.workers, s.workers*min(rest.estimate, s.estimate)/s.estimate)
 		}
 	}
+	if c.anew {
+		rest.portion = rest.estimate
+	}
 	return append(pieces, rest), nil
 }
 
 // workersFor returns how many of a range's workers should share a piece of so many entities.
 func (c cutting) workersFor(s stretch, n int64) int64 {
-	if s.exact {
+	if s.exact && s.estimate > 0 {
 		return max(1, (s.workers*n+s.estimate/2)/s.estimate)
 	}
 	return max(1, s.workers/c.pieces)

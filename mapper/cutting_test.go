@@ -5,6 +5,35 @@ import (
 	"testing"
 )
 
+// TestApplyOdd cuts ranges that have changed since they were counted.
+func TestApplyOdd(t *testing.T) {
+	keys := positionsOf(sequence(100))
+	find := func(from *position, n int64) (*position, error) {
+		i, _ := slices.BinarySearchFunc(keys, from, comparePositions)
+		if i+int(n) >= len(keys) {
+			return nil, nil
+		}
+		return keys[i+int(n)], nil
+	}
+	for _, test := range []struct {
+		name  string
+		s     stretch
+		c     cutting
+		want  int   // pieces
+		after int64 // the portion of the last one
+	}{
+		{"it was empty", stretch{start: keys[0], exact: true, workers: 3}, cutting{pieces: 4, keep: 10, each: 10}, 1, 0},
+		{"it was longer", stretch{start: keys[0], exact: true, estimate: 300, workers: 3}, cutting{pieces: 4, keep: 60, each: 60}, 2, 0},
+		{"a rest that begins late", stretch{start: keys[0], exact: true, estimate: 100, workers: 1, portion: 200}, cutting{pieces: 2, keep: 60, each: 60, anew: true}, 2, 40},
+		{"a rest that does not", stretch{start: keys[0], exact: true, estimate: 100, workers: 1, portion: 200}, cutting{pieces: 2, keep: 60, each: 60}, 2, 200},
+	} {
+		pieces, err := test.c.apply(test.s, find)
+		if err != nil || len(pieces) != test.want || !ordered(pieces) || pieces[len(pieces)-1].portion != test.after {
+			t.Errorf("%s: %+v, %v", test.name, pieces, err)
+		}
+	}
+}
+
 // TestLengthsFor cuts ranges of known lengths into portions of two pages of 100: a short rest
 // is spread over the last of them.
 func TestLengthsFor(t *testing.T) {

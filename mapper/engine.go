@@ -87,7 +87,7 @@ func (e *Engine) Handler() http.Handler {
 		rangePath:    e.queue.Handler(e.log, e.deliver),
 		sweepPath:    e.chain(e.runSweep),
 		replayPath:   e.chain(e.runReplay),
-		finalizePath: e.chain(e.runFinalizer),
+		finalizePath: e.chain(e.runEnd),
 		cleanupPath:  e.chain(e.runCleanup),
 		revivePath:   e.queue.Handler(e.log, func(ctx context.Context, _ tasks.Delivery) error { return e.Revive(ctx) }),
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -30,14 +32,20 @@ func (d *Done) Delete(key *datastore.Key) { d.attempt.delete(key) }
 
 const finalizePath = "finalize"
 
-// enqueueFinalizer enqueues the task that ends a job. If there was one, and it is lost,
-// another one needs another name.
-func (e *Engine) enqueueFinalizer(ctx context.Context, job *jobRecord) error {
+// enqueueEnd enqueues the task that ends a job. If there was one, only a sweep sees whether it is
+// lost: then another one needs another name. Who may not ask the queue takes it for lost: of two
+// such tasks one ends the job.
+func (e *Engine) enqueueEnd(ctx context.Context, job *jobRecord, sweep bool) error {
 	task := job.task(finalizePath, jobTask{}, time.Time{})
 	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 		return err
 	}
-	if exists, err := e.queue.Exists(ctx, task.ID); err != nil || exists {
+	if !sweep {
+		return nil
+	}
+	switch exists, err := e.queue.Exists(ctx, task.ID); {
+	case status.Code(err) == codes.PermissionDenied:
+	case err != nil || exists:
 		return err
 	}
 	stale := job.Generation
@@ -54,9 +62,9 @@ func (e *Engine) enqueueFinalizer(ctx context.Context, job *jobRecord) error {
 	return e.enqueue(ctx, job, finalizePath, jobTask{}, time.Time{})
 }
 
-// runFinalizer ends a job none of whose ranges is open: it adds up the records, and runs the
+// runEnd ends a job none of whose ranges is open: it adds up the records, and runs the
 // mapper's finalizer, if it has one.
-func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, t jobTask) error {
+func (e *Engine) runEnd(ctx context.Context, job *jobRecord, t jobTask) error {
 	if !t.current(job) {
 		return nil
 	}

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
@@ -194,4 +197,36 @@ func TestLostFinalizer(t *testing.T) {
 		w.lose("/finalize")
 		w.wait(job)
 	})
+}
+
+// TestLostEnd loses the task that ends a job without a finalizer, and the service account may not
+// ask the queue for its tasks: a sweep enqueues another.
+func TestLostEnd(t *testing.T) {
+	t.Parallel()
+	for _, mayAsk := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, setting{emulator: emulator.Options{Interceptor: func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+				if !mayAsk && strings.HasSuffix(info.FullMethod, "/GetTask") {
+					return nil, status.Error(codes.PermissionDenied, "no cloudtasks.tasks.get")
+				}
+				return handler(ctx, req)
+			}}}, addCredit)
+			inner := w.handler
+			var ends atomic.Int64
+			w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, "/finalize") {
+					if ends.Add(1) == 1 {
+						return // as if it had been purged
+					}
+				}
+				inner.ServeHTTP(rw, r)
+			})
+			w.putAccounts(names(1000))
+			w.wait(w.start(10, &mapper.StartOptions{PageSize: 100}))
+			if ends.Load() != 2 {
+				t.Errorf("may ask: %v: %d tasks came to end the job, want 2", mayAsk, ends.Load())
+			}
+			w.wantBalances(names(1000), 10)
+		})
+	}
 }

@@ -172,8 +172,8 @@ func (m *model) task(ctx context.Context, sp Splitting, r *rangeRecord, s stretc
 				if m.weighed == nil {
 					m.weighed = m.weigh(s.workers, pieces, &at)
 				}
-				at += m.times.query + time.Duration(longest(m.weighed))*m.times.key
-				pieces = inPortions(m.weighed, s.workers, m.page, m.find(end))
+				at += m.times.query + time.Duration(min(longest(m.weighed), levelPages*m.page))*m.times.key
+				pieces = inPortions(m.weighed, m.page, m.find(end))
 			}
 			root = false
 			if !c.samples {

@@ -39,7 +39,7 @@ func (w *work) cutting(ctx context.Context, s stretch, root bool, size int, know
 	case w.divides(s):
 		c = w.splitting.cut(s, root, page, usual)
 	case w.splitting.adaptive():
-		c = s.behind(page, usual, time.Since(w.begunAt), w.engine.paces.get(w.job.ID))
+		c = s.behind(page, usual, w.ran, w.engine.paces.get(w.job.ID))
 	}
 	if c.pieces <= 1 {
 		return nil, false
@@ -56,7 +56,7 @@ func (w *work) lastPage(ctx context.Context, s stretch, known view) (pieces func
 		return nil, false
 	}
 	page, usual := w.pageToCut()
-	c := s.overdue(page, usual, time.Since(w.begunAt), w.engine.paces.get(w.job.ID))
+	c := s.overdue(page, usual, w.ran, w.engine.paces.get(w.job.ID))
 	if c.pieces <= 1 {
 		return nil, false
 	}
@@ -140,7 +140,7 @@ func (w *work) later(ctx context.Context, c cutting, s stretch, root bool, page,
 			if counted == nil {
 				counted = w.weigh(ctx, query, s.workers, page, pieces)
 			}
-			pieces = inPortions(counted, s.workers, page, find)
+			pieces = inPortions(counted, page, find)
 			if len(pieces) == 1 { // it is short
 				pieces, err = w.splitting.cut(pieces[0], false, page, usual).apply(pieces[0], find)
 			}

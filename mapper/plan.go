@@ -193,7 +193,7 @@ func (est *Estimate) expect(ctx context.Context, q Query, start StartOptions, o 
 		Reads:    est.Entities + 3*m.pages + m.tasks, // of the entities; of the records, and the queries for keys; of jobs
 		SmallOps: est.Entities,
 		Writes:   int64(float64(est.Entities)*o.Writes) + recordWrites*m.pages,
-		TaskOps:  2 * m.tasks,
+		TaskOps:  2 * (m.tasks + 1), // the last one ends the job
 	}
 	if q.KeysOnly {
 		est.Usage.Reads -= est.Entities

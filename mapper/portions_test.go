@@ -25,11 +25,11 @@ func TestShares(t *testing.T) {
 		{800, []int64{200, 200, 200, 200}},
 		{1150, []int64{288, 288, 287, 287}},
 	} {
-		if got := shares(test.n, max(1, test.n/4), 4, 100); !slices.Equal(got, test.want) {
+		if got := shares(test.n, max(1, test.n/4), test.n, 100); !slices.Equal(got, test.want) {
 			t.Errorf("%d entities: %v, want %v", test.n, got, test.want)
 		}
 	}
-	many := shares(1_000_000, 1000, 1000, 500)
+	many := shares(1_000_000, 1000, 1_000_000, 500)
 	if len(many) != maxFanOut || slices.Min(many) != 10_000 {
 		t.Errorf("a thousand workers share %d pieces, the shortest of %d", len(many), slices.Min(many))
 	}
@@ -38,13 +38,13 @@ func TestShares(t *testing.T) {
 	for range 10_000 {
 		n, workers, page := 1+rng.Int64N(2_000_000), 1+rng.Int64N(maxWorkers), 1+rng.Int64N(maxPageSize)
 		portion := max(1, n/workers)
-		lengths := shares(n, portion, workers, page)
+		lengths := shares(n, portion, n, page)
 		sum := int64(0)
 		for _, l := range lengths {
 			sum += l
 		}
 		// They differ by a page, as what is left over a full page can't be shared by all.
-		if shortest := slices.Min(lengths[:max(1, len(lengths)-1)]); sum != n || slices.Min(lengths) < 1 || slices.Max(lengths) > shortest+page {
+		if shortest := slices.Min(lengths[:max(1, len(lengths)-1)]); sum != n || len(lengths) > maxFanOut || slices.Min(lengths) < 1 || slices.Max(lengths) > shortest+page {
 			t.Fatalf("seed %d: %d entities, a portion of %d, %d workers, pages of %d: %v", seed, n, portion, workers, page, lengths)
 		}
 	}
@@ -74,7 +74,7 @@ func TestInPortions(t *testing.T) {
 			}
 		}
 		before := weighed(pieces, counts, most, workers, page)
-		after := inPortions(slices.Clone(before), workers, page, m.find(kind.n))
+		after := inPortions(slices.Clone(before), page, m.find(kind.n))
 		if after[0].start != nil || after[len(after)-1].end != nil || !ordered(after) {
 			t.Fatalf("seed %d: the pieces do not go from end to end", seed)
 		}
@@ -106,15 +106,17 @@ func TestInPortionsKeeps(t *testing.T) {
 	middle := positionOf(kind.key(700))
 	pieces := weighed([]stretch{{end: middle}, {start: middle}}, []int64{700, 300}, 1000, 4, 10)
 	m := &model{kind: kind}
-	if got := inPortions(slices.Clone(pieces), 4, 10, m.find(1000)); len(got) != 4 {
-		t.Fatalf("%d pieces, want 4", len(got))
+	for page, want := range map[int64]int{20: 4, 5: 3} { // pages of 5 are too many to a boundary in the middle
+		if got := inPortions(slices.Clone(pieces), page, m.find(1000)); len(got) != want {
+			t.Fatalf("%d pieces, want %d", len(got), want)
+		}
 	}
 	for name, find := range map[string]finder{
 		"an error": func(*position, int64) (*position, error) { return nil, errors.New("no") },
 		"the end":  func(*position, int64) (*position, error) { return nil, nil },
 		"before":   func(*position, int64) (*position, error) { return positionOf(kind.key(0)), nil },
 	} {
-		if got := inPortions(slices.Clone(pieces), 4, 10, find); len(got) != 2 || got[0].end != middle || got[0].estimate != 700 {
+		if got := inPortions(slices.Clone(pieces), 10, find); len(got) != 2 || got[0].end != middle || got[0].estimate != 700 {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

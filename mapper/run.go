@@ -41,15 +41,16 @@ type work struct {
 	failed   int                  // how many failures this delivery has recorded for good
 
 	splitting  Splitting
-	entitySize func() int64 // what the root finds out; nil: this is not the root
-	unsharded  func() int64 // the same, see rangeRecord
-	weighed    []stretch    // the same: the pieces of its range, if they were counted before it was cut
-	paced      time.Time    // when its last page began that had to wait for the job's rate
-	keys       *stream      // from the range's start on
-	divided    bool         // the task has cut its range
-	whole      string       // the range that can't be cut
-	listed     string       // the range that is not cut between spaces
-	next       *rangeRecord // the child that this task goes on with
+	entitySize func() int64  // what the root finds out; nil: this is not the root
+	unsharded  func() int64  // the same, see rangeRecord
+	weighed    []stretch     // the same: the pieces of its range, if they were counted before it was cut
+	paced      time.Time     // when its last page began that had to wait for the job's rate
+	keys       *stream       // from the range's start on
+	divided    bool          // the task has cut its range
+	ran        time.Duration // the function, in this delivery
+	whole      string        // the range that can't be cut
+	listed     string        // the range that is not cut between spaces
+	next       *rangeRecord  // the child that this task goes on with
 
 	slow map[string]error // by key: entities that took too long in this delivery
 	stop int              // if not 0: as many entities the page ends, behind one of them
@@ -84,7 +85,7 @@ func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
 	if loaded != nil {
 		return errors.Join(err, loaded)
 	}
-	return errors.Join(err, e.complete(ctx, fresh))
+	return errors.Join(err, e.complete(ctx, fresh, false))
 }
 
 // runInside does the range and those after it, as one of the job's deliveries of this process.
@@ -313,6 +314,9 @@ func (w *work) split(ctx context.Context, p page) error {
 	}
 	if err := w.recordSplit(ctx, pieces); err != nil {
 		return err
+	}
+	if p.next == nil {
+		w.whole = w.record.ID // a last page is cut once
 	}
 	if late := pieces[len(pieces)-1].late; late > 0 {
 		w.waiting = map[string]time.Time{rangeID(w.record.ID, w.record.Children-1): w.record.Created.Add(time.Duration((1 + late) * float64(lateBy)))}

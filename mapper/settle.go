@@ -20,7 +20,7 @@ func (w *work) commit(ctx context.Context, p page, o *outcome) error {
 
 // settled takes over what the delivery has to do after its commit.
 func (w *work) settled(o *outcome) {
-	w.waiting, w.next = o.waiting, o.next
+	w.waiting, w.next, w.ran = o.waiting, o.next, w.ran+o.ran
 	for _, f := range o.failures {
 		if f.last() {
 			w.failed++

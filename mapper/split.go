@@ -132,10 +132,15 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 			return cutting{pieces: n, samples: true, first: true}
 		}
 		n = min(workers, pages, maxExact)
-		each := min((pages+n-1)/n, max(min(fewPages, portion), portion*3/4, pages/maxExact), nearPages) * page
+		own := max(min(fewPages, portion), portion*3/4)
+		if s.exact {
+			own = portion // each piece leaves something to others by itself
+		}
+		each := min((pages+n-1)/n, max(own, pages/maxExact), nearPages) * page
 		// The range may be longer than it is estimated: the pieces go on to its end.
+		// Pages of slow functions may be longer, see even: as long as workers' shares.
 		if share := max(page, (s.estimate+workers-1)/workers); s.exact && 2*page <= jobPage && share < 2*page {
-			each = share * ((s.estimate + share*maxExact - 1) / (share * maxExact)) // pages of slow functions may be longer, see even
+			each = share * ((s.estimate + share*maxExact - 1) / (share * maxExact))
 		}
 		c := cutting{pieces: 2 * maxExact, keep: each, each: each, first: true}
 		if portion <= fewPages && each == portion*page {
@@ -181,38 +186,43 @@ func (sp Splitting) fixed(s stretch, root bool, page int64) cutting {
 }
 
 // behind decides where a task cuts what is left of its range, as it would end later than
-// others: it keeps the pages that it can do in the time that a worker's portion takes, and
+// others, given how long the function ran in this delivery: it keeps the pages that it can do in the time that a worker's portion takes, and
 // leaves the rest to those that are done with theirs. Where portions have many pages, short
 // ranges at the end do that.
 //
 // A rest of less than half a page it keeps. But if entities take uneven times some workers
 // have time to spare: then they get it, too, and soon.
-func (s stretch) behind(page, jobPage int64, elapsed time.Duration, pace pace) cutting {
+func (s stretch) behind(page, jobPage int64, ran time.Duration, pace pace) cutting {
 	each, uneven := pace.each(), pace.uneven()
 	if !s.few(jobPage) || each == 0 {
 		return cutting{}
 	}
-	due := time.Duration(s.portion)*each - elapsed
+	due := time.Duration(s.portion)*each - ran
 	if !uneven {
 		due += each * time.Duration(page) / 2 // to the next page
 	}
 	keep := max(1, int64(due/(each*time.Duration(page)))) * page
-	if s.estimate <= keep || s.estimate < keep+page/2 && !uneven {
+	rest := s.estimate - keep
+	if rest <= 0 || rest < page/2 && (!uneven || time.Duration(rest)*each < worthTask) {
 		return cutting{}
 	}
-	return cutting{pieces: 2, keep: keep, each: keep, first: uneven}
+	return cutting{pieces: 2, keep: keep, each: keep, first: uneven, anew: true}
 }
 
 // overdue decides whether a task shares its last page, as it would end much later than others:
-// by a fifth of what a worker's portion takes. Even entities have none that does.
-func (s stretch) overdue(page, jobPage int64, elapsed time.Duration, pace pace) cutting {
+// by a sixth of what a worker's portion takes. That is for entities that take uneven times.
+func (s stretch) overdue(page, jobPage int64, ran time.Duration, pace pace) cutting {
 	each := pace.each()
 	if !s.few(jobPage) || !s.exact || !pace.uneven() || s.estimate < page/2 ||
-		elapsed+time.Duration(s.estimate)*each < time.Duration(s.portion)*each*6/5 {
+		time.Duration(s.estimate/2)*each < worthTask || ran+time.Duration(s.estimate)*each < time.Duration(s.portion)*each*7/6 {
 		return cutting{}
 	}
-	return cutting{pieces: 2, keep: s.estimate / 2, each: s.estimate / 2, first: true}
+	return cutting{pieces: 2, keep: s.estimate / 2, each: s.estimate / 2, first: true, anew: true}
 }
+
+// worthTask is how long the function has to take for entities that are given to another worker out
+// of turn: a task and two commits take about as long.
+const worthTask = 200 * time.Millisecond
 
 // few reports whether a worker's portion has few pages.
 func (s stretch) few(jobPage int64) bool { return s.portion > 0 && s.portion <= fewPages*jobPage }

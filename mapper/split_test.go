@@ -269,28 +269,28 @@ func TestSplitWastesLittle(t *testing.T) {
 
 // TestBehind has tasks leave what they can't do in a portion's time to others.
 func TestBehind(t *testing.T) {
-	even := pace{entities: 1000, spent: 1000 * time.Millisecond, squares: 1000 * 1e-6}
-	uneven := pace{entities: 1000, spent: 1000 * time.Millisecond, squares: 1000 * 10e-6}
+	even := pace{entities: 1000, spent: 10 * time.Second, squares: 1000 * 1e-4}
+	uneven := pace{entities: 1000, spent: 10 * time.Second, squares: 1000 * 10e-4}
 	for _, test := range []struct {
 		name              string
 		portion, estimate int64
-		elapsed           time.Duration
+		ran               time.Duration
 		pace              pace
 		want              cutting
 	}{
-		{"in time", 200, 100, 100 * time.Millisecond, even, cutting{}},
-		{"a short rest", 200, 149, 100 * time.Millisecond, even, cutting{}},
-		{"a long rest", 200, 150, 100 * time.Millisecond, even, cutting{pieces: 2, keep: 100, each: 100}},
-		{"a short rest, and others have time", 200, 149, 100 * time.Millisecond, uneven, cutting{pieces: 2, keep: 100, each: 100, first: true}},
-		{"late already", 200, 300, time.Hour, even, cutting{pieces: 2, keep: 100, each: 100}},
-		{"a little late", 400, 300, 140 * time.Millisecond, even, cutting{}},
-		{"a little late, and others have time", 400, 300, 140 * time.Millisecond, uneven, cutting{pieces: 2, keep: 200, each: 200, first: true}},
+		{"in time", 200, 100, time.Second, even, cutting{}},
+		{"a short rest", 200, 149, time.Second, even, cutting{}},
+		{"a long rest", 200, 150, time.Second, even, cutting{pieces: 2, keep: 100, each: 100, anew: true}},
+		{"a short rest, and others have time", 200, 149, time.Second, uneven, cutting{pieces: 2, keep: 100, each: 100, first: true, anew: true}},
+		{"late already", 200, 300, time.Hour, even, cutting{pieces: 2, keep: 100, each: 100, anew: true}},
+		{"a little late", 400, 300, 1400 * time.Millisecond, even, cutting{}},
+		{"a little late, and others have time", 400, 300, 1400 * time.Millisecond, uneven, cutting{pieces: 2, keep: 200, each: 200, first: true, anew: true}},
 		{"many pages a portion", 401, 5000, 0, even, cutting{}},
 		{"no portion", 0, 5000, 0, even, cutting{}},
 		{"nothing seen yet", 200, 5000, 0, pace{}, cutting{}},
 	} {
 		s := stretch{portion: test.portion, estimate: test.estimate}
-		if got := s.behind(100, 100, test.elapsed, test.pace); got != test.want {
+		if got := s.behind(100, 100, test.ran, test.pace); got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
 		}
 	}
@@ -298,26 +298,27 @@ func TestBehind(t *testing.T) {
 
 // TestOverdue has tasks share their last page that would end long after a portion's time.
 func TestOverdue(t *testing.T) {
-	even := pace{entities: 1000, spent: 1000 * time.Millisecond, squares: 1000 * 1e-6}
-	uneven := pace{entities: 1000, spent: 1000 * time.Millisecond, squares: 1000 * 10e-6}
-	halves := cutting{pieces: 2, keep: 45, each: 45, first: true}
+	even := pace{entities: 1000, spent: 10 * time.Second, squares: 1000 * 1e-4}
+	uneven := pace{entities: 1000, spent: 10 * time.Second, squares: 1000 * 10e-4}
+	halves := cutting{pieces: 2, keep: 45, each: 45, first: true, anew: true}
 	for _, test := range []struct {
-		name    string
-		s       stretch
-		elapsed time.Duration
-		pace    pace
-		want    cutting
+		name string
+		s    stretch
+		ran  time.Duration
+		pace pace
+		want cutting
 	}{
-		{"in time", stretch{portion: 200, estimate: 90, exact: true}, 149 * time.Millisecond, uneven, cutting{}},
-		{"overdue", stretch{portion: 200, estimate: 90, exact: true}, 150 * time.Millisecond, uneven, halves},
-		{"nobody has time", stretch{portion: 200, estimate: 90, exact: true}, time.Second, even, cutting{}},
-		{"short", stretch{portion: 200, estimate: 49, exact: true}, time.Second, uneven, cutting{}},
-		{"it is not known how short", stretch{portion: 200, estimate: 90}, time.Second, uneven, cutting{}},
-		{"many pages a portion", stretch{portion: 401, estimate: 90, exact: true}, time.Second, uneven, cutting{}},
-		{"no portion", stretch{estimate: 90, exact: true}, time.Second, uneven, cutting{}},
+		{"in time", stretch{portion: 200, estimate: 90, exact: true}, 1433 * time.Millisecond, uneven, cutting{}},
+		{"overdue", stretch{portion: 200, estimate: 90, exact: true}, 1434 * time.Millisecond, uneven, halves},
+		{"nobody has time", stretch{portion: 200, estimate: 90, exact: true}, time.Minute, even, cutting{}},
+		{"short", stretch{portion: 200, estimate: 49, exact: true}, time.Minute, uneven, cutting{}},
+		{"fast", stretch{portion: 200, estimate: 90, exact: true}, time.Minute, pace{entities: 1000, spent: time.Second, squares: 1000 * 10e-6}, cutting{}},
+		{"it is not known how short", stretch{portion: 200, estimate: 90}, time.Minute, uneven, cutting{}},
+		{"many pages a portion", stretch{portion: 401, estimate: 90, exact: true}, time.Minute, uneven, cutting{}},
+		{"no portion", stretch{estimate: 90, exact: true}, time.Minute, uneven, cutting{}},
 		{"nothing seen yet", stretch{portion: 200, estimate: 90, exact: true}, time.Second, pace{}, cutting{}},
 	} {
-		if got := test.s.overdue(100, 100, test.elapsed, test.pace); got != test.want {
+		if got := test.s.overdue(100, 100, test.ran, test.pace); got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
 		}
 	}

@@ -54,7 +54,7 @@ func (s stretch) counted(n, most int64) stretch {
 	if s.estimate > 0 && s.workers > 1 {
 		s.workers = max(1, (s.workers*n+s.estimate/2)/s.estimate)
 	}
-	s.estimate, s.guess, s.exact = n, s.estimate, true
+	s.estimate, s.guess, s.exact = n, s.estimate, n > 0
 	return s
 }
 
@@ -125,7 +125,7 @@ func weighed(pieces []stretch, counts []int64, most, workers, page int64) []stre
 	short := max(portion, rootPages*page)
 	var merged []stretch
 	for _, p := range pieces {
-		if n := len(merged) - 1; n >= 0 && merged[n].estimate+p.estimate <= short {
+		if n := len(merged) - 1; n >= 0 && (merged[n].estimate+p.estimate <= short || merged[n].exact && p.exact && min(merged[n].estimate, p.estimate) == 0) {
 			last := &merged[n]
 			if p.start != nil {
 				last.samples = append(last.samples, p.start)

@@ -77,7 +77,7 @@ func TestWeighed(t *testing.T) {
 			{cut(2), cut(3), 9, 100, true, 1}, {cut(3), cut(4), 9, 100, true, 1}, {cut(4), nil, 9, 100, true, 1},
 		}},
 		{"all in the last one", []int64{0, 0, 0, 0, 0, 600}, []piece{
-			{nil, cut(4), 49, 0, false, 1}, {cut(4), nil, 9, 600, true, 6},
+			{nil, nil, 59, 600, true, 6},
 		}},
 		{"short ones together", []int64{30, 20, 250, 40, 60, 200}, []piece{
 			{nil, cut(1), 19, 50, true, 1}, {cut(1), cut(2), 9, 250, true, 3}, {cut(2), cut(4), 19, 100, true, 1}, {cut(4), nil, 9, 200, true, 2},

@@ -140,7 +140,7 @@ func (e *Engine) sweep(ctx context.Context, job *jobRecord, t jobTask, now time.
 		t.After = open[len(open)-1].ID
 		return e.enqueue(ctx, job, sweepPath, t, time.Time{})
 	}
-	return e.complete(ctx, job)
+	return e.complete(ctx, job, true)
 }
 
 // marked returns the first ranges behind one that have one of the two marks of a
