@@ -315,7 +315,7 @@ func (w *work) split(ctx context.Context, p page) error {
 	if err := w.recordSplit(ctx, pieces); err != nil {
 		return err
 	}
-	if p.next == nil {
+	if len(p.at) > 0 && p.next == nil {
 		w.whole = w.record.ID // a last page is cut once
 	}
 	if late := pieces[len(pieces)-1].late; late > 0 {

@@ -166,3 +166,32 @@ func TestSpaces(t *testing.T) {
 		})
 	}
 }
+
+// TestSharedSpace has all workers share the one space that has nearly all entities, behind a
+// cut between spaces.
+func TestSharedSpace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := mapper.Update("slow", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {
+			time.Sleep(10 * time.Millisecond)
+			u.Value.Checked++
+			return nil
+		})
+		w := newWorld(t, setting{queue: few(8)}, slow)
+		var keys []*datastore.Key
+		for namespace, n := range map[string]int{"n1": 10, "n2": 4000, "n3": 10} {
+			for i := range n {
+				keys = append(keys, &datastore.Key{Kind: "A", ID: int64(i + 1), Namespace: namespace})
+			}
+		}
+		putMany(w, keys, make([]user, len(keys)))
+		job, err := slow.Start(t.Context(), w.engine, mapper.Query{Kind: "A", AllNamespaces: true}, mapper.None{}, &mapper.StartOptions{PageSize: 50, Workers: 8})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := w.wait(job)
+		if took, shared := s.Ended.Sub(s.Created), time.Duration(len(keys))*10*time.Millisecond/8; took > 2*shared {
+			t.Errorf("it took %v, and eight workers need %v", took, shared)
+		}
+	})
+}
