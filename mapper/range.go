@@ -26,15 +26,15 @@ const (
 // A rangeRecord is the record of one range: what a task has to do, and once it
 // is done, what it did. Only open, failed and expires are indexed, and exist only while
 // the range is pending, its entity has failed, or it has been cleaned up: a finished job
-// costs no index entries. What is empty is not saved, as most of it is in most records.
+// costs no index entries. What is empty is not saved, as most of it is in most records, but for what tells them apart.
 type rangeRecord struct {
 	Job        string      `datastore:"job,noindex"`
 	ID         string      `datastore:"id,noindex"`
 	Open       string      `datastore:"open,omitempty"`   // the job's ID, while it is pending
 	Failed     string      `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
 	State      string      `datastore:"state,noindex"`
-	Generation int64       `datastore:"generation,omitempty,noindex"`
-	Depth      int64       `datastore:"depth,omitempty,noindex"`     // the root has 0
+	Generation int64       `datastore:"generation,noindex"`
+	Depth      int64       `datastore:"depth,noindex"`               // the root has 0
 	Start      *position   `datastore:"start,omitempty,noindex"`     // nil: from the beginning
 	End        *position   `datastore:"end,omitempty,noindex"`       // nil: to the end
 	Namespace  string      `datastore:"namespace,omitempty,noindex"` // with Kind: the space that its entities are in, if the query has several
