@@ -126,6 +126,11 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 		return cutting{pieces: unknownPieces + 1, keep: each, each: each, doubling: true, first: true}
 	case pages == 1 || workers == 1 && (pages <= 2*grain || pages <= 1+portion && portion <= fewPages && s.portion > 0): // see spread and behind
 		return cutting{}
+	case workers > 1 && s.exact && 2*page <= jobPage && s.estimate < 2*page*workers:
+		// The function is slow, and its pages may be longer, see even: as long as workers' shares.
+		share := max(page, (s.estimate+workers-1)/workers)
+		each := share * ((s.estimate + share*maxFanOut - 1) / (share * maxFanOut))
+		return cutting{pieces: maxFanOut, keep: each, each: each, first: true}
 	case workers > 1:
 		n := min(workers, pages/rootPages, maxFanOut, int64(len(s.samples)+1))
 		if n > 1 && (root || pages > farPages && (n > maxExact || pages > n*nearPages)) {
@@ -138,10 +143,6 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 		}
 		each := min((pages+n-1)/n, max(own, pages/maxExact), nearPages) * page
 		// The range may be longer than it is estimated: the pieces go on to its end.
-		// Pages of slow functions may be longer, see even: as long as workers' shares.
-		if share := max(page, (s.estimate+workers-1)/workers); s.exact && 2*page <= jobPage && share < 2*page {
-			each = share * ((s.estimate + share*maxExact - 1) / (share * maxExact))
-		}
 		c := cutting{pieces: 2 * maxExact, keep: each, each: each, first: true}
 		if portion <= fewPages && each == portion*page {
 			c.spread = page / 3 // 1.09 pages for each full one on 1,000 workers; two fifths make 1.08, and end later [bench]

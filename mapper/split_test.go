@@ -333,10 +333,11 @@ func TestSharedByAll(t *testing.T) {
 		page              int64
 		keep              int64
 	}{
-		{"a page and a third each", 2000, 100, 15, 80}, // four workers with 20 each
+		{"a page and a third each", 2000, 100, 15, 20},
+		{"more pieces than a range has", 20_000, 1000, 15, 200}, // ten workers with 20 each
 		{"as many pages as workers", 480, 32, 15, 15},
 		{"more workers than pages", 90, 105, 15, 15},
-		{"two pages each", 960, 32, 15, 30},
+		{"two pages each, but for one entity", 959, 32, 15, 30},
 	} {
 		s := stretch{estimate: test.estimate, exact: true, workers: test.workers}
 		if c := (Splitting{}).cut(s, false, test.page, 500); c.keep != test.keep || c.each != test.keep || !c.first {
