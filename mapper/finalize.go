@@ -8,10 +8,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"github.com/scattermap/scattermap/tasks"
 )
 
 // A Done is a job that is done, in the hands of its finalizer. It belongs to one
@@ -29,73 +25,6 @@ func (d *Done) Put(key *datastore.Key, src any) { d.attempt.put(key, src) }
 
 // Delete deletes an entity together with the end of the job.
 func (d *Done) Delete(key *datastore.Key) { d.attempt.delete(key) }
-
-const finalizePath = "finalize"
-
-// enqueueEnd enqueues the task that ends a job. If there was one, only a sweep sees whether it is
-// lost: then another one needs another name. Who may not ask the queue takes it for lost: of two
-// such tasks one ends the job.
-func (e *Engine) enqueueEnd(ctx context.Context, job *jobRecord, sweep bool) error {
-	task := job.task(finalizePath, jobTask{}, time.Time{})
-	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
-		return err
-	}
-	if !sweep {
-		return nil
-	}
-	switch exists, err := e.queue.Exists(ctx, task.ID); {
-	case status.Code(err) == codes.PermissionDenied:
-	case err != nil || exists:
-		return err
-	}
-	stale := job.Generation
-	job, err := e.alter(ctx, job.ID, func(j *jobRecord) error {
-		if State(j.State) != Running || j.Generation != stale {
-			return errNothing
-		}
-		j.Generation++
-		return nil
-	})
-	if err != nil || State(job.State) != Running {
-		return err
-	}
-	return e.enqueue(ctx, job, finalizePath, jobTask{}, time.Time{})
-}
-
-// runEnd ends a job none of whose ranges is open: it adds up the records, and runs the
-// mapper's finalizer, if it has one.
-func (e *Engine) runEnd(ctx context.Context, job *jobRecord, t jobTask) error {
-	if !t.current(job) {
-		return nil
-	}
-	def := e.mappers[job.Mapper]
-	if def == nil {
-		return fmt.Errorf("job %s: %w %q", job.ID, ErrUnknownMapper, job.Mapper)
-	}
-	open, err := e.hasOpen(ctx, job.ID)
-	if err != nil || open {
-		return err
-	}
-	if def.onDone != nil && t.redelivered && job.Error == "" { // who fails leaves an error
-		if job, err = e.alter(ctx, job.ID, func(j *jobRecord) error {
-			if !t.current(j) || j.Error != "" {
-				return errNothing
-			}
-			j.Error = "the finalizer was cut off, or its process died, and it is tried again"
-			return nil
-		}); err != nil || !t.current(job) {
-			return err
-		}
-	}
-	sum, err := e.fold(ctx, job.ID)
-	if err != nil {
-		return err
-	}
-	if def.onDone == nil {
-		return e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error { return j.succeed(sum) })
-	}
-	return e.finalize(ctx, job, def, sum)
-}
 
 // finalize runs the finalizer in the transaction that ends the job.
 func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, sum totals) error {

@@ -187,9 +187,9 @@ func (sp Splitting) fixed(s stretch, root bool, page int64) cutting {
 }
 
 // behind decides where a task cuts what is left of its range, as it would end later than
-// others, given how long the function ran in this delivery: it keeps the pages that it can do in the time that a worker's portion takes, and
-// leaves the rest to those that are done with theirs. Where portions have many pages, short
-// ranges at the end do that.
+// others, given how long the function ran in this delivery. It keeps the pages that it can do in
+// the time that a worker's portion takes, and leaves the rest to those that are done with theirs.
+// Where portions have many pages, short ranges at the end do that.
 //
 // A rest of less than half a page it keeps. But if entities take uneven times some workers
 // have time to spare: then they get it, too, and soon.
