@@ -35,8 +35,8 @@ func (e *Engine) complete(ctx context.Context, job *jobRecord, sweep bool) error
 const finalizePath = "finalize"
 
 // enqueueEnd enqueues the task that ends a job. If there was one, only a sweep sees whether it is
-// lost: then another one needs another name. Who may not ask the queue takes it for lost: of two
-// such tasks one ends the job.
+// lost: then another one needs another name. Who may not ask the queue takes it for lost, as of two
+// such tasks one ends the job; but not if it has left an error, and so is tried again.
 func (e *Engine) enqueueEnd(ctx context.Context, job *jobRecord, sweep bool) error {
 	task := job.task(finalizePath, jobTask{}, time.Time{})
 	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
@@ -46,7 +46,9 @@ func (e *Engine) enqueueEnd(ctx context.Context, job *jobRecord, sweep bool) err
 		return nil
 	}
 	switch exists, err := e.queue.Exists(ctx, task.ID); {
+	case status.Code(err) == codes.PermissionDenied && job.Error == "":
 	case status.Code(err) == codes.PermissionDenied:
+		return nil
 	case err != nil || exists:
 		return err
 	}

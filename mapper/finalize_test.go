@@ -205,12 +205,11 @@ func TestLostEnd(t *testing.T) {
 	t.Parallel()
 	for _, mayAsk := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, setting{emulator: emulator.Options{Interceptor: func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-				if !mayAsk && strings.HasSuffix(info.FullMethod, "/GetTask") {
-					return nil, status.Error(codes.PermissionDenied, "no cloudtasks.tasks.get")
-				}
-				return handler(ctx, req)
-			}}}, addCredit)
+			var set setting
+			if !mayAsk {
+				set.emulator.Interceptor = mayNotAsk
+			}
+			w := newWorld(t, set, addCredit)
 			inner := w.handler
 			var ends atomic.Int64
 			w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -229,4 +228,43 @@ func TestLostEnd(t *testing.T) {
 			w.wantBalances(names(1000), 10)
 		})
 	}
+}
+
+// TestFailingEnd has a finalizer fail for a day, where the queue may not be asked for its tasks:
+// its task is tried again, and gets no others beside it.
+func TestFailingEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int64
+		var mended atomic.Bool
+		var client *datastore.Client
+		m := reporting(func() *datastore.Client { return client }, func() error {
+			if runs.Add(1); !mended.Load() {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: mayNotAsk}}, m)
+		client = w.client
+		w.putAccounts(names(10))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(24 * time.Hour)
+		if n := runs.Load(); n < 10 || n > 100 {
+			t.Errorf("the finalizer runs %d times", n)
+		}
+		mended.Store(true)
+		time.Sleep(time.Hour) // until the task is tried again
+		w.wait(job)
+	})
+}
+
+// mayNotAsk is a queue that may not be asked for its tasks.
+func mayNotAsk(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if strings.HasSuffix(info.FullMethod, "/GetTask") {
+		return nil, status.Error(codes.PermissionDenied, "no cloudtasks.tasks.get")
+	}
+	return handler(ctx, req)
 }

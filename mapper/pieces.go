@@ -221,7 +221,7 @@ func (w *work) cut(r *rangeRecord, pieces []stretch) []*datastore.Mutation {
 		mutations = append(mutations, datastore.NewInsert(child.key(), child))
 	}
 	own := pieces[0]
-	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.Portion, r.Cut = own.end, own.samples, own.estimate, own.exact, own.workers, own.portion, !own.survey
+	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.Portion, r.Cut = own.end, capSamples(own.samples, maxSampleBytes), own.estimate, own.exact, own.workers, own.portion, !own.survey
 	r.Survey = own.survey
 	if w.query.many() {
 		r.in(own.space)

@@ -40,9 +40,9 @@ type Estimate struct {
 	AtLeast  bool  `json:"at_least,omitempty"` // it is no estimate: there are as many, or more, as they were counted no further
 
 	Workers int           `json:"workers"` // tasks at once
-	Pages   int64         `json:"pages"`
-	Tasks   int64         `json:"tasks"`
-	Takes   time.Duration `json:"takes"` // nanoseconds, if calls take what they take in docs/scale.md
+	Pages   int64         `json:"pages"`   // that the job commits
+	Tasks   int64         `json:"tasks"`   // of its ranges, without sweeps
+	Takes   time.Duration `json:"takes"`   // nanoseconds, if calls take what they take in docs/scale.md
 
 	Usage   billing.Usage `json:"usage"`   // what the job uses; RPCs are not estimated
 	Dollars float64       `json:"dollars"` // what that costs
@@ -113,18 +113,25 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	if q.times, err = e.probe(ctx, q); err != nil {
 		return fail(err)
 	}
+	usual := int64(start.PageSize)
+	if start.Rate != (Rate{}) {
+		usual = int64(start.Rate.page(start.PageSize, opts.Writes, int64(max(start.Workers, concurrent)), 0, waitWithin(e.queue.Deadline())))
+	}
+	page := max(1, min(usual, int64(start.PageTime/opts.PerEntity)))
 	est := &Estimate{Workers: start.Workers}
-	if err := est.size(ctx, e, q, start); err != nil {
+	least, err := est.size(ctx, e, q, start, page)
+	if err != nil {
 		return fail(err)
 	}
-	if err := est.expect(ctx, q, start, opts, int64(max(start.Workers, concurrent)), waitWithin(e.queue.Deadline())); err != nil {
+	if err := est.expect(ctx, q, start, opts, page, usual, least); err != nil {
 		return fail(err)
 	}
 	return est, nil
 }
 
-// size finds out how many entities a query has: in each of its spaces.
-func (est *Estimate) size(ctx context.Context, e *Engine, q Query, start StartOptions) error {
+// size finds out how many entities a query has: in each of its spaces. It returns how many pages
+// that takes at least, as none has entities of two spaces.
+func (est *Estimate) size(ctx context.Context, e *Engine, q Query, start StartOptions, page int64) (least int64, err error) {
 	var mu sync.Mutex
 	est.Exact = true
 	group, gctx := errgroup.WithContext(ctx)
@@ -132,7 +139,8 @@ func (est *Estimate) size(ctx context.Context, e *Engine, q Query, start StartOp
 	for next := e.spaces(gctx, q, nil, nil); ; {
 		s, ok, err := next()
 		if err != nil || !ok {
-			return cmp.Or(group.Wait(), err)
+			err = cmp.Or(group.Wait(), err)
+			return least, err
 		}
 		group.Go(func() error {
 			part, err := e.sizeIn(gctx, q.in(s), start)
@@ -142,6 +150,7 @@ func (est *Estimate) size(ctx context.Context, e *Engine, q Query, start StartOp
 			mu.Lock()
 			defer mu.Unlock()
 			est.Entities += part.Entities
+			least += (part.Entities + page - 1) / page
 			est.Exact, est.AtLeast = est.Exact && part.Exact, est.AtLeast || part.AtLeast
 			est.Used.Reads += part.Used.Reads
 			est.Used.SmallOps += part.Used.SmallOps
@@ -162,20 +171,16 @@ func (e *Engine) sizeIn(ctx context.Context, q Query, start StartOptions) (est E
 	if est.Entities = max(n, found.estimate); err == nil && est.Entities == 0 {
 		err = errors.New("the database neither counts entities nor has samples of them, so their number is not known")
 	}
-	est.AtLeast = !q.plain() && known && est.Entities >= mostCounted
+	est.AtLeast = known && (found.estimate <= n || !q.plain() && est.Entities >= mostCounted)
 	return est, err
 }
 
 // mostModelled is how many pages are modelled one by one: of more, a part.
 const mostModelled = 1_000_000
 
-// expect fills in what follows from the number of entities, if up to so many tasks run at once.
-func (est *Estimate) expect(ctx context.Context, q Query, start StartOptions, o PlanOptions, atOnce int64, wait time.Duration) error {
-	usual := int64(start.PageSize)
-	if start.Rate != (Rate{}) {
-		usual = int64(start.Rate.page(start.PageSize, o.Writes, atOnce, 0, wait))
-	}
-	page := max(1, min(usual, int64(start.PageTime/o.PerEntity)))
+// expect fills in what follows from the number of entities, for pages of a size, and at least so
+// many of them; usual is their size if the function is fast.
+func (est *Estimate) expect(ctx context.Context, q Query, start StartOptions, o PlanOptions, page, usual, least int64) error {
 	times := usualTimes
 	times.page += time.Duration(page) * o.PerEntity
 	part := 1 + est.Entities/page/mostModelled
@@ -184,6 +189,9 @@ func (est *Estimate) expect(ctx context.Context, q Query, start StartOptions, o 
 		return err
 	}
 	m.pages, m.tasks = m.pages*part, m.tasks*part
+	if q.many() { // the model knows one space only
+		m.pages, m.tasks = max(m.pages, least), max(m.tasks, min(int64(start.Workers), least/fewPages))
+	}
 	est.Pages, est.Tasks = m.pages, m.tasks
 	est.Takes = m.takes(int64(start.Workers))
 	if n := float64(est.Entities); start.Rate != (Rate{}) {
@@ -204,15 +212,14 @@ func (est *Estimate) expect(ctx context.Context, q Query, start StartOptions, o 
 
 // takes returns how long so many entities and writes take at a rate.
 func (r Rate) takes(entities, writes float64) time.Duration {
-	var t time.Duration
-	for entities > 0 || writes > 0 {
+	most, mostWrites := Rate{Entities: r.Entities, Writes: r.Writes}.at(0)
+	for t := time.Duration(0); ; t += rampEvery {
 		perSecond, writesPerSecond := r.at(t)
 		rest := time.Duration(min(max(entities/perSecond, writes/writesPerSecond), maxTakes.Seconds()) * float64(time.Second))
-		if !r.Ramp || rest <= rampEvery {
+		if rest <= rampEvery || perSecond == most && writesPerSecond == mostWrites { // the ramp is over, or is none
 			return t + rest
 		}
-		entities, writes = entities-perSecond*rampEvery.Seconds(), writes-writesPerSecond*rampEvery.Seconds()
-		t += rampEvery
+		entities = max(0, entities-perSecond*rampEvery.Seconds())
+		writes = max(0, writes-writesPerSecond*rampEvery.Seconds())
 	}
-	return t
 }

@@ -3,13 +3,16 @@ package mapper_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -171,6 +174,60 @@ func TestPlanOfMany(t *testing.T) {
 			if err != nil || plan.Exact || !plan.AtLeast || plan.Entities < 10_000_000 {
 				t.Errorf("%s: %+v, %v", name, plan, err)
 			}
+			var takes []time.Duration
+			for _, ramp := range []bool{false, true} { // four months, so what the ramp allows passes all numbers
+				plan, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{StartOptions: mapper.StartOptions{Rate: mapper.Rate{Entities: 1, Ramp: ramp}}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				takes = append(takes, plan.Takes)
+			}
+			if takes[0] < 100*24*time.Hour || takes[1] < takes[0] || takes[1] > takes[0]+time.Hour {
+				t.Errorf("%s: an entity a second takes %v, and with a ramp %v", name, takes[0], takes[1])
+			}
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // there is no sample
+		blindly := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			return unscattered(ctx, req, info, func(ctx context.Context, req any) (any, error) { return billion(ctx, req, info, handler) })
+		}
+		w := newWorld(t, setting{queue: tenWorkers, emulator: emulator.Options{Interceptor: blindly}}, addCredit)
+		w.putAccounts(names(10_000))
+		plan, err := mapper.Plan(t.Context(), w.engine, mapper.Query{Kind: "Account"}, nil)
+		if err != nil || plan.Exact || !plan.AtLeast || plan.Entities < 1_000_000 {
+			t.Errorf("%+v, %v", plan, err)
+		}
+	})
+}
+
+// TestPlanOfSpaces plans a job over namespaces that are all shorter than a page.
+func TestPlanOfSpaces(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: tenWorkers}, lookAtUser)
+		var keys []*datastore.Key
+		for i := range 1000 {
+			keys = append(keys, &datastore.Key{Kind: "User", ID: int64(i + 1), Namespace: fmt.Sprintf("n%03d", i/5)})
+		}
+		for some := range slices.Chunk(keys, 500) {
+			if _, err := w.client.PutMulti(t.Context(), some, make([]user, len(some))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		q := mapper.Query{Kind: "User", AllNamespaces: true}
+		plan, err := mapper.Plan(t.Context(), w.engine, q, &mapper.PlanOptions{Visit: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := w.emulator.Usage()
+		job, err := lookAtUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := w.wait(job)
+		used := w.emulator.Usage().Sub(before)
+		if plan.Pages != 200 || s.Pages != 200 || plan.Usage.Writes < used.Writes*3/4 || plan.Usage.Writes > used.Writes*5/4 || plan.Usage.Reads < used.Reads/2 || plan.Usage.Reads > 2*used.Reads {
+			t.Errorf("planned %+v, it was %d pages and %+v", plan, s.Pages, used)
 		}
 	})
 }

@@ -28,9 +28,9 @@ type Rate struct {
 	Writes float64 `json:"writes,omitempty"`
 
 	// Ramp has the job begin with 500 entities and 500 writes a second, and allows half
-	// as many again every five minutes, from its start or when it was last resumed: as
-	// Datastore asks of traffic to a kind that is new, on its best practices page.
-	// Entities and Writes hold besides.
+	// as many again every five minutes: from its start, or when it was last resumed, or
+	// when [Job.SetRate] turned the ramp on. Datastore asks that of traffic to a kind that
+	// is new, on its best practices page. Entities and Writes hold besides.
 	Ramp bool `json:"ramp,omitempty"`
 }
 
@@ -131,21 +131,23 @@ func (j *jobRecord) rate() (r Rate, err error) {
 }
 
 // SetRate changes how fast the job goes. Pages that begin from a second later on keep to
-// it.
+// it. If it turns the ramp on, that begins now. A rate that is no number, or too low for the
+// job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error {
-	encoded, err := json.Marshal(rate)
-	if err == nil {
-		_, err = j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
-			if err := rate.validate("Rate", r.atOnce(), j.engine.queue.Deadline()); err != nil {
-				return fmt.Errorf("%w: %w", ErrArguments, err)
-			}
-			if State(r.State).Ended() && State(r.State) != Failed { // that can be resumed
-				return fmt.Errorf("%w: it is %q", ErrState, r.State)
-			}
-			r.Rate = encoded
-			return nil
-		})
-	}
+	_, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
+		if err := rate.validate("Rate", r.atOnce(), j.engine.queue.Deadline()); err != nil {
+			return fmt.Errorf("%w: %w", ErrArguments, err)
+		}
+		if State(r.State).Ended() && State(r.State) != Failed { // that can be resumed
+			return fmt.Errorf("%w: it is %q", ErrState, r.State)
+		}
+		if before, err := r.rate(); rate.Ramp && (err != nil || !before.Ramp) {
+			r.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
+		}
+		var err error
+		r.Rate, err = json.Marshal(rate)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("mapper: set the rate of %s: %w", j.ID, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -199,6 +200,35 @@ func TestRamp(t *testing.T) {
 		}
 		// The ten pages that waited by then, of up to 400 entities, may begin at once.
 		if n := c.between(begun.Add(time.Minute), begun.Add(90*time.Second)); n > 19_500 || n < 12_000 {
+			t.Errorf("%d entities in the 30 s after that, want 15000", n)
+		}
+	})
+}
+
+// TestRampLater turns the ramp on when a job has run for an hour: it begins then.
+func TestRampLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var c clocked
+		m := c.mapper()
+		w := newWorld(t, setting{queue: tenWorkers}, m)
+		w.putAccounts(names(40_000))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		changed := time.Now()
+		for _, rate := range []mapper.Rate{{Entities: math.NaN()}, {Writes: math.Inf(1)}, {Entities: -1}} {
+			if err := job.SetRate(t.Context(), rate); !errors.Is(err, mapper.ErrArguments) {
+				t.Errorf("%+v: %v", rate, err)
+			}
+		}
+		if err := job.SetRate(t.Context(), mapper.Rate{Ramp: true}); err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		if n := c.between(changed, changed.Add(30*time.Second)); n > 19_500 || n < 8_000 {
 			t.Errorf("%d entities in the 30 s after that, want 15000", n)
 		}
 	})

@@ -321,7 +321,9 @@ func (w *work) split(ctx context.Context, p page) error {
 	if late := pieces[len(pieces)-1].late; late > 0 {
 		w.waiting = map[string]time.Time{rangeID(w.record.ID, w.record.Children-1): w.record.Created.Add(time.Duration((1 + late) * float64(lateBy)))}
 	}
-	return w.enqueueChildren(ctx)
+	err = w.enqueueChildren(ctx)
+	w.waiting = nil // children of the page may wait for longer, see waits
+	return err
 }
 
 // lateBy has what is left behind the last full piece of a range begin after the pieces of

@@ -1,0 +1,25 @@
+package mapper
+
+import (
+	"strings"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+)
+
+// TestOwnSamples cuts a root whose long samples are all in its own piece, as nothing is elsewhere:
+// its record stays as small as those of its children.
+func TestOwnSamples(t *testing.T) {
+	var samples []*position
+	for i := range 1600 {
+		samples = append(samples, positionOf(datastore.NameKey("K", string(rune('A'+i))+strings.Repeat("x", 1200), nil)))
+	}
+	r := &rangeRecord{Job: "j", ID: rangeID("j", 0)}
+	pieces := []stretch{{samples: samples, end: samples[len(samples)-1]}, {start: samples[len(samples)-1]}}
+	if n := len(new(work).cut(r, pieces)); n != 1 {
+		t.Fatalf("%d children", n)
+	}
+	if size := r.size(); len(r.Samples) < 20 || size > maxSampleBytes+4<<10 {
+		t.Errorf("%d samples in a record of %d bytes", len(r.Samples), size)
+	}
+}
