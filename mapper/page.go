@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 )
 
 // A page is what a task is about to process.
@@ -26,7 +27,11 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	}
 	if w.keys == nil {
 		w.keys = w.engine.stream(ctx, w.query, r.Start, r.End, w.readsWhole())
+		if w.keys.whole && r.Workers > 1 { // much of what follows is for others
+			w.keys.few = r.pageSize() + 1
+		}
 	}
+	w.keys.shorten(r.End)
 	s := r.stretch()
 	root := (r.ID == w.job.root() || r.Survey) && !r.Cut
 	if w.local = w.query; w.query.many() {
@@ -87,6 +92,18 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	}
 	p.pieces, p.first = w.cutting(ctx, s, root, size, w.keys.known())
 	return p, nil
+}
+
+// readOn has the next page read while this one is processed. Entities cost more than keys, and
+// others may have to read them once more if the function is slower than it was: they are read when
+// half of this page is done.
+func (w *work) readOn() {
+	keys, n := w.keys, int(min(2*w.record.PageSize, max(w.record.Estimate, w.record.PageSize))+1)
+	if w.halfway = nil; keys.whole {
+		w.halfway = sync.OnceFunc(func() { keys.readAhead(n) })
+		return
+	}
+	keys.readAhead(n)
 }
 
 // dropKeys ends a stream that is of no use any more.

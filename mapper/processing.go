@@ -181,9 +181,12 @@ func (w *work) runPage(ctx context.Context, at []*position, read reader, accept 
 // runChunk runs the function over entities that were read, of a page of size that was begun at a
 // time. It reports whether the page is full before that.
 func (w *work) runChunk(ctx context.Context, o *outcome, c *chunk, size int, begun time.Time, accept func(*effect) error) (full bool, err error) {
+	halfway := w.halfway
 	dealt := func(hung time.Duration) {
 		c.next++
-		o.reached++
+		if o.reached++; halfway != nil && 2*o.reached >= size {
+			halfway()
+		}
 		o.took(time.Since(begun)-o.spent, hung, w.slowEntity())
 	}
 	limit := time.Duration(w.job.Timeout)

@@ -38,6 +38,7 @@ type work struct {
 	record   *rangeRecord
 	enqueued int64                // of its children, the first
 	waiting  map[string]time.Time // the children that this delivery has recorded to be tried again, and when
+	halfway  func()               // what begins when half of the page is done; nil: nothing
 	failed   int                  // how many failures this delivery has recorded for good
 
 	splitting  Splitting
@@ -188,7 +189,7 @@ func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 	}
 	w.task = rangeTask{Job: next.Job, Range: next.ID, Generation: next.Generation}
 	w.queued, w.redelivered, w.delivery, w.begun = tasks.Delivery{}, false, "", false
-	w.enqueued, w.waiting, w.failed, w.slow = 0, nil, 0, nil
+	w.enqueued, w.waiting, w.halfway, w.failed, w.slow = 0, nil, nil, 0, nil
 	w.divided = next.Workers <= 1 // after a surprise it is shared anew
 	switch {
 	case w.keys == nil:
@@ -267,7 +268,7 @@ func (w *work) process(ctx context.Context) error {
 	if p.next != nil && w.goesOn(w.record) {
 		job := w.job.ID
 		go func() { _, _ = w.engine.recentJob(ctx, job) }() // so that proceed need not wait
-		w.keys.readAhead(int(min(2*w.record.PageSize, max(w.record.Estimate, w.record.PageSize)) + 1))
+		w.readOn()
 	}
 	if w.record.Solo && !w.record.Alone && w.record.pageSize() == 1 && len(p.at) == 1 {
 		// Whatever becomes of it, it is this entity.

@@ -17,6 +17,7 @@ type stream struct {
 	query      Query
 	start, end *position // of the range, when it was begun
 	whole      bool      // it reads entities
+	few        int       // if not 0: the first scan has at most so many results
 
 	ctx    context.Context // of its queries
 	cancel context.CancelFunc
@@ -27,6 +28,7 @@ type stream struct {
 	scan     scan                // that is being read
 	it       *datastore.Iterator // nil: none is
 	begun    time.Time           // when that was
+	results  int                 // of it so far
 	at       []*position
 	last     *position                // that was read
 	entities []datastore.PropertyList // if it reads them
@@ -49,7 +51,10 @@ func (s *stream) begin() error {
 		s.all = err == nil
 		return err
 	}
-	s.scan, s.begun = next, time.Now()
+	s.scan, s.begun, s.results = next, time.Now(), 0
+	if s.few > 0 {
+		next.query = next.query.Limit(s.few)
+	}
 	s.it, err = s.engine.results(s.ctx, next, s.whole)
 	return err
 }
@@ -69,6 +74,28 @@ func (s *stream) use() (done func()) {
 	return func() { s.turn.Release(1) }
 }
 
+// shorten has a stream of entities end where its range does by now: what is behind is read by
+// others, and each entity that is read costs. What has come with the last batch is kept.
+func (s *stream) shorten(end *position) {
+	if !s.whole || end == nil || s.end != nil && comparePositions(s.end, end) <= 0 {
+		return
+	}
+	defer s.use()()
+	s.end = end
+	for s.it != nil && s.results%queryBatch > 0 && s.err == nil {
+		s.err = s.step()
+	}
+	n, _ := slices.BinarySearchFunc(s.at, end, comparePositions)
+	switch {
+	case s.err != nil:
+	case n < len(s.at):
+		clear(s.entities[n:]) // for the garbage collector
+		s.at, s.entities, s.all, s.it = s.at[:n], s.entities[:n], true, nil
+	case !s.all:
+		s.beginAgain()
+	}
+}
+
 // peek returns where the next n entities are, or those that are left. After an error, which
 // may be one of reading ahead, the stream is of no use any more.
 func (s *stream) peek(n int) ([]*position, error) {
@@ -85,31 +112,39 @@ func (s *stream) peek(n int) ([]*position, error) {
 // fill reads until n positions are known, or all.
 func (s *stream) fill(n int) error {
 	for len(s.at) < n && !s.all {
-		if s.it == nil {
-			if err := s.begin(); err != nil {
-				return err
-			}
-			continue
-		}
-		p, entity, err := s.scan.next(s.it, s.whole)
-		if errors.Is(err, iterator.Done) {
-			s.it = nil
-			continue
-		}
-		if s.query.at.ended(s.begun, err) {
-			s.beginAgain()
-			continue
-		}
-		if err != nil {
+		if err := s.step(); err != nil {
 			return err
 		}
-		if s.last != nil && s.last.equal(p) {
-			continue // a projection has an entity once for each value of a list that satisfies a filter
+	}
+	return nil
+}
+
+// step reads the next position, or begins a scan, or ends one.
+func (s *stream) step() error {
+	if s.it == nil {
+		return s.begin()
+	}
+	p, entity, err := s.scan.next(s.it, s.whole)
+	switch {
+	case errors.Is(err, iterator.Done):
+		if s.it = nil; s.few > 0 && s.results == s.few {
+			s.beginAgain()
 		}
-		s.last = p
-		if s.at = append(s.at, p); s.whole {
-			s.entities = append(s.entities, entity)
-		}
+		s.few = 0
+		return nil
+	case s.query.at.ended(s.begun, err):
+		s.beginAgain()
+		return nil
+	case err != nil:
+		return err
+	}
+	s.results++
+	if s.last != nil && s.last.equal(p) {
+		return nil // a projection has an entity once for each value of a list that satisfies a filter
+	}
+	s.last = p
+	if s.at = append(s.at, p); s.whole {
+		s.entities = append(s.entities, entity)
 	}
 	return nil
 }

@@ -1,0 +1,81 @@
+package mapper
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+)
+
+// TestShorten reads streams of entities that become shorter meanwhile, at random: each has what is
+// before its last end, once and in order, and what is behind that was not read but with a batch.
+func TestShorten(t *testing.T) {
+	rng := newRand(t)
+	synctest.Test(t, func(t *testing.T) {
+		em := emulator.ForTest(t, nil)
+		client, err := em.Datastore(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		e := &Engine{client: client}
+		var all []*position
+		for _, namespace := range []string{"a", "b", "c"} {
+			var keys []*datastore.Key
+			for i := range 1000 {
+				keys = append(keys, &datastore.Key{Kind: "K", ID: int64(i + 1), Namespace: namespace})
+			}
+			for some := range slices.Chunk(keys, 500) {
+				if _, err := client.PutMulti(t.Context(), some, make([]struct{ N int }, len(some))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			all = append(all, positionsOf(keys)...)
+		}
+		for range 300 {
+			q, want := Query{Kind: "K", Namespace: "b"}, all[1000:2000]
+			if rng.IntN(2) == 0 {
+				q, want = Query{Kind: "K", AllNamespaces: true}, all
+			}
+			before := em.Usage()
+			s := e.stream(t.Context(), q, nil, nil, true)
+			s.few = rng.IntN(3) * rng.IntN(700)
+			var found []*position
+			shortened, reached := 0, 0
+			for {
+				if end := len(found) + 1 + rng.IntN(len(want)); end < len(want) && shortened < 3 {
+					want = want[:end]
+					s.shorten(all[slices.Index(all, want[end-1])+1])
+					shortened++
+				}
+				n := 1 + rng.IntN(700)
+				reached = max(reached, min(len(found)+n, len(want)))
+				at, err := s.peek(n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				at = at[:min(len(at), 1+rng.IntN(700))]
+				if len(at) == 0 {
+					break
+				}
+				if entities, _, err := s.read(at); err != nil || len(entities) != len(at) {
+					t.Fatalf("%d entities for %d positions, %v", len(entities), len(at), err)
+				}
+				if found = append(found, at...); len(found) == len(want) {
+					break
+				}
+				s.pass(want[len(found)])
+			}
+			s.close()
+			if !slices.EqualFunc(found, want, (*position).equal) {
+				t.Fatalf("found %d, want %d", len(found), len(want))
+			}
+			if used := em.Usage().Sub(before).Reads; used > int64(reached+queryBatch+50) {
+				t.Errorf("%d reads of up to %d entities that are shortened %d times to %d", used, reached, shortened, len(want))
+			}
+		}
+	})
+}
