@@ -198,8 +198,8 @@ func (w *work) finder(ctx context.Context, end *position, known view) finder {
 // errCut is a mistake in this package.
 var errCut = errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it")
 
-// ordered reports whether each of some pieces begins behind the one before, and ends
-// behind where it begins.
+// ordered reports whether each of some pieces, which begin where the one before ends, ends behind
+// where it begins.
 func ordered(pieces []stretch) bool {
 	for _, p := range pieces {
 		if p.start != nil && p.end != nil && comparePositions(p.start, p.end) >= 0 {

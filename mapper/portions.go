@@ -34,7 +34,10 @@ func inPortions(pieces []stretch, page int64, find finder) []stretch {
 // entities. A boundary is looked for from the beginning of the piece that it is in; where that is
 // too far away, the beginning is good enough.
 func levelled(pieces []stretch, total, page int64, find finder) []stretch {
-	portion, whole := pieces[0].portion, joined(pieces)
+	portion, whole := pieces[0].portion, pieces[0]
+	for _, p := range pieces[1:] {
+		whole = whole.with(p)
+	}
 	type boundary struct {
 		rank int64
 		at   *position
@@ -72,7 +75,7 @@ func levelled(pieces []stretch, total, page int64, find finder) []stretch {
 	}
 	even = append(even, whole)
 	for i := range even {
-		even[i].workers = max(1, (even[i].estimate+portion/2)/portion)
+		even[i].workers = portions(even[i].estimate, portion)
 	}
 	return even
 }
@@ -105,15 +108,4 @@ func shares(n, portion, total, page int64) []int64 {
 		}
 	}
 	return lengths
-}
-
-// joined returns neighbours as one.
-func joined(pieces []stretch) stretch {
-	whole := pieces[0]
-	for _, p := range pieces[1:] {
-		whole.samples = append(whole.samples, p.start)
-		whole.samples = append(whole.samples, p.samples...)
-		whole.end, whole.estimate = p.end, whole.estimate+p.estimate
-	}
-	return whole
 }

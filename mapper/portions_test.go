@@ -55,15 +55,16 @@ func TestShares(t *testing.T) {
 func TestInPortions(t *testing.T) {
 	seed := time.Now().UnixNano()
 	rng := rand.New(rand.NewPCG(uint64(seed), 0))
-	for range 200 {
-		kind := virtualKind{n: 100 + rng.Int64N(20_000), key: sequentialKey}
+	even := 0
+	for i := range 200 {
+		kind := virtualKind{n: 100 + rng.Int64N(20_000>>(i%8)), key: sequentialKey}
 		m := &model{kind: kind}
 		const page = 10
 		workers := 2 + rng.Int64N(300)
 		samples := kind.sample(rng, 20)
 		var pieces []stretch
 		var counts []int64
-		at, most := (*position)(nil), 1+rng.Int64N(kind.n)
+		at, most := (*position)(nil), 1+rng.Int64N(2*kind.n)
 		for i, end := range append(slices.Clone(samples), nil) {
 			if i%4 == 0 || end == nil {
 				pieces = append(pieces, stretch{start: at, end: end})
@@ -93,9 +94,24 @@ func TestInPortions(t *testing.T) {
 			}
 		}
 		exact := func(p stretch) bool { return p.exact }
+		if n := kind.n; n <= levelPages*page && most > n { // all was counted, and no boundary is far away
+			want := shares(n, before[0].portion, n, page)
+			if len(after) != len(want) {
+				t.Fatalf("seed %d: %d pieces, want %d", seed, len(after), len(want))
+			}
+			for i, p := range after {
+				if p.estimate != want[i] {
+					t.Fatalf("seed %d: piece %d has %d entities, want %d", seed, i, p.estimate, want[i])
+				}
+			}
+			even++
+		}
 		if slices.ContainsFunc(before, exact) != slices.ContainsFunc(after, exact) {
 			t.Fatalf("seed %d: what was counted, and what was not, is mixed", seed)
 		}
+	}
+	if even < 5 {
+		t.Errorf("seed %d: only %d kinds were cut evenly", seed, even)
 	}
 }
 

@@ -26,7 +26,8 @@ const (
 // A rangeRecord is the record of one range: what a task has to do, and once it
 // is done, what it did. Only open, failed and expires are indexed, and exist only while
 // the range is pending, its entity has failed, or it has been cleaned up: a finished job
-// costs no index entries. What is empty is not saved, as most of it is in most records, but for what tells them apart.
+// costs no index entries. What is empty is not saved, as most of it is in most records, but
+// for what tells them apart.
 type rangeRecord struct {
 	Job        string      `datastore:"job,noindex"`
 	ID         string      `datastore:"id,noindex"`

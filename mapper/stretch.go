@@ -126,23 +126,28 @@ func weighed(pieces []stretch, counts []int64, most, workers, page int64) []stre
 	var merged []stretch
 	for _, p := range pieces {
 		if n := len(merged) - 1; n >= 0 && (merged[n].estimate+p.estimate <= short || merged[n].exact && p.exact && min(merged[n].estimate, p.estimate) == 0) {
-			last := &merged[n]
-			if p.start != nil {
-				last.samples = append(last.samples, p.start)
-			}
-			last.samples = append(last.samples, p.samples...)
-			last.end, last.estimate, last.exact = p.end, last.estimate+p.estimate, last.exact && p.exact
+			merged[n] = merged[n].with(p)
 			continue
 		}
 		merged = append(merged, p)
 	}
 	for i := range merged {
 		p := &merged[i]
-		p.portion, p.workers = portion, max(1, (p.estimate+portion/2)/portion)
+		p.portion, p.workers = portion, portions(p.estimate, portion)
 		p.exact = p.exact && p.estimate > 0
 	}
 	return merged
 }
+
+// with returns a piece and the one behind it as one.
+func (s stretch) with(next stretch) stretch {
+	s.samples = slices.Concat(s.samples, []*position{next.start}, next.samples)
+	s.end, s.estimate, s.exact = next.end, s.estimate+next.estimate, s.exact && next.exact
+	return s
+}
+
+// portions returns of how many workers' portions n entities are, at least of one.
+func portions(n, portion int64) int64 { return max(1, (n+portion/2)/portion) }
 
 // cutBlindly cuts the root's range at its samples, to be counted, when nothing else is known: the
 // entities at the beginning of the kind have no samples among them. That is so below ancestors,
