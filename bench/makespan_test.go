@@ -123,6 +123,9 @@ func TestMakespan(t *testing.T) {
 		}
 		run(t, pick(t, shapes, "ancestors"), uniform, filters[0], pick(t, strategies, "adaptive"), 100, few)
 		run(t, pick(t, shapes, "uuid"), pick(t, costs, "last-10%"), filters[0], pick(t, strategies, "adaptive"), 100, few)
+		defer func(mode string) { *modeFlag = mode }(*modeFlag)
+		*modeFlag = "visit"
+		run(t, sequential, pick(t, costs, "hot-1%"), filters[0], pick(t, strategies, "adaptive"), 100, few)
 		return
 	}
 	n := cmp.Or(*entities, few)
