@@ -99,7 +99,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 // half of this page is done.
 func (w *work) readOn() {
 	keys, n := w.keys, int(min(2*w.record.PageSize, max(w.record.Estimate, w.record.PageSize))+1)
-	if w.halfway = nil; keys.whole {
+	if keys.whole {
 		w.halfway = sync.OnceFunc(func() { keys.readAhead(n) })
 		return
 	}

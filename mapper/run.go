@@ -189,7 +189,7 @@ func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 	}
 	w.task = rangeTask{Job: next.Job, Range: next.ID, Generation: next.Generation}
 	w.queued, w.redelivered, w.delivery, w.begun = tasks.Delivery{}, false, "", false
-	w.enqueued, w.waiting, w.halfway, w.failed, w.slow = 0, nil, nil, 0, nil
+	w.enqueued, w.waiting, w.failed, w.slow = 0, nil, 0, nil
 	w.divided = next.Workers <= 1 // after a surprise it is shared anew
 	switch {
 	case w.keys == nil:
@@ -253,6 +253,7 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 
 // process does a pending range.
 func (w *work) process(ctx context.Context) error {
+	w.halfway = nil
 	p, err := w.plan(ctx)
 	for err == nil && p.first {
 		if err = w.split(ctx, p); err == nil {

@@ -75,14 +75,15 @@ func (s *stream) use() (done func()) {
 }
 
 // shorten has a stream of entities end where its range does by now: what is behind is read by
-// others, and each entity that is read costs. What has come with the last batch is kept.
+// others, and each entity that is read costs. What has come with the last batch, if those are as
+// long as they can be, is kept.
 func (s *stream) shorten(end *position) {
 	if !s.whole || end == nil || s.end != nil && comparePositions(s.end, end) <= 0 {
 		return
 	}
 	defer s.use()()
 	s.end = end
-	for s.it != nil && s.results%queryBatch > 0 && s.err == nil {
+	for s.it != nil && s.results%queryBatch > 0 && s.err == nil { // also behind the end: the order is checked
 		s.err = s.step()
 	}
 	n, _ := slices.BinarySearchFunc(s.at, end, comparePositions)
@@ -139,8 +140,13 @@ func (s *stream) step() error {
 		return err
 	}
 	s.results++
-	if s.last != nil && s.last.equal(p) {
-		return nil // a projection has an entity once for each value of a list that satisfies a filter
+	if s.last != nil {
+		switch c := comparePositions(s.last, p); {
+		case c == 0:
+			return nil // a projection has an entity once for each value of a list that satisfies a filter
+		case c > 0:
+			return errOrder
+		}
 	}
 	s.last = p
 	if s.at = append(s.at, p); s.whole {
