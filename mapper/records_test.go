@@ -93,6 +93,10 @@ func checkTiles(t testing.TB, job string, tiles []record) {
 		}
 		return mapper.ComparePositions(a.Start, b.Start)
 	})
+	if len(tiles) == 0 {
+		t.Errorf("job %s: it has no ranges", job)
+		return
+	}
 	if tiles[0].Start != nil || tiles[len(tiles)-1].End != nil {
 		t.Errorf("job %s: the ranges do not reach the ends of the key space", job)
 	}
