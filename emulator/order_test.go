@@ -13,6 +13,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/keytest"
+	"github.com/scattermap/scattermap/internal/testflag"
 )
 
 type empty struct{}
@@ -56,8 +57,7 @@ func describe(k *datastore.Key) string {
 // TestKeyOrder compares the embedded Datastore's order of keys of all forms,
 // up and down and in ranges, with that of Google's emulators.
 func TestKeyOrder(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testflag.Seed(t)
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
 			theirs, ours := googletest.Client(t, p), embedded(t, nil)

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"cloud.google.com/go/datastore"
 	"github.com/google/go-cmp/cmp"
@@ -15,6 +14,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/keytest"
+	"github.com/scattermap/scattermap/internal/testflag"
 )
 
 var byScatter = datastore.NewQuery("K").Order("__scatter__")
@@ -22,8 +22,7 @@ var byScatter = datastore.NewQuery("K").Order("__scatter__")
 // TestScatterAsClassic compares the scatter order, and which keys are in it,
 // with Google's classic emulator at that emulator's proportion.
 func TestScatterAsClassic(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testflag.Seed(t)
 	theirs, ours := googletest.Client(t, emulator.Classic), embedded(t, &emulator.Options{Scatter: 2})
 	rng := rand.New(rand.NewPCG(seed, 0))
 	keys := keytest.Random(rng, 2000, keytest.Options{Kind: "K", BasicPlane: true})

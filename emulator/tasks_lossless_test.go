@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 )
 
 // A ledger counts the deliveries of each task, and signals when all that it
@@ -54,8 +55,7 @@ func (l *ledger) check() (tasks, repeated int) {
 // created and fail, and purges it once: each task that was created after the
 // purge began is delivered, and all tasks end.
 func TestNoneLost(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testflag.Seed(t)
 	for i := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, i))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -79,8 +80,7 @@ func checkLost(t *testing.T, f *emulator.Faults) {
 // after their effect.
 func TestLostResponses(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testflag.Seed(t)
 	for i := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			f := lost(seed+i, 0.3)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -50,8 +51,7 @@ func reporting(client func() *datastore.Client, fail func() error) *mapper.Mappe
 // times, and calls that lose their answers: it takes effect once.
 func TestFinalizer(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testflag.Seed(t)
 	seeds := uint64(20)
 	if testing.Short() {
 		seeds = 8

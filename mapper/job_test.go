@@ -13,6 +13,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/keytest"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -53,8 +54,7 @@ func TestFullPages(t *testing.T) {
 // TestKeysOfEveryForm runs a job over keys of all forms, on the embedded
 // Datastore and on Google's.
 func TestKeysOfEveryForm(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testflag.Seed(t)
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		w := newWorld(t, setting{client: client}, addCredit)
 		rng := rand.New(rand.NewPCG(seed, 0))

@@ -4,21 +4,19 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"cloud.google.com/go/datastore"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/scattermap/scattermap/internal/keytest"
+	"github.com/scattermap/scattermap/internal/testflag"
 )
 
 // newRand returns a source whose seed a failing test shows.
 func newRand(t testing.TB) *rand.Rand {
 	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
+	return rand.New(rand.NewPCG(testflag.Seed(t), 0))
 }
 
 func TestCompareKeys(t *testing.T) {

@@ -4,21 +4,20 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/keytest"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // TestKeyOrder compares this package's order of keys of all forms with that of
 // the databases.
 func TestKeyOrder(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testflag.Seed(t)
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		// The classic emulator sorts the characters above the basic plane in its
 		// own way: see the emulator's tests.

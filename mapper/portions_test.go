@@ -2,10 +2,8 @@ package mapper
 
 import (
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"cloud.google.com/go/datastore"
 )
@@ -33,8 +31,7 @@ func TestShares(t *testing.T) {
 	if len(many) != maxFanOut || slices.Min(many) != 10_000 {
 		t.Errorf("a thousand workers share %d pieces, the shortest of %d", len(many), slices.Min(many))
 	}
-	seed := time.Now().UnixNano()
-	rng := rand.New(rand.NewPCG(uint64(seed), 0))
+	rng := newRand(t)
 	for range 10_000 {
 		n, workers, page := 1+rng.Int64N(2_000_000), 1+rng.Int64N(maxWorkers), 1+rng.Int64N(maxPageSize)
 		portion := max(1, n/workers)
@@ -45,7 +42,7 @@ func TestShares(t *testing.T) {
 		}
 		// They differ by a page, as what is left over a full page can't be shared by all.
 		if shortest := slices.Min(lengths[:max(1, len(lengths)-1)]); sum != n || len(lengths) > maxFanOut || slices.Min(lengths) < 1 || slices.Max(lengths) > shortest+page {
-			t.Fatalf("seed %d: %d entities, a portion of %d, %d workers, pages of %d: %v", seed, n, portion, workers, page, lengths)
+			t.Fatalf("%d entities, a portion of %d, %d workers, pages of %d: %v", n, portion, workers, page, lengths)
 		}
 	}
 }
@@ -53,8 +50,7 @@ func TestShares(t *testing.T) {
 // TestInPortions moves the boundaries of pieces at random: what they hold stays the same, and
 // those that were counted become even.
 func TestInPortions(t *testing.T) {
-	seed := time.Now().UnixNano()
-	rng := rand.New(rand.NewPCG(uint64(seed), 0))
+	rng := newRand(t)
 	even := 0
 	for i := range 200 {
 		kind := virtualKind{n: 100 + rng.Int64N(20_000>>(i%8)), key: sequentialKey}
@@ -77,19 +73,19 @@ func TestInPortions(t *testing.T) {
 		before := weighed(pieces, counts, most, workers, page)
 		after := inPortions(slices.Clone(before), page, m.find(kind.n))
 		if after[0].start != nil || after[len(after)-1].end != nil || !ordered(after) {
-			t.Fatalf("seed %d: the pieces do not go from end to end", seed)
+			t.Fatal("the pieces do not go from end to end")
 		}
 		for i, p := range after {
 			if i > 0 && comparePositions(p.start, after[i-1].end) != 0 {
-				t.Fatalf("seed %d: piece %d does not begin where the one before ends", seed, i)
+				t.Fatalf("piece %d does not begin where the one before ends", i)
 			}
 			n := kind.end(p.end) - kind.begin(p.start)
 			if p.exact && p.estimate != n || p.workers < 1 || p.portion != before[0].portion {
-				t.Fatalf("seed %d: piece %d has %d entities: %+v", seed, i, n, p)
+				t.Fatalf("piece %d has %d entities: %+v", i, n, p)
 			}
 			for _, s := range p.samples {
 				if p.start != nil && comparePositions(s, p.start) <= 0 || !p.holds(s) {
-					t.Fatalf("seed %d: sample %v is not inside piece %d", seed, s, i)
+					t.Fatalf("sample %v is not inside piece %d", s, i)
 				}
 			}
 		}
@@ -97,21 +93,21 @@ func TestInPortions(t *testing.T) {
 		if n := kind.n; n <= levelPages*page && most > n { // all was counted, and no boundary is far away
 			want := shares(n, before[0].portion, n, page)
 			if len(after) != len(want) {
-				t.Fatalf("seed %d: %d pieces, want %d", seed, len(after), len(want))
+				t.Fatalf("%d pieces, want %d", len(after), len(want))
 			}
 			for i, p := range after {
 				if p.estimate != want[i] {
-					t.Fatalf("seed %d: piece %d has %d entities, want %d", seed, i, p.estimate, want[i])
+					t.Fatalf("piece %d has %d entities, want %d", i, p.estimate, want[i])
 				}
 			}
 			even++
 		}
 		if slices.ContainsFunc(before, exact) != slices.ContainsFunc(after, exact) {
-			t.Fatalf("seed %d: what was counted, and what was not, is mixed", seed)
+			t.Fatal("what was counted, and what was not, is mixed")
 		}
 	}
 	if even < 5 {
-		t.Errorf("seed %d: only %d kinds were cut evenly", seed, even)
+		t.Errorf("only %d kinds were cut evenly", even)
 	}
 }
 

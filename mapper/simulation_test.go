@@ -18,23 +18,20 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 var (
-	seeds     = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 200, or 12 under -short")
-	formFlag  = flag.String("form", "", "of the query, empty: half of the simulations are over the whole kind, and half over the other forms")
-	firstSeed = flag.Uint64("seed", 0, "the first of them; 0 is a new one")
+	seeds    = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 200, or 12 under -short")
+	formFlag = flag.String("form", "", "of the query, empty: half of the simulations are over the whole kind, and half over the other forms")
 )
 
 // TestSimulation runs jobs while everything goes wrong that can, and checks
 // after each that every account was credited exactly once, and that the records
 // prove it.
 func TestSimulation(t *testing.T) {
-	seed, n := *firstSeed, *seeds
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
+	seed, n := testflag.Seed(t), *seeds
 	if n == 0 {
 		if n = 200; testing.Short() {
 			n = 12

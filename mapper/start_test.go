@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -21,8 +22,7 @@ import (
 // lost.
 func TestConcurrentStarts(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testflag.Seed(t)
 	for i := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
 			f := lost(seed+i, 0.4, "Commit", "CreateTask")

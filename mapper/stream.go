@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -29,6 +30,7 @@ type stream struct {
 	it       *datastore.Iterator // nil: none is
 	begun    time.Time           // when that was
 	results  int                 // of it so far
+	passed   atomic.Int64        // positions that were dropped
 	at       []*position
 	last     *position                // that was read
 	entities []datastore.PropertyList // if it reads them
@@ -171,8 +173,17 @@ func (s *stream) peekLater(n int) func() ([]*position, error) {
 	}
 }
 
-// readAhead has the next n positions read while something else is done.
-func (s *stream) readAhead(n int) { go func() { _, _ = s.peek(n) }() }
+// readAhead has the next n positions read while something else is done. They are counted from
+// where the stream is now, and not from where it is when the reading begins.
+func (s *stream) readAhead(n int) {
+	until := s.passed.Load() + int64(n)
+	go func() {
+		defer s.use()()
+		if s.err == nil {
+			s.err = s.fill(int(until - s.passed.Load()))
+		}
+	}()
+}
 
 // known returns the positions that were read and not passed.
 func (s *stream) known() view {
@@ -184,6 +195,7 @@ func (s *stream) known() view {
 func (s *stream) pass(start *position) {
 	defer s.use()()
 	n, _ := slices.BinarySearchFunc(s.at, start, comparePositions)
+	s.passed.Add(int64(n))
 	s.at = s.at[n:]
 	if s.whole {
 		clear(s.entities[:n]) // for the garbage collector

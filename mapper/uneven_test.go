@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -15,8 +16,7 @@ import (
 // by time, become smaller, and leave parts of their ranges to others.
 func TestUnevenEntities(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testflag.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	rounds := 10
 	if testing.Short() {

@@ -22,10 +22,7 @@ import (
 // What is known to differ is left out of the sequences for that emulator, by the
 // rules in dialects: each with its reason.
 func TestDifferential(t *testing.T) {
-	seed := *testflag.Seed
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
+	seed := testflag.Seed(t)
 	for product, d := range dialects {
 		t.Run(product, func(t *testing.T) {
 			t.Parallel()

@@ -6,12 +6,24 @@
 // know one fails. So the tests of all packages below emulator/ import this one.
 package testflag
 
-import "flag"
-
-var (
-	// Sequences is how many random sequences the differential test runs.
-	Sequences = flag.Int("sequences", 60, "how many random sequences of calls are compared")
-
-	// Seed is the first seed of random tests. 0 is a new one.
-	Seed = flag.Uint64("seed", 0, "the first seed; 0 is a new one")
+import (
+	"flag"
+	"testing"
+	"time"
 )
+
+// Sequences is how many random sequences the differential test runs.
+var Sequences = flag.Int("sequences", 60, "how many random sequences of calls are compared")
+
+var seed = flag.Uint64("seed", 0, "the first seed of random tests; 0 is a new one")
+
+// Seed returns the first seed of a random test, which the test shows if it fails.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	first := *seed
+	if first == 0 {
+		first = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d; replay it by -args -seed %d", first, first)
+	return first
+}
