@@ -69,12 +69,11 @@ var shapes, otherShapes = []shape{
 	// Two regions have most of the customers, and two of them most of the items.
 	{"ancestors", func(rng *rand.Rand, n int) []*datastore.Key {
 		var keys []*datastore.Key
+		done := 0 // percent
 		for region, share := range []int{5, 50, 3, 40, 2} {
 			parent := datastore.NameKey("Region", fmt.Sprint("r", region), nil)
-			left := n * share / 100
-			if share == 2 { // the last one has what is left
-				left = n - len(keys)
-			}
+			done += share
+			left := n*done/100 - len(keys)
 			for customer := int64(1); left > 0; customer++ {
 				items := min(left, 1+rng.IntN(40))
 				if customer == 7 && share >= 40 {

@@ -199,9 +199,9 @@ func (r row) check(t *testing.T) {
 	if r.Tasks > r.Pages {
 		t.Errorf("%d tasks for %d pages", r.Tasks, r.Pages)
 	}
-	mostPages, mostCalls := 1.10, 5.0
-	if r.Entities < 1_000_000 { // what a job's start takes counts for more
-		mostPages, mostCalls = 1.2, 7
+	mostCalls := 5.0
+	if r.Entities < 1_000_000 { // a start counts for more; what misses 5 with a million is in docs/makespan.md
+		mostCalls = 6.5
 	}
 	pages, n := float64(r.Pages), float64(r.Entities)
 	written := n
@@ -216,7 +216,7 @@ func (r row) check(t *testing.T) {
 		what       string
 		have, most float64
 	}{
-		{"pages for each full one", pages / float64(r.FullPages), mostPages},
+		{"pages for each full one", pages / float64(r.FullPages), 1.10},
 		{"writes of records a page", (float64(r.Writes) - written) / pages, 2.3},
 		{"reads an entity", float64(r.Reads) / n, reads},
 		{"RPCs a page", float64(r.RPCs) / pages, mostCalls},

@@ -66,14 +66,9 @@ var usualTimes = callTimes{
 	page:     100 * time.Millisecond,
 }
 
-const (
-	// queryBatch is how many keys a query returns at once.
-	queryBatch = 300
-
-	// queueDispatches is how many tasks a queue begins in a second, as the quotas page of
-	// Cloud Tasks has it.
-	queueDispatches = 500
-)
+// queueDispatches is how many tasks a queue begins in a second, as the quotas page of
+// Cloud Tasks has it.
+const queueDispatches = 500
 
 // A model is what splitting makes of a job.
 type model struct {

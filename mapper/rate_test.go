@@ -33,6 +33,19 @@ func (c *clocked) mapper() *mapper.Mapper[mapper.None] {
 	})
 }
 
+// start starts a job over n accounts.
+func (c *clocked) start(t *testing.T, queue *cloudtaskspb.Queue, n int, options *mapper.StartOptions) (*world, *mapper.Job) {
+	t.Helper()
+	m := c.mapper()
+	w := newWorld(t, setting{queue: queue}, m)
+	w.putAccounts(names(n))
+	job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, job
+}
+
 // between counts the entities that were processed in a time.
 func (c *clocked) between(from, to time.Time) (n int) {
 	for _, at := range c.times {
@@ -58,22 +71,15 @@ func TestRate(t *testing.T) {
 			}
 			synctest.Test(t, func(t *testing.T) {
 				var c clocked
-				m := c.mapper()
-				w := newWorld(t, setting{queue: tenWorkers}, m)
-				keys := names(20_000)
-				w.putAccounts(keys)
 				begun := time.Now()
-				job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, PageSize: 20, Rate: rate})
-				if err != nil {
-					t.Fatal(err)
-				}
+				w, job := c.start(t, tenWorkers, 20_000, &mapper.StartOptions{Workers: 10, PageSize: 20, Rate: rate})
 				time.Sleep(100 * time.Second)
 				changed := time.Now()
 				if err := job.SetRate(t.Context(), mapper.Rate{Entities: 1000}); err != nil {
 					t.Fatal(err)
 				}
 				s := w.wait(job)
-				w.wantBalances(keys, 1)
+				w.wantBalances(names(20_000), 1)
 				for from := begun; from.Before(changed); from = from.Add(10 * time.Second) {
 					if n := c.between(from, from.Add(10*time.Second)); n > 1500 || n < 500 && from.After(begun) {
 						t.Errorf("%d entities in the 10 s after %v, want 1000", n, from.Sub(begun))
@@ -96,17 +102,10 @@ func TestRateOfFew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
-		m := c.mapper()
-		w := newWorld(t, setting{queue: few(100)}, m)
-		keys := names(2000)
-		w.putAccounts(keys)
 		begun := time.Now()
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Rate: mapper.Rate{Entities: 10}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w, job := c.start(t, few(100), 2000, &mapper.StartOptions{Rate: mapper.Rate{Entities: 10}})
 		s := w.wait(job)
-		w.wantBalances(keys, 1)
+		w.wantBalances(names(2000), 1)
 		if took := s.Ended.Sub(begun); took < 3*time.Minute || took > 5*time.Minute {
 			t.Errorf("it takes %v, want some 3m20s: %+v", took, s)
 		}
@@ -118,13 +117,7 @@ func TestRateLowered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
-		m := c.mapper()
-		w := newWorld(t, setting{queue: tenWorkers}, m)
-		w.putAccounts(names(12_000))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 250}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w, job := c.start(t, tenWorkers, 12_000, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 250}})
 		time.Sleep(15 * time.Second)
 		changed := time.Now()
 		if err := job.SetRate(t.Context(), mapper.Rate{Entities: 1}); err != nil {
@@ -182,14 +175,8 @@ func TestRamp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
-		m := c.mapper()
-		w := newWorld(t, setting{queue: tenWorkers}, m)
-		w.putAccounts(names(40_000))
 		begun := time.Now()
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, PageSize: 500, Rate: mapper.Rate{Ramp: true, Writes: 200}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w, job := c.start(t, tenWorkers, 40_000, &mapper.StartOptions{Workers: 10, PageSize: 500, Rate: mapper.Rate{Ramp: true, Writes: 200}})
 		time.Sleep(time.Minute)
 		if err := job.SetRate(t.Context(), mapper.Rate{Ramp: true}); err != nil {
 			t.Fatal(err)
@@ -210,13 +197,7 @@ func TestRampLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
-		m := c.mapper()
-		w := newWorld(t, setting{queue: tenWorkers}, m)
-		w.putAccounts(names(40_000))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 1}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w, job := c.start(t, tenWorkers, 40_000, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 1}})
 		time.Sleep(time.Hour)
 		changed := time.Now()
 		for _, rate := range []mapper.Rate{{Entities: math.NaN()}, {Writes: math.Inf(1)}, {Entities: -1}} {
@@ -240,14 +221,7 @@ func TestRatePauses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
-		m := c.mapper()
-		w := newWorld(t, setting{queue: tenWorkers}, m)
-		keys := names(2000)
-		w.putAccounts(keys)
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 20}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w, job := c.start(t, tenWorkers, 2000, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 20}})
 		time.Sleep(30 * time.Second)
 		if err := job.Pause(t.Context()); err != nil {
 			t.Fatal(err)
@@ -268,7 +242,7 @@ func TestRatePauses(t *testing.T) {
 		if s := w.wait(job); s.Ended.Sub(resumed) > time.Minute {
 			t.Errorf("without a rate it takes %v", s.Ended.Sub(resumed))
 		}
-		w.wantBalances(keys, 1)
+		w.wantBalances(names(2000), 1)
 	})
 }
 

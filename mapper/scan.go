@@ -8,6 +8,9 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
+// queryBatch is how many results Datastore returns at once.
+const queryBatch = 300
+
 // A scan is a Datastore query whose results come in the order of their positions.
 type scan struct {
 	query    *datastore.Query

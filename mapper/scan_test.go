@@ -11,6 +11,18 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 )
 
+// newEmulator starts an emulator, and an engine that has nothing but its Datastore.
+func newEmulator(t *testing.T, options *emulator.Options) (*emulator.Emulator, *Engine) {
+	t.Helper()
+	em := emulator.ForTest(t, options)
+	client, err := em.Datastore(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return em, &Engine{client: client}
+}
+
 // TestScansTile puts entities with values of all types, many with the same ones, cuts their
 // order at random positions, and checks that the scans of the pieces find each entity once, in
 // order. Numbers at both ends of 64 bits, NaN, infinities, and strings of any bytes are among
@@ -18,20 +30,14 @@ import (
 func TestScansTile(t *testing.T) {
 	rng := newRand(t)
 	synctest.Test(t, func(t *testing.T) {
-		em := emulator.ForTest(t, nil)
-		client, err := em.Datastore(t.Context(), "test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		e := &Engine{client: client}
+		_, e := newEmulator(t, nil)
 		var want []*position
 		for i, v := range inOrder {
 			for j := range 1 + rng.IntN(4) {
 				k := datastore.IDKey("K", int64(1+j), datastore.IDKey("G", 1+rng.Int64N(3), nil))
 				k = &datastore.Key{Kind: "K", ID: int64(100*i + j + 1), Parent: k.Parent}
 				list := datastore.PropertyList{{Name: "v", Value: v}, {Name: "even", Value: i%2 == 0}}
-				if _, err := client.Put(t.Context(), k, &list); err != nil {
+				if _, err := e.client.Put(t.Context(), k, &list); err != nil {
 					t.Fatalf("%v: %v", v, err)
 				}
 				want = append(want, &position{Valued: true, Value: v, Key: k})

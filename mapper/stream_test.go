@@ -26,18 +26,13 @@ func TestShortenOrder(t *testing.T) {
 			}
 			return resp, err
 		}
-		em := emulator.ForTest(t, &emulator.Options{Interceptor: swapped})
-		client, err := em.Datastore(t.Context(), "test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
+		_, e := newEmulator(t, &emulator.Options{Interceptor: swapped})
 		for i := range 5 {
-			if _, err := client.Put(t.Context(), datastore.IDKey("K", int64(i+1), nil), &struct{ N int }{}); err != nil {
+			if _, err := e.client.Put(t.Context(), datastore.IDKey("K", int64(i+1), nil), &struct{ N int }{}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		s := (&Engine{client: client}).stream(t.Context(), Query{Kind: "K"}, nil, nil, true)
+		s := e.stream(t.Context(), Query{Kind: "K"}, nil, nil, true)
 		defer s.close()
 		if _, err := s.peek(2); err != nil {
 			t.Fatal(err)
@@ -54,13 +49,7 @@ func TestShortenOrder(t *testing.T) {
 func TestShorten(t *testing.T) {
 	rng := newRand(t)
 	synctest.Test(t, func(t *testing.T) {
-		em := emulator.ForTest(t, nil)
-		client, err := em.Datastore(t.Context(), "test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		e := &Engine{client: client}
+		em, e := newEmulator(t, nil)
 		var all []*position
 		for _, namespace := range []string{"a", "b", "c"} {
 			var keys []*datastore.Key
@@ -68,7 +57,7 @@ func TestShorten(t *testing.T) {
 				keys = append(keys, &datastore.Key{Kind: "K", ID: int64(i + 1), Namespace: namespace})
 			}
 			for some := range slices.Chunk(keys, 500) {
-				if _, err := client.PutMulti(t.Context(), some, make([]struct{ N int }, len(some))); err != nil {
+				if _, err := e.client.PutMulti(t.Context(), some, make([]struct{ N int }, len(some))); err != nil {
 					t.Fatal(err)
 				}
 			}
