@@ -59,15 +59,9 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	if w.count(ctx, &s, root) && s.estimate > int64(size) { // there is more than a page
 		p.pieces, p.first = w.cutting(ctx, s, root, size, view{})
 	}
-	found, err := ready()
-	if err != nil {
-		w.dropKeys()
-		return page{}, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
-	}
-	if err := w.checkOrder(found); err != nil {
+	if p.at, err = w.ahead(ready()); err != nil {
 		return page{}, err
 	}
-	p.at = w.ahead(found)
 	if len(p.at) == 0 { // what was counted has gone, or come, since
 		return page{}, nil
 	}
@@ -119,16 +113,24 @@ func (w *work) readsWhole() bool {
 	return w.mode == visit && w.query.ShardBy == "" && !w.query.KeysOnly && w.engine.paces.get(w.job.ID).fit(2*w.record.pageSize()+1)
 }
 
-// ahead returns those of the next positions that are in the range, which may have become
-// shorter since they were read.
-func (w *work) ahead(found []*position) []*position {
+// ahead returns those of the next positions of the stream that are in the range, which may have
+// become shorter since they were read. It checks that they are in order. A stream that has failed
+// is dropped.
+func (w *work) ahead(found []*position, err error) ([]*position, error) {
+	if err != nil {
+		w.dropKeys()
+		return nil, fmt.Errorf("read the keys of range %s: %w", w.record.ID, err)
+	}
+	if err := w.checkOrder(found); err != nil {
+		return nil, err
+	}
 	n, _ := slices.BinarySearchFunc(found, w.record, func(p *position, r *rangeRecord) int {
 		if r.End != nil && comparePositions(p, r.End) >= 0 {
 			return 1
 		}
 		return -1
 	})
-	return found[:n]
+	return found[:n], nil
 }
 
 // errOrder is a fault of the database that no retry mends.

@@ -16,12 +16,9 @@ import (
 // the job's pages are: nothing behind it is suspected. It returns nil if nothing is.
 func (w *work) unsuspected(s stretch) (pieces func() ([]stretch, error), err error) {
 	size := int(w.job.PageSize)
-	found, err := w.keys.peek(size + 1)
-	if err != nil {
+	found, err := w.ahead(w.keys.peek(size + 1))
+	if err != nil || len(found) <= size {
 		return nil, err
-	}
-	if found = w.ahead(found); len(found) <= size {
-		return nil, nil
 	}
 	own, rest := s, s.from(found[size], s.estimate-int64(size))
 	own.end, own.estimate, own.workers, own.samples = found[size], int64(size), 1, s.until(found[size])

@@ -2,7 +2,6 @@ package mapper
 
 import (
 	"context"
-	"fmt"
 	"slices"
 )
 
@@ -29,16 +28,9 @@ func (w *work) planSpaces(ctx context.Context, s stretch, root bool) (p page, se
 	if err != nil {
 		return p, false, err
 	}
-	found, err := w.keys.peek(size + 1)
-	if err != nil {
-		w.dropKeys()
-		return p, false, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
-	}
-	if err := w.checkOrder(found); err != nil {
-		return p, false, err
-	}
-	if found = w.ahead(found); len(found) == 0 {
-		return p, true, nil
+	found, err := w.ahead(w.keys.peek(size + 1))
+	if err != nil || len(found) == 0 {
+		return p, err == nil, err
 	}
 	local := found[0].space()
 	n := slices.IndexFunc(found, func(p *position) bool { return p.space() != local })
@@ -51,12 +43,11 @@ func (w *work) planSpaces(ctx context.Context, s stretch, root bool) (p page, se
 		return p, false, nil
 	}
 	if r.Solo { // those on a page of the usual size are suspected, and stay together
-		wide, err := w.keys.peek(int(w.job.PageSize) + 1)
+		wide, err := w.ahead(w.keys.peek(int(w.job.PageSize) + 1))
 		if err != nil {
-			w.dropKeys()
-			return p, false, fmt.Errorf("read the keys of range %s: %w", r.ID, err)
+			return p, false, err
 		}
-		if wide = w.ahead(wide); len(wide) <= int(w.job.PageSize) || wide[len(wide)-1].space() != local {
+		if len(wide) <= int(w.job.PageSize) || wide[len(wide)-1].space() != local {
 			return page{at: found[:size], next: found[size]}, true, nil
 		}
 	}
