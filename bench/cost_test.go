@@ -38,7 +38,9 @@ func TestCost(t *testing.T) {
 	sequential, uniform := pick(t, shapes, "sequential"), pick(t, costs, "uniform")
 	for _, st := range chosen(t, *strategyFlag, strategies) {
 		t.Run(st.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { report(st.name, makespan(t, sequential, uniform, filters[0], st, 100, n).used) })
+			synctest.Test(t, func(t *testing.T) {
+				report(st.name, makespan(t, *modeFlag, sequential, uniform, filters[0], st, 100, n).used)
+			})
 		})
 	}
 	t.Run("loops", func(t *testing.T) {

@@ -37,7 +37,8 @@ const finalizePath = "finalize"
 // enqueueEnd enqueues the task that ends a job. If there was one, only a sweep sees whether it is
 // lost: then another one needs another name. Who may not ask the queue takes it for lost, as of two
 // such tasks one ends the job; but not if it has left an error, and so is tried again. If that
-// one is purged, Resume finds out.
+// one is purged, or given up by the queue, a sweep enqueues it anew once Cloud Tasks has released
+// its name, after up to a day, or Resume does at once.
 func (e *Engine) enqueueEnd(ctx context.Context, job *jobRecord, sweep bool) error {
 	task := job.task(finalizePath, jobTask{}, time.Time{})
 	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {

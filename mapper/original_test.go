@@ -2,7 +2,6 @@ package mapper
 
 import (
 	"math"
-	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -84,8 +83,7 @@ func (s *shades) Save() (p []datastore.Property, err error) {
 // TestOriginal changes fields at random, and compares what is written with what comes of saving
 // the whole value before and after.
 func TestOriginal(t *testing.T) {
-	seed := rand.Uint64()
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := newRand(t)
 	n := func() int { return rng.IntN(3) }
 	key := func() *datastore.Key { return datastore.IDKey("K", int64(1+n()), datastore.NameKey("P", "p", nil)) }
 	day := func() time.Time {
@@ -181,7 +179,7 @@ func TestOriginal(t *testing.T) {
 		}
 		got := writtenOf(t, stored, before, after, touch)
 		if diff := cmp.Diff(want, got, cmpopts.EquateNaNs(), cmp.Comparer(func(a, b *datastore.Key) bool { return a.Equal(b) })); diff != "" {
-			t.Fatalf("seed %d: %+v (-want +got):\n%s", seed, v, diff)
+			t.Fatalf("%+v (-want +got):\n%s", v, diff)
 		}
 	}
 }

@@ -26,10 +26,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 		return page{at: []*position{r.Start}}, nil
 	}
 	if w.keys == nil {
-		w.keys = w.engine.stream(ctx, w.query, r.Start, r.End, w.readsWhole())
-		if w.keys.whole && r.Workers > 1 { // much of what follows is for others
-			w.keys.few = r.pageSize() + 1
-		}
+		w.keys = w.stream(ctx)
 	}
 	w.keys.shorten(r.End)
 	s := r.stretch()
@@ -86,6 +83,16 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	}
 	p.pieces, p.first = w.cutting(ctx, s, root, size, w.keys.known())
 	return p, nil
+}
+
+// stream returns a stream of the range.
+func (w *work) stream(ctx context.Context) *stream {
+	r := w.record
+	s := w.engine.stream(ctx, w.query, r.Start, r.End, w.readsWhole())
+	if s.whole && r.Workers > 1 { // much of what follows is for others
+		s.few = r.pageSize() + 1
+	}
+	return s
 }
 
 // readOn has the next page read while this one is processed. Entities cost more than keys, and

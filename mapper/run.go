@@ -126,8 +126,7 @@ func (w *work) finish(ctx context.Context) (look bool, err error) {
 	for w.record.State == pending && (err == nil || errors.Is(err, errChanged)) {
 		w.stop = 0
 		if err != nil && w.keys != nil && w.keys.whole {
-			w.keys.close() // the function may have changed what was read
-			w.keys = nil
+			w.dropKeys() // the function may have changed what was read
 		}
 		err = w.attempt(ctx) // changed: with what it has become
 	}
@@ -194,8 +193,7 @@ func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 	switch {
 	case w.keys == nil:
 	case !w.keys.whole && w.readsWhole():
-		w.keys.close()
-		w.keys = nil
+		w.dropKeys()
 	default:
 		w.keys.pass(next.Start)
 	}

@@ -37,7 +37,7 @@ func TestSimulation(t *testing.T) {
 			n = 12
 		}
 	}
-	t.Logf("seeds %d to %d; replay one by -args -seeds 1 -seed SEED", seed, seed+uint64(n)-1)
+	t.Logf("and %d more; with -seeds 1 it is one", n-1)
 	for i := range uint64(n) {
 		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
 			if flag.Lookup("test.failfast").Value.String() != "true" { // which has no effect on parallel tests

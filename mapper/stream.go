@@ -53,10 +53,10 @@ func (s *stream) begin() error {
 		s.all = err == nil
 		return err
 	}
-	s.scan, s.begun, s.results = next, time.Now(), 0
 	if s.few > 0 {
 		next.query = next.query.Limit(s.few)
 	}
+	s.scan, s.begun, s.results = next, time.Now(), 0
 	s.it, err = s.engine.results(s.ctx, next, s.whole)
 	return err
 }
@@ -77,8 +77,8 @@ func (s *stream) use() (done func()) {
 }
 
 // shorten has a stream of entities end where its range does by now: what is behind is read by
-// others, and each entity that is read costs. What has come with the last batch, if those are as
-// long as they can be, is kept.
+// others, and each entity that is read costs. But a batch that has begun to come is read to its
+// end, as it is paid for.
 func (s *stream) shorten(end *position) {
 	if !s.whole || end == nil || s.end != nil && comparePositions(s.end, end) <= 0 {
 		return

@@ -44,6 +44,34 @@ func TestShortenOrder(t *testing.T) {
 	})
 }
 
+// TestFew reads a page of a range: where the rest is for others, its stream reads no more.
+func TestFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		em, e := newEmulator(t, nil)
+		for range 2 {
+			if _, err := e.client.PutMulti(t.Context(), slices.Repeat([]*datastore.Key{datastore.IncompleteKey("K", nil)}, 500), make([]struct{ N int }, 500)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e.paces.expect("job", 100)
+		for workers, want := range map[int64]int64{1: queryBatch, 4: 51} {
+			w := &work{engine: e, mode: visit, query: Query{Kind: "K"}, job: &jobRecord{ID: "job", PageSize: 50}, record: &rangeRecord{PageSize: 50, Workers: workers}}
+			s := w.stream(t.Context())
+			before := em.Usage()
+			if found, err := s.peek(51); err != nil || len(found) != 51 {
+				t.Fatalf("%d, %v", len(found), err)
+			}
+			if reads := em.Usage().Sub(before).Reads; reads < want || reads > want+1 { // a query costs one
+				t.Errorf("%d reads of a range for %d workers, want %d", reads, workers, want)
+			}
+			if found, err := s.peek(2000); err != nil || len(found) != 1000 {
+				t.Errorf("%d of 1000 found, %v", len(found), err)
+			}
+			s.close()
+		}
+	})
+}
+
 // TestShorten reads streams of entities that become shorter meanwhile, at random: each has what is
 // before its last end, once and in order, and what is behind that was not read but with a batch.
 func TestShorten(t *testing.T) {
@@ -57,7 +85,11 @@ func TestShorten(t *testing.T) {
 				keys = append(keys, &datastore.Key{Kind: "K", ID: int64(i + 1), Namespace: namespace})
 			}
 			for some := range slices.Chunk(keys, 500) {
-				if _, err := e.client.PutMulti(t.Context(), some, make([]struct{ N int }, len(some))); err != nil {
+				values := make([]struct{ N int64 }, len(some))
+				for i, key := range some {
+					values[i].N = key.ID
+				}
+				if _, err := e.client.PutMulti(t.Context(), some, values); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -94,8 +126,14 @@ func TestShorten(t *testing.T) {
 				if len(at) == 0 {
 					break
 				}
-				if entities, _, err := s.read(at); err != nil || len(entities) != len(at) {
+				entities, _, err := s.read(at)
+				if err != nil || len(entities) != len(at) {
 					t.Fatalf("%d entities for %d positions, %v", len(entities), len(at), err)
+				}
+				for i, p := range at {
+					if n := entities[i][0].Value; n != p.Key.ID {
+						t.Fatalf("at %v is the entity of %v", p.Key, n)
+					}
 				}
 				if found = append(found, at...); len(found) == len(want) {
 					break

@@ -39,7 +39,7 @@ func TestVisitShared(t *testing.T) {
 			t.Errorf("%d visits, %d processed", visits.Load(), s.Processed)
 		}
 		t.Logf("%d reads, %d tasks, %d pages", reads, s.Tasks, s.Pages)
-		if reads > 12_000*115/100 {
+		if reads > 13_550 {
 			t.Errorf("%d reads", reads)
 		}
 	})

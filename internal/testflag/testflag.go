@@ -1,9 +1,11 @@
 // Package testflag has the flags of tests.
 //
 //	go test ./emulator/... -run Differential -args -sequences 2000
+//	go test ./mapper/... -args -seed 7
 //
-// passes them to the test binaries of all packages, and a binary that does not
-// know one fails. So the tests of all packages below emulator/ import this one.
+// pass them to the test binaries of all packages, and a binary that does not
+// know one fails. So the tests of all packages below emulator/ and mapper/
+// import this one.
 package testflag
 
 import (

@@ -1,6 +1,7 @@
 package testflag
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -9,10 +10,10 @@ import (
 )
 
 // TestEveryPackageKnowsTheFlags checks that the tests of each package below
-// emulator/ import this one.
+// emulator/ and mapper/ import this one.
 func TestEveryPackageKnowsTheFlags(t *testing.T) {
 	knows := make(map[string]bool)
-	err := filepath.WalkDir("../../emulator", func(path string, _ fs.DirEntry, err error) error {
+	look := func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
@@ -20,13 +21,13 @@ func TestEveryPackageKnowsTheFlags(t *testing.T) {
 		dir := filepath.Dir(path)
 		knows[dir] = knows[dir] || strings.Contains(string(source), `"github.com/scattermap/scattermap/internal/testflag"`)
 		return err
-	})
-	if err != nil || len(knows) < 5 {
+	}
+	if err := errors.Join(filepath.WalkDir("../../emulator", look), filepath.WalkDir("../../mapper", look)); err != nil || len(knows) < 7 {
 		t.Fatalf("%v, %v", knows, err)
 	}
 	for dir, ok := range knows {
 		if !ok {
-			t.Errorf("the tests in %s do not import testflag: go test ./emulator/... -args -sequences 20 fails there", dir)
+			t.Errorf("the tests in %s do not import testflag: go test ./emulator/... ./mapper/... -args -seed 7 fails there", dir)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below mapper/
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )

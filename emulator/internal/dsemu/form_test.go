@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/internal/testflag"
 )
 
 // TestSplice splices properties, and compares the forms with those of masks that are applied to
 // what is decoded.
 func TestSplice(t *testing.T) {
-	seed := rand.Uint64()
-	rng := rand.New(rand.NewPCG(seed, 0))
+	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	values := func() map[string]*pb.Value {
 		properties := make(map[string]*pb.Value)
 		for _, name := range []string{"a", "aa", "b", "ä", "z", "Z", "none"} {
@@ -55,7 +56,7 @@ func TestSplice(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got.wire, want.wire) || got.indexed != want.indexed || got.keyLen != want.keyLen {
-			t.Fatalf("seed %d: %q of %v in %v: %v, %d indexed, want %d", seed, paths, after, before, got.properties(), got.indexed, want.indexed)
+			t.Fatalf("%q of %v in %v: %v, %d indexed, want %d", paths, after, before, got.properties(), got.indexed, want.indexed)
 		}
 	}
 	for _, path := range []string{"", "a.b", `a\.b`, "__key__"} {
