@@ -3,15 +3,31 @@ package mapper
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"reflect"
 	"slices"
+	"sync"
 
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/internal/bridge"
 )
 
-func init() { bridge.Apply, bridge.Save, bridge.Load = applyOnce, saveStored, loadStored }
+func init() {
+	bridge.Apply, bridge.Save, bridge.Load = applyOnce, saveStored, loadStored
+	bridge.Seed = func(engine any, seed uint64) { engine.(*Engine).seed(seed) }
+}
+
+// seed has the engine draw its random numbers from a seed.
+func (e *Engine) seed(seed uint64) {
+	var turn sync.Mutex
+	rng := rand.New(rand.NewPCG(seed, 1))
+	e.random = func() uint64 {
+		turn.Lock()
+		defer turn.Unlock()
+		return rng.Uint64()
+	}
+}
 
 // applyOnce runs a mapper's function on one entity, for mappertest.
 func applyOnce(definition, params any, key *datastore.Key, properties []datastore.Property) (bridge.Effect, error) {

@@ -15,11 +15,12 @@ import (
 // A jobTask is the body of a task that is about a job, and not about one range of
 // it. Such tasks are chains: each does a bounded part, and enqueues the next.
 type jobTask struct {
-	Job   string `json:"job"`
-	Epoch int64  `json:"epoch"`
-	Tick  int64  `json:"tick,omitempty"`  // of a sweep
-	After string `json:"after,omitempty"` // the ID of the record behind which it goes on
-	All   bool   `json:"all,omitempty"`   // a sweep of ranges of every age
+	Job         string `json:"job"`
+	Incarnation string `json:"incarnation"`
+	Epoch       int64  `json:"epoch"`
+	Tick        int64  `json:"tick,omitempty"`  // of a sweep
+	After       string `json:"after,omitempty"` // the ID of the record behind which it goes on
+	All         bool   `json:"all,omitempty"`   // a sweep of ranges of every age
 
 	redelivered bool // there was a delivery before this one
 }
@@ -27,14 +28,14 @@ type jobTask struct {
 // task returns the job's task for a path. Whoever enqueues it again uses the same
 // name, so that there is one; a job that takes the ID of a deleted one has others.
 func (j *jobRecord) task(path string, t jobTask, at time.Time) tasks.Task {
-	t.Job, t.Epoch = j.ID, j.Epoch
+	t.Job, t.Incarnation, t.Epoch = j.ID, j.Incarnation, j.Epoch
 	body, err := json.Marshal(t)
 	if err != nil {
 		panic("mapper: a struct of strings does not encode: " + err.Error())
 	}
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	return tasks.Task{
-		ID:   tasks.ID(path, j.ID, j.incarnation(), number(j.Generation), number(j.Epoch), number(t.Tick), t.After),
+		ID:   tasks.ID(path, j.ref().String(), number(j.Generation), number(j.Epoch), number(t.Tick), t.After),
 		Path: path, Body: body, At: at,
 	}
 }
@@ -56,21 +57,18 @@ func (e *Engine) chain(run func(context.Context, *jobRecord, jobTask) error) htt
 		if err := json.Unmarshal(d.Body, &t); err != nil {
 			return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
 		}
-		if t.After != "" && !validRangeID.MatchString(t.After) {
-			return tasks.Drop(errors.New("the body is not a task of ours: it goes on behind no record"))
+		if !jobID.MatchString(t.Job) || !validIncarnation.MatchString(t.Incarnation) || t.After != "" && !validRangeID.MatchString(t.After) {
+			return tasks.Drop(errors.New("the body is not a task of ours: it names no job, or goes on behind no record"))
 		}
-		job, err := e.loadJob(ctx, t.Job)
-		if errors.Is(err, ErrNoSuchJob) && jobID.MatchString(t.Job) {
-			return nil // it was cleaned up
+		job, err := e.loadJob(ctx, jobRef{t.Job, t.Incarnation})
+		if err == nil {
+			t.redelivered = d.Retries > 0
+			err = run(ctx, job, t)
 		}
 		if errors.Is(err, ErrNoSuchJob) {
-			return tasks.Drop(err)
+			return nil // it was cleaned up
 		}
-		if err != nil {
-			return err
-		}
-		t.redelivered = d.Retries > 0
-		return run(ctx, job, t)
+		return err
 	})
 }
 

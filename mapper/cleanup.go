@@ -29,21 +29,21 @@ type CleanUpOptions struct {
 }
 
 // CleanUp has the records of the job's ranges deleted, by tasks of its own; nil is
-// the default. The job has to have ended; if it failed or was aborted, for as long as
-// the queue's Deadline, as pages may be under way until then. It keeps its status, and
-// can't be resumed, retried or verified any more. A second CleanUp can clean up more.
+// the default. The job has to have ended. It keeps its status, and can't be resumed,
+// retried or verified any more. What a page has not committed by then of a job that failed or was
+// aborted, it never will. A second CleanUp can clean up more.
 func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	var opts CleanUpOptions
 	if o != nil {
 		opts = *o
 	}
-	if err := j.engine.cleanUp(ctx, j.ID, opts); err != nil {
+	if err := j.engine.cleanUp(ctx, j.ref(), opts); err != nil {
 		return fmt.Errorf("mapper: clean up %s: %w", j.ID, err)
 	}
 	return nil
 }
 
-func (e *Engine) cleanUp(ctx context.Context, id string, o CleanUpOptions) error {
+func (e *Engine) cleanUp(ctx context.Context, ref jobRef, o CleanUpOptions) error {
 	if o.Expire < 0 {
 		return fmt.Errorf("%w: CleanUpOptions.Expire is %v", ErrArguments, o.Expire)
 	}
@@ -52,40 +52,18 @@ func (e *Engine) cleanUp(ctx context.Context, id string, o CleanUpOptions) error
 	if err != nil {
 		return err
 	}
-	job, err := e.loadJob(ctx, id)
-	if err != nil {
-		return err
-	}
-	if s := State(job.State); s == Failed || s == Aborted {
-		if wait := time.Until(job.Ended.Add(e.queue.Deadline())); wait > 0 {
-			return fmt.Errorf("%w: pages may still be under way, try again in %v", ErrState, wait.Round(time.Second))
-		}
-	}
-	var sum totals // of a job that has none: its records are about to go
-	folded := State(job.State).Ended() && len(job.Totals) == 0
-	if folded {
-		if sum, err = e.fold(ctx, id); err != nil {
-			return err
-		}
-	}
-	epoch := job.Epoch
-	job, err = e.alter(ctx, id, func(r *jobRecord) (err error) {
+	job, err := e.alter(ctx, ref, func(r *jobRecord) error {
 		switch {
 		case !State(r.State).Ended():
 			return fmt.Errorf("%w: it is %s, and has to end first", ErrState, r.State)
-		case r.Cleaning != "" && r.Cleaning != string(encoded):
+		case r.Cleaning == string(encoded):
+			return errNothing
+		case r.Cleaning != "":
 			return fmt.Errorf("%w: it is being cleaned up in another way, which takes until the sweep after the last record", ErrState)
-		case folded && r.Epoch != epoch:
-			return fmt.Errorf("%w: it has changed meanwhile, try again", ErrState)
 		}
-		if len(r.Totals) == 0 {
-			r.Totals, err = json.Marshal(sum)
-		}
-		if r.Cleaning == "" {
-			r.Cleaning, r.Cleaned = string(encoded), true
-			r.Epoch++
-		}
-		return err
+		r.Cleaning, r.Cleaned = string(encoded), true
+		r.Epoch++
+		return nil
 	})
 	if err != nil {
 		return err
@@ -105,12 +83,21 @@ const (
 	cleanupBatch  = 100
 )
 
-// enqueueCleanup enqueues the tasks that begin to clean up, each with a slice of the
-// IDs. A sweep does it again under the names of its tick.
+// A clean-up has a task for each slice of the IDs, and before them one that adds up the records of
+// a job that has no totals yet. They are numbered by the tick at which they are enqueued, and by
+// what they are for: that of a slice by the slice, and the other one by addUp.
+const addUp = slicesOfIDs
+
+// enqueueCleanup enqueues the tasks that begin to clean up. A sweep does it again under the names
+// of its tick.
 func (e *Engine) enqueueCleanup(ctx context.Context, job *jobRecord) error {
+	first, last := int64(0), int64(slicesOfIDs-1)
+	if len(job.Totals) == 0 {
+		first, last = addUp, addUp
+	}
 	tick, _ := job.nextTick(time.Now())
-	for i := range int64(slicesOfIDs) {
-		if err := e.enqueue(ctx, job, cleanupPath, jobTask{Tick: tick*slicesOfIDs + i}, time.Time{}); err != nil {
+	for i := first; i <= last; i++ {
+		if err := e.enqueue(ctx, job, cleanupPath, jobTask{Tick: tick*(addUp+1) + i}, time.Time{}); err != nil {
 			return err
 		}
 	}
@@ -122,6 +109,9 @@ func (e *Engine) enqueueCleanup(ctx context.Context, job *jobRecord) error {
 func (e *Engine) sweepCleanup(ctx context.Context, job *jobRecord, now time.Time) error {
 	if err := e.enqueueSweep(ctx, job, now); err != nil {
 		return err
+	}
+	if len(job.Totals) == 0 {
+		return e.enqueueCleanup(ctx, job)
 	}
 	_, n, err := e.cleanRecords(ctx, job, "", "")
 	switch {
@@ -135,18 +125,85 @@ func (e *Engine) sweepCleanup(ctx context.Context, job *jobRecord, now time.Time
 	return nil
 }
 
-// runCleanup cleans up some records of a slice.
+// runCleanup runs a task of a clean-up.
 func (e *Engine) runCleanup(ctx context.Context, job *jobRecord, t jobTask) error {
 	if job.Cleaning == "" || job.Epoch != t.Epoch {
 		return nil
 	}
-	from, to := sliceOfIDs(t.Tick % slicesOfIDs)
+	i := t.Tick % (addUp + 1)
+	if i == addUp {
+		return e.addUpForCleanup(ctx, job, t)
+	}
+	if len(job.Totals) == 0 {
+		return fmt.Errorf("clean up job %s: its records were not added up", job.ID)
+	}
+	from, to := sliceOfIDs(i)
 	last, n, err := e.cleanRecords(ctx, job, max(from, t.After), to)
 	if err != nil || n < cleanupRanges {
 		return err
 	}
 	t.After = last
 	return e.enqueue(ctx, job, cleanupPath, t, time.Time{})
+}
+
+// addUpForCleanup adds up the records of a job that failed or was aborted, before they go. Pages
+// may still be under way then, in processes that have stood still for long: first it takes every
+// open range away from them. As ranges appear only in the commit of one that is open, none is left
+// behind that could change when none is open.
+func (e *Engine) addUpForCleanup(ctx context.Context, job *jobRecord, t jobTask) error {
+	for left := cleanupRanges; ; left -= sweepRanges {
+		open, err := e.firstMarked(ctx, "open", job.ref(), "", sweepRanges)
+		if err != nil {
+			return fmt.Errorf("clean up job %s: look for open ranges: %w", job.ID, err)
+		}
+		if len(open) == 0 {
+			break
+		}
+		if left <= 0 {
+			t.After = open[0].ID // which only makes another name
+			return e.enqueue(ctx, job, cleanupPath, t, time.Time{})
+		}
+		group, gctx := errgroup.WithContext(ctx)
+		group.SetLimit(sweepParallel)
+		for _, r := range open {
+			group.Go(func() error { return e.abandon(gctx, r.key()) })
+		}
+		if err := group.Wait(); err != nil {
+			return fmt.Errorf("clean up job %s: %w", job.ID, err)
+		}
+	}
+	sum, err := e.fold(ctx, job.ref())
+	if err != nil {
+		return err
+	}
+	epoch := job.Epoch
+	job, err = e.alter(ctx, job.ref(), func(j *jobRecord) (err error) {
+		if j.Epoch != epoch || len(j.Totals) > 0 {
+			return errNothing
+		}
+		j.Totals, err = json.Marshal(sum)
+		return err
+	})
+	if err != nil || job.Epoch != epoch || job.Cleaning == "" {
+		return err
+	}
+	return e.enqueueCleanup(ctx, job)
+}
+
+// abandon takes a pending range away from its task, for good.
+func (e *Engine) abandon(ctx context.Context, key *datastore.Key) error {
+	return e.transact(ctx, func(tx *datastore.Transaction) error {
+		r := new(rangeRecord)
+		err := recordError(tx.Get(key, r))
+		if errors.Is(err, datastore.ErrNoSuchEntity) || err == nil && r.State != pending {
+			return errNothing
+		}
+		if err != nil {
+			return err
+		}
+		r.State, r.Open = abandoned, ""
+		return r.update(tx)
+	})
 }
 
 // cleanRecords cleans up the first records of a stretch of IDs, and returns the last
@@ -167,7 +224,7 @@ func (e *Engine) cleanRecords(ctx context.Context, job *jobRecord, from, to stri
 		batch = nil
 	}
 	errFull := errors.New("enough")
-	err = e.each(ctx, records(job.ID, from, to), func(r *rangeRecord) error {
+	err = e.each(ctx, records(job.ref(), from, to), func(r *rangeRecord) error {
 		if r.Failed != "" && !o.Failures || o.Expire > 0 && !r.Expires.IsZero() {
 			return nil
 		}
@@ -189,42 +246,60 @@ func (e *Engine) cleanRecords(ctx context.Context, job *jobRecord, from, to stri
 	return last, n, nil
 }
 
+// cleanBatch cleans up some records. Those to expire are changed in a transaction, which leaves out
+// those that somebody else has deleted meanwhile.
 func (e *Engine) cleanBatch(ctx context.Context, batch []*rangeRecord, o CleanUpOptions) error {
 	keys := make([]*datastore.Key, len(batch))
 	for i, r := range batch {
 		keys[i] = r.key()
-		r.Expires = time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
-		r.Samples = nil // of a range that nobody will split
 	}
 	if o.Expire == 0 {
 		return e.client.DeleteMulti(ctx, keys)
 	}
-	_, err := e.client.PutMulti(ctx, keys, batch)
-	return err
+	expires := time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
+	return e.transact(ctx, func(tx *datastore.Transaction) error {
+		all, dst := make([]rangeRecord, len(keys)), make([]any, len(keys))
+		for i := range all {
+			dst[i] = &all[i]
+		}
+		missing, err := lookup(tx.GetMulti, keys, dst)
+		if err != nil {
+			return err
+		}
+		for i := range all {
+			if r := &all[i]; !missing[i] && r.Expires.IsZero() {
+				r.Expires, r.Samples = expires, nil // nobody will split it
+				if err := r.update(tx); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // endCleanup ends the clean-up, and the job's own record if that is to go.
 func (e *Engine) endCleanup(ctx context.Context, job *jobRecord) error {
-	o, err := job.cleanUp()
-	if err != nil {
-		return err
-	}
 	return e.transact(ctx, func(tx *datastore.Transaction) error {
-		j := &jobRecord{ID: job.ID}
-		if err := recordError(tx.Get(jobKey(job.ID), j)); err != nil {
+		j, err := getJob(tx, job.ref())
+		if err != nil {
 			return err
 		}
-		if j.Epoch != job.Epoch || j.incarnation() != job.incarnation() {
+		if j.Epoch != job.Epoch || j.Cleaning == "" {
 			return errNothing
 		}
+		o, err := j.cleanUp()
+		if err != nil {
+			return err
+		}
 		if o.Job && o.Expire == 0 {
-			return tx.Delete(jobKey(job.ID))
+			return tx.Delete(jobKey(j.ID))
 		}
 		j.Cleaning = ""
 		if o.Job {
 			j.Expires = time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
 		}
-		_, err := tx.Mutate(j.update())
+		_, err = tx.Mutate(j.update())
 		return err
 	})
 }

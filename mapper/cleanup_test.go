@@ -133,20 +133,122 @@ func TestCleanUpOfOtherStates(t *testing.T) {
 		if err := job.Abort(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := job.CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrState) {
-			t.Errorf("of a job with pages under way: %v", err)
-		}
-		time.Sleep(time.Hour)
-		before := w.status(job)
 		if err := job.CleanUp(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
-		if after := w.status(job); after.State != mapper.Aborted || after.Processed == 0 || after.Processed != before.Processed {
-			t.Errorf("status %+v, before %+v", after, before)
+		if s := w.status(job); s.State != mapper.Aborted || s.Processed == 0 || s.Processed != w.credited(1000) || s.Open == 0 {
+			t.Errorf("%d accounts were credited, status %+v", w.credited(1000), s)
 		}
 		if n := w.count(mapper.RangeKind, "job"); n > 0 {
 			t.Errorf("%d records are left", n)
 		}
 	})
 }
+
+// credited returns how many of n accounts have 10 more than at first.
+func (w *world) credited(n int) (credited int64) {
+	w.Helper()
+	for i, k := range names(n) {
+		if w.account(k).Balance == int64(i)+10 {
+			credited++
+		}
+	}
+	return credited
+}
+
+// TestCleanUpBeforeAPage cleans up an aborted job while a page is under way, for longer than it
+// takes to add up the records: the page takes no effect.
+func TestCleanUpBeforeAPage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := mapper.Update("long", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if a.Key.Name == "user-0000017" {
+				time.Sleep(20 * time.Second)
+			}
+			a.Value.Balance += 10
+			return nil
+		})
+		w := newWorld(t, setting{queue: few(40)}, m)
+		w.putAccounts(names(200))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if err := job.Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := job.CleanUp(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if s := w.status(job); s.State != mapper.Aborted || s.Processed == 0 || s.Processed != w.credited(200) || s.Open != 1 {
+			t.Errorf("%d accounts were credited, status %+v", w.credited(200), s)
+		}
+		if n := w.count(mapper.RangeKind, "job"); n > 0 {
+			t.Errorf("%d records are left", n)
+		}
+	})
+}
+
+// TestNextJob runs a job, cleans it up with its record, and starts another under its ID: nothing
+// of the one is taken for the other's.
+func TestNextJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		runs := make(map[string]int)
+		m := mapper.Visit("send", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			runs[a.IdempotencyKey()]++
+			if a.Key.Name == "user-0000077" {
+				return mapper.Permanent(errors.New("no"))
+			}
+			return nil
+		})
+		w := newWorld(t, setting{queue: few(1)}, m)
+		w.putAccounts(names(100))
+		start := func() *mapper.Job {
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "nightly"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s, err := job.Wait(t.Context()); err != nil || s.Processed != 99 {
+				t.Fatalf("%+v, %v", s, err)
+			}
+			return job
+		}
+		first := start()
+		if err := first.CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		start()
+		for key, n := range runs {
+			if n != 1 {
+				t.Errorf("the idempotency key %s came %d times", key, n)
+			}
+		}
+		if len(runs) != 200 {
+			t.Errorf("%d idempotency keys of two jobs over 100 entities", len(runs))
+		}
+		// The handle of the first job does nothing to the second.
+		for what, err := range map[string]error{
+			"pause": first.Pause(t.Context()), "resume": first.Resume(t.Context()), "abort": first.Abort(t.Context()), "retry": first.Retry(t.Context()),
+			"clean up": first.CleanUp(t.Context(), nil), "set the rate": first.SetRate(t.Context(), mapper.Rate{}),
+			"status": errorOf(first.Status(t.Context())), "wait": errorOf(first.Wait(t.Context())), "verify": errorOf(first.Verify(t.Context())),
+		} {
+			if !errors.Is(err, mapper.ErrNoSuchJob) {
+				t.Errorf("%s by the handle of a job that is gone: %v", what, err)
+			}
+		}
+		if _, _, err := first.Failures(t.Context(), ""); !errors.Is(err, mapper.ErrNoSuchJob) {
+			t.Errorf("failures of a job that is gone: %v", err)
+		}
+		if s := w.status(w.engine.Job("nightly")); s.State != mapper.SucceededWithFailures || s.Processed != 99 {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// errorOf returns the error of a call.
+func errorOf[T any](_ T, err error) error { return err }

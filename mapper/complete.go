@@ -23,7 +23,7 @@ func (e *Engine) complete(ctx context.Context, job *jobRecord, sweep bool) error
 	if State(job.State) != Running || job.Replaying {
 		return nil // another delivery has ended it, or the replay looks when it is done
 	}
-	if open, err := e.hasOpen(ctx, job.ID); err != nil || open {
+	if open, err := e.hasOpen(ctx, job.ref()); err != nil || open {
 		return err
 	}
 	if e.mappers[job.Mapper] == nil {
@@ -55,7 +55,7 @@ func (e *Engine) enqueueEnd(ctx context.Context, job *jobRecord, sweep bool) err
 		return err
 	}
 	stale := job.Generation
-	job, err := e.alter(ctx, job.ID, func(j *jobRecord) error {
+	job, err := e.alter(ctx, job.ref(), func(j *jobRecord) error {
 		if State(j.State) != Running || j.Generation != stale {
 			return errNothing
 		}
@@ -78,12 +78,12 @@ func (e *Engine) runEnd(ctx context.Context, job *jobRecord, t jobTask) error {
 	if def == nil {
 		return fmt.Errorf("job %s: %w %q", job.ID, ErrUnknownMapper, job.Mapper)
 	}
-	open, err := e.hasOpen(ctx, job.ID)
+	open, err := e.hasOpen(ctx, job.ref())
 	if err != nil || open {
 		return err
 	}
 	if def.onDone != nil && t.redelivered && job.Error == "" { // who fails leaves an error
-		if job, err = e.alter(ctx, job.ID, func(j *jobRecord) error {
+		if job, err = e.alter(ctx, job.ref(), func(j *jobRecord) error {
 			if !t.current(j) || j.Error != "" {
 				return errNothing
 			}
@@ -93,7 +93,7 @@ func (e *Engine) runEnd(ctx context.Context, job *jobRecord, t jobTask) error {
 			return err
 		}
 	}
-	sum, err := e.fold(ctx, job.ID)
+	sum, err := e.fold(ctx, job.ref())
 	if err != nil {
 		return err
 	}
@@ -104,10 +104,10 @@ func (e *Engine) runEnd(ctx context.Context, job *jobRecord, t jobTask) error {
 }
 
 // hasOpen reports whether a range of a job is open.
-func (e *Engine) hasOpen(ctx context.Context, job string) (bool, error) {
-	open, err := e.client.GetAll(ctx, datastore.NewQuery(rangeKind).FilterField("open", "=", job).KeysOnly().Limit(1), nil)
+func (e *Engine) hasOpen(ctx context.Context, job jobRef) (bool, error) {
+	open, err := e.client.GetAll(ctx, marked("open", job, "").KeysOnly().Limit(1), nil)
 	if err != nil {
-		return false, fmt.Errorf("look for open ranges of job %s: %w", job, err)
+		return false, fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
 	}
 	return len(open) > 0, nil
 }
@@ -128,8 +128,8 @@ func (e *Engine) fail(ctx context.Context, job *jobRecord, reason error) (first 
 // epoch was read.
 func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*datastore.Transaction, *jobRecord) error) error {
 	err := e.transact(ctx, func(tx *datastore.Transaction) error {
-		j := &jobRecord{ID: job.ID}
-		if err := recordError(tx.Get(jobKey(job.ID), j)); err != nil {
+		j, err := getJob(tx, job.ref())
+		if err != nil {
 			return err
 		}
 		if State(j.State) != Running || j.Replaying || j.Epoch != job.Epoch {
@@ -138,7 +138,7 @@ func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*datastore
 		if err := change(tx, j); err != nil {
 			return err
 		}
-		_, err := tx.Mutate(j.update())
+		_, err = tx.Mutate(j.update())
 		return err
 	})
 	if err != nil {

@@ -15,7 +15,7 @@ var ErrState = errors.New("the job's state does not allow that")
 // Pause has the job begin no more pages. Those under way come to their end. A
 // paused job loses nothing, however long it is paused.
 func (j *Job) Pause(ctx context.Context) error {
-	_, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
+	_, err := j.engine.alter(ctx, j.ref(), func(r *jobRecord) error {
 		switch State(r.State) {
 		case Paused:
 			return errNothing
@@ -35,7 +35,7 @@ func (j *Job) Pause(ctx context.Context) error {
 // Abort ends the job. Pages under way come to their end; what was not processed
 // stays as it is. An aborted job can't be resumed.
 func (j *Job) Abort(ctx context.Context) error {
-	_, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
+	_, err := j.engine.alter(ctx, j.ref(), func(r *jobRecord) error {
 		switch State(r.State) {
 		case Aborted:
 			return errNothing
@@ -62,11 +62,11 @@ func (j *Job) Abort(ctx context.Context) error {
 // tasks, so it also revives a running job whose queue was purged, sooner than its next
 // sweep would.
 func (j *Job) Resume(ctx context.Context) error {
-	failed, err := j.engine.failures(ctx, j.ID)
+	failed, job, err := j.engine.failures(ctx, j.ref())
 	if err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
 	}
-	record, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
+	record, err := j.engine.alter(ctx, job, func(r *jobRecord) error {
 		switch State(r.State) {
 		case Running, Paused, Failed:
 			if r.Cleaned || r.Cleaning != "" {
@@ -93,17 +93,19 @@ func (j *Job) Resume(ctx context.Context) error {
 	return nil
 }
 
-// failures counts the failures of a job that a limit has paused.
-func (e *Engine) failures(ctx context.Context, id string) (n int64, err error) {
-	job, err := e.loadJob(ctx, id)
-	if err != nil || !job.Limited {
-		return 0, err
+// failures counts the failures of a job that a limit has paused. It returns which job that is.
+func (e *Engine) failures(ctx context.Context, ref jobRef) (n int64, _ jobRef, err error) {
+	job, err := e.loadJob(ctx, ref)
+	if err != nil {
+		return 0, ref, err
 	}
-	err = e.eachIn(ctx, scan{query: datastore.NewQuery(rangeKind).FilterField("failed", "=", id)}, func(*position) bool {
-		n++
-		return true
-	})
-	return n, err
+	if job.Limited {
+		err = e.eachIn(ctx, scan{query: marked("failed", job.ref(), "")}, func(*position) bool {
+			n++
+			return true
+		})
+	}
+	return n, job.ref(), err
 }
 
 // goOn has a job run again, or anew, under new names.
@@ -120,14 +122,16 @@ func (j *jobRecord) goOn() {
 
 // alter changes the record of a job, and returns it; as it is, if there is nothing
 // to change.
-func (e *Engine) alter(ctx context.Context, id string, change func(*jobRecord) error) (*jobRecord, error) {
-	if _, err := e.loadJob(ctx, id); err != nil {
-		return nil, err // with a text of its own
+func (e *Engine) alter(ctx context.Context, ref jobRef, change func(*jobRecord) error) (altered *jobRecord, err error) {
+	if ref.Incarnation == "" { // the transaction may be tried again when another job has the ID
+		job, err := e.loadJob(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		ref = job.ref()
 	}
-	var altered *jobRecord
-	err := e.transact(ctx, func(tx *datastore.Transaction) error {
-		altered = &jobRecord{ID: id}
-		if err := recordError(tx.Get(jobKey(id), altered)); err != nil {
+	err = e.transact(ctx, func(tx *datastore.Transaction) error {
+		if altered, err = getJob(tx, ref); err != nil {
 			return err
 		}
 		if err := change(altered); err != nil {
@@ -137,4 +141,17 @@ func (e *Engine) alter(ctx context.Context, id string, change func(*jobRecord) e
 		return err
 	})
 	return altered, err
+}
+
+// getJob reads the record of a job in a transaction.
+func getJob(tx *datastore.Transaction, ref jobRef) (*jobRecord, error) {
+	j := &jobRecord{ID: ref.ID}
+	err := recordError(tx.Get(jobKey(ref.ID), j))
+	if errors.Is(err, datastore.ErrNoSuchEntity) {
+		return nil, fmt.Errorf("%w: %s", ErrNoSuchJob, ref.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return j, ref.is(j)
 }

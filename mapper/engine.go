@@ -2,6 +2,8 @@ package mapper
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -39,6 +41,7 @@ type Engine struct {
 	paces   paces
 	gate    gate
 	jobs    recentJobs
+	random  func() uint64
 }
 
 // New returns an engine that keeps its records in the client's database and
@@ -50,7 +53,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	if o == nil || len(o.Mappers) == 0 {
 		return nil, errors.New("mapper: Options.Mappers is empty: list the mappers with mapper.Set")
 	}
-	e := &Engine{client: client, queue: queue, mappers: make(map[string]*definition), log: o.Logger, gate: newGate()}
+	e := &Engine{client: client, queue: queue, mappers: make(map[string]*definition), log: o.Logger, gate: newGate(), random: randomNumber}
 	if e.log == nil {
 		e.log = slog.Default()
 	}
@@ -71,6 +74,13 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 		e.mappers[def.name] = def
 	}
 	return e, nil
+}
+
+// randomNumber returns a number that nobody else draws.
+func randomNumber() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
 }
 
 // names lists the engine's mappers for an error.

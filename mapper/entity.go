@@ -51,9 +51,9 @@ func (e *Entity[T]) Delete(key *datastore.Key) { e.attempt.delete(key) }
 func (e *Entity[T]) Touch() { e.attempt.do(func() error { e.attempt.touched = true; return nil }) }
 
 // IdempotencyKey returns a string that is the same for every attempt of one job
-// on one entity, and different for all others.
+// on one entity, and different for all others: also for a later job of the same ID.
 func (e *Entity[T]) IdempotencyKey() string {
-	h := sha256.Sum256([]byte(e.attempt.job + "\x00" + e.Key.Encode()))
+	h := sha256.Sum256([]byte(e.attempt.job.String() + "\x00" + e.Key.Encode()))
 	return hex.EncodeToString(h[:16])
 }
 
@@ -98,7 +98,7 @@ type mutation struct {
 // An attempt collects what one run of the function asks for besides the change
 // of its entity.
 type attempt struct {
-	job  string
+	job  jobRef
 	mode mode
 	key  *datastore.Key
 
@@ -219,7 +219,7 @@ func panicked(stack []byte) string {
 // an error.
 func apply[T any](m mode, keysOnly bool, j *jobRecord, key *datastore.Key, properties []datastore.Property, fn func(*Entity[T]) error) (_ *effect, err error) {
 	defer recovered(&err)
-	a := &attempt{job: j.ID, mode: m, key: key}
+	a := &attempt{job: j.ref(), mode: m, key: key}
 	e := &Entity[T]{Key: key, attempt: a}
 	if !keysOnly {
 		if err := load(key, properties, &e.Value); err != nil {

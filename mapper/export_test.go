@@ -18,11 +18,11 @@ const (
 // Replay does what a delivery of a job's replay does that has read the job, and then
 // the failures, some time before it goes on.
 func Replay(ctx context.Context, e *Engine, id string, between func(failed []string)) error {
-	job, err := e.loadJob(ctx, id)
+	job, err := e.loadJob(ctx, jobRef{ID: id})
 	if err != nil {
 		return err
 	}
-	failed, err := e.marked(ctx, "failed", id, "", failurePage)
+	failed, err := e.firstMarked(ctx, "failed", job.ref(), "", failurePage)
 	if err != nil {
 		return err
 	}
@@ -42,11 +42,11 @@ func Replay(ctx context.Context, e *Engine, id string, between func(failed []str
 
 // Reopen opens a job's failures, and enqueues them before the replay has ended.
 func Reopen(ctx context.Context, e *Engine, id string) error {
-	job, err := e.loadJob(ctx, id)
+	job, err := e.loadJob(ctx, jobRef{ID: id})
 	if err != nil {
 		return err
 	}
-	failed, err := e.marked(ctx, "failed", id, "", failurePage)
+	failed, err := e.firstMarked(ctx, "failed", job.ref(), "", failurePage)
 	for _, r := range failed {
 		if err == nil {
 			err = e.replay(ctx, job, r)

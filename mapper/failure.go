@@ -3,6 +3,7 @@ package mapper
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -23,13 +24,15 @@ const failurePage = 100
 // is the beginning, and the end. A page has up to 100 failures, and costs as many
 // reads.
 func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, next string, err error) {
-	if cursor != "" && !validRangeID.MatchString(cursor) {
-		return nil, "", fmt.Errorf("mapper: failures of %s: %w: the cursor %.50q is not one of Failures", j.ID, ErrArguments, cursor)
-	}
-	if _, err := j.engine.loadJob(ctx, j.ID); err != nil {
+	job, err := j.engine.loadJob(ctx, j.ref())
+	if err != nil {
 		return nil, "", fmt.Errorf("mapper: failures: %w", err)
 	}
-	ranges, err := j.engine.marked(ctx, "failed", j.ID, cursor, failurePage)
+	after, ok := strings.CutPrefix(cursor, job.Incarnation)
+	if cursor != "" && !(ok && validRangeID.MatchString(after)) {
+		return nil, "", fmt.Errorf("mapper: failures of %s: %w: the cursor %.80q is not one of the job's Failures", j.ID, ErrArguments, cursor)
+	}
+	ranges, err := j.engine.firstMarked(ctx, "failed", job.ref(), after, failurePage)
 	if err != nil {
 		return nil, "", fmt.Errorf("mapper: failures of %s: %w", j.ID, err)
 	}
@@ -37,7 +40,7 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 		failures = append(failures, Failure{Key: r.Start.Key, Error: r.Error, Attempts: int(r.Refusals), Time: r.Done})
 	}
 	if len(ranges) == failurePage {
-		next = ranges[failurePage-1].ID
+		next = job.Incarnation + ranges[failurePage-1].ID
 	}
 	return failures, next, nil
 }
@@ -57,7 +60,7 @@ func (w *work) limitFailures(ctx context.Context) error {
 	if err != nil || over == "" {
 		return err
 	}
-	job, err := w.engine.alter(ctx, w.job.ID, func(j *jobRecord) error {
+	job, err := w.engine.alter(ctx, w.job.ref(), func(j *jobRecord) error {
 		if State(j.State) != Running || j.Epoch != w.job.Epoch {
 			return errNothing
 		}
@@ -78,7 +81,7 @@ func (w *work) limitFailures(ctx context.Context) error {
 // has done so far, about, if that matters.
 func (w *work) overLimit(ctx context.Context) (over string, sum totals, err error) {
 	if limit := int(w.job.Limit); limit > 0 && w.counts(limit/100/w.failed) {
-		failed, err := w.engine.client.GetAll(ctx, datastore.NewQuery(rangeKind).FilterField("failed", "=", w.job.ID).KeysOnly().Limit(limit+1), nil)
+		failed, err := w.engine.client.GetAll(ctx, marked("failed", w.job.ref(), "").KeysOnly().Limit(limit+1), nil)
 		if err != nil {
 			return "", sum, fmt.Errorf("count the failures of job %s: %w", w.job.ID, err)
 		}
@@ -87,7 +90,7 @@ func (w *work) overLimit(ctx context.Context) (over string, sum totals, err erro
 		}
 	}
 	if w.job.LimitShare < 1 {
-		if sum, _, err = w.engine.glance(ctx, w.job.ID); err != nil {
+		if sum, _, err = w.engine.glance(ctx, w.job.ref()); err != nil {
 			return "", sum, err
 		}
 		const fewest = 10 // as many say nothing yet

@@ -25,7 +25,7 @@ func (w *work) fence(r *rangeRecord) error {
 	case r.State == done:
 		w.record = r
 		return errDone
-	case r.Generation != w.task.Generation:
+	case r.State != pending || r.Generation != w.task.Generation:
 		return errSuperseded
 	case r.Cut != known.Cut || r.Children != known.Children:
 		w.record = r
@@ -95,7 +95,7 @@ func (w *work) transact(ctx context.Context, attempts int, f func(*datastore.Tra
 	if err == nil || errors.Is(err, errDone) || errors.Is(err, errChanged) || errors.Is(err, errSuperseded) {
 		return err
 	}
-	r, lookup := w.engine.loadRange(ctx, w.job.ID, w.record.ID)
+	r, lookup := w.engine.loadRange(ctx, w.job.ref(), w.record.ID)
 	if lookup != nil {
 		return err
 	}

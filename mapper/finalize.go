@@ -57,7 +57,7 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, 
 		_, err := e.fail(ctx, job, refusal{summary: "the finalizer failed", cause: failed, final: true})
 		return err
 	}
-	_, err = e.alter(ctx, job.ID, func(j *jobRecord) error {
+	_, err = e.alter(ctx, job.ref(), func(j *jobRecord) error {
 		if State(j.State) != Running {
 			return errNothing
 		}
@@ -69,7 +69,7 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, 
 
 // runOnDone runs a finalizer, and returns what it asks for. A panic becomes an error.
 func runOnDone(ctx context.Context, def *definition, j *jobRecord, status *Status) (*effect, error) {
-	a := &attempt{job: j.ID, mode: update, key: jobKey(j.ID)}
+	a := &attempt{job: j.ref(), mode: update, key: jobKey(j.ID)}
 	var failed error
 	err := runCalls(ctx, maxInTransaction, func(r *runner) {
 		r.call(func(ctx context.Context) {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"sync"
 
+	"github.com/scattermap/scattermap/internal/bridge"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -81,6 +82,7 @@ func (f *fleet) start() *process {
 	if err != nil {
 		panic(err)
 	}
+	bridge.Seed(e, f.rng.Uint64())
 	ctx, cancel := context.WithCancel(context.Background())
 	kill := sync.OnceFunc(func() {
 		cancel()

@@ -2,6 +2,8 @@ package mapper
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,38 +46,39 @@ func (s State) Ended() bool { return s != Running && s != Paused }
 // A jobRecord is the record of a job. It is written at the job's start and end, when
 // somebody controls it, and when there is something to show; never by each task.
 type jobRecord struct {
-	ID         string    `datastore:"-"`
-	Mapper     string    `datastore:"mapper,noindex"`
-	Query      []byte    `datastore:"query,noindex"`  // JSON
-	Params     []byte    `datastore:"params,noindex"` // JSON
-	State      string    `datastore:"state,noindex"`
-	Active     bool      `datastore:"active,omitempty"`   // indexed: it needs sweeps
-	Generation int64     `datastore:"generation,noindex"` // of the names of its tasks
-	Epoch      int64     `datastore:"epoch,noindex"`      // counts ranges that appear outside a parent's commit
-	PageSize   int64     `datastore:"page_size,noindex"`
-	PageTime   int64     `datastore:"page_time,noindex"` // nanoseconds
-	Timeout    int64     `datastore:"timeout,noindex"`   // nanoseconds
-	Workers    int64     `datastore:"workers,noindex"`
-	Concurrent int64     `datastore:"concurrent,noindex"` // how many tasks the queue delivers at once; 0: unknown
-	Splitting  []byte    `datastore:"splitting,noindex"`  // JSON
-	Rate       []byte    `datastore:"rate,noindex"`       // JSON; empty: no limit
-	RampFrom   time.Time `datastore:"ramp_from,noindex"`  // when its ramp began
-	Masks      bool      `datastore:"masks,noindex"`      // the database honours property masks
-	Times      bool      `datastore:"times,noindex"`      // the property that it is sharded by has times
-	LimitStep  int64     `datastore:"limit_step,noindex"` // what Limit began with; each resume allows as many again
-	Limit      int64     `datastore:"limit,noindex"`      // of failures; negative: none
-	LimitShare float64   `datastore:"limit_share,noindex"`
-	Limited    bool      `datastore:"limited,noindex"`   // a limit has paused it
-	Tolerant   bool      `datastore:"tolerant,noindex"`  // it records the failures of pages that fail as a whole
-	Failures   int64     `datastore:"failures,noindex"`  // when LimitShare has paused it, about
-	Tried      int64     `datastore:"tried,noindex"`     // as many entities were processed or had failed
-	Finalizes  bool      `datastore:"finalizes,noindex"` // the build that ended it has a finalizer
-	Finalized  int64     `datastore:"finalized,noindex"` // the epoch in which that took effect
-	Replaying  bool      `datastore:"replaying,noindex"` // failures are becoming ranges again
-	Created    time.Time `datastore:"created,noindex"`
-	Ended      time.Time `datastore:"ended,noindex"`
-	Error      string    `datastore:"error,noindex"`
-	Totals     []byte    `datastore:"totals,noindex"` // JSON, once it has ended
+	ID          string    `datastore:"-"`
+	Incarnation string    `datastore:"incarnation,noindex"` // see jobRef
+	Mapper      string    `datastore:"mapper,noindex"`
+	Query       []byte    `datastore:"query,noindex"`  // JSON
+	Params      []byte    `datastore:"params,noindex"` // JSON
+	State       string    `datastore:"state,noindex"`
+	Active      bool      `datastore:"active,omitempty"`   // indexed: it needs sweeps
+	Generation  int64     `datastore:"generation,noindex"` // of the names of its tasks
+	Epoch       int64     `datastore:"epoch,noindex"`      // counts ranges that appear outside a parent's commit
+	PageSize    int64     `datastore:"page_size,noindex"`
+	PageTime    int64     `datastore:"page_time,noindex"` // nanoseconds
+	Timeout     int64     `datastore:"timeout,noindex"`   // nanoseconds
+	Workers     int64     `datastore:"workers,noindex"`
+	Concurrent  int64     `datastore:"concurrent,noindex"` // how many tasks the queue delivers at once; 0: unknown
+	Splitting   []byte    `datastore:"splitting,noindex"`  // JSON
+	Rate        []byte    `datastore:"rate,noindex"`       // JSON; empty: no limit
+	RampFrom    time.Time `datastore:"ramp_from,noindex"`  // when its ramp began
+	Masks       bool      `datastore:"masks,noindex"`      // the database honours property masks
+	Times       bool      `datastore:"times,noindex"`      // the property that it is sharded by has times
+	LimitStep   int64     `datastore:"limit_step,noindex"` // what Limit began with; each resume allows as many again
+	Limit       int64     `datastore:"limit,noindex"`      // of failures; negative: none
+	LimitShare  float64   `datastore:"limit_share,noindex"`
+	Limited     bool      `datastore:"limited,noindex"`   // a limit has paused it
+	Tolerant    bool      `datastore:"tolerant,noindex"`  // it records the failures of pages that fail as a whole
+	Failures    int64     `datastore:"failures,noindex"`  // when LimitShare has paused it, about
+	Tried       int64     `datastore:"tried,noindex"`     // as many entities were processed or had failed
+	Finalizes   bool      `datastore:"finalizes,noindex"` // the build that ended it has a finalizer
+	Finalized   int64     `datastore:"finalized,noindex"` // the epoch in which that took effect
+	Replaying   bool      `datastore:"replaying,noindex"` // failures are becoming ranges again
+	Created     time.Time `datastore:"created,noindex"`
+	Ended       time.Time `datastore:"ended,noindex"`
+	Error       string    `datastore:"error,noindex"`
+	Totals      []byte    `datastore:"totals,noindex"` // JSON, once it has ended
 
 	Cleaning string    `datastore:"cleaning,noindex"`  // JSON: how its records are being cleaned up
 	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire
@@ -91,14 +94,45 @@ func (j *jobRecord) write(mutation func(*datastore.Key, any) *datastore.Mutation
 	return mutation(jobKey(j.ID), j)
 }
 
-// incarnation tells the jobs apart that have had one ID, one after the other. It is
-// in the IDs of all their ranges and tasks.
-func (j *jobRecord) incarnation() string { return strconv.FormatInt(j.Created.UnixMicro(), 10) }
-
 // root returns the ID of the job's first range.
-func (j *jobRecord) root() string { return rangeID(j.ID+"."+j.incarnation(), 0) }
+func (j *jobRecord) root() string { return rangeID(j.ref().String(), 0) }
 
 func jobKey(id string) *datastore.Key { return datastore.NameKey(jobKind, id, nil) }
+
+// A jobRef names a job: by its ID, and by the incarnation that tells it from the jobs that had the
+// ID before. Whatever belongs to a job (its ranges' records, its tasks, what it tells the world)
+// is named by both, so that a process which wakes behind a job's end finds nothing of the next
+// one. Without an incarnation it is the job that has the ID now.
+type jobRef struct{ ID, Incarnation string }
+
+func (j *jobRecord) ref() jobRef { return jobRef{j.ID, j.Incarnation} }
+
+// String returns the reference as a text that no other one has: a dot can't be in a job's ID.
+func (r jobRef) String() string { return r.ID + "." + r.Incarnation }
+
+// is checks that a record that was read is that of the job.
+func (r jobRef) is(j *jobRecord) error {
+	if r.Incarnation != "" && r.Incarnation != j.Incarnation {
+		return fmt.Errorf("%w: %s was cleaned up, and another job has its ID", ErrNoSuchJob, r.ID)
+	}
+	return nil
+}
+
+// incarnate gives a new job its incarnation: a random number, and a hash that ties it to what
+// the job is about.
+func (j *jobRecord) incarnate(number uint64) {
+	j.Incarnation = j.incarnation(fmt.Sprintf("%016x", number))
+}
+
+// incarnation returns the incarnation that begins with a number.
+func (j *jobRecord) incarnation(number string) string {
+	h := sha256.New()
+	for _, part := range [][]byte{[]byte(number), []byte(j.ID), []byte(j.Mapper), j.Query, j.Params} {
+		fmt.Fprintf(h, "%d ", len(part))
+		h.Write(part)
+	}
+	return number + hex.EncodeToString(h.Sum(nil)[:4])
+}
 
 func (j *jobRecord) query() (Query, error) {
 	var q Query
@@ -271,18 +305,26 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 }
 
 // A Job is a handle on one run of a mapper.
+//
+// The handle that a start returns stands for that job: once it has been cleaned up with its own
+// record, its methods return [ErrNoSuchJob], also if another job has the ID.
 type Job struct {
 	// ID is the job's ID.
 	ID string
 
-	engine *Engine
+	incarnation string // empty: of whichever job has the ID
+	engine      *Engine
 }
 
+func (j *Job) ref() jobRef { return jobRef{j.ID, j.incarnation} }
+
 // Job returns the job of an ID, for instance in another process than the one
-// that started it. Its methods say whether it exists.
+// that started it. Its methods say whether it exists, and are about the job that has the ID when
+// they are called.
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
-func (e *Engine) loadJob(ctx context.Context, id string) (*jobRecord, error) {
+func (e *Engine) loadJob(ctx context.Context, ref jobRef) (*jobRecord, error) {
+	id := ref.ID
 	if e == nil || e.client == nil {
 		return nil, fmt.Errorf("%w: there is no engine or client", ErrArguments)
 	}
@@ -297,10 +339,10 @@ func (e *Engine) loadJob(ctx context.Context, id string) (*jobRecord, error) {
 	if err != nil {
 		return nil, err
 	}
-	return j, nil
+	return j, ref.is(j)
 }
 
-func (e *Engine) loadRange(ctx context.Context, job, id string) (*rangeRecord, error) {
+func (e *Engine) loadRange(ctx context.Context, job jobRef, id string) (*rangeRecord, error) {
 	r := new(rangeRecord)
 	return r, recordError(e.client.Get(ctx, rangeKey(job, id), r))
 }

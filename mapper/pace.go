@@ -50,13 +50,13 @@ func (p pace) fit(n int) bool { return p.entities+p.expected > 0 && p.chunk(n) =
 // paces holds the pace of each job that this process has worked for lately.
 type paces struct {
 	mu  sync.Mutex
-	job map[string]pace
+	job map[jobRef]pace
 }
 
 // maxPaces bounds what is remembered; a forgotten job starts over.
 const maxPaces = 1000
 
-func (p *paces) get(job string) pace {
+func (p *paces) get(job jobRef) pace {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.job[job]
@@ -64,7 +64,7 @@ func (p *paces) get(job string) pace {
 
 // writes returns how many writes the function makes for an entity: what it did so far, or
 // what is usual.
-func (p *paces) writes(job string, m mode) float64 {
+func (p *paces) writes(job jobRef, m mode) float64 {
 	switch known := p.get(job); {
 	case known.entities > 0:
 		return float64(known.writes) / float64(known.entities)
@@ -75,7 +75,7 @@ func (p *paces) writes(job string, m mode) float64 {
 }
 
 // add adds what was learned.
-func (p *paces) add(job string, more pace) {
+func (p *paces) add(job jobRef, more pace) {
 	p.change(job, func(known *pace) {
 		known.entities += more.entities
 		known.bytes += more.bytes
@@ -86,15 +86,15 @@ func (p *paces) add(job string, more pace) {
 }
 
 // expect notes how many bytes an entity has on average; 0 is unknown.
-func (p *paces) expect(job string, bytes int64) {
+func (p *paces) expect(job jobRef, bytes int64) {
 	p.change(job, func(known *pace) { known.expected = cmp.Or(known.expected, bytes) })
 }
 
-func (p *paces) change(job string, f func(*pace)) {
+func (p *paces) change(job jobRef, f func(*pace)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.job == nil || len(p.job) >= maxPaces {
-		p.job = make(map[string]pace)
+		p.job = make(map[jobRef]pace)
 	}
 	known := p.job[job]
 	f(&known)

@@ -36,7 +36,7 @@ func (w *work) cutting(ctx context.Context, s stretch, root bool, size int, know
 	case w.divides(s):
 		c = w.splitting.cut(s, root, page, usual)
 	case w.splitting.adaptive():
-		c = s.behind(page, usual, w.ran, w.engine.paces.get(w.job.ID))
+		c = s.behind(page, usual, w.ran, w.engine.paces.get(w.job.ref()))
 	}
 	if c.pieces <= 1 {
 		return nil, false
@@ -53,7 +53,7 @@ func (w *work) lastPage(ctx context.Context, s stretch, known view) (pieces func
 		return nil, false
 	}
 	page, usual := w.pageToCut()
-	c := s.overdue(page, usual, w.ran, w.engine.paces.get(w.job.ID))
+	c := s.overdue(page, usual, w.ran, w.engine.paces.get(w.job.ref()))
 	if c.pieces <= 1 {
 		return nil, false
 	}
@@ -102,7 +102,7 @@ func (w *work) lookAround(ctx context.Context, s *stretch) error {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
 	s.samples, s.estimate, s.portion, w.weighed = found.samples, found.estimate, found.estimate/s.workers, found.pieces
-	job := w.job.ID
+	job := w.job.ref()
 	w.entitySize = inBackground(func() int64 {
 		n, _ := look.entitySize(ctx, found.samples) // it only helps
 		w.engine.paces.expect(job, n)

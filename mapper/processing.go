@@ -155,7 +155,7 @@ func (w *work) runPage(ctx context.Context, at []*position, read reader, accept 
 		at = at[:w.stop]
 	}
 	for first := true; first || o.reached < len(at); first = false {
-		size := w.engine.paces.get(w.job.ID).chunk(len(at) - o.reached)
+		size := w.engine.paces.get(w.job.ref()).chunk(len(at) - o.reached)
 		if first {
 			size = min(size, maxPageSize-1) // with the range's record, as many as a lookup can have
 		}
@@ -173,7 +173,7 @@ func (w *work) runPage(ctx context.Context, at []*position, read reader, accept 
 		if full {
 			break
 		}
-		w.engine.paces.add(w.job.ID, pace{entities: int64(size), bytes: int64(c.bytes), writes: int64(o.writes - writes), spent: time.Since(began), squares: o.squares - squares})
+		w.engine.paces.add(w.job.ref(), pace{entities: int64(size), bytes: int64(c.bytes), writes: int64(o.writes - writes), spent: time.Since(began), squares: o.squares - squares})
 	}
 	return o, w.tolerable(ctx, o)
 }
@@ -309,7 +309,7 @@ func (w *work) tolerable(ctx context.Context, o *outcome) error {
 	case tooMany(failed, max(o.reached, int(w.job.PageSize))):
 		r.summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.reached)
 	case failed*20 > o.reached: // a small page, or one that took its time, says little by itself
-		sum, _, err := w.engine.glance(ctx, w.job.ID)
+		sum, _, err := w.engine.glance(ctx, w.job.ref())
 		if err != nil {
 			return err
 		}

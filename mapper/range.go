@@ -19,8 +19,9 @@ const rangeKind = "ScattermapRange"
 
 // States of a range.
 const (
-	pending = "pending"
-	done    = "done"
+	pending   = "pending"
+	done      = "done"
+	abandoned = "abandoned" // it was pending when its job was cleaned up
 )
 
 // A rangeRecord is the record of one range: what a task has to do, and once it
@@ -29,53 +30,54 @@ const (
 // costs no index entries. What is empty is not saved, as most of it is in most records, but
 // for what tells them apart.
 type rangeRecord struct {
-	Job        string      `datastore:"job,noindex"`
-	ID         string      `datastore:"id,noindex"`
-	Open       string      `datastore:"open,omitempty"`   // the job's ID, while it is pending
-	Failed     string      `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
-	State      string      `datastore:"state,noindex"`
-	Generation int64       `datastore:"generation,noindex"`
-	Depth      int64       `datastore:"depth,noindex"`               // the root has 0
-	Start      *position   `datastore:"start,omitempty,noindex"`     // nil: from the beginning
-	End        *position   `datastore:"end,omitempty,noindex"`       // nil: to the end
-	Namespace  string      `datastore:"namespace,omitempty,noindex"` // with Kind: the space that its entities are in, if the query has several
-	Kind       string      `datastore:"kind,omitempty,noindex"`      // empty: it may reach into several
-	Survey     bool        `datastore:"survey,omitempty,noindex"`    // its task has to look around, like that of the root
-	Alone      bool        `datastore:"alone,omitempty,noindex"`     // only the entity at Start
-	Samples    []*position `datastore:"samples,omitempty,noindex"`
-	Estimate   int64       `datastore:"estimate,omitempty,noindex"`    // of its entities; 0: unknown
-	Exact      bool        `datastore:"exact,omitempty,noindex"`       // they were counted
-	Workers    int64       `datastore:"workers,omitempty,noindex"`     // that should share it; 0 is one
-	Portion    int64       `datastore:"portion,omitempty,noindex"`     // how many entities are one worker's portion; 0: all of them
-	EntitySize int64       `datastore:"entity_size,omitempty,noindex"` // bytes of an entity of the kind, on average; 0: unknown
-	PageSize   int64       `datastore:"page_size,omitempty,noindex"`
-	Narrowed   int64       `datastore:"narrowed,omitempty,noindex"`   // what became of PageSize for this page; 0: it is as it was
-	Attempts   int64       `datastore:"attempts,omitempty,noindex"`   // deliveries after the first one
-	Refusals   int64       `datastore:"refusals,omitempty,noindex"`   // attempts that the function or the database refused
-	RefusedIn  int64       `datastore:"refused_in,omitempty,noindex"` // the job's generation in which it did; Resume raises that
-	NotBefore  time.Time   `datastore:"not_before,omitempty,noindex"` // of its task
-	Begun      string      `datastore:"begun,omitempty,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
-	BegunAt    time.Time   `datastore:"begun_at,omitempty,noindex"`   // when that came
-	SeenTask   string      `datastore:"seen_task,omitempty,noindex"`  // the task of the last deliveries that have left a mark, or found one of theirs
-	SeenTry    int64       `datastore:"seen_try,omitempty,noindex"`   // and the most attempts that were before one of them
-	Doubtful   bool        `datastore:"doubtful,omitempty,noindex"`   // the next attempt says nothing of the mark
-	Lost       bool        `datastore:"lost,omitempty,noindex"`       // its last task was gone while it was pending
-	Solo       bool        `datastore:"solo,omitempty,noindex"`       // it is processed while its process does nothing else
-	Deaths     []string    `datastore:"deaths,omitempty,noindex"`     // deliveries whose processes seem to have died while they did nothing but its one entity
-	Settled    []time.Time `datastore:"settled,omitempty,noindex"`    // when these count; until then the delivery may say that it is alive
-	Cut        bool        `datastore:"cut,omitempty,noindex"`        // the part behind its page is with its children
-	Children   int64       `datastore:"children,omitempty,noindex"`
-	Continued  bool        `datastore:"continued,omitempty,noindex"` // its parent's task went on with it
-	Retries    int64       `datastore:"retries,omitempty,noindex"`   // of the children: entities that failed, and are tried again
-	Recorded   int64       `datastore:"recorded,omitempty,noindex"`  // the last of the children: entities that have failed for good
-	Processed  int64       `datastore:"processed,omitempty,noindex"`
-	Full       bool        `datastore:"full,omitempty,noindex"`      // its page was full by count, bytes or time
-	Unsharded  int64       `datastore:"unsharded,omitempty,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
-	Counters   []byte      `datastore:"counters,omitempty,noindex"`  // JSON
-	Error      string      `datastore:"error,omitempty,noindex"`     // of its entity, if that has failed
-	Created    time.Time   `datastore:"created,omitempty,noindex"`
-	Done       time.Time   `datastore:"done,omitempty,noindex"`
-	Expires    time.Time   `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
+	Job         string      `datastore:"job,noindex"`
+	Incarnation string      `datastore:"incarnation,noindex"` // of the job
+	ID          string      `datastore:"id,noindex"`
+	Open        string      `datastore:"open,omitempty"`   // the job's ID, while it is pending
+	Failed      string      `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
+	State       string      `datastore:"state,noindex"`
+	Generation  int64       `datastore:"generation,noindex"`
+	Depth       int64       `datastore:"depth,noindex"`               // the root has 0
+	Start       *position   `datastore:"start,omitempty,noindex"`     // nil: from the beginning
+	End         *position   `datastore:"end,omitempty,noindex"`       // nil: to the end
+	Namespace   string      `datastore:"namespace,omitempty,noindex"` // with Kind: the space that its entities are in, if the query has several
+	Kind        string      `datastore:"kind,omitempty,noindex"`      // empty: it may reach into several
+	Survey      bool        `datastore:"survey,omitempty,noindex"`    // its task has to look around, like that of the root
+	Alone       bool        `datastore:"alone,omitempty,noindex"`     // only the entity at Start
+	Samples     []*position `datastore:"samples,omitempty,noindex"`
+	Estimate    int64       `datastore:"estimate,omitempty,noindex"`    // of its entities; 0: unknown
+	Exact       bool        `datastore:"exact,omitempty,noindex"`       // they were counted
+	Workers     int64       `datastore:"workers,omitempty,noindex"`     // that should share it; 0 is one
+	Portion     int64       `datastore:"portion,omitempty,noindex"`     // how many entities are one worker's portion; 0: all of them
+	EntitySize  int64       `datastore:"entity_size,omitempty,noindex"` // bytes of an entity of the kind, on average; 0: unknown
+	PageSize    int64       `datastore:"page_size,omitempty,noindex"`
+	Narrowed    int64       `datastore:"narrowed,omitempty,noindex"`   // what became of PageSize for this page; 0: it is as it was
+	Attempts    int64       `datastore:"attempts,omitempty,noindex"`   // deliveries after the first one
+	Refusals    int64       `datastore:"refusals,omitempty,noindex"`   // attempts that the function or the database refused
+	RefusedIn   int64       `datastore:"refused_in,omitempty,noindex"` // the job's generation in which it did; Resume raises that
+	NotBefore   time.Time   `datastore:"not_before,omitempty,noindex"` // of its task
+	Begun       string      `datastore:"begun,omitempty,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
+	BegunAt     time.Time   `datastore:"begun_at,omitempty,noindex"`   // when that came
+	SeenTask    string      `datastore:"seen_task,omitempty,noindex"`  // the task of the last deliveries that have left a mark, or found one of theirs
+	SeenTry     int64       `datastore:"seen_try,omitempty,noindex"`   // and the most attempts that were before one of them
+	Doubtful    bool        `datastore:"doubtful,omitempty,noindex"`   // the next attempt says nothing of the mark
+	Lost        bool        `datastore:"lost,omitempty,noindex"`       // its last task was gone while it was pending
+	Solo        bool        `datastore:"solo,omitempty,noindex"`       // it is processed while its process does nothing else
+	Deaths      []string    `datastore:"deaths,omitempty,noindex"`     // deliveries whose processes seem to have died while they did nothing but its one entity
+	Settled     []time.Time `datastore:"settled,omitempty,noindex"`    // when these count; until then the delivery may say that it is alive
+	Cut         bool        `datastore:"cut,omitempty,noindex"`        // the part behind its page is with its children
+	Children    int64       `datastore:"children,omitempty,noindex"`
+	Continued   bool        `datastore:"continued,omitempty,noindex"` // its parent's task went on with it
+	Retries     int64       `datastore:"retries,omitempty,noindex"`   // of the children: entities that failed, and are tried again
+	Recorded    int64       `datastore:"recorded,omitempty,noindex"`  // the last of the children: entities that have failed for good
+	Processed   int64       `datastore:"processed,omitempty,noindex"`
+	Full        bool        `datastore:"full,omitempty,noindex"`      // its page was full by count, bytes or time
+	Unsharded   int64       `datastore:"unsharded,omitempty,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
+	Counters    []byte      `datastore:"counters,omitempty,noindex"`  // JSON
+	Error       string      `datastore:"error,omitempty,noindex"`     // of its entity, if that has failed
+	Created     time.Time   `datastore:"created,omitempty,noindex"`
+	Done        time.Time   `datastore:"done,omitempty,noindex"`
+	Expires     time.Time   `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
 }
 
 // rangeID derives the ID of a range from its parent's and its place among the
@@ -88,19 +90,22 @@ func rangeID(parent string, index int64) string {
 // hashOf returns a number from a range's ID that is spread evenly.
 func hashOf(id string) (uint64, error) { return strconv.ParseUint(id[:min(16, len(id))], 16, 64) }
 
-// rangePrefix begins the names of all records of a job. It starts with a hash,
+// rangePrefix begins the names of the records of a job's ranges. It starts with a hash,
 // so that jobs with similar IDs are apart, and so are the records of one job,
-// whose IDs are hashes. A dot can't be in a job's ID.
-func rangePrefix(job string) string {
-	h := sha256.Sum256([]byte(job))
-	return hex.EncodeToString(h[:4]) + "." + job + "."
+// whose IDs are hashes.
+func rangePrefix(job jobRef) string {
+	h := sha256.Sum256([]byte(job.String()))
+	return hex.EncodeToString(h[:4]) + "." + job.String() + "."
 }
 
-func rangeKey(job, id string) *datastore.Key {
+func rangeKey(job jobRef, id string) *datastore.Key {
 	return datastore.NameKey(rangeKind, rangePrefix(job)+id, nil)
 }
 
-func (r *rangeRecord) key() *datastore.Key { return rangeKey(r.Job, r.ID) }
+// job returns the job that the range belongs to.
+func (r *rangeRecord) job() jobRef { return jobRef{r.Job, r.Incarnation} }
+
+func (r *rangeRecord) key() *datastore.Key { return rangeKey(r.job(), r.ID) }
 
 func (r *rangeRecord) stretch() stretch {
 	return stretch{start: r.Start, end: r.End, samples: r.Samples, estimate: r.Estimate, exact: r.Exact, workers: r.Workers, portion: r.Portion, space: r.space()}
@@ -129,24 +134,25 @@ func (r *rangeRecord) contains(p *position) bool {
 // child returns the record of the range's next child.
 func (r *rangeRecord) child(s stretch, now time.Time) *rangeRecord {
 	c := &rangeRecord{
-		Job:        r.Job,
-		ID:         rangeID(r.ID, r.Children),
-		Open:       r.Job,
-		State:      pending,
-		Depth:      r.Depth + 1,
-		Start:      s.start,
-		End:        s.end,
-		Samples:    capSamples(s.samples, maxSampleBytes),
-		Estimate:   s.estimate,
-		Exact:      s.exact,
-		Workers:    s.workers,
-		Portion:    s.portion,
-		PageSize:   r.PageSize,
-		EntitySize: r.EntitySize,
-		Namespace:  s.space.namespace,
-		Kind:       s.space.kind,
-		Survey:     s.survey,
-		Created:    now,
+		Job:         r.Job,
+		Incarnation: r.Incarnation,
+		ID:          rangeID(r.ID, r.Children),
+		Open:        r.Job,
+		State:       pending,
+		Depth:       r.Depth + 1,
+		Start:       s.start,
+		End:         s.end,
+		Samples:     capSamples(s.samples, maxSampleBytes),
+		Estimate:    s.estimate,
+		Exact:       s.exact,
+		Workers:     s.workers,
+		Portion:     s.portion,
+		PageSize:    r.PageSize,
+		EntitySize:  r.EntitySize,
+		Namespace:   s.space.namespace,
+		Kind:        s.space.kind,
+		Survey:      s.survey,
+		Created:     now,
 	}
 	r.Children++
 	return c
@@ -229,12 +235,18 @@ const rangePath = "range"
 // A rangeTask is the body of a task: it names the range, and nothing of its
 // contents.
 type rangeTask struct {
-	Job        string `json:"job"`
-	Range      string `json:"range"`
-	Generation int64  `json:"generation"`
+	Job         string `json:"job"`
+	Incarnation string `json:"incarnation"`
+	Range       string `json:"range"`
+	Generation  int64  `json:"generation"`
 }
 
-var validRangeID = regexp.MustCompile(`^[0-9a-f]{32}$`)
+func (t rangeTask) job() jobRef { return jobRef{t.Job, t.Incarnation} }
+
+var (
+	validRangeID     = regexp.MustCompile(`^[0-9a-f]{32}$`)
+	validIncarnation = regexp.MustCompile(`^[0-9a-f]{24}$`)
+)
 
 // parseTask reads the body of a task, which may be anybody's.
 func parseTask(body []byte) (rangeTask, error) {
@@ -242,7 +254,7 @@ func parseTask(body []byte) (rangeTask, error) {
 	if err := json.Unmarshal(body, &t); err != nil {
 		return rangeTask{}, err
 	}
-	if !jobID.MatchString(t.Job) || !validRangeID.MatchString(t.Range) || t.Generation < 0 {
+	if !jobID.MatchString(t.Job) || !validIncarnation.MatchString(t.Incarnation) || !validRangeID.MatchString(t.Range) || t.Generation < 0 {
 		return rangeTask{}, errors.New("it names no job and range")
 	}
 	return t, nil
@@ -252,12 +264,12 @@ func parseTask(body []byte) (rangeTask, error) {
 // it is gone, so whoever wants another task needs another generation, of the
 // range or of the job.
 func (r *rangeRecord) task(j *jobRecord) tasks.Task {
-	body, err := json.Marshal(rangeTask{Job: r.Job, Range: r.ID, Generation: r.Generation})
+	body, err := json.Marshal(rangeTask{Job: r.Job, Incarnation: r.Incarnation, Range: r.ID, Generation: r.Generation})
 	if err != nil {
 		panic("mapper: a struct of strings does not encode: " + err.Error())
 	}
 	return tasks.Task{
-		ID: tasks.ID("range", r.Job, r.ID,
+		ID: tasks.ID("range", r.job().String(), r.ID,
 			strconv.FormatInt(j.Generation, 10), strconv.FormatInt(r.Generation, 10)),
 		Path: rangePath,
 		Body: body,

@@ -134,7 +134,7 @@ func (j *jobRecord) rate() (r Rate, err error) {
 // it. If it turns the ramp on, that begins now. A rate that is no number, or too low for the
 // job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error {
-	_, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
+	_, err := j.engine.alter(ctx, j.ref(), func(r *jobRecord) error {
 		if err := rate.validate("Rate", r.atOnce(), j.engine.queue.Deadline()); err != nil {
 			return fmt.Errorf("%w: %w", ErrArguments, err)
 		}
@@ -160,7 +160,7 @@ func (w *work) pacedSize(size int) (int, error) {
 	if err != nil || rate == (Rate{}) {
 		return size, err
 	}
-	if rate.writesLimited() && w.mode == update && w.engine.paces.get(w.job.ID).entities == 0 {
+	if rate.writesLimited() && w.mode == update && w.engine.paces.get(w.job.ref()).entities == 0 {
 		size = min(size, firstPaced)
 	}
 	return w.pacedAt(rate, size), nil
@@ -169,7 +169,7 @@ func (w *work) pacedSize(size int) (int, error) {
 // pacedAt returns how many entities a page may have at a rate.
 func (w *work) pacedAt(rate Rate, size int) int {
 	since := time.Since(w.job.rampFrom())
-	return rate.page(size, w.engine.paces.writes(w.job.ID, w.mode), w.job.atOnce(), since, waitWithin(w.engine.queue.Deadline()))
+	return rate.page(size, w.engine.paces.writes(w.job.ref(), w.mode), w.job.atOnce(), since, waitWithin(w.engine.queue.Deadline()))
 }
 
 // pageToCut returns the size of the pages that ranges are cut for, now and if the function is as
@@ -197,7 +197,7 @@ func (w *work) keepRate(ctx context.Context, n int) error {
 		from, factor = time.Now(), 0.5+rand.Float64()
 	}
 	for {
-		job, err := w.engine.recentJob(ctx, w.job.ID)
+		job, err := w.engine.recentJob(ctx, w.job.ref())
 		if err != nil {
 			return err
 		}
@@ -210,7 +210,7 @@ func (w *work) keepRate(ctx context.Context, n int) error {
 		}
 		spacing := time.Duration(0)
 		if rate != (Rate{}) {
-			each, since := w.engine.paces.writes(w.job.ID, w.mode), time.Since(job.rampFrom())
+			each, since := w.engine.paces.writes(w.job.ref(), w.mode), time.Since(job.rampFrom())
 			spacing = rate.spacing(n, each, job.atOnce(), since)
 			if n > 2*rate.page(n, each, job.atOnce(), since, waitWithin(w.engine.queue.Deadline())) {
 				changed := *w.job

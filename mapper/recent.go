@@ -13,7 +13,7 @@ import (
 // can look at its job without a read for each page.
 type recentJobs struct {
 	mu  sync.Mutex
-	job map[string]*recentJob
+	job map[jobRef]*recentJob
 }
 
 type recentJob struct {
@@ -28,16 +28,16 @@ type recentJob struct {
 const recentFor = time.Second
 
 // at returns the place of a job.
-func (j *recentJobs) at(id string) *recentJob {
+func (j *recentJobs) at(job jobRef) *recentJob {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.job == nil || len(j.job) >= maxPaces {
-		j.job = make(map[string]*recentJob)
+		j.job = make(map[jobRef]*recentJob)
 	}
-	r := j.job[id]
+	r := j.job[job]
 	if r == nil {
 		r = &recentJob{turn: semaphore.NewWeighted(1)}
-		j.job[id] = r
+		j.job[job] = r
 	}
 	return r
 }
@@ -56,7 +56,7 @@ func (r *recentJob) leave(ended bool) (look bool) {
 
 // note takes a record over that was read at a time.
 func (j *recentJobs) note(record *jobRecord, read time.Time) {
-	r := j.at(record.ID)
+	r := j.at(record.ref())
 	if !r.turn.TryAcquire(1) {
 		return // another is being read
 	}
@@ -67,8 +67,8 @@ func (j *recentJobs) note(record *jobRecord, read time.Time) {
 }
 
 // recentJob returns the record of a job as it was up to a second ago.
-func (e *Engine) recentJob(ctx context.Context, id string) (*jobRecord, error) {
-	r := e.jobs.at(id)
+func (e *Engine) recentJob(ctx context.Context, job jobRef) (*jobRecord, error) {
+	r := e.jobs.at(job)
 	if err := r.turn.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (e *Engine) recentJob(ctx context.Context, id string) (*jobRecord, error) {
 		return r.record, nil
 	}
 	now := time.Now()
-	record, err := e.loadJob(ctx, id)
+	record, err := e.loadJob(ctx, job)
 	if err != nil {
 		return nil, err
 	}

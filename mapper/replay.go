@@ -16,7 +16,7 @@ const replayPath = "replay"
 // was left, if it was paused or had failed; its finalizer takes effect again. A job
 // that was aborted or cleaned up is refused with [ErrState].
 func (j *Job) Retry(ctx context.Context) error {
-	record, err := j.engine.alter(ctx, j.ID, func(r *jobRecord) error {
+	record, err := j.engine.alter(ctx, j.ref(), func(r *jobRecord) error {
 		if r.Cleaned || r.Cleaning != "" {
 			return fmt.Errorf("%w: its records are cleaned up", ErrState)
 		}
@@ -67,7 +67,7 @@ func (e *Engine) replayAll(ctx context.Context, job *jobRecord) error {
 // replayPage opens the next failures, and returns where to go on. Behind the last
 // ones it ends the replay, and returns nothing.
 func (e *Engine) replayPage(ctx context.Context, job *jobRecord, after string) (next string, err error) {
-	failed, err := e.marked(ctx, "failed", job.ID, after, failurePage)
+	failed, err := e.firstMarked(ctx, "failed", job.ref(), after, failurePage)
 	if err != nil {
 		return "", fmt.Errorf("look for failures of job %s: %w", job.ID, err)
 	}
@@ -89,7 +89,7 @@ func (e *Engine) replayPage(ctx context.Context, job *jobRecord, after string) (
 	}
 	// The sweep of the new epoch enqueues the ranges.
 	epoch := job.Epoch
-	job, err = e.alter(ctx, job.ID, func(j *jobRecord) error {
+	job, err = e.alter(ctx, job.ref(), func(j *jobRecord) error {
 		if j.Epoch != epoch || State(j.State) != Running || !j.Replaying {
 			return errNothing // paused: Resume goes on with the replay
 		}
@@ -116,8 +116,8 @@ func (e *Engine) sweepAfterReplay(ctx context.Context, job *jobRecord, epoch int
 // is late must not open a job that has ended.
 func (e *Engine) replay(ctx context.Context, job *jobRecord, seen *rangeRecord) error {
 	return e.transact(ctx, func(tx *datastore.Transaction) error {
-		now := &jobRecord{ID: job.ID}
-		if err := recordError(tx.Get(jobKey(job.ID), now)); err != nil {
+		now, err := getJob(tx, job.ref())
+		if err != nil {
 			return err
 		}
 		r := new(rangeRecord)

@@ -78,11 +78,11 @@ func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
 	}
 	defer w.close()
 	w.queued, w.redelivered = d, d.Retries > 0 || w.record.Lost
-	look, err := w.runInside(ctx, e.jobs.at(t.Job))
+	look, err := w.runInside(ctx, e.jobs.at(t.job()))
 	if !look {
 		return err
 	}
-	fresh, loaded := e.loadJob(ctx, t.Job) // the look is for others, too, who may have seen a later record
+	fresh, loaded := e.loadJob(ctx, t.job()) // the look is for others, too, who may have seen a later record
 	if loaded != nil {
 		return errors.Join(err, loaded)
 	}
@@ -170,7 +170,7 @@ func (w *work) goesOn(r *rangeRecord) bool {
 // proceed takes up the next range, unless the job has been stopped meanwhile.
 func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 	next := w.next
-	job, err := w.engine.recentJob(ctx, w.job.ID)
+	job, err := w.engine.recentJob(ctx, w.job.ref())
 	switch {
 	case err != nil:
 		return false, err
@@ -186,7 +186,7 @@ func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 		}
 		return false, err
 	}
-	w.task = rangeTask{Job: next.Job, Range: next.ID, Generation: next.Generation}
+	w.task = rangeTask{Job: next.Job, Incarnation: next.Incarnation, Range: next.ID, Generation: next.Generation}
 	w.queued, w.redelivered, w.delivery, w.begun = tasks.Delivery{}, false, "", false
 	w.enqueued, w.waiting, w.failed, w.slow = 0, nil, 0, nil
 	w.divided = next.Workers <= 1 // after a surprise it is shared anew
@@ -213,16 +213,14 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	w := &work{engine: e, begunAt: time.Now(), task: t, job: &jobRecord{ID: t.Job}, record: new(rangeRecord)}
 	missing, err := lookup(
 		func(keys []*datastore.Key, dst any) error { return e.client.GetMulti(ctx, keys, dst) },
-		[]*datastore.Key{jobKey(t.Job), rangeKey(t.Job, t.Range)}, []any{w.job, w.record})
+		[]*datastore.Key{jobKey(t.Job), rangeKey(t.job(), t.Range)}, []any{w.job, w.record})
 	if err != nil {
 		return nil, fmt.Errorf("load range %s of job %s: %w", t.Range, t.Job, err)
 	}
-	if !missing[0] {
-		e.jobs.note(w.job, w.begunAt)
-	}
-	if missing[0] || missing[1] && w.job.Cleaned {
+	if missing[0] || t.job().is(w.job) != nil || missing[1] && w.job.Cleaned {
 		return nil, nil // it was cleaned up
 	}
+	e.jobs.note(w.job, w.begunAt)
 	if missing[1] {
 		return nil, tasks.Drop(fmt.Errorf("there is no range %s of a job %s", t.Range, t.Job))
 	}
@@ -242,7 +240,7 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	if w.splitting, err = w.job.splitting(); err != nil {
 		return nil, fmt.Errorf("job %s: splitting: %w", t.Job, err)
 	}
-	e.paces.expect(t.Job, w.record.EntitySize)
+	e.paces.expect(t.job(), w.record.EntitySize)
 	if w.apply, err = def.prepare(w.job.Params, w.query.KeysOnly); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
@@ -265,7 +263,7 @@ func (w *work) process(ctx context.Context) error {
 		return err // errChanged: the page is too large by now
 	}
 	if p.next != nil && w.goesOn(w.record) {
-		job := w.job.ID
+		job := w.job.ref()
 		go func() { _, _ = w.engine.recentJob(ctx, job) }() // so that proceed need not wait
 		w.readOn()
 	}
@@ -343,7 +341,7 @@ func (w *work) recordCulprit(ctx context.Context, p page, cause commitRefusal) e
 	if w.job.Tolerant {
 		return nil
 	}
-	sum, _, err := w.engine.glance(ctx, w.job.ID)
+	sum, _, err := w.engine.glance(ctx, w.job.ref())
 	if err != nil {
 		return err
 	}
@@ -406,7 +404,7 @@ func (w *work) fail(ctx context.Context, cause error) (ended bool, err error) {
 	if first {
 		w.engine.log.LogAttrs(ctx, slog.LevelError, "job failed", slog.String("job", w.job.ID), slog.String("range", w.record.ID))
 	}
-	job, err := w.engine.loadJob(ctx, w.job.ID)
+	job, err := w.engine.loadJob(ctx, w.job.ref())
 	if err != nil {
 		return false, err
 	}

@@ -52,7 +52,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		}
 	}
 	o.next = nil
-	size := o.nextPage(w.job.PageSize, time.Duration(w.job.PageTime), w.engine.paces.get(w.job.ID).each())
+	size := o.nextPage(w.job.PageSize, time.Duration(w.job.PageTime), w.engine.paces.get(w.job.ref()).each())
 	if rest, ok := w.left(r, p, o); ok {
 		if w.query.many() && reaches {
 			rest.space, rest.survey = space{}, true

@@ -63,7 +63,7 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if err := e.fillIn(&opts, concurrent); err != nil {
 		return fail(err)
 	}
-	created, err := newJob(def, q, params, opts, concurrent)
+	created, err := newJob(def, q, params, opts, concurrent, e.random())
 	if err != nil {
 		return fail(err)
 	}
@@ -89,11 +89,11 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 			return fail(err)
 		}
 	}
-	return e.Job(opts.ID), nil
+	return &Job{ID: job.ID, incarnation: job.Incarnation, engine: e}, nil
 }
 
 // newJob returns the record of a new job.
-func newJob(def *definition, q Query, params json.RawMessage, opts StartOptions, concurrent int) (*jobRecord, error) {
+func newJob(def *definition, q Query, params json.RawMessage, opts StartOptions, concurrent int, number uint64) (*jobRecord, error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	j := &jobRecord{
 		ID: opts.ID, Mapper: def.name, Params: params, State: string(Running),
@@ -101,7 +101,6 @@ func newJob(def *definition, q Query, params json.RawMessage, opts StartOptions,
 		Concurrent: int64(concurrent), RampFrom: now,
 		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare, Created: now,
 		Tolerant: opts.FailureLimit < 0,
-		Epoch:    now.UnixMicro(), // another one than that of any job which had the ID before
 	}
 	var err error
 	if j.Query, err = json.Marshal(q); err != nil {
@@ -111,14 +110,17 @@ func newJob(def *definition, q Query, params json.RawMessage, opts StartOptions,
 		return nil, err
 	}
 	if opts.Rate != (Rate{}) {
-		j.Rate, err = json.Marshal(opts.Rate)
+		if j.Rate, err = json.Marshal(opts.Rate); err != nil {
+			return nil, err
+		}
 	}
-	return j, err
+	j.incarnate(number)
+	return j, nil
 }
 
 // rootRange returns the root of a new job.
 func (j *jobRecord) rootRange() *rangeRecord {
-	return &rangeRecord{Job: j.ID, ID: j.root(), Open: j.ID, State: pending, PageSize: j.PageSize, Created: j.Created}
+	return &rangeRecord{Job: j.ID, Incarnation: j.Incarnation, ID: j.root(), Open: j.ID, State: pending, PageSize: j.PageSize, Created: j.Created}
 }
 
 // Findings are what a job's start has to find out.
@@ -148,7 +150,7 @@ func (e *Engine) findOut(ctx context.Context, q Query, o *StartOptions) (found f
 	group.Go(func() { found.times = answerOf(e.probe(ctx, q)) })
 	if o != nil && o.ID != "" {
 		group.Go(func() {
-			if found.existing = answerOf(e.loadJob(ctx, o.ID)); errors.Is(found.existing.err, ErrNoSuchJob) {
+			if found.existing = answerOf(e.loadJob(ctx, jobRef{ID: o.ID})); errors.Is(found.existing.err, ErrNoSuchJob) {
 				found.existing.err = nil
 			}
 		})
@@ -208,7 +210,7 @@ func (e *Engine) create(ctx context.Context, job *jobRecord) (*jobRecord, error)
 		return job, nil
 	}
 	// It may exist, or the commit may have taken place though its answer was lost.
-	existing, lookup := e.loadJob(ctx, job.ID)
+	existing, lookup := e.loadJob(ctx, jobRef{ID: job.ID})
 	switch {
 	case errors.Is(lookup, ErrNoSuchJob):
 		return nil, err
@@ -220,7 +222,7 @@ func (e *Engine) create(ctx context.Context, job *jobRecord) (*jobRecord, error)
 
 // ensureTask makes sure that a pending range has a task.
 func (e *Engine) ensureTask(ctx context.Context, job *jobRecord, id string) error {
-	r, err := e.loadRange(ctx, job.ID, id)
+	r, err := e.loadRange(ctx, job.ref(), id)
 	if err != nil || r.State != pending {
 		return err
 	}

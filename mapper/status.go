@@ -90,7 +90,7 @@ const statusRecords = 250
 // same holds for one that is paused. For one that failed or was aborted they are
 // exact, and cost a read of every range.
 func (j *Job) Status(ctx context.Context) (*Status, error) {
-	record, err := j.engine.loadJob(ctx, j.ID)
+	record, err := j.engine.loadJob(ctx, j.ref())
 	if err != nil {
 		return nil, fmt.Errorf("mapper: status: %w", err)
 	}
@@ -100,9 +100,9 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	case len(record.Totals) > 0:
 		sum, err = record.totals()
 	case State(record.State).Ended():
-		sum, err = j.engine.fold(ctx, j.ID)
+		record, sum, err = j.engine.foldEnded(ctx, record)
 	default:
-		sum, estimated, err = j.engine.glance(ctx, j.ID)
+		sum, estimated, err = j.engine.glance(ctx, record.ref())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
@@ -120,6 +120,21 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 		}
 	}
 	return s, nil
+}
+
+// foldEnded adds up the records of a job that has ended without totals. A clean-up may delete them
+// meanwhile: it has recorded the totals before.
+func (e *Engine) foldEnded(ctx context.Context, job *jobRecord) (*jobRecord, totals, error) {
+	sum, err := e.fold(ctx, job.ref())
+	if err != nil {
+		return nil, totals{}, err
+	}
+	now, err := e.loadJob(ctx, job.ref())
+	if err == nil && len(now.Totals) > 0 {
+		job = now
+		sum, err = job.totals()
+	}
+	return job, sum, err
 }
 
 func (j *jobRecord) totals() (sum totals, err error) {
@@ -140,7 +155,7 @@ func (j *jobRecord) status(sum totals) (*Status, error) {
 
 // glance adds up the first records of a job. If there are more, their IDs tell
 // which part of all they are, because IDs are hashes.
-func (e *Engine) glance(ctx context.Context, job string) (sum totals, estimated bool, err error) {
+func (e *Engine) glance(ctx context.Context, job jobRef) (sum totals, estimated bool, err error) {
 	n, last := 0, ""
 	err = e.each(ctx, records(job, "", "").Limit(statusRecords), func(r *rangeRecord) error {
 		n, last = n+1, r.ID
@@ -166,7 +181,7 @@ func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	const first, longest, patience = 50 * time.Millisecond, 2 * time.Second, time.Minute
 	answered := time.Now()
 	for pause := first; ; pause = min(longest, pause*3/2) {
-		record, err := j.engine.loadJob(ctx, j.ID)
+		record, err := j.engine.loadJob(ctx, j.ref())
 		if err == nil && (State(record.State).Ended() || State(record.State) == Paused && record.Limited) {
 			var s *Status
 			if s, err = j.Status(ctx); err == nil {

@@ -3,10 +3,10 @@ package mapper
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -123,7 +123,7 @@ func (w *work) attempt(ctx context.Context) error {
 	}
 	defer leave()
 	if waited || w.begun {
-		job, err := w.engine.loadJob(ctx, w.job.ID)
+		job, err := w.engine.loadJob(ctx, w.job.ref())
 		if err != nil {
 			return err
 		}
@@ -160,7 +160,7 @@ func (w *work) condemn(ctx context.Context, deaths int64) error {
 
 // begin records that this delivery begins.
 func (w *work) begin(ctx context.Context, solo bool) error {
-	w.delivery = cmp.Or(w.delivery, rand.Text())
+	w.delivery = cmp.Or(w.delivery, strconv.FormatUint(w.engine.random(), 36))
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	err := w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
 		switch {

@@ -110,7 +110,7 @@ func (e *Engine) showBuild(ctx context.Context, job *jobRecord) error {
 	if job.Error == text || job.Error != "" && !waits(job) {
 		return nil
 	}
-	_, err := e.alter(ctx, job.ID, func(j *jobRecord) error {
+	_, err := e.alter(ctx, job.ref(), func(j *jobRecord) error {
 		if State(j.State) != Running || j.Error != "" && !waits(j) {
 			return errNothing
 		}
@@ -122,7 +122,7 @@ func (e *Engine) showBuild(ctx context.Context, job *jobRecord) error {
 
 // sweep looks at the next open ranges.
 func (e *Engine) sweep(ctx context.Context, job *jobRecord, t jobTask, now time.Time) error {
-	open, err := e.marked(ctx, "open", job.ID, t.After, sweepRanges)
+	open, err := e.firstMarked(ctx, "open", job.ref(), t.After, sweepRanges)
 	if err != nil {
 		return fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
 	}
@@ -143,15 +143,19 @@ func (e *Engine) sweep(ctx context.Context, job *jobRecord, t jobTask, now time.
 	return e.complete(ctx, job, true)
 }
 
-// marked returns the first ranges behind one that have one of the two marks of a
-// job, in the order of their IDs.
-func (e *Engine) marked(ctx context.Context, mark, job, after string, limit int) ([]*rangeRecord, error) {
-	q := datastore.NewQuery(rangeKind).FilterField(mark, "=", job).Order("__key__").Limit(limit)
+// marked returns the query for a job's ranges that have one of the two marks and are behind one,
+// in the order of their IDs.
+func marked(mark string, job jobRef, after string) *datastore.Query {
 	if after != "" {
-		q = q.FilterField("__key__", ">", rangeKey(job, after))
+		after += "0" // is above it, and below all other IDs that are: they have the same length
 	}
+	return records(job, after, "").FilterField(mark, "=", job.ID)
+}
+
+// firstMarked returns the first ranges behind one that have one of the two marks.
+func (e *Engine) firstMarked(ctx context.Context, mark string, job jobRef, after string, limit int) ([]*rangeRecord, error) {
 	var all []*rangeRecord
-	err := e.each(ctx, q, func(r *rangeRecord) error {
+	err := e.each(ctx, marked(mark, job, after).Limit(limit), func(r *rangeRecord) error {
 		all = append(all, r)
 		return nil
 	})
@@ -172,7 +176,7 @@ func (e *Engine) enqueueAgain(ctx context.Context, job *jobRecord, r *rangeRecor
 	stale, id := r.Generation, r.ID
 	err := e.transact(ctx, func(tx *datastore.Transaction) error {
 		r = new(rangeRecord)
-		if err := recordError(tx.Get(rangeKey(job.ID, id), r)); err != nil {
+		if err := recordError(tx.Get(rangeKey(job.ref(), id), r)); err != nil {
 			return err
 		}
 		if r.State != pending || r.Generation != stale {

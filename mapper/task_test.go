@@ -9,7 +9,9 @@ import (
 // those that pass are of a form that records can have.
 func FuzzParseTask(f *testing.F) {
 	job := &jobRecord{ID: "spring-credit"}
-	root := &rangeRecord{Job: job.ID, ID: rangeID(job.ID, 0), Generation: 3}
+	job.incarnate(7)
+	root := job.rootRange()
+	root.Generation = 3
 	f.Add(root.task(job).Body)
 	for _, body := range []string{"", "null", "[]", `{"job": 5}`, `{"job": "a", "range": "x"}`, "\x00\xff", `{"generation": -1}`} {
 		f.Add([]byte(body))
@@ -19,7 +21,7 @@ func FuzzParseTask(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !jobID.MatchString(task.Job) || !validRangeID.MatchString(task.Range) || task.Generation < 0 {
+		if !jobID.MatchString(task.Job) || !validIncarnation.MatchString(task.Incarnation) || !validRangeID.MatchString(task.Range) || task.Generation < 0 {
 			t.Errorf("%q passes for %+v", body, task)
 		}
 		encoded, err := json.Marshal(task)

@@ -56,7 +56,7 @@ func (t *totals) add(r *rangeRecord) error {
 	}
 	t.Depth = max(t.Depth, r.Depth)
 	t.Unsharded += r.Unsharded
-	if r.State == pending {
+	if r.State != done {
 		t.Pending++
 		if r.Alone {
 			t.Retrying++
@@ -128,7 +128,7 @@ func (t *totals) scale(factor float64) {
 // records returns the query for a job's records whose IDs are in [from, to), in
 // the order of their IDs, which are hashes: any stretch of them is a random
 // choice. An empty to is the end.
-func records(job, from, to string) *datastore.Query {
+func records(job jobRef, from, to string) *datastore.Query {
 	prefix := rangePrefix(job)
 	if to == "" {
 		to = "g" // above all hexadecimal digits
@@ -169,7 +169,7 @@ func sliceOfIDs(i int64) (from, to string) {
 }
 
 // fold adds up all records of a job, in parallel.
-func (e *Engine) fold(ctx context.Context, job string) (totals, error) {
+func (e *Engine) fold(ctx context.Context, job jobRef) (totals, error) {
 	var parts [slicesOfIDs]totals
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range parts {
@@ -177,7 +177,7 @@ func (e *Engine) fold(ctx context.Context, job string) (totals, error) {
 		group.Go(func() error { return e.each(ctx, records(job, from, to), parts[i].add) })
 	}
 	if err := group.Wait(); err != nil {
-		return totals{}, fmt.Errorf("add up the records of job %s: %w", job, err)
+		return totals{}, fmt.Errorf("add up the records of job %s: %w", job.ID, err)
 	}
 	var sum totals
 	for _, p := range parts {

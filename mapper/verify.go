@@ -27,22 +27,24 @@ const maxProblems = 20
 // Verify reads all records of the job, and checks them against each other. It
 // costs a read of every range. A job that runs changes its records meanwhile:
 // then the proof may name problems that are none.
-func (j *Job) Verify(ctx context.Context) (*Proof, error) { return j.engine.verify(ctx, j.ID) }
+func (j *Job) Verify(ctx context.Context) (*Proof, error) { return j.engine.verify(ctx, j.ref()) }
 
 // Verify is [Job.Verify] for programs that have no queue and no mappers: the job's
 // database suffices.
 func Verify(ctx context.Context, client *datastore.Client, job string) (*Proof, error) {
-	return (&Engine{client: client}).verify(ctx, job)
+	return (&Engine{client: client}).verify(ctx, jobRef{ID: job})
 }
 
-func (e *Engine) verify(ctx context.Context, id string) (*Proof, error) {
-	job, err := e.loadJob(ctx, id)
+func (e *Engine) verify(ctx context.Context, ref jobRef) (*Proof, error) {
+	id := ref.ID
+	job, err := e.loadJob(ctx, ref)
 	if err != nil {
 		return nil, fmt.Errorf("mapper: verify: %w", err)
 	}
 	p := new(Proof)
+	cleaned := fmt.Errorf("mapper: verify %s: %w: its records are cleaned up", id, ErrState)
 	if job.Cleaned {
-		return nil, fmt.Errorf("mapper: verify %s: %w: its records are cleaned up", id, ErrState)
+		return nil, cleaned
 	}
 	var tiles []*rangeRecord
 	var sum totals
@@ -53,7 +55,7 @@ func (e *Engine) verify(ctx context.Context, id string) (*Proof, error) {
 	alone := make(map[string]bool)
 	ids, children := make(map[string]bool), make(map[string]string)
 	children[job.root()] = "the job"
-	err = e.each(ctx, records(id, "", ""), func(r *rangeRecord) error {
+	err = e.each(ctx, records(job.ref(), "", ""), func(r *rangeRecord) error {
 		p.checkRange(r)
 		ids[r.ID] = true
 		for i := range r.Children {
@@ -86,6 +88,12 @@ func (e *Engine) verify(ctx context.Context, id string) (*Proof, error) {
 	}
 	p.checkTiles(tiles)
 	p.checkJob(job, sum)
+	if job, err = e.loadJob(ctx, job.ref()); err != nil {
+		return nil, fmt.Errorf("mapper: verify: %w", err)
+	}
+	if job.Cleaned { // since the beginning
+		return nil, cleaned
+	}
 	return p, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/bridge"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -90,6 +91,7 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 		if err != nil {
 			t.Fatal(err)
 		}
+		bridge.Seed(w.engine, 1)
 		w.handler = w.engine.Handler()
 	}
 	t.Cleanup(w.end)

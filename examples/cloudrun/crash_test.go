@@ -31,7 +31,7 @@ import (
 // TestMain is the service itself in the processes of a fleet.
 func TestMain(m *testing.M) {
 	if os.Getenv("CLOUDRUN_TEST_SERVICE") != "" {
-		mappers = append(mappers, deadly)
+		mappers = append(mappers, deadly, doomed, slow)
 		main()
 		return
 	}
@@ -44,6 +44,9 @@ type fleet struct {
 	*testing.T
 	env   []string
 	front *httptest.Server
+
+	// route chooses the member that gets a request. Defaults to any of them.
+	route func(r *http.Request) int
 
 	mu      sync.Mutex
 	members []*member
@@ -64,7 +67,11 @@ func newFleet(t *testing.T, size int, env ...string) *fleet {
 		Rewrite: func(r *httputil.ProxyRequest) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			r.SetURL(f.members[rand.IntN(len(f.members))].url)
+			i := rand.IntN(len(f.members))
+			if f.route != nil {
+				i = f.route(r.In)
+			}
+			r.SetURL(f.members[i].url)
 		},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	})
@@ -115,6 +122,15 @@ func (f *fleet) kill(i int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_ = f.members[i].process.Process.Kill() // it may have ended
+}
+
+// signal sends a signal to a member.
+func (f *fleet) signal(i int, s os.Signal) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.members[i].process.Process.Signal(s); err != nil {
+		f.Error(err)
+	}
 }
 
 // died returns how many members have ended.

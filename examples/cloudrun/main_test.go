@@ -309,7 +309,7 @@ func (s *site) reopen(job string) string {
 	if _, err := s.client.PutMulti(s.Context(), []*datastore.Key{root, jobKey}, []datastore.PropertyList{record, jobRecord}); err != nil {
 		s.Fatal(err)
 	}
-	return fmt.Sprintf(`{"job": %q, "range": %q, "generation": 0}`, job, property(record, "id"))
+	return fmt.Sprintf(`{"job": %q, "incarnation": %q, "range": %q, "generation": 0}`, job, property(record, "incarnation"), property(record, "id"))
 }
 
 func property(list datastore.PropertyList, name string) any {

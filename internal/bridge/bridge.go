@@ -25,6 +25,9 @@ var Apply func(definition, params any, key *datastore.Key, properties []datastor
 // pointer or a datastore.PropertyLoadSaver.
 var Save func(entity any) ([]datastore.Property, error)
 
+// Seed has a mapper.Engine draw its random numbers from a seed, so that a test can be repeated.
+var Seed func(engine any, seed uint64)
+
 // Load sets what a pointer points to to its zero value, and loads an entity into
 // it. What its type does not declare is left out.
 var Load func(entity any, key *datastore.Key, properties []datastore.Property) error

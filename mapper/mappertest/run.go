@@ -12,6 +12,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/bridge"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -60,6 +61,7 @@ func Run(t *testing.T, mappers []mapper.Definition, o *Options, test func(t *tes
 		w := &World{faults: emulator.NewFaults(opts.Seed, faults(opts.Seed)...)}
 		w.Calm()
 		w.start(t, mappers, opts.Workers)
+		bridge.Seed(w.Engine, opts.Seed)
 		test(t, w)
 	})
 }

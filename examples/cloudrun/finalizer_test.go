@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/examples/internal/bank"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// doomed adds 10 to accounts, and its finalizer kills its process.
+var doomed = mapper.Update("doomed", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.None) error {
+	a.Value.Balance += 10
+	return nil
+}).OnDone(func(context.Context, *mapper.Done, mapper.None) error {
+	os.Exit(3)
+	return nil
+})
+
+// slow adds 100 to accounts, each of which takes a while.
+var slow = mapper.Update("slow", func(_ context.Context, a *mapper.Entity[bank.Account], _ mapper.None) error {
+	time.Sleep(100 * time.Millisecond)
+	a.Value.Balance += 100
+	return nil
+})
+
+// TestDeadlyFinalizer has the finalizer of a job kill each process that runs it, beside the pages
+// of another job: the one fails with that cause, and of the other nothing is blamed.
+func TestDeadlyFinalizer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves crashes of processes out")
+	}
+	const n = 1000
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
+	f, client, engine := newCloud(t, e, e.DatastoreAddr(), n, 20, doomed, slow)
+	accounts := mapper.Query{Kind: "Account"}
+	beside, err := slow.Start(t.Context(), engine, accounts, mapper.None{}, &mapper.StartOptions{ID: "beside", PageSize: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	job, err := doomed.Start(t.Context(), engine, accounts, mapper.None{}, &mapper.StartOptions{ID: "doomed"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // should it go on for ever
+	defer cancel()
+	s, err := job.Wait(ctx)
+	if err != nil {
+		t.Fatalf("%v; %d processes died", err, f.died())
+	}
+	if s.State != mapper.Failed || s.Processed != n ||
+		!strings.Contains(s.Error, "the process died 5 times while it did nothing but the finalizer") {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if died := f.died(); died < mapper.MaxAttempts || died > 2*mapper.MaxAttempts {
+		t.Errorf("%d processes died", died)
+	}
+	s, err = beside.Wait(ctx)
+	failures, _, _ := beside.Failures(t.Context(), "")
+	if err != nil || s.State != mapper.Succeeded || s.Processed != n {
+		t.Errorf("%+v, failures %+v, %v", s, failures, err)
+	}
+	if right, err := client.Count(t.Context(), datastore.NewQuery("Account").FilterField("Balance", "=", 110)); err != nil || right != n {
+		t.Errorf("%d of %d accounts were credited by both jobs; %v", right, n, err)
+	}
+}
