@@ -50,7 +50,11 @@ func applyOnce(definition, params any, key *datastore.Key, properties []datastor
 	if err != nil {
 		return bridge.Effect{}, err
 	}
-	effect := bridge.Effect{Counters: e.counters}
+	counters, err := e.counters.counters()
+	if err != nil {
+		return bridge.Effect{}, err
+	}
+	effect := bridge.Effect{Counters: counters}
 	for _, m := range e.mutations {
 		effect.Writes = append(effect.Writes, bridge.Write{Key: m.key, Properties: stored(m.properties), Delete: m.deletes})
 	}

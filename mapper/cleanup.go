@@ -172,7 +172,7 @@ func (e *Engine) addUpForCleanup(ctx context.Context, job *jobRecord, t jobTask)
 			return fmt.Errorf("clean up job %s: %w", job.ID, err)
 		}
 	}
-	sum, err := e.fold(ctx, job.ref())
+	sum, err := e.fold(ctx, job)
 	if err != nil {
 		return err
 	}

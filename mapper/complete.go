@@ -93,8 +93,12 @@ func (e *Engine) runEnd(ctx context.Context, job *jobRecord, t jobTask) error {
 			return err
 		}
 	}
-	sum, err := e.fold(ctx, job.ref())
+	sum, err := e.fold(ctx, job)
 	if err != nil {
+		return err
+	}
+	if sum.lost != nil {
+		_, err := e.fail(ctx, job, sum.lost)
 		return err
 	}
 	if def.onDone == nil {
@@ -118,6 +122,7 @@ func (e *Engine) hasOpen(ctx context.Context, job jobRef) (bool, error) {
 func (e *Engine) fail(ctx context.Context, job *jobRecord, reason error) (first bool, err error) {
 	err = e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error {
 		first = true
+		j.CountersLost = errors.Is(reason, errCounters)
 		j.State, j.Error, j.Ended = string(Failed), explain(reason), time.Now().UTC().Truncate(time.Microsecond)
 		return nil
 	})

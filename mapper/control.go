@@ -58,7 +58,8 @@ func (j *Job) Abort(ctx context.Context) error {
 // Resume has a paused or failed job go on where it stopped: nothing that was done
 // is repeated. A job that a failure limit has paused may have as many failures, or as
 // great a share of what follows, again. In a job that failed, pages that fail as a
-// whole record their failures from now on, up to the limits. All open ranges get new
+// whole record their failures from now on, up to the limits; and one whose counters can't be kept
+// goes on without: see [Entity.Count]. All open ranges get new
 // tasks, so it also revives a running job whose queue was purged, sooner than its next
 // sweep would.
 func (j *Job) Resume(ctx context.Context) error {
@@ -111,7 +112,8 @@ func (e *Engine) failures(ctx context.Context, ref jobRef) (n int64, _ jobRef, e
 // goOn has a job run again, or anew, under new names.
 func (j *jobRecord) goOn() {
 	j.Tolerant = j.Tolerant || State(j.State) == Failed
-	j.Limited = false
+	j.CountersDropped = j.CountersDropped || j.CountersLost
+	j.Limited, j.CountersLost = false, false
 	if State(j.State) != Running {
 		j.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
 	}

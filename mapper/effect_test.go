@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -129,7 +130,7 @@ func TestMisuse(t *testing.T) {
 		"delete of bad text":     func(e E) { e.Delete(datastore.NameKey("Other", "\xff", nil)) },
 		"counter without name":   func(e E) { e.Count("", 1) },
 		"too many counters": func(e E) {
-			for i := range 101 {
+			for i := range 10_001 {
 				e.Count(fmt.Sprint(i), 1)
 			}
 		},
@@ -258,24 +259,102 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	})
 }
 
-// TestManyCounters has the pages of a job count under more names than a job
-// shows: what is above adds up as one.
+// TestManyCounters has the pages of a job count under many names, few in each page or all in
+// one: they are exact, and so is the proof.
 func TestManyCounters(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Visit("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-			a.Count("c-"+a.Key.Name, 1)
-			return nil
+	for _, c := range []struct{ entities, names, page int }{{150, 150, 10}, {1500, 150, 100}, {1000, 10_000, 50}, {1000, 10_000, 1000}} {
+		synctest.Test(t, func(t *testing.T) {
+			m := mapper.Visit("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+				for i := range int64(10) { // neighbours have names in common
+					a.Count(fmt.Sprintf("country-%04d", (a.Value.Balance*10+i)%int64(c.names)), a.Value.Balance-100)
+				}
+				return nil
+			})
+			w := newWorld(t, setting{}, m)
+			w.putAccounts(names(c.entities))
+			want := make(map[string]int64)
+			for balance := range c.entities {
+				for i := range 10 {
+					want[fmt.Sprintf("country-%04d", (balance*10+i)%c.names)] += int64(balance) - 100
+				}
+			}
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: c.page})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, w.wait(job).Counters); diff != "" {
+				t.Errorf("%+v: counters (-want +got):\n%s", c, diff)
+			}
+			if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+				t.Errorf("%+v: proof %+v, %v", c, proof, err)
+			}
 		})
-		w := newWorld(t, setting{}, m)
-		w.putAccounts(names(500))
-		s := over(w, m, &mapper.StartOptions{PageSize: 50})
-		sum := int64(0)
-		for _, n := range s.Counters {
-			sum += n
+	}
+}
+
+// TestTooManyCounters has a job count under more names than a job can have, in one page, in the
+// pages of one process, or of several; and add up to more than a number holds. It fails, and goes
+// on without counters when it is resumed: there is never a wrong one.
+func TestTooManyCounters(t *testing.T) {
+	t.Parallel()
+	many := func(n int) func(a *mapper.Entity[account]) {
+		return func(a *mapper.Entity[account]) {
+			for i := range n {
+				a.Count(fmt.Sprintf("%s-%d", a.Key.Name, i), 1)
+			}
 		}
-		if s.State != mapper.Succeeded || sum != 500 || len(s.Counters) > 101 {
-			t.Errorf("%q: %d counters add up to %d", s.State, len(s.Counters), sum)
-		}
-	})
+	}
+	for name, c := range map[string]struct {
+		entities, page int
+		processes      int
+		count          func(a *mapper.Entity[account])
+		wants          string
+	}{
+		"in one page":       {200, 200, 1, many(51), "more names than the 10000"},
+		"in one process":    {200, 10, 1, many(51), "more names than the 10000"},
+		"in many processes": {200, 10, 50, many(51), "more names than the 10000"},
+		"in bytes": {8, 1, 1, func(a *mapper.Entity[account]) {
+			for i := range 600 {
+				a.Count(fmt.Sprintf("%-100s", fmt.Sprintf("%s-%d", a.Key.Name, i)), 1)
+			}
+		}, "512 KiB"},
+		"a large one": {200, 10, 1, func(a *mapper.Entity[account]) { a.Count("all", math.MaxInt64/100) }, "more than an int64 holds"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ends := 0
+				m := mapper.Update("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+					c.count(a)
+					a.Value.Balance += 10
+					return nil
+				}).OnDone(func(_ context.Context, d *mapper.Done, _ mapper.None) error {
+					if len(d.Status.Counters) > 0 || !d.Status.CountersDropped {
+						t.Errorf("the finalizer sees %+v", d.Status)
+					}
+					ends++
+					return nil
+				})
+				w := newWorld(t, setting{queue: few(10)}, m)
+				newFleet(w, 1, c.processes, m).fails = true
+				keys := names(c.entities)
+				w.putAccounts(keys)
+				o := &mapper.StartOptions{ID: "j", PageSize: c.page, Workers: 10}
+				s := over(w, m, o)
+				if s.State != mapper.Failed || !strings.Contains(s.Error, c.wants) || len(s.Counters) > 0 || ends > 0 {
+					t.Errorf("status %+v", s)
+				}
+				if err := w.engine.Job("j").Resume(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if s := w.wait(w.engine.Job("j")); s.Processed != int64(c.entities) || len(s.Counters) > 0 || !s.CountersDropped || ends != 1 {
+					t.Errorf("status %+v", s)
+				}
+				if proof, err := w.engine.Job("j").Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+					t.Errorf("proof %+v, %v", proof, err)
+				}
+				w.wantBalances(keys, 10)
+			})
+		})
+	}
 }

@@ -29,7 +29,9 @@ type Entity[T any] struct {
 }
 
 // Count adds n to the job's counter of a name. It takes effect together with
-// the entity's changes, exactly once. A job has at most 100 counters.
+// the entity's changes, exactly once. A name has up to 100 bytes, and a job up to 10,000 of
+// them, which take up to 512 KiB with their numbers. A job that counts under more fails, and
+// [Job.Resume] goes on without counters: there is never a wrong number.
 func (e *Entity[T]) Count(name string, n int64) { e.attempt.count(name, n) }
 
 // Put saves another entity in the transaction of an [Update]: a struct pointer
@@ -80,7 +82,7 @@ func isPermanent(err error) bool {
 // An effect is what one attempt asks for, if it succeeds.
 type effect struct {
 	mutations []mutation
-	counters  counters
+	counters  tally
 	bytes     int // of the mutations, about
 }
 
@@ -122,7 +124,15 @@ func (a *attempt) do(f func() error) {
 }
 
 func (a *attempt) count(name string, n int64) {
-	a.do(func() error { return a.effect.counters.add(name, n) })
+	a.do(func() error {
+		if err := checkCounter(name); err != nil {
+			return err
+		}
+		if a.effect.counters.add(name, n); a.effect.counters.over {
+			return errTooManyCounters
+		}
+		return nil
+	})
 }
 
 func (a *attempt) put(key *datastore.Key, src any) {

@@ -36,7 +36,7 @@ func (r commitRefusal) Unwrap() error { return r.err }
 func hopeless(err error) bool {
 	var r refusal
 	var s snapshotError
-	return errors.As(err, &s) || errors.Is(err, errOrder) || errors.Is(err, errCut) || errors.Is(err, errNoValue) || errors.Is(err, errOverlap) || errors.As(err, &r) && r.final
+	return errors.As(err, &s) || errors.Is(err, errOrder) || errors.Is(err, errCut) || errors.Is(err, errNoValue) || errors.Is(err, errOverlap) || errors.Is(err, errCounters) || errors.As(err, &r) && r.final
 }
 
 // refusalDelay returns how long a refusal wants its next attempt to wait.

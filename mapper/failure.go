@@ -90,7 +90,7 @@ func (w *work) overLimit(ctx context.Context) (over string, sum totals, err erro
 		}
 	}
 	if w.job.LimitShare < 1 {
-		if sum, _, err = w.engine.glance(ctx, w.job.ref()); err != nil {
+		if sum, _, err = w.engine.glance(ctx, w.job); err != nil {
 			return "", sum, err
 		}
 		const fewest = 10 // as many say nothing yet

@@ -19,6 +19,7 @@ type fleet struct {
 	world   *world
 	mappers []mapper.Definition
 	zombies float64 // the share of deliveries that outlive their request
+	fails   bool    // jobs are to fail
 
 	mu        sync.Mutex
 	rng       *rand.Rand
@@ -38,12 +39,12 @@ type processKey struct{}
 // dropped, or a job has failed.
 type noErrors struct {
 	slog.Handler
-	world *world
+	fleet *fleet
 }
 
 func (h *noErrors) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level >= slog.LevelError {
-		h.world.Errorf("a process logs an error: %s", r.Message)
+	if r.Level >= slog.LevelError && !h.fleet.fails {
+		h.fleet.world.Errorf("a process logs an error: %s", r.Message)
 	}
 	return h.Handler.Handle(ctx, r)
 }
@@ -78,7 +79,7 @@ func (f *fleet) start() *process {
 	if err != nil {
 		panic(err)
 	}
-	e, err := mapper.New(database, queue, &mapper.Options{Mappers: f.mappers, Logger: slog.New(&noErrors{slog.NewTextHandler(w.Output(), nil), w})})
+	e, err := mapper.New(database, queue, &mapper.Options{Mappers: f.mappers, Logger: slog.New(&noErrors{slog.NewTextHandler(w.Output(), nil), f})})
 	if err != nil {
 		panic(err)
 	}

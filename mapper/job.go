@@ -68,17 +68,23 @@ type jobRecord struct {
 	LimitStep   int64     `datastore:"limit_step,noindex"` // what Limit began with; each resume allows as many again
 	Limit       int64     `datastore:"limit,noindex"`      // of failures; negative: none
 	LimitShare  float64   `datastore:"limit_share,noindex"`
-	Limited     bool      `datastore:"limited,noindex"`   // a limit has paused it
-	Tolerant    bool      `datastore:"tolerant,noindex"`  // it records the failures of pages that fail as a whole
-	Failures    int64     `datastore:"failures,noindex"`  // when LimitShare has paused it, about
-	Tried       int64     `datastore:"tried,noindex"`     // as many entities were processed or had failed
-	Finalizes   bool      `datastore:"finalizes,noindex"` // the build that ended it has a finalizer
-	Finalized   int64     `datastore:"finalized,noindex"` // the epoch in which that took effect
-	Replaying   bool      `datastore:"replaying,noindex"` // failures are becoming ranges again
-	Created     time.Time `datastore:"created,noindex"`
-	Ended       time.Time `datastore:"ended,noindex"`
-	Error       string    `datastore:"error,noindex"`
-	Totals      []byte    `datastore:"totals,noindex"` // JSON, once it has ended
+	Limited     bool      `datastore:"limited,noindex"` // a limit has paused it
+
+	// CountersLost says that it has failed because its counters can't be kept, and CountersDropped
+	// that it was resumed since, and has none.
+	CountersLost    bool `datastore:"counters_lost,omitempty,noindex"`
+	CountersDropped bool `datastore:"counters_dropped,omitempty,noindex"`
+
+	Tolerant  bool      `datastore:"tolerant,noindex"`  // it records the failures of pages that fail as a whole
+	Failures  int64     `datastore:"failures,noindex"`  // when LimitShare has paused it, about
+	Tried     int64     `datastore:"tried,noindex"`     // as many entities were processed or had failed
+	Finalizes bool      `datastore:"finalizes,noindex"` // the build that ended it has a finalizer
+	Finalized int64     `datastore:"finalized,noindex"` // the epoch in which that took effect
+	Replaying bool      `datastore:"replaying,noindex"` // failures are becoming ranges again
+	Created   time.Time `datastore:"created,noindex"`
+	Ended     time.Time `datastore:"ended,noindex"`
+	Error     string    `datastore:"error,noindex"`
+	Totals    []byte    `datastore:"totals,noindex"` // JSON, once it has ended
 
 	Cleaning string    `datastore:"cleaning,noindex"`  // JSON: how its records are being cleaned up
 	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire

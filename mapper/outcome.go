@@ -21,7 +21,7 @@ type outcome struct {
 	inRow     int           // of the last ones, how many were slow, each
 	rowTime   time.Duration // and what they took
 	processed int64
-	counters  counters
+	counters  tally
 	failures  []failure
 	waiting   map[string]time.Time // the ranges of those to try again, and when
 	bytes     int                  // of the mutations
@@ -99,17 +99,10 @@ func (o *outcome) nextPage(most int64, budget, usual time.Duration) int64 {
 
 // accept takes over what an entity counted, if its mutations are accepted.
 func (o *outcome) accept(e *effect, mutations func(*effect) error) error {
-	if len(e.counters) == 0 {
-		return mutations(e)
-	}
-	merged := o.counters.clone()
-	if err := merged.merge(e.counters); err != nil {
-		return err
-	}
 	if err := mutations(e); err != nil {
 		return err
 	}
-	o.counters = merged
+	o.counters.merge(e.counters)
 	return nil
 }
 

@@ -309,7 +309,7 @@ func (w *work) tolerable(ctx context.Context, o *outcome) error {
 	case tooMany(failed, max(o.reached, int(w.job.PageSize))):
 		r.summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.reached)
 	case failed*20 > o.reached: // a small page, or one that took its time, says little by itself
-		sum, _, err := w.engine.glance(ctx, w.job.ref())
+		sum, _, err := w.engine.glance(ctx, w.job)
 		if err != nil {
 			return err
 		}

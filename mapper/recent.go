@@ -22,6 +22,9 @@ type recentJob struct {
 	read   time.Time
 	inside atomic.Int64 // deliveries under way
 	owed   atomic.Bool  // a look for completion
+
+	counting sync.Mutex
+	counted  tally // the names that pages of this process have counted under
 }
 
 // recentFor is for how long a record is good enough; pages take about as long.
@@ -52,6 +55,15 @@ func (r *recentJob) leave(ended bool) (look bool) {
 		r.owed.Store(true)
 	}
 	return r.inside.Add(-1) == 0 && r.owed.Swap(false)
+}
+
+// counts notes what a page has counted. It reports whether all pages so far have more counters than
+// a job can have.
+func (r *recentJob) counts(page tally) (over bool) {
+	r.counting.Lock()
+	defer r.counting.Unlock()
+	r.counted.merge(page)
+	return r.counted.over
 }
 
 // note takes a record over that was read at a time.

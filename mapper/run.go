@@ -35,11 +35,12 @@ type work struct {
 	begun       bool           // the mark is there
 
 	// record is the range as this delivery knows it. Transactions read it anew.
-	record   *rangeRecord
-	enqueued int64                // of its children, the first
-	waiting  map[string]time.Time // the children that this delivery has recorded to be tried again, and when
-	halfway  func()               // what begins when half of the page is done; nil: nothing
-	failed   int                  // how many failures this delivery has recorded for good
+	record     *rangeRecord
+	enqueued   int64                // of its children, the first
+	waiting    map[string]time.Time // the children that this delivery has recorded to be tried again, and when
+	halfway    func()               // what begins when half of the page is done; nil: nothing
+	overcounts bool                 // the pages of this process have more counters than a job can have
+	failed     int                  // how many failures this delivery has recorded for good
 
 	splitting  Splitting
 	entitySize func() int64  // what the root finds out; nil: this is not the root
@@ -146,6 +147,13 @@ func (w *work) finish(ctx context.Context) (look bool, err error) {
 	}
 	if err := w.enqueueChildren(ctx); err != nil {
 		return false, err
+	}
+	if w.overcounts {
+		w.overcounts = false
+		if ended, err := w.fail(ctx, errTooManyCounters); err != nil || ended {
+			w.next = nil
+			return false, err
+		}
 	}
 	if err := w.limitFailures(ctx); err != nil || State(w.job.State) != Running {
 		w.next = nil
@@ -341,7 +349,7 @@ func (w *work) recordCulprit(ctx context.Context, p page, cause commitRefusal) e
 	if w.job.Tolerant {
 		return nil
 	}
-	sum, _, err := w.engine.glance(ctx, w.job.ref())
+	sum, _, err := w.engine.glance(ctx, w.job)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,9 @@ func (w *work) commit(ctx context.Context, p page, o *outcome) error {
 // settled takes over what the delivery has to do after its commit.
 func (w *work) settled(o *outcome) {
 	w.waiting, w.next, w.ran = o.waiting, o.next, w.ran+o.ran
+	if len(o.counters.sums) > 0 && !w.job.CountersDropped {
+		w.overcounts = w.engine.jobs.at(w.job.ref()).counts(o.counters)
+	}
 	for _, f := range o.failures {
 		if f.last() {
 			w.failed++
@@ -101,12 +104,16 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		r.Unsharded = w.unsharded()
 	}
 	r.Full = o.reached >= int(r.PageSize) || o.bytes >= maxPageBytes || o.spent >= time.Duration(w.job.PageTime)
-	if len(o.counters) > 0 {
-		encoded, err := json.Marshal(o.counters)
+	if !w.job.CountersDropped {
+		counters, err := o.counters.counters()
 		if err != nil {
 			return err
 		}
-		r.Counters = encoded
+		if len(counters) > 0 {
+			if r.Counters, err = json.Marshal(counters); err != nil {
+				return err
+			}
+		}
 	}
 	r.finish(now)
 	_, err := tx.Mutate(inserts...)

@@ -40,6 +40,10 @@ type Status struct {
 	Open      int64            `json:"open"`       // ranges that are not done
 	Depth     int64            `json:"depth"`      // of the deepest range; the root has 0
 
+	// CountersDropped says that the job has no counters: it had more than a job can have, failed, and
+	// was resumed without. See [Entity.Count].
+	CountersDropped bool `json:"counters_dropped,omitempty"`
+
 	// Unsharded is how many entities of the query had not the property of Query.ShardBy when
 	// the job began, about: the job does not see them. It is -1 if they were not counted, as the
 	// database can't, or the query is over more than 100 kinds and namespaces together; and less
@@ -47,7 +51,8 @@ type Status struct {
 	Unsharded int64 `json:"unsharded,omitempty"`
 
 	// Spaces are what is said above of kinds in namespaces, in their order, if the query has
-	// several: those that have entities, at most 5,000. SpacesLeftOut is how many more there are.
+	// several: those that have entities, at most 5,000, and as many as fit 128 KiB. SpacesLeftOut is
+	// how many more there are.
 	Spaces        []SpaceStatus `json:"spaces,omitempty"`
 	SpacesLeftOut int           `json:"spaces_left_out,omitempty"`
 }
@@ -60,8 +65,11 @@ type SpaceStatus struct {
 	Failures  int64  `json:"failures"`
 }
 
-// maxSpaces bounds what a status says of spaces, which is in the record of a job.
-const maxSpaces = 5000
+// Bounds of what a status says of spaces, which is in the record of a job.
+const (
+	maxSpaces     = 5000
+	maxSpaceBytes = 128 << 10 // as JSON
+)
 
 // spaces returns what the totals say of spaces, in order.
 func (t *totals) spaces() (all []SpaceStatus) {
@@ -74,10 +82,14 @@ func (t *totals) spaces() (all []SpaceStatus) {
 
 // bound leaves out what a record has no room for.
 func (t *totals) bound() {
-	names := slices.Sorted(maps.Keys(t.Spaces))
-	for _, name := range names[min(len(names), maxSpaces):] {
-		delete(t.Spaces, name)
-		t.SpacesLeftOut++
+	const numbers = len(`:{"p":9223372036854775807,"f":9223372036854775807},`)
+	bytes := 0
+	for i, name := range slices.Sorted(maps.Keys(t.Spaces)) {
+		quoted, _ := json.Marshal(name) // a string encodes
+		if bytes += len(quoted) + numbers; i >= maxSpaces || bytes > maxSpaceBytes {
+			delete(t.Spaces, name)
+			t.SpacesLeftOut++
+		}
 	}
 }
 
@@ -102,7 +114,7 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	case State(record.State).Ended():
 		record, sum, err = j.engine.foldEnded(ctx, record)
 	default:
-		sum, estimated, err = j.engine.glance(ctx, record.ref())
+		sum, estimated, err = j.engine.glance(ctx, record)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
@@ -125,7 +137,7 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 // foldEnded adds up the records of a job that has ended without totals. A clean-up may delete them
 // meanwhile: it has recorded the totals before.
 func (e *Engine) foldEnded(ctx context.Context, job *jobRecord) (*jobRecord, totals, error) {
-	sum, err := e.fold(ctx, job.ref())
+	sum, err := e.fold(ctx, job)
 	if err != nil {
 		return nil, totals{}, err
 	}
@@ -149,18 +161,19 @@ func (j *jobRecord) status(sum totals) (*Status, error) {
 	return &Status{
 		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Query: q, State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended,
 		Processed: sum.Processed, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
-		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, Spaces: sum.spaces(), SpacesLeftOut: sum.SpacesLeftOut,
+		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped, Spaces: sum.spaces(), SpacesLeftOut: sum.SpacesLeftOut,
 	}, nil
 }
 
 // glance adds up the first records of a job. If there are more, their IDs tell
 // which part of all they are, because IDs are hashes.
-func (e *Engine) glance(ctx context.Context, job jobRef) (sum totals, estimated bool, err error) {
+func (e *Engine) glance(ctx context.Context, job *jobRecord) (sum totals, estimated bool, err error) {
 	n, last := 0, ""
-	err = e.each(ctx, records(job, "", "").Limit(statusRecords), func(r *rangeRecord) error {
+	err = e.each(ctx, records(job.ref(), "", "").Limit(statusRecords), func(r *rangeRecord) error {
 		n, last = n+1, r.ID
 		return sum.add(r)
 	})
+	sum.close(job)
 	if err != nil || n < statusRecords {
 		return sum, false, err
 	}

@@ -14,18 +14,22 @@ import (
 
 // totals is what the records of a job add up to.
 type totals struct {
-	Processed int64    `json:"processed"`
-	Failures  int64    `json:"failures"`
-	Pages     int64    `json:"pages"`
-	FullPages int64    `json:"full_pages"`
-	Ranges    int64    `json:"ranges"`
-	Tasks     int64    `json:"tasks"` // that ranges got when they were made
-	Pending   int64    `json:"pending"`
-	Depth     int64    `json:"depth"`
-	Unsharded int64    `json:"unsharded,omitempty"` // negative: unknown
-	Retrying  int64    `json:"-"`                   // of the pending ranges, entities that failed
-	Expected  int64    `json:"-"`                   // of the pending ranges that have an estimate
-	Counters  counters `json:"counters,omitempty"`
+	Processed int64 `json:"processed"`
+	Failures  int64 `json:"failures"`
+	Pages     int64 `json:"pages"`
+	FullPages int64 `json:"full_pages"`
+	Ranges    int64 `json:"ranges"`
+	Tasks     int64 `json:"tasks"` // that ranges got when they were made
+	Pending   int64 `json:"pending"`
+	Depth     int64 `json:"depth"`
+	Unsharded int64 `json:"unsharded,omitempty"` // negative: unknown
+	Retrying  int64 `json:"-"`                   // of the pending ranges, entities that failed
+	Expected  int64 `json:"-"`                   // of the pending ranges that have an estimate
+
+	// Counters are those of the tally, once everything is added up.
+	Counters map[string]int64 `json:"counters,omitempty"`
+	tally    tally
+	lost     error // why the counters can't be kept
 
 	Spaces map[string]spaceTotals `json:"spaces,omitempty"` // by namespace and kind, with a / between them, if the query has several
 
@@ -79,13 +83,15 @@ func (t *totals) add(r *rangeRecord) error {
 			t.FullPages++
 		}
 	}
-	var c counters
 	if len(r.Counters) > 0 {
-		if err := json.Unmarshal(r.Counters, &c); err != nil {
+		var counters map[string]int64
+		if err := json.Unmarshal(r.Counters, &counters); err != nil {
 			return fmt.Errorf("counters of range %s: %w", r.ID, err)
 		}
+		for name, n := range counters {
+			t.tally.add(name, n)
+		}
 	}
-	t.merge(totals{Counters: c})
 	return nil
 }
 
@@ -105,10 +111,18 @@ func (t *totals) merge(o totals) {
 	t.Expected += o.Expected
 	t.Unsharded += o.Unsharded
 	t.Depth = max(t.Depth, o.Depth)
-	t.Counters.sum(o.Counters)
+	t.tally.merge(o.tally)
 	for name, s := range o.Spaces {
 		t.addSpace(name, s)
 	}
+}
+
+// close says what the counters come to, once everything is added up.
+func (t *totals) close(j *jobRecord) {
+	if !j.CountersDropped {
+		t.Counters, t.lost = t.tally.counters()
+	}
+	t.bound()
 }
 
 // scale multiplies what is known of a part of the records to an estimate of all
@@ -169,12 +183,12 @@ func sliceOfIDs(i int64) (from, to string) {
 }
 
 // fold adds up all records of a job, in parallel.
-func (e *Engine) fold(ctx context.Context, job jobRef) (totals, error) {
+func (e *Engine) fold(ctx context.Context, job *jobRecord) (totals, error) {
 	var parts [slicesOfIDs]totals
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range parts {
 		from, to := sliceOfIDs(int64(i))
-		group.Go(func() error { return e.each(ctx, records(job, from, to), parts[i].add) })
+		group.Go(func() error { return e.each(ctx, records(job.ref(), from, to), parts[i].add) })
 	}
 	if err := group.Wait(); err != nil {
 		return totals{}, fmt.Errorf("add up the records of job %s: %w", job.ID, err)
@@ -183,6 +197,6 @@ func (e *Engine) fold(ctx context.Context, job jobRef) (totals, error) {
 	for _, p := range parts {
 		sum.merge(p)
 	}
-	sum.bound()
+	sum.close(job)
 	return sum, nil
 }

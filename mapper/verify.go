@@ -78,6 +78,7 @@ func (e *Engine) verify(ctx context.Context, ref jobRef) (*Proof, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapper: verify %s: %w", id, err)
 	}
+	sum.close(job)
 	for child, parent := range children {
 		if !ids[child] {
 			p.problem("range %s of %s is missing", child, parent)
@@ -170,7 +171,7 @@ func (p *Proof) checkJob(j *jobRecord, sum totals) {
 			p.problem("the job has %s, and %d failures", j.State, sum.Failures)
 		}
 		recorded, err := j.totals()
-		if err != nil || recorded.Processed != sum.Processed || recorded.Failures != sum.Failures || recorded.Ranges != sum.Ranges || !maps.Equal(recorded.Counters, sum.Counters) {
+		if err != nil || recorded.Processed != sum.Processed || recorded.Failures != sum.Failures || recorded.Ranges != sum.Ranges || !maps.Equal(recorded.Counters, sum.Counters) || sum.lost != nil {
 			p.problem("the totals of the job are %+v, its ranges add up to %+v", recorded, sum)
 		}
 	}
