@@ -22,7 +22,8 @@ type jobTask struct {
 	After       string `json:"after,omitempty"` // the ID of the record behind which it goes on
 	All         bool   `json:"all,omitempty"`   // a sweep of ranges of every age
 
-	redelivered bool // there was a delivery before this one
+	queued  tasks.Delivery // as the queue makes it
+	begunAt time.Time      // when it came
 }
 
 // task returns the job's task for a path. Whoever enqueues it again uses the same
@@ -53,6 +54,7 @@ func (e *Engine) enqueue(ctx context.Context, job *jobRecord, path string, t job
 // looks whether the task is of its epoch.
 func (e *Engine) chain(run func(context.Context, *jobRecord, jobTask) error) http.Handler {
 	return e.queue.Handler(e.log, func(ctx context.Context, d tasks.Delivery) error {
+		begunAt := time.Now()
 		var t jobTask
 		if err := json.Unmarshal(d.Body, &t); err != nil {
 			return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
@@ -62,7 +64,7 @@ func (e *Engine) chain(run func(context.Context, *jobRecord, jobTask) error) htt
 		}
 		job, err := e.loadJob(ctx, jobRef{t.Job, t.Incarnation})
 		if err == nil {
-			t.redelivered = d.Retries > 0
+			t.queued, t.begunAt = d, begunAt
 			err = run(ctx, job, t)
 		}
 		if errors.Is(err, ErrNoSuchJob) {
@@ -70,6 +72,18 @@ func (e *Engine) chain(run func(context.Context, *jobRecord, jobTask) error) htt
 		}
 		return err
 	})
+}
+
+// inCompany has a task about a job run while no other is solo.
+func (e *Engine) inCompany(run func(context.Context, *jobRecord, jobTask) error) func(context.Context, *jobRecord, jobTask) error {
+	return func(ctx context.Context, job *jobRecord, t jobTask) error {
+		place, err := e.gate.enter(ctx, false)
+		if err != nil {
+			return err
+		}
+		defer place.leave()
+		return run(ctx, job, t)
+	}
 }
 
 // current reports whether a task is of the job's epoch, and the job runs.

@@ -172,7 +172,7 @@ func (e *Engine) addUpForCleanup(ctx context.Context, job *jobRecord, t jobTask)
 			return fmt.Errorf("clean up job %s: %w", job.ID, err)
 		}
 	}
-	sum, err := e.fold(ctx, job)
+	l, err := e.fold(ctx, job)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (e *Engine) addUpForCleanup(ctx context.Context, job *jobRecord, t jobTask)
 		if j.Epoch != epoch || len(j.Totals) > 0 {
 			return errNothing
 		}
-		j.Totals, err = json.Marshal(sum)
+		j.Totals, err = json.Marshal(l.totals)
 		return err
 	})
 	if err != nil || job.Epoch != epoch || job.Cleaning == "" {

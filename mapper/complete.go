@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,29 +83,24 @@ func (e *Engine) runEnd(ctx context.Context, job *jobRecord, t jobTask) error {
 	if err != nil || open {
 		return err
 	}
-	if def.onDone != nil && t.redelivered && job.Error == "" { // who fails leaves an error
-		if job, err = e.alter(ctx, job.ref(), func(j *jobRecord) error {
-			if !t.current(j) || j.Error != "" {
-				return errNothing
-			}
-			j.Error = "the finalizer was cut off, or its process died, and it is tried again"
-			return nil
-		}); err != nil || !t.current(job) {
-			return err
-		}
-	}
-	sum, err := e.fold(ctx, job)
+	place, err := e.gate.enter(ctx, false)
 	if err != nil {
 		return err
 	}
-	if sum.lost != nil {
-		_, err := e.fail(ctx, job, sum.lost)
+	l, err := e.fold(ctx, job)
+	place.leave()
+	if err != nil {
 		return err
 	}
+	if wrong := cmp.Or(l.err(), l.lost); wrong != nil {
+		_, err := e.fail(ctx, job, wrong)
+		return err
+	}
+	sum := l.totals
 	if def.onDone == nil {
 		return e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error { return j.succeed(sum) })
 	}
-	return e.finalize(ctx, job, def, sum)
+	return e.finalize(ctx, job, t, def, sum)
 }
 
 // hasOpen reports whether a range of a job is open.

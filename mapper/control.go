@@ -118,6 +118,7 @@ func (j *jobRecord) goOn() {
 		j.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
 	}
 	j.State, j.Error, j.Ended, j.Totals = string(Running), "", time.Time{}, nil
+	j.suspicion = suspicion{}
 	j.Generation++
 	j.Epoch++
 }

@@ -39,7 +39,7 @@ type Engine struct {
 	mappers map[string]*definition
 	log     *slog.Logger
 	paces   paces
-	gate    gate
+	gate    *gate
 	jobs    recentJobs
 	random  func() uint64
 }
@@ -95,11 +95,18 @@ func (e *Engine) names() string {
 func (e *Engine) Handler() http.Handler {
 	handlers := map[string]http.Handler{
 		rangePath:    e.queue.Handler(e.log, e.deliver),
-		sweepPath:    e.chain(e.runSweep),
-		replayPath:   e.chain(e.runReplay),
+		sweepPath:    e.chain(e.inCompany(e.runSweep)),
+		replayPath:   e.chain(e.inCompany(e.runReplay)),
 		finalizePath: e.chain(e.runEnd),
-		cleanupPath:  e.chain(e.runCleanup),
-		revivePath:   e.queue.Handler(e.log, func(ctx context.Context, _ tasks.Delivery) error { return e.Revive(ctx) }),
+		cleanupPath:  e.chain(e.inCompany(e.runCleanup)),
+		revivePath: e.queue.Handler(e.log, func(ctx context.Context, _ tasks.Delivery) error {
+			place, err := e.gate.enter(ctx, false)
+			if err != nil {
+				return err
+			}
+			defer place.leave()
+			return e.Revive(ctx)
+		}),
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deliveries := handlers[path.Base(r.URL.Path)]

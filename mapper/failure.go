@@ -48,6 +48,7 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 // fail records that the range's entity, which it has for itself, has failed.
 func (r *rangeRecord) fail(cause error, now time.Time) {
 	r.Error, r.Failed = explain(cause), r.Job
+	r.Entities, r.Keys = 1, keysDigest([]*position{r.Start})
 	r.finish(now)
 }
 

@@ -26,8 +26,62 @@ func (d *Done) Put(key *datastore.Key, src any) { d.attempt.put(key, src) }
 // Delete deletes an entity together with the end of the job.
 func (d *Done) Delete(key *datastore.Key) { d.attempt.delete(key) }
 
-// finalize runs the finalizer in the transaction that ends the job.
-func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, sum totals) error {
+// finalize runs the finalizer. The first delivery of its task does so in company. The ones after
+// that are suspected, as the finalizer may have killed the process of the one before: they leave a
+// mark, and run while the process does nothing else.
+func (e *Engine) finalize(ctx context.Context, job *jobRecord, t jobTask, def *definition, sum totals) error {
+	solo := t.queued.Retries > 0 || job.suspected()
+	place, err := e.gate.enter(ctx, solo)
+	if err != nil {
+		return fmt.Errorf("wait for other tasks: %w", err)
+	}
+	defer place.leave()
+	if !solo {
+		return e.runFinalizer(ctx, job, def, sum)
+	}
+	delivery := e.newDelivery()
+	job, err = e.beginFinalizer(ctx, job, t, mark{delivery, t.begunAt.UTC().Truncate(time.Microsecond), t.queued.TaskID, int64(t.queued.Retries), place.alone})
+	if err != nil || !t.current(job) {
+		return err
+	}
+	if n := job.died(time.Now()); n >= MaxAttempts {
+		_, err = e.fail(ctx, job, fmt.Errorf("the process died %d times while it did nothing but the finalizer", n))
+		return err
+	}
+	if err = e.runFinalizer(ctx, job, def, sum); err != nil {
+		place.leave()
+		e.insist(ctx, func(ctx context.Context) error {
+			_, err := e.alter(ctx, job.ref(), func(j *jobRecord) error {
+				if !j.alive(delivery) {
+					return errNothing
+				}
+				return nil
+			})
+			return err
+		})
+	}
+	return err
+}
+
+// beginFinalizer leaves a mark in the job's record.
+func (e *Engine) beginFinalizer(ctx context.Context, job *jobRecord, t jobTask, m mark) (*jobRecord, error) {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	return e.alter(ctx, job.ref(), func(j *jobRecord) error {
+		if !t.current(j) || j.Begun == m.delivery {
+			return errNothing
+		}
+		if died := j.begin(m, now, e.queue.Deadline()); died != nil {
+			j.die(*died, now, e.queue.Deadline())
+		}
+		if j.Error == "" { // one that has failed says so
+			j.Error = "the finalizer was cut off, or its process died, and it is tried again"
+		}
+		return nil
+	})
+}
+
+// runFinalizer runs the finalizer in the transaction that ends the job.
+func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, def *definition, sum totals) error {
 	var failed error // the function's
 	ready := false   // all that is left is the commit
 	err := e.end(ctx, job, func(tx *datastore.Transaction, j *jobRecord) error {
@@ -40,7 +94,7 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, 
 			return err
 		}
 		var effect *effect
-		if effect, failed = runOnDone(ctx, def, j, status); failed != nil {
+		if effect, failed = e.runOnDone(ctx, def, j, status); failed != nil {
 			return failed
 		}
 		ready = true
@@ -54,24 +108,24 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, def *definition, 
 		return err
 	}
 	if isPermanent(failed) {
-		_, err := e.fail(ctx, job, refusal{summary: "the finalizer failed", cause: failed, final: true})
+		_, err := e.fail(ctx, job, fmt.Errorf("the finalizer failed: %w", failed))
 		return err
 	}
 	_, err = e.alter(ctx, job.ref(), func(j *jobRecord) error {
-		if State(j.State) != Running {
+		if State(j.State) != Running || j.Epoch != job.Epoch {
 			return errNothing
 		}
-		j.Error = explain(refusal{summary: "the finalizer failed, and is tried again", cause: failed})
+		j.Error = explain(fmt.Errorf("the finalizer failed, and is tried again: %w", failed))
 		return nil
 	})
 	return errors.Join(fmt.Errorf("the finalizer of job %s failed", job.ID), err)
 }
 
 // runOnDone runs a finalizer, and returns what it asks for. A panic becomes an error.
-func runOnDone(ctx context.Context, def *definition, j *jobRecord, status *Status) (*effect, error) {
+func (e *Engine) runOnDone(ctx context.Context, def *definition, j *jobRecord, status *Status) (*effect, error) {
 	a := &attempt{job: j.ref(), mode: update, key: jobKey(j.ID)}
 	var failed error
-	err := runCalls(ctx, maxInTransaction, func(r *runner) {
+	err := runCalls(ctx, maxInTransaction, &e.gate.strays, func(r *runner) {
 		r.call(func(ctx context.Context) {
 			defer recovered(&failed)
 			failed = a.run(func() error { return def.onDone(ctx, &Done{Status: status, attempt: a}, j.Params) })
@@ -91,6 +145,7 @@ func runOnDone(ctx context.Context, def *definition, j *jobRecord, status *Statu
 // succeed marks a job as ended. Its finalizer, if it has one, comes in addition.
 func (j *jobRecord) succeed(sum totals) (err error) {
 	j.Finalizes = false
+	j.suspicion = suspicion{}
 	j.State, j.Error, j.Ended = string(Succeeded), "", time.Now().UTC().Truncate(time.Microsecond)
 	if sum.Failures > 0 {
 		j.State = string(SucceededWithFailures)

@@ -89,6 +89,8 @@ type jobRecord struct {
 	Cleaning string    `datastore:"cleaning,noindex"`  // JSON: how its records are being cleaned up
 	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire
 	Expires  time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
+
+	suspicion // that its finalizer kills its process
 }
 
 // insert and update return the mutations that write the record.

@@ -49,7 +49,7 @@ func TestMarks(t *testing.T) {
 				case '+':
 					now = now.Add(time.Duration(number(step[1:])) * time.Minute)
 				default:
-					r.begin(mark{step[:1], now, step[2:3], int64(number(step[3:]))}, now, deadline)
+					r.begin(mark{step[:1], now, step[2:3], int64(number(step[3:])), true}, now, deadline)
 				}
 			}
 			if r.Solo != c.solo {
@@ -64,12 +64,12 @@ func TestMarks(t *testing.T) {
 func TestDeathOfAnEntity(t *testing.T) {
 	const deadline = 10 * time.Minute
 	begun := time.Unix(0, 0)
-	r := &rangeRecord{State: pending, PageSize: 10, Alone: true, Solo: true}
-	r.begin(mark{"a", begun, "t", 1}, begun, deadline)
+	r := &rangeRecord{State: pending, PageSize: 10, Alone: true, suspicion: suspicion{Solo: true}}
+	r.begin(mark{"a", begun, "t", 1, true}, begun, deadline)
 	soon := begun.Add(time.Minute)
-	r.begin(mark{"b", soon, "t", 2}, soon, deadline)
+	r.begin(mark{"b", soon, "t", 2, true}, soon, deadline)
 	late := soon.Add(deadline)
-	r.begin(mark{"c", late, "t", 3}, late, deadline)
+	r.begin(mark{"c", late, "t", 3, true}, late, deadline)
 	if len(r.Deaths) != 2 || r.died(late) != 1 || r.died(late.Add(2*deadline)) != 2 {
 		t.Errorf("deaths %v, settled %v", r.Deaths, r.Settled)
 	}

@@ -191,7 +191,7 @@ func (w *work) runChunk(ctx context.Context, o *outcome, c *chunk, size int, beg
 	}
 	limit := time.Duration(w.job.Timeout)
 	for c.next < len(c.at) && !full && err == nil {
-		left := runCalls(ctx, limit, func(r *runner) {
+		left := runCalls(ctx, limit, &w.engine.gate.strays, func(r *runner) {
 			for c.next < len(c.at) {
 				p, entity := c.at[c.next], c.entities[c.next]
 				full, err = o.full(p.Key, size-o.reached, w.surprising(o), time.Duration(w.job.PageTime)), ctx.Err()

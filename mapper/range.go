@@ -56,20 +56,15 @@ type rangeRecord struct {
 	Refusals    int64       `datastore:"refusals,omitempty,noindex"`   // attempts that the function or the database refused
 	RefusedIn   int64       `datastore:"refused_in,omitempty,noindex"` // the job's generation in which it did; Resume raises that
 	NotBefore   time.Time   `datastore:"not_before,omitempty,noindex"` // of its task
-	Begun       string      `datastore:"begun,omitempty,noindex"`      // the delivery that has begun and not come to an end, see suspect.go
-	BegunAt     time.Time   `datastore:"begun_at,omitempty,noindex"`   // when that came
-	SeenTask    string      `datastore:"seen_task,omitempty,noindex"`  // the task of the last deliveries that have left a mark, or found one of theirs
-	SeenTry     int64       `datastore:"seen_try,omitempty,noindex"`   // and the most attempts that were before one of them
-	Doubtful    bool        `datastore:"doubtful,omitempty,noindex"`   // the next attempt says nothing of the mark
 	Lost        bool        `datastore:"lost,omitempty,noindex"`       // its last task was gone while it was pending
-	Solo        bool        `datastore:"solo,omitempty,noindex"`       // it is processed while its process does nothing else
-	Deaths      []string    `datastore:"deaths,omitempty,noindex"`     // deliveries whose processes seem to have died while they did nothing but its one entity
-	Settled     []time.Time `datastore:"settled,omitempty,noindex"`    // when these count; until then the delivery may say that it is alive
 	Cut         bool        `datastore:"cut,omitempty,noindex"`        // the part behind its page is with its children
 	Children    int64       `datastore:"children,omitempty,noindex"`
 	Continued   bool        `datastore:"continued,omitempty,noindex"` // its parent's task went on with it
 	Retries     int64       `datastore:"retries,omitempty,noindex"`   // of the children: entities that failed, and are tried again
 	Recorded    int64       `datastore:"recorded,omitempty,noindex"`  // the last of the children: entities that have failed for good
+	Entities    int64       `datastore:"entities,omitempty,noindex"`  // that its page came to: all that were in the range then
+	Keys        []byte      `datastore:"keys,omitempty,noindex"`      // a digest of theirs
+	Seal        []byte      `datastore:"seal,omitempty,noindex"`      // a digest of what is above and below, once it is done
 	Processed   int64       `datastore:"processed,omitempty,noindex"`
 	Full        bool        `datastore:"full,omitempty,noindex"`      // its page was full by count, bytes or time
 	Unsharded   int64       `datastore:"unsharded,omitempty,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
@@ -78,6 +73,8 @@ type rangeRecord struct {
 	Created     time.Time   `datastore:"created,omitempty,noindex"`
 	Done        time.Time   `datastore:"done,omitempty,noindex"`
 	Expires     time.Time   `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
+
+	suspicion // that it kills its process
 }
 
 // rangeID derives the ID of a range from its parent's and its place among the
@@ -199,11 +196,13 @@ func (r *rangeRecord) expected() int {
 // narrow halves a page of n entities. What it leaves behind starts over.
 func (r *rangeRecord) narrow(n int) { r.Narrowed = int64(max(1, n/2)) }
 
-// finish marks the range as done.
+// finish marks the range as done. Nothing of it changes after that, but for a failure that is
+// retried.
 func (r *rangeRecord) finish(now time.Time) {
 	r.State, r.Open, r.Done = done, "", now
-	r.Begun, r.BegunAt, r.SeenTask, r.SeenTry, r.Doubtful = "", time.Time{}, "", 0, false
+	r.calm()
 	r.Samples = nil // its children have them
+	r.Seal = r.seal()
 }
 
 // maxSampleBytes keeps a record well below the 1 MiB of an entity, and the

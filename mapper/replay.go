@@ -136,6 +136,7 @@ func (e *Engine) replay(ctx context.Context, job *jobRecord, seen *rangeRecord) 
 func (r *rangeRecord) reopen(now time.Time) {
 	r.State, r.Open, r.Created, r.Done = pending, r.Job, now, time.Time{}
 	r.Failed, r.Error = "", ""
+	r.Entities, r.Keys, r.Seal = 0, nil, nil
 	r.Refusals, r.Deaths, r.Settled, r.NotBefore = 0, nil, nil, time.Time{}
 	r.Generation++
 }

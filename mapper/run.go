@@ -73,7 +73,12 @@ type work struct {
 // there. 7 is for ranges with children, too: those of 3 may have ended before
 // their parent.
 func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
+	place, err := e.gate.enter(ctx, false) // parameters may be decoded by a user's method
+	if err != nil {
+		return err
+	}
 	w, err := e.load(ctx, t)
+	place.leave()
 	if err != nil || w == nil {
 		return err
 	}
@@ -379,7 +384,7 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 		}
 		r.Generation++
 		r.alive(w.delivery)
-		r.Begun, r.SeenTask, r.SeenTry, r.Doubtful = "", "", 0, false // whoever's they are: this task is over
+		r.calm() // this task is over
 		return nil
 	})
 	switch {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,9 +15,10 @@ import (
 type runner struct {
 	ctx context.Context // of the calls
 
-	mu    sync.Mutex
-	begun time.Time // when the call began that is under way; zero: none is
-	left  bool      // behind
+	mu     sync.Mutex
+	begun  time.Time // when the call began that is under way; zero: none is
+	left   bool      // behind
+	strays *atomic.Int64
 }
 
 var (
@@ -24,15 +26,17 @@ var (
 	errGoexit  = errors.New("the function ended its goroutine")
 )
 
-// runCalls has f make calls, each for up to a time. Their context ends when f returns. After an error, which is that of the last
-// call, f may still be in it: what that does has no effect any more, and nobody must look at it.
-func runCalls(ctx context.Context, limit time.Duration, f func(r *runner)) error {
+// runCalls has f make calls, each for up to a time. Their context ends when f returns. After an
+// error, which is that of the last call, f may still be in it: what that does has no effect any
+// more, nobody must look at it, and until it returns it is one of strays.
+func runCalls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f func(r *runner)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	r := &runner{ctx: ctx}
+	r := &runner{ctx: ctx, strays: strays}
 	ended, returned, panicked := make(chan struct{}), false, ""
 	go func() {
 		defer close(ended) // by Goexit, too
+		defer r.returned()
 		defer func() {
 			if p := recover(); p != nil {
 				panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
@@ -85,7 +89,18 @@ func (r *runner) wait(limit time.Duration) (wait time.Duration, left bool) {
 	if r.begun.IsZero() {
 		return limit, false
 	}
-	wait = limit - time.Since(r.begun)
-	r.left = wait <= 0
+	if wait = limit - time.Since(r.begun); wait <= 0 {
+		r.left = true
+		r.strays.Add(1)
+	}
 	return wait, r.left
+}
+
+// returned notes that the goroutine ends.
+func (r *runner) returned() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.left {
+		r.strays.Add(-1)
+	}
 }

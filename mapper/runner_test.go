@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,7 +35,7 @@ func TestRunCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				if err := runCalls(t.Context(), time.Second, test.f); !errors.Is(err, test.want) {
+				if err := runCalls(t.Context(), time.Second, new(atomic.Int64), test.f); !errors.Is(err, test.want) {
 					t.Errorf("%v, want %v", err, test.want)
 				}
 				time.Sleep(time.Minute) // until what was left behind has ended
@@ -47,6 +48,6 @@ func TestRunCalls(t *testing.T) {
 				t.Errorf("panic %q", p)
 			}
 		}()
-		_ = runCalls(t.Context(), time.Second, func(*runner) { panic("a mistake") })
+		_ = runCalls(t.Context(), time.Second, new(atomic.Int64), func(*runner) { panic("a mistake") })
 	})
 }

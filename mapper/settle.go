@@ -99,6 +99,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 			r.Recorded++
 		}
 	}
+	r.Entities, r.Keys = int64(o.reached), keysDigest(p.at[:o.reached])
 	r.Processed = o.processed
 	if r.ID == w.job.root() && w.unsharded != nil {
 		r.Unsharded = w.unsharded()

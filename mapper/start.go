@@ -92,9 +92,9 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	return &Job{ID: job.ID, incarnation: job.Incarnation, engine: e}, nil
 }
 
-// maxQueryBytes leaves room in a job's record, which has up to 1 MiB, for its parameters (see
-// maxParams), its counters (maxCounterBytes) and its spaces (maxSpaceBytes).
-const maxQueryBytes = 64 << 10
+// maxArguments leaves room in a job's record, which has up to 1 MiB, for its counters
+// (maxCounterBytes) and its spaces (maxSpaceBytes).
+const maxArguments = 320 << 10
 
 // newJob returns the record of a new job.
 func newJob(def *definition, q Query, params json.RawMessage, opts StartOptions, concurrent int, number uint64) (*jobRecord, error) {
@@ -110,8 +110,8 @@ func newJob(def *definition, q Query, params json.RawMessage, opts StartOptions,
 	if j.Query, err = json.Marshal(q); err != nil {
 		return nil, err
 	}
-	if len(j.Query) > maxQueryBytes {
-		return nil, fmt.Errorf("%w: Query takes %d bytes as JSON, above the maximum of %d", ErrArguments, len(j.Query), maxQueryBytes)
+	if n := len(j.Query) + len(j.Params); n > maxArguments {
+		return nil, fmt.Errorf("%w: Query and params take %d bytes as JSON, above the maximum of %d", ErrArguments, n, maxArguments)
 	}
 	if j.Splitting, err = json.Marshal(opts.Splitting); err != nil {
 		return nil, err

@@ -137,10 +137,11 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 // foldEnded adds up the records of a job that has ended without totals. A clean-up may delete them
 // meanwhile: it has recorded the totals before.
 func (e *Engine) foldEnded(ctx context.Context, job *jobRecord) (*jobRecord, totals, error) {
-	sum, err := e.fold(ctx, job)
+	l, err := e.fold(ctx, job)
 	if err != nil {
 		return nil, totals{}, err
 	}
+	sum := l.totals
 	now, err := e.loadJob(ctx, job.ref())
 	if err == nil && len(now.Totals) > 0 {
 		job = now

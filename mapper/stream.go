@@ -195,6 +195,16 @@ func (s *stream) known() view {
 func (s *stream) pass(start *position) {
 	defer s.use()()
 	n, _ := slices.BinarySearchFunc(s.at, start, comparePositions)
+	s.dropFirst(n)
+}
+
+// drop drops the first n positions that were read.
+func (s *stream) drop(n int) {
+	defer s.use()()
+	s.dropFirst(n)
+}
+
+func (s *stream) dropFirst(n int) {
 	s.passed.Add(int64(n))
 	s.at = s.at[n:]
 	if s.whole {

@@ -182,20 +182,33 @@ func sliceOfIDs(i int64) (from, to string) {
 	return strconv.FormatInt(i, slicesOfIDs), to
 }
 
-// fold adds up all records of a job, in parallel.
-func (e *Engine) fold(ctx context.Context, job *jobRecord) (totals, error) {
-	var parts [slicesOfIDs]totals
+// eachRecord calls f for all records of a job's ranges, slice by slice in parallel.
+func (e *Engine) eachRecord(ctx context.Context, job jobRef, f func(*rangeRecord) error) error {
+	return e.eachInSlices(ctx, job, func(int) func(*rangeRecord) error { return f })
+}
+
+// eachInSlices calls a function of each slice for its records, in parallel.
+func (e *Engine) eachInSlices(ctx context.Context, job jobRef, slice func(i int) func(*rangeRecord) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for i := range parts {
+	for i := range slicesOfIDs {
 		from, to := sliceOfIDs(int64(i))
-		group.Go(func() error { return e.each(ctx, records(job.ref(), from, to), parts[i].add) })
+		group.Go(func() error { return e.each(ctx, records(job, from, to), slice(i)) })
 	}
 	if err := group.Wait(); err != nil {
-		return totals{}, fmt.Errorf("add up the records of job %s: %w", job.ID, err)
+		return fmt.Errorf("read the records of job %s: %w", job.ID, err)
 	}
-	var sum totals
-	for _, p := range parts {
-		sum.merge(p)
+	return nil
+}
+
+// fold adds up all records of a job.
+func (e *Engine) fold(ctx context.Context, job *jobRecord) (*ledger, error) {
+	var parts [slicesOfIDs]ledger
+	if err := e.eachInSlices(ctx, job.ref(), func(i int) func(*rangeRecord) error { return parts[i].add }); err != nil {
+		return nil, err
+	}
+	sum := new(ledger)
+	for i := range parts {
+		sum.merge(&parts[i])
 	}
 	sum.close(job)
 	return sum, nil

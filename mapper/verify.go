@@ -1,33 +1,50 @@
 package mapper
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
+	"time"
 
 	"cloud.google.com/go/datastore"
 )
 
-// A Proof says whether a job's records cover all of its query,
-// without a gap and without an overlap: that every entity that was there while
-// the job ran has been processed once, is recorded as a failure, or is still to
-// be processed.
+// A Proof says whether a job's records cover all of its query, without a gap and without an
+// overlap: that every entity that was there while the job ran has been processed once, is recorded
+// as a failure, or is still to be processed. It rests on what the tasks have recorded, each in the
+// transaction that its page took effect in, and on hashes of it. So it finds records that were
+// lost, added or changed, by accident or by mistake, but not those that somebody has forged with
+// their hashes; and nothing of what a function should have done and has not.
 type Proof struct {
 	Ranges   int      `json:"ranges"`             // records of ranges, without those of single entities
 	Pending  int      `json:"pending"`            // of them, those that are not done
 	Alone    int      `json:"alone"`              // single entities that are, or were, tried again by themselves
 	Failures int      `json:"failures"`           // entities that could not be processed
 	Problems []string `json:"problems,omitempty"` // what is wrong, at most 20 of it
-}
 
-// maxProblems bounds what a proof lists.
-const maxProblems = 20
+	// Compared is how many ranges VerifyEntities has compared with their entities, and Different how
+	// many of them have other ones than their pages had. Differences says which, at most 20. That
+	// is no problem if entities were put or deleted since, or do not satisfy the query any more.
+	Compared    int      `json:"compared,omitempty"`
+	Different   int      `json:"different,omitempty"`
+	Differences []string `json:"differences,omitempty"`
+}
 
 // Verify reads all records of the job, and checks them against each other. It
 // costs a read of every range. A job that runs changes its records meanwhile:
 // then the proof may name problems that are none.
 func (j *Job) Verify(ctx context.Context) (*Proof, error) { return j.engine.verify(ctx, j.ref()) }
+
+// VerifyEntities is [Job.Verify], and lists the keys of the query's entities once more, to compare
+// them with those that the pages had: as they are now, or were at a time that the database still
+// keeps, such as when the job was started. It costs a keys-only query for each range besides.
+func (j *Job) VerifyEntities(ctx context.Context, at time.Time) (*Proof, error) {
+	return j.engine.verifyEntities(ctx, j.ref(), at)
+}
 
 // Verify is [Job.Verify] for programs that have no queue and no mappers: the job's
 // database suffices.
@@ -35,144 +52,184 @@ func Verify(ctx context.Context, client *datastore.Client, job string) (*Proof, 
 	return (&Engine{client: client}).verify(ctx, jobRef{ID: job})
 }
 
+// VerifyEntities is [Job.VerifyEntities] for programs that have no queue and no mappers.
+func VerifyEntities(ctx context.Context, client *datastore.Client, job string, at time.Time) (*Proof, error) {
+	return (&Engine{client: client}).verifyEntities(ctx, jobRef{ID: job}, at)
+}
+
 func (e *Engine) verify(ctx context.Context, ref jobRef) (*Proof, error) {
-	id := ref.ID
+	_, proof, err := e.prove(ctx, ref)
+	if err != nil {
+		return nil, fmt.Errorf("mapper: verify %s: %w", ref.ID, err)
+	}
+	return proof, nil
+}
+
+// prove checks the records of a job, which it returns.
+func (e *Engine) prove(ctx context.Context, ref jobRef) (*jobRecord, *Proof, error) {
 	job, err := e.loadJob(ctx, ref)
 	if err != nil {
-		return nil, fmt.Errorf("mapper: verify: %w", err)
+		return nil, nil, err
 	}
-	p := new(Proof)
-	cleaned := fmt.Errorf("mapper: verify %s: %w: its records are cleaned up", id, ErrState)
+	cleaned := fmt.Errorf("%w: its records are cleaned up", ErrState)
 	if job.Cleaned {
-		return nil, cleaned
+		return nil, nil, cleaned
 	}
-	var tiles []*rangeRecord
-	var sum totals
-	query, err := job.query()
+	l, err := e.fold(ctx, job)
 	if err != nil {
-		return nil, fmt.Errorf("mapper: verify %s: query: %w", id, err)
+		return nil, nil, err
 	}
-	alone := make(map[string]bool)
-	ids, children := make(map[string]bool), make(map[string]string)
-	children[job.root()] = "the job"
-	err = e.each(ctx, records(job.ref(), "", ""), func(r *rangeRecord) error {
-		p.checkRange(r)
-		ids[r.ID] = true
-		for i := range r.Children {
-			children[rangeID(r.ID, i)] = "range " + r.ID
+	l.checkEnd(job)
+	if len(l.problems) > 0 {
+		if err := e.diagnose(ctx, job, l); err != nil {
+			return nil, nil, err
 		}
-		if r.Alone {
-			switch {
-			case r.Start == nil || r.Start.Key == nil || !query.has(r.Start.space()):
-				p.problem("range %s is that of the single entity %v, which is not the query's", r.ID, r.Start)
-			case alone[r.Start.Key.Encode()]:
-				p.problem("there are two ranges of the single entity %v", r.Start)
-			default:
-				alone[r.Start.Key.Encode()] = true
-			}
-		} else {
+	}
+	switch now, err := e.loadJob(ctx, job.ref()); {
+	case err != nil:
+		return nil, nil, err
+	case now.Cleaned: // since the beginning
+		return nil, nil, cleaned
+	}
+	return job, &Proof{
+		Ranges: int(l.tiles), Pending: int(l.pendingTiles), Alone: int(l.alone), Failures: int(l.Failures), Problems: l.problems,
+	}, nil
+}
+
+// checkEnd compares a job that has ended with what its ranges add up to.
+func (l *ledger) checkEnd(j *jobRecord) {
+	if s := State(j.State); s != Succeeded && s != SucceededWithFailures {
+		return
+	}
+	if j.Replaying {
+		l.problem("the job has %s, and failures are being retried", j.State)
+	}
+	if j.Finalizes && j.Finalized != j.Epoch {
+		l.problem("the job has %s in epoch %d, and its finalizer has taken effect in %d", j.State, j.Epoch, j.Finalized)
+	}
+	if l.Pending > 0 {
+		l.problem("the job has %s, and %d ranges are pending", j.State, l.Pending)
+	}
+	if (State(j.State) == SucceededWithFailures) != (l.Failures > 0) {
+		l.problem("the job has %s, and %d failures", j.State, l.Failures)
+	}
+	if l.lost != nil {
+		l.problem("the job has %s, and %v", j.State, l.lost)
+	}
+	recorded, err := j.totals()
+	if err != nil || recorded.Processed != l.Processed || recorded.Failures != l.Failures || recorded.Ranges != l.Ranges {
+		l.problem("the totals of the job are %d processed and %d failures in %d ranges, its records add up to %d, %d and %d",
+			recorded.Processed, recorded.Failures, recorded.Ranges, l.Processed, l.Failures, l.Ranges)
+		return
+	}
+	if sum, err := json.Marshal(l.totals); err != nil || !bytes.Equal(sum, j.Totals) {
+		l.problem("the counters, pages or spaces of the job's totals are not what its records add up to")
+	}
+}
+
+// diagnose says which records are missing or do not fit, of a job for which that is known. It
+// takes memory for each of them.
+func (e *Engine) diagnose(ctx context.Context, job *jobRecord, l *ledger) error {
+	var turn sync.Mutex
+	var tiles []*rangeRecord
+	found, made := make(map[string]bool), map[string]string{job.root(): "the job"}
+	err := e.eachRecord(ctx, job.ref(), func(r *rangeRecord) error {
+		turn.Lock()
+		defer turn.Unlock()
+		found[r.ID] = true
+		for i := range r.Children {
+			made[rangeID(r.ID, i)] = "range " + r.ID
+		}
+		if !r.Alone {
 			tiles = append(tiles, &rangeRecord{ID: r.ID, Start: r.Start, End: r.End})
 		}
-		return sum.add(r)
+		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("mapper: verify %s: %w", id, err)
+		return err
 	}
-	sum.close(job)
-	for child, parent := range children {
-		if !ids[child] {
-			p.problem("range %s of %s is missing", child, parent)
+	for _, id := range slices.Sorted(maps.Keys(made)) {
+		if !found[id] {
+			l.problem("range %s of %s is missing", id, made[id])
 		}
 	}
-	if len(ids) > len(children) {
-		p.problem("%d ranges have no parent", len(ids)-len(children))
-	}
-	p.checkTiles(tiles)
-	p.checkJob(job, sum)
-	if job, err = e.loadJob(ctx, job.ref()); err != nil {
-		return nil, fmt.Errorf("mapper: verify: %w", err)
-	}
-	if job.Cleaned { // since the beginning
-		return nil, cleaned
-	}
-	return p, nil
-}
-
-func (p *Proof) problem(format string, args ...any) {
-	if len(p.Problems) < maxProblems {
-		p.Problems = append(p.Problems, fmt.Sprintf(format, args...))
-	}
-}
-
-// checkRange checks a record by itself.
-func (p *Proof) checkRange(r *rangeRecord) {
-	if r.Failed != "" {
-		p.Failures++
-	}
-	if r.Alone {
-		p.Alone++
-	} else {
-		p.Ranges++
-		if r.State == pending {
-			p.Pending++
+	for _, id := range slices.Sorted(maps.Keys(found)) {
+		if made[id] == "" {
+			l.problem("range %s has no parent", id)
 		}
 	}
-	if r.State == done && (r.Begun != "" || r.Done.IsZero()) {
-		p.problem("range %s is done, at %v, and the delivery %q has begun and not ended", r.ID, r.Done, r.Begun)
-	}
-	if r.State != pending && r.State != done {
-		p.problem("range %s is in the state %q", r.ID, r.State)
-	}
-	if (r.Open == r.Job) != (r.State == pending) || r.Open != "" && r.Open != r.Job {
-		p.problem("range %s is %s, and its mark is %q", r.ID, r.State, r.Open)
-	}
-	if (r.Failed == r.Job) != (r.Error != "") || r.Failed != "" && (r.Failed != r.Job || !r.Alone || r.State != done) {
-		p.problem("range %s is %s, its failure is %q, and its mark is %q", r.ID, r.State, r.Error, r.Failed)
-	}
-}
-
-// checkTiles checks that ranges follow each other from one end of the query to the other.
-func (p *Proof) checkTiles(tiles []*rangeRecord) {
 	slices.SortFunc(tiles, func(a, b *rangeRecord) int {
-		switch {
-		case a.Start == nil && b.Start == nil:
-			return 0
-		case a.Start == nil:
-			return -1
-		case b.Start == nil:
-			return 1
+		if a.Start == nil || b.Start == nil {
+			return present(a.Start != nil) - present(b.Start != nil)
 		}
 		return comparePositions(a.Start, b.Start)
 	})
-	if len(tiles) == 0 || tiles[0].Start != nil || tiles[len(tiles)-1].End != nil {
-		p.problem("the ranges do not reach both ends of the query")
-	}
 	for i := 1; i < len(tiles); i++ {
 		if end := tiles[i-1].End; end == nil || !end.equal(tiles[i].Start) {
-			p.problem("range %s ends at %v, and the next one, %s, begins at %v", tiles[i-1].ID, end, tiles[i].ID, tiles[i].Start)
+			l.problem("range %s ends at %v, and the next one, %s, begins at %v", tiles[i-1].ID, end, tiles[i].ID, tiles[i].Start)
 		}
 	}
+	return nil
 }
 
-// checkJob compares the job with what its ranges add up to.
-func (p *Proof) checkJob(j *jobRecord, sum totals) {
-	switch State(j.State) {
-	case Succeeded, SucceededWithFailures:
-		if j.Replaying {
-			p.problem("the job has %s, and failures are being retried", j.State)
+func (e *Engine) verifyEntities(ctx context.Context, ref jobRef, at time.Time) (*Proof, error) {
+	fail := func(err error) (*Proof, error) {
+		return nil, fmt.Errorf("mapper: verify the entities of %s: %w", ref.ID, err)
+	}
+	job, proof, err := e.prove(ctx, ref)
+	if err != nil {
+		return fail(err)
+	}
+	query, err := job.query()
+	if err != nil {
+		return fail(fmt.Errorf("query: %w", err))
+	}
+	if !at.IsZero() {
+		query.ReadTime = at
+	}
+	var turn sync.Mutex
+	err = e.eachRecord(ctx, job.ref(), func(r *rangeRecord) error {
+		if r.Alone || r.State != done { // one alone is of a page that is done, too
+			return nil
 		}
-		if j.Finalizes && j.Finalized != j.Epoch {
-			p.problem("the job has %s in epoch %d, and its finalizer has taken effect in %d", j.State, j.Epoch, j.Finalized)
+		n, keys, err := e.keysNow(ctx, query, r)
+		if err != nil {
+			return fmt.Errorf("read the keys of range %s: %w", r.ID, err)
 		}
-		if sum.Pending > 0 {
-			p.problem("the job has %s, and %d ranges are pending", j.State, sum.Pending)
+		turn.Lock()
+		defer turn.Unlock()
+		proof.Compared++
+		if n != r.Entities || !bytes.Equal(keys, r.Keys) {
+			if proof.Different++; len(proof.Differences) < maxProblems {
+				proof.Differences = append(proof.Differences, fmt.Sprintf("range %s, from %v to %v: its page had %d entities, and there are %d, not all the same", r.ID, r.Start, r.End, r.Entities, n))
+			}
 		}
-		if (State(j.State) == SucceededWithFailures) != (sum.Failures > 0) {
-			p.problem("the job has %s, and %d failures", j.State, sum.Failures)
+		return nil
+	})
+	if err != nil {
+		return fail(err)
+	}
+	return proof, nil
+}
+
+// keysNow returns how many entities a range has, and the digest of their keys.
+func (e *Engine) keysNow(ctx context.Context, query Query, r *rangeRecord) (n int64, keys []byte, err error) {
+	query.at = e.snapshot(ctx, query) // a call may end it: it is for one range
+	s := e.stream(ctx, query, r.Start, r.End, false)
+	defer s.close()
+	d := newDigest(pageDigest)
+	for {
+		at, err := s.peek(queryBatch)
+		if err != nil {
+			return 0, nil, err
 		}
-		recorded, err := j.totals()
-		if err != nil || recorded.Processed != sum.Processed || recorded.Failures != sum.Failures || recorded.Ranges != sum.Ranges || !maps.Equal(recorded.Counters, sum.Counters) || sum.lost != nil {
-			p.problem("the totals of the job are %+v, its ranges add up to %+v", recorded, sum)
+		if len(at) == 0 {
+			return n, d.sum(), nil
 		}
+		for _, p := range at {
+			d.key(p.Key)
+		}
+		n += int64(len(at))
+		s.drop(len(at))
 	}
 }

@@ -64,12 +64,21 @@ func TestVerify(t *testing.T) {
 	if _, err := job.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	verify := func() (string, error) {
+	verify := func(flags ...string) (string, error) {
 		var out strings.Builder
-		err := run(t.Context(), []string{"verify", "-project", "test", "j"}, &out, io.Discard)
+		err := run(t.Context(), append(append([]string{"verify", "-project", "test"}, flags...), "j"), &out, io.Discard)
 		return out.String(), err
 	}
 	if out, err := verify(); err != nil || !strings.Contains(out, "6 ranges, 0 of them pending") || !strings.Contains(out, "proven") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out, err := verify("-entities"); err != nil || !strings.Contains(out, "6 ranges compared with their entities: 6 have the same, and 0 others") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if err := client.Delete(t.Context(), keys[7]); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := verify("-entities"); err != nil || !strings.Contains(out, "different: range") || !strings.Contains(out, "had 50 entities, and there are 49") || !strings.Contains(out, "proven") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	ranges, err := client.GetAll(t.Context(), datastore.NewQuery("ScattermapRange").KeysOnly(), nil)
@@ -87,6 +96,7 @@ func TestVerify(t *testing.T) {
 		"verify -project test none": "no such job",
 		"verify -project test a/b":  "no such job",
 		"verify -nope j":            "-nope",
+		"verify -at yesterday j":    "-at",
 	} {
 		if err := run(t.Context(), strings.Fields(args), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", args, err, want)

@@ -1,0 +1,152 @@
+package mapper
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"hash"
+	"math"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// A digest is a hash of values, one after the other. It is the same in every process, and for
+// values that were stored and read back.
+type digest struct {
+	hash hash.Hash
+	buf  []byte
+}
+
+// digestSize is how many bytes of a SHA-256 are kept: of accidents none is missed.
+const digestSize = 16
+
+func newDigest(what string) *digest {
+	d := &digest{hash: sha256.New()}
+	d.text(what)
+	return d
+}
+
+// sum returns the digest of what was written. It is not used any more after that.
+func (d *digest) sum() []byte {
+	d.flush()
+	return d.hash.Sum(nil)[:digestSize]
+}
+
+// number returns the digest as a number.
+func (d *digest) number() wide { return wideOf(d.sum()) }
+
+func wideOf(b []byte) wide {
+	return wide{int64(binary.BigEndian.Uint64(b)), binary.BigEndian.Uint64(b[8:])}
+}
+
+// idNumber returns the ID of a range, which is a hash, as a number.
+func idNumber(id string) wide {
+	b, err := hex.DecodeString(id)
+	if err != nil || len(b) != 16 {
+		return newDigest("no ID").number()
+	}
+	return wideOf(b)
+}
+
+func (d *digest) flush() {
+	_, _ = d.hash.Write(d.buf) // never fails
+	d.buf = d.buf[:0]
+}
+
+func (d *digest) text(s string) {
+	d.buf = append(binary.AppendUvarint(d.buf, uint64(len(s))), s...)
+	if len(d.buf) > 4<<10 {
+		d.flush()
+	}
+}
+
+func (d *digest) integer(n int64) { d.buf = binary.AppendVarint(d.buf, n) }
+
+func (d *digest) flag(b bool) { d.integer(int64(present(b))) }
+
+func (d *digest) time(t time.Time) {
+	d.flag(t.IsZero())
+	d.integer(t.UnixMicro())
+}
+
+func (d *digest) key(k *datastore.Key) {
+	if k == nil {
+		d.integer(0)
+		return
+	}
+	path := elements(k)
+	d.integer(int64(len(path)))
+	d.text(k.Namespace)
+	for _, e := range path {
+		d.text(e.Kind)
+		d.text(e.Name)
+		d.integer(e.ID)
+	}
+}
+
+func (d *digest) position(p *position) {
+	d.flag(p != nil)
+	if p == nil {
+		return
+	}
+	s := p.space()
+	d.text(s.namespace)
+	d.text(s.kind)
+	d.key(p.Key)
+	if d.flag(p.Valued); p.Valued {
+		d.value(p.Value)
+	}
+}
+
+// value writes a value that a position can have.
+func (d *digest) value(v any) {
+	d.integer(int64(rankOf(v)))
+	switch v := v.(type) {
+	case int64, time.Time:
+		d.integer(integerOf(v))
+	case bool:
+		d.flag(v)
+	case string, []byte:
+		d.text(string(bytesOf(v)))
+	case float64:
+		d.integer(int64(floatBits(v)))
+	case datastore.GeoPoint:
+		d.integer(int64(math.Float64bits(v.Lat)))
+		d.integer(int64(math.Float64bits(v.Lng)))
+	case *datastore.Key:
+		d.key(v)
+	}
+}
+
+const pageDigest = "page 1"
+
+// keysDigest returns the digest of the keys of a page's entities, in their order.
+func keysDigest(at []*position) []byte {
+	d := newDigest(pageDigest)
+	for _, p := range at {
+		d.key(p.Key)
+	}
+	return d.sum()
+}
+
+// seal returns the digest of what a range that is done says: where it was, and what became of it.
+func (r *rangeRecord) seal() []byte {
+	d := newDigest("range 1")
+	d.text(r.job().String())
+	d.text(r.ID)
+	d.position(r.Start)
+	d.position(r.End)
+	for _, s := range []string{r.State, r.Namespace, r.Kind, r.Failed, r.Error, string(r.Keys), string(r.Counters)} {
+		d.text(s)
+	}
+	for _, n := range []int64{r.Depth, r.Children, r.Retries, r.Recorded, r.Entities, r.Processed, r.Unsharded} {
+		d.integer(n)
+	}
+	for _, b := range []bool{r.Alone, r.Continued, r.Full} {
+		d.flag(b)
+	}
+	d.time(r.Created)
+	d.time(r.Done)
+	return d.sum()
+}
