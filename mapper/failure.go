@@ -29,7 +29,7 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 		return nil, "", fmt.Errorf("mapper: failures: %w", err)
 	}
 	after, ok := strings.CutPrefix(cursor, job.Incarnation)
-	if cursor != "" && !(ok && validRangeID.MatchString(after)) {
+	if cursor != "" && (!ok || !validRangeID.MatchString(after)) {
 		return nil, "", fmt.Errorf("mapper: failures of %s: %w: the cursor %.80q is not one of the job's Failures", j.ID, ErrArguments, cursor)
 	}
 	ranges, err := j.engine.firstMarked(ctx, "failed", job.ref(), after, failurePage)

@@ -98,12 +98,6 @@ func (q Query) in(s space) Query {
 // space returns the kind and the namespace of a query that is in one space.
 func (q Query) space() space { return space{q.Namespace, q.Kind} }
 
-// has reports whether the query is over a space.
-func (q Query) has(s space) bool {
-	return slices.Contains(q.kinds(), s.kind) &&
-		(q.AllNamespaces || slices.Contains(q.Namespaces, s.namespace) || len(q.Namespaces) == 0 && q.Namespace == s.namespace)
-}
-
 // namespaceKind is the kind of the metadata of namespaces.
 const namespaceKind = "__namespace__"
 

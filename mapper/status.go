@@ -82,11 +82,10 @@ func (t *totals) spaces() (all []SpaceStatus) {
 
 // bound leaves out what a record has no room for.
 func (t *totals) bound() {
-	const numbers = len(`:{"p":9223372036854775807,"f":9223372036854775807},`)
 	bytes := 0
 	for i, name := range slices.Sorted(maps.Keys(t.Spaces)) {
-		quoted, _ := json.Marshal(name) // a string encodes
-		if bytes += len(quoted) + numbers; i >= maxSpaces || bytes > maxSpaceBytes {
+		space, _ := json.Marshal(map[string]spaceTotals{name: t.Spaces[name]}) // strings and numbers encode
+		if bytes += len(space); i >= maxSpaces || bytes > maxSpaceBytes {
 			delete(t.Spaces, name)
 			t.SpacesLeftOut++
 		}
