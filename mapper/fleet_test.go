@@ -7,33 +7,22 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/scattermap/scattermap/internal/bridge"
 	"github.com/scattermap/scattermap/mapper"
-	"github.com/scattermap/scattermap/tasks"
 )
 
-// A fleet is some processes that share the deliveries of a world, each with an
-// engine and clients of its own. A process that is killed loses all that it has under
-// way: it reaches neither the database nor the queue any more.
+// A fleet is some processes that share the deliveries of a world.
 type fleet struct {
 	world   *world
 	mappers []mapper.Definition
 	zombies float64 // the share of deliveries that outlive their request
 	fails   bool    // jobs are to fail
+	stops   stops
 
 	mu        sync.Mutex
 	rng       *rand.Rand
 	processes []*process
 	killed    int
 }
-
-type process struct {
-	context.Context
-	kill    func()
-	handler http.Handler
-}
-
-type processKey struct{}
 
 // noErrors logs, and fails the test of a process that logs an error: a task was
 // dropped, or a job has failed.
@@ -52,8 +41,9 @@ func (h *noErrors) Handle(ctx context.Context, r slog.Record) error {
 // newFleet has a fleet take the deliveries of a world.
 func newFleet(w *world, seed uint64, size int, mappers ...mapper.Definition) *fleet {
 	f := &fleet{world: w, mappers: mappers, rng: rand.New(rand.NewPCG(seed, 2)), processes: make([]*process, size)}
+	f.stops.rng = rand.New(rand.NewPCG(seed, 3))
 	for i := range f.processes {
-		f.processes[i] = f.start()
+		f.processes[i] = newProcess(f)
 	}
 	w.handler = f
 	w.Cleanup(func() {
@@ -65,34 +55,6 @@ func newFleet(w *world, seed uint64, size int, mappers ...mapper.Definition) *fl
 	return f
 }
 
-func (f *fleet) start() *process {
-	w := f.world
-	database, err := w.emulator.Datastore(context.Background(), "test")
-	if err != nil {
-		panic(err)
-	}
-	client, err := w.emulator.CloudTasks(context.Background())
-	if err != nil {
-		panic(err)
-	}
-	queue, err := tasks.NewQueue(client, queueName, target, &tasks.Options{Unverified: true, Deadline: w.queue.Deadline()})
-	if err != nil {
-		panic(err)
-	}
-	e, err := mapper.New(database, queue, &mapper.Options{Mappers: f.mappers, Logger: slog.New(&noErrors{slog.NewTextHandler(w.Output(), nil), f})})
-	if err != nil {
-		panic(err)
-	}
-	bridge.Seed(e, f.rng.Uint64())
-	ctx, cancel := context.WithCancel(context.Background())
-	kill := sync.OnceFunc(func() {
-		cancel()
-		database.Close()
-		client.Close()
-	})
-	return &process{ctx, kill, e.Handler()}
-}
-
 // kill ends a process, and starts another in its place.
 func (f *fleet) kill(p *process) {
 	f.mu.Lock()
@@ -100,7 +62,7 @@ func (f *fleet) kill(p *process) {
 	p.kill()
 	for i := range f.processes {
 		if f.processes[i] == p {
-			f.processes[i] = f.start()
+			f.processes[i] = newProcess(f)
 			f.killed++
 		}
 	}
@@ -135,17 +97,8 @@ func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	zombie := f.rng.Float64() < f.zombies
 	f.mu.Unlock()
-	ctx, cancel := context.WithCancel(context.WithValue(p, processKey{}, p))
-	if !zombie {
-		context.AfterFunc(r.Context(), cancel)
-	}
 	answered := make(chan int, 1)
-	f.world.deliveries.Go(func() {
-		defer cancel()
-		answer := &answer{header: make(http.Header), code: http.StatusOK}
-		p.handler.ServeHTTP(answer, r.WithContext(ctx))
-		answered <- answer.code
-	})
+	f.world.deliveries.Go(func() { answered <- p.serve(r, zombie) })
 	select {
 	case code := <-answered:
 		rw.WriteHeader(code)
@@ -153,13 +106,3 @@ func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		rw.WriteHeader(http.StatusBadGateway)
 	}
 }
-
-// An answer keeps what a process answers.
-type answer struct {
-	header http.Header
-	code   int
-}
-
-func (a *answer) Header() http.Header         { return a.header }
-func (a *answer) Write(b []byte) (int, error) { return len(b), nil }
-func (a *answer) WriteHeader(code int)        { a.code = code }

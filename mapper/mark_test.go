@@ -49,7 +49,7 @@ func TestMarks(t *testing.T) {
 				case '+':
 					now = now.Add(time.Duration(number(step[1:])) * time.Minute)
 				default:
-					r.begin(mark{step[:1], now, step[2:3], int64(number(step[3:])), true}, now, deadline)
+					r.begin(mark{step[:1], now, step[2:3], int64(number(step[3:])), false}, now, deadline)
 				}
 			}
 			if r.Solo != c.solo {

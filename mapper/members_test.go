@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -134,6 +135,7 @@ const (
 	never       // permanent ones,
 	panics      // panics,
 	hangs       // it does not return,
+	left        // it does not return, and its process dies later,
 	deadly      // its process dies
 	fates
 )
@@ -160,6 +162,10 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	if s.mended {
 		f = good
 	}
+	if s.idempotency[id] == nil {
+		s.idempotency[id] = make(map[string]bool)
+	}
+	s.idempotency[id][a.IdempotencyKey()] = true
 	s.mu.Unlock()
 	time.Sleep(s.pace)
 	switch {
@@ -173,6 +179,9 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 		panic("it panics")
 	case f == hangs:
 		time.Sleep(10 * time.Minute)
+	case f == left:
+		time.Sleep(30 * time.Second)
+		return s.fleet.die(ctx)
 	case f == dying && tries < 2, f == deadly:
 		return s.fleet.die(ctx)
 	}
@@ -185,5 +194,34 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	a.Value.Balance += p.Amount
 	a.Value.Active = false
 	a.Count("credited", 1)
+	a.Count(s.counter(a.Key), int64(len(id)))
 	return nil
+}
+
+// counter returns the name under which an account is counted.
+func (s *simulation) counter(k *datastore.Key) string {
+	h := fnv.New32()
+	_, _ = h.Write([]byte(k.Encode()))
+	return fmt.Sprint("n", int(h.Sum32())%s.names)
+}
+
+// activate has every account satisfy the query again.
+func (s *simulation) activate() {
+	for i := 0; i < len(s.keys); i += 400 {
+		batch := s.keys[i:min(i+400, len(s.keys))]
+		all := make([]datastore.PropertyList, len(batch))
+		if err := s.client.GetMulti(s.Context(), batch, all); err != nil {
+			s.Fatal(err)
+		}
+		for _, list := range all {
+			for j := range list {
+				if list[j].Name == "Active" {
+					list[j].Value = true
+				}
+			}
+		}
+		if _, err := s.client.PutMulti(s.Context(), batch, all); err != nil {
+			s.Fatal(err)
+		}
+	}
 }

@@ -74,7 +74,7 @@ func checkRecords(t testing.TB, job, state string, ranges []record) {
 		if succeeded && r.State != "done" {
 			t.Errorf("job %s: it has %s, and a range is %s", job, state, r.State)
 		}
-		if open := r.Open != nil && *r.Open == job; open != (r.State == "pending") {
+		if open := r.Open != nil && *r.Open == r.Job; open != (r.State == "pending") {
 			t.Errorf("job %s: a range is %s, and open: %v", job, r.State, open)
 		}
 		if !r.Alone {

@@ -5,15 +5,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
 
@@ -23,7 +22,7 @@ import (
 )
 
 var (
-	seeds    = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 200, or 12 under -short")
+	seeds    = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 60, or 6 under -short")
 	formFlag = flag.String("form", "", "of the query, empty: half of the simulations are over the whole kind, and half over the other forms")
 )
 
@@ -33,8 +32,8 @@ var (
 func TestSimulation(t *testing.T) {
 	seed, n := testflag.Seed(t), *seeds
 	if n == 0 {
-		if n = 200; testing.Short() {
-			n = 12
+		if n = 60; testing.Short() {
+			n = 6
 		}
 	}
 	t.Logf("and %d more; with -seeds 1 it is one", n-1)
@@ -48,34 +47,49 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// A simulation is one job in a world that a seed has chosen.
+// A simulation is some jobs under one ID, one after the other, in a world that a seed has chosen;
+// and another job beside them, in the same processes.
 type simulation struct {
 	*world
 	rng    *rand.Rand
 	faults *emulator.Faults
 	fleet  *fleet
 	keys   []*datastore.Key
-	job    *mapper.Job
 	mapper *mapper.Mapper[credit]
+	beside *mapper.Mapper[mapper.None]
 
 	visit, finalizes bool
 	query            mapper.Query
+	names            int                        // of counters
+	credits, others  []int64                    // how often an account was credited, and other clients have added to it
+	idempotency      map[string]map[string]bool // the keys that an account has had
 
-	mu      sync.Mutex
-	fates   map[string]fate // of accounts, by their keys
-	tries   map[string]int  // of the function on accounts
-	pace    time.Duration   // of the function
-	mended  bool            // the function succeeds from now on
-	retries int
-	others  []int64 // how often other clients have added to an account
+	late sync.WaitGroup // people who come late
+
+	mu       sync.Mutex
+	round    int             // the job under way is that
+	aborted  int             // of them
+	tampered *tampered       // a record that was changed
+	fates    map[string]fate // of accounts, by their keys
+	end      finalFate       // of the finalizer
+	tries    map[string]int  // of the function on accounts
+	ends     int             // of the finalizer
+	pace     time.Duration   // of the function
+	mended   bool            // the function succeeds from now on
+	retries  int
 }
+
+const simID = "sim"
 
 func simulate(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	faults := emulator.NewFaults(seed, trouble(rng)...)
 	faults.Pause()
 	checker := &snapshotChecker{T: t}
-	s := &simulation{world: &world{T: t}, rng: rng, faults: faults, tries: make(map[string]int), visit: rng.IntN(4) == 0, pace: time.Duration(rng.IntN(3)) * time.Millisecond}
+	s := &simulation{
+		world: &world{T: t}, rng: rng, faults: faults, visit: rng.IntN(4) == 0, pace: time.Duration(rng.IntN(3)) * time.Millisecond,
+		names: []int{1, 7, 300}[rng.IntN(3)], idempotency: make(map[string]map[string]bool),
+	}
 	s.keys = keysOf(rng, 100+rng.IntN(900))
 	s.query = s.form()
 	define := mapper.Update[member, credit]
@@ -86,67 +100,188 @@ func simulate(t *testing.T, seed uint64) {
 	if s.finalizes = rng.IntN(2) == 0; s.finalizes {
 		s.mapper = s.mapper.OnDone(s.finalizer)
 	}
+	s.beside = besideMapper(time.Duration(rng.IntN(300)) * time.Millisecond)
 	retention := time.Duration(0) // the default
 	if !s.query.ReadTime.IsZero() {
-		retention = 30 * 24 * time.Hour
+		retention = 60 * 24 * time.Hour
 	}
 	s.world = newWorld(t, setting{
 		emulator: emulator.Options{Faults: faults, Pessimistic: rng.IntN(3) == 0, Interceptor: checker.intercept, Retention: retention},
 		queue:    few(int32(1 + rng.IntN(20))),
 		deadline: time.Duration(15+rng.IntN(600)) * time.Second,
-	}, s.mapper)
-	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), s.mapper)
+	}, s.mapper, s.beside)
+	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), s.mapper, s.beside)
 	if rng.IntN(2) == 0 {
 		s.fleet.zombies = rng.Float64() / 2
 	}
-	s.others = make([]int64, len(s.keys))
-	s.fates = fatesOf(rng, s.keys)
+	s.fleet.stops.most = 4 * time.Hour
+	s.others, s.credits = make([]int64, len(s.keys)), make([]int64, len(s.keys))
 	s.putMembers()
 	if !s.query.ReadTime.IsZero() {
 		time.Sleep(time.Second)
 		s.query.ReadTime = time.Now()
 		time.Sleep(time.Second)
 	}
+	others := rng.IntN(60)
+	s.putBeside(others)
 	faults.Resume()
-	s.start(&mapper.StartOptions{ID: "sim", PageSize: 5 + rng.IntN(100), Workers: 1 + rng.IntN(64), Timeout: 5 * time.Second})
+	if others > 0 {
+		s.startBeside()
+	}
+	for rounds := 1 + rng.IntN(3); rounds > 0; rounds-- {
+		s.newRound()
+		if rng.IntN(6) == 0 {
+			s.abortedJob()
+		} else {
+			s.job()
+		}
+		s.cleanUp(rounds == 1)
+	}
+	if others > 0 {
+		s.checkBeside(others)
+	}
+	s.late.Wait()
+	s.faults.Pause()
+	time.Sleep(24 * time.Hour) // for what is late, and wakes
+	s.checkBalances()
+	s.checkIdempotency()
+	t.Logf("%d rounds, records checked %d times; %d processes died, and %d were stopped; went wrong: %v",
+		s.round, checker.checks.Load(), s.fleet.deaths(), s.fleet.stops.count, faults.Counts())
+}
+
+// newRound begins a job: with other accounts that the function has trouble with.
+func (s *simulation) newRound() {
+	s.faults.Pause()
+	if s.round > 0 {
+		s.activate()
+	}
+	s.faults.Resume()
+	s.fleet.stops.allow(s.rng.IntN(8), math.Pow(1000, -s.rng.Float64()))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.round++
+	s.fates, s.end = fatesOf(s.rng, s.keys), finalFate(s.rng.IntN(int(finalFates)))
+	s.tries, s.ends, s.mended, s.retries = make(map[string]int), 0, false, 0
+}
+
+// options are those of the jobs.
+func (s *simulation) options() *mapper.StartOptions {
+	return &mapper.StartOptions{ID: simID, PageSize: 5 + s.rng.IntN(100), Workers: 1 + s.rng.IntN(64), Timeout: 5 * time.Second}
+}
+
+// job runs a job to its end, with retries, and checks what it has done.
+func (s *simulation) job() {
+	job := s.start(s.options())
 	var people sync.WaitGroup
-	for range rng.IntN(4) {
-		client := rand.New(rand.NewPCG(seed, rng.Uint64()))
+	for range s.rng.IntN(4) {
+		client := rand.New(rand.NewPCG(s.rng.Uint64(), 0))
 		people.Go(func() { s.interfere(client) })
 	}
 	people.Go(s.operate)
+	if s.rng.IntN(4) == 0 {
+		people.Go(s.tamper)
+	}
 	people.Wait()
 	s.checkEnd(s.await())
-	for n := 1 + rng.IntN(3); n >= 0; n-- { // in vain, but for the last time
+	for n := 1 + s.rng.IntN(3); n >= 0; n-- { // in vain, but for the last time
 		s.retry(n == 0)
-		if rng.IntN(2) == 0 {
+		if s.rng.IntN(2) == 0 {
 			s.operate()
 		}
 		s.checkEnd(s.await())
 	}
-	faults.Pause()
+	s.faults.Pause()
 	time.Sleep(time.Hour) // for what is late
-	s.checkBalances()
-	proof, err := s.job.Verify(t.Context())
-	if err != nil || len(proof.Problems) > 0 {
-		t.Errorf("proof %+v, %v", proof, err)
+	if !s.visit {
+		for i := range s.credits {
+			s.credits[i]++
+		}
 	}
-	faults.Resume()
-	s.cleanUp(&mapper.CleanUpOptions{Failures: rng.IntN(2) == 0, Job: rng.IntN(2) == 0})
-	t.Logf("%d ranges, checked %d times; %d processes died; went wrong: %v", proof.Ranges, checker.checks.Load(), s.fleet.deaths(), faults.Counts())
+	s.checkBalances()
+	proof, err := s.handle().Verify(s.Context())
+	if err != nil || len(proof.Problems) > 0 {
+		s.Errorf("proof %+v, %v", proof, err)
+	}
+	s.faults.Resume()
+	s.abortLate(job)
 }
 
-var endKey = datastore.NameKey("End", "sim", nil)
+// abortedJob begins a job, and aborts it on its way: what it says that it has processed has taken
+// effect, and nothing else, whoever still works on it.
+func (s *simulation) abortedJob() {
+	s.aborted++
+	s.start(s.options())
+	time.Sleep(time.Duration(s.rng.IntN(20_000)) * time.Millisecond)
+	s.insist("abort", func() error { return s.ofProcess().Abort(s.Context()) })
+	s.cleanUpWith(&mapper.CleanUpOptions{Failures: true})
+	s.faults.Pause()
+	defer s.faults.Resume()
+	status, err := s.handle().Status(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	credited := int64(0)
+	s.eachBalance(func(i int, balance, want int64) {
+		if balance == want+10 && !s.visit {
+			s.credits[i]++
+			credited++
+		}
+	})
+	if status.State == mapper.Aborted && (!s.visit && status.Processed != credited || status.Counters["credited"] != status.Processed) {
+		s.Errorf("%d accounts were credited; status %+v", credited, status)
+	}
+	if status.State != mapper.Aborted && !status.State.Ended() {
+		s.Errorf("an aborted job: %+v", status)
+	}
+}
+
+// A finalFate is what a finalizer does until it is mended.
+type finalFate int
+
+const (
+	endsWell  finalFate = iota
+	endsLate            // it fails a few times,
+	endsSlow            // hangs twice,
+	endsTwice           // and its process dies, twice
+	neverEnds           // it fails for good
+	deadlyEnd           // its process dies, always
+	finalFates
+)
+
+// fails reports whether the job fails.
+func (f finalFate) fails() bool { return f >= neverEnds }
 
 type ends struct{ Ends, Credited int64 }
 
+// endKey is the key of an entity that the finalizers of a job write.
+func (s *simulation) endKey() *datastore.Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return datastore.NameKey("End", fmt.Sprint(s.round), nil)
+}
+
 // finalizer counts the ends of the job.
 func (s *simulation) finalizer(ctx context.Context, d *mapper.Done, _ credit) error {
+	s.mu.Lock()
+	fate, n := s.end, s.ends
+	s.ends++
+	s.mu.Unlock()
+	switch {
+	case fate == endsLate && n < 3:
+		return errors.New("not yet")
+	case fate == endsSlow && n < 2:
+		time.Sleep(10 * time.Minute)
+		return nil
+	case fate == endsTwice && n < 2, fate == deadlyEnd:
+		return s.fleet.die(ctx)
+	case fate == neverEnds:
+		return mapper.Permanent(errors.New("never"))
+	}
 	var e ends
-	if err := s.client.Get(ctx, endKey, &e); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+	if err := s.client.Get(ctx, s.endKey(), &e); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
 		return err
 	}
-	d.Put(endKey, &ends{e.Ends + 1, d.Status.Counters["credited"]})
+	d.Put(s.endKey(), &ends{e.Ends + 1, d.Status.Counters["credited"]})
 	return nil
 }
 
@@ -175,173 +310,6 @@ func trouble(rng *rand.Rand) []emulator.Fault {
 	}
 }
 
-// insist does what a person would do: again after each error, unless the job's state
-// makes it pointless, or the job is gone.
-func (s *simulation) insist(what string, do func() error) {
-	for range 10_000 {
-		err := do()
-		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrNoSuchJob) {
-			return
-		}
-		time.Sleep(time.Second)
-	}
-	s.Errorf("%s: it never succeeds", what)
-}
-
-func (s *simulation) start(o *mapper.StartOptions) {
-	s.insist("start", func() (err error) {
-		s.job, err = s.mapper.Start(s.Context(), s.engine, s.query, credit{10}, o)
-		return err
-	})
-}
-
-// operate is somebody who pauses, purges, kills and resumes.
-func (s *simulation) operate() {
-	for range s.rng.IntN(4) {
-		time.Sleep(time.Duration(s.rng.IntN(20_000)) * time.Millisecond)
-		repair := func() error { return s.job.Resume(s.Context()) }
-		switch s.rng.IntN(4) {
-		case 0:
-			_ = s.job.Pause(s.Context()) // it may have taken place, whatever it says
-		case 1:
-			s.purge() // with the chain of sweeps
-		case 2:
-			s.purge()
-			repair = func() error { return s.engine.Revive(s.Context()) }
-		default:
-			s.fleet.killAny()
-			continue
-		}
-		time.Sleep(time.Duration(s.rng.IntN(600)) * time.Second)
-		s.insist("repair", repair)
-	}
-}
-
-// purge empties the queue.
-func (s *simulation) purge() {
-	client, err := s.emulator.CloudTasks(s.Context())
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer client.Close()
-	_, _ = client.PurgeQueue(s.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queueName}) // it may fail, like all calls
-}
-
-// interfere is another client, which adds to accounts while the job runs. It notes
-// what it has done in the account, so that it can repeat a call whose answer is lost.
-func (s *simulation) interfere(rng *rand.Rand) {
-	for range rng.IntN(30) {
-		time.Sleep(time.Duration(rng.IntN(500)) * time.Millisecond)
-		i, mark := rng.IntN(len(s.keys)), fmt.Sprint("m", rng.Uint64())
-		s.insist("another client", func() error {
-			_, err := s.client.RunInTransaction(s.Context(), func(tx *datastore.Transaction) error {
-				var list datastore.PropertyList
-				if err := tx.Get(s.keys[i], &list); err != nil {
-					return err
-				}
-				if slices.ContainsFunc(list, func(p datastore.Property) bool { return p.Name == mark }) {
-					return nil
-				}
-				for j := range list {
-					if list[j].Name == "Balance" {
-						list[j].Value = list[j].Value.(int64) + 1000
-					}
-				}
-				list = append(list, datastore.Property{Name: mark, Value: true})
-				_, err := tx.Put(s.keys[i], &list)
-				return err
-			})
-			return err
-		})
-		s.mu.Lock()
-		s.others[i]++
-		s.mu.Unlock()
-	}
-}
-
-// open lists the ranges that are not done.
-func (s *simulation) open() (open []record) {
-	for _, r := range records(s, s.client)["sim"] {
-		if r.State == "pending" {
-			open = append(open, r)
-		}
-	}
-	return open
-}
-
-// queued lists the tasks of the queue.
-func (s *simulation) queued() (queued []string) {
-	client, err := s.emulator.CloudTasks(s.Context())
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer client.Close()
-	for task, err := range client.ListTasks(s.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName, ResponseView: cloudtaskspb.Task_FULL}).All() {
-		if err != nil {
-			s.Fatal(err)
-		}
-		queued = append(queued, fmt.Sprintf("%s %s at %v, %d dispatches", task.GetHttpRequest().GetUrl(), task.GetHttpRequest().GetBody(), task.ScheduleTime.AsTime(), task.DispatchCount))
-	}
-	return queued
-}
-
-// await waits for the end of the job. If nearly every call is slow an attempt of a task may
-// hardly ever get through before its deadline: after a while nothing goes wrong any more, and
-// the job has to end.
-func (s *simulation) await() *mapper.Status {
-	status, err := s.waitFor(10 * time.Hour)
-	if err != nil {
-		s.faults.Pause()
-		defer s.faults.Resume()
-		status, err = s.waitFor(10 * time.Hour) // a name is taken for 24
-	}
-	if err != nil {
-		status, _ := s.job.Status(s.Context())
-		s.Fatalf("the job does not end: %v; status %+v; open ranges %v; tasks %v", err, status, s.open(), s.queued())
-	}
-	return status
-}
-
-func (s *simulation) waitFor(t time.Duration) (status *mapper.Status, err error) {
-	ctx, cancel := context.WithTimeout(s.Context(), t)
-	defer cancel()
-	for ctx.Err() == nil {
-		if status, err = s.job.Wait(ctx); err == nil {
-			return status, nil
-		}
-	}
-	return nil, err
-}
-
-// retry has the job try its failures again, after the function has been mended or
-// not.
-func (s *simulation) retry(mended bool) {
-	s.mu.Lock()
-	s.mended = mended
-	s.mu.Unlock()
-	s.insist("retry", func() error {
-		s.retries++
-		return s.job.Retry(s.Context())
-	})
-}
-
-// cleanUp has the job's records cleaned up, and checks that they are.
-func (s *simulation) cleanUp(o *mapper.CleanUpOptions) {
-	s.insist("clean up", func() error { return s.job.CleanUp(s.Context(), o) })
-	time.Sleep(24 * time.Hour)
-	s.faults.Pause()
-	jobs := 1
-	if o.Job {
-		jobs = 0
-	}
-	if n := s.count(mapper.RangeKind, "job"); n != 0 {
-		s.Errorf("%d ranges are left", n)
-	}
-	if n := s.count(mapper.JobKind, "mapper"); n != jobs {
-		s.Errorf("%d jobs are left of %d", n, jobs)
-	}
-}
-
 // checkEnd checks what the job says at its end.
 func (s *simulation) checkEnd(status *mapper.Status) {
 	s.faults.Pause()
@@ -352,15 +320,21 @@ func (s *simulation) checkEnd(status *mapper.Status) {
 			bad[id] = true
 		}
 	}
-	want := mapper.Succeeded
+	want, counters := mapper.Succeeded, make(map[string]int64)
 	if len(bad) > 0 {
 		want = mapper.SucceededWithFailures
 	}
 	n := int64(len(s.keys) - len(bad))
-	if status.State != want || status.Processed != n || status.Counters["credited"] != n || status.Failures != int64(len(bad)) {
-		s.Errorf("status %+v of %d accounts, %d of them bad", status, len(s.keys), len(bad))
+	for _, k := range s.keys {
+		if !bad[k.Encode()] {
+			counters["credited"]++
+			counters[s.counter(k)] += int64(len(k.Encode()))
+		}
 	}
-	failures, _, err := s.job.Failures(s.Context(), "")
+	if status.State != want || status.Processed != n || !maps.Equal(status.Counters, counters) || status.Failures != int64(len(bad)) {
+		s.Errorf("status %+v of %d accounts, %d of them bad; want the counters %v", status, len(s.keys), len(bad), counters)
+	}
+	failures, _, err := s.handle().Failures(s.Context(), "")
 	if err != nil {
 		s.Error(err)
 	}
@@ -370,36 +344,65 @@ func (s *simulation) checkEnd(status *mapper.Status) {
 		}
 	}
 	var e ends
-	if err := s.client.Get(s.Context(), endKey, &e); s.finalizes && (err != nil || e.Credited != n || e.Ends < 1 || e.Ends > int64(1+s.retries)) {
+	if err := s.client.Get(s.Context(), s.endKey(), &e); s.finalizes && (err != nil || e.Credited != n || e.Ends < 1 || e.Ends > int64(1+s.retries)) {
 		s.Errorf("the finalizer's %+v, %v; %d accounts, %d retries", e, err, n, s.retries)
+	}
+	for _, k := range s.keys {
+		if s.tries[k.Encode()] == 0 {
+			s.Errorf("the function was not called for %v", k)
+		}
 	}
 }
 
-// checkBalances checks that every account was credited exactly once, and that what
-// other clients have added is there.
-func (s *simulation) checkBalances() {
-	wrong := 0
-	for i, k := range s.keys {
-		var list datastore.PropertyList
-		if err := s.client.Get(s.Context(), k, &list); err != nil {
+// eachBalance calls f with the balance of every account, and what it has to be by what is known.
+func (s *simulation) eachBalance(f func(i int, balance, want int64)) {
+	for first := 0; first < len(s.keys); first += 400 {
+		batch := s.keys[first:min(first+400, len(s.keys))]
+		all := make([]datastore.PropertyList, len(batch))
+		if err := s.client.GetMulti(s.Context(), batch, all); err != nil {
 			s.Fatal(err)
 		}
-		want := int64(i) + 1000*s.others[i]
-		if !s.visit {
-			want += 10
-		}
-		for _, p := range list {
-			if p.Name == "Balance" && p.Value != want {
-				if wrong++; wrong <= 3 {
-					s.Errorf("%v has %v, want %d", k, p.Value, want)
+		for j, list := range all {
+			for _, p := range list {
+				if i := first + j; p.Name == "Balance" {
+					f(i, p.Value.(int64), int64(i)+1000*s.others[i]+10*s.credits[i])
 				}
 			}
 		}
-		if s.visit && s.tries[k.Encode()] == 0 {
-			s.Errorf("%v was not visited", k)
-		}
 	}
+}
+
+// checkBalances checks that every account was credited exactly once by each job, and that what
+// other clients have added is there.
+func (s *simulation) checkBalances() {
+	wrong := 0
+	s.eachBalance(func(i int, balance, want int64) {
+		if balance != want {
+			if wrong++; wrong <= 3 {
+				s.Errorf("%v has %v, want %d", s.keys[i], balance, want)
+			}
+		}
+	})
 	if wrong > 3 {
 		s.Errorf("%d of %d accounts are wrong", wrong, len(s.keys))
+	}
+}
+
+// checkIdempotency checks that no account has had more idempotency keys than jobs, and that each
+// job had others.
+func (s *simulation) checkIdempotency() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[string]bool)
+	for id, keys := range s.idempotency {
+		for key := range keys {
+			if all[key] {
+				s.Errorf("two accounts have one idempotency key: %s", id)
+			}
+			all[key] = true
+		}
+		if len(keys) > s.round || len(keys) < s.round-s.aborted {
+			s.Errorf("an account had %d idempotency keys in %d jobs, of which %d were aborted", len(keys), s.round, s.aborted)
+		}
 	}
 }

@@ -33,8 +33,8 @@ func (c *snapshotChecker) intercept(ctx context.Context, req any, info *grpc.Una
 
 func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project string, at *timestamppb.Timestamp) {
 	c.checks.Add(1)
-	jobs := make(map[string][]record)
-	states := make(map[string]string)
+	ranges := make(map[string][]record) // by job and incarnation
+	states, cleaned := make(map[string]string), make(map[string]bool)
 	for _, kind := range []string{mapper.JobKind, mapper.RangeKind} {
 		q := &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}
 		for more := true; more; {
@@ -50,10 +50,8 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 				result := recode(encoded)
 				p := result.Entity.Properties
 				if kind == mapper.JobKind {
-					if p["cleaned"].GetBooleanValue() {
-						return // its records are about to go
-					}
-					states[result.Entity.Key.Path[0].GetName()] = p["state"].GetStringValue()
+					job := result.Entity.Key.Path[0].GetName() + " " + p["incarnation"].GetStringValue()
+					states[job], cleaned[job] = p["state"].GetStringValue(), p["cleaned"].GetBooleanValue()
 					continue
 				}
 				r := record{Job: p["job"].GetStringValue(), State: p["state"].GetStringValue(), Alone: p["alone"].GetBooleanValue(), Start: positionOf(p["start"]), End: positionOf(p["end"])}
@@ -61,14 +59,20 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 					mark := open.GetStringValue()
 					r.Open = &mark
 				}
-				jobs[r.Job] = append(jobs[r.Job], r)
+				job := r.Job + " " + p["incarnation"].GetStringValue()
+				ranges[job] = append(ranges[job], r)
 			}
 			more = resp.Batch.MoreResults == datastorepb.QueryResultBatch_NOT_FINISHED
 			q.StartCursor = resp.Batch.EndCursor
 		}
 	}
-	for job, ranges := range jobs {
-		checkRecords(c, job, states[job], ranges)
+	for job := range ranges {
+		switch {
+		case states[job] == "":
+			c.Errorf("there are %d ranges of a job that is gone", len(ranges[job]))
+		case !cleaned[job]: // its records are about to go
+			checkRecords(c, job, states[job], ranges[job])
+		}
 	}
 }
 

@@ -61,10 +61,11 @@ func (s *suspicion) begin(m mark, now time.Time, deadline time.Duration) (died *
 	case !s.ended(m, now, deadline):
 		s.noteBehind(m)
 		return nil
-	case !s.Solo:
+	default:
+		if s.BegunAlone {
+			died = &mark{delivery: s.Begun, at: s.BegunAt}
+		}
 		s.Solo = true
-	case s.BegunAlone:
-		died = &mark{delivery: s.Begun, at: s.BegunAt}
 	}
 	s.Doubtful = s.SeenTask != "" && (s.SeenTask != m.task || s.SeenTry >= m.try)
 	if s.SeenTask != m.task || s.SeenTry < m.try {

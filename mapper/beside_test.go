@@ -1,0 +1,66 @@
+package mapper_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// A job beside that of a simulation, in the same processes: its entities are innocent of whatever
+// happens to them.
+
+const besideID = "beside"
+
+type other struct{ N int64 }
+
+func otherKey(i int) *datastore.Key { return datastore.NameKey("Beside", fmt.Sprintf("b%04d", i), nil) }
+
+// besideMapper adds 1 to each entity, which takes a while.
+func besideMapper(pace time.Duration) *mapper.Mapper[mapper.None] {
+	return mapper.Update("beside", func(_ context.Context, e *mapper.Entity[other], _ mapper.None) error {
+		time.Sleep(pace)
+		e.Value.N++
+		return nil
+	})
+}
+
+func (s *simulation) putBeside(n int) {
+	for i := range n {
+		if _, err := s.client.Put(s.Context(), otherKey(i), new(other)); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+func (s *simulation) startBeside() {
+	o := &mapper.StartOptions{ID: besideID, PageSize: 1 + s.rng.IntN(20), Workers: 1 + s.rng.IntN(10), Timeout: 5 * time.Second}
+	s.insist("start another job", func() error {
+		_, err := s.beside.Start(s.Context(), s.fleet.pick().engine, mapper.Query{Kind: "Beside"}, mapper.None{}, o)
+		return err
+	})
+}
+
+// checkBeside checks that every entity was added to once, and none is blamed.
+func (s *simulation) checkBeside(n int) {
+	s.insist("resume another job", func() error { return s.engine.Job(besideID).Resume(s.Context()) }) // its queue may have been purged
+	status, err := s.waitFor(besideID, 20*time.Hour)
+	s.faults.Pause()
+	defer s.faults.Resume()
+	if err != nil {
+		status, err = s.waitFor(besideID, 20*time.Hour)
+	}
+	if err != nil || status.State != mapper.Succeeded || status.Processed != int64(n) {
+		failures, _, _ := s.engine.Job(besideID).Failures(s.Context(), "")
+		s.Errorf("beside: %+v, %v, %+v", status, err, failures)
+	}
+	for i := range n {
+		var e other
+		if err := s.client.Get(s.Context(), otherKey(i), &e); err != nil || e.N != 1 {
+			s.Errorf("beside: %v has %d, %v", otherKey(i), e.N, err)
+		}
+	}
+}

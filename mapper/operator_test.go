@@ -1,0 +1,313 @@
+package mapper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"google.golang.org/api/iterator"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// What people do to the job of a simulation, and what other clients do beside it. They use the
+// engines of the processes, and those may stop in the middle.
+
+// handle is the job that has the simulation's ID now, for the test itself.
+func (s *simulation) handle() *mapper.Job { return s.engine.Job(simID) }
+
+// ofProcess is the job in the hands of a process.
+func (s *simulation) ofProcess() *mapper.Job { return s.fleet.pick().engine.Job(simID) }
+
+// insist does what a person would do: again after each error, unless the job's state
+// makes it pointless, or the job is gone.
+func (s *simulation) insist(what string, do func() error) {
+	var err error
+	for range 10_000 {
+		if err = do(); err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrNoSuchJob) {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+	s.Errorf("%s: it never succeeds: %v", what, err)
+}
+
+func (s *simulation) start(o *mapper.StartOptions) (job *mapper.Job) {
+	s.insist("start", func() (err error) {
+		job, err = s.mapper.Start(s.Context(), s.fleet.pick().engine, s.query, credit{10}, o)
+		return err
+	})
+	return job
+}
+
+// abortLate is somebody who aborts a job that has ended, which is refused, some time later: there
+// may be another of its ID by then.
+func (s *simulation) abortLate(job *mapper.Job) {
+	after := time.Duration(s.rng.IntN(3600)) * time.Second
+	s.late.Go(func() {
+		time.Sleep(after)
+		if err := job.Abort(s.Context()); err == nil {
+			s.Errorf("a job that has succeeded was aborted %v later", after)
+		}
+	})
+}
+
+// tamper changes the record of a range that is done, if there is one yet: the job can't succeed
+// until somebody mends it.
+func (s *simulation) tamper() {
+	time.Sleep(time.Duration(s.rng.IntN(20_000)) * time.Millisecond)
+	s.faults.Pause()
+	defer s.faults.Resume()
+	it := s.client.Run(s.Context(), datastore.NewQuery(mapper.RangeKind).FilterField("__key__", ">", datastore.NameKey(mapper.RangeKind, fmt.Sprintf("%x", s.rng.IntN(16)), nil)))
+	for {
+		var list datastore.PropertyList
+		key, err := it.Next(&list)
+		if errors.Is(err, iterator.Done) {
+			return
+		}
+		if err != nil {
+			s.Fatal(err)
+		}
+		if propertyOf(list, "job") == simID && propertyOf(list, "state") == "done" && propertyOf(list, "alone") == nil {
+			s.putRecord(key, append(without(list, "processed"), datastore.Property{Name: "processed", Value: int64(12345), NoIndex: true}))
+			if len(s.open()) > 0 {
+				s.tampered = &tampered{key, list}
+			} else { // the job may have looked already
+				s.putRecord(key, list)
+			}
+			return
+		}
+	}
+}
+
+// A tampered is a record as it was before it was changed.
+type tampered struct {
+	key  *datastore.Key
+	list datastore.PropertyList
+}
+
+// mend takes the change back, if there is one, which the job has to have noticed.
+func (s *simulation) mend(status *mapper.Status) (mended bool) {
+	if s.tampered == nil {
+		return false
+	}
+	s.faults.Pause()
+	defer s.faults.Resume()
+	if status.State != mapper.Failed || !strings.Contains(status.Error, "its records do not add up") {
+		s.Errorf("a record was changed, and the job: %+v", status)
+	}
+	s.putRecord(s.tampered.key, s.tampered.list)
+	s.tampered = nil
+	return true
+}
+
+func (s *simulation) putRecord(key *datastore.Key, list datastore.PropertyList) {
+	if _, err := s.client.Put(s.Context(), key, &list); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func propertyOf(list datastore.PropertyList, name string) any {
+	for _, p := range list {
+		if p.Name == name {
+			return p.Value
+		}
+	}
+	return nil
+}
+
+// operate is somebody who pauses, purges, kills and resumes.
+func (s *simulation) operate() {
+	for range s.rng.IntN(4) {
+		time.Sleep(time.Duration(s.rng.IntN(20_000)) * time.Millisecond)
+		repair := func() error { return s.ofProcess().Resume(s.Context()) }
+		switch s.rng.IntN(4) {
+		case 0:
+			_ = s.ofProcess().Pause(s.Context()) // it may have taken place, whatever it says
+		case 1:
+			s.purge() // with the chain of sweeps
+		case 2:
+			s.purge()
+			repair = func() error { return s.fleet.pick().engine.Revive(s.Context()) }
+		default:
+			s.fleet.killAny()
+			continue
+		}
+		time.Sleep(time.Duration(s.rng.IntN(600)) * time.Second)
+		s.insist("repair", repair)
+	}
+}
+
+// purge empties the queue.
+func (s *simulation) purge() {
+	client, err := s.emulator.CloudTasks(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer client.Close()
+	_, _ = client.PurgeQueue(s.Context(), &cloudtaskspb.PurgeQueueRequest{Name: queueName}) // it may fail, like all calls
+}
+
+// interfere is another client, which adds to accounts while the job runs. It notes
+// what it has done in the account, so that it can repeat a call whose answer is lost.
+func (s *simulation) interfere(rng *rand.Rand) {
+	for range rng.IntN(30) {
+		time.Sleep(time.Duration(rng.IntN(500)) * time.Millisecond)
+		i, mark := rng.IntN(len(s.keys)), fmt.Sprint("m", rng.Uint64())
+		s.insist("another client", func() error {
+			_, err := s.client.RunInTransaction(s.Context(), func(tx *datastore.Transaction) error {
+				var list datastore.PropertyList
+				if err := tx.Get(s.keys[i], &list); err != nil {
+					return err
+				}
+				if slices.ContainsFunc(list, func(p datastore.Property) bool { return p.Name == mark }) {
+					return nil
+				}
+				for j := range list {
+					if list[j].Name == "Balance" {
+						list[j].Value = list[j].Value.(int64) + 1000
+					}
+				}
+				list = append(list, datastore.Property{Name: mark, Value: true})
+				_, err := tx.Put(s.keys[i], &list)
+				return err
+			})
+			return err
+		})
+		s.mu.Lock()
+		s.others[i]++
+		s.mu.Unlock()
+	}
+}
+
+// open lists the ranges that are not done.
+func (s *simulation) open() (open []record) {
+	for _, r := range records(s, s.client)[simID] {
+		if r.State == "pending" {
+			open = append(open, r)
+		}
+	}
+	return open
+}
+
+// queued lists the tasks of the queue.
+func (s *simulation) queued() (queued []string) {
+	client, err := s.emulator.CloudTasks(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer client.Close()
+	for task, err := range client.ListTasks(s.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName, ResponseView: cloudtaskspb.Task_FULL}).All() {
+		if err != nil {
+			s.Fatal(err)
+		}
+		queued = append(queued, fmt.Sprintf("%s %s at %v, %d dispatches", task.GetHttpRequest().GetUrl(), task.GetHttpRequest().GetBody(), task.ScheduleTime.AsTime(), task.DispatchCount))
+	}
+	return queued
+}
+
+// await waits for the end of the job. If nearly every call is slow an attempt of a task may
+// hardly ever get through before its deadline: after a while nothing goes wrong any more, and
+// the job has to end.
+func (s *simulation) await() *mapper.Status {
+	status := s.awaitOnce()
+	if s.mend(status) {
+		s.insist("resume", func() error { return s.ofProcess().Resume(s.Context()) })
+		status = s.awaitOnce()
+	}
+	if status.State == mapper.Failed && s.end.fails() {
+		want := "while it did nothing but the finalizer"
+		if s.end == neverEnds {
+			want = "the finalizer failed: never"
+		}
+		if !strings.HasSuffix(status.Error, want) || !s.finalizes {
+			s.Errorf("the job failed: %+v; its finalizer %d", status, s.end)
+		}
+		s.mu.Lock()
+		s.end = endsWell
+		s.mu.Unlock()
+		s.insist("resume", func() error { return s.ofProcess().Resume(s.Context()) })
+		status = s.awaitOnce()
+	}
+	return status
+}
+
+func (s *simulation) awaitOnce() *mapper.Status {
+	status, err := s.waitFor(simID, 11*time.Hour)
+	if err != nil {
+		s.faults.Pause()
+		defer s.faults.Resume()
+		status, err = s.waitFor(simID, 11*time.Hour) // a name is taken for 24
+	}
+	if err != nil {
+		status, _ := s.handle().Status(s.Context())
+		s.Fatalf("the job does not end: %v; status %+v; open ranges %v; tasks %v", err, status, s.open(), s.queued())
+	}
+	return status
+}
+
+func (s *simulation) waitFor(id string, t time.Duration) (status *mapper.Status, err error) {
+	for until := time.Now().Add(t); time.Now().Before(until); time.Sleep(10 * time.Second) {
+		ctx, cancel := context.WithTimeout(s.Context(), time.Second)
+		status, err = s.engine.Job(id).Wait(ctx)
+		if cancel(); err == nil {
+			return status, nil
+		}
+	}
+	return nil, err
+}
+
+// retry has the job try its failures again, after the function has been mended or
+// not.
+func (s *simulation) retry(mended bool) {
+	s.mu.Lock()
+	s.mended = mended
+	s.mu.Unlock()
+	s.insist("retry", func() error {
+		s.retries++
+		return s.ofProcess().Retry(s.Context())
+	})
+}
+
+// cleanUp has the job's records cleaned up: with its own, so that another can take its ID, or in
+// any way, and checks that they are.
+func (s *simulation) cleanUp(last bool) {
+	if !last {
+		s.cleanUpWith(&mapper.CleanUpOptions{Job: true})
+		return
+	}
+	o := &mapper.CleanUpOptions{Failures: s.rng.IntN(2) == 0, Job: s.rng.IntN(2) == 0}
+	s.cleanUpWith(o)
+	time.Sleep(24 * time.Hour)
+	s.faults.Pause()
+	defer s.faults.Resume()
+	if n := len(records(s, s.client)[simID]); n != 0 {
+		s.Errorf("%d ranges are left", n)
+	}
+	if _, err := s.handle().Status(s.Context()); o.Job != errors.Is(err, mapper.ErrNoSuchJob) {
+		s.Errorf("after the clean-up %+v: %v", o, err)
+	}
+}
+
+// cleanUpWith has the job's records cleaned up, and waits for that.
+func (s *simulation) cleanUpWith(o *mapper.CleanUpOptions) {
+	if s.rng.IntN(3) == 0 && o.Expire == 0 {
+		s.cleanUpWith(&mapper.CleanUpOptions{Expire: 1000 * time.Hour})
+	}
+	s.fleet.stops.allow(s.rng.IntN(4), 0.1)
+	s.insist("clean up", func() error { return s.ofProcess().CleanUp(s.Context(), o) })
+	for range 100_000 {
+		status, err := s.handle().Status(s.Context())
+		if errors.Is(err, mapper.ErrNoSuchJob) || err == nil && !status.Cleaning && !o.Job {
+			return
+		}
+		time.Sleep(5 * time.Second)
+	}
+	s.Fatalf("the clean-up %+v does not end", o)
+}

@@ -1,0 +1,164 @@
+package mapper_test
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+
+	"github.com/scattermap/scattermap/internal/bridge"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// A process has an engine and clients of its own. One that is killed loses all that it has under
+// way: it reaches neither the database nor the queue any more. One that is stopped does nothing
+// until it wakes, as after SIGSTOP, or in a virtual machine that is frozen: what it has under way
+// goes on then.
+type process struct {
+	context.Context
+	kill    func()
+	engine  *mapper.Engine
+	handler http.Handler
+	stops   *stops
+
+	mu    sync.Mutex
+	until time.Time // when it wakes
+}
+
+type processKey struct{}
+
+// stops say how often processes stop: at any call that they make, before or after it.
+type stops struct {
+	mu    sync.Mutex
+	rng   *rand.Rand
+	share float64 // of calls
+	left  int     // how many more there are
+	most  time.Duration
+	count int
+}
+
+// allow sets how many more stops there are, and how likely one is at a call.
+func (s *stops) allow(n int, share float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left, s.share = n, share
+}
+
+// draw returns for how long a process stops at a call: mostly it does not. A second is as likely as
+// an hour.
+func (s *stops) draw() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left == 0 || s.rng.Float64() >= s.share {
+		return 0
+	}
+	s.left--
+	s.count++
+	return time.Duration(math.Pow(s.most.Seconds(), s.rng.Float64()) * float64(time.Second))
+}
+
+// pass is called where a process makes a call, or has its answer: it may stop there, and it goes
+// on when it is awake.
+func (p *process) pass() {
+	if d := p.stops.draw(); d > 0 {
+		p.mu.Lock()
+		if until := time.Now().Add(d); until.After(p.until) {
+			p.until = until
+		}
+		p.mu.Unlock()
+	}
+	p.awake()
+}
+
+// awake waits until the process is awake. It reports whether it was not.
+func (p *process) awake() (slept bool) {
+	for {
+		p.mu.Lock()
+		d := time.Until(p.until)
+		p.mu.Unlock()
+		if d <= 0 || p.Err() != nil {
+			return slept
+		}
+		time.Sleep(d)
+		slept = true
+	}
+}
+
+func (p *process) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	p.pass()
+	err := invoke(ctx, method, req, reply, conn, opts...)
+	p.pass()
+	return err
+}
+
+// newProcess starts a process of a fleet.
+func newProcess(f *fleet) *process {
+	w := f.world
+	p := &process{stops: &f.stops}
+	intercept := option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(p.intercept))
+	database, err := w.emulator.Datastore(context.Background(), "test", intercept)
+	if err != nil {
+		panic(err)
+	}
+	client, err := w.emulator.CloudTasks(context.Background(), intercept)
+	if err != nil {
+		panic(err)
+	}
+	queue, err := tasks.NewQueue(client, queueName, target, &tasks.Options{Unverified: true, Deadline: w.queue.Deadline()})
+	if err != nil {
+		panic(err)
+	}
+	p.engine, err = mapper.New(database, queue, &mapper.Options{Mappers: f.mappers, Logger: slog.New(&noErrors{slog.NewTextHandler(w.Output(), nil), f})})
+	if err != nil {
+		panic(err)
+	}
+	bridge.Seed(p.engine, f.rng.Uint64())
+	p.handler = p.engine.Handler()
+	var cancel func()
+	p.Context, cancel = context.WithCancel(context.Background())
+	p.kill = sync.OnceFunc(func() {
+		cancel()
+		database.Close()
+		client.Close()
+	})
+	return p
+}
+
+// serve handles a request, and returns its answer. The request's end reaches the handler, unless
+// this is a zombie: a process that sleeps learns of it when it wakes, and may have made a call by
+// then.
+func (p *process) serve(r *http.Request, zombie bool) int {
+	const asleep = 100 * time.Millisecond
+	ctx, cancel := context.WithCancel(context.WithValue(p, processKey{}, p))
+	defer cancel()
+	if !zombie {
+		context.AfterFunc(r.Context(), func() {
+			if p.awake() {
+				time.Sleep(asleep)
+			}
+			cancel()
+		})
+	}
+	p.awake()
+	answer := &answer{header: make(http.Header), code: http.StatusOK}
+	p.handler.ServeHTTP(answer, r.WithContext(ctx))
+	p.awake()
+	return answer.code
+}
+
+// An answer keeps what a process answers.
+type answer struct {
+	header http.Header
+	code   int
+}
+
+func (a *answer) Header() http.Header         { return a.header }
+func (a *answer) Write(b []byte) (int, error) { return len(b), nil }
+func (a *answer) WriteHeader(code int)        { a.code = code }

@@ -1,0 +1,178 @@
+package mapper_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// impatient is a queue that tries again soon.
+func impatient(n int32) *cloudtaskspb.Queue {
+	q := few(n)
+	q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(time.Second)}
+	return q
+}
+
+// TestStorm has one job kill processes again and again, while an entity or a finalizer of another
+// job runs in them: those are not blamed.
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	seed := testflag.Seed(t)
+	n := uint64(*seeds)
+	if n == 0 {
+		if n = 10; testing.Short() {
+			n = 4
+		}
+	}
+	for i := range n {
+		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { rage(t, rand.New(rand.NewPCG(seed+i, 0))) })
+		})
+	}
+}
+
+func rage(t *testing.T, rng *rand.Rand) {
+	var f *fleet
+	var mended atomic.Bool
+	die := func(ctx context.Context) error {
+		if mended.Load() {
+			return nil
+		}
+		return f.die(ctx)
+	}
+	// Either strays do it, which are functions that took too long and were left behind, or a
+	// finalizer.
+	strays := rng.IntN(2) == 0
+	after := 6*time.Second + time.Duration(rng.IntN(4000))*time.Millisecond // which is longer than Timeout
+	storm := mapper.Visit("storm", func(ctx context.Context, _ *mapper.Entity[account], _ mapper.None) error {
+		if !strays || mended.Load() {
+			return nil
+		}
+		time.Sleep(after)
+		return die(ctx)
+	}).OnDone(func(ctx context.Context, _ *mapper.Done, _ mapper.None) error { return die(ctx) })
+	// The other job takes too long to end between two deaths.
+	pace := after + time.Second
+	var ends atomic.Int64
+	innocent := mapper.Visit("innocent", func(context.Context, *mapper.Entity[other], mapper.None) error {
+		time.Sleep(pace)
+		return nil
+	}).OnDone(func(_ context.Context, d *mapper.Done, _ mapper.None) error {
+		time.Sleep(pace)
+		d.Put(reportKey, &report{Jobs: ends.Add(1)})
+		return nil
+	})
+	w := newWorld(t, setting{queue: impatient(3)}, storm, innocent)
+	f = newFleet(w, rng.Uint64(), 1, storm, innocent)
+	entities := 1
+	if strays {
+		entities = 400
+	}
+	w.putAccounts(names(entities))
+	others := rng.IntN(3) // with none the finalizer is alone
+	for i := range others {
+		if _, err := w.client.Put(t.Context(), otherKey(i), new(other)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := func(m *mapper.Mapper[mapper.None], kind string, timeout time.Duration) *mapper.Job {
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: kind}, mapper.None{},
+			&mapper.StartOptions{PageSize: 1, Workers: 100, Timeout: timeout, FailureLimit: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return job
+	}
+	beside := start(innocent, "Beside", 20*time.Second)
+	time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond)
+	job := start(storm, "Account", 2*time.Second)
+	for range 150 {
+		time.Sleep(time.Duration(1000+rng.IntN(2000)) * time.Millisecond)
+		if s, err := job.Status(t.Context()); err == nil && s.State == mapper.Failed { // by its finalizer
+			if err := job.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	mended.Store(true)
+	s, err := beside.Wait(t.Context())
+	failures, _, _ := beside.Failures(t.Context(), "")
+	if err != nil || s.State != mapper.Succeeded || s.Processed != int64(others) {
+		t.Errorf("strays: %v; %d processes died; %+v, %+v, %v", strays, f.deaths(), s, failures, err)
+	}
+	if f.deaths() < 2*mapper.MaxAttempts {
+		t.Errorf("strays: %v; %d processes died", strays, f.deaths())
+	}
+	for s, err = job.Wait(t.Context()); err == nil && s.State == mapper.Failed; s, err = job.Wait(t.Context()) {
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	var r report
+	if err := w.client.Get(t.Context(), reportKey, &r); err != nil {
+		t.Errorf("the finalizer: %+v, %v", r, err)
+	}
+}
+
+// TestDeadlyEnd has a finalizer kill its process, some times or always: after the fifth time alone
+// the job fails with that cause. Once the finalizer is mended the job ends when it is resumed, and
+// it has as many tries as at first.
+func TestDeadlyEnd(t *testing.T) {
+	t.Parallel()
+	for _, deaths := range []int64{1, 3, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			var f *fleet
+			var runs atomic.Int64
+			ends := 0
+			m := mapper.Update("report", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+				a.Value.Balance += 10
+				return nil
+			}).OnDone(func(ctx context.Context, d *mapper.Done, _ mapper.None) error {
+				if runs.Add(1) <= deaths {
+					return f.die(ctx)
+				}
+				ends++
+				d.Put(reportKey, &report{Jobs: int64(ends)})
+				return nil
+			})
+			w := newWorld(t, setting{queue: impatient(20)}, m)
+			f = newFleet(w, 1, 2, m)
+			w.putAccounts(names(100))
+			s := over(w, m, &mapper.StartOptions{ID: "j", PageSize: 10})
+			if deaths < mapper.MaxAttempts {
+				if s.State != mapper.Succeeded || s.Error != "" || ends != 1 {
+					t.Errorf("%d deaths: %+v, %d ends", deaths, s, ends)
+				}
+				return
+			}
+			if s.State != mapper.Failed || !strings.HasPrefix(s.Error, "the process died 5 times while it did nothing but the finalizer") || s.Processed != 100 {
+				t.Errorf("status %+v", s)
+			}
+			if n := runs.Swap(deaths - 4); n != 6 { // the first one says nothing
+				t.Errorf("the finalizer ran %d times", n)
+			}
+			job := w.engine.Job("j")
+			if err := job.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if s := w.wait(job); s.Processed != 100 || ends != 1 {
+				t.Errorf("status %+v, %d ends", s, ends)
+			}
+			w.wantBalances(names(100), 10)
+		})
+	}
+}
