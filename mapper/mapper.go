@@ -66,8 +66,8 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 // What it puts and deletes is committed in one transaction with the end of the
 // job: exactly once. Its error, or that it takes more than 30 s, has it tried again,
 // by the queue's back-off, and is shown in Status.Error. One marked by [Permanent]
-// fails the job, and so does a write that the database refuses. It returns the mapper,
-// for use in its definition.
+// fails the job, and so does a write that the database refuses, or a finalizer that kills
+// its process five times. It returns the mapper, for use in its definition.
 func (m *Mapper[P]) OnDone(fn func(ctx context.Context, d *Done, params P) error) *Mapper[P] {
 	if fn == nil {
 		m.def.err = errors.New("OnDone: the function is nil")
