@@ -30,8 +30,8 @@ type CleanUpOptions struct {
 
 // CleanUp has the records of the job's ranges deleted, by tasks of its own; nil is
 // the default. The job has to have ended. It keeps its status, and can't be resumed,
-// retried or verified any more. What a page has not committed by then of a job that failed or was
-// aborted, it never will. A second CleanUp can clean up more.
+// retried or verified any more. The ranges of a job that failed or was aborted are taken away from
+// pages that are still under way, which then have no effect. A second CleanUp can clean up more.
 func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	var opts CleanUpOptions
 	if o != nil {

@@ -61,6 +61,7 @@ func (e *Engine) enqueueEnd(ctx context.Context, job *jobRecord, sweep bool) err
 			return errNothing
 		}
 		j.Generation++
+		j.Solo = true // the deliveries of the task that is lost may have died of its finalizer
 		return nil
 	})
 	if err != nil || State(job.State) != Running {

@@ -119,6 +119,19 @@ func (d *digest) value(v any) {
 	}
 }
 
+// bytes returns the number as wideOf reads it.
+func (a wide) bytes() []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(a.hi)), a.lo)
+}
+
+// single returns the digest of which entity a range of a single one has.
+func (r *rangeRecord) single() wide {
+	d := newDigest("single")
+	d.text(r.ID)
+	d.position(r.Start)
+	return d.number()
+}
+
 const pageDigest = "page 1"
 
 // keysDigest returns the digest of the keys of a page's entities, in their order.
@@ -137,10 +150,10 @@ func (r *rangeRecord) seal() []byte {
 	d.text(r.ID)
 	d.position(r.Start)
 	d.position(r.End)
-	for _, s := range []string{r.State, r.Namespace, r.Kind, r.Failed, r.Error, string(r.Keys), string(r.Counters)} {
+	for _, s := range []string{r.State, r.Namespace, r.Kind, r.Failed, r.Error, string(r.Keys), string(r.Counters), string(r.Single)} {
 		d.text(s)
 	}
-	for _, n := range []int64{r.Depth, r.Children, r.Retries, r.Recorded, r.Entities, r.Processed, r.Unsharded} {
+	for _, n := range []int64{r.Depth, r.Children, r.Retries, r.Recorded, r.Refusals, r.Entities, r.Processed, r.Unsharded} {
 		d.integer(n)
 	}
 	for _, b := range []bool{r.Alone, r.Continued, r.Full} {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"cloud.google.com/go/datastore"
 	"github.com/google/go-cmp/cmp"
@@ -129,13 +130,8 @@ func TestMisuse(t *testing.T) {
 		"put in no namespace":    func(e E) { e.Put(&datastore.Key{Kind: "Other", Name: "x", Namespace: "a b"}, &account{}) },
 		"delete of bad text":     func(e E) { e.Delete(datastore.NameKey("Other", "\xff", nil)) },
 		"counter without name":   func(e E) { e.Count("", 1) },
-		"too many counters": func(e E) {
-			for i := range 10_001 {
-				e.Count(fmt.Sprint(i), 1)
-			}
-		},
-		"invalid text": func(e E) { e.Value.Owner = "\xff" },
-		"long text":    func(e E) { e.Value.Owner = strings.Repeat("x", 1501) },
+		"invalid text":           func(e E) { e.Value.Owner = "\xff" },
+		"long text":              func(e E) { e.Value.Owner = strings.Repeat("x", 1501) },
 		"two keys of one text": func(e E) {
 			e.Delete(datastore.IDKey("Other", 7, nil))
 			e.Delete(datastore.NameKey("Other", "7", nil))
@@ -319,6 +315,11 @@ func TestTooManyCounters(t *testing.T) {
 				a.Count(fmt.Sprintf("%-100s", fmt.Sprintf("%s-%d", a.Key.Name, i)), 1)
 			}
 		}, "512 KiB"},
+		"of one entity": {200, 10, 1, func(a *mapper.Entity[account]) {
+			if a.Key.Name == "user-0000007" {
+				many(10_001)(a)
+			}
+		}, "more names than the 10000"},
 		"a large one": {200, 10, 1, func(a *mapper.Entity[account]) { a.Count("all", math.MaxInt64/100) }, "more than an int64 holds"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -355,6 +356,54 @@ func TestTooManyCounters(t *testing.T) {
 				}
 				w.wantBalances(keys, 10)
 			})
+		})
+	}
+}
+
+// TestAbortedCounters aborts a job that has counted under too many names, though no process of it
+// has, or has too large a sum: it has no counters, and says so, also once it is cleaned up.
+func TestAbortedCounters(t *testing.T) {
+	t.Parallel()
+	for name, count := range map[string]func(a *mapper.Entity[account]){
+		"many": func(a *mapper.Entity[account]) {
+			for i := range 60 {
+				a.Count(fmt.Sprintf("%s-%d", a.Key.Name, i), 1)
+			}
+		},
+		"large": func(a *mapper.Entity[account]) { a.Count("all", math.MaxInt64) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := mapper.Visit("count", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+				count(a)
+				time.Sleep(time.Second)
+				return nil
+			})
+			w := newWorld(t, setting{queue: few(20)}, m)
+			newFleet(w, 1, 20, m)
+			w.putAccounts(names(400))
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 1, Workers: 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			check := func(when string) {
+				t.Helper()
+				s, err := job.Status(t.Context())
+				if err != nil || s.Processed < 200 || len(s.Counters) > 0 || !s.CountersDropped {
+					t.Errorf("%s, %s: %+v, %v", name, when, s, err)
+				}
+			}
+			time.Sleep(15 * time.Second)
+			check("running")
+			if err := job.Abort(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			check("aborted")
+			if err := job.CleanUp(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+			check("cleaned up")
 		})
 	}
 }

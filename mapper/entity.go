@@ -30,8 +30,9 @@ type Entity[T any] struct {
 
 // Count adds n to the job's counter of a name. It takes effect together with
 // the entity's changes, exactly once. A name has up to 100 bytes, and a job up to 10,000 of
-// them, which take up to 512 KiB with their numbers. A job that counts under more fails, and
-// [Job.Resume] goes on without counters: there is never a wrong number.
+// them, which take up to 512 KiB with their numbers. The sum under a name fits an int64, and so
+// does that over each page. A job that counts more fails, and [Job.Resume] goes on without counters:
+// there is never a wrong number.
 func (e *Entity[T]) Count(name string, n int64) { e.attempt.count(name, n) }
 
 // Put saves another entity in the transaction of an [Update]: a struct pointer
@@ -128,9 +129,7 @@ func (a *attempt) count(name string, n int64) {
 		if err := checkCounter(name); err != nil {
 			return err
 		}
-		if a.effect.counters.add(name, n); a.effect.counters.over {
-			return errTooManyCounters
-		}
+		a.effect.counters.add(name, n) // too many of them are the job's error, and not the entity's
 		return nil
 	})
 }

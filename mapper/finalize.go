@@ -48,8 +48,7 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, t jobTask, def *d
 		_, err = e.fail(ctx, job, fmt.Errorf("the process died %d times while it did nothing but the finalizer", n))
 		return err
 	}
-	if err = e.runFinalizer(ctx, job, def, sum); err != nil {
-		place.leave()
+	if err = e.runFinalizer(ctx, job, def, sum); err != nil { // it stays alone until the mark is gone
 		e.insist(ctx, func(ctx context.Context) error {
 			_, err := e.alter(ctx, job.ref(), func(j *jobRecord) error {
 				if !j.alive(delivery) {
@@ -74,7 +73,7 @@ func (e *Engine) beginFinalizer(ctx context.Context, job *jobRecord, t jobTask, 
 			j.die(*died, now, e.queue.Deadline())
 		}
 		if j.Error == "" { // one that has failed says so
-			j.Error = "the finalizer was cut off, or its process died, and it is tried again"
+			j.Error = "the finalizer is tried again: a delivery of its task did not come to its end"
 		}
 		return nil
 	})

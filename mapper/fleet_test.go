@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/scattermap/scattermap/mapper"
@@ -21,6 +22,7 @@ type fleet struct {
 	mu        sync.Mutex
 	rng       *rand.Rand
 	processes []*process
+	frozen    []*process // which others have replaced
 	killed    int
 }
 
@@ -47,8 +49,9 @@ func newFleet(w *world, seed uint64, size int, mappers ...mapper.Definition) *fl
 	}
 	w.handler = f
 	w.Cleanup(func() {
+		f.thaw()
 		w.deliveries.Wait()
-		for _, p := range f.processes {
+		for _, p := range slices.Concat(f.processes, f.frozen) {
 			p.kill()
 		}
 	})
@@ -65,6 +68,35 @@ func (f *fleet) kill(p *process) {
 			f.processes[i] = newProcess(f)
 			f.killed++
 		}
+	}
+}
+
+// freeze stops a process until the fleet thaws, and starts another in its place.
+func (f *fleet) freeze(p *process) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := slices.Index(f.processes, p)
+	if i < 0 {
+		return // it is dead, or frozen
+	}
+	f.processes[i] = newProcess(f)
+	f.frozen = append(f.frozen, p)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.frozen = make(chan struct{})
+}
+
+// thaw has all processes that are frozen go on.
+func (f *fleet) thaw() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.frozen {
+		p.mu.Lock()
+		if p.frozen != nil {
+			close(p.frozen)
+			p.frozen = nil
+		}
+		p.mu.Unlock()
 	}
 }
 

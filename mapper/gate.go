@@ -22,6 +22,7 @@ func newGate() *gate { return &gate{places: semaphore.NewWeighted(math.MaxInt64)
 // A place is what a task has inside the gate. It calls leave when it has ended.
 type place struct {
 	leave  func()
+	solo   bool // nothing else is inside
 	waited bool // it had to wait
 	alone  bool // if the process dies, it is of this task
 }
@@ -32,7 +33,7 @@ func (g *gate) enter(ctx context.Context, solo bool) (place, error) {
 	if solo {
 		n = math.MaxInt64
 	}
-	var p place
+	p := place{solo: solo}
 	if !g.places.TryAcquire(n) {
 		p.waited = true
 		if err := g.places.Acquire(ctx, n); err != nil {

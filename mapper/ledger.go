@@ -16,11 +16,14 @@ import (
 //     where one ends. Then as many begin as end before any position, but for the one that begins
 //     with the query: it is in one range. So the sums of the places where ranges begin and where
 //     they end are the same. (Sums are of hashes of 128 bits.)
+//   - A range of a single entity is in no tile of its own. The page that it was in has recorded
+//     which entity it has: the sums of hashes of that are the same, too.
 //   - A record that is done has a seal: a hash of what it said when its page was committed.
 type ledger struct {
 	totals
 	made, found         wide  // sums of the IDs of ranges: those that were made, and those of the records
 	begin, end          wide  // sums of hashes of positions
+	meant, single       wide  // sums of hashes of single entities: as their pages had them, and as their records have
 	first, last         int64 // ranges that begin, and end, with the query
 	problems            []string
 	missed              int   // problems beyond those
@@ -43,11 +46,15 @@ func (l *ledger) problem(format string, args ...any) {
 func (l *ledger) add(r *rangeRecord) error {
 	l.check(r)
 	l.found = l.found.plus(idNumber(r.ID))
-	for i := range r.Children {
+	for i := range min(r.Children, maxChildren) {
 		l.made = l.made.plus(idNumber(rangeID(r.ID, i)))
+	}
+	if len(r.Single) == digestSize {
+		l.meant = l.meant.plus(wideOf(r.Single))
 	}
 	if r.Alone {
 		l.alone++
+		l.single = l.single.plus(r.single())
 		return l.totals.add(r)
 	}
 	if r.State != done {
@@ -69,8 +76,17 @@ func (l *ledger) boundary(p *position, sum *wide, ends *int64) {
 	*sum = sum.plus(d.number())
 }
 
+// maxChildren is more than any range has.
+const maxChildren = 1 << 20
+
 // check checks a record by itself.
 func (l *ledger) check(r *rangeRecord) {
+	if r.stored != nil && !r.stored.Equal(r.key()) {
+		l.problem("the record of range %s is stored as %s", r.ID, r.stored.Name)
+	}
+	if r.Children < 0 || r.Children > maxChildren {
+		l.problem("range %s has %d children", r.ID, r.Children)
+	}
 	if r.State != pending && r.State != done {
 		l.problem("range %s is in the state %q", r.ID, r.State)
 	}
@@ -108,6 +124,7 @@ func (l *ledger) merge(o *ledger) {
 	l.totals.merge(o.totals)
 	l.made, l.found = l.made.plus(o.made), l.found.plus(o.found)
 	l.begin, l.end = l.begin.plus(o.begin), l.end.plus(o.end)
+	l.meant, l.single = l.meant.plus(o.meant), l.single.plus(o.single)
 	l.first, l.last = l.first+o.first, l.last+o.last
 	l.tiles, l.pendingTiles, l.alone = l.tiles+o.tiles, l.pendingTiles+o.pendingTiles, l.alone+o.alone
 	for _, p := range o.problems {
@@ -127,6 +144,9 @@ func (l *ledger) close(j *jobRecord) {
 	}
 	if l.first != 1 || l.last != 1 || l.begin != l.end {
 		l.problem("the ranges do not tile the query: there is a gap, or an overlap")
+	}
+	if l.meant != l.single {
+		l.problem("an entity that is, or was, tried again by itself is not the one that its page had")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -30,12 +31,26 @@ func (s *simulation) ofProcess() *mapper.Job { return s.fleet.pick().engine.Job(
 func (s *simulation) insist(what string, do func() error) {
 	var err error
 	for range 10_000 {
-		if err = do(); err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrNoSuchJob) {
+		if err = s.patiently(do); err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrNoSuchJob) {
 			return
 		}
 		time.Sleep(time.Second)
 	}
 	s.Errorf("%s: it never succeeds: %v", what, err)
+}
+
+// patiently makes a call. Should its process freeze, it thaws after a while.
+func (s *simulation) patiently(do func() error) error {
+	answered := make(chan error, 1)
+	go func() { answered <- do() }()
+	for {
+		select {
+		case err := <-answered:
+			return err
+		case <-time.After(10 * time.Minute):
+			s.fleet.thaw()
+		}
+	}
 }
 
 func (s *simulation) start(o *mapper.StartOptions) (job *mapper.Job) {
@@ -52,7 +67,7 @@ func (s *simulation) abortLate(job *mapper.Job) {
 	after := time.Duration(s.rng.IntN(3600)) * time.Second
 	s.late.Go(func() {
 		time.Sleep(after)
-		if err := job.Abort(s.Context()); err == nil {
+		if err := s.patiently(func() error { return job.Abort(s.Context()) }); err == nil {
 			s.Errorf("a job that has succeeded was aborted %v later", after)
 		}
 	})
@@ -129,7 +144,7 @@ func (s *simulation) operate() {
 		repair := func() error { return s.ofProcess().Resume(s.Context()) }
 		switch s.rng.IntN(4) {
 		case 0:
-			_ = s.ofProcess().Pause(s.Context()) // it may have taken place, whatever it says
+			_ = s.patiently(func() error { return s.ofProcess().Pause(s.Context()) }) // it may have taken place, whatever it says
 		case 1:
 			s.purge() // with the chain of sweeps
 		case 2:
@@ -263,6 +278,15 @@ func (s *simulation) waitFor(id string, t time.Duration) (status *mapper.Status,
 	return nil, err
 }
 
+// thaw has the processes that are frozen go on after a second, or up to five minutes.
+func (s *simulation) thaw() {
+	after := time.Duration(math.Pow(300, s.rng.Float64()) * float64(time.Second))
+	s.late.Go(func() {
+		time.Sleep(after)
+		s.fleet.thaw()
+	})
+}
+
 // retry has the job try its failures again, after the function has been mended or
 // not.
 func (s *simulation) retry(mended bool) {
@@ -301,6 +325,10 @@ func (s *simulation) cleanUpWith(o *mapper.CleanUpOptions) {
 		s.cleanUpWith(&mapper.CleanUpOptions{Expire: 1000 * time.Hour})
 	}
 	s.fleet.stops.allow(s.rng.IntN(4), 0.1)
+	s.fleet.stops.freeze(s.rng.IntN(4), 0.1)
+	if s.rng.IntN(4) == 0 {
+		s.thaw()
+	}
 	s.insist("clean up", func() error { return s.ofProcess().CleanUp(s.Context(), o) })
 	for range 100_000 {
 		status, err := s.handle().Status(s.Context())

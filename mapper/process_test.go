@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,17 +20,20 @@ import (
 
 // A process has an engine and clients of its own. One that is killed loses all that it has under
 // way: it reaches neither the database nor the queue any more. One that is stopped does nothing
-// until it wakes, as after SIGSTOP, or in a virtual machine that is frozen: what it has under way
-// goes on then.
+// until it wakes, as after SIGSTOP: what it has under way goes on then. One that freezes, between
+// what it has read and what it does about it, is given up by its platform, which starts another in
+// its place; it thaws when the fleet says so.
 type process struct {
 	context.Context
 	kill    func()
 	engine  *mapper.Engine
 	handler http.Handler
 	stops   *stops
+	fleet   *fleet
 
-	mu    sync.Mutex
-	until time.Time // when it wakes
+	mu     sync.Mutex
+	until  time.Time     // when it wakes
+	frozen chan struct{} // is closed when it thaws
 }
 
 type processKey struct{}
@@ -42,6 +46,9 @@ type stops struct {
 	left  int     // how many more there are
 	most  time.Duration
 	count int
+
+	freezes     int     // how many more processes freeze
+	freezeShare float64 // at a call
 }
 
 // allow sets how many more stops there are, and how likely one is at a call.
@@ -49,6 +56,25 @@ func (s *stops) allow(n int, share float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.left, s.share = n, share
+}
+
+// freeze sets how many more processes freeze, and how likely one does when it has read something.
+func (s *stops) freeze(n int, share float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.freezes, s.freezeShare = n, share
+}
+
+// drawFreeze reports whether a process freezes at a call.
+func (s *stops) drawFreeze() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.freezes == 0 || s.rng.Float64() >= s.freezeShare {
+		return false
+	}
+	s.freezes--
+	s.count++
+	return true
 }
 
 // draw returns for how long a process stops at a call: mostly it does not. A second is as likely as
@@ -81,12 +107,21 @@ func (p *process) pass() {
 func (p *process) awake() (slept bool) {
 	for {
 		p.mu.Lock()
-		d := time.Until(p.until)
+		d, frozen := time.Until(p.until), p.frozen
 		p.mu.Unlock()
-		if d <= 0 || p.Err() != nil {
+		switch {
+		case p.Err() != nil:
 			return slept
+		case frozen != nil:
+			select {
+			case <-frozen:
+			case <-p.Done():
+			}
+		case d <= 0:
+			return slept
+		default:
+			time.Sleep(d)
 		}
-		time.Sleep(d)
 		slept = true
 	}
 }
@@ -94,6 +129,9 @@ func (p *process) awake() (slept bool) {
 func (p *process) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	p.pass()
 	err := invoke(ctx, method, req, reply, conn, opts...)
+	if read := strings.HasSuffix(method, "/Lookup") || strings.HasSuffix(method, "/RunQuery"); read && p.stops.drawFreeze() {
+		p.fleet.freeze(p)
+	}
 	p.pass()
 	return err
 }
@@ -101,7 +139,7 @@ func (p *process) intercept(ctx context.Context, method string, req, reply any, 
 // newProcess starts a process of a fleet.
 func newProcess(f *fleet) *process {
 	w := f.world
-	p := &process{stops: &f.stops}
+	p := &process{stops: &f.stops, fleet: f}
 	intercept := option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(p.intercept))
 	database, err := w.emulator.Datastore(context.Background(), "test", intercept)
 	if err != nil {

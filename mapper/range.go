@@ -62,6 +62,7 @@ type rangeRecord struct {
 	Continued   bool        `datastore:"continued,omitempty,noindex"` // its parent's task went on with it
 	Retries     int64       `datastore:"retries,omitempty,noindex"`   // of the children: entities that failed, and are tried again
 	Recorded    int64       `datastore:"recorded,omitempty,noindex"`  // the last of the children: entities that have failed for good
+	Single      []byte      `datastore:"single,omitempty,noindex"`    // with Retries or Recorded: a sum of hashes of those children and their entities
 	Entities    int64       `datastore:"entities,omitempty,noindex"`  // that its page came to: all that were in the range then
 	Keys        []byte      `datastore:"keys,omitempty,noindex"`      // a digest of theirs
 	Seal        []byte      `datastore:"seal,omitempty,noindex"`      // a digest of what is above and below, once it is done
@@ -75,6 +76,8 @@ type rangeRecord struct {
 	Expires     time.Time   `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
 
 	suspicion // that it kills its process
+
+	stored *datastore.Key // that a query has found it under
 }
 
 // rangeID derives the ID of a range from its parent's and its place among the

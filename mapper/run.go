@@ -33,6 +33,7 @@ type work struct {
 	redelivered bool           // there was one of it, or of a task that is lost
 	delivery    string         // what this one's mark in the record is
 	begun       bool           // the mark is there
+	place       place          // inside the gate
 
 	// record is the range as this delivery knows it. Transactions read it anew.
 	record     *rangeRecord
@@ -129,6 +130,7 @@ func (w *work) runOn(ctx context.Context) (ended bool, err error) {
 // finish does the range, as far as this delivery can. It reports whether the job may be
 // complete.
 func (w *work) finish(ctx context.Context) (look bool, err error) {
+	defer w.leave() // also if it panics
 	for w.record.State == pending && (err == nil || errors.Is(err, errChanged)) {
 		w.stop = 0
 		if err != nil && w.keys != nil && w.keys.whole {
@@ -142,6 +144,7 @@ func (w *work) finish(ctx context.Context) (look bool, err error) {
 	if err != nil && !errors.Is(err, errDone) {
 		w.end(ctx)
 	}
+	w.leave()
 	switch {
 	case errors.Is(err, errStopped), errors.Is(err, errSuperseded):
 		return false, nil

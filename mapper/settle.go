@@ -73,6 +73,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		return errOverlap
 	}
 	o.waiting = make(map[string]time.Time)
+	var singles wide
 	for _, f := range o.failures {
 		switch {
 		case r.Alone && !f.last():
@@ -83,6 +84,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 				child.NotBefore = now.Add(max(retryDelay(f.attempts), retryAfter(f.err)))
 			}
 			add(child)
+			singles = singles.plus(child.single())
 			r.Retries++
 			o.waiting[child.ID] = child.NotBefore
 		}
@@ -96,8 +98,12 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 			child := r.alone(f, now)
 			child.fail(f.err, now)
 			add(child)
+			singles = singles.plus(child.single())
 			r.Recorded++
 		}
+	}
+	if r.Retries+r.Recorded > 0 {
+		r.Single = singles.bytes()
 	}
 	r.Entities, r.Keys = int64(o.reached), keysDigest(p.at[:o.reached])
 	r.Processed = o.processed

@@ -108,7 +108,7 @@ func simulate(t *testing.T, seed uint64) {
 	s.world = newWorld(t, setting{
 		emulator: emulator.Options{Faults: faults, Pessimistic: rng.IntN(3) == 0, Interceptor: checker.intercept, Retention: retention},
 		queue:    few(int32(1 + rng.IntN(20))),
-		deadline: time.Duration(15+rng.IntN(600)) * time.Second,
+		deadline: time.Duration(15+rng.IntN(1200)) * time.Second,
 	}, s.mapper, s.beside)
 	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), s.mapper, s.beside)
 	if rng.IntN(2) == 0 {
@@ -141,6 +141,7 @@ func simulate(t *testing.T, seed uint64) {
 		s.checkBeside(others)
 	}
 	s.late.Wait()
+	s.fleet.thaw()
 	s.faults.Pause()
 	time.Sleep(24 * time.Hour) // for what is late, and wakes
 	s.checkBalances()
@@ -157,6 +158,8 @@ func (s *simulation) newRound() {
 	}
 	s.faults.Resume()
 	s.fleet.stops.allow(s.rng.IntN(8), math.Pow(1000, -s.rng.Float64()))
+	s.fleet.stops.freeze(s.rng.IntN(3), math.Pow(1000, -s.rng.Float64()))
+	s.thaw()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.round++

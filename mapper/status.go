@@ -40,8 +40,8 @@ type Status struct {
 	Open      int64            `json:"open"`       // ranges that are not done
 	Depth     int64            `json:"depth"`      // of the deepest range; the root has 0
 
-	// CountersDropped says that the job has no counters: it had more than a job can have, failed, and
-	// was resumed without. See [Entity.Count].
+	// CountersDropped says that the job has no counters, as it has counted more than a job can. It
+	// fails for that, and goes on without them if it is resumed. See [Entity.Count].
 	CountersDropped bool `json:"counters_dropped,omitempty"`
 
 	// Unsharded is how many entities of the query had not the property of Query.ShardBy when
@@ -161,7 +161,7 @@ func (j *jobRecord) status(sum totals) (*Status, error) {
 	return &Status{
 		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Query: q, State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended,
 		Processed: sum.Processed, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
-		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped, Spaces: sum.spaces(), SpacesLeftOut: sum.SpacesLeftOut,
+		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost, Spaces: sum.spaces(), SpacesLeftOut: sum.SpacesLeftOut,
 	}, nil
 }
 
@@ -192,12 +192,15 @@ func (e *Engine) glance(ctx context.Context, job *jobRecord) (sum totals, estima
 // first. It goes on through errors that pass within a minute.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	const first, longest, patience = 50 * time.Millisecond, 2 * time.Second, time.Minute
-	answered := time.Now()
+	answered, one := time.Now(), *j
 	for pause := first; ; pause = min(longest, pause*3/2) {
-		record, err := j.engine.loadJob(ctx, j.ref())
+		record, err := j.engine.loadJob(ctx, one.ref())
+		if err == nil {
+			one.incarnation = record.Incarnation // another job that takes the ID is not the one to wait for
+		}
 		if err == nil && (State(record.State).Ended() || State(record.State) == Paused && record.Limited) {
 			var s *Status
-			if s, err = j.Status(ctx); err == nil {
+			if s, err = one.Status(ctx); err == nil {
 				return s, nil
 			}
 		}

@@ -2,17 +2,21 @@ package mapper_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -25,7 +29,7 @@ func impatient(n int32) *cloudtaskspb.Queue {
 }
 
 // TestStorm has one job kill processes again and again, while an entity or a finalizer of another
-// job runs in them: those are not blamed.
+// job runs in them: none of these deaths is put down to those.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	seed := testflag.Seed(t)
@@ -73,12 +77,12 @@ func rage(t *testing.T, rng *rand.Rand) {
 		d.Put(reportKey, &report{Jobs: ends.Add(1)})
 		return nil
 	})
-	w := newWorld(t, setting{queue: impatient(3)}, storm, innocent)
-	f = newFleet(w, rng.Uint64(), 1, storm, innocent)
-	entities := 1
-	if strays {
-		entities = 400
+	entities, concurrent := 1, int32(3)
+	if strays { // they are mostly there before the other job's task is
+		entities, concurrent = 400, 12
 	}
+	w := newWorld(t, setting{queue: impatient(concurrent)}, storm, innocent)
+	f = newFleet(w, rng.Uint64(), 1, storm, innocent)
 	w.putAccounts(names(entities))
 	others := rng.IntN(3) // with none the finalizer is alone
 	for i := range others {
@@ -105,6 +109,18 @@ func rage(t *testing.T, rng *rand.Rand) {
 			}
 		}
 	}
+	for _, kind := range []string{mapper.JobKind, mapper.RangeKind} {
+		var all []datastore.PropertyList
+		keys, err := w.client.GetAll(t.Context(), datastore.NewQuery(kind), &all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, k := range keys {
+			if deaths := propertyOf(all[i], "deaths"); deaths != nil && strings.Contains(k.Name, beside.ID) {
+				t.Errorf("strays: %v; %s is blamed for the deaths %v", strays, k.Name, deaths)
+			}
+		}
+	}
 	mended.Store(true)
 	s, err := beside.Wait(t.Context())
 	failures, _, _ := beside.Failures(t.Context(), "")
@@ -126,6 +142,110 @@ func rage(t *testing.T, rng *rand.Rand) {
 	if err := w.client.Get(t.Context(), reportKey, &r); err != nil {
 		t.Errorf("the finalizer: %+v, %v", r, err)
 	}
+}
+
+// TestStormBehind has an entity and a finalizer fail, and processes killed by others as soon as
+// these have their turn again: a mark that says that it was alone is gone by then.
+func TestStormBehind(t *testing.T) {
+	t.Parallel()
+	for _, finalizes := range []bool{false, true} {
+		for _, slow := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond} {
+			synctest.Test(t, func(t *testing.T) { behind(t, finalizes, slow) })
+		}
+	}
+}
+
+func behind(t *testing.T, finalizes bool, slow time.Duration) {
+	var f *fleet
+	var once sync.Map
+	storm := mapper.Visit("storm", func(ctx context.Context, _ *mapper.Entity[account], p credit) error {
+		if _, killed := once.LoadOrStore(p.Amount, true); killed {
+			return nil
+		}
+		return f.die(ctx)
+	})
+	var calls atomic.Int64
+	fails := func(ctx context.Context) error {
+		if n := calls.Add(1); n == 2 || n == 3 { // so that it is suspected
+			f.killAny()
+			return ctx.Err()
+		}
+		time.Sleep(5 * time.Second)
+		return errors.New("a service that it needs is down")
+	}
+	innocent := mapper.Visit("innocent", func(ctx context.Context, _ *mapper.Entity[other], _ mapper.None) error {
+		if finalizes {
+			return nil
+		}
+		return fails(ctx)
+	}).OnDone(func(ctx context.Context, _ *mapper.Done, _ mapper.None) error {
+		if finalizes {
+			return fails(ctx)
+		}
+		return nil
+	})
+	faults := emulator.NewFaults(1)
+	if slow > 0 {
+		faults = emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"Commit"}, Latency: emulator.Constant(slow)})
+	}
+	w := newWorld(t, setting{queue: impatient(8), emulator: emulator.Options{Faults: faults}}, storm, innocent)
+	f = newFleet(w, 1, 1, storm, innocent)
+	w.putAccounts(names(1))
+	if _, err := w.client.Put(t.Context(), otherKey(0), new(other)); err != nil {
+		t.Fatal(err)
+	}
+	beside, err := innocent.Start(t.Context(), w.engine, mapper.Query{Kind: "Beside"}, mapper.None{}, &mapper.StartOptions{PageSize: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for calls.Load() < 3 {
+		time.Sleep(100 * time.Millisecond)
+	}
+	var all []*mapper.Job
+	for i := range int64(200) {
+		job, err := storm.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{i}, &mapper.StartOptions{PageSize: 1, Workers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, job)
+		time.Sleep(time.Second)
+	}
+	for _, job := range all {
+		w.wait(job)
+	}
+	s, err := beside.Status(t.Context())
+	failures, _, _ := beside.Failures(t.Context(), "")
+	for _, failure := range failures {
+		s.Error += failure.Error
+	}
+	if err != nil || !strings.HasSuffix(s.Error, "a service that it needs is down") {
+		t.Errorf("a finalizer: %v, commits take %v; %d processes died; %+v, %+v, %v", finalizes, slow, f.deaths(), s, failures, err)
+	}
+	if !s.State.Ended() {
+		if err := beside.Abort(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestDeadlyEndOfTasks has a finalizer kill its process in a queue that delivers each task once: so
+// every delivery is of another task, which a sweep has enqueued.
+func TestDeadlyEndOfTasks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var f *fleet
+		m := mapper.Visit("report", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil }).
+			OnDone(func(ctx context.Context, _ *mapper.Done, _ mapper.None) error { return f.die(ctx) })
+		once := few(20)
+		once.RetryConfig = &cloudtaskspb.RetryConfig{MaxAttempts: 1}
+		w := newWorld(t, setting{queue: once}, m)
+		f = newFleet(w, 1, 2, m)
+		w.putAccounts(names(100))
+		s := over(w, m, nil)
+		if s.State != mapper.Failed || !strings.HasPrefix(s.Error, "the process died 5 times while it did nothing but the finalizer") || f.deaths() > 50 {
+			t.Errorf("%d processes died; %+v", f.deaths(), s)
+		}
+	})
 }
 
 // TestDeadlyEnd has a finalizer kill its process, some times or always: after the fifth time alone

@@ -11,15 +11,15 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// attempt processes a pending range, in company or solo.
+// attempt processes a pending range, in company or solo. It keeps its place inside the gate: while
+// there is a mark that says that it is alone, it has to be.
 func (w *work) attempt(ctx context.Context) error {
 	solo := !w.begun && w.record.suspected() || w.record.Solo
-	place, err := w.engine.gate.enter(ctx, solo)
+	waited, err := w.enter(ctx, solo)
 	if err != nil {
 		return fmt.Errorf("wait for other tasks: %w", err)
 	}
-	defer place.leave()
-	if place.waited || w.begun {
+	if waited || w.begun {
 		job, err := w.engine.loadJob(ctx, w.job.ref())
 		if err != nil {
 			return err
@@ -29,7 +29,7 @@ func (w *work) attempt(ctx context.Context) error {
 		}
 	}
 	if !w.begun && (w.redelivered || solo) {
-		if err := w.begin(ctx, solo, place.alone); err != nil {
+		if err := w.begin(ctx, solo, w.place.alone); err != nil {
 			return err
 		}
 		if n := w.record.died(time.Now()); w.record.Alone && n >= MaxAttempts {
@@ -37,6 +37,25 @@ func (w *work) attempt(ctx context.Context) error {
 		}
 	}
 	return w.process(ctx)
+}
+
+// enter has the delivery pass the gate, unless it is inside already, and solo if it has to be. It
+// reports whether it had to wait.
+func (w *work) enter(ctx context.Context, solo bool) (waited bool, err error) {
+	if w.place.leave != nil && (w.place.solo || !solo) {
+		return false, nil
+	}
+	w.leave()
+	w.place, err = w.engine.gate.enter(ctx, solo)
+	return w.place.waited, err
+}
+
+// leave has the delivery leave the gate, if it is inside.
+func (w *work) leave() {
+	if w.place.leave != nil {
+		w.place.leave()
+	}
+	w.place = place{}
 }
 
 // condemn records the range's entity as a failure, if it is still there: its process has

@@ -26,10 +26,11 @@ type totals struct {
 	Retrying  int64 `json:"-"`                   // of the pending ranges, entities that failed
 	Expected  int64 `json:"-"`                   // of the pending ranges that have an estimate
 
-	// Counters are those of the tally, once everything is added up.
-	Counters map[string]int64 `json:"counters,omitempty"`
-	tally    tally
-	lost     error // why the counters can't be kept
+	// Counters are those of the tally, once everything is added up, unless they can't be kept.
+	Counters     map[string]int64 `json:"counters,omitempty"`
+	CountersLost bool             `json:"counters_lost,omitempty"`
+	tally        tally
+	lost         error // why they can't be
 
 	Spaces map[string]spaceTotals `json:"spaces,omitempty"` // by namespace and kind, with a / between them, if the query has several
 
@@ -121,6 +122,7 @@ func (t *totals) merge(o totals) {
 func (t *totals) close(j *jobRecord) {
 	if !j.CountersDropped {
 		t.Counters, t.lost = t.tally.counters()
+		t.CountersLost = t.lost != nil
 	}
 	t.bound()
 }
@@ -157,13 +159,14 @@ func (e *Engine) each(ctx context.Context, q *datastore.Query, f func(*rangeReco
 	it := e.client.Run(ctx, q)
 	for {
 		r := new(rangeRecord)
-		_, err := it.Next(r)
+		key, err := it.Next(r)
 		if errors.Is(err, iterator.Done) {
 			return nil
 		}
 		if err := recordError(err); err != nil {
 			return err
 		}
+		r.stored = key
 		if err := f(r); err != nil {
 			return err
 		}

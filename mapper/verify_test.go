@@ -2,6 +2,7 @@ package mapper_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -136,6 +137,8 @@ func TestVerifyFindsChange(t *testing.T) {
 			},
 			"the mapper is another":            func(set func(int, string, any)) { set(-1, "mapper", "another") },
 			"a page is said to have been full": func(set func(int, string, any)) { set(alone, "full", true) },
+			"a failure had other attempts":     func(set func(int, string, any)) { set(alone, "refusals", int64(99)) },
+			"a range has too many children":    func(set func(int, string, any)) { set(one, "children", int64(1)<<40) },
 		} {
 			changed, changedJob := make([]datastore.PropertyList, len(all)), slices.Clone(jobList)
 			for i := range all {
@@ -165,6 +168,23 @@ func TestVerifyFindsChange(t *testing.T) {
 			if _, err := w.client.Put(w.Context(), jobKey, &jobList); err != nil {
 				w.Fatal(err)
 			}
+		}
+	})
+}
+
+// TestVerifyFindsNames stores a record under another name, which is the job's, too.
+func TestVerifyFindsNames(t *testing.T) {
+	damaged(t, func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList) {
+		other := datastore.NameKey(keys[3].Kind, keys[3].Name[:len(keys[3].Name)-4]+"0000", nil)
+		w.put([]*datastore.Key{other}, all[3:4])
+		if err := w.client.Delete(w.Context(), keys[3]); err != nil {
+			w.Fatal(err)
+		}
+		if proof, err := job.Verify(w.Context()); err != nil || len(proof.Problems) == 0 || !strings.Contains(proof.Problems[0], other.Name) {
+			w.Errorf("%+v, %v", proof, err)
+		}
+		if err := w.client.Delete(w.Context(), other); err != nil {
+			w.Fatal(err)
 		}
 	})
 }
@@ -217,6 +237,41 @@ func TestCompletionChecksRecords(t *testing.T) {
 			w.wantBalances(names(1000), 10)
 		})
 	}
+}
+
+// TestCompletionChecksEntities has an entity tried again by itself, and meanwhile moves its record
+// to another entity: the job does not succeed.
+func TestCompletionChecksEntities(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		keys := names(100)
+		once := mapper.Update("once", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if a.Key.Equal(keys[50]) && a.Value.Owner != "mended" {
+				return mapper.RetryAfter(errors.New("later"), time.Minute)
+			}
+			a.Value.Balance += 10
+			return nil
+		})
+		w := newWorld(t, setting{}, once)
+		newFleet(w, 1, 1, once).fails = true
+		w.putAccounts(keys)
+		job, err := once.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second)
+		var all []datastore.PropertyList
+		records, err := w.client.GetAll(t.Context(), datastore.NewQuery(mapper.RangeKind).FilterField("open", ">", ""), &all)
+		if err != nil || len(records) != 1 || propertyOf(all[0], "alone") != true {
+			t.Fatalf("%v, %v, %v", records, all, err)
+		}
+		start := &datastore.Entity{Properties: []datastore.Property{{Name: "key", Value: keys[5], NoIndex: true}}}
+		w.put(records, []datastore.PropertyList{append(without(all[0], "start"), datastore.Property{Name: "start", Value: start, NoIndex: true})})
+		s, err := job.Wait(t.Context())
+		if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, "records do not add up") {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
 }
 
 // TestVerifyEntities compares the ranges of a job with the entities that are there now, and were
