@@ -268,7 +268,7 @@ func (s *simulation) awaitOnce() *mapper.Status {
 }
 
 func (s *simulation) waitFor(id string, t time.Duration) (status *mapper.Status, err error) {
-	for until := time.Now().Add(t); time.Now().Before(until); time.Sleep(10 * time.Second) {
+	for begun := time.Now(); time.Since(begun) < t; time.Sleep(max(10*time.Second, time.Since(begun)/20)) {
 		ctx, cancel := context.WithTimeout(s.Context(), time.Second)
 		status, err = s.engine.Job(id).Wait(ctx)
 		if cancel(); err == nil {
