@@ -321,12 +321,12 @@ func (s *simulation) cleanUp(last bool) {
 
 // cleanUpWith has the job's records cleaned up, and waits for that.
 func (s *simulation) cleanUpWith(o *mapper.CleanUpOptions) {
-	if s.rng.IntN(3) == 0 && o.Expire == 0 {
+	if s.rng.IntN(2) == 0 && o.Expire == 0 {
 		s.cleanUpWith(&mapper.CleanUpOptions{Expire: 1000 * time.Hour})
 	}
 	s.fleet.stops.allow(s.rng.IntN(4), 0.1)
-	s.fleet.stops.freeze(s.rng.IntN(4), 0.1)
-	if s.rng.IntN(4) == 0 {
+	s.fleet.stops.freeze(1+s.rng.IntN(3), 0.1)
+	if s.rng.IntN(8) == 0 {
 		s.thaw()
 	}
 	s.insist("clean up", func() error { return s.ofProcess().CleanUp(s.Context(), o) })

@@ -173,7 +173,7 @@ func newProcess(f *fleet) *process {
 // this is a zombie: a process that sleeps learns of it when it wakes, and may have made a call by
 // then.
 func (p *process) serve(r *http.Request, zombie bool) int {
-	const asleep = 100 * time.Millisecond
+	const asleep = time.Second
 	ctx, cancel := context.WithCancel(context.WithValue(p, processKey{}, p))
 	defer cancel()
 	if !zombie {

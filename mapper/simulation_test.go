@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	seeds    = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 60, or 6 under -short")
+	seeds    = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 40, or 6 under -short")
 	formFlag = flag.String("form", "", "of the query, empty: half of the simulations are over the whole kind, and half over the other forms")
 )
 
@@ -32,7 +32,7 @@ var (
 func TestSimulation(t *testing.T) {
 	seed, n := testflag.Seed(t), *seeds
 	if n == 0 {
-		if n = 60; testing.Short() {
+		if n = 40; testing.Short() {
 			n = 6
 		}
 	}
@@ -128,9 +128,9 @@ func simulate(t *testing.T, seed uint64) {
 	if others > 0 {
 		s.startBeside()
 	}
-	for rounds := 1 + rng.IntN(3); rounds > 0; rounds-- {
+	for rounds := 2 + rng.IntN(2); rounds > 0; rounds-- {
 		s.newRound()
-		if rng.IntN(6) == 0 {
+		if rng.IntN(4) == 0 {
 			s.abortedJob()
 		} else {
 			s.job()
@@ -181,7 +181,7 @@ func (s *simulation) job() {
 		people.Go(func() { s.interfere(client) })
 	}
 	people.Go(s.operate)
-	if s.rng.IntN(4) == 0 {
+	if s.rng.IntN(2) == 0 {
 		people.Go(s.tamper)
 	}
 	people.Wait()
@@ -214,8 +214,11 @@ func (s *simulation) job() {
 func (s *simulation) abortedJob() {
 	s.aborted++
 	s.start(s.options())
-	time.Sleep(time.Duration(s.rng.IntN(20_000)) * time.Millisecond)
+	time.Sleep(time.Duration(math.Pow(2000, s.rng.Float64()) * float64(10*time.Millisecond)))
+	s.fleet.stops.freeze(1+s.rng.IntN(4), 0.2)
+	time.Sleep(time.Duration(s.rng.IntN(200)) * time.Millisecond)
 	s.insist("abort", func() error { return s.ofProcess().Abort(s.Context()) })
+	s.thaw()
 	s.cleanUpWith(&mapper.CleanUpOptions{Failures: true})
 	s.faults.Pause()
 	defer s.faults.Resume()

@@ -2,8 +2,11 @@ package mapper_test
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -20,6 +23,9 @@ import (
 type snapshotChecker struct {
 	*testing.T
 	checks atomic.Int64
+
+	mu        sync.Mutex
+	abandoned map[string]time.Time // records, and since when they are
 }
 
 func (c *snapshotChecker) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -34,7 +40,7 @@ func (c *snapshotChecker) intercept(ctx context.Context, req any, info *grpc.Una
 func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project string, at *timestamppb.Timestamp) {
 	c.checks.Add(1)
 	ranges := make(map[string][]record) // by job and incarnation
-	states, cleaned := make(map[string]string), make(map[string]bool)
+	states, cleaned, totals := make(map[string]string), make(map[string]bool), make(map[string]bool)
 	for _, kind := range []string{mapper.JobKind, mapper.RangeKind} {
 		q := &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}
 		for more := true; more; {
@@ -52,12 +58,16 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 				if kind == mapper.JobKind {
 					job := result.Entity.Key.Path[0].GetName() + " " + p["incarnation"].GetStringValue()
 					states[job], cleaned[job] = p["state"].GetStringValue(), p["cleaned"].GetBooleanValue()
+					totals[job] = len(p["totals"].GetBlobValue()) > 0
 					continue
 				}
 				r := record{Job: p["job"].GetStringValue(), State: p["state"].GetStringValue(), Alone: p["alone"].GetBooleanValue(), Start: positionOf(p["start"]), End: positionOf(p["end"])}
 				if open := p["open"]; open != nil {
 					mark := open.GetStringValue()
 					r.Open = &mark
+				}
+				if !c.mayBe(result.Entity.Key.Path[0].GetName(), r.State, at.AsTime()) {
+					c.Errorf("job %s: a range was abandoned, and is %s", r.Job, r.State)
 				}
 				job := r.Job + " " + p["incarnation"].GetStringValue()
 				ranges[job] = append(ranges[job], r)
@@ -70,10 +80,29 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 		switch {
 		case states[job] == "":
 			c.Errorf("there are %d ranges of a job that is gone", len(ranges[job]))
+		case cleaned[job] && totals[job] && slices.ContainsFunc(ranges[job], func(r record) bool { return r.State == "pending" }):
+			c.Errorf("job %s was added up for its clean-up, and a range is pending", job)
 		case !cleaned[job]: // its records are about to go
 			checkRecords(c, job, states[job], ranges[job])
 		}
 	}
+}
+
+// mayBe reports whether a record may be in a state at a time: it stays abandoned once it is.
+func (c *snapshotChecker) mayBe(name, state string, at time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	since, known := c.abandoned[name]
+	if state != "abandoned" {
+		return !known || !at.After(since)
+	}
+	if !known || at.Before(since) {
+		if c.abandoned == nil {
+			c.abandoned = make(map[string]time.Time)
+		}
+		c.abandoned[name] = at
+	}
+	return true
 }
 
 // recode decodes a result whose entity is in encoded form.
