@@ -36,7 +36,7 @@ func TestStorm(t *testing.T) {
 	n := uint64(*seeds)
 	if n == 0 {
 		if n = 6; testing.Short() {
-			n = 4
+			n = 1
 		}
 	}
 	for i := range n {
@@ -148,8 +148,12 @@ func rage(t *testing.T, rng *rand.Rand) {
 // these have their turn again: a mark that says that it was alone is gone by then.
 func TestStormBehind(t *testing.T) {
 	t.Parallel()
+	latencies := []time.Duration{20 * time.Millisecond, 0}
+	if testing.Short() {
+		latencies = latencies[:1]
+	}
 	for _, finalizes := range []bool{false, true} {
-		for _, slow := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond} {
+		for _, slow := range latencies {
 			synctest.Test(t, func(t *testing.T) { behind(t, finalizes, slow) })
 		}
 	}
@@ -202,7 +206,7 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	var all []*mapper.Job
-	for i := range int64(200) {
+	for i := range int64(100) {
 		job, err := storm.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{i}, &mapper.StartOptions{PageSize: 1, Workers: 1})
 		if err != nil {
 			t.Fatal(err)
