@@ -75,11 +75,11 @@ func (s *simulation) abortLate(job *mapper.Job) {
 
 // tamper changes the record of a range that is done, if there is one yet: the job can't succeed
 // until somebody mends it.
-func (s *simulation) tamper() {
-	time.Sleep(time.Duration(s.rng.IntN(20_000)) * time.Millisecond)
+func (s *simulation) tamper(rng *rand.Rand) {
+	time.Sleep(time.Duration(rng.IntN(20_000)) * time.Millisecond)
 	s.faults.Pause()
 	defer s.faults.Resume()
-	it := s.client.Run(s.Context(), datastore.NewQuery(mapper.RangeKind).FilterField("__key__", ">", datastore.NameKey(mapper.RangeKind, fmt.Sprintf("%x", s.rng.IntN(16)), nil)))
+	it := s.client.Run(s.Context(), datastore.NewQuery(mapper.RangeKind).FilterField("__key__", ">", datastore.NameKey(mapper.RangeKind, fmt.Sprintf("%x", rng.IntN(16)), nil)))
 	for {
 		var list datastore.PropertyList
 		key, err := it.Next(&list)
@@ -138,11 +138,11 @@ func propertyOf(list datastore.PropertyList, name string) any {
 }
 
 // operate is somebody who pauses, purges, kills and resumes.
-func (s *simulation) operate() {
-	for range s.rng.IntN(4) {
-		time.Sleep(time.Duration(s.rng.IntN(20_000)) * time.Millisecond)
+func (s *simulation) operate(rng *rand.Rand) {
+	for range rng.IntN(4) {
+		time.Sleep(time.Duration(rng.IntN(20_000)) * time.Millisecond)
 		repair := func() error { return s.ofProcess().Resume(s.Context()) }
-		switch s.rng.IntN(4) {
+		switch rng.IntN(4) {
 		case 0:
 			_ = s.patiently(func() error { return s.ofProcess().Pause(s.Context()) }) // it may have taken place, whatever it says
 		case 1:
@@ -154,7 +154,7 @@ func (s *simulation) operate() {
 			s.fleet.killAny()
 			continue
 		}
-		time.Sleep(time.Duration(s.rng.IntN(600)) * time.Second)
+		time.Sleep(time.Duration(rng.IntN(600)) * time.Second)
 		s.insist("repair", repair)
 	}
 }

@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	seeds    = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 40, or 6 under -short")
+	seeds    = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 40, or 3 under -short")
 	formFlag = flag.String("form", "", "of the query, empty: half of the simulations are over the whole kind, and half over the other forms")
 )
 
@@ -33,7 +33,7 @@ func TestSimulation(t *testing.T) {
 	seed, n := testflag.Seed(t), *seeds
 	if n == 0 {
 		if n = 40; testing.Short() {
-			n = 6
+			n = 3
 		}
 	}
 	t.Logf("and %d more; with -seeds 1 it is one", n-1)
@@ -177,19 +177,18 @@ func (s *simulation) job() {
 	job := s.start(s.options())
 	var people sync.WaitGroup
 	for range s.rng.IntN(4) {
-		client := rand.New(rand.NewPCG(s.rng.Uint64(), 0))
-		people.Go(func() { s.interfere(client) })
+		s.send(&people, s.interfere)
 	}
-	people.Go(s.operate)
+	s.send(&people, s.operate)
 	if s.rng.IntN(2) == 0 {
-		people.Go(s.tamper)
+		s.send(&people, s.tamper)
 	}
 	people.Wait()
 	s.checkEnd(s.await())
 	for n := 1 + s.rng.IntN(3); n >= 0; n-- { // in vain, but for the last time
 		s.retry(n == 0)
 		if s.rng.IntN(2) == 0 {
-			s.operate()
+			s.operate(s.rng)
 		}
 		s.checkEnd(s.await())
 	}
@@ -207,6 +206,12 @@ func (s *simulation) job() {
 	}
 	s.faults.Resume()
 	s.abortLate(job)
+}
+
+// send has somebody do something beside the job, with dice of their own.
+func (s *simulation) send(people *sync.WaitGroup, do func(*rand.Rand)) {
+	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 0))
+	people.Go(func() { do(rng) })
 }
 
 // abortedJob begins a job, and aborts it on its way: what it says that it has processed has taken
