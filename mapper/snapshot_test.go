@@ -25,7 +25,8 @@ type snapshotChecker struct {
 	checks atomic.Int64
 
 	mu        sync.Mutex
-	abandoned map[string]time.Time // records, and since when they are
+	abandoned map[string]time.Time                 // records, and since when they are
+	decoded   map[string]*datastorepb.EntityResult // of the last check, by their wire format
 }
 
 func (c *snapshotChecker) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -39,6 +40,9 @@ func (c *snapshotChecker) intercept(ctx context.Context, req any, info *grpc.Una
 
 func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project string, at *timestamppb.Timestamp) {
 	c.checks.Add(1)
+	c.mu.Lock()
+	before, decoded := c.decoded, make(map[string]*datastorepb.EntityResult)
+	c.mu.Unlock()
 	ranges := make(map[string][]record) // by job and incarnation
 	states, cleaned, totals := make(map[string]string), make(map[string]bool), make(map[string]bool)
 	for _, kind := range []string{mapper.JobKind, mapper.RangeKind} {
@@ -53,7 +57,8 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 				return
 			}
 			for _, encoded := range resp.Batch.EntityResults {
-				result := recode(encoded)
+				wire, result := recode(encoded, before)
+				decoded[wire] = result
 				p := result.Entity.Properties
 				if kind == mapper.JobKind {
 					job := result.Entity.Key.Path[0].GetName() + " " + p["incarnation"].GetStringValue()
@@ -76,6 +81,9 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 			q.StartCursor = resp.Batch.EndCursor
 		}
 	}
+	c.mu.Lock()
+	c.decoded = decoded
+	c.mu.Unlock()
 	for job := range ranges {
 		switch {
 		case states[job] == "":
@@ -105,17 +113,21 @@ func (c *snapshotChecker) mayBe(name, state string, at time.Time) bool {
 	return true
 }
 
-// recode decodes a result whose entity is in encoded form.
-func recode(encoded *datastorepb.EntityResult) *datastorepb.EntityResult {
+// recode decodes a result whose entity is in encoded form, unless it is among those that were
+// decoded before: most records of a job are as they were at the last commit.
+func recode(encoded *datastorepb.EntityResult, before map[string]*datastorepb.EntityResult) (string, *datastorepb.EntityResult) {
 	wire, err := proto.Marshal(encoded)
 	if err != nil {
 		panic(err)
+	}
+	if result, ok := before[string(wire)]; ok {
+		return string(wire), result
 	}
 	result := new(datastorepb.EntityResult)
 	if err := proto.Unmarshal(wire, result); err != nil {
 		panic(err)
 	}
-	return result
+	return string(wire), result
 }
 
 // positionOf returns the position in a value, or nil.
