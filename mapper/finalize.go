@@ -40,15 +40,8 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, t jobTask, def *d
 		return e.runFinalizer(ctx, job, def, sum)
 	}
 	delivery := e.newDelivery()
-	job, err = e.beginFinalizer(ctx, job, t, mark{delivery, t.begunAt.UTC().Truncate(time.Microsecond), t.queued.TaskID, int64(t.queued.Retries), place.alone})
-	if err != nil || !t.current(job) {
-		return err
-	}
-	if n := job.died(time.Now()); n >= MaxAttempts {
-		_, err = e.fail(ctx, job, fmt.Errorf("the process died %d times while it did nothing but the finalizer", n))
-		return err
-	}
-	if err = e.runFinalizer(ctx, job, def, sum); err != nil { // it stays alone until the mark is gone
+	err = e.finalizeSolo(ctx, job, t, mark{delivery, t.begunAt.UTC().Truncate(time.Microsecond), t.queued.TaskID, int64(t.queued.Retries), place.alone}, def, sum)
+	if err != nil { // it stays alone until its mark, if it has left one, is gone
 		e.insist(ctx, func(ctx context.Context) error {
 			_, err := e.alter(ctx, job.ref(), func(j *jobRecord) error {
 				if !j.alive(delivery) {
@@ -56,10 +49,27 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, t jobTask, def *d
 				}
 				return nil
 			})
+			if errors.Is(err, ErrNoSuchJob) { // nor the mark
+				return nil
+			}
 			return err
 		})
 	}
 	return err
+}
+
+// finalizeSolo runs the finalizer under a mark. If it fails the mark may be there, whatever the
+// error: the answer to the commit that wrote it may have been lost.
+func (e *Engine) finalizeSolo(ctx context.Context, job *jobRecord, t jobTask, m mark, def *definition, sum totals) error {
+	job, err := e.beginFinalizer(ctx, job, t, m)
+	if err != nil || !t.current(job) {
+		return err
+	}
+	if n := job.died(time.Now()); n >= MaxAttempts {
+		_, err = e.fail(ctx, job, fmt.Errorf("the process died %d times while it did nothing but the finalizer", n))
+		return err
+	}
+	return e.runFinalizer(ctx, job, def, sum)
 }
 
 // beginFinalizer leaves a mark in the job's record.

@@ -1,6 +1,7 @@
 package mapper_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -258,6 +260,42 @@ func TestFailingEnd(t *testing.T) {
 		mended.Store(true)
 		time.Sleep(time.Hour) // until the task is tried again
 		w.wait(job)
+	})
+}
+
+// TestFinalizerMarksUnanswered loses the answers to the commits in which deliveries of a finalizer
+// leave their marks: no process has died, and none is said to have.
+func TestFinalizerMarksUnanswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var runs, lost atomic.Int64
+		losing := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			resp, err := handler(ctx, req)
+			commit, ok := req.(*datastorepb.CommitRequest)
+			if !ok || err != nil {
+				return resp, err
+			}
+			for _, m := range commit.Mutations {
+				job := cmp.Or(m.GetUpdate(), m.GetUpsert())
+				marked := job.GetProperties()["begun"].GetStringValue() != "" && job.Key.Path[0].Kind == mapper.JobKind
+				if marked && lost.Add(1) <= 2*mapper.MaxAttempts {
+					return nil, status.Error(codes.DeadlineExceeded, "the answer is lost")
+				}
+			}
+			return resp, nil
+		}
+		m := mapper.Visit("report", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil }).
+			OnDone(func(context.Context, *mapper.Done, mapper.None) error {
+				if runs.Add(1) == 1 {
+					return errors.New("not yet")
+				}
+				return nil
+			})
+		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: losing}}, m)
+		w.putAccounts(names(10))
+		if s := over(w, m, nil); s.State != mapper.Succeeded || runs.Load() != 2 || lost.Load() <= 2*mapper.MaxAttempts {
+			t.Errorf("after %d runs, and %d answers: %+v", runs.Load(), lost.Load(), s)
+		}
 	})
 }
 
