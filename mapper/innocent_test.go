@@ -165,7 +165,11 @@ func TestErrorsAreNoDeaths(t *testing.T) {
 // may last, also those that take its mark away: nobody died.
 func TestOverrunsAreNoDeaths(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(4) {
+	n := uint64(4)
+	if testing.Short() {
+		n = 1
+	}
+	for seed := range n {
 		synctest.Test(t, func(t *testing.T) {
 			up := time.Now().Add(time.Hour)
 			slow := emulator.NewFaults(seed, emulator.Fault{

@@ -46,7 +46,7 @@ func (l *ledger) problem(format string, args ...any) {
 func (l *ledger) add(r *rangeRecord) error {
 	l.check(r)
 	l.found = l.found.plus(idNumber(r.ID))
-	for i := range min(r.Children, maxChildren) {
+	for i := range r.countable() {
 		l.made = l.made.plus(idNumber(rangeID(r.ID, i)))
 	}
 	if len(r.Single) == digestSize {
@@ -78,6 +78,14 @@ func (l *ledger) boundary(p *position, sum *wide, ends *int64) {
 
 // maxChildren is more than any range has.
 const maxChildren = 1 << 20
+
+// countable returns how many children the range has, if it may have so many.
+func (r *rangeRecord) countable() int64 {
+	if r.Children > maxChildren {
+		return 0
+	}
+	return r.Children
+}
 
 // check checks a record by itself.
 func (l *ledger) check(r *rangeRecord) {

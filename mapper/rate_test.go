@@ -197,7 +197,7 @@ func TestRampLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
-		w, job := c.start(t, tenWorkers, 40_000, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 1}})
+		w, job := c.start(t, tenWorkers, 24_000, &mapper.StartOptions{Workers: 10, Rate: mapper.Rate{Entities: 1}})
 		time.Sleep(time.Hour)
 		changed := time.Now()
 		for _, rate := range []mapper.Rate{{Entities: math.NaN()}, {Writes: math.Inf(1)}, {Entities: -1}} {

@@ -214,7 +214,7 @@ func TestSplitTiles(t *testing.T) {
 		for _, density := range densities {
 			for _, n := range []int{0, 1, 9, 10, 11, 51, 500, 2000, 20000} {
 				for _, page := range []int{1, 10, 100} {
-					if n/page > 2000 || testing.Short() && n > 2000 {
+					if n/page > 2000 || testing.Short() && n > 500 {
 						continue
 					}
 					m := newModel(rng, shape(rng, n), density)

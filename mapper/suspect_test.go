@@ -64,7 +64,7 @@ func TestPoison(t *testing.T) {
 	for _, p := range poisons {
 		n := 100_000
 		if testing.Short() || p.few {
-			n = 2_000
+			n = 500
 		}
 		t.Run(p.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testPoison(t, p, n) })

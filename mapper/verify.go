@@ -137,7 +137,7 @@ func (e *Engine) diagnose(ctx context.Context, job *jobRecord, l *ledger) error 
 		turn.Lock()
 		defer turn.Unlock()
 		found[r.ID] = true
-		for i := range min(r.Children, maxChildren) {
+		for i := range r.countable() {
 			made[rangeID(r.ID, i)] = "range " + r.ID
 		}
 		if !r.Alone {

@@ -19,8 +19,8 @@ func damaged(t *testing.T, test func(w *world, job *mapper.Job, keys []*datastor
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, failing77)
-		w.putAccounts(names(2000))
-		if s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 100}); s.Failures != 20 {
+		w.putAccounts(names(500))
+		if s := over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 50}); s.Failures != 5 {
 			t.Fatalf("status %+v", s)
 		}
 		job := w.engine.Job("j")
@@ -130,7 +130,7 @@ func TestVerifyFindsChange(t *testing.T) {
 						set(i, "processed", int64(0))
 					}
 				}
-				set(-1, "totals", []byte(strings.Replace(text(jobList, "totals"), `"processed":1980`, `"processed":0`, 1)))
+				set(-1, "totals", []byte(strings.Replace(text(jobList, "totals"), `"processed":495`, `"processed":0`, 1)))
 			},
 			"a filter is added to the query": func(set func(int, string, any)) {
 				set(-1, "query", []byte(strings.Replace(text(jobList, "query"), `"kind":"Account"`, `"kind":"Account","filters":[{"property":"Balance","op":">","value":5}]`, 1)))
