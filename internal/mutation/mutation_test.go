@@ -3,6 +3,7 @@
 package mutation_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -20,6 +21,7 @@ type mutation struct {
 	name, file, old, new string
 
 	test string // that finds it; empty: TestSimulation
+	seed int    // that mostly finds it, and is tried first; 0: 2
 }
 
 var mutations = []mutation{
@@ -55,30 +57,30 @@ var mutations = []mutation{
 	if job.Cleaning`,
 	},
 	{
-		name: "a job completes without looking at its epoch", file: "complete.go",
+		name: "a job completes without looking at its epoch", seed: 13, file: "complete.go",
 		old: ` || j.Epoch != job.Epoch {`,
 		new: ` {`,
 	},
 	{
-		name: "a range is enqueued again under its old name", file: "sweep.go",
+		name: "a range is enqueued again under its old name", seed: 4, file: "sweep.go",
 		old: `		r.Generation++
 		r.Lost = true`,
 		new: `		r.Lost = true`,
 	},
 	{
-		name: "records are not named by the incarnation of their job", file: "range.go",
+		name: "records are not named by the incarnation of their job", seed: 13, file: "range.go",
 		old: `	h := sha256.Sum256([]byte(job.String()))
 	return hex.EncodeToString(h[:4]) + "." + job.String() + "."`,
 		new: `	h := sha256.Sum256([]byte(job.ID))
 	return hex.EncodeToString(h[:4]) + "." + job.ID + "."`,
 	},
 	{
-		name: "nobody looks at the incarnation of a job", file: "job.go",
+		name: "nobody looks at the incarnation of a job", seed: 4, file: "job.go",
 		old: `	if r.Incarnation != "" && r.Incarnation`,
 		new: `	if r.Incarnation == "-" && r.Incarnation`,
 	},
 	{
-		name: "the next job has the idempotency keys of the last one", file: "entity.go",
+		name: "the next job has the idempotency keys of the last one", seed: 4, file: "entity.go",
 		old: `e.attempt.job.String() + "\x00"`,
 		new: `e.attempt.job.ID + "\x00"`,
 	},
@@ -92,12 +94,12 @@ var mutations = []mutation{
 		}`,
 	},
 	{
-		name: "a page is committed though its range was taken away", file: "fence.go",
+		name: "a page is committed though its range was taken away", seed: 3, file: "fence.go",
 		old: `	case r.State != pending || r.Generation`,
 		new: `	case r.State != pending && r.State != abandoned || r.Generation`,
 	},
 	{
-		name: "records that expire are written as they were read", file: "cleanup.go",
+		name: "records that expire are written as they were read", seed: 17, file: "cleanup.go",
 		old: `	return e.transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst`,
 		new: `	for _, r := range batch {
@@ -111,7 +113,7 @@ var mutations = []mutation{
 		all, dst`,
 	},
 	{
-		name: "the deaths of a finalizer do not count", file: "finalize.go",
+		name: "the deaths of a finalizer do not count", seed: 5, file: "finalize.go",
 		old: `n >= MaxAttempts {`,
 		new: `n >= 1000*MaxAttempts {`,
 	},
@@ -127,12 +129,12 @@ var mutations = []mutation{
 	place.alone = solo`,
 	},
 	{
-		name: "functions that were left behind are no company", test: "TestStorm", file: "gate.go",
+		name: "functions that were left behind are no company", seed: 8, test: "TestStorm", file: "gate.go",
 		old: `	p.alone = solo && g.strays.Load() == 0`,
 		new: `	p.alone = solo`,
 	},
 	{
-		name: "counters depend on the order in which they are added up", file: "counters.go",
+		name: "counters depend on the order in which they are added up", seed: 4, file: "counters.go",
 		old: `	sum, known := t.sums[name]
 `,
 		new: `	if _, known := t.sums[name]; !known && len(t.sums) >= 100 {
@@ -142,12 +144,12 @@ var mutations = []mutation{
 `,
 	},
 	{
-		name: "a job succeeds whatever its records say", file: "complete.go",
+		name: "a job succeeds whatever its records say", seed: 5, file: "complete.go",
 		old: `cmp.Or(l.err(), l.lost)`,
 		new: `cmp.Or(l.lost)`,
 	},
 	{
-		name: "a page is read before its transaction, and written blindly", file: "processing.go",
+		name: "a page is read before its transaction, and written blindly", seed: 14, file: "processing.go",
 		old: `		missing, err := lookup(tx.GetMulti, keys, append([]any{r}, into(entities[known:])...))
 `,
 		new: `		missing, err := lookup(func(keys []*datastore.Key, dst any) error {
@@ -211,7 +213,7 @@ const most = 200
 
 // try runs the test that is to find a mutation on seeds, until one does.
 func (m mutation) try(t *testing.T, binary string) {
-	run := exec.Command(binary, "-test.failfast", "-test.run", m.test+"$", "-test.timeout", "1h", "-seeds", strconv.Itoa(most), "-seed", "2")
+	run := exec.Command(binary, "-test.failfast", "-test.run", m.test+"$", "-test.timeout", "1h", "-seeds", strconv.Itoa(most), "-seed", strconv.Itoa(cmp.Or(m.seed, 2)))
 	run.Dir, run.Env = mapperDir, append(os.Environ(), "GOMAXPROCS=1") // another one runs beside it
 	out, err := run.CombinedOutput()
 	found := regexp.MustCompile(`(?s)--- FAIL: ` + m.test + `/seed_(\d+).*?\n(\s+\w+_test\.go:[^\n]*)`).FindSubmatch(out)
