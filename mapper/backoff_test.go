@@ -8,11 +8,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // TestRetryAfter has an entity, and then whole pages, ask for a time to wait.
 func TestRetryAfter(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, all := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -69,6 +70,7 @@ func TestRepeatedVisit(t *testing.T) {
 
 // TestLargestPages runs pages as large as they can be.
 func TestLargestPages(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)

@@ -14,6 +14,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -90,6 +91,7 @@ func ask(t *testing.T, q mapper.Query, indexes []byte) (a verdict, err error) {
 // TestCombinations starts jobs over queries with each pair of features, and compares what is
 // served with docs/queries.md. Where an index is needed, the lines that the error has serve.
 func TestCombinations(t *testing.T) {
+	testflag.Sequential(t)
 	var table, reasons strings.Builder
 	table.WriteString("| |")
 	for _, f := range features {

@@ -15,6 +15,7 @@ import (
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -354,6 +355,7 @@ func (w *world) eachTask(path string, f func(*cloudtasks.Client, string)) {
 // TestFailureLimit has more entities fail than a job may have: it is paused, and
 // each Resume lets as many fail again.
 func TestFailureLimit(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {

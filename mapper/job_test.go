@@ -39,6 +39,7 @@ func TestSizes(t *testing.T) {
 // TestFullPages checks the number of tasks for each full page, at the main
 // job's size.
 func TestFullPages(t *testing.T) {
+	testflag.Sequential(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		keys := names(20000)

@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // TestFailureShare pauses a job when more than a share of its entities have failed.
 func TestFailureShare(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(2)}, failing77)

@@ -11,6 +11,8 @@ import (
 	"cloud.google.com/go/datastore"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/scattermap/scattermap/internal/testflag"
 )
 
 type (
@@ -83,6 +85,7 @@ func (s *shades) Save() (p []datastore.Property, err error) {
 // TestOriginal changes fields at random, and compares what is written with what comes of saving
 // the whole value before and after.
 func TestOriginal(t *testing.T) {
+	testflag.Sequential(t)
 	rng := newRand(t)
 	n := func() int { return rng.IntN(3) }
 	key := func() *datastore.Key { return datastore.IDKey("K", int64(1+n()), datastore.NameKey("P", "p", nil)) }

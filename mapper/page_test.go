@@ -8,6 +8,7 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -38,6 +39,7 @@ func TestSlowPages(t *testing.T) {
 // they would ideally: what is left of a page that took its time is spread, and
 // not done one page after the other.
 func TestSlowFunctions(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		entities, workers int

@@ -20,11 +20,13 @@ import (
 
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // TestPlan compares a plan with the job.
 func TestPlan(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
@@ -77,6 +79,7 @@ func TestPlan(t *testing.T) {
 
 // TestPlanBySample plans a job where nothing can be counted.
 func TestPlanBySample(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		uncounted := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -145,6 +148,7 @@ func TestPlanOfNothing(t *testing.T) {
 // TestPlanOfMany plans jobs over a billion entities, as far as the database says: what is no
 // estimate is not taken for one.
 func TestPlanOfMany(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	billion := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		resp, err := handler(ctx, req)

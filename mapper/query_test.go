@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -274,6 +275,7 @@ func TestUnsharded(t *testing.T) {
 
 // TestOneValue runs a job over a property of which 10,000 entities have one value.
 func TestOneValue(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, checkUser)

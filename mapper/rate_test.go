@@ -14,6 +14,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -60,6 +61,7 @@ var tenWorkers = &cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxCon
 
 // TestRate runs a job at 100 entities a second, and then at 1,000.
 func TestRate(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for name, rate := range map[string]mapper.Rate{
 		"entities": {Entities: 100},
@@ -99,6 +101,7 @@ func TestRate(t *testing.T) {
 // TestRateOfFew runs a job over few entities with many workers, at a low rate: each of them has its
 // share of both.
 func TestRateOfFew(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
@@ -114,6 +117,7 @@ func TestRateOfFew(t *testing.T) {
 
 // TestRateLowered lowers the rate so much that the pages under way would wait for minutes.
 func TestRateLowered(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
@@ -172,6 +176,7 @@ func TestRateOfManyWrites(t *testing.T) {
 
 // TestRamp runs a job at the rate that Datastore asks for.
 func TestRamp(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked
@@ -194,6 +199,7 @@ func TestRamp(t *testing.T) {
 
 // TestRampLater turns the ramp on when a job has run for an hour: it begins then.
 func TestRampLater(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var c clocked

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -178,6 +179,7 @@ func TestReadTimeGone(t *testing.T) {
 // TestKeysOnly has jobs get keys alone: a Visit, which reads no entities, and an Update that
 // deletes them. One that changes a Value fails, and loses nothing.
 func TestKeysOnly(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	var r readout
 	read := r.visit(0, 0)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/testflag"
 )
 
 var writeScale = flag.Bool("scale", false, "write the table of TestScale to docs/scale.md")
@@ -45,6 +47,7 @@ const scaleHeader = `| keys | entities | workers | pages | tasks | depth | large
 // TestScale runs splitting over kinds of up to a billion entities, or ten millions under -short,
 // and checks what docs/scale.md says of it.
 func TestScale(t *testing.T) {
+	testflag.Sequential(t)
 	const page = 500
 	var table strings.Builder
 	table.WriteString(scaleHeader)

@@ -11,11 +11,13 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // TestManySpaces runs a job over three kinds in all of 1,000 namespaces of very different sizes.
 func TestManySpaces(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	spaces := 1000
 	if testing.Short() {

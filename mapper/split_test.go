@@ -10,6 +10,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/internal/keytest"
+	"github.com/scattermap/scattermap/internal/testflag"
 )
 
 // A kindModel is a kind for splitting without a database: its entities in order, and
@@ -209,6 +210,7 @@ var splittings = []Splitting{{}, {First: 1, FanOut: 1}, {First: 8, FanOut: 1}, {
 
 // TestSplitTiles cuts kinds of all shapes, sizes and densities to pages.
 func TestSplitTiles(t *testing.T) {
+	testflag.Sequential(t)
 	rng := newRand(t)
 	for name, shape := range shapes {
 		for _, density := range densities {

@@ -15,6 +15,7 @@ import (
 // TestUnevenEntities has entities take between a millisecond and a second, so that pages end
 // by time, become smaller, and leave parts of their ranges to others.
 func TestUnevenEntities(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	seed := testflag.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))

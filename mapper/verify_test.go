@@ -11,6 +11,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -51,6 +52,7 @@ func (w *world) put(keys []*datastore.Key, all []datastore.PropertyList) {
 // TestVerifyFindsLoss takes records away, one of every sort, and properties of them: each is
 // found.
 func TestVerifyFindsLoss(t *testing.T) {
+	testflag.Sequential(t)
 	damaged(t, func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList) {
 		sealed := []string{"", "processed", "state", "end", "start", "failed", "entities", "keys", "seal", "children", "recorded", "error"}
 		for i, k := range keys {
@@ -80,6 +82,7 @@ func TestVerifyFindsLoss(t *testing.T) {
 
 // TestVerifyFindsChange changes records so that they still fit each other: each change is found.
 func TestVerifyFindsChange(t *testing.T) {
+	testflag.Sequential(t)
 	damaged(t, func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList) {
 		at := func(list datastore.PropertyList, name string) int {
 			return slices.IndexFunc(list, func(p datastore.Property) bool { return p.Name == name })

@@ -199,7 +199,7 @@ func TestMutations(t *testing.T) {
 				m.test = "TestSimulation"
 			}
 			binary := filepath.Join(t.TempDir(), "broken.test")
-			if out, err := exec.Command("go", "test", "-c", "-o", binary, "-overlay", overlay, "-vet=off", mapperDir).CombinedOutput(); err != nil {
+			if out, err := exec.Command("go", "test", "-c", "-o", binary, "-overlay", overlay, "-vet=off", "-ldflags=-s -w", mapperDir).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%.2000s", err, out)
 			}
 			m.try(t, binary)

@@ -29,3 +29,12 @@ func Seed(t testing.TB) uint64 {
 	t.Logf("seed %d; replay it by -args -seed %d", first, first)
 	return first
 }
+
+// Sequential leaves a test out of a short run of the race detector: one that takes long, checks
+// numbers, and has nothing of its own happen at the same time. Others have the same code run.
+func Sequential(t *testing.T) {
+	t.Helper()
+	if raced && testing.Short() {
+		t.Skip("left out: the short run of the race detector leaves out tests of numbers")
+	}
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package testflag
+
+const raced = false
