@@ -75,14 +75,23 @@ func (d *digest) key(k *datastore.Key) {
 		d.integer(0)
 		return
 	}
-	path := elements(k)
-	d.integer(int64(len(path)))
-	d.text(k.Namespace)
-	for _, e := range path {
-		d.text(e.Kind)
-		d.text(e.Name)
-		d.integer(e.ID)
+	n := int64(0)
+	for e := k; e != nil; e = e.Parent {
+		n++
 	}
+	d.integer(n)
+	d.text(k.Namespace)
+	d.path(k)
+}
+
+// path writes the elements of a key from the root.
+func (d *digest) path(k *datastore.Key) {
+	if k.Parent != nil {
+		d.path(k.Parent)
+	}
+	d.text(k.Kind)
+	d.text(k.Name)
+	d.integer(k.ID)
 }
 
 func (d *digest) position(p *position) {
