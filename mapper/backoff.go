@@ -16,14 +16,11 @@ func retryDelay(failed int64) time.Duration {
 	return firstDelay << (2 * min(max(0, failed-1), 5))
 }
 
-// maxRetryAfter bounds [RetryAfter]. Cloud Tasks takes tasks for up to 30 days.
+// maxRetryAfter bounds what a function can ask for. Cloud Tasks takes tasks for up to 30 days.
 const maxRetryAfter = 7 * 24 * time.Hour
 
-// RetryAfter marks an error of a mapper's function: the next attempt is to be no
-// sooner than after d, at most a week. It is one attempt of [MaxAttempts], as any. If
-// so much of a page fails that the page is tried again as a whole, it waits for the
-// longest of them.
-func RetryAfter(err error, d time.Duration) error {
+// retryNoSooner marks an error of a function whose next attempt is to wait for d at least.
+func retryNoSooner(err error, d time.Duration) error {
 	if err == nil {
 		return nil
 	}

@@ -96,8 +96,7 @@ func (e element) key(kind string, parent *datastore.Key, namespace string) *data
 
 // valid returns the key, or nil if Datastore would not take it.
 func valid(k *datastore.Key) *datastore.Key {
-	const longestName = 1500 // bytes, as the limits page of Datastore has it
-	if len(k.Name) > longestName || reservedName(k.Name) || k.Incomplete() {
+	if len(k.Name) > maxName || reservedName(k.Name) || k.Incomplete() {
 		return nil
 	}
 	return k

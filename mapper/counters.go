@@ -26,7 +26,7 @@ type tally struct {
 
 // errCounters says that a job's counters can't be kept. It is the same for a page, for what a
 // process has seen of a job, and for the whole job.
-var errCounters = errors.New("its counters can't be kept")
+var errCounters = fatal(errors.New("its counters can't be kept"))
 
 var (
 	errTooManyCounters = fmt.Errorf("%w: the function counts under more names than the %d that a job can have, or they take more than %d KiB; Resume goes on without counters",

@@ -37,7 +37,7 @@ func TestApplyOdd(t *testing.T) {
 // TestLengthsFor cuts ranges of known lengths into portions of two pages of 100: a short rest
 // is spread over the last of them.
 func TestLengthsFor(t *testing.T) {
-	portions := Splitting{}.cut(stretch{estimate: 2000, exact: true, workers: 10, portion: 200}, false, 100, 100)
+	portions := strategy{}.cut(stretch{estimate: 2000, exact: true, workers: 10, portion: 200}, false, 100, 100)
 	for _, test := range []struct {
 		n    int64
 		want []int64 // with the last one

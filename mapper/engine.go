@@ -38,7 +38,7 @@ type Engine struct {
 	queue   *tasks.Queue
 	mappers map[string]*definition
 	log     *slog.Logger
-	paces   paces
+	paces   paces[jobRef]
 	gate    *gate
 	jobs    recentJobs
 	random  func() uint64

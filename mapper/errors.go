@@ -32,11 +32,36 @@ type commitRefusal struct{ err error }
 func (r commitRefusal) Error() string { return r.err.Error() }
 func (r commitRefusal) Unwrap() error { return r.err }
 
-// hopeless reports whether a task that failed with an error would always.
-func hopeless(err error) bool {
+// fatal marks an error that a task which fails with it would always fail with.
+func fatal(err error) error { return fatalError{err} }
+
+type fatalError struct{ err error }
+
+func (e fatalError) Error() string { return e.err.Error() }
+func (e fatalError) Unwrap() error { return e.err }
+
+// isFatal reports whether a task that failed with an error would always.
+func isFatal(err error) bool {
 	var r refusal
-	var s snapshotError
-	return errors.As(err, &s) || errors.Is(err, errOrder) || errors.Is(err, errCut) || errors.Is(err, errNoValue) || errors.Is(err, errOverlap) || errors.Is(err, errCounters) || errors.As(err, &r) && r.final
+	return errors.As(err, new(fatalError)) || errors.As(err, &r) && r.final
+}
+
+// permanent marks an error of a function that another attempt would only repeat.
+func permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return permanentError{err}
+}
+
+type permanentError struct{ err error }
+
+func (e permanentError) Error() string { return e.err.Error() }
+func (e permanentError) Unwrap() error { return e.err }
+
+func isPermanent(err error) bool {
+	var p permanentError
+	return errors.As(err, &p)
 }
 
 // refusalDelay returns how long a refusal wants its next attempt to wait.

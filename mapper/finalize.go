@@ -111,7 +111,7 @@ func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, def *definiti
 		return mutate(tx, effect)
 	})
 	if refused := new(commitRefusal); failed == nil && ready && errors.As(asCommitRefusal(err), refused) {
-		failed = Permanent(fmt.Errorf("the database refuses what it writes: %w", refused))
+		failed = permanent(fmt.Errorf("the database refuses what it writes: %w", refused))
 	}
 	if failed == nil {
 		return err

@@ -149,13 +149,13 @@ func (j *jobRecord) query() (Query, error) {
 	return q, err
 }
 
-func (j *jobRecord) splitting() (Splitting, error) {
+func (j *jobRecord) splitting() (strategy, error) {
 	var sp Splitting
 	if len(j.Splitting) == 0 {
-		return sp, nil
+		return sp.strategy(), nil
 	}
 	err := json.Unmarshal(j.Splitting, &sp)
-	return sp, err
+	return sp.strategy(), err
 }
 
 // sameArguments says why a start with other arguments is not this job's.
@@ -309,7 +309,7 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	case o.Workers < 0 || o.Workers > maxWorkers: // 0: what the queue delivers at once
 		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
 	}
-	return o.Splitting.validate()
+	return o.Splitting.strategy().validate()
 }
 
 // A Job is a handle on one run of a mapper.

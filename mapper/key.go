@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -71,18 +72,6 @@ func below(k, ancestor *datastore.Key) bool {
 	return false
 }
 
-// keySize estimates the bytes that a key takes in a record.
-func keySize(k *datastore.Key) int {
-	n := 0
-	if k != nil { // a reference can be nil
-		n = len(k.Namespace)
-	}
-	for e := k; e != nil; e = e.Parent {
-		n += len(e.Kind) + len(e.Name) + 16
-	}
-	return n
-}
-
 // sortKeys sorts keys, and leaves out those that come twice.
 func sortKeys(keys []*datastore.Key) []*datastore.Key {
 	slices.SortFunc(keys, compareKeys)
@@ -92,6 +81,9 @@ func sortKeys(keys []*datastore.Key) []*datastore.Key {
 // maxName is how many bytes a kind or a name can have, as the limits page of
 // Datastore has it.
 const maxName = 1500
+
+// validNamespace is what Datastore's documentation allows in a namespace.
+var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
 
 // checkKey returns an error for a key that the database would refuse, and with
 // it all that is in the same commit. It may be incomplete if only the ID is

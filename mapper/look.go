@@ -44,7 +44,7 @@ const sized = 16
 
 // around draws a sample and measures the beginning of the kind, at the same time. The two
 // give an estimate of how many entities it has.
-func (l lookAround) around(ctx context.Context, sp Splitting, workers int64) (found surroundings, err error) {
+func (l lookAround) around(ctx context.Context, sp strategy, workers int64) (found surroundings, err error) {
 	size := sp.sampleSize(workers)
 	if !l.query.plain() {
 		return l.aroundSome(ctx, size)

@@ -122,6 +122,14 @@ const (
 	visit
 )
 
+// writes returns how many writes a function usually makes for an entity.
+func (m mode) writes() float64 {
+	if m == update {
+		return 1
+	}
+	return 0
+}
+
 // longest returns how long the function can take on one entity.
 func (m mode) longest(q *tasks.Queue) time.Duration {
 	if m == visit {

@@ -92,7 +92,7 @@ type model struct {
 func runModel(ctx context.Context, kind virtualKind, workers, page, usual int64, times callTimes) (*model, error) {
 	m := &model{kind: kind, page: page, usual: usual, times: times}
 	rng := rand.New(rand.NewPCG(1, 0))
-	var sp Splitting
+	var sp strategy
 	s := stretch{samples: kind.sample(rng, sp.sampleSize(workers)), workers: workers}
 	milestones := make([]milestone, len(milestonePages))
 	for i, pages := range milestonePages {
@@ -139,7 +139,7 @@ func (m *model) reading(keys int) time.Duration {
 
 // task does the task of a range, which has found out at a time where it may cut, and the
 // tasks of all its children, until the context is done.
-func (m *model) task(ctx context.Context, sp Splitting, r *rangeRecord, s stretch, at time.Duration) {
+func (m *model) task(ctx context.Context, sp strategy, r *rangeRecord, s stretch, at time.Duration) {
 	m.tasks++
 	m.depth = max(m.depth, r.Depth)
 	type child struct {

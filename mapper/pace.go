@@ -48,15 +48,15 @@ func (p pace) uneven() bool {
 func (p pace) fit(n int) bool { return p.entities+p.expected > 0 && p.chunk(n) == n }
 
 // paces holds the pace of each job that this process has worked for lately.
-type paces struct {
+type paces[Job comparable] struct {
 	mu  sync.Mutex
-	job map[jobRef]pace
+	job map[Job]pace
 }
 
 // maxPaces bounds what is remembered; a forgotten job starts over.
 const maxPaces = 1000
 
-func (p *paces) get(job jobRef) pace {
+func (p *paces[Job]) get(job Job) pace {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.job[job]
@@ -64,18 +64,15 @@ func (p *paces) get(job jobRef) pace {
 
 // writes returns how many writes the function makes for an entity: what it did so far, or
 // what is usual.
-func (p *paces) writes(job jobRef, m mode) float64 {
-	switch known := p.get(job); {
-	case known.entities > 0:
+func (p *paces[Job]) writes(job Job, usual float64) float64 {
+	if known := p.get(job); known.entities > 0 {
 		return float64(known.writes) / float64(known.entities)
-	case m == update:
-		return 1
 	}
-	return 0
+	return usual
 }
 
 // add adds what was learned.
-func (p *paces) add(job jobRef, more pace) {
+func (p *paces[Job]) add(job Job, more pace) {
 	p.change(job, func(known *pace) {
 		known.entities += more.entities
 		known.bytes += more.bytes
@@ -86,15 +83,15 @@ func (p *paces) add(job jobRef, more pace) {
 }
 
 // expect notes how many bytes an entity has on average; 0 is unknown.
-func (p *paces) expect(job jobRef, bytes int64) {
+func (p *paces[Job]) expect(job Job, bytes int64) {
 	p.change(job, func(known *pace) { known.expected = cmp.Or(known.expected, bytes) })
 }
 
-func (p *paces) change(job jobRef, f func(*pace)) {
+func (p *paces[Job]) change(job Job, f func(*pace)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.job == nil || len(p.job) >= maxPaces {
-		p.job = make(map[jobRef]pace)
+		p.job = make(map[Job]pace)
 	}
 	known := p.job[job]
 	f(&known)

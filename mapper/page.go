@@ -141,7 +141,7 @@ func (w *work) ahead(found []*position, err error) ([]*position, error) {
 }
 
 // errOrder is a fault of the database that no retry mends.
-var errOrder = errors.New("the database orders keys in another way than Datastore does, so ranges of keys can't be trusted")
+var errOrder = fatal(errors.New("the database orders keys in another way than Datastore does, so ranges of keys can't be trusted"))
 
 // checkOrder checks that entities are where this package thinks they are: in order,
 // and not before the range. Otherwise ranges might overlap or leave gaps.

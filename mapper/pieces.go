@@ -193,7 +193,7 @@ func (w *work) finder(ctx context.Context, end *position, known view) finder {
 }
 
 // errCut is a mistake in this package.
-var errCut = errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it")
+var errCut = fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it"))
 
 // ordered reports whether each of some pieces, which begin where the one before ends, ends behind
 // where it begins.

@@ -96,7 +96,7 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 		return fail(fmt.Errorf("%w: PlanOptions.PerEntity has to be in (0, %v], the Timeout; it is %v", ErrArguments, start.Timeout, opts.PerEntity))
 	case !(opts.Writes >= 0 && opts.Writes <= mostWrites): // not a number, too
 		return fail(fmt.Errorf("%w: PlanOptions.Writes has to be in [0, %d], it is %v", ErrArguments, mostWrites, opts.Writes))
-	case !start.Splitting.adaptive():
+	case !start.Splitting.strategy().adaptive():
 		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v", ErrArguments, start.Splitting))
 	}
 	if q, err = q.normal(m); err != nil {
@@ -167,7 +167,7 @@ func (e *Engine) sizeIn(ctx context.Context, q Query, start StartOptions) (est E
 		est.Entities, est.Exact = n, true
 		return est, nil
 	}
-	found, err := look.around(ctx, Splitting{}, int64(start.Workers))
+	found, err := look.around(ctx, strategy{}, int64(start.Workers))
 	if est.Entities = max(n, found.estimate); err == nil && est.Entities == 0 {
 		err = errors.New("the database neither counts entities nor has samples of them, so their number is not known")
 	}

@@ -201,7 +201,7 @@ func (w *work) runChunk(ctx context.Context, o *outcome, c *chunk, size int, beg
 				c.bytes += propertiesSize(entity)
 				counts, wrong := w.counted(p, entity, c.missing[c.next])
 				if wrong != nil {
-					o.fail(p, Permanent(wrong), 1)
+					o.fail(p, permanent(wrong), 1)
 				} else if counts && !w.runEntity(r, o, p, entity, accept) {
 					return
 				}
@@ -276,7 +276,7 @@ func (w *work) runEntity(r *runner, o *outcome, p *position, entity datastore.Pr
 		err = w.query.keeps(p, sharded, e)
 	}
 	if err == nil {
-		err = Permanent(o.accept(e, accept))
+		err = permanent(o.accept(e, accept))
 	}
 	if err != nil {
 		o.fail(p, err, w.attempts())

@@ -319,35 +319,3 @@ func cloneKey(k *datastore.Key) *datastore.Key {
 	clone.Parent = cloneKey(k.Parent)
 	return &clone
 }
-
-// propertiesSize estimates the bytes that properties take in a request.
-func propertiesSize(properties []datastore.Property) int {
-	n := 0
-	for _, p := range properties {
-		n += len(p.Name) + valueSize(p.Value) + 8
-	}
-	return n
-}
-
-func valueSize(v any) int {
-	switch v := v.(type) {
-	case string:
-		return len(v)
-	case []byte:
-		return len(v)
-	case *datastore.Key:
-		return keySize(v)
-	case []any:
-		n := 0
-		for _, el := range v {
-			n += valueSize(el) + 4
-		}
-		return n
-	case *datastore.Entity:
-		if v == nil {
-			return 0
-		}
-		return propertiesSize(v.Properties)
-	}
-	return 12
-}

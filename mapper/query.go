@@ -3,7 +3,6 @@ package mapper
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -66,9 +65,6 @@ type Query struct {
 	times bool      // the values of ShardBy are times
 	at    *snapshot // of ReadTime
 }
-
-// validNamespace is what Datastore's documentation allows in a namespace.
-var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
 
 // normal returns the query as it is recorded, if it can be served.
 func (q Query) normal(m mode) (Query, error) {
@@ -275,7 +271,7 @@ func (q Query) position(key *datastore.Key, properties []datastore.Property) (at
 			continue
 		}
 		if len(values) > 1 {
-			err = Permanent(fmt.Errorf("%w: it has %d values of it", errSharded, len(values)))
+			err = permanent(fmt.Errorf("%w: it has %d values of it", errSharded, len(values)))
 		}
 		return p, err
 	}
@@ -305,7 +301,7 @@ func (q Query) keeps(p *position, before []any, e *effect) error {
 			continue
 		}
 		if !slices.EqualFunc(indexedValues(m.properties, q.ShardBy), before, func(a, b any) bool { return compareValues(a, b) == 0 }) {
-			return Permanent(fmt.Errorf("%w: the function has changed %q", errSharded, q.ShardBy))
+			return permanent(fmt.Errorf("%w: the function has changed %q", errSharded, q.ShardBy))
 		}
 	}
 	return nil

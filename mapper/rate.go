@@ -169,7 +169,7 @@ func (w *work) pacedSize(size int) (int, error) {
 // pacedAt returns how many entities a page may have at a rate.
 func (w *work) pacedAt(rate Rate, size int) int {
 	since := time.Since(w.job.rampFrom())
-	return rate.page(size, w.engine.paces.writes(w.job.ref(), w.mode), w.job.atOnce(), since, waitWithin(w.engine.queue.Deadline()))
+	return rate.page(size, w.engine.paces.writes(w.job.ref(), w.mode.writes()), w.job.atOnce(), since, waitWithin(w.engine.queue.Deadline()))
 }
 
 // pageToCut returns the size of the pages that ranges are cut for, now and if the function is as
@@ -210,7 +210,7 @@ func (w *work) keepRate(ctx context.Context, n int) error {
 		}
 		spacing := time.Duration(0)
 		if rate != (Rate{}) {
-			each, since := w.engine.paces.writes(w.job.ref(), w.mode), time.Since(job.rampFrom())
+			each, since := w.engine.paces.writes(w.job.ref(), w.mode.writes()), time.Since(job.rampFrom())
 			spacing = rate.spacing(n, each, job.atOnce(), since)
 			if n > 2*rate.page(n, each, job.atOnce(), since, waitWithin(w.engine.queue.Deadline())) {
 				changed := *w.job

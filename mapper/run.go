@@ -43,7 +43,7 @@ type work struct {
 	overcounts bool                 // the pages of this process have more counters than a job can have
 	failed     int                  // how many failures this delivery has recorded for good
 
-	splitting  Splitting
+	splitting  strategy
 	entitySize func() int64  // what the root finds out; nil: this is not the root
 	unsharded  func() int64  // the same, see rangeRecord
 	weighed    []stretch     // the same: the pieces of its range, if they were counted before it was cut
@@ -375,14 +375,14 @@ func (w *work) recordCulprit(ctx context.Context, p page, cause commitRefusal) e
 // what it has recorded.
 func (w *work) giveUp(ctx context.Context, cause error) error {
 	cause = fmt.Errorf("job %s: range %s: %w", w.job.ID, w.record.ID, cause)
-	if !hopeless(cause) && !refused(cause) {
+	if !isFatal(cause) && !refused(cause) {
 		return cause
 	}
 	last := false
 	err := w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
 		r.Refusals, r.RefusedIn = r.refusals(w.job)+1, w.job.Generation
 		r.NotBefore = time.Now().Add(max(retryDelay(r.Refusals), refusalDelay(cause))).UTC().Truncate(time.Microsecond)
-		if last = hopeless(cause) || r.Refusals >= MaxAttempts; last {
+		if last = isFatal(cause) || r.Refusals >= MaxAttempts; last {
 			r.Refusals, r.NotBefore = 0, time.Time{} // for who resumes the job
 		}
 		r.Generation++

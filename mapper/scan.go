@@ -109,7 +109,7 @@ func (s scan) reading(whole bool) *datastore.Query {
 }
 
 // errNoValue is a fault of the database.
-var errNoValue = errors.New("the database returned an entity without the property that the query is ordered by")
+var errNoValue = fatal(errors.New("the database returned an entity without the property that the query is ordered by"))
 
 // results begins to read where entities are, or whole entities.
 func (e *Engine) results(ctx context.Context, s scan, whole bool) (*datastore.Iterator, error) {

@@ -33,7 +33,7 @@ func (w *work) settled(o *outcome) {
 
 // errOverlap is a mistake in this package: a page reaches into another range, whose task
 // would do its entities once more.
-var errOverlap = errors.New("the page ends behind its range: this is a mistake in scattermap, please report it")
+var errOverlap = fatal(errors.New("the page ends behind its range: this is a mistake in scattermap, please report it"))
 
 // settle puts the outcome into the range's record, which the transaction has
 // read, and inserts the children that come of it.

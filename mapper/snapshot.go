@@ -64,7 +64,7 @@ func (s *snapshot) transaction() (*datastore.Transaction, error) {
 		tx, err := s.client.NewTransaction(s.ctx, datastore.ReadOnly, datastore.WithReadTime(s.at))
 		switch code := status.Code(err); {
 		case code == codes.FailedPrecondition || code == codes.InvalidArgument:
-			return nil, snapshotError{s.at, err}
+			return nil, fatal(snapshotError{s.at, err})
 		case err != nil:
 			return nil, fmt.Errorf("begin to read the snapshot: %w", err)
 		}

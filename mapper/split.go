@@ -13,6 +13,10 @@ const (
 	// pages are five levels deep.
 	maxFanOut = 100
 
+	// maxFirst is the most ranges that a kind is cut into at the start: they are recorded in one
+	// commit.
+	maxFirst = 5000
+
 	// maxExact is the most pieces that a range is cut into at exact boundaries, each
 	// of which costs a query of one key, one after the other.
 	maxExact = 32
@@ -60,40 +64,30 @@ const (
 	fewPages = 4
 )
 
-// A Splitting says how a job's ranges are cut. The zero value is adaptive, and what
-// jobs should have. The others are ways of other mappers, to compare with.
-type Splitting struct {
-	// First is into how many ranges the kind is cut at the start, in [1, 5000]. They are
-	// recorded in one commit.
-	First int `json:"first,omitempty"`
-
-	// FanOut is into how many ranges a task cuts what is left behind its page, in [1, 100].
-	// 1 is none: each of the first ranges is processed page after page, as static sharding
-	// does. First and FanOut are set together.
-	FanOut int `json:"fan_out,omitempty"`
-
-	// Bisect has what is left cut at the middle of its key space, and not where entities
-	// are. First has to be 1 then, and FanOut 2.
-	Bisect bool `json:"bisect,omitempty"`
+// A strategy says how a job's ranges are cut. The zero value is adaptive. The others are ways of
+// other mappers: into first ranges at the start, and into fanOut what is left behind a page.
+type strategy struct {
+	First, FanOut int
+	Bisect        bool // in the middle of the key space
 }
 
-func (sp Splitting) validate() error {
+func (sp strategy) validate() error {
 	switch {
-	case sp == Splitting{}, sp == Splitting{First: 1, FanOut: 2, Bisect: true}:
+	case sp == strategy{}, sp == strategy{First: 1, FanOut: 2, Bisect: true}:
 		return nil
 	case sp.Bisect:
 		return fmt.Errorf("StartOptions.Splitting has to have First 1 and FanOut 2 to bisect, it is %+v", sp)
-	case sp.First < 1 || sp.First > maxWorkers || sp.FanOut < 1 || sp.FanOut > maxFanOut:
-		return fmt.Errorf("StartOptions.Splitting has to have First in [1, %d] and FanOut in [1, %d], or nothing set, it is %+v", maxWorkers, maxFanOut, sp)
+	case sp.First < 1 || sp.First > maxFirst || sp.FanOut < 1 || sp.FanOut > maxFanOut:
+		return fmt.Errorf("StartOptions.Splitting has to have First in [1, %d] and FanOut in [1, %d], or nothing set, it is %+v", maxFirst, maxFanOut, sp)
 	}
 	return nil
 }
 
 // adaptive reports whether tasks find out by themselves how to cut.
-func (sp Splitting) adaptive() bool { return sp.FanOut == 0 }
+func (sp strategy) adaptive() bool { return sp.FanOut == 0 }
 
 // sampleSize returns how many keys the root samples.
-func (sp Splitting) sampleSize(workers int64) int {
+func (sp strategy) sampleSize(workers int64) int {
 	const fixed = 512 // for static shards, as other mappers have it
 	switch {
 	case sp.Bisect || sp.First == 1 && sp.FanOut == 1:
@@ -108,7 +102,7 @@ func (sp Splitting) sampleSize(workers int64) int {
 }
 
 // cut decides where a task cuts its range.
-func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
+func (sp strategy) cut(s stretch, root bool, page, jobPage int64) cutting {
 	if !sp.adaptive() {
 		return sp.fixed(s, root, page)
 	}
@@ -169,7 +163,7 @@ func (sp Splitting) cut(s stretch, root bool, page, jobPage int64) cutting {
 }
 
 // fixed decides for the ways of other mappers.
-func (sp Splitting) fixed(s stretch, root bool, page int64) cutting {
+func (sp strategy) fixed(s stretch, root bool, page int64) cutting {
 	n := int64(sp.FanOut)
 	switch {
 	case root && sp.First > 1:
@@ -230,7 +224,7 @@ func (s stretch) few(jobPage int64) bool { return s.portion > 0 && s.portion <= 
 
 // counts returns how many entities of a range should be counted at most before it is cut:
 // then each piece but the last is full, and how long that one is known. 0 is none.
-func (sp Splitting) counts(s stretch, root bool, page, jobPage int64) int64 {
+func (sp strategy) counts(s stretch, root bool, page, jobPage int64) int64 {
 	if !sp.adaptive() || root || s.exact {
 		return 0
 	}

@@ -67,7 +67,7 @@ type treeModel struct {
 }
 
 // runJob does with a kind what tasks do with ranges.
-func (m kindModel) runJob(sp Splitting, workers, page int) treeModel {
+func (m kindModel) runJob(sp strategy, workers, page int) treeModel {
 	var tree treeModel
 	var task func(s stretch, depth int)
 	task = func(s stretch, depth int) {
@@ -206,7 +206,7 @@ var shapes = map[string]func(rng *rand.Rand, n int) []*datastore.Key{
 var densities = []int{128, 2, 0}
 
 // splittings are the adaptive way, and those of other mappers.
-var splittings = []Splitting{{}, {First: 1, FanOut: 1}, {First: 8, FanOut: 1}, {First: 1, FanOut: 10}, {First: 1, FanOut: 2, Bisect: true}}
+var splittings = []strategy{{}, {First: 1, FanOut: 1}, {First: 8, FanOut: 1}, {First: 1, FanOut: 10}, {First: 1, FanOut: 2, Bisect: true}}
 
 // TestSplitTiles cuts kinds of all shapes, sizes and densities to pages.
 func TestSplitTiles(t *testing.T) {
@@ -252,7 +252,7 @@ func TestSplitWastesLittle(t *testing.T) {
 			for _, n := range sizes {
 				m := newModel(rng, shape(rng, n), density)
 				for _, workers := range []int{32, 100, 1000} {
-					tree := m.runJob(Splitting{}, workers, page)
+					tree := m.runJob(strategy{}, workers, page)
 					ratio := float64(len(tree.pages)) / float64(n/page)
 					limit, deepest := 1.3, 8
 					if density == 0 {
@@ -342,7 +342,7 @@ func TestSharedByAll(t *testing.T) {
 		{"two pages each, but for one entity", 959, 32, 15, 30},
 	} {
 		s := stretch{estimate: test.estimate, exact: true, workers: test.workers}
-		if c := (Splitting{}).cut(s, false, test.page, 500); c.keep != test.keep || c.each != test.keep || !c.first {
+		if c := (strategy{}).cut(s, false, test.page, 500); c.keep != test.keep || c.each != test.keep || !c.first {
 			t.Errorf("%s: %+v, want pieces of %d", test.name, c, test.keep)
 		}
 	}
@@ -374,7 +374,7 @@ func TestLastPieces(t *testing.T) {
 		{"a portion of twenty pages", 100, 100, 2000, 1500, 500, 2000, 2},
 	} {
 		s := stretch{estimate: test.estimate, exact: true, workers: 1, portion: test.portion}
-		c := Splitting{}.cut(s, false, test.page, test.usual)
+		c := strategy{}.cut(s, false, test.page, test.usual)
 		if c.keep != test.keep || c.each != test.each || c.first {
 			t.Errorf("%s: %+v, want to keep %d and cut %d each", test.name, c, test.keep, test.each)
 		}

@@ -1,0 +1,104 @@
+package mapper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/api/iterator"
+)
+
+// namespaceKind is the kind of the metadata of namespaces.
+const namespaceKind = "__namespace__"
+
+// namespaceKey returns the key of a namespace's metadata: the empty one has an id.
+func namespaceKey(namespace string) *datastore.Key {
+	if namespace == "" {
+		return datastore.IDKey(namespaceKind, 1, nil)
+	}
+	return datastore.NameKey(namespaceKind, namespace, nil)
+}
+
+// namespaces returns the namespaces of the query from one on, one after the other.
+func (e *Engine) namespaces(ctx context.Context, q Query, from string) func() (namespace string, ok bool, err error) {
+	all := q.Namespaces
+	if len(all) == 0 {
+		all = []string{q.Namespace}
+	}
+	if !q.AllNamespaces {
+		return func() (string, bool, error) {
+			for len(all) > 0 {
+				n := all[0]
+				if all = all[1:]; n >= from {
+					return n, true, nil
+				}
+			}
+			return "", false, nil
+		}
+	}
+	var it *datastore.Iterator
+	return func() (string, bool, error) {
+		if it == nil {
+			it = e.client.Run(ctx, datastore.NewQuery(namespaceKind).FilterField("__key__", ">=", namespaceKey(from)).Order("__key__").KeysOnly())
+		}
+		k, err := it.Next(nil)
+		switch {
+		case errors.Is(err, iterator.Done):
+			return "", false, nil
+		case err != nil:
+			return "", false, fmt.Errorf("list the namespaces: %w", err)
+		}
+		return k.Name, true, nil
+	}
+}
+
+// spaces returns the spaces that a range of the query reaches into, one after the other.
+func (e *Engine) spaces(ctx context.Context, q Query, start, end *position) func() (s space, ok bool, err error) {
+	var from space
+	if start != nil {
+		from = start.space()
+	}
+	namespaces := e.namespaces(ctx, q, from.namespace)
+	var namespace string
+	var kinds []string
+	return func() (space, bool, error) {
+		for {
+			for len(kinds) > 0 {
+				s := space{namespace, kinds[0]}
+				kinds = kinds[1:]
+				if end != nil {
+					if c := compareSpaces(s, end.space()); c > 0 || c == 0 && !end.Valued && end.Key == nil {
+						return space{}, false, nil
+					}
+				}
+				if compareSpaces(s, from) >= 0 {
+					return s, true, nil
+				}
+			}
+			n, ok, err := namespaces()
+			if !ok || err != nil {
+				return space{}, false, err
+			}
+			namespace, kinds = n, q.kinds()
+		}
+	}
+}
+
+// scanner returns the scans of a range, one after the other.
+func (e *Engine) scanner(ctx context.Context, q Query, start, end *position) func() (s scan, ok bool, err error) {
+	spaces := e.spaces(ctx, q, start, end)
+	var rest []scan
+	return func() (scan, bool, error) {
+		for len(rest) == 0 {
+			s, ok, err := spaces()
+			if !ok || err != nil {
+				return scan{}, false, err
+			}
+			rest = q.in(s).scans(start, end)
+		}
+		s := rest[0]
+		rest = rest[1:]
+		return s, true, nil
+	}
+}

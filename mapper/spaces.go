@@ -1,0 +1,81 @@
+package mapper
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// The most kinds and namespaces that a query names, which are in the record of its job.
+const (
+	maxKinds      = 100
+	maxNamespaces = 1000
+)
+
+// normalSpaces checks kinds and namespaces, and sorts them.
+func (q Query) normalSpaces() (Query, error) {
+	switch {
+	case len(q.Kinds) > 0 && q.Kind != "":
+		return q, fmt.Errorf("Query.Kind is %q, and there are Query.Kinds: set one of them", q.Kind)
+	case len(q.Kinds) > maxKinds || len(q.Namespaces) > maxNamespaces:
+		return q, fmt.Errorf("Query.Kinds are %d, and Query.Namespaces %d, above the maximum of %d and %d", len(q.Kinds), len(q.Namespaces), maxKinds, maxNamespaces)
+	case q.AllNamespaces && (q.Namespace != "" || len(q.Namespaces) > 0), q.Namespace != "" && len(q.Namespaces) > 0:
+		return q, errors.New("of Query.Namespace, Query.Namespaces and Query.AllNamespaces one can be set")
+	}
+	if len(q.Kinds) == 0 {
+		if err := checkKind(q.Kind); err != nil {
+			return q, fmt.Errorf("Query.Kind %w", err)
+		}
+	}
+	for _, k := range q.kinds() {
+		if err := checkKind(k); err != nil {
+			return q, fmt.Errorf("Query.Kinds: one %w", err)
+		}
+		if k == jobKind || k == rangeKind {
+			return q, fmt.Errorf("Query.Kind %q holds the records of jobs themselves", k)
+		}
+	}
+	for _, n := range append(slices.Clone(q.Namespaces), q.Namespace) {
+		switch {
+		case reservedName(n):
+			return q, fmt.Errorf("Query.Namespace %q is reserved by Datastore", n)
+		case !validNamespace.MatchString(n):
+			return q, fmt.Errorf("Query.Namespace %.110q is not up to 100 letters, digits, '.', '_' and '-'", n)
+		}
+	}
+	q.Kinds, q.Namespaces = sortedNames(q.Kinds), sortedNames(q.Namespaces)
+	if len(q.Kinds) == 1 {
+		q.Kind, q.Kinds = q.Kinds[0], nil
+	}
+	if len(q.Namespaces) == 1 {
+		q.Namespace, q.Namespaces = q.Namespaces[0], nil
+	}
+	return q, nil
+}
+
+func sortedNames(names []string) []string {
+	names = slices.Clone(names)
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// many reports whether the query is over more than one space.
+func (q Query) many() bool { return len(q.Kinds) > 0 || len(q.Namespaces) > 0 || q.AllNamespaces }
+
+// kinds returns the kinds of the query, in order.
+func (q Query) kinds() []string {
+	if len(q.Kinds) > 0 {
+		return q.Kinds
+	}
+	return []string{q.Kind}
+}
+
+// in returns the part of the query that is in one space.
+func (q Query) in(s space) Query {
+	q.Namespace, q.Kind = s.namespace, s.kind
+	q.Kinds, q.Namespaces, q.AllNamespaces = nil, nil, false
+	return q
+}
+
+// space returns the kind and the namespace of a query that is in one space.
+func (q Query) space() space { return space{q.Namespace, q.Kind} }

@@ -1,0 +1,21 @@
+package mapper
+
+// A Splitting says how a job's ranges are cut. The zero value is adaptive, and what
+// jobs should have. The others are ways of other mappers, to compare with.
+type Splitting struct {
+	// First is into how many ranges the kind is cut at the start, in [1, 5000]. They are
+	// recorded in one commit.
+	First int `json:"first,omitempty"`
+
+	// FanOut is into how many ranges a task cuts what is left behind its page, in [1, 100].
+	// 1 is none: each of the first ranges is processed page after page, as static sharding
+	// does. First and FanOut are set together.
+	FanOut int `json:"fan_out,omitempty"`
+
+	// Bisect has what is left cut at the middle of its key space, and not where entities
+	// are. First has to be 1 then, and FanOut 2.
+	Bisect bool `json:"bisect,omitempty"`
+}
+
+// strategy returns what splitting makes of it.
+func (sp Splitting) strategy() strategy { return strategy(sp) }
