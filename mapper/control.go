@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // ErrState says that a job is not in a state in which it can do what was asked.
@@ -101,7 +103,7 @@ func (e *Engine) failures(ctx context.Context, ref jobRef) (n int64, _ jobRef, e
 		return 0, ref, err
 	}
 	if job.Limited {
-		err = e.eachIn(ctx, scan{query: marked("failed", job.ref(), "")}, func(*position) bool {
+		err = e.eachIn(ctx, scan{query: marked("failed", job.ref(), "")}, func(*keyspace.Position) bool {
 			n++
 			return true
 		})

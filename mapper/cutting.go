@@ -3,6 +3,8 @@ package mapper
 import (
 	"slices"
 	"sync"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A cutting is where a range is cut. The first piece is the one that its task keeps.
@@ -22,7 +24,7 @@ type cutting struct {
 
 // A finder finds the position of an entity: the n-th from one on, which is the 0-th. nil
 // is the end of the range.
-type finder func(from *position, n int64) (*position, error)
+type finder func(from *keyspace.Position, n int64) (*keyspace.Position, error)
 
 // apply cuts a range. The first of the pieces is what its task keeps.
 func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
@@ -147,8 +149,8 @@ const findParallel = 16
 // findAll finds the ends of pieces that follow each other, as far as the range goes. If some
 // can't be found, those before them are enough: what is behind is another piece. So are those
 // before one that is not behind them, as entities have come or gone meanwhile.
-func findAll(find finder, s stretch, lengths []int64) (found []*position, ended bool, err error) {
-	found = make([]*position, len(lengths))
+func findAll(find finder, s stretch, lengths []int64) (found []*keyspace.Position, ended bool, err error) {
+	found = make([]*keyspace.Position, len(lengths))
 	errs := make([]error, len(lengths))
 	var group sync.WaitGroup
 	n := int64(0)
@@ -163,7 +165,7 @@ func findAll(find finder, s stretch, lengths []int64) (found []*position, ended 
 		if at == nil {
 			break
 		}
-		if last != nil && comparePositions(at, last) <= 0 || !s.holds(at) {
+		if last != nil && keyspace.Compare(at, last) <= 0 || !s.holds(at) {
 			return found[:i], false, nil
 		}
 		last = at
@@ -188,7 +190,7 @@ func (c cutting) weighs(s stretch) bool {
 // beyond estimates how many entities are behind pieces of known lengths: as many for each
 // of the samples as there are inside. Where there are none it takes the rest for as long as
 // all pieces together.
-func beyond(samples, left []*position, lengths []int64) int64 {
+func beyond(samples, left []*keyspace.Position, lengths []int64) int64 {
 	known := int64(0)
 	for _, n := range lengths {
 		known += n

@@ -3,13 +3,15 @@ package mapper
 import (
 	"slices"
 	"testing"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // TestApplyOdd cuts ranges that have changed since they were counted.
 func TestApplyOdd(t *testing.T) {
-	keys := positionsOf(sequence(100))
-	find := func(from *position, n int64) (*position, error) {
-		i, _ := slices.BinarySearchFunc(keys, from, comparePositions)
+	keys := keyspace.AtAll(sequence(100))
+	find := func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
+		i, _ := slices.BinarySearchFunc(keys, from, keyspace.Compare)
 		if i+int(n) >= len(keys) {
 			return nil, nil
 		}

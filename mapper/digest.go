@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A digest is a hash of values, one after the other. It is the same in every process, and for
@@ -63,7 +65,7 @@ func (d *digest) text(s string) {
 
 func (d *digest) integer(n int64) { d.buf = binary.AppendVarint(d.buf, n) }
 
-func (d *digest) flag(b bool) { d.integer(int64(present(b))) }
+func (d *digest) flag(b bool) { d.integer(int64(keyspace.Present(b))) }
 
 func (d *digest) time(t time.Time) {
 	d.flag(t.IsZero())
@@ -94,14 +96,14 @@ func (d *digest) path(k *datastore.Key) {
 	d.integer(k.ID)
 }
 
-func (d *digest) position(p *position) {
+func (d *digest) position(p *keyspace.Position) {
 	d.flag(p != nil)
 	if p == nil {
 		return
 	}
-	s := p.space()
-	d.text(s.namespace)
-	d.text(s.kind)
+	s := p.Space()
+	d.text(s.Namespace)
+	d.text(s.Kind)
 	d.key(p.Key)
 	if d.flag(p.Valued); p.Valued {
 		d.value(p.Value)
@@ -110,16 +112,16 @@ func (d *digest) position(p *position) {
 
 // value writes a value that a position can have.
 func (d *digest) value(v any) {
-	d.integer(int64(rankOf(v)))
+	d.integer(int64(keyspace.RankOf(v)))
 	switch v := v.(type) {
 	case int64, time.Time:
-		d.integer(integerOf(v))
+		d.integer(keyspace.IntegerOf(v))
 	case bool:
 		d.flag(v)
 	case string, []byte:
-		d.text(string(bytesOf(v)))
+		d.text(string(keyspace.BytesOf(v)))
 	case float64:
-		d.integer(int64(floatBits(v)))
+		d.integer(int64(keyspace.FloatBits(v)))
 	case datastore.GeoPoint:
 		d.integer(int64(math.Float64bits(v.Lat)))
 		d.integer(int64(math.Float64bits(v.Lng)))
@@ -144,7 +146,7 @@ func (r *rangeRecord) single() wide {
 const pageDigest = "page 1"
 
 // keysDigest returns the digest of the keys of a page's entities, in their order.
-func keysDigest(at []*position) []byte {
+func keysDigest(at []*keyspace.Position) []byte {
 	d := newDigest(pageDigest)
 	for _, p := range at {
 		d.key(p.Key)

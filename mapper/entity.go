@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // An Entity is one entity in the hands of a mapper's function. It belongs to
@@ -134,7 +136,7 @@ func (a *attempt) put(key *datastore.Key, src any) {
 		case key != nil && key.Equal(a.key):
 			return errors.New("Put of the entity itself: change its Value")
 		}
-		if err := checkKey(key); err != nil {
+		if err := keyspace.CheckKey(key); err != nil {
 			return fmt.Errorf("Put: %w", err)
 		}
 		properties, err := save(src)
@@ -152,7 +154,7 @@ func (a *attempt) delete(key *datastore.Key) {
 		if a.mode != update {
 			return errors.New("Delete is for the function of an Update")
 		}
-		if err := checkKey(key); err != nil {
+		if err := keyspace.CheckKey(key); err != nil {
 			return fmt.Errorf("Delete: %w", err)
 		}
 		if key.Incomplete() {
@@ -167,7 +169,7 @@ func (a *attempt) delete(key *datastore.Key) {
 // add adds a mutation. Of several of one entity the last one counts.
 func (a *attempt) add(m *datastore.Mutation, added mutation) {
 	added.Mutation = m
-	added.bytes = keySize(added.key) + propertiesSize(added.properties)
+	added.bytes = keyspace.KeySize(added.key) + keyspace.PropertiesSize(added.properties)
 	a.effect.bytes += added.bytes
 	if !added.key.Incomplete() {
 		if i := slices.IndexFunc(a.effect.mutations, func(o mutation) bool { return o.key.Equal(added.key) }); i >= 0 {

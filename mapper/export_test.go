@@ -1,15 +1,10 @@
 package mapper
 
-import "context"
-
-// What tests outside the package use of its inside.
-var (
-	CompareKeys      = compareKeys
-	ComparePositions = comparePositions
+import (
+	"context"
 )
 
-type Position = position
-
+// What tests outside the package use of its inside.
 const (
 	RangeKind = rangeKind
 	JobKind   = jobKind

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A Failure is an entity that the function could not process.
@@ -48,7 +50,7 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 // fail records that the range's entity, which it has for itself, has failed.
 func (r *rangeRecord) fail(cause error, now time.Time) {
 	r.Error, r.Failed = explain(cause), r.Job
-	r.Entities, r.Keys = 1, keysDigest([]*position{r.Start})
+	r.Entities, r.Keys = 1, keysDigest([]*keyspace.Position{r.Start})
 	r.finish(now)
 }
 

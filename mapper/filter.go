@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A Filter is a condition that a query's entities satisfy.
@@ -44,11 +46,11 @@ func (f Filter) normal() (Filter, error) {
 		return f, fmt.Errorf("Query.Filters: %q %s: %w", f.Property, f.Op, fmt.Errorf(format, args...))
 	}
 	switch {
-	case f.Property == "" || len(f.Property) > maxName || !utf8.ValidString(f.Property):
-		return fail("the name of the property is empty, longer than %d bytes or not UTF-8", maxName)
+	case f.Property == "" || len(f.Property) > keyspace.MaxName || !utf8.ValidString(f.Property):
+		return fail("the name of the property is empty, longer than %d bytes or not UTF-8", keyspace.MaxName)
 	case f.Property == "__key__":
 		return fail("a range of keys is Query.Start and Query.End")
-	case reservedName(f.Property):
+	case keyspace.Reserved(f.Property):
 		return fail("the name is reserved by Datastore")
 	case f.Op == "!=" || f.Op == "not-in":
 		return fail("it does not go with ranges of keys; filter in the function")
@@ -73,8 +75,8 @@ func (f Filter) normal() (Filter, error) {
 			return fail("%w", err)
 		}
 	}
-	slices.SortFunc(all, compareValues)
-	all = slices.CompactFunc(all, func(a, b any) bool { return compareValues(a, b) == 0 })
+	slices.SortFunc(all, keyspace.CompareValues)
+	all = slices.CompactFunc(all, func(a, b any) bool { return keyspace.CompareValues(a, b) == 0 })
 	if len(all) == 0 || len(all) > maxIn {
 		return fail("it has %d values, and not 1 to %d", len(all), maxIn)
 	}
@@ -123,17 +125,17 @@ func normalValue(v any) (any, error) {
 	case float32:
 		return float64(v), nil
 	case string:
-		if len(v) > maxName || !utf8.ValidString(v) {
-			return nil, fmt.Errorf("the text is longer than %d bytes, which are indexed, or not UTF-8", maxName)
+		if len(v) > keyspace.MaxName || !utf8.ValidString(v) {
+			return nil, fmt.Errorf("the text is longer than %d bytes, which are indexed, or not UTF-8", keyspace.MaxName)
 		}
 		return v, nil
 	case []byte:
-		if len(v) > maxName {
-			return nil, fmt.Errorf("it is longer than %d bytes, which are indexed", maxName)
+		if len(v) > keyspace.MaxName {
+			return nil, fmt.Errorf("it is longer than %d bytes, which are indexed", keyspace.MaxName)
 		}
 		return v, nil
 	case time.Time:
-		if !storable(v) {
+		if !keyspace.Storable(v) {
 			return nil, fmt.Errorf("the time %v is not in the years 1 to 9999", v)
 		}
 		return v.UTC().Truncate(time.Microsecond), nil
@@ -141,7 +143,7 @@ func normalValue(v any) (any, error) {
 		if v.Incomplete() {
 			return nil, errors.New("the key is incomplete")
 		}
-		return v, checkKey(v)
+		return v, keyspace.CheckKey(v)
 	}
 	return nil, fmt.Errorf("its value is a %T, which is not a bool, an integer, a float, a string, a []byte, a time.Time, a *datastore.Key or nil", v)
 }
@@ -149,9 +151,9 @@ func normalValue(v any) (any, error) {
 // holds reports whether a value satisfies the filter.
 func (f Filter) holds(v any) bool {
 	if f.Op == "in" {
-		return slices.ContainsFunc(f.Value.([]any), func(w any) bool { return compareValues(v, w) == 0 })
+		return slices.ContainsFunc(f.Value.([]any), func(w any) bool { return keyspace.CompareValues(v, w) == 0 })
 	}
-	c := compareValues(v, f.Value)
+	c := keyspace.CompareValues(v, f.Value)
 	switch f.Op {
 	case "=":
 		return c == 0

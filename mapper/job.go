@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // jobKind is the kind of the records of jobs.
@@ -290,7 +292,7 @@ func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
 // a page until deadline.
 func (o StartOptions) validate(longest, deadline time.Duration) error {
 	switch {
-	case reservedName(o.ID):
+	case keyspace.Reserved(o.ID):
 		return fmt.Errorf("StartOptions.ID %q is reserved by Datastore", o.ID)
 	case !jobID.MatchString(o.ID):
 		return fmt.Errorf("StartOptions.ID %q is not 1 to 100 letters, digits, '-' and '_'", o.ID)
@@ -336,7 +338,7 @@ func (e *Engine) loadJob(ctx context.Context, ref jobRef) (*jobRecord, error) {
 	if e == nil || e.client == nil {
 		return nil, fmt.Errorf("%w: there is no engine or client", ErrArguments)
 	}
-	if !jobID.MatchString(id) || reservedName(id) {
+	if !jobID.MatchString(id) || keyspace.Reserved(id) {
 		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_'", ErrNoSuchJob, id)
 	}
 	j := &jobRecord{ID: id}

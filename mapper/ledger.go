@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A ledger adds up the records of a job's ranges, in any order and part by part, and whether they
@@ -66,7 +68,7 @@ func (l *ledger) add(r *rangeRecord) error {
 	return l.totals.add(r)
 }
 
-func (l *ledger) boundary(p *position, sum *wide, ends *int64) {
+func (l *ledger) boundary(p *keyspace.Position, sum *wide, ends *int64) {
 	if p == nil {
 		*ends++
 		return
@@ -104,7 +106,7 @@ func (l *ledger) check(r *rangeRecord) {
 	if (r.Failed == r.Job) != (r.Error != "") || r.Failed != "" && (r.Failed != r.Job || !r.Alone || r.State != done) {
 		l.problem("range %s is %s, and its mark as a failure is %q", r.ID, r.State, r.Failed)
 	}
-	if !r.Alone && r.Start != nil && r.End != nil && comparePositions(r.Start, r.End) > 0 {
+	if !r.Alone && r.Start != nil && r.End != nil && keyspace.Compare(r.Start, r.End) > 0 {
 		l.problem("range %s begins at %v, and ends before that, at %v", r.ID, r.Start, r.End)
 	}
 	if r.Alone && (r.Start == nil || r.Start.Key == nil) {

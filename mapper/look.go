@@ -17,14 +17,15 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A lookAround finds out how large a kind is, and where its entities are.
 type lookAround struct {
 	engine *Engine
 	query  Query
-	start  *position // of the range
-	end    *position
+	start  *keyspace.Position // of the range
+	end    *keyspace.Position
 	page   int64
 	refine bool           // the estimate is all that is known
 	used   *billing.Usage // if not nil, what it uses is added to that
@@ -34,7 +35,7 @@ type lookAround struct {
 
 // What a lookAround finds.
 type surroundings struct {
-	samples  []*position
+	samples  []*keyspace.Position
 	estimate int64     // of the entities; 0 is unknown
 	pieces   []stretch // if they were counted to find that out
 }
@@ -139,29 +140,29 @@ func (l lookAround) aroundSome(ctx context.Context, size int) (found surrounding
 }
 
 // bounds returns the positions that all entities of the range are between; nil is no bound.
-func (l lookAround) bounds() (low, high *position) {
+func (l lookAround) bounds() (low, high *keyspace.Position) {
 	low, high = l.query.bounds()
-	if l.start != nil && l.start.space() == l.query.space() && (low == nil || comparePositions(low, l.start) < 0) {
+	if l.start != nil && l.start.Space() == l.query.space() && (low == nil || keyspace.Compare(low, l.start) < 0) {
 		low = l.start
 	}
-	if l.end != nil && l.end.space() == l.query.space() && (high == nil || comparePositions(l.end, high) < 0) {
+	if l.end != nil && l.end.Space() == l.query.space() && (high == nil || keyspace.Compare(l.end, high) < 0) {
 		high = l.end
 	}
 	return low, high
 }
 
 // inside returns those of a sample of the kind that are inside the range, and the query.
-func (l lookAround) inside(ctx context.Context, size int) ([]*position, error) {
+func (l lookAround) inside(ctx context.Context, size int) ([]*keyspace.Position, error) {
 	all, err := l.sample(ctx, size)
 	low, high := l.bounds()
-	return slices.DeleteFunc(all, func(p *position) bool {
-		return low != nil && comparePositions(p, low) <= 0 || high != nil && comparePositions(p, high) >= 0 ||
-			l.query.Ancestor != nil && !below(p.Key, l.query.Ancestor)
+	return slices.DeleteFunc(all, func(p *keyspace.Position) bool {
+		return low != nil && keyspace.Compare(p, low) <= 0 || high != nil && keyspace.Compare(p, high) >= 0 ||
+			l.query.Ancestor != nil && !keyspace.Below(p.Key, l.query.Ancestor)
 	}), err
 }
 
 // values returns positions that are spread evenly between the first and the last value.
-func (l lookAround) values(ctx context.Context, size int) ([]*position, error) {
+func (l lookAround) values(ctx context.Context, size int) ([]*keyspace.Position, error) {
 	low, high := l.bounds()
 	var err error
 	if low == nil || !low.Valued {
@@ -176,16 +177,16 @@ func (l lookAround) values(ctx context.Context, size int) ([]*position, error) {
 			return nil, err
 		}
 	}
-	var samples []*position
-	for _, v := range spread(low.Value, high.Value, size) {
-		samples = append(samples, &position{Namespace: l.query.Namespace, Kind: l.query.Kind, Valued: true, Value: v})
+	var samples []*keyspace.Position
+	for _, v := range keyspace.Spread(low.Value, high.Value, size) {
+		samples = append(samples, &keyspace.Position{Namespace: l.query.Namespace, Kind: l.query.Kind, Valued: true, Value: v})
 	}
 	return samples, nil
 }
 
 // last returns the position of the last entity. If the database has no index for that it is
 // that of the kind.
-func (l lookAround) last(ctx context.Context) (last *position, err error) {
+func (l lookAround) last(ctx context.Context) (last *keyspace.Position, err error) {
 	q := l.query
 	s := scan{query: q.base().Order("-" + q.ShardBy), property: q.ShardBy, times: q.times, at: q.at}
 	if last, err = l.engine.first(ctx, s, 0); status.Code(err) != codes.FailedPrecondition {
@@ -197,20 +198,20 @@ func (l lookAround) last(ctx context.Context) (last *position, err error) {
 
 // estimate estimates how many entities the kind has, and counts some for that if it needs to:
 // if nothing is known, or the pieces that the kind is cut into would be too many to be counted.
-func (l lookAround) estimate(ctx context.Context, samples []*position, known []milestone) int64 {
+func (l lookAround) estimate(ctx context.Context, samples []*keyspace.Position, known []milestone) int64 {
 	if rough := estimateFrom(samples, known); rough > 0 && rough <= mostWeighed && !l.refine {
 		return rough
 	}
-	return estimateBy(samples, known, func(before *position) (int64, bool) { return l.count(ctx, before, mostCounted) })
+	return estimateBy(samples, known, func(before *keyspace.Position) (int64, bool) { return l.count(ctx, before, mostCounted) })
 }
 
 // entitySize returns how many bytes entities have: the mean of some of those in a sample, or of
 // the first ones; 0 is unknown.
-func (l lookAround) entitySize(ctx context.Context, sample []*position) (int64, error) {
+func (l lookAround) entitySize(ctx context.Context, sample []*keyspace.Position) (int64, error) {
 	var entities []datastore.PropertyList
 	var err error
 	if l.query.ShardBy == "" {
-		var some []*position
+		var some []*keyspace.Position
 		for i := 0; i < len(sample); i += (len(sample) + sized - 1) / sized {
 			some = append(some, sample[i])
 		}
@@ -227,7 +228,7 @@ func (l lookAround) entitySize(ctx context.Context, sample []*position) (int64, 
 	l.use(int64(len(entities)), 0)
 	bytes := int64(0)
 	for _, e := range entities {
-		bytes += int64(propertiesSize(e))
+		bytes += int64(keyspace.PropertiesSize(e))
 	}
 	return max(1, bytes/int64(len(entities))), nil
 }
@@ -275,7 +276,7 @@ func (l lookAround) unsharded(ctx context.Context) int64 {
 
 var errUncounted = errors.New("it is not known how many there are")
 
-func (l lookAround) sample(ctx context.Context, n int) ([]*position, error) {
+func (l lookAround) sample(ctx context.Context, n int) ([]*keyspace.Position, error) {
 	sample, err := l.engine.sample(ctx, l.query, n, maxSampleBytes*maxFanOut/2)
 	if err != nil {
 		return nil, fmt.Errorf("sample %q by __scatter__: %w", l.query.Kind, err)
@@ -285,7 +286,7 @@ func (l lookAround) sample(ctx context.Context, n int) ([]*position, error) {
 }
 
 // count counts the entities of the range before a position, or up to most of them.
-func (l lookAround) count(ctx context.Context, before *position, most int) (n int64, known bool) {
+func (l lookAround) count(ctx context.Context, before *keyspace.Position, most int) (n int64, known bool) {
 	if before == nil {
 		before = l.end
 	}

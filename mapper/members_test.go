@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A member is an account with what queries can filter by, and jobs be sharded by.
@@ -78,7 +79,7 @@ func (s *simulation) form() mapper.Query {
 	q.Kind = "Account"
 	s.visit = s.visit || q.KeysOnly || !q.ReadTime.IsZero() // an Update changes what it has read
 	if q.Start != nil {
-		q.Start = slices.MinFunc(s.keys, mapper.CompareKeys)
+		q.Start = slices.MinFunc(s.keys, keyspace.CompareKeys)
 	}
 	return q
 }

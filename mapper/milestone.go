@@ -3,11 +3,13 @@ package mapper
 import (
 	"math"
 	"slices"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A milestone is a position whose rank in its kind is known. nil is behind the last one.
 type milestone struct {
-	at   *position
+	at   *keyspace.Position
 	rank int64
 }
 
@@ -31,7 +33,7 @@ const mostCounted = 10_000_000
 // further returns before how many of the samples entities have to be counted, as too few of
 // them are before the milestones to tell the size of the kind well; 0 if there are enough.
 // rough is the estimate without it.
-func further(sample []*position, milestones []milestone, rough int64) int {
+func further(sample []*keyspace.Position, milestones []milestone, rough int64) int {
 	last := milestones[len(milestones)-1]
 	if last.at == nil || len(sample) < leastSamples {
 		return 0
@@ -40,7 +42,7 @@ func further(sample []*position, milestones []milestone, rough int64) int {
 	if rough > 0 {
 		n = max(leastSamples, min(mostSamples, int(refinedCount*int64(len(sample))/rough), len(sample)))
 	}
-	if comparePositions(sample[n-1], last.at) <= 0 {
+	if keyspace.Compare(sample[n-1], last.at) <= 0 {
 		return 0
 	}
 	return n
@@ -49,7 +51,7 @@ func further(sample []*position, milestones []milestone, rough int64) int {
 // estimateBy estimates how many entities the root's range holds, and has those before a sample
 // counted if that is needed. If they are more than can be counted it takes an earlier sample;
 // if that is the first one the kind is at least as large as the estimate.
-func estimateBy(sample []*position, milestones []milestone, count func(before *position) (n int64, known bool)) int64 {
+func estimateBy(sample []*keyspace.Position, milestones []milestone, count func(before *keyspace.Position) (n int64, known bool)) int64 {
 	estimate := estimateFrom(sample, milestones)
 	for n := further(sample, milestones, estimate); n > 0; n /= 4 {
 		rank, known := count(sample[n-1])
@@ -70,7 +72,7 @@ func estimateBy(sample []*position, milestones []milestone, count func(before *p
 // sample may be only the first part of all scatter keys; the ratio is the same.
 // Without samples the end of a kind between two milestones says something, and otherwise
 // nothing is known.
-func estimateFrom(sample []*position, milestones []milestone) int64 {
+func estimateFrom(sample []*keyspace.Position, milestones []milestone) int64 {
 	least, most := int64(1), int64(math.MaxInt64)
 	var last milestone
 	for _, m := range milestones {
@@ -84,7 +86,7 @@ func estimateFrom(sample []*position, milestones []milestone) int64 {
 		return most
 	}
 	passed := 0
-	for passed < len(sample) && comparePositions(sample[passed], last.at) <= 0 {
+	for passed < len(sample) && keyspace.Compare(sample[passed], last.at) <= 0 {
 		passed++
 	}
 	switch {

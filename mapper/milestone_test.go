@@ -3,6 +3,9 @@ package mapper
 import (
 	"slices"
 	"testing"
+
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // TestEstimateBy estimates kinds that have more entities before a sample than can be counted.
@@ -10,12 +13,12 @@ func TestEstimateBy(t *testing.T) {
 	for _, n := range []int64{1e6, 1e8, 1e9, 1e10, 1e11} {
 		for _, drawn := range []int64{600, 1600, 50_000} {
 			kind := virtualKind{n: n, key: sequentialKey}
-			var sample []*position
+			var sample []*keyspace.Position
 			for i := range drawn {
-				sample = append(sample, positionOf(sequentialKey((2*i+1)*(n/drawn)/2)))
+				sample = append(sample, keyspace.At(sequentialKey((2*i+1)*(n/drawn)/2)))
 			}
 			var counted []int64
-			got := estimateBy(sample, []milestone{{positionOf(sequentialKey(500)), 500}, {positionOf(sequentialKey(6000)), 6000}}, func(before *position) (int64, bool) {
+			got := estimateBy(sample, []milestone{{keyspace.At(sequentialKey(500)), 500}, {keyspace.At(sequentialKey(6000)), 6000}}, func(before *keyspace.Position) (int64, bool) {
 				counted = append(counted, min(mostCounted, kind.begin(before)))
 				return counted[len(counted)-1], true
 			})
@@ -27,11 +30,11 @@ func TestEstimateBy(t *testing.T) {
 }
 
 func TestEstimateFrom(t *testing.T) {
-	rng := newRand(t)
+	rng := testflag.Rand(t)
 	for _, density := range []int{2, 128} {
 		m := newModel(rng, sequence(200000), density)
 		for _, drawn := range []int{1200, 1500} {
-			sample := sortPositions(slices.Clone(m.scatter[:min(drawn, len(m.scatter))]))
+			sample := keyspace.Sort(slices.Clone(m.scatter[:min(drawn, len(m.scatter))]))
 			got := estimateFrom(sample, m.milestones(500))
 			if got < 110000 || got > 450000 {
 				t.Errorf("1 in %d, %d samples: estimated %d of 200000", density, len(sample), got)
@@ -47,7 +50,7 @@ func TestEstimateFrom(t *testing.T) {
 	if got := estimateFrom(nil, newModel(rng, sequence(121), 0).milestones(10)); got != 0 {
 		t.Errorf("no samples: estimated %d, want 0 for unknown", got)
 	}
-	if got := estimateFrom(positionsOf(sequence(1000)[999:]), newModel(rng, sequence(1000), 0).milestones(10)); got != 0 {
+	if got := estimateFrom(keyspace.AtAll(sequence(1000)[999:]), newModel(rng, sequence(1000), 0).milestones(10)); got != 0 {
 		t.Errorf("no samples among those passed: estimated %d, want 0 for unknown", got)
 	}
 }

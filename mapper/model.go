@@ -9,6 +9,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -24,14 +25,14 @@ func sequentialKey(rank int64) *datastore.Key { return datastore.IDKey("K", rank
 
 // begin returns how many entities are before a range that begins at a position, and end before
 // one that ends there. nil is the end of the kind.
-func (v virtualKind) begin(p *position) int64 {
+func (v virtualKind) begin(p *keyspace.Position) int64 {
 	if p == nil {
 		return 0
 	}
-	return int64(sort.Search(int(v.n), func(i int) bool { return comparePositions(positionOf(v.key(int64(i))), p) >= 0 }))
+	return int64(sort.Search(int(v.n), func(i int) bool { return keyspace.Compare(keyspace.At(v.key(int64(i))), p) >= 0 }))
 }
 
-func (v virtualKind) end(p *position) int64 {
+func (v virtualKind) end(p *keyspace.Position) int64 {
 	if p == nil {
 		return v.n
 	}
@@ -39,7 +40,7 @@ func (v virtualKind) end(p *position) int64 {
 }
 
 // sample returns up to n random positions, in order.
-func (v virtualKind) sample(rng *rand.Rand, n int) []*position {
+func (v virtualKind) sample(rng *rand.Rand, n int) []*keyspace.Position {
 	var keys []*datastore.Key
 	seen := make(map[int64]bool, n)
 	for len(keys) < n && int64(len(keys)) < v.n {
@@ -48,7 +49,7 @@ func (v virtualKind) sample(rng *rand.Rand, n int) []*position {
 			keys = append(keys, v.key(rank))
 		}
 	}
-	return sortPositions(positionsOf(keys))
+	return keyspace.Sort(keyspace.AtAll(keys))
 }
 
 // callTimes are what calls take in a model.
@@ -98,7 +99,7 @@ func runModel(ctx context.Context, kind virtualKind, workers, page, usual int64,
 	for i, pages := range milestonePages {
 		milestones[i].rank = pages * page
 		if milestones[i].rank < kind.n {
-			milestones[i].at = positionOf(kind.key(milestones[i].rank))
+			milestones[i].at = keyspace.At(kind.key(milestones[i].rank))
 		}
 	}
 	at := times.dispatch + times.query + max(m.reading(len(s.samples)), times.query+time.Duration(milestones[len(milestones)-1].rank)*times.key)
@@ -106,7 +107,7 @@ func runModel(ctx context.Context, kind virtualKind, workers, page, usual int64,
 		if rough := estimateFrom(s.samples, milestones); rough > 0 && rough <= mostWeighed {
 			return rough
 		}
-		return estimateBy(s.samples, milestones, func(before *position) (int64, bool) {
+		return estimateBy(s.samples, milestones, func(before *keyspace.Position) (int64, bool) {
 			n := min(mostCounted, kind.begin(before))
 			at += times.query + time.Duration(n)*times.key
 			return n, true
@@ -204,7 +205,7 @@ func (m *model) task(ctx context.Context, sp strategy, r *rangeRecord, s stretch
 		if first += m.page; first >= end || ctx.Err() != nil {
 			break
 		}
-		s = s.from(positionOf(m.kind.key(first)), s.estimate-m.page)
+		s = s.from(keyspace.At(m.kind.key(first)), s.estimate-m.page)
 	}
 	for _, c := range children {
 		m.task(ctx, sp, c.record, c.piece, c.at)
@@ -233,9 +234,9 @@ func (m *model) weigh(workers int64, pieces []stretch, at *time.Duration) []stre
 
 // find returns a finder for a range that ends before a rank.
 func (m *model) find(end int64) finder {
-	return func(from *position, n int64) (*position, error) {
+	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
 		if rank := m.kind.begin(from) + n; rank < end {
-			return positionOf(m.kind.key(rank)), nil
+			return keyspace.At(m.kind.key(rank)), nil
 		}
 		return nil, nil
 	}
@@ -247,7 +248,7 @@ func (r *rangeRecord) size() int {
 	if err != nil {
 		panic("mapper: a record can't be saved: " + err.Error())
 	}
-	return propertiesSize(properties)
+	return keyspace.PropertiesSize(properties)
 }
 
 // busy returns how many workers have something to do.

@@ -7,6 +7,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 	"google.golang.org/api/iterator"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // namespaceKind is the kind of the metadata of namespaces.
@@ -54,31 +56,31 @@ func (e *Engine) namespaces(ctx context.Context, q Query, from string) func() (n
 }
 
 // spaces returns the spaces that a range of the query reaches into, one after the other.
-func (e *Engine) spaces(ctx context.Context, q Query, start, end *position) func() (s space, ok bool, err error) {
-	var from space
+func (e *Engine) spaces(ctx context.Context, q Query, start, end *keyspace.Position) func() (s keyspace.Space, ok bool, err error) {
+	var from keyspace.Space
 	if start != nil {
-		from = start.space()
+		from = start.Space()
 	}
-	namespaces := e.namespaces(ctx, q, from.namespace)
+	namespaces := e.namespaces(ctx, q, from.Namespace)
 	var namespace string
 	var kinds []string
-	return func() (space, bool, error) {
+	return func() (keyspace.Space, bool, error) {
 		for {
 			for len(kinds) > 0 {
-				s := space{namespace, kinds[0]}
+				s := keyspace.Space{Namespace: namespace, Kind: kinds[0]}
 				kinds = kinds[1:]
 				if end != nil {
-					if c := compareSpaces(s, end.space()); c > 0 || c == 0 && !end.Valued && end.Key == nil {
-						return space{}, false, nil
+					if c := keyspace.CompareSpaces(s, end.Space()); c > 0 || c == 0 && !end.Valued && end.Key == nil {
+						return keyspace.Space{}, false, nil
 					}
 				}
-				if compareSpaces(s, from) >= 0 {
+				if keyspace.CompareSpaces(s, from) >= 0 {
 					return s, true, nil
 				}
 			}
 			n, ok, err := namespaces()
 			if !ok || err != nil {
-				return space{}, false, err
+				return keyspace.Space{}, false, err
 			}
 			namespace, kinds = n, q.kinds()
 		}
@@ -86,7 +88,7 @@ func (e *Engine) spaces(ctx context.Context, q Query, start, end *position) func
 }
 
 // scanner returns the scans of a range, one after the other.
-func (e *Engine) scanner(ctx context.Context, q Query, start, end *position) func() (s scan, ok bool, err error) {
+func (e *Engine) scanner(ctx context.Context, q Query, start, end *keyspace.Position) func() (s scan, ok bool, err error) {
 	spaces := e.spaces(ctx, q, start, end)
 	var rest []scan
 	return func() (scan, bool, error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/internal/keytest"
 	"github.com/scattermap/scattermap/internal/testflag"
-	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // TestKeyOrder compares this package's order of keys of all forms with that of
@@ -33,8 +33,8 @@ func TestKeyOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(got) != len(keys) || !slices.IsSortedFunc(got, mapper.CompareKeys) {
-			t.Errorf("%d keys of %d, in our order: %v", len(got), len(keys), slices.IsSortedFunc(got, mapper.CompareKeys))
+		if len(got) != len(keys) || !slices.IsSortedFunc(got, keyspace.CompareKeys) {
+			t.Errorf("%d keys of %d, in our order: %v", len(got), len(keys), slices.IsSortedFunc(got, keyspace.CompareKeys))
 		}
 	})
 }

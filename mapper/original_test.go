@@ -86,7 +86,7 @@ func (s *shades) Save() (p []datastore.Property, err error) {
 // the whole value before and after.
 func TestOriginal(t *testing.T) {
 	testflag.Sequential(t)
-	rng := newRand(t)
+	rng := testflag.Rand(t)
 	n := func() int { return rng.IntN(3) }
 	key := func() *datastore.Key { return datastore.IDKey("K", int64(1+n()), datastore.NameKey("P", "p", nil)) }
 	day := func() time.Time {

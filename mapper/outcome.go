@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // tooMany reports whether so many entities failed that it is the function that is
@@ -31,7 +33,7 @@ type outcome struct {
 }
 
 type failure struct {
-	at        *position
+	at        *keyspace.Position
 	err       error
 	attempts  int64 // that were made
 	permanent bool  // another would only repeat it
@@ -42,7 +44,7 @@ type failure struct {
 func (f failure) last() bool { return f.permanent || f.attempts >= MaxAttempts }
 
 // fail notes that an entity has failed.
-func (o *outcome) fail(p *position, err error, attempts int64) {
+func (o *outcome) fail(p *keyspace.Position, err error, attempts int64) {
 	o.failures = append(o.failures, failure{at: p, err: err, attempts: attempts, permanent: isPermanent(err)})
 }
 

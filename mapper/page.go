@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A page is what a task is about to process.
 type page struct {
-	at   []*position // its entities, as they were read
-	next *position   // the first one behind them in the range, if there is one
+	at   []*keyspace.Position // its entities, as they were read
+	next *keyspace.Position   // the first one behind them in the range, if there is one
 
 	// Where the range is cut. The first piece begins with the page, and is the range's
 	// own; the others become its children, if there are any.
@@ -23,7 +25,7 @@ type page struct {
 func (w *work) plan(ctx context.Context) (page, error) {
 	r := w.record
 	if r.Alone {
-		return page{at: []*position{r.Start}}, nil
+		return page{at: []*keyspace.Position{r.Start}}, nil
 	}
 	if w.keys == nil {
 		w.keys = w.stream(ctx)
@@ -123,7 +125,7 @@ func (w *work) readsWhole() bool {
 // ahead returns those of the next positions of the stream that are in the range, which may have
 // become shorter since they were read. It checks that they are in order. A stream that has failed
 // is dropped.
-func (w *work) ahead(found []*position, err error) ([]*position, error) {
+func (w *work) ahead(found []*keyspace.Position, err error) ([]*keyspace.Position, error) {
 	if err != nil {
 		w.dropKeys()
 		return nil, fmt.Errorf("read the keys of range %s: %w", w.record.ID, err)
@@ -131,8 +133,8 @@ func (w *work) ahead(found []*position, err error) ([]*position, error) {
 	if err := w.checkOrder(found); err != nil {
 		return nil, err
 	}
-	n, _ := slices.BinarySearchFunc(found, w.record, func(p *position, r *rangeRecord) int {
-		if r.End != nil && comparePositions(p, r.End) >= 0 {
+	n, _ := slices.BinarySearchFunc(found, w.record, func(p *keyspace.Position, r *rangeRecord) int {
+		if r.End != nil && keyspace.Compare(p, r.End) >= 0 {
 			return 1
 		}
 		return -1
@@ -145,10 +147,10 @@ var errOrder = fatal(errors.New("the database orders keys in another way than Da
 
 // checkOrder checks that entities are where this package thinks they are: in order,
 // and not before the range. Otherwise ranges might overlap or leave gaps.
-func (w *work) checkOrder(found []*position) error {
+func (w *work) checkOrder(found []*keyspace.Position) error {
 	for i, p := range found {
-		if w.record.Start != nil && comparePositions(w.record.Start, p) > 0 || w.keys.end != nil && comparePositions(p, w.keys.end) >= 0 ||
-			i > 0 && comparePositions(found[i-1], p) >= 0 {
+		if w.record.Start != nil && keyspace.Compare(w.record.Start, p) > 0 || w.keys.end != nil && keyspace.Compare(p, w.keys.end) >= 0 ||
+			i > 0 && keyspace.Compare(found[i-1], p) >= 0 {
 			return errOrder
 		}
 	}

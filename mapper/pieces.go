@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // unsuspected cuts a range whose process has died behind its page, which is at most as long as
@@ -173,15 +175,15 @@ func (w *work) weigh(ctx context.Context, query Query, workers, page int64, piec
 }
 
 // finder returns a finder that knows the first entities of a range that ends at a position.
-func (w *work) finder(ctx context.Context, end *position, known view) finder {
+func (w *work) finder(ctx context.Context, end *keyspace.Position, known view) finder {
 	query := w.local
-	return func(from *position, n int64) (*position, error) {
+	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
 		i := 0
 		if from != nil {
-			i, _ = slices.BinarySearchFunc(known.at, from, comparePositions)
+			i, _ = slices.BinarySearchFunc(known.at, from, keyspace.Compare)
 		}
 		if at := int64(i) + n; at < int64(len(known.at)) {
-			if p := known.at[at]; end == nil || comparePositions(p, end) < 0 {
+			if p := known.at[at]; end == nil || keyspace.Compare(p, end) < 0 {
 				return p, nil
 			}
 			return nil, nil
@@ -199,7 +201,7 @@ var errCut = fatal(errors.New("a range was cut into pieces that are not in order
 // where it begins.
 func ordered(pieces []stretch) bool {
 	for _, p := range pieces {
-		if p.start != nil && p.end != nil && comparePositions(p.start, p.end) >= 0 {
+		if p.start != nil && p.end != nil && keyspace.Compare(p.start, p.end) >= 0 {
 			return false
 		}
 	}

@@ -5,14 +5,16 @@ import (
 	"testing"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // TestOwnSamples cuts a root whose long samples are all in its own piece, as nothing is elsewhere:
 // its record stays as small as those of its children.
 func TestOwnSamples(t *testing.T) {
-	var samples []*position
+	var samples []*keyspace.Position
 	for i := range 1600 {
-		samples = append(samples, positionOf(datastore.NameKey("K", string(rune('A'+i))+strings.Repeat("x", 1200), nil)))
+		samples = append(samples, keyspace.At(datastore.NameKey("K", string(rune('A'+i))+strings.Repeat("x", 1200), nil)))
 	}
 	r := &rangeRecord{Job: "j", ID: rangeID("j", 0)}
 	pieces := []stretch{{samples: samples, end: samples[len(samples)-1]}, {start: samples[len(samples)-1]}}

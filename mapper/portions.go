@@ -3,6 +3,8 @@ package mapper
 import (
 	"slices"
 	"sync"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // inPortions moves the boundaries between the root's pieces, whose entities were counted: so
@@ -40,7 +42,7 @@ func levelled(pieces []stretch, total, page int64, find finder) []stretch {
 	}
 	type boundary struct {
 		rank int64
-		at   *position
+		at   *keyspace.Position
 	}
 	var bounds []*boundary
 	var group sync.WaitGroup
@@ -66,7 +68,7 @@ func levelled(pieces []stretch, total, page int64, find finder) []stretch {
 	group.Wait()
 	even, begun := make([]stretch, 0, len(bounds)+1), int64(0)
 	for _, b := range bounds {
-		if b.at == nil || whole.start != nil && comparePositions(b.at, whole.start) <= 0 || !whole.holds(b.at) {
+		if b.at == nil || whole.start != nil && keyspace.Compare(b.at, whole.start) <= 0 || !whole.holds(b.at) {
 			return pieces
 		}
 		piece := whole

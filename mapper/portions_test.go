@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // TestShares cuts counted entities into portions: of pages of 100, for 4 workers.
@@ -31,7 +34,7 @@ func TestShares(t *testing.T) {
 	if len(many) != maxFanOut || slices.Min(many) != 10_000 {
 		t.Errorf("a thousand workers share %d pieces, the shortest of %d", len(many), slices.Min(many))
 	}
-	rng := newRand(t)
+	rng := testflag.Rand(t)
 	for range 10_000 {
 		n, workers, page := 1+rng.Int64N(2_000_000), 1+rng.Int64N(maxWorkers), 1+rng.Int64N(maxPageSize)
 		portion := max(1, n/workers)
@@ -50,7 +53,7 @@ func TestShares(t *testing.T) {
 // TestInPortions moves the boundaries of pieces at random: what they hold stays the same, and
 // those that were counted become even.
 func TestInPortions(t *testing.T) {
-	rng := newRand(t)
+	rng := testflag.Rand(t)
 	even := 0
 	for i := range 200 {
 		kind := virtualKind{n: 100 + rng.Int64N(20_000>>(i%8)), key: sequentialKey}
@@ -60,7 +63,7 @@ func TestInPortions(t *testing.T) {
 		samples := kind.sample(rng, 20)
 		var pieces []stretch
 		var counts []int64
-		at, most := (*position)(nil), 1+rng.Int64N(2*kind.n)
+		at, most := (*keyspace.Position)(nil), 1+rng.Int64N(2*kind.n)
 		for i, end := range append(slices.Clone(samples), nil) {
 			if i%4 == 0 || end == nil {
 				pieces = append(pieces, stretch{start: at, end: end})
@@ -76,7 +79,7 @@ func TestInPortions(t *testing.T) {
 			t.Fatal("the pieces do not go from end to end")
 		}
 		for i, p := range after {
-			if i > 0 && comparePositions(p.start, after[i-1].end) != 0 {
+			if i > 0 && keyspace.Compare(p.start, after[i-1].end) != 0 {
 				t.Fatalf("piece %d does not begin where the one before ends", i)
 			}
 			n := kind.end(p.end) - kind.begin(p.start)
@@ -84,7 +87,7 @@ func TestInPortions(t *testing.T) {
 				t.Fatalf("piece %d has %d entities: %+v", i, n, p)
 			}
 			for _, s := range p.samples {
-				if p.start != nil && comparePositions(s, p.start) <= 0 || !p.holds(s) {
+				if p.start != nil && keyspace.Compare(s, p.start) <= 0 || !p.holds(s) {
 					t.Fatalf("sample %v is not inside piece %d", s, i)
 				}
 			}
@@ -115,7 +118,7 @@ func TestInPortions(t *testing.T) {
 // elsewhere by now.
 func TestInPortionsKeeps(t *testing.T) {
 	kind := virtualKind{n: 1000, key: func(rank int64) *datastore.Key { return datastore.IDKey("K", 10*(rank+1), nil) }}
-	middle := positionOf(kind.key(700))
+	middle := keyspace.At(kind.key(700))
 	pieces := weighed([]stretch{{end: middle}, {start: middle}}, []int64{700, 300}, 1000, 4, 10)
 	m := &model{kind: kind}
 	for page, want := range map[int64]int{20: 4, 5: 3} { // pages of 5 are too many to a boundary in the middle
@@ -124,9 +127,9 @@ func TestInPortionsKeeps(t *testing.T) {
 		}
 	}
 	for name, find := range map[string]finder{
-		"an error": func(*position, int64) (*position, error) { return nil, errors.New("no") },
-		"the end":  func(*position, int64) (*position, error) { return nil, nil },
-		"before":   func(*position, int64) (*position, error) { return positionOf(kind.key(0)), nil },
+		"an error": func(*keyspace.Position, int64) (*keyspace.Position, error) { return nil, errors.New("no") },
+		"the end":  func(*keyspace.Position, int64) (*keyspace.Position, error) { return nil, nil },
+		"before":   func(*keyspace.Position, int64) (*keyspace.Position, error) { return keyspace.At(kind.key(0)), nil },
 	} {
 		if got := inPortions(slices.Clone(pieces), 10, find); len(got) != 2 || got[0].end != middle || got[0].estimate != 700 {
 			t.Errorf("%s: %+v", name, got)

@@ -11,6 +11,8 @@ import (
 	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // probe asks the database all that tasks will ask it about ranges, for one entity each, and
@@ -30,7 +32,7 @@ func (e *Engine) probe(ctx context.Context, q Query) (times bool, err error) {
 	var missing []string // lines of index.yaml
 	var why error
 	for _, kind := range q.kinds() {
-		timed, lines, err := e.probeIn(ctx, q.in(space{cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...), kind}))
+		timed, lines, err := e.probeIn(ctx, q.in(keyspace.Space{Namespace: cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...), Kind: kind}))
 		if err != nil && len(lines) == 0 {
 			return false, err
 		}
@@ -93,11 +95,11 @@ func (e *Engine) probeIn(ctx context.Context, q Query) (times bool, missing []st
 	if err != nil || first == nil || !first.Valued {
 		return false, nil, err
 	}
-	entities, _, err := entityReader(e.get(ctx, q.at))([]*position{first})
+	entities, _, err := entityReader(e.get(ctx, q.at))([]*keyspace.Position{first})
 	if err != nil {
 		return false, nil, err
 	}
-	return slices.ContainsFunc(indexedValues(entities[0], q.ShardBy), isTime), nil, nil
+	return slices.ContainsFunc(indexedValues(entities[0], q.ShardBy), keyspace.IsTime), nil, nil
 }
 
 // samples returns scans of all forms that those of the query's ranges have.
@@ -105,7 +107,7 @@ func (q Query) samples() []scan {
 	low, high := q.bounds()
 	k := datastore.IDKey(q.Kind, 1, q.Ancestor)
 	k.Namespace = q.Namespace
-	start := positionOf(k)
+	start := keyspace.At(k)
 	switch {
 	case q.ShardBy == "" && q.Start != nil:
 		start.Key = q.Start
@@ -114,7 +116,7 @@ func (q Query) samples() []scan {
 		start.Valued, start.Value = true, low.Value
 	case high != nil:
 		start.Valued = true
-		start.Value, _ = between(nil, high.Value)
+		start.Value, _ = keyspace.Between(nil, high.Value)
 	default:
 		start.Valued, start.Value = true, int64(0)
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // maxPageBytes bounds the mutations of a page, well below the 10 MiB that a
@@ -15,7 +17,7 @@ import (
 const maxPageBytes = 4 << 20
 
 // A reader gets entities that are at some positions.
-type reader func(at []*position) (entities []datastore.PropertyList, missing []bool, err error)
+type reader func(at []*keyspace.Position) (entities []datastore.PropertyList, missing []bool, err error)
 
 // processPage runs the function over the page's entities, and commits what it
 // did together with the range's record. For an [Update] that is one
@@ -73,8 +75,8 @@ var errTooSlow = errors.New("the function took too long on an entity")
 func tooSlow(limit time.Duration) error { return fmt.Errorf("%w: more than %v", errTooSlow, limit) }
 
 func entityReader(get func([]*datastore.Key, any) error) reader {
-	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
-		keys := keysOf(at)
+	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
+		keys := keyspace.Keys(at)
 		entities := make([]datastore.PropertyList, len(keys))
 		missing, err := lookup(get, keys, into(entities))
 		return entities, missing, err
@@ -86,7 +88,7 @@ func (w *work) reader(get func([]*datastore.Key, any) error) reader {
 	if !w.query.KeysOnly {
 		return entityReader(get)
 	}
-	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
+	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
 		return make([]datastore.PropertyList, len(at)), make([]bool, len(at)), nil
 	}
 }
@@ -95,7 +97,7 @@ func (w *work) reader(get func([]*datastore.Key, any) error) reader {
 // along, and checks that it is this task's.
 func (w *work) fencedReader(tx *datastore.Transaction, r *rangeRecord) reader {
 	first := true
-	return func(at []*position) ([]datastore.PropertyList, []bool, error) {
+	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
 		if !first {
 			return w.reader(tx.GetMulti)(at)
 		}
@@ -105,7 +107,7 @@ func (w *work) fencedReader(tx *datastore.Transaction, r *rangeRecord) reader {
 			known = 0
 		}
 		entities := make([]datastore.PropertyList, len(at))
-		keys := append([]*datastore.Key{w.record.key()}, keysOf(at[known:])...)
+		keys := append([]*datastore.Key{w.record.key()}, keyspace.Keys(at[known:])...)
 		missing, err := lookup(tx.GetMulti, keys, append([]any{r}, into(entities[known:])...))
 		if err != nil {
 			return nil, nil, err
@@ -139,7 +141,7 @@ func mutate(tx *datastore.Transaction, e *effect) error {
 
 // A chunk is what is read of a page at once.
 type chunk struct {
-	at       []*position
+	at       []*keyspace.Position
 	entities []datastore.PropertyList
 	missing  []bool
 	next     int // the first one that is not dealt with
@@ -148,7 +150,7 @@ type chunk struct {
 
 // runPage runs the function over entities until they are done, or the page has
 // taken its time or its bytes. It always deals with at least one.
-func (w *work) runPage(ctx context.Context, at []*position, read reader, accept func(*effect) error) (*outcome, error) {
+func (w *work) runPage(ctx context.Context, at []*keyspace.Position, read reader, accept func(*effect) error) (*outcome, error) {
 	o := &outcome{written: make(map[string]bool)}
 	begun := time.Now()
 	if w.stop > 0 {
@@ -198,7 +200,7 @@ func (w *work) runChunk(ctx context.Context, o *outcome, c *chunk, size int, beg
 				if full || err != nil {
 					return
 				}
-				c.bytes += propertiesSize(entity)
+				c.bytes += keyspace.PropertiesSize(entity)
 				counts, wrong := w.counted(p, entity, c.missing[c.next])
 				if wrong != nil {
 					o.fail(p, permanent(wrong), 1)
@@ -228,12 +230,12 @@ func (w *work) runChunk(ctx context.Context, o *outcome, c *chunk, size int, beg
 
 // counted reports whether an entity that was read is one of the query, and where the page has
 // it: it may have changed since its key was read.
-func (w *work) counted(p *position, properties datastore.PropertyList, missing bool) (bool, error) {
+func (w *work) counted(p *keyspace.Position, properties datastore.PropertyList, missing bool) (bool, error) {
 	if missing || w.query.whole() || w.query.KeysOnly {
 		return !missing, nil
 	}
-	now, err := w.query.in(p.space()).position(p.Key, properties)
-	if now == nil || !now.equal(p) && !w.record.Alone { // one that has failed is nobody else's
+	now, err := w.query.in(p.Space()).position(p.Key, properties)
+	if now == nil || !now.Equal(p) && !w.record.Alone { // one that has failed is nobody else's
 		return false, nil
 	}
 	return true, err
@@ -257,7 +259,7 @@ func (w *work) surprising(o *outcome) bool {
 }
 
 // runEntity runs the function on an entity. It reports whether somebody still waits for that.
-func (w *work) runEntity(r *runner, o *outcome, p *position, entity datastore.PropertyList, accept func(*effect) error) (awaited bool) {
+func (w *work) runEntity(r *runner, o *outcome, p *keyspace.Position, entity datastore.PropertyList, accept func(*effect) error) (awaited bool) {
 	key := p.Key
 	if len(w.slow) > 0 {
 		if err := w.slow[key.Encode()]; err != nil {

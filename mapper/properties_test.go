@@ -11,6 +11,8 @@ import (
 	"cloud.google.com/go/datastore"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 type inner struct {
@@ -236,7 +238,7 @@ func TestNilReferences(t *testing.T) {
 	if k, _ := values["A"].(*datastore.Key); k != nil || len(changed) != 1 {
 		t.Errorf("%v, changed %v", values, changed)
 	}
-	if n := propertiesSize(props{{Name: "A", Value: (*datastore.Key)(nil)}}); n <= 0 {
+	if n := keyspace.PropertiesSize(props{{Name: "A", Value: (*datastore.Key)(nil)}}); n <= 0 {
 		t.Errorf("size %d", n)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A Query says which entities a job is over. What can be combined with what is listed in
@@ -114,7 +116,7 @@ func (q Query) checkKeys() error {
 		if len(q.Namespaces) > 0 || q.AllNamespaces {
 			return errors.New("Query.Ancestor is in one namespace, and the query has several")
 		}
-		if err := errors.Join(checkKey(a), complete(a)); err != nil {
+		if err := errors.Join(keyspace.CheckKey(a), complete(a)); err != nil {
 			return fmt.Errorf("Query.Ancestor: %w", err)
 		}
 		if a.Namespace != q.Namespace {
@@ -126,7 +128,7 @@ func (q Query) checkKeys() error {
 			continue
 		}
 		name := []string{"Query.Start", "Query.End"}[i]
-		if err := errors.Join(checkKey(k), complete(k)); err != nil {
+		if err := errors.Join(keyspace.CheckKey(k), complete(k)); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		if k.Kind != q.Kind || k.Namespace != q.Namespace {
@@ -136,7 +138,7 @@ func (q Query) checkKeys() error {
 			return fmt.Errorf("%s bounds keys, and the job is sharded by the property %q: bound that by Query.Filters", name, q.ShardBy)
 		}
 	}
-	if q.Start != nil && q.End != nil && compareKeys(q.Start, q.End) >= 0 {
+	if q.Start != nil && q.End != nil && keyspace.CompareKeys(q.Start, q.End) >= 0 {
 		return fmt.Errorf("Query.Start %v is not before Query.End %v", q.Start, q.End)
 	}
 	return nil
@@ -168,13 +170,13 @@ func (q Query) checkFilters() error {
 	switch {
 	case q.ShardBy == "":
 		return nil
-	case q.ShardBy == "__key__" || reservedName(q.ShardBy):
+	case q.ShardBy == "__key__" || keyspace.Reserved(q.ShardBy):
 		return fmt.Errorf("Query.ShardBy %q is reserved by Datastore; by keys is how jobs are sharded without it", q.ShardBy)
-	case len(q.ShardBy) > maxName:
-		return fmt.Errorf("Query.ShardBy is longer than %d bytes", maxName)
+	case len(q.ShardBy) > keyspace.MaxName:
+		return fmt.Errorf("Query.ShardBy is longer than %d bytes", keyspace.MaxName)
 	}
 	low, high := q.bounds()
-	if low != nil && high != nil && comparePositions(low, high) >= 0 {
+	if low != nil && high != nil && keyspace.Compare(low, high) >= 0 {
 		return fmt.Errorf("Query.Filters leave no values of %q", q.ShardBy)
 	}
 	return nil
@@ -182,12 +184,12 @@ func (q Query) checkFilters() error {
 
 // bounds returns the positions that all entities are between, the first one included: nil is
 // no bound.
-func (q Query) bounds() (low, high *position) {
+func (q Query) bounds() (low, high *keyspace.Position) {
 	if q.Start != nil {
-		low = positionOf(q.Start)
+		low = keyspace.At(q.Start)
 	}
 	if q.End != nil {
-		high = positionOf(q.End)
+		high = keyspace.At(q.End)
 	}
 	for _, f := range q.Filters {
 		if f.Property != q.ShardBy || q.ShardBy == "" {
@@ -196,18 +198,18 @@ func (q Query) bounds() (low, high *position) {
 		v := f.Value
 		if f.Op == ">" || f.Op == "<=" {
 			var ok bool
-			if v, ok = next(v); !ok {
+			if v, ok = keyspace.Next(v); !ok {
 				continue // each entity is checked against the filter anyway
 			}
 		}
-		p := &position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: v}
+		p := &keyspace.Position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: v}
 		switch f.Op {
 		case ">", ">=":
-			if low == nil || comparePositions(low, p) < 0 {
+			if low == nil || keyspace.Compare(low, p) < 0 {
 				low = p
 			}
 		default:
-			if high == nil || comparePositions(p, high) < 0 {
+			if high == nil || keyspace.Compare(p, high) < 0 {
 				high = p
 			}
 		}
@@ -255,19 +257,19 @@ func (q Query) sample(n int) *datastore.Query {
 // position returns the position of an entity, if it satisfies the query. One that has several
 // values of the property that the job is sharded by is at the least of them that counts, and
 // an error.
-func (q Query) position(key *datastore.Key, properties []datastore.Property) (at *position, err error) {
+func (q Query) position(key *datastore.Key, properties []datastore.Property) (at *keyspace.Position, err error) {
 	if !match(q.Filters, properties) {
 		return nil, nil
 	}
 	if q.ShardBy == "" {
-		return positionOf(key), nil
+		return keyspace.At(key), nil
 	}
 	low, high := q.bounds()
 	values := indexedValues(properties, q.ShardBy)
-	slices.SortFunc(values, compareValues)
+	slices.SortFunc(values, keyspace.CompareValues)
 	for _, v := range values {
-		p := &position{Valued: true, Value: v, Key: key}
-		if low != nil && comparePositions(p, low) < 0 || high != nil && comparePositions(p, high) >= 0 {
+		p := &keyspace.Position{Valued: true, Value: v, Key: key}
+		if low != nil && keyspace.Compare(p, low) < 0 || high != nil && keyspace.Compare(p, high) >= 0 {
 			continue
 		}
 		if len(values) > 1 {
@@ -291,7 +293,7 @@ func (q Query) sharded(properties []datastore.Property) (values []any) {
 
 // keeps returns an error if what the function does to an entity moves it in the order of the
 // query, in which it had some values before.
-func (q Query) keeps(p *position, before []any, e *effect) error {
+func (q Query) keeps(p *keyspace.Position, before []any, e *effect) error {
 	if q.ShardBy == "" {
 		return nil
 	}
@@ -300,7 +302,7 @@ func (q Query) keeps(p *position, before []any, e *effect) error {
 		if m.deletes || !m.key.Equal(p.Key) || !slices.Contains(m.changed, name) && !slices.Contains(m.changed, q.ShardBy) {
 			continue
 		}
-		if !slices.EqualFunc(indexedValues(m.properties, q.ShardBy), before, func(a, b any) bool { return compareValues(a, b) == 0 }) {
+		if !slices.EqualFunc(indexedValues(m.properties, q.ShardBy), before, func(a, b any) bool { return keyspace.CompareValues(a, b) == 0 }) {
 			return permanent(fmt.Errorf("%w: the function has changed %q", errSharded, q.ShardBy))
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -30,50 +31,50 @@ const (
 // costs no index entries. What is empty is not saved, as most of it is in most records, but
 // for what tells them apart.
 type rangeRecord struct {
-	Job         string      `datastore:"job,noindex"`
-	Incarnation string      `datastore:"incarnation,noindex"` // of the job
-	ID          string      `datastore:"id,noindex"`
-	Open        string      `datastore:"open,omitempty"`   // the job's ID, while it is pending
-	Failed      string      `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
-	State       string      `datastore:"state,noindex"`
-	Generation  int64       `datastore:"generation,noindex"`
-	Depth       int64       `datastore:"depth,noindex"`               // the root has 0
-	Start       *position   `datastore:"start,omitempty,noindex"`     // nil: from the beginning
-	End         *position   `datastore:"end,omitempty,noindex"`       // nil: to the end
-	Namespace   string      `datastore:"namespace,omitempty,noindex"` // with Kind: the space that its entities are in, if the query has several
-	Kind        string      `datastore:"kind,omitempty,noindex"`      // empty: it may reach into several
-	Survey      bool        `datastore:"survey,omitempty,noindex"`    // its task has to look around, like that of the root
-	Alone       bool        `datastore:"alone,omitempty,noindex"`     // only the entity at Start
-	Samples     []*position `datastore:"samples,omitempty,noindex"`
-	Estimate    int64       `datastore:"estimate,omitempty,noindex"`    // of its entities; 0: unknown
-	Exact       bool        `datastore:"exact,omitempty,noindex"`       // they were counted
-	Workers     int64       `datastore:"workers,omitempty,noindex"`     // that should share it; 0 is one
-	Portion     int64       `datastore:"portion,omitempty,noindex"`     // how many entities are one worker's portion; 0: all of them
-	EntitySize  int64       `datastore:"entity_size,omitempty,noindex"` // bytes of an entity of the kind, on average; 0: unknown
-	PageSize    int64       `datastore:"page_size,omitempty,noindex"`
-	Narrowed    int64       `datastore:"narrowed,omitempty,noindex"`   // what became of PageSize for this page; 0: it is as it was
-	Attempts    int64       `datastore:"attempts,omitempty,noindex"`   // deliveries after the first one
-	Refusals    int64       `datastore:"refusals,omitempty,noindex"`   // attempts that the function or the database refused
-	RefusedIn   int64       `datastore:"refused_in,omitempty,noindex"` // the job's generation in which it did; Resume raises that
-	NotBefore   time.Time   `datastore:"not_before,omitempty,noindex"` // of its task
-	Lost        bool        `datastore:"lost,omitempty,noindex"`       // its last task was gone while it was pending
-	Cut         bool        `datastore:"cut,omitempty,noindex"`        // the part behind its page is with its children
-	Children    int64       `datastore:"children,omitempty,noindex"`
-	Continued   bool        `datastore:"continued,omitempty,noindex"` // its parent's task went on with it
-	Retries     int64       `datastore:"retries,omitempty,noindex"`   // of the children: entities that failed, and are tried again
-	Recorded    int64       `datastore:"recorded,omitempty,noindex"`  // the last of the children: entities that have failed for good
-	Single      []byte      `datastore:"single,omitempty,noindex"`    // with Retries or Recorded: a sum of hashes of those children and their entities
-	Entities    int64       `datastore:"entities,omitempty,noindex"`  // that its page came to: all that were in the range then
-	Keys        []byte      `datastore:"keys,omitempty,noindex"`      // a digest of theirs
-	Seal        []byte      `datastore:"seal,omitempty,noindex"`      // a digest of what is above and below, once it is done
-	Processed   int64       `datastore:"processed,omitempty,noindex"`
-	Full        bool        `datastore:"full,omitempty,noindex"`      // its page was full by count, bytes or time
-	Unsharded   int64       `datastore:"unsharded,omitempty,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
-	Counters    []byte      `datastore:"counters,omitempty,noindex"`  // JSON
-	Error       string      `datastore:"error,omitempty,noindex"`     // of its entity, if that has failed
-	Created     time.Time   `datastore:"created,omitempty,noindex"`
-	Done        time.Time   `datastore:"done,omitempty,noindex"`
-	Expires     time.Time   `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
+	Job         string               `datastore:"job,noindex"`
+	Incarnation string               `datastore:"incarnation,noindex"` // of the job
+	ID          string               `datastore:"id,noindex"`
+	Open        string               `datastore:"open,omitempty"`   // the job's ID, while it is pending
+	Failed      string               `datastore:"failed,omitempty"` // the job's ID, while its entity has failed
+	State       string               `datastore:"state,noindex"`
+	Generation  int64                `datastore:"generation,noindex"`
+	Depth       int64                `datastore:"depth,noindex"`               // the root has 0
+	Start       *keyspace.Position   `datastore:"start,omitempty,noindex"`     // nil: from the beginning
+	End         *keyspace.Position   `datastore:"end,omitempty,noindex"`       // nil: to the end
+	Namespace   string               `datastore:"namespace,omitempty,noindex"` // with Kind: the space that its entities are in, if the query has several
+	Kind        string               `datastore:"kind,omitempty,noindex"`      // empty: it may reach into several
+	Survey      bool                 `datastore:"survey,omitempty,noindex"`    // its task has to look around, like that of the root
+	Alone       bool                 `datastore:"alone,omitempty,noindex"`     // only the entity at Start
+	Samples     []*keyspace.Position `datastore:"samples,omitempty,noindex"`
+	Estimate    int64                `datastore:"estimate,omitempty,noindex"`    // of its entities; 0: unknown
+	Exact       bool                 `datastore:"exact,omitempty,noindex"`       // they were counted
+	Workers     int64                `datastore:"workers,omitempty,noindex"`     // that should share it; 0 is one
+	Portion     int64                `datastore:"portion,omitempty,noindex"`     // how many entities are one worker's portion; 0: all of them
+	EntitySize  int64                `datastore:"entity_size,omitempty,noindex"` // bytes of an entity of the kind, on average; 0: unknown
+	PageSize    int64                `datastore:"page_size,omitempty,noindex"`
+	Narrowed    int64                `datastore:"narrowed,omitempty,noindex"`   // what became of PageSize for this page; 0: it is as it was
+	Attempts    int64                `datastore:"attempts,omitempty,noindex"`   // deliveries after the first one
+	Refusals    int64                `datastore:"refusals,omitempty,noindex"`   // attempts that the function or the database refused
+	RefusedIn   int64                `datastore:"refused_in,omitempty,noindex"` // the job's generation in which it did; Resume raises that
+	NotBefore   time.Time            `datastore:"not_before,omitempty,noindex"` // of its task
+	Lost        bool                 `datastore:"lost,omitempty,noindex"`       // its last task was gone while it was pending
+	Cut         bool                 `datastore:"cut,omitempty,noindex"`        // the part behind its page is with its children
+	Children    int64                `datastore:"children,omitempty,noindex"`
+	Continued   bool                 `datastore:"continued,omitempty,noindex"` // its parent's task went on with it
+	Retries     int64                `datastore:"retries,omitempty,noindex"`   // of the children: entities that failed, and are tried again
+	Recorded    int64                `datastore:"recorded,omitempty,noindex"`  // the last of the children: entities that have failed for good
+	Single      []byte               `datastore:"single,omitempty,noindex"`    // with Retries or Recorded: a sum of hashes of those children and their entities
+	Entities    int64                `datastore:"entities,omitempty,noindex"`  // that its page came to: all that were in the range then
+	Keys        []byte               `datastore:"keys,omitempty,noindex"`      // a digest of theirs
+	Seal        []byte               `datastore:"seal,omitempty,noindex"`      // a digest of what is above and below, once it is done
+	Processed   int64                `datastore:"processed,omitempty,noindex"`
+	Full        bool                 `datastore:"full,omitempty,noindex"`      // its page was full by count, bytes or time
+	Unsharded   int64                `datastore:"unsharded,omitempty,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
+	Counters    []byte               `datastore:"counters,omitempty,noindex"`  // JSON
+	Error       string               `datastore:"error,omitempty,noindex"`     // of its entity, if that has failed
+	Created     time.Time            `datastore:"created,omitempty,noindex"`
+	Done        time.Time            `datastore:"done,omitempty,noindex"`
+	Expires     time.Time            `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
 
 	suspicion // that it kills its process
 
@@ -112,10 +113,12 @@ func (r *rangeRecord) stretch() stretch {
 }
 
 // space returns the space that all entities of the range are in, if that is known.
-func (r *rangeRecord) space() space { return space{r.Namespace, r.Kind} }
+func (r *rangeRecord) space() keyspace.Space {
+	return keyspace.Space{Namespace: r.Namespace, Kind: r.Kind}
+}
 
 // in notes that all entities of the range are in a space.
-func (r *rangeRecord) in(s space) { r.Namespace, r.Kind = s.namespace, s.kind }
+func (r *rangeRecord) in(s keyspace.Space) { r.Namespace, r.Kind = s.Namespace, s.Kind }
 
 // update writes the record in a transaction.
 func (r *rangeRecord) update(tx *datastore.Transaction) error {
@@ -124,11 +127,11 @@ func (r *rangeRecord) update(tx *datastore.Transaction) error {
 }
 
 // contains reports whether a position is in the range.
-func (r *rangeRecord) contains(p *position) bool {
+func (r *rangeRecord) contains(p *keyspace.Position) bool {
 	if r.Alone {
-		return p.equal(r.Start)
+		return p.Equal(r.Start)
 	}
-	return (r.Start == nil || comparePositions(r.Start, p) <= 0) && (r.End == nil || comparePositions(p, r.End) < 0)
+	return (r.Start == nil || keyspace.Compare(r.Start, p) <= 0) && (r.End == nil || keyspace.Compare(p, r.End) < 0)
 }
 
 // child returns the record of the range's next child.
@@ -149,8 +152,8 @@ func (r *rangeRecord) child(s stretch, now time.Time) *rangeRecord {
 		Portion:     s.portion,
 		PageSize:    r.PageSize,
 		EntitySize:  r.EntitySize,
-		Namespace:   s.space.namespace,
-		Kind:        s.space.kind,
+		Namespace:   s.space.Namespace,
+		Kind:        s.space.Kind,
 		Survey:      s.survey,
 		Created:     now,
 	}
@@ -214,16 +217,16 @@ const maxSampleBytes = 64 << 10
 
 // capSamples leaves out every other sample until the rest fits: it is as evenly
 // spread as the whole.
-func capSamples(samples []*position, limit int) []*position {
+func capSamples(samples []*keyspace.Position, limit int) []*keyspace.Position {
 	for {
 		size := 0
 		for _, p := range samples {
-			size += p.size()
+			size += p.Size()
 		}
 		if size <= limit {
 			return samples
 		}
-		half := make([]*position, 0, len(samples)/2)
+		half := make([]*keyspace.Position, 0, len(samples)/2)
 		for i := 1; i < len(samples); i += 2 {
 			half = append(half, samples[i])
 		}

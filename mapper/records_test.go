@@ -16,20 +16,21 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A record is a range as its record in the database has it, read without the
 // package under test.
 type record struct {
-	Job      string           `datastore:"job"`
-	State    string           `datastore:"state"`
-	Open     *string          `datastore:"open"`
-	Start    *mapper.Position `datastore:"start"`
-	End      *mapper.Position `datastore:"end"`
-	Alone    bool             `datastore:"alone"`
-	Depth    int64            `datastore:"depth"`
-	Refusals int64            `datastore:"refusals"`
-	Solo     bool             `datastore:"solo"`
+	Job      string             `datastore:"job"`
+	State    string             `datastore:"state"`
+	Open     *string            `datastore:"open"`
+	Start    *keyspace.Position `datastore:"start"`
+	End      *keyspace.Position `datastore:"end"`
+	Alone    bool               `datastore:"alone"`
+	Depth    int64              `datastore:"depth"`
+	Refusals int64              `datastore:"refusals"`
+	Solo     bool               `datastore:"solo"`
 }
 
 // records returns all ranges of all jobs, by job.
@@ -91,7 +92,7 @@ func checkTiles(t testing.TB, job string, tiles []record) {
 		case a.Start == nil || b.Start == nil:
 			return boolToInt(b.Start == nil) - boolToInt(a.Start == nil)
 		}
-		return mapper.ComparePositions(a.Start, b.Start)
+		return keyspace.Compare(a.Start, b.Start)
 	})
 	if len(tiles) == 0 {
 		t.Errorf("job %s: it has no ranges", job)
@@ -101,7 +102,7 @@ func checkTiles(t testing.TB, job string, tiles []record) {
 		t.Errorf("job %s: the ranges do not reach the ends of the key space", job)
 	}
 	for i := 1; i < len(tiles); i++ {
-		if tiles[i-1].End == nil || tiles[i].Start == nil || mapper.ComparePositions(tiles[i-1].End, tiles[i].Start) != 0 {
+		if tiles[i-1].End == nil || tiles[i].Start == nil || keyspace.Compare(tiles[i-1].End, tiles[i].Start) != 0 {
 			t.Errorf("job %s: the range [%v, %v) is followed by [%v, %v)", job, tiles[i-1].Start, tiles[i-1].End, tiles[i].Start, tiles[i].End)
 		}
 	}

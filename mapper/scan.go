@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // queryBatch is how many results Datastore returns at once.
@@ -28,21 +30,21 @@ func (q Query) scan(d *datastore.Query) scan { return scan{query: d, at: q.at} }
 // in the query's space: one for a range of keys, and up to three for a range of values. Its first
 // value may be one of which some keys are before the range, and its last value one of which some
 // are behind it.
-func (q Query) scans(start, end *position) []scan {
-	if start != nil && start.space() != q.space() {
+func (q Query) scans(start, end *keyspace.Position) []scan {
+	if start != nil && start.Space() != q.space() {
 		start = nil
 	}
-	if end != nil && end.space() != q.space() {
+	if end != nil && end.Space() != q.space() {
 		end = nil
 	}
 	low, high := q.bounds()
-	if low != nil && (start == nil || comparePositions(start, low) < 0) {
+	if low != nil && (start == nil || keyspace.Compare(start, low) < 0) {
 		start = low
 	}
-	if high != nil && (end == nil || comparePositions(high, end) < 0) {
+	if high != nil && (end == nil || keyspace.Compare(high, end) < 0) {
 		end = high
 	}
-	if start != nil && end != nil && comparePositions(start, end) >= 0 {
+	if start != nil && end != nil && keyspace.Compare(start, end) >= 0 {
 		return nil
 	}
 	if q.ShardBy == "" {
@@ -52,7 +54,7 @@ func (q Query) scans(start, end *position) []scan {
 }
 
 // withKeys bounds a query by the keys of positions, if they have any.
-func withKeys(d *datastore.Query, start, end *position) *datastore.Query {
+func withKeys(d *datastore.Query, start, end *keyspace.Position) *datastore.Query {
 	if start != nil && start.Key != nil {
 		d = d.FilterField("__key__", ">=", start.Key)
 	}
@@ -70,13 +72,13 @@ func (q Query) byValue(d *datastore.Query) *datastore.Query {
 	return d
 }
 
-func (q Query) scansOfValues(start, end *position) (scans []scan) {
-	one := func(v any, start, end *position) scan {
+func (q Query) scansOfValues(start, end *keyspace.Position) (scans []scan) {
+	one := func(v any, start, end *keyspace.Position) scan {
 		d := q.base().FilterField(q.ShardBy, "=", v).Order("__key__")
 		return scan{query: withKeys(d, start, end), property: q.ShardBy, fixed: true, value: v, at: q.at}
 	}
-	valued := func(p *position) bool { return p != nil && p.Valued }
-	if valued(start) && valued(end) && compareValues(start.Value, end.Value) == 0 {
+	valued := func(p *keyspace.Position) bool { return p != nil && p.Valued }
+	if valued(start) && valued(end) && keyspace.CompareValues(start.Value, end.Value) == 0 {
 		return []scan{one(start.Value, start, end)}
 	}
 	d := q.byValue(q.base())
@@ -121,7 +123,7 @@ func (e *Engine) results(ctx context.Context, s scan, whole bool) (*datastore.It
 }
 
 // next returns the next position of the scan, and the entity if those are read.
-func (s scan) next(it *datastore.Iterator, whole bool) (p *position, entity datastore.PropertyList, err error) {
+func (s scan) next(it *datastore.Iterator, whole bool) (p *keyspace.Position, entity datastore.PropertyList, err error) {
 	var dst any
 	if whole || s.property != "" && !s.fixed {
 		dst = (*loaded)(&entity)
@@ -130,7 +132,7 @@ func (s scan) next(it *datastore.Iterator, whole bool) (p *position, entity data
 	if err != nil {
 		return nil, nil, err
 	}
-	p = positionOf(key)
+	p = keyspace.At(key)
 	if s.property == "" {
 		return p, entity, nil
 	}
@@ -142,7 +144,7 @@ func (s scan) next(it *datastore.Iterator, whole bool) (p *position, entity data
 		}
 		p.Value = values[0]
 		if micros, ok := p.Value.(int64); ok && s.times && !whole {
-			if t := time.UnixMicro(micros).UTC(); storable(t) { // what is not, is an integer
+			if t := time.UnixMicro(micros).UTC(); keyspace.Storable(t) { // what is not, is an integer
 				p.Value = t
 			}
 		}

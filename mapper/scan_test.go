@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -9,7 +10,20 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
+
+// valuesInOrder are values of all types, in the order that Datastore gives them.
+var valuesInOrder = []any{
+	nil,
+	int64(math.MinInt64), int64(-1), time.UnixMicro(0), int64(1), time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC), int64(math.MaxInt64),
+	false, true,
+	"", "\x00", "a", []byte("a\x00"), "a\x00\x00", "b", "ä", "\U0010FFFF", []byte{0xff},
+	math.Inf(-1), -math.MaxFloat64, -1.5, -math.SmallestNonzeroFloat64, math.Copysign(0, -1), 0.0, math.SmallestNonzeroFloat64, 2.0, math.MaxFloat64, math.Inf(1), math.NaN(),
+	datastore.GeoPoint{Lat: -1, Lng: 7}, datastore.GeoPoint{Lat: 1, Lng: 2},
+	datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil),
+}
 
 // newEmulator starts an emulator, and an engine that has nothing but its Datastore.
 func newEmulator(t *testing.T, options *emulator.Options) (*emulator.Emulator, *Engine) {
@@ -28,11 +42,11 @@ func newEmulator(t *testing.T, options *emulator.Options) (*emulator.Emulator, *
 // order. Numbers at both ends of 64 bits, NaN, infinities, and strings of any bytes are among
 // the values.
 func TestScansTile(t *testing.T) {
-	rng := newRand(t)
+	rng := testflag.Rand(t)
 	synctest.Test(t, func(t *testing.T) {
 		_, e := newEmulator(t, nil)
-		var want []*position
-		for i, v := range inOrder {
+		var want []*keyspace.Position
+		for i, v := range valuesInOrder {
 			for j := range 1 + rng.IntN(4) {
 				k := datastore.IDKey("K", int64(1+j), datastore.IDKey("G", 1+rng.Int64N(3), nil))
 				k = &datastore.Key{Kind: "K", ID: int64(100*i + j + 1), Parent: k.Parent}
@@ -40,38 +54,38 @@ func TestScansTile(t *testing.T) {
 				if _, err := e.client.Put(t.Context(), k, &list); err != nil {
 					t.Fatalf("%v: %v", v, err)
 				}
-				want = append(want, &position{Valued: true, Value: v, Key: k})
+				want = append(want, &keyspace.Position{Valued: true, Value: v, Key: k})
 			}
 		}
-		slices.SortFunc(want, comparePositions)
+		slices.SortFunc(want, keyspace.Compare)
 		for _, filters := range [][]Filter{nil, {Where("even", "=", true)}} {
 			q := Query{Kind: "K", ShardBy: "v", Filters: filters}
-			all := slices.DeleteFunc(slices.Clone(want), func(p *position) bool {
-				i := slices.IndexFunc(inOrder, func(v any) bool { return compareValues(v, p.Value) == 0 })
+			all := slices.DeleteFunc(slices.Clone(want), func(p *keyspace.Position) bool {
+				i := slices.IndexFunc(valuesInOrder, func(v any) bool { return keyspace.CompareValues(v, p.Value) == 0 })
 				return filters != nil && i%2 != 0
 			})
 			for range 40 {
-				var cuts []*position
+				var cuts []*keyspace.Position
 				for range rng.IntN(12) {
-					p := &position{Kind: "K", Valued: true, Value: inOrder[rng.IntN(len(inOrder))]}
+					p := &keyspace.Position{Kind: "K", Valued: true, Value: valuesInOrder[rng.IntN(len(valuesInOrder))]}
 					switch rng.IntN(3) {
 					case 0:
-						p = &position{Valued: true, Value: p.Value, Key: want[rng.IntN(len(want))].Key}
+						p = &keyspace.Position{Valued: true, Value: p.Value, Key: want[rng.IntN(len(want))].Key}
 					case 1:
-						if m, ok := between(p.Value, inOrder[rng.IntN(len(inOrder))]); ok {
+						if m, ok := keyspace.Between(p.Value, valuesInOrder[rng.IntN(len(valuesInOrder))]); ok {
 							p.Value = m
 						}
 					}
 					cuts = append(cuts, p)
 				}
-				cuts = append(sortPositions(cuts), nil)
-				var found []*position
-				var start *position
+				cuts = append(keyspace.Sort(cuts), nil)
+				var found []*keyspace.Position
+				var start *keyspace.Position
 				for _, end := range cuts {
 					piece := 0
 					for _, s := range q.scans(start, end) {
-						err := e.eachIn(t.Context(), s, func(p *position) bool {
-							if start != nil && comparePositions(p, start) < 0 || end != nil && comparePositions(p, end) >= 0 {
+						err := e.eachIn(t.Context(), s, func(p *keyspace.Position) bool {
+							if start != nil && keyspace.Compare(p, start) < 0 || end != nil && keyspace.Compare(p, end) >= 0 {
 								t.Errorf("%v is not in %v to %v", p, start, end)
 							}
 							found = append(found, p)
@@ -88,7 +102,7 @@ func TestScansTile(t *testing.T) {
 					}
 					if piece > 0 {
 						at, err := e.find(t.Context(), q.scans(start, end), int64(piece-1))
-						if err != nil || !at.equal(found[len(found)-1]) {
+						if err != nil || !at.Equal(found[len(found)-1]) {
 							t.Errorf("the last of %v to %v is %v, %v", start, end, at, err)
 						}
 					}
@@ -97,7 +111,7 @@ func TestScansTile(t *testing.T) {
 					}
 					start = end
 				}
-				if !slices.EqualFunc(found, all, (*position).equal) {
+				if !slices.EqualFunc(found, all, (*keyspace.Position).Equal) {
 					t.Fatalf("cut at %v: found %d of %d", cuts, len(found), len(all))
 				}
 			}
@@ -107,18 +121,18 @@ func TestScansTile(t *testing.T) {
 
 // TestMiddle cuts between positions, which may have keys.
 func TestMiddle(t *testing.T) {
-	rng := newRand(t)
-	draw := func() *position {
-		p := &position{Valued: true, Value: inOrder[rng.IntN(len(inOrder))], Namespace: "n", Kind: "K"}
+	rng := testflag.Rand(t)
+	draw := func() *keyspace.Position {
+		p := &keyspace.Position{Valued: true, Value: valuesInOrder[rng.IntN(len(valuesInOrder))], Namespace: "n", Kind: "K"}
 		if rng.IntN(2) == 0 {
-			p = &position{Valued: true, Value: p.Value, Key: &datastore.Key{Kind: "K", ID: 1 + rng.Int64N(1<<rng.IntN(40)), Namespace: "n"}}
+			p = &keyspace.Position{Valued: true, Value: p.Value, Key: &datastore.Key{Kind: "K", ID: 1 + rng.Int64N(1<<rng.IntN(40)), Namespace: "n"}}
 		}
 		return p
 	}
 	cut := 0
 	for range 20_000 {
 		a, b := draw(), draw()
-		switch c := comparePositions(a, b); {
+		switch c := keyspace.Compare(a, b); {
 		case c == 0:
 			continue
 		case c > 0:
@@ -127,12 +141,12 @@ func TestMiddle(t *testing.T) {
 		if rng.IntN(10) == 0 {
 			b = nil
 		}
-		m := middle(a, b)
+		m := keyspace.Middle(a, b)
 		if m == nil {
 			continue
 		}
 		cut++
-		if comparePositions(a, m) >= 0 || b != nil && comparePositions(m, b) >= 0 || m.space() != a.space() {
+		if keyspace.Compare(a, m) >= 0 || b != nil && keyspace.Compare(m, b) >= 0 || m.Space() != a.Space() {
 			t.Fatalf("%v is not between %v and %v", m, a, b)
 		}
 	}
@@ -140,7 +154,7 @@ func TestMiddle(t *testing.T) {
 		t.Errorf("only %d were cut", cut)
 	}
 	for _, test := range []struct{ a, b any }{{int64(1), int64(1000)}, {time.UnixMicro(0), time.UnixMicro(1e12)}, {"a", "b"}, {-1.0, 1.0}} {
-		m := middle(&position{Kind: "K", Valued: true, Value: test.a}, &position{Kind: "K", Valued: true, Value: test.b})
+		m := keyspace.Middle(&keyspace.Position{Kind: "K", Valued: true, Value: test.a}, &keyspace.Position{Kind: "K", Valued: true, Value: test.b})
 		if m == nil {
 			t.Errorf("nothing is between %v and %v", test.a, test.b)
 		}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // commit records what became of a page, in a transaction of its own.
@@ -42,7 +44,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	r.RefusedIn = w.job.Generation
 	reaches := w.record.Kind == "" // into other spaces, perhaps; planSpaces may have found out
 	if w.query.many() && len(p.at) > 0 {
-		r.in(p.at[0].space())
+		r.in(p.at[0].Space())
 	}
 	var inserts []*datastore.Mutation
 	add := func(child *rangeRecord) { inserts = append(inserts, datastore.NewInsert(child.key(), child)) }
@@ -58,7 +60,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	size := o.nextPage(w.job.PageSize, time.Duration(w.job.PageTime), w.engine.paces.get(w.job.ref()).each())
 	if rest, ok := w.left(r, p, o); ok {
 		if w.query.many() && reaches {
-			rest.space, rest.survey = space{}, true
+			rest.space, rest.survey = keyspace.Space{}, true
 		}
 		child := r.rest(rest, now)
 		child.PageSize = size
@@ -149,7 +151,7 @@ func (w *work) left(r *rangeRecord, p page, o *outcome) (rest stretch, ok bool) 
 func (r *rangeRecord) alone(f failure, now time.Time) *rangeRecord {
 	child := r.child(stretch{start: f.at, estimate: 1}, now)
 	if r.Kind != "" {
-		child.in(f.at.space())
+		child.in(f.at.Space())
 	}
 	child.Alone, child.Refusals, child.RefusedIn = true, f.attempts, r.RefusedIn
 	child.Solo = f.suspected

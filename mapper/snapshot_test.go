@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A snapshotChecker checks the records of jobs after every commit that changes
@@ -131,12 +132,12 @@ func recode(encoded *datastorepb.EntityResult, before map[string]*datastorepb.En
 }
 
 // positionOf returns the position in a value, or nil.
-func positionOf(v *datastorepb.Value) *mapper.Position {
+func positionOf(v *datastorepb.Value) *keyspace.Position {
 	p := v.GetEntityValue().GetProperties()
 	if p == nil {
 		return nil
 	}
-	at := &mapper.Position{
+	at := &keyspace.Position{
 		Namespace: p["namespace"].GetStringValue(), Kind: p["kind"].GetStringValue(), Valued: p["valued"].GetBooleanValue(),
 	}
 	if p["key"].GetKeyValue() != nil {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // The most kinds and namespaces that a query names, which are in the record of its job.
@@ -23,12 +25,12 @@ func (q Query) normalSpaces() (Query, error) {
 		return q, errors.New("of Query.Namespace, Query.Namespaces and Query.AllNamespaces one can be set")
 	}
 	if len(q.Kinds) == 0 {
-		if err := checkKind(q.Kind); err != nil {
+		if err := keyspace.CheckKind(q.Kind); err != nil {
 			return q, fmt.Errorf("Query.Kind %w", err)
 		}
 	}
 	for _, k := range q.kinds() {
-		if err := checkKind(k); err != nil {
+		if err := keyspace.CheckKind(k); err != nil {
 			return q, fmt.Errorf("Query.Kinds: one %w", err)
 		}
 		if k == jobKind || k == rangeKind {
@@ -37,9 +39,9 @@ func (q Query) normalSpaces() (Query, error) {
 	}
 	for _, n := range append(slices.Clone(q.Namespaces), q.Namespace) {
 		switch {
-		case reservedName(n):
+		case keyspace.Reserved(n):
 			return q, fmt.Errorf("Query.Namespace %q is reserved by Datastore", n)
-		case !validNamespace.MatchString(n):
+		case !keyspace.ValidNamespace.MatchString(n):
 			return q, fmt.Errorf("Query.Namespace %.110q is not up to 100 letters, digits, '.', '_' and '-'", n)
 		}
 	}
@@ -71,11 +73,11 @@ func (q Query) kinds() []string {
 }
 
 // in returns the part of the query that is in one space.
-func (q Query) in(s space) Query {
-	q.Namespace, q.Kind = s.namespace, s.kind
+func (q Query) in(s keyspace.Space) Query {
+	q.Namespace, q.Kind = s.Namespace, s.Kind
 	q.Kinds, q.Namespaces, q.AllNamespaces = nil, nil, false
 	return q
 }
 
 // space returns the kind and the namespace of a query that is in one space.
-func (q Query) space() space { return space{q.Namespace, q.Kind} }
+func (q Query) space() keyspace.Space { return keyspace.Space{Namespace: q.Namespace, Kind: q.Kind} }

@@ -11,18 +11,19 @@ import (
 
 	"github.com/scattermap/scattermap/internal/keytest"
 	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A kindModel is a kind for splitting without a database: its entities in order, and
 // those that have __scatter__.
 type kindModel struct {
-	all     []*position
-	scatter []*position
+	all     []*keyspace.Position
+	scatter []*keyspace.Position
 }
 
 // newModel makes a kind of the keys, one in density of which is in its sample.
 func newModel(rng *rand.Rand, keys []*datastore.Key, density int) kindModel {
-	m := kindModel{all: sortPositions(positionsOf(keys))}
+	m := kindModel{all: keyspace.Sort(keyspace.AtAll(keys))}
 	for _, k := range m.all {
 		if density > 0 && rng.IntN(density) == 0 {
 			m.scatter = append(m.scatter, k)
@@ -36,11 +37,11 @@ func newModel(rng *rand.Rand, keys []*datastore.Key, density int) kindModel {
 func (m kindModel) look(s stretch, limit int) view {
 	first := 0
 	if s.start != nil {
-		first, _ = slices.BinarySearchFunc(m.all, s.start, comparePositions)
+		first, _ = slices.BinarySearchFunc(m.all, s.start, keyspace.Compare)
 	}
 	last := len(m.all)
 	if s.end != nil {
-		last, _ = slices.BinarySearchFunc(m.all, s.end, comparePositions)
+		last, _ = slices.BinarySearchFunc(m.all, s.end, keyspace.Compare)
 	}
 	last = max(first, last)
 	return view{at: m.all[first:min(last, first+limit)], all: last-first < limit}
@@ -76,7 +77,7 @@ func (m kindModel) runJob(sp strategy, workers, page int) treeModel {
 		root := depth == 0
 		if root {
 			s.workers = int64(workers)
-			s.samples = sortPositions(slices.Clone(m.scatter[:min(len(m.scatter), sp.sampleSize(s.workers))]))
+			s.samples = keyspace.Sort(slices.Clone(m.scatter[:min(len(m.scatter), sp.sampleSize(s.workers))]))
 			s.estimate = estimateFrom(s.samples, m.milestones(page))
 			s.portion = s.estimate / s.workers
 		}
@@ -88,7 +89,7 @@ func (m kindModel) runJob(sp strategy, workers, page int) treeModel {
 			if most := sp.counts(s, root, int64(page), int64(page)); most > 0 {
 				s = s.counted(int64(len(m.look(s, int(most)).at)), most)
 			}
-			pieces, _ := sp.cut(s, root, int64(page), int64(page)).apply(s, func(from *position, n int64) (*position, error) {
+			pieces, _ := sp.cut(s, root, int64(page), int64(page)).apply(s, func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
 				seen := m.look(stretch{start: from, end: s.end}, int(n)+1)
 				if seen.all {
 					return nil, nil
@@ -126,13 +127,13 @@ func (tree treeModel) check(t *testing.T, m kindModel, page int) {
 		case b.start == nil:
 			return 1
 		}
-		return comparePositions(a.start, b.start)
+		return keyspace.Compare(a.start, b.start)
 	})
 	if pages[0].start != nil || pages[len(pages)-1].end != nil {
 		t.Fatal("the pages do not reach the ends of the key space")
 	}
 	for i := 1; i < len(pages); i++ {
-		if pages[i-1].end == nil || !pages[i-1].end.equal(pages[i].start) {
+		if pages[i-1].end == nil || !pages[i-1].end.Equal(pages[i].start) {
 			t.Fatalf("page %v to %v is followed by %v to %v", pages[i-1].start, pages[i-1].end, pages[i].start, pages[i].end)
 		}
 	}
@@ -211,7 +212,7 @@ var splittings = []strategy{{}, {First: 1, FanOut: 1}, {First: 8, FanOut: 1}, {F
 // TestSplitTiles cuts kinds of all shapes, sizes and densities to pages.
 func TestSplitTiles(t *testing.T) {
 	testflag.Sequential(t)
-	rng := newRand(t)
+	rng := testflag.Rand(t)
 	for name, shape := range shapes {
 		for _, density := range densities {
 			for _, n := range []int{0, 1, 9, 10, 11, 51, 500, 2000, 20000} {
@@ -239,7 +240,7 @@ func TestSplitTiles(t *testing.T) {
 // depth.
 func TestSplitWastesLittle(t *testing.T) {
 	const page = 500
-	rng := newRand(t)
+	rng := testflag.Rand(t)
 	sizes := []int{20000, 200000}
 	if testing.Short() {
 		sizes = sizes[:1]
@@ -349,11 +350,11 @@ func TestSharedByAll(t *testing.T) {
 }
 
 func TestCapSamples(t *testing.T) {
-	keys := positionsOf(sequence(1000))
-	each := keys[0].size()
+	keys := keyspace.AtAll(sequence(1000))
+	each := keys[0].Size()
 	for _, want := range []int{1000, 999, 500, 100, 3, 0} {
 		got := capSamples(keys, want*each)
-		if len(got) > want || len(got) < want/2 || !slices.IsSortedFunc(got, comparePositions) {
+		if len(got) > want || len(got) < want/2 || !slices.IsSortedFunc(got, keyspace.Compare) {
 			t.Errorf("room for %d of 1000 samples: %d kept", want, len(got))
 		}
 	}

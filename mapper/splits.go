@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A Split is a part of a query.
@@ -99,13 +101,13 @@ func Splits(ctx context.Context, client *datastore.Client, q Query, n int, o *Sp
 }
 
 // boundaries returns up to n-1 positions that cut the query.
-func (e *Engine) boundaries(ctx context.Context, q Query, n int) ([]*position, error) {
+func (e *Engine) boundaries(ctx context.Context, q Query, n int) ([]*keyspace.Position, error) {
 	look := lookAround{engine: e, query: q}
-	var candidates []*position
+	var candidates []*keyspace.Position
 	var err error
 	if q.ShardBy != "" {
 		candidates, err = look.values(ctx, cellsPerSplit*n)
-		candidates = slices.DeleteFunc(candidates, func(p *position) bool { return !q.bounding(p) })
+		candidates = slices.DeleteFunc(candidates, func(p *keyspace.Position) bool { return !q.bounding(p) })
 	} else {
 		candidates, err = look.inside(ctx, max(leastSampled, samplesPerSplit*n))
 	}
@@ -135,7 +137,7 @@ func (e *Engine) boundaries(ctx context.Context, q Query, n int) ([]*position, e
 }
 
 // bounding reports whether the value of a position can bound a query.
-func (q Query) bounding(p *position) bool {
+func (q Query) bounding(p *keyspace.Position) bool {
 	if !p.Valued {
 		return true
 	}
@@ -144,11 +146,11 @@ func (q Query) bounding(p *position) bool {
 }
 
 // some returns up to n of the positions, evenly.
-func some(all []*position, n int) []*position {
+func some(all []*keyspace.Position, n int) []*keyspace.Position {
 	if len(all) <= n {
 		return all
 	}
-	few := make([]*position, n)
+	few := make([]*keyspace.Position, n)
 	for i := range few {
 		few[i] = all[(2*i+1)*len(all)/(2*n)]
 	}
@@ -157,7 +159,7 @@ func some(all []*position, n int) []*position {
 
 // evenly returns up to n-1 of the positions, so that what is between them counts about the same.
 // There is a count for what is before each of them, and one for what is behind the last.
-func evenly(at []*position, counts []int64, n int) (cuts []*position) {
+func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Position) {
 	total := int64(0)
 	for _, c := range counts {
 		total += c
@@ -177,7 +179,7 @@ func evenly(at []*position, counts []int64, n int) (cuts []*position) {
 // exactly cuts a query at every n-th part of its entities, of which there are so many before each
 // of some positions, after the one before, and behind the last. Where one of these is near it
 // cuts there. Between values it cuts at most where one ends.
-func (e *Engine) exactly(ctx context.Context, q Query, n int, at []*position, counts []int64) (cuts []*position, err error) {
+func (e *Engine) exactly(ctx context.Context, q Query, n int, at []*keyspace.Position, counts []int64) (cuts []*keyspace.Position, err error) {
 	total := int64(0)
 	for _, c := range counts {
 		total += c
@@ -186,15 +188,15 @@ func (e *Engine) exactly(ctx context.Context, q Query, n int, at []*position, co
 	if err != nil || first == nil {
 		return nil, err
 	}
-	value := func(p *position) *position { // where its value begins
+	value := func(p *keyspace.Position) *keyspace.Position { // where its value begins
 		if !p.Valued {
 			return p
 		}
-		return &position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: p.Value}
+		return &keyspace.Position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: p.Value}
 	}
 	last := value(first)        // what the next cut has to be behind
 	cell, before := 0, int64(0) // the cell that is looked at, and how many entities are before it
-	var from *position          // where it begins, or a position inside
+	var from *keyspace.Position // where it begins, or a position inside
 	passed := int64(0)          // how many are before that
 	for i := 1; i < n; i++ {
 		rank := total * int64(i) / int64(n)
@@ -213,7 +215,7 @@ func (e *Engine) exactly(ctx context.Context, q Query, n int, at []*position, co
 			}
 			from, passed = found, rank
 		}
-		if cut := value(found); comparePositions(last, cut) < 0 && q.bounding(cut) {
+		if cut := value(found); keyspace.Compare(last, cut) < 0 && q.bounding(cut) {
 			cuts, last = append(cuts, cut), cut
 		}
 	}
@@ -222,12 +224,12 @@ func (e *Engine) exactly(ctx context.Context, q Query, n int, at []*position, co
 
 // countAll counts what is before each position, after the one before, and behind the last, some
 // at the same time.
-func (e *Engine) countAll(ctx context.Context, q Query, at []*position) (counts []int64, err error) {
+func (e *Engine) countAll(ctx context.Context, q Query, at []*keyspace.Position) (counts []int64, err error) {
 	counts = make([]int64, len(at)+1)
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(sweepParallel)
 	for i := range counts {
-		var start, end *position
+		var start, end *keyspace.Position
 		if i > 0 {
 			start = at[i-1]
 		}
@@ -249,10 +251,10 @@ func (e *Engine) countAll(ctx context.Context, q Query, at []*position) (counts 
 }
 
 // splitAt returns the parts of the query between positions.
-func (q Query) splitAt(at []*position) []Split {
+func (q Query) splitAt(at []*keyspace.Position) []Split {
 	splits := make([]Split, len(at)+1)
 	for i := range splits {
-		var start, end *position
+		var start, end *keyspace.Position
 		if i > 0 {
 			start = at[i-1]
 		}
@@ -266,9 +268,9 @@ func (q Query) splitAt(at []*position) []Split {
 
 // between returns the part of the query from one position on, and before another. A nil one
 // bounds nothing.
-func (q Query) between(start, end *position) Query {
+func (q Query) between(start, end *keyspace.Position) Query {
 	q.at, q.Filters = nil, slices.Clone(q.Filters)
-	bound := func(p *position, op string, key **datastore.Key) {
+	bound := func(p *keyspace.Position, op string, key **datastore.Key) {
 		switch {
 		case p == nil:
 		case p.Valued:

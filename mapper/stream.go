@@ -10,15 +10,17 @@ import (
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/api/iterator"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A stream reads where the entities of a range are, one after the other, or the entities
 // themselves, and can be ahead of who uses them.
 type stream struct {
 	query      Query
-	start, end *position // of the range, when it was begun
-	whole      bool      // it reads entities
-	few        int       // if not 0: the first scan has at most so many results
+	start, end *keyspace.Position // of the range, when it was begun
+	whole      bool               // it reads entities
+	few        int                // if not 0: the first scan has at most so many results
 
 	ctx    context.Context // of its queries
 	cancel context.CancelFunc
@@ -31,15 +33,15 @@ type stream struct {
 	begun    time.Time           // when that was
 	results  int                 // of it so far
 	passed   atomic.Int64        // positions that were dropped
-	at       []*position
-	last     *position                // that was read
+	at       []*keyspace.Position
+	last     *keyspace.Position       // that was read
 	entities []datastore.PropertyList // if it reads them
 	all      bool
 	err      error // why it is of no use any more
 }
 
 // stream returns a stream of a range of a query. It has to be closed.
-func (e *Engine) stream(ctx context.Context, q Query, start, end *position, whole bool) *stream {
+func (e *Engine) stream(ctx context.Context, q Query, start, end *keyspace.Position, whole bool) *stream {
 	s := &stream{query: q, start: start, end: end, whole: whole, engine: e, turn: semaphore.NewWeighted(1)}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	s.scans = e.scanner(s.ctx, q, start, end)
@@ -79,8 +81,8 @@ func (s *stream) use() (done func()) {
 // shorten has a stream of entities end where its range does by now: what is behind is read by
 // others, and each entity that is read costs. But a batch that has begun to come is read to its
 // end, as it is paid for.
-func (s *stream) shorten(end *position) {
-	if !s.whole || end == nil || s.end != nil && comparePositions(s.end, end) <= 0 {
+func (s *stream) shorten(end *keyspace.Position) {
+	if !s.whole || end == nil || s.end != nil && keyspace.Compare(s.end, end) <= 0 {
 		return
 	}
 	defer s.use()()
@@ -88,7 +90,7 @@ func (s *stream) shorten(end *position) {
 	for s.it != nil && s.results%queryBatch > 0 && s.err == nil { // also behind the end: the order is checked
 		s.err = s.step()
 	}
-	n, _ := slices.BinarySearchFunc(s.at, end, comparePositions)
+	n, _ := slices.BinarySearchFunc(s.at, end, keyspace.Compare)
 	switch {
 	case s.err != nil:
 	case n < len(s.at):
@@ -101,7 +103,7 @@ func (s *stream) shorten(end *position) {
 
 // peek returns where the next n entities are, or those that are left. After an error, which
 // may be one of reading ahead, the stream is of no use any more.
-func (s *stream) peek(n int) ([]*position, error) {
+func (s *stream) peek(n int) ([]*keyspace.Position, error) {
 	defer s.use()()
 	if s.err == nil {
 		s.err = s.fill(n)
@@ -143,7 +145,7 @@ func (s *stream) step() error {
 	}
 	s.results++
 	if s.last != nil {
-		switch c := comparePositions(s.last, p); {
+		switch c := keyspace.Compare(s.last, p); {
 		case c == 0:
 			return nil // a projection has an entity once for each value of a list that satisfies a filter
 		case c > 0:
@@ -159,15 +161,15 @@ func (s *stream) step() error {
 
 // peekLater has the next n positions read while something else is done. Whoever asks for the
 // result waits for it.
-func (s *stream) peekLater(n int) func() ([]*position, error) {
-	var at []*position
+func (s *stream) peekLater(n int) func() ([]*keyspace.Position, error) {
+	var at []*keyspace.Position
 	var err error
 	ready := make(chan struct{})
 	go func() {
 		defer close(ready)
 		at, err = s.peek(n)
 	}()
-	return func() ([]*position, error) {
+	return func() ([]*keyspace.Position, error) {
 		<-ready
 		return at, err
 	}
@@ -192,9 +194,9 @@ func (s *stream) known() view {
 }
 
 // pass drops what is before a position.
-func (s *stream) pass(start *position) {
+func (s *stream) pass(start *keyspace.Position) {
 	defer s.use()()
-	n, _ := slices.BinarySearchFunc(s.at, start, comparePositions)
+	n, _ := slices.BinarySearchFunc(s.at, start, keyspace.Compare)
 	s.dropFirst(n)
 }
 
@@ -214,12 +216,12 @@ func (s *stream) dropFirst(n int) {
 }
 
 // read is a reader of the entities that the stream has read.
-func (s *stream) read(at []*position) ([]datastore.PropertyList, []bool, error) {
+func (s *stream) read(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
 	if len(at) == 0 {
 		return nil, nil, nil
 	}
 	defer s.use()()
-	n, _ := slices.BinarySearchFunc(s.at, at[0], comparePositions)
+	n, _ := slices.BinarySearchFunc(s.at, at[0], keyspace.Compare)
 	return s.entities[n : n+len(at)], make([]bool, len(at)), nil
 }
 

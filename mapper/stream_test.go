@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // TestShortenOrder has a database order keys in its own way: what is then behind the end of a
@@ -37,7 +39,7 @@ func TestShortenOrder(t *testing.T) {
 		if _, err := s.peek(2); err != nil {
 			t.Fatal(err)
 		}
-		s.shorten(positionOf(datastore.IDKey("K", 5, nil)))
+		s.shorten(keyspace.At(datastore.IDKey("K", 5, nil)))
 		if found, err := s.peek(5); !errors.Is(err, errOrder) {
 			t.Errorf("found %v, %v", found, err)
 		}
@@ -75,10 +77,10 @@ func TestFew(t *testing.T) {
 // TestShorten reads streams of entities that become shorter meanwhile, at random: each has what is
 // before its last end, once and in order, and what is behind that was not read but with a batch.
 func TestShorten(t *testing.T) {
-	rng := newRand(t)
+	rng := testflag.Rand(t)
 	synctest.Test(t, func(t *testing.T) {
 		em, e := newEmulator(t, nil)
-		var all []*position
+		var all []*keyspace.Position
 		for _, namespace := range []string{"a", "b", "c"} {
 			var keys []*datastore.Key
 			for i := range 1000 {
@@ -93,7 +95,7 @@ func TestShorten(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			all = append(all, positionsOf(keys)...)
+			all = append(all, keyspace.AtAll(keys)...)
 		}
 		for range 300 {
 			q, want := Query{Kind: "K", Namespace: "b"}, all[1000:2000]
@@ -103,7 +105,7 @@ func TestShorten(t *testing.T) {
 			before := em.Usage()
 			s := e.stream(t.Context(), q, nil, nil, true)
 			s.few = rng.IntN(3) * rng.IntN(700)
-			var found []*position
+			var found []*keyspace.Position
 			shortened, reached := 0, 0
 			for {
 				if end := len(found) + 1 + rng.IntN(len(want)); end < len(want) && shortened < 3 {
@@ -141,7 +143,7 @@ func TestShorten(t *testing.T) {
 				s.pass(want[len(found)])
 			}
 			s.close()
-			if !slices.EqualFunc(found, want, (*position).equal) {
+			if !slices.EqualFunc(found, want, (*keyspace.Position).Equal) {
 				t.Fatalf("found %d, want %d", len(found), len(want))
 			}
 			if used := em.Usage().Sub(before).Reads; used > int64(reached+queryBatch+50) {

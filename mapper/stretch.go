@@ -1,29 +1,35 @@
 package mapper
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+)
 
 // A stretch is what splitting knows of a range, and what it makes of it.
 type stretch struct {
-	start, end *position   // nil: the ends of the job
-	samples    []*position // inside, in order
-	estimate   int64       // of the entities inside; 0 is unknown
-	exact      bool        // they were counted
-	guess      int64       // what the estimate was before that
-	workers    int64       // how many should share it; 0 is one
-	portion    int64       // how many entities are one worker's portion; 0: all of them
-	late       float64     // which share of lateBy its task begins later
-	space      space       // that all its entities are in; empty: there may be several
-	survey     bool        // its task looks around, as the root does
+	start, end *keyspace.Position   // nil: the ends of the job
+	samples    []*keyspace.Position // inside, in order
+	estimate   int64                // of the entities inside; 0 is unknown
+	exact      bool                 // they were counted
+	guess      int64                // what the estimate was before that
+	workers    int64                // how many should share it; 0 is one
+	portion    int64                // how many entities are one worker's portion; 0: all of them
+	late       float64              // which share of lateBy its task begins later
+	space      keyspace.Space       // that all its entities are in; empty: there may be several
+	survey     bool                 // its task looks around, as the root does
 }
 
 // holds reports whether the stretch goes on behind a position.
-func (s stretch) holds(p *position) bool { return s.end == nil || comparePositions(p, s.end) < 0 }
+func (s stretch) holds(p *keyspace.Position) bool {
+	return s.end == nil || keyspace.Compare(p, s.end) < 0
+}
 
 // from returns the part of a range from a position on. An estimate that says there is
 // nothing was too low: then nothing is known.
-func (s stretch) from(start *position, estimate int64) stretch {
+func (s stretch) from(start *keyspace.Position, estimate int64) stretch {
 	i := 0
-	for i < len(s.samples) && comparePositions(s.samples[i], start) <= 0 {
+	for i < len(s.samples) && keyspace.Compare(s.samples[i], start) <= 0 {
 		i++
 	}
 	s.start, s.samples, s.estimate, s.guess, s.exact = start, s.samples[i:], max(0, estimate), 0, s.exact && estimate > 0
@@ -31,9 +37,9 @@ func (s stretch) from(start *position, estimate int64) stretch {
 }
 
 // until returns the samples before a position.
-func (s stretch) until(end *position) []*position {
+func (s stretch) until(end *keyspace.Position) []*keyspace.Position {
 	i := 0
-	for i < len(s.samples) && comparePositions(s.samples[i], end) < 0 {
+	for i < len(s.samples) && keyspace.Compare(s.samples[i], end) < 0 {
 		i++
 	}
 	return slices.Clip(s.samples[:i])
@@ -60,7 +66,7 @@ func (s stretch) counted(n, most int64) stretch {
 
 // halves cuts a range of which nothing is known by arithmetic on keys.
 func (s stretch) halves() []stretch {
-	middle := middle(s.start, s.end)
+	middle := keyspace.Middle(s.start, s.end)
 	if middle == nil {
 		return []stretch{s}
 	}
@@ -141,7 +147,7 @@ func weighed(pieces []stretch, counts []int64, most, workers, page int64) []stre
 
 // with returns a piece and the one behind it as one.
 func (s stretch) with(next stretch) stretch {
-	s.samples = slices.Concat(s.samples, []*position{next.start}, next.samples)
+	s.samples = slices.Concat(s.samples, []*keyspace.Position{next.start}, next.samples)
 	s.end, s.estimate, s.exact = next.end, s.estimate+next.estimate, s.exact && next.exact
 	return s
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // TestEven has pages share what a range has, so that no small one is left.
@@ -24,7 +26,7 @@ func TestEven(t *testing.T) {
 }
 
 func TestCutAtSamples(t *testing.T) {
-	keys := positionsOf(sequence(100))
+	keys := keyspace.AtAll(sequence(100))
 	for _, samples := range []int{1, 2, 7, 31, 99} {
 		for n := 2; n <= samples+1; n++ {
 			s := stretch{start: keys[0], samples: keys[1 : samples+1], estimate: 1000}
@@ -38,7 +40,7 @@ func TestCutAtSamples(t *testing.T) {
 					t.Fatalf("%d samples, %d pieces: piece %d does not begin where the one before ends", samples, n, i)
 				}
 				for _, k := range p.samples {
-					if comparePositions(k, p.start) <= 0 || p.end != nil && comparePositions(k, p.end) >= 0 {
+					if keyspace.Compare(k, p.start) <= 0 || p.end != nil && keyspace.Compare(k, p.end) >= 0 {
 						t.Fatalf("sample %v is not inside %v to %v", k, p.start, p.end)
 					}
 				}
@@ -54,19 +56,19 @@ func TestCutAtSamples(t *testing.T) {
 
 // TestWeighed counts pieces that were taken for equally long.
 func TestWeighed(t *testing.T) {
-	keys := positionsOf(sequence(60))
+	keys := keyspace.AtAll(sequence(60))
 	pieces := func() []stretch {
 		return cutAtSamples(stretch{samples: keys[1:60], estimate: 600, workers: 6}, 6)
 	}
 	type piece struct {
-		from, to *position
+		from, to *keyspace.Position
 		samples  int
 		estimate int64
 		exact    bool
 		workers  int64
 	}
 	all := pieces()
-	cut := func(i int) *position { return all[i].end }
+	cut := func(i int) *keyspace.Position { return all[i].end }
 	for _, test := range []struct {
 		name   string
 		counts []int64
@@ -90,7 +92,7 @@ func TestWeighed(t *testing.T) {
 		var got []piece
 		for _, p := range weighed(pieces(), test.counts, 1000, 6, 1) {
 			got = append(got, piece{p.start, p.end, len(p.samples), p.estimate, p.exact, p.workers})
-			if !slices.IsSortedFunc(p.samples, comparePositions) {
+			if !slices.IsSortedFunc(p.samples, keyspace.Compare) {
 				t.Errorf("%s: samples %v", test.name, p.samples)
 			}
 		}
@@ -103,7 +105,7 @@ func TestWeighed(t *testing.T) {
 // TestMostlyCounted cuts kinds of which nothing is known but a sample in clumps, and counts the
 // pieces: that says how large they are, if most entities are in pieces that end before the count.
 func TestMostlyCounted(t *testing.T) {
-	samples := positionsOf(sequence(1601)[1:])
+	samples := keyspace.AtAll(sequence(1601)[1:])
 	pieces := cutBlindly(stretch{samples: samples, workers: 100})
 	if len(pieces) != 100 || !ordered(pieces) {
 		t.Fatalf("%d pieces", len(pieces))

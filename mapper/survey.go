@@ -3,6 +3,8 @@ package mapper
 import (
 	"context"
 	"slices"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // planSpaces plans a range of a query that is over several spaces: it is cut between them, or
@@ -32,8 +34,8 @@ func (w *work) planSpaces(ctx context.Context, s stretch, root bool) (p page, se
 	if err != nil || len(found) == 0 {
 		return p, err == nil, err
 	}
-	local := found[0].space()
-	n := slices.IndexFunc(found, func(p *position) bool { return p.space() != local })
+	local := found[0].Space()
+	n := slices.IndexFunc(found, func(p *keyspace.Position) bool { return p.Space() != local })
 	switch {
 	case n > 0 && n <= size: // all of a space
 		return page{at: found[:n], next: found[n]}, true, nil
@@ -47,13 +49,13 @@ func (w *work) planSpaces(ctx context.Context, s stretch, root bool) (p page, se
 		if err != nil {
 			return p, false, err
 		}
-		if len(wide) <= int(w.job.PageSize) || wide[len(wide)-1].space() != local {
+		if len(wide) <= int(w.job.PageSize) || wide[len(wide)-1].Space() != local {
 			return page{at: found[:size], next: found[size]}, true, nil
 		}
 	}
-	own, rest := s, s.from(local.end(), 0)
-	own.end, own.space, own.survey, rest.survey = local.end(), local, true, true
-	if r.End != nil && comparePositions(r.End, own.end) <= 0 {
+	own, rest := s, s.from(local.End(), 0)
+	own.end, own.space, own.survey, rest.survey = local.End(), local, true, true
+	if r.End != nil && keyspace.Compare(r.End, own.end) <= 0 {
 		r.in(local)
 		return p, false, nil
 	}
@@ -65,7 +67,7 @@ const mostSpaces = 10_000
 
 // cutSpaces cuts a range between spaces, evenly.
 func (w *work) cutSpaces(ctx context.Context, s stretch) (pieces []stretch, err error) {
-	var all []space
+	var all []keyspace.Space
 	next := w.engine.spaces(ctx, w.query, s.start, s.end)
 	for len(all) < mostSpaces {
 		sp, ok, err := next()
@@ -84,7 +86,7 @@ func (w *work) cutSpaces(ctx context.Context, s stretch) (pieces []stretch, err 
 	rest := s
 	rest.workers = max(1, s.workers/int64(max(1, n)))
 	for i := 1; i < n; i++ {
-		at := &position{Namespace: all[len(all)*i/n].namespace, Kind: all[len(all)*i/n].kind}
+		at := &keyspace.Position{Namespace: all[len(all)*i/n].Namespace, Kind: all[len(all)*i/n].Kind}
 		piece := rest
 		piece.end, piece.survey = at, true
 		pieces, rest = append(pieces, piece), rest.from(at, 0)

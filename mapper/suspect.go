@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // attempt processes a pending range, in company or solo. It keeps its place inside the gate: while
@@ -61,7 +63,7 @@ func (w *work) leave() {
 // condemn records the range's entity as a failure, if it is still there: its process has
 // died often enough.
 func (w *work) condemn(ctx context.Context, deaths int64) error {
-	p := page{at: []*position{w.record.Start}}
+	p := page{at: []*keyspace.Position{w.record.Start}}
 	_, missing, err := w.reader(w.engine.get(ctx, w.query.at))(p.at)
 	if err != nil {
 		return err

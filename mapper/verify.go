@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A Proof says whether a job's records cover all of its query, without a gap and without an
@@ -160,12 +162,12 @@ func (e *Engine) diagnose(ctx context.Context, job *jobRecord, l *ledger) error 
 	}
 	slices.SortFunc(tiles, func(a, b *rangeRecord) int {
 		if a.Start == nil || b.Start == nil {
-			return present(a.Start != nil) - present(b.Start != nil)
+			return keyspace.Present(a.Start != nil) - keyspace.Present(b.Start != nil)
 		}
-		return comparePositions(a.Start, b.Start)
+		return keyspace.Compare(a.Start, b.Start)
 	})
 	for i := 1; i < len(tiles); i++ {
-		if end := tiles[i-1].End; end == nil || !end.equal(tiles[i].Start) {
+		if end := tiles[i-1].End; end == nil || !end.Equal(tiles[i].Start) {
 			l.problem("range %s ends at %v, and the next one, %s, begins at %v", tiles[i-1].ID, end, tiles[i].ID, tiles[i].Start)
 		}
 	}

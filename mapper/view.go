@@ -5,17 +5,19 @@ import (
 	"errors"
 
 	"google.golang.org/api/iterator"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A view is what a look-ahead saw: where the first entities of a range are, in order.
 type view struct {
-	at  []*position
+	at  []*keyspace.Position
 	all bool // the range ends behind them
 }
 
 // find returns the position of an entity: the n-th of some scans, counted from 0, or nil if
 // there are fewer.
-func (e *Engine) find(ctx context.Context, scans []scan, n int64) (found *position, err error) {
+func (e *Engine) find(ctx context.Context, scans []scan, n int64) (found *keyspace.Position, err error) {
 	for i, s := range scans {
 		if found, err = e.first(ctx, s, n); err != nil || found != nil || i == len(scans)-1 {
 			return found, err
@@ -30,9 +32,9 @@ func (e *Engine) find(ctx context.Context, scans []scan, n int64) (found *positi
 }
 
 // first returns the position of the n-th entity of a scan, or nil if there are fewer.
-func (e *Engine) first(ctx context.Context, s scan, n int64) (found *position, err error) {
+func (e *Engine) first(ctx context.Context, s scan, n int64) (found *keyspace.Position, err error) {
 	s.query = s.query.Offset(int(n)).Limit(1)
-	return found, e.eachIn(ctx, s, func(p *position) bool {
+	return found, e.eachIn(ctx, s, func(p *keyspace.Position) bool {
 		found = p
 		return false
 	})
@@ -44,7 +46,7 @@ func (e *Engine) countIn(ctx context.Context, s scan, most int64) (n int64, err 
 		return n, nil
 	}
 	s.query = s.query.Limit(int(most))
-	return n, e.eachIn(ctx, s, func(*position) bool {
+	return n, e.eachIn(ctx, s, func(*keyspace.Position) bool {
 		n++
 		return true
 	})
@@ -54,20 +56,20 @@ func (e *Engine) countIn(ctx context.Context, s scan, most int64) (n int64, err 
 // more than maxBytes, and sorts them. The first keys in scatter order are a
 // random choice of all, however few they are. An empty sample says nothing of
 // how many entities there are.
-func (e *Engine) sample(ctx context.Context, q Query, n, maxBytes int) ([]*position, error) {
-	var sample []*position
-	err := e.eachIn(ctx, q.scan(q.sample(n)), func(p *position) bool {
-		maxBytes -= keySize(p.Key)
+func (e *Engine) sample(ctx context.Context, q Query, n, maxBytes int) ([]*keyspace.Position, error) {
+	var sample []*keyspace.Position
+	err := e.eachIn(ctx, q.scan(q.sample(n)), func(p *keyspace.Position) bool {
+		maxBytes -= keyspace.KeySize(p.Key)
 		if maxBytes >= 0 {
 			sample = append(sample, p)
 		}
 		return maxBytes >= 0
 	})
-	return sortPositions(sample), err
+	return keyspace.Sort(sample), err
 }
 
 // eachIn calls f for the positions of a scan, until it returns false.
-func (e *Engine) eachIn(ctx context.Context, s scan, f func(*position) bool) error {
+func (e *Engine) eachIn(ctx context.Context, s scan, f func(*keyspace.Position) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	it, err := e.results(ctx, s, false)

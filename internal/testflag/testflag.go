@@ -10,6 +10,7 @@ package testflag
 
 import (
 	"flag"
+	"math/rand/v2"
 	"testing"
 	"time"
 )
@@ -28,6 +29,12 @@ func Seed(t testing.TB) uint64 {
 	}
 	t.Logf("seed %d; replay it by -args -seed %d", first, first)
 	return first
+}
+
+// Rand returns a source of random numbers whose seed a failing test shows.
+func Rand(t testing.TB) *rand.Rand {
+	t.Helper()
+	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
 // Sequential leaves a test out of a short run of the race detector: one that takes long, checks

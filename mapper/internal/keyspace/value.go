@@ -1,4 +1,4 @@
-package mapper
+package keyspace
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ const (
 	otherRank
 )
 
-func rankOf(v any) int {
+func RankOf(v any) int {
 	switch v.(type) {
 	case nil:
 		return nullRank
@@ -44,33 +44,33 @@ func rankOf(v any) int {
 	return otherRank
 }
 
-// compareValues orders values of properties as Datastore does. Arrays and entities have no
+// CompareValues orders values of properties as Datastore does. Arrays and entities have no
 // place in that order.
-func compareValues(a, b any) int {
-	rank := rankOf(a)
-	if c := cmp.Compare(rank, rankOf(b)); c != 0 {
+func CompareValues(a, b any) int {
+	rank := RankOf(a)
+	if c := cmp.Compare(rank, RankOf(b)); c != 0 {
 		return c
 	}
 	switch rank {
 	case integerRank:
-		return cmp.Compare(integerOf(a), integerOf(b))
+		return cmp.Compare(IntegerOf(a), IntegerOf(b))
 	case booleanRank:
-		return present(a.(bool)) - present(b.(bool))
+		return Present(a.(bool)) - Present(b.(bool))
 	case bytesRank:
 		return compareBytes(a, b)
 	case floatRank:
-		return cmp.Compare(floatBits(a.(float64)), floatBits(b.(float64)))
+		return cmp.Compare(FloatBits(a.(float64)), FloatBits(b.(float64)))
 	case pointRank:
 		p, q := a.(datastore.GeoPoint), b.(datastore.GeoPoint)
-		return cmp.Or(cmp.Compare(floatBits(p.Lat), floatBits(q.Lat)), cmp.Compare(floatBits(p.Lng), floatBits(q.Lng)))
+		return cmp.Or(cmp.Compare(FloatBits(p.Lat), FloatBits(q.Lat)), cmp.Compare(FloatBits(p.Lng), FloatBits(q.Lng)))
 	case keyRank:
-		return compareKeys(a.(*datastore.Key), b.(*datastore.Key))
+		return CompareKeys(a.(*datastore.Key), b.(*datastore.Key))
 	}
 	return 0
 }
 
-// integerOf returns an integer, or the microseconds of a timestamp.
-func integerOf(v any) int64 {
+// IntegerOf returns an integer, or the microseconds of a timestamp.
+func IntegerOf(v any) int64 {
 	if t, ok := v.(time.Time); ok {
 		return t.UnixMicro()
 	}
@@ -83,19 +83,19 @@ func compareBytes(a, b any) int {
 	if first && second {
 		return strings.Compare(s, t)
 	}
-	return bytes.Compare(bytesOf(a), bytesOf(b))
+	return bytes.Compare(BytesOf(a), BytesOf(b))
 }
 
-func bytesOf(v any) []byte {
+func BytesOf(v any) []byte {
 	if s, ok := v.(string); ok {
 		return []byte(s)
 	}
 	return v.([]byte)
 }
 
-// floatBits maps floats to integers of the same order: negative zero is before zero, and NaN
+// FloatBits maps floats to integers of the same order: negative zero is before zero, and NaN
 // behind everything.
-func floatBits(f float64) uint64 {
+func FloatBits(f float64) uint64 {
 	bits := math.Float64bits(f)
 	switch {
 	case f != f:
@@ -134,8 +134,8 @@ func least(rank int) (v any, ok bool) {
 	return nil, false
 }
 
-// next returns the least value above one, of whatever type, if it is known.
-func next(v any) (above any, ok bool) {
+// Next returns the least value above one, of whatever type, if it is known.
+func Next(v any) (above any, ok bool) {
 	switch v := v.(type) {
 	case nil:
 	case int64:
@@ -144,37 +144,37 @@ func next(v any) (above any, ok bool) {
 		}
 	case time.Time:
 		above := v.Truncate(time.Microsecond).Add(time.Microsecond)
-		return above, storable(above)
+		return above, Storable(above)
 	case bool:
 		if !v {
 			return true, true
 		}
 	case string:
-		return v + "\x00", len(v) < maxName // longer ones are not indexed
+		return v + "\x00", len(v) < MaxName // longer ones are not indexed
 	case []byte:
-		return append(bytes.Clone(v), 0), len(v) < maxName
+		return append(bytes.Clone(v), 0), len(v) < MaxName
 	case float64:
-		if bits := floatBits(v); bits < floatBits(math.Inf(1)) {
+		if bits := FloatBits(v); bits < FloatBits(math.Inf(1)) {
 			return floatOf(bits + 1), true
 		} else if bits < math.MaxUint64 {
 			return math.NaN(), true
 		}
 	}
-	return least(rankOf(v) + 1)
+	return least(RankOf(v) + 1)
 }
 
-// between returns a value above a and below b, about in the middle, if it knows one.
-func between(a, b any) (m any, ok bool) {
-	rank := rankOf(b)
-	if rankOf(a) != rank {
+// Between returns a value above a and below b, about in the middle, if it knows one.
+func Between(a, b any) (m any, ok bool) {
+	rank := RankOf(b)
+	if RankOf(a) != rank {
 		m, ok = least(rank)
-		return m, ok && compareValues(m, b) < 0
+		return m, ok && CompareValues(m, b) < 0
 	}
 	switch rank {
 	case integerRank:
-		x, y := integerOf(a), integerOf(b)
+		x, y := IntegerOf(a), IntegerOf(b)
 		mid := x + int64(uint64(y-x)/2)
-		if m = any(mid); isTime(a) && isTime(b) {
+		if m = any(mid); IsTime(a) && IsTime(b) {
 			m = time.UnixMicro(mid).UTC()
 		}
 	case bytesRank:
@@ -182,13 +182,13 @@ func between(a, b any) (m any, ok bool) {
 	case floatRank:
 		m = betweenFloats(a.(float64), b.(float64))
 	}
-	return m, m != nil && compareValues(a, m) < 0 && compareValues(m, b) < 0
+	return m, m != nil && CompareValues(a, m) < 0 && CompareValues(m, b) < 0
 }
 
-// storable reports whether Datastore can store a time.
-func storable(t time.Time) bool { return t.Year() >= 1 && t.Year() <= 9999 }
+// Storable reports whether Datastore can store a time.
+func Storable(t time.Time) bool { return t.Year() >= 1 && t.Year() <= 9999 }
 
-func isTime(v any) bool {
+func IsTime(v any) bool {
 	_, ok := v.(time.Time)
 	return ok
 }
@@ -211,19 +211,19 @@ func greater(v any) (m any, ok bool) {
 		}
 	case string:
 		if ascii(v) && v < lastASCII {
-			return between(v, lastASCII)
+			return Between(v, lastASCII)
 		}
-		return between(v, string(utf8.MaxRune))
+		return Between(v, string(utf8.MaxRune))
 	}
 	return nil, false
 }
 
 // betweenFloats halves the distance, or the representations if that is infinite.
 func betweenFloats(x, y float64) float64 {
-	if m := x + (y-x)/2; floatBits(x) < floatBits(m) && floatBits(m) < floatBits(y) && !math.IsInf(m, 0) {
+	if m := x + (y-x)/2; FloatBits(x) < FloatBits(m) && FloatBits(m) < FloatBits(y) && !math.IsInf(m, 0) {
 		return m
 	}
-	low, high := floatBits(x), min(floatBits(y), floatBits(math.Inf(1))+1)
+	low, high := FloatBits(x), min(FloatBits(y), FloatBits(math.Inf(1))+1)
 	return floatOf(low + (high-low)/2)
 }
 
@@ -232,12 +232,12 @@ func betweenBytes(a, b any) any {
 	s, first := a.(string)
 	t, second := b.(string)
 	if first && second && utf8.ValidString(s) && utf8.ValidString(t) {
-		if m, ok := halveNames(s, t); ok && len(m) <= maxName {
+		if m, ok := halveNames(s, t); ok && len(m) <= MaxName {
 			return m
 		}
 		return nil
 	}
-	x, y := bytesOf(a), bytesOf(b)
+	x, y := BytesOf(a), BytesOf(b)
 	var m []byte
 	digit := func(s []byte, i int) int {
 		if i < len(s) {
@@ -246,7 +246,7 @@ func betweenBytes(a, b any) any {
 		return -1
 	}
 	top := false // y is no limit any more
-	for i := 0; i < maxName; i++ {
+	for i := 0; i < MaxName; i++ {
 		dx, dy := digit(x, i), digit(y, i)
 		if top {
 			dy = 256
@@ -269,15 +269,15 @@ func betweenBytes(a, b any) any {
 	return nil
 }
 
-// spread returns up to n values above a and below b, in order and evenly.
-func spread(a, b any, n int) []any {
-	if n <= 0 || compareValues(a, b) >= 0 {
+// Spread returns up to n values above a and below b, in order and evenly.
+func Spread(a, b any, n int) []any {
+	if n <= 0 || CompareValues(a, b) >= 0 {
 		return nil
 	}
-	m, ok := between(a, b)
+	m, ok := Between(a, b)
 	if !ok {
 		return nil
 	}
 	below := (n - 1) / 2
-	return append(append(spread(a, m, below), m), spread(m, b, n-1-below)...)
+	return append(append(Spread(a, m, below), m), Spread(m, b, n-1-below)...)
 }

@@ -1,4 +1,4 @@
-package mapper
+package keyspace
 
 import (
 	"cmp"
@@ -12,10 +12,10 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// compareKeys orders keys as Datastore does: by namespace, then element by
+// CompareKeys orders keys as Datastore does: by namespace, then element by
 // element from the root, an ancestor before its descendants; kinds as bytes,
 // ids before names, ids as signed integers, names as UTF-8 bytes.
-func compareKeys(a, b *datastore.Key) int {
+func CompareKeys(a, b *datastore.Key) int {
 	if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
 		return c
 	}
@@ -62,8 +62,8 @@ func elements(k *datastore.Key) []*datastore.Key {
 	return all
 }
 
-// below reports whether a key is that of an entity below an ancestor, or of that itself.
-func below(k, ancestor *datastore.Key) bool {
+// Below reports whether a key is that of an entity below an ancestor, or of that itself.
+func Below(k, ancestor *datastore.Key) bool {
 	for ; k != nil; k = k.Parent {
 		if k.Equal(ancestor) {
 			return true
@@ -74,26 +74,26 @@ func below(k, ancestor *datastore.Key) bool {
 
 // sortKeys sorts keys, and leaves out those that come twice.
 func sortKeys(keys []*datastore.Key) []*datastore.Key {
-	slices.SortFunc(keys, compareKeys)
+	slices.SortFunc(keys, CompareKeys)
 	return slices.CompactFunc(keys, (*datastore.Key).Equal)
 }
 
-// maxName is how many bytes a kind or a name can have, as the limits page of
+// MaxName is how many bytes a kind or a name can have, as the limits page of
 // Datastore has it.
-const maxName = 1500
+const MaxName = 1500
 
-// validNamespace is what Datastore's documentation allows in a namespace.
-var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
+// ValidNamespace is what Datastore's documentation allows in a namespace.
+var ValidNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`)
 
-// checkKey returns an error for a key that the database would refuse, and with
+// CheckKey returns an error for a key that the database would refuse, and with
 // it all that is in the same commit. It may be incomplete if only the ID is
 // missing.
-func checkKey(k *datastore.Key) error {
+func CheckKey(k *datastore.Key) error {
 	if k == nil {
 		return errors.New("the key is nil")
 	}
 	for e := k; e != nil; e = e.Parent {
-		if err := checkKind(e.Kind); err != nil {
+		if err := CheckKind(e.Kind); err != nil {
 			return fmt.Errorf("the key's kind %w", err)
 		}
 		switch {
@@ -101,35 +101,35 @@ func checkKey(k *datastore.Key) error {
 			return errors.New("the key has an id and a name")
 		case e != k && e.Incomplete():
 			return errors.New("the key's parent is incomplete")
-		case e.Name != "" && reservedName(e.Name):
+		case e.Name != "" && Reserved(e.Name):
 			return fmt.Errorf("the key's name %q is reserved by Datastore", e.Name)
-		case len(e.Name) > maxName || !utf8.ValidString(e.Name):
-			return fmt.Errorf("the key's name is longer than %d bytes or not UTF-8", maxName)
+		case len(e.Name) > MaxName || !utf8.ValidString(e.Name):
+			return fmt.Errorf("the key's name is longer than %d bytes or not UTF-8", MaxName)
 		case e.Namespace != k.Namespace:
 			return fmt.Errorf("the key's namespace is %q, its parent's is %q", k.Namespace, e.Namespace)
 		}
 	}
-	if !validNamespace.MatchString(k.Namespace) || reservedName(k.Namespace) {
+	if !ValidNamespace.MatchString(k.Namespace) || Reserved(k.Namespace) {
 		return fmt.Errorf("the key's namespace %.110q is reserved, or not up to 100 letters, digits, '.', '_' and '-'", k.Namespace)
 	}
 	return nil
 }
 
-// checkKind returns what is wrong with a kind.
-func checkKind(kind string) error {
+// CheckKind returns what is wrong with a kind.
+func CheckKind(kind string) error {
 	switch {
 	case kind == "":
 		return errors.New("is empty")
-	case reservedName(kind):
+	case Reserved(kind):
 		return fmt.Errorf("%q is reserved by Datastore", kind)
-	case len(kind) > maxName || !utf8.ValidString(kind):
-		return fmt.Errorf("is longer than %d bytes or not UTF-8", maxName)
+	case len(kind) > MaxName || !utf8.ValidString(kind):
+		return fmt.Errorf("is longer than %d bytes or not UTF-8", MaxName)
 	}
 	return nil
 }
 
-// reservedName reports whether Datastore keeps a kind, name or namespace for
+// Reserved reports whether Datastore keeps a kind, name or namespace for
 // itself: those that match __.*__.
-func reservedName(s string) bool {
+func Reserved(s string) bool {
 	return len(s) >= 4 && strings.HasPrefix(s, "__") && strings.HasSuffix(s, "__")
 }

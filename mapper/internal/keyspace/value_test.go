@@ -1,4 +1,4 @@
-package mapper
+package keyspace
 
 import (
 	"bytes"
@@ -26,12 +26,12 @@ var inOrder = []any{
 func TestCompareValues(t *testing.T) {
 	for i, a := range inOrder {
 		for j, b := range inOrder {
-			if got := compareValues(a, b); cmp.Compare(got, 0) != cmp.Compare(i, j) {
+			if got := CompareValues(a, b); cmp.Compare(got, 0) != cmp.Compare(i, j) {
 				t.Errorf("%T %v is compared with %T %v as %d", a, a, b, b, got)
 			}
 		}
 	}
-	if compareValues(time.UnixMicro(7), int64(7)) != 0 || compareValues("x", []byte("x")) != 0 {
+	if CompareValues(time.UnixMicro(7), int64(7)) != 0 || CompareValues("x", []byte("x")) != 0 {
 		t.Error("a timestamp is not its microseconds, or a blob is not its string")
 	}
 }
@@ -42,11 +42,11 @@ func TestBetween(t *testing.T) {
 		for _, b := range inOrder[i+1:] {
 			x, y := a, b
 			for step := range 200 {
-				m, ok := between(x, y)
+				m, ok := Between(x, y)
 				if !ok {
 					break
 				}
-				if compareValues(x, m) >= 0 || compareValues(m, y) >= 0 {
+				if CompareValues(x, m) >= 0 || CompareValues(m, y) >= 0 {
 					t.Fatalf("%T %v is not between %T %v and %T %v", m, m, x, x, y, y)
 				}
 				if s, text := m.(string); text && !utf8.ValidString(s) {
@@ -56,12 +56,12 @@ func TestBetween(t *testing.T) {
 					x, y = a, m
 				}
 			}
-			values := spread(a, b, 50)
-			if !slices.IsSortedFunc(values, compareValues) || len(slices.CompactFunc(values, func(a, b any) bool { return compareValues(a, b) == 0 })) != len(values) {
+			values := Spread(a, b, 50)
+			if !slices.IsSortedFunc(values, CompareValues) || len(slices.CompactFunc(values, func(a, b any) bool { return CompareValues(a, b) == 0 })) != len(values) {
 				t.Errorf("between %v and %v: %v", a, b, values)
 			}
 			for _, v := range values {
-				if compareValues(a, v) >= 0 || compareValues(v, b) >= 0 {
+				if CompareValues(a, v) >= 0 || CompareValues(v, b) >= 0 {
 					t.Errorf("%v is not between %v and %v", v, a, b)
 				}
 			}
@@ -81,7 +81,7 @@ func TestBetween(t *testing.T) {
 		{[]byte{1}, []byte{2}, 900},
 		{nil, "z", 400}, // nothing is between null and the least integer
 	} {
-		if got := spread(test.a, test.b, 1000); len(got) < test.want || test.want < 10 && len(got) > test.want {
+		if got := Spread(test.a, test.b, 1000); len(got) < test.want || test.want < 10 && len(got) > test.want {
 			t.Errorf("%d values between %v and %v, want %d", len(got), test.a, test.b, test.want)
 		}
 	}
@@ -90,20 +90,20 @@ func TestBetween(t *testing.T) {
 // TestNext checks that there is nothing between a value and the next one.
 func TestNext(t *testing.T) {
 	for _, v := range inOrder {
-		above, ok := next(v)
-		if rankOf(v) >= pointRank {
+		above, ok := Next(v)
+		if RankOf(v) >= pointRank {
 			continue
 		}
-		if rankOf(v) == floatRank && math.IsNaN(v.(float64)) {
+		if RankOf(v) == floatRank && math.IsNaN(v.(float64)) {
 			if ok {
 				t.Errorf("%v follows NaN", above)
 			}
 			continue
 		}
-		if !ok || compareValues(v, above) >= 0 {
+		if !ok || CompareValues(v, above) >= 0 {
 			t.Errorf("the next of %T %v is %v, %v", v, v, above, ok)
 		}
-		if m, ok := between(v, above); ok {
+		if m, ok := Between(v, above); ok {
 			t.Errorf("%v is between %v and the next value, %v", m, v, above)
 		}
 	}
@@ -117,22 +117,22 @@ func FuzzBetween(f *testing.F) {
 	f.Fuzz(func(t *testing.T, x, y []byte, i, j int64, v, w float64) {
 		for _, pair := range [][2]any{{x, y}, {string(x), string(y)}, {x, string(y)}, {i, j}, {v, w}, {time.UnixMicro(i / 1e6), time.UnixMicro(j / 1e6)}, {i, w}, {string(x), v}} {
 			a, b := pair[0], pair[1]
-			if compareValues(a, b) > 0 {
+			if CompareValues(a, b) > 0 {
 				a, b = b, a
 			}
-			values := spread(a, b, 20)
+			values := Spread(a, b, 20)
 			low := a
 			for _, m := range values {
-				if compareValues(low, m) >= 0 || compareValues(m, b) >= 0 {
+				if CompareValues(low, m) >= 0 || CompareValues(m, b) >= 0 {
 					t.Fatalf("%T %v is not between %T %v and %T %v", m, m, low, low, b, b)
 				}
 				low = m
 			}
-			if above, ok := next(a); ok && compareValues(a, b) < 0 && compareValues(above, b) > 0 {
+			if above, ok := Next(a); ok && CompareValues(a, b) < 0 && CompareValues(above, b) > 0 {
 				t.Fatalf("%v is between %v and the next value, %v", b, a, above)
 			}
 		}
-		if c := compareValues(string(x), y); c != bytes.Compare(x, y) {
+		if c := CompareValues(string(x), y); c != bytes.Compare(x, y) {
 			t.Fatalf("%q is compared with %q as %d", x, y, c)
 		}
 	})

@@ -1,9 +1,9 @@
-package mapper
+package keyspace
 
 import "cloud.google.com/go/datastore"
 
-// keySize estimates the bytes that a key takes in a record.
-func keySize(k *datastore.Key) int {
+// KeySize estimates the bytes that a key takes in a record.
+func KeySize(k *datastore.Key) int {
 	n := 0
 	if k != nil { // a reference can be nil
 		n = len(k.Namespace)
@@ -14,8 +14,8 @@ func keySize(k *datastore.Key) int {
 	return n
 }
 
-// propertiesSize estimates the bytes that properties take in a request.
-func propertiesSize(properties []datastore.Property) int {
+// PropertiesSize estimates the bytes that properties take in a request.
+func PropertiesSize(properties []datastore.Property) int {
 	n := 0
 	for _, p := range properties {
 		n += len(p.Name) + valueSize(p.Value) + 8
@@ -30,7 +30,7 @@ func valueSize(v any) int {
 	case []byte:
 		return len(v)
 	case *datastore.Key:
-		return keySize(v)
+		return KeySize(v)
 	case []any:
 		n := 0
 		for _, el := range v {
@@ -41,7 +41,7 @@ func valueSize(v any) int {
 		if v == nil {
 			return 0
 		}
-		return propertiesSize(v.Properties)
+		return PropertiesSize(v.Properties)
 	}
 	return 12
 }

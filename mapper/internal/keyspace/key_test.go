@@ -1,7 +1,6 @@
-package mapper
+package keyspace
 
 import (
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"unicode/utf8"
@@ -12,12 +11,6 @@ import (
 	"github.com/scattermap/scattermap/internal/keytest"
 	"github.com/scattermap/scattermap/internal/testflag"
 )
-
-// newRand returns a source whose seed a failing test shows.
-func newRand(t testing.TB) *rand.Rand {
-	t.Helper()
-	return rand.New(rand.NewPCG(testflag.Seed(t), 0))
-}
 
 func TestCompareKeys(t *testing.T) {
 	// In Datastore's order, as its documentation and Google's emulators have it.
@@ -42,7 +35,7 @@ func TestCompareKeys(t *testing.T) {
 	}
 	for i, a := range ordered {
 		for j, b := range ordered {
-			got := compareKeys(a, b)
+			got := CompareKeys(a, b)
 			if want := sign(i - j); sign(got) != want {
 				t.Errorf("compare %v with %v: %d, want %d", a, b, got, want)
 			}
@@ -50,7 +43,7 @@ func TestCompareKeys(t *testing.T) {
 	}
 	other := *ordered[0]
 	other.Namespace = "n"
-	if compareKeys(ordered[len(ordered)-1], &other) >= 0 {
+	if CompareKeys(ordered[len(ordered)-1], &other) >= 0 {
 		t.Error("a key of a greater namespace is not greater")
 	}
 }
@@ -66,7 +59,7 @@ func sign(n int) int {
 }
 
 func TestSortKeys(t *testing.T) {
-	rng := newRand(t)
+	rng := testflag.Rand(t)
 	keys := keytest.Random(rng, 300, keytest.Options{Kind: "K"})
 	doubled := append(slices.Clone(keys), keys[:100]...)
 	rng.Shuffle(len(doubled), func(i, j int) { doubled[i], doubled[j] = doubled[j], doubled[i] })
@@ -74,7 +67,7 @@ func TestSortKeys(t *testing.T) {
 	if len(sorted) != len(keys) {
 		t.Errorf("%d keys, want %d", len(sorted), len(keys))
 	}
-	if !slices.IsSortedFunc(sorted, compareKeys) {
+	if !slices.IsSortedFunc(sorted, CompareKeys) {
 		t.Error("not sorted")
 	}
 }
@@ -82,7 +75,7 @@ func TestSortKeys(t *testing.T) {
 // TestBisect halves intervals between keys of all forms until nothing is
 // between: each key is inside its interval, and is one that Datastore takes.
 func TestBisect(t *testing.T) {
-	rng := newRand(t)
+	rng := testflag.Rand(t)
 	for range 200 {
 		keys := sortKeys(keytest.Random(rng, 2, keytest.Options{Kind: "K", Namespace: "n"}))
 		a, b := keys[0], keys[1]
@@ -103,11 +96,11 @@ func TestBisect(t *testing.T) {
 
 func checkBetween(t *testing.T, a, m, b *datastore.Key) {
 	t.Helper()
-	if a != nil && compareKeys(a, m) >= 0 || b != nil && compareKeys(m, b) >= 0 {
+	if a != nil && CompareKeys(a, m) >= 0 || b != nil && CompareKeys(m, b) >= 0 {
 		t.Fatalf("%v is not between %v and %v", m, a, b)
 	}
 	for e := m; e != nil; e = e.Parent {
-		if e.Kind == "" || e.Incomplete() || e.ID != 0 && e.Name != "" || reservedName(e.Name) || e.Namespace != "n" {
+		if e.Kind == "" || e.Incomplete() || e.ID != 0 && e.Name != "" || Reserved(e.Name) || e.Namespace != "n" {
 			t.Fatalf("%#v is not a key that Datastore takes", e)
 		}
 	}
@@ -115,7 +108,7 @@ func checkBetween(t *testing.T, a, m, b *datastore.Key) {
 
 // TestBisectEnds halves from and to the ends of the key space.
 func TestBisectEnds(t *testing.T) {
-	rng := newRand(t)
+	rng := testflag.Rand(t)
 	for _, k := range keytest.Random(rng, 200, keytest.Options{Kind: "K", Namespace: "n"}) {
 		lower, upper := k, k
 		for range 100 {
@@ -167,7 +160,7 @@ func FuzzBisectNames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, x, y string) {
 		a, b := datastore.NameKey("K", x, nil), datastore.NameKey("K", y, nil)
 		a.Namespace, b.Namespace = "n", "n"
-		if !validName(x) || !validName(y) || compareKeys(a, b) >= 0 {
+		if !validName(x) || !validName(y) || CompareKeys(a, b) >= 0 {
 			t.Skip()
 		}
 		if m := bisect(a, b, "K", "n"); m != nil {
@@ -180,5 +173,5 @@ func FuzzBisectNames(f *testing.F) {
 }
 
 func validName(s string) bool {
-	return s != "" && len(s) <= 1500 && utf8.ValidString(s) && !reservedName(s)
+	return s != "" && len(s) <= 1500 && utf8.ValidString(s) && !Reserved(s)
 }

@@ -1,4 +1,4 @@
-package mapper
+package keyspace
 
 import (
 	"math"
@@ -96,7 +96,7 @@ func (e element) key(kind string, parent *datastore.Key, namespace string) *data
 
 // valid returns the key, or nil if Datastore would not take it.
 func valid(k *datastore.Key) *datastore.Key {
-	if len(k.Name) > maxName || reservedName(k.Name) || k.Incomplete() {
+	if len(k.Name) > MaxName || Reserved(k.Name) || k.Incomplete() {
 		return nil
 	}
 	return k
@@ -189,27 +189,27 @@ func ascii(s string) bool {
 	return true
 }
 
-// middle returns a position between two, in the space of the first, or nil if it knows none. A
+// Middle returns a position between two, in the space of the first, or nil if it knows none. A
 // nil b is the end.
-func middle(a, b *position) *position {
-	s := a.space()
-	if b != nil && b.space() != s {
+func Middle(a, b *Position) *Position {
+	s := a.Space()
+	if b != nil && b.Space() != s {
 		b = nil
 	}
 	if !a.Valued && (b == nil || !b.Valued) {
-		return betweenKeys(a, b, position{})
+		return betweenKeys(a, b, Position{})
 	}
-	m := position{Namespace: s.namespace, Kind: s.kind, Valued: true}
+	m := Position{Namespace: s.Namespace, Kind: s.Kind, Valued: true}
 	var ok bool
 	switch {
 	case b == nil:
 		m.Value, ok = greater(a.Value)
 	case !a.Valued:
-		m.Value, ok = between(nil, b.Value)
-	case compareValues(a.Value, b.Value) == 0:
+		m.Value, ok = Between(nil, b.Value)
+	case CompareValues(a.Value, b.Value) == 0:
 		return betweenKeys(a, b, m)
 	default:
-		m.Value, ok = between(a.Value, b.Value)
+		m.Value, ok = Between(a.Value, b.Value)
 	}
 	switch {
 	case ok:
@@ -225,21 +225,21 @@ func middle(a, b *position) *position {
 
 // betweenKeys returns a position with a key between those of two positions, and with the value
 // of the first one, if it has one.
-func betweenKeys(a, b *position, m position) *position {
+func betweenKeys(a, b *Position, m Position) *Position {
 	var end *datastore.Key
 	if b != nil {
 		end = b.Key
 	}
-	s := a.space()
-	k := bisect(a.Key, end, s.kind, s.namespace)
+	s := a.Space()
+	k := bisect(a.Key, end, s.Kind, s.Namespace)
 	if k == nil {
 		return nil
 	}
 	m.Key, m.Valued, m.Value = k, a.Valued, a.Value
-	if k.Kind == s.kind {
+	if k.Kind == s.Kind {
 		m.Namespace, m.Kind = "", ""
 	} else { // it is an ancestor
-		m.Namespace, m.Kind = s.namespace, s.kind
+		m.Namespace, m.Kind = s.Namespace, s.Kind
 	}
 	return &m
 }

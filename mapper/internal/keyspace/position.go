@@ -1,0 +1,112 @@
+package keyspace
+
+import (
+	"fmt"
+	"slices"
+
+	"cloud.google.com/go/datastore"
+)
+
+// A Position is a place in the order in which a job comes to its entities: by namespace, by
+// kind, by the value of the property that the job is sharded by, if it is, and by key. Ranges
+// begin and end at positions. A part that is missing is below all that are there, so a position
+// without a key is before all keys of its value, and one without a value before all values of
+// its kind.
+type Position struct {
+	Namespace string         `datastore:"namespace,omitempty,noindex"` // unless it is that of the key
+	Kind      string         `datastore:"kind,omitempty,noindex"`      // unless it is that of the key: one of an ancestor has another
+	Valued    bool           `datastore:"valued,omitempty,noindex"`
+	Value     any            `datastore:"value,omitempty,noindex"`
+	Key       *datastore.Key `datastore:"key,omitempty,noindex"`
+}
+
+// At returns the position of an entity in a job that is not sharded by a property.
+func At(k *datastore.Key) *Position { return &Position{Key: k} }
+
+// AtAll returns the positions of entities.
+func AtAll(keys []*datastore.Key) []*Position {
+	all := make([]*Position, len(keys))
+	for i, k := range keys {
+		all[i] = At(k)
+	}
+	return all
+}
+
+// Keys returns the keys of entities.
+func Keys(all []*Position) []*datastore.Key {
+	keys := make([]*datastore.Key, len(all))
+	for i, p := range all {
+		keys[i] = p.Key
+	}
+	return keys
+}
+
+func (p *Position) Space() Space {
+	if p.Kind == "" && p.Key != nil {
+		return Space{p.Key.Namespace, p.Key.Kind}
+	}
+	return Space{p.Namespace, p.Kind}
+}
+
+// Compare orders positions.
+func Compare(a, b *Position) int {
+	if c := CompareSpaces(a.Space(), b.Space()); c != 0 {
+		return c
+	}
+	switch {
+	case a.Valued != b.Valued:
+		return Present(a.Valued) - Present(b.Valued)
+	case a.Valued:
+		if c := CompareValues(a.Value, b.Value); c != 0 {
+			return c
+		}
+	}
+	if a.Key == nil || b.Key == nil {
+		return Present(a.Key != nil) - Present(b.Key != nil)
+	}
+	return comparePaths(elements(a.Key), elements(b.Key))
+}
+
+func Present(there bool) int {
+	if there {
+		return 1
+	}
+	return 0
+}
+
+// Equal reports whether two positions are the same; nil is none.
+func (p *Position) Equal(o *Position) bool {
+	if p == nil || o == nil {
+		return p == o
+	}
+	return Compare(p, o) == 0
+}
+
+// String describes the position.
+func (p *Position) String() string {
+	if p == nil {
+		return "the end"
+	}
+	s := "the beginning"
+	switch {
+	case p.Key != nil:
+		s = p.Key.String()
+	case p.Kind != "":
+		s = p.Namespace + "/" + p.Kind
+	}
+	if p.Valued {
+		s = fmt.Sprintf("%v of %s", p.Value, s)
+	}
+	return s
+}
+
+// Size estimates the bytes that the position takes in a record.
+func (p *Position) Size() int {
+	return 16 + len(p.Namespace) + len(p.Kind) + valueSize(p.Value) + KeySize(p.Key)
+}
+
+// Sort sorts positions, and leaves out those that come twice.
+func Sort(all []*Position) []*Position {
+	slices.SortFunc(all, Compare)
+	return slices.CompactFunc(all, (*Position).Equal)
+}
