@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -120,7 +121,7 @@ func (e *Engine) fail(ctx context.Context, job *jobRecord, reason error) (first 
 	err = e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error {
 		first = true
 		j.CountersLost = errors.Is(reason, errCounters)
-		j.State, j.Error, j.Ended = string(Failed), explain(reason), time.Now().UTC().Truncate(time.Microsecond)
+		j.State, j.Error, j.Ended = string(Failed), fault.Text(reason), time.Now().UTC().Truncate(time.Microsecond)
 		return nil
 	})
 	return first && err == nil, err

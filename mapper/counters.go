@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/bits"
 	"unicode/utf8"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
 // Bounds of a job's counters, which keep the record of the job, and those of its pages, below the
@@ -26,7 +28,7 @@ type tally struct {
 
 // errCounters says that a job's counters can't be kept. It is the same for a page, for what a
 // process has seen of a job, and for the whole job.
-var errCounters = fatal(errors.New("its counters can't be kept"))
+var errCounters = fault.Fatal(errors.New("its counters can't be kept"))
 
 var (
 	errTooManyCounters = fmt.Errorf("%w: the function counts under more names than the %d that a job can have, or they take more than %d KiB; Resume goes on without counters",

@@ -14,6 +14,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
@@ -66,13 +67,13 @@ func (e *Entity[T]) IdempotencyKey() string {
 // Permanent marks an error of a mapper's function that another attempt would
 // only repeat: its entity is recorded as a failure at once. It does not end the
 // job, unless too much of a page fails: see [Update].
-func Permanent(err error) error { return permanent(err) }
+func Permanent(err error) error { return fault.Permanent(err) }
 
 // RetryAfter marks an error of a mapper's function: the next attempt is to be no
 // sooner than after d, at most a week. It is one attempt of [MaxAttempts], as any. If
 // so much of a page fails that the page is tried again as a whole, it waits for the
 // longest of them.
-func RetryAfter(err error, d time.Duration) error { return retryNoSooner(err, d) }
+func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err, d) }
 
 // An effect is what one attempt asks for, if it succeeds.
 type effect struct {
@@ -114,7 +115,7 @@ func (a *attempt) do(f func() error) {
 		panic("mapper: an Entity was used after its function had returned")
 	}
 	if err := f(); err != nil && a.err == nil {
-		a.err = permanent(err)
+		a.err = fault.Permanent(err)
 	}
 }
 
@@ -226,13 +227,13 @@ func apply[T any](m mode, keysOnly bool, j *jobRecord, key *datastore.Key, prope
 	e := &Entity[T]{Key: key, attempt: a}
 	if !keysOnly {
 		if err := load(key, properties, &e.Value); err != nil {
-			return nil, permanent(err)
+			return nil, fault.Permanent(err)
 		}
 	}
 	var was *original[T]
 	if m == update && !keysOnly {
 		if was, err = originalOf(&e.Value); err != nil {
-			return nil, permanent(err)
+			return nil, fault.Permanent(err)
 		}
 	}
 	if err := a.run(func() error { return fn(e) }); err != nil {
@@ -243,17 +244,17 @@ func apply[T any](m mode, keysOnly bool, j *jobRecord, key *datastore.Key, prope
 	}
 	if keysOnly {
 		if a.touched || !reflect.ValueOf(&e.Value).Elem().IsZero() {
-			return nil, permanent(errKeysOnly)
+			return nil, fault.Permanent(errKeysOnly)
 		}
 		return a.bounded()
 	}
 	before, after, err := was.changes(&e.Value, a.touched)
 	if err != nil {
-		return nil, permanent(err)
+		return nil, fault.Permanent(err)
 	}
 	whole, changed, err := merge(properties, before, after, a.touched)
 	if err != nil {
-		return nil, permanent(err)
+		return nil, fault.Permanent(err)
 	}
 	if len(changed) > 0 || a.touched {
 		list := datastore.PropertyList(whole)
@@ -279,7 +280,7 @@ const maxEffectBytes = 8 << 20
 // bounded returns what the attempt asks for, if a commit can hold it.
 func (a *attempt) bounded() (*effect, error) {
 	if a.effect.bytes > maxEffectBytes {
-		return nil, permanent(fmt.Errorf("the function writes about %d bytes for one entity, above the maximum of %d", a.effect.bytes, maxEffectBytes))
+		return nil, fault.Permanent(fmt.Errorf("the function writes about %d bytes for one entity, above the maximum of %d", a.effect.bytes, maxEffectBytes))
 	}
 	return &a.effect, nil
 }

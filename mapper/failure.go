@@ -8,6 +8,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
@@ -49,7 +50,7 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 
 // fail records that the range's entity, which it has for itself, has failed.
 func (r *rangeRecord) fail(cause error, now time.Time) {
-	r.Error, r.Failed = explain(cause), r.Job
+	r.Error, r.Failed = fault.Text(cause), r.Job
 	r.Entities, r.Keys = 1, keysDigest([]*keyspace.Position{r.Start})
 	r.finish(now)
 }

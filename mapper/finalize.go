@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
 // A Done is a job that is done, in the hands of its finalizer. It belongs to one
@@ -110,13 +112,13 @@ func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, def *definiti
 		j.Finalizes, j.Finalized = true, j.Epoch
 		return mutate(tx, effect)
 	})
-	if refused := new(commitRefusal); failed == nil && ready && errors.As(asCommitRefusal(err), refused) {
-		failed = permanent(fmt.Errorf("the database refuses what it writes: %w", refused))
+	if refused := new(fault.CommitRefusal); failed == nil && ready && errors.As(fault.AsCommitRefusal(err), refused) {
+		failed = fault.Permanent(fmt.Errorf("the database refuses what it writes: %w", refused))
 	}
 	if failed == nil {
 		return err
 	}
-	if isPermanent(failed) {
+	if fault.IsPermanent(failed) {
 		_, err := e.fail(ctx, job, fmt.Errorf("the finalizer failed: %w", failed))
 		return err
 	}
@@ -124,7 +126,7 @@ func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, def *definiti
 		if State(j.State) != Running || j.Epoch != job.Epoch {
 			return errNothing
 		}
-		j.Error = explain(fmt.Errorf("the finalizer failed, and is tried again: %w", failed))
+		j.Error = fault.Text(fmt.Errorf("the finalizer failed, and is tried again: %w", failed))
 		return nil
 	})
 	return errors.Join(fmt.Errorf("the finalizer of job %s failed", job.ID), err)

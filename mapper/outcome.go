@@ -5,6 +5,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
@@ -45,7 +46,7 @@ func (f failure) last() bool { return f.permanent || f.attempts >= MaxAttempts }
 
 // fail notes that an entity has failed.
 func (o *outcome) fail(p *keyspace.Position, err error, attempts int64) {
-	o.failures = append(o.failures, failure{at: p, err: err, attempts: attempts, permanent: isPermanent(err)})
+	o.failures = append(o.failures, failure{at: p, err: err, attempts: attempts, permanent: fault.IsPermanent(err)})
 }
 
 // took notes how long the function took for the last entity, of which it may have hung, and

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
@@ -143,7 +144,7 @@ func (w *work) ahead(found []*keyspace.Position, err error) ([]*keyspace.Positio
 }
 
 // errOrder is a fault of the database that no retry mends.
-var errOrder = fatal(errors.New("the database orders keys in another way than Datastore does, so ranges of keys can't be trusted"))
+var errOrder = fault.Fatal(errors.New("the database orders keys in another way than Datastore does, so ranges of keys can't be trusted"))
 
 // checkOrder checks that entities are where this package thinks they are: in order,
 // and not before the range. Otherwise ranges might overlap or leave gaps.

@@ -11,6 +11,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
@@ -195,7 +196,7 @@ func (w *work) finder(ctx context.Context, end *keyspace.Position, known view) f
 }
 
 // errCut is a mistake in this package.
-var errCut = fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it"))
+var errCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it"))
 
 // ordered reports whether each of some pieces, which begin where the one before ends, ends behind
 // where it begins.

@@ -9,6 +9,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
@@ -58,7 +59,7 @@ func (w *work) processPage(ctx context.Context, p page) error {
 	case errors.Is(err, errTooSlow):
 		return w.processPage(ctx, p) // without the entity that it was
 	case err != nil && ready:
-		return asCommitRefusal(err)
+		return fault.AsCommitRefusal(err)
 	case err != nil:
 		return err
 	}
@@ -203,7 +204,7 @@ func (w *work) runChunk(ctx context.Context, o *outcome, c *chunk, size int, beg
 				c.bytes += keyspace.PropertiesSize(entity)
 				counts, wrong := w.counted(p, entity, c.missing[c.next])
 				if wrong != nil {
-					o.fail(p, permanent(wrong), 1)
+					o.fail(p, fault.Permanent(wrong), 1)
 				} else if counts && !w.runEntity(r, o, p, entity, accept) {
 					return
 				}
@@ -278,7 +279,7 @@ func (w *work) runEntity(r *runner, o *outcome, p *keyspace.Position, entity dat
 		err = w.query.keeps(p, sharded, e)
 	}
 	if err == nil {
-		err = permanent(o.accept(e, accept))
+		err = fault.Permanent(o.accept(e, accept))
 	}
 	if err != nil {
 		o.fail(p, err, w.attempts())
@@ -306,10 +307,10 @@ func (w *work) tolerable(ctx context.Context, o *outcome) error {
 	if failed == 0 || w.record.Alone || w.job.Tolerant && !slices.ContainsFunc(o.failures, func(f failure) bool { return !f.last() }) {
 		return nil
 	}
-	r := refusal{cause: o.failures[0].err, final: true}
+	r := fault.Refusal{Cause: o.failures[0].err, Final: true}
 	switch {
 	case tooMany(failed, max(o.reached, int(w.job.PageSize))):
-		r.summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.reached)
+		r.Summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.reached)
 	case failed*20 > o.reached: // a small page, or one that took its time, says little by itself
 		sum, _, err := w.engine.glance(ctx, w.job)
 		if err != nil {
@@ -319,13 +320,13 @@ func (w *work) tolerable(ctx context.Context, o *outcome) error {
 		if !tooMany(failed, tried) {
 			return nil
 		}
-		r.summary = fmt.Sprintf("the function failed on %d of %d entities so far", failed, tried)
+		r.Summary = fmt.Sprintf("the function failed on %d of %d entities so far", failed, tried)
 	default:
 		return nil
 	}
 	for _, f := range o.failures {
-		r.final = r.final && f.permanent
-		r.after = max(r.after, retryAfter(f.err))
+		r.Final = r.Final && f.permanent
+		r.After = max(r.After, fault.After(f.err))
 	}
 	return r
 }

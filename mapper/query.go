@@ -9,6 +9,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
@@ -273,7 +274,7 @@ func (q Query) position(key *datastore.Key, properties []datastore.Property) (at
 			continue
 		}
 		if len(values) > 1 {
-			err = permanent(fmt.Errorf("%w: it has %d values of it", errSharded, len(values)))
+			err = fault.Permanent(fmt.Errorf("%w: it has %d values of it", errSharded, len(values)))
 		}
 		return p, err
 	}
@@ -303,7 +304,7 @@ func (q Query) keeps(p *keyspace.Position, before []any, e *effect) error {
 			continue
 		}
 		if !slices.EqualFunc(indexedValues(m.properties, q.ShardBy), before, func(a, b any) bool { return keyspace.CompareValues(a, b) == 0 }) {
-			return permanent(fmt.Errorf("%w: the function has changed %q", errSharded, q.ShardBy))
+			return fault.Permanent(fmt.Errorf("%w: the function has changed %q", errSharded, q.ShardBy))
 		}
 	}
 	return nil

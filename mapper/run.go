@@ -10,6 +10,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -291,11 +292,11 @@ func (w *work) process(ctx context.Context) error {
 		w.awaitCounts(ctx)
 	}
 	err = w.processPage(ctx, p)
-	refused := new(commitRefusal)
+	refused := new(fault.CommitRefusal)
 	switch {
 	case errors.As(err, refused) && len(p.at) == 1:
 		return w.recordCulprit(ctx, p, *refused)
-	case len(p.at) > 1 && (errors.As(err, refused) || w.mode == update && contended(err)):
+	case len(p.at) > 1 && (errors.As(err, refused) || w.mode == update && fault.Contended(err)):
 		return w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
 			r.narrow(len(p.at))
 			return nil
@@ -349,7 +350,7 @@ const lateBy = time.Second / 3
 // recordCulprit records the entity as a failure that the database has refused a
 // page for. If there are many of them among what the job has processed, it is the
 // function that is at fault.
-func (w *work) recordCulprit(ctx context.Context, p page, cause commitRefusal) error {
+func (w *work) recordCulprit(ctx context.Context, p page, cause fault.CommitRefusal) error {
 	o := &outcome{reached: 1, failures: []failure{{at: p.at[0], err: cause, attempts: 1, permanent: true}}}
 	if err := w.commit(ctx, p, o); err != nil {
 		return err
@@ -363,7 +364,7 @@ func (w *work) recordCulprit(ctx context.Context, p page, cause commitRefusal) e
 	}
 	if tooMany(int(sum.Failures), int(sum.Failures+sum.Processed)) {
 		summary := fmt.Sprintf("%d of %d entities failed so far, as the database refuses what the function writes", sum.Failures, sum.Failures+sum.Processed)
-		_, err = w.fail(ctx, refusal{summary: summary, cause: cause, final: true})
+		_, err = w.fail(ctx, fault.Refusal{Summary: summary, Cause: cause, Final: true})
 		return err
 	}
 	return nil
@@ -375,14 +376,14 @@ func (w *work) recordCulprit(ctx context.Context, p page, cause commitRefusal) e
 // what it has recorded.
 func (w *work) giveUp(ctx context.Context, cause error) error {
 	cause = fmt.Errorf("job %s: range %s: %w", w.job.ID, w.record.ID, cause)
-	if !isFatal(cause) && !refused(cause) {
+	if !fault.IsFatal(cause) && !fault.Refused(cause) {
 		return cause
 	}
 	last := false
 	err := w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
 		r.Refusals, r.RefusedIn = r.refusals(w.job)+1, w.job.Generation
-		r.NotBefore = time.Now().Add(max(retryDelay(r.Refusals), refusalDelay(cause))).UTC().Truncate(time.Microsecond)
-		if last = isFatal(cause) || r.Refusals >= MaxAttempts; last {
+		r.NotBefore = time.Now().Add(max(fault.RetryDelay(r.Refusals), fault.After(cause))).UTC().Truncate(time.Microsecond)
+		if last = fault.IsFatal(cause) || r.Refusals >= MaxAttempts; last {
 			r.Refusals, r.NotBefore = 0, time.Time{} // for who resumes the job
 		}
 		r.Generation++

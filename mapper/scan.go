@@ -7,6 +7,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
@@ -111,7 +112,7 @@ func (s scan) reading(whole bool) *datastore.Query {
 }
 
 // errNoValue is a fault of the database.
-var errNoValue = fatal(errors.New("the database returned an entity without the property that the query is ordered by"))
+var errNoValue = fault.Fatal(errors.New("the database returned an entity without the property that the query is ordered by"))
 
 // results begins to read where entities are, or whole entities.
 func (e *Engine) results(ctx context.Context, s scan, whole bool) (*datastore.Iterator, error) {

@@ -8,6 +8,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
@@ -35,7 +36,7 @@ func (w *work) settled(o *outcome) {
 
 // errOverlap is a mistake in this package: a page reaches into another range, whose task
 // would do its entities once more.
-var errOverlap = fatal(errors.New("the page ends behind its range: this is a mistake in scattermap, please report it"))
+var errOverlap = fault.Fatal(errors.New("the page ends behind its range: this is a mistake in scattermap, please report it"))
 
 // settle puts the outcome into the range's record, which the transaction has
 // read, and inserts the children that come of it.
@@ -79,11 +80,11 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	for _, f := range o.failures {
 		switch {
 		case r.Alone && !f.last():
-			return refusal{summary: "the function failed on an entity", cause: f.err, after: retryAfter(f.err)}
+			return fault.Refusal{Summary: "the function failed on an entity", Cause: f.err, After: fault.After(f.err)}
 		case !r.Alone && !f.last():
 			child := r.alone(f, now)
 			if f.attempts > 0 {
-				child.NotBefore = now.Add(max(retryDelay(f.attempts), retryAfter(f.err)))
+				child.NotBefore = now.Add(max(fault.RetryDelay(f.attempts), fault.After(f.err)))
 			}
 			add(child)
 			singles = singles.plus(child.single())

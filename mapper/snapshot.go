@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
 // A snapshot is the database as it was at a time. It is read in read-only transactions, as the
@@ -64,7 +66,7 @@ func (s *snapshot) transaction() (*datastore.Transaction, error) {
 		tx, err := s.client.NewTransaction(s.ctx, datastore.ReadOnly, datastore.WithReadTime(s.at))
 		switch code := status.Code(err); {
 		case code == codes.FailedPrecondition || code == codes.InvalidArgument:
-			return nil, fatal(snapshotError{s.at, err})
+			return nil, fault.Fatal(snapshotError{s.at, err})
 		case err != nil:
 			return nil, fmt.Errorf("begin to read the snapshot: %w", err)
 		}

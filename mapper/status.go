@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
 // A Status says how a job stands.
@@ -207,7 +209,7 @@ func (j *Job) Wait(ctx context.Context) (*Status, error) {
 		switch {
 		case err == nil:
 			answered = time.Now()
-		case errors.Is(err, ErrNoSuchJob), refused(err), time.Since(answered) > patience:
+		case errors.Is(err, ErrNoSuchJob), fault.Refused(err), time.Since(answered) > patience:
 			return nil, fmt.Errorf("mapper: wait for %s: %w", j.ID, err)
 		}
 		select {

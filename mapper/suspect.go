@@ -10,6 +10,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
@@ -132,7 +133,7 @@ func (w *work) end(ctx context.Context) {
 func (e *Engine) insist(ctx context.Context, takeAway func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime(e.queue.Deadline()))
 	defer cancel()
-	for wait := firstDelay; takeAway(ctx) != nil; wait = min(2*wait, 30*time.Second) {
+	for wait := fault.FirstDelay; takeAway(ctx) != nil; wait = min(2*wait, 30*time.Second) {
 		select {
 		case <-ctx.Done():
 			return

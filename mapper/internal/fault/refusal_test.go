@@ -1,0 +1,66 @@
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
+)
+
+var busy = errors.New("busy")
+
+func TestMarkedErrors(t *testing.T) {
+	for _, test := range []struct {
+		err              error
+		fatal, permanent bool
+		after            time.Duration
+	}{
+		{busy, false, false, 0},
+		{Fatal(busy), true, false, 0},
+		{fmt.Errorf("range r: %w", Fatal(busy)), true, false, 0},
+		{Permanent(busy), false, true, 0},
+		{fmt.Errorf("entity e: %w", Permanent(busy)), false, true, 0},
+		{RetryAfter(busy, time.Minute), false, false, time.Minute},
+		{Permanent(RetryAfter(busy, time.Minute)), false, true, time.Minute},
+		{RetryAfter(busy, 1000*time.Hour), false, false, 7 * 24 * time.Hour},
+		{Refusal{Cause: busy, After: time.Hour}, false, false, time.Hour},
+		{Refusal{Cause: busy, Final: true}, true, false, 0},
+	} {
+		if IsFatal(test.err) != test.fatal || IsPermanent(test.err) != test.permanent || After(test.err) != test.after || !errors.Is(test.err, busy) && !Refused(test.err) {
+			t.Errorf("%#v: %v, %v, %v", test.err, IsFatal(test.err), IsPermanent(test.err), After(test.err))
+		}
+	}
+	if Permanent(nil) != nil || RetryAfter(nil, time.Hour) != nil {
+		t.Error("no error is marked")
+	}
+}
+
+func TestRetryDelay(t *testing.T) {
+	for failed, want := range map[int64]time.Duration{0: time.Second, 1: time.Second, 2: 4 * time.Second, 4: 64 * time.Second, 100: 1024 * time.Second} {
+		if d := RetryDelay(failed); d != want {
+			t.Errorf("after %d attempts: %v, want %v", failed, d, want)
+		}
+	}
+}
+
+func TestText(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{busy, "busy"},
+		{errors.New(""), "an error without a text"},
+		{Refusal{Summary: "the function failed", Cause: busy}, "the function failed, the first with: busy"},
+		{errors.New("\xff"), "\uFFFD"},
+	} {
+		if text := Text(test.err); text != test.want {
+			t.Errorf("%q, want %q", text, test.want)
+		}
+	}
+	if text := Text(errors.New(strings.Repeat("x", 1<<20))); len(text) > 2*maxErrorText {
+		t.Errorf("%d bytes", len(text))
+	}
+}
