@@ -15,6 +15,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -38,7 +39,7 @@ type Engine struct {
 	queue   *tasks.Queue
 	mappers map[string]*definition
 	log     *slog.Logger
-	paces   paces[jobRef]
+	paces   pace.Book[jobRef]
 	gate    *gate
 	jobs    recentJobs
 	random  func() uint64

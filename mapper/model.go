@@ -10,6 +10,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -265,13 +266,10 @@ func (m *model) start(workers int64) time.Duration {
 	return last
 }
 
-// maxTakes bounds an estimate of time: a hundred years.
-const maxTakes = 100 * 365 * 24 * time.Hour
-
 // takes returns how long the job takes on some workers, if they all begin at the same time
 // and none of them waits but for the queue, which begins so many tasks a second.
 func (m *model) takes(workers int64) time.Duration {
 	pages := float64(m.times.page) * float64(m.pages) / float64(m.busy(workers))
 	begun := float64(m.tasks) * float64(time.Second) / queueDispatches
-	return max(m.start(workers)+time.Duration(min(pages, float64(maxTakes))), time.Duration(min(begun, float64(maxTakes))))
+	return max(m.start(workers)+time.Duration(min(pages, float64(pace.MaxTakes))), time.Duration(min(begun, float64(pace.MaxTakes))))
 }

@@ -120,7 +120,7 @@ func (w *work) dropKeys() {
 // which does not read them in a transaction, once it is known that they are small. Of one that is
 // a list nothing would tell at which of its values it is.
 func (w *work) readsWhole() bool {
-	return w.mode == visit && w.query.ShardBy == "" && !w.query.KeysOnly && w.engine.paces.get(w.job.ref()).fit(2*w.record.pageSize()+1)
+	return w.mode == visit && w.query.ShardBy == "" && !w.query.KeysOnly && w.engine.paces.Get(w.job.ref()).Fit(2*w.record.pageSize()+1)
 }
 
 // ahead returns those of the next positions of the stream that are in the range, which may have

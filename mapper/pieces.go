@@ -39,7 +39,7 @@ func (w *work) cutting(ctx context.Context, s stretch, root bool, size int, know
 	case w.divides(s):
 		c = w.splitting.cut(s, root, page, usual)
 	case w.splitting.adaptive():
-		c = s.behind(page, usual, w.ran, w.engine.paces.get(w.job.ref()))
+		c = s.behind(page, usual, w.ran, w.engine.paces.Get(w.job.ref()))
 	}
 	if c.pieces <= 1 {
 		return nil, false
@@ -56,7 +56,7 @@ func (w *work) lastPage(ctx context.Context, s stretch, known view) (pieces func
 		return nil, false
 	}
 	page, usual := w.pageToCut()
-	c := s.overdue(page, usual, w.ran, w.engine.paces.get(w.job.ref()))
+	c := s.overdue(page, usual, w.ran, w.engine.paces.Get(w.job.ref()))
 	if c.pieces <= 1 {
 		return nil, false
 	}
@@ -108,7 +108,7 @@ func (w *work) lookAround(ctx context.Context, s *stretch) error {
 	job := w.job.ref()
 	w.entitySize = inBackground(func() int64 {
 		n, _ := look.entitySize(ctx, found.samples) // it only helps
-		w.engine.paces.expect(job, n)
+		w.engine.paces.Expect(job, n)
 		return n
 	})
 	if !w.query.many() {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
 // PlanOptions say what a job would be like.
@@ -115,7 +116,7 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	}
 	usual := int64(start.PageSize)
 	if start.Rate != (Rate{}) {
-		usual = int64(start.Rate.page(start.PageSize, opts.Writes, int64(max(start.Workers, concurrent)), 0, waitWithin(e.queue.Deadline())))
+		usual = int64(start.Rate.limit().Page(start.PageSize, opts.Writes, int64(max(start.Workers, concurrent)), 0, pace.WaitWithin(e.queue.Deadline())))
 	}
 	page := max(1, min(usual, int64(start.PageTime/opts.PerEntity)))
 	est := &Estimate{Workers: start.Workers}
@@ -195,12 +196,12 @@ func (est *Estimate) expect(ctx context.Context, q Query, start StartOptions, o 
 	est.Pages, est.Tasks = m.pages, m.tasks
 	est.Takes = m.takes(int64(start.Workers))
 	if n := float64(est.Entities); start.Rate != (Rate{}) {
-		est.Takes = max(est.Takes, start.Rate.takes(n, n*o.Writes+float64(recordWrites*m.pages)))
+		est.Takes = max(est.Takes, start.Rate.limit().Takes(n, n*o.Writes+float64(pace.RecordWrites*m.pages)))
 	}
 	est.Usage = billing.Usage{
 		Reads:    est.Entities + 3*m.pages + m.tasks, // of the entities; of the records, and the queries for keys; of jobs
 		SmallOps: est.Entities,
-		Writes:   int64(float64(est.Entities)*o.Writes) + recordWrites*m.pages,
+		Writes:   int64(float64(est.Entities)*o.Writes) + pace.RecordWrites*m.pages,
 		TaskOps:  2 * (m.tasks + 1), // the last one ends the job
 	}
 	if q.KeysOnly {
@@ -208,18 +209,4 @@ func (est *Estimate) expect(ctx context.Context, q Query, start StartOptions, o 
 	}
 	est.Dollars = o.Prices.Cost(est.Usage)
 	return nil
-}
-
-// takes returns how long so many entities and writes take at a rate.
-func (r Rate) takes(entities, writes float64) time.Duration {
-	most, mostWrites := Rate{Entities: r.Entities, Writes: r.Writes}.at(0)
-	for t := time.Duration(0); ; t += rampEvery {
-		perSecond, writesPerSecond := r.at(t)
-		rest := time.Duration(min(max(entities/perSecond, writes/writesPerSecond), maxTakes.Seconds()) * float64(time.Second))
-		if rest <= rampEvery || perSecond == most && writesPerSecond == mostWrites { // the ramp is over, or is none
-			return t + rest
-		}
-		entities = max(0, entities-perSecond*rampEvery.Seconds())
-		writes = max(0, writes-writesPerSecond*rampEvery.Seconds())
-	}
 }

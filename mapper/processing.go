@@ -11,6 +11,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
 // maxPageBytes bounds the mutations of a page, well below the 10 MiB that a
@@ -158,7 +159,7 @@ func (w *work) runPage(ctx context.Context, at []*keyspace.Position, read reader
 		at = at[:w.stop]
 	}
 	for first := true; first || o.reached < len(at); first = false {
-		size := w.engine.paces.get(w.job.ref()).chunk(len(at) - o.reached)
+		size := w.engine.paces.Get(w.job.ref()).Chunk(len(at) - o.reached)
 		if first {
 			size = min(size, maxPageSize-1) // with the range's record, as many as a lookup can have
 		}
@@ -176,7 +177,7 @@ func (w *work) runPage(ctx context.Context, at []*keyspace.Position, read reader
 		if full {
 			break
 		}
-		w.engine.paces.add(w.job.ref(), pace{entities: int64(size), bytes: int64(c.bytes), writes: int64(o.writes - writes), spent: time.Since(began), squares: o.squares - squares})
+		w.engine.paces.Add(w.job.ref(), pace.Throughput{Entities: int64(size), Bytes: int64(c.bytes), Writes: int64(o.writes - writes), Spent: time.Since(began), Squares: o.squares - squares})
 	}
 	return o, w.tolerable(ctx, o)
 }

@@ -4,9 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
 // A Rate is how fast a job goes at most. The zero value is as fast as it can.
@@ -34,80 +35,8 @@ type Rate struct {
 	Ramp bool `json:"ramp,omitempty"`
 }
 
-// The ramp of Datastore's best practices: "500/50/5".
-const (
-	rampFirst  = 500
-	rampFactor = 1.5
-	rampEvery  = 5 * time.Minute
-)
-
-// rateWait is how long a page waits at most, on average; a short deadline makes it shorter.
-const rateWait = 20 * time.Second
-
-// waitWithin returns rateWait for a queue's deadline: what is left of that is for the page.
-func waitWithin(deadline time.Duration) time.Duration { return min(rateWait, deadline/20) }
-
-// at returns what the rate allows so long after the ramp's beginning.
-func (r Rate) at(since time.Duration) (entities, writes float64) {
-	entities, writes = math.Inf(1), math.Inf(1)
-	if r.Ramp {
-		entities = rampFirst * math.Pow(rampFactor, math.Floor(float64(max(0, since))/float64(rampEvery)))
-		writes = entities
-	}
-	if r.Entities > 0 {
-		entities = min(entities, r.Entities)
-	}
-	if r.Writes > 0 {
-		writes = min(writes, r.Writes)
-	}
-	return entities, writes
-}
-
-// firstPaced is the most entities that a page has if writes are limited and a process does not
-// know yet how many of them the function makes for an entity.
-const firstPaced = 10
-
-func (r Rate) writesLimited() bool { return r.Writes > 0 || r.Ramp }
-
-// recordWrites is how many writes of records a page takes.
-const recordWrites = 2
-
-// spacing returns how long one of some workers may take for a page of n entities with so
-// many writes each.
-func (r Rate) spacing(n int, each float64, workers int64, since time.Duration) time.Duration {
-	entities, writes := r.at(since)
-	seconds := max(float64(n)/entities, (float64(n)*each+recordWrites)/writes) * float64(workers)
-	return time.Duration(min(seconds, time.Hour.Seconds()) * float64(time.Second))
-}
-
-// page returns how many entities a page may have that waits for up to most.
-func (r Rate) page(size int, each float64, workers int64, since, most time.Duration) int {
-	entities, writes := r.at(since)
-	share := most.Seconds() / float64(workers)
-	fit := entities * share
-	if !math.IsInf(writes, 1) && each > 0 {
-		fit = min(fit, (writes*share-recordWrites)/each)
-	}
-	return int(max(1, min(fit, float64(size))))
-}
-
-func (r Rate) validate(name string, workers int64, deadline time.Duration) error {
-	wait := waitWithin(deadline)
-	slowest := float64(workers) / wait.Seconds()
-	switch {
-	case !(r.Entities >= 0) || math.IsInf(r.Entities, 1):
-		return fmt.Errorf("%s.Entities has to be at least 0, it is %v", name, r.Entities)
-	case !(r.Writes >= 0) || math.IsInf(r.Writes, 1):
-		return fmt.Errorf("%s.Writes has to be at least 0, it is %v", name, r.Writes)
-	case r.Entities > 0 && r.Entities < slowest:
-		return fmt.Errorf("%s.Entities has to be at least %.3g a second for %d workers, as each waits for up to %v; it is %v: give the job and its queue fewer workers", name, slowest, workers, wait, r.Entities)
-	case r.Ramp && rampFirst < (1+recordWrites)*slowest:
-		return fmt.Errorf("%s.Ramp begins with %d a second, which is too little for %d workers, as each waits for up to %v: it has to be at least %.3g; give the job and its queue fewer workers", name, rampFirst, workers, wait, (1+recordWrites)*slowest)
-	case r.Writes > 0 && r.Writes < (1+recordWrites)*slowest:
-		return fmt.Errorf("%s.Writes has to be at least %.3g a second for %d workers, as each waits for up to %v; it is %v: give the job and its queue fewer workers", name, (1+recordWrites)*slowest, workers, wait, r.Writes)
-	}
-	return nil
-}
+// limit returns what the rate allows.
+func (r Rate) limit() pace.Limit { return pace.Limit(r) }
 
 // rampFrom returns when the ramp began. A job of an older build has none until it is resumed.
 func (j *jobRecord) rampFrom() time.Time {
@@ -120,14 +49,16 @@ func (j *jobRecord) rampFrom() time.Time {
 // atOnce returns how many of the job's tasks may run at once, as far as that is known.
 func (j *jobRecord) atOnce() int64 { return max(j.Workers, j.Concurrent) }
 
-func (j *jobRecord) rate() (r Rate, err error) {
+// rate returns how fast the job may go.
+func (j *jobRecord) rate() (pace.Limit, error) {
+	var r Rate
 	if len(j.Rate) == 0 {
-		return r, nil
+		return pace.Limit{}, nil
 	}
 	if err := json.Unmarshal(j.Rate, &r); err != nil {
-		return r, fmt.Errorf("job %s: rate: %w", j.ID, err)
+		return pace.Limit{}, fmt.Errorf("job %s: rate: %w", j.ID, err)
 	}
-	return r, nil
+	return r.limit(), nil
 }
 
 // SetRate changes how fast the job goes. Pages that begin from a second later on keep to
@@ -135,7 +66,7 @@ func (j *jobRecord) rate() (r Rate, err error) {
 // job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 	_, err := j.engine.alter(ctx, j.ref(), func(r *jobRecord) error {
-		if err := rate.validate("Rate", r.atOnce(), j.engine.queue.Deadline()); err != nil {
+		if err := rate.limit().Validate("Rate", r.atOnce(), j.engine.queue.Deadline()); err != nil {
 			return fmt.Errorf("%w: %w", ErrArguments, err)
 		}
 		if State(r.State).Ended() && State(r.State) != Failed { // that can be resumed
@@ -157,19 +88,19 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 // pacedSize returns how many entities a page may have at the job's rate.
 func (w *work) pacedSize(size int) (int, error) {
 	rate, err := w.job.rate()
-	if err != nil || rate == (Rate{}) {
+	if err != nil || rate == (pace.Limit{}) {
 		return size, err
 	}
-	if rate.writesLimited() && w.mode == update && w.engine.paces.get(w.job.ref()).entities == 0 {
-		size = min(size, firstPaced)
+	if rate.WritesLimited() && w.mode == update && w.engine.paces.Get(w.job.ref()).Entities == 0 {
+		size = min(size, pace.FirstPaced)
 	}
 	return w.pacedAt(rate, size), nil
 }
 
 // pacedAt returns how many entities a page may have at a rate.
-func (w *work) pacedAt(rate Rate, size int) int {
+func (w *work) pacedAt(rate pace.Limit, size int) int {
 	since := time.Since(w.job.rampFrom())
-	return rate.page(size, w.engine.paces.writes(w.job.ref(), w.mode.writes()), w.job.atOnce(), since, waitWithin(w.engine.queue.Deadline()))
+	return rate.Page(size, w.engine.paces.Writes(w.job.ref(), w.mode.writes()), w.job.atOnce(), since, pace.WaitWithin(w.engine.queue.Deadline()))
 }
 
 // pageToCut returns the size of the pages that ranges are cut for, now and if the function is as
@@ -177,7 +108,7 @@ func (w *work) pacedAt(rate Rate, size int) int {
 // of the rate: so that few entities are still spread over all.
 func (w *work) pageToCut() (now, usual int64) {
 	now, usual = w.record.PageSize, w.job.PageSize
-	if rate, err := w.job.rate(); err == nil && rate != (Rate{}) {
+	if rate, err := w.job.rate(); err == nil && rate != (pace.Limit{}) {
 		most := int64(w.pacedAt(rate, int(w.job.PageSize)))
 		now, usual = min(now, most), min(usual, most)
 	}
@@ -209,10 +140,10 @@ func (w *work) keepRate(ctx context.Context, n int) error {
 			return err
 		}
 		spacing := time.Duration(0)
-		if rate != (Rate{}) {
-			each, since := w.engine.paces.writes(w.job.ref(), w.mode.writes()), time.Since(job.rampFrom())
-			spacing = rate.spacing(n, each, job.atOnce(), since)
-			if n > 2*rate.page(n, each, job.atOnce(), since, waitWithin(w.engine.queue.Deadline())) {
+		if rate != (pace.Limit{}) {
+			each, since := w.engine.paces.Writes(w.job.ref(), w.mode.writes()), time.Since(job.rampFrom())
+			spacing = rate.Spacing(n, each, job.atOnce(), since)
+			if n > 2*rate.Page(n, each, job.atOnce(), since, pace.WaitWithin(w.engine.queue.Deadline())) {
 				changed := *w.job
 				changed.Rate, changed.RampFrom = job.Rate, job.RampFrom
 				w.job, w.paced = &changed, from

@@ -30,11 +30,14 @@ type recentJob struct {
 // recentFor is for how long a record is good enough; pages take about as long.
 const recentFor = time.Second
 
+// maxRecent bounds what is remembered.
+const maxRecent = 1000
+
 // at returns the place of a job.
 func (j *recentJobs) at(job jobRef) *recentJob {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.job == nil || len(j.job) >= maxPaces {
+	if j.job == nil || len(j.job) >= maxRecent {
 		j.job = make(map[jobRef]*recentJob)
 	}
 	r := j.job[job]

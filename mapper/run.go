@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -175,7 +176,7 @@ func (w *work) finish(ctx context.Context) (look bool, err error) {
 func (w *work) longest() time.Duration {
 	deadline := w.engine.queue.Deadline()
 	page := 2*time.Duration(w.job.PageTime) + time.Duration(w.job.Timeout) // see StartOptions
-	return min(deadline/4, deadline*19/20-page-waitWithin(deadline))
+	return min(deadline/4, deadline*19/20-page-pace.WaitWithin(deadline))
 }
 
 // goesOn reports whether this delivery may go on with the child that is what is left of
@@ -257,7 +258,7 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	if w.splitting, err = w.job.splitting(); err != nil {
 		return nil, fmt.Errorf("job %s: splitting: %w", t.Job, err)
 	}
-	e.paces.expect(t.job(), w.record.EntitySize)
+	e.paces.Expect(t.job(), w.record.EntitySize)
 	if w.apply, err = def.prepare(w.job.Params, w.query.KeysOnly); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}

@@ -58,7 +58,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		}
 	}
 	o.next = nil
-	size := o.nextPage(w.job.PageSize, time.Duration(w.job.PageTime), w.engine.paces.get(w.job.ref()).each())
+	size := o.nextPage(w.job.PageSize, time.Duration(w.job.PageTime), w.engine.paces.Get(w.job.ref()).Each())
 	if rest, ok := w.left(r, p, o); ok {
 		if w.query.many() && reaches {
 			rest.space, rest.survey = keyspace.Space{}, true

@@ -3,6 +3,8 @@ package mapper
 import (
 	"fmt"
 	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
 // The constants of splitting. They are ratios of pages, so that they hold for
@@ -187,8 +189,8 @@ func (sp strategy) fixed(s stretch, root bool, page int64) cutting {
 //
 // A rest of less than half a page it keeps. But if entities take uneven times some workers
 // have time to spare: then they get it, too, and soon.
-func (s stretch) behind(page, jobPage int64, ran time.Duration, pace pace) cutting {
-	each, uneven := pace.each(), pace.uneven()
+func (s stretch) behind(page, jobPage int64, ran time.Duration, pace pace.Throughput) cutting {
+	each, uneven := pace.Each(), pace.Uneven()
 	if !s.few(jobPage) || each == 0 {
 		return cutting{}
 	}
@@ -206,9 +208,9 @@ func (s stretch) behind(page, jobPage int64, ran time.Duration, pace pace) cutti
 
 // overdue decides whether a task shares its last page, as it would end much later than others:
 // by a sixth of what a worker's portion takes. That is for entities that take uneven times.
-func (s stretch) overdue(page, jobPage int64, ran time.Duration, pace pace) cutting {
-	each := pace.each()
-	if !s.few(jobPage) || !s.exact || !pace.uneven() || s.estimate < page/2 ||
+func (s stretch) overdue(page, jobPage int64, ran time.Duration, pace pace.Throughput) cutting {
+	each := pace.Each()
+	if !s.few(jobPage) || !s.exact || !pace.Uneven() || s.estimate < page/2 ||
 		time.Duration(s.estimate/2)*each < worthTask || ran+time.Duration(s.estimate)*each < time.Duration(s.portion)*each*7/6 {
 		return cutting{}
 	}

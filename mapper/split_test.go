@@ -12,6 +12,7 @@ import (
 	"github.com/scattermap/scattermap/internal/keytest"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
 // A kindModel is a kind for splitting without a database: its entities in order, and
@@ -272,13 +273,13 @@ func TestSplitWastesLittle(t *testing.T) {
 
 // TestBehind has tasks leave what they can't do in a portion's time to others.
 func TestBehind(t *testing.T) {
-	even := pace{entities: 1000, spent: 10 * time.Second, squares: 1000 * 1e-4}
-	uneven := pace{entities: 1000, spent: 10 * time.Second, squares: 1000 * 10e-4}
+	even := pace.Throughput{Entities: 1000, Spent: 10 * time.Second, Squares: 1000 * 1e-4}
+	uneven := pace.Throughput{Entities: 1000, Spent: 10 * time.Second, Squares: 1000 * 10e-4}
 	for _, test := range []struct {
 		name              string
 		portion, estimate int64
 		ran               time.Duration
-		pace              pace
+		pace              pace.Throughput
 		want              cutting
 	}{
 		{"in time", 200, 100, time.Second, even, cutting{}},
@@ -290,7 +291,7 @@ func TestBehind(t *testing.T) {
 		{"a little late, and others have time", 400, 300, 1400 * time.Millisecond, uneven, cutting{pieces: 2, keep: 200, each: 200, first: true, anew: true}},
 		{"many pages a portion", 401, 5000, 0, even, cutting{}},
 		{"no portion", 0, 5000, 0, even, cutting{}},
-		{"nothing seen yet", 200, 5000, 0, pace{}, cutting{}},
+		{"nothing seen yet", 200, 5000, 0, pace.Throughput{}, cutting{}},
 	} {
 		s := stretch{portion: test.portion, estimate: test.estimate}
 		if got := s.behind(100, 100, test.ran, test.pace); got != test.want {
@@ -301,25 +302,25 @@ func TestBehind(t *testing.T) {
 
 // TestOverdue has tasks share their last page that would end long after a portion's time.
 func TestOverdue(t *testing.T) {
-	even := pace{entities: 1000, spent: 10 * time.Second, squares: 1000 * 1e-4}
-	uneven := pace{entities: 1000, spent: 10 * time.Second, squares: 1000 * 10e-4}
+	even := pace.Throughput{Entities: 1000, Spent: 10 * time.Second, Squares: 1000 * 1e-4}
+	uneven := pace.Throughput{Entities: 1000, Spent: 10 * time.Second, Squares: 1000 * 10e-4}
 	halves := cutting{pieces: 2, keep: 45, each: 45, first: true, anew: true}
 	for _, test := range []struct {
 		name string
 		s    stretch
 		ran  time.Duration
-		pace pace
+		pace pace.Throughput
 		want cutting
 	}{
 		{"in time", stretch{portion: 200, estimate: 90, exact: true}, 1433 * time.Millisecond, uneven, cutting{}},
 		{"overdue", stretch{portion: 200, estimate: 90, exact: true}, 1434 * time.Millisecond, uneven, halves},
 		{"nobody has time", stretch{portion: 200, estimate: 90, exact: true}, time.Minute, even, cutting{}},
 		{"short", stretch{portion: 200, estimate: 49, exact: true}, time.Minute, uneven, cutting{}},
-		{"fast", stretch{portion: 200, estimate: 90, exact: true}, time.Minute, pace{entities: 1000, spent: time.Second, squares: 1000 * 10e-6}, cutting{}},
+		{"fast", stretch{portion: 200, estimate: 90, exact: true}, time.Minute, pace.Throughput{Entities: 1000, Spent: time.Second, Squares: 1000 * 10e-6}, cutting{}},
 		{"it is not known how short", stretch{portion: 200, estimate: 90}, time.Minute, uneven, cutting{}},
 		{"many pages a portion", stretch{portion: 401, estimate: 90, exact: true}, time.Minute, uneven, cutting{}},
 		{"no portion", stretch{estimate: 90, exact: true}, time.Minute, uneven, cutting{}},
-		{"nothing seen yet", stretch{portion: 200, estimate: 90, exact: true}, time.Second, pace{}, cutting{}},
+		{"nothing seen yet", stretch{portion: 200, estimate: 90, exact: true}, time.Second, pace.Throughput{}, cutting{}},
 	} {
 		if got := test.s.overdue(100, 100, test.ran, test.pace); got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)

@@ -177,7 +177,7 @@ func (f findings) database(job *jobRecord) error {
 // at once, or 0 if nobody may know.
 func (e *Engine) fillIn(opts *StartOptions, concurrent int) error {
 	opts.Workers = cmp.Or(opts.Workers, min(concurrent, maxWorkers), defaultWorkers)
-	err := opts.Rate.validate("StartOptions.Rate", int64(max(opts.Workers, concurrent)), e.queue.Deadline())
+	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.Workers, concurrent)), e.queue.Deadline())
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrArguments, err)
 	}

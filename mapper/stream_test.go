@@ -55,7 +55,7 @@ func TestFew(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		e.paces.expect(jobRef{ID: "job"}, 100)
+		e.paces.Expect(jobRef{ID: "job"}, 100)
 		for workers, want := range map[int64]int64{1: queryBatch, 4: 51} {
 			w := &work{engine: e, mode: visit, query: Query{Kind: "K"}, job: &jobRecord{ID: "job", PageSize: 50}, record: &rangeRecord{PageSize: 50, Workers: workers}}
 			s := w.stream(t.Context())

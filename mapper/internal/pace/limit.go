@@ -1,0 +1,106 @@
+package pace
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// A Limit is how fast a job goes at most: in entities and writes a second, of which 0 is no limit,
+// and on the ramp.
+type Limit struct {
+	Entities, Writes float64
+	Ramp             bool
+}
+
+// The ramp of Datastore's best practices: "500/50/5".
+const (
+	rampFirst  = 500
+	rampFactor = 1.5
+	rampEvery  = 5 * time.Minute
+)
+
+// rateWait is how long a page waits at most, on average; a short deadline makes it shorter.
+const rateWait = 20 * time.Second
+
+// WaitWithin returns rateWait for a queue's deadline: what is left of that is for the page.
+func WaitWithin(deadline time.Duration) time.Duration { return min(rateWait, deadline/20) }
+
+// at returns what the rate allows so long after the ramp's beginning.
+func (r Limit) at(since time.Duration) (entities, writes float64) {
+	entities, writes = math.Inf(1), math.Inf(1)
+	if r.Ramp {
+		entities = rampFirst * math.Pow(rampFactor, math.Floor(float64(max(0, since))/float64(rampEvery)))
+		writes = entities
+	}
+	if r.Entities > 0 {
+		entities = min(entities, r.Entities)
+	}
+	if r.Writes > 0 {
+		writes = min(writes, r.Writes)
+	}
+	return entities, writes
+}
+
+// FirstPaced is the most entities that a page has if writes are limited and a process does not
+// know yet how many of them the function makes for an entity.
+const FirstPaced = 10
+
+func (r Limit) WritesLimited() bool { return r.Writes > 0 || r.Ramp }
+
+// RecordWrites is how many writes of records a page takes.
+const RecordWrites = 2
+
+// Spacing returns how long one of some workers may take for a page of n entities with so
+// many writes each.
+func (r Limit) Spacing(n int, each float64, workers int64, since time.Duration) time.Duration {
+	entities, writes := r.at(since)
+	seconds := max(float64(n)/entities, (float64(n)*each+RecordWrites)/writes) * float64(workers)
+	return time.Duration(min(seconds, time.Hour.Seconds()) * float64(time.Second))
+}
+
+// Page returns how many entities a page may have that waits for up to most.
+func (r Limit) Page(size int, each float64, workers int64, since, most time.Duration) int {
+	entities, writes := r.at(since)
+	share := most.Seconds() / float64(workers)
+	fit := entities * share
+	if !math.IsInf(writes, 1) && each > 0 {
+		fit = min(fit, (writes*share-RecordWrites)/each)
+	}
+	return int(max(1, min(fit, float64(size))))
+}
+
+func (r Limit) Validate(name string, workers int64, deadline time.Duration) error {
+	wait := WaitWithin(deadline)
+	slowest := float64(workers) / wait.Seconds()
+	switch {
+	case !(r.Entities >= 0) || math.IsInf(r.Entities, 1):
+		return fmt.Errorf("%s.Entities has to be at least 0, it is %v", name, r.Entities)
+	case !(r.Writes >= 0) || math.IsInf(r.Writes, 1):
+		return fmt.Errorf("%s.Writes has to be at least 0, it is %v", name, r.Writes)
+	case r.Entities > 0 && r.Entities < slowest:
+		return fmt.Errorf("%s.Entities has to be at least %.3g a second for %d workers, as each waits for up to %v; it is %v: give the job and its queue fewer workers", name, slowest, workers, wait, r.Entities)
+	case r.Ramp && rampFirst < (1+RecordWrites)*slowest:
+		return fmt.Errorf("%s.Ramp begins with %d a second, which is too little for %d workers, as each waits for up to %v: it has to be at least %.3g; give the job and its queue fewer workers", name, rampFirst, workers, wait, (1+RecordWrites)*slowest)
+	case r.Writes > 0 && r.Writes < (1+RecordWrites)*slowest:
+		return fmt.Errorf("%s.Writes has to be at least %.3g a second for %d workers, as each waits for up to %v; it is %v: give the job and its queue fewer workers", name, (1+RecordWrites)*slowest, workers, wait, r.Writes)
+	}
+	return nil
+}
+
+// MaxTakes bounds an estimate of time: a hundred years.
+const MaxTakes = 100 * 365 * 24 * time.Hour
+
+// Takes returns how long so many entities and writes take at a rate.
+func (r Limit) Takes(entities, writes float64) time.Duration {
+	most, mostWrites := Limit{Entities: r.Entities, Writes: r.Writes}.at(0)
+	for t := time.Duration(0); ; t += rampEvery {
+		perSecond, writesPerSecond := r.at(t)
+		rest := time.Duration(min(max(entities/perSecond, writes/writesPerSecond), MaxTakes.Seconds()) * float64(time.Second))
+		if rest <= rampEvery || perSecond == most && writesPerSecond == mostWrites { // the ramp is over, or is none
+			return t + rest
+		}
+		entities = max(0, entities-perSecond*rampEvery.Seconds())
+		writes = max(0, writes-writesPerSecond*rampEvery.Seconds())
+	}
+}
