@@ -9,6 +9,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
 // CleanUpOptions say what becomes of the records of a job that has ended.
@@ -194,7 +196,7 @@ func (e *Engine) addUpForCleanup(ctx context.Context, job *jobRecord, t jobTask)
 func (e *Engine) abandon(ctx context.Context, key *datastore.Key) error {
 	return e.transact(ctx, func(tx *datastore.Transaction) error {
 		r := new(rangeRecord)
-		err := recordError(tx.Get(key, r))
+		err := property.IgnoreUndeclared(tx.Get(key, r))
 		if errors.Is(err, datastore.ErrNoSuchEntity) || err == nil && r.State != pending {
 			return errNothing
 		}

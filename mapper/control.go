@@ -9,6 +9,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
 // ErrState says that a job is not in a state in which it can do what was asked.
@@ -151,7 +152,7 @@ func (e *Engine) alter(ctx context.Context, ref jobRef, change func(*jobRecord) 
 // getJob reads the record of a job in a transaction.
 func getJob(tx *datastore.Transaction, ref jobRef) (*jobRecord, error) {
 	j := &jobRecord{ID: ref.ID}
-	err := recordError(tx.Get(jobKey(ref.ID), j))
+	err := property.IgnoreUndeclared(tx.Get(jobKey(ref.ID), j))
 	if errors.Is(err, datastore.ErrNoSuchEntity) {
 		return nil, fmt.Errorf("%w: %s", ErrNoSuchJob, ref.ID)
 	}

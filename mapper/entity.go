@@ -16,6 +16,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
 // An Entity is one entity in the hands of a mapper's function. It belongs to
@@ -140,7 +141,7 @@ func (a *attempt) put(key *datastore.Key, src any) {
 		if err := keyspace.CheckKey(key); err != nil {
 			return fmt.Errorf("Put: %w", err)
 		}
-		properties, err := save(src)
+		properties, err := property.Save(src)
 		if err != nil {
 			return fmt.Errorf("Put: %w", err)
 		}
@@ -226,13 +227,13 @@ func apply[T any](m mode, keysOnly bool, j *jobRecord, key *datastore.Key, prope
 	a := &attempt{job: j.ref(), mode: m, key: key}
 	e := &Entity[T]{Key: key, attempt: a}
 	if !keysOnly {
-		if err := load(key, properties, &e.Value); err != nil {
+		if err := property.Load(key, properties, &e.Value); err != nil {
 			return nil, fault.Permanent(err)
 		}
 	}
-	var was *original[T]
+	var was *property.Original[T]
 	if m == update && !keysOnly {
-		if was, err = originalOf(&e.Value); err != nil {
+		if was, err = property.OriginalOf(&e.Value); err != nil {
 			return nil, fault.Permanent(err)
 		}
 	}
@@ -248,11 +249,11 @@ func apply[T any](m mode, keysOnly bool, j *jobRecord, key *datastore.Key, prope
 		}
 		return a.bounded()
 	}
-	before, after, err := was.changes(&e.Value, a.touched)
+	before, after, err := was.Changes(&e.Value, a.touched)
 	if err != nil {
 		return nil, fault.Permanent(err)
 	}
-	whole, changed, err := merge(properties, before, after, a.touched)
+	whole, changed, err := property.Merge(properties, before, after, a.touched)
 	if err != nil {
 		return nil, fault.Permanent(err)
 	}
@@ -261,7 +262,7 @@ func apply[T any](m mode, keysOnly bool, j *jobRecord, key *datastore.Key, prope
 		var own *datastore.Mutation
 		if j.Masks { // what the mask does not name needs not be sent
 			list = slices.DeleteFunc(list, func(p datastore.Property) bool { return !slices.Contains(changed, p.Name) })
-			own = datastore.NewUpdate(key, &list).WithPropertyMask(maskPaths(changed)...)
+			own = datastore.NewUpdate(key, &list).WithPropertyMask(property.MaskPaths(changed)...)
 		} else {
 			own = datastore.NewUpdate(key, &list)
 		}

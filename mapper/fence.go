@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
 // What a delivery finds of its range, which another one had in hand meanwhile, and of its
@@ -39,7 +41,7 @@ func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *
 	var changed *rangeRecord
 	err := w.transact(ctx, transactionAttempts, func(tx *datastore.Transaction) error {
 		changed = new(rangeRecord)
-		err := recordError(tx.Get(w.record.key(), changed))
+		err := property.IgnoreUndeclared(tx.Get(w.record.key(), changed))
 		if errors.Is(err, datastore.ErrNoSuchEntity) {
 			return errSuperseded // the job's records were deleted
 		}

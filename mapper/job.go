@@ -15,6 +15,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
 // jobKind is the kind of the records of jobs.
@@ -342,7 +343,7 @@ func (e *Engine) loadJob(ctx context.Context, ref jobRef) (*jobRecord, error) {
 		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_'", ErrNoSuchJob, id)
 	}
 	j := &jobRecord{ID: id}
-	err := recordError(e.client.Get(ctx, jobKey(id), j))
+	err := property.IgnoreUndeclared(e.client.Get(ctx, jobKey(id), j))
 	if errors.Is(err, datastore.ErrNoSuchEntity) {
 		return nil, fmt.Errorf("%w: %s", ErrNoSuchJob, id)
 	}
@@ -354,14 +355,5 @@ func (e *Engine) loadJob(ctx context.Context, ref jobRef) (*jobRecord, error) {
 
 func (e *Engine) loadRange(ctx context.Context, job jobRef, id string) (*rangeRecord, error) {
 	r := new(rangeRecord)
-	return r, recordError(e.client.Get(ctx, rangeKey(job, id), r))
-}
-
-// recordError returns the error of reading a record of ours. A newer version of
-// this package may have written properties that this one does not know.
-func recordError(err error) error {
-	if mismatch := new(datastore.ErrFieldMismatch); errors.As(err, &mismatch) && mismatch.Reason == noField {
-		return nil
-	}
-	return err
+	return r, property.IgnoreUndeclared(e.client.Get(ctx, rangeKey(job, id), r))
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
 // A loaded takes an entity's properties as the client has read them. A PropertyList would copy
@@ -49,7 +51,7 @@ func lookup(get func([]*datastore.Key, any) error, keys []*datastore.Key, dst []
 			continue
 		}
 		for i, err := range each {
-			switch err := recordError(err); {
+			switch err := property.IgnoreUndeclared(err); {
 			case errors.Is(err, datastore.ErrNoSuchEntity):
 				missing[call[i]] = true
 			case err != nil:

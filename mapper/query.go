@@ -11,6 +11,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
 // A Query says which entities a job is over. What can be combined with what is listed in
@@ -287,7 +288,7 @@ func (q Query) sharded(properties []datastore.Property) (values []any) {
 		return nil
 	}
 	for _, v := range indexedValues(properties, q.ShardBy) {
-		values = append(values, cloneValue(v))
+		values = append(values, property.CloneValue(v))
 	}
 	return values
 }

@@ -7,6 +7,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
 const replayPath = "replay"
@@ -121,7 +123,7 @@ func (e *Engine) replay(ctx context.Context, job *jobRecord, seen *rangeRecord) 
 			return err
 		}
 		r := new(rangeRecord)
-		if err := recordError(tx.Get(seen.key(), r)); err != nil {
+		if err := property.IgnoreUndeclared(tx.Get(seen.key(), r)); err != nil {
 			return err
 		}
 		if State(now.State) != Running || !now.Replaying || now.Epoch != job.Epoch || r.State == pending || r.Failed == "" {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
 // attempt processes a pending range, in company or solo. It keeps its place inside the gate: while
@@ -110,7 +111,7 @@ func (w *work) end(ctx context.Context) {
 	w.engine.insist(ctx, func(ctx context.Context) error {
 		return w.engine.transact(ctx, func(tx *datastore.Transaction) error {
 			r := new(rangeRecord)
-			err := recordError(tx.Get(w.record.key(), r))
+			err := property.IgnoreUndeclared(tx.Get(w.record.key(), r))
 			if errors.Is(err, datastore.ErrNoSuchEntity) || err == nil && r.State != pending {
 				return errNothing
 			}

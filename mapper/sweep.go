@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -176,7 +177,7 @@ func (e *Engine) enqueueAgain(ctx context.Context, job *jobRecord, r *rangeRecor
 	stale, id := r.Generation, r.ID
 	err := e.transact(ctx, func(tx *datastore.Transaction) error {
 		r = new(rangeRecord)
-		if err := recordError(tx.Get(rangeKey(job.ref(), id), r)); err != nil {
+		if err := property.IgnoreUndeclared(tx.Get(rangeKey(job.ref(), id), r)); err != nil {
 			return err
 		}
 		if r.State != pending || r.Generation != stale {
@@ -207,7 +208,7 @@ func (e *Engine) Revive(ctx context.Context) error {
 	}
 	var running []*jobRecord
 	keys, err := e.client.GetAll(ctx, datastore.NewQuery(jobKind).FilterField("active", "=", true), &running)
-	if err := recordError(err); err != nil {
+	if err := property.IgnoreUndeclared(err); err != nil {
 		return fmt.Errorf("mapper: revive: look for running jobs: %w", err)
 	}
 	var failed []error

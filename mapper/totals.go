@@ -10,6 +10,8 @@ import (
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/iterator"
+
+	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
 // totals is what the records of a job add up to.
@@ -163,7 +165,7 @@ func (e *Engine) each(ctx context.Context, q *datastore.Query, f func(*rangeReco
 		if errors.Is(err, iterator.Done) {
 			return nil
 		}
-		if err := recordError(err); err != nil {
+		if err := property.IgnoreUndeclared(err); err != nil {
 			return err
 		}
 		r.stored = key

@@ -1,4 +1,4 @@
-package mapper
+package property
 
 import (
 	"errors"
@@ -16,9 +16,9 @@ import (
 // not declare.
 const noField = "no such struct field"
 
-// load loads properties into *v. What T does not declare is left out; what does
+// Load loads properties into *v. What T does not declare is left out; what does
 // not fit its field is an error that names it.
-func load[T any](key *datastore.Key, properties []datastore.Property, v *T) error {
+func Load[T any](key *datastore.Key, properties []datastore.Property, v *T) error {
 	if loader, ok := any(v).(datastore.PropertyLoadSaver); ok {
 		return loadItself(key, properties, v, loader)
 	}
@@ -70,8 +70,8 @@ func without(properties []datastore.Property, name string) []datastore.Property 
 	return rest
 }
 
-// save returns the properties of a struct pointer or a PropertyLoadSaver.
-func save(src any) ([]datastore.Property, error) {
+// Save returns the properties of a struct pointer or a PropertyLoadSaver.
+func Save(src any) ([]datastore.Property, error) {
 	var properties []datastore.Property
 	var err error
 	if saver, ok := src.(datastore.PropertyLoadSaver); ok {
@@ -89,18 +89,18 @@ func save(src any) ([]datastore.Property, error) {
 // saveApart saves what a pointer points to, and shares nothing with it that could be changed in
 // place.
 func saveApart(src any) ([]datastore.Property, error) {
-	properties, err := save(src)
+	properties, err := Save(src)
 	for i, p := range properties {
-		properties[i].Value = cloneValue(p.Value)
+		properties[i].Value = CloneValue(p.Value)
 	}
 	return properties, err
 }
 
-// merge returns the stored properties with what changed between before and
+// Merge returns the stored properties with what changed between before and
 // after, two savings of the same value, and the names of what changed. What
 // neither has stays as it is stored. A touch makes all that after has count as
 // changed.
-func merge(stored, before, after []datastore.Property, touch bool) (whole []datastore.Property, changed []string, err error) {
+func Merge(stored, before, after []datastore.Property, touch bool) (whole []datastore.Property, changed []string, err error) {
 	was, is, has := byName(before), byName(after), byName(stored)
 	whole = make([]datastore.Property, 0, max(len(stored), len(after)))
 	for _, p := range stored {
@@ -142,7 +142,7 @@ func mergeValue(stored, before, after any) (any, error) {
 	b, wasEntity := before.(*datastore.Entity)
 	a, staysEntity := after.(*datastore.Entity)
 	if isEntity && wasEntity && staysEntity && s != nil && b != nil && a != nil {
-		whole, _, err := merge(s.Properties, b.Properties, a.Properties, false)
+		whole, _, err := Merge(s.Properties, b.Properties, a.Properties, false)
 		key := a.Key
 		if key.Equal(b.Key) {
 			key = s.Key // the Go type may not have it
@@ -240,8 +240,8 @@ func byName(properties []datastore.Property) func(name string) *datastore.Proper
 
 var maskEscapes = strings.NewReplacer(`\`, `\\`, `.`, `\.`)
 
-// maskPaths escapes property names for a property mask.
-func maskPaths(names []string) []string {
+// MaskPaths escapes property names for a property mask.
+func MaskPaths(names []string) []string {
 	paths := make([]string, len(names))
 	for i, name := range names {
 		paths[i] = maskEscapes.Replace(name)
@@ -285,19 +285,19 @@ func equalProperties(a, b []datastore.Property) bool {
 func cloneProperties(properties []datastore.Property) []datastore.Property {
 	clone := slices.Clone(properties)
 	for i := range clone {
-		clone[i].Value = cloneValue(clone[i].Value)
+		clone[i].Value = CloneValue(clone[i].Value)
 	}
 	return clone
 }
 
-func cloneValue(v any) any {
+func CloneValue(v any) any {
 	switch v := v.(type) {
 	case []byte:
 		return slices.Clone(v)
 	case []any:
 		clone := slices.Clone(v)
 		for i := range clone {
-			clone[i] = cloneValue(clone[i])
+			clone[i] = CloneValue(clone[i])
 		}
 		return clone
 	case *datastore.Key:
@@ -318,4 +318,54 @@ func cloneKey(k *datastore.Key) *datastore.Key {
 	clone := *k
 	clone.Parent = cloneKey(k.Parent)
 	return &clone
+}
+
+// Stored returns properties as Datastore has them: without the fields for keys,
+// which the client saves as properties and does not send, also inside entities. It
+// shares nothing with them.
+func Stored(properties []datastore.Property) []datastore.Property {
+	return dropKeys(cloneProperties(properties))
+}
+
+func dropKeys(properties []datastore.Property) []datastore.Property {
+	properties = slices.DeleteFunc(properties, func(p datastore.Property) bool { return p.Name == "__key__" })
+	for _, p := range properties {
+		for _, el := range elementsOf(p.Value) {
+			if e, ok := el.(*datastore.Entity); ok && e != nil {
+				e.Properties = dropKeys(e.Properties)
+			}
+		}
+	}
+	return properties
+}
+
+// LoadInto loads an entity into what a pointer points to. It is [load] for a type that is known
+// only at run time, and reports also what the type does not declare.
+func LoadInto(entity any, key *datastore.Key, properties []datastore.Property) error {
+	v := reflect.ValueOf(entity).Elem()
+	v.SetZero() // the client adds to slices, and leaves fields without a property as they are
+	if loader, ok := entity.(datastore.PropertyLoadSaver); ok {
+		if keyed, ok := entity.(datastore.KeyLoader); ok {
+			if err := keyed.LoadKey(key); err != nil {
+				return err
+			}
+		}
+		return loader.Load(properties)
+	}
+	fitting, err := schemaOf(v.Type()).fit(properties)
+	if err != nil {
+		return err
+	}
+	// The client reports the last mismatch only. So the key, which most structs have
+	// no field for, comes first.
+	return datastore.LoadStruct(entity, append([]datastore.Property{{Name: "__key__", Value: key}}, fitting...))
+}
+
+// IgnoreUndeclared returns the error of loading a struct, unless it is that the struct does not
+// declare a property: a newer version of this package may have written it.
+func IgnoreUndeclared(err error) error {
+	if mismatch := new(datastore.ErrFieldMismatch); errors.As(err, &mismatch) && mismatch.Reason == noField {
+		return nil
+	}
+	return err
 }

@@ -1,4 +1,4 @@
-package mapper
+package property
 
 import (
 	"math"
@@ -41,19 +41,19 @@ func nested(p ...datastore.Property) *datastore.Entity { return &datastore.Entit
 func updated[T any](t *testing.T, stored props, fn func(*T)) (map[string]any, []string) {
 	t.Helper()
 	var v T
-	if err := load(datastore.IDKey("P", 1, nil), stored, &v); err != nil {
+	if err := Load(datastore.IDKey("P", 1, nil), stored, &v); err != nil {
 		t.Fatal(err)
 	}
-	was, err := originalOf(&v)
+	was, err := OriginalOf(&v)
 	if err != nil {
 		t.Fatal(err)
 	}
 	fn(&v)
-	before, after, err := was.changes(&v, false)
+	before, after, err := was.Changes(&v, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole, changed, err := merge(stored, before, after, false)
+	whole, changed, err := Merge(stored, before, after, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,10 +131,10 @@ func TestMergeRefusesToDropElements(t *testing.T) {
 	stored := props{{Name: "Homes", Value: []any{nested(datastore.Property{Name: "A", Value: int64(1)}, datastore.Property{Name: "Zip", Value: "z"})}}}
 	before := props{{Name: "Homes", Value: []any{nested(datastore.Property{Name: "A", Value: int64(1)})}}}
 	after := props{{Name: "Homes", Value: []any{nested(datastore.Property{Name: "A", Value: int64(2)})}}}
-	if _, _, err := merge(stored, before, after, false); err == nil || !strings.Contains(err.Error(), `"Homes"`) {
+	if _, _, err := Merge(stored, before, after, false); err == nil || !strings.Contains(err.Error(), `"Homes"`) {
 		t.Errorf("error %v, want one that names the property", err)
 	}
-	if _, changed, err := merge(stored, before, before, false); err != nil || len(changed) > 0 {
+	if _, changed, err := Merge(stored, before, before, false); err != nil || len(changed) > 0 {
 		t.Errorf("unchanged: %v, %v", changed, err)
 	}
 }
@@ -142,7 +142,7 @@ func TestMergeRefusesToDropElements(t *testing.T) {
 func TestTouch(t *testing.T) {
 	stored := props{{Name: "A", Value: int64(1)}, {Name: "Z", Value: "z"}}
 	saved := props{{Name: "A", Value: int64(1)}, {Name: "B", Value: int64(0)}}
-	whole, changed, err := merge(stored, saved, saved, true)
+	whole, changed, err := Merge(stored, saved, saved, true)
 	want := props{{Name: "Z", Value: "z"}, {Name: "A", Value: int64(1)}, {Name: "B", Value: int64(0)}}
 	if diff := cmp.Diff(want, whole); diff != "" || len(changed) != 2 || err != nil {
 		t.Errorf("changed %v, %v (-want +got):\n%s", changed, err, diff)
@@ -170,7 +170,7 @@ func TestLoadNamesMisfits(t *testing.T) {
 	} {
 		for range 5 { // schemas are built once
 			var p person
-			err := load(key, c.stored, &p)
+			err := Load(key, c.stored, &p)
 			switch {
 			case c.want == "" && (err != nil || p.K != key):
 				t.Errorf("%s: %v, key %v", name, err, p.K)
@@ -244,7 +244,7 @@ func TestNilReferences(t *testing.T) {
 }
 
 func TestMaskPaths(t *testing.T) {
-	got := maskPaths([]string{"A", "a.b", `c\d`})
+	got := MaskPaths([]string{"A", "a.b", `c\d`})
 	if diff := cmp.Diff([]string{"A", `a\.b`, `c\\d`}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

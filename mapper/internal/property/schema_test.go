@@ -1,4 +1,4 @@
-package mapper
+package property
 
 import (
 	"reflect"
@@ -97,20 +97,20 @@ func TestElementsSurvive(t *testing.T) {
 	} {
 		list := props{prop("Items", stored)}
 		var v struct{ Items []item }
-		if err := load(datastore.IDKey("P", 1, nil), list, &v); err != nil {
+		if err := Load(datastore.IDKey("P", 1, nil), list, &v); err != nil {
 			t.Fatal(err)
 		}
-		before, err := save(&v)
+		before, err := Save(&v)
 		if err != nil {
 			t.Fatal(err)
 		}
 		before = cloneProperties(before)
 		v.Items = append(v.Items, item{3})
-		after, err := save(&v)
+		after, err := Save(&v)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if whole, _, err := merge(list, before, after, false); err == nil || !strings.Contains(err.Error(), `"Items"`) {
+		if whole, _, err := Merge(list, before, after, false); err == nil || !strings.Contains(err.Error(), `"Items"`) {
 			t.Errorf("%s: %v, error %v, want one that names the property", name, whole, err)
 		}
 	}
@@ -141,13 +141,13 @@ func TestMisfitBesideUndeclared(t *testing.T) {
 	home := func(p ...datastore.Property) props { return props{prop("Home", nested(p...))} }
 	for range 20 {
 		for _, p := range []props{{misfit, other}, {other, misfit}} {
-			if err := load(key, p, new(counted)); err == nil {
+			if err := Load(key, p, new(counted)); err == nil {
 				t.Error("a PropertyLoadSaver: no error")
 			}
-			if err := load(key, p, new(struct{ Balance int64 })); err == nil {
+			if err := Load(key, p, new(struct{ Balance int64 })); err == nil {
 				t.Error("a struct: no error")
 			}
-			if err := load(key, home(p...), new(struct{ Home struct{ Balance int64 } })); err == nil {
+			if err := Load(key, home(p...), new(struct{ Home struct{ Balance int64 } })); err == nil {
 				t.Error("a struct inside: no error")
 			}
 		}

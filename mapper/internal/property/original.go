@@ -1,4 +1,4 @@
-package mapper
+package property
 
 import (
 	"math"
@@ -11,18 +11,18 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// An original is a value as it was before a function that may change it. To save a whole struct
+// An Original is a value as it was before a function that may change it. To save a whole struct
 // takes about as long as all else that is done for an entity; so of most fields it keeps a
 // copy, and only those that have changed are saved, as they were and as they are.
-type original[T any] struct {
+type Original[T any] struct {
 	value T                      // apart from what a function could change in place, as far as parts are plain
 	parts []part                 // none of a type that is saved as a whole
 	saved [][]datastore.Property // those parts that are not plain, or the whole
 }
 
-// originalOf returns the original of a value that a function is about to get.
-func originalOf[T any](v *T) (*original[T], error) {
-	o := &original[T]{parts: partsOf(reflect.TypeFor[T]())}
+// OriginalOf returns the original of a value that a function is about to get.
+func OriginalOf[T any](v *T) (*Original[T], error) {
+	o := &Original[T]{parts: partsOf(reflect.TypeFor[T]())}
 	if o.parts == nil {
 		whole, err := saveApart(v)
 		o.saved = [][]datastore.Property{whole}
@@ -46,11 +46,11 @@ func originalOf[T any](v *T) (*original[T], error) {
 	return o, nil
 }
 
-// changes returns properties of the original, and those of the value in their place: all that
+// Changes returns properties of the original, and those of the value in their place: all that
 // differ are among them. If all are asked for, they are.
-func (o *original[T]) changes(v *T, all bool) (before, after []datastore.Property, err error) {
+func (o *Original[T]) Changes(v *T, all bool) (before, after []datastore.Property, err error) {
 	if o.parts == nil {
-		after, err = save(v)
+		after, err = Save(v)
 		return o.saved[0], after, err
 	}
 	was, is := reflect.ValueOf(&o.value).Elem(), reflect.ValueOf(v).Elem()
@@ -63,11 +63,11 @@ func (o *original[T]) changes(v *T, all bool) (before, after []datastore.Propert
 		case !all && equalFields(was.Field(p.field), is.Field(p.field)):
 			continue
 		default:
-			if old, err = save(p.of(was).Interface()); err != nil {
+			if old, err = Save(p.of(was).Interface()); err != nil {
 				return nil, nil, err
 			}
 		}
-		now, err := save(p.of(is).Interface())
+		now, err := Save(p.of(is).Interface())
 		if err != nil {
 			return nil, nil, err
 		}

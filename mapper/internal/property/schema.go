@@ -1,4 +1,4 @@
-package mapper
+package property
 
 import (
 	"fmt"
@@ -173,7 +173,7 @@ func (s *schema) fit(properties []datastore.Property) ([]datastore.Property, err
 				return nil, fmt.Errorf("in %q: %w", p.Name, err)
 			}
 		} else if holdsEntity(p.Value) {
-			p.Value = cloneValue(p.Value) // whoever loads itself may keep what it gets, and change it
+			p.Value = CloneValue(p.Value) // whoever loads itself may keep what it gets, and change it
 		}
 		fitting = append(fitting, p)
 	}

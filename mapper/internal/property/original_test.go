@@ -1,4 +1,4 @@
-package mapper
+package property
 
 import (
 	"math"
@@ -166,18 +166,18 @@ func TestOriginal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		was, err := originalOf(&v)
+		was, err := OriginalOf(&v)
 		if err != nil {
 			t.Fatal(err)
 		}
 		some(&v)
 		touch := rng.IntN(10) == 0
-		after, err := save(&v)
+		after, err := Save(&v)
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := writtenOf(t, stored, before, after, touch)
-		if before, after, err = was.changes(&v, touch); err != nil {
+		if before, after, err = was.Changes(&v, touch); err != nil {
 			t.Fatal(err)
 		}
 		got := writtenOf(t, stored, before, after, touch)
@@ -196,7 +196,7 @@ func set[T any](s []T, v T) {
 // writtenOf returns the whole entity and what of it is written, by names.
 func writtenOf(t *testing.T, stored, before, after props, touch bool) map[string]props {
 	t.Helper()
-	whole, changed, err := merge(stored, before, after, touch)
+	whole, changed, err := Merge(stored, before, after, touch)
 	if err != nil {
 		t.Fatal(err)
 	}
