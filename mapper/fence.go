@@ -7,6 +7,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
 // What a delivery finds of its range, which another one had in hand meanwhile, and of its
@@ -63,7 +64,7 @@ func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *
 }
 
 // recordSplit records the children of a range, which keeps the first piece.
-func (w *work) recordSplit(ctx context.Context, pieces []stretch) error {
+func (w *work) recordSplit(ctx context.Context, pieces []split.Piece) error {
 	return w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error {
 		_, err := tx.Mutate(w.cut(r, pieces)...)
 		return err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
 // jobKind is the kind of the records of jobs.
@@ -152,7 +153,7 @@ func (j *jobRecord) query() (Query, error) {
 	return q, err
 }
 
-func (j *jobRecord) splitting() (strategy, error) {
+func (j *jobRecord) splitting() (split.Strategy, error) {
 	var sp Splitting
 	if len(j.Splitting) == 0 {
 		return sp.strategy(), nil
@@ -312,7 +313,7 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	case o.Workers < 0 || o.Workers > maxWorkers: // 0: what the queue delivers at once
 		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
 	}
-	return o.Splitting.strategy().validate()
+	return o.Splitting.strategy().Validate()
 }
 
 // A Job is a handle on one run of a mapper.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
 // A lookAround finds out how large a kind is, and where its entities are.
@@ -30,14 +31,14 @@ type lookAround struct {
 	refine bool           // the estimate is all that is known
 	used   *billing.Usage // if not nil, what it uses is added to that
 
-	weigh func(pieces []stretch) []stretch // if not nil, it counts what pieces have
+	weigh func(pieces []split.Piece) []split.Piece // if not nil, it counts what pieces have
 }
 
 // What a lookAround finds.
 type surroundings struct {
 	samples  []*keyspace.Position
-	estimate int64     // of the entities; 0 is unknown
-	pieces   []stretch // if they were counted to find that out
+	estimate int64         // of the entities; 0 is unknown
+	pieces   []split.Piece // if they were counted to find that out
 }
 
 // sized is of how many entities of the sample the size is looked at.
@@ -45,19 +46,19 @@ const sized = 16
 
 // around draws a sample and measures the beginning of the kind, at the same time. The two
 // give an estimate of how many entities it has.
-func (l lookAround) around(ctx context.Context, sp strategy, workers int64) (found surroundings, err error) {
-	size := sp.sampleSize(workers)
+func (l lookAround) around(ctx context.Context, sp split.Strategy, workers int64) (found surroundings, err error) {
+	size := sp.SampleSize(workers)
 	if !l.query.plain() {
 		return l.aroundSome(ctx, size)
 	}
-	milestones := make([]milestone, len(milestonePages))
+	milestones := make([]split.Rank, len(split.RankPages))
 	errs := make([]error, len(milestones))
 	group, gctx := errgroup.WithContext(ctx)
-	for i, pages := range milestonePages {
+	for i, pages := range split.RankPages {
 		l.use(1, 0)
 		group.Go(func() error {
-			milestones[i].rank = pages * l.page
-			milestones[i].at, errs[i] = l.engine.find(gctx, l.query.scans(l.start, l.end), milestones[i].rank)
+			milestones[i].Before = pages * l.page
+			milestones[i].At, errs[i] = l.engine.find(gctx, l.query.scans(l.start, l.end), milestones[i].Before)
 			return nil
 		})
 	}
@@ -68,7 +69,7 @@ func (l lookAround) around(ctx context.Context, sp strategy, workers int64) (fou
 	if err := group.Wait(); err != nil {
 		return found, err
 	}
-	var known []milestone // some are enough
+	var known []split.Rank // some are enough
 	for i, m := range milestones {
 		if errs[i] == nil {
 			known = append(known, m)
@@ -77,16 +78,16 @@ func (l lookAround) around(ctx context.Context, sp strategy, workers int64) (fou
 	if len(known) == 0 {
 		return found, errs[0]
 	}
-	if l.weigh != nil && len(found.samples) == size && estimateFrom(found.samples, known) == 0 {
-		pieces := l.weigh(cutBlindly(stretch{start: l.start, end: l.end, space: l.query.space(), samples: found.samples, workers: workers}))
-		if total, ok := mostlyCounted(pieces); ok {
+	if l.weigh != nil && len(found.samples) == size && split.EstimateFrom(found.samples, known) == 0 {
+		pieces := l.weigh(split.CutAtAllSamples(split.Piece{Start: l.start, End: l.end, Space: l.query.space(), Samples: found.samples, Workers: workers}))
+		if total, ok := split.MostlyCounted(pieces); ok {
 			found.estimate, found.pieces = total, pieces
 			return found, nil
 		}
 	}
 	found.estimate = l.estimate(ctx, found.samples, known)
-	more := samplesFor(found.estimate, l.page, workers)
-	if len(found.samples) < size || more <= size || !sp.adaptive() {
+	more := split.SamplesFor(found.estimate, l.page, workers)
+	if len(found.samples) < size || more <= size || !sp.Adaptive() {
 		return found, nil
 	}
 	if found.samples, err = l.inside(ctx, more); err != nil {
@@ -100,7 +101,7 @@ func (l lookAround) around(ctx context.Context, sp strategy, workers int64) (fou
 // count, or keys do not matter. Its samples are places where ranges may be cut; what is between
 // them has to be counted.
 func (l lookAround) aroundSome(ctx context.Context, size int) (found surroundings, err error) {
-	few := int(milestonePages[len(milestonePages)-1] * l.page)
+	few := int(split.RankPages[len(split.RankPages)-1] * l.page)
 	n, known := int64(0), false
 	group, gctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -121,20 +122,20 @@ func (l lookAround) aroundSome(ctx context.Context, size int) (found surrounding
 	case known && n < int64(few):
 		found.estimate = n
 	case known && l.refine:
-		n, _ := l.count(ctx, nil, mostCounted)
+		n, _ := l.count(ctx, nil, split.MostCounted)
 		found.estimate = max(n, int64(few))
 	case known && len(found.samples) == 0:
-		n, _ := l.count(ctx, nil, int(farPages*l.page))
+		n, _ := l.count(ctx, nil, int(split.FarPages*l.page))
 		found.estimate = max(n, int64(few))
 	case known:
-		found.estimate = mostWeighed // what its parts are counted up to
+		found.estimate = split.MostCountedPieces // what its parts are counted up to
 	default:
-		at := milestone{rank: int64(few)}
-		if at.at, err = l.engine.find(ctx, l.query.scans(l.start, l.end), at.rank); err != nil {
+		at := split.Rank{Before: int64(few)}
+		if at.At, err = l.engine.find(ctx, l.query.scans(l.start, l.end), at.Before); err != nil {
 			return found, err
 		}
 		l.use(1, 0)
-		found.estimate = estimateFrom(found.samples, []milestone{at})
+		found.estimate = split.EstimateFrom(found.samples, []split.Rank{at})
 	}
 	return found, nil
 }
@@ -198,11 +199,11 @@ func (l lookAround) last(ctx context.Context) (last *keyspace.Position, err erro
 
 // estimate estimates how many entities the kind has, and counts some for that if it needs to:
 // if nothing is known, or the pieces that the kind is cut into would be too many to be counted.
-func (l lookAround) estimate(ctx context.Context, samples []*keyspace.Position, known []milestone) int64 {
-	if rough := estimateFrom(samples, known); rough > 0 && rough <= mostWeighed && !l.refine {
+func (l lookAround) estimate(ctx context.Context, samples []*keyspace.Position, known []split.Rank) int64 {
+	if rough := split.EstimateFrom(samples, known); rough > 0 && rough <= split.MostCountedPieces && !l.refine {
 		return rough
 	}
-	return estimateBy(samples, known, func(before *keyspace.Position) (int64, bool) { return l.count(ctx, before, mostCounted) })
+	return split.EstimateBy(samples, known, func(before *keyspace.Position) (int64, bool) { return l.count(ctx, before, split.MostCounted) })
 }
 
 // entitySize returns how many bytes entities have: the mean of some of those in a sample, or of
@@ -277,7 +278,7 @@ func (l lookAround) unsharded(ctx context.Context) int64 {
 var errUncounted = errors.New("it is not known how many there are")
 
 func (l lookAround) sample(ctx context.Context, n int) ([]*keyspace.Position, error) {
-	sample, err := l.engine.sample(ctx, l.query, n, maxSampleBytes*maxFanOut/2)
+	sample, err := l.engine.sample(ctx, l.query, n, split.MaxSampleBytes*split.MaxFanOut/2)
 	if err != nil {
 		return nil, fmt.Errorf("sample %q by __scatter__: %w", l.query.Kind, err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -85,7 +86,7 @@ type model struct {
 	record int   // the largest that a task inserts, in bytes
 	commit int   // the largest sum of them
 
-	weighed []stretch // the root's pieces, if they were counted before it was cut
+	weighed []split.Piece // the root's pieces, if they were counted before it was cut
 
 	begins []time.Duration // of tasks, if the queue had no limits
 }
@@ -94,42 +95,42 @@ type model struct {
 func runModel(ctx context.Context, kind virtualKind, workers, page, usual int64, times callTimes) (*model, error) {
 	m := &model{kind: kind, page: page, usual: usual, times: times}
 	rng := rand.New(rand.NewPCG(1, 0))
-	var sp strategy
-	s := stretch{samples: kind.sample(rng, sp.sampleSize(workers)), workers: workers}
-	milestones := make([]milestone, len(milestonePages))
-	for i, pages := range milestonePages {
-		milestones[i].rank = pages * page
-		if milestones[i].rank < kind.n {
-			milestones[i].at = keyspace.At(kind.key(milestones[i].rank))
+	var sp split.Strategy
+	s := split.Piece{Samples: kind.sample(rng, sp.SampleSize(workers)), Workers: workers}
+	milestones := make([]split.Rank, len(split.RankPages))
+	for i, pages := range split.RankPages {
+		milestones[i].Before = pages * page
+		if milestones[i].Before < kind.n {
+			milestones[i].At = keyspace.At(kind.key(milestones[i].Before))
 		}
 	}
-	at := times.dispatch + times.query + max(m.reading(len(s.samples)), times.query+time.Duration(milestones[len(milestones)-1].rank)*times.key)
+	at := times.dispatch + times.query + max(m.reading(len(s.Samples)), times.query+time.Duration(milestones[len(milestones)-1].Before)*times.key)
 	estimate := func() int64 {
-		if rough := estimateFrom(s.samples, milestones); rough > 0 && rough <= mostWeighed {
+		if rough := split.EstimateFrom(s.Samples, milestones); rough > 0 && rough <= split.MostCountedPieces {
 			return rough
 		}
-		return estimateBy(s.samples, milestones, func(before *keyspace.Position) (int64, bool) {
-			n := min(mostCounted, kind.begin(before))
+		return split.EstimateBy(s.Samples, milestones, func(before *keyspace.Position) (int64, bool) {
+			n := min(split.MostCounted, kind.begin(before))
 			at += times.query + time.Duration(n)*times.key
 			return n, true
 		})
 	}
 	known := false
-	if workers > 1 && len(s.samples) == sp.sampleSize(workers) && estimateFrom(s.samples, milestones) == 0 {
-		m.weighed = m.weigh(workers, cutBlindly(s), &at)
-		if s.estimate, known = mostlyCounted(m.weighed); !known {
+	if workers > 1 && len(s.Samples) == sp.SampleSize(workers) && split.EstimateFrom(s.Samples, milestones) == 0 {
+		m.weighed = m.weigh(workers, split.CutAtAllSamples(s), &at)
+		if s.Estimate, known = split.MostlyCounted(m.weighed); !known {
 			m.weighed = nil
 		}
 	}
 	if !known {
-		s.estimate = estimate()
+		s.Estimate = estimate()
 	}
-	if more := samplesFor(s.estimate, page, workers); !known && more > len(s.samples) {
-		s.samples = kind.sample(rng, more)
+	if more := split.SamplesFor(s.Estimate, page, workers); !known && more > len(s.Samples) {
+		s.Samples = kind.sample(rng, more)
 		at += m.reading(more)
-		s.estimate = estimate()
+		s.Estimate = estimate()
 	}
-	s.portion = s.estimate / workers
+	s.FairShare = s.Estimate / workers
 	m.task(ctx, sp, &rangeRecord{Job: "model", ID: rangeID("model", 0), PageSize: page}, s, at)
 	return m, ctx.Err()
 }
@@ -141,43 +142,43 @@ func (m *model) reading(keys int) time.Duration {
 
 // task does the task of a range, which has found out at a time where it may cut, and the
 // tasks of all its children, until the context is done.
-func (m *model) task(ctx context.Context, sp strategy, r *rangeRecord, s stretch, at time.Duration) {
+func (m *model) task(ctx context.Context, sp split.Strategy, r *rangeRecord, s split.Piece, at time.Duration) {
 	m.tasks++
 	m.depth = max(m.depth, r.Depth)
 	type child struct {
 		record *rangeRecord
-		piece  stretch
+		piece  split.Piece
 		at     time.Duration
 	}
 	var children []child
-	first, end := m.kind.begin(s.start), m.kind.end(s.end)
+	first, end := m.kind.begin(s.Start), m.kind.end(s.End)
 	for root, pages := r.Depth == 0, 0; ; {
 		more := end-first > m.page
-		if more && s.estimate <= m.page {
-			s.estimate, s.exact = 0, false // it was too low
+		if more && s.Estimate <= m.page {
+			s.Estimate, s.Exact = 0, false // it was too low
 		}
-		var c cutting
-		if more && (pages == 0 || s.estimate == 0 || s.workers > 1) {
-			if most := sp.counts(s, root, m.page, m.usual); most > 0 {
-				s = s.counted(min(most, end-first), most)
+		var c split.CutPlan
+		if more && (pages == 0 || s.Estimate == 0 || s.Workers > 1) {
+			if most := sp.Counts(s, root, m.page, m.usual); most > 0 {
+				s = s.Counted(min(most, end-first), most)
 			}
-			c = sp.cut(s, root, m.page, m.usual)
+			c = sp.Plan(s, root, m.page, m.usual)
 		}
-		if c.pieces > 1 {
-			pieces, _ := c.apply(s, m.find(end))
-			if root && c.weighs(s) {
+		if c.Pieces > 1 {
+			pieces, _ := c.Apply(s, m.find(end))
+			if root && c.CountsPieces(s) {
 				if m.weighed == nil {
-					m.weighed = m.weigh(s.workers, pieces, &at)
+					m.weighed = m.weigh(s.Workers, pieces, &at)
 				}
-				at += m.times.query + time.Duration(min(longest(m.weighed), levelPages*m.page))*m.times.key
-				pieces = inPortions(m.weighed, m.page, m.find(end))
+				at += m.times.query + time.Duration(min(longest(m.weighed), split.BalancePages*m.page))*m.times.key
+				pieces = split.Balance(m.weighed, m.page, m.find(end))
 			}
 			root = false
-			if !c.samples {
-				at += time.Duration(len(pieces)/findParallel+1) * m.times.query
+			if !c.Samples {
+				at += time.Duration(len(pieces)/split.FindParallel+1) * m.times.query
 			}
 			enqueued := at + m.times.commit
-			if !c.first {
+			if !c.First {
 				enqueued += m.times.page
 			}
 			size := 0
@@ -185,13 +186,13 @@ func (m *model) task(ctx context.Context, sp strategy, r *rangeRecord, s stretch
 				record := r.child(piece, time.Time{})
 				bytes := record.size()
 				m.record, size = max(m.record, bytes), size+bytes
-				piece.samples = record.Samples
+				piece.Samples = record.Samples
 				enqueued += m.times.enqueue / tasks.Parallel
 				children = append(children, child{record, piece, enqueued + m.times.dispatch + m.times.query})
 			}
 			m.commit = max(m.commit, size)
-			s, end = pieces[0], m.kind.end(pieces[0].end)
-			if c.first && len(pieces) > 1 {
+			s, end = pieces[0], m.kind.end(pieces[0].End)
+			if c.First && len(pieces) > 1 {
 				at = enqueued
 				continue
 			}
@@ -206,7 +207,7 @@ func (m *model) task(ctx context.Context, sp strategy, r *rangeRecord, s stretch
 		if first += m.page; first >= end || ctx.Err() != nil {
 			break
 		}
-		s = s.from(keyspace.At(m.kind.key(first)), s.estimate-m.page)
+		s = s.From(keyspace.At(m.kind.key(first)), s.Estimate-m.page)
 	}
 	for _, c := range children {
 		m.task(ctx, sp, c.record, c.piece, c.at)
@@ -214,27 +215,27 @@ func (m *model) task(ctx context.Context, sp strategy, r *rangeRecord, s stretch
 }
 
 // longest returns how many entities the longest of some pieces has.
-func longest(pieces []stretch) int64 {
+func longest(pieces []split.Piece) int64 {
 	most := int64(0)
 	for _, p := range pieces {
-		most = max(most, p.estimate)
+		most = max(most, p.Estimate)
 	}
 	return most
 }
 
 // weigh counts the entities of pieces, all at the same time.
-func (m *model) weigh(workers int64, pieces []stretch, at *time.Duration) []stretch {
-	counts, most, longest := make([]int64, len(pieces)), mostInPiece(len(pieces)), int64(0)
+func (m *model) weigh(workers int64, pieces []split.Piece, at *time.Duration) []split.Piece {
+	counts, most, longest := make([]int64, len(pieces)), split.MostInPiece(len(pieces)), int64(0)
 	for i, p := range pieces {
-		counts[i] = min(most, m.kind.end(p.end)-m.kind.begin(p.start))
+		counts[i] = min(most, m.kind.end(p.End)-m.kind.begin(p.Start))
 		longest = max(longest, counts[i])
 	}
 	*at += m.times.query + time.Duration(longest)*m.times.key
-	return weighed(pieces, counts, most, workers, m.page)
+	return split.WithCounts(pieces, counts, most, workers, m.page)
 }
 
 // find returns a finder for a range that ends before a rank.
-func (m *model) find(end int64) finder {
+func (m *model) find(end int64) split.Finder {
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
 		if rank := m.kind.begin(from) + n; rank < end {
 			return keyspace.At(m.kind.key(rank)), nil

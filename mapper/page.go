@@ -9,6 +9,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
 // A page is what a task is about to process.
@@ -18,7 +19,7 @@ type page struct {
 
 	// Where the range is cut. The first piece begins with the page, and is the range's
 	// own; the others become its children, if there are any.
-	pieces func() ([]stretch, error)
+	pieces func() ([]split.Piece, error)
 	first  bool // before the page is processed
 }
 
@@ -38,8 +39,8 @@ func (w *work) plan(ctx context.Context) (page, error) {
 		if p, settled, err := w.planSpaces(ctx, s, root); settled || err != nil {
 			return p, err
 		}
-		s.space = r.space()
-		w.local = w.query.in(s.space)
+		s.Space = r.space()
+		w.local = w.query.in(s.Space)
 	}
 	if root {
 		if err := w.lookAround(ctx, &s); err != nil {
@@ -48,7 +49,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	}
 	size := r.pageSize()
 	if r.Narrowed == 0 {
-		size = int(s.even(r.PageSize, w.job.PageSize))
+		size = int(s.Even(r.PageSize, w.job.PageSize))
 	}
 	size, err := w.pacedSize(size)
 	if err != nil {
@@ -56,7 +57,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	}
 	ready := w.keys.peekLater(size + 1)
 	var p page
-	if w.count(ctx, &s, root) && s.estimate > int64(size) { // there is more than a page
+	if w.count(ctx, &s, root) && s.Estimate > int64(size) { // there is more than a page
 		p.pieces, p.first = w.cutting(ctx, s, root, size, view{})
 	}
 	if p.at, err = w.ahead(ready()); err != nil {
@@ -81,8 +82,8 @@ func (w *work) plan(ctx context.Context) (page, error) {
 			return p, err
 		}
 	}
-	if size >= int(r.PageSize) && s.estimate <= int64(size) {
-		s.estimate, s.exact = 0, false // it was too low
+	if size >= int(r.PageSize) && s.Estimate <= int64(size) {
+		s.Estimate, s.Exact = 0, false // it was too low
 	}
 	p.pieces, p.first = w.cutting(ctx, s, root, size, w.keys.known())
 	return p, nil

@@ -7,6 +7,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
 // TestOwnSamples cuts a root whose long samples are all in its own piece, as nothing is elsewhere:
@@ -17,11 +18,11 @@ func TestOwnSamples(t *testing.T) {
 		samples = append(samples, keyspace.At(datastore.NameKey("K", string(rune('A'+i))+strings.Repeat("x", 1200), nil)))
 	}
 	r := &rangeRecord{Job: "j", ID: rangeID("j", 0)}
-	pieces := []stretch{{samples: samples, end: samples[len(samples)-1]}, {start: samples[len(samples)-1]}}
+	pieces := []split.Piece{{Samples: samples, End: samples[len(samples)-1]}, {Start: samples[len(samples)-1]}}
 	if n := len(new(work).cut(r, pieces)); n != 1 {
 		t.Fatalf("%d children", n)
 	}
-	if size := r.size(); len(r.Samples) < 20 || size > maxSampleBytes+4<<10 {
+	if size := r.size(); len(r.Samples) < 20 || size > split.MaxSampleBytes+4<<10 {
 		t.Errorf("%d samples in a record of %d bytes", len(r.Samples), size)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
 // PlanOptions say what a job would be like.
@@ -97,7 +98,7 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 		return fail(fmt.Errorf("%w: PlanOptions.PerEntity has to be in (0, %v], the Timeout; it is %v", ErrArguments, start.Timeout, opts.PerEntity))
 	case !(opts.Writes >= 0 && opts.Writes <= mostWrites): // not a number, too
 		return fail(fmt.Errorf("%w: PlanOptions.Writes has to be in [0, %d], it is %v", ErrArguments, mostWrites, opts.Writes))
-	case !start.Splitting.strategy().adaptive():
+	case !start.Splitting.strategy().Adaptive():
 		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v", ErrArguments, start.Splitting))
 	}
 	if q, err = q.normal(m); err != nil {
@@ -168,11 +169,11 @@ func (e *Engine) sizeIn(ctx context.Context, q Query, start StartOptions) (est E
 		est.Entities, est.Exact = n, true
 		return est, nil
 	}
-	found, err := look.around(ctx, strategy{}, int64(start.Workers))
+	found, err := look.around(ctx, split.Strategy{}, int64(start.Workers))
 	if est.Entities = max(n, found.estimate); err == nil && est.Entities == 0 {
 		err = errors.New("the database neither counts entities nor has samples of them, so their number is not known")
 	}
-	est.AtLeast = known && (found.estimate <= n || !q.plain() && est.Entities >= mostCounted)
+	est.AtLeast = known && (found.estimate <= n || !q.plain() && est.Entities >= split.MostCounted)
 	return est, err
 }
 
@@ -191,7 +192,7 @@ func (est *Estimate) expect(ctx context.Context, q Query, start StartOptions, o 
 	}
 	m.pages, m.tasks = m.pages*part, m.tasks*part
 	if q.many() { // the model knows one space only
-		m.pages, m.tasks = max(m.pages, least), max(m.tasks, min(int64(start.Workers), least/fewPages))
+		m.pages, m.tasks = max(m.pages, least), max(m.tasks, min(int64(start.Workers), least/split.FewPages))
 	}
 	est.Pages, est.Tasks = m.pages, m.tasks
 	est.Takes = m.takes(int64(start.Workers))

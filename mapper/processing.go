@@ -253,7 +253,7 @@ func (w *work) slowEntity() time.Duration {
 // before that all workers should share what is left: as a whole, or suddenly. The dearest
 // one says nothing, as it may be the only one.
 func (w *work) surprising(o *outcome) bool {
-	if o.reached < 3 || !w.splitting.adaptive() {
+	if o.reached < 3 || !w.splitting.Adaptive() {
 		return false
 	}
 	mean := (o.ran - o.hung - o.dearest) / time.Duration(o.reached-1)

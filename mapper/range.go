@@ -12,6 +12,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -108,8 +109,8 @@ func (r *rangeRecord) job() jobRef { return jobRef{r.Job, r.Incarnation} }
 
 func (r *rangeRecord) key() *datastore.Key { return rangeKey(r.job(), r.ID) }
 
-func (r *rangeRecord) stretch() stretch {
-	return stretch{start: r.Start, end: r.End, samples: r.Samples, estimate: r.Estimate, exact: r.Exact, workers: r.Workers, portion: r.Portion, space: r.space()}
+func (r *rangeRecord) stretch() split.Piece {
+	return split.Piece{Start: r.Start, End: r.End, Samples: r.Samples, Estimate: r.Estimate, Exact: r.Exact, Workers: r.Workers, FairShare: r.Portion, Space: r.space()}
 }
 
 // space returns the space that all entities of the range are in, if that is known.
@@ -135,7 +136,7 @@ func (r *rangeRecord) contains(p *keyspace.Position) bool {
 }
 
 // child returns the record of the range's next child.
-func (r *rangeRecord) child(s stretch, now time.Time) *rangeRecord {
+func (r *rangeRecord) child(s split.Piece, now time.Time) *rangeRecord {
 	c := &rangeRecord{
 		Job:         r.Job,
 		Incarnation: r.Incarnation,
@@ -143,18 +144,18 @@ func (r *rangeRecord) child(s stretch, now time.Time) *rangeRecord {
 		Open:        r.Job,
 		State:       pending,
 		Depth:       r.Depth + 1,
-		Start:       s.start,
-		End:         s.end,
-		Samples:     capSamples(s.samples, maxSampleBytes),
-		Estimate:    s.estimate,
-		Exact:       s.exact,
-		Workers:     s.workers,
-		Portion:     s.portion,
+		Start:       s.Start,
+		End:         s.End,
+		Samples:     split.CapSamples(s.Samples, split.MaxSampleBytes),
+		Estimate:    s.Estimate,
+		Exact:       s.Exact,
+		Workers:     s.Workers,
+		Portion:     s.FairShare,
 		PageSize:    r.PageSize,
 		EntitySize:  r.EntitySize,
-		Namespace:   s.space.Namespace,
-		Kind:        s.space.Kind,
-		Survey:      s.survey,
+		Namespace:   s.Space.Namespace,
+		Kind:        s.Space.Kind,
+		Survey:      s.Resample,
 		Created:     now,
 	}
 	r.Children++
@@ -163,11 +164,11 @@ func (r *rangeRecord) child(s stretch, now time.Time) *rangeRecord {
 
 // rest returns the record of the next child, for a part of the range's own page. If
 // the page is suspected, whoever kills the process may be in there.
-func (r *rangeRecord) rest(s stretch, now time.Time) *rangeRecord {
+func (r *rangeRecord) rest(s split.Piece, now time.Time) *rangeRecord {
 	c := r.child(s, now)
 	if r.Solo && r.Narrowed > 0 {
 		c.Solo = true
-		c.narrow(int(min(max(2, s.estimate), c.PageSize)))
+		c.narrow(int(min(max(2, s.Estimate), c.PageSize)))
 	}
 	return c
 }
@@ -209,29 +210,6 @@ func (r *rangeRecord) finish(now time.Time) {
 	r.calm()
 	r.Samples = nil // its children have them
 	r.Seal = r.seal()
-}
-
-// maxSampleBytes keeps a record well below the 1 MiB of an entity, and the
-// records of all children of a range below the 10 MiB of a transaction.
-const maxSampleBytes = 64 << 10
-
-// capSamples leaves out every other sample until the rest fits: it is as evenly
-// spread as the whole.
-func capSamples(samples []*keyspace.Position, limit int) []*keyspace.Position {
-	for {
-		size := 0
-		for _, p := range samples {
-			size += p.Size()
-		}
-		if size <= limit {
-			return samples
-		}
-		half := make([]*keyspace.Position, 0, len(samples)/2)
-		for i := 1; i < len(samples); i += 2 {
-			half = append(half, samples[i])
-		}
-		samples = half
-	}
 }
 
 // rangePath is the path, below the queue's URL, that range tasks are sent to.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -45,10 +46,10 @@ type work struct {
 	overcounts bool                 // the pages of this process have more counters than a job can have
 	failed     int                  // how many failures this delivery has recorded for good
 
-	splitting  strategy
+	splitting  split.Strategy
 	entitySize func() int64  // what the root finds out; nil: this is not the root
 	unsharded  func() int64  // the same, see rangeRecord
-	weighed    []stretch     // the same: the pieces of its range, if they were counted before it was cut
+	weighed    []split.Piece // the same: the pieces of its range, if they were counted before it was cut
 	paced      time.Time     // when its last page began that had to wait for the job's rate
 	keys       *stream       // from the range's start on
 	divided    bool          // the task has cut its range
@@ -334,7 +335,7 @@ func (w *work) split(ctx context.Context, p page) error {
 	if len(p.at) > 0 && p.next == nil {
 		w.whole = w.record.ID // a last page is cut once
 	}
-	if late := pieces[len(pieces)-1].late; late > 0 {
+	if late := pieces[len(pieces)-1].Stagger; late > 0 {
 		w.waiting = map[string]time.Time{rangeID(w.record.ID, w.record.Children-1): w.record.Created.Add(time.Duration((1 + late) * float64(lateBy)))}
 	}
 	err = w.enqueueChildren(ctx)

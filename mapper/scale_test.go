@@ -12,6 +12,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
 var writeScale = flag.Bool("scale", false, "write the table of TestScale to docs/scale.md")
@@ -64,12 +65,12 @@ func TestScale(t *testing.T) {
 					t.Fatal(err)
 				}
 				pages := float64(n) / page
-				deepest := int64(math.Log(pages)/math.Log(maxFanOut)) + 3
+				deepest := int64(math.Log(pages)/math.Log(split.MaxFanOut)) + 3
 				if m.done != n || m.depth > deepest || float64(m.pages) > 1.1*pages+20 || m.tasks > m.pages {
 					t.Errorf("%s, %d entities, %d workers: %d entities in %d pages of %d tasks, depth %d, want at most %d",
 						kind.name, n, workers, m.done, m.pages, m.tasks, m.depth, deepest)
 				}
-				if m.record > maxSampleBytes+1<<10 || m.commit > 8<<20 {
+				if m.record > split.MaxSampleBytes+1<<10 || m.commit > 8<<20 {
 					t.Errorf("%s, %d entities, %d workers: a record of %d bytes, a commit of %d", kind.name, n, workers, m.record, m.commit)
 				}
 				start, takes := m.start(workers), m.takes(workers)

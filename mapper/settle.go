@@ -10,6 +10,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
 // commit records what became of a page, in a transaction of its own.
@@ -53,7 +54,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		switch pieces, err := p.pieces(); {
 		case errors.Is(err, errCut):
 			return err
-		case err == nil && len(pieces) > 1 && pieces[0].holds(p.at[len(p.at)-1]): // otherwise the next page tries again
+		case err == nil && len(pieces) > 1 && pieces[0].Holds(p.at[len(p.at)-1]): // otherwise the next page tries again
 			inserts = w.cut(r, pieces)
 		}
 	}
@@ -61,7 +62,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	size := o.nextPage(w.job.PageSize, time.Duration(w.job.PageTime), w.engine.paces.Get(w.job.ref()).Each())
 	if rest, ok := w.left(r, p, o); ok {
 		if w.query.many() && reaches {
-			rest.space, rest.survey = keyspace.Space{}, true
+			rest.Space, rest.Resample = keyspace.Space{}, true
 		}
 		child := r.rest(rest, now)
 		child.PageSize = size
@@ -132,25 +133,25 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 
 // left returns what is left of a range behind what was dealt with, if anything is. If the
 // function takes longer there than expected, all workers may share it.
-func (w *work) left(r *rangeRecord, p page, o *outcome) (rest stretch, ok bool) {
+func (w *work) left(r *rangeRecord, p page, o *outcome) (rest split.Piece, ok bool) {
 	start := p.next
 	if o.reached < len(p.at) {
 		start = p.at[o.reached]
 	}
 	if start == nil || !r.contains(start) { // it is a child's
-		return stretch{}, false
+		return split.Piece{}, false
 	}
 	s := r.stretch()
-	rest = s.from(start, s.estimate-int64(o.reached))
+	rest = s.From(start, s.Estimate-int64(o.reached))
 	if w.surprising(o) {
-		rest.workers, rest.portion = w.job.Workers, 0
+		rest.Workers, rest.FairShare = w.job.Workers, 0
 	}
 	return rest, true
 }
 
 // alone returns the record of a range's next child, for an entity that failed.
 func (r *rangeRecord) alone(f failure, now time.Time) *rangeRecord {
-	child := r.child(stretch{start: f.at, estimate: 1}, now)
+	child := r.child(split.Piece{Start: f.at, Estimate: 1}, now)
 	if r.Kind != "" {
 		child.in(f.at.Space())
 	}

@@ -1,5 +1,7 @@
 package mapper
 
+import "github.com/scattermap/scattermap/mapper/internal/split"
+
 // A Splitting says how a job's ranges are cut. The zero value is adaptive, and what
 // jobs should have. The others are ways of other mappers, to compare with.
 type Splitting struct {
@@ -18,4 +20,4 @@ type Splitting struct {
 }
 
 // strategy returns what splitting makes of it.
-func (sp Splitting) strategy() strategy { return strategy(sp) }
+func (sp Splitting) strategy() split.Strategy { return split.Strategy(sp) }

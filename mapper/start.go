@@ -49,7 +49,7 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if err := opts.validate(longest, e.queue.Deadline()); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
-	if q.many() && !opts.Splitting.strategy().adaptive() {
+	if q.many() && !opts.Splitting.strategy().Adaptive() {
 		return fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over one kind in one namespace", ErrArguments, opts.Splitting))
 	}
 	if params, err = def.canonical(params); err != nil {

@@ -5,25 +5,26 @@ import (
 	"slices"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
 // planSpaces plans a range of a query that is over several spaces: it is cut between them, or
 // done one after the other, until its entities are in one. That is planned like others, unless
 // it is one page: then, and if the range is cut, the plan is settled.
-func (w *work) planSpaces(ctx context.Context, s stretch, root bool) (p page, settled bool, err error) {
+func (w *work) planSpaces(ctx context.Context, s split.Piece, root bool) (p page, settled bool, err error) {
 	r := w.record
 	if r.Kind != "" && !root {
 		return p, false, nil
 	}
-	if root && !r.Solo && r.Kind == "" && w.listed != r.ID && (!w.divided || s.workers > 1) {
+	if root && !r.Solo && r.Kind == "" && w.listed != r.ID && (!w.divided || s.Workers > 1) {
 		w.listed = r.ID
 		if r.ID == w.job.root() {
-			s.workers = w.job.Workers
+			s.Workers = w.job.Workers
 		}
 		pieces, err := w.cutSpaces(ctx, s)
 		if err != nil || len(pieces) > 1 {
 			w.listed = "" // what it keeps may be cut once more
-			return page{pieces: func() ([]stretch, error) { return pieces, nil }, first: true}, true, err
+			return page{pieces: func() ([]split.Piece, error) { return pieces, nil }, first: true}, true, err
 		}
 	}
 	size, err := w.pacedSize(r.pageSize())
@@ -53,22 +54,22 @@ func (w *work) planSpaces(ctx context.Context, s stretch, root bool) (p page, se
 			return page{at: found[:size], next: found[size]}, true, nil
 		}
 	}
-	own, rest := s, s.from(local.End(), 0)
-	own.end, own.space, own.survey, rest.survey = local.End(), local, true, true
-	if r.End != nil && keyspace.Compare(r.End, own.end) <= 0 {
+	own, rest := s, s.From(local.End(), 0)
+	own.End, own.Space, own.Resample, rest.Resample = local.End(), local, true, true
+	if r.End != nil && keyspace.Compare(r.End, own.End) <= 0 {
 		r.in(local)
 		return p, false, nil
 	}
-	return page{first: true, pieces: func() ([]stretch, error) { return []stretch{own, rest}, nil }}, true, nil
+	return page{first: true, pieces: func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }}, true, nil
 }
 
 // mostSpaces is how many spaces a task lists at once.
 const mostSpaces = 10_000
 
 // cutSpaces cuts a range between spaces, evenly.
-func (w *work) cutSpaces(ctx context.Context, s stretch) (pieces []stretch, err error) {
+func (w *work) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	var all []keyspace.Space
-	next := w.engine.spaces(ctx, w.query, s.start, s.end)
+	next := w.engine.spaces(ctx, w.query, s.Start, s.End)
 	for len(all) < mostSpaces {
 		sp, ok, err := next()
 		if err != nil {
@@ -80,18 +81,18 @@ func (w *work) cutSpaces(ctx context.Context, s stretch) (pieces []stretch, err 
 		all = append(all, sp)
 	}
 	n := 1
-	if workers := max(1, s.workers); workers > 1 || len(all) > longWalk {
-		n = min(len(all), maxFanOut, int(spacesPerWorker*workers))
+	if workers := max(1, s.Workers); workers > 1 || len(all) > longWalk {
+		n = min(len(all), split.MaxFanOut, int(spacesPerWorker*workers))
 	}
 	rest := s
-	rest.workers = max(1, s.workers/int64(max(1, n)))
+	rest.Workers = max(1, s.Workers/int64(max(1, n)))
 	for i := 1; i < n; i++ {
 		at := &keyspace.Position{Namespace: all[len(all)*i/n].Namespace, Kind: all[len(all)*i/n].Kind}
 		piece := rest
-		piece.end, piece.survey = at, true
-		pieces, rest = append(pieces, piece), rest.from(at, 0)
+		piece.End, piece.Resample = at, true
+		pieces, rest = append(pieces, piece), rest.From(at, 0)
 	}
-	rest.survey = true
+	rest.Resample = true
 	return append(pieces, rest), nil
 }
 

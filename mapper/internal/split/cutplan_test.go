@@ -1,4 +1,4 @@
-package mapper
+package split
 
 import (
 	"slices"
@@ -19,27 +19,27 @@ func TestApplyOdd(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name  string
-		s     stretch
-		c     cutting
+		s     Piece
+		c     CutPlan
 		want  int   // pieces
-		after int64 // the portion of the last one
+		after int64 // the fair share of the last one
 	}{
-		{"it was empty", stretch{start: keys[0], exact: true, workers: 3}, cutting{pieces: 4, keep: 10, each: 10}, 1, 0},
-		{"it was longer", stretch{start: keys[0], exact: true, estimate: 300, workers: 3}, cutting{pieces: 4, keep: 60, each: 60}, 2, 0},
-		{"a rest that begins late", stretch{start: keys[0], exact: true, estimate: 100, workers: 1, portion: 200}, cutting{pieces: 2, keep: 60, each: 60, anew: true}, 2, 40},
-		{"a rest that does not", stretch{start: keys[0], exact: true, estimate: 100, workers: 1, portion: 200}, cutting{pieces: 2, keep: 60, each: 60}, 2, 200},
+		{"it was empty", Piece{Start: keys[0], Exact: true, Workers: 3}, CutPlan{Pieces: 4, Keep: 10, each: 10}, 1, 0},
+		{"it was longer", Piece{Start: keys[0], Exact: true, Estimate: 300, Workers: 3}, CutPlan{Pieces: 4, Keep: 60, each: 60}, 2, 0},
+		{"a rest that begins late", Piece{Start: keys[0], Exact: true, Estimate: 100, Workers: 1, FairShare: 200}, CutPlan{Pieces: 2, Keep: 60, each: 60, ownShare: true}, 2, 40},
+		{"a rest that does not", Piece{Start: keys[0], Exact: true, Estimate: 100, Workers: 1, FairShare: 200}, CutPlan{Pieces: 2, Keep: 60, each: 60}, 2, 200},
 	} {
-		pieces, err := test.c.apply(test.s, find)
-		if err != nil || len(pieces) != test.want || !ordered(pieces) || pieces[len(pieces)-1].portion != test.after {
+		pieces, err := test.c.Apply(test.s, find)
+		if err != nil || len(pieces) != test.want || !Ordered(pieces) || pieces[len(pieces)-1].FairShare != test.after {
 			t.Errorf("%s: %+v, %v", test.name, pieces, err)
 		}
 	}
 }
 
-// TestLengthsFor cuts ranges of known lengths into portions of two pages of 100: a short rest
+// TestLengthsFor cuts ranges of known lengths into fair shares of two pages of 100: a short rest
 // is spread over the last of them.
 func TestLengthsFor(t *testing.T) {
-	portions := strategy{}.cut(stretch{estimate: 2000, exact: true, workers: 10, portion: 200}, false, 100, 100)
+	plan := Strategy{}.Plan(Piece{Estimate: 2000, Exact: true, Workers: 10, FairShare: 200}, false, 100, 100)
 	for _, test := range []struct {
 		n    int64
 		want []int64 // with the last one
@@ -58,7 +58,7 @@ func TestLengthsFor(t *testing.T) {
 		{1133, []int64{226, 226, 226, 226, 229}},
 		{1134, []int64{200, 200, 200, 200, 200, 134}},
 	} {
-		got := portions.lengthsFor(test.n)
+		got := plan.lengthsFor(test.n)
 		last := test.n
 		for _, n := range got {
 			last -= n

@@ -1,4 +1,4 @@
-package mapper
+package split
 
 import (
 	"slices"
@@ -19,7 +19,7 @@ func TestEven(t *testing.T) {
 		{250, 100, 500, 125},
 		{1001, 100, 500, 101},
 	} {
-		if got := (stretch{estimate: test.estimate}).even(test.size, test.most); got != test.want {
+		if got := (Piece{Estimate: test.estimate}).Even(test.size, test.most); got != test.want {
 			t.Errorf("%+v: %d", test, got)
 		}
 	}
@@ -29,23 +29,23 @@ func TestCutAtSamples(t *testing.T) {
 	keys := keyspace.AtAll(sequence(100))
 	for _, samples := range []int{1, 2, 7, 31, 99} {
 		for n := 2; n <= samples+1; n++ {
-			s := stretch{start: keys[0], samples: keys[1 : samples+1], estimate: 1000}
+			s := Piece{Start: keys[0], Samples: keys[1 : samples+1], Estimate: 1000}
 			pieces := cutAtSamples(s, n)
-			if len(pieces) != n || pieces[0].start != s.start || pieces[n-1].end != nil {
+			if len(pieces) != n || pieces[0].Start != s.Start || pieces[n-1].End != nil {
 				t.Fatalf("%d samples, %d pieces: %v", samples, n, pieces)
 			}
 			inside, smallest, largest := 0, samples, 0
 			for i, p := range pieces {
-				if i > 0 && p.start != pieces[i-1].end {
+				if i > 0 && p.Start != pieces[i-1].End {
 					t.Fatalf("%d samples, %d pieces: piece %d does not begin where the one before ends", samples, n, i)
 				}
-				for _, k := range p.samples {
-					if keyspace.Compare(k, p.start) <= 0 || p.end != nil && keyspace.Compare(k, p.end) >= 0 {
-						t.Fatalf("sample %v is not inside %v to %v", k, p.start, p.end)
+				for _, k := range p.Samples {
+					if keyspace.Compare(k, p.Start) <= 0 || p.End != nil && keyspace.Compare(k, p.End) >= 0 {
+						t.Fatalf("sample %v is not inside %v to %v", k, p.Start, p.End)
 					}
 				}
-				inside += len(p.samples)
-				smallest, largest = min(smallest, len(p.samples)), max(largest, len(p.samples))
+				inside += len(p.Samples)
+				smallest, largest = min(smallest, len(p.Samples)), max(largest, len(p.Samples))
 			}
 			if inside != samples-(n-1) || largest-smallest > 1 {
 				t.Errorf("%d samples, %d pieces: %d inside, between %d and %d each", samples, n, inside, smallest, largest)
@@ -57,8 +57,8 @@ func TestCutAtSamples(t *testing.T) {
 // TestWeighed counts pieces that were taken for equally long.
 func TestWeighed(t *testing.T) {
 	keys := keyspace.AtAll(sequence(60))
-	pieces := func() []stretch {
-		return cutAtSamples(stretch{samples: keys[1:60], estimate: 600, workers: 6}, 6)
+	pieces := func() []Piece {
+		return cutAtSamples(Piece{Samples: keys[1:60], Estimate: 600, Workers: 6}, 6)
 	}
 	type piece struct {
 		from, to *keyspace.Position
@@ -68,7 +68,7 @@ func TestWeighed(t *testing.T) {
 		workers  int64
 	}
 	all := pieces()
-	cut := func(i int) *keyspace.Position { return all[i].end }
+	cut := func(i int) *keyspace.Position { return all[i].End }
 	for _, test := range []struct {
 		name   string
 		counts []int64
@@ -90,10 +90,10 @@ func TestWeighed(t *testing.T) {
 		{"none", []int64{0, 0, 0, 0, 0, 0}, []piece{{nil, nil, 59, 0, false, 1}}},
 	} {
 		var got []piece
-		for _, p := range weighed(pieces(), test.counts, 1000, 6, 1) {
-			got = append(got, piece{p.start, p.end, len(p.samples), p.estimate, p.exact, p.workers})
-			if !slices.IsSortedFunc(p.samples, keyspace.Compare) {
-				t.Errorf("%s: samples %v", test.name, p.samples)
+		for _, p := range WithCounts(pieces(), test.counts, 1000, 6, 1) {
+			got = append(got, piece{p.Start, p.End, len(p.Samples), p.Estimate, p.Exact, p.Workers})
+			if !slices.IsSortedFunc(p.Samples, keyspace.Compare) {
+				t.Errorf("%s: samples %v", test.name, p.Samples)
 			}
 		}
 		if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(piece{})); diff != "" {
@@ -106,14 +106,14 @@ func TestWeighed(t *testing.T) {
 // pieces: that says how large they are, if most entities are in pieces that end before the count.
 func TestMostlyCounted(t *testing.T) {
 	samples := keyspace.AtAll(sequence(1601)[1:])
-	pieces := cutBlindly(stretch{samples: samples, workers: 100})
-	if len(pieces) != 100 || !ordered(pieces) {
+	pieces := CutAtAllSamples(Piece{Samples: samples, Workers: 100})
+	if len(pieces) != 100 || !Ordered(pieces) {
 		t.Fatalf("%d pieces", len(pieces))
 	}
-	if few := cutBlindly(stretch{samples: samples[:3], workers: 100}); len(few) != 4 {
+	if few := CutAtAllSamples(Piece{Samples: samples[:3], Workers: 100}); len(few) != 4 {
 		t.Errorf("%d pieces with 3 samples", len(few))
 	}
-	most := mostInPiece(len(pieces))
+	most := MostInPiece(len(pieces))
 	for _, test := range []struct {
 		name  string
 		long  int // pieces that are longer than is counted
@@ -132,9 +132,20 @@ func TestMostlyCounted(t *testing.T) {
 				counts[i] = most
 			}
 		}
-		total, ok := mostlyCounted(weighed(pieces, counts, most, 100, 500))
+		total, ok := MostlyCounted(WithCounts(pieces, counts, most, 100, 500))
 		if ok != test.ok || ok && total != test.total {
 			t.Errorf("%s: %d, %v; want %d, %v", test.name, total, ok, test.total, test.ok)
+		}
+	}
+}
+
+func TestCapSamples(t *testing.T) {
+	keys := keyspace.AtAll(sequence(1000))
+	each := keys[0].Size()
+	for _, want := range []int{1000, 999, 500, 100, 3, 0} {
+		got := CapSamples(keys, want*each)
+		if len(got) > want || len(got) < want/2 || !slices.IsSortedFunc(got, keyspace.Compare) {
+			t.Errorf("room for %d of 1000 samples: %d kept", want, len(got))
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package mapper
+package split
 
 import (
 	"slices"
@@ -7,36 +7,36 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// inPortions moves the boundaries between the root's pieces, whose entities were counted: so
-// that each has as many as the others, and its workers one portion each. Pieces that were not
+// Balance moves the boundaries between the root's pieces, whose entities were counted: so
+// that each has as many as the others, and its workers one fair share each. Pieces that were not
 // counted to their ends stay as they are, and so do all of a row in which a boundary can't be
 // found.
-func inPortions(pieces []stretch, page int64, find finder) []stretch {
+func Balance(pieces []Piece, page int64, find Finder) []Piece {
 	total := int64(0)
 	for _, p := range pieces {
-		total += p.estimate
+		total += p.Estimate
 	}
-	var even []stretch
+	var even []Piece
 	for len(pieces) > 0 {
 		n := 0
-		for n < len(pieces) && pieces[n].exact {
+		for n < len(pieces) && pieces[n].Exact {
 			n++
 		}
 		if n == 0 {
 			even, pieces = append(even, pieces[0]), pieces[1:]
 			continue
 		}
-		even = append(even, levelled(pieces[:n], total, page, find)...)
+		even = append(even, balanceCounted(pieces[:n], total, page, find)...)
 		pieces = pieces[n:]
 	}
 	return even
 }
 
-// levelled is inPortions for pieces that follow each other and were all counted, of so many
+// balanceCounted is inPortions for pieces that follow each other and were all counted, of so many
 // entities. A boundary is looked for from the beginning of the piece that it is in; where that is
 // too far away, the beginning is good enough.
-func levelled(pieces []stretch, total, page int64, find finder) []stretch {
-	portion, whole := pieces[0].portion, pieces[0]
+func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
+	fair, whole := pieces[0].FairShare, pieces[0]
 	for _, p := range pieces[1:] {
 		whole = whole.with(p)
 	}
@@ -47,15 +47,15 @@ func levelled(pieces []stretch, total, page int64, find finder) []stretch {
 	var bounds []*boundary
 	var group sync.WaitGroup
 	rank, passed, piece := int64(0), int64(0), 0
-	lengths := shares(whole.estimate, portion, total, page)
+	lengths := ShareLengths(whole.Estimate, fair, total, page)
 	for _, n := range lengths[:len(lengths)-1] {
 		rank += n
-		for passed+pieces[piece].estimate <= rank {
-			passed += pieces[piece].estimate
+		for passed+pieces[piece].Estimate <= rank {
+			passed += pieces[piece].Estimate
 			piece++
 		}
-		b, start, offset := &boundary{rank: rank}, pieces[piece].start, rank-passed
-		if offset == 0 || offset > levelPages*page {
+		b, start, offset := &boundary{rank: rank}, pieces[piece].Start, rank-passed
+		if offset == 0 || offset > BalancePages*page {
 			b.rank, b.at = passed, start
 			if passed == 0 || len(bounds) > 0 && passed <= bounds[len(bounds)-1].rank {
 				continue // it is known
@@ -66,33 +66,33 @@ func levelled(pieces []stretch, total, page int64, find finder) []stretch {
 		bounds = append(bounds, b)
 	}
 	group.Wait()
-	even, begun := make([]stretch, 0, len(bounds)+1), int64(0)
+	even, begun := make([]Piece, 0, len(bounds)+1), int64(0)
 	for _, b := range bounds {
-		if b.at == nil || whole.start != nil && keyspace.Compare(b.at, whole.start) <= 0 || !whole.holds(b.at) {
+		if b.at == nil || whole.Start != nil && keyspace.Compare(b.at, whole.Start) <= 0 || !whole.Holds(b.at) {
 			return pieces
 		}
 		piece := whole
-		piece.end, piece.samples, piece.estimate = b.at, whole.until(b.at), b.rank-begun
-		even, whole, begun = append(even, piece), whole.from(b.at, whole.estimate-piece.estimate), b.rank
+		piece.End, piece.Samples, piece.Estimate = b.at, whole.Until(b.at), b.rank-begun
+		even, whole, begun = append(even, piece), whole.From(b.at, whole.Estimate-piece.Estimate), b.rank
 	}
 	even = append(even, whole)
 	for i := range even {
-		even[i].workers = portions(even[i].estimate, portion)
+		even[i].Workers = shareCount(even[i].Estimate, fair)
 	}
 	return even
 }
 
-// levelPages is how many pages a boundary may be behind the beginning of its piece that is looked
+// BalancePages is how many pages a boundary may be behind the beginning of its piece that is looked
 // for: a query passes so many keys while the job's start waits.
-const levelPages = 2 * nearPages
+const BalancePages = 2 * nearPages
 
-// shares returns how many of n entities each piece gets: a portion, or some if a total of entities
-// has more portions than a range can be cut into pieces. They have full pages, and what is left
+// ShareLengths returns how many of n entities each piece gets: a fair share, or some if a total of entities
+// has more fair shares than a range can be cut into pieces. They have full pages, and what is left
 // over is spread over some of them, about a third of a page each, or over all. The price is as many
 // pages more that are not full.
-func shares(n, portion, total, page int64) []int64 {
-	each := portion * ((total/portion + maxFanOut - 1) / maxFanOut)
-	pieces := min(max(1, (n+each/2)/each), maxFanOut)
+func ShareLengths(n, fair, total, page int64) []int64 {
+	each := fair * ((total/fair + MaxFanOut - 1) / MaxFanOut)
+	pieces := min(max(1, (n+each/2)/each), MaxFanOut)
 	if n < pieces*page {
 		pieces = (n + page - 1) / page
 		lengths := slices.Repeat([]int64{page}, int(pieces))

@@ -1,4 +1,4 @@
-package mapper
+package split
 
 import (
 	"slices"
@@ -7,47 +7,47 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A cutting is where a range is cut. The first piece is the one that its task keeps.
-type cutting struct {
-	pieces int64 // how many; 0 or 1: the range is not cut
+// A CutPlan is where a range is cut. The first piece is the one that its task keeps.
+type CutPlan struct {
+	Pieces int64 // how many; 0 or 1: the range is not cut
 
 	// How: in the middle, evenly at samples, or else exactly behind so many entities for
 	// the first piece, and for each of the next ones.
-	bisect, samples bool
-	keep, each      int64
+	bisect, Samples bool
+	Keep, each      int64
 	doubling        bool  // each is twice the one before
 	spread          int64 // if not 0: a short rest is spread over pieces, up to so many entities on each
 
-	first bool // the others begin before the page is processed
-	anew  bool // what is behind the first piece is a portion of its own: it begins late
+	First    bool // the others begin before the page is processed
+	ownShare bool // what is behind the first piece is a fair share of its own: it begins late
 }
 
-// A finder finds the position of an entity: the n-th from one on, which is the 0-th. nil
+// A Finder finds the position of an entity: the n-th from one on, which is the 0-th. nil
 // is the end of the range.
-type finder func(from *keyspace.Position, n int64) (*keyspace.Position, error)
+type Finder func(from *keyspace.Position, n int64) (*keyspace.Position, error)
 
-// apply cuts a range. The first of the pieces is what its task keeps.
-func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
-	if c.pieces <= 1 {
-		return []stretch{s}, nil
+// Apply cuts a range. The first of the pieces is what its task keeps.
+func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
+	if c.Pieces <= 1 {
+		return []Piece{s}, nil
 	}
-	if c.samples && c.keep == 0 {
-		return cutAtSamples(s, int(c.pieces)), nil
+	if c.Samples && c.Keep == 0 {
+		return cutAtSamples(s, int(c.Pieces)), nil
 	}
-	var pieces []stretch
-	rest, all, ended := s, c.lengths(), s.exact
+	var pieces []Piece
+	rest, all, ended := s, c.lengths(), s.Exact
 	lengths := all
-	if s.exact {
-		lengths = c.lengthsFor(s.estimate)
+	if s.Exact {
+		lengths = c.lengthsFor(s.Estimate)
 	}
-	expected := findParallel
-	if s.estimate > c.keep && c.each > 0 && !c.doubling {
-		expected = int((s.estimate-c.keep)/c.each) + 2
+	expected := FindParallel
+	if s.Estimate > c.Keep && c.each > 0 && !c.doubling {
+		expected = int((s.Estimate-c.Keep)/c.each) + 2
 	}
 	for len(lengths) > 0 {
-		few := lengths[:min(len(lengths), findParallel, expected)]
+		few := lengths[:min(len(lengths), FindParallel, expected)]
 		if expected -= len(few); expected == 0 {
-			expected = findParallel // there is more than estimated
+			expected = FindParallel // there is more than estimated
 		}
 		lengths = lengths[len(few):]
 		found, here, err := findAll(find, rest, few)
@@ -56,9 +56,9 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 		}
 		for i, at := range found {
 			piece := rest
-			piece.end, piece.estimate, piece.exact, piece.workers, piece.samples = at, few[i], true, c.workersFor(s, few[i]), rest.until(at)
+			piece.End, piece.Estimate, piece.Exact, piece.Workers, piece.Samples = at, few[i], true, c.workersFor(s, few[i]), rest.Until(at)
 			pieces = append(pieces, piece)
-			rest = rest.from(at, rest.estimate-few[i])
+			rest = rest.From(at, rest.Estimate-few[i])
 		}
 		if len(found) < len(few) {
 			ended = here
@@ -67,47 +67,47 @@ func (c cutting) apply(s stretch, find finder) ([]stretch, error) {
 	}
 	switch {
 	case len(pieces) == 0:
-	case c.samples:
-		return append(pieces, cutAtSamples(rest, int(c.pieces)-1)...), nil
-	case c.bisect, c.doubling && int64(len(pieces)) == c.pieces-1:
+	case c.Samples:
+		return append(pieces, cutAtSamples(rest, int(c.Pieces)-1)...), nil
+	case c.bisect, c.doubling && int64(len(pieces)) == c.Pieces-1:
 		return append(pieces, rest.halves()...), nil
 	}
 	last := ended && len(pieces) < len(all) // the range ends in this one
 	switch {
-	case s.exact:
-		rest.workers = c.workersFor(s, rest.estimate)
-		if last && s.workers > 1 {
-			rest.late = max(0, 1-float64(rest.estimate)/float64(c.each))
+	case s.Exact:
+		rest.Workers = c.workersFor(s, rest.Estimate)
+		if last && s.Workers > 1 {
+			rest.Stagger = max(0, 1-float64(rest.Estimate)/float64(c.each))
 		}
 	case last:
-		rest.estimate, rest.workers = all[len(pieces)], 1
+		rest.Estimate, rest.Workers = all[len(pieces)], 1
 	default:
-		rest.estimate, rest.workers = max(rest.estimate, beyond(s.samples, rest.samples, all[:len(pieces)])), max(1, s.workers/c.pieces)
-		if s.estimate > 0 {
-			rest.workers = max(rest.workers, s.workers*min(rest.estimate, s.estimate)/s.estimate)
+		rest.Estimate, rest.Workers = max(rest.Estimate, beyond(s.Samples, rest.Samples, all[:len(pieces)])), max(1, s.Workers/c.Pieces)
+		if s.Estimate > 0 {
+			rest.Workers = max(rest.Workers, s.Workers*min(rest.Estimate, s.Estimate)/s.Estimate)
 		}
 	}
-	if c.anew {
-		rest.portion = rest.estimate
+	if c.ownShare {
+		rest.FairShare = rest.Estimate
 	}
 	return append(pieces, rest), nil
 }
 
 // workersFor returns how many of a range's workers should share a piece of so many entities.
-func (c cutting) workersFor(s stretch, n int64) int64 {
-	if s.exact && s.estimate > 0 {
-		return max(1, (s.workers*n+s.estimate/2)/s.estimate)
+func (c CutPlan) workersFor(s Piece, n int64) int64 {
+	if s.Exact && s.Estimate > 0 {
+		return max(1, (s.Workers*n+s.Estimate/2)/s.Estimate)
 	}
-	return max(1, s.workers/c.pieces)
+	return max(1, s.Workers/c.Pieces)
 }
 
 // lengths returns how many entities the pieces have, but for the last one.
-func (c cutting) lengths() []int64 {
-	if c.samples || c.bisect {
-		return []int64{c.keep}
+func (c CutPlan) lengths() []int64 {
+	if c.Samples || c.bisect {
+		return []int64{c.Keep}
 	}
-	lengths := []int64{c.keep}
-	for each := c.each; int64(len(lengths)) < c.pieces-1; lengths = append(lengths, each) {
+	lengths := []int64{c.Keep}
+	for each := c.each; int64(len(lengths)) < c.Pieces-1; lengths = append(lengths, each) {
 		if c.doubling && len(lengths) > 1 {
 			each *= 2
 		}
@@ -117,12 +117,12 @@ func (c cutting) lengths() []int64 {
 
 // lengthsFor returns the lengths for a range of so many entities: one at the end has no boundary.
 //
-// Where each piece is a worker's whole portion, a task for a rest behind them would have no
+// Where each piece is a worker's whole fair share, a task for a rest behind them would have no
 // worker until the first of them ends. So a rest of up to two thirds of a piece is spread over
 // the last ones. The price is some more pages that are not full.
-func (c cutting) lengthsFor(n int64) []int64 {
+func (c CutPlan) lengthsFor(n int64) []int64 {
 	lengths := c.lengths()
-	boundaries := max(0, (n-c.keep+c.each-1)/max(1, c.each))
+	boundaries := max(0, (n-c.Keep+c.each-1)/max(1, c.each))
 	if boundaries > int64(len(lengths)) {
 		return lengths
 	}
@@ -130,7 +130,7 @@ func (c cutting) lengthsFor(n int64) []int64 {
 	if c.spread == 0 || boundaries == 0 {
 		return lengths
 	}
-	rest := (n-c.keep-1)%c.each + 1
+	rest := (n-c.Keep-1)%c.each + 1
 	shares := (rest + c.spread - 1) / c.spread
 	if 3*rest > 2*c.each || shares > boundaries {
 		return lengths
@@ -142,14 +142,14 @@ func (c cutting) lengthsFor(n int64) []int64 {
 	return lengths
 }
 
-// findParallel is how many boundaries are looked for at once. Each query passes the keys
+// FindParallel is how many boundaries are looked for at once. Each query passes the keys
 // of those before it once more, which is 8.5 times as many as one after the other.
-const findParallel = 16
+const FindParallel = 16
 
 // findAll finds the ends of pieces that follow each other, as far as the range goes. If some
 // can't be found, those before them are enough: what is behind is another piece. So are those
 // before one that is not behind them, as entities have come or gone meanwhile.
-func findAll(find finder, s stretch, lengths []int64) (found []*keyspace.Position, ended bool, err error) {
+func findAll(find Finder, s Piece, lengths []int64) (found []*keyspace.Position, ended bool, err error) {
 	found = make([]*keyspace.Position, len(lengths))
 	errs := make([]error, len(lengths))
 	var group sync.WaitGroup
@@ -157,15 +157,15 @@ func findAll(find finder, s stretch, lengths []int64) (found []*keyspace.Positio
 	for i, length := range lengths {
 		n += length
 		offset := n
-		group.Go(func() { found[i], errs[i] = find(s.start, offset) })
+		group.Go(func() { found[i], errs[i] = find(s.Start, offset) })
 	}
 	group.Wait()
-	last := s.start
+	last := s.Start
 	for i, at := range found {
 		if at == nil {
 			break
 		}
-		if last != nil && keyspace.Compare(at, last) <= 0 || !s.holds(at) {
+		if last != nil && keyspace.Compare(at, last) <= 0 || !s.Holds(at) {
 			return found[:i], false, nil
 		}
 		last = at
@@ -180,11 +180,11 @@ func findAll(find finder, s stretch, lengths []int64) (found []*keyspace.Positio
 	}
 }
 
-// weighs reports whether the root should count its pieces: samples need not be a random choice.
+// CountsPieces reports whether the root should count its pieces: samples need not be a random choice.
 // Those of entities below ancestors come in clumps [Google's classic
 // emulator: the value of __scatter__ is a hash of all IDs of a path, XORed].
-func (c cutting) weighs(s stretch) bool {
-	return c.samples && c.keep == 0 && s.estimate > 0 && s.estimate <= mostWeighed
+func (c CutPlan) CountsPieces(s Piece) bool {
+	return c.Samples && c.Keep == 0 && s.Estimate > 0 && s.Estimate <= MostCountedPieces
 }
 
 // beyond estimates how many entities are behind pieces of known lengths: as many for each

@@ -1,0 +1,47 @@
+package split
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/scattermap/scattermap/internal/testflag"
+)
+
+// TestShares cuts counted entities into fair shares: of pages of 100, for 4 workers.
+func TestShares(t *testing.T) {
+	for _, test := range []struct {
+		n    int64
+		want []int64
+	}{
+		{1, []int64{1}},
+		{99, []int64{99}},
+		{250, []int64{100, 100, 50}}, // there are workers for all pages
+		{400, []int64{100, 100, 100, 100}},
+		{430, []int64{130, 100, 100, 100}}, // one has a page that is not full
+		{470, []int64{124, 123, 123, 100}},
+		{800, []int64{200, 200, 200, 200}},
+		{1150, []int64{288, 288, 287, 287}},
+	} {
+		if got := ShareLengths(test.n, max(1, test.n/4), test.n, 100); !slices.Equal(got, test.want) {
+			t.Errorf("%d entities: %v, want %v", test.n, got, test.want)
+		}
+	}
+	many := ShareLengths(1_000_000, 1000, 1_000_000, 500)
+	if len(many) != MaxFanOut || slices.Min(many) != 10_000 {
+		t.Errorf("a thousand workers share %d pieces, the shortest of %d", len(many), slices.Min(many))
+	}
+	rng := testflag.Rand(t)
+	for range 10_000 {
+		n, workers, page := 1+rng.Int64N(2_000_000), 1+rng.Int64N(5000), 1+rng.Int64N(1000)
+		fair := max(1, n/workers)
+		lengths := ShareLengths(n, fair, n, page)
+		sum := int64(0)
+		for _, l := range lengths {
+			sum += l
+		}
+		// They differ by a page, as what is left over a full page can't be shared by all.
+		if shortest := slices.Min(lengths[:max(1, len(lengths)-1)]); sum != n || len(lengths) > MaxFanOut || slices.Min(lengths) < 1 || slices.Max(lengths) > shortest+page {
+			t.Fatalf("%d entities, a share of %d, %d workers, pages of %d: %v", n, fair, workers, page, lengths)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package mapper_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// rooms are the packages below mapper/internal, in their order: each imports only those before it.
+var rooms = []string{"keyspace", "fault", "pace", "property", "split"}
+
+// acting are the names that decide nothing: who uses one of them has a clock or a client.
+var acting = map[string][]string{
+	"time":                          {"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"},
+	"cloud.google.com/go/datastore": {"Client", "NewClient", "NewClientWithDatabase", "Transaction", "Iterator", "NewQuery", "NewTransaction"},
+}
+
+// clients are packages that a package which decides does not import.
+var clients = []string{"net", "os", "math/rand", "google.golang.org/api", "google.golang.org/grpc", "cloud.google.com/go/cloudtasks", "github.com/scattermap"}
+
+// TestPackages checks that what decides is apart from what acts: each of its packages imports only
+// those before it, and none has a clock or a client.
+func TestPackages(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./internal/...").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	const below = "github.com/scattermap/scattermap/mapper/internal/"
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if len(lines) != len(rooms) {
+		t.Errorf("%d packages, want %q", len(lines), rooms)
+	}
+	for _, line := range lines {
+		path, imports, _ := strings.Cut(line, " ")
+		at := slices.Index(rooms, strings.TrimPrefix(path, below))
+		if at < 0 {
+			t.Errorf("%s is not among %q", path, rooms)
+			continue
+		}
+		for _, imported := range strings.Fields(imports) {
+			room, inside := strings.CutPrefix(imported, below)
+			if inside && slices.Contains(rooms[:at], room) {
+				continue
+			}
+			if rooms[at] == "fault" && (imported == "google.golang.org/grpc/codes" || imported == "google.golang.org/grpc/status") {
+				continue // errors
+			}
+			if slices.ContainsFunc(clients, func(c string) bool {
+				return imported == c || strings.HasPrefix(imported, c+"/") || strings.HasPrefix(imported, c+"-")
+			}) || strings.HasPrefix(imported, "github.com/scattermap") {
+				t.Errorf("%s imports %s", path, imported)
+			}
+		}
+		files, err := filepath.Glob(filepath.Join("internal", rooms[at], "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if !strings.HasSuffix(file, "_test.go") {
+				decides(t, file)
+			}
+		}
+	}
+}
+
+// decides checks that a file uses no clock and no client.
+func decides(t *testing.T, file string) {
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	imported := make(map[string]string)
+	for _, i := range f.Imports {
+		path, _ := strconv.Unquote(i.Path.Value)
+		if imported[filepath.Base(path)] = path; i.Name != nil {
+			imported[i.Name.Name] = path
+		}
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			if p, ok := s.X.(*ast.Ident); ok && slices.Contains(acting[imported[p.Name]], s.Sel.Name) {
+				t.Errorf("%s uses %s.%s", file, p.Name, s.Sel.Name)
+			}
+		}
+		return true
+	})
+}
