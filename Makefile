@@ -31,7 +31,7 @@ simulate: ## Run the fault simulation on many seeds, SEEDS=10000; some hours on 
 
 .PHONY: fuzz
 fuzz: ## Fuzz what parses and calculates, for half a minute each
-	go test ./mapper -run '^$$' -fuzz FuzzBisectNames -fuzztime 30s
+	go test ./mapper/internal/keyspace -run '^$$' -fuzz FuzzBisectNames -fuzztime 30s
 	go test ./mapper -run '^$$' -fuzz FuzzParseTask -fuzztime 30s
 	go test ./mapper -run '^$$' -fuzz FuzzDeliveries -fuzztime 30s
 	go test ./emulator/internal/gql -run '^$$' -fuzz FuzzParse -fuzztime 30s
