@@ -49,7 +49,7 @@ func applyOnce(definition, params any, key *datastore.Key, properties []datastor
 	if err != nil {
 		return bridge.Effect{}, err
 	}
-	counters, err := e.counters.counters()
+	counters, err := e.counters.Values()
 	if err != nil {
 		return bridge.Effect{}, err
 	}

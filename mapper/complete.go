@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -120,7 +121,7 @@ func (e *Engine) hasOpen(ctx context.Context, job jobRef) (bool, error) {
 func (e *Engine) fail(ctx context.Context, job *jobRecord, reason error) (first bool, err error) {
 	err = e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error {
 		first = true
-		j.CountersLost = errors.Is(reason, errCounters)
+		j.CountersLost = errors.Is(reason, tally.Err)
 		j.State, j.Error, j.Ended = string(Failed), fault.Text(reason), time.Now().UTC().Truncate(time.Microsecond)
 		return nil
 	})

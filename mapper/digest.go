@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
 // A digest is a hash of values, one after the other. It is the same in every process, and for
@@ -36,19 +37,15 @@ func (d *digest) sum() []byte {
 }
 
 // number returns the digest as a number.
-func (d *digest) number() wide { return wideOf(d.sum()) }
-
-func wideOf(b []byte) wide {
-	return wide{int64(binary.BigEndian.Uint64(b)), binary.BigEndian.Uint64(b[8:])}
-}
+func (d *digest) number() tally.Sum { return tally.SumOf(d.sum()) }
 
 // idNumber returns the ID of a range, which is a hash, as a number.
-func idNumber(id string) wide {
+func idNumber(id string) tally.Sum {
 	b, err := hex.DecodeString(id)
 	if err != nil || len(b) != 16 {
 		return newDigest("no ID").number()
 	}
-	return wideOf(b)
+	return tally.SumOf(b)
 }
 
 func (d *digest) flush() {
@@ -130,13 +127,8 @@ func (d *digest) value(v any) {
 	}
 }
 
-// bytes returns the number as wideOf reads it.
-func (a wide) bytes() []byte {
-	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(a.hi)), a.lo)
-}
-
 // single returns the digest of which entity a range of a single one has.
-func (r *rangeRecord) single() wide {
+func (r *rangeRecord) single() tally.Sum {
 	d := newDigest("single")
 	d.text(r.ID)
 	d.position(r.Start)

@@ -17,6 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
 // An Entity is one entity in the hands of a mapper's function. It belongs to
@@ -79,7 +80,7 @@ func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err,
 // An effect is what one attempt asks for, if it succeeds.
 type effect struct {
 	mutations []mutation
-	counters  tally
+	counters  tally.Counters
 	bytes     int // of the mutations, about
 }
 
@@ -122,10 +123,10 @@ func (a *attempt) do(f func() error) {
 
 func (a *attempt) count(name string, n int64) {
 	a.do(func() error {
-		if err := checkCounter(name); err != nil {
+		if err := tally.CheckName(name); err != nil {
 			return err
 		}
-		a.effect.counters.add(name, n) // too many of them are the job's error, and not the entity's
+		a.effect.counters.Add(name, n) // too many of them are the job's error, and not the entity's
 		return nil
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
 // A ledger adds up the records of a job's ranges, in any order and part by part, and whether they
@@ -23,10 +24,10 @@ import (
 //   - A record that is done has a seal: a hash of what it said when its page was committed.
 type ledger struct {
 	totals
-	made, found         wide  // sums of the IDs of ranges: those that were made, and those of the records
-	begin, end          wide  // sums of hashes of positions
-	meant, single       wide  // sums of hashes of single entities: as their pages had them, and as their records have
-	first, last         int64 // ranges that begin, and end, with the query
+	made, found         tally.Sum // sums of the IDs of ranges: those that were made, and those of the records
+	begin, end          tally.Sum // sums of hashes of positions
+	meant, single       tally.Sum // sums of hashes of single entities: as their pages had them, and as their records have
+	first, last         int64     // ranges that begin, and end, with the query
 	problems            []string
 	missed              int   // problems beyond those
 	tiles, pendingTiles int64 // ranges that are not those of single entities
@@ -47,16 +48,16 @@ func (l *ledger) problem(format string, args ...any) {
 // add adds a record.
 func (l *ledger) add(r *rangeRecord) error {
 	l.check(r)
-	l.found = l.found.plus(idNumber(r.ID))
+	l.found = l.found.Plus(idNumber(r.ID))
 	for i := range r.countable() {
-		l.made = l.made.plus(idNumber(rangeID(r.ID, i)))
+		l.made = l.made.Plus(idNumber(rangeID(r.ID, i)))
 	}
 	if len(r.Single) == digestSize {
-		l.meant = l.meant.plus(wideOf(r.Single))
+		l.meant = l.meant.Plus(tally.SumOf(r.Single))
 	}
 	if r.Alone {
 		l.alone++
-		l.single = l.single.plus(r.single())
+		l.single = l.single.Plus(r.single())
 		return l.totals.add(r)
 	}
 	if r.State != done {
@@ -68,14 +69,14 @@ func (l *ledger) add(r *rangeRecord) error {
 	return l.totals.add(r)
 }
 
-func (l *ledger) boundary(p *keyspace.Position, sum *wide, ends *int64) {
+func (l *ledger) boundary(p *keyspace.Position, sum *tally.Sum, ends *int64) {
 	if p == nil {
 		*ends++
 		return
 	}
 	d := newDigest("position")
 	d.position(p)
-	*sum = sum.plus(d.number())
+	*sum = sum.Plus(d.number())
 }
 
 // maxChildren is more than any range has.
@@ -132,9 +133,9 @@ func (l *ledger) check(r *rangeRecord) {
 // merge adds another part.
 func (l *ledger) merge(o *ledger) {
 	l.totals.merge(o.totals)
-	l.made, l.found = l.made.plus(o.made), l.found.plus(o.found)
-	l.begin, l.end = l.begin.plus(o.begin), l.end.plus(o.end)
-	l.meant, l.single = l.meant.plus(o.meant), l.single.plus(o.single)
+	l.made, l.found = l.made.Plus(o.made), l.found.Plus(o.found)
+	l.begin, l.end = l.begin.Plus(o.begin), l.end.Plus(o.end)
+	l.meant, l.single = l.meant.Plus(o.meant), l.single.Plus(o.single)
 	l.first, l.last = l.first+o.first, l.last+o.last
 	l.tiles, l.pendingTiles, l.alone = l.tiles+o.tiles, l.pendingTiles+o.pendingTiles, l.alone+o.alone
 	for _, p := range o.problems {
@@ -149,7 +150,7 @@ func (l *ledger) close(j *jobRecord) {
 	if j.incarnation(j.Incarnation[:min(len(j.Incarnation), 16)]) != j.Incarnation {
 		l.problem("the job's mapper, query or params are not those that it was started with")
 	}
-	if l.made.plus(idNumber(j.root())) != l.found {
+	if l.made.Plus(idNumber(j.root())) != l.found {
 		l.problem("the records are not those of the ranges that were made, of which one is missing, or there is one more")
 	}
 	if l.first != 1 || l.last != 1 || l.begin != l.end {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
 // tooMany reports whether so many entities failed that it is the function that is
@@ -24,7 +25,7 @@ type outcome struct {
 	inRow     int           // of the last ones, how many were slow, each
 	rowTime   time.Duration // and what they took
 	processed int64
-	counters  tally
+	counters  tally.Counters
 	failures  []failure
 	waiting   map[string]time.Time // the ranges of those to try again, and when
 	bytes     int                  // of the mutations
@@ -105,7 +106,7 @@ func (o *outcome) accept(e *effect, mutations func(*effect) error) error {
 	if err := mutations(e); err != nil {
 		return err
 	}
-	o.counters.merge(e.counters)
+	o.counters.Merge(e.counters)
 	return nil
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
 // recentJobs has the records of jobs as they were up to a second ago: so that a page
@@ -24,7 +26,7 @@ type recentJob struct {
 	owed   atomic.Bool  // a look for completion
 
 	counting sync.Mutex
-	counted  tally // the names that pages of this process have counted under
+	counted  tally.Counters // the names that pages of this process have counted under
 }
 
 // recentFor is for how long a record is good enough; pages take about as long.
@@ -62,11 +64,11 @@ func (r *recentJob) leave(ended bool) (look bool) {
 
 // counts notes what a page has counted. It reports whether all pages so far have more counters than
 // a job can have.
-func (r *recentJob) counts(page tally) (over bool) {
+func (r *recentJob) counts(page tally.Counters) (over bool) {
 	r.counting.Lock()
 	defer r.counting.Unlock()
-	r.counted.merge(page)
-	return r.counted.over
+	r.counted.Merge(page)
+	return r.counted.TooMany()
 }
 
 // note takes a record over that was read at a time.

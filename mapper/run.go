@@ -13,6 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -161,7 +162,7 @@ func (w *work) finish(ctx context.Context) (look bool, err error) {
 	}
 	if w.overcounts {
 		w.overcounts = false
-		if ended, err := w.fail(ctx, errTooManyCounters); err != nil || ended {
+		if ended, err := w.fail(ctx, tally.ErrTooMany); err != nil || ended {
 			w.next = nil
 			return false, err
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
 // commit records what became of a page, in a transaction of its own.
@@ -25,7 +26,7 @@ func (w *work) commit(ctx context.Context, p page, o *outcome) error {
 // settled takes over what the delivery has to do after its commit.
 func (w *work) settled(o *outcome) {
 	w.waiting, w.next, w.ran = o.waiting, o.next, w.ran+o.ran
-	if len(o.counters.sums) > 0 && !w.job.CountersDropped {
+	if !o.counters.Empty() && !w.job.CountersDropped {
 		w.overcounts = w.engine.jobs.at(w.job.ref()).counts(o.counters)
 	}
 	for _, f := range o.failures {
@@ -77,7 +78,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		return errOverlap
 	}
 	o.waiting = make(map[string]time.Time)
-	var singles wide
+	var singles tally.Sum
 	for _, f := range o.failures {
 		switch {
 		case r.Alone && !f.last():
@@ -88,7 +89,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 				child.NotBefore = now.Add(max(fault.RetryDelay(f.attempts), fault.After(f.err)))
 			}
 			add(child)
-			singles = singles.plus(child.single())
+			singles = singles.Plus(child.single())
 			r.Retries++
 			o.waiting[child.ID] = child.NotBefore
 		}
@@ -102,12 +103,12 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 			child := r.alone(f, now)
 			child.fail(f.err, now)
 			add(child)
-			singles = singles.plus(child.single())
+			singles = singles.Plus(child.single())
 			r.Recorded++
 		}
 	}
 	if r.Retries+r.Recorded > 0 {
-		r.Single = singles.bytes()
+		r.Single = singles.Bytes()
 	}
 	r.Entities, r.Keys = int64(o.reached), keysDigest(p.at[:o.reached])
 	r.Processed = o.processed
@@ -116,7 +117,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 	}
 	r.Full = o.reached >= int(r.PageSize) || o.bytes >= maxPageBytes || o.spent >= time.Duration(w.job.PageTime)
 	if !w.job.CountersDropped {
-		counters, err := o.counters.counters()
+		counters, err := o.counters.Values()
 		if err != nil {
 			return err
 		}

@@ -93,7 +93,7 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 }
 
 // maxArguments leaves room in a job's record, which has up to 1 MiB, for its counters
-// (maxCounterBytes) and its spaces (maxSpaceBytes).
+// (of package tally) and its spaces (maxSpaceBytes).
 const maxArguments = 320 << 10
 
 // newJob returns the record of a new job.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/api/iterator"
 
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
 // totals is what the records of a job add up to.
@@ -31,7 +32,7 @@ type totals struct {
 	// Counters are those of the tally, once everything is added up, unless they can't be kept.
 	Counters     map[string]int64 `json:"counters,omitempty"`
 	CountersLost bool             `json:"counters_lost,omitempty"`
-	tally        tally
+	tally        tally.Counters
 	lost         error // why they can't be
 
 	Spaces map[string]spaceTotals `json:"spaces,omitempty"` // by namespace and kind, with a / between them, if the query has several
@@ -92,7 +93,7 @@ func (t *totals) add(r *rangeRecord) error {
 			return fmt.Errorf("counters of range %s: %w", r.ID, err)
 		}
 		for name, n := range counters {
-			t.tally.add(name, n)
+			t.tally.Add(name, n)
 		}
 	}
 	return nil
@@ -114,7 +115,7 @@ func (t *totals) merge(o totals) {
 	t.Expected += o.Expected
 	t.Unsharded += o.Unsharded
 	t.Depth = max(t.Depth, o.Depth)
-	t.tally.merge(o.tally)
+	t.tally.Merge(o.tally)
 	for name, s := range o.Spaces {
 		t.addSpace(name, s)
 	}
@@ -123,7 +124,7 @@ func (t *totals) merge(o totals) {
 // close says what the counters come to, once everything is added up.
 func (t *totals) close(j *jobRecord) {
 	if !j.CountersDropped {
-		t.Counters, t.lost = t.tally.counters()
+		t.Counters, t.lost = t.tally.Values()
 		t.CountersLost = t.lost != nil
 	}
 	t.bound()

@@ -134,7 +134,7 @@ var mutations = []mutation{
 		new: `	p.alone = solo`,
 	},
 	{
-		name: "counters depend on the order in which they are added up", seed: 4, file: "counters.go",
+		name: "counters depend on the order in which they are added up", seed: 4, file: "internal/tally/counters.go",
 		old: `	sum, known := t.sums[name]
 `,
 		new: `	if _, known := t.sums[name]; !known && len(t.sums) >= 100 {
@@ -183,7 +183,7 @@ func TestMutations(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			broken, overlay := filepath.Join(t.TempDir(), m.file), filepath.Join(t.TempDir(), "overlay.json")
+			broken, overlay := filepath.Join(t.TempDir(), filepath.Base(m.file)), filepath.Join(t.TempDir(), "overlay.json")
 			replaced, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(dir, m.file): broken}})
 			if err != nil {
 				t.Fatal(err)

@@ -1,0 +1,131 @@
+package tally
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/bits"
+	"unicode/utf8"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+)
+
+// Bounds of a job's counters, which keep the record of the job, and those of its pages, below the
+// 1 MiB of an entity.
+const (
+	maxCounters     = 10_000
+	maxCounterName  = 100       // bytes
+	maxCounterBytes = 512 << 10 // of all names and numbers together, as JSON
+)
+
+// A Counters adds up counters by name. The result does not depend on the order in which they are
+// added. One that has too many of them keeps none, and says so.
+type Counters struct {
+	sums  map[string]Sum
+	bytes int  // that they take as JSON, at most
+	over  bool // there are more than a job can have
+}
+
+// Err says that a job's counters can't be kept. It is the same for a page, for what a
+// process has seen of a job, and for the whole job.
+var Err = fault.Fatal(errors.New("its counters can't be kept"))
+
+var (
+	ErrTooMany = fmt.Errorf("%w: the function counts under more names than the %d that a job can have, or they take more than %d KiB; Resume goes on without counters",
+		Err, maxCounters, maxCounterBytes>>10)
+	ErrLarge = fmt.Errorf("%w: one of them adds up to more than an int64 holds; Resume goes on without counters", Err)
+)
+
+// CheckName returns what is wrong with the name of a counter.
+func CheckName(name string) error {
+	if name == "" || len(name) > maxCounterName || !utf8.ValidString(name) {
+		return fmt.Errorf("the counter name %q is empty, longer than %d bytes or not UTF-8", name, maxCounterName)
+	}
+	return nil
+}
+
+func (t *Counters) Add(name string, n int64) { t.addWide(name, Sum{n >> 63, uint64(n)}) }
+
+func (t *Counters) addWide(name string, n Sum) {
+	if t.over {
+		return
+	}
+	sum, known := t.sums[name]
+	if !known {
+		t.bytes += counterBytes(name)
+		if len(t.sums) == maxCounters || t.bytes > maxCounterBytes {
+			t.drop()
+			return
+		}
+		if t.sums == nil {
+			t.sums = make(map[string]Sum)
+		}
+	}
+	t.sums[name] = sum.Plus(n)
+}
+
+// drop keeps no more than that there are too many.
+func (t *Counters) drop() { *t = Counters{over: true} }
+
+// Empty reports whether nothing was counted.
+func (t *Counters) Empty() bool { return len(t.sums) == 0 && !t.over }
+
+// TooMany reports whether there are more than a job can have.
+func (t *Counters) TooMany() bool { return t.over }
+
+// Merge adds what another tally has.
+func (t *Counters) Merge(o Counters) {
+	if o.over {
+		t.drop()
+	}
+	for name, n := range o.sums {
+		t.addWide(name, n)
+	}
+}
+
+// Values returns the sums, if they can be kept.
+func (t *Counters) Values() (map[string]int64, error) {
+	if t.over {
+		return nil, ErrTooMany
+	}
+	if len(t.sums) == 0 {
+		return nil, nil
+	}
+	all := make(map[string]int64, len(t.sums))
+	for name, sum := range t.sums {
+		if sum.hi != int64(sum.lo)>>63 {
+			return nil, ErrLarge
+		}
+		all[name] = int64(sum.lo)
+	}
+	return all, nil
+}
+
+// counterBytes returns how many bytes a counter takes as JSON, at most.
+func counterBytes(name string) int {
+	const number = len(`:-9223372036854775808,`)
+	quoted, _ := json.Marshal(name) // a string encodes
+	return len(quoted) + number
+}
+
+// Sum is an integer of 128 bits, which no number of counts overflows.
+type Sum struct {
+	hi int64
+	lo uint64
+}
+
+func (a Sum) Plus(b Sum) Sum {
+	lo, carry := bits.Add64(a.lo, b.lo, 0)
+	return Sum{a.hi + b.hi + int64(carry), lo}
+}
+
+// SumOf returns the sum that bytes holds.
+func SumOf(b []byte) Sum {
+	return Sum{int64(binary.BigEndian.Uint64(b)), binary.BigEndian.Uint64(b[8:])}
+}
+
+// Bytes returns the sum as wideOf reads it.
+func (a Sum) Bytes() []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(a.hi)), a.lo)
+}
