@@ -24,7 +24,7 @@ func (w *work) enqueueChildren(ctx context.Context) error {
 		if w.next != nil && child.ID == w.next.ID {
 			continue
 		}
-		all = append(all, child.task(w.job))
+		all = append(all, taskOf(child, w.job))
 	}
 	if err := w.engine.queue.EnqueueAll(ctx, all); err != nil {
 		w.enqueued = 0

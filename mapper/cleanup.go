@@ -97,7 +97,7 @@ func (e *Engine) enqueueCleanup(ctx context.Context, job *jobRecord) error {
 	if len(job.Totals) == 0 {
 		first, last = addUp, addUp
 	}
-	tick, _ := job.nextTick(time.Now())
+	tick, _ := nextTick(job, time.Now())
 	for i := first; i <= last; i++ {
 		if err := e.enqueue(ctx, job, cleanupPath, jobTask{Tick: tick*(addUp+1) + i}, time.Time{}); err != nil {
 			return err
@@ -204,14 +204,14 @@ func (e *Engine) abandon(ctx context.Context, key *datastore.Key) error {
 			return err
 		}
 		r.State, r.Open = abandoned, ""
-		return r.update(tx)
+		return write(tx, r.update())
 	})
 }
 
 // cleanRecords cleans up the first records of a stretch of IDs, and returns the last
 // one and how many there were.
 func (e *Engine) cleanRecords(ctx context.Context, job *jobRecord, from, to string) (last string, n int, err error) {
-	o, err := job.cleanUp()
+	o, err := cleanUpOf(job)
 	if err != nil {
 		return "", 0, err
 	}
@@ -271,7 +271,7 @@ func (e *Engine) cleanBatch(ctx context.Context, batch []*rangeRecord, o CleanUp
 		for i := range all {
 			if r := &all[i]; !missing[i] && r.Expires.IsZero() {
 				r.Expires, r.Samples = expires, nil // nobody will split it
-				if err := r.update(tx); err != nil {
+				if err := write(tx, r.update()); err != nil {
 					return err
 				}
 			}
@@ -290,7 +290,7 @@ func (e *Engine) endCleanup(ctx context.Context, job *jobRecord) error {
 		if j.Epoch != job.Epoch || j.Cleaning == "" {
 			return errNothing
 		}
-		o, err := j.cleanUp()
+		o, err := cleanUpOf(j)
 		if err != nil {
 			return err
 		}
@@ -306,7 +306,8 @@ func (e *Engine) endCleanup(ctx context.Context, job *jobRecord) error {
 	})
 }
 
-func (j *jobRecord) cleanUp() (o CleanUpOptions, err error) {
+// cleanUpOf returns how the records of a job are being cleaned up.
+func cleanUpOf(j *jobRecord) (o CleanUpOptions, err error) {
 	if err = json.Unmarshal([]byte(j.Cleaning), &o); err != nil {
 		err = fmt.Errorf("job %s: what is to be cleaned up: %w", j.ID, err)
 	}

@@ -43,7 +43,7 @@ const finalizePath = "finalize"
 // one is purged, or given up by the queue, a sweep enqueues it anew once Cloud Tasks has released
 // its name, after up to a day, or Resume does at once.
 func (e *Engine) enqueueEnd(ctx context.Context, job *jobRecord, sweep bool) error {
-	task := job.task(finalizePath, jobTask{}, time.Time{})
+	task := jobTask{}.task(job, finalizePath, time.Time{})
 	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 		return err
 	}
@@ -101,7 +101,7 @@ func (e *Engine) runEnd(ctx context.Context, job *jobRecord, t jobTask) error {
 	}
 	sum := l.totals
 	if def.onDone == nil {
-		return e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error { return j.succeed(sum) })
+		return e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error { return j.succeed(sum, time.Now()) })
 	}
 	return e.finalize(ctx, job, t, def, sum)
 }

@@ -79,7 +79,7 @@ func (j *Job) Resume(ctx context.Context) error {
 			if r.Limited && r.Limit > 0 {
 				r.Limit = failed + r.LimitStep
 			}
-			r.goOn()
+			r.goOn(time.Now())
 		default:
 			return fmt.Errorf("%w: it is %q", ErrState, r.State)
 		}
@@ -110,20 +110,6 @@ func (e *Engine) failures(ctx context.Context, ref jobRef) (n int64, _ jobRef, e
 		})
 	}
 	return n, job.ref(), err
-}
-
-// goOn has a job run again, or anew, under new names.
-func (j *jobRecord) goOn() {
-	j.Tolerant = j.Tolerant || State(j.State) == Failed
-	j.CountersDropped = j.CountersDropped || j.CountersLost
-	j.Limited, j.CountersLost = false, false
-	if State(j.State) != Running {
-		j.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
-	}
-	j.State, j.Error, j.Ended, j.Totals = string(Running), "", time.Time{}, nil
-	j.suspicion = suspicion{}
-	j.Generation++
-	j.Epoch++
 }
 
 // alter changes the record of a job, and returns it; as it is, if there is nothing

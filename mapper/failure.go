@@ -7,9 +7,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
-
-	"github.com/scattermap/scattermap/mapper/internal/fault"
-	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A Failure is an entity that the function could not process.
@@ -46,13 +43,6 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 		next = job.Incarnation + ranges[failurePage-1].ID
 	}
 	return failures, next, nil
-}
-
-// fail records that the range's entity, which it has for itself, has failed.
-func (r *rangeRecord) fail(cause error, now time.Time) {
-	r.Error, r.Failed = fault.Text(cause), r.Job
-	r.Entities, r.Keys = 1, keysDigest([]*keyspace.Position{r.Start})
-	r.finish(now)
 }
 
 // limitFailures pauses the job if too many entities have failed.

@@ -55,7 +55,7 @@ func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *
 		if err := f(tx, changed); err != nil {
 			return err
 		}
-		return changed.update(tx)
+		return write(tx, changed.update())
 	})
 	if err == nil {
 		w.record = changed
@@ -105,5 +105,11 @@ func (w *work) transact(ctx context.Context, attempts int, f func(*datastore.Tra
 	if found := w.fence(r); found != nil {
 		return found
 	}
+	return err
+}
+
+// write writes in a transaction.
+func write(tx *datastore.Transaction, mutations ...*datastore.Mutation) error {
+	_, err := tx.Mutate(mutations...)
 	return err
 }

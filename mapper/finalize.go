@@ -2,7 +2,6 @@ package mapper
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -42,7 +41,7 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, t jobTask, def *d
 		return e.runFinalizer(ctx, job, def, sum)
 	}
 	delivery := e.newDelivery()
-	err = e.finalizeSolo(ctx, job, t, mark{delivery, t.begunAt.UTC().Truncate(time.Microsecond), t.queued.TaskID, int64(t.queued.Retries), place.alone}, def, sum)
+	err = e.finalizeSolo(ctx, job, t, mark{delivery: delivery, at: t.begunAt.UTC().Truncate(time.Microsecond), task: t.queued.TaskID, try: int64(t.queued.Retries), alone: place.alone}, def, sum)
 	if err != nil { // it stays alone until its mark, if it has left one, is gone
 		e.insist(ctx, func(ctx context.Context) error {
 			_, err := e.alter(ctx, job.ref(), func(j *jobRecord) error {
@@ -97,10 +96,10 @@ func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, def *definiti
 	ready := false   // all that is left is the commit
 	err := e.end(ctx, job, func(tx *datastore.Transaction, j *jobRecord) error {
 		failed, ready = nil, false
-		if err := j.succeed(sum); err != nil {
+		if err := j.succeed(sum, time.Now()); err != nil {
 			return err
 		}
-		status, err := j.status(sum)
+		status, err := statusOf(j, sum)
 		if err != nil {
 			return err
 		}
@@ -151,16 +150,4 @@ func (e *Engine) runOnDone(ctx context.Context, def *definition, j *jobRecord, s
 		return nil, failed
 	}
 	return a.bounded()
-}
-
-// succeed marks a job as ended. Its finalizer, if it has one, comes in addition.
-func (j *jobRecord) succeed(sum totals) (err error) {
-	j.Finalizes = false
-	j.suspicion = suspicion{}
-	j.State, j.Error, j.Ended = string(Succeeded), "", time.Now().UTC().Truncate(time.Microsecond)
-	if sum.Failures > 0 {
-		j.State = string(SucceededWithFailures)
-	}
-	j.Totals, err = json.Marshal(sum)
-	return err
 }

@@ -2,6 +2,7 @@ package mapper
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -170,4 +171,35 @@ func (l *ledger) err() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %s (problem 1 of %d)", errRecords, l.problems[0], len(l.problems)+l.missed)
+}
+
+// checkEnd compares a job that has ended with what its ranges add up to.
+func (l *ledger) checkEnd(j *jobRecord) {
+	if j.State != succeeded && j.State != succeededWithFailures {
+		return
+	}
+	if j.Replaying {
+		l.problem("the job has %s, and failures are being retried", j.State)
+	}
+	if j.Finalizes && j.Finalized != j.Epoch {
+		l.problem("the job has %s in epoch %d, and its finalizer has taken effect in %d", j.State, j.Epoch, j.Finalized)
+	}
+	if l.Pending > 0 {
+		l.problem("the job has %s, and %d ranges are pending", j.State, l.Pending)
+	}
+	if (j.State == succeededWithFailures) != (l.Failures > 0) {
+		l.problem("the job has %s, and %d failures", j.State, l.Failures)
+	}
+	if l.lost != nil {
+		l.problem("the job has %s, and %v", j.State, l.lost)
+	}
+	recorded, err := j.totals()
+	if err != nil || recorded.Processed != l.Processed || recorded.Failures != l.Failures || recorded.Ranges != l.Ranges {
+		l.problem("the totals of the job are %d processed and %d failures in %d ranges, its records add up to %d, %d and %d",
+			recorded.Processed, recorded.Failures, recorded.Ranges, l.Processed, l.Failures, l.Ranges)
+		return
+	}
+	if sum, err := json.Marshal(l.totals); err != nil || !bytes.Equal(sum, j.Totals) {
+		l.problem("the counters, pages or spaces of the job's totals are not what its records add up to")
+	}
 }

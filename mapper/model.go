@@ -184,7 +184,7 @@ func (m *model) task(ctx context.Context, sp split.Strategy, r *rangeRecord, s s
 			size := 0
 			for _, piece := range pieces[1:] {
 				record := r.child(piece, time.Time{})
-				bytes := record.size()
+				bytes := sizeOf(record)
 				m.record, size = max(m.record, bytes), size+bytes
 				piece.Samples = record.Samples
 				enqueued += m.times.enqueue / tasks.Parallel
@@ -244,8 +244,8 @@ func (m *model) find(end int64) split.Finder {
 	}
 }
 
-// size returns how many bytes the record has.
-func (r *rangeRecord) size() int {
+// sizeOf returns how many bytes a record has.
+func sizeOf(r *rangeRecord) int {
 	properties, err := datastore.SaveStruct(r)
 	if err != nil {
 		panic("mapper: a record can't be saved: " + err.Error())

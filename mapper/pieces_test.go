@@ -22,7 +22,7 @@ func TestOwnSamples(t *testing.T) {
 	if n := len(new(work).cut(r, pieces)); n != 1 {
 		t.Fatalf("%d children", n)
 	}
-	if size := r.size(); len(r.Samples) < 20 || size > split.MaxSampleBytes+4<<10 {
+	if size := sizeOf(r); len(r.Samples) < 20 || size > split.MaxSampleBytes+4<<10 {
 		t.Errorf("%d samples in a record of %d bytes", len(r.Samples), size)
 	}
 }

@@ -54,7 +54,7 @@ func (w *work) processPage(ctx context.Context, p page) error {
 			return err
 		}
 		ready, final = true, o
-		return settled.update(tx)
+		return write(tx, settled.update())
 	})
 	switch {
 	case errors.Is(err, errTooSlow):

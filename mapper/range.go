@@ -3,17 +3,14 @@ package mapper
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
-	"regexp"
 	"strconv"
 	"time"
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/split"
-	"github.com/scattermap/scattermap/tasks"
 )
 
 // rangeKind is the kind of the records of ranges.
@@ -121,11 +118,9 @@ func (r *rangeRecord) space() keyspace.Space {
 // in notes that all entities of the range are in a space.
 func (r *rangeRecord) in(s keyspace.Space) { r.Namespace, r.Kind = s.Namespace, s.Kind }
 
-// update writes the record in a transaction.
-func (r *rangeRecord) update(tx *datastore.Transaction) error {
-	_, err := tx.Mutate(datastore.NewUpdate(r.key(), r))
-	return err
-}
+// insert and update return the mutations that write the record.
+func (r *rangeRecord) insert() *datastore.Mutation { return datastore.NewInsert(r.key(), r) }
+func (r *rangeRecord) update() *datastore.Mutation { return datastore.NewUpdate(r.key(), r) }
 
 // contains reports whether a position is in the range.
 func (r *rangeRecord) contains(p *keyspace.Position) bool {
@@ -212,50 +207,30 @@ func (r *rangeRecord) finish(now time.Time) {
 	r.Seal = r.seal()
 }
 
-// rangePath is the path, below the queue's URL, that range tasks are sent to.
-const rangePath = "range"
-
-// A rangeTask is the body of a task: it names the range, and nothing of its
-// contents.
-type rangeTask struct {
-	Job         string `json:"job"`
-	Incarnation string `json:"incarnation"`
-	Range       string `json:"range"`
-	Generation  int64  `json:"generation"`
+// alone returns the record of the next child, for a single entity that has failed after some
+// attempts, or that may have killed its process.
+func (r *rangeRecord) alone(at *keyspace.Position, attempts int64, suspected bool, now time.Time) *rangeRecord {
+	child := r.child(split.Piece{Start: at, Estimate: 1}, now)
+	if r.Kind != "" {
+		child.in(at.Space())
+	}
+	child.Alone, child.Refusals, child.RefusedIn = true, attempts, r.RefusedIn
+	child.Solo = suspected
+	return child
 }
 
-func (t rangeTask) job() jobRef { return jobRef{t.Job, t.Incarnation} }
-
-var (
-	validRangeID     = regexp.MustCompile(`^[0-9a-f]{32}$`)
-	validIncarnation = regexp.MustCompile(`^[0-9a-f]{24}$`)
-)
-
-// parseTask reads the body of a task, which may be anybody's.
-func parseTask(body []byte) (rangeTask, error) {
-	var t rangeTask
-	if err := json.Unmarshal(body, &t); err != nil {
-		return rangeTask{}, err
-	}
-	if !jobID.MatchString(t.Job) || !validIncarnation.MatchString(t.Incarnation) || !validRangeID.MatchString(t.Range) || t.Generation < 0 {
-		return rangeTask{}, errors.New("it names no job and range")
-	}
-	return t, nil
+// fail records that the range's entity, which it has for itself, has failed.
+func (r *rangeRecord) fail(cause error, now time.Time) {
+	r.Error, r.Failed = fault.Text(cause), r.Job
+	r.Entities, r.Keys = 1, keysDigest([]*keyspace.Position{r.Start})
+	r.finish(now)
 }
 
-// task returns the task of a pending range. Its name is taken for a day after
-// it is gone, so whoever wants another task needs another generation, of the
-// range or of the job.
-func (r *rangeRecord) task(j *jobRecord) tasks.Task {
-	body, err := json.Marshal(rangeTask{Job: r.Job, Incarnation: r.Incarnation, Range: r.ID, Generation: r.Generation})
-	if err != nil {
-		panic("mapper: a struct of strings does not encode: " + err.Error())
-	}
-	return tasks.Task{
-		ID: tasks.ID("range", r.job().String(), r.ID,
-			strconv.FormatInt(j.Generation, 10), strconv.FormatInt(r.Generation, 10)),
-		Path: rangePath,
-		Body: body,
-		At:   r.NotBefore,
-	}
+// reopen makes a failure a pending range again, with as many attempts as at first.
+func (r *rangeRecord) reopen(now time.Time) {
+	r.State, r.Open, r.Created, r.Done = pending, r.Job, now, time.Time{}
+	r.Failed, r.Error = "", ""
+	r.Entities, r.Keys, r.Seal = 0, nil, nil
+	r.Refusals, r.Deaths, r.Settled, r.NotBefore = 0, nil, nil, time.Time{}
+	r.Generation++
 }

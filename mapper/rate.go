@@ -38,29 +38,6 @@ type Rate struct {
 // limit returns what the rate allows.
 func (r Rate) limit() pace.Limit { return pace.Limit(r) }
 
-// rampFrom returns when the ramp began. A job of an older build has none until it is resumed.
-func (j *jobRecord) rampFrom() time.Time {
-	if j.RampFrom.IsZero() {
-		return j.Created
-	}
-	return j.RampFrom
-}
-
-// atOnce returns how many of the job's tasks may run at once, as far as that is known.
-func (j *jobRecord) atOnce() int64 { return max(j.Workers, j.Concurrent) }
-
-// rate returns how fast the job may go.
-func (j *jobRecord) rate() (pace.Limit, error) {
-	var r Rate
-	if len(j.Rate) == 0 {
-		return pace.Limit{}, nil
-	}
-	if err := json.Unmarshal(j.Rate, &r); err != nil {
-		return pace.Limit{}, fmt.Errorf("job %s: rate: %w", j.ID, err)
-	}
-	return r.limit(), nil
-}
-
 // SetRate changes how fast the job goes. Pages that begin from a second later on keep to
 // it. If it turns the ramp on, that begins now. A rate that is no number, or too low for the
 // job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
@@ -72,7 +49,7 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 		if State(r.State).Ended() && State(r.State) != Failed { // that can be resumed
 			return fmt.Errorf("%w: it is %q", ErrState, r.State)
 		}
-		if before, err := r.rate(); rate.Ramp && (err != nil || !before.Ramp) {
+		if before, err := rateOf(r); rate.Ramp && (err != nil || !before.Ramp) {
 			r.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
 		}
 		var err error
@@ -87,7 +64,7 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 
 // pacedSize returns how many entities a page may have at the job's rate.
 func (w *work) pacedSize(size int) (int, error) {
-	rate, err := w.job.rate()
+	rate, err := rateOf(w.job)
 	if err != nil || rate == (pace.Limit{}) {
 		return size, err
 	}
@@ -108,7 +85,7 @@ func (w *work) pacedAt(rate pace.Limit, size int) int {
 // of the rate: so that few entities are still spread over all.
 func (w *work) pageToCut() (now, usual int64) {
 	now, usual = w.record.PageSize, w.job.PageSize
-	if rate, err := w.job.rate(); err == nil && rate != (pace.Limit{}) {
+	if rate, err := rateOf(w.job); err == nil && rate != (pace.Limit{}) {
 		most := int64(w.pacedAt(rate, int(w.job.PageSize)))
 		now, usual = min(now, most), min(usual, most)
 	}
@@ -135,7 +112,7 @@ func (w *work) keepRate(ctx context.Context, n int) error {
 		if State(job.State) != Running {
 			return errStopped
 		}
-		rate, err := job.rate()
+		rate, err := rateOf(job)
 		if err != nil {
 			return err
 		}

@@ -24,7 +24,7 @@ func (j *Job) Retry(ctx context.Context) error {
 		}
 		switch State(r.State) {
 		case Running, Paused, Failed, Succeeded, SucceededWithFailures:
-			r.goOn()
+			r.goOn(time.Now())
 			r.Replaying = true
 			r.Limit, r.Failures, r.Tried = r.LimitStep, 0, 0 // there are none now
 		default:
@@ -130,15 +130,6 @@ func (e *Engine) replay(ctx context.Context, job *jobRecord, seen *rangeRecord) 
 			return errNothing
 		}
 		r.reopen(time.Now().UTC().Truncate(time.Microsecond))
-		return r.update(tx)
+		return write(tx, r.update())
 	})
-}
-
-// reopen makes a failure a pending range again, with as many attempts as at first.
-func (r *rangeRecord) reopen(now time.Time) {
-	r.State, r.Open, r.Created, r.Done = pending, r.Job, now, time.Time{}
-	r.Failed, r.Error = "", ""
-	r.Entities, r.Keys, r.Seal = 0, nil, nil
-	r.Refusals, r.Deaths, r.Settled, r.NotBefore = 0, nil, nil, time.Time{}
-	r.Generation++
 }

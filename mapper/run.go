@@ -117,7 +117,7 @@ func (w *work) runOn(ctx context.Context) (ended bool, err error) {
 		ended, err = w.finish(ctx)
 		if err != nil && w.record.ID != first {
 			// The range has no task yet; one of its own is tried again with less to walk to.
-			if enqueued := w.engine.queue.Enqueue(ctx, w.record.task(w.job)); enqueued == nil || errors.Is(enqueued, tasks.ErrExists) {
+			if enqueued := w.engine.queue.Enqueue(ctx, taskOf(w.record, w.job)); enqueued == nil || errors.Is(enqueued, tasks.ErrExists) {
 				w.engine.log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", err))
 				return false, nil
 			}
@@ -200,7 +200,7 @@ func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 	changed := job.Generation != w.job.Generation || job.Epoch != w.job.Epoch
 	w.job, w.record, w.next = job, next, nil
 	if changed { // whoever did that may not have seen the range
-		err := w.engine.queue.Enqueue(ctx, next.task(job))
+		err := w.engine.queue.Enqueue(ctx, taskOf(next, job))
 		if errors.Is(err, tasks.ErrExists) {
 			err = nil
 		}
@@ -253,11 +253,11 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 		return nil, fmt.Errorf("job %s: %w %q", t.Job, ErrUnknownMapper, w.job.Mapper)
 	}
 	w.mode = def.mode
-	if w.query, err = w.job.query(); err != nil {
+	if w.query, err = queryOf(w.job); err != nil {
 		return nil, fmt.Errorf("job %s: query: %w", t.Job, err)
 	}
 	w.query.at = e.snapshot(ctx, w.query)
-	if w.splitting, err = w.job.splitting(); err != nil {
+	if w.splitting, err = strategyOf(w.job); err != nil {
 		return nil, fmt.Errorf("job %s: splitting: %w", t.Job, err)
 	}
 	e.paces.Expect(t.job(), w.record.EntitySize)
@@ -408,7 +408,7 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 	}
 	w.engine.log.LogAttrs(ctx, slog.LevelWarn, "range refused, and tried again later",
 		slog.Any("error", cause), slog.Int64("attempts", w.record.Refusals), slog.Time("not_before", w.record.NotBefore))
-	if err := w.engine.queue.Enqueue(ctx, w.record.task(w.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
+	if err := w.engine.queue.Enqueue(ctx, taskOf(w.record, w.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
 		return fmt.Errorf("enqueue range %s of job %s again: %w", w.record.ID, w.job.ID, err)
 	}
 	return errSuperseded // by that task

@@ -50,7 +50,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		r.in(p.at[0].Space())
 	}
 	var inserts []*datastore.Mutation
-	add := func(child *rangeRecord) { inserts = append(inserts, datastore.NewInsert(child.key(), child)) }
+	add := func(child *rangeRecord) { inserts = append(inserts, child.insert()) }
 	if p.pieces != nil {
 		switch pieces, err := p.pieces(); {
 		case errors.Is(err, errCut):
@@ -84,7 +84,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 		case r.Alone && !f.last():
 			return fault.Refusal{Summary: "the function failed on an entity", Cause: f.err, After: fault.After(f.err)}
 		case !r.Alone && !f.last():
-			child := r.alone(f, now)
+			child := r.alone(f.at, f.attempts, f.suspected, now)
 			if f.attempts > 0 {
 				child.NotBefore = now.Add(max(fault.RetryDelay(f.attempts), fault.After(f.err)))
 			}
@@ -100,7 +100,7 @@ func (w *work) settle(tx *datastore.Transaction, r *rangeRecord, p page, o *outc
 			r.Refusals = f.attempts
 			r.fail(f.err, now)
 		case f.last():
-			child := r.alone(f, now)
+			child := r.alone(f.at, f.attempts, f.suspected, now)
 			child.fail(f.err, now)
 			add(child)
 			singles = singles.Plus(child.single())
@@ -148,15 +148,4 @@ func (w *work) left(r *rangeRecord, p page, o *outcome) (rest split.Piece, ok bo
 		rest.Workers, rest.FairShare = w.job.Workers, 0
 	}
 	return rest, true
-}
-
-// alone returns the record of a range's next child, for an entity that failed.
-func (r *rangeRecord) alone(f failure, now time.Time) *rangeRecord {
-	child := r.child(split.Piece{Start: f.at, Estimate: 1}, now)
-	if r.Kind != "" {
-		child.in(f.at.Space())
-	}
-	child.Alone, child.Refusals, child.RefusedIn = true, f.attempts, r.RefusedIn
-	child.Solo = f.suspected
-	return child
 }

@@ -69,7 +69,7 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	}
 	job := found.existing.value
 	if job != nil {
-		err = job.sameArguments(created)
+		err = sameArguments(job, created)
 	} else if err = found.database(created); err == nil {
 		job, err = e.create(ctx, created)
 	}
@@ -123,11 +123,6 @@ func newJob(def *definition, q Query, params json.RawMessage, opts StartOptions,
 	}
 	j.incarnate(number)
 	return j, nil
-}
-
-// rootRange returns the root of a new job.
-func (j *jobRecord) rootRange() *rangeRecord {
-	return &rangeRecord{Job: j.ID, Incarnation: j.Incarnation, ID: j.root(), Open: j.ID, State: pending, PageSize: j.PageSize, Created: j.Created}
 }
 
 // Findings are what a job's start has to find out.
@@ -224,7 +219,7 @@ func (e *Engine) create(ctx context.Context, job *jobRecord) (*jobRecord, error)
 	case lookup != nil:
 		return nil, errors.Join(err, lookup)
 	}
-	return existing, existing.sameArguments(job)
+	return existing, sameArguments(existing, job)
 }
 
 // ensureTask makes sure that a pending range has a task.
@@ -234,4 +229,17 @@ func (e *Engine) ensureTask(ctx context.Context, job *jobRecord, id string) erro
 		return err
 	}
 	return e.enqueueAgain(ctx, job, r)
+}
+
+// sameArguments says why a start with other arguments is not this job's.
+func sameArguments(j, o *jobRecord) error {
+	switch {
+	case j.Mapper != o.Mapper:
+		return fmt.Errorf("%w: it runs the mapper %q", ErrOtherArguments, j.Mapper)
+	case string(j.Query) != string(o.Query):
+		return fmt.Errorf("%w: its query is %s", ErrOtherArguments, j.Query)
+	case string(j.Params) != string(o.Params):
+		return fmt.Errorf("%w: its params are different", ErrOtherArguments)
+	}
+	return nil
 }

@@ -2,7 +2,6 @@ package mapper
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -67,31 +66,13 @@ type SpaceStatus struct {
 	Failures  int64  `json:"failures"`
 }
 
-// Bounds of what a status says of spaces, which is in the record of a job.
-const (
-	maxSpaces     = 5000
-	maxSpaceBytes = 128 << 10 // as JSON
-)
-
-// spaces returns what the totals say of spaces, in order.
-func (t *totals) spaces() (all []SpaceStatus) {
+// spacesOf returns what totals say of spaces, in order.
+func spacesOf(t *totals) (all []SpaceStatus) {
 	for _, name := range slices.Sorted(maps.Keys(t.Spaces)) {
 		namespace, kind, _ := strings.Cut(name, "/")
 		all = append(all, SpaceStatus{namespace, kind, t.Spaces[name].Processed, t.Spaces[name].Failures})
 	}
 	return all
-}
-
-// bound leaves out what a record has no room for.
-func (t *totals) bound() {
-	bytes := 0
-	for i, name := range slices.Sorted(maps.Keys(t.Spaces)) {
-		space, _ := json.Marshal(map[string]spaceTotals{name: t.Spaces[name]}) // strings and numbers encode
-		if bytes += len(space); i >= maxSpaces || bytes > maxSpaceBytes {
-			delete(t.Spaces, name)
-			t.SpacesLeftOut++
-		}
-	}
 }
 
 // statusRecords is how many records a live status reads at most.
@@ -103,31 +84,31 @@ const statusRecords = 250
 // same holds for one that is paused. For one that failed or was aborted they are
 // exact, and cost a read of every range.
 func (j *Job) Status(ctx context.Context) (*Status, error) {
-	record, err := j.engine.loadJob(ctx, j.ref())
+	job, err := j.engine.loadJob(ctx, j.ref())
 	if err != nil {
 		return nil, fmt.Errorf("mapper: status: %w", err)
 	}
 	var sum totals
 	estimated := false
 	switch {
-	case len(record.Totals) > 0:
-		sum, err = record.totals()
-	case State(record.State).Ended():
-		record, sum, err = j.engine.foldEnded(ctx, record)
+	case len(job.Totals) > 0:
+		sum, err = job.totals()
+	case State(job.State).Ended():
+		job, sum, err = j.engine.foldEnded(ctx, job)
 	default:
-		sum, estimated, err = j.engine.glance(ctx, record)
+		sum, estimated, err = j.engine.glance(ctx, job)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
 	}
-	s, err := record.status(sum)
+	s, err := statusOf(job, sum)
 	if err != nil {
 		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
 	}
 	s.Estimated = estimated
 	if e := j.engine; s.State == Running && len(e.mappers) > 0 {
 		if def := e.mappers[s.Mapper]; def != nil {
-			if _, err := def.prepare(record.Params, false); err != nil {
+			if _, err := def.prepare(job.Params, false); err != nil {
 				s.Error = fmt.Sprintf("this build's mapper %q has other params, and tasks that it gets wait for one with these: %v", s.Mapper, err)
 			}
 		}
@@ -151,19 +132,16 @@ func (e *Engine) foldEnded(ctx context.Context, job *jobRecord) (*jobRecord, tot
 	return job, sum, err
 }
 
-func (j *jobRecord) totals() (sum totals, err error) {
-	return sum, json.Unmarshal(j.Totals, &sum)
-}
-
-func (j *jobRecord) status(sum totals) (*Status, error) {
-	q, err := j.query()
+// statusOf returns the status of a job whose records add up to sum.
+func statusOf(j *jobRecord, sum totals) (*Status, error) {
+	q, err := queryOf(j)
 	if err != nil {
 		return nil, err
 	}
 	return &Status{
 		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Query: q, State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended,
 		Processed: sum.Processed, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
-		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost, Spaces: sum.spaces(), SpacesLeftOut: sum.SpacesLeftOut,
+		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost, Spaces: spacesOf(&sum), SpacesLeftOut: sum.SpacesLeftOut,
 	}, nil
 }
 
@@ -181,7 +159,7 @@ func (e *Engine) glance(ctx context.Context, job *jobRecord) (sum totals, estima
 	}
 	position, err := hashOf(last)
 	if err != nil {
-		return totals{}, false, fmt.Errorf("record %q: %w", last, err)
+		return totals{}, false, fmt.Errorf("job %q: %w", last, err)
 	}
 	const space = 1 << 64
 	sum.scale(space / (float64(position) + 1))
@@ -196,11 +174,11 @@ func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	const first, longest, patience = 50 * time.Millisecond, 2 * time.Second, time.Minute
 	answered, one := time.Now(), *j
 	for pause := first; ; pause = min(longest, pause*3/2) {
-		record, err := j.engine.loadJob(ctx, one.ref())
+		job, err := j.engine.loadJob(ctx, one.ref())
 		if err == nil {
-			one.incarnation = record.Incarnation // another job that takes the ID is not the one to wait for
+			one.incarnation = job.Incarnation // another job that takes the ID is not the one to wait for
 		}
-		if err == nil && (State(record.State).Ended() || State(record.State) == Paused && record.Limited) {
+		if err == nil && (State(job.State).Ended() || State(job.State) == Paused && job.Limited) {
 			var s *Status
 			if s, err = one.Status(ctx); err == nil {
 				return s, nil

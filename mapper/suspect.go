@@ -89,7 +89,7 @@ func (w *work) begin(ctx context.Context, solo, alone bool) error {
 			w.record = r
 			return errChanged
 		default:
-			m := mark{w.delivery, w.begunAt.UTC().Truncate(time.Microsecond), w.queued.TaskID, int64(w.queued.Retries), alone}
+			m := mark{delivery: w.delivery, at: w.begunAt.UTC().Truncate(time.Microsecond), task: w.queued.TaskID, try: int64(w.queued.Retries), alone: alone}
 			r.begin(m, now, w.engine.queue.Deadline())
 		}
 		return nil
@@ -124,7 +124,7 @@ func (w *work) end(ctx context.Context) {
 			if !r.alive(w.delivery) {
 				return errNothing
 			}
-			return r.update(tx)
+			return write(tx, r.update())
 		})
 	})
 }

@@ -45,7 +45,7 @@ const (
 
 // nextTick returns the number of the job's first tick after a time, and when it
 // is. The ticks of different jobs are at different times.
-func (j *jobRecord) nextTick(now time.Time) (tick int64, at time.Time) {
+func nextTick(j *jobRecord, now time.Time) (tick int64, at time.Time) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(j.ID)) // never fails
 	phase := time.Duration(h.Sum64() % uint64(sweepEvery)).Truncate(time.Second)
@@ -55,9 +55,9 @@ func (j *jobRecord) nextTick(now time.Time) (tick int64, at time.Time) {
 
 // latest returns the later one of now and a sweep's own tick: the queue's clock may
 // be ahead of this one.
-func (j *jobRecord) latest(now time.Time, t jobTask) time.Time {
+func latest(j *jobRecord, now time.Time, t jobTask) time.Time {
 	const most = 100 // what is further ahead is no clock's fault
-	tick, at := j.nextTick(now)
+	tick, at := nextTick(j, now)
 	if ahead := t.Tick - tick; 0 <= ahead && ahead < most {
 		return at.Add(time.Duration(ahead) * sweepEvery)
 	}
@@ -66,7 +66,7 @@ func (j *jobRecord) latest(now time.Time, t jobTask) time.Time {
 
 // enqueueSweep enqueues the job's first sweep after a time.
 func (e *Engine) enqueueSweep(ctx context.Context, job *jobRecord, now time.Time) error {
-	tick, at := job.nextTick(now)
+	tick, at := nextTick(job, now)
 	return e.enqueue(ctx, job, sweepPath, jobTask{Tick: tick}, at)
 }
 
@@ -79,13 +79,13 @@ func (e *Engine) enqueueFullSweep(ctx context.Context, job *jobRecord) error {
 func (e *Engine) runSweep(ctx context.Context, job *jobRecord, t jobTask) error {
 	now := time.Now()
 	if job.Cleaning != "" && job.Epoch == t.Epoch {
-		return e.sweepCleanup(ctx, job, job.latest(now, t))
+		return e.sweepCleanup(ctx, job, latest(job, now, t))
 	}
 	if !t.current(job) {
 		return e.sweepAfterReplay(ctx, job, t.Epoch)
 	}
 	if t.After == "" { // first of all, as what follows may fail for long
-		if err := e.enqueueSweep(ctx, job, job.latest(now, t)); err != nil {
+		if err := e.enqueueSweep(ctx, job, latest(job, now, t)); err != nil {
 			return err
 		}
 	}
@@ -165,7 +165,7 @@ func (e *Engine) firstMarked(ctx context.Context, mark string, job jobRef, after
 
 // enqueueAgain enqueues the task of a pending range, unless it has one.
 func (e *Engine) enqueueAgain(ctx context.Context, job *jobRecord, r *rangeRecord) error {
-	task := r.task(job)
+	task := taskOf(r, job)
 	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 		return err
 	}
@@ -185,12 +185,12 @@ func (e *Engine) enqueueAgain(ctx context.Context, job *jobRecord, r *rangeRecor
 		}
 		r.Generation++
 		r.Lost = true
-		return r.update(tx)
+		return write(tx, r.update())
 	})
 	if err != nil || r.State != pending {
 		return err
 	}
-	if err := e.queue.Enqueue(ctx, r.task(job)); !errors.Is(err, tasks.ErrExists) {
+	if err := e.queue.Enqueue(ctx, taskOf(r, job)); !errors.Is(err, tasks.ErrExists) {
 		return err
 	}
 	return nil
@@ -226,8 +226,8 @@ func (e *Engine) Revive(ctx context.Context) error {
 func (e *Engine) reviveSweeps(ctx context.Context, job *jobRecord, now time.Time) error {
 	const most = 100 // purges within a tick
 	for range most {
-		tick, at := job.nextTick(now)
-		task := job.task(sweepPath, jobTask{Tick: tick}, at)
+		tick, at := nextTick(job, now)
+		task := jobTask{Tick: tick}.task(job, sweepPath, at)
 		if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 			return err
 		}

@@ -10,19 +10,19 @@ import (
 func TestTicks(t *testing.T) {
 	j := &jobRecord{ID: "j"}
 	now := time.Now()
-	first, at := j.nextTick(now)
+	first, at := nextTick(j, now)
 	if !at.After(now) || at.Sub(now) > sweepEvery {
 		t.Errorf("at %v the next tick is at %v", now, at)
 	}
 	for ahead := range int64(20) {
 		own := jobTask{Tick: first - 1 + ahead}
-		tick, at := j.nextTick(j.latest(now, own))
+		tick, at := nextTick(j, latest(j, now, own))
 		if tick <= own.Tick || tick > max(first, own.Tick+1) || !at.After(now) {
 			t.Errorf("the sweep of tick %d enqueues tick %d, at %v", own.Tick, tick, at)
 		}
 	}
 	for _, forged := range []int64{-1 << 62, 1 << 62, first + 1000} {
-		if tick, _ := j.nextTick(j.latest(now, jobTask{Tick: forged})); tick != first {
+		if tick, _ := nextTick(j, latest(j, now, jobTask{Tick: forged})); tick != first {
 			t.Errorf("the forged tick %d leads to %d, not %d", forged, tick, first)
 		}
 	}

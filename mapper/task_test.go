@@ -12,7 +12,7 @@ func FuzzParseTask(f *testing.F) {
 	job.incarnate(7)
 	root := job.rootRange()
 	root.Generation = 3
-	f.Add(root.task(job).Body)
+	f.Add(taskOf(root, job).Body)
 	for _, body := range []string{"", "null", "[]", `{"job": 5}`, `{"job": "a", "range": "x"}`, "\x00\xff", `{"generation": -1}`} {
 		f.Add([]byte(body))
 	}

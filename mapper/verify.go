@@ -3,7 +3,6 @@ package mapper
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -98,37 +97,6 @@ func (e *Engine) prove(ctx context.Context, ref jobRef) (*jobRecord, *Proof, err
 	}, nil
 }
 
-// checkEnd compares a job that has ended with what its ranges add up to.
-func (l *ledger) checkEnd(j *jobRecord) {
-	if s := State(j.State); s != Succeeded && s != SucceededWithFailures {
-		return
-	}
-	if j.Replaying {
-		l.problem("the job has %s, and failures are being retried", j.State)
-	}
-	if j.Finalizes && j.Finalized != j.Epoch {
-		l.problem("the job has %s in epoch %d, and its finalizer has taken effect in %d", j.State, j.Epoch, j.Finalized)
-	}
-	if l.Pending > 0 {
-		l.problem("the job has %s, and %d ranges are pending", j.State, l.Pending)
-	}
-	if (State(j.State) == SucceededWithFailures) != (l.Failures > 0) {
-		l.problem("the job has %s, and %d failures", j.State, l.Failures)
-	}
-	if l.lost != nil {
-		l.problem("the job has %s, and %v", j.State, l.lost)
-	}
-	recorded, err := j.totals()
-	if err != nil || recorded.Processed != l.Processed || recorded.Failures != l.Failures || recorded.Ranges != l.Ranges {
-		l.problem("the totals of the job are %d processed and %d failures in %d ranges, its records add up to %d, %d and %d",
-			recorded.Processed, recorded.Failures, recorded.Ranges, l.Processed, l.Failures, l.Ranges)
-		return
-	}
-	if sum, err := json.Marshal(l.totals); err != nil || !bytes.Equal(sum, j.Totals) {
-		l.problem("the counters, pages or spaces of the job's totals are not what its records add up to")
-	}
-}
-
 // diagnose says which records are missing or do not fit, of a job for which that is known. It
 // takes memory for each of them.
 func (e *Engine) diagnose(ctx context.Context, job *jobRecord, l *ledger) error {
@@ -182,7 +150,7 @@ func (e *Engine) verifyEntities(ctx context.Context, ref jobRef, at time.Time) (
 	if err != nil {
 		return fail(err)
 	}
-	query, err := job.query()
+	query, err := queryOf(job)
 	if err != nil {
 		return fail(fmt.Errorf("query: %w", err))
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
 )
 
 // TestMarks has deliveries of a range begin and end: a:t1 is delivery a of attempt 1 of the

@@ -1,0 +1,91 @@
+package mapper
+
+import (
+	"encoding/json"
+	"errors"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// rangePath is the path, below the queue's URL, that range tasks are sent to.
+const rangePath = "range"
+
+// A rangeTask is the body of a task: it names the range, and nothing of its
+// contents.
+type rangeTask struct {
+	Job         string `json:"job"`
+	Incarnation string `json:"incarnation"`
+	Range       string `json:"range"`
+	Generation  int64  `json:"generation"`
+}
+
+func (t rangeTask) job() jobRef { return jobRef{ID: t.Job, Incarnation: t.Incarnation} }
+
+var (
+	validRangeID     = regexp.MustCompile(`^[0-9a-f]{32}$`)
+	validIncarnation = regexp.MustCompile(`^[0-9a-f]{24}$`)
+)
+
+// parseTask reads the body of a task, which may be anybody's.
+func parseTask(body []byte) (rangeTask, error) {
+	var t rangeTask
+	if err := json.Unmarshal(body, &t); err != nil {
+		return rangeTask{}, err
+	}
+	if !jobID.MatchString(t.Job) || !validIncarnation.MatchString(t.Incarnation) || !validRangeID.MatchString(t.Range) || t.Generation < 0 {
+		return rangeTask{}, errors.New("it names no job and range")
+	}
+	return t, nil
+}
+
+// taskOf returns the task of a pending range. Its name is taken for a day after
+// it is gone, so whoever wants another task needs another generation, of the
+// range or of the job.
+func taskOf(r *rangeRecord, j *jobRecord) tasks.Task {
+	body, err := json.Marshal(rangeTask{Job: r.Job, Incarnation: r.Incarnation, Range: r.ID, Generation: r.Generation})
+	if err != nil {
+		panic("mapper: a struct of strings does not encode: " + err.Error())
+	}
+	return tasks.Task{
+		ID: tasks.ID("range", r.job().String(), r.ID,
+			strconv.FormatInt(j.Generation, 10), strconv.FormatInt(r.Generation, 10)),
+		Path: rangePath,
+		Body: body,
+		At:   r.NotBefore,
+	}
+}
+
+// A jobTask is the body of a task that is about a job, and not about one range of
+// it. Such tasks are chains: each does a bounded part, and enqueues the next.
+type jobTask struct {
+	Job         string `json:"job"`
+	Incarnation string `json:"incarnation"`
+	Epoch       int64  `json:"epoch"`
+	Tick        int64  `json:"tick,omitempty"`  // of a sweep
+	After       string `json:"after,omitempty"` // the ID of the record behind which it goes on
+	All         bool   `json:"all,omitempty"`   // a sweep of ranges of every age
+
+	queued  tasks.Delivery // as the queue makes it
+	begunAt time.Time      // when it came
+}
+
+// task returns the task for a job and a path. Whoever enqueues it again uses the same
+// name, so that there is one; a job that takes the ID of a deleted one has others.
+func (t jobTask) task(j *jobRecord, path string, at time.Time) tasks.Task {
+	t.Job, t.Incarnation, t.Epoch = j.ID, j.Incarnation, j.Epoch
+	body, err := json.Marshal(t)
+	if err != nil {
+		panic("mapper: a struct of strings does not encode: " + err.Error())
+	}
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	return tasks.Task{
+		ID:   tasks.ID(path, j.ref().String(), number(j.Generation), number(j.Epoch), number(t.Tick), t.After),
+		Path: path, Body: body, At: at,
+	}
+}
+
+// current reports whether a task is of the job's epoch, and the job runs.
+func (t jobTask) current(j *jobRecord) bool { return State(j.State) == Running && j.Epoch == t.Epoch }
