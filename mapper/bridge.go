@@ -10,6 +10,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/bridge"
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 func init() {
@@ -45,7 +46,7 @@ func applyOnce(definition, params any, key *datastore.Key, properties []datastor
 	if err != nil {
 		return bridge.Effect{}, err
 	}
-	e, err := run(context.Background(), &jobRecord{ID: "mappertest"}, key, properties)
+	e, err := run(context.Background(), &record.Job{ID: "mappertest"}, key, properties)
 	if err != nil {
 		return bridge.Effect{}, err
 	}

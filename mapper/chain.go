@@ -8,12 +8,13 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
 
 // enqueue enqueues the job's task for a path. One that exists, or existed, is as
 // good.
-func (e *Engine) enqueue(ctx context.Context, job *jobRecord, path string, t jobTask, at time.Time) error {
+func (e *Engine) enqueue(ctx context.Context, job *record.Job, path string, t jobTask, at time.Time) error {
 	if err := e.queue.Enqueue(ctx, t.task(job, path, at)); err != nil && !errors.Is(err, tasks.ErrExists) {
 		return fmt.Errorf("enqueue a %s of job %s: %w", path, job.ID, err)
 	}
@@ -22,7 +23,7 @@ func (e *Engine) enqueue(ctx context.Context, job *jobRecord, path string, t job
 
 // chain returns the handler of the tasks of a path. The job is as it is found; run
 // looks whether the task is of its epoch.
-func (e *Engine) chain(run func(context.Context, *jobRecord, jobTask) error) http.Handler {
+func (e *Engine) chain(run func(context.Context, *record.Job, jobTask) error) http.Handler {
 	return e.queue.Handler(e.log, func(ctx context.Context, d tasks.Delivery) error {
 		begunAt := time.Now()
 		var t jobTask
@@ -32,7 +33,7 @@ func (e *Engine) chain(run func(context.Context, *jobRecord, jobTask) error) htt
 		if !jobID.MatchString(t.Job) || !validIncarnation.MatchString(t.Incarnation) || t.After != "" && !validRangeID.MatchString(t.After) {
 			return tasks.Drop(errors.New("the body is not a task of ours: it names no job, or goes on behind no record"))
 		}
-		job, err := e.loadJob(ctx, jobRef{ID: t.Job, Incarnation: t.Incarnation})
+		job, err := e.loadJob(ctx, record.Ref{ID: t.Job, Incarnation: t.Incarnation})
 		if err == nil {
 			t.queued, t.begunAt = d, begunAt
 			err = run(ctx, job, t)
@@ -45,8 +46,8 @@ func (e *Engine) chain(run func(context.Context, *jobRecord, jobTask) error) htt
 }
 
 // inCompany has a task about a job run while no other is solo.
-func (e *Engine) inCompany(run func(context.Context, *jobRecord, jobTask) error) func(context.Context, *jobRecord, jobTask) error {
-	return func(ctx context.Context, job *jobRecord, t jobTask) error {
+func (e *Engine) inCompany(run func(context.Context, *record.Job, jobTask) error) func(context.Context, *record.Job, jobTask) error {
+	return func(ctx context.Context, job *record.Job, t jobTask) error {
 		place, err := e.gate.enter(ctx, false)
 		if err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -19,7 +20,7 @@ func (w *work) enqueueChildren(ctx context.Context) error {
 	}
 	var all []tasks.Task
 	for ; w.enqueued < r.Children-r.Recorded; w.enqueued++ {
-		child := &rangeRecord{Job: r.Job, Incarnation: r.Incarnation, ID: rangeID(r.ID, w.enqueued)}
+		child := &record.Range{Job: r.Job, Incarnation: r.Incarnation, ID: record.RangeID(r.ID, w.enqueued)}
 		child.NotBefore = waits[child.ID]
 		if w.next != nil && child.ID == w.next.ID {
 			continue
@@ -42,7 +43,7 @@ func (w *work) waits(ctx context.Context) (map[string]time.Time, error) {
 	}
 	waits := make(map[string]time.Time)
 	for i := r.Children - r.Recorded - r.Retries; i < r.Children-r.Recorded; i++ {
-		child, err := w.engine.loadRange(ctx, r.job(), rangeID(r.ID, i))
+		child, err := w.engine.loadRange(ctx, r.Ref(), record.RangeID(r.ID, i))
 		if err != nil {
 			return nil, fmt.Errorf("load a child of range %s of job %s: %w", r.ID, r.Job, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // CleanUpOptions say what becomes of the records of a job that has ended.
@@ -45,7 +46,7 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	return nil
 }
 
-func (e *Engine) cleanUp(ctx context.Context, ref jobRef, o CleanUpOptions) error {
+func (e *Engine) cleanUp(ctx context.Context, ref record.Ref, o CleanUpOptions) error {
 	if o.Expire < 0 {
 		return fmt.Errorf("%w: CleanUpOptions.Expire is %v", ErrArguments, o.Expire)
 	}
@@ -54,7 +55,7 @@ func (e *Engine) cleanUp(ctx context.Context, ref jobRef, o CleanUpOptions) erro
 	if err != nil {
 		return err
 	}
-	job, err := e.alter(ctx, ref, func(r *jobRecord) error {
+	job, err := e.alter(ctx, ref, func(r *record.Job) error {
 		switch {
 		case !State(r.State).Ended():
 			return fmt.Errorf("%w: it is %s, and has to end first", ErrState, r.State)
@@ -92,7 +93,7 @@ const addUp = slicesOfIDs
 
 // enqueueCleanup enqueues the tasks that begin to clean up. A sweep does it again under the names
 // of its tick.
-func (e *Engine) enqueueCleanup(ctx context.Context, job *jobRecord) error {
+func (e *Engine) enqueueCleanup(ctx context.Context, job *record.Job) error {
 	first, last := int64(0), int64(slicesOfIDs-1)
 	if len(job.Totals) == 0 {
 		first, last = addUp, addUp
@@ -108,7 +109,7 @@ func (e *Engine) enqueueCleanup(ctx context.Context, job *jobRecord) error {
 
 // sweepCleanup runs the sweep of a job that is being cleaned up. If it finds nothing
 // left to do, that was it.
-func (e *Engine) sweepCleanup(ctx context.Context, job *jobRecord, now time.Time) error {
+func (e *Engine) sweepCleanup(ctx context.Context, job *record.Job, now time.Time) error {
 	if err := e.enqueueSweep(ctx, job, now); err != nil {
 		return err
 	}
@@ -128,7 +129,7 @@ func (e *Engine) sweepCleanup(ctx context.Context, job *jobRecord, now time.Time
 }
 
 // runCleanup runs a task of a clean-up.
-func (e *Engine) runCleanup(ctx context.Context, job *jobRecord, t jobTask) error {
+func (e *Engine) runCleanup(ctx context.Context, job *record.Job, t jobTask) error {
 	if job.Cleaning == "" || job.Epoch != t.Epoch {
 		return nil
 	}
@@ -152,9 +153,9 @@ func (e *Engine) runCleanup(ctx context.Context, job *jobRecord, t jobTask) erro
 // may still be under way then, in processes that have stood still for long: first it takes every
 // open range away from them. As ranges appear only in the commit of one that is open, none is left
 // behind that could change when none is open.
-func (e *Engine) addUpForCleanup(ctx context.Context, job *jobRecord, t jobTask) error {
+func (e *Engine) addUpForCleanup(ctx context.Context, job *record.Job, t jobTask) error {
 	for left := cleanupRanges; ; left -= sweepRanges {
-		open, err := e.firstMarked(ctx, "open", job.ref(), "", sweepRanges)
+		open, err := e.firstMarked(ctx, "open", job.Ref(), "", sweepRanges)
 		if err != nil {
 			return fmt.Errorf("clean up job %s: look for open ranges: %w", job.ID, err)
 		}
@@ -168,7 +169,7 @@ func (e *Engine) addUpForCleanup(ctx context.Context, job *jobRecord, t jobTask)
 		group, gctx := errgroup.WithContext(ctx)
 		group.SetLimit(sweepParallel)
 		for _, r := range open {
-			group.Go(func() error { return e.abandon(gctx, r.key()) })
+			group.Go(func() error { return e.abandon(gctx, r.Key()) })
 		}
 		if err := group.Wait(); err != nil {
 			return fmt.Errorf("clean up job %s: %w", job.ID, err)
@@ -179,11 +180,11 @@ func (e *Engine) addUpForCleanup(ctx context.Context, job *jobRecord, t jobTask)
 		return err
 	}
 	epoch := job.Epoch
-	job, err = e.alter(ctx, job.ref(), func(j *jobRecord) (err error) {
+	job, err = e.alter(ctx, job.Ref(), func(j *record.Job) (err error) {
 		if j.Epoch != epoch || len(j.Totals) > 0 {
 			return errNothing
 		}
-		j.Totals, err = json.Marshal(l.totals)
+		j.Totals, err = json.Marshal(l.Totals)
 		return err
 	})
 	if err != nil || job.Epoch != epoch || job.Cleaning == "" {
@@ -195,29 +196,29 @@ func (e *Engine) addUpForCleanup(ctx context.Context, job *jobRecord, t jobTask)
 // abandon takes a pending range away from its task, for good.
 func (e *Engine) abandon(ctx context.Context, key *datastore.Key) error {
 	return e.transact(ctx, func(tx *datastore.Transaction) error {
-		r := new(rangeRecord)
+		r := new(record.Range)
 		err := property.IgnoreUndeclared(tx.Get(key, r))
-		if errors.Is(err, datastore.ErrNoSuchEntity) || err == nil && r.State != pending {
+		if errors.Is(err, datastore.ErrNoSuchEntity) || err == nil && r.State != record.Pending {
 			return errNothing
 		}
 		if err != nil {
 			return err
 		}
-		r.State, r.Open = abandoned, ""
-		return write(tx, r.update())
+		r.State, r.Open = record.Abandoned, ""
+		return write(tx, r.Update())
 	})
 }
 
 // cleanRecords cleans up the first records of a stretch of IDs, and returns the last
 // one and how many there were.
-func (e *Engine) cleanRecords(ctx context.Context, job *jobRecord, from, to string) (last string, n int, err error) {
+func (e *Engine) cleanRecords(ctx context.Context, job *record.Job, from, to string) (last string, n int, err error) {
 	o, err := cleanUpOf(job)
 	if err != nil {
 		return "", 0, err
 	}
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(sweepParallel)
-	var batch []*rangeRecord
+	var batch []*record.Range
 	flush := func() {
 		if len(batch) > 0 {
 			all := batch
@@ -226,7 +227,7 @@ func (e *Engine) cleanRecords(ctx context.Context, job *jobRecord, from, to stri
 		batch = nil
 	}
 	errFull := errors.New("enough")
-	err = e.each(ctx, records(job.ref(), from, to), func(r *rangeRecord) error {
+	err = e.each(ctx, records(job.Ref(), from, to), func(r *record.Range) error {
 		if r.Failed != "" && !o.Failures || o.Expire > 0 && !r.Expires.IsZero() {
 			return nil
 		}
@@ -250,17 +251,17 @@ func (e *Engine) cleanRecords(ctx context.Context, job *jobRecord, from, to stri
 
 // cleanBatch cleans up some records. Those to expire are changed in a transaction, which leaves out
 // those that somebody else has deleted meanwhile.
-func (e *Engine) cleanBatch(ctx context.Context, batch []*rangeRecord, o CleanUpOptions) error {
+func (e *Engine) cleanBatch(ctx context.Context, batch []*record.Range, o CleanUpOptions) error {
 	keys := make([]*datastore.Key, len(batch))
 	for i, r := range batch {
-		keys[i] = r.key()
+		keys[i] = r.Key()
 	}
 	if o.Expire == 0 {
 		return e.client.DeleteMulti(ctx, keys)
 	}
 	expires := time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
 	return e.transact(ctx, func(tx *datastore.Transaction) error {
-		all, dst := make([]rangeRecord, len(keys)), make([]any, len(keys))
+		all, dst := make([]record.Range, len(keys)), make([]any, len(keys))
 		for i := range all {
 			dst[i] = &all[i]
 		}
@@ -271,7 +272,7 @@ func (e *Engine) cleanBatch(ctx context.Context, batch []*rangeRecord, o CleanUp
 		for i := range all {
 			if r := &all[i]; !missing[i] && r.Expires.IsZero() {
 				r.Expires, r.Samples = expires, nil // nobody will split it
-				if err := write(tx, r.update()); err != nil {
+				if err := write(tx, r.Update()); err != nil {
 					return err
 				}
 			}
@@ -281,9 +282,9 @@ func (e *Engine) cleanBatch(ctx context.Context, batch []*rangeRecord, o CleanUp
 }
 
 // endCleanup ends the clean-up, and the job's own record if that is to go.
-func (e *Engine) endCleanup(ctx context.Context, job *jobRecord) error {
+func (e *Engine) endCleanup(ctx context.Context, job *record.Job) error {
 	return e.transact(ctx, func(tx *datastore.Transaction) error {
-		j, err := getJob(tx, job.ref())
+		j, err := getJob(tx, job.Ref())
 		if err != nil {
 			return err
 		}
@@ -295,19 +296,19 @@ func (e *Engine) endCleanup(ctx context.Context, job *jobRecord) error {
 			return err
 		}
 		if o.Job && o.Expire == 0 {
-			return tx.Delete(jobKey(j.ID))
+			return tx.Delete(record.JobKey(j.ID))
 		}
 		j.Cleaning = ""
 		if o.Job {
 			j.Expires = time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
 		}
-		_, err = tx.Mutate(j.update())
+		_, err = tx.Mutate(j.Update())
 		return err
 	})
 }
 
 // cleanUpOf returns how the records of a job are being cleaned up.
-func cleanUpOf(j *jobRecord) (o CleanUpOptions, err error) {
+func cleanUpOf(j *record.Job) (o CleanUpOptions, err error) {
 	if err = json.Unmarshal([]byte(j.Cleaning), &o); err != nil {
 		err = fmt.Errorf("job %s: what is to be cleaned up: %w", j.ID, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -22,11 +23,11 @@ import (
 // may have appeared that the look did not see, and the job goes on. Otherwise ranges appear
 // only in the commit of their parent, which is open itself until then. A sweep makes sure that
 // the task is there.
-func (e *Engine) complete(ctx context.Context, job *jobRecord, sweep bool) error {
+func (e *Engine) complete(ctx context.Context, job *record.Job, sweep bool) error {
 	if State(job.State) != Running || job.Replaying {
 		return nil // another delivery has ended it, or the replay looks when it is done
 	}
-	if open, err := e.hasOpen(ctx, job.ref()); err != nil || open {
+	if open, err := e.hasOpen(ctx, job.Ref()); err != nil || open {
 		return err
 	}
 	if e.mappers[job.Mapper] == nil {
@@ -42,7 +43,7 @@ const finalizePath = "finalize"
 // such tasks one ends the job; but not if it has left an error, and so is tried again. If that
 // one is purged, or given up by the queue, a sweep enqueues it anew once Cloud Tasks has released
 // its name, after up to a day, or Resume does at once.
-func (e *Engine) enqueueEnd(ctx context.Context, job *jobRecord, sweep bool) error {
+func (e *Engine) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) error {
 	task := jobTask{}.task(job, finalizePath, time.Time{})
 	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 		return err
@@ -58,7 +59,7 @@ func (e *Engine) enqueueEnd(ctx context.Context, job *jobRecord, sweep bool) err
 		return err
 	}
 	stale := job.Generation
-	job, err := e.alter(ctx, job.ref(), func(j *jobRecord) error {
+	job, err := e.alter(ctx, job.Ref(), func(j *record.Job) error {
 		if State(j.State) != Running || j.Generation != stale {
 			return errNothing
 		}
@@ -74,7 +75,7 @@ func (e *Engine) enqueueEnd(ctx context.Context, job *jobRecord, sweep bool) err
 
 // runEnd ends a job none of whose ranges is open: it adds up the records, and runs the
 // mapper's finalizer, if it has one.
-func (e *Engine) runEnd(ctx context.Context, job *jobRecord, t jobTask) error {
+func (e *Engine) runEnd(ctx context.Context, job *record.Job, t jobTask) error {
 	if !t.current(job) {
 		return nil
 	}
@@ -82,7 +83,7 @@ func (e *Engine) runEnd(ctx context.Context, job *jobRecord, t jobTask) error {
 	if def == nil {
 		return fmt.Errorf("job %s: %w %q", job.ID, ErrUnknownMapper, job.Mapper)
 	}
-	open, err := e.hasOpen(ctx, job.ref())
+	open, err := e.hasOpen(ctx, job.Ref())
 	if err != nil || open {
 		return err
 	}
@@ -95,19 +96,19 @@ func (e *Engine) runEnd(ctx context.Context, job *jobRecord, t jobTask) error {
 	if err != nil {
 		return err
 	}
-	if wrong := cmp.Or(l.err(), l.lost); wrong != nil {
+	if wrong := cmp.Or(l.Err(), l.Lost); wrong != nil {
 		_, err := e.fail(ctx, job, wrong)
 		return err
 	}
-	sum := l.totals
+	sum := l.Totals
 	if def.onDone == nil {
-		return e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error { return j.succeed(sum, time.Now()) })
+		return e.end(ctx, job, func(_ *datastore.Transaction, j *record.Job) error { return j.Succeed(sum, time.Now()) })
 	}
 	return e.finalize(ctx, job, t, def, sum)
 }
 
 // hasOpen reports whether a range of a job is open.
-func (e *Engine) hasOpen(ctx context.Context, job jobRef) (bool, error) {
+func (e *Engine) hasOpen(ctx context.Context, job record.Ref) (bool, error) {
 	open, err := e.client.GetAll(ctx, marked("open", job, "").KeysOnly().Limit(1), nil)
 	if err != nil {
 		return false, fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
@@ -118,8 +119,8 @@ func (e *Engine) hasOpen(ctx context.Context, job jobRef) (bool, error) {
 // fail ends a job for a reason. Its open ranges stay recorded as they are; their
 // tasks find the job ended and leave them. It reports whether it was this call that
 // ended it.
-func (e *Engine) fail(ctx context.Context, job *jobRecord, reason error) (first bool, err error) {
-	err = e.end(ctx, job, func(_ *datastore.Transaction, j *jobRecord) error {
+func (e *Engine) fail(ctx context.Context, job *record.Job, reason error) (first bool, err error) {
+	err = e.end(ctx, job, func(_ *datastore.Transaction, j *record.Job) error {
 		first = true
 		j.CountersLost = errors.Is(reason, tally.Err)
 		j.State, j.Error, j.Ended = string(Failed), fault.Text(reason), time.Now().UTC().Truncate(time.Microsecond)
@@ -130,9 +131,9 @@ func (e *Engine) fail(ctx context.Context, job *jobRecord, reason error) (first 
 
 // end changes the record of a job that runs, if no ranges have appeared since its
 // epoch was read.
-func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*datastore.Transaction, *jobRecord) error) error {
+func (e *Engine) end(ctx context.Context, job *record.Job, change func(*datastore.Transaction, *record.Job) error) error {
 	err := e.transact(ctx, func(tx *datastore.Transaction) error {
-		j, err := getJob(tx, job.ref())
+		j, err := getJob(tx, job.Ref())
 		if err != nil {
 			return err
 		}
@@ -142,7 +143,7 @@ func (e *Engine) end(ctx context.Context, job *jobRecord, change func(*datastore
 		if err := change(tx, j); err != nil {
 			return err
 		}
-		_, err = tx.Mutate(j.update())
+		_, err = tx.Mutate(j.Update())
 		return err
 	})
 	if err != nil {

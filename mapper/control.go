@@ -10,6 +10,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // ErrState says that a job is not in a state in which it can do what was asked.
@@ -18,7 +19,7 @@ var ErrState = errors.New("the job's state does not allow that")
 // Pause has the job begin no more pages. Those under way come to their end. A
 // paused job loses nothing, however long it is paused.
 func (j *Job) Pause(ctx context.Context) error {
-	_, err := j.engine.alter(ctx, j.ref(), func(r *jobRecord) error {
+	_, err := j.engine.alter(ctx, j.ref(), func(r *record.Job) error {
 		switch State(r.State) {
 		case Paused:
 			return errNothing
@@ -38,7 +39,7 @@ func (j *Job) Pause(ctx context.Context) error {
 // Abort ends the job. Pages under way come to their end; what was not processed
 // stays as it is. An aborted job can't be resumed.
 func (j *Job) Abort(ctx context.Context) error {
-	_, err := j.engine.alter(ctx, j.ref(), func(r *jobRecord) error {
+	_, err := j.engine.alter(ctx, j.ref(), func(r *record.Job) error {
 		switch State(r.State) {
 		case Aborted:
 			return errNothing
@@ -70,7 +71,7 @@ func (j *Job) Resume(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
 	}
-	record, err := j.engine.alter(ctx, job, func(r *jobRecord) error {
+	record, err := j.engine.alter(ctx, job, func(r *record.Job) error {
 		switch State(r.State) {
 		case Running, Paused, Failed:
 			if r.Cleaned || r.Cleaning != "" {
@@ -79,7 +80,7 @@ func (j *Job) Resume(ctx context.Context) error {
 			if r.Limited && r.Limit > 0 {
 				r.Limit = failed + r.LimitStep
 			}
-			r.goOn(time.Now())
+			r.GoOn(time.Now())
 		default:
 			return fmt.Errorf("%w: it is %q", ErrState, r.State)
 		}
@@ -98,29 +99,29 @@ func (j *Job) Resume(ctx context.Context) error {
 }
 
 // failures counts the failures of a job that a limit has paused. It returns which job that is.
-func (e *Engine) failures(ctx context.Context, ref jobRef) (n int64, _ jobRef, err error) {
+func (e *Engine) failures(ctx context.Context, ref record.Ref) (n int64, _ record.Ref, err error) {
 	job, err := e.loadJob(ctx, ref)
 	if err != nil {
 		return 0, ref, err
 	}
 	if job.Limited {
-		err = e.eachIn(ctx, scan{query: marked("failed", job.ref(), "")}, func(*keyspace.Position) bool {
+		err = e.eachIn(ctx, scan{query: marked("failed", job.Ref(), "")}, func(*keyspace.Position) bool {
 			n++
 			return true
 		})
 	}
-	return n, job.ref(), err
+	return n, job.Ref(), err
 }
 
 // alter changes the record of a job, and returns it; as it is, if there is nothing
 // to change.
-func (e *Engine) alter(ctx context.Context, ref jobRef, change func(*jobRecord) error) (altered *jobRecord, err error) {
+func (e *Engine) alter(ctx context.Context, ref record.Ref, change func(*record.Job) error) (altered *record.Job, err error) {
 	if ref.Incarnation == "" { // the transaction may be tried again when another job has the ID
 		job, err := e.loadJob(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
-		ref = job.ref()
+		ref = job.Ref()
 	}
 	err = e.transact(ctx, func(tx *datastore.Transaction) error {
 		if altered, err = getJob(tx, ref); err != nil {
@@ -129,21 +130,21 @@ func (e *Engine) alter(ctx context.Context, ref jobRef, change func(*jobRecord) 
 		if err := change(altered); err != nil {
 			return err
 		}
-		_, err := tx.Mutate(altered.update())
+		_, err := tx.Mutate(altered.Update())
 		return err
 	})
 	return altered, err
 }
 
 // getJob reads the record of a job in a transaction.
-func getJob(tx *datastore.Transaction, ref jobRef) (*jobRecord, error) {
-	j := &jobRecord{ID: ref.ID}
-	err := property.IgnoreUndeclared(tx.Get(jobKey(ref.ID), j))
+func getJob(tx *datastore.Transaction, ref record.Ref) (*record.Job, error) {
+	j := &record.Job{ID: ref.ID}
+	err := property.IgnoreUndeclared(tx.Get(record.JobKey(ref.ID), j))
 	if errors.Is(err, datastore.ErrNoSuchEntity) {
 		return nil, fmt.Errorf("%w: %s", ErrNoSuchJob, ref.ID)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return j, ref.is(j)
+	return j, ref.Is(j)
 }

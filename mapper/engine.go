@@ -16,6 +16,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -39,7 +40,7 @@ type Engine struct {
 	queue   *tasks.Queue
 	mappers map[string]*definition
 	log     *slog.Logger
-	paces   pace.Book[jobRef]
+	paces   pace.Book[record.Ref]
 	gate    *gate
 	jobs    recentJobs
 	random  func() uint64

@@ -17,6 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
@@ -98,7 +99,7 @@ type mutation struct {
 // An attempt collects what one run of the function asks for besides the change
 // of its entity.
 type attempt struct {
-	job  jobRef
+	job  record.Ref
 	mode mode
 	key  *datastore.Key
 
@@ -223,9 +224,9 @@ func panicked(stack []byte) string {
 
 // apply runs a function on an entity once. A panic of the user's code becomes
 // an error.
-func apply[T any](m mode, keysOnly bool, j *jobRecord, key *datastore.Key, properties []datastore.Property, fn func(*Entity[T]) error) (_ *effect, err error) {
+func apply[T any](m mode, keysOnly bool, j *record.Job, key *datastore.Key, properties []datastore.Property, fn func(*Entity[T]) error) (_ *effect, err error) {
 	defer recovered(&err)
-	a := &attempt{job: j.ref(), mode: m, key: key}
+	a := &attempt{job: j.Ref(), mode: m, key: key}
 	e := &Entity[T]{Key: key, attempt: a}
 	if !keysOnly {
 		if err := property.Load(key, properties, &e.Value); err != nil {

@@ -2,22 +2,24 @@ package mapper
 
 import (
 	"context"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // What tests outside the package use of its inside.
 const (
-	RangeKind = rangeKind
-	JobKind   = jobKind
+	RangeKind = record.RangeKind
+	JobKind   = record.JobKind
 )
 
 // Replay does what a delivery of a job's replay does that has read the job, and then
 // the failures, some time before it goes on.
 func Replay(ctx context.Context, e *Engine, id string, between func(failed []string)) error {
-	job, err := e.loadJob(ctx, jobRef{ID: id})
+	job, err := e.loadJob(ctx, record.Ref{ID: id})
 	if err != nil {
 		return err
 	}
-	failed, err := e.firstMarked(ctx, "failed", job.ref(), "", failurePage)
+	failed, err := e.firstMarked(ctx, "failed", job.Ref(), "", failurePage)
 	if err != nil {
 		return err
 	}
@@ -37,11 +39,11 @@ func Replay(ctx context.Context, e *Engine, id string, between func(failed []str
 
 // Reopen opens a job's failures, and enqueues them before the replay has ended.
 func Reopen(ctx context.Context, e *Engine, id string) error {
-	job, err := e.loadJob(ctx, jobRef{ID: id})
+	job, err := e.loadJob(ctx, record.Ref{ID: id})
 	if err != nil {
 		return err
 	}
-	failed, err := e.firstMarked(ctx, "failed", job.ref(), "", failurePage)
+	failed, err := e.firstMarked(ctx, "failed", job.Ref(), "", failurePage)
 	for _, r := range failed {
 		if err == nil {
 			err = e.replay(ctx, job, r)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // A Failure is an entity that the function could not process.
@@ -32,7 +34,7 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 	if cursor != "" && (!ok || !validRangeID.MatchString(after)) {
 		return nil, "", fmt.Errorf("mapper: failures of %s: %w: the cursor %.80q is not one of the job's Failures", j.ID, ErrArguments, cursor)
 	}
-	ranges, err := j.engine.firstMarked(ctx, "failed", job.ref(), after, failurePage)
+	ranges, err := j.engine.firstMarked(ctx, "failed", job.Ref(), after, failurePage)
 	if err != nil {
 		return nil, "", fmt.Errorf("mapper: failures of %s: %w", j.ID, err)
 	}
@@ -54,7 +56,7 @@ func (w *work) limitFailures(ctx context.Context) error {
 	if err != nil || over == "" {
 		return err
 	}
-	job, err := w.engine.alter(ctx, w.job.ref(), func(j *jobRecord) error {
+	job, err := w.engine.alter(ctx, w.job.Ref(), func(j *record.Job) error {
 		if State(j.State) != Running || j.Epoch != w.job.Epoch {
 			return errNothing
 		}
@@ -73,9 +75,9 @@ func (w *work) limitFailures(ctx context.Context) error {
 
 // overLimit says which limit the job's failures are over, if any, and what the job
 // has done so far, about, if that matters.
-func (w *work) overLimit(ctx context.Context) (over string, sum totals, err error) {
+func (w *work) overLimit(ctx context.Context) (over string, sum record.Totals, err error) {
 	if limit := int(w.job.Limit); limit > 0 && w.counts(limit/100/w.failed) {
-		failed, err := w.engine.client.GetAll(ctx, marked("failed", w.job.ref(), "").KeysOnly().Limit(limit+1), nil)
+		failed, err := w.engine.client.GetAll(ctx, marked("failed", w.job.Ref(), "").KeysOnly().Limit(limit+1), nil)
 		if err != nil {
 			return "", sum, fmt.Errorf("count the failures of job %s: %w", w.job.ID, err)
 		}
@@ -99,6 +101,6 @@ func (w *work) overLimit(ctx context.Context) (over string, sum totals, err erro
 // counts chooses one range of n, by its ID, which is a hash: so that counting up to
 // a limit does not cost its square.
 func (w *work) counts(n int) bool {
-	hash, err := hashOf(w.record.ID)
+	hash, err := record.Hash(w.record.ID)
 	return err != nil || hash%uint64(max(1, n)) == 0
 }

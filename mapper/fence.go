@@ -7,6 +7,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
@@ -22,13 +23,13 @@ var (
 // fence checks a range that a transaction has read. It is this task's only if
 // it is still pending, at the generation that the task names, and as it was when
 // the task looked at it.
-func (w *work) fence(r *rangeRecord) error {
+func (w *work) fence(r *record.Range) error {
 	known := w.record
 	switch {
-	case r.State == done:
+	case r.State == record.Done:
 		w.record = r
 		return errDone
-	case r.State != pending || r.Generation != w.task.Generation:
+	case r.State != record.Pending || r.Generation != w.task.Generation:
 		return errSuperseded
 	case r.Cut != known.Cut || r.Children != known.Children:
 		w.record = r
@@ -38,11 +39,11 @@ func (w *work) fence(r *rangeRecord) error {
 }
 
 // change changes the range in a transaction of its own.
-func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *rangeRecord) error) error {
-	var changed *rangeRecord
+func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *record.Range) error) error {
+	var changed *record.Range
 	err := w.transact(ctx, transactionAttempts, func(tx *datastore.Transaction) error {
-		changed = new(rangeRecord)
-		err := property.IgnoreUndeclared(tx.Get(w.record.key(), changed))
+		changed = new(record.Range)
+		err := property.IgnoreUndeclared(tx.Get(w.record.Key(), changed))
 		if errors.Is(err, datastore.ErrNoSuchEntity) {
 			return errSuperseded // the job's records were deleted
 		}
@@ -55,7 +56,7 @@ func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *
 		if err := f(tx, changed); err != nil {
 			return err
 		}
-		return write(tx, changed.update())
+		return write(tx, changed.Update())
 	})
 	if err == nil {
 		w.record = changed
@@ -65,7 +66,7 @@ func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *
 
 // recordSplit records the children of a range, which keeps the first piece.
 func (w *work) recordSplit(ctx context.Context, pieces []split.Piece) error {
-	return w.change(ctx, func(tx *datastore.Transaction, r *rangeRecord) error {
+	return w.change(ctx, func(tx *datastore.Transaction, r *record.Range) error {
 		_, err := tx.Mutate(w.cut(r, pieces)...)
 		return err
 	})
@@ -98,7 +99,7 @@ func (w *work) transact(ctx context.Context, attempts int, f func(*datastore.Tra
 	if err == nil || errors.Is(err, errDone) || errors.Is(err, errChanged) || errors.Is(err, errSuperseded) {
 		return err
 	}
-	r, lookup := w.engine.loadRange(ctx, w.job.ref(), w.record.ID)
+	r, lookup := w.engine.loadRange(ctx, w.job.Ref(), w.record.ID)
 	if lookup != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // A Done is a job that is done, in the hands of its finalizer. It belongs to one
@@ -30,8 +31,8 @@ func (d *Done) Delete(key *datastore.Key) { d.attempt.delete(key) }
 // finalize runs the finalizer. The first delivery of its task does so in company. The ones after
 // that are suspected, as the finalizer may have killed the process of the one before: they leave a
 // mark, and run while the process does nothing else.
-func (e *Engine) finalize(ctx context.Context, job *jobRecord, t jobTask, def *definition, sum totals) error {
-	solo := t.queued.Retries > 0 || job.suspected()
+func (e *Engine) finalize(ctx context.Context, job *record.Job, t jobTask, def *definition, sum record.Totals) error {
+	solo := t.queued.Retries > 0 || job.Suspected()
 	place, err := e.gate.enter(ctx, solo)
 	if err != nil {
 		return fmt.Errorf("wait for other tasks: %w", err)
@@ -41,11 +42,11 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, t jobTask, def *d
 		return e.runFinalizer(ctx, job, def, sum)
 	}
 	delivery := e.newDelivery()
-	err = e.finalizeSolo(ctx, job, t, mark{delivery: delivery, at: t.begunAt.UTC().Truncate(time.Microsecond), task: t.queued.TaskID, try: int64(t.queued.Retries), alone: place.alone}, def, sum)
+	err = e.finalizeSolo(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.begunAt.UTC().Truncate(time.Microsecond), Task: t.queued.TaskID, Try: int64(t.queued.Retries), Alone: place.alone}, def, sum)
 	if err != nil { // it stays alone until its mark, if it has left one, is gone
 		e.insist(ctx, func(ctx context.Context) error {
-			_, err := e.alter(ctx, job.ref(), func(j *jobRecord) error {
-				if !j.alive(delivery) {
+			_, err := e.alter(ctx, job.Ref(), func(j *record.Job) error {
+				if !j.Alive(delivery) {
 					return errNothing
 				}
 				return nil
@@ -61,12 +62,12 @@ func (e *Engine) finalize(ctx context.Context, job *jobRecord, t jobTask, def *d
 
 // finalizeSolo runs the finalizer under a mark. If it fails the mark may be there, whatever the
 // error: the answer to the commit that wrote it may have been lost.
-func (e *Engine) finalizeSolo(ctx context.Context, job *jobRecord, t jobTask, m mark, def *definition, sum totals) error {
+func (e *Engine) finalizeSolo(ctx context.Context, job *record.Job, t jobTask, m record.CrashMark, def *definition, sum record.Totals) error {
 	job, err := e.beginFinalizer(ctx, job, t, m)
 	if err != nil || !t.current(job) {
 		return err
 	}
-	if n := job.died(time.Now()); n >= MaxAttempts {
+	if n := job.Died(time.Now()); n >= MaxAttempts {
 		_, err = e.fail(ctx, job, fmt.Errorf("the process died %d times while it did nothing but the finalizer", n))
 		return err
 	}
@@ -74,14 +75,14 @@ func (e *Engine) finalizeSolo(ctx context.Context, job *jobRecord, t jobTask, m 
 }
 
 // beginFinalizer leaves a mark in the job's record.
-func (e *Engine) beginFinalizer(ctx context.Context, job *jobRecord, t jobTask, m mark) (*jobRecord, error) {
+func (e *Engine) beginFinalizer(ctx context.Context, job *record.Job, t jobTask, m record.CrashMark) (*record.Job, error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	return e.alter(ctx, job.ref(), func(j *jobRecord) error {
-		if !t.current(j) || j.Begun == m.delivery {
+	return e.alter(ctx, job.Ref(), func(j *record.Job) error {
+		if !t.current(j) || j.Begun == m.Delivery {
 			return errNothing
 		}
-		if died := j.begin(m, now, e.queue.Deadline()); died != nil {
-			j.die(*died, now, e.queue.Deadline())
+		if died := j.Begin(m, now, e.queue.Deadline()); died != nil {
+			j.Die(*died, now, e.queue.Deadline())
 		}
 		if j.Error == "" { // one that has failed says so
 			j.Error = "the finalizer is tried again: a delivery of its task did not come to its end"
@@ -91,12 +92,12 @@ func (e *Engine) beginFinalizer(ctx context.Context, job *jobRecord, t jobTask, 
 }
 
 // runFinalizer runs the finalizer in the transaction that ends the job.
-func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, def *definition, sum totals) error {
+func (e *Engine) runFinalizer(ctx context.Context, job *record.Job, def *definition, sum record.Totals) error {
 	var failed error // the function's
 	ready := false   // all that is left is the commit
-	err := e.end(ctx, job, func(tx *datastore.Transaction, j *jobRecord) error {
+	err := e.end(ctx, job, func(tx *datastore.Transaction, j *record.Job) error {
 		failed, ready = nil, false
-		if err := j.succeed(sum, time.Now()); err != nil {
+		if err := j.Succeed(sum, time.Now()); err != nil {
 			return err
 		}
 		status, err := statusOf(j, sum)
@@ -121,7 +122,7 @@ func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, def *definiti
 		_, err := e.fail(ctx, job, fmt.Errorf("the finalizer failed: %w", failed))
 		return err
 	}
-	_, err = e.alter(ctx, job.ref(), func(j *jobRecord) error {
+	_, err = e.alter(ctx, job.Ref(), func(j *record.Job) error {
 		if State(j.State) != Running || j.Epoch != job.Epoch {
 			return errNothing
 		}
@@ -132,8 +133,8 @@ func (e *Engine) runFinalizer(ctx context.Context, job *jobRecord, def *definiti
 }
 
 // runOnDone runs a finalizer, and returns what it asks for. A panic becomes an error.
-func (e *Engine) runOnDone(ctx context.Context, def *definition, j *jobRecord, status *Status) (*effect, error) {
-	a := &attempt{job: j.ref(), mode: update, key: jobKey(j.ID)}
+func (e *Engine) runOnDone(ctx context.Context, def *definition, j *record.Job, status *Status) (*effect, error) {
+	a := &attempt{job: j.Ref(), mode: update, key: record.JobKey(j.ID)}
 	var failed error
 	err := runCalls(ctx, maxInTransaction, &e.gate.strays, func(r *runner) {
 		r.call(func(ctx context.Context) {

@@ -11,26 +11,27 @@ import (
 	"google.golang.org/api/iterator"
 
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // records returns the query for a job's records whose IDs are in [from, to), in
 // the order of their IDs, which are hashes: any stretch of them is a random
 // choice. An empty to is the end.
-func records(job jobRef, from, to string) *datastore.Query {
-	prefix := rangePrefix(job)
+func records(job record.Ref, from, to string) *datastore.Query {
+	prefix := record.RangePrefix(job)
 	if to == "" {
 		to = "g" // above all hexadecimal digits
 	}
-	return datastore.NewQuery(rangeKind).Order("__key__").
-		FilterField("__key__", ">=", datastore.NameKey(rangeKind, prefix+from, nil)).
-		FilterField("__key__", "<", datastore.NameKey(rangeKind, prefix+to, nil))
+	return datastore.NewQuery(record.RangeKind).Order("__key__").
+		FilterField("__key__", ">=", datastore.NameKey(record.RangeKind, prefix+from, nil)).
+		FilterField("__key__", "<", datastore.NameKey(record.RangeKind, prefix+to, nil))
 }
 
 // each calls f for the records of a query.
-func (e *Engine) each(ctx context.Context, q *datastore.Query, f func(*rangeRecord) error) error {
+func (e *Engine) each(ctx context.Context, q *datastore.Query, f func(*record.Range) error) error {
 	it := e.client.Run(ctx, q)
 	for {
-		r := new(rangeRecord)
+		r := new(record.Range)
 		key, err := it.Next(r)
 		if errors.Is(err, iterator.Done) {
 			return nil
@@ -38,7 +39,7 @@ func (e *Engine) each(ctx context.Context, q *datastore.Query, f func(*rangeReco
 		if err := property.IgnoreUndeclared(err); err != nil {
 			return err
 		}
-		r.stored = key
+		r.Stored = key
 		if err := f(r); err != nil {
 			return err
 		}
@@ -58,12 +59,12 @@ func sliceOfIDs(i int64) (from, to string) {
 }
 
 // eachRecord calls f for all records of a job's ranges, slice by slice in parallel.
-func (e *Engine) eachRecord(ctx context.Context, job jobRef, f func(*rangeRecord) error) error {
-	return e.eachInSlices(ctx, job, func(int) func(*rangeRecord) error { return f })
+func (e *Engine) eachRecord(ctx context.Context, job record.Ref, f func(*record.Range) error) error {
+	return e.eachInSlices(ctx, job, func(int) func(*record.Range) error { return f })
 }
 
 // eachInSlices calls a function of each slice for its records, in parallel.
-func (e *Engine) eachInSlices(ctx context.Context, job jobRef, slice func(i int) func(*rangeRecord) error) error {
+func (e *Engine) eachInSlices(ctx context.Context, job record.Ref, slice func(i int) func(*record.Range) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range slicesOfIDs {
 		from, to := sliceOfIDs(int64(i))
@@ -76,15 +77,15 @@ func (e *Engine) eachInSlices(ctx context.Context, job jobRef, slice func(i int)
 }
 
 // fold adds up all records of a job.
-func (e *Engine) fold(ctx context.Context, job *jobRecord) (*ledger, error) {
-	var parts [slicesOfIDs]ledger
-	if err := e.eachInSlices(ctx, job.ref(), func(i int) func(*rangeRecord) error { return parts[i].add }); err != nil {
+func (e *Engine) fold(ctx context.Context, job *record.Job) (*record.Ledger, error) {
+	var parts [slicesOfIDs]record.Ledger
+	if err := e.eachInSlices(ctx, job.Ref(), func(i int) func(*record.Range) error { return parts[i].Add }); err != nil {
 		return nil, err
 	}
-	sum := new(ledger)
+	sum := new(record.Ledger)
 	for i := range parts {
-		sum.merge(&parts[i])
+		sum.Merge(&parts[i])
 	}
-	sum.close(job)
+	sum.Close(job)
 	return sum, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // A State is where a job stands.
@@ -20,20 +21,20 @@ type State string
 
 const (
 	// Running is the state of a job that has ranges left.
-	Running State = running
+	Running State = record.Running
 	// Succeeded is the end of a job that has processed every entity.
-	Succeeded State = succeeded
+	Succeeded State = record.Succeeded
 	// SucceededWithFailures is the end of a job that has processed every entity
 	// but some, which are recorded as failures.
-	SucceededWithFailures State = succeededWithFailures
+	SucceededWithFailures State = record.SucceededWithFailures
 	// Failed is the end of a job that gave up: Status.Error says why. What was
 	// not processed is still recorded as pending, and [Job.Resume] goes on with it.
-	Failed State = failed
+	Failed State = record.Failed
 	// Paused is the state of a job that waits for [Job.Resume]. Status.Error says
 	// why, if it was not paused by somebody but by its failure limit.
-	Paused State = paused
+	Paused State = record.Paused
 	// Aborted is the end of a job that somebody has ended.
-	Aborted State = aborted
+	Aborted State = record.Aborted
 )
 
 // Ended reports whether a job in this state does nothing more, unless it is
@@ -55,7 +56,7 @@ var (
 	ErrArguments = errors.New("bad arguments")
 
 	// ErrNoSuchJob says that there is no job of that ID.
-	ErrNoSuchJob = errNoSuchJob
+	ErrNoSuchJob = record.ErrNoSuchJob
 )
 
 // StartOptions are the settings of a job.
@@ -193,14 +194,14 @@ type Job struct {
 	engine      *Engine
 }
 
-func (j *Job) ref() jobRef { return jobRef{ID: j.ID, Incarnation: j.incarnation} }
+func (j *Job) ref() record.Ref { return record.Ref{ID: j.ID, Incarnation: j.incarnation} }
 
 // Job returns the job of an ID, for instance in another process than the one
 // that started it. Its methods say whether it exists, and are about the job that has the ID when
 // they are called.
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
-func (e *Engine) loadJob(ctx context.Context, ref jobRef) (*jobRecord, error) {
+func (e *Engine) loadJob(ctx context.Context, ref record.Ref) (*record.Job, error) {
 	id := ref.ID
 	if e == nil || e.client == nil {
 		return nil, fmt.Errorf("%w: there is no engine or client", ErrArguments)
@@ -208,18 +209,18 @@ func (e *Engine) loadJob(ctx context.Context, ref jobRef) (*jobRecord, error) {
 	if !jobID.MatchString(id) || keyspace.Reserved(id) {
 		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_'", ErrNoSuchJob, id)
 	}
-	j := &jobRecord{ID: id}
-	err := property.IgnoreUndeclared(e.client.Get(ctx, jobKey(id), j))
+	j := &record.Job{ID: id}
+	err := property.IgnoreUndeclared(e.client.Get(ctx, record.JobKey(id), j))
 	if errors.Is(err, datastore.ErrNoSuchEntity) {
 		return nil, fmt.Errorf("%w: %s", ErrNoSuchJob, id)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return j, ref.is(j)
+	return j, ref.Is(j)
 }
 
-func (e *Engine) loadRange(ctx context.Context, job jobRef, id string) (*rangeRecord, error) {
-	r := new(rangeRecord)
-	return r, property.IgnoreUndeclared(e.client.Get(ctx, rangeKey(job, id), r))
+func (e *Engine) loadRange(ctx context.Context, job record.Ref, id string) (*record.Range, error) {
+	r := new(record.Range)
+	return r, property.IgnoreUndeclared(e.client.Get(ctx, record.RangeKey(job, id), r))
 }

@@ -13,6 +13,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -157,7 +158,7 @@ type definition struct {
 
 // An entityFunc runs the mapper's function on one entity, and returns what it
 // asks for. It does not panic.
-type entityFunc func(ctx context.Context, j *jobRecord, key *datastore.Key, properties []datastore.Property) (*effect, error)
+type entityFunc func(ctx context.Context, j *record.Job, key *datastore.Key, properties []datastore.Property) (*effect, error)
 
 var mapperName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,100}$`)
 
@@ -186,7 +187,7 @@ func define[T, P any](name string, m mode, fn func(context.Context, *Entity[T], 
 		if err := decodeParams(encoded, &params); err != nil {
 			return nil, err
 		}
-		return func(ctx context.Context, j *jobRecord, key *datastore.Key, properties []datastore.Property) (*effect, error) {
+		return func(ctx context.Context, j *record.Job, key *datastore.Key, properties []datastore.Property) (*effect, error) {
 			return apply(m, keysOnly, j, key, properties, func(e *Entity[T]) error { return fn(ctx, e, params) })
 		}, nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -131,7 +132,7 @@ func runModel(ctx context.Context, kind virtualKind, workers, page, usual int64,
 		s.Estimate = estimate()
 	}
 	s.FairShare = s.Estimate / workers
-	m.task(ctx, sp, &rangeRecord{Job: "model", ID: rangeID("model", 0), PageSize: page}, s, at)
+	m.task(ctx, sp, &record.Range{Job: "model", ID: record.RangeID("model", 0), PageSize: page}, s, at)
 	return m, ctx.Err()
 }
 
@@ -142,11 +143,11 @@ func (m *model) reading(keys int) time.Duration {
 
 // task does the task of a range, which has found out at a time where it may cut, and the
 // tasks of all its children, until the context is done.
-func (m *model) task(ctx context.Context, sp split.Strategy, r *rangeRecord, s split.Piece, at time.Duration) {
+func (m *model) task(ctx context.Context, sp split.Strategy, r *record.Range, s split.Piece, at time.Duration) {
 	m.tasks++
 	m.depth = max(m.depth, r.Depth)
 	type child struct {
-		record *rangeRecord
+		record *record.Range
 		piece  split.Piece
 		at     time.Duration
 	}
@@ -183,7 +184,7 @@ func (m *model) task(ctx context.Context, sp split.Strategy, r *rangeRecord, s s
 			}
 			size := 0
 			for _, piece := range pieces[1:] {
-				record := r.child(piece, time.Time{})
+				record := r.Child(piece, time.Time{})
 				bytes := sizeOf(record)
 				m.record, size = max(m.record, bytes), size+bytes
 				piece.Samples = record.Samples
@@ -245,7 +246,7 @@ func (m *model) find(end int64) split.Finder {
 }
 
 // sizeOf returns how many bytes a record has.
-func sizeOf(r *rangeRecord) int {
+func sizeOf(r *record.Range) int {
 	properties, err := datastore.SaveStruct(r)
 	if err != nil {
 		panic("mapper: a record can't be saved: " + err.Error())

@@ -7,6 +7,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
@@ -31,7 +32,7 @@ type outcome struct {
 	bytes     int                  // of the mutations
 	written   map[string]bool      // entities that others put or deleted
 	writes    int                  // mutations
-	next      *rangeRecord         // what is left of the range, for the same task
+	next      *record.Range        // what is left of the range, for the same task
 }
 
 type failure struct {

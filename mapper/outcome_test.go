@@ -3,6 +3,8 @@ package mapper
 import (
 	"testing"
 	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestNextPage has pages of 500 at most, and of a second.
@@ -32,7 +34,7 @@ func TestNextPage(t *testing.T) {
 // TestSudden has entities become slow in the middle of a page.
 func TestSudden(t *testing.T) {
 	const slow = 100 * time.Millisecond
-	w := &work{job: &jobRecord{PageTime: int64(time.Second), Tolerant: true}, record: &rangeRecord{PageSize: 30}}
+	w := &work{job: &record.Job{PageTime: int64(time.Second), Tolerant: true}, record: &record.Range{PageSize: 30}}
 	if w.slowEntity() != slow {
 		t.Fatalf("slow is %v, want %v", w.slowEntity(), slow)
 	}

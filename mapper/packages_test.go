@@ -13,7 +13,7 @@ import (
 )
 
 // rooms are the packages below mapper/internal, in their order: each imports only those before it.
-var rooms = []string{"keyspace", "fault", "pace", "property", "tally", "split"}
+var rooms = []string{"keyspace", "fault", "pace", "property", "tally", "split", "record"}
 
 // acting are the names that decide nothing: who uses one of them has a clock or a client.
 var acting = map[string][]string{

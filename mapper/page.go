@@ -9,6 +9,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
@@ -33,13 +34,13 @@ func (w *work) plan(ctx context.Context) (page, error) {
 		w.keys = w.stream(ctx)
 	}
 	w.keys.shorten(r.End)
-	s := r.stretch()
-	root := (r.ID == w.job.root() || r.Survey) && !r.Cut
+	s := r.Piece()
+	root := (r.ID == w.job.Root() || r.Resample) && !r.Cut
 	if w.local = w.query; w.query.many() {
 		if p, settled, err := w.planSpaces(ctx, s, root); settled || err != nil {
 			return p, err
 		}
-		s.Space = r.space()
+		s.Space = r.Space()
 		w.local = w.query.in(s.Space)
 	}
 	if root {
@@ -47,7 +48,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 			return page{}, err
 		}
 	}
-	size := r.pageSize()
+	size := r.PageLimit()
 	if r.Narrowed == 0 {
 		size = int(s.Even(r.PageSize, w.job.PageSize))
 	}
@@ -94,7 +95,7 @@ func (w *work) stream(ctx context.Context) *stream {
 	r := w.record
 	s := w.engine.stream(ctx, w.query, r.Start, r.End, w.readsWhole())
 	if s.whole && r.Workers > 1 { // much of what follows is for others
-		s.few = r.pageSize() + 1
+		s.few = r.PageLimit() + 1
 	}
 	return s
 }
@@ -121,7 +122,7 @@ func (w *work) dropKeys() {
 // which does not read them in a transaction, once it is known that they are small. Of one that is
 // a list nothing would tell at which of its values it is.
 func (w *work) readsWhole() bool {
-	return w.mode == visit && w.query.ShardBy == "" && !w.query.KeysOnly && w.engine.paces.Get(w.job.ref()).Fit(2*w.record.pageSize()+1)
+	return w.mode == visit && w.query.ShardBy == "" && !w.query.KeysOnly && w.engine.paces.Get(w.job.Ref()).Fit(2*w.record.PageLimit()+1)
 }
 
 // ahead returns those of the next positions of the stream that are in the range, which may have
@@ -135,7 +136,7 @@ func (w *work) ahead(found []*keyspace.Position, err error) ([]*keyspace.Positio
 	if err := w.checkOrder(found); err != nil {
 		return nil, err
 	}
-	n, _ := slices.BinarySearchFunc(found, w.record, func(p *keyspace.Position, r *rangeRecord) int {
+	n, _ := slices.BinarySearchFunc(found, w.record, func(p *keyspace.Position, r *record.Range) int {
 		if r.End != nil && keyspace.Compare(p, r.End) >= 0 {
 			return 1
 		}

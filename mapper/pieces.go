@@ -13,6 +13,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
@@ -40,7 +41,7 @@ func (w *work) cutting(ctx context.Context, s split.Piece, root bool, size int, 
 	case w.divides(s):
 		c = w.splitting.Plan(s, root, page, usual)
 	case w.splitting.Adaptive():
-		c = s.ShedRest(page, usual, w.ran, w.engine.paces.Get(w.job.ref()))
+		c = s.ShedRest(page, usual, w.ran, w.engine.paces.Get(w.job.Ref()))
 	}
 	if c.Pieces <= 1 {
 		return nil, false
@@ -57,7 +58,7 @@ func (w *work) lastPage(ctx context.Context, s split.Piece, known view) (pieces 
 		return nil, false
 	}
 	page, usual := w.pageToCut()
-	c := s.ShedLast(page, usual, w.ran, w.engine.paces.Get(w.job.ref()))
+	c := s.ShedLast(page, usual, w.ran, w.engine.paces.Get(w.job.Ref()))
 	if c.Pieces <= 1 {
 		return nil, false
 	}
@@ -106,7 +107,7 @@ func (w *work) lookAround(ctx context.Context, s *split.Piece) error {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
 	s.Samples, s.Estimate, s.FairShare, w.weighed = found.samples, found.estimate, found.estimate/s.Workers, found.pieces
-	job := w.job.ref()
+	job := w.job.Ref()
 	w.entitySize = inBackground(func() int64 {
 		n, _ := look.entitySize(ctx, found.samples) // it only helps
 		w.engine.paces.Expect(job, n)
@@ -200,21 +201,21 @@ func (w *work) finder(ctx context.Context, end *keyspace.Position, known view) s
 var errCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it"))
 
 // cut takes the children out of a range, and returns their inserts.
-func (w *work) cut(r *rangeRecord, pieces []split.Piece) []*datastore.Mutation {
+func (w *work) cut(r *record.Range, pieces []split.Piece) []*datastore.Mutation {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	if w.entitySize != nil {
 		r.EntitySize = cmp.Or(w.entitySize(), r.EntitySize)
 	}
 	mutations := make([]*datastore.Mutation, 0, len(pieces)-1)
 	for _, s := range pieces[1:] {
-		child := r.child(s, now)
-		mutations = append(mutations, datastore.NewInsert(child.key(), child))
+		child := r.Child(s, now)
+		mutations = append(mutations, datastore.NewInsert(child.Key(), child))
 	}
 	own := pieces[0]
-	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.Portion, r.Cut = own.End, split.CapSamples(own.Samples, split.MaxSampleBytes), own.Estimate, own.Exact, own.Workers, own.FairShare, !own.Resample
-	r.Survey = own.Resample
+	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.FairShare, r.Cut = own.End, split.CapSamples(own.Samples, split.MaxSampleBytes), own.Estimate, own.Exact, own.Workers, own.FairShare, !own.Resample
+	r.Resample = own.Resample
 	if w.query.many() {
-		r.in(own.Space)
+		r.In(own.Space)
 	}
 	return mutations
 }

@@ -7,6 +7,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
@@ -17,7 +18,7 @@ func TestOwnSamples(t *testing.T) {
 	for i := range 1600 {
 		samples = append(samples, keyspace.At(datastore.NameKey("K", string(rune('A'+i))+strings.Repeat("x", 1200), nil)))
 	}
-	r := &rangeRecord{Job: "j", ID: rangeID("j", 0)}
+	r := &record.Range{Job: "j", ID: record.RangeID("j", 0)}
 	pieces := []split.Piece{{Samples: samples, End: samples[len(samples)-1]}, {Start: samples[len(samples)-1]}}
 	if n := len(new(work).cut(r, pieces)); n != 1 {
 		t.Fatalf("%d children", n)

@@ -12,6 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // maxPageBytes bounds the mutations of a page, well below the 10 MiB that a
@@ -40,11 +41,11 @@ func (w *work) processPage(ctx context.Context, p page) error {
 	if len(p.at) <= 1 {
 		attempts = transactionAttempts
 	}
-	var settled *rangeRecord
+	var settled *record.Range
 	var final *outcome
 	ready := false // all that is left is the commit
 	err := w.transact(ctx, attempts, func(tx *datastore.Transaction) error {
-		settled, ready = new(rangeRecord), false
+		settled, ready = new(record.Range), false
 		read := w.fencedReader(tx, settled)
 		o, err := w.runPage(ctx, p.at, read, func(e *effect) error { return mutate(tx, e) })
 		if err != nil {
@@ -54,7 +55,7 @@ func (w *work) processPage(ctx context.Context, p page) error {
 			return err
 		}
 		ready, final = true, o
-		return write(tx, settled.update())
+		return write(tx, settled.Update())
 	})
 	switch {
 	case errors.Is(err, errTooSlow):
@@ -97,7 +98,7 @@ func (w *work) reader(get func([]*datastore.Key, any) error) reader {
 
 // fencedReader reads in a transaction. The first call reads the range's record
 // along, and checks that it is this task's.
-func (w *work) fencedReader(tx *datastore.Transaction, r *rangeRecord) reader {
+func (w *work) fencedReader(tx *datastore.Transaction, r *record.Range) reader {
 	first := true
 	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
 		if !first {
@@ -109,7 +110,7 @@ func (w *work) fencedReader(tx *datastore.Transaction, r *rangeRecord) reader {
 			known = 0
 		}
 		entities := make([]datastore.PropertyList, len(at))
-		keys := append([]*datastore.Key{w.record.key()}, keyspace.Keys(at[known:])...)
+		keys := append([]*datastore.Key{w.record.Key()}, keyspace.Keys(at[known:])...)
 		missing, err := lookup(tx.GetMulti, keys, append([]any{r}, into(entities[known:])...))
 		if err != nil {
 			return nil, nil, err
@@ -159,7 +160,7 @@ func (w *work) runPage(ctx context.Context, at []*keyspace.Position, read reader
 		at = at[:w.stop]
 	}
 	for first := true; first || o.reached < len(at); first = false {
-		size := w.engine.paces.Get(w.job.ref()).Chunk(len(at) - o.reached)
+		size := w.engine.paces.Get(w.job.Ref()).Chunk(len(at) - o.reached)
 		if first {
 			size = min(size, maxPageSize-1) // with the range's record, as many as a lookup can have
 		}
@@ -177,7 +178,7 @@ func (w *work) runPage(ctx context.Context, at []*keyspace.Position, read reader
 		if full {
 			break
 		}
-		w.engine.paces.Add(w.job.ref(), pace.Throughput{Entities: int64(size), Bytes: int64(c.bytes), Writes: int64(o.writes - writes), Spent: time.Since(began), Squares: o.squares - squares})
+		w.engine.paces.Add(w.job.Ref(), pace.Throughput{Entities: int64(size), Bytes: int64(c.bytes), Writes: int64(o.writes - writes), Spent: time.Since(began), Squares: o.squares - squares})
 	}
 	return o, w.tolerable(ctx, o)
 }
@@ -298,7 +299,7 @@ func (w *work) runEntity(r *runner, o *outcome, p *keyspace.Position, entity dat
 }
 
 // attempts returns how often the function was tried on an entity that fails now.
-func (w *work) attempts() int64 { return 1 + w.record.refusals(w.job) }
+func (w *work) attempts() int64 { return 1 + w.record.RefusalsIn(w.job) }
 
 // tolerable returns an error if so much fails that its entities can't be blamed: of
 // a full page, or of what the job has done so far. A tolerant job has them recorded
@@ -317,7 +318,7 @@ func (w *work) tolerable(ctx context.Context, o *outcome) error {
 		if err != nil {
 			return err
 		}
-		failed, tried := failed+int(sum.failing()), o.reached+int(sum.failing()+sum.Processed)
+		failed, tried := failed+int(sum.Failing()), o.reached+int(sum.Failing()+sum.Processed)
 		if !tooMany(failed, tried) {
 			return nil
 		}

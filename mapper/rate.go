@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // A Rate is how fast a job goes at most. The zero value is as fast as it can.
@@ -42,8 +43,8 @@ func (r Rate) limit() pace.Limit { return pace.Limit(r) }
 // it. If it turns the ramp on, that begins now. A rate that is no number, or too low for the
 // job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error {
-	_, err := j.engine.alter(ctx, j.ref(), func(r *jobRecord) error {
-		if err := rate.limit().Validate("Rate", r.atOnce(), j.engine.queue.Deadline()); err != nil {
+	_, err := j.engine.alter(ctx, j.ref(), func(r *record.Job) error {
+		if err := rate.limit().Validate("Rate", r.AtOnce(), j.engine.queue.Deadline()); err != nil {
 			return fmt.Errorf("%w: %w", ErrArguments, err)
 		}
 		if State(r.State).Ended() && State(r.State) != Failed { // that can be resumed
@@ -68,7 +69,7 @@ func (w *work) pacedSize(size int) (int, error) {
 	if err != nil || rate == (pace.Limit{}) {
 		return size, err
 	}
-	if rate.WritesLimited() && w.mode == update && w.engine.paces.Get(w.job.ref()).Entities == 0 {
+	if rate.WritesLimited() && w.mode == update && w.engine.paces.Get(w.job.Ref()).Entities == 0 {
 		size = min(size, pace.FirstPaced)
 	}
 	return w.pacedAt(rate, size), nil
@@ -76,8 +77,8 @@ func (w *work) pacedSize(size int) (int, error) {
 
 // pacedAt returns how many entities a page may have at a rate.
 func (w *work) pacedAt(rate pace.Limit, size int) int {
-	since := time.Since(w.job.rampFrom())
-	return rate.Page(size, w.engine.paces.Writes(w.job.ref(), w.mode.writes()), w.job.atOnce(), since, pace.WaitWithin(w.engine.queue.Deadline()))
+	since := time.Since(w.job.RampBegan())
+	return rate.Page(size, w.engine.paces.Writes(w.job.Ref(), w.mode.writes()), w.job.AtOnce(), since, pace.WaitWithin(w.engine.queue.Deadline()))
 }
 
 // pageToCut returns the size of the pages that ranges are cut for, now and if the function is as
@@ -105,7 +106,7 @@ func (w *work) keepRate(ctx context.Context, n int) error {
 		from, factor = time.Now(), 0.5+rand.Float64()
 	}
 	for {
-		job, err := w.engine.recentJob(ctx, w.job.ref())
+		job, err := w.engine.recentJob(ctx, w.job.Ref())
 		if err != nil {
 			return err
 		}
@@ -118,9 +119,9 @@ func (w *work) keepRate(ctx context.Context, n int) error {
 		}
 		spacing := time.Duration(0)
 		if rate != (pace.Limit{}) {
-			each, since := w.engine.paces.Writes(w.job.ref(), w.mode.writes()), time.Since(job.rampFrom())
-			spacing = rate.Spacing(n, each, job.atOnce(), since)
-			if n > 2*rate.Page(n, each, job.atOnce(), since, pace.WaitWithin(w.engine.queue.Deadline())) {
+			each, since := w.engine.paces.Writes(w.job.Ref(), w.mode.writes()), time.Since(job.RampBegan())
+			spacing = rate.Spacing(n, each, job.AtOnce(), since)
+			if n > 2*rate.Page(n, each, job.AtOnce(), since, pace.WaitWithin(w.engine.queue.Deadline())) {
 				changed := *w.job
 				changed.Rate, changed.RampFrom = job.Rate, job.RampFrom
 				w.job, w.paced = &changed, from

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
@@ -15,12 +16,12 @@ import (
 // can look at its job without a read for each page.
 type recentJobs struct {
 	mu  sync.Mutex
-	job map[jobRef]*recentJob
+	job map[record.Ref]*recentJob
 }
 
 type recentJob struct {
 	turn   *semaphore.Weighted // of who uses the rest, and may read it
-	record *jobRecord
+	record *record.Job
 	read   time.Time
 	inside atomic.Int64 // deliveries under way
 	owed   atomic.Bool  // a look for completion
@@ -36,11 +37,11 @@ const recentFor = time.Second
 const maxRecent = 1000
 
 // at returns the place of a job.
-func (j *recentJobs) at(job jobRef) *recentJob {
+func (j *recentJobs) at(job record.Ref) *recentJob {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.job == nil || len(j.job) >= maxRecent {
-		j.job = make(map[jobRef]*recentJob)
+		j.job = make(map[record.Ref]*recentJob)
 	}
 	r := j.job[job]
 	if r == nil {
@@ -72,8 +73,8 @@ func (r *recentJob) counts(page tally.Counters) (over bool) {
 }
 
 // note takes a record over that was read at a time.
-func (j *recentJobs) note(record *jobRecord, read time.Time) {
-	r := j.at(record.ref())
+func (j *recentJobs) note(record *record.Job, read time.Time) {
+	r := j.at(record.Ref())
 	if !r.turn.TryAcquire(1) {
 		return // another is being read
 	}
@@ -84,7 +85,7 @@ func (j *recentJobs) note(record *jobRecord, read time.Time) {
 }
 
 // recentJob returns the record of a job as it was up to a second ago.
-func (e *Engine) recentJob(ctx context.Context, job jobRef) (*jobRecord, error) {
+func (e *Engine) recentJob(ctx context.Context, job record.Ref) (*record.Job, error) {
 	r := e.jobs.at(job)
 	if err := r.turn.Acquire(ctx, 1); err != nil {
 		return nil, err

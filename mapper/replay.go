@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 const replayPath = "replay"
@@ -18,13 +19,13 @@ const replayPath = "replay"
 // was left, if it was paused or had failed; its finalizer takes effect again. A job
 // that was aborted or cleaned up is refused with [ErrState].
 func (j *Job) Retry(ctx context.Context) error {
-	record, err := j.engine.alter(ctx, j.ref(), func(r *jobRecord) error {
+	record, err := j.engine.alter(ctx, j.ref(), func(r *record.Job) error {
 		if r.Cleaned || r.Cleaning != "" {
 			return fmt.Errorf("%w: its records are cleaned up", ErrState)
 		}
 		switch State(r.State) {
 		case Running, Paused, Failed, Succeeded, SucceededWithFailures:
-			r.goOn(time.Now())
+			r.GoOn(time.Now())
 			r.Replaying = true
 			r.Limit, r.Failures, r.Tried = r.LimitStep, 0, 0 // there are none now
 		default:
@@ -46,7 +47,7 @@ func (j *Job) Retry(ctx context.Context) error {
 
 // runReplay runs a task of a replay. The job can't complete before all failures
 // are pending again.
-func (e *Engine) runReplay(ctx context.Context, job *jobRecord, t jobTask) error {
+func (e *Engine) runReplay(ctx context.Context, job *record.Job, t jobTask) error {
 	if !t.current(job) || !job.Replaying {
 		return e.sweepAfterReplay(ctx, job, t.Epoch)
 	}
@@ -58,7 +59,7 @@ func (e *Engine) runReplay(ctx context.Context, job *jobRecord, t jobTask) error
 }
 
 // replayAll does what all tasks of a replay do.
-func (e *Engine) replayAll(ctx context.Context, job *jobRecord) error {
+func (e *Engine) replayAll(ctx context.Context, job *record.Job) error {
 	next, err := e.replayPage(ctx, job, "")
 	for err == nil && next != "" {
 		next, err = e.replayPage(ctx, job, next)
@@ -68,8 +69,8 @@ func (e *Engine) replayAll(ctx context.Context, job *jobRecord) error {
 
 // replayPage opens the next failures, and returns where to go on. Behind the last
 // ones it ends the replay, and returns nothing.
-func (e *Engine) replayPage(ctx context.Context, job *jobRecord, after string) (next string, err error) {
-	failed, err := e.firstMarked(ctx, "failed", job.ref(), after, failurePage)
+func (e *Engine) replayPage(ctx context.Context, job *record.Job, after string) (next string, err error) {
+	failed, err := e.firstMarked(ctx, "failed", job.Ref(), after, failurePage)
 	if err != nil {
 		return "", fmt.Errorf("look for failures of job %s: %w", job.ID, err)
 	}
@@ -91,7 +92,7 @@ func (e *Engine) replayPage(ctx context.Context, job *jobRecord, after string) (
 	}
 	// The sweep of the new epoch enqueues the ranges.
 	epoch := job.Epoch
-	job, err = e.alter(ctx, job.ref(), func(j *jobRecord) error {
+	job, err = e.alter(ctx, job.Ref(), func(j *record.Job) error {
 		if j.Epoch != epoch || State(j.State) != Running || !j.Replaying {
 			return errNothing // paused: Resume goes on with the replay
 		}
@@ -107,7 +108,7 @@ func (e *Engine) replayPage(ctx context.Context, job *jobRecord, after string) (
 
 // sweepAfterReplay enqueues the sweep of the epoch that a replay has ended with: who
 // ended it may have died before that.
-func (e *Engine) sweepAfterReplay(ctx context.Context, job *jobRecord, epoch int64) error {
+func (e *Engine) sweepAfterReplay(ctx context.Context, job *record.Job, epoch int64) error {
 	if State(job.State) != Running || job.Replaying || job.Epoch != epoch+1 {
 		return nil
 	}
@@ -116,20 +117,20 @@ func (e *Engine) sweepAfterReplay(ctx context.Context, job *jobRecord, epoch int
 
 // replay opens the range of a failure, while the job is replaying: a delivery that
 // is late must not open a job that has ended.
-func (e *Engine) replay(ctx context.Context, job *jobRecord, seen *rangeRecord) error {
+func (e *Engine) replay(ctx context.Context, job *record.Job, seen *record.Range) error {
 	return e.transact(ctx, func(tx *datastore.Transaction) error {
-		now, err := getJob(tx, job.ref())
+		now, err := getJob(tx, job.Ref())
 		if err != nil {
 			return err
 		}
-		r := new(rangeRecord)
-		if err := property.IgnoreUndeclared(tx.Get(seen.key(), r)); err != nil {
+		r := new(record.Range)
+		if err := property.IgnoreUndeclared(tx.Get(seen.Key(), r)); err != nil {
 			return err
 		}
-		if State(now.State) != Running || !now.Replaying || now.Epoch != job.Epoch || r.State == pending || r.Failed == "" {
+		if State(now.State) != Running || !now.Replaying || now.Epoch != job.Epoch || r.State == record.Pending || r.Failed == "" {
 			return errNothing
 		}
-		r.reopen(time.Now().UTC().Truncate(time.Microsecond))
-		return write(tx, r.update())
+		r.Reopen(time.Now().UTC().Truncate(time.Microsecond))
+		return write(tx, r.Update())
 	})
 }

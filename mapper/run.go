@@ -12,6 +12,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 	"github.com/scattermap/scattermap/tasks"
@@ -25,7 +26,7 @@ const MaxAttempts = 5
 // A work is one delivery of a range's task.
 type work struct {
 	engine *Engine
-	job    *jobRecord
+	job    *record.Job
 	query  Query
 	local  Query // the part of it that is in the space of the range
 	mode   mode
@@ -40,7 +41,7 @@ type work struct {
 	place       place          // inside the gate
 
 	// record is the range as this delivery knows it. Transactions read it anew.
-	record     *rangeRecord
+	record     *record.Range
 	enqueued   int64                // of its children, the first
 	waiting    map[string]time.Time // the children that this delivery has recorded to be tried again, and when
 	halfway    func()               // what begins when half of the page is done; nil: nothing
@@ -57,7 +58,7 @@ type work struct {
 	ran        time.Duration // the function, in this delivery
 	whole      string        // the range that can't be cut
 	listed     string        // the range that is not cut between spaces
-	next       *rangeRecord  // the child that this task goes on with
+	next       *record.Range // the child that this task goes on with
 
 	slow map[string]error // by key: entities that took too long in this delivery
 	stop int              // if not 0: as many entities the page ends, behind one of them
@@ -135,7 +136,7 @@ func (w *work) runOn(ctx context.Context) (ended bool, err error) {
 // complete.
 func (w *work) finish(ctx context.Context) (look bool, err error) {
 	defer w.leave() // also if it panics
-	for w.record.State == pending && (err == nil || errors.Is(err, errChanged)) {
+	for w.record.State == record.Pending && (err == nil || errors.Is(err, errChanged)) {
 		w.stop = 0
 		if err != nil && w.keys != nil && w.keys.whole {
 			w.dropKeys() // the function may have changed what was read
@@ -183,14 +184,14 @@ func (w *work) longest() time.Duration {
 
 // goesOn reports whether this delivery may go on with the child that is what is left of
 // a range.
-func (w *work) goesOn(r *rangeRecord) bool {
+func (w *work) goesOn(r *record.Range) bool {
 	return !r.Alone && !r.Solo && w.stop == 0 && time.Since(w.begunAt) < w.longest()
 }
 
 // proceed takes up the next range, unless the job has been stopped meanwhile.
 func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 	next := w.next
-	job, err := w.engine.recentJob(ctx, w.job.ref())
+	job, err := w.engine.recentJob(ctx, w.job.Ref())
 	switch {
 	case err != nil:
 		return false, err
@@ -230,21 +231,21 @@ func (w *work) close() {
 // load reads the job and the range of a task. It returns no work if there is
 // nothing to do.
 func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
-	w := &work{engine: e, begunAt: time.Now(), task: t, job: &jobRecord{ID: t.Job}, record: new(rangeRecord)}
+	w := &work{engine: e, begunAt: time.Now(), task: t, job: &record.Job{ID: t.Job}, record: new(record.Range)}
 	missing, err := lookup(
 		func(keys []*datastore.Key, dst any) error { return e.client.GetMulti(ctx, keys, dst) },
-		[]*datastore.Key{jobKey(t.Job), rangeKey(t.job(), t.Range)}, []any{w.job, w.record})
+		[]*datastore.Key{record.JobKey(t.Job), record.RangeKey(t.job(), t.Range)}, []any{w.job, w.record})
 	if err != nil {
 		return nil, fmt.Errorf("load range %s of job %s: %w", t.Range, t.Job, err)
 	}
-	if missing[0] || t.job().is(w.job) != nil || missing[1] && w.job.Cleaned {
+	if missing[0] || t.job().Is(w.job) != nil || missing[1] && w.job.Cleaned {
 		return nil, nil // it was cleaned up
 	}
 	e.jobs.note(w.job, w.begunAt)
 	if missing[1] {
 		return nil, tasks.Drop(fmt.Errorf("there is no range %s of a job %s", t.Range, t.Job))
 	}
-	if State(w.job.State) != Running || w.record.State == pending && w.record.Generation != t.Generation {
+	if State(w.job.State) != Running || w.record.State == record.Pending && w.record.Generation != t.Generation {
 		return nil, nil
 	}
 	def := e.mappers[w.job.Mapper]
@@ -283,15 +284,15 @@ func (w *work) process(ctx context.Context) error {
 		return err // errChanged: the page is too large by now
 	}
 	if p.next != nil && w.goesOn(w.record) {
-		job := w.job.ref()
+		job := w.job.Ref()
 		go func() { _, _ = w.engine.recentJob(ctx, job) }() // so that proceed need not wait
 		w.readOn()
 	}
-	if w.record.Solo && !w.record.Alone && w.record.pageSize() == 1 && len(p.at) == 1 {
+	if w.record.Solo && !w.record.Alone && w.record.PageLimit() == 1 && len(p.at) == 1 {
 		// Whatever becomes of it, it is this entity.
 		return w.commit(ctx, p, &outcome{reached: 1, failures: []failure{{at: p.at[0], suspected: true}}})
 	}
-	if w.record.ID == w.job.root() {
+	if w.record.ID == w.job.Root() {
 		w.awaitCounts(ctx)
 	}
 	err = w.processPage(ctx, p)
@@ -300,8 +301,8 @@ func (w *work) process(ctx context.Context) error {
 	case errors.As(err, refused) && len(p.at) == 1:
 		return w.recordCulprit(ctx, p, *refused)
 	case len(p.at) > 1 && (errors.As(err, refused) || w.mode == update && fault.Contended(err)):
-		return w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
-			r.narrow(len(p.at))
+		return w.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
+			r.Narrow(len(p.at))
 			return nil
 		})
 	}
@@ -337,7 +338,7 @@ func (w *work) split(ctx context.Context, p page) error {
 		w.whole = w.record.ID // a last page is cut once
 	}
 	if late := pieces[len(pieces)-1].Stagger; late > 0 {
-		w.waiting = map[string]time.Time{rangeID(w.record.ID, w.record.Children-1): w.record.Created.Add(time.Duration((1 + late) * float64(lateBy)))}
+		w.waiting = map[string]time.Time{record.RangeID(w.record.ID, w.record.Children-1): w.record.Created.Add(time.Duration((1 + late) * float64(lateBy)))}
 	}
 	err = w.enqueueChildren(ctx)
 	w.waiting = nil // children of the page may wait for longer, see waits
@@ -383,15 +384,15 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 		return cause
 	}
 	last := false
-	err := w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
-		r.Refusals, r.RefusedIn = r.refusals(w.job)+1, w.job.Generation
+	err := w.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
+		r.Refusals, r.RefusedIn = r.RefusalsIn(w.job)+1, w.job.Generation
 		r.NotBefore = time.Now().Add(max(fault.RetryDelay(r.Refusals), fault.After(cause))).UTC().Truncate(time.Microsecond)
 		if last = fault.IsFatal(cause) || r.Refusals >= MaxAttempts; last {
 			r.Refusals, r.NotBefore = 0, time.Time{} // for who resumes the job
 		}
 		r.Generation++
-		r.alive(w.delivery)
-		r.calm() // this task is over
+		r.Alive(w.delivery)
+		r.Calm() // this task is over
 		return nil
 	})
 	switch {
@@ -424,7 +425,7 @@ func (w *work) fail(ctx context.Context, cause error) (ended bool, err error) {
 	if first {
 		w.engine.log.LogAttrs(ctx, slog.LevelError, "job failed", slog.String("job", w.job.ID), slog.String("range", w.record.ID))
 	}
-	job, err := w.engine.loadJob(ctx, w.job.ref())
+	job, err := w.engine.loadJob(ctx, w.job.Ref())
 	if err != nil {
 		return false, err
 	}

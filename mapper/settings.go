@@ -5,11 +5,12 @@ import (
 	"fmt"
 
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
 // queryOf returns the query of a job.
-func queryOf(j *jobRecord) (Query, error) {
+func queryOf(j *record.Job) (Query, error) {
 	var q Query
 	err := json.Unmarshal(j.Query, &q)
 	q.times = j.Times
@@ -17,7 +18,7 @@ func queryOf(j *jobRecord) (Query, error) {
 }
 
 // strategyOf returns how the ranges of a job are cut.
-func strategyOf(j *jobRecord) (split.Strategy, error) {
+func strategyOf(j *record.Job) (split.Strategy, error) {
 	var sp Splitting
 	if len(j.Splitting) == 0 {
 		return sp.strategy(), nil
@@ -27,7 +28,7 @@ func strategyOf(j *jobRecord) (split.Strategy, error) {
 }
 
 // rateOf returns how fast a job may go.
-func rateOf(j *jobRecord) (pace.Limit, error) {
+func rateOf(j *record.Job) (pace.Limit, error) {
 	var r Rate
 	if len(j.Rate) == 0 {
 		return pace.Limit{}, nil

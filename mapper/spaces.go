@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // The most kinds and namespaces that a query names, which are in the record of its job.
@@ -33,7 +34,7 @@ func (q Query) normalSpaces() (Query, error) {
 		if err := keyspace.CheckKind(k); err != nil {
 			return q, fmt.Errorf("Query.Kinds: one %w", err)
 		}
-		if k == jobKind || k == rangeKind {
+		if k == record.JobKind || k == record.RangeKind {
 			return q, fmt.Errorf("Query.Kind %q holds the records of jobs themselves", k)
 		}
 	}

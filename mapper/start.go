@@ -12,6 +12,8 @@ import (
 	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrArguments)
@@ -78,9 +80,9 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	}
 	if State(job.State) == Running {
 		if job == created {
-			err = e.enqueueAgain(ctx, job, job.rootRange())
+			err = e.enqueueAgain(ctx, job, job.RootRange())
 		} else {
-			err = e.ensureTask(ctx, job, job.root())
+			err = e.ensureTask(ctx, job, job.Root())
 		}
 		if err != nil {
 			return fail(err)
@@ -97,9 +99,9 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 const maxArguments = 320 << 10
 
 // newJob returns the record of a new job.
-func newJob(def *definition, q Query, params json.RawMessage, opts StartOptions, concurrent int, number uint64) (*jobRecord, error) {
+func newJob(def *definition, q Query, params json.RawMessage, opts StartOptions, concurrent int, number uint64) (*record.Job, error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	j := &jobRecord{
+	j := &record.Job{
 		ID: opts.ID, Mapper: def.name, Params: params, State: string(Running),
 		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout), Workers: int64(opts.Workers),
 		Concurrent: int64(concurrent), RampFrom: now,
@@ -121,16 +123,16 @@ func newJob(def *definition, q Query, params json.RawMessage, opts StartOptions,
 			return nil, err
 		}
 	}
-	j.incarnate(number)
+	j.Incarnate(number)
 	return j, nil
 }
 
 // Findings are what a job's start has to find out.
 type findings struct {
-	concurrent answer[int]        // see [Engine.concurrency]
-	existing   answer[*jobRecord] // nil: there is none with the ID, or none was asked for
-	masks      answer[bool]       // see [Engine.honoursMasks]
-	times      answer[bool]       // see [Engine.probe]
+	concurrent answer[int]         // see [Engine.concurrency]
+	existing   answer[*record.Job] // nil: there is none with the ID, or none was asked for
+	masks      answer[bool]        // see [Engine.honoursMasks]
+	times      answer[bool]        // see [Engine.probe]
 }
 
 // An answer is what one call of several at once has returned.
@@ -152,7 +154,7 @@ func (e *Engine) findOut(ctx context.Context, q Query, o *StartOptions) (found f
 	group.Go(func() { found.times = answerOf(e.probe(ctx, q)) })
 	if o != nil && o.ID != "" {
 		group.Go(func() {
-			if found.existing = answerOf(e.loadJob(ctx, jobRef{ID: o.ID})); errors.Is(found.existing.err, ErrNoSuchJob) {
+			if found.existing = answerOf(e.loadJob(ctx, record.Ref{ID: o.ID})); errors.Is(found.existing.err, ErrNoSuchJob) {
 				found.existing.err = nil
 			}
 		})
@@ -163,7 +165,7 @@ func (e *Engine) findOut(ctx context.Context, q Query, o *StartOptions) (found f
 
 // database sets what a new job has to know of the database. If its job exists already, the caller
 // may repeat its start when the database would not serve the query any more: this is for others.
-func (f findings) database(job *jobRecord) error {
+func (f findings) database(job *record.Job) error {
 	job.Masks, job.Times = f.masks.value, f.times.value
 	return cmp.Or(f.existing.err, f.masks.err, f.times.err)
 }
@@ -192,7 +194,7 @@ func (e *Engine) concurrency(ctx context.Context) (int, error) {
 // Google's classic emulator drops it: there entities are written as a whole. That
 // emulator is the one that does not implement aggregations.
 func (e *Engine) honoursMasks(ctx context.Context) (bool, error) {
-	nothing := datastore.NewQuery(jobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
+	nothing := datastore.NewQuery(record.JobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
 	_, err := e.client.RunAggregationQuery(ctx, nothing)
 	if status.Code(err) == codes.Unimplemented {
 		return false, nil
@@ -202,17 +204,17 @@ func (e *Engine) honoursMasks(ctx context.Context) (bool, error) {
 
 // create writes a job and its root in one transaction, unless the job exists.
 // It returns the job as it stands.
-func (e *Engine) create(ctx context.Context, job *jobRecord) (*jobRecord, error) {
-	root := job.rootRange()
+func (e *Engine) create(ctx context.Context, job *record.Job) (*record.Job, error) {
+	root := job.RootRange()
 	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-		_, err := tx.Mutate(job.insert(), datastore.NewInsert(root.key(), root))
+		_, err := tx.Mutate(job.Insert(), datastore.NewInsert(root.Key(), root))
 		return err
 	}, datastore.MaxAttempts(transactionAttempts))
 	if err == nil {
 		return job, nil
 	}
 	// It may exist, or the commit may have taken place though its answer was lost.
-	existing, lookup := e.loadJob(ctx, jobRef{ID: job.ID})
+	existing, lookup := e.loadJob(ctx, record.Ref{ID: job.ID})
 	switch {
 	case errors.Is(lookup, ErrNoSuchJob):
 		return nil, err
@@ -223,16 +225,16 @@ func (e *Engine) create(ctx context.Context, job *jobRecord) (*jobRecord, error)
 }
 
 // ensureTask makes sure that a pending range has a task.
-func (e *Engine) ensureTask(ctx context.Context, job *jobRecord, id string) error {
-	r, err := e.loadRange(ctx, job.ref(), id)
-	if err != nil || r.State != pending {
+func (e *Engine) ensureTask(ctx context.Context, job *record.Job, id string) error {
+	r, err := e.loadRange(ctx, job.Ref(), id)
+	if err != nil || r.State != record.Pending {
 		return err
 	}
 	return e.enqueueAgain(ctx, job, r)
 }
 
 // sameArguments says why a start with other arguments is not this job's.
-func sameArguments(j, o *jobRecord) error {
+func sameArguments(j, o *record.Job) error {
 	switch {
 	case j.Mapper != o.Mapper:
 		return fmt.Errorf("%w: it runs the mapper %q", ErrOtherArguments, j.Mapper)

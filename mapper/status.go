@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // A Status says how a job stands.
@@ -67,7 +68,7 @@ type SpaceStatus struct {
 }
 
 // spacesOf returns what totals say of spaces, in order.
-func spacesOf(t *totals) (all []SpaceStatus) {
+func spacesOf(t *record.Totals) (all []SpaceStatus) {
 	for _, name := range slices.Sorted(maps.Keys(t.Spaces)) {
 		namespace, kind, _ := strings.Cut(name, "/")
 		all = append(all, SpaceStatus{namespace, kind, t.Spaces[name].Processed, t.Spaces[name].Failures})
@@ -88,11 +89,11 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mapper: status: %w", err)
 	}
-	var sum totals
+	var sum record.Totals
 	estimated := false
 	switch {
 	case len(job.Totals) > 0:
-		sum, err = job.totals()
+		sum, err = job.RecordedTotals()
 	case State(job.State).Ended():
 		job, sum, err = j.engine.foldEnded(ctx, job)
 	default:
@@ -118,22 +119,22 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 
 // foldEnded adds up the records of a job that has ended without totals. A clean-up may delete them
 // meanwhile: it has recorded the totals before.
-func (e *Engine) foldEnded(ctx context.Context, job *jobRecord) (*jobRecord, totals, error) {
+func (e *Engine) foldEnded(ctx context.Context, job *record.Job) (*record.Job, record.Totals, error) {
 	l, err := e.fold(ctx, job)
 	if err != nil {
-		return nil, totals{}, err
+		return nil, record.Totals{}, err
 	}
-	sum := l.totals
-	now, err := e.loadJob(ctx, job.ref())
+	sum := l.Totals
+	now, err := e.loadJob(ctx, job.Ref())
 	if err == nil && len(now.Totals) > 0 {
 		job = now
-		sum, err = job.totals()
+		sum, err = job.RecordedTotals()
 	}
 	return job, sum, err
 }
 
 // statusOf returns the status of a job whose records add up to sum.
-func statusOf(j *jobRecord, sum totals) (*Status, error) {
+func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	q, err := queryOf(j)
 	if err != nil {
 		return nil, err
@@ -147,22 +148,22 @@ func statusOf(j *jobRecord, sum totals) (*Status, error) {
 
 // glance adds up the first records of a job. If there are more, their IDs tell
 // which part of all they are, because IDs are hashes.
-func (e *Engine) glance(ctx context.Context, job *jobRecord) (sum totals, estimated bool, err error) {
+func (e *Engine) glance(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
 	n, last := 0, ""
-	err = e.each(ctx, records(job.ref(), "", "").Limit(statusRecords), func(r *rangeRecord) error {
+	err = e.each(ctx, records(job.Ref(), "", "").Limit(statusRecords), func(r *record.Range) error {
 		n, last = n+1, r.ID
-		return sum.add(r)
+		return sum.Add(r)
 	})
-	sum.close(job)
+	sum.Close(job)
 	if err != nil || n < statusRecords {
 		return sum, false, err
 	}
-	position, err := hashOf(last)
+	position, err := record.Hash(last)
 	if err != nil {
-		return totals{}, false, fmt.Errorf("job %q: %w", last, err)
+		return record.Totals{}, false, fmt.Errorf("job %q: %w", last, err)
 	}
 	const space = 1 << 64
-	sum.scale(space / (float64(position) + 1))
+	sum.Scale(space / (float64(position) + 1))
 	return sum, true, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestShortenOrder has a database order keys in its own way: what is then behind the end of a
@@ -55,9 +56,9 @@ func TestFew(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		e.paces.Expect(jobRef{ID: "job"}, 100)
+		e.paces.Expect(record.Ref{ID: "job"}, 100)
 		for workers, want := range map[int64]int64{1: queryBatch, 4: 51} {
-			w := &work{engine: e, mode: visit, query: Query{Kind: "K"}, job: &jobRecord{ID: "job", PageSize: 50}, record: &rangeRecord{PageSize: 50, Workers: workers}}
+			w := &work{engine: e, mode: visit, query: Query{Kind: "K"}, job: &record.Job{ID: "job", PageSize: 50}, record: &record.Range{PageSize: 50, Workers: workers}}
 			s := w.stream(t.Context())
 			before := em.Usage()
 			if found, err := s.peek(51); err != nil || len(found) != 51 {

@@ -18,7 +18,7 @@ func (w *work) planSpaces(ctx context.Context, s split.Piece, root bool) (p page
 	}
 	if root && !r.Solo && r.Kind == "" && w.listed != r.ID && (!w.divided || s.Workers > 1) {
 		w.listed = r.ID
-		if r.ID == w.job.root() {
+		if r.ID == w.job.Root() {
 			s.Workers = w.job.Workers
 		}
 		pieces, err := w.cutSpaces(ctx, s)
@@ -27,7 +27,7 @@ func (w *work) planSpaces(ctx context.Context, s split.Piece, root bool) (p page
 			return page{pieces: func() ([]split.Piece, error) { return pieces, nil }, first: true}, true, err
 		}
 	}
-	size, err := w.pacedSize(r.pageSize())
+	size, err := w.pacedSize(r.PageLimit())
 	if err != nil {
 		return p, false, err
 	}
@@ -57,7 +57,7 @@ func (w *work) planSpaces(ctx context.Context, s split.Piece, root bool) (p page
 	own, rest := s, s.From(local.End(), 0)
 	own.End, own.Space, own.Resample, rest.Resample = local.End(), local, true, true
 	if r.End != nil && keyspace.Compare(r.End, own.End) <= 0 {
-		r.in(local)
+		r.In(local)
 		return p, false, nil
 	}
 	return page{first: true, pieces: func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }}, true, nil

@@ -13,18 +13,19 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // attempt processes a pending range, in company or solo. It keeps its place inside the gate: while
 // there is a mark that says that it is alone, it has to be.
 func (w *work) attempt(ctx context.Context) error {
-	solo := !w.begun && w.record.suspected() || w.record.Solo
+	solo := !w.begun && w.record.Suspected() || w.record.Solo
 	waited, err := w.enter(ctx, solo)
 	if err != nil {
 		return fmt.Errorf("wait for other tasks: %w", err)
 	}
 	if waited || w.begun {
-		job, err := w.engine.loadJob(ctx, w.job.ref())
+		job, err := w.engine.loadJob(ctx, w.job.Ref())
 		if err != nil {
 			return err
 		}
@@ -36,7 +37,7 @@ func (w *work) attempt(ctx context.Context) error {
 		if err := w.begin(ctx, solo, w.place.alone); err != nil {
 			return err
 		}
-		if n := w.record.died(time.Now()); w.record.Alone && n >= MaxAttempts {
+		if n := w.record.Died(time.Now()); w.record.Alone && n >= MaxAttempts {
 			return w.condemn(ctx, n)
 		}
 	}
@@ -82,15 +83,15 @@ func (w *work) condemn(ctx context.Context, deaths int64) error {
 func (w *work) begin(ctx context.Context, solo, alone bool) error {
 	w.delivery = cmp.Or(w.delivery, w.engine.newDelivery())
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	err := w.change(ctx, func(_ *datastore.Transaction, r *rangeRecord) error {
+	err := w.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
 		switch {
 		case r.Begun == w.delivery: // the answer to a commit was lost
-		case r.suspected() != solo:
+		case r.Suspected() != solo:
 			w.record = r
 			return errChanged
 		default:
-			m := mark{delivery: w.delivery, at: w.begunAt.UTC().Truncate(time.Microsecond), task: w.queued.TaskID, try: int64(w.queued.Retries), alone: alone}
-			r.begin(m, now, w.engine.queue.Deadline())
+			m := record.CrashMark{Delivery: w.delivery, At: w.begunAt.UTC().Truncate(time.Microsecond), Task: w.queued.TaskID, Try: int64(w.queued.Retries), Alone: alone}
+			r.Begin(m, now, w.engine.queue.Deadline())
 		}
 		return nil
 	})
@@ -110,21 +111,21 @@ func (w *work) end(ctx context.Context) {
 	cutOff := ctx.Err() != nil
 	w.engine.insist(ctx, func(ctx context.Context) error {
 		return w.engine.transact(ctx, func(tx *datastore.Transaction) error {
-			r := new(rangeRecord)
-			err := property.IgnoreUndeclared(tx.Get(w.record.key(), r))
-			if errors.Is(err, datastore.ErrNoSuchEntity) || err == nil && r.State != pending {
+			r := new(record.Range)
+			err := property.IgnoreUndeclared(tx.Get(w.record.Key(), r))
+			if errors.Is(err, datastore.ErrNoSuchEntity) || err == nil && r.State != record.Pending {
 				return errNothing
 			}
 			if err != nil {
 				return err
 			}
-			if cutOff && r.Begun == w.delivery && r.pageSize() > 1 { // it may be too much
-				r.narrow(r.expected())
+			if cutOff && r.Begun == w.delivery && r.PageLimit() > 1 { // it may be too much
+				r.Narrow(r.Expected())
 			}
-			if !r.alive(w.delivery) {
+			if !r.Alive(w.delivery) {
 				return errNothing
 			}
-			return write(tx, r.update())
+			return write(tx, r.Update())
 		})
 	})
 }
@@ -132,7 +133,7 @@ func (w *work) end(ctx context.Context) {
 // insist takes a mark away. While the database is out of reach it waits: this must not look like
 // a death, and nothing else can be done.
 func (e *Engine) insist(ctx context.Context, takeAway func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime(e.queue.Deadline()))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), record.EndTime(e.queue.Deadline()))
 	defer cancel()
 	for wait := fault.FirstDelay; takeAway(ctx) != nil; wait = min(2*wait, 30*time.Second) {
 		select {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -45,7 +46,7 @@ const (
 
 // nextTick returns the number of the job's first tick after a time, and when it
 // is. The ticks of different jobs are at different times.
-func nextTick(j *jobRecord, now time.Time) (tick int64, at time.Time) {
+func nextTick(j *record.Job, now time.Time) (tick int64, at time.Time) {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(j.ID)) // never fails
 	phase := time.Duration(h.Sum64() % uint64(sweepEvery)).Truncate(time.Second)
@@ -55,7 +56,7 @@ func nextTick(j *jobRecord, now time.Time) (tick int64, at time.Time) {
 
 // latest returns the later one of now and a sweep's own tick: the queue's clock may
 // be ahead of this one.
-func latest(j *jobRecord, now time.Time, t jobTask) time.Time {
+func latest(j *record.Job, now time.Time, t jobTask) time.Time {
 	const most = 100 // what is further ahead is no clock's fault
 	tick, at := nextTick(j, now)
 	if ahead := t.Tick - tick; 0 <= ahead && ahead < most {
@@ -65,18 +66,18 @@ func latest(j *jobRecord, now time.Time, t jobTask) time.Time {
 }
 
 // enqueueSweep enqueues the job's first sweep after a time.
-func (e *Engine) enqueueSweep(ctx context.Context, job *jobRecord, now time.Time) error {
+func (e *Engine) enqueueSweep(ctx context.Context, job *record.Job, now time.Time) error {
 	tick, at := nextTick(job, now)
 	return e.enqueue(ctx, job, sweepPath, jobTask{Tick: tick}, at)
 }
 
 // enqueueFullSweep enqueues a sweep of ranges of every age, to run at once.
-func (e *Engine) enqueueFullSweep(ctx context.Context, job *jobRecord) error {
+func (e *Engine) enqueueFullSweep(ctx context.Context, job *record.Job) error {
 	return e.enqueue(ctx, job, sweepPath, jobTask{All: true}, time.Time{})
 }
 
 // runSweep runs the task of a sweep.
-func (e *Engine) runSweep(ctx context.Context, job *jobRecord, t jobTask) error {
+func (e *Engine) runSweep(ctx context.Context, job *record.Job, t jobTask) error {
 	now := time.Now()
 	if job.Cleaning != "" && job.Epoch == t.Epoch {
 		return e.sweepCleanup(ctx, job, latest(job, now, t))
@@ -102,16 +103,16 @@ const waitsForBuild = "its tasks wait for a build that has the mapper "
 
 // showBuild has the job's status say that a build does not have its mapper, and no
 // longer once one has.
-func (e *Engine) showBuild(ctx context.Context, job *jobRecord) error {
+func (e *Engine) showBuild(ctx context.Context, job *record.Job) error {
 	text := ""
 	if e.mappers[job.Mapper] == nil {
 		text = waitsForBuild + job.Mapper
 	}
-	waits := func(j *jobRecord) bool { return strings.HasPrefix(j.Error, waitsForBuild) }
+	waits := func(j *record.Job) bool { return strings.HasPrefix(j.Error, waitsForBuild) }
 	if job.Error == text || job.Error != "" && !waits(job) {
 		return nil
 	}
-	_, err := e.alter(ctx, job.ref(), func(j *jobRecord) error {
+	_, err := e.alter(ctx, job.Ref(), func(j *record.Job) error {
 		if State(j.State) != Running || j.Error != "" && !waits(j) {
 			return errNothing
 		}
@@ -122,8 +123,8 @@ func (e *Engine) showBuild(ctx context.Context, job *jobRecord) error {
 }
 
 // sweep looks at the next open ranges.
-func (e *Engine) sweep(ctx context.Context, job *jobRecord, t jobTask, now time.Time) error {
-	open, err := e.firstMarked(ctx, "open", job.ref(), t.After, sweepRanges)
+func (e *Engine) sweep(ctx context.Context, job *record.Job, t jobTask, now time.Time) error {
+	open, err := e.firstMarked(ctx, "open", job.Ref(), t.After, sweepRanges)
 	if err != nil {
 		return fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
 	}
@@ -146,7 +147,7 @@ func (e *Engine) sweep(ctx context.Context, job *jobRecord, t jobTask, now time.
 
 // marked returns the query for a job's ranges that have one of the two marks and are behind one,
 // in the order of their IDs.
-func marked(mark string, job jobRef, after string) *datastore.Query {
+func marked(mark string, job record.Ref, after string) *datastore.Query {
 	if after != "" {
 		after += "0" // is above it, and below all other IDs that are: they have the same length
 	}
@@ -154,9 +155,9 @@ func marked(mark string, job jobRef, after string) *datastore.Query {
 }
 
 // firstMarked returns the first ranges behind one that have one of the two marks.
-func (e *Engine) firstMarked(ctx context.Context, mark string, job jobRef, after string, limit int) ([]*rangeRecord, error) {
-	var all []*rangeRecord
-	err := e.each(ctx, marked(mark, job, after).Limit(limit), func(r *rangeRecord) error {
+func (e *Engine) firstMarked(ctx context.Context, mark string, job record.Ref, after string, limit int) ([]*record.Range, error) {
+	var all []*record.Range
+	err := e.each(ctx, marked(mark, job, after).Limit(limit), func(r *record.Range) error {
 		all = append(all, r)
 		return nil
 	})
@@ -164,7 +165,7 @@ func (e *Engine) firstMarked(ctx context.Context, mark string, job jobRef, after
 }
 
 // enqueueAgain enqueues the task of a pending range, unless it has one.
-func (e *Engine) enqueueAgain(ctx context.Context, job *jobRecord, r *rangeRecord) error {
+func (e *Engine) enqueueAgain(ctx context.Context, job *record.Job, r *record.Range) error {
 	task := taskOf(r, job)
 	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 		return err
@@ -176,18 +177,18 @@ func (e *Engine) enqueueAgain(ctx context.Context, job *jobRecord, r *rangeRecor
 	// was done just now, the range is not pending any more.
 	stale, id := r.Generation, r.ID
 	err := e.transact(ctx, func(tx *datastore.Transaction) error {
-		r = new(rangeRecord)
-		if err := property.IgnoreUndeclared(tx.Get(rangeKey(job.ref(), id), r)); err != nil {
+		r = new(record.Range)
+		if err := property.IgnoreUndeclared(tx.Get(record.RangeKey(job.Ref(), id), r)); err != nil {
 			return err
 		}
-		if r.State != pending || r.Generation != stale {
+		if r.State != record.Pending || r.Generation != stale {
 			return nil
 		}
 		r.Generation++
 		r.Lost = true
-		return write(tx, r.update())
+		return write(tx, r.Update())
 	})
-	if err != nil || r.State != pending {
+	if err != nil || r.State != record.Pending {
 		return err
 	}
 	if err := e.queue.Enqueue(ctx, taskOf(r, job)); !errors.Is(err, tasks.ErrExists) {
@@ -206,8 +207,8 @@ func (e *Engine) Revive(ctx context.Context) error {
 	if e == nil {
 		return fmt.Errorf("mapper: revive: %w: the engine is nil", ErrArguments)
 	}
-	var running []*jobRecord
-	keys, err := e.client.GetAll(ctx, datastore.NewQuery(jobKind).FilterField("active", "=", true), &running)
+	var running []*record.Job
+	keys, err := e.client.GetAll(ctx, datastore.NewQuery(record.JobKind).FilterField("active", "=", true), &running)
 	if err := property.IgnoreUndeclared(err); err != nil {
 		return fmt.Errorf("mapper: revive: look for running jobs: %w", err)
 	}
@@ -223,7 +224,7 @@ func (e *Engine) Revive(ctx context.Context) error {
 
 // reviveSweeps enqueues the next sweep of a job, unless there is one. If it was
 // purged its name is taken: then the one after that, which may have been purged, too.
-func (e *Engine) reviveSweeps(ctx context.Context, job *jobRecord, now time.Time) error {
+func (e *Engine) reviveSweeps(ctx context.Context, job *record.Job, now time.Time) error {
 	const most = 100 // purges within a tick
 	for range most {
 		tick, at := nextTick(job, now)

@@ -3,12 +3,14 @@ package mapper
 import (
 	"testing"
 	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestTicks checks that a sweep enqueues one that comes after it, also if its own
 // clock is behind the queue's, and that a forged tick does not lead it far.
 func TestTicks(t *testing.T) {
-	j := &jobRecord{ID: "j"}
+	j := &record.Job{ID: "j"}
 	now := time.Now()
 	first, at := nextTick(j, now)
 	if !at.After(now) || at.Sub(now) > sweepEvery {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -22,7 +23,7 @@ type rangeTask struct {
 	Generation  int64  `json:"generation"`
 }
 
-func (t rangeTask) job() jobRef { return jobRef{ID: t.Job, Incarnation: t.Incarnation} }
+func (t rangeTask) job() record.Ref { return record.Ref{ID: t.Job, Incarnation: t.Incarnation} }
 
 var (
 	validRangeID     = regexp.MustCompile(`^[0-9a-f]{32}$`)
@@ -44,13 +45,13 @@ func parseTask(body []byte) (rangeTask, error) {
 // taskOf returns the task of a pending range. Its name is taken for a day after
 // it is gone, so whoever wants another task needs another generation, of the
 // range or of the job.
-func taskOf(r *rangeRecord, j *jobRecord) tasks.Task {
+func taskOf(r *record.Range, j *record.Job) tasks.Task {
 	body, err := json.Marshal(rangeTask{Job: r.Job, Incarnation: r.Incarnation, Range: r.ID, Generation: r.Generation})
 	if err != nil {
 		panic("mapper: a struct of strings does not encode: " + err.Error())
 	}
 	return tasks.Task{
-		ID: tasks.ID("range", r.job().String(), r.ID,
+		ID: tasks.ID("range", r.Ref().String(), r.ID,
 			strconv.FormatInt(j.Generation, 10), strconv.FormatInt(r.Generation, 10)),
 		Path: rangePath,
 		Body: body,
@@ -74,7 +75,7 @@ type jobTask struct {
 
 // task returns the task for a job and a path. Whoever enqueues it again uses the same
 // name, so that there is one; a job that takes the ID of a deleted one has others.
-func (t jobTask) task(j *jobRecord, path string, at time.Time) tasks.Task {
+func (t jobTask) task(j *record.Job, path string, at time.Time) tasks.Task {
 	t.Job, t.Incarnation, t.Epoch = j.ID, j.Incarnation, j.Epoch
 	body, err := json.Marshal(t)
 	if err != nil {
@@ -82,10 +83,10 @@ func (t jobTask) task(j *jobRecord, path string, at time.Time) tasks.Task {
 	}
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	return tasks.Task{
-		ID:   tasks.ID(path, j.ref().String(), number(j.Generation), number(j.Epoch), number(t.Tick), t.After),
+		ID:   tasks.ID(path, j.Ref().String(), number(j.Generation), number(j.Epoch), number(t.Tick), t.After),
 		Path: path, Body: body, At: at,
 	}
 }
 
 // current reports whether a task is of the job's epoch, and the job runs.
-func (t jobTask) current(j *jobRecord) bool { return State(j.State) == Running && j.Epoch == t.Epoch }
+func (t jobTask) current(j *record.Job) bool { return State(j.State) == Running && j.Epoch == t.Epoch }

@@ -3,14 +3,16 @@ package mapper
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // FuzzParseTask checks that no body that is not ours passes for a task, and that
 // those that pass are of a form that records can have.
 func FuzzParseTask(f *testing.F) {
-	job := &jobRecord{ID: "spring-credit"}
-	job.incarnate(7)
-	root := job.rootRange()
+	job := &record.Job{ID: "spring-credit"}
+	job.Incarnate(7)
+	root := job.RootRange()
 	root.Generation = 3
 	f.Add(taskOf(root, job).Body)
 	for _, body := range []string{"", "null", "[]", `{"job": 5}`, `{"job": "a", "range": "x"}`, "\x00\xff", `{"generation": -1}`} {

@@ -12,6 +12,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // A Proof says whether a job's records cover all of its query, without a gap and without an
@@ -50,15 +51,15 @@ func (j *Job) VerifyEntities(ctx context.Context, at time.Time) (*Proof, error) 
 // Verify is [Job.Verify] for programs that have no queue and no mappers: the job's
 // database suffices.
 func Verify(ctx context.Context, client *datastore.Client, job string) (*Proof, error) {
-	return (&Engine{client: client}).verify(ctx, jobRef{ID: job})
+	return (&Engine{client: client}).verify(ctx, record.Ref{ID: job})
 }
 
 // VerifyEntities is [Job.VerifyEntities] for programs that have no queue and no mappers.
 func VerifyEntities(ctx context.Context, client *datastore.Client, job string, at time.Time) (*Proof, error) {
-	return (&Engine{client: client}).verifyEntities(ctx, jobRef{ID: job}, at)
+	return (&Engine{client: client}).verifyEntities(ctx, record.Ref{ID: job}, at)
 }
 
-func (e *Engine) verify(ctx context.Context, ref jobRef) (*Proof, error) {
+func (e *Engine) verify(ctx context.Context, ref record.Ref) (*Proof, error) {
 	_, proof, err := e.prove(ctx, ref)
 	if err != nil {
 		return nil, fmt.Errorf("mapper: verify %s: %w", ref.ID, err)
@@ -67,7 +68,7 @@ func (e *Engine) verify(ctx context.Context, ref jobRef) (*Proof, error) {
 }
 
 // prove checks the records of a job, which it returns.
-func (e *Engine) prove(ctx context.Context, ref jobRef) (*jobRecord, *Proof, error) {
+func (e *Engine) prove(ctx context.Context, ref record.Ref) (*record.Job, *Proof, error) {
 	job, err := e.loadJob(ctx, ref)
 	if err != nil {
 		return nil, nil, err
@@ -80,38 +81,38 @@ func (e *Engine) prove(ctx context.Context, ref jobRef) (*jobRecord, *Proof, err
 	if err != nil {
 		return nil, nil, err
 	}
-	l.checkEnd(job)
-	if len(l.problems) > 0 {
+	l.CheckEnd(job)
+	if len(l.Problems) > 0 {
 		if err := e.diagnose(ctx, job, l); err != nil {
 			return nil, nil, err
 		}
 	}
-	switch now, err := e.loadJob(ctx, job.ref()); {
+	switch now, err := e.loadJob(ctx, job.Ref()); {
 	case err != nil:
 		return nil, nil, err
 	case now.Cleaned: // since the beginning
 		return nil, nil, cleaned
 	}
 	return job, &Proof{
-		Ranges: int(l.tiles), Pending: int(l.pendingTiles), Alone: int(l.alone), Failures: int(l.Failures), Problems: l.problems,
+		Ranges: int(l.Tiles), Pending: int(l.PendingTiles), Alone: int(l.Alone), Failures: int(l.Failures), Problems: l.Problems,
 	}, nil
 }
 
 // diagnose says which records are missing or do not fit, of a job for which that is known. It
 // takes memory for each of them.
-func (e *Engine) diagnose(ctx context.Context, job *jobRecord, l *ledger) error {
+func (e *Engine) diagnose(ctx context.Context, job *record.Job, l *record.Ledger) error {
 	var turn sync.Mutex
-	var tiles []*rangeRecord
-	found, made := make(map[string]bool), map[string]string{job.root(): "the job"}
-	err := e.eachRecord(ctx, job.ref(), func(r *rangeRecord) error {
+	var tiles []*record.Range
+	found, made := make(map[string]bool), map[string]string{job.Root(): "the job"}
+	err := e.eachRecord(ctx, job.Ref(), func(r *record.Range) error {
 		turn.Lock()
 		defer turn.Unlock()
 		found[r.ID] = true
-		for i := range r.countable() {
-			made[rangeID(r.ID, i)] = "range " + r.ID
+		for i := range r.Countable() {
+			made[record.RangeID(r.ID, i)] = "range " + r.ID
 		}
 		if !r.Alone {
-			tiles = append(tiles, &rangeRecord{ID: r.ID, Start: r.Start, End: r.End})
+			tiles = append(tiles, &record.Range{ID: r.ID, Start: r.Start, End: r.End})
 		}
 		return nil
 	})
@@ -120,15 +121,15 @@ func (e *Engine) diagnose(ctx context.Context, job *jobRecord, l *ledger) error 
 	}
 	for _, id := range slices.Sorted(maps.Keys(made)) {
 		if !found[id] {
-			l.problem("range %s of %s is missing", id, made[id])
+			l.Problem("range %s of %s is missing", id, made[id])
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(found)) {
 		if made[id] == "" {
-			l.problem("range %s has no parent", id)
+			l.Problem("range %s has no parent", id)
 		}
 	}
-	slices.SortFunc(tiles, func(a, b *rangeRecord) int {
+	slices.SortFunc(tiles, func(a, b *record.Range) int {
 		if a.Start == nil || b.Start == nil {
 			return keyspace.Present(a.Start != nil) - keyspace.Present(b.Start != nil)
 		}
@@ -136,13 +137,13 @@ func (e *Engine) diagnose(ctx context.Context, job *jobRecord, l *ledger) error 
 	})
 	for i := 1; i < len(tiles); i++ {
 		if end := tiles[i-1].End; end == nil || !end.Equal(tiles[i].Start) {
-			l.problem("range %s ends at %v, and the next one, %s, begins at %v", tiles[i-1].ID, end, tiles[i].ID, tiles[i].Start)
+			l.Problem("range %s ends at %v, and the next one, %s, begins at %v", tiles[i-1].ID, end, tiles[i].ID, tiles[i].Start)
 		}
 	}
 	return nil
 }
 
-func (e *Engine) verifyEntities(ctx context.Context, ref jobRef, at time.Time) (*Proof, error) {
+func (e *Engine) verifyEntities(ctx context.Context, ref record.Ref, at time.Time) (*Proof, error) {
 	fail := func(err error) (*Proof, error) {
 		return nil, fmt.Errorf("mapper: verify the entities of %s: %w", ref.ID, err)
 	}
@@ -158,8 +159,8 @@ func (e *Engine) verifyEntities(ctx context.Context, ref jobRef, at time.Time) (
 		query.ReadTime = at
 	}
 	var turn sync.Mutex
-	err = e.eachRecord(ctx, job.ref(), func(r *rangeRecord) error {
-		if r.Alone || r.State != done { // one alone is of a page that is done, too
+	err = e.eachRecord(ctx, job.Ref(), func(r *record.Range) error {
+		if r.Alone || r.State != record.Done { // one alone is of a page that is done, too
 			return nil
 		}
 		n, keys, err := e.keysNow(ctx, query, r)
@@ -170,7 +171,7 @@ func (e *Engine) verifyEntities(ctx context.Context, ref jobRef, at time.Time) (
 		defer turn.Unlock()
 		proof.Compared++
 		if n != r.Entities || !bytes.Equal(keys, r.Keys) {
-			if proof.Different++; len(proof.Differences) < maxProblems {
+			if proof.Different++; len(proof.Differences) < record.MaxProblems {
 				proof.Differences = append(proof.Differences, fmt.Sprintf("range %s, from %v to %v: its page had %d entities, and there are %d, not all the same", r.ID, r.Start, r.End, r.Entities, n))
 			}
 		}
@@ -183,21 +184,21 @@ func (e *Engine) verifyEntities(ctx context.Context, ref jobRef, at time.Time) (
 }
 
 // keysNow returns how many entities a range has, and the digest of their keys.
-func (e *Engine) keysNow(ctx context.Context, query Query, r *rangeRecord) (n int64, keys []byte, err error) {
+func (e *Engine) keysNow(ctx context.Context, query Query, r *record.Range) (n int64, keys []byte, err error) {
 	query.at = e.snapshot(ctx, query) // a call may end it: it is for one range
 	s := e.stream(ctx, query, r.Start, r.End, false)
 	defer s.close()
-	d := newDigest(pageDigest)
+	d := record.NewDigest(record.PageDigest)
 	for {
 		at, err := s.peek(queryBatch)
 		if err != nil {
 			return 0, nil, err
 		}
 		if len(at) == 0 {
-			return n, d.sum(), nil
+			return n, d.Sum(), nil
 		}
 		for _, p := range at {
-			d.key(p.Key)
+			d.Key(p.Key)
 		}
 		n += int64(len(at))
 		s.drop(len(at))

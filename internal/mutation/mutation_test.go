@@ -68,14 +68,14 @@ var mutations = []mutation{
 		new: `		r.Lost = true`,
 	},
 	{
-		name: "records are not named by the incarnation of their job", seed: 13, file: "range.go",
+		name: "records are not named by the incarnation of their job", seed: 13, file: "internal/record/range.go",
 		old: `	h := sha256.Sum256([]byte(job.String()))
 	return hex.EncodeToString(h[:4]) + "." + job.String() + "."`,
 		new: `	h := sha256.Sum256([]byte(job.ID))
 	return hex.EncodeToString(h[:4]) + "." + job.ID + "."`,
 	},
 	{
-		name: "nobody looks at the incarnation of a job", seed: 4, file: "job.go",
+		name: "nobody looks at the incarnation of a job", seed: 4, file: "internal/record/jobrecord.go",
 		old: `	if r.Incarnation != "" && r.Incarnation`,
 		new: `	if r.Incarnation == "-" && r.Incarnation`,
 	},
@@ -95,8 +95,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "a page is committed though its range was taken away", seed: 3, file: "fence.go",
-		old: `	case r.State != pending || r.Generation`,
-		new: `	case r.State != pending && r.State != abandoned || r.Generation`,
+		old: `	case r.State != record.Pending || r.Generation`,
+		new: `	case r.State != record.Pending && r.State != record.Abandoned || r.Generation`,
 	},
 	{
 		name: "records that expire are written as they were read", seed: 17, file: "cleanup.go",
@@ -145,8 +145,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "a job succeeds whatever its records say", seed: 5, file: "complete.go",
-		old: `cmp.Or(l.err(), l.lost)`,
-		new: `cmp.Or(l.lost)`,
+		old: `cmp.Or(l.Err(), l.Lost)`,
+		new: `cmp.Or(l.Lost)`,
 	},
 	{
 		name: "a page is read before its transaction, and written blindly", seed: 14, file: "processing.go",
@@ -156,8 +156,8 @@ var mutations = []mutation{
 			return w.engine.client.GetMulti(context.Background(), keys, dst)
 		}, keys, append([]any{r}, into(entities[known:])...))
 		if err == nil {
-			*r = rangeRecord{}
-			err = recordError(tx.Get(w.record.key(), r))
+			*r = record.Range{}
+			err = tx.Get(w.record.Key(), r)
 		}
 `,
 	},

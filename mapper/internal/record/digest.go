@@ -1,4 +1,4 @@
-package mapper
+package record
 
 import (
 	"crypto/sha256"
@@ -24,26 +24,26 @@ type digest struct {
 // digestSize is how many bytes of a SHA-256 are kept: of accidents none is missed.
 const digestSize = 16
 
-func newDigest(what string) *digest {
+func NewDigest(what string) *digest {
 	d := &digest{hash: sha256.New()}
 	d.text(what)
 	return d
 }
 
-// sum returns the digest of what was written. It is not used any more after that.
-func (d *digest) sum() []byte {
+// Sum returns the digest of what was written. It is not used any more after that.
+func (d *digest) Sum() []byte {
 	d.flush()
 	return d.hash.Sum(nil)[:digestSize]
 }
 
 // number returns the digest as a number.
-func (d *digest) number() tally.Sum { return tally.SumOf(d.sum()) }
+func (d *digest) number() tally.Sum { return tally.SumOf(d.Sum()) }
 
 // idNumber returns the ID of a range, which is a hash, as a number.
 func idNumber(id string) tally.Sum {
 	b, err := hex.DecodeString(id)
 	if err != nil || len(b) != 16 {
-		return newDigest("no ID").number()
+		return NewDigest("no ID").number()
 	}
 	return tally.SumOf(b)
 }
@@ -69,7 +69,7 @@ func (d *digest) time(t time.Time) {
 	d.integer(t.UnixMicro())
 }
 
-func (d *digest) key(k *datastore.Key) {
+func (d *digest) Key(k *datastore.Key) {
 	if k == nil {
 		d.integer(0)
 		return
@@ -101,7 +101,7 @@ func (d *digest) position(p *keyspace.Position) {
 	s := p.Space()
 	d.text(s.Namespace)
 	d.text(s.Kind)
-	d.key(p.Key)
+	d.Key(p.Key)
 	if d.flag(p.Valued); p.Valued {
 		d.value(p.Value)
 	}
@@ -123,33 +123,33 @@ func (d *digest) value(v any) {
 		d.integer(int64(math.Float64bits(v.Lat)))
 		d.integer(int64(math.Float64bits(v.Lng)))
 	case *datastore.Key:
-		d.key(v)
+		d.Key(v)
 	}
 }
 
-// single returns the digest of which entity a range of a single one has.
-func (r *rangeRecord) single() tally.Sum {
-	d := newDigest("single")
+// SingleSum returns the digest of which entity a range of a single one has.
+func (r *Range) SingleSum() tally.Sum {
+	d := NewDigest("single")
 	d.text(r.ID)
 	d.position(r.Start)
 	return d.number()
 }
 
-const pageDigest = "page 1"
+const PageDigest = "page 1"
 
-// keysDigest returns the digest of the keys of a page's entities, in their order.
-func keysDigest(at []*keyspace.Position) []byte {
-	d := newDigest(pageDigest)
+// KeysDigest returns the digest of the keys of a page's entities, in their order.
+func KeysDigest(at []*keyspace.Position) []byte {
+	d := NewDigest(PageDigest)
 	for _, p := range at {
-		d.key(p.Key)
+		d.Key(p.Key)
 	}
-	return d.sum()
+	return d.Sum()
 }
 
 // seal returns the digest of what a range that is done says: where it was, and what became of it.
-func (r *rangeRecord) seal() []byte {
-	d := newDigest("range 1")
-	d.text(r.job().String())
+func (r *Range) seal() []byte {
+	d := NewDigest("range 1")
+	d.text(r.Ref().String())
 	d.text(r.ID)
 	d.position(r.Start)
 	d.position(r.End)
@@ -164,5 +164,5 @@ func (r *rangeRecord) seal() []byte {
 	}
 	d.time(r.Created)
 	d.time(r.Done)
-	return d.sum()
+	return d.Sum()
 }

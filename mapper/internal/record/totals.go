@@ -1,4 +1,4 @@
-package mapper
+package record
 
 import (
 	"encoding/json"
@@ -9,8 +9,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// totals is what the records of a job add up to.
-type totals struct {
+// Totals is what the records of a job add up to.
+type Totals struct {
 	Processed int64 `json:"processed"`
 	Failures  int64 `json:"failures"`
 	Pages     int64 `json:"pages"`
@@ -27,7 +27,7 @@ type totals struct {
 	Counters     map[string]int64 `json:"counters,omitempty"`
 	CountersLost bool             `json:"counters_lost,omitempty"`
 	tally        tally.Counters
-	lost         error // why they can't be
+	Lost         error `json:"-"` // why they can't be
 
 	Spaces map[string]spaceTotals `json:"spaces,omitempty"` // by namespace and kind, with a / between them, if the query has several
 
@@ -41,7 +41,7 @@ type spaceTotals struct {
 }
 
 // addSpace adds what the entities of a space come to.
-func (t *totals) addSpace(name string, more spaceTotals) {
+func (t *Totals) addSpace(name string, more spaceTotals) {
 	if t.Spaces == nil {
 		t.Spaces = make(map[string]spaceTotals)
 	}
@@ -51,14 +51,14 @@ func (t *totals) addSpace(name string, more spaceTotals) {
 	t.Spaces[name] = s
 }
 
-func (t *totals) add(r *rangeRecord) error {
+func (t *Totals) Add(r *Range) error {
 	t.Ranges++
 	if !r.Continued && (!r.Alone || !r.Done.Equal(r.Created)) { // an entity that has failed at once has none
 		t.Tasks++
 	}
 	t.Depth = max(t.Depth, r.Depth)
 	t.Unsharded += r.Unsharded
-	if r.State != done {
+	if r.State != Done {
 		t.Pending++
 		if r.Alone {
 			t.Retrying++
@@ -93,11 +93,11 @@ func (t *totals) add(r *rangeRecord) error {
 	return nil
 }
 
-// failing returns how many entities have failed, for good or so far.
-func (t *totals) failing() int64 { return t.Failures + t.Retrying }
+// Failing returns how many entities have failed, for good or so far.
+func (t *Totals) Failing() int64 { return t.Failures + t.Retrying }
 
 // merge adds up two parts.
-func (t *totals) merge(o totals) {
+func (t *Totals) merge(o Totals) {
 	t.Processed += o.Processed
 	t.Failures += o.Failures
 	t.Pages += o.Pages
@@ -115,18 +115,18 @@ func (t *totals) merge(o totals) {
 	}
 }
 
-// close says what the counters come to, once everything is added up.
-func (t *totals) close(j *jobRecord) {
+// Close says what the counters come to, once everything is added up.
+func (t *Totals) Close(j *Job) {
 	if !j.CountersDropped {
-		t.Counters, t.lost = t.tally.Values()
-		t.CountersLost = t.lost != nil
+		t.Counters, t.Lost = t.tally.Values()
+		t.CountersLost = t.Lost != nil
 	}
 	t.bound()
 }
 
-// scale multiplies what is known of a part of the records to an estimate of all
+// Scale multiplies what is known of a part of the records to an estimate of all
 // of them.
-func (t *totals) scale(factor float64) {
+func (t *Totals) Scale(factor float64) {
 	for _, n := range []*int64{&t.Processed, &t.Failures, &t.Pages, &t.FullPages, &t.Ranges, &t.Tasks, &t.Pending, &t.Retrying, &t.Expected} {
 		*n = int64(float64(*n)*factor + 0.5)
 	}
@@ -145,7 +145,7 @@ const (
 )
 
 // bound leaves out what a record has no room for.
-func (t *totals) bound() {
+func (t *Totals) bound() {
 	bytes := 0
 	for i, name := range slices.Sorted(maps.Keys(t.Spaces)) {
 		space, _ := json.Marshal(map[string]spaceTotals{name: t.Spaces[name]}) // strings and numbers encode

@@ -1,4 +1,4 @@
-package mapper
+package record
 
 import (
 	"crypto/sha256"
@@ -11,25 +11,25 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// jobKind is the kind of the records of jobs.
-const jobKind = "ScattermapJob"
+// JobKind is the kind of the records of jobs.
+const JobKind = "ScattermapJob"
 
 // States of a job.
 const (
-	running               = "running"
-	succeeded             = "succeeded"
-	succeededWithFailures = "succeeded with failures"
-	failed                = "failed"
-	paused                = "paused"
-	aborted               = "aborted"
+	Running               = "running"
+	Succeeded             = "succeeded"
+	SucceededWithFailures = "succeeded with failures"
+	Failed                = "failed"
+	Paused                = "paused"
+	Aborted               = "aborted"
 )
 
-// errNoSuchJob says that there is no job of that ID.
-var errNoSuchJob = errors.New("no such job")
+// ErrNoSuchJob says that there is no job of that ID.
+var ErrNoSuchJob = errors.New("no such job")
 
-// A jobRecord is the record of a job. It is written at the job's start and end, when
+// A Job is the record of a job. It is written at the job's start and end, when
 // somebody controls it, and when there is something to show; never by each task.
-type jobRecord struct {
+type Job struct {
 	ID          string    `datastore:"-"`
 	Incarnation string    `datastore:"incarnation,noindex"` // see jobRef
 	Mapper      string    `datastore:"mapper,noindex"`
@@ -74,50 +74,50 @@ type jobRecord struct {
 	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire
 	Expires  time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
 
-	suspicion // that its finalizer kills its process
+	Suspicion // that its finalizer kills its process
 }
 
-// insert and update return the mutations that write the record.
-func (j *jobRecord) insert() *datastore.Mutation { return j.write(datastore.NewInsert) }
-func (j *jobRecord) update() *datastore.Mutation { return j.write(datastore.NewUpdate) }
+// Insert and update return the mutations that write the record.
+func (j *Job) Insert() *datastore.Mutation { return j.write(datastore.NewInsert) }
+func (j *Job) Update() *datastore.Mutation { return j.write(datastore.NewUpdate) }
 
-func (j *jobRecord) write(mutation func(*datastore.Key, any) *datastore.Mutation) *datastore.Mutation {
-	j.Active = j.State == running || j.Cleaning != ""
-	return mutation(jobKey(j.ID), j)
+func (j *Job) write(mutation func(*datastore.Key, any) *datastore.Mutation) *datastore.Mutation {
+	j.Active = j.State == Running || j.Cleaning != ""
+	return mutation(JobKey(j.ID), j)
 }
 
-// root returns the ID of the job's first range.
-func (j *jobRecord) root() string { return rangeID(j.ref().String(), 0) }
+// Root returns the ID of the job's first range.
+func (j *Job) Root() string { return RangeID(j.Ref().String(), 0) }
 
-func jobKey(id string) *datastore.Key { return datastore.NameKey(jobKind, id, nil) }
+func JobKey(id string) *datastore.Key { return datastore.NameKey(JobKind, id, nil) }
 
-// A jobRef names a job: by its ID, and by the incarnation that tells it from the jobs that had the
+// A Ref names a job: by its ID, and by the incarnation that tells it from the jobs that had the
 // ID before. Whatever belongs to a job (its ranges' records, its tasks, what it tells the world)
 // is named by both, so that a process which wakes behind a job's end finds nothing of the next
 // one. Without an incarnation it is the job that has the ID now.
-type jobRef struct{ ID, Incarnation string }
+type Ref struct{ ID, Incarnation string }
 
-func (j *jobRecord) ref() jobRef { return jobRef{j.ID, j.Incarnation} }
+func (j *Job) Ref() Ref { return Ref{j.ID, j.Incarnation} }
 
 // String returns the reference as a text that no other one has: a dot can't be in a job's ID.
-func (r jobRef) String() string { return r.ID + "." + r.Incarnation }
+func (r Ref) String() string { return r.ID + "." + r.Incarnation }
 
-// is checks that a record that was read is that of the job.
-func (r jobRef) is(j *jobRecord) error {
+// Is checks that a record that was read is that of the job.
+func (r Ref) Is(j *Job) error {
 	if r.Incarnation != "" && r.Incarnation != j.Incarnation {
-		return fmt.Errorf("%w: %s was cleaned up, and another job has its ID", errNoSuchJob, r.ID)
+		return fmt.Errorf("%w: %s was cleaned up, and another job has its ID", ErrNoSuchJob, r.ID)
 	}
 	return nil
 }
 
-// incarnate gives a new job its incarnation: a random number, and a hash that ties it to what
+// Incarnate gives a new job its incarnation: a random number, and a hash that ties it to what
 // the job is about.
-func (j *jobRecord) incarnate(number uint64) {
+func (j *Job) Incarnate(number uint64) {
 	j.Incarnation = j.incarnation(fmt.Sprintf("%016x", number))
 }
 
 // incarnation returns the incarnation that begins with a number.
-func (j *jobRecord) incarnation(number string) string {
+func (j *Job) incarnation(number string) string {
 	h := sha256.New()
 	for _, part := range [][]byte{[]byte(number), []byte(j.ID), []byte(j.Mapper), j.Query, j.Params} {
 		fmt.Fprintf(h, "%d ", len(part))
@@ -126,49 +126,49 @@ func (j *jobRecord) incarnation(number string) string {
 	return number + hex.EncodeToString(h.Sum(nil)[:4])
 }
 
-// rampFrom returns when the ramp began. A job of an older build has none until it is resumed.
-func (j *jobRecord) rampFrom() time.Time {
+// RampBegan returns when the ramp began. A job of an older build has none until it is resumed.
+func (j *Job) RampBegan() time.Time {
 	if j.RampFrom.IsZero() {
 		return j.Created
 	}
 	return j.RampFrom
 }
 
-// atOnce returns how many of the job's tasks may run at once, as far as that is known.
-func (j *jobRecord) atOnce() int64 { return max(j.Workers, j.Concurrent) }
+// AtOnce returns how many of the job's tasks may run at once, as far as that is known.
+func (j *Job) AtOnce() int64 { return max(j.Workers, j.Concurrent) }
 
-// goOn has a job run again, or anew, under new names.
-func (j *jobRecord) goOn(now time.Time) {
-	j.Tolerant = j.Tolerant || j.State == failed
+// GoOn has a job run again, or anew, under new names.
+func (j *Job) GoOn(now time.Time) {
+	j.Tolerant = j.Tolerant || j.State == Failed
 	j.CountersDropped = j.CountersDropped || j.CountersLost
 	j.Limited, j.CountersLost = false, false
-	if j.State != running {
+	if j.State != Running {
 		j.RampFrom = now.UTC().Truncate(time.Microsecond)
 	}
-	j.State, j.Error, j.Ended, j.Totals = running, "", time.Time{}, nil
-	j.suspicion = suspicion{}
+	j.State, j.Error, j.Ended, j.Totals = Running, "", time.Time{}, nil
+	j.Suspicion = Suspicion{}
 	j.Generation++
 	j.Epoch++
 }
 
-// succeed marks a job as ended. Its finalizer, if it has one, comes in addition.
-func (j *jobRecord) succeed(sum totals, now time.Time) (err error) {
+// Succeed marks a job as ended. Its finalizer, if it has one, comes in addition.
+func (j *Job) Succeed(sum Totals, now time.Time) (err error) {
 	j.Finalizes = false
-	j.suspicion = suspicion{}
-	j.State, j.Error, j.Ended = succeeded, "", now.UTC().Truncate(time.Microsecond)
+	j.Suspicion = Suspicion{}
+	j.State, j.Error, j.Ended = Succeeded, "", now.UTC().Truncate(time.Microsecond)
 	if sum.Failures > 0 {
-		j.State = succeededWithFailures
+		j.State = SucceededWithFailures
 	}
 	j.Totals, err = json.Marshal(sum)
 	return err
 }
 
-// rootRange returns the root of a new job.
-func (j *jobRecord) rootRange() *rangeRecord {
-	return &rangeRecord{Job: j.ID, Incarnation: j.Incarnation, ID: j.root(), Open: j.ID, State: pending, PageSize: j.PageSize, Created: j.Created}
+// RootRange returns the root of a new job.
+func (j *Job) RootRange() *Range {
+	return &Range{Job: j.ID, Incarnation: j.Incarnation, ID: j.Root(), Open: j.ID, State: Pending, PageSize: j.PageSize, Created: j.Created}
 }
 
-// totals returns what the records of a job that has ended add up to.
-func (j *jobRecord) totals() (sum totals, err error) {
+// RecordedTotals returns what the records of a job that has ended add up to.
+func (j *Job) RecordedTotals() (sum Totals, err error) {
 	return sum, json.Unmarshal(j.Totals, &sum)
 }

@@ -1,4 +1,4 @@
-package mapper
+package record
 
 import (
 	"crypto/sha256"
@@ -13,22 +13,22 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// rangeKind is the kind of the records of ranges.
-const rangeKind = "ScattermapRange"
+// RangeKind is the kind of the records of ranges.
+const RangeKind = "ScattermapRange"
 
 // States of a range.
 const (
-	pending   = "pending"
-	done      = "done"
-	abandoned = "abandoned" // it was pending when its job was cleaned up
+	Pending   = "pending"
+	Done      = "done"
+	Abandoned = "abandoned" // it was pending when its job was cleaned up
 )
 
-// A rangeRecord is the record of one range: what a task has to do, and once it
+// A Range is the record of one range: what a task has to do, and once it
 // is done, what it did. Only open, failed and expires are indexed, and exist only while
 // the range is pending, its entity has failed, or it has been cleaned up: a finished job
 // costs no index entries. What is empty is not saved, as most of it is in most records, but
 // for what tells them apart.
-type rangeRecord struct {
+type Range struct {
 	Job         string               `datastore:"job,noindex"`
 	Incarnation string               `datastore:"incarnation,noindex"` // of the job
 	ID          string               `datastore:"id,noindex"`
@@ -41,13 +41,13 @@ type rangeRecord struct {
 	End         *keyspace.Position   `datastore:"end,omitempty,noindex"`       // nil: to the end
 	Namespace   string               `datastore:"namespace,omitempty,noindex"` // with Kind: the space that its entities are in, if the query has several
 	Kind        string               `datastore:"kind,omitempty,noindex"`      // empty: it may reach into several
-	Survey      bool                 `datastore:"survey,omitempty,noindex"`    // its task has to look around, like that of the root
+	Resample    bool                 `datastore:"survey,omitempty,noindex"`    // its task has to look around, like that of the root
 	Alone       bool                 `datastore:"alone,omitempty,noindex"`     // only the entity at Start
 	Samples     []*keyspace.Position `datastore:"samples,omitempty,noindex"`
 	Estimate    int64                `datastore:"estimate,omitempty,noindex"`    // of its entities; 0: unknown
 	Exact       bool                 `datastore:"exact,omitempty,noindex"`       // they were counted
 	Workers     int64                `datastore:"workers,omitempty,noindex"`     // that should share it; 0 is one
-	Portion     int64                `datastore:"portion,omitempty,noindex"`     // how many entities are one worker's portion; 0: all of them
+	FairShare   int64                `datastore:"portion,omitempty,noindex"`     // how many entities are one worker's portion; 0: all of them
 	EntitySize  int64                `datastore:"entity_size,omitempty,noindex"` // bytes of an entity of the kind, on average; 0: unknown
 	PageSize    int64                `datastore:"page_size,omitempty,noindex"`
 	Narrowed    int64                `datastore:"narrowed,omitempty,noindex"`   // what became of PageSize for this page; 0: it is as it was
@@ -74,70 +74,70 @@ type rangeRecord struct {
 	Done        time.Time            `datastore:"done,omitempty,noindex"`
 	Expires     time.Time            `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
 
-	suspicion // that it kills its process
+	Suspicion // that it kills its process
 
-	stored *datastore.Key // that a query has found it under
+	Stored *datastore.Key `datastore:"-"` // that a query has found it under
 }
 
-// rangeID derives the ID of a range from its parent's and its place among the
+// RangeID derives the ID of a range from its parent's and its place among the
 // children. That of a root is derived from its job.
-func rangeID(parent string, index int64) string {
+func RangeID(parent string, index int64) string {
 	h := sha256.Sum256([]byte(parent + "/" + strconv.FormatInt(index, 10)))
 	return hex.EncodeToString(h[:16])
 }
 
-// hashOf returns a number from a range's ID that is spread evenly.
-func hashOf(id string) (uint64, error) { return strconv.ParseUint(id[:min(16, len(id))], 16, 64) }
+// Hash returns a number from a range's ID that is spread evenly.
+func Hash(id string) (uint64, error) { return strconv.ParseUint(id[:min(16, len(id))], 16, 64) }
 
-// rangePrefix begins the names of the records of a job's ranges. It starts with a hash,
+// RangePrefix begins the names of the records of a job's ranges. It starts with a hash,
 // so that jobs with similar IDs are apart, and so are the records of one job,
 // whose IDs are hashes.
-func rangePrefix(job jobRef) string {
+func RangePrefix(job Ref) string {
 	h := sha256.Sum256([]byte(job.String()))
 	return hex.EncodeToString(h[:4]) + "." + job.String() + "."
 }
 
-func rangeKey(job jobRef, id string) *datastore.Key {
-	return datastore.NameKey(rangeKind, rangePrefix(job)+id, nil)
+func RangeKey(job Ref, id string) *datastore.Key {
+	return datastore.NameKey(RangeKind, RangePrefix(job)+id, nil)
 }
 
-// job returns the job that the range belongs to.
-func (r *rangeRecord) job() jobRef { return jobRef{r.Job, r.Incarnation} }
+// Ref returns the job that the range belongs to.
+func (r *Range) Ref() Ref { return Ref{r.Job, r.Incarnation} }
 
-func (r *rangeRecord) key() *datastore.Key { return rangeKey(r.job(), r.ID) }
+func (r *Range) Key() *datastore.Key { return RangeKey(r.Ref(), r.ID) }
 
-func (r *rangeRecord) stretch() split.Piece {
-	return split.Piece{Start: r.Start, End: r.End, Samples: r.Samples, Estimate: r.Estimate, Exact: r.Exact, Workers: r.Workers, FairShare: r.Portion, Space: r.space()}
+func (r *Range) Piece() split.Piece {
+	return split.Piece{Start: r.Start, End: r.End, Samples: r.Samples, Estimate: r.Estimate, Exact: r.Exact, Workers: r.Workers, FairShare: r.FairShare, Space: r.Space()}
 }
 
-// space returns the space that all entities of the range are in, if that is known.
-func (r *rangeRecord) space() keyspace.Space {
+// Space returns the space that all entities of the range are in, if that is known.
+func (r *Range) Space() keyspace.Space {
 	return keyspace.Space{Namespace: r.Namespace, Kind: r.Kind}
 }
 
-// in notes that all entities of the range are in a space.
-func (r *rangeRecord) in(s keyspace.Space) { r.Namespace, r.Kind = s.Namespace, s.Kind }
+// In notes that all entities of the range are in a space.
+func (r *Range) In(s keyspace.Space) { r.Namespace, r.Kind = s.Namespace, s.Kind }
 
-// insert and update return the mutations that write the record.
-func (r *rangeRecord) insert() *datastore.Mutation { return datastore.NewInsert(r.key(), r) }
-func (r *rangeRecord) update() *datastore.Mutation { return datastore.NewUpdate(r.key(), r) }
+// Insert and update return the mutations that write the record.
+func (r *Range) Insert() *datastore.Mutation { return datastore.NewInsert(r.Key(), r) }
+func (r *Range) Update() *datastore.Mutation { return datastore.NewUpdate(r.Key(), r) }
 
-// contains reports whether a position is in the range.
-func (r *rangeRecord) contains(p *keyspace.Position) bool {
+// Contains reports whether a position is in the range.
+func (r *Range) Contains(p *keyspace.Position) bool {
 	if r.Alone {
 		return p.Equal(r.Start)
 	}
 	return (r.Start == nil || keyspace.Compare(r.Start, p) <= 0) && (r.End == nil || keyspace.Compare(p, r.End) < 0)
 }
 
-// child returns the record of the range's next child.
-func (r *rangeRecord) child(s split.Piece, now time.Time) *rangeRecord {
-	c := &rangeRecord{
+// Child returns the record of the range's next child.
+func (r *Range) Child(s split.Piece, now time.Time) *Range {
+	c := &Range{
 		Job:         r.Job,
 		Incarnation: r.Incarnation,
-		ID:          rangeID(r.ID, r.Children),
+		ID:          RangeID(r.ID, r.Children),
 		Open:        r.Job,
-		State:       pending,
+		State:       Pending,
 		Depth:       r.Depth + 1,
 		Start:       s.Start,
 		End:         s.End,
@@ -145,39 +145,39 @@ func (r *rangeRecord) child(s split.Piece, now time.Time) *rangeRecord {
 		Estimate:    s.Estimate,
 		Exact:       s.Exact,
 		Workers:     s.Workers,
-		Portion:     s.FairShare,
+		FairShare:   s.FairShare,
 		PageSize:    r.PageSize,
 		EntitySize:  r.EntitySize,
 		Namespace:   s.Space.Namespace,
 		Kind:        s.Space.Kind,
-		Survey:      s.Resample,
+		Resample:    s.Resample,
 		Created:     now,
 	}
 	r.Children++
 	return c
 }
 
-// rest returns the record of the next child, for a part of the range's own page. If
+// Rest returns the record of the next child, for a part of the range's own page. If
 // the page is suspected, whoever kills the process may be in there.
-func (r *rangeRecord) rest(s split.Piece, now time.Time) *rangeRecord {
-	c := r.child(s, now)
+func (r *Range) Rest(s split.Piece, now time.Time) *Range {
+	c := r.Child(s, now)
 	if r.Solo && r.Narrowed > 0 {
 		c.Solo = true
-		c.narrow(int(min(max(2, s.Estimate), c.PageSize)))
+		c.Narrow(int(min(max(2, s.Estimate), c.PageSize)))
 	}
 	return c
 }
 
-// refusals returns how many attempts were refused since the job was resumed.
-func (r *rangeRecord) refusals(j *jobRecord) int64 {
+// RefusalsIn returns how many attempts were refused since the job was resumed.
+func (r *Range) RefusalsIn(j *Job) int64 {
 	if r.RefusedIn != j.Generation {
 		return 0
 	}
 	return r.Refusals
 }
 
-// pageSize returns the most entities that the range's page may have.
-func (r *rangeRecord) pageSize() int {
+// PageLimit returns the most entities that the range's page may have.
+func (r *Range) PageLimit() int {
 	switch {
 	case r.Alone:
 		return 1
@@ -187,50 +187,50 @@ func (r *rangeRecord) pageSize() int {
 	return int(r.PageSize)
 }
 
-// expected returns how many entities the range's page has, at most.
-func (r *rangeRecord) expected() int {
+// Expected returns how many entities the range's page has, at most.
+func (r *Range) Expected() int {
 	if r.Estimate > 0 {
-		return int(min(int64(r.pageSize()), r.Estimate))
+		return int(min(int64(r.PageLimit()), r.Estimate))
 	}
-	return r.pageSize()
+	return r.PageLimit()
 }
 
-// narrow halves a page of n entities. What it leaves behind starts over.
-func (r *rangeRecord) narrow(n int) { r.Narrowed = int64(max(1, n/2)) }
+// Narrow halves a page of n entities. What it leaves behind starts over.
+func (r *Range) Narrow(n int) { r.Narrowed = int64(max(1, n/2)) }
 
-// finish marks the range as done. Nothing of it changes after that, but for a failure that is
+// Finish marks the range as done. Nothing of it changes after that, but for a failure that is
 // retried.
-func (r *rangeRecord) finish(now time.Time) {
-	r.State, r.Open, r.Done = done, "", now
-	r.calm()
+func (r *Range) Finish(now time.Time) {
+	r.State, r.Open, r.Done = Done, "", now
+	r.Calm()
 	r.Samples = nil // its children have them
 	r.Seal = r.seal()
 }
 
-// alone returns the record of the next child, for a single entity that has failed after some
+// AloneChild returns the record of the next child, for a single entity that has failed after some
 // attempts, or that may have killed its process.
-func (r *rangeRecord) alone(at *keyspace.Position, attempts int64, suspected bool, now time.Time) *rangeRecord {
-	child := r.child(split.Piece{Start: at, Estimate: 1}, now)
+func (r *Range) AloneChild(at *keyspace.Position, attempts int64, suspected bool, now time.Time) *Range {
+	child := r.Child(split.Piece{Start: at, Estimate: 1}, now)
 	if r.Kind != "" {
-		child.in(at.Space())
+		child.In(at.Space())
 	}
 	child.Alone, child.Refusals, child.RefusedIn = true, attempts, r.RefusedIn
 	child.Solo = suspected
 	return child
 }
 
-// fail records that the range's entity, which it has for itself, has failed.
-func (r *rangeRecord) fail(cause error, now time.Time) {
+// Fail records that the range's entity, which it has for itself, has failed.
+func (r *Range) Fail(cause error, now time.Time) {
 	r.Error, r.Failed = fault.Text(cause), r.Job
-	r.Entities, r.Keys = 1, keysDigest([]*keyspace.Position{r.Start})
-	r.finish(now)
+	r.Entities, r.Keys = 1, KeysDigest([]*keyspace.Position{r.Start})
+	r.Finish(now)
 }
 
-// reopen makes a failure a pending range again, with as many attempts as at first.
-func (r *rangeRecord) reopen(now time.Time) {
-	r.State, r.Open, r.Created, r.Done = pending, r.Job, now, time.Time{}
+// Reopen makes a failure a pending range again, with as many attempts as at first.
+func (r *Range) Reopen(now time.Time) {
+	r.State, r.Open, r.Created, r.Done = Pending, r.Job, now, time.Time{}
 	r.Failed, r.Error = "", ""
 	r.Entities, r.Keys, r.Seal = 0, nil, nil
-	r.Refusals, r.Deaths, r.Settled, r.NotBefore = 0, nil, nil, time.Time{}
+	r.Refusals, r.Deaths, r.DeathsCountAt, r.NotBefore = 0, nil, nil, time.Time{}
 	r.Generation++
 }

@@ -1,4 +1,4 @@
-package mapper
+package record
 
 import (
 	"strconv"
@@ -36,7 +36,7 @@ func TestMarks(t *testing.T) {
 		"an attempt of another task died":           {"a:t1 -a b:u1 -b c:u2 d:u3", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, now := &rangeRecord{State: pending, PageSize: 10}, time.Unix(0, 0)
+			r, now := &Range{State: Pending, PageSize: 10}, time.Unix(0, 0)
 			for step := range strings.FieldsSeq(c.steps) {
 				number := func(digits string) int {
 					n, err := strconv.Atoi(digits)
@@ -47,11 +47,11 @@ func TestMarks(t *testing.T) {
 				}
 				switch step[0] {
 				case '-':
-					r.alive(step[1:])
+					r.Alive(step[1:])
 				case '+':
 					now = now.Add(time.Duration(number(step[1:])) * time.Minute)
 				default:
-					r.begin(mark{step[:1], now, step[2:3], int64(number(step[3:])), false}, now, deadline)
+					r.Begin(CrashMark{step[:1], now, step[2:3], int64(number(step[3:])), false}, now, deadline)
 				}
 			}
 			if r.Solo != c.solo {
@@ -66,16 +66,16 @@ func TestMarks(t *testing.T) {
 func TestDeathOfAnEntity(t *testing.T) {
 	const deadline = 10 * time.Minute
 	begun := time.Unix(0, 0)
-	r := &rangeRecord{State: pending, PageSize: 10, Alone: true, suspicion: suspicion{Solo: true}}
-	r.begin(mark{"a", begun, "t", 1, true}, begun, deadline)
+	r := &Range{State: Pending, PageSize: 10, Alone: true, Suspicion: Suspicion{Solo: true}}
+	r.Begin(CrashMark{"a", begun, "t", 1, true}, begun, deadline)
 	soon := begun.Add(time.Minute)
-	r.begin(mark{"b", soon, "t", 2, true}, soon, deadline)
+	r.Begin(CrashMark{"b", soon, "t", 2, true}, soon, deadline)
 	late := soon.Add(deadline)
-	r.begin(mark{"c", late, "t", 3, true}, late, deadline)
-	if len(r.Deaths) != 2 || r.died(late) != 1 || r.died(late.Add(2*deadline)) != 2 {
-		t.Errorf("deaths %v, settled %v", r.Deaths, r.Settled)
+	r.Begin(CrashMark{"c", late, "t", 3, true}, late, deadline)
+	if len(r.Deaths) != 2 || r.Died(late) != 1 || r.Died(late.Add(2*deadline)) != 2 {
+		t.Errorf("deaths %v, settled %v", r.Deaths, r.DeathsCountAt)
 	}
-	if r.alive("b"); r.died(late.Add(2*deadline)) != 1 || r.Begun != "c" {
+	if r.Alive("b"); r.Died(late.Add(2*deadline)) != 1 || r.Begun != "c" {
 		t.Errorf("%+v", r)
 	}
 }
