@@ -1,0 +1,109 @@
+package record
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+)
+
+var (
+	noon    = time.Date(2026, 11, 22, 12, 0, 0, 123456789, time.UTC)
+	rounded = noon.Truncate(time.Microsecond) // as the database keeps it
+)
+
+// TestJobTransitions has a job go on, and succeed, from every state.
+func TestJobTransitions(t *testing.T) {
+	goOn := func(j *Job) { j.GoOn(noon) }
+	succeed := func(sum Totals) func(*Job) {
+		return func(j *Job) {
+			if err := j.Succeed(sum, noon); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	suspected := Suspicion{Begun: "d", Deaths: []string{"c"}, Solo: true}
+	for _, test := range []struct {
+		name       string
+		from, want Job
+		transition func(*Job)
+	}{
+		{"resume a paused job", Job{State: Paused, Error: "paused by its failure limit", Limited: true, Generation: 3, Epoch: 4},
+			Job{State: Running, RampFrom: rounded, Generation: 4, Epoch: 5}, goOn},
+		{"resume a failed job", Job{State: Failed, Error: "gave up", Ended: rounded, Suspicion: suspected},
+			Job{State: Running, RampFrom: rounded, Tolerant: true, Generation: 1, Epoch: 1}, goOn},
+		{"resume one whose counters can't be kept", Job{State: Failed, CountersLost: true},
+			Job{State: Running, RampFrom: rounded, Tolerant: true, CountersDropped: true, Generation: 1, Epoch: 1}, goOn},
+		{"resume it again", Job{State: Paused, CountersDropped: true, Tolerant: true},
+			Job{State: Running, RampFrom: rounded, Tolerant: true, CountersDropped: true, Generation: 1, Epoch: 1}, goOn},
+		{"resume a job that runs", Job{State: Running, RampFrom: rounded.Add(-time.Hour)},
+			Job{State: Running, RampFrom: rounded.Add(-time.Hour), Generation: 1, Epoch: 1}, goOn},
+		{"retry the failures of a job", Job{State: SucceededWithFailures, Ended: rounded, Totals: []byte(`{"failures":1}`)},
+			Job{State: Running, RampFrom: rounded, Generation: 1, Epoch: 1}, goOn},
+		{"succeed", Job{State: Running, Error: "tried again", Suspicion: suspected, Finalizes: true, Epoch: 7},
+			Job{State: Succeeded, Ended: rounded, Epoch: 7}, succeed(Totals{Processed: 5})},
+		{"succeed with failures", Job{State: Running},
+			Job{State: SucceededWithFailures, Ended: rounded}, succeed(Totals{Processed: 5, Failures: 1})},
+	} {
+		j := test.from
+		test.transition(&j)
+		if test.want.State == Succeeded || test.want.State == SucceededWithFailures {
+			if sum, err := j.RecordedTotals(); err != nil || sum.Processed != 5 {
+				t.Errorf("%s: totals %+v, %v", test.name, sum, err)
+			}
+			j.Totals = nil
+		}
+		if !reflect.DeepEqual(j, test.want) {
+			t.Errorf("%s:\n%+v, want\n%+v", test.name, j, test.want)
+		}
+	}
+}
+
+// TestActive has a job need sweeps while it runs, or is being cleaned up.
+func TestActive(t *testing.T) {
+	for _, test := range []struct {
+		job  Job
+		want bool
+	}{
+		{Job{State: Running}, true},
+		{Job{State: Paused, Active: true}, false},
+		{Job{State: Succeeded, Cleaning: "{}"}, true},
+		{Job{State: Aborted, Active: true}, false},
+	} {
+		if test.job.Update(); test.job.Active != test.want {
+			t.Errorf("%+v: active %v", test.job, test.job.Active)
+		}
+	}
+}
+
+// TestIncarnation has two jobs of one ID differ, also if one is given the random number of the other.
+func TestIncarnation(t *testing.T) {
+	job := Job{ID: "nightly", Mapper: "m", Query: []byte(`{"kind":"A"}`), Params: []byte("{}")}
+	job.Incarnate(7)
+	ref := job.Ref()
+	if err := ref.Is(&job); err != nil || len(job.Incarnation) != 24 {
+		t.Errorf("%q: %v", job.Incarnation, err)
+	}
+	for name, change := range map[string]func(*Job){
+		"ID":        func(j *Job) { j.ID = "nightl" },
+		"mapper":    func(j *Job) { j.Mapper = "n" },
+		"query":     func(j *Job) { j.Query = []byte(`{"kind":"B"}`) },
+		"params":    func(j *Job) { j.Params = []byte("[]") },
+		"a border":  func(j *Job) { j.Mapper, j.Query = "m{", []byte(`"kind":"A"}`) },
+		"all later": func(*Job) {},
+	} {
+		other := job
+		change(&other)
+		number := uint64(7)
+		if name == "all later" {
+			number = 8
+		}
+		other.Incarnate(number)
+		if err := ref.Is(&other); !errors.Is(err, ErrNoSuchJob) || RangeKey(ref, "r").Equal(RangeKey(other.Ref(), "r")) {
+			t.Errorf("another %s: %q, %v", name, other.Incarnation, err)
+		}
+		if err := (Ref{ID: other.ID}).Is(&other); err != nil {
+			t.Errorf("whichever has the ID: %v", err)
+		}
+	}
+}

@@ -1,0 +1,152 @@
+package record
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/split"
+)
+
+// tree returns a job that has ended, and its ranges: a root of which four pieces were cut, and one
+// entity that was tried again by itself and failed.
+func tree(t *testing.T) (*Job, []*Range) {
+	t.Helper()
+	j := &Job{ID: "j", Mapper: "m", PageSize: 100, Created: noon}
+	j.Incarnate(1)
+	r := j.RootRange()
+	all := []*Range{r}
+	end := r.End
+	for _, id := range []int64{80, 60, 40, 20} {
+		c := r.Child(split.Piece{Start: at(id), End: end}, noon)
+		c.Entities, c.Processed, c.Full = 20, 20, id == 40
+		c.Counters, c.Keys = []byte(fmt.Sprintf(`{"seen":20,"%d":1}`, id)), KeysDigest(nil)
+		all, end = append(all, c), c.Start
+	}
+	r.End = end
+	failed := r.AloneChild(at(12), 5, false, noon)
+	r.Entities, r.Processed, r.Recorded, r.Single = 19, 18, 1, failed.SingleSum().Bytes()
+	for _, r := range all {
+		r.Finish(noon)
+	}
+	failed.Fail(fmt.Errorf("no"), noon)
+	all = append(all, failed)
+	sum := new(Ledger)
+	for _, r := range all {
+		if err := sum.Add(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sum.Close(j)
+	if err := j.Succeed(sum.Totals, noon); err != nil {
+		t.Fatal(err)
+	}
+	return j, all
+}
+
+// TestTotals adds records up in any order and in any parts.
+func TestTotals(t *testing.T) {
+	j, all := tree(t)
+	rng := testflag.Rand(t)
+	for range 20 {
+		var parts [3]Ledger
+		for _, i := range rng.Perm(len(all)) {
+			if err := parts[rng.IntN(3)].Add(all[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		parts[0].Merge(&parts[1])
+		parts[0].Merge(&parts[2])
+		parts[0].Close(j)
+		parts[0].CheckEnd(j)
+		if err := parts[0].Err(); err != nil {
+			t.Error(err)
+		}
+		sum, err := json.Marshal(parts[0].Totals)
+		if err != nil || string(sum) != string(j.Totals) || !maps.Equal(parts[0].Counters, map[string]int64{"seen": 80, "20": 1, "40": 1, "60": 1, "80": 1}) {
+			t.Errorf("%s, %v, want %s", sum, err, j.Totals)
+		}
+	}
+	if want := `"processed":98,"failures":1,"pages":5,"full_pages":1,"ranges":6,"tasks":5,"pending":0,"depth":1`; !strings.Contains(string(j.Totals), want) {
+		t.Errorf("%s, want %s", j.Totals, want)
+	}
+}
+
+// TestLedger changes one thing at a time: the ledger finds it.
+func TestLedger(t *testing.T) {
+	reseal := func(r *Range) { r.Seal = r.seal() }
+	for name, change := range map[string]func(j *Job, all []*Range) []*Range{
+		"a record is missing":   func(_ *Job, all []*Range) []*Range { return all[:5] },
+		"a record comes twice":  func(_ *Job, all []*Range) []*Range { return append(all, all[2]) },
+		"the job has no ranges": func(*Job, []*Range) []*Range { return nil },
+		"a boundary is moved":   func(_ *Job, all []*Range) []*Range { all[2].Start = at(61); reseal(all[2]); return all },
+		"two are moved":         func(_ *Job, all []*Range) []*Range { all[2].Start, all[3].End = at(61), at(61); return all },
+		"a range is behind its end": func(_ *Job, all []*Range) []*Range {
+			all[2].Start, all[2].End = all[2].End, all[2].Start
+			reseal(all[2])
+			return all
+		},
+		"another entity":         func(_ *Job, all []*Range) []*Range { all[5].Start = at(13); reseal(all[5]); return all },
+		"a number":               func(_ *Job, all []*Range) []*Range { all[2].Processed--; return all },
+		"a number, and its seal": func(_ *Job, all []*Range) []*Range { all[2].Processed--; reseal(all[2]); return all },
+		"more than there were":   func(_ *Job, all []*Range) []*Range { all[2].Processed++; reseal(all[2]); return all },
+		"a counter": func(_ *Job, all []*Range) []*Range {
+			all[2].Counters = []byte(`{"seen":20}`)
+			reseal(all[2])
+			return all
+		},
+		"a range is pending":        func(_ *Job, all []*Range) []*Range { all[2].State, all[2].Open = Pending, "j"; return all },
+		"its mark is another":       func(_ *Job, all []*Range) []*Range { all[2].Open = "j"; return all },
+		"a failure is forgotten":    func(_ *Job, all []*Range) []*Range { all[5].Failed, all[5].Error = "", ""; reseal(all[5]); return all },
+		"a delivery has not ended":  func(_ *Job, all []*Range) []*Range { all[2].Begun = "d"; return all },
+		"too many children":         func(_ *Job, all []*Range) []*Range { all[2].Children = 1 << 40; reseal(all[2]); return all },
+		"the mapper is another":     func(j *Job, all []*Range) []*Range { j.Mapper = "n"; return all },
+		"the state is another":      func(j *Job, all []*Range) []*Range { j.State = Succeeded; return all },
+		"failures are being tried":  func(j *Job, all []*Range) []*Range { j.Replaying = true; return all },
+		"its finalizer did not run": func(j *Job, all []*Range) []*Range { j.Finalizes, j.Finalized = true, j.Epoch-1; return all },
+		"the totals are others": func(j *Job, all []*Range) []*Range {
+			j.Totals = []byte(`{"processed":97,"failures":1,"ranges":6}`)
+			return all
+		},
+	} {
+		j, all := tree(t)
+		l := new(Ledger)
+		for _, r := range change(j, all) {
+			if err := l.Add(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.Close(j)
+		l.CheckEnd(j)
+		if err := l.Err(); err == nil {
+			t.Errorf("%s: nothing is wrong", name)
+		} else {
+			t.Logf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestScaled makes an estimate of a part.
+func TestScaled(t *testing.T) {
+	sum := Totals{Processed: 10, Failures: 1, Ranges: 5, Depth: 3, Counters: map[string]int64{"a": -4}, Spaces: map[string]spaceTotals{"/K": {Processed: 3}}}
+	sum.Scale(2.5)
+	if sum.Processed != 25 || sum.Failures != 3 || sum.Ranges != 13 || sum.Depth != 3 || sum.Counters["a"] != -10 || sum.Spaces["/K"].Processed != 8 {
+		t.Errorf("%+v", sum)
+	}
+}
+
+// TestBoundedSpaces leaves out what the record of a job has no room for.
+func TestBoundedSpaces(t *testing.T) {
+	for n, want := range map[int]int{10: 10, maxSpaces: maxSpaces, maxSpaces + 7: maxSpaces} {
+		sum := Totals{}
+		for i := range n {
+			sum.addSpace(fmt.Sprint("/", i), spaceTotals{Processed: 1})
+		}
+		if sum.bound(); len(sum.Spaces) != want || sum.SpacesLeftOut != n-want {
+			t.Errorf("%d of %d spaces, and %d left out", len(sum.Spaces), n, sum.SpacesLeftOut)
+		}
+	}
+}
