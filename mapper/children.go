@@ -35,7 +35,7 @@ func (w *work) enqueueChildren(ctx context.Context) error {
 }
 
 // waits returns until when the range's children wait that have to: as this delivery
-// has settled them, or else as the one before it has recorded them.
+// has decided them, or else as the one before it has recorded them.
 func (w *work) waits(ctx context.Context) (map[string]time.Time, error) {
 	r := w.record
 	if r.Retries == 0 || w.waiting != nil {

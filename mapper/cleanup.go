@@ -55,7 +55,7 @@ func (e *Engine) cleanUp(ctx context.Context, ref record.Ref, o CleanUpOptions) 
 	if err != nil {
 		return err
 	}
-	job, err := e.alter(ctx, ref, func(r *record.Job) error {
+	job, err := e.updateJob(ctx, ref, func(r *record.Job) error {
 		switch {
 		case !State(r.State).Ended():
 			return fmt.Errorf("%w: it is %s, and has to end first", ErrState, r.State)
@@ -180,7 +180,7 @@ func (e *Engine) addUpForCleanup(ctx context.Context, job *record.Job, t jobTask
 		return err
 	}
 	epoch := job.Epoch
-	job, err = e.alter(ctx, job.Ref(), func(j *record.Job) (err error) {
+	job, err = e.updateJob(ctx, job.Ref(), func(j *record.Job) (err error) {
 		if j.Epoch != epoch || len(j.Totals) > 0 {
 			return errNothing
 		}

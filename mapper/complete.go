@@ -24,8 +24,8 @@ import (
 // only in the commit of their parent, which is open itself until then. A sweep makes sure that
 // the task is there.
 func (e *Engine) complete(ctx context.Context, job *record.Job, sweep bool) error {
-	if State(job.State) != Running || job.Replaying {
-		return nil // another delivery has ended it, or the replay looks when it is done
+	if State(job.State) != Running || job.Retrying {
+		return nil // another delivery has ended it, or the retry looks when it is done
 	}
 	if open, err := e.hasOpen(ctx, job.Ref()); err != nil || open {
 		return err
@@ -59,7 +59,7 @@ func (e *Engine) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) er
 		return err
 	}
 	stale := job.Generation
-	job, err := e.alter(ctx, job.Ref(), func(j *record.Job) error {
+	job, err := e.updateJob(ctx, job.Ref(), func(j *record.Job) error {
 		if State(j.State) != Running || j.Generation != stale {
 			return errNothing
 		}
@@ -137,7 +137,7 @@ func (e *Engine) end(ctx context.Context, job *record.Job, change func(*datastor
 		if err != nil {
 			return err
 		}
-		if State(j.State) != Running || j.Replaying || j.Epoch != job.Epoch {
+		if State(j.State) != Running || j.Retrying || j.Epoch != job.Epoch {
 			return nil
 		}
 		if err := change(tx, j); err != nil {

@@ -19,7 +19,7 @@ var ErrState = errors.New("the job's state does not allow that")
 // Pause has the job begin no more pages. Those under way come to their end. A
 // paused job loses nothing, however long it is paused.
 func (j *Job) Pause(ctx context.Context) error {
-	_, err := j.engine.alter(ctx, j.ref(), func(r *record.Job) error {
+	_, err := j.engine.updateJob(ctx, j.ref(), func(r *record.Job) error {
 		switch State(r.State) {
 		case Paused:
 			return errNothing
@@ -39,7 +39,7 @@ func (j *Job) Pause(ctx context.Context) error {
 // Abort ends the job. Pages under way come to their end; what was not processed
 // stays as it is. An aborted job can't be resumed.
 func (j *Job) Abort(ctx context.Context) error {
-	_, err := j.engine.alter(ctx, j.ref(), func(r *record.Job) error {
+	_, err := j.engine.updateJob(ctx, j.ref(), func(r *record.Job) error {
 		switch State(r.State) {
 		case Aborted:
 			return errNothing
@@ -71,7 +71,7 @@ func (j *Job) Resume(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
 	}
-	record, err := j.engine.alter(ctx, job, func(r *record.Job) error {
+	record, err := j.engine.updateJob(ctx, job, func(r *record.Job) error {
 		switch State(r.State) {
 		case Running, Paused, Failed:
 			if r.Cleaned || r.Cleaning != "" {
@@ -89,8 +89,8 @@ func (j *Job) Resume(ctx context.Context) error {
 	if err == nil {
 		err = j.engine.enqueueFullSweep(ctx, record)
 	}
-	if err == nil && record.Replaying {
-		err = j.engine.enqueue(ctx, record, replayPath, jobTask{}, time.Time{})
+	if err == nil && record.Retrying {
+		err = j.engine.enqueue(ctx, record, retryPath, jobTask{}, time.Time{})
 	}
 	if err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
@@ -113,9 +113,9 @@ func (e *Engine) failures(ctx context.Context, ref record.Ref) (n int64, _ recor
 	return n, job.Ref(), err
 }
 
-// alter changes the record of a job, and returns it; as it is, if there is nothing
+// updateJob changes the record of a job, and returns it; as it is, if there is nothing
 // to change.
-func (e *Engine) alter(ctx context.Context, ref record.Ref, change func(*record.Job) error) (altered *record.Job, err error) {
+func (e *Engine) updateJob(ctx context.Context, ref record.Ref, change func(*record.Job) error) (altered *record.Job, err error) {
 	if ref.Incarnation == "" { // the transaction may be tried again when another job has the ID
 		job, err := e.loadJob(ctx, ref)
 		if err != nil {

@@ -12,9 +12,9 @@ const (
 	JobKind   = record.JobKind
 )
 
-// Replay does what a delivery of a job's replay does that has read the job, and then
+// LateRetry does what a delivery of a job's retry does that has read the job, and then
 // the failures, some time before it goes on.
-func Replay(ctx context.Context, e *Engine, id string, between func(failed []string)) error {
+func LateRetry(ctx context.Context, e *Engine, id string, between func(failed []string)) error {
 	job, err := e.loadJob(ctx, record.Ref{ID: id})
 	if err != nil {
 		return err
@@ -29,15 +29,15 @@ func Replay(ctx context.Context, e *Engine, id string, between func(failed []str
 	}
 	between(ids)
 	for _, r := range failed {
-		if err := e.replay(ctx, job, r); err != nil {
+		if err := e.retry(ctx, job, r); err != nil {
 			return err
 		}
 	}
-	_, err = e.replayPage(ctx, job, "")
+	_, err = e.retryPage(ctx, job, "")
 	return err
 }
 
-// Reopen opens a job's failures, and enqueues them before the replay has ended.
+// Reopen opens a job's failures, and enqueues them before the retry has ended.
 func Reopen(ctx context.Context, e *Engine, id string) error {
 	job, err := e.loadJob(ctx, record.Ref{ID: id})
 	if err != nil {
@@ -46,7 +46,7 @@ func Reopen(ctx context.Context, e *Engine, id string) error {
 	failed, err := e.firstMarked(ctx, "failed", job.Ref(), "", failurePage)
 	for _, r := range failed {
 		if err == nil {
-			err = e.replay(ctx, job, r)
+			err = e.retry(ctx, job, r)
 		}
 		if err == nil {
 			r.Generation++

@@ -56,7 +56,7 @@ func (w *work) limitFailures(ctx context.Context) error {
 	if err != nil || over == "" {
 		return err
 	}
-	job, err := w.engine.alter(ctx, w.job.Ref(), func(j *record.Job) error {
+	job, err := w.engine.updateJob(ctx, w.job.Ref(), func(j *record.Job) error {
 		if State(j.State) != Running || j.Epoch != w.job.Epoch {
 			return errNothing
 		}
@@ -86,7 +86,7 @@ func (w *work) overLimit(ctx context.Context) (over string, sum record.Totals, e
 		}
 	}
 	if w.job.LimitShare < 1 {
-		if sum, _, err = w.engine.glance(ctx, w.job); err != nil {
+		if sum, _, err = w.engine.sampleTotals(ctx, w.job); err != nil {
 			return "", sum, err
 		}
 		const fewest = 10 // as many say nothing yet

@@ -45,7 +45,7 @@ func (e *Engine) finalize(ctx context.Context, job *record.Job, t jobTask, def *
 	err = e.finalizeSolo(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.begunAt.UTC().Truncate(time.Microsecond), Task: t.queued.TaskID, Try: int64(t.queued.Retries), Alone: place.alone}, def, sum)
 	if err != nil { // it stays alone until its mark, if it has left one, is gone
 		e.insist(ctx, func(ctx context.Context) error {
-			_, err := e.alter(ctx, job.Ref(), func(j *record.Job) error {
+			_, err := e.updateJob(ctx, job.Ref(), func(j *record.Job) error {
 				if !j.Alive(delivery) {
 					return errNothing
 				}
@@ -77,7 +77,7 @@ func (e *Engine) finalizeSolo(ctx context.Context, job *record.Job, t jobTask, m
 // beginFinalizer leaves a mark in the job's record.
 func (e *Engine) beginFinalizer(ctx context.Context, job *record.Job, t jobTask, m record.CrashMark) (*record.Job, error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	return e.alter(ctx, job.Ref(), func(j *record.Job) error {
+	return e.updateJob(ctx, job.Ref(), func(j *record.Job) error {
 		if !t.current(j) || j.Begun == m.Delivery {
 			return errNothing
 		}
@@ -122,7 +122,7 @@ func (e *Engine) runFinalizer(ctx context.Context, job *record.Job, def *definit
 		_, err := e.fail(ctx, job, fmt.Errorf("the finalizer failed: %w", failed))
 		return err
 	}
-	_, err = e.alter(ctx, job.Ref(), func(j *record.Job) error {
+	_, err = e.updateJob(ctx, job.Ref(), func(j *record.Job) error {
 		if State(j.State) != Running || j.Epoch != job.Epoch {
 			return errNothing
 		}

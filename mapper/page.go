@@ -44,7 +44,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 		w.local = w.query.in(s.Space)
 	}
 	if root {
-		if err := w.lookAround(ctx, &s); err != nil {
+		if err := w.survey(ctx, &s); err != nil {
 			return page{}, err
 		}
 	}
@@ -59,7 +59,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	ready := w.keys.peekLater(size + 1)
 	var p page
 	if w.count(ctx, &s, root) && s.Estimate > int64(size) { // there is more than a page
-		p.pieces, p.first = w.cutting(ctx, s, root, size, view{})
+		p.pieces, p.first = w.planCut(ctx, s, root, size, prefix{})
 	}
 	if p.at, err = w.ahead(ready()); err != nil {
 		return page{}, err
@@ -86,7 +86,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	if size >= int(r.PageSize) && s.Estimate <= int64(size) {
 		s.Estimate, s.Exact = 0, false // it was too low
 	}
-	p.pieces, p.first = w.cutting(ctx, s, root, size, w.keys.known())
+	p.pieces, p.first = w.planCut(ctx, s, root, size, w.keys.known())
 	return p, nil
 }
 

@@ -30,15 +30,15 @@ func (w *work) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error),
 	return func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }, nil
 }
 
-// cutting decides where the range is cut, and has the boundaries looked for that are not
+// planCut decides where the range is cut, and has the boundaries looked for that are not
 // among known keys.
-func (w *work) cutting(ctx context.Context, s split.Piece, root bool, size int, known view) (pieces func() ([]split.Piece, error), first bool) {
+func (w *work) planCut(ctx context.Context, s split.Piece, root bool, size int, known prefix) (pieces func() ([]split.Piece, error), first bool) {
 	r := w.record
 	page, usual := w.pageToCut()
 	var c split.CutPlan
 	switch {
 	case w.whole == r.ID || r.Solo:
-	case w.divides(s):
+	case w.mayCut(s):
 		c = w.splitting.Plan(s, root, page, usual)
 	case w.splitting.Adaptive():
 		c = s.ShedRest(page, usual, w.ran, w.engine.paces.Get(w.job.Ref()))
@@ -53,8 +53,8 @@ func (w *work) cutting(ctx context.Context, s split.Piece, root bool, size int, 
 }
 
 // lastPage decides whether the last page of the range is cut.
-func (w *work) lastPage(ctx context.Context, s split.Piece, known view) (pieces func() ([]split.Piece, error), first bool) {
-	if w.whole == w.record.ID || w.record.Solo || !w.splitting.Adaptive() || w.divides(s) {
+func (w *work) lastPage(ctx context.Context, s split.Piece, known prefix) (pieces func() ([]split.Piece, error), first bool) {
+	if w.whole == w.record.ID || w.record.Solo || !w.splitting.Adaptive() || w.mayCut(s) {
 		return nil, false
 	}
 	page, usual := w.pageToCut()
@@ -65,15 +65,15 @@ func (w *work) lastPage(ctx context.Context, s split.Piece, known view) (pieces 
 	return w.later(ctx, c, s, false, page, usual, known), true
 }
 
-// divides reports whether the range may be cut behind its page.
-func (w *work) divides(s split.Piece) bool {
+// mayCut reports whether the range may be cut behind its page.
+func (w *work) mayCut(s split.Piece) bool {
 	r := w.record
 	return w.whole != r.ID && (!w.divided || s.Estimate == 0 || s.Workers > 1) && (!r.Solo || r.Narrowed == 0)
 }
 
 // count counts the range, if that helps to cut it.
 func (w *work) count(ctx context.Context, s *split.Piece, root bool) (counted bool) {
-	if !w.divides(*s) || w.record.Solo {
+	if !w.mayCut(*s) || w.record.Solo {
 		return false
 	}
 	if s.Exact {
@@ -91,18 +91,18 @@ func (w *work) count(ctx context.Context, s *split.Piece, root bool) (counted bo
 	return s.Exact
 }
 
-// lookAround draws a sample of the kind, and estimates how large it is.
-func (w *work) lookAround(ctx context.Context, s *split.Piece) error {
+// survey draws a sample of the kind, and estimates how large it is.
+func (w *work) survey(ctx context.Context, s *split.Piece) error {
 	s.Workers = w.job.Workers
 	if w.splitting.SampleSize(s.Workers) == 0 {
 		return nil
 	}
 	w.keys.readAhead(int(w.job.PageSize) + 1)
-	look := lookAround{engine: w.engine, query: w.local, start: s.Start, end: s.End, page: w.job.PageSize}
+	look := survey{engine: w.engine, query: w.local, start: s.Start, end: s.End, page: w.job.PageSize}
 	if page, _ := w.pageToCut(); w.splitting.Adaptive() && s.Workers > 1 {
 		look.weigh = func(pieces []split.Piece) []split.Piece { return w.weigh(ctx, w.local, s.Workers, page, pieces) }
 	}
-	found, err := look.around(ctx, w.splitting, s.Workers)
+	found, err := look.run(ctx, w.splitting, s.Workers)
 	if err != nil {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
@@ -128,7 +128,7 @@ func inBackground[T any](f func() T) func() T {
 
 // later applies a plan while something else is done. Whoever asks for the result
 // waits for it. Of the work it uses only what stays the same meanwhile.
-func (w *work) later(ctx context.Context, c split.CutPlan, s split.Piece, root bool, page, usual int64, known view) func() ([]split.Piece, error) {
+func (w *work) later(ctx context.Context, c split.CutPlan, s split.Piece, root bool, page, usual int64, known prefix) func() ([]split.Piece, error) {
 	var pieces []split.Piece
 	var err error
 	query, find, counted := w.local, w.finder(ctx, s.End, known), w.weighed
@@ -178,7 +178,7 @@ func (w *work) weigh(ctx context.Context, query Query, workers, page int64, piec
 }
 
 // finder returns a finder that knows the first entities of a range that ends at a position.
-func (w *work) finder(ctx context.Context, end *keyspace.Position, known view) split.Finder {
+func (w *work) finder(ctx context.Context, end *keyspace.Position, known prefix) split.Finder {
 	query := w.local
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
 		i := 0

@@ -163,13 +163,13 @@ func (est *Estimate) size(ctx context.Context, e *Engine, q Query, start StartOp
 
 // sizeIn finds out how many entities a query over one space has.
 func (e *Engine) sizeIn(ctx context.Context, q Query, start StartOptions) (est Estimate, err error) {
-	look := lookAround{engine: e, query: q, page: int64(start.PageSize), refine: true, used: &est.Used}
+	look := survey{engine: e, query: q, page: int64(start.PageSize), refine: true, used: &est.Used}
 	n, known := look.count(ctx, nil, mostPlanned)
 	if known && n < mostPlanned {
 		est.Entities, est.Exact = n, true
 		return est, nil
 	}
-	found, err := look.around(ctx, split.Strategy{}, int64(start.Workers))
+	found, err := look.run(ctx, split.Strategy{}, int64(start.Workers))
 	if est.Entities = max(n, found.estimate); err == nil && est.Entities == 0 {
 		err = errors.New("the database neither counts entities nor has samples of them, so their number is not known")
 	}

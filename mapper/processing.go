@@ -51,7 +51,7 @@ func (w *work) processPage(ctx context.Context, p page) error {
 		if err != nil {
 			return err
 		}
-		if err := w.settle(tx, settled, p, o); err != nil {
+		if err := w.putOutcome(tx, settled, p, o); err != nil {
 			return err
 		}
 		ready, final = true, o
@@ -66,7 +66,7 @@ func (w *work) processPage(ctx context.Context, p page) error {
 		return err
 	}
 	w.record = settled
-	w.settled(final)
+	w.committed(final)
 	return nil
 }
 
@@ -314,7 +314,7 @@ func (w *work) tolerable(ctx context.Context, o *outcome) error {
 	case tooMany(failed, max(o.reached, int(w.job.PageSize))):
 		r.Summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.reached)
 	case failed*20 > o.reached: // a small page, or one that took its time, says little by itself
-		sum, _, err := w.engine.glance(ctx, w.job)
+		sum, _, err := w.engine.sampleTotals(ctx, w.job)
 		if err != nil {
 			return err
 		}

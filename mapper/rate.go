@@ -43,7 +43,7 @@ func (r Rate) limit() pace.Limit { return pace.Limit(r) }
 // it. If it turns the ramp on, that begins now. A rate that is no number, or too low for the
 // job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error {
-	_, err := j.engine.alter(ctx, j.ref(), func(r *record.Job) error {
+	_, err := j.engine.updateJob(ctx, j.ref(), func(r *record.Job) error {
 		if err := rate.limit().Validate("Rate", r.AtOnce(), j.engine.queue.Deadline()); err != nil {
 			return fmt.Errorf("%w: %w", ErrArguments, err)
 		}
@@ -106,7 +106,7 @@ func (w *work) keepRate(ctx context.Context, n int) error {
 		from, factor = time.Now(), 0.5+rand.Float64()
 	}
 	for {
-		job, err := w.engine.recentJob(ctx, w.job.Ref())
+		job, err := w.engine.cachedJob(ctx, w.job.Ref())
 		if err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (w *work) keepRate(ctx context.Context, n int) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(min(wait, recentFor)): // the rate may change meanwhile
+		case <-time.After(min(wait, cachedFor)): // the rate may change meanwhile
 		}
 	}
 }

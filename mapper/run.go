@@ -90,7 +90,7 @@ func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
 	}
 	defer w.close()
 	w.queued, w.redelivered = d, d.Retries > 0 || w.record.Lost
-	look, err := w.runInside(ctx, e.jobs.at(t.job()))
+	look, err := w.runInside(ctx, e.cache.at(t.job()))
 	if !look {
 		return err
 	}
@@ -103,7 +103,7 @@ func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
 
 // runInside does the range and those after it, as one of the job's deliveries of this process.
 // It reports whether it is up to this one to see whether the job is complete.
-func (w *work) runInside(ctx context.Context, job *recentJob) (look bool, err error) {
+func (w *work) runInside(ctx context.Context, job *cachedJob) (look bool, err error) {
 	ended := false
 	job.enter()
 	defer func() { look = job.leave(ended) }() // also if it panics
@@ -191,7 +191,7 @@ func (w *work) goesOn(r *record.Range) bool {
 // proceed takes up the next range, unless the job has been stopped meanwhile.
 func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 	next := w.next
-	job, err := w.engine.recentJob(ctx, w.job.Ref())
+	job, err := w.engine.cachedJob(ctx, w.job.Ref())
 	switch {
 	case err != nil:
 		return false, err
@@ -241,7 +241,7 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	if missing[0] || t.job().Is(w.job) != nil || missing[1] && w.job.Cleaned {
 		return nil, nil // it was cleaned up
 	}
-	e.jobs.note(w.job, w.begunAt)
+	e.cache.note(w.job, w.begunAt)
 	if missing[1] {
 		return nil, tasks.Drop(fmt.Errorf("there is no range %s of a job %s", t.Range, t.Job))
 	}
@@ -285,7 +285,7 @@ func (w *work) process(ctx context.Context) error {
 	}
 	if p.next != nil && w.goesOn(w.record) {
 		job := w.job.Ref()
-		go func() { _, _ = w.engine.recentJob(ctx, job) }() // so that proceed need not wait
+		go func() { _, _ = w.engine.cachedJob(ctx, job) }() // so that proceed need not wait
 		w.readOn()
 	}
 	if w.record.Solo && !w.record.Alone && w.record.PageLimit() == 1 && len(p.at) == 1 {
@@ -312,7 +312,7 @@ func (w *work) process(ctx context.Context) error {
 // awaitCounts waits for what the root finds out besides.
 func (w *work) awaitCounts(ctx context.Context) {
 	if w.unsharded == nil { // a delivery before has cut the range
-		look := lookAround{engine: w.engine, query: w.query}
+		look := survey{engine: w.engine, query: w.query}
 		w.unsharded = sync.OnceValue(func() int64 { return look.unsharded(ctx) })
 	}
 	w.unsharded()
@@ -362,7 +362,7 @@ func (w *work) recordCulprit(ctx context.Context, p page, cause fault.CommitRefu
 	if w.job.Tolerant {
 		return nil
 	}
-	sum, _, err := w.engine.glance(ctx, w.job)
+	sum, _, err := w.engine.sampleTotals(ctx, w.job)
 	if err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func Splits(ctx context.Context, client *datastore.Client, q Query, n int, o *Sp
 
 // boundaries returns up to n-1 positions that cut the query.
 func (e *Engine) boundaries(ctx context.Context, q Query, n int) ([]*keyspace.Position, error) {
-	look := lookAround{engine: e, query: q}
+	look := survey{engine: e, query: q}
 	var candidates []*keyspace.Position
 	var err error
 	if q.ShardBy != "" {

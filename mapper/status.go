@@ -97,7 +97,7 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	case State(job.State).Ended():
 		job, sum, err = j.engine.foldEnded(ctx, job)
 	default:
-		sum, estimated, err = j.engine.glance(ctx, job)
+		sum, estimated, err = j.engine.sampleTotals(ctx, job)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
@@ -146,9 +146,9 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	}, nil
 }
 
-// glance adds up the first records of a job. If there are more, their IDs tell
+// sampleTotals adds up the first records of a job. If there are more, their IDs tell
 // which part of all they are, because IDs are hashes.
-func (e *Engine) glance(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
+func (e *Engine) sampleTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
 	n, last := 0, ""
 	err = e.each(ctx, records(job.Ref(), "", "").Limit(statusRecords), func(r *record.Range) error {
 		n, last = n+1, r.ID

@@ -188,9 +188,9 @@ func (s *stream) readAhead(n int) {
 }
 
 // known returns the positions that were read and not passed.
-func (s *stream) known() view {
+func (s *stream) known() prefix {
 	defer s.use()()
-	return view{at: s.at, all: s.all}
+	return prefix{at: s.at, all: s.all}
 }
 
 // pass drops what is before a position.

@@ -1,104 +1,349 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
 	"slices"
+	"sync/atomic"
 
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// planSpaces plans a range of a query that is over several spaces: it is cut between them, or
-// done one after the other, until its entities are in one. That is planned like others, unless
-// it is one page: then, and if the range is cut, the plan is settled.
-func (w *work) planSpaces(ctx context.Context, s split.Piece, root bool) (p page, settled bool, err error) {
-	r := w.record
-	if r.Kind != "" && !root {
-		return p, false, nil
-	}
-	if root && !r.Solo && r.Kind == "" && w.listed != r.ID && (!w.divided || s.Workers > 1) {
-		w.listed = r.ID
-		if r.ID == w.job.Root() {
-			s.Workers = w.job.Workers
-		}
-		pieces, err := w.cutSpaces(ctx, s)
-		if err != nil || len(pieces) > 1 {
-			w.listed = "" // what it keeps may be cut once more
-			return page{pieces: func() ([]split.Piece, error) { return pieces, nil }, first: true}, true, err
-		}
-	}
-	size, err := w.pacedSize(r.PageLimit())
-	if err != nil {
-		return p, false, err
-	}
-	found, err := w.ahead(w.keys.peek(size + 1))
-	if err != nil || len(found) == 0 {
-		return p, err == nil, err
-	}
-	local := found[0].Space()
-	n := slices.IndexFunc(found, func(p *keyspace.Position) bool { return p.Space() != local })
-	switch {
-	case n > 0 && n <= size: // all of a space
-		return page{at: found[:n], next: found[n]}, true, nil
-	case len(found) <= size:
-		return page{at: found}, true, nil
-	case r.Kind != "":
-		return p, false, nil
-	}
-	if r.Solo { // those on a page of the usual size are suspected, and stay together
-		wide, err := w.ahead(w.keys.peek(int(w.job.PageSize) + 1))
-		if err != nil {
-			return p, false, err
-		}
-		if len(wide) <= int(w.job.PageSize) || wide[len(wide)-1].Space() != local {
-			return page{at: found[:size], next: found[size]}, true, nil
-		}
-	}
-	own, rest := s, s.From(local.End(), 0)
-	own.End, own.Space, own.Resample, rest.Resample = local.End(), local, true, true
-	if r.End != nil && keyspace.Compare(r.End, own.End) <= 0 {
-		r.In(local)
-		return p, false, nil
-	}
-	return page{first: true, pieces: func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }}, true, nil
+// A survey finds out how large a kind is, and where its entities are.
+type survey struct {
+	engine *Engine
+	query  Query
+	start  *keyspace.Position // of the range
+	end    *keyspace.Position
+	page   int64
+	refine bool           // the estimate is all that is known
+	used   *billing.Usage // if not nil, what it uses is added to that
+
+	weigh func(pieces []split.Piece) []split.Piece // if not nil, it counts what pieces have
 }
 
-// mostSpaces is how many spaces a task lists at once.
-const mostSpaces = 10_000
+// A surveyed is what a survey finds.
+type surveyed struct {
+	samples  []*keyspace.Position
+	estimate int64         // of the entities; 0 is unknown
+	pieces   []split.Piece // if they were counted to find that out
+}
 
-// cutSpaces cuts a range between spaces, evenly.
-func (w *work) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
-	var all []keyspace.Space
-	next := w.engine.spaces(ctx, w.query, s.Start, s.End)
-	for len(all) < mostSpaces {
-		sp, ok, err := next()
-		if err != nil {
+// sized is of how many entities of the sample the size is looked at.
+const sized = 16
+
+// run draws a sample and measures the beginning of the kind, at the same time. The two
+// give an estimate of how many entities it has.
+func (l survey) run(ctx context.Context, sp split.Strategy, workers int64) (found surveyed, err error) {
+	size := sp.SampleSize(workers)
+	if !l.query.plain() {
+		return l.runSome(ctx, size)
+	}
+	milestones := make([]split.Rank, len(split.RankPages))
+	errs := make([]error, len(milestones))
+	group, gctx := errgroup.WithContext(ctx)
+	for i, pages := range split.RankPages {
+		l.use(1, 0)
+		group.Go(func() error {
+			milestones[i].Before = pages * l.page
+			milestones[i].At, errs[i] = l.engine.find(gctx, l.query.scans(l.start, l.end), milestones[i].Before)
+			return nil
+		})
+	}
+	group.Go(func() (err error) {
+		found.samples, err = l.inside(gctx, size)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return found, err
+	}
+	var known []split.Rank // some are enough
+	for i, m := range milestones {
+		if errs[i] == nil {
+			known = append(known, m)
+		}
+	}
+	if len(known) == 0 {
+		return found, errs[0]
+	}
+	if l.weigh != nil && len(found.samples) == size && split.EstimateFrom(found.samples, known) == 0 {
+		pieces := l.weigh(split.CutAtAllSamples(split.Piece{Start: l.start, End: l.end, Space: l.query.space(), Samples: found.samples, Workers: workers}))
+		if total, ok := split.MostlyCounted(pieces); ok {
+			found.estimate, found.pieces = total, pieces
+			return found, nil
+		}
+	}
+	found.estimate = l.estimate(ctx, found.samples, known)
+	more := split.SamplesFor(found.estimate, l.page, workers)
+	if len(found.samples) < size || more <= size || !sp.Adaptive() {
+		return found, nil
+	}
+	if found.samples, err = l.inside(ctx, more); err != nil {
+		return found, err
+	}
+	found.estimate = l.estimate(ctx, found.samples, known)
+	return found, nil
+}
+
+// runSome surveys a query where a sample of the kind says little, as only some of its entities
+// count, or keys do not matter. Its samples are places where ranges may be cut; what is between
+// them has to be counted.
+func (l survey) runSome(ctx context.Context, size int) (found surveyed, err error) {
+	few := int(split.RankPages[len(split.RankPages)-1] * l.page)
+	n, known := int64(0), false
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		n, known = l.count(gctx, nil, few)
+		return nil
+	})
+	group.Go(func() (err error) {
+		if l.query.ShardBy != "" {
+			found.samples, err = l.values(gctx, size)
+		} else {
+			found.samples, err = l.inside(gctx, size)
+		}
+		return err
+	})
+	switch err := group.Wait(); {
+	case err != nil:
+		return found, err
+	case known && n < int64(few):
+		found.estimate = n
+	case known && l.refine:
+		n, _ := l.count(ctx, nil, split.MostCounted)
+		found.estimate = max(n, int64(few))
+	case known && len(found.samples) == 0:
+		n, _ := l.count(ctx, nil, int(split.FarPages*l.page))
+		found.estimate = max(n, int64(few))
+	case known:
+		found.estimate = split.MostCountedPieces // what its parts are counted up to
+	default:
+		at := split.Rank{Before: int64(few)}
+		if at.At, err = l.engine.find(ctx, l.query.scans(l.start, l.end), at.Before); err != nil {
+			return found, err
+		}
+		l.use(1, 0)
+		found.estimate = split.EstimateFrom(found.samples, []split.Rank{at})
+	}
+	return found, nil
+}
+
+// bounds returns the positions that all entities of the range are between; nil is no bound.
+func (l survey) bounds() (low, high *keyspace.Position) {
+	low, high = l.query.bounds()
+	if l.start != nil && l.start.Space() == l.query.space() && (low == nil || keyspace.Compare(low, l.start) < 0) {
+		low = l.start
+	}
+	if l.end != nil && l.end.Space() == l.query.space() && (high == nil || keyspace.Compare(l.end, high) < 0) {
+		high = l.end
+	}
+	return low, high
+}
+
+// inside returns those of a sample of the kind that are inside the range, and the query.
+func (l survey) inside(ctx context.Context, size int) ([]*keyspace.Position, error) {
+	all, err := l.sample(ctx, size)
+	low, high := l.bounds()
+	return slices.DeleteFunc(all, func(p *keyspace.Position) bool {
+		return low != nil && keyspace.Compare(p, low) <= 0 || high != nil && keyspace.Compare(p, high) >= 0 ||
+			l.query.Ancestor != nil && !keyspace.Below(p.Key, l.query.Ancestor)
+	}), err
+}
+
+// values returns positions that are spread evenly between the first and the last value.
+func (l survey) values(ctx context.Context, size int) ([]*keyspace.Position, error) {
+	low, high := l.bounds()
+	var err error
+	if low == nil || !low.Valued {
+		l.use(1, 0)
+		if low, err = l.engine.find(ctx, l.query.scans(l.start, l.end), 0); err != nil || low == nil {
 			return nil, err
 		}
-		if !ok {
-			break
+	}
+	if high == nil || !high.Valued {
+		l.use(1, 0)
+		if high, err = l.last(ctx); err != nil || high == nil {
+			return nil, err
 		}
-		all = append(all, sp)
 	}
-	n := 1
-	if workers := max(1, s.Workers); workers > 1 || len(all) > longWalk {
-		n = min(len(all), split.MaxFanOut, int(spacesPerWorker*workers))
+	var samples []*keyspace.Position
+	for _, v := range keyspace.Spread(low.Value, high.Value, size) {
+		samples = append(samples, &keyspace.Position{Namespace: l.query.Namespace, Kind: l.query.Kind, Valued: true, Value: v})
 	}
-	rest := s
-	rest.Workers = max(1, s.Workers/int64(max(1, n)))
-	for i := 1; i < n; i++ {
-		at := &keyspace.Position{Namespace: all[len(all)*i/n].Namespace, Kind: all[len(all)*i/n].Kind}
-		piece := rest
-		piece.End, piece.Resample = at, true
-		pieces, rest = append(pieces, piece), rest.From(at, 0)
-	}
-	rest.Resample = true
-	return append(pieces, rest), nil
+	return samples, nil
 }
 
-// spacesPerWorker is into how many ranges of spaces a range is cut for each worker: how large
-// they are is not known. longWalk is how many spaces a task goes through one after the other.
-const (
-	spacesPerWorker = 4
-	longWalk        = 1000
-)
+// last returns the position of the last entity. If the database has no index for that it is
+// that of the kind.
+func (l survey) last(ctx context.Context) (last *keyspace.Position, err error) {
+	q := l.query
+	s := scan{query: q.base().Order("-" + q.ShardBy), property: q.ShardBy, times: q.times, at: q.at}
+	if last, err = l.engine.first(ctx, s, 0); status.Code(err) != codes.FailedPrecondition {
+		return last, err
+	}
+	s.query = datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("-" + q.ShardBy)
+	return l.engine.first(ctx, s, 0)
+}
+
+// estimate estimates how many entities the kind has, and counts some for that if it needs to:
+// if nothing is known, or the pieces that the kind is cut into would be too many to be counted.
+func (l survey) estimate(ctx context.Context, samples []*keyspace.Position, known []split.Rank) int64 {
+	if rough := split.EstimateFrom(samples, known); rough > 0 && rough <= split.MostCountedPieces && !l.refine {
+		return rough
+	}
+	return split.EstimateBy(samples, known, func(before *keyspace.Position) (int64, bool) { return l.count(ctx, before, split.MostCounted) })
+}
+
+// entitySize returns how many bytes entities have: the mean of some of those in a sample, or of
+// the first ones; 0 is unknown.
+func (l survey) entitySize(ctx context.Context, sample []*keyspace.Position) (int64, error) {
+	var entities []datastore.PropertyList
+	var err error
+	if l.query.ShardBy == "" {
+		var some []*keyspace.Position
+		for i := 0; i < len(sample); i += (len(sample) + sized - 1) / sized {
+			some = append(some, sample[i])
+		}
+		entities, _, err = entityReader(l.engine.get(ctx, l.query.at))(some)
+	} else if scans := l.query.scans(l.start, l.end); len(scans) > 0 {
+		var some *datastore.Query
+		if some, err = l.query.at.query(scans[0].query.Limit(sized)); err == nil {
+			_, err = l.engine.client.GetAll(ctx, some, &entities)
+		}
+	}
+	if err != nil || len(entities) == 0 {
+		return 0, err
+	}
+	l.use(int64(len(entities)), 0)
+	bytes := int64(0)
+	for _, e := range entities {
+		bytes += int64(keyspace.PropertiesSize(e))
+	}
+	return max(1, bytes/int64(len(entities))), nil
+}
+
+// mostUnsharded is in up to how many spaces entities are counted that have not the property that
+// the job is sharded by: a job over more does not wait for that.
+const mostUnsharded = 100
+
+// unsharded returns how many entities of the query have not the property that the job is sharded
+// by; negative is unknown. If the query has filters on that property there are none.
+func (l survey) unsharded(ctx context.Context) int64 {
+	if l.query.ShardBy == "" || len(l.query.others()) < len(l.query.Filters) {
+		return 0
+	}
+	var total atomic.Int64
+	var group errgroup.Group
+	group.SetLimit(sweepParallel)
+	next := l.engine.spaces(ctx, l.query, nil, nil)
+	for n := 0; ; n++ {
+		s, ok, err := next()
+		if err == nil && ok && n == mostUnsharded {
+			err = errUncounted
+		}
+		if err != nil || !ok {
+			if err = cmp.Or(group.Wait(), err); err != nil {
+				return -1
+			}
+			return total.Load()
+		}
+		q := l.query.in(s)
+		group.Go(func() error {
+			all, known := l.engine.countOne(ctx, q.scan(q.base()), math.MaxInt32)
+			if !known {
+				return errUncounted
+			}
+			seen, known := l.engine.count(ctx, q.scans(nil, nil), math.MaxInt32)
+			if !known {
+				return errUncounted
+			}
+			total.Add(max(0, all-seen))
+			return nil
+		})
+	}
+}
+
+var errUncounted = errors.New("it is not known how many there are")
+
+func (l survey) sample(ctx context.Context, n int) ([]*keyspace.Position, error) {
+	sample, err := l.engine.sample(ctx, l.query, n, split.MaxSampleBytes*split.MaxFanOut/2)
+	if err != nil {
+		return nil, fmt.Errorf("sample %q by __scatter__: %w", l.query.Kind, err)
+	}
+	l.use(int64(len(sample)/queryBatch+1), int64(len(sample)))
+	return sample, nil
+}
+
+// count counts the entities of the range before a position, or up to most of them.
+func (l survey) count(ctx context.Context, before *keyspace.Position, most int) (n int64, known bool) {
+	if before == nil {
+		before = l.end
+	}
+	n, known = l.engine.count(ctx, l.query.scans(l.start, before), most)
+	if known {
+		l.use(max(1, (n+999)/1000), 0) // 1,000 of them are billed as a read
+	}
+	return n, known
+}
+
+// count counts the entities of scans, or up to most of them. It only helps to cut well: if
+// the database can't it is not known how many there are.
+func (e *Engine) count(ctx context.Context, scans []scan, most int) (n int64, known bool) {
+	for _, s := range scans {
+		more, known := e.countOne(ctx, s, most-int(n))
+		if !known {
+			return 0, false
+		}
+		if n += more; n >= int64(most) {
+			break
+		}
+	}
+	return n, true
+}
+
+func (e *Engine) countOne(ctx context.Context, s scan, most int) (n int64, known bool) {
+	n, err := e.counted(ctx, s, most)
+	if err != nil && status.Code(err) != codes.Unimplemented && ctx.Err() == nil {
+		e.log.LogAttrs(ctx, slog.LevelDebug, "entities can't be counted, and are estimated", slog.Any("error", err))
+	}
+	return n, err == nil
+}
+
+// counted counts the entities of a scan, or up to most of them if that is not 0.
+func (e *Engine) counted(ctx context.Context, s scan, most int) (int64, error) {
+	q, err := s.at.query(s.query)
+	if err != nil {
+		return 0, err
+	}
+	if most > 0 {
+		q = q.Limit(most)
+	}
+	result, err := e.client.RunAggregationQuery(ctx, q.NewAggregationQuery().WithCount("n"))
+	if err != nil {
+		return 0, err
+	}
+	value, ok := result["n"].(*datastorepb.Value)
+	if !ok {
+		return 0, fmt.Errorf("the answer to a count has %T", result["n"])
+	}
+	return value.GetIntegerValue(), nil
+}
+
+func (l survey) use(reads, smallOps int64) {
+	if l.used != nil {
+		atomic.AddInt64(&l.used.Reads, reads) // some calls are made at the same time
+		atomic.AddInt64(&l.used.SmallOps, smallOps)
+	}
+}

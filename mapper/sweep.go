@@ -83,7 +83,7 @@ func (e *Engine) runSweep(ctx context.Context, job *record.Job, t jobTask) error
 		return e.sweepCleanup(ctx, job, latest(job, now, t))
 	}
 	if !t.current(job) {
-		return e.sweepAfterReplay(ctx, job, t.Epoch)
+		return e.sweepAfterRetry(ctx, job, t.Epoch)
 	}
 	if t.After == "" { // first of all, as what follows may fail for long
 		if err := e.enqueueSweep(ctx, job, latest(job, now, t)); err != nil {
@@ -93,8 +93,8 @@ func (e *Engine) runSweep(ctx context.Context, job *record.Job, t jobTask) error
 	if err := e.showBuild(ctx, job); err != nil {
 		return err
 	}
-	if job.Replaying { // still: its tasks may be lost
-		return e.replayAll(ctx, job)
+	if job.Retrying { // still: its tasks may be lost
+		return e.retryAll(ctx, job)
 	}
 	return e.sweep(ctx, job, t, now)
 }
@@ -112,7 +112,7 @@ func (e *Engine) showBuild(ctx context.Context, job *record.Job) error {
 	if job.Error == text || job.Error != "" && !waits(job) {
 		return nil
 	}
-	_, err := e.alter(ctx, job.Ref(), func(j *record.Job) error {
+	_, err := e.updateJob(ctx, job.Ref(), func(j *record.Job) error {
 		if State(j.State) != Running || j.Error != "" && !waits(j) {
 			return errNothing
 		}

@@ -178,7 +178,7 @@ func (l *Ledger) CheckEnd(j *Job) {
 	if j.State != Succeeded && j.State != SucceededWithFailures {
 		return
 	}
-	if j.Replaying {
+	if j.Retrying {
 		l.Problem("the job has %s, and failures are being retried", j.State)
 	}
 	if j.Finalizes && j.Finalized != j.Epoch {

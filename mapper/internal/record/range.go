@@ -41,7 +41,7 @@ type Range struct {
 	End         *keyspace.Position   `datastore:"end,omitempty,noindex"`       // nil: to the end
 	Namespace   string               `datastore:"namespace,omitempty,noindex"` // with Kind: the space that its entities are in, if the query has several
 	Kind        string               `datastore:"kind,omitempty,noindex"`      // empty: it may reach into several
-	Resample    bool                 `datastore:"survey,omitempty,noindex"`    // its task has to look around, like that of the root
+	Resample    bool                 `datastore:"survey,omitempty,noindex"`    // its task has to survey it, as that of the root does
 	Alone       bool                 `datastore:"alone,omitempty,noindex"`     // only the entity at Start
 	Samples     []*keyspace.Position `datastore:"samples,omitempty,noindex"`
 	Estimate    int64                `datastore:"estimate,omitempty,noindex"`    // of its entities; 0: unknown

@@ -105,7 +105,7 @@ func TestLedger(t *testing.T) {
 		"too many children":         func(_ *Job, all []*Range) []*Range { all[2].Children = 1 << 40; reseal(all[2]); return all },
 		"the mapper is another":     func(j *Job, all []*Range) []*Range { j.Mapper = "n"; return all },
 		"the state is another":      func(j *Job, all []*Range) []*Range { j.State = Succeeded; return all },
-		"failures are being tried":  func(j *Job, all []*Range) []*Range { j.Replaying = true; return all },
+		"failures are being tried":  func(j *Job, all []*Range) []*Range { j.Retrying = true; return all },
 		"its finalizer did not run": func(j *Job, all []*Range) []*Range { j.Finalizes, j.Finalized = true, j.Epoch-1; return all },
 		"the totals are others": func(j *Job, all []*Range) []*Range {
 			j.Totals = []byte(`{"processed":97,"failures":1,"ranges":6}`)

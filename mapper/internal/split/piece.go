@@ -17,7 +17,7 @@ type Piece struct {
 	FairShare  int64                // how many entities are one worker's fair share; 0: all of them
 	Stagger    float64              // which share of lateBy its task begins later
 	Space      keyspace.Space       // that all its entities are in; empty: there may be several
-	Resample   bool                 // its task looks around, as the root does
+	Resample   bool                 // its task surveys it, as that of the root does
 }
 
 // Holds reports whether the piece goes on behind a position.

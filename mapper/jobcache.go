@@ -12,14 +12,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// recentJobs has the records of jobs as they were up to a second ago: so that a page
+// jobCache has the records of jobs as they were up to a second ago: so that a page
 // can look at its job without a read for each page.
-type recentJobs struct {
+type jobCache struct {
 	mu  sync.Mutex
-	job map[record.Ref]*recentJob
+	job map[record.Ref]*cachedJob
 }
 
-type recentJob struct {
+type cachedJob struct {
 	turn   *semaphore.Weighted // of who uses the rest, and may read it
 	record *record.Job
 	read   time.Time
@@ -30,22 +30,22 @@ type recentJob struct {
 	counted  tally.Counters // the names that pages of this process have counted under
 }
 
-// recentFor is for how long a record is good enough; pages take about as long.
-const recentFor = time.Second
+// cachedFor is for how long a record is good enough; pages take about as long.
+const cachedFor = time.Second
 
-// maxRecent bounds what is remembered.
-const maxRecent = 1000
+// maxCached bounds what is remembered.
+const maxCached = 1000
 
 // at returns the place of a job.
-func (j *recentJobs) at(job record.Ref) *recentJob {
+func (j *jobCache) at(job record.Ref) *cachedJob {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.job == nil || len(j.job) >= maxRecent {
-		j.job = make(map[record.Ref]*recentJob)
+	if j.job == nil || len(j.job) >= maxCached {
+		j.job = make(map[record.Ref]*cachedJob)
 	}
 	r := j.job[job]
 	if r == nil {
-		r = &recentJob{turn: semaphore.NewWeighted(1)}
+		r = &cachedJob{turn: semaphore.NewWeighted(1)}
 		j.job[job] = r
 	}
 	return r
@@ -54,9 +54,9 @@ func (j *recentJobs) at(job record.Ref) *recentJob {
 // enter notes that a delivery begins, and leave that it ends. A look for completion is
 // made by the last one in this process, for all that have come to their end. leave
 // reports whether this is it.
-func (r *recentJob) enter() { r.inside.Add(1) }
+func (r *cachedJob) enter() { r.inside.Add(1) }
 
-func (r *recentJob) leave(ended bool) (look bool) {
+func (r *cachedJob) leave(ended bool) (look bool) {
 	if ended {
 		r.owed.Store(true)
 	}
@@ -65,7 +65,7 @@ func (r *recentJob) leave(ended bool) (look bool) {
 
 // counts notes what a page has counted. It reports whether all pages so far have more counters than
 // a job can have.
-func (r *recentJob) counts(page tally.Counters) (over bool) {
+func (r *cachedJob) counts(page tally.Counters) (over bool) {
 	r.counting.Lock()
 	defer r.counting.Unlock()
 	r.counted.Merge(page)
@@ -73,7 +73,7 @@ func (r *recentJob) counts(page tally.Counters) (over bool) {
 }
 
 // note takes a record over that was read at a time.
-func (j *recentJobs) note(record *record.Job, read time.Time) {
+func (j *jobCache) note(record *record.Job, read time.Time) {
 	r := j.at(record.Ref())
 	if !r.turn.TryAcquire(1) {
 		return // another is being read
@@ -84,14 +84,14 @@ func (j *recentJobs) note(record *record.Job, read time.Time) {
 	}
 }
 
-// recentJob returns the record of a job as it was up to a second ago.
-func (e *Engine) recentJob(ctx context.Context, job record.Ref) (*record.Job, error) {
-	r := e.jobs.at(job)
+// cachedJob returns the record of a job as it was up to a second ago.
+func (e *Engine) cachedJob(ctx context.Context, job record.Ref) (*record.Job, error) {
+	r := e.cache.at(job)
 	if err := r.turn.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
 	defer r.turn.Release(1)
-	if r.record != nil && time.Since(r.read) < recentFor {
+	if r.record != nil && time.Since(r.read) < cachedFor {
 		return r.record, nil
 	}
 	now := time.Now()

@@ -12,21 +12,21 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-const replayPath = "replay"
+const retryPath = "replay"
 
 // Retry has the job process its failures again, and nothing that is done: each gets
 // as many attempts as at first. The job runs again until they are done, and what else
 // was left, if it was paused or had failed; its finalizer takes effect again. A job
 // that was aborted or cleaned up is refused with [ErrState].
 func (j *Job) Retry(ctx context.Context) error {
-	record, err := j.engine.alter(ctx, j.ref(), func(r *record.Job) error {
+	record, err := j.engine.updateJob(ctx, j.ref(), func(r *record.Job) error {
 		if r.Cleaned || r.Cleaning != "" {
 			return fmt.Errorf("%w: its records are cleaned up", ErrState)
 		}
 		switch State(r.State) {
 		case Running, Paused, Failed, Succeeded, SucceededWithFailures:
 			r.GoOn(time.Now())
-			r.Replaying = true
+			r.Retrying = true
 			r.Limit, r.Failures, r.Tried = r.LimitStep, 0, 0 // there are none now
 		default:
 			return fmt.Errorf("%w: it is %q", ErrState, r.State)
@@ -34,7 +34,7 @@ func (j *Job) Retry(ctx context.Context) error {
 		return nil
 	})
 	if err == nil {
-		err = j.engine.enqueue(ctx, record, replayPath, jobTask{}, time.Time{})
+		err = j.engine.enqueue(ctx, record, retryPath, jobTask{}, time.Time{})
 	}
 	if err == nil { // should the tasks of the retry be lost
 		err = j.engine.enqueueSweep(ctx, record, time.Now())
@@ -45,31 +45,31 @@ func (j *Job) Retry(ctx context.Context) error {
 	return nil
 }
 
-// runReplay runs a task of a replay. The job can't complete before all failures
+// runRetry runs a task of a retry. The job can't complete before all failures
 // are pending again.
-func (e *Engine) runReplay(ctx context.Context, job *record.Job, t jobTask) error {
-	if !t.current(job) || !job.Replaying {
-		return e.sweepAfterReplay(ctx, job, t.Epoch)
+func (e *Engine) runRetry(ctx context.Context, job *record.Job, t jobTask) error {
+	if !t.current(job) || !job.Retrying {
+		return e.sweepAfterRetry(ctx, job, t.Epoch)
 	}
-	next, err := e.replayPage(ctx, job, t.After)
+	next, err := e.retryPage(ctx, job, t.After)
 	if err != nil || next == "" {
 		return err
 	}
-	return e.enqueue(ctx, job, replayPath, jobTask{After: next}, time.Time{})
+	return e.enqueue(ctx, job, retryPath, jobTask{After: next}, time.Time{})
 }
 
-// replayAll does what all tasks of a replay do.
-func (e *Engine) replayAll(ctx context.Context, job *record.Job) error {
-	next, err := e.replayPage(ctx, job, "")
+// retryAll does what all tasks of a retry do.
+func (e *Engine) retryAll(ctx context.Context, job *record.Job) error {
+	next, err := e.retryPage(ctx, job, "")
 	for err == nil && next != "" {
-		next, err = e.replayPage(ctx, job, next)
+		next, err = e.retryPage(ctx, job, next)
 	}
 	return err
 }
 
-// replayPage opens the next failures, and returns where to go on. Behind the last
-// ones it ends the replay, and returns nothing.
-func (e *Engine) replayPage(ctx context.Context, job *record.Job, after string) (next string, err error) {
+// retryPage opens the next failures, and returns where to go on. Behind the last
+// ones it ends the retry, and returns nothing.
+func (e *Engine) retryPage(ctx context.Context, job *record.Job, after string) (next string, err error) {
 	failed, err := e.firstMarked(ctx, "failed", job.Ref(), after, failurePage)
 	if err != nil {
 		return "", fmt.Errorf("look for failures of job %s: %w", job.ID, err)
@@ -78,7 +78,7 @@ func (e *Engine) replayPage(ctx context.Context, job *record.Job, after string) 
 	group.SetLimit(sweepParallel)
 	for _, r := range failed {
 		group.Go(func() error {
-			if err := e.replay(gctx, job, r); err != nil {
+			if err := e.retry(gctx, job, r); err != nil {
 				return fmt.Errorf("retry the failure of range %s of job %s: %w", r.ID, job.ID, err)
 			}
 			return nil
@@ -92,11 +92,11 @@ func (e *Engine) replayPage(ctx context.Context, job *record.Job, after string) 
 	}
 	// The sweep of the new epoch enqueues the ranges.
 	epoch := job.Epoch
-	job, err = e.alter(ctx, job.Ref(), func(j *record.Job) error {
-		if j.Epoch != epoch || State(j.State) != Running || !j.Replaying {
-			return errNothing // paused: Resume goes on with the replay
+	job, err = e.updateJob(ctx, job.Ref(), func(j *record.Job) error {
+		if j.Epoch != epoch || State(j.State) != Running || !j.Retrying {
+			return errNothing // paused: Resume goes on with the retry
 		}
-		j.Replaying = false
+		j.Retrying = false
 		j.Epoch++
 		return nil
 	})
@@ -106,18 +106,18 @@ func (e *Engine) replayPage(ctx context.Context, job *record.Job, after string) 
 	return "", e.enqueueFullSweep(ctx, job)
 }
 
-// sweepAfterReplay enqueues the sweep of the epoch that a replay has ended with: who
+// sweepAfterRetry enqueues the sweep of the epoch that a retry has ended with: who
 // ended it may have died before that.
-func (e *Engine) sweepAfterReplay(ctx context.Context, job *record.Job, epoch int64) error {
-	if State(job.State) != Running || job.Replaying || job.Epoch != epoch+1 {
+func (e *Engine) sweepAfterRetry(ctx context.Context, job *record.Job, epoch int64) error {
+	if State(job.State) != Running || job.Retrying || job.Epoch != epoch+1 {
 		return nil
 	}
 	return e.enqueueFullSweep(ctx, job)
 }
 
-// replay opens the range of a failure, while the job is replaying: a delivery that
+// retry opens the range of a failure, while the job retries: a delivery that
 // is late must not open a job that has ended.
-func (e *Engine) replay(ctx context.Context, job *record.Job, seen *record.Range) error {
+func (e *Engine) retry(ctx context.Context, job *record.Job, seen *record.Range) error {
 	return e.transact(ctx, func(tx *datastore.Transaction) error {
 		now, err := getJob(tx, job.Ref())
 		if err != nil {
@@ -127,7 +127,7 @@ func (e *Engine) replay(ctx context.Context, job *record.Job, seen *record.Range
 		if err := property.IgnoreUndeclared(tx.Get(seen.Key(), r)); err != nil {
 			return err
 		}
-		if State(now.State) != Running || !now.Replaying || now.Epoch != job.Epoch || r.State == record.Pending || r.Failed == "" {
+		if State(now.State) != Running || !now.Retrying || now.Epoch != job.Epoch || r.State == record.Pending || r.Failed == "" {
 			return errNothing
 		}
 		r.Reopen(time.Now().UTC().Truncate(time.Microsecond))

@@ -9,8 +9,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A view is what a look-ahead saw: where the first entities of a range are, in order.
-type view struct {
+// A prefix is what a look-ahead saw: where the first entities of a range are, in order.
+type prefix struct {
 	at  []*keyspace.Position
 	all bool // the range ends behind them
 }

@@ -17,18 +17,18 @@ import (
 
 // commit records what became of a page, in a transaction of its own.
 func (w *work) commit(ctx context.Context, p page, o *outcome) error {
-	err := w.change(ctx, func(tx *datastore.Transaction, r *record.Range) error { return w.settle(tx, r, p, o) })
+	err := w.change(ctx, func(tx *datastore.Transaction, r *record.Range) error { return w.putOutcome(tx, r, p, o) })
 	if err == nil {
-		w.settled(o)
+		w.committed(o)
 	}
 	return err
 }
 
-// settled takes over what the delivery has to do after its commit.
-func (w *work) settled(o *outcome) {
+// committed takes over what the delivery has to do after its commit.
+func (w *work) committed(o *outcome) {
 	w.waiting, w.next, w.ran = o.waiting, o.next, w.ran+o.ran
 	if !o.counters.Empty() && !w.job.CountersDropped {
-		w.overcounts = w.engine.jobs.at(w.job.Ref()).counts(o.counters)
+		w.overcounts = w.engine.cache.at(w.job.Ref()).counts(o.counters)
 	}
 	for _, f := range o.failures {
 		if f.last() {
@@ -41,9 +41,9 @@ func (w *work) settled(o *outcome) {
 // would do its entities once more.
 var errOverlap = fault.Fatal(errors.New("the page ends behind its range: this is a mistake in scattermap, please report it"))
 
-// settle puts the outcome into the range's record, which the transaction has
+// putOutcome puts the outcome into the range's record, which the transaction has
 // read, and inserts the children that come of it.
-func (w *work) settle(tx *datastore.Transaction, r *record.Range, p page, o *outcome) error {
+func (w *work) putOutcome(tx *datastore.Transaction, r *record.Range, p page, o *outcome) error {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	r.RefusedIn = w.job.Generation
 	reaches := w.record.Kind == "" // into other spaces, perhaps; planSpaces may have found out

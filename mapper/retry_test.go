@@ -58,7 +58,7 @@ func TestLateReplay(t *testing.T) {
 				if err := job.Retry(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				if err := mapper.Replay(t.Context(), w.engine, "j", func(failed []string) {
+				if err := mapper.LateRetry(t.Context(), w.engine, "j", func(failed []string) {
 					if len(failed) != 10 {
 						t.Errorf("%d failures", len(failed))
 					}
