@@ -42,7 +42,7 @@ type Engine struct {
 	log     *slog.Logger
 	paces   pace.Book[record.Ref]
 	gate    *gate
-	cache    jobCache
+	cache   jobCache
 	random  func() uint64
 }
 
@@ -98,7 +98,7 @@ func (e *Engine) Handler() http.Handler {
 	handlers := map[string]http.Handler{
 		rangePath:    e.queue.Handler(e.log, e.deliver),
 		sweepPath:    e.chain(e.inCompany(e.runSweep)),
-		retryPath:   e.chain(e.inCompany(e.runRetry)),
+		retryPath:    e.chain(e.inCompany(e.runRetry)),
 		finalizePath: e.chain(e.runEnd),
 		cleanupPath:  e.chain(e.inCompany(e.runCleanup)),
 		revivePath: e.queue.Handler(e.log, func(ctx context.Context, _ tasks.Delivery) error {

@@ -64,7 +64,7 @@ type Job struct {
 	Tried     int64     `datastore:"tried,noindex"`     // as many entities were processed or had failed
 	Finalizes bool      `datastore:"finalizes,noindex"` // the build that ended it has a finalizer
 	Finalized int64     `datastore:"finalized,noindex"` // the epoch in which that took effect
-	Retrying bool      `datastore:"replaying,noindex"` // failures are becoming ranges again
+	Retrying  bool      `datastore:"replaying,noindex"` // failures are becoming ranges again
 	Created   time.Time `datastore:"created,noindex"`
 	Ended     time.Time `datastore:"ended,noindex"`
 	Error     string    `datastore:"error,noindex"`
