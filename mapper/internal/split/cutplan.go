@@ -7,26 +7,26 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A CutPlan is where a range is cut. The first piece is the one that its task keeps.
+// A CutPlan says where a piece is cut. The task that cuts it keeps the first part.
 type CutPlan struct {
 	Pieces int64 // how many; 0 or 1: the range is not cut
 
-	// How: in the middle, evenly at samples, or else exactly behind so many entities for
-	// the first piece, and for each of the next ones.
-	bisect, Samples bool
-	Keep, each      int64
-	doubling        bool  // each is twice the one before
-	spread          int64 // if not 0: a short rest is spread over pieces, up to so many entities on each
+	bisect   bool  // at the middle of the key space
+	Samples  bool  // at samples, with equally many in each part
+	Keep     int64 // otherwise exactly: behind so many entities for the first part,
+	each     int64 // and so many for each of the others,
+	doubling bool  // or twice as many as for the one before
+	spread   int64 // if not 0: a short rest is spread over the parts, up to so many entities on each
 
-	First    bool // the others begin before the page is processed
-	ownShare bool // what is behind the first piece is a fair share of its own: it begins late
+	First    bool // the other parts begin before the page is processed
+	ownShare bool // the rest behind the first part is a fair share of its own, as its task begins late
 }
 
-// A Finder finds the position of an entity: the n-th from one on, which is the 0-th. nil
-// is the end of the range.
+// A Finder finds the position of the n-th entity from a position on, counted from 0, or nil if the range
+// ends before it.
 type Finder func(from *keyspace.Position, n int64) (*keyspace.Position, error)
 
-// Apply cuts a range. The first of the pieces is what its task keeps.
+// Apply cuts a piece. The task keeps the first of the parts.
 func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 	if c.Pieces <= 1 {
 		return []Piece{s}, nil

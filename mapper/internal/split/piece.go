@@ -6,16 +6,17 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A Piece is what splitting knows of a range, and what it makes of it.
+// A Piece is a range as splitting sees it: what is known of it before it is cut, and of what it is cut
+// into.
 type Piece struct {
 	Start, End *keyspace.Position   // nil: the ends of the job
 	Samples    []*keyspace.Position // inside, in order
 	Estimate   int64                // of the entities inside; 0 is unknown
 	Exact      bool                 // they were counted
-	guess      int64                // what the estimate was before that
+	guess      int64                // the estimate before they were counted
 	Workers    int64                // how many should share it; 0 is one
-	FairShare  int64                // how many entities are one worker's fair share; 0: all of them
-	Stagger    float64              // which share of lateBy its task begins later
+	FairShare  int64                // of one worker, in entities; 0: all of them
+	Stagger    float64              // by which part of the longest delay its task is delayed
 	Space      keyspace.Space       // that all its entities are in; empty: there may be several
 	Resample   bool                 // its task surveys it, as that of the root does
 }
@@ -25,8 +26,8 @@ func (s Piece) Holds(p *keyspace.Position) bool {
 	return s.End == nil || keyspace.Compare(p, s.End) < 0
 }
 
-// From returns the part of a range from a position on. An estimate that says there is
-// nothing was too low: then nothing is known.
+// From returns the part of a piece from a position on, of which an estimate is known. An estimate of
+// nothing was too low: it becomes unknown.
 func (s Piece) From(start *keyspace.Position, estimate int64) Piece {
 	i := 0
 	for i < len(s.Samples) && keyspace.Compare(s.Samples[i], start) <= 0 {
@@ -45,14 +46,14 @@ func (s Piece) Until(end *keyspace.Position) []*keyspace.Position {
 	return slices.Clip(s.Samples[:i])
 }
 
-// Even returns the size of a range's pages, up to twice as many as usual, so that the last
-// one is no small one.
+// Even returns how many entities the pages of a piece should have so that the last one is not a small
+// one: at most twice as many as usual.
 func (s Piece) Even(size, most int64) int64 {
 	n := max(1, s.Estimate/size)
 	return max(size, min((s.Estimate+n-1)/n, 2*size, most))
 }
 
-// Counted returns the range with the number of its entities, which was counted up to most.
+// Counted returns the piece after its entities were counted up to most.
 func (s Piece) Counted(n, most int64) Piece {
 	if n >= most {
 		return s
@@ -64,7 +65,7 @@ func (s Piece) Counted(n, most int64) Piece {
 	return s
 }
 
-// halves cuts a range of which nothing is known by arithmetic on keys.
+// halves cuts a piece of which nothing is known, by arithmetic on keys.
 func (s Piece) halves() []Piece {
 	middle := keyspace.Middle(s.Start, s.End)
 	if middle == nil {
@@ -77,8 +78,8 @@ func (s Piece) halves() []Piece {
 	return []Piece{lower, upper}
 }
 
-// cutAtSamples cuts a range into n pieces with equal shares of its samples. Each
-// takes along the samples inside it, and its share of the workers.
+// cutAtSamples cuts a piece into n with equally many of its samples. Each keeps the samples inside it,
+// and its part of the workers.
 func cutAtSamples(s Piece, n int) []Piece {
 	pieces := make([]Piece, 0, n)
 	start, first := s.Start, 0
@@ -105,17 +106,17 @@ func cutAtSamples(s Piece, n int) []Piece {
 	return pieces
 }
 
-// MostCountedPieces is up to how many entities a kind may be estimated to have so that the pieces
-// that the root cuts it into at samples are counted. That costs a read for a thousand of them.
+// MostCountedPieces is the largest estimate of a kind whose pieces are counted after the root has cut
+// it at samples. A count costs a read for each thousand entities.
 const MostCountedPieces = 4_000_000
 
-// MostInPiece is up to how many entities are counted in each of n pieces, four times as many as
-// each would have if they were even: the longest count is what the job's start waits for, and
-// pieces that are not counted to their ends can't be made even.
+// MostInPiece is up to how many entities are counted in each of n pieces: four times as many as each
+// has if all are even. The job's start waits for the longest count, and a piece that is not counted to
+// its end can't be made even.
 func MostInPiece(n int) int64 { return 4 * MostCountedPieces / int64(n) }
 
-// WithCounts returns pieces whose entities were counted, up to so many each. Neighbours that are
-// short together become one, and long ones are shared by as many workers as they have fair shares.
+// WithCounts returns pieces after the entities of each were counted up to most. It joins neighbours
+// that are short together, and gives each piece as many workers as it has fair shares.
 func WithCounts(pieces []Piece, counts []int64, most, workers, page int64) []Piece {
 	pieces = slices.Clone(pieces)
 	total := int64(0)
@@ -145,26 +146,26 @@ func WithCounts(pieces []Piece, counts []int64, most, workers, page int64) []Pie
 	return merged
 }
 
-// with returns a piece and the one behind it as one.
+// with joins a piece and the one behind it.
 func (s Piece) with(next Piece) Piece {
 	s.Samples = slices.Concat(s.Samples, []*keyspace.Position{next.Start}, next.Samples)
 	s.End, s.Estimate, s.Exact = next.End, s.Estimate+next.Estimate, s.Exact && next.Exact
 	return s
 }
 
-// shareCount returns of how many workers' fair shares n entities are, at least of one.
+// shareCount returns how many fair shares n entities are, at least one.
 func shareCount(n, fair int64) int64 { return max(1, (n+fair/2)/fair) }
 
-// CutAtAllSamples cuts the root's range at its samples, to be counted, when nothing else is known: the
-// entities at the beginning of the kind have no samples among them. That is so below ancestors,
-// where samples come in clumps.
+// CutAtAllSamples cuts the root's range at its samples where no estimate is possible, because the
+// entities at the beginning of the kind have no samples among them. The pieces are to be counted. Kinds
+// below ancestors are so: their samples come in clumps.
 func CutAtAllSamples(s Piece) []Piece {
 	s.Estimate = MostCountedPieces
 	return cutAtSamples(s, int(min(s.Workers, MaxFanOut, int64(len(s.Samples)+1))))
 }
 
-// MostlyCounted returns how many entities pieces have that were weighed, if most of these are in
-// pieces that were counted to their ends. Otherwise the kind is larger than that.
+// MostlyCounted returns how many entities pieces have after they were counted. It is ok if most
+// entities are in pieces that were counted to their ends; otherwise the kind is larger than total.
 func MostlyCounted(pieces []Piece) (total int64, ok bool) {
 	counted := int64(0)
 	for _, p := range pieces {
@@ -179,8 +180,8 @@ func MostlyCounted(pieces []Piece) (total int64, ok bool) {
 // records of all children of a range below the 10 MiB of a transaction.
 const MaxSampleBytes = 64 << 10
 
-// CapSamples leaves out every other sample until the rest fits: it is as evenly
-// spread as the whole.
+// CapSamples leaves out every other sample until the rest fits into limit bytes. The rest is spread as
+// evenly as the whole.
 func CapSamples(samples []*keyspace.Position, limit int) []*keyspace.Position {
 	for {
 		size := 0
@@ -198,8 +199,7 @@ func CapSamples(samples []*keyspace.Position, limit int) []*keyspace.Position {
 	}
 }
 
-// Ordered reports whether each of some pieces, which begin where the one before ends, ends behind
-// where it begins.
+// Ordered reports whether each piece ends behind its beginning.
 func Ordered(pieces []Piece) bool {
 	for _, p := range pieces {
 		if p.Start != nil && p.End != nil && keyspace.Compare(p.Start, p.End) >= 0 {

@@ -7,21 +7,20 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A Rank is a position of which it is known how many entities of its kind are before it. nil is
-// behind the last one.
+// A Rank is a position with a known number of entities of the query before it.
 type Rank struct {
-	At     *keyspace.Position
+	At     *keyspace.Position // nil: behind the last entity
 	Before int64
 }
 
-// RankPages are how many pages are before the positions whose ranks the root finds out. Production has one sample in
-// 128 entities, so the last one passes some 50 of a kind that has no more than are drawn.
-// Where more are needed an aggregation counts.
+// RankPages says behind how many pages the root looks for positions, which then are ranks. Production
+// has one sample in 128 entities, so about 50 samples are before the last of these positions if all
+// samples of the kind were drawn. Where more samples are needed an aggregation counts.
 var RankPages = []int64{1, 5, 12}
 
-// The entities before one of the samples are counted: before as many as have about
-// refinedCount entities before them, but not fewer than the least, which make an estimate
-// that is within 25% two times in three, nor more than the most, which make it 6%.
+// An aggregation counts the entities before one of the samples: before the sample that has about
+// refinedCount entities before it, but not before fewer than leastSamples, with which an estimate is
+// within 25% two times in three, nor before more than mostSamples, with which it is within 6%.
 const (
 	refinedCount = 1_000_000
 	leastSamples = 16
@@ -31,11 +30,11 @@ const (
 // MostCounted bounds such a count.
 const MostCounted = 10_000_000
 
-// further returns before how many of the samples entities have to be counted, as too few of
-// them are before the ranks to tell the size of the kind well; 0 if there are enough.
-// rough is the estimate without it.
-func further(sample []*keyspace.Position, milestones []Rank, rough int64) int {
-	last := milestones[len(milestones)-1]
+// further returns which sample, counted from 1, the entities have to be counted before, if too few
+// samples are before the known ranks for a good estimate; 0 if there are enough. rough is the estimate
+// by the known ranks.
+func further(sample []*keyspace.Position, ranks []Rank, rough int64) int {
+	last := ranks[len(ranks)-1]
 	if last.At == nil || len(sample) < leastSamples {
 		return 0
 	}
@@ -49,17 +48,17 @@ func further(sample []*keyspace.Position, milestones []Rank, rough int64) int {
 	return n
 }
 
-// EstimateBy estimates how many entities the root's range holds, and has those before a sample
-// counted if that is needed. If they are more than can be counted it takes an earlier sample;
-// if that is the first one the kind is at least as large as the estimate.
-func EstimateBy(sample []*keyspace.Position, milestones []Rank, count func(before *keyspace.Position) (n int64, known bool)) int64 {
-	estimate := EstimateFrom(sample, milestones)
-	for n := further(sample, milestones, estimate); n > 0; n /= 4 {
+// EstimateBy estimates how many entities the root's range holds. If it needs to it has the entities
+// before a sample counted, and before an earlier one if they are more than can be counted. If even the
+// first sample has too many before it, the kind is at least as large as the estimate.
+func EstimateBy(sample []*keyspace.Position, ranks []Rank, count func(before *keyspace.Position) (n int64, known bool)) int64 {
+	estimate := EstimateFrom(sample, ranks)
+	for n := further(sample, ranks, estimate); n > 0; n /= 4 {
 		rank, known := count(sample[n-1])
 		if !known {
 			return estimate
 		}
-		counted := append(slices.Clip(milestones), Rank{At: sample[n-1], Before: rank})
+		counted := append(slices.Clip(ranks), Rank{At: sample[n-1], Before: rank})
 		if estimate = EstimateFrom(sample, counted); rank < MostCounted {
 			return estimate
 		}
@@ -67,16 +66,15 @@ func EstimateBy(sample []*keyspace.Position, milestones []Rank, count func(befor
 	return estimate
 }
 
-// EstimateFrom estimates how many entities the root's range holds: as many for
-// each of its samples as there are before the last rank for each of those before it.
-// How dense samples are differs between databases, so no constant is used. The
-// sample may be only the first part of all scatter keys; the ratio is the same.
-// Without samples the end of a kind between two ranks says something, and otherwise
-// nothing is known.
-func EstimateFrom(sample []*keyspace.Position, milestones []Rank) int64 {
+// EstimateFrom estimates how many entities the root's range holds. It assumes as many entities for each
+// sample as there are before the last rank for each sample before that. It uses no constant, because
+// databases differ in how dense their samples are. The samples may be the first part of all scatter
+// keys: the ratio is the same. Without samples before the last rank, a kind that ends between two ranks
+// has a bound; otherwise its size is unknown, and the estimate 0.
+func EstimateFrom(sample []*keyspace.Position, ranks []Rank) int64 {
 	least, most := int64(1), int64(math.MaxInt64)
 	var last Rank
-	for _, m := range milestones {
+	for _, m := range ranks {
 		if m.At == nil {
 			most = m.Before
 			break

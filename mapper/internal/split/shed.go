@@ -6,15 +6,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// ShedRest decides where a task cuts what is left of its range, as it would end later than
-// others, given how long the function ran in this delivery. It keeps the pages that it can do in
-// the time that a worker's fair share takes, and leaves the rest to those that are done with theirs.
-// Where fair shares have many pages, short ranges at the end do that.
+// ShedRest plans for a task that would end later than others. The function ran for a while in this
+// delivery; the task keeps the pages that still fit the time that a worker's fair share takes, and
+// leaves the others to workers that are done with theirs. It does so only where fair shares have few
+// pages: elsewhere the short ranges at the end even the times out.
 //
-// A rest of less than half a page it keeps. But if entities take uneven times some workers
-// have time to spare: then they get it, too, and soon.
-func (s Piece) ShedRest(page, jobPage int64, ran time.Duration, pace pace.Throughput) CutPlan {
-	each, uneven := pace.Each(), pace.Uneven()
+// The task keeps a remainder under half a page, unless entities take uneven times: then idle workers
+// get it at once.
+func (s Piece) ShedRest(page, jobPage int64, ran time.Duration, seen pace.Throughput) CutPlan {
+	each, uneven := seen.Each(), seen.Uneven()
 	if !s.fewPagesEach(jobPage) || each == 0 {
 		return CutPlan{}
 	}
@@ -30,19 +30,19 @@ func (s Piece) ShedRest(page, jobPage int64, ran time.Duration, pace pace.Throug
 	return CutPlan{Pieces: 2, Keep: keep, each: keep, First: uneven, ownShare: true}
 }
 
-// ShedLast decides whether a task shares its last page, as it would end much later than others:
-// by a sixth of what a worker's fair share takes. That is for entities that take uneven times.
-func (s Piece) ShedLast(page, jobPage int64, ran time.Duration, pace pace.Throughput) CutPlan {
-	each := pace.Each()
-	if !s.fewPagesEach(jobPage) || !s.Exact || !pace.Uneven() || s.Estimate < page/2 ||
+// ShedLast plans for the last page of a task. If entities take uneven times, and the task would end
+// late by a sixth of the time that a worker's fair share takes, it leaves half of the page to others.
+func (s Piece) ShedLast(page, jobPage int64, ran time.Duration, seen pace.Throughput) CutPlan {
+	each := seen.Each()
+	if !s.fewPagesEach(jobPage) || !s.Exact || !seen.Uneven() || s.Estimate < page/2 ||
 		time.Duration(s.Estimate/2)*each < worthTask || ran+time.Duration(s.Estimate)*each < time.Duration(s.FairShare)*each*7/6 {
 		return CutPlan{}
 	}
 	return CutPlan{Pieces: 2, Keep: s.Estimate / 2, each: s.Estimate / 2, First: true, ownShare: true}
 }
 
-// worthTask is how long the function has to take for entities that are given to another worker out
-// of turn: a task and two commits take about as long.
+// worthTask is how long the function has to take on entities that are worth a task of their own: the
+// task and its two commits take about as long.
 const worthTask = 200 * time.Millisecond
 
 // fewPagesEach reports whether a worker's fair share has few pages.

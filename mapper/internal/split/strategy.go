@@ -1,75 +1,67 @@
 package split
 
-import (
-	"fmt"
-)
+import "fmt"
 
-// The constants of splitting. They are ratios of pages, so that they hold for
-// any page size.
+// The constants of splitting are ratios of pages, so they hold for any page size.
 const (
-	// MaxFanOut is the most children that a range is cut into: a hundred records
-	// of at most maxSampleBytes fit a commit, and at a hundred a level a billion
-	// pages are five levels deep.
+	// MaxFanOut is the most children that a range is cut into. A hundred records of up to
+	// MaxSampleBytes fit into a commit, and a billion pages are five levels deep.
 	MaxFanOut = 100
 
-	// maxFirst is the most ranges that a kind is cut into at the start: they are recorded in one
-	// commit.
+	// maxFirst is the most ranges that Strategy.First may ask for. One commit records them.
 	maxFirst = 5000
 
-	// maxExact is the most pieces that a range is cut into at exact boundaries, each
-	// of which costs a query of one key, one after the other.
+	// maxExact is the most pieces that a range is cut into at exact boundaries. Each boundary
+	// costs a query of one key.
 	maxExact = 32
 
-	// FarPages is how long a range is whose exact boundaries are too far away to be
-	// worth finding, if there are samples in it; and nearPages, how far apart they are
-	// at most, as so many keys are passed by queries at the same time.
+	// A range of more than FarPages is cut at its samples, if it has any: its exact boundaries are
+	// too far away to be worth finding. Exact boundaries are at most nearPages apart, because the
+	// queries that find them pass all keys before them.
 	FarPages  = 10 * maxExact
 	nearPages = FarPages / 8
 
-	// RootPages is the least that a piece is estimated to hold that is cut at samples:
-	// each cut at a random key leaves a page half empty on average, so 10 make 10% more
-	// pages than are full.
+	// RootPages is the least number of pages in a piece that is cut at samples. Its last page is half
+	// empty on average, so pieces of 10 pages make 10% more pages than are full.
 	RootPages = 10
 
-	// samplesPerCut is how many samples are drawn for each cut: the largest of
-	// 100 pieces is then 1.7 times the mean, where one sample a cut gives 4.6
-	// [simulation]. Twice as many cost a job's start more than they gain, as what a
-	// piece has more than a worker's fair share is cut off anyway.
+	// samplesPerCut is how many samples are drawn for each cut. With 16 the largest of 100 pieces is
+	// 1.7 times the mean, and with one it is 4.6 times [simulation]. With 32 a job starts later, and
+	// gains less than that: what a piece has above a worker's fair share is cut off anyway.
 	samplesPerCut = 16
 
-	// samplesPerSharedCut is how many if several workers share each piece: as long as those
-	// are not too large to be counted and cut exactly, 600 samples are enough, which are
-	// read in two batches.
+	// samplesPerSharedCut takes its place where several workers share each piece. Such pieces are
+	// counted and cut exactly, so 600 samples in all are enough. Two batches of a query read them.
 	samplesPerSharedCut = 6
 
-	// unknownPieces is how many pieces are cut off the beginning of a range of unknown
-	// size, each of them twice as long as the one before.
+	// unknownPieces is how many pieces are cut off the beginning of a range of unknown size. Each is
+	// twice as long as the one before, and the first has at most unknownPage pages.
 	unknownPieces = 6
+	unknownPage   = 10
 
-	// unknownPage is how many pages the first of them has at most.
-	unknownPage = 10
-
-	// shareParts is into how many pieces a worker's fair share is cut at most.
+	// shareParts is the most pieces that a worker's fair share is cut into.
 	shareParts = 20
 
-	// longestRun is how many pages a task keeps for itself at most, and slowRun, if
-	// the function is slow.
+	// longestRun is the most pages that a task keeps for itself; slowRun takes its place if the
+	// function is slow.
 	longestRun = 100
 	slowRun    = 2
 
-	// FewPages is how many pages a worker's fair share has at most that a task keeps as a whole: pieces
-	// that become shorter and shorter would be more tasks than that is worth. With twice as many,
-	// 400,000 entities of uneven times take 100 workers 1.26 times the ideal, and 1.19 so [bench].
+	// A task keeps the whole of a fair share that has up to FewPages pages: pieces that become shorter
+	// and shorter would cost more tasks than they gain. At 8 in place of 4, 400,000 entities of uneven
+	// times take 100 workers 1.26 times the ideal, in place of 1.19 times [bench].
 	FewPages = 4
 )
 
-// A Strategy says how a job's ranges are cut. The zero value is adaptive. The others are ways of
-// other mappers: into first ranges at the start, and into fanOut what is left behind a page.
+// A Strategy says how a job's ranges are cut. The zero value is adaptive. The others do what other
+// mappers do, to compare with them.
 type Strategy struct {
-	First, FanOut int
-	Bisect        bool // in the middle of the key space
+	First  int  // how many ranges the kind is cut into at the start
+	FanOut int  // how many ranges the rest behind a page is cut into
+	Bisect bool // at the middle of the key space, and not where entities are
 }
 
+// Validate returns what is wrong with a strategy that a user has asked for.
 func (sp Strategy) Validate() error {
 	switch {
 	case sp == Strategy{}, sp == Strategy{First: 1, FanOut: 2, Bisect: true}:
@@ -100,7 +92,8 @@ func (sp Strategy) SampleSize(workers int64) int {
 	return samplesPerCut * int(min(workers, MaxFanOut))
 }
 
-// Plan decides where a task cuts its range.
+// Plan decides where a task cuts its range: root says whether it has just surveyed it, page is how
+// many entities its pages have, and jobPage how many they would have if the function was fast.
 func (sp Strategy) Plan(s Piece, root bool, page, jobPage int64) CutPlan {
 	if !sp.Adaptive() {
 		return sp.fixed(s, root, page)
@@ -113,14 +106,14 @@ func (sp Strategy) Plan(s Piece, root bool, page, jobPage int64) CutPlan {
 	}
 	switch {
 	case s.Estimate == 0:
-		// It may be short: then some of the pieces do not come about. What is behind them
-		// is halved.
+		// If the range is short some of the pieces do not come about. If it is long the rest
+		// behind them is halved.
 		each := min(grain, unknownPage) * page
 		return CutPlan{Pieces: unknownPieces + 1, Keep: each, each: each, doubling: true, First: true}
-	case pages == 1 || workers == 1 && (pages <= 2*grain || pages <= 1+fair && fair <= FewPages && s.FairShare > 0): // see spread and behind
+	case pages == 1 || workers == 1 && (pages <= 2*grain || pages <= 1+fair && fair <= FewPages && s.FairShare > 0): // see spread and ShedRest
 		return CutPlan{}
 	case workers > 1 && s.Exact && 2*page <= jobPage && s.Estimate < 2*page*workers:
-		// The function is slow, and its pages may be longer, see even: as long as workers' shares.
+		// The function is slow. A page may be as long as a worker's share, see Even.
 		share := max(page, (s.Estimate+workers-1)/workers)
 		each := share * ((s.Estimate + share*MaxFanOut - 1) / (share * MaxFanOut))
 		return CutPlan{Pieces: MaxFanOut, Keep: each, each: each, First: true}
@@ -132,10 +125,10 @@ func (sp Strategy) Plan(s Piece, root bool, page, jobPage int64) CutPlan {
 		n = min(workers, pages, maxExact)
 		own := max(min(FewPages, fair), fair*3/4)
 		if s.Exact {
-			own = fair // each piece leaves something to others by itself
+			own = fair // each piece will leave a part to others
 		}
 		each := min((pages+n-1)/n, max(own, pages/maxExact), nearPages) * page
-		// The range may be longer than it is estimated: the pieces go on to its end.
+		// There are enough pieces for a range that is longer than its estimate.
 		c := CutPlan{Pieces: 2 * maxExact, Keep: each, each: each, First: true}
 		if fair <= FewPages && each == fair*page {
 			c.spread = page / 3 // 1.09 pages for each full one on 1,000 workers; two fifths make 1.08, and end later [bench]
@@ -145,10 +138,10 @@ func (sp Strategy) Plan(s Piece, root bool, page, jobPage int64) CutPlan {
 	if n := min(int64(len(s.Samples)+1), MaxFanOut); n > 1 && pages > FarPages {
 		return CutPlan{Pieces: n, Samples: true, First: true}
 	}
-	// Each task keeps most of a worker's fair share, page after page, and leaves the rest in
-	// pieces of a quarter of that, or an eighth if the function is slow, to whoever has nothing
-	// to do by then. They are cut in the same way when their turn comes: so what is waiting
-	// becomes shorter and shorter, and all workers end at about the same time.
+	// A task keeps most of a worker's fair share. It leaves the rest to idle workers, in pieces of a
+	// quarter of the share, or of an eighth if the function is slow. These are cut in the same way
+	// when their turn comes. So the pieces that wait become shorter and shorter, and all workers end
+	// at about the same time.
 	run, pieces := int64(longestRun), int64(4)
 	if 2*page <= jobPage {
 		run, pieces = slowRun, 8
@@ -161,7 +154,7 @@ func (sp Strategy) Plan(s Piece, root bool, page, jobPage int64) CutPlan {
 	return CutPlan{Pieces: 1 + maxExact, Keep: keep * page, each: each * page}
 }
 
-// fixed decides for the ways of other mappers.
+// fixed plans for the strategies of other mappers.
 func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {
 	n := int64(sp.FanOut)
 	switch {
@@ -179,8 +172,8 @@ func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {
 	return CutPlan{Pieces: n + 1, Keep: page, each: max(1, pages/max(1, n)) * page}
 }
 
-// Counts returns how many entities of a range should be counted at most before it is cut:
-// then each piece but the last is full, and how long that one is known. 0 is none.
+// Counts returns up to how many entities of a range are to be counted before it is cut; 0 is none. In
+// a range that was counted all pieces but the last one are full, and its length is known.
 func (sp Strategy) Counts(s Piece, root bool, page, jobPage int64) int64 {
 	if !sp.Adaptive() || root || s.Exact {
 		return 0
@@ -191,12 +184,12 @@ func (sp Strategy) Counts(s Piece, root bool, page, jobPage int64) int64 {
 	return FarPages * page
 }
 
-// gapPages is how many pages are between two samples of a large kind, on average: less than
-// farPages, so that there are samples in nearly all ranges that are longer than that.
+// gapPages is the mean number of pages between two samples of a large kind. It is less than FarPages,
+// so nearly all ranges that are longer than that have samples.
 const gapPages = FarPages / 4
 
-// SamplesFor returns how many keys the root samples of a kind that turns out to be large.
-// A billion entities take 25,000 keys, which are read in two seconds.
+// SamplesFor returns how many keys the root samples once it knows that a kind is large. For a billion
+// entities these are 25,000 keys, which takes two seconds.
 func SamplesFor(estimate, page, workers int64) int {
 	const most = 50_000
 	pages, least := estimate/page, int64(0)
