@@ -5,13 +5,12 @@ import (
 	"time"
 )
 
-// FirstDelay is how long an entity, or a page, waits for its second attempt: long
-// enough for a conflict or a hiccup of a service to pass. Each further one waits four
-// times as long: with five attempts it is 85 s in all, which a restart of a service
-// takes.
+// FirstDelay is how long an entity or a page waits for its second attempt. A conflict or a hiccup of a
+// service has passed by then. Each further attempt waits four times as long: five attempts take 85 s,
+// within which a service restarts.
 const FirstDelay = time.Second
 
-// RetryDelay returns how long the next attempt waits after some that have failed.
+// RetryDelay returns how long the next attempt waits after so many have failed.
 func RetryDelay(failed int64) time.Duration {
 	return FirstDelay << (2 * min(max(0, failed-1), 5))
 }

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// A Throughput is what this process has learned of a job's entities.
+// A Throughput is what a process has observed of a job's entities.
 type Throughput struct {
 	Entities, Bytes, Writes int64
-	Spent                   time.Duration // on them, by the function
-	Squares                 float64       // of the seconds that each took
-	expected                int64         // bytes of an entity, where none is known; 0: nobody knows
+	Spent                   time.Duration // by the function, on all of them
+	Squares                 float64       // the sum of the squares of the seconds that each took
+	expected                int64         // bytes of an entity, for as long as none was seen; 0: unknown
 }
 
-// Reading a page is bounded in memory: as many entities at once as are expected
-// to take readBytes, which is two full pages of mutations, and firstRead where
-// nothing is known: 100 entities of the largest kind, 1 MiB, are still bearable.
+// The memory of a page is bounded: it reads as many entities at once as are expected to take readBytes,
+// which is two full pages of mutations. Where nothing is known it reads firstRead entities: 100 of the
+// largest possible, 1 MiB each, still fit.
 const (
 	readBytes = 8 << 20
 	firstRead = 100
 )
 
-// Chunk returns how many of the next entities to read at once.
+// Chunk returns how many of the rest of a page's entities to read at once.
 func (p Throughput) Chunk(rest int) int {
 	mean := p.expected
 	if p.Entities > 0 {
@@ -34,36 +34,38 @@ func (p Throughput) Chunk(rest int) int {
 	return min(rest, int(max(1, readBytes/mean)))
 }
 
-// Each returns how long the function takes for an entity; 0 is unknown.
+// Each returns how long the function takes for an entity on average; 0 is unknown.
 func (p Throughput) Each() time.Duration { return p.Spent / time.Duration(max(1, p.Entities)) }
 
-// Uneven reports whether entities take so different times that pages do, too: with a variance
-// of five times the square of the mean, pages of 500 differ by a tenth.
+// Uneven reports whether the times of entities differ so much that those of pages do, too. At a variance
+// of five times the square of the mean, pages of 500 entities differ by a tenth.
 func (p Throughput) Uneven() bool {
 	n, mean := float64(p.Entities), p.Each().Seconds()
 	return n > 0 && p.Squares/n > 6*mean*mean
 }
 
-// Fit reports whether so many entities can be read at once.
+// Fit reports whether n entities are known to be small enough to be read at once.
 func (p Throughput) Fit(n int) bool { return p.Entities+p.expected > 0 && p.Chunk(n) == n }
 
-// Book holds the pace of each job that this process has worked for lately.
+// A Book keeps the throughput of each job that a process has worked for lately. Its zero value is ready
+// for use, by several goroutines.
 type Book[Job comparable] struct {
 	mu  sync.Mutex
 	job map[Job]Throughput
 }
 
-// maxPaces bounds what is remembered; a forgotten job starts over.
-const maxPaces = 1000
+// maxJobs bounds a book. A job that is forgotten starts over.
+const maxJobs = 1000
 
+// Get returns what was observed of a job.
 func (p *Book[Job]) Get(job Job) Throughput {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.job[job]
 }
 
-// Writes returns how many writes the function makes for an entity: what it did so far, or
-// what is usual.
+// Writes returns how many writes the function makes for an entity: on average so far, or usual if nothing
+// was observed.
 func (p *Book[Job]) Writes(job Job, usual float64) float64 {
 	if known := p.Get(job); known.Entities > 0 {
 		return float64(known.Writes) / float64(known.Entities)
@@ -71,7 +73,7 @@ func (p *Book[Job]) Writes(job Job, usual float64) float64 {
 	return usual
 }
 
-// Add adds what was learned.
+// Add adds an observation.
 func (p *Book[Job]) Add(job Job, more Throughput) {
 	p.change(job, func(known *Throughput) {
 		known.Entities += more.Entities
@@ -82,7 +84,7 @@ func (p *Book[Job]) Add(job Job, more Throughput) {
 	})
 }
 
-// Expect notes how many bytes an entity has on average; 0 is unknown.
+// Expect notes how many bytes an entity of a job is said to have on average; 0 is unknown.
 func (p *Book[Job]) Expect(job Job, bytes int64) {
 	p.change(job, func(known *Throughput) { known.expected = cmp.Or(known.expected, bytes) })
 }
@@ -90,7 +92,7 @@ func (p *Book[Job]) Expect(job Job, bytes int64) {
 func (p *Book[Job]) change(job Job, f func(*Throughput)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.job == nil || len(p.job) >= maxPaces {
+	if p.job == nil || len(p.job) >= maxJobs {
 		p.job = make(map[Job]Throughput)
 	}
 	known := p.job[job]

@@ -14,9 +14,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
-// A digest is a hash of values, one after the other. It is the same in every process, and for
+// A Digest is a hash of values, one after the other. It is the same in every process, and for
 // values that were stored and read back.
-type digest struct {
+type Digest struct {
 	hash hash.Hash
 	buf  []byte
 }
@@ -24,20 +24,20 @@ type digest struct {
 // digestSize is how many bytes of a SHA-256 are kept: of accidents none is missed.
 const digestSize = 16
 
-func NewDigest(what string) *digest {
-	d := &digest{hash: sha256.New()}
+func NewDigest(what string) *Digest {
+	d := &Digest{hash: sha256.New()}
 	d.text(what)
 	return d
 }
 
 // Sum returns the digest of what was written. It is not used any more after that.
-func (d *digest) Sum() []byte {
+func (d *Digest) Sum() []byte {
 	d.flush()
 	return d.hash.Sum(nil)[:digestSize]
 }
 
 // number returns the digest as a number.
-func (d *digest) number() tally.Sum { return tally.SumOf(d.Sum()) }
+func (d *Digest) number() tally.Sum { return tally.SumOf(d.Sum()) }
 
 // idNumber returns the ID of a range, which is a hash, as a number.
 func idNumber(id string) tally.Sum {
@@ -48,28 +48,28 @@ func idNumber(id string) tally.Sum {
 	return tally.SumOf(b)
 }
 
-func (d *digest) flush() {
+func (d *Digest) flush() {
 	_, _ = d.hash.Write(d.buf) // never fails
 	d.buf = d.buf[:0]
 }
 
-func (d *digest) text(s string) {
+func (d *Digest) text(s string) {
 	d.buf = append(binary.AppendUvarint(d.buf, uint64(len(s))), s...)
 	if len(d.buf) > 4<<10 {
 		d.flush()
 	}
 }
 
-func (d *digest) integer(n int64) { d.buf = binary.AppendVarint(d.buf, n) }
+func (d *Digest) integer(n int64) { d.buf = binary.AppendVarint(d.buf, n) }
 
-func (d *digest) flag(b bool) { d.integer(int64(keyspace.Present(b))) }
+func (d *Digest) flag(b bool) { d.integer(int64(keyspace.Present(b))) }
 
-func (d *digest) time(t time.Time) {
+func (d *Digest) time(t time.Time) {
 	d.flag(t.IsZero())
 	d.integer(t.UnixMicro())
 }
 
-func (d *digest) Key(k *datastore.Key) {
+func (d *Digest) Key(k *datastore.Key) {
 	if k == nil {
 		d.integer(0)
 		return
@@ -84,7 +84,7 @@ func (d *digest) Key(k *datastore.Key) {
 }
 
 // path writes the elements of a key from the root.
-func (d *digest) path(k *datastore.Key) {
+func (d *Digest) path(k *datastore.Key) {
 	if k.Parent != nil {
 		d.path(k.Parent)
 	}
@@ -93,7 +93,7 @@ func (d *digest) path(k *datastore.Key) {
 	d.integer(k.ID)
 }
 
-func (d *digest) position(p *keyspace.Position) {
+func (d *Digest) position(p *keyspace.Position) {
 	d.flag(p != nil)
 	if p == nil {
 		return
@@ -108,7 +108,7 @@ func (d *digest) position(p *keyspace.Position) {
 }
 
 // value writes a value that a position can have.
-func (d *digest) value(v any) {
+func (d *Digest) value(v any) {
 	d.integer(int64(keyspace.RankOf(v)))
 	switch v := v.(type) {
 	case int64, time.Time:

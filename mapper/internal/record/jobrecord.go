@@ -27,11 +27,11 @@ const (
 // ErrNoSuchJob says that there is no job of that ID.
 var ErrNoSuchJob = errors.New("no such job")
 
-// A Job is the record of a job. It is written at the job's start and end, when
-// somebody controls it, and when there is something to show; never by each task.
+// A Job is the record of a job. It is written when the job starts, ends or is controlled, and when there
+// is something to show. No task writes it just because it runs: there are too many.
 type Job struct {
 	ID          string    `datastore:"-"`
-	Incarnation string    `datastore:"incarnation,noindex"` // see jobRef
+	Incarnation string    `datastore:"incarnation,noindex"` // see [Ref]
 	Mapper      string    `datastore:"mapper,noindex"`
 	Query       []byte    `datastore:"query,noindex"`  // JSON
 	Params      []byte    `datastore:"params,noindex"` // JSON
@@ -72,12 +72,12 @@ type Job struct {
 
 	Cleaning string    `datastore:"cleaning,noindex"`  // JSON: how its records are being cleaned up
 	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire
-	Expires  time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
+	Expires  time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see mapper.Job.CleanUp
 
 	Suspicion // that its finalizer kills its process
 }
 
-// Insert and update return the mutations that write the record.
+// Insert and Update return the mutations that write the record.
 func (j *Job) Insert() *datastore.Mutation { return j.write(datastore.NewInsert) }
 func (j *Job) Update() *datastore.Mutation { return j.write(datastore.NewUpdate) }
 
@@ -91,10 +91,10 @@ func (j *Job) Root() string { return RangeID(j.Ref().String(), 0) }
 
 func JobKey(id string) *datastore.Key { return datastore.NameKey(JobKind, id, nil) }
 
-// A Ref names a job: by its ID, and by the incarnation that tells it from the jobs that had the
-// ID before. Whatever belongs to a job (its ranges' records, its tasks, what it tells the world)
-// is named by both, so that a process which wakes behind a job's end finds nothing of the next
-// one. Without an incarnation it is the job that has the ID now.
+// A Ref names a job by its ID, and by the incarnation that tells it from the jobs that had the ID before.
+// Both are in the names of all that belongs to the job: records of ranges, tasks, idempotency keys. So a
+// process that wakes after the job's end finds nothing of the next job of that ID. A Ref without an
+// incarnation is the job that has the ID now.
 type Ref struct{ ID, Incarnation string }
 
 func (j *Job) Ref() Ref { return Ref{j.ID, j.Incarnation} }

@@ -72,7 +72,7 @@ type Range struct {
 	Error       string               `datastore:"error,omitempty,noindex"`     // of its entity, if that has failed
 	Created     time.Time            `datastore:"created,omitempty,noindex"`
 	Done        time.Time            `datastore:"done,omitempty,noindex"`
-	Expires     time.Time            `datastore:"expires,omitempty"` // for a time-to-live policy, see [Job.CleanUp]
+	Expires     time.Time            `datastore:"expires,omitempty"` // for a time-to-live policy, see mapper.Job.CleanUp
 
 	Suspicion // that it kills its process
 
@@ -118,7 +118,7 @@ func (r *Range) Space() keyspace.Space {
 // In notes that all entities of the range are in a space.
 func (r *Range) In(s keyspace.Space) { r.Namespace, r.Kind = s.Namespace, s.Kind }
 
-// Insert and update return the mutations that write the record.
+// Insert and Update return the mutations that write the record.
 func (r *Range) Insert() *datastore.Mutation { return datastore.NewInsert(r.Key(), r) }
 func (r *Range) Update() *datastore.Mutation { return datastore.NewUpdate(r.Key(), r) }
 

@@ -5,39 +5,40 @@ import (
 	"time"
 )
 
-// A function may kill the process that runs it: it calls os.Exit, or takes all memory, or panics
-// in a goroutine of its own. Nobody is left to say so, and what ran beside it dies, too. So that
-// the others are not blamed:
+// A function may kill the process that runs it: it calls os.Exit, takes all memory, or panics in a
+// goroutine of its own. The process can't report that, and everything beside the function dies, too. The
+// deadly entity is found as follows, without blame for the others:
 //
-//   - A delivery that is not the first one of its task leaves a mark in a record before it
-//     begins, unless there is one, and takes it away when it ends in good order. Who finds the
-//     mark of a delivery that must have ended takes its process for dead.
-//   - A range whose delivery died in company is run solo: while its process does nothing else.
-//     Others wait for that.
-//   - One that died solo is halved, until it is one entity. What is left behind is halved, too,
-//     and solo from the start.
-//   - A single entity gets a range for itself. One whose process dies MaxAttempts times while it
-//     does nothing else is recorded as a failure.
-//   - A finalizer whose task is delivered again is run solo, too. One whose process dies
-//     MaxAttempts times while it does nothing else fails its job.
+//   - A delivery that is not the first one of its task leaves a mark in the record before it begins,
+//     unless there is a mark already. It takes the mark away when it ends in good order. A later
+//     delivery that finds the mark, and knows that its delivery must have ended, takes that process for
+//     dead.
+//   - A range whose delivery died in company is run solo: its process does nothing else meanwhile, and
+//     other tasks wait.
+//   - A range whose delivery died solo has its page halved, until the page is one entity. The rest behind
+//     the page is halved, too, and solo from the start.
+//   - A single entity gets a range for itself. If the process dies MaxAttempts times while it does
+//     nothing but this entity, the entity is recorded as a failure.
+//   - A finalizer whose task is delivered again is run solo, too. If the process dies MaxAttempts times
+//     while it does nothing but the finalizer, the job fails.
 //
-// A death says nothing if it was not alone: also if a function that took too long was left behind
-// in that process. A process that is killed for another reason, as those that are shut down are,
-// has its ranges suspected, and no more: it would have to be killed MaxAttempts times, each time
-// during the same entity.
+// A death counts only if the process did nothing else. It does not count if a function that took too
+// long was left behind in the process. A process that is killed for another reason, by a shutdown for
+// example, makes its ranges suspected, and no more: it would have to be killed MaxAttempts times, each
+// time during the same entity.
 
-// A Suspicion is what a record keeps of deliveries that may have died: of a range, in its record,
-// or of the task that ends a job, in that of the job.
+// A Suspicion is what a record keeps of deliveries that may have died: the record of a range keeps those
+// of the range, and the record of a job those of its finalizer.
 type Suspicion struct {
-	Begun         string      `datastore:"begun,omitempty,noindex"`       // the delivery that has begun and not come to an end
-	BegunAt       time.Time   `datastore:"begun_at,omitempty,noindex"`    // when that came
+	Begun         string      `datastore:"begun,omitempty,noindex"`       // the delivery that has begun, and has not ended
+	BegunAt       time.Time   `datastore:"begun_at,omitempty,noindex"`    // when that delivery came
 	BegunAlone    bool        `datastore:"begun_alone,omitempty,noindex"` // its process does nothing else
-	SeenTask      string      `datastore:"seen_task,omitempty,noindex"`   // the task of the last deliveries that have left a mark, or found one of theirs
-	SeenTry       int64       `datastore:"seen_try,omitempty,noindex"`    // and the most attempts that were before one of them
-	Doubtful      bool        `datastore:"doubtful,omitempty,noindex"`    // the next attempt says nothing of the mark
-	Solo          bool        `datastore:"solo,omitempty,noindex"`        // it is to run while its process does nothing else
-	Deaths        []string    `datastore:"deaths,omitempty,noindex"`      // deliveries whose processes seem to have died of the one function that they ran
-	DeathsCountAt []time.Time `datastore:"settled,omitempty,noindex"`     // when these count; until then the delivery may say that it is alive
+	SeenTask      string      `datastore:"seen_task,omitempty,noindex"`   // the task of the last deliveries that left a mark, or found one of their own task
+	SeenTry       int64       `datastore:"seen_try,omitempty,noindex"`    // the most attempts that were before one of these
+	Doubtful      bool        `datastore:"doubtful,omitempty,noindex"`    // that an attempt follows does not mean that the mark's delivery has ended
+	Solo          bool        `datastore:"solo,omitempty,noindex"`        // it has to run while its process does nothing else
+	Deaths        []string    `datastore:"deaths,omitempty,noindex"`      // deliveries that seem to have died while they ran one function and nothing else
+	DeathsCountAt []time.Time `datastore:"settled,omitempty,noindex"`     // when each of these counts: until then the delivery may turn out to be alive
 }
 
 // A CrashMark is what a delivery leaves in a record when it begins.
@@ -52,9 +53,9 @@ type CrashMark struct {
 // Suspected reports whether deliveries have to be solo.
 func (s *Suspicion) Suspected() bool { return s.Solo || s.Begun != "" }
 
-// Begin leaves a mark, and draws conclusions from the one that it finds, if that one's
-// delivery must have ended. If it need not have ended its mark stays. It returns the mark of a
-// delivery whose process died while it did nothing else.
+// Begin leaves a mark. If there is one already, and its delivery must have ended, that delivery's process
+// has died: then Begin makes the record solo, and returns the old mark if that process did nothing else.
+// If its delivery may be under way the old mark stays.
 func (s *Suspicion) Begin(m CrashMark, now time.Time, deadline time.Duration) (died *CrashMark) {
 	switch {
 	case s.Begun == "": // the last one ended in good order, or was the first
@@ -75,26 +76,26 @@ func (s *Suspicion) Begin(m CrashMark, now time.Time, deadline time.Duration) (d
 	return died
 }
 
-// ended reports whether the delivery whose mark is in the record has ended, now that another
-// one begins. The queue makes an attempt when the one before has been answered, or its
-// deadline has passed. But it may have made that twice; and a delivery of another task, of a
-// Resume for instance, says nothing. Then only the deadline does. A delivery that was answered
-// before it has begun is not seen, so a mark of its twin may be taken for a death: that makes
-// a range solo, and a death is taken back when the twin ends.
+// ended reports whether the delivery whose mark is in the record must have ended, because another one
+// begins. The queue makes an attempt when the attempt before was answered, or when its deadline has
+// passed. But the queue may make one attempt twice; and a delivery of another task, which a Resume has
+// enqueued for example, means nothing. In these cases only the deadline tells. One case can't be seen: of
+// two deliveries of one attempt, the first is answered before it begins, and the second goes on. Its mark
+// is taken for a death. That makes the range solo, and the death is taken back when the delivery ends.
 func (s *Suspicion) ended(m CrashMark, now time.Time, deadline time.Duration) bool {
 	return s.SeenTask == m.Task && s.SeenTry < m.Try && !s.Doubtful || now.Sub(s.BegunAt) > deadline
 }
 
-// noteBehind notes a delivery that leaves no mark, as there is one of its own task: if that
-// is of the same attempt, the next one says nothing of it.
+// noteBehind notes a delivery that leaves no mark because there is one of its own task. If the two are of
+// the same attempt, a next attempt does not mean that the mark's delivery has ended.
 func (s *Suspicion) noteBehind(m CrashMark) {
 	if s.SeenTask == m.Task && s.SeenTry <= m.Try {
 		s.SeenTry, s.Doubtful = m.Try, true
 	}
 }
 
-// Die counts a death against the one function that the delivery ran. If the queue's deadline may
-// have cut the delivery off, it may be alive, and about to say so: then the death counts later.
+// Die notes a death of the one function that a delivery ran. If the queue's deadline may have cut the
+// delivery off, its process may be alive, and about to say so: then the death counts later.
 func (s *Suspicion) Die(m CrashMark, now time.Time, deadline time.Duration) {
 	settled := now
 	if now.Sub(m.At) >= deadline*9/10 { // clocks differ
@@ -113,8 +114,8 @@ func (s *Suspicion) Died(now time.Time) (n int64) {
 	return n
 }
 
-// Alive takes away the mark of a delivery, and its death, if it seemed to have died. It reports
-// whether there was something to take away. That a range is solo, and smaller, stays.
+// Alive takes away the mark of a delivery, and its death if it was taken for dead. It reports whether
+// there was something to take away. A range that was made solo or halved stays so.
 func (s *Suspicion) Alive(delivery string) (changed bool) {
 	if s.Begun == delivery {
 		s.Begun, changed = "", true
@@ -126,7 +127,7 @@ func (s *Suspicion) Alive(delivery string) (changed bool) {
 	return changed
 }
 
-// Calm takes away all marks: whoever's they are, their task is over.
+// Calm takes away all marks: the task of whoever left them is over.
 func (s *Suspicion) Calm() {
 	s.Begun, s.BegunAt, s.BegunAlone, s.SeenTask, s.SeenTry, s.Doubtful = "", time.Time{}, false, "", 0, false
 }
@@ -134,7 +135,8 @@ func (s *Suspicion) Calm() {
 // EndTime returns for how long a delivery tries to take its mark away.
 func EndTime(deadline time.Duration) time.Duration { return max(deadline, 10*time.Minute) }
 
-// Begin notes that a delivery of the range begins, and draws conclusions from the one before.
+// Begin notes that a delivery of the range begins. If the one before has died while its process did
+// nothing else, the page is halved, or the death is noted against its single entity.
 func (r *Range) Begin(m CrashMark, now time.Time, deadline time.Duration) {
 	r.Lost = false
 	r.Attempts++
