@@ -47,6 +47,7 @@ type permanentError struct{ err error }
 func (e permanentError) Error() string { return e.err.Error() }
 func (e permanentError) Unwrap() error { return e.err }
 
+// IsPermanent reports whether another attempt would only repeat an error.
 func IsPermanent(err error) bool {
 	var p permanentError
 	return errors.As(err, &p)

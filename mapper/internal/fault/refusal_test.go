@@ -10,7 +10,7 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
 )
 
-var busy = errors.New("busy")
+var errBusy = errors.New("busy")
 
 func TestMarkedErrors(t *testing.T) {
 	for _, test := range []struct {
@@ -18,18 +18,18 @@ func TestMarkedErrors(t *testing.T) {
 		fatal, permanent bool
 		after            time.Duration
 	}{
-		{busy, false, false, 0},
-		{Fatal(busy), true, false, 0},
-		{fmt.Errorf("range r: %w", Fatal(busy)), true, false, 0},
-		{Permanent(busy), false, true, 0},
-		{fmt.Errorf("entity e: %w", Permanent(busy)), false, true, 0},
-		{RetryAfter(busy, time.Minute), false, false, time.Minute},
-		{Permanent(RetryAfter(busy, time.Minute)), false, true, time.Minute},
-		{RetryAfter(busy, 1000*time.Hour), false, false, 7 * 24 * time.Hour},
-		{Refusal{Cause: busy, After: time.Hour}, false, false, time.Hour},
-		{Refusal{Cause: busy, Final: true}, true, false, 0},
+		{errBusy, false, false, 0},
+		{Fatal(errBusy), true, false, 0},
+		{fmt.Errorf("range r: %w", Fatal(errBusy)), true, false, 0},
+		{Permanent(errBusy), false, true, 0},
+		{fmt.Errorf("entity e: %w", Permanent(errBusy)), false, true, 0},
+		{RetryAfter(errBusy, time.Minute), false, false, time.Minute},
+		{Permanent(RetryAfter(errBusy, time.Minute)), false, true, time.Minute},
+		{RetryAfter(errBusy, 1000*time.Hour), false, false, 7 * 24 * time.Hour},
+		{Refusal{Cause: errBusy, After: time.Hour}, false, false, time.Hour},
+		{Refusal{Cause: errBusy, Final: true}, true, false, 0},
 	} {
-		if IsFatal(test.err) != test.fatal || IsPermanent(test.err) != test.permanent || After(test.err) != test.after || !errors.Is(test.err, busy) && !Refused(test.err) {
+		if IsFatal(test.err) != test.fatal || IsPermanent(test.err) != test.permanent || After(test.err) != test.after || !errors.Is(test.err, errBusy) && !Refused(test.err) {
 			t.Errorf("%#v: %v, %v, %v", test.err, IsFatal(test.err), IsPermanent(test.err), After(test.err))
 		}
 	}
@@ -51,9 +51,9 @@ func TestText(t *testing.T) {
 		err  error
 		want string
 	}{
-		{busy, "busy"},
+		{errBusy, "busy"},
 		{errors.New(""), "an error without a text"},
-		{Refusal{Summary: "the function failed", Cause: busy}, "the function failed, the first with: busy"},
+		{Refusal{Summary: "the function failed", Cause: errBusy}, "the function failed, the first with: busy"},
 		{errors.New("\xff"), "\uFFFD"},
 	} {
 		if text := Text(test.err); text != test.want {

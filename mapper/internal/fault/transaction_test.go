@@ -25,8 +25,8 @@ func TestTransactionErrors(t *testing.T) {
 		{status.Error(codes.FailedPrecondition, "no matching index found."), false, true, false},
 		{status.Error(codes.Unavailable, "connection refused"), false, false, false},
 		{status.Error(codes.DeadlineExceeded, "too late"), false, false, false},
-		{Refusal{Cause: busy}, false, true, false},
-		{busy, false, false, false},
+		{Refusal{Cause: errBusy}, false, true, false},
+		{errBusy, false, false, false},
 	} {
 		if Contended(test.err) != test.contended || Refused(test.err) != test.refused || errors.As(AsCommitRefusal(test.err), new(CommitRefusal)) != test.contents {
 			t.Errorf("%v: contended %v, refused %v, %v", test.err, Contended(test.err), Refused(test.err), AsCommitRefusal(test.err))

@@ -41,6 +41,7 @@ func Keys(all []*Position) []*datastore.Key {
 	return keys
 }
 
+// Space returns the space that the position is in.
 func (p *Position) Space() Space {
 	if p.Kind == "" && p.Key != nil {
 		return Space{p.Key.Namespace, p.Key.Kind}
@@ -67,6 +68,7 @@ func Compare(a, b *Position) int {
 	return comparePaths(elements(a.Key), elements(b.Key))
 }
 
+// Present returns 1 for what is there and 0 for what is not, which is before it.
 func Present(there bool) int {
 	if there {
 		return 1

@@ -24,6 +24,7 @@ const (
 	otherRank
 )
 
+// RankOf returns the rank of the type of a value.
 func RankOf(v any) int {
 	switch v.(type) {
 	case nil:
@@ -86,6 +87,7 @@ func compareBytes(a, b any) int {
 	return bytes.Compare(BytesOf(a), BytesOf(b))
 }
 
+// BytesOf returns the bytes of a string or a blob.
 func BytesOf(v any) []byte {
 	if s, ok := v.(string); ok {
 		return []byte(s)
@@ -188,6 +190,7 @@ func Between(a, b any) (m any, ok bool) {
 // Storable reports whether Datastore can store a time.
 func Storable(t time.Time) bool { return t.Year() >= 1 && t.Year() <= 9999 }
 
+// IsTime reports whether a value is a timestamp.
 func IsTime(v any) bool {
 	_, ok := v.(time.Time)
 	return ok

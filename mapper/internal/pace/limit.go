@@ -46,6 +46,7 @@ func (r Limit) at(since time.Duration) (entities, writes float64) {
 // know yet how many of them the function makes for an entity.
 const FirstPaced = 10
 
+// WritesLimited reports whether writes are limited.
 func (r Limit) WritesLimited() bool { return r.Writes > 0 || r.Ramp }
 
 // RecordWrites is how many writes of records a page takes.
@@ -70,6 +71,8 @@ func (r Limit) Page(size int, each float64, workers int64, since, most time.Dura
 	return int(max(1, min(fit, float64(size))))
 }
 
+// Validate returns what is wrong with a limit, which name names, for so many workers and a queue of a
+// deadline.
 func (r Limit) Validate(name string, workers int64, deadline time.Duration) error {
 	wait := WaitWithin(deadline)
 	slowest := float64(workers) / wait.Seconds()

@@ -290,6 +290,7 @@ func cloneProperties(properties []datastore.Property) []datastore.Property {
 	return clone
 }
 
+// CloneValue returns a value that shares nothing with v that could be changed in place.
 func CloneValue(v any) any {
 	switch v := v.(type) {
 	case []byte:

@@ -24,6 +24,7 @@ type Digest struct {
 // digestSize is how many bytes of a SHA-256 are kept: of accidents none is missed.
 const digestSize = 16
 
+// NewDigest returns a digest that begins with what it is of.
 func NewDigest(what string) *Digest {
 	d := &Digest{hash: sha256.New()}
 	d.text(what)
@@ -69,6 +70,7 @@ func (d *Digest) time(t time.Time) {
 	d.integer(t.UnixMicro())
 }
 
+// Key writes a key.
 func (d *Digest) Key(k *datastore.Key) {
 	if k == nil {
 		d.integer(0)
@@ -135,6 +137,7 @@ func (r *Range) SingleSum() tally.Sum {
 	return d.number()
 }
 
+// PageDigest is what the digest of the keys of a page begins with.
 const PageDigest = "page 1"
 
 // KeysDigest returns the digest of the keys of a page's entities, in their order.

@@ -77,8 +77,10 @@ type Job struct {
 	Suspicion // that its finalizer kills its process
 }
 
-// Insert and Update return the mutations that write the record.
+// Insert returns the mutation that writes the record, of a new job.
 func (j *Job) Insert() *datastore.Mutation { return j.write(datastore.NewInsert) }
+
+// Update returns the mutation that writes the record.
 func (j *Job) Update() *datastore.Mutation { return j.write(datastore.NewUpdate) }
 
 func (j *Job) write(mutation func(*datastore.Key, any) *datastore.Mutation) *datastore.Mutation {
@@ -89,6 +91,7 @@ func (j *Job) write(mutation func(*datastore.Key, any) *datastore.Mutation) *dat
 // Root returns the ID of the job's first range.
 func (j *Job) Root() string { return RangeID(j.Ref().String(), 0) }
 
+// JobKey returns the key of the record of a job.
 func JobKey(id string) *datastore.Key { return datastore.NameKey(JobKind, id, nil) }
 
 // A Ref names a job by its ID, and by the incarnation that tells it from the jobs that had the ID before.
@@ -97,6 +100,7 @@ func JobKey(id string) *datastore.Key { return datastore.NameKey(JobKind, id, ni
 // incarnation is the job that has the ID now.
 type Ref struct{ ID, Incarnation string }
 
+// Ref returns the name of the job.
 func (j *Job) Ref() Ref { return Ref{j.ID, j.Incarnation} }
 
 // String returns the reference as a text that no other one has: a dot can't be in a job's ID.

@@ -38,6 +38,7 @@ type Ledger struct {
 // MaxProblems bounds what a ledger lists.
 const MaxProblems = 20
 
+// Problem notes what is wrong with the records.
 func (l *Ledger) Problem(format string, args ...any) {
 	if len(l.Problems) == MaxProblems {
 		l.missed++
@@ -133,7 +134,7 @@ func (l *Ledger) check(r *Range) {
 
 // Merge adds another part.
 func (l *Ledger) Merge(o *Ledger) {
-	l.Totals.merge(o.Totals)
+	l.merge(o.Totals)
 	l.made, l.found = l.made.Plus(o.made), l.found.Plus(o.found)
 	l.begin, l.end = l.begin.Plus(o.begin), l.end.Plus(o.end)
 	l.meant, l.single = l.meant.Plus(o.meant), l.single.Plus(o.single)

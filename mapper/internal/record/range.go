@@ -97,6 +97,7 @@ func RangePrefix(job Ref) string {
 	return hex.EncodeToString(h[:4]) + "." + job.String() + "."
 }
 
+// RangeKey returns the key of the record of a range.
 func RangeKey(job Ref, id string) *datastore.Key {
 	return datastore.NameKey(RangeKind, RangePrefix(job)+id, nil)
 }
@@ -104,8 +105,10 @@ func RangeKey(job Ref, id string) *datastore.Key {
 // Ref returns the job that the range belongs to.
 func (r *Range) Ref() Ref { return Ref{r.Job, r.Incarnation} }
 
+// Key returns the key of the record.
 func (r *Range) Key() *datastore.Key { return RangeKey(r.Ref(), r.ID) }
 
+// Piece returns the range as splitting sees it.
 func (r *Range) Piece() split.Piece {
 	return split.Piece{Start: r.Start, End: r.End, Samples: r.Samples, Estimate: r.Estimate, Exact: r.Exact, Workers: r.Workers, FairShare: r.FairShare, Space: r.Space()}
 }
@@ -118,8 +121,10 @@ func (r *Range) Space() keyspace.Space {
 // In notes that all entities of the range are in a space.
 func (r *Range) In(s keyspace.Space) { r.Namespace, r.Kind = s.Namespace, s.Kind }
 
-// Insert and Update return the mutations that write the record.
+// Insert returns the mutation that writes the record, of a new range.
 func (r *Range) Insert() *datastore.Mutation { return datastore.NewInsert(r.Key(), r) }
+
+// Update returns the mutation that writes the record.
 func (r *Range) Update() *datastore.Mutation { return datastore.NewUpdate(r.Key(), r) }
 
 // Contains reports whether a position is in the range.

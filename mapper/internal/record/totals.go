@@ -51,6 +51,7 @@ func (t *Totals) addSpace(name string, more spaceTotals) {
 	t.Spaces[name] = s
 }
 
+// Add adds the record of a range.
 func (t *Totals) Add(r *Range) error {
 	t.Ranges++
 	if !r.Continued && (!r.Alone || !r.Done.Equal(r.Created)) { // an entity that has failed at once has none

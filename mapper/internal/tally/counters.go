@@ -32,8 +32,10 @@ type Counters struct {
 var Err = fault.Fatal(errors.New("its counters can't be kept"))
 
 var (
+	// ErrTooMany says that there are more counters than a job can have.
 	ErrTooMany = fmt.Errorf("%w: the function counts under more names than the %d that a job can have, or they take more than %d KiB; Resume goes on without counters",
 		Err, maxCounters, maxCounterBytes>>10)
+	// ErrLarge says that the sum of one is too large.
 	ErrLarge = fmt.Errorf("%w: one of them adds up to more than an int64 holds; Resume goes on without counters", Err)
 )
 
@@ -45,6 +47,7 @@ func CheckName(name string) error {
 	return nil
 }
 
+// Add adds n to the counter of a name.
 func (t *Counters) Add(name string, n int64) { t.addWide(name, Sum{n >> 63, uint64(n)}) }
 
 func (t *Counters) addWide(name string, n Sum) {
@@ -115,6 +118,7 @@ type Sum struct {
 	lo uint64
 }
 
+// Plus returns the sum of two sums.
 func (a Sum) Plus(b Sum) Sum {
 	lo, carry := bits.Add64(a.lo, b.lo, 0)
 	return Sum{a.hi + b.hi + int64(carry), lo}
