@@ -19,6 +19,7 @@ import (
 
 // TestSizes runs jobs over kinds of every size around a page.
 func TestSizes(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, n := range []int{0, 1, 99, 100, 101, 250, 1000, 5000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

@@ -79,6 +79,7 @@ func TestSlowFunctions(t *testing.T) {
 
 // TestLargeEntities updates entities of which a page does not fit a commit.
 func TestLargeEntities(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	type large struct {
 		Text []byte `datastore:",noindex"`

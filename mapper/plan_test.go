@@ -103,6 +103,7 @@ func TestPlanBySample(t *testing.T) {
 // TestPlanBlind plans a job where nothing can be counted, and there are no samples: without
 // a word it would cost nothing.
 func TestPlanBlind(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: blind}}, addCredit)
@@ -206,6 +207,7 @@ func TestPlanOfMany(t *testing.T) {
 
 // TestPlanOfSpaces plans a job over namespaces that are all shorter than a page.
 func TestPlanOfSpaces(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: tenWorkers}, lookAtUser)
@@ -238,6 +240,7 @@ func TestPlanOfSpaces(t *testing.T) {
 
 // TestPlanKeysOnly plans and runs a job that reads no entities, and one at a low rate.
 func TestPlanKeysOnly(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	look := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
 	synctest.Test(t, func(t *testing.T) {

@@ -311,6 +311,7 @@ func TestOneValue(t *testing.T) {
 // change: one that is moved ahead may be seen twice, at both places, but never is a page done
 // twice.
 func TestMovingValues(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slow := mapper.Update("slow", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {

@@ -14,6 +14,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -133,6 +134,7 @@ func TestSplitsOfMany(t *testing.T) {
 // TestSplitsUnsampled splits where the database has no scatter keys, as Google's Firestore
 // emulator.
 func TestSplitsUnsampled(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Scatter: 1 << 16}})

@@ -11,11 +11,13 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // TestStatus follows a job of more records than a live status reads.
 func TestStatus(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slow := mapper.Update("slow", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {

@@ -280,6 +280,7 @@ func TestCompletionChecksEntities(t *testing.T) {
 // TestVerifyEntities compares the ranges of a job with the entities that are there now, and were
 // there before somebody put and deleted some.
 func TestVerifyEntities(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	lists := mapper.Visit("look", func(context.Context, *mapper.Entity[member], mapper.None) error { return nil })
 	for name, q := range map[string]mapper.Query{
