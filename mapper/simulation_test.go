@@ -32,7 +32,7 @@ var (
 func TestSimulation(t *testing.T) {
 	seed, n := testflag.Seed(t), *seeds
 	if n == 0 {
-		if n = 30; testing.Short() {
+		if n = 40; testing.Short() {
 			n = 3
 		}
 	}

@@ -35,7 +35,7 @@ func TestStorm(t *testing.T) {
 	seed := testflag.Seed(t)
 	n := uint64(*seeds)
 	if n == 0 {
-		if n = 4; testing.Short() {
+		if n = 6; testing.Short() {
 			n = 1
 		}
 	}

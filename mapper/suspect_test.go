@@ -13,7 +13,6 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
-	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -61,10 +60,9 @@ var poisons = []poison{
 // ends by itself, the others are done, and the one is listed. It is done by a
 // retry, once it is mended.
 func TestPoison(t *testing.T) {
-	testflag.Sequential(t)
 	t.Parallel()
 	for _, p := range poisons {
-		n := 40_000
+		n := 100_000
 		if testing.Short() || p.few {
 			n = 500
 		}
