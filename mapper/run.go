@@ -50,7 +50,7 @@ type work struct {
 
 	splitting  split.Strategy
 	entitySize func() int64  // what the root finds out; nil: this is not the root
-	unsharded  func() int64  // the same, see rangeRecord
+	unsharded  func() int64  // the same, see record.Range
 	weighed    []split.Piece // the same: the pieces of its range, if they were counted before it was cut
 	paced      time.Time     // when its last page began that had to wait for the job's rate
 	keys       *stream       // from the range's start on
