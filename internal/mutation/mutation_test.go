@@ -5,6 +5,7 @@ package mutation_test
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +17,9 @@ import (
 
 const mapperDir = "../../mapper"
 
-// A mutation breaks the protocol: it replaces text in a file of package mapper.
+// A mutation breaks the protocol: in a file of package mapper it replaces text by one in which
+// BROKEN says whether it does so. All of them are in one binary, as building one takes longer than
+// running it.
 type mutation struct {
 	name, file, old, new string
 
@@ -28,12 +31,14 @@ var mutations = []mutation{
 	{
 		name: "children are enqueued before they are committed", file: "run.go",
 		old: `	if err := w.recordSplit(ctx, pieces); err != nil {`,
-		new: `	before := w.record.Children
-	w.record.Children += int64(len(pieces) - 1)
-	if err := w.enqueueChildren(ctx); err != nil {
-		return err
+		new: `	if BROKEN {
+		before := w.record.Children
+		w.record.Children += int64(len(pieces) - 1)
+		if err := w.enqueueChildren(ctx); err != nil {
+			return err
+		}
+		w.record.Children = before
 	}
-	w.record.Children = before
 	if err := w.recordSplit(ctx, pieces); err != nil {`,
 	},
 	{
@@ -41,7 +46,7 @@ var mutations = []mutation{
 		old: `	known := w.record
 `,
 		new: `	known := w.record
-	if known != nil {
+	if BROKEN && known != nil {
 		return nil
 	}
 `,
@@ -51,7 +56,7 @@ var mutations = []mutation{
 		old: `	now := time.Now()
 	if job.Cleaning`,
 		new: `	now := time.Now()
-	if now.Unix() > 0 {
+	if BROKEN && now.Unix() > 0 {
 		return nil
 	}
 	if job.Cleaning`,
@@ -59,53 +64,60 @@ var mutations = []mutation{
 	{
 		name: "a job completes without looking at its epoch", seed: 13, file: "complete.go",
 		old: ` || j.Epoch != job.Epoch {`,
-		new: ` {`,
+		new: ` || !BROKEN && j.Epoch != job.Epoch {`,
 	},
 	{
 		name: "a range is enqueued again under its old name", seed: 4, file: "sweep.go",
 		old: `		r.Generation++
 		r.Lost = true`,
-		new: `		r.Lost = true`,
+		new: `		if !BROKEN {
+			r.Generation++
+		}
+		r.Lost = true`,
 	},
 	{
 		name: "records are not named by the incarnation of their job", seed: 13, file: "internal/record/range.go",
 		old: `	h := sha256.Sum256([]byte(job.String()))
 	return hex.EncodeToString(h[:4]) + "." + job.String() + "."`,
-		new: `	h := sha256.Sum256([]byte(job.ID))
-	return hex.EncodeToString(h[:4]) + "." + job.ID + "."`,
+		new: `	h := sha256.Sum256([]byte(job.String()))
+	if BROKEN {
+		h := sha256.Sum256([]byte(job.ID))
+		return hex.EncodeToString(h[:4]) + "." + job.ID + "."
+	}
+	return hex.EncodeToString(h[:4]) + "." + job.String() + "."`,
 	},
 	{
 		name: "nobody looks at the incarnation of a job", seed: 4, file: "internal/record/jobrecord.go",
 		old: `	if r.Incarnation != "" && r.Incarnation`,
-		new: `	if r.Incarnation == "-" && r.Incarnation`,
+		new: `	if !BROKEN && r.Incarnation != "" && r.Incarnation`,
 	},
 	{
 		name: "the next job has the idempotency keys of the last one", seed: 4, file: "entity.go",
 		old: `e.attempt.job.String() + "\x00"`,
-		new: `e.attempt.job.ID + "\x00"`,
+		new: `map[bool]string{false: e.attempt.job.String(), true: e.attempt.job.ID}[BROKEN] + "\x00"`,
 	},
 	{
 		name: "a clean-up adds up while pages may be under way", file: "cleanup.go",
 		old: `		if len(open) == 0 {
 			break
 		}`,
-		new: `		if len(open) >= 0 {
+		new: `		if len(open) == 0 || BROKEN {
 			break
 		}`,
 	},
 	{
 		name: "a page is committed though its range was taken away", seed: 3, file: "fence.go",
 		old: `	case r.State != record.Pending || r.Generation`,
-		new: `	case r.State != record.Pending && r.State != record.Abandoned || r.Generation`,
+		new: `	case r.State != record.Pending && (!BROKEN || r.State != record.Abandoned) || r.Generation`,
 	},
 	{
 		name: "records that expire are written as they were read", seed: 17, file: "cleanup.go",
 		old: `	return e.transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst`,
-		new: `	for _, r := range batch {
-		r.Expires = expires
-	}
-	if len(batch) > 0 {
+		new: `	if BROKEN && len(batch) > 0 {
+		for _, r := range batch {
+			r.Expires = expires
+		}
 		_, err := e.client.PutMulti(ctx, keys, batch)
 		return err
 	}
@@ -115,29 +127,41 @@ var mutations = []mutation{
 	{
 		name: "the deaths of a finalizer do not count", seed: 5, file: "finalize.go",
 		old: `n >= MaxAttempts {`,
-		new: `n >= 1000*MaxAttempts {`,
+		new: `n >= MaxAttempts && (!BROKEN || n >= 1000*MaxAttempts) {`,
 	},
 	{
 		name: "finalizers do not pass the gate", test: "TestStorm", file: "finalize.go",
 		old: `	place, err := e.gate.enter(ctx, solo)`,
-		new: `	place, err := newGate().enter(ctx, solo)`,
+		new: `	gate := e.gate
+	if BROKEN {
+		gate = newGate()
+	}
+	place, err := gate.enter(ctx, solo)`,
 	},
 	{
 		name: "a finalizer is never solo", test: "TestStorm", file: "finalize.go",
-		old: `	place, err := e.gate.enter(ctx, solo)`,
-		new: `	place, err := e.gate.enter(ctx, false)
-	place.alone = solo`,
+		old: `	defer place.leave()
+	if !solo {
+		return e.runFinalizer`,
+		new: `	if BROKEN && solo {
+		place.leave()
+		place, _ = e.gate.enter(ctx, false)
+		place.alone = true
+	}
+	defer place.leave()
+	if !solo {
+		return e.runFinalizer`,
 	},
 	{
 		name: "functions that were left behind are no company", seed: 8, test: "TestStorm", file: "gate.go",
 		old: `	p.alone = solo && g.strays.Load() == 0`,
-		new: `	p.alone = solo`,
+		new: `	p.alone = solo && (BROKEN || g.strays.Load() == 0)`,
 	},
 	{
 		name: "counters depend on the order in which they are added up", seed: 4, file: "internal/tally/counters.go",
 		old: `	sum, known := t.sums[name]
 `,
-		new: `	if _, known := t.sums[name]; !known && len(t.sums) >= 100 {
+		new: `	if _, known := t.sums[name]; BROKEN && !known && len(t.sums) >= 100 {
 		name = "(others)"
 	}
 	sum, known := t.sums[name]
@@ -146,16 +170,20 @@ var mutations = []mutation{
 	{
 		name: "a job succeeds whatever its records say", seed: 5, file: "complete.go",
 		old: `cmp.Or(l.Err(), l.Lost)`,
-		new: `cmp.Or(l.Lost)`,
+		new: `cmp.Or(map[bool]error{false: l.Err()}[BROKEN], l.Lost)`,
 	},
 	{
 		name: "a page is read before its transaction, and written blindly", seed: 14, file: "processing.go",
 		old: `		missing, err := lookup(tx.GetMulti, keys, append([]any{r}, into(entities[known:])...))
 `,
-		new: `		missing, err := lookup(func(keys []*datastore.Key, dst any) error {
-			return w.engine.client.GetMulti(context.Background(), keys, dst)
-		}, keys, append([]any{r}, into(entities[known:])...))
-		if err == nil {
+		new: `		read := tx.GetMulti
+		if BROKEN {
+			read = func(keys []*datastore.Key, dst any) error {
+				return w.engine.client.GetMulti(context.Background(), keys, dst)
+			}
+		}
+		missing, err := lookup(read, keys, append([]any{r}, into(entities[known:])...))
+		if err == nil && BROKEN {
 			*r = record.Range{}
 			err = tx.Get(w.record.Key(), r)
 		}
@@ -169,42 +197,68 @@ func TestMutations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out mutations of the protocol")
 	}
+	binary := build(t)
 	for _, m := range mutations {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
-			source, err := os.ReadFile(filepath.Join(mapperDir, m.file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n := strings.Count(string(source), m.old); n != 1 {
-				t.Fatalf("%s has the text to replace %d times", m.file, n)
-			}
-			dir, err := filepath.Abs(mapperDir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			broken, overlay := filepath.Join(t.TempDir(), filepath.Base(m.file)), filepath.Join(t.TempDir(), "overlay.json")
-			replaced, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(dir, m.file): broken}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for path, content := range map[string][]byte{
-				broken: []byte(strings.Replace(string(source), m.old, m.new, 1)), overlay: replaced,
-			} {
-				if err := os.WriteFile(path, content, 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if m.test == "" {
-				m.test = "TestSimulation"
-			}
-			binary := filepath.Join(t.TempDir(), "broken.test")
-			if out, err := exec.Command("go", "test", "-c", "-o", binary, "-overlay", overlay, "-vet=off", "-ldflags=-s -w", mapperDir).CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%.2000s", err, out)
-			}
 			m.try(t, binary)
 		})
 	}
+	t.Run("nothing", func(t *testing.T) {
+		t.Parallel()
+		for _, test := range []string{"TestSimulation", "TestStorm"} {
+			if out, err := (mutation{test: test}).run(binary, 2); err != nil {
+				t.Errorf("%v\n%.2000s", err, out)
+			}
+		}
+	})
+}
+
+// build returns the tests of package mapper with all mutations, of which the environment names the
+// one that breaks something.
+func build(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs(mapperDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := make(map[string]string) // by their paths
+	for _, m := range mutations {
+		path := filepath.Join(dir, m.file)
+		if sources[path] == "" {
+			source, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources[path] = string(source)
+			pkg := regexp.MustCompile(`(?m)^package \w+$`).FindString(sources[path])
+			sources[filepath.Join(filepath.Dir(path), "mutant.go")] = pkg + "\n\nimport \"os\"\n\nvar mutant = os.Getenv(\"MUTANT\")\n"
+		}
+		if n := strings.Count(sources[path], m.old); n != 1 {
+			t.Fatalf("%s: %s has the text to replace %d times", m.name, m.file, n)
+		}
+		broken := strings.ReplaceAll(m.new, "BROKEN", fmt.Sprintf("(mutant == %q)", m.name))
+		sources[path] = strings.Replace(sources[path], m.old, broken, 1)
+	}
+	replace := make(map[string]string) // paths by paths
+	for path, source := range sources {
+		replace[path] = filepath.Join(t.TempDir(), filepath.Base(path))
+		if err := os.WriteFile(replace[path], []byte(source), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, binary := filepath.Join(t.TempDir(), "overlay.json"), filepath.Join(t.TempDir(), "mutants.test")
+	if err := os.WriteFile(file, overlay, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "test", "-c", "-o", binary, "-overlay", file, "-vet=off", "-ldflags=-s -w", mapperDir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%.2000s", err, out)
+	}
+	return binary
 }
 
 // most is how many seeds are tried. Of a hundred each mutation is found by three or more, and most
@@ -213,10 +267,8 @@ const most = 200
 
 // try runs the test that is to find a mutation on seeds, until one does.
 func (m mutation) try(t *testing.T, binary string) {
-	run := exec.Command(binary, "-test.failfast", "-test.run", m.test+"$", "-test.timeout", "1h", "-seeds", strconv.Itoa(most), "-seed", strconv.Itoa(cmp.Or(m.seed, 2)))
-	run.Dir, run.Env = mapperDir, append(os.Environ(), "GOMAXPROCS=1") // another one runs beside it
-	out, err := run.CombinedOutput()
-	found := regexp.MustCompile(`(?s)--- FAIL: ` + m.test + `/seed_(\d+).*?\n(\s+\w+_test\.go:[^\n]*)`).FindSubmatch(out)
+	out, err := m.run(binary, most)
+	found := regexp.MustCompile(`(?s)--- FAIL: ` + m.finder() + `/seed_(\d+).*?\n(\s+\w+_test\.go:[^\n]*)`).FindSubmatch(out)
 	switch {
 	case found != nil:
 		t.Logf("caught by seed %s: %.300s", found[1], strings.TrimSpace(string(found[2])))
@@ -226,3 +278,13 @@ func (m mutation) try(t *testing.T, binary string) {
 		t.Error("not caught")
 	}
 }
+
+// run runs the test until it fails, on so many seeds at most.
+func (m mutation) run(binary string, seeds int) ([]byte, error) {
+	run := exec.Command(binary, "-test.failfast", "-test.run", m.finder()+"$", "-test.timeout", "1h",
+		"-seeds", strconv.Itoa(seeds), "-seed", strconv.Itoa(cmp.Or(m.seed, 2)))
+	run.Dir, run.Env = mapperDir, append(os.Environ(), "MUTANT="+m.name, "GOMAXPROCS=1") // another one runs beside it
+	return run.CombinedOutput()
+}
+
+func (m mutation) finder() string { return cmp.Or(m.test, "TestSimulation") }
