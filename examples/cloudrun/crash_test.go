@@ -146,6 +146,7 @@ func TestKilledHandlers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")
 	}
+	t.Parallel()
 	for name, c := range map[string]struct {
 		accounts int
 		addr     func(t *testing.T, e *emulator.Emulator) string
@@ -155,6 +156,7 @@ func TestKilledHandlers(t *testing.T) {
 		"firestore": {6000, func(t *testing.T, _ *emulator.Emulator) string { return googletest.Addr(t, emulator.Firestore) }},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 20 * time.Millisecond, Max: 120 * time.Millisecond}})
 			slow.Pause()
 			e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", Faults: slow})
@@ -286,6 +288,7 @@ func TestDeadlyEntity(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")
 	}
+	t.Parallel()
 	const n = 100_000
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	f, client, engine := newCloud(t, e, e.DatastoreAddr(), n, 60, deadly)

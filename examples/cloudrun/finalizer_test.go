@@ -36,6 +36,7 @@ func TestDeadlyFinalizer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")
 	}
+	t.Parallel()
 	const n = 1000
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	f, client, engine := newCloud(t, e, e.DatastoreAddr(), n, 20, doomed, slow)

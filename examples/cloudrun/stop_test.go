@@ -27,6 +27,7 @@ func TestLateCleanUp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves stopped processes out")
 	}
+	t.Parallel()
 	const n = 3000
 	latency := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 20 * time.Millisecond, Max: 120 * time.Millisecond}})
 	latency.Pause()
