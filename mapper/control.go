@@ -105,7 +105,7 @@ func (e *Engine) failures(ctx context.Context, ref record.Ref) (n int64, _ recor
 		return 0, ref, err
 	}
 	if job.Limited {
-		err = e.eachIn(ctx, scan{query: marked("failed", job.Ref(), "")}, func(*keyspace.Position) bool {
+		err = e.source().eachIn(ctx, scan{query: marked("failed", job.Ref(), "")}, func(*keyspace.Position) bool {
 			n++
 			return true
 		})

@@ -23,7 +23,7 @@ func namespaceKey(namespace string) *datastore.Key {
 }
 
 // namespaces returns the namespaces of the query from one on, one after the other.
-func (e *Engine) namespaces(ctx context.Context, q Query, from string) func() (namespace string, ok bool, err error) {
+func (src source) namespaces(ctx context.Context, q Query, from string) func() (namespace string, ok bool, err error) {
 	all := q.Namespaces
 	if len(all) == 0 {
 		all = []string{q.Namespace}
@@ -42,7 +42,7 @@ func (e *Engine) namespaces(ctx context.Context, q Query, from string) func() (n
 	var it *datastore.Iterator
 	return func() (string, bool, error) {
 		if it == nil {
-			it = e.client.Run(ctx, datastore.NewQuery(namespaceKind).FilterField("__key__", ">=", namespaceKey(from)).Order("__key__").KeysOnly())
+			it = src.client.Run(ctx, datastore.NewQuery(namespaceKind).FilterField("__key__", ">=", namespaceKey(from)).Order("__key__").KeysOnly())
 		}
 		k, err := it.Next(nil)
 		switch {
@@ -56,12 +56,12 @@ func (e *Engine) namespaces(ctx context.Context, q Query, from string) func() (n
 }
 
 // spaces returns the spaces that a range of the query reaches into, one after the other.
-func (e *Engine) spaces(ctx context.Context, q Query, start, end *keyspace.Position) func() (s keyspace.Space, ok bool, err error) {
+func (src source) spaces(ctx context.Context, q Query, start, end *keyspace.Position) func() (s keyspace.Space, ok bool, err error) {
 	var from keyspace.Space
 	if start != nil {
 		from = start.Space()
 	}
-	namespaces := e.namespaces(ctx, q, from.Namespace)
+	namespaces := src.namespaces(ctx, q, from.Namespace)
 	var namespace string
 	var kinds []string
 	return func() (keyspace.Space, bool, error) {
@@ -88,8 +88,8 @@ func (e *Engine) spaces(ctx context.Context, q Query, start, end *keyspace.Posit
 }
 
 // scanner returns the scans of a range, one after the other.
-func (e *Engine) scanner(ctx context.Context, q Query, start, end *keyspace.Position) func() (s scan, ok bool, err error) {
-	spaces := e.spaces(ctx, q, start, end)
+func (src source) scanner(ctx context.Context, q Query, start, end *keyspace.Position) func() (s scan, ok bool, err error) {
+	spaces := src.spaces(ctx, q, start, end)
 	var rest []scan
 	return func() (scan, bool, error) {
 		for len(rest) == 0 {

@@ -93,7 +93,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 // stream returns a stream of the range.
 func (w *work) stream(ctx context.Context) *stream {
 	r := w.record
-	s := w.engine.stream(ctx, w.query, r.Start, r.End, w.readsWhole())
+	s := w.source.stream(ctx, w.query, r.Start, r.End, w.readsWhole())
 	if s.whole && r.Workers > 1 { // much of what follows is for others
 		s.few = r.PageLimit() + 1
 	}

@@ -84,7 +84,7 @@ func (w *work) count(ctx context.Context, s *split.Piece, root bool) (counted bo
 	if most == 0 {
 		return false
 	}
-	n, known := w.engine.count(ctx, w.local.scans(s.Start, s.End), int(most))
+	n, known := w.source.count(ctx, w.local.scans(s.Start, s.End), int(most))
 	if known {
 		*s = s.Counted(n, most)
 	}
@@ -98,7 +98,7 @@ func (w *work) survey(ctx context.Context, s *split.Piece) error {
 		return nil
 	}
 	w.keys.readAhead(int(w.job.PageSize) + 1)
-	look := survey{engine: w.engine, query: w.local, start: s.Start, end: s.End, page: w.job.PageSize}
+	look := survey{source: w.source, query: w.local, start: s.Start, end: s.End, page: w.job.PageSize}
 	if page, _ := w.pageToCut(); w.splitting.Adaptive() && s.Workers > 1 {
 		look.weigh = func(pieces []split.Piece) []split.Piece { return w.weigh(ctx, w.local, s.Workers, page, pieces) }
 	}
@@ -161,7 +161,7 @@ func (w *work) weigh(ctx context.Context, query Query, workers, page int64, piec
 	most := split.MostInPiece(len(pieces))
 	var group sync.WaitGroup
 	for i, p := range pieces {
-		group.Go(func() { counts[i], known[i] = w.engine.count(ctx, query.scans(p.Start, p.End), int(most)) })
+		group.Go(func() { counts[i], known[i] = w.source.count(ctx, query.scans(p.Start, p.End), int(most)) })
 	}
 	group.Wait()
 	if slices.Contains(known, false) {
@@ -193,7 +193,7 @@ func (w *work) finder(ctx context.Context, end *keyspace.Position, known prefix)
 		} else if known.all {
 			return nil, nil
 		}
-		return w.engine.find(ctx, query.scans(from, end), n)
+		return w.source.find(ctx, query.scans(from, end), n)
 	}
 }
 

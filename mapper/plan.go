@@ -111,8 +111,8 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	if err != nil {
 		return fail(err)
 	}
-	q.at = e.snapshot(ctx, q)
-	if q.times, err = e.probe(ctx, q); err != nil {
+	src := e.source().of(ctx, q)
+	if q.times, err = src.probe(ctx, q); err != nil {
 		return fail(err)
 	}
 	usual := int64(start.PageSize)
@@ -121,7 +121,7 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	}
 	page := max(1, min(usual, int64(start.PageTime/opts.PerEntity)))
 	est := &Estimate{Workers: start.Workers}
-	least, err := est.size(ctx, e, q, start, page)
+	least, err := est.size(ctx, src, q, start, page)
 	if err != nil {
 		return fail(err)
 	}
@@ -133,19 +133,19 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 
 // size finds out how many entities a query has: in each of its spaces. It returns how many pages
 // that takes at least, as none has entities of two spaces.
-func (est *Estimate) size(ctx context.Context, e *Engine, q Query, start StartOptions, page int64) (least int64, err error) {
+func (est *Estimate) size(ctx context.Context, src source, q Query, start StartOptions, page int64) (least int64, err error) {
 	var mu sync.Mutex
 	est.Exact = true
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(sweepParallel)
-	for next := e.spaces(gctx, q, nil, nil); ; {
+	for next := src.spaces(gctx, q, nil, nil); ; {
 		s, ok, err := next()
 		if err != nil || !ok {
 			err = cmp.Or(group.Wait(), err)
 			return least, err
 		}
 		group.Go(func() error {
-			part, err := e.sizeIn(gctx, q.in(s), start)
+			part, err := src.sizeIn(gctx, q.in(s), start)
 			if err != nil {
 				return err
 			}
@@ -162,8 +162,8 @@ func (est *Estimate) size(ctx context.Context, e *Engine, q Query, start StartOp
 }
 
 // sizeIn finds out how many entities a query over one space has.
-func (e *Engine) sizeIn(ctx context.Context, q Query, start StartOptions) (est Estimate, err error) {
-	look := survey{engine: e, query: q, page: int64(start.PageSize), refine: true, used: &est.Used}
+func (src source) sizeIn(ctx context.Context, q Query, start StartOptions) (est Estimate, err error) {
+	look := survey{source: src, query: q, page: int64(start.PageSize), refine: true, used: &est.Used}
 	n, known := look.count(ctx, nil, mostPlanned)
 	if known && n < mostPlanned {
 		est.Entities, est.Exact = n, true

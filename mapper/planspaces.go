@@ -69,7 +69,7 @@ const mostSpaces = 10_000
 // cutSpaces cuts a range between spaces, evenly.
 func (w *work) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	var all []keyspace.Space
-	next := w.engine.spaces(ctx, w.query, s.Start, s.End)
+	next := w.source.spaces(ctx, w.query, s.Start, s.End)
 	for len(all) < mostSpaces {
 		sp, ok, err := next()
 		if err != nil {

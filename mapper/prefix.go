@@ -17,12 +17,12 @@ type prefix struct {
 
 // find returns the position of an entity: the n-th of some scans, counted from 0, or nil if
 // there are fewer.
-func (e *Engine) find(ctx context.Context, scans []scan, n int64) (found *keyspace.Position, err error) {
+func (src source) find(ctx context.Context, scans []scan, n int64) (found *keyspace.Position, err error) {
 	for i, s := range scans {
-		if found, err = e.first(ctx, s, n); err != nil || found != nil || i == len(scans)-1 {
+		if found, err = src.first(ctx, s, n); err != nil || found != nil || i == len(scans)-1 {
 			return found, err
 		}
-		passed, err := e.countIn(ctx, s, n)
+		passed, err := src.countIn(ctx, s, n)
 		if err != nil {
 			return nil, err
 		}
@@ -32,21 +32,21 @@ func (e *Engine) find(ctx context.Context, scans []scan, n int64) (found *keyspa
 }
 
 // first returns the position of the n-th entity of a scan, or nil if there are fewer.
-func (e *Engine) first(ctx context.Context, s scan, n int64) (found *keyspace.Position, err error) {
+func (src source) first(ctx context.Context, s scan, n int64) (found *keyspace.Position, err error) {
 	s.query = s.query.Offset(int(n)).Limit(1)
-	return found, e.eachIn(ctx, s, func(p *keyspace.Position) bool {
+	return found, src.eachIn(ctx, s, func(p *keyspace.Position) bool {
 		found = p
 		return false
 	})
 }
 
 // countIn returns how many entities a scan has, up to most.
-func (e *Engine) countIn(ctx context.Context, s scan, most int64) (n int64, err error) {
-	if n, known := e.count(ctx, []scan{s}, int(most)); known {
+func (src source) countIn(ctx context.Context, s scan, most int64) (n int64, err error) {
+	if n, known := src.count(ctx, []scan{s}, int(most)); known {
 		return n, nil
 	}
 	s.query = s.query.Limit(int(most))
-	return n, e.eachIn(ctx, s, func(*keyspace.Position) bool {
+	return n, src.eachIn(ctx, s, func(*keyspace.Position) bool {
 		n++
 		return true
 	})
@@ -56,9 +56,9 @@ func (e *Engine) countIn(ctx context.Context, s scan, most int64) (n int64, err 
 // more than maxBytes, and sorts them. The first keys in scatter order are a
 // random choice of all, however few they are. An empty sample says nothing of
 // how many entities there are.
-func (e *Engine) sample(ctx context.Context, q Query, n, maxBytes int) ([]*keyspace.Position, error) {
+func (src source) sample(ctx context.Context, q Query, n, maxBytes int) ([]*keyspace.Position, error) {
 	var sample []*keyspace.Position
-	err := e.eachIn(ctx, q.scan(q.sample(n)), func(p *keyspace.Position) bool {
+	err := src.eachIn(ctx, scan{query: q.sample(n)}, func(p *keyspace.Position) bool {
 		maxBytes -= keyspace.KeySize(p.Key)
 		if maxBytes >= 0 {
 			sample = append(sample, p)
@@ -69,10 +69,10 @@ func (e *Engine) sample(ctx context.Context, q Query, n, maxBytes int) ([]*keysp
 }
 
 // eachIn calls f for the positions of a scan, until it returns false.
-func (e *Engine) eachIn(ctx context.Context, s scan, f func(*keyspace.Position) bool) error {
+func (src source) eachIn(ctx context.Context, s scan, f func(*keyspace.Position) bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	it, err := e.results(ctx, s, false)
+	it, err := src.results(ctx, s, false)
 	if err != nil {
 		return err
 	}

@@ -18,21 +18,21 @@ import (
 // probe asks the database all that tasks will ask it about ranges, for one entity each, and
 // returns an error if it can't answer. It reports whether the values that the job is sharded by
 // are times.
-func (e *Engine) probe(ctx context.Context, q Query) (times bool, err error) {
-	if q.at != nil {
-		if err := e.probeSnapshot(ctx, q.at); err != nil {
+func (src source) probe(ctx context.Context, q Query) (times bool, err error) {
+	if src.at != nil {
+		if err := src.probeSnapshot(ctx); err != nil {
 			return false, err
 		}
 	}
 	if q.AllNamespaces {
-		if _, _, err := e.namespaces(ctx, q, "")(); err != nil {
+		if _, _, err := src.namespaces(ctx, q, "")(); err != nil {
 			return false, unserved(err)
 		}
 	}
 	var missing []string // lines of index.yaml
 	var why error
 	for _, kind := range q.kinds() {
-		timed, lines, err := e.probeIn(ctx, q.in(keyspace.Space{Namespace: cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...), Kind: kind}))
+		timed, lines, err := src.probeIn(ctx, q.in(keyspace.Space{Namespace: cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...), Kind: kind}))
 		if err != nil && len(lines) == 0 {
 			return false, err
 		}
@@ -48,14 +48,14 @@ func (e *Engine) probe(ctx context.Context, q Query) (times bool, err error) {
 
 // probeSnapshot returns an error if a snapshot can't be read. Google's classic emulator ignores
 // the time; it does not honour masks either.
-func (e *Engine) probeSnapshot(ctx context.Context, at *snapshot) error {
-	switch modern, err := e.honoursMasks(ctx); {
+func (src source) probeSnapshot(ctx context.Context) error {
+	switch modern, err := src.honoursMasks(ctx); {
 	case err != nil:
 		return err
 	case !modern:
 		return fmt.Errorf("%w: Query.ReadTime is set, and Google's classic emulator, which this is, reads what is there now", ErrArguments)
 	}
-	_, err := at.transaction()
+	_, err := src.at.transaction()
 	if errors.As(err, new(snapshotError)) {
 		err = fmt.Errorf("%w: %w", ErrArguments, err)
 	}
@@ -72,13 +72,13 @@ func unserved(err error) error {
 
 // probeIn probes the query in one space. It returns the indexes that are missing with the error
 // of the database.
-func (e *Engine) probeIn(ctx context.Context, q Query) (times bool, missing []string, err error) {
+func (src source) probeIn(ctx context.Context, q Query) (times bool, missing []string, err error) {
 	if q.plain() {
 		return false, nil, nil
 	}
 	var why error
 	for _, s := range q.samples() {
-		_, err := e.first(ctx, s, 0)
+		_, err := src.first(ctx, s, 0)
 		switch index := q.index(s); {
 		case status.Code(err) == codes.FailedPrecondition:
 			if why = err; !slices.Contains(missing, index) {
@@ -91,11 +91,11 @@ func (e *Engine) probeIn(ctx context.Context, q Query) (times bool, missing []st
 	if why != nil {
 		return false, missing, why
 	}
-	first, err := e.find(ctx, q.scans(nil, nil), 0)
+	first, err := src.find(ctx, q.scans(nil, nil), 0)
 	if err != nil || first == nil || !first.Valued {
 		return false, nil, err
 	}
-	entities, _, err := entityReader(e.get(ctx, q.at))([]*keyspace.Position{first})
+	entities, _, err := entityReader(src.get(ctx))([]*keyspace.Position{first})
 	if err != nil {
 		return false, nil, err
 	}

@@ -27,7 +27,7 @@ type reader func(at []*keyspace.Position) (entities []datastore.PropertyList, mi
 // transaction, which reads the entities, too.
 func (w *work) processPage(ctx context.Context, p page) error {
 	if w.mode == visit {
-		read := w.reader(w.engine.get(ctx, w.query.at))
+		read := w.reader(w.source.get(ctx))
 		if w.keys != nil && w.keys.whole {
 			read = w.keys.read
 		}

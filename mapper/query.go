@@ -66,8 +66,7 @@ type Query struct {
 	// Filters.
 	KeysOnly bool `json:"keys_only,omitempty"`
 
-	times bool      // the values of ShardBy are times
-	at    *snapshot // of ReadTime
+	times bool // the values of ShardBy are times
 }
 
 // normal returns the query as it is recorded, if it can be served.

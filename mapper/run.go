@@ -29,6 +29,7 @@ type work struct {
 	job    *record.Job
 	query  Query
 	local  Query // the part of it that is in the space of the range
+	source source
 	mode   mode
 	apply  entityFunc
 	task   rangeTask
@@ -257,7 +258,7 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	if w.query, err = queryOf(w.job); err != nil {
 		return nil, fmt.Errorf("job %s: query: %w", t.Job, err)
 	}
-	w.query.at = e.snapshot(ctx, w.query)
+	w.source = e.source().of(ctx, w.query)
 	if w.splitting, err = strategyOf(w.job); err != nil {
 		return nil, fmt.Errorf("job %s: splitting: %w", t.Job, err)
 	}
@@ -312,7 +313,7 @@ func (w *work) process(ctx context.Context) error {
 // awaitCounts waits for what the root finds out besides.
 func (w *work) awaitCounts(ctx context.Context) {
 	if w.unsharded == nil { // a delivery before has cut the range
-		look := survey{engine: w.engine, query: w.query}
+		look := survey{source: w.source, query: w.query}
 		w.unsharded = sync.OnceValue(func() int64 { return look.unsharded(ctx) })
 	}
 	w.unsharded()

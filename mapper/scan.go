@@ -21,11 +21,7 @@ type scan struct {
 	fixed    bool   // all results have one value of it,
 	value    any    // this one
 	times    bool   // they are times, which a projection returns as microseconds
-	at       *snapshot
 }
-
-// scan returns a scan whose results come in the order of their keys.
-func (q Query) scan(d *datastore.Query) scan { return scan{query: d, at: q.at} }
 
 // scans returns the scans that together, one after the other, find the entities that a range has
 // in the query's space: one for a range of keys, and up to three for a range of values. Its first
@@ -49,7 +45,7 @@ func (q Query) scans(start, end *keyspace.Position) []scan {
 		return nil
 	}
 	if q.ShardBy == "" {
-		return []scan{q.scan(withKeys(q.base().Order("__key__"), start, end))}
+		return []scan{{query: withKeys(q.base().Order("__key__"), start, end)}}
 	}
 	return q.scansOfValues(start, end)
 }
@@ -76,7 +72,7 @@ func (q Query) byValue(d *datastore.Query) *datastore.Query {
 func (q Query) scansOfValues(start, end *keyspace.Position) (scans []scan) {
 	one := func(v any, start, end *keyspace.Position) scan {
 		d := q.base().FilterField(q.ShardBy, "=", v).Order("__key__")
-		return scan{query: withKeys(d, start, end), property: q.ShardBy, fixed: true, value: v, at: q.at}
+		return scan{query: withKeys(d, start, end), property: q.ShardBy, fixed: true, value: v}
 	}
 	valued := func(p *keyspace.Position) bool { return p != nil && p.Valued }
 	if valued(start) && valued(end) && keyspace.CompareValues(start.Value, end.Value) == 0 {
@@ -93,7 +89,7 @@ func (q Query) scansOfValues(start, end *keyspace.Position) (scans []scan) {
 	if valued(end) {
 		d = d.FilterField(q.ShardBy, "<", end.Value)
 	}
-	scans = append(scans, scan{query: d, property: q.ShardBy, times: q.times, at: q.at})
+	scans = append(scans, scan{query: d, property: q.ShardBy, times: q.times})
 	if valued(end) && end.Key != nil {
 		scans = append(scans, one(end.Value, nil, end))
 	}
@@ -115,12 +111,12 @@ func (s scan) reading(whole bool) *datastore.Query {
 var errNoValue = fault.Fatal(errors.New("the database returned an entity without the property that the query is ordered by"))
 
 // results begins to read where entities are, or whole entities.
-func (e *Engine) results(ctx context.Context, s scan, whole bool) (*datastore.Iterator, error) {
-	q, err := s.at.query(s.reading(whole))
+func (src source) results(ctx context.Context, s scan, whole bool) (*datastore.Iterator, error) {
+	q, err := src.at.query(s.reading(whole))
 	if err != nil {
 		return nil, err
 	}
-	return e.client.Run(ctx, q), nil
+	return src.client.Run(ctx, q), nil
 }
 
 // next returns the next position of the scan, and the entity if those are read.

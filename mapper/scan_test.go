@@ -84,7 +84,7 @@ func TestScansTile(t *testing.T) {
 				for _, end := range cuts {
 					piece := 0
 					for _, s := range q.scans(start, end) {
-						err := e.eachIn(t.Context(), s, func(p *keyspace.Position) bool {
+						err := e.source().eachIn(t.Context(), s, func(p *keyspace.Position) bool {
 							if start != nil && keyspace.Compare(p, start) < 0 || end != nil && keyspace.Compare(p, end) >= 0 {
 								t.Errorf("%v is not in %v to %v", p, start, end)
 							}
@@ -96,17 +96,17 @@ func TestScansTile(t *testing.T) {
 							t.Fatalf("%v to %v: %v", start, end, err)
 						}
 					}
-					n, known := e.count(t.Context(), q.scans(start, end), 1000)
+					n, known := e.source().count(t.Context(), q.scans(start, end), 1000)
 					if !known || n != int64(piece) {
 						t.Errorf("%v to %v: counted %d, %v; there are %d", start, end, n, known, piece)
 					}
 					if piece > 0 {
-						at, err := e.find(t.Context(), q.scans(start, end), int64(piece-1))
+						at, err := e.source().find(t.Context(), q.scans(start, end), int64(piece-1))
 						if err != nil || !at.Equal(found[len(found)-1]) {
 							t.Errorf("the last of %v to %v is %v, %v", start, end, at, err)
 						}
 					}
-					if at, err := e.find(t.Context(), q.scans(start, end), int64(piece)); err != nil || at != nil {
+					if at, err := e.source().find(t.Context(), q.scans(start, end), int64(piece)); err != nil || at != nil {
 						t.Errorf("behind the last of %v to %v is %v, %v", start, end, at, err)
 					}
 					start = end

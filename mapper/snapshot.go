@@ -34,12 +34,9 @@ const (
 	snapshotIdle = 30 * time.Second
 )
 
-// snapshot returns what a query reads, until ctx ends.
-func (e *Engine) snapshot(ctx context.Context, q Query) *snapshot {
-	if q.ReadTime.IsZero() {
-		return nil
-	}
-	return &snapshot{ctx: ctx, client: e.client, at: q.ReadTime, turn: semaphore.NewWeighted(1)}
+// snapshotAt returns a snapshot for calls until ctx ends.
+func snapshotAt(ctx context.Context, client *datastore.Client, at time.Time) *snapshot {
+	return &snapshot{ctx: ctx, client: client, at: at, turn: semaphore.NewWeighted(1)}
 }
 
 // A snapshotError says that the database does not serve a snapshot, or not any more.
@@ -92,18 +89,4 @@ func (s *snapshot) query(q *datastore.Query) (*datastore.Query, error) {
 // database has ended its transaction: then the scan has to be begun anew.
 func (s *snapshot) ended(begun time.Time, err error) bool {
 	return s != nil && status.Code(err) == codes.InvalidArgument && time.Since(begun) > snapshotIdle
-}
-
-// get returns a function that looks up entities of the snapshot.
-func (e *Engine) get(ctx context.Context, at *snapshot) func([]*datastore.Key, any) error {
-	return func(keys []*datastore.Key, dst any) error {
-		if at == nil {
-			return e.client.GetMulti(ctx, keys, dst)
-		}
-		tx, err := at.transaction()
-		if err != nil {
-			return err
-		}
-		return tx.GetMulti(keys, dst)
-	}
 }

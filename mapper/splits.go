@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 
 	"cloud.google.com/go/datastore"
@@ -76,18 +75,17 @@ func Splits(ctx context.Context, client *datastore.Client, q Query, n int, o *Sp
 	case q.many():
 		return fail(fmt.Errorf("%w: the query is over several kinds or namespaces: split each", ErrArguments))
 	}
-	e := &Engine{client: client, log: slog.New(slog.DiscardHandler)}
-	q.at = e.snapshot(ctx, q)
-	if q.times, err = e.probe(ctx, q); err != nil {
+	src := newSource(client, nil).of(ctx, q)
+	if q.times, err = src.probe(ctx, q); err != nil {
 		return fail(err)
 	}
-	boundaries, err := e.boundaries(ctx, q, n)
+	boundaries, err := src.boundaries(ctx, q, n)
 	if err != nil {
 		return fail(err)
 	}
 	splits := q.splitAt(boundaries)
 	if opts.Count {
-		counts, err := e.countAll(ctx, q, boundaries)
+		counts, err := src.countAll(ctx, q, boundaries)
 		if err != nil && status.Code(err) != codes.Unimplemented {
 			return fail(fmt.Errorf("count: %w", err))
 		}
@@ -101,8 +99,8 @@ func Splits(ctx context.Context, client *datastore.Client, q Query, n int, o *Sp
 }
 
 // boundaries returns up to n-1 positions that cut the query.
-func (e *Engine) boundaries(ctx context.Context, q Query, n int) ([]*keyspace.Position, error) {
-	look := survey{engine: e, query: q}
+func (src source) boundaries(ctx context.Context, q Query, n int) ([]*keyspace.Position, error) {
+	look := survey{source: src, query: q}
 	var candidates []*keyspace.Position
 	var err error
 	if q.ShardBy != "" {
@@ -124,10 +122,10 @@ func (e *Engine) boundaries(ctx context.Context, q Query, n int) ([]*keyspace.Po
 		candidates = nil
 	}
 	candidates = some(candidates, cellsPerSplit*n)
-	counts, err := e.countAll(ctx, q, candidates)
+	counts, err := src.countAll(ctx, q, candidates)
 	switch {
 	case err == nil:
-		return e.exactly(ctx, q, n, candidates, counts)
+		return src.exactly(ctx, q, n, candidates, counts)
 	case status.Code(err) != codes.Unimplemented:
 		return nil, err
 	case len(candidates) == 0:
@@ -179,12 +177,12 @@ func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Po
 // exactly cuts a query at every n-th part of its entities, of which there are so many before each
 // of some positions, after the one before, and behind the last. Where one of these is near it
 // cuts there. Between values it cuts at most where one ends.
-func (e *Engine) exactly(ctx context.Context, q Query, n int, at []*keyspace.Position, counts []int64) (cuts []*keyspace.Position, err error) {
+func (src source) exactly(ctx context.Context, q Query, n int, at []*keyspace.Position, counts []int64) (cuts []*keyspace.Position, err error) {
 	total := int64(0)
 	for _, c := range counts {
 		total += c
 	}
-	first, err := e.find(ctx, q.scans(nil, nil), 0)
+	first, err := src.find(ctx, q.scans(nil, nil), 0)
 	if err != nil || first == nil {
 		return nil, err
 	}
@@ -207,7 +205,7 @@ func (e *Engine) exactly(ctx context.Context, q Query, n int, at []*keyspace.Pos
 		near := total / int64(10*n) // of the mean: a tenth
 		found := from
 		if rank-passed > near || from == nil {
-			if found, err = e.find(ctx, q.scans(from, nil), rank-passed); err != nil {
+			if found, err = src.find(ctx, q.scans(from, nil), rank-passed); err != nil {
 				return nil, err
 			}
 			if found == nil { // some have gone
@@ -224,7 +222,7 @@ func (e *Engine) exactly(ctx context.Context, q Query, n int, at []*keyspace.Pos
 
 // countAll counts what is before each position, after the one before, and behind the last, some
 // at the same time.
-func (e *Engine) countAll(ctx context.Context, q Query, at []*keyspace.Position) (counts []int64, err error) {
+func (src source) countAll(ctx context.Context, q Query, at []*keyspace.Position) (counts []int64, err error) {
 	counts = make([]int64, len(at)+1)
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(sweepParallel)
@@ -238,7 +236,7 @@ func (e *Engine) countAll(ctx context.Context, q Query, at []*keyspace.Position)
 		}
 		group.Go(func() error {
 			for _, s := range q.scans(start, end) {
-				n, err := e.counted(gctx, s, 0)
+				n, err := src.counted(gctx, s, 0)
 				if err != nil {
 					return err
 				}
@@ -269,7 +267,7 @@ func (q Query) splitAt(at []*keyspace.Position) []Split {
 // between returns the part of the query from one position on, and before another. A nil one
 // bounds nothing.
 func (q Query) between(start, end *keyspace.Position) Query {
-	q.at, q.Filters = nil, slices.Clone(q.Filters)
+	q.Filters = slices.Clone(q.Filters)
 	bound := func(p *keyspace.Position, op string, key **datastore.Key) {
 		switch {
 		case p == nil:

@@ -131,8 +131,8 @@ func newJob(def *definition, q Query, params json.RawMessage, opts StartOptions,
 type findings struct {
 	concurrent answer[int]         // see [Engine.concurrency]
 	existing   answer[*record.Job] // nil: there is none with the ID, or none was asked for
-	masks      answer[bool]        // see [Engine.honoursMasks]
-	times      answer[bool]        // see [Engine.probe]
+	masks      answer[bool]        // see source.honoursMasks
+	times      answer[bool]        // see source.probe
 }
 
 // An answer is what one call of several at once has returned.
@@ -147,11 +147,11 @@ func answerOf[T any](value T, err error) answer[T] { return answer[T]{value, err
 // so that it takes as long as the slowest of these calls. A start that is repeated needs only
 // one of them.
 func (e *Engine) findOut(ctx context.Context, q Query, o *StartOptions) (found findings) {
-	q.at = e.snapshot(ctx, q)
+	src := e.source().of(ctx, q)
 	var group sync.WaitGroup
 	group.Go(func() { found.concurrent = answerOf(e.concurrency(ctx)) })
-	group.Go(func() { found.masks = answerOf(e.honoursMasks(ctx)) })
-	group.Go(func() { found.times = answerOf(e.probe(ctx, q)) })
+	group.Go(func() { found.masks = answerOf(src.honoursMasks(ctx)) })
+	group.Go(func() { found.times = answerOf(src.probe(ctx, q)) })
 	if o != nil && o.ID != "" {
 		group.Go(func() {
 			if found.existing = answerOf(e.loadJob(ctx, record.Ref{ID: o.ID})); errors.Is(found.existing.err, ErrNoSuchJob) {
@@ -193,9 +193,9 @@ func (e *Engine) concurrency(ctx context.Context) (int, error) {
 // honoursMasks reports whether a property mask keeps what it does not name.
 // Google's classic emulator drops it: there entities are written as a whole. That
 // emulator is the one that does not implement aggregations.
-func (e *Engine) honoursMasks(ctx context.Context) (bool, error) {
+func (src source) honoursMasks(ctx context.Context) (bool, error) {
 	nothing := datastore.NewQuery(record.JobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
-	_, err := e.client.RunAggregationQuery(ctx, nothing)
+	_, err := src.client.RunAggregationQuery(ctx, nothing)
 	if status.Code(err) == codes.Unimplemented {
 		return false, nil
 	}

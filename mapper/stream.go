@@ -24,7 +24,7 @@ type stream struct {
 
 	ctx    context.Context // of its queries
 	cancel context.CancelFunc
-	engine *Engine
+	source source
 
 	turn     *semaphore.Weighted // of who uses the rest, and may read
 	scans    func() (s scan, ok bool, err error)
@@ -41,10 +41,10 @@ type stream struct {
 }
 
 // stream returns a stream of a range of a query. It has to be closed.
-func (e *Engine) stream(ctx context.Context, q Query, start, end *keyspace.Position, whole bool) *stream {
-	s := &stream{query: q, start: start, end: end, whole: whole, engine: e, turn: semaphore.NewWeighted(1)}
+func (src source) stream(ctx context.Context, q Query, start, end *keyspace.Position, whole bool) *stream {
+	s := &stream{query: q, start: start, end: end, whole: whole, source: src, turn: semaphore.NewWeighted(1)}
 	s.ctx, s.cancel = context.WithCancel(ctx)
-	s.scans = e.scanner(s.ctx, q, start, end)
+	s.scans = src.scanner(s.ctx, q, start, end)
 	return s
 }
 
@@ -59,7 +59,7 @@ func (s *stream) begin() error {
 		next.query = next.query.Limit(s.few)
 	}
 	s.scan, s.begun, s.results = next, time.Now(), 0
-	s.it, err = s.engine.results(s.ctx, next, s.whole)
+	s.it, err = s.source.results(s.ctx, next, s.whole)
 	return err
 }
 
@@ -69,7 +69,7 @@ func (s *stream) beginAgain() {
 	if s.last != nil {
 		from = s.last
 	}
-	s.it, s.scans = nil, s.engine.scanner(s.ctx, s.query, from, s.end)
+	s.it, s.scans = nil, s.source.scanner(s.ctx, s.query, from, s.end)
 }
 
 // use waits until nothing is read ahead. It is followed by a call of done.
@@ -137,7 +137,7 @@ func (s *stream) step() error {
 		}
 		s.few = 0
 		return nil
-	case s.query.at.ended(s.begun, err):
+	case s.source.at.ended(s.begun, err):
 		s.beginAgain()
 		return nil
 	case err != nil:

@@ -35,7 +35,7 @@ func TestShortenOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s := e.stream(t.Context(), Query{Kind: "K"}, nil, nil, true)
+		s := e.source().stream(t.Context(), Query{Kind: "K"}, nil, nil, true)
 		defer s.close()
 		if _, err := s.peek(2); err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ func TestFew(t *testing.T) {
 		}
 		e.paces.Expect(record.Ref{ID: "job"}, 100)
 		for workers, want := range map[int64]int64{1: queryBatch, 4: 51} {
-			w := &work{engine: e, mode: visit, query: Query{Kind: "K"}, job: &record.Job{ID: "job", PageSize: 50}, record: &record.Range{PageSize: 50, Workers: workers}}
+			w := &work{engine: e, source: e.source(), mode: visit, query: Query{Kind: "K"}, job: &record.Job{ID: "job", PageSize: 50}, record: &record.Range{PageSize: 50, Workers: workers}}
 			s := w.stream(t.Context())
 			before := em.Usage()
 			if found, err := s.peek(51); err != nil || len(found) != 51 {
@@ -104,7 +104,7 @@ func TestShorten(t *testing.T) {
 				q, want = Query{Kind: "K", AllNamespaces: true}, all
 			}
 			before := em.Usage()
-			s := e.stream(t.Context(), q, nil, nil, true)
+			s := e.source().stream(t.Context(), q, nil, nil, true)
 			s.few = rng.IntN(3) * rng.IntN(700)
 			var found []*keyspace.Position
 			shortened, reached := 0, 0

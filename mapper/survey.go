@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"slices"
 	"sync/atomic"
 
 	"cloud.google.com/go/datastore"
-	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,7 +21,7 @@ import (
 
 // A survey finds out how large a kind is, and where its entities are.
 type survey struct {
-	engine *Engine
+	source source
 	query  Query
 	start  *keyspace.Position // of the range
 	end    *keyspace.Position
@@ -58,7 +56,7 @@ func (l survey) run(ctx context.Context, sp split.Strategy, workers int64) (foun
 		l.use(1, 0)
 		group.Go(func() error {
 			milestones[i].Before = pages * l.page
-			milestones[i].At, errs[i] = l.engine.find(gctx, l.query.scans(l.start, l.end), milestones[i].Before)
+			milestones[i].At, errs[i] = l.source.find(gctx, l.query.scans(l.start, l.end), milestones[i].Before)
 			return nil
 		})
 	}
@@ -131,7 +129,7 @@ func (l survey) runSome(ctx context.Context, size int) (found surveyed, err erro
 		found.estimate = split.MostCountedPieces // what its parts are counted up to
 	default:
 		at := split.Rank{Before: int64(few)}
-		if at.At, err = l.engine.find(ctx, l.query.scans(l.start, l.end), at.Before); err != nil {
+		if at.At, err = l.source.find(ctx, l.query.scans(l.start, l.end), at.Before); err != nil {
 			return found, err
 		}
 		l.use(1, 0)
@@ -168,7 +166,7 @@ func (l survey) values(ctx context.Context, size int) ([]*keyspace.Position, err
 	var err error
 	if low == nil || !low.Valued {
 		l.use(1, 0)
-		if low, err = l.engine.find(ctx, l.query.scans(l.start, l.end), 0); err != nil || low == nil {
+		if low, err = l.source.find(ctx, l.query.scans(l.start, l.end), 0); err != nil || low == nil {
 			return nil, err
 		}
 	}
@@ -189,12 +187,12 @@ func (l survey) values(ctx context.Context, size int) ([]*keyspace.Position, err
 // that of the kind.
 func (l survey) last(ctx context.Context) (last *keyspace.Position, err error) {
 	q := l.query
-	s := scan{query: q.base().Order("-" + q.ShardBy), property: q.ShardBy, times: q.times, at: q.at}
-	if last, err = l.engine.first(ctx, s, 0); status.Code(err) != codes.FailedPrecondition {
+	s := scan{query: q.base().Order("-" + q.ShardBy), property: q.ShardBy, times: q.times}
+	if last, err = l.source.first(ctx, s, 0); status.Code(err) != codes.FailedPrecondition {
 		return last, err
 	}
 	s.query = datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("-" + q.ShardBy)
-	return l.engine.first(ctx, s, 0)
+	return l.source.first(ctx, s, 0)
 }
 
 // estimate estimates how many entities the kind has, and counts some for that if it needs to:
@@ -216,11 +214,11 @@ func (l survey) entitySize(ctx context.Context, sample []*keyspace.Position) (in
 		for i := 0; i < len(sample); i += (len(sample) + sized - 1) / sized {
 			some = append(some, sample[i])
 		}
-		entities, _, err = entityReader(l.engine.get(ctx, l.query.at))(some)
+		entities, _, err = entityReader(l.source.get(ctx))(some)
 	} else if scans := l.query.scans(l.start, l.end); len(scans) > 0 {
 		var some *datastore.Query
-		if some, err = l.query.at.query(scans[0].query.Limit(sized)); err == nil {
-			_, err = l.engine.client.GetAll(ctx, some, &entities)
+		if some, err = l.source.at.query(scans[0].query.Limit(sized)); err == nil {
+			_, err = l.source.client.GetAll(ctx, some, &entities)
 		}
 	}
 	if err != nil || len(entities) == 0 {
@@ -247,7 +245,7 @@ func (l survey) unsharded(ctx context.Context) int64 {
 	var total atomic.Int64
 	var group errgroup.Group
 	group.SetLimit(sweepParallel)
-	next := l.engine.spaces(ctx, l.query, nil, nil)
+	next := l.source.spaces(ctx, l.query, nil, nil)
 	for n := 0; ; n++ {
 		s, ok, err := next()
 		if err == nil && ok && n == mostUnsharded {
@@ -261,11 +259,11 @@ func (l survey) unsharded(ctx context.Context) int64 {
 		}
 		q := l.query.in(s)
 		group.Go(func() error {
-			all, known := l.engine.countOne(ctx, q.scan(q.base()), math.MaxInt32)
+			all, known := l.source.countOne(ctx, scan{query: q.base()}, math.MaxInt32)
 			if !known {
 				return errUncounted
 			}
-			seen, known := l.engine.count(ctx, q.scans(nil, nil), math.MaxInt32)
+			seen, known := l.source.count(ctx, q.scans(nil, nil), math.MaxInt32)
 			if !known {
 				return errUncounted
 			}
@@ -278,7 +276,7 @@ func (l survey) unsharded(ctx context.Context) int64 {
 var errUncounted = errors.New("it is not known how many there are")
 
 func (l survey) sample(ctx context.Context, n int) ([]*keyspace.Position, error) {
-	sample, err := l.engine.sample(ctx, l.query, n, split.MaxSampleBytes*split.MaxFanOut/2)
+	sample, err := l.source.sample(ctx, l.query, n, split.MaxSampleBytes*split.MaxFanOut/2)
 	if err != nil {
 		return nil, fmt.Errorf("sample %q by __scatter__: %w", l.query.Kind, err)
 	}
@@ -291,54 +289,11 @@ func (l survey) count(ctx context.Context, before *keyspace.Position, most int) 
 	if before == nil {
 		before = l.end
 	}
-	n, known = l.engine.count(ctx, l.query.scans(l.start, before), most)
+	n, known = l.source.count(ctx, l.query.scans(l.start, before), most)
 	if known {
 		l.use(max(1, (n+999)/1000), 0) // 1,000 of them are billed as a read
 	}
 	return n, known
-}
-
-// count counts the entities of scans, or up to most of them. It only helps to cut well: if
-// the database can't it is not known how many there are.
-func (e *Engine) count(ctx context.Context, scans []scan, most int) (n int64, known bool) {
-	for _, s := range scans {
-		more, known := e.countOne(ctx, s, most-int(n))
-		if !known {
-			return 0, false
-		}
-		if n += more; n >= int64(most) {
-			break
-		}
-	}
-	return n, true
-}
-
-func (e *Engine) countOne(ctx context.Context, s scan, most int) (n int64, known bool) {
-	n, err := e.counted(ctx, s, most)
-	if err != nil && status.Code(err) != codes.Unimplemented && ctx.Err() == nil {
-		e.log.LogAttrs(ctx, slog.LevelDebug, "entities can't be counted, and are estimated", slog.Any("error", err))
-	}
-	return n, err == nil
-}
-
-// counted counts the entities of a scan, or up to most of them if that is not 0.
-func (e *Engine) counted(ctx context.Context, s scan, most int) (int64, error) {
-	q, err := s.at.query(s.query)
-	if err != nil {
-		return 0, err
-	}
-	if most > 0 {
-		q = q.Limit(most)
-	}
-	result, err := e.client.RunAggregationQuery(ctx, q.NewAggregationQuery().WithCount("n"))
-	if err != nil {
-		return 0, err
-	}
-	value, ok := result["n"].(*datastorepb.Value)
-	if !ok {
-		return 0, fmt.Errorf("the answer to a count has %T", result["n"])
-	}
-	return value.GetIntegerValue(), nil
 }
 
 func (l survey) use(reads, smallOps int64) {

@@ -185,8 +185,8 @@ func (e *Engine) verifyEntities(ctx context.Context, ref record.Ref, at time.Tim
 
 // keysNow returns how many entities a range has, and the digest of their keys.
 func (e *Engine) keysNow(ctx context.Context, query Query, r *record.Range) (n int64, keys []byte, err error) {
-	query.at = e.snapshot(ctx, query) // a call may end it: it is for one range
-	s := e.stream(ctx, query, r.Start, r.End, false)
+	// A call may end a snapshot: it is for one range.
+	s := e.source().of(ctx, query).stream(ctx, query, r.Start, r.End, false)
 	defer s.close()
 	d := record.NewDigest(record.PageDigest)
 	for {
