@@ -12,6 +12,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
 // CleanUpOptions say what becomes of the records of a job that has ended.
@@ -265,7 +266,7 @@ func (e *Engine) cleanBatch(ctx context.Context, batch []*record.Range, o CleanU
 		for i := range all {
 			dst[i] = &all[i]
 		}
-		missing, err := lookup(tx.GetMulti, keys, dst)
+		missing, err := source.Lookup(tx.GetMulti, keys, dst)
 		if err != nil {
 			return err
 		}

@@ -47,7 +47,7 @@ func (w *work) putOutcome(tx *datastore.Transaction, r *record.Range, p page, o 
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	r.RefusedIn = w.job.Generation
 	reaches := w.record.Kind == "" // into other spaces, perhaps; planSpaces may have found out
-	if w.query.many() && len(p.at) > 0 {
+	if w.query.Many() && len(p.at) > 0 {
 		r.In(p.at[0].Space())
 	}
 	var inserts []*datastore.Mutation
@@ -63,7 +63,7 @@ func (w *work) putOutcome(tx *datastore.Transaction, r *record.Range, p page, o 
 	o.next = nil
 	size := o.nextPage(w.job.PageSize, time.Duration(w.job.PageTime), w.engine.paces.Get(w.job.Ref()).Each())
 	if rest, ok := w.left(r, p, o); ok {
-		if w.query.many() && reaches {
+		if w.query.Many() && reaches {
 			rest.Space, rest.Resample = keyspace.Space{}, true
 		}
 		child := r.Rest(rest, now)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -105,7 +106,7 @@ func (e *Engine) failures(ctx context.Context, ref record.Ref) (n int64, _ recor
 		return 0, ref, err
 	}
 	if job.Limited {
-		err = e.source().eachIn(ctx, scan{query: marked("failed", job.Ref(), "")}, func(*keyspace.Position) bool {
+		err = e.source().EachIn(ctx, query.Scan{Query: marked("failed", job.Ref(), "")}, func(*keyspace.Position) bool {
 			n++
 			return true
 		})

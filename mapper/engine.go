@@ -17,6 +17,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -77,6 +78,9 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	}
 	return e, nil
 }
+
+// source returns the source of the engine's database.
+func (e *Engine) source() source.Source { return source.New(e.client, e.log) }
 
 // randomNumber returns a number that nobody else draws.
 func randomNumber() uint64 {

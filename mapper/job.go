@@ -11,6 +11,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -53,7 +54,7 @@ var (
 
 	// ErrArguments says that something can't be done with such arguments; the error
 	// names the one that is wrong.
-	ErrArguments = errors.New("bad arguments")
+	ErrArguments = fault.ErrArguments
 
 	// ErrNoSuchJob says that there is no job of that ID.
 	ErrNoSuchJob = record.ErrNoSuchJob

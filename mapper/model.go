@@ -12,6 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -138,7 +139,7 @@ func runModel(ctx context.Context, kind virtualKind, workers, page, usual int64,
 
 // reading returns how long it takes to read so many keys.
 func (m *model) reading(keys int) time.Duration {
-	return time.Duration(keys/queryBatch+1)*m.times.query + time.Duration(keys)*m.times.key
+	return time.Duration(keys/source.QueryBatch+1)*m.times.query + time.Duration(keys)*m.times.key
 }
 
 // task does the task of a range, which has found out at a time where it may cut, and the

@@ -2,14 +2,13 @@ package mapper
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 
-	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
@@ -33,15 +32,15 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	if w.keys == nil {
 		w.keys = w.stream(ctx)
 	}
-	w.keys.shorten(r.End)
+	w.keys.Shorten(r.End)
 	s := r.Piece()
 	root := (r.ID == w.job.Root() || r.Resample) && !r.Cut
-	if w.local = w.query; w.query.many() {
+	if w.local = w.query; w.query.Many() {
 		if p, settled, err := w.planSpaces(ctx, s, root); settled || err != nil {
 			return p, err
 		}
 		s.Space = r.Space()
-		w.local = w.query.in(s.Space)
+		w.local = w.query.In(s.Space)
 	}
 	if root {
 		if err := w.survey(ctx, &s); err != nil {
@@ -56,10 +55,10 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	ready := w.keys.peekLater(size + 1)
+	ready := w.keys.PeekLater(size + 1)
 	var p page
 	if w.count(ctx, &s, root) && s.Estimate > int64(size) { // there is more than a page
-		p.pieces, p.first = w.planCut(ctx, s, root, size, prefix{})
+		p.pieces, p.first = w.planCut(ctx, s, root, size, source.Prefix{})
 	}
 	if p.at, err = w.ahead(ready()); err != nil {
 		return page{}, err
@@ -74,7 +73,7 @@ func (w *work) plan(ctx context.Context) (page, error) {
 		return p, nil
 	}
 	if p.next == nil {
-		p.pieces, p.first = w.lastPage(ctx, s, w.keys.known())
+		p.pieces, p.first = w.lastPage(ctx, s, w.keys.Known())
 		return p, nil
 	}
 	if r.Solo {
@@ -86,16 +85,16 @@ func (w *work) plan(ctx context.Context) (page, error) {
 	if size >= int(r.PageSize) && s.Estimate <= int64(size) {
 		s.Estimate, s.Exact = 0, false // it was too low
 	}
-	p.pieces, p.first = w.planCut(ctx, s, root, size, w.keys.known())
+	p.pieces, p.first = w.planCut(ctx, s, root, size, w.keys.Known())
 	return p, nil
 }
 
 // stream returns a stream of the range.
-func (w *work) stream(ctx context.Context) *stream {
+func (w *work) stream(ctx context.Context) *source.Stream {
 	r := w.record
-	s := w.source.stream(ctx, w.query, r.Start, r.End, w.readsWhole())
-	if s.whole && r.Workers > 1 { // much of what follows is for others
-		s.few = r.PageLimit() + 1
+	s := w.source.Stream(ctx, w.query, r.Start, r.End, w.readsWhole())
+	if s.Whole && r.Workers > 1 { // much of what follows is for others
+		s.Few = r.PageLimit() + 1
 	}
 	return s
 }
@@ -105,16 +104,16 @@ func (w *work) stream(ctx context.Context) *stream {
 // half of this page is done.
 func (w *work) readOn() {
 	keys, n := w.keys, int(min(2*w.record.PageSize, max(w.record.Estimate, w.record.PageSize))+1)
-	if keys.whole {
-		w.halfway = sync.OnceFunc(func() { keys.readAhead(n) })
+	if keys.Whole {
+		w.halfway = sync.OnceFunc(func() { keys.ReadAhead(n) })
 		return
 	}
-	keys.readAhead(n)
+	keys.ReadAhead(n)
 }
 
 // dropKeys ends a stream that is of no use any more.
 func (w *work) dropKeys() {
-	w.keys.close()
+	w.keys.Close()
 	w.keys = nil
 }
 
@@ -145,16 +144,13 @@ func (w *work) ahead(found []*keyspace.Position, err error) ([]*keyspace.Positio
 	return found[:n], nil
 }
 
-// errOrder is a fault of the database that no retry mends.
-var errOrder = fault.Fatal(errors.New("the database orders keys in another way than Datastore does, so ranges of keys can't be trusted"))
-
 // checkOrder checks that entities are where this package thinks they are: in order,
 // and not before the range. Otherwise ranges might overlap or leave gaps.
 func (w *work) checkOrder(found []*keyspace.Position) error {
 	for i, p := range found {
-		if w.record.Start != nil && keyspace.Compare(w.record.Start, p) > 0 || w.keys.end != nil && keyspace.Compare(p, w.keys.end) >= 0 ||
+		if w.record.Start != nil && keyspace.Compare(w.record.Start, p) > 0 || w.keys.End != nil && keyspace.Compare(p, w.keys.End) >= 0 ||
 			i > 0 && keyspace.Compare(found[i-1], p) >= 0 {
-			return errOrder
+			return source.ErrOrder
 		}
 	}
 	return nil

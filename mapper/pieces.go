@@ -13,15 +13,18 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/survey"
 )
 
 // unsuspected cuts a range whose process has died behind its page, which is at most as long as
 // the job's pages are: nothing behind it is suspected. It returns nil if nothing is.
 func (w *work) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error), err error) {
 	size := int(w.job.PageSize)
-	found, err := w.ahead(w.keys.peek(size + 1))
+	found, err := w.ahead(w.keys.Peek(size + 1))
 	if err != nil || len(found) <= size {
 		return nil, err
 	}
@@ -32,7 +35,7 @@ func (w *work) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error),
 
 // planCut decides where the range is cut, and has the boundaries looked for that are not
 // among known keys.
-func (w *work) planCut(ctx context.Context, s split.Piece, root bool, size int, known prefix) (pieces func() ([]split.Piece, error), first bool) {
+func (w *work) planCut(ctx context.Context, s split.Piece, root bool, size int, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
 	r := w.record
 	page, usual := w.pageToCut()
 	var c split.CutPlan
@@ -53,7 +56,7 @@ func (w *work) planCut(ctx context.Context, s split.Piece, root bool, size int, 
 }
 
 // lastPage decides whether the last page of the range is cut.
-func (w *work) lastPage(ctx context.Context, s split.Piece, known prefix) (pieces func() ([]split.Piece, error), first bool) {
+func (w *work) lastPage(ctx context.Context, s split.Piece, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
 	if w.whole == w.record.ID || w.record.Solo || !w.splitting.Adaptive() || w.mayCut(s) {
 		return nil, false
 	}
@@ -84,7 +87,7 @@ func (w *work) count(ctx context.Context, s *split.Piece, root bool) (counted bo
 	if most == 0 {
 		return false
 	}
-	n, known := w.source.count(ctx, w.local.scans(s.Start, s.End), int(most))
+	n, known := w.source.Count(ctx, w.local.Scans(s.Start, s.End), int(most))
 	if known {
 		*s = s.Counted(n, most)
 	}
@@ -97,24 +100,24 @@ func (w *work) survey(ctx context.Context, s *split.Piece) error {
 	if w.splitting.SampleSize(s.Workers) == 0 {
 		return nil
 	}
-	w.keys.readAhead(int(w.job.PageSize) + 1)
-	look := survey{source: w.source, query: w.local, start: s.Start, end: s.End, page: w.job.PageSize}
+	w.keys.ReadAhead(int(w.job.PageSize) + 1)
+	look := survey.Survey{Source: w.source, Query: w.local, Start: s.Start, End: s.End, Page: w.job.PageSize}
 	if page, _ := w.pageToCut(); w.splitting.Adaptive() && s.Workers > 1 {
-		look.weigh = func(pieces []split.Piece) []split.Piece { return w.weigh(ctx, w.local, s.Workers, page, pieces) }
+		look.Weigh = func(pieces []split.Piece) []split.Piece { return w.weigh(ctx, w.local, s.Workers, page, pieces) }
 	}
-	found, err := look.run(ctx, w.splitting, s.Workers)
+	found, err := look.Run(ctx, w.splitting, s.Workers)
 	if err != nil {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
-	s.Samples, s.Estimate, s.FairShare, w.weighed = found.samples, found.estimate, found.estimate/s.Workers, found.pieces
+	s.Samples, s.Estimate, s.FairShare, w.weighed = found.Samples, found.Estimate, found.Estimate/s.Workers, found.Pieces
 	job := w.job.Ref()
 	w.entitySize = inBackground(func() int64 {
-		n, _ := look.entitySize(ctx, found.samples) // it only helps
+		n, _ := look.EntitySize(ctx, found.Samples) // it only helps
 		w.engine.paces.Expect(job, n)
 		return n
 	})
-	if !w.query.many() {
-		w.unsharded = inBackground(func() int64 { return look.unsharded(ctx) })
+	if !w.query.Many() {
+		w.unsharded = inBackground(func() int64 { return look.Unsharded(ctx) })
 	}
 	return nil
 }
@@ -128,7 +131,7 @@ func inBackground[T any](f func() T) func() T {
 
 // later applies a plan while something else is done. Whoever asks for the result
 // waits for it. Of the work it uses only what stays the same meanwhile.
-func (w *work) later(ctx context.Context, c split.CutPlan, s split.Piece, root bool, page, usual int64, known prefix) func() ([]split.Piece, error) {
+func (w *work) later(ctx context.Context, c split.CutPlan, s split.Piece, root bool, page, usual int64, known source.Prefix) func() ([]split.Piece, error) {
 	var pieces []split.Piece
 	var err error
 	query, find, counted := w.local, w.finder(ctx, s.End, known), w.weighed
@@ -156,18 +159,18 @@ func (w *work) later(ctx context.Context, c split.CutPlan, s split.Piece, root b
 
 // weigh counts the entities of pieces, all at the same time. If the database can't they stay as
 // they are.
-func (w *work) weigh(ctx context.Context, query Query, workers, page int64, pieces []split.Piece) []split.Piece {
+func (w *work) weigh(ctx context.Context, query query.Query, workers, page int64, pieces []split.Piece) []split.Piece {
 	counts, known := make([]int64, len(pieces)), make([]bool, len(pieces))
 	most := split.MostInPiece(len(pieces))
 	var group sync.WaitGroup
 	for i, p := range pieces {
-		group.Go(func() { counts[i], known[i] = w.source.count(ctx, query.scans(p.Start, p.End), int(most)) })
+		group.Go(func() { counts[i], known[i] = w.source.Count(ctx, query.Scans(p.Start, p.End), int(most)) })
 	}
 	group.Wait()
 	if slices.Contains(known, false) {
 		return pieces
 	}
-	if w.query.many() { // there are other spaces for the other workers
+	if w.query.Many() { // there are other spaces for the other workers
 		total := int64(0)
 		for _, n := range counts {
 			total += n
@@ -178,22 +181,22 @@ func (w *work) weigh(ctx context.Context, query Query, workers, page int64, piec
 }
 
 // finder returns a finder that knows the first entities of a range that ends at a position.
-func (w *work) finder(ctx context.Context, end *keyspace.Position, known prefix) split.Finder {
+func (w *work) finder(ctx context.Context, end *keyspace.Position, known source.Prefix) split.Finder {
 	query := w.local
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
 		i := 0
 		if from != nil {
-			i, _ = slices.BinarySearchFunc(known.at, from, keyspace.Compare)
+			i, _ = slices.BinarySearchFunc(known.At, from, keyspace.Compare)
 		}
-		if at := int64(i) + n; at < int64(len(known.at)) {
-			if p := known.at[at]; end == nil || keyspace.Compare(p, end) < 0 {
+		if at := int64(i) + n; at < int64(len(known.At)) {
+			if p := known.At[at]; end == nil || keyspace.Compare(p, end) < 0 {
 				return p, nil
 			}
 			return nil, nil
-		} else if known.all {
+		} else if known.All {
 			return nil, nil
 		}
-		return w.source.find(ctx, query.scans(from, end), n)
+		return w.source.Find(ctx, query.Scans(from, end), n)
 	}
 }
 
@@ -214,7 +217,7 @@ func (w *work) cut(r *record.Range, pieces []split.Piece) []*datastore.Mutation 
 	own := pieces[0]
 	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.FairShare, r.Cut = own.End, split.CapSamples(own.Samples, split.MaxSampleBytes), own.Estimate, own.Exact, own.Workers, own.FairShare, !own.Resample
 	r.Resample = own.Resample
-	if w.query.many() {
+	if w.query.Many() {
 		r.In(own.Space)
 	}
 	return mutations

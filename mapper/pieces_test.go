@@ -1,13 +1,18 @@
 package mapper
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
@@ -26,4 +31,38 @@ func TestOwnSamples(t *testing.T) {
 	if size := sizeOf(r); len(r.Samples) < 20 || size > split.MaxSampleBytes+4<<10 {
 		t.Errorf("%d samples in a record of %d bytes", len(r.Samples), size)
 	}
+}
+
+// TestFew reads a page of a range: where the rest is for others, its stream reads no more.
+func TestFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		em := emulator.ForTest(t, nil)
+		client, err := em.Datastore(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		for range 2 {
+			if _, err := client.PutMulti(t.Context(), slices.Repeat([]*datastore.Key{datastore.IncompleteKey("K", nil)}, 500), make([]struct{ N int }, 500)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e := &Engine{client: client}
+		e.paces.Expect(record.Ref{ID: "job"}, 100)
+		for workers, want := range map[int64]int64{1: source.QueryBatch, 4: 51} {
+			w := &work{engine: e, source: e.source(), mode: visit, query: query.Query{Kind: "K"}, job: &record.Job{ID: "job", PageSize: 50}, record: &record.Range{PageSize: 50, Workers: workers}}
+			s := w.stream(t.Context())
+			before := em.Usage()
+			if found, err := s.Peek(51); err != nil || len(found) != 51 {
+				t.Fatalf("%d, %v", len(found), err)
+			}
+			if reads := em.Usage().Sub(before).Reads; reads < want || reads > want+1 { // a query costs one
+				t.Errorf("%d reads of a range for %d workers, want %d", reads, workers, want)
+			}
+			if found, err := s.Peek(2000); err != nil || len(found) != 1000 {
+				t.Errorf("%d of 1000 found, %v", len(found), err)
+			}
+			s.Close()
+		}
+	})
 }

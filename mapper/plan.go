@@ -12,7 +12,10 @@ import (
 
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/survey"
 )
 
 // PlanOptions say what a job would be like.
@@ -69,7 +72,7 @@ const (
 // millions, which costs 11,000 reads, and no further. All this is for each kind in each
 // namespace. Estimate.Used says how much it was. If the database neither counts nor has
 // samples, that is an error.
-func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, error) {
+func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimate, error) {
 	var opts PlanOptions
 	if o != nil {
 		opts = *o
@@ -101,7 +104,8 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	case !start.Splitting.strategy().Adaptive():
 		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v", ErrArguments, start.Splitting))
 	}
-	if q, err = q.normal(m); err != nil {
+	q, err := query.inner().Normal(m == update)
+	if err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	concurrent, err := e.concurrency(ctx)
@@ -111,8 +115,8 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 	if err != nil {
 		return fail(err)
 	}
-	src := e.source().of(ctx, q)
-	if q.times, err = src.probe(ctx, q); err != nil {
+	src := e.source().Of(ctx, q)
+	if q.Times, err = src.Probe(ctx, q); err != nil {
 		return fail(err)
 	}
 	usual := int64(start.PageSize)
@@ -133,19 +137,19 @@ func Plan(ctx context.Context, e *Engine, q Query, o *PlanOptions) (*Estimate, e
 
 // size finds out how many entities a query has: in each of its spaces. It returns how many pages
 // that takes at least, as none has entities of two spaces.
-func (est *Estimate) size(ctx context.Context, src source, q Query, start StartOptions, page int64) (least int64, err error) {
+func (est *Estimate) size(ctx context.Context, src source.Source, q query.Query, start StartOptions, page int64) (least int64, err error) {
 	var mu sync.Mutex
 	est.Exact = true
 	group, gctx := errgroup.WithContext(ctx)
-	group.SetLimit(sweepParallel)
-	for next := src.spaces(gctx, q, nil, nil); ; {
+	group.SetLimit(source.Parallel)
+	for next := src.Spaces(gctx, q, nil, nil); ; {
 		s, ok, err := next()
 		if err != nil || !ok {
 			err = cmp.Or(group.Wait(), err)
 			return least, err
 		}
 		group.Go(func() error {
-			part, err := src.sizeIn(gctx, q.in(s), start)
+			part, err := sizeIn(gctx, src, q.In(s), start)
 			if err != nil {
 				return err
 			}
@@ -162,18 +166,18 @@ func (est *Estimate) size(ctx context.Context, src source, q Query, start StartO
 }
 
 // sizeIn finds out how many entities a query over one space has.
-func (src source) sizeIn(ctx context.Context, q Query, start StartOptions) (est Estimate, err error) {
-	look := survey{source: src, query: q, page: int64(start.PageSize), refine: true, used: &est.Used}
-	n, known := look.count(ctx, nil, mostPlanned)
+func sizeIn(ctx context.Context, src source.Source, q query.Query, start StartOptions) (est Estimate, err error) {
+	look := survey.Survey{Source: src, Query: q, Page: int64(start.PageSize), Refine: true, Used: &est.Used}
+	n, known := look.Count(ctx, nil, mostPlanned)
 	if known && n < mostPlanned {
 		est.Entities, est.Exact = n, true
 		return est, nil
 	}
-	found, err := look.run(ctx, split.Strategy{}, int64(start.Workers))
-	if est.Entities = max(n, found.estimate); err == nil && est.Entities == 0 {
+	found, err := look.Run(ctx, split.Strategy{}, int64(start.Workers))
+	if est.Entities = max(n, found.Estimate); err == nil && est.Entities == 0 {
 		err = errors.New("the database neither counts entities nor has samples of them, so their number is not known")
 	}
-	est.AtLeast = known && (found.estimate <= n || !q.plain() && est.Entities >= split.MostCounted)
+	est.AtLeast = known && (found.Estimate <= n || !q.Plain() && est.Entities >= split.MostCounted)
 	return est, err
 }
 
@@ -182,7 +186,7 @@ const mostModelled = 1_000_000
 
 // expect fills in what follows from the number of entities, for pages of a size, and at least so
 // many of them; usual is their size if the function is fast.
-func (est *Estimate) expect(ctx context.Context, q Query, start StartOptions, o PlanOptions, page, usual, least int64) error {
+func (est *Estimate) expect(ctx context.Context, q query.Query, start StartOptions, o PlanOptions, page, usual, least int64) error {
 	times := usualTimes
 	times.page += time.Duration(page) * o.PerEntity
 	part := 1 + est.Entities/page/mostModelled
@@ -191,7 +195,7 @@ func (est *Estimate) expect(ctx context.Context, q Query, start StartOptions, o 
 		return err
 	}
 	m.pages, m.tasks = m.pages*part, m.tasks*part
-	if q.many() { // the model knows one space only
+	if q.Many() { // the model knows one space only
 		m.pages, m.tasks = max(m.pages, least), max(m.tasks, min(int64(start.Workers), least/split.FewPages))
 	}
 	est.Pages, est.Tasks = m.pages, m.tasks

@@ -31,7 +31,7 @@ func (w *work) planSpaces(ctx context.Context, s split.Piece, root bool) (p page
 	if err != nil {
 		return p, false, err
 	}
-	found, err := w.ahead(w.keys.peek(size + 1))
+	found, err := w.ahead(w.keys.Peek(size + 1))
 	if err != nil || len(found) == 0 {
 		return p, err == nil, err
 	}
@@ -46,7 +46,7 @@ func (w *work) planSpaces(ctx context.Context, s split.Piece, root bool) (p page
 		return p, false, nil
 	}
 	if r.Solo { // those on a page of the usual size are suspected, and stay together
-		wide, err := w.ahead(w.keys.peek(int(w.job.PageSize) + 1))
+		wide, err := w.ahead(w.keys.Peek(int(w.job.PageSize) + 1))
 		if err != nil {
 			return p, false, err
 		}
@@ -69,7 +69,7 @@ const mostSpaces = 10_000
 // cutSpaces cuts a range between spaces, evenly.
 func (w *work) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	var all []keyspace.Space
-	next := w.source.spaces(ctx, w.query, s.Start, s.End)
+	next := w.source.Spaces(ctx, w.query, s.Start, s.End)
 	for len(all) < mostSpaces {
 		sp, ok, err := next()
 		if err != nil {

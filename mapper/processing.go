@@ -13,23 +13,21 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
 // maxPageBytes bounds the mutations of a page, well below the 10 MiB that a
 // commit can have.
 const maxPageBytes = 4 << 20
 
-// A reader gets entities that are at some positions.
-type reader func(at []*keyspace.Position) (entities []datastore.PropertyList, missing []bool, err error)
-
 // processPage runs the function over the page's entities, and commits what it
 // did together with the range's record. For an [Update] that is one
 // transaction, which reads the entities, too.
 func (w *work) processPage(ctx context.Context, p page) error {
 	if w.mode == visit {
-		read := w.reader(w.source.get(ctx))
-		if w.keys != nil && w.keys.whole {
-			read = w.keys.read
+		read := w.reader(w.source.Get(ctx))
+		if w.keys != nil && w.keys.Whole {
+			read = w.keys.Read
 		}
 		o, err := w.runPage(ctx, p.at, read, func(*effect) error { return nil })
 		if err != nil {
@@ -77,19 +75,10 @@ var errTooSlow = errors.New("the function took too long on an entity")
 
 func tooSlow(limit time.Duration) error { return fmt.Errorf("%w: more than %v", errTooSlow, limit) }
 
-func entityReader(get func([]*datastore.Key, any) error) reader {
-	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
-		keys := keyspace.Keys(at)
-		entities := make([]datastore.PropertyList, len(keys))
-		missing, err := lookup(get, keys, into(entities))
-		return entities, missing, err
-	}
-}
-
 // reader returns a reader of what the function gets: nothing, if the query is KeysOnly.
-func (w *work) reader(get func([]*datastore.Key, any) error) reader {
+func (w *work) reader(get func([]*datastore.Key, any) error) source.Reader {
 	if !w.query.KeysOnly {
-		return entityReader(get)
+		return source.EntityReader(get)
 	}
 	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
 		return make([]datastore.PropertyList, len(at)), make([]bool, len(at)), nil
@@ -98,7 +87,7 @@ func (w *work) reader(get func([]*datastore.Key, any) error) reader {
 
 // fencedReader reads in a transaction. The first call reads the range's record
 // along, and checks that it is this task's.
-func (w *work) fencedReader(tx *datastore.Transaction, r *record.Range) reader {
+func (w *work) fencedReader(tx *datastore.Transaction, r *record.Range) source.Reader {
 	first := true
 	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
 		if !first {
@@ -111,7 +100,7 @@ func (w *work) fencedReader(tx *datastore.Transaction, r *record.Range) reader {
 		}
 		entities := make([]datastore.PropertyList, len(at))
 		keys := append([]*datastore.Key{w.record.Key()}, keyspace.Keys(at[known:])...)
-		missing, err := lookup(tx.GetMulti, keys, append([]any{r}, into(entities[known:])...))
+		missing, err := source.Lookup(tx.GetMulti, keys, append([]any{r}, source.Into(entities[known:])...))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -129,7 +118,7 @@ func mutate(tx *datastore.Transaction, e *effect) error {
 	for i, m := range e.mutations {
 		keys[i] = m.key
 	}
-	groups := apart(keys)
+	groups := source.Apart(keys)
 	if len(groups) > 1 {
 		// The client would drop one of two deletes. See lookup.
 		return fmt.Errorf("%d of the keys that the function puts or deletes can't be told apart by the client", len(groups))
@@ -153,7 +142,7 @@ type chunk struct {
 
 // runPage runs the function over entities until they are done, or the page has
 // taken its time or its bytes. It always deals with at least one.
-func (w *work) runPage(ctx context.Context, at []*keyspace.Position, read reader, accept func(*effect) error) (*outcome, error) {
+func (w *work) runPage(ctx context.Context, at []*keyspace.Position, read source.Reader, accept func(*effect) error) (*outcome, error) {
 	o := &outcome{written: make(map[string]bool)}
 	begun := time.Now()
 	if w.stop > 0 {
@@ -234,10 +223,10 @@ func (w *work) runChunk(ctx context.Context, o *outcome, c *chunk, size int, beg
 // counted reports whether an entity that was read is one of the query, and where the page has
 // it: it may have changed since its key was read.
 func (w *work) counted(p *keyspace.Position, properties datastore.PropertyList, missing bool) (bool, error) {
-	if missing || w.query.whole() || w.query.KeysOnly {
+	if missing || w.query.Whole() || w.query.KeysOnly {
 		return !missing, nil
 	}
-	now, err := w.query.in(p.Space()).position(p.Key, properties)
+	now, err := w.query.In(p.Space()).Position(p.Key, properties)
 	if now == nil || !now.Equal(p) && !w.record.Alone { // one that has failed is nobody else's
 		return false, nil
 	}
@@ -270,7 +259,7 @@ func (w *work) runEntity(r *runner, o *outcome, p *keyspace.Position, entity dat
 			return true
 		}
 	}
-	sharded := w.query.sharded(entity) // the function may change it in place
+	sharded := w.query.Sharded(entity) // the function may change it in place
 	var e *effect
 	var err error
 	job, apply := w.job, w.apply // a call that is left behind sees nothing of what the task does next
@@ -278,7 +267,7 @@ func (w *work) runEntity(r *runner, o *outcome, p *keyspace.Position, entity dat
 		return false
 	}
 	if err == nil {
-		err = w.query.keeps(p, sharded, e)
+		err = w.keepsPlace(key, sharded, e)
 	}
 	if err == nil {
 		err = fault.Permanent(o.accept(e, accept))
@@ -296,6 +285,17 @@ func (w *work) runEntity(r *runner, o *outcome, p *keyspace.Position, entity dat
 		}
 	}
 	return true
+}
+
+// keepsPlace returns an error if the function moves its entity in the order of the query, in which
+// it had some values before.
+func (w *work) keepsPlace(key *datastore.Key, before []any, e *effect) error {
+	for _, m := range e.mutations {
+		if !m.deletes && m.key.Equal(key) {
+			return w.query.Keeps(before, m.changed, m.properties)
+		}
+	}
+	return nil
 }
 
 // attempts returns how often the function was tried on an entity that fails now.

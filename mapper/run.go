@@ -12,8 +12,11 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/survey"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -27,9 +30,9 @@ const MaxAttempts = 5
 type work struct {
 	engine *Engine
 	job    *record.Job
-	query  Query
-	local  Query // the part of it that is in the space of the range
-	source source
+	query  query.Query
+	local  query.Query // the part of it that is in the space of the range
+	source source.Source
 	mode   mode
 	apply  entityFunc
 	task   rangeTask
@@ -50,16 +53,16 @@ type work struct {
 	failed     int                  // how many failures this delivery has recorded for good
 
 	splitting  split.Strategy
-	entitySize func() int64  // what the root finds out; nil: this is not the root
-	unsharded  func() int64  // the same, see record.Range
-	weighed    []split.Piece // the same: the pieces of its range, if they were counted before it was cut
-	paced      time.Time     // when its last page began that had to wait for the job's rate
-	keys       *stream       // from the range's start on
-	divided    bool          // the task has cut its range
-	ran        time.Duration // the function, in this delivery
-	whole      string        // the range that can't be cut
-	listed     string        // the range that is not cut between spaces
-	next       *record.Range // the child that this task goes on with
+	entitySize func() int64   // what the root finds out; nil: this is not the root
+	unsharded  func() int64   // the same, see record.Range
+	weighed    []split.Piece  // the same: the pieces of its range, if they were counted before it was cut
+	paced      time.Time      // when its last page began that had to wait for the job's rate
+	keys       *source.Stream // from the range's start on
+	divided    bool           // the task has cut its range
+	ran        time.Duration  // the function, in this delivery
+	whole      string         // the range that can't be cut
+	listed     string         // the range that is not cut between spaces
+	next       *record.Range  // the child that this task goes on with
 
 	slow map[string]error // by key: entities that took too long in this delivery
 	stop int              // if not 0: as many entities the page ends, behind one of them
@@ -139,7 +142,7 @@ func (w *work) finish(ctx context.Context) (look bool, err error) {
 	defer w.leave() // also if it panics
 	for w.record.State == record.Pending && (err == nil || errors.Is(err, errChanged)) {
 		w.stop = 0
-		if err != nil && w.keys != nil && w.keys.whole {
+		if err != nil && w.keys != nil && w.keys.Whole {
 			w.dropKeys() // the function may have changed what was read
 		}
 		err = w.attempt(ctx) // changed: with what it has become
@@ -214,10 +217,10 @@ func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 	w.divided = next.Workers <= 1 // after a surprise it is shared anew
 	switch {
 	case w.keys == nil:
-	case !w.keys.whole && w.readsWhole():
+	case !w.keys.Whole && w.readsWhole():
 		w.dropKeys()
 	default:
-		w.keys.pass(next.Start)
+		w.keys.Pass(next.Start)
 	}
 	return true, nil
 }
@@ -225,7 +228,7 @@ func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 // close ends what the delivery has begun besides.
 func (w *work) close() {
 	if w.keys != nil {
-		w.keys.close()
+		w.keys.Close()
 	}
 }
 
@@ -233,7 +236,7 @@ func (w *work) close() {
 // nothing to do.
 func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	w := &work{engine: e, begunAt: time.Now(), task: t, job: &record.Job{ID: t.Job}, record: new(record.Range)}
-	missing, err := lookup(
+	missing, err := source.Lookup(
 		func(keys []*datastore.Key, dst any) error { return e.client.GetMulti(ctx, keys, dst) },
 		[]*datastore.Key{record.JobKey(t.Job), record.RangeKey(t.job(), t.Range)}, []any{w.job, w.record})
 	if err != nil {
@@ -258,7 +261,7 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 	if w.query, err = queryOf(w.job); err != nil {
 		return nil, fmt.Errorf("job %s: query: %w", t.Job, err)
 	}
-	w.source = e.source().of(ctx, w.query)
+	w.source = e.source().Of(ctx, w.query)
 	if w.splitting, err = strategyOf(w.job); err != nil {
 		return nil, fmt.Errorf("job %s: splitting: %w", t.Job, err)
 	}
@@ -313,8 +316,8 @@ func (w *work) process(ctx context.Context) error {
 // awaitCounts waits for what the root finds out besides.
 func (w *work) awaitCounts(ctx context.Context) {
 	if w.unsharded == nil { // a delivery before has cut the range
-		look := survey{source: w.source, query: w.query}
-		w.unsharded = sync.OnceValue(func() int64 { return look.unsharded(ctx) })
+		look := survey.Survey{Source: w.source, Query: w.query}
+		w.unsharded = sync.OnceValue(func() int64 { return look.Unsharded(ctx) })
 	}
 	w.unsharded()
 	if w.entitySize != nil {

@@ -5,15 +5,16 @@ import (
 	"fmt"
 
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
 // queryOf returns the query of a job.
-func queryOf(j *record.Job) (Query, error) {
-	var q Query
+func queryOf(j *record.Job) (query.Query, error) {
+	var q query.Query
 	err := json.Unmarshal(j.Query, &q)
-	q.times = j.Times
+	q.Times = j.Times
 	return q, err
 }
 

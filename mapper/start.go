@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -32,7 +33,7 @@ func (e *Engine) StartNamed(ctx context.Context, mapper string, q Query, params 
 	return e.start(ctx, def, q, params, o)
 }
 
-func (e *Engine) start(ctx context.Context, def *definition, q Query, params json.RawMessage, o *StartOptions) (*Job, error) {
+func (e *Engine) start(ctx context.Context, def *definition, query Query, params json.RawMessage, o *StartOptions) (*Job, error) {
 	if e == nil || e.client == nil {
 		return nil, errNoEngine
 	}
@@ -44,14 +45,14 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 	if e.mappers[def.name] != def {
 		return fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
 	}
-	q, err := q.normal(def.mode)
+	q, err := query.inner().Normal(def.mode == update)
 	if err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	if err := opts.validate(longest, e.queue.Deadline()); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
-	if q.many() && !opts.Splitting.strategy().Adaptive() {
+	if q.Many() && !opts.Splitting.strategy().Adaptive() {
 		return fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over one kind in one namespace", ErrArguments, opts.Splitting))
 	}
 	if params, err = def.canonical(params); err != nil {
@@ -99,7 +100,7 @@ func (e *Engine) start(ctx context.Context, def *definition, q Query, params jso
 const maxArguments = 320 << 10
 
 // newJob returns the record of a new job.
-func newJob(def *definition, q Query, params json.RawMessage, opts StartOptions, concurrent int, number uint64) (*record.Job, error) {
+func newJob(def *definition, q query.Query, params json.RawMessage, opts StartOptions, concurrent int, number uint64) (*record.Job, error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	j := &record.Job{
 		ID: opts.ID, Mapper: def.name, Params: params, State: string(Running),
@@ -146,12 +147,12 @@ func answerOf[T any](value T, err error) answer[T] { return answer[T]{value, err
 // findOut finds out all at once what a job's start has to know of the queue and the database,
 // so that it takes as long as the slowest of these calls. A start that is repeated needs only
 // one of them.
-func (e *Engine) findOut(ctx context.Context, q Query, o *StartOptions) (found findings) {
-	src := e.source().of(ctx, q)
+func (e *Engine) findOut(ctx context.Context, q query.Query, o *StartOptions) (found findings) {
+	src := e.source().Of(ctx, q)
 	var group sync.WaitGroup
 	group.Go(func() { found.concurrent = answerOf(e.concurrency(ctx)) })
-	group.Go(func() { found.masks = answerOf(src.honoursMasks(ctx)) })
-	group.Go(func() { found.times = answerOf(src.probe(ctx, q)) })
+	group.Go(func() { found.masks = answerOf(src.HonoursMasks(ctx)) })
+	group.Go(func() { found.times = answerOf(src.Probe(ctx, q)) })
 	if o != nil && o.ID != "" {
 		group.Go(func() {
 			if found.existing = answerOf(e.loadJob(ctx, record.Ref{ID: o.ID})); errors.Is(found.existing.err, ErrNoSuchJob) {
@@ -188,18 +189,6 @@ func (e *Engine) concurrency(ctx context.Context) (int, error) {
 		return 0, nil
 	}
 	return n, err
-}
-
-// honoursMasks reports whether a property mask keeps what it does not name.
-// Google's classic emulator drops it: there entities are written as a whole. That
-// emulator is the one that does not implement aggregations.
-func (src source) honoursMasks(ctx context.Context) (bool, error) {
-	nothing := datastore.NewQuery(record.JobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
-	_, err := src.client.RunAggregationQuery(ctx, nothing)
-	if status.Code(err) == codes.Unimplemented {
-		return false, nil
-	}
-	return err == nil, err
 }
 
 // create writes a job and its root in one transaction, unless the job exists.

@@ -67,7 +67,7 @@ func (w *work) leave() {
 // died often enough.
 func (w *work) condemn(ctx context.Context, deaths int64) error {
 	p := page{at: []*keyspace.Position{w.record.Start}}
-	_, missing, err := w.reader(w.source.get(ctx))(p.at)
+	_, missing, err := w.reader(w.source.Get(ctx))(p.at)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,9 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
 // A Proof says whether a job's records cover all of its query, without a gap and without an
@@ -184,13 +186,13 @@ func (e *Engine) verifyEntities(ctx context.Context, ref record.Ref, at time.Tim
 }
 
 // keysNow returns how many entities a range has, and the digest of their keys.
-func (e *Engine) keysNow(ctx context.Context, query Query, r *record.Range) (n int64, keys []byte, err error) {
+func (e *Engine) keysNow(ctx context.Context, query query.Query, r *record.Range) (n int64, keys []byte, err error) {
 	// A call may end a snapshot: it is for one range.
-	s := e.source().of(ctx, query).stream(ctx, query, r.Start, r.End, false)
-	defer s.close()
+	s := e.source().Of(ctx, query).Stream(ctx, query, r.Start, r.End, false)
+	defer s.Close()
 	d := record.NewDigest(record.PageDigest)
 	for {
-		at, err := s.peek(queryBatch)
+		at, err := s.Peek(source.QueryBatch)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -201,6 +203,6 @@ func (e *Engine) keysNow(ctx context.Context, query Query, r *record.Range) (n i
 			d.Key(p.Key)
 		}
 		n += int64(len(at))
-		s.drop(len(at))
+		s.Drop(len(at))
 	}
 }

@@ -174,7 +174,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "a page is read before its transaction, and written blindly", seed: 14, file: "processing.go",
-		old: `		missing, err := lookup(tx.GetMulti, keys, append([]any{r}, into(entities[known:])...))
+		old: `		missing, err := source.Lookup(tx.GetMulti, keys, append([]any{r}, source.Into(entities[known:])...))
 `,
 		new: `		read := tx.GetMulti
 		if BROKEN {
@@ -182,7 +182,7 @@ var mutations = []mutation{
 				return w.engine.client.GetMulti(context.Background(), keys, dst)
 			}
 		}
-		missing, err := lookup(read, keys, append([]any{r}, into(entities[known:])...))
+		missing, err := source.Lookup(read, keys, append([]any{r}, source.Into(entities[known:])...))
 		if err == nil && BROKEN {
 			*r = record.Range{}
 			err = tx.Get(w.record.Key(), r)

@@ -7,6 +7,10 @@ import (
 	"time"
 )
 
+// ErrArguments says that something can't be done with such arguments; the error names the one that is
+// wrong.
+var ErrArguments = errors.New("bad arguments")
+
 // A Refusal is what a task says when the mapper's function has failed: the range
 // is tried again, but only mapper.MaxAttempts times in all. It does not say what the
 // function's error says, which may be of the entity and has no place in a log:

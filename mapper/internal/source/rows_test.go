@@ -1,4 +1,4 @@
-package mapper
+package source
 
 import (
 	"math"
@@ -12,6 +12,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
 // valuesInOrder are values of all types, in the order that Datastore gives them.
@@ -25,8 +26,8 @@ var valuesInOrder = []any{
 	datastore.IDKey("K", 7, nil), datastore.NameKey("K", "7", nil),
 }
 
-// newEmulator starts an emulator, and an engine that has nothing but its Datastore.
-func newEmulator(t *testing.T, options *emulator.Options) (*emulator.Emulator, *Engine) {
+// newEmulator starts an emulator, and returns the source that its Datastore is.
+func newEmulator(t *testing.T, options *emulator.Options) (*emulator.Emulator, Source) {
 	t.Helper()
 	em := emulator.ForTest(t, options)
 	client, err := em.Datastore(t.Context(), "test")
@@ -34,7 +35,7 @@ func newEmulator(t *testing.T, options *emulator.Options) (*emulator.Emulator, *
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	return em, &Engine{client: client}
+	return em, New(client, nil)
 }
 
 // TestScansTile puts entities with values of all types, many with the same ones, cuts their
@@ -44,22 +45,22 @@ func newEmulator(t *testing.T, options *emulator.Options) (*emulator.Emulator, *
 func TestScansTile(t *testing.T) {
 	rng := testflag.Rand(t)
 	synctest.Test(t, func(t *testing.T) {
-		_, e := newEmulator(t, nil)
+		_, src := newEmulator(t, nil)
 		var want []*keyspace.Position
 		for i, v := range valuesInOrder {
 			for j := range 1 + rng.IntN(4) {
 				k := datastore.IDKey("K", int64(1+j), datastore.IDKey("G", 1+rng.Int64N(3), nil))
 				k = &datastore.Key{Kind: "K", ID: int64(100*i + j + 1), Parent: k.Parent}
 				list := datastore.PropertyList{{Name: "v", Value: v}, {Name: "even", Value: i%2 == 0}}
-				if _, err := e.client.Put(t.Context(), k, &list); err != nil {
+				if _, err := src.Client.Put(t.Context(), k, &list); err != nil {
 					t.Fatalf("%v: %v", v, err)
 				}
 				want = append(want, &keyspace.Position{Valued: true, Value: v, Key: k})
 			}
 		}
 		slices.SortFunc(want, keyspace.Compare)
-		for _, filters := range [][]Filter{nil, {Where("even", "=", true)}} {
-			q := Query{Kind: "K", ShardBy: "v", Filters: filters}
+		for _, filters := range [][]query.Filter{nil, {{Property: "even", Op: "=", Value: true}}} {
+			q := query.Query{Kind: "K", ShardBy: "v", Filters: filters}
 			all := slices.DeleteFunc(slices.Clone(want), func(p *keyspace.Position) bool {
 				i := slices.IndexFunc(valuesInOrder, func(v any) bool { return keyspace.CompareValues(v, p.Value) == 0 })
 				return filters != nil && i%2 != 0
@@ -83,8 +84,8 @@ func TestScansTile(t *testing.T) {
 				var start *keyspace.Position
 				for _, end := range cuts {
 					piece := 0
-					for _, s := range q.scans(start, end) {
-						err := e.source().eachIn(t.Context(), s, func(p *keyspace.Position) bool {
+					for _, s := range q.Scans(start, end) {
+						err := src.EachIn(t.Context(), s, func(p *keyspace.Position) bool {
 							if start != nil && keyspace.Compare(p, start) < 0 || end != nil && keyspace.Compare(p, end) >= 0 {
 								t.Errorf("%v is not in %v to %v", p, start, end)
 							}
@@ -96,17 +97,17 @@ func TestScansTile(t *testing.T) {
 							t.Fatalf("%v to %v: %v", start, end, err)
 						}
 					}
-					n, known := e.source().count(t.Context(), q.scans(start, end), 1000)
+					n, known := src.Count(t.Context(), q.Scans(start, end), 1000)
 					if !known || n != int64(piece) {
 						t.Errorf("%v to %v: counted %d, %v; there are %d", start, end, n, known, piece)
 					}
 					if piece > 0 {
-						at, err := e.source().find(t.Context(), q.scans(start, end), int64(piece-1))
+						at, err := src.Find(t.Context(), q.Scans(start, end), int64(piece-1))
 						if err != nil || !at.Equal(found[len(found)-1]) {
 							t.Errorf("the last of %v to %v is %v, %v", start, end, at, err)
 						}
 					}
-					if at, err := e.source().find(t.Context(), q.scans(start, end), int64(piece)); err != nil || at != nil {
+					if at, err := src.Find(t.Context(), q.Scans(start, end), int64(piece)); err != nil || at != nil {
 						t.Errorf("behind the last of %v to %v is %v, %v", start, end, at, err)
 					}
 					start = end

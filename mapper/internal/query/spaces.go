@@ -1,4 +1,4 @@
-package mapper
+package query
 
 import (
 	"errors"
@@ -30,7 +30,7 @@ func (q Query) normalSpaces() (Query, error) {
 			return q, fmt.Errorf("Query.Kind %w", err)
 		}
 	}
-	for _, k := range q.kinds() {
+	for _, k := range q.AllKinds() {
 		if err := keyspace.CheckKind(k); err != nil {
 			return q, fmt.Errorf("Query.Kinds: one %w", err)
 		}
@@ -62,23 +62,25 @@ func sortedNames(names []string) []string {
 	return slices.Compact(names)
 }
 
-// many reports whether the query is over more than one space.
-func (q Query) many() bool { return len(q.Kinds) > 0 || len(q.Namespaces) > 0 || q.AllNamespaces }
+// Many reports whether the query is over more than one space.
+func (q Query) Many() bool { return len(q.Kinds) > 0 || len(q.Namespaces) > 0 || q.AllNamespaces }
 
-// kinds returns the kinds of the query, in order.
-func (q Query) kinds() []string {
+// AllKinds returns the kinds of the query, in order.
+func (q Query) AllKinds() []string {
 	if len(q.Kinds) > 0 {
 		return q.Kinds
 	}
 	return []string{q.Kind}
 }
 
-// in returns the part of the query that is in one space.
-func (q Query) in(s keyspace.Space) Query {
+// In returns the part of the query that is in one space.
+func (q Query) In(s keyspace.Space) Query {
 	q.Namespace, q.Kind = s.Namespace, s.Kind
 	q.Kinds, q.Namespaces, q.AllNamespaces = nil, nil, false
 	return q
 }
 
-// space returns the kind and the namespace of a query that is in one space.
-func (q Query) space() keyspace.Space { return keyspace.Space{Namespace: q.Namespace, Kind: q.Kind} }
+// Space returns the kind and the namespace of a query that is in one space.
+func (q Query) Space() keyspace.Space {
+	return keyspace.Space{Namespace: q.Namespace, Kind: q.Kind}
+}

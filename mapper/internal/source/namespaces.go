@@ -1,4 +1,4 @@
-package mapper
+package source
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"google.golang.org/api/iterator"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
 // namespaceKind is the kind of the metadata of namespaces.
@@ -23,7 +24,7 @@ func namespaceKey(namespace string) *datastore.Key {
 }
 
 // namespaces returns the namespaces of the query from one on, one after the other.
-func (src source) namespaces(ctx context.Context, q Query, from string) func() (namespace string, ok bool, err error) {
+func (src Source) namespaces(ctx context.Context, q query.Query, from string) func() (namespace string, ok bool, err error) {
 	all := q.Namespaces
 	if len(all) == 0 {
 		all = []string{q.Namespace}
@@ -42,7 +43,7 @@ func (src source) namespaces(ctx context.Context, q Query, from string) func() (
 	var it *datastore.Iterator
 	return func() (string, bool, error) {
 		if it == nil {
-			it = src.client.Run(ctx, datastore.NewQuery(namespaceKind).FilterField("__key__", ">=", namespaceKey(from)).Order("__key__").KeysOnly())
+			it = src.Client.Run(ctx, datastore.NewQuery(namespaceKind).FilterField("__key__", ">=", namespaceKey(from)).Order("__key__").KeysOnly())
 		}
 		k, err := it.Next(nil)
 		switch {
@@ -55,8 +56,8 @@ func (src source) namespaces(ctx context.Context, q Query, from string) func() (
 	}
 }
 
-// spaces returns the spaces that a range of the query reaches into, one after the other.
-func (src source) spaces(ctx context.Context, q Query, start, end *keyspace.Position) func() (s keyspace.Space, ok bool, err error) {
+// Spaces returns the spaces that a range of the query reaches into, one after the other.
+func (src Source) Spaces(ctx context.Context, q query.Query, start, end *keyspace.Position) func() (s keyspace.Space, ok bool, err error) {
 	var from keyspace.Space
 	if start != nil {
 		from = start.Space()
@@ -82,22 +83,22 @@ func (src source) spaces(ctx context.Context, q Query, start, end *keyspace.Posi
 			if !ok || err != nil {
 				return keyspace.Space{}, false, err
 			}
-			namespace, kinds = n, q.kinds()
+			namespace, kinds = n, q.AllKinds()
 		}
 	}
 }
 
 // scanner returns the scans of a range, one after the other.
-func (src source) scanner(ctx context.Context, q Query, start, end *keyspace.Position) func() (s scan, ok bool, err error) {
-	spaces := src.spaces(ctx, q, start, end)
-	var rest []scan
-	return func() (scan, bool, error) {
+func (src Source) scanner(ctx context.Context, q query.Query, start, end *keyspace.Position) func() (s query.Scan, ok bool, err error) {
+	spaces := src.Spaces(ctx, q, start, end)
+	var rest []query.Scan
+	return func() (query.Scan, bool, error) {
 		for len(rest) == 0 {
 			s, ok, err := spaces()
 			if !ok || err != nil {
-				return scan{}, false, err
+				return query.Scan{}, false, err
 			}
-			rest = q.in(s).scans(start, end)
+			rest = q.In(s).Scans(start, end)
 		}
 		s := rest[0]
 		rest = rest[1:]

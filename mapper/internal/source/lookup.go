@@ -1,4 +1,4 @@
-package mapper
+package source
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
@@ -20,8 +21,8 @@ func (l *loaded) Load(properties []datastore.Property) error {
 
 func (l *loaded) Save() ([]datastore.Property, error) { return *l, nil }
 
-// into returns what loads into each of some lists.
-func into(entities []datastore.PropertyList) []any {
+// Into returns what loads into each of some lists.
+func Into(entities []datastore.PropertyList) []any {
 	dst := make([]any, len(entities))
 	for i := range entities {
 		dst[i] = (*loaded)(&entities[i])
@@ -29,15 +30,15 @@ func into(entities []datastore.PropertyList) []any {
 	return dst
 }
 
-// lookup gets the entities of keys of one namespace into dst, which is as for
+// Lookup gets the entities of keys of one namespace into dst, which is as for
 // datastore's GetMulti. It returns which of them do not exist.
 //
 // The client takes keys for the same whose texts are: the id 7 and the name
 // "7", or a name that contains what looks like another path element. It would
 // give one the other's entity. Such keys are looked up in separate calls.
-func lookup(get func([]*datastore.Key, any) error, keys []*datastore.Key, dst []any) (missing []bool, err error) {
+func Lookup(get func([]*datastore.Key, any) error, keys []*datastore.Key, dst []any) (missing []bool, err error) {
 	missing = make([]bool, len(keys))
-	for _, call := range apart(keys) {
+	for _, call := range Apart(keys) {
 		callKeys, callDst := make([]*datastore.Key, len(call)), make([]any, len(call))
 		for i, at := range call {
 			callKeys[i], callDst[i] = keys[at], dst[at]
@@ -62,9 +63,9 @@ func lookup(get func([]*datastore.Key, any) error, keys []*datastore.Key, dst []
 	return missing, nil
 }
 
-// apart groups the indexes of keys so that no group has two different keys that
+// Apart groups the indexes of keys so that no group has two different keys that
 // the client would take for the same. Almost always it is one group.
-func apart(keys []*datastore.Key) [][]int {
+func Apart(keys []*datastore.Key) [][]int {
 	var groups [][]int
 	var texts []map[string]bool
 	for i, k := range keys {
@@ -81,4 +82,17 @@ func apart(keys []*datastore.Key) [][]int {
 		texts[g][text] = true
 	}
 	return groups
+}
+
+// A Reader gets entities that are at some positions.
+type Reader func(at []*keyspace.Position) (entities []datastore.PropertyList, missing []bool, err error)
+
+// EntityReader returns a reader of whole entities.
+func EntityReader(get func([]*datastore.Key, any) error) Reader {
+	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
+		keys := keyspace.Keys(at)
+		entities := make([]datastore.PropertyList, len(keys))
+		missing, err := Lookup(get, keys, Into(entities))
+		return entities, missing, err
+	}
 }

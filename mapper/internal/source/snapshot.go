@@ -1,4 +1,4 @@
-package mapper
+package source
 
 import (
 	"context"
@@ -73,8 +73,8 @@ func (s *snapshot) transaction() (*datastore.Transaction, error) {
 	return s.tx, nil
 }
 
-// query has a query read the snapshot.
-func (s *snapshot) query(q *datastore.Query) (*datastore.Query, error) {
+// Query has a query read the snapshot.
+func (s *snapshot) Query(q *datastore.Query) (*datastore.Query, error) {
 	if s == nil {
 		return q, nil
 	}

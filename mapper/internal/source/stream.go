@@ -1,4 +1,4 @@
-package mapper
+package source
 
 import (
 	"context"
@@ -11,24 +11,26 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/api/iterator"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// A stream reads where the entities of a range are, one after the other, or the entities
+// A Stream reads where the entities of a range are, one after the other, or the entities
 // themselves, and can be ahead of who uses them.
-type stream struct {
-	query      Query
-	start, end *keyspace.Position // of the range, when it was begun
-	whole      bool               // it reads entities
-	few        int                // if not 0: the first scan has at most so many results
+type Stream struct {
+	query      query.Query
+	start, End *keyspace.Position // of the range, when it was begun
+	Whole      bool               // it reads entities
+	Few        int                // if not 0: the first scan has at most so many results
 
 	ctx    context.Context // of its queries
 	cancel context.CancelFunc
-	source source
+	source Source
 
 	turn     *semaphore.Weighted // of who uses the rest, and may read
-	scans    func() (s scan, ok bool, err error)
-	scan     scan                // that is being read
+	scans    func() (s query.Scan, ok bool, err error)
+	scan     query.Scan          // that is being read
 	it       *datastore.Iterator // nil: none is
 	begun    time.Time           // when that was
 	results  int                 // of it so far
@@ -40,54 +42,54 @@ type stream struct {
 	err      error // why it is of no use any more
 }
 
-// stream returns a stream of a range of a query. It has to be closed.
-func (src source) stream(ctx context.Context, q Query, start, end *keyspace.Position, whole bool) *stream {
-	s := &stream{query: q, start: start, end: end, whole: whole, source: src, turn: semaphore.NewWeighted(1)}
+// Stream returns a stream of a range of a query. It has to be closed.
+func (src Source) Stream(ctx context.Context, q query.Query, start, end *keyspace.Position, whole bool) *Stream {
+	s := &Stream{query: q, start: start, End: end, Whole: whole, source: src, turn: semaphore.NewWeighted(1)}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	s.scans = src.scanner(s.ctx, q, start, end)
 	return s
 }
 
 // begin begins the next scan, if there is one.
-func (s *stream) begin() error {
+func (s *Stream) begin() error {
 	next, ok, err := s.scans()
 	if err != nil || !ok {
 		s.all = err == nil
 		return err
 	}
-	if s.few > 0 {
-		next.query = next.query.Limit(s.few)
+	if s.Few > 0 {
+		next.Query = next.Query.Limit(s.Few)
 	}
 	s.scan, s.begun, s.results = next, time.Now(), 0
-	s.it, err = s.source.results(s.ctx, next, s.whole)
+	s.it, err = s.source.results(s.ctx, next, s.Whole)
 	return err
 }
 
 // beginAgain has the stream go on with new scans, from the last position on.
-func (s *stream) beginAgain() {
+func (s *Stream) beginAgain() {
 	from := s.start
 	if s.last != nil {
 		from = s.last
 	}
-	s.it, s.scans = nil, s.source.scanner(s.ctx, s.query, from, s.end)
+	s.it, s.scans = nil, s.source.scanner(s.ctx, s.query, from, s.End)
 }
 
 // use waits until nothing is read ahead. It is followed by a call of done.
-func (s *stream) use() (done func()) {
+func (s *Stream) use() (done func()) {
 	_ = s.turn.Acquire(context.Background(), 1) // reading ends with its own context
 	return func() { s.turn.Release(1) }
 }
 
-// shorten has a stream of entities end where its range does by now: what is behind is read by
+// Shorten has a stream of entities end where its range does by now: what is behind is read by
 // others, and each entity that is read costs. But a batch that has begun to come is read to its
 // end, as it is paid for.
-func (s *stream) shorten(end *keyspace.Position) {
-	if !s.whole || end == nil || s.end != nil && keyspace.Compare(s.end, end) <= 0 {
+func (s *Stream) Shorten(end *keyspace.Position) {
+	if !s.Whole || end == nil || s.End != nil && keyspace.Compare(s.End, end) <= 0 {
 		return
 	}
 	defer s.use()()
-	s.end = end
-	for s.it != nil && s.results%queryBatch > 0 && s.err == nil { // also behind the end: the order is checked
+	s.End = end
+	for s.it != nil && s.results%QueryBatch > 0 && s.err == nil { // also behind the end: the order is checked
 		s.err = s.step()
 	}
 	n, _ := slices.BinarySearchFunc(s.at, end, keyspace.Compare)
@@ -101,9 +103,9 @@ func (s *stream) shorten(end *keyspace.Position) {
 	}
 }
 
-// peek returns where the next n entities are, or those that are left. After an error, which
+// Peek returns where the next n entities are, or those that are left. After an error, which
 // may be one of reading ahead, the stream is of no use any more.
-func (s *stream) peek(n int) ([]*keyspace.Position, error) {
+func (s *Stream) Peek(n int) ([]*keyspace.Position, error) {
 	defer s.use()()
 	if s.err == nil {
 		s.err = s.fill(n)
@@ -115,7 +117,7 @@ func (s *stream) peek(n int) ([]*keyspace.Position, error) {
 }
 
 // fill reads until n positions are known, or all.
-func (s *stream) fill(n int) error {
+func (s *Stream) fill(n int) error {
 	for len(s.at) < n && !s.all {
 		if err := s.step(); err != nil {
 			return err
@@ -125,19 +127,19 @@ func (s *stream) fill(n int) error {
 }
 
 // step reads the next position, or begins a scan, or ends one.
-func (s *stream) step() error {
+func (s *Stream) step() error {
 	if s.it == nil {
 		return s.begin()
 	}
-	p, entity, err := s.scan.next(s.it, s.whole)
+	p, entity, err := next(s.scan, s.it, s.Whole)
 	switch {
 	case errors.Is(err, iterator.Done):
-		if s.it = nil; s.few > 0 && s.results == s.few {
+		if s.it = nil; s.Few > 0 && s.results == s.Few {
 			s.beginAgain()
 		}
-		s.few = 0
+		s.Few = 0
 		return nil
-	case s.source.at.ended(s.begun, err):
+	case s.source.At.ended(s.begun, err):
 		s.beginAgain()
 		return nil
 	case err != nil:
@@ -149,25 +151,25 @@ func (s *stream) step() error {
 		case c == 0:
 			return nil // a projection has an entity once for each value of a list that satisfies a filter
 		case c > 0:
-			return errOrder
+			return ErrOrder
 		}
 	}
 	s.last = p
-	if s.at = append(s.at, p); s.whole {
+	if s.at = append(s.at, p); s.Whole {
 		s.entities = append(s.entities, entity)
 	}
 	return nil
 }
 
-// peekLater has the next n positions read while something else is done. Whoever asks for the
+// PeekLater has the next n positions read while something else is done. Whoever asks for the
 // result waits for it.
-func (s *stream) peekLater(n int) func() ([]*keyspace.Position, error) {
+func (s *Stream) PeekLater(n int) func() ([]*keyspace.Position, error) {
 	var at []*keyspace.Position
 	var err error
 	ready := make(chan struct{})
 	go func() {
 		defer close(ready)
-		at, err = s.peek(n)
+		at, err = s.Peek(n)
 	}()
 	return func() ([]*keyspace.Position, error) {
 		<-ready
@@ -175,9 +177,9 @@ func (s *stream) peekLater(n int) func() ([]*keyspace.Position, error) {
 	}
 }
 
-// readAhead has the next n positions read while something else is done. They are counted from
+// ReadAhead has the next n positions read while something else is done. They are counted from
 // where the stream is now, and not from where it is when the reading begins.
-func (s *stream) readAhead(n int) {
+func (s *Stream) ReadAhead(n int) {
 	until := s.passed.Load() + int64(n)
 	go func() {
 		defer s.use()()
@@ -187,36 +189,36 @@ func (s *stream) readAhead(n int) {
 	}()
 }
 
-// known returns the positions that were read and not passed.
-func (s *stream) known() prefix {
+// Known returns the positions that were read and not passed.
+func (s *Stream) Known() Prefix {
 	defer s.use()()
-	return prefix{at: s.at, all: s.all}
+	return Prefix{At: s.at, All: s.all}
 }
 
-// pass drops what is before a position.
-func (s *stream) pass(start *keyspace.Position) {
+// Pass drops what is before a position.
+func (s *Stream) Pass(start *keyspace.Position) {
 	defer s.use()()
 	n, _ := slices.BinarySearchFunc(s.at, start, keyspace.Compare)
 	s.dropFirst(n)
 }
 
-// drop drops the first n positions that were read.
-func (s *stream) drop(n int) {
+// Drop drops the first n positions that were read.
+func (s *Stream) Drop(n int) {
 	defer s.use()()
 	s.dropFirst(n)
 }
 
-func (s *stream) dropFirst(n int) {
+func (s *Stream) dropFirst(n int) {
 	s.passed.Add(int64(n))
 	s.at = s.at[n:]
-	if s.whole {
+	if s.Whole {
 		clear(s.entities[:n]) // for the garbage collector
 		s.entities = s.entities[n:]
 	}
 }
 
-// read is a reader of the entities that the stream has read.
-func (s *stream) read(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
+// Read is a reader of the entities that the stream has read.
+func (s *Stream) Read(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
 	if len(at) == 0 {
 		return nil, nil, nil
 	}
@@ -225,8 +227,17 @@ func (s *stream) read(at []*keyspace.Position) ([]datastore.PropertyList, []bool
 	return s.entities[n : n+len(at)], make([]bool, len(at)), nil
 }
 
-// close ends the reading.
-func (s *stream) close() {
+// Close ends the reading.
+func (s *Stream) Close() {
 	s.cancel()
 	s.use()()
 }
+
+// A Prefix is what a look-ahead saw: where the first entities of a range are, in order.
+type Prefix struct {
+	At  []*keyspace.Position
+	All bool // the range ends behind them
+}
+
+// ErrOrder is a fault of the database that no retry mends.
+var ErrOrder = fault.Fatal(errors.New("the database orders keys in another way than Datastore does, so ranges of keys can't be trusted"))

@@ -1,0 +1,160 @@
+package query
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// A jsonValue is a value of a filter in JSON: true, "text", 5 and null are what they look like,
+// and so is 5.0, which is a float. Others are objects that name their type: {"time": "2026-…"},
+// {"key": "…"} as datastore.Key.Encode has it, {"bytes": "…"} in base64, {"float": "NaN"}.
+type jsonValue struct{ v any }
+
+type typedValue struct {
+	Time  *time.Time     `json:"time,omitempty"`
+	Key   *datastore.Key `json:"key,omitempty"`
+	Bytes *string        `json:"bytes,omitempty"`
+	Float *string        `json:"float,omitempty"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (j jsonValue) MarshalJSON() ([]byte, error) {
+	switch v := j.v.(type) {
+	case time.Time:
+		return json.Marshal(typedValue{Time: &v})
+	case *datastore.Key:
+		return json.Marshal(typedValue{Key: v})
+	case []byte:
+		s := base64.StdEncoding.EncodeToString(v)
+		return json.Marshal(typedValue{Bytes: &s})
+	case float64:
+		s := strconv.FormatFloat(v, 'g', -1, 64)
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return json.Marshal(typedValue{Float: &s})
+		}
+		if !strings.ContainsAny(s, ".e") {
+			s += ".0"
+		}
+		return []byte(s), nil
+	}
+	return json.Marshal(j.v)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (j *jsonValue) UnmarshalJSON(b []byte) error {
+	d := json.NewDecoder(strings.NewReader(string(b)))
+	d.UseNumber()
+	if strings.HasPrefix(strings.TrimSpace(string(b)), "{") {
+		return j.typed(d)
+	}
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return err
+	}
+	n, number := v.(json.Number)
+	if !number {
+		if _, list := v.([]any); list {
+			return errors.New("a value of a filter is a list, which only \"in\" has")
+		}
+		j.v = v
+		return nil
+	}
+	var err error
+	if strings.ContainsAny(n.String(), ".eE") {
+		j.v, err = n.Float64()
+	} else {
+		j.v, err = n.Int64()
+	}
+	return err
+}
+
+func (j *jsonValue) typed(d *json.Decoder) error {
+	var t typedValue
+	d.DisallowUnknownFields()
+	if err := d.Decode(&t); err != nil {
+		return fmt.Errorf("a value of a filter: %w", err)
+	}
+	var err error
+	switch {
+	case t.Time != nil:
+		j.v = *t.Time
+	case t.Key != nil:
+		j.v = t.Key
+	case t.Bytes != nil:
+		j.v, err = base64.StdEncoding.DecodeString(*t.Bytes)
+	case t.Float != nil:
+		j.v, err = strconv.ParseFloat(*t.Float, 64)
+	default:
+		err = errors.New("a value of a filter is an object without time, key, bytes or float")
+	}
+	return err
+}
+
+type jsonFilter struct {
+	Property string          `json:"property"`
+	Op       string          `json:"op"`
+	Value    json.RawMessage `json:"value"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (f Filter) MarshalJSON() ([]byte, error) {
+	f, err := f.normal()
+	if err != nil {
+		return nil, err
+	}
+	var value any = jsonValue{f.Value}
+	if values, ok := f.Value.([]any); ok {
+		list := make([]jsonValue, len(values))
+		for i, v := range values {
+			list[i].v = v
+		}
+		value = list
+	}
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(jsonFilter{f.Property, f.Op, encoded})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *Filter) UnmarshalJSON(b []byte) error {
+	var j jsonFilter
+	d := json.NewDecoder(strings.NewReader(string(b)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&j); err != nil {
+		return fmt.Errorf("a filter: %w", err)
+	}
+	*f = Filter{Property: j.Property, Op: j.Op}
+	if j.Op == "in" {
+		var list []jsonValue
+		if err := json.Unmarshal(j.Value, &list); err != nil {
+			return fmt.Errorf("the filter on %q: %w", f.Property, err)
+		}
+		values := make([]any, len(list))
+		for i, v := range list {
+			values[i] = v.v
+		}
+		f.Value = values
+	} else {
+		var v jsonValue
+		if len(j.Value) == 0 {
+			return fmt.Errorf("the filter on %q has no value; null is written as null", f.Property)
+		}
+		if err := json.Unmarshal(j.Value, &v); err != nil {
+			return fmt.Errorf("the filter on %q: %w", f.Property, err)
+		}
+		f.Value = v.v
+	}
+	normal, err := f.normal()
+	*f = normal
+	return err
+}

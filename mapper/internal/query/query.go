@@ -1,0 +1,277 @@
+package query
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
+)
+
+// A Query says which entities a job is over: mapper.Query has the meaning of its fields. It is stored
+// as JSON in the record of the job.
+type Query struct {
+	Kind          string         `json:"kind,omitempty"`
+	Kinds         []string       `json:"kinds,omitempty"`
+	Namespace     string         `json:"namespace,omitempty"`
+	Namespaces    []string       `json:"namespaces,omitempty"`
+	AllNamespaces bool           `json:"all_namespaces,omitempty"`
+	Ancestor      *datastore.Key `json:"ancestor,omitempty"`
+	Start         *datastore.Key `json:"start,omitempty"`
+	End           *datastore.Key `json:"end,omitempty"`
+	Filters       []Filter       `json:"filters,omitempty"`
+	ShardBy       string         `json:"shard_by,omitempty"`
+	ReadTime      time.Time      `json:"read_time,omitzero"`
+	KeysOnly      bool           `json:"keys_only,omitempty"`
+
+	// Times says that the values of ShardBy are times.
+	Times bool `json:"-"`
+}
+
+// Normal returns the query as it is recorded, if it can be served.
+func (q Query) Normal(updates bool) (Query, error) {
+	q.ReadTime = q.ReadTime.UTC().Truncate(time.Microsecond)
+	switch {
+	case q.ReadTime.IsZero():
+	case updates:
+		return q, errors.New("Query.ReadTime is for a Visit: an Update changes entities as they are now")
+	case q.AllNamespaces:
+		return q, errors.New("Query.ReadTime is set, and the database lists namespaces as they are now: name them in Query.Namespaces")
+	}
+	switch {
+	case q.KeysOnly && q.ShardBy != "":
+		return q, errors.New("Query.KeysOnly is set, and entities have to be read to tell whether that of Query.ShardBy has one value: it may be a list")
+	case updates && q.KeysOnly && len(q.Filters) > 0:
+		return q, errors.New("Query.KeysOnly is set, and an Update has to read entities to check them against Query.Filters in its transaction")
+	}
+	if q.Ancestor != nil && q.Namespace == "" && len(q.Namespaces) == 0 && !q.AllNamespaces {
+		q.Namespace = q.Ancestor.Namespace
+	}
+	q, err := q.normalSpaces()
+	if err != nil {
+		return q, err
+	}
+	if err := q.checkKeys(); err != nil {
+		return q, err
+	}
+	filters := make([]Filter, len(q.Filters))
+	for i, f := range q.Filters {
+		var err error
+		if filters[i], err = f.normal(); err != nil {
+			return q, err
+		}
+	}
+	if q.Filters = filters; len(filters) == 0 {
+		q.Filters = nil
+	}
+	return q, q.checkFilters()
+}
+
+// checkKeys checks the keys that bound the query.
+func (q Query) checkKeys() error {
+	if q.Many() && (q.Start != nil || q.End != nil) {
+		return errors.New("Query.Start and Query.End are keys of one kind in one namespace, and the query has several")
+	}
+	if a := q.Ancestor; a != nil {
+		if len(q.Namespaces) > 0 || q.AllNamespaces {
+			return errors.New("Query.Ancestor is in one namespace, and the query has several")
+		}
+		if err := errors.Join(keyspace.CheckKey(a), complete(a)); err != nil {
+			return fmt.Errorf("Query.Ancestor: %w", err)
+		}
+		if a.Namespace != q.Namespace {
+			return fmt.Errorf("Query.Ancestor is in the namespace %q, and Query.Namespace is %q", a.Namespace, q.Namespace)
+		}
+	}
+	for i, k := range []*datastore.Key{q.Start, q.End} {
+		if k == nil {
+			continue
+		}
+		name := []string{"Query.Start", "Query.End"}[i]
+		if err := errors.Join(keyspace.CheckKey(k), complete(k)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if k.Kind != q.Kind || k.Namespace != q.Namespace {
+			return fmt.Errorf("%s %v is of the kind %q in the namespace %q, and not of the query's", name, k, k.Kind, k.Namespace)
+		}
+		if q.ShardBy != "" {
+			return fmt.Errorf("%s bounds keys, and the job is sharded by the property %q: bound that by Query.Filters", name, q.ShardBy)
+		}
+	}
+	if q.Start != nil && q.End != nil && keyspace.CompareKeys(q.Start, q.End) >= 0 {
+		return fmt.Errorf("Query.Start %v is not before Query.End %v", q.Start, q.End)
+	}
+	return nil
+}
+
+func complete(k *datastore.Key) error {
+	if k.Incomplete() {
+		return errors.New("the key is incomplete")
+	}
+	return nil
+}
+
+// checkFilters checks filters that are normal by themselves.
+func (q Query) checkFilters() error {
+	either := 1
+	for _, f := range q.Filters {
+		switch {
+		case f.Op == "in":
+			if either *= len(f.Value.([]any)); either > maxIn {
+				return fmt.Errorf("Query.Filters: all \"in\" together come to %d combinations, above the %d that Datastore allows", either, maxIn)
+			}
+			fallthrough
+		case !f.ranges():
+			if f.Property == q.ShardBy {
+				return fmt.Errorf("Query.Filters: %q %s is on the property of Query.ShardBy, whose values it leaves none to cut between: shard by keys", f.Property, f.Op)
+			}
+		}
+	}
+	switch {
+	case q.ShardBy == "":
+		return nil
+	case q.ShardBy == "__key__" || keyspace.Reserved(q.ShardBy):
+		return fmt.Errorf("Query.ShardBy %q is reserved by Datastore; by keys is how jobs are sharded without it", q.ShardBy)
+	case len(q.ShardBy) > keyspace.MaxName:
+		return fmt.Errorf("Query.ShardBy is longer than %d bytes", keyspace.MaxName)
+	}
+	low, high := q.Bounds()
+	if low != nil && high != nil && keyspace.Compare(low, high) >= 0 {
+		return fmt.Errorf("Query.Filters leave no values of %q", q.ShardBy)
+	}
+	return nil
+}
+
+// Bounds returns the positions that all entities are between, the first one included: nil is
+// no bound.
+func (q Query) Bounds() (low, high *keyspace.Position) {
+	if q.Start != nil {
+		low = keyspace.At(q.Start)
+	}
+	if q.End != nil {
+		high = keyspace.At(q.End)
+	}
+	for _, f := range q.Filters {
+		if f.Property != q.ShardBy || q.ShardBy == "" {
+			continue
+		}
+		v := f.Value
+		if f.Op == ">" || f.Op == "<=" {
+			var ok bool
+			if v, ok = keyspace.Next(v); !ok {
+				continue // each entity is checked against the filter anyway
+			}
+		}
+		p := &keyspace.Position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: v}
+		switch f.Op {
+		case ">", ">=":
+			if low == nil || keyspace.Compare(low, p) < 0 {
+				low = p
+			}
+		default:
+			if high == nil || keyspace.Compare(p, high) < 0 {
+				high = p
+			}
+		}
+	}
+	return low, high
+}
+
+// Others returns the filters that are not on the property that the job is sharded by.
+func (q Query) Others() []Filter {
+	if q.ShardBy == "" {
+		return q.Filters
+	}
+	return slices.DeleteFunc(slices.Clone(q.Filters), func(f Filter) bool { return f.Property == q.ShardBy })
+}
+
+// ranged reports whether there is an inequality on a property that the job is not sharded by.
+func (q Query) ranged() bool { return slices.ContainsFunc(q.Others(), Filter.ranges) }
+
+// Whole reports whether the query is over whole kinds, by keys.
+func (q Query) Whole() bool {
+	return q.Ancestor == nil && q.Start == nil && q.End == nil && len(q.Filters) == 0 && q.ShardBy == ""
+}
+
+// Plain reports whether the query is over one whole kind, by keys: then a sample of that is one
+// of its entities.
+func (q Query) Plain() bool { return q.Whole() && !q.Many() }
+
+// Base returns the Datastore query without an order, and without a range.
+func (q Query) Base() *datastore.Query {
+	d := datastore.NewQuery(q.Kind).Namespace(q.Namespace)
+	if q.Ancestor != nil {
+		d = d.Ancestor(q.Ancestor)
+	}
+	for _, f := range q.Others() {
+		d = d.FilterField(f.Property, f.Op, f.Value)
+	}
+	return d
+}
+
+// Sample returns the Datastore query for keys spread over all of the kind's entities.
+func (q Query) Sample(n int) *datastore.Query {
+	return datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("__scatter__").KeysOnly().Limit(n)
+}
+
+// Position returns the position of an entity, if it satisfies the query. One that has several
+// values of the property that the job is sharded by is at the least of them that counts, and
+// an error.
+func (q Query) Position(key *datastore.Key, properties []datastore.Property) (at *keyspace.Position, err error) {
+	if !match(q.Filters, properties) {
+		return nil, nil
+	}
+	if q.ShardBy == "" {
+		return keyspace.At(key), nil
+	}
+	low, high := q.Bounds()
+	values := property.Indexed(properties, q.ShardBy)
+	slices.SortFunc(values, keyspace.CompareValues)
+	for _, v := range values {
+		p := &keyspace.Position{Valued: true, Value: v, Key: key}
+		if low != nil && keyspace.Compare(p, low) < 0 || high != nil && keyspace.Compare(p, high) >= 0 {
+			continue
+		}
+		if len(values) > 1 {
+			err = fault.Permanent(fmt.Errorf("%w: it has %d values of it", errSharded, len(values)))
+		}
+		return p, err
+	}
+	return nil, nil
+}
+
+// Sharded returns the values of an entity that the job is sharded by, and shares nothing with it.
+func (q Query) Sharded(properties []datastore.Property) (values []any) {
+	if q.ShardBy == "" {
+		return nil
+	}
+	for _, v := range property.Indexed(properties, q.ShardBy) {
+		values = append(values, property.CloneValue(v))
+	}
+	return values
+}
+
+// Keeps returns an error if an entity that the function has changed has moved in the order of the
+// query, in which it had some values before.
+func (q Query) Keeps(before []any, changed []string, after []datastore.Property) error {
+	if q.ShardBy == "" {
+		return nil
+	}
+	name, _, _ := strings.Cut(q.ShardBy, ".")
+	if !slices.Contains(changed, name) && !slices.Contains(changed, q.ShardBy) {
+		return nil
+	}
+	if !slices.EqualFunc(property.Indexed(after, q.ShardBy), before, func(a, b any) bool { return keyspace.CompareValues(a, b) == 0 }) {
+		return fault.Permanent(fmt.Errorf("%w: the function has changed %q", errSharded, q.ShardBy))
+	}
+	return nil
+}
+
+// errSharded says that an entity does not go with the property that the job is sharded by.
+var errSharded = errors.New("the property that the job is sharded by has to have one value, which does not change")

@@ -1,0 +1,100 @@
+package query
+
+import (
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+)
+
+// A Scan is a Datastore query whose results come in the order of their positions.
+type Scan struct {
+	Query    *datastore.Query
+	Property string // the values of which order the results, before their keys; empty: only their keys
+	Fixed    bool   // all results have one value of it,
+	Value    any    // this one
+	Times    bool   // they are times, which a projection returns as microseconds
+}
+
+// Scans returns the scans that together, one after the other, find the entities that a range has
+// in the query's space: one for a range of keys, and up to three for a range of values. Its first
+// value may be one of which some keys are before the range, and its last value one of which some
+// are behind it.
+func (q Query) Scans(start, end *keyspace.Position) []Scan {
+	if start != nil && start.Space() != q.Space() {
+		start = nil
+	}
+	if end != nil && end.Space() != q.Space() {
+		end = nil
+	}
+	low, high := q.Bounds()
+	if low != nil && (start == nil || keyspace.Compare(start, low) < 0) {
+		start = low
+	}
+	if high != nil && (end == nil || keyspace.Compare(high, end) < 0) {
+		end = high
+	}
+	if start != nil && end != nil && keyspace.Compare(start, end) >= 0 {
+		return nil
+	}
+	if q.ShardBy == "" {
+		return []Scan{{Query: withKeys(q.Base().Order("__key__"), start, end)}}
+	}
+	return q.scansOfValues(start, end)
+}
+
+// withKeys bounds a query by the keys of positions, if they have any.
+func withKeys(d *datastore.Query, start, end *keyspace.Position) *datastore.Query {
+	if start != nil && start.Key != nil {
+		d = d.FilterField("__key__", ">=", start.Key)
+	}
+	if end != nil && end.Key != nil {
+		d = d.FilterField("__key__", "<", end.Key)
+	}
+	return d
+}
+
+// byValue has results come in the order of their values, and then of their keys.
+func (q Query) byValue(d *datastore.Query) *datastore.Query {
+	if d = d.Order(q.ShardBy); q.ranged() { // or that property would come before the key
+		d = d.Order("__key__")
+	}
+	return d
+}
+
+func (q Query) scansOfValues(start, end *keyspace.Position) (scans []Scan) {
+	one := func(v any, start, end *keyspace.Position) Scan {
+		d := q.Base().FilterField(q.ShardBy, "=", v).Order("__key__")
+		return Scan{Query: withKeys(d, start, end), Property: q.ShardBy, Fixed: true, Value: v}
+	}
+	valued := func(p *keyspace.Position) bool { return p != nil && p.Valued }
+	if valued(start) && valued(end) && keyspace.CompareValues(start.Value, end.Value) == 0 {
+		return []Scan{one(start.Value, start, end)}
+	}
+	d := q.byValue(q.Base())
+	switch {
+	case valued(start) && start.Key != nil:
+		scans = append(scans, one(start.Value, start, nil))
+		d = d.FilterField(q.ShardBy, ">", start.Value)
+	case valued(start):
+		d = d.FilterField(q.ShardBy, ">=", start.Value)
+	}
+	if valued(end) {
+		d = d.FilterField(q.ShardBy, "<", end.Value)
+	}
+	scans = append(scans, Scan{Query: d, Property: q.ShardBy, Times: q.Times})
+	if valued(end) && end.Key != nil {
+		scans = append(scans, one(end.Value, nil, end))
+	}
+	return scans
+}
+
+// Reading returns the query that reads where entities are, or whole entities.
+func (s Scan) Reading(whole bool) *datastore.Query {
+	switch {
+	case whole:
+		return s.Query
+	case s.Property == "" || s.Fixed:
+		return s.Query.KeysOnly()
+	}
+	return s.Query.Project(s.Property)
+}

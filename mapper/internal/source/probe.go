@@ -1,0 +1,119 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// Probe asks the database all that tasks will ask it about ranges, for one entity each, and
+// returns an error if it can't answer. It reports whether the values that the job is sharded by
+// are times.
+func (src Source) Probe(ctx context.Context, q query.Query) (times bool, err error) {
+	if src.At != nil {
+		if err := src.probeSnapshot(ctx); err != nil {
+			return false, err
+		}
+	}
+	if q.AllNamespaces {
+		if _, _, err := src.namespaces(ctx, q, "")(); err != nil {
+			return false, unserved(err)
+		}
+	}
+	var missing []string // lines of index.yaml
+	var why error
+	for _, kind := range q.AllKinds() {
+		timed, lines, err := src.probeIn(ctx, q.In(keyspace.Space{Namespace: cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...), Kind: kind}))
+		if err != nil && len(lines) == 0 {
+			return false, err
+		}
+		why = cmp.Or(why, err)
+		times, missing = times || timed, append(missing, lines...)
+	}
+	if len(missing) > 0 {
+		return false, fmt.Errorf("%w: the query needs an index: add these lines to index.yaml, and wait until it is built:\nindexes:\n%s\nThe database says: %w",
+			fault.ErrArguments, strings.Join(missing, "\n"), why)
+	}
+	return times, nil
+}
+
+// probeSnapshot returns an error if a snapshot can't be read. Google's classic emulator ignores
+// the time; it does not honour masks either.
+func (src Source) probeSnapshot(ctx context.Context) error {
+	switch modern, err := src.HonoursMasks(ctx); {
+	case err != nil:
+		return err
+	case !modern:
+		return fmt.Errorf("%w: Query.ReadTime is set, and Google's classic emulator, which this is, reads what is there now", fault.ErrArguments)
+	}
+	_, err := src.At.transaction()
+	if errors.As(err, new(snapshotError)) {
+		err = fmt.Errorf("%w: %w", fault.ErrArguments, err)
+	}
+	return err
+}
+
+// unserved marks the error of a query that the database does not serve.
+func unserved(err error) error {
+	if code := status.Code(err); code == codes.InvalidArgument || code == codes.Unimplemented {
+		return fmt.Errorf("%w: the database does not serve the query: %w", fault.ErrArguments, err)
+	}
+	return err
+}
+
+// probeIn probes the query in one space. It returns the indexes that are missing with the error
+// of the database.
+func (src Source) probeIn(ctx context.Context, q query.Query) (times bool, missing []string, err error) {
+	if q.Plain() {
+		return false, nil, nil
+	}
+	var why error
+	for _, s := range q.Samples() {
+		_, err := src.First(ctx, s, 0)
+		switch index := q.Index(s); {
+		case status.Code(err) == codes.FailedPrecondition:
+			if why = err; !slices.Contains(missing, index) {
+				missing = append(missing, index)
+			}
+		case err != nil:
+			return false, nil, unserved(err)
+		}
+	}
+	if why != nil {
+		return false, missing, why
+	}
+	first, err := src.Find(ctx, q.Scans(nil, nil), 0)
+	if err != nil || first == nil || !first.Valued {
+		return false, nil, err
+	}
+	entities, _, err := EntityReader(src.Get(ctx))([]*keyspace.Position{first})
+	if err != nil {
+		return false, nil, err
+	}
+	return slices.ContainsFunc(property.Indexed(entities[0], q.ShardBy), keyspace.IsTime), nil, nil
+}
+
+// HonoursMasks reports whether a property mask keeps what it does not name.
+// Google's classic emulator drops it: there entities are written as a whole. That
+// emulator is the one that does not implement aggregations.
+func (src Source) HonoursMasks(ctx context.Context) (bool, error) {
+	nothing := datastore.NewQuery(record.JobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
+	_, err := src.Client.RunAggregationQuery(ctx, nothing)
+	if status.Code(err) == codes.Unimplemented {
+		return false, nil
+	}
+	return err == nil, err
+}

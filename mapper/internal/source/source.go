@@ -1,0 +1,50 @@
+package source
+
+import (
+	"context"
+	"log/slog"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/query"
+)
+
+// Parallel is how many calls are made at once where there are many.
+const Parallel = 16
+
+// A Source is a database as queries read it: as it is, or as it was at a time.
+type Source struct {
+	Client *datastore.Client
+	log    *slog.Logger
+	At     *snapshot // nil: the database as it is
+}
+
+// New returns a source that reads the database as it is. A nil logger logs nothing.
+func New(client *datastore.Client, log *slog.Logger) Source {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return Source{Client: client, log: log}
+}
+
+// Of returns the source that a query reads, until ctx ends: a snapshot, if the query has a ReadTime.
+func (src Source) Of(ctx context.Context, q query.Query) Source {
+	if !q.ReadTime.IsZero() {
+		src.At = snapshotAt(ctx, src.Client, q.ReadTime)
+	}
+	return src
+}
+
+// Get returns a function that looks up entities.
+func (src Source) Get(ctx context.Context) func([]*datastore.Key, any) error {
+	return func(keys []*datastore.Key, dst any) error {
+		if src.At == nil {
+			return src.Client.GetMulti(ctx, keys, dst)
+		}
+		tx, err := src.At.transaction()
+		if err != nil {
+			return err
+		}
+		return tx.GetMulti(keys, dst)
+	}
+}

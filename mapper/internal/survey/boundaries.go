@@ -1,0 +1,171 @@
+package survey
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+)
+
+// The constants of boundaries.
+const (
+	// exactSplits is up to how many entities samples are too few to be of use, whatever the
+	// database: each of their keys is passed once.
+	exactSplits = 10_000
+
+	// samplesPerSplit is how many samples are drawn for each split, and at least: the largest of
+	// 100 splits is then 1.6 times the mean [simulation]. Nothing mends the splits later.
+	samplesPerSplit, leastSampled = 24, 512
+
+	// cellsPerSplit is how many cells are counted for each split where samples say nothing of
+	// how many entities there are.
+	cellsPerSplit = 8
+)
+
+// Boundaries returns up to n-1 positions that cut the query.
+func Boundaries(ctx context.Context, src source.Source, q query.Query, n int) ([]*keyspace.Position, error) {
+	look := Survey{Source: src, Query: q}
+	var candidates []*keyspace.Position
+	var err error
+	if q.ShardBy != "" {
+		candidates, err = look.values(ctx, cellsPerSplit*n)
+		candidates = slices.DeleteFunc(candidates, func(p *keyspace.Position) bool { return !q.Bounding(p) })
+	} else {
+		candidates, err = look.inside(ctx, max(leastSampled, samplesPerSplit*n))
+	}
+	if err != nil {
+		return nil, err
+	}
+	ones := make([]int64, len(candidates)+1)
+	for i := range ones {
+		ones[i] = 1 // as likely as others to have an entity more
+	}
+	if total, known := look.Count(ctx, nil, exactSplits+1); q.Plain() && len(candidates) >= samplesPerSplit*n/2 && (!known || total > exactSplits) {
+		return evenly(candidates, ones, n), nil
+	} else if known && total <= exactSplits {
+		candidates = nil
+	}
+	candidates = some(candidates, cellsPerSplit*n)
+	counts, err := CountAll(ctx, src, q, candidates)
+	switch {
+	case err == nil:
+		return exactly(ctx, src, q, n, candidates, counts)
+	case status.Code(err) != codes.Unimplemented:
+		return nil, err
+	case len(candidates) == 0:
+		return nil, errors.New("the database neither counts entities nor has samples of them, so nothing is known of where they are")
+	}
+	return evenly(candidates, ones[:len(candidates)+1], n), nil
+}
+
+// some returns up to n of the positions, evenly.
+func some(all []*keyspace.Position, n int) []*keyspace.Position {
+	if len(all) <= n {
+		return all
+	}
+	few := make([]*keyspace.Position, n)
+	for i := range few {
+		few[i] = all[(2*i+1)*len(all)/(2*n)]
+	}
+	return few
+}
+
+// evenly returns up to n-1 of the positions, so that what is between them counts about the same.
+// There is a count for what is before each of them, and one for what is behind the last.
+func evenly(at []*keyspace.Position, counts []int64, n int) (cuts []*keyspace.Position) {
+	total := int64(0)
+	for _, c := range counts {
+		total += c
+	}
+	before, cut := int64(0), int64(0) // what is before this position, and before the last cut
+	for i, p := range at {
+		before += counts[i]
+		left := n - len(cuts)
+		// What is left is shared evenly: the next cut is where that is nearest.
+		if left > 1 && before > cut && before < total && 2*(before-cut)+counts[i+1] > 2*(total-cut)/int64(left) {
+			cuts, cut = append(cuts, p), before
+		}
+	}
+	return cuts
+}
+
+// exactly cuts a query at every n-th part of its entities, of which there are so many before each
+// of some positions, after the one before, and behind the last. Where one of these is near it
+// cuts there. Between values it cuts at most where one ends.
+func exactly(ctx context.Context, src source.Source, q query.Query, n int, at []*keyspace.Position, counts []int64) (cuts []*keyspace.Position, err error) {
+	total := int64(0)
+	for _, c := range counts {
+		total += c
+	}
+	first, err := src.Find(ctx, q.Scans(nil, nil), 0)
+	if err != nil || first == nil {
+		return nil, err
+	}
+	value := func(p *keyspace.Position) *keyspace.Position { // where its value begins
+		if !p.Valued {
+			return p
+		}
+		return &keyspace.Position{Namespace: q.Namespace, Kind: q.Kind, Valued: true, Value: p.Value}
+	}
+	last := value(first)        // what the next cut has to be behind
+	cell, before := 0, int64(0) // the cell that is looked at, and how many entities are before it
+	var from *keyspace.Position // where it begins, or a position inside
+	passed := int64(0)          // how many are before that
+	for i := 1; i < n; i++ {
+		rank := total * int64(i) / int64(n)
+		for before+counts[cell] <= rank && cell < len(at) {
+			before, cell = before+counts[cell], cell+1
+			from, passed = at[cell-1], before
+		}
+		near := total / int64(10*n) // of the mean: a tenth
+		found := from
+		if rank-passed > near || from == nil {
+			if found, err = src.Find(ctx, q.Scans(from, nil), rank-passed); err != nil {
+				return nil, err
+			}
+			if found == nil { // some have gone
+				break
+			}
+			from, passed = found, rank
+		}
+		if cut := value(found); keyspace.Compare(last, cut) < 0 && q.Bounding(cut) {
+			cuts, last = append(cuts, cut), cut
+		}
+	}
+	return cuts, nil
+}
+
+// CountAll counts what is before each position, after the one before, and behind the last, some
+// at the same time.
+func CountAll(ctx context.Context, src source.Source, q query.Query, at []*keyspace.Position) (counts []int64, err error) {
+	counts = make([]int64, len(at)+1)
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(source.Parallel)
+	for i := range counts {
+		var start, end *keyspace.Position
+		if i > 0 {
+			start = at[i-1]
+		}
+		if i < len(at) {
+			end = at[i]
+		}
+		group.Go(func() error {
+			for _, s := range q.Scans(start, end) {
+				n, err := src.Counted(gctx, s, 0)
+				if err != nil {
+					return err
+				}
+				counts[i] += n
+			}
+			return nil
+		})
+	}
+	return counts, group.Wait()
+}

@@ -1,0 +1,306 @@
+package survey
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync/atomic"
+
+	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/split"
+)
+
+// A Survey finds out how large a kind is, and where its entities are.
+type Survey struct {
+	Source source.Source
+	Query  query.Query
+	Start  *keyspace.Position // of the range
+	End    *keyspace.Position
+	Page   int64
+	Refine bool           // the estimate is all that is known
+	Used   *billing.Usage // if not nil, what it uses is added to that
+
+	Weigh func(pieces []split.Piece) []split.Piece // if not nil, it counts what pieces have
+}
+
+// A Found is what a survey finds.
+type Found struct {
+	Samples  []*keyspace.Position
+	Estimate int64         // of the entities; 0 is unknown
+	Pieces   []split.Piece // if they were counted to find that out
+}
+
+// sized is of how many entities of the sample the size is looked at.
+const sized = 16
+
+// Run draws a sample and measures the beginning of the kind, at the same time. The two
+// give an estimate of how many entities it has.
+func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (found Found, err error) {
+	size := sp.SampleSize(workers)
+	if !sv.Query.Plain() {
+		return sv.runSome(ctx, size)
+	}
+	milestones := make([]split.Rank, len(split.RankPages))
+	errs := make([]error, len(milestones))
+	group, gctx := errgroup.WithContext(ctx)
+	for i, pages := range split.RankPages {
+		sv.use(1, 0)
+		group.Go(func() error {
+			milestones[i].Before = pages * sv.Page
+			milestones[i].At, errs[i] = sv.Source.Find(gctx, sv.Query.Scans(sv.Start, sv.End), milestones[i].Before)
+			return nil
+		})
+	}
+	group.Go(func() (err error) {
+		found.Samples, err = sv.inside(gctx, size)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return found, err
+	}
+	var known []split.Rank // some are enough
+	for i, m := range milestones {
+		if errs[i] == nil {
+			known = append(known, m)
+		}
+	}
+	if len(known) == 0 {
+		return found, errs[0]
+	}
+	if sv.Weigh != nil && len(found.Samples) == size && split.EstimateFrom(found.Samples, known) == 0 {
+		pieces := sv.Weigh(split.CutAtAllSamples(split.Piece{Start: sv.Start, End: sv.End, Space: sv.Query.Space(), Samples: found.Samples, Workers: workers}))
+		if total, ok := split.MostlyCounted(pieces); ok {
+			found.Estimate, found.Pieces = total, pieces
+			return found, nil
+		}
+	}
+	found.Estimate = sv.estimate(ctx, found.Samples, known)
+	more := split.SamplesFor(found.Estimate, sv.Page, workers)
+	if len(found.Samples) < size || more <= size || !sp.Adaptive() {
+		return found, nil
+	}
+	if found.Samples, err = sv.inside(ctx, more); err != nil {
+		return found, err
+	}
+	found.Estimate = sv.estimate(ctx, found.Samples, known)
+	return found, nil
+}
+
+// runSome surveys a query where a sample of the kind says little, as only some of its entities
+// count, or keys do not matter. Its samples are places where ranges may be cut; what is between
+// them has to be counted.
+func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error) {
+	few := int(split.RankPages[len(split.RankPages)-1] * sv.Page)
+	n, known := int64(0), false
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		n, known = sv.Count(gctx, nil, few)
+		return nil
+	})
+	group.Go(func() (err error) {
+		if sv.Query.ShardBy != "" {
+			found.Samples, err = sv.values(gctx, size)
+		} else {
+			found.Samples, err = sv.inside(gctx, size)
+		}
+		return err
+	})
+	switch err := group.Wait(); {
+	case err != nil:
+		return found, err
+	case known && n < int64(few):
+		found.Estimate = n
+	case known && sv.Refine:
+		n, _ := sv.Count(ctx, nil, split.MostCounted)
+		found.Estimate = max(n, int64(few))
+	case known && len(found.Samples) == 0:
+		n, _ := sv.Count(ctx, nil, int(split.FarPages*sv.Page))
+		found.Estimate = max(n, int64(few))
+	case known:
+		found.Estimate = split.MostCountedPieces // what its parts are counted up to
+	default:
+		at := split.Rank{Before: int64(few)}
+		if at.At, err = sv.Source.Find(ctx, sv.Query.Scans(sv.Start, sv.End), at.Before); err != nil {
+			return found, err
+		}
+		sv.use(1, 0)
+		found.Estimate = split.EstimateFrom(found.Samples, []split.Rank{at})
+	}
+	return found, nil
+}
+
+// bounds returns the positions that all entities of the range are between; nil is no bound.
+func (sv Survey) bounds() (low, high *keyspace.Position) {
+	low, high = sv.Query.Bounds()
+	if sv.Start != nil && sv.Start.Space() == sv.Query.Space() && (low == nil || keyspace.Compare(low, sv.Start) < 0) {
+		low = sv.Start
+	}
+	if sv.End != nil && sv.End.Space() == sv.Query.Space() && (high == nil || keyspace.Compare(sv.End, high) < 0) {
+		high = sv.End
+	}
+	return low, high
+}
+
+// inside returns those of a sample of the kind that are inside the range, and the query.
+func (sv Survey) inside(ctx context.Context, size int) ([]*keyspace.Position, error) {
+	all, err := sv.sample(ctx, size)
+	low, high := sv.bounds()
+	return slices.DeleteFunc(all, func(p *keyspace.Position) bool {
+		return low != nil && keyspace.Compare(p, low) <= 0 || high != nil && keyspace.Compare(p, high) >= 0 ||
+			sv.Query.Ancestor != nil && !keyspace.Below(p.Key, sv.Query.Ancestor)
+	}), err
+}
+
+// values returns positions that are spread evenly between the first and the last value.
+func (sv Survey) values(ctx context.Context, size int) ([]*keyspace.Position, error) {
+	low, high := sv.bounds()
+	var err error
+	if low == nil || !low.Valued {
+		sv.use(1, 0)
+		if low, err = sv.Source.Find(ctx, sv.Query.Scans(sv.Start, sv.End), 0); err != nil || low == nil {
+			return nil, err
+		}
+	}
+	if high == nil || !high.Valued {
+		sv.use(1, 0)
+		if high, err = sv.last(ctx); err != nil || high == nil {
+			return nil, err
+		}
+	}
+	var samples []*keyspace.Position
+	for _, v := range keyspace.Spread(low.Value, high.Value, size) {
+		samples = append(samples, &keyspace.Position{Namespace: sv.Query.Namespace, Kind: sv.Query.Kind, Valued: true, Value: v})
+	}
+	return samples, nil
+}
+
+// last returns the position of the last entity. If the database has no index for that it is
+// that of the kind.
+func (sv Survey) last(ctx context.Context) (last *keyspace.Position, err error) {
+	q := sv.Query
+	s := query.Scan{Query: q.Base().Order("-" + q.ShardBy), Property: q.ShardBy, Times: q.Times}
+	if last, err = sv.Source.First(ctx, s, 0); status.Code(err) != codes.FailedPrecondition {
+		return last, err
+	}
+	s.Query = datastore.NewQuery(q.Kind).Namespace(q.Namespace).Order("-" + q.ShardBy)
+	return sv.Source.First(ctx, s, 0)
+}
+
+// estimate estimates how many entities the kind has, and counts some for that if it needs to:
+// if nothing is known, or the pieces that the kind is cut into would be too many to be counted.
+func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, known []split.Rank) int64 {
+	if rough := split.EstimateFrom(samples, known); rough > 0 && rough <= split.MostCountedPieces && !sv.Refine {
+		return rough
+	}
+	return split.EstimateBy(samples, known, func(before *keyspace.Position) (int64, bool) { return sv.Count(ctx, before, split.MostCounted) })
+}
+
+// EntitySize returns how many bytes entities have: the mean of some of those in a sample, or of
+// the first ones; 0 is unknown.
+func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (int64, error) {
+	var entities []datastore.PropertyList
+	var err error
+	if sv.Query.ShardBy == "" {
+		var some []*keyspace.Position
+		for i := 0; i < len(sample); i += (len(sample) + sized - 1) / sized {
+			some = append(some, sample[i])
+		}
+		entities, _, err = source.EntityReader(sv.Source.Get(ctx))(some)
+	} else if scans := sv.Query.Scans(sv.Start, sv.End); len(scans) > 0 {
+		var some *datastore.Query
+		if some, err = sv.Source.At.Query(scans[0].Query.Limit(sized)); err == nil {
+			_, err = sv.Source.Client.GetAll(ctx, some, &entities)
+		}
+	}
+	if err != nil || len(entities) == 0 {
+		return 0, err
+	}
+	sv.use(int64(len(entities)), 0)
+	bytes := int64(0)
+	for _, e := range entities {
+		bytes += int64(keyspace.PropertiesSize(e))
+	}
+	return max(1, bytes/int64(len(entities))), nil
+}
+
+// mostUnsharded is in up to how many spaces entities are counted that have not the property that
+// the job is sharded by: a job over more does not wait for that.
+const mostUnsharded = 100
+
+// Unsharded returns how many entities of the query have not the property that the job is sharded
+// by; negative is unknown. If the query has filters on that property there are none.
+func (sv Survey) Unsharded(ctx context.Context) int64 {
+	if sv.Query.ShardBy == "" || len(sv.Query.Others()) < len(sv.Query.Filters) {
+		return 0
+	}
+	var total atomic.Int64
+	var group errgroup.Group
+	group.SetLimit(source.Parallel)
+	next := sv.Source.Spaces(ctx, sv.Query, nil, nil)
+	for n := 0; ; n++ {
+		s, ok, err := next()
+		if err == nil && ok && n == mostUnsharded {
+			err = errUncounted
+		}
+		if err != nil || !ok {
+			if err = cmp.Or(group.Wait(), err); err != nil {
+				return -1
+			}
+			return total.Load()
+		}
+		q := sv.Query.In(s)
+		group.Go(func() error {
+			all, known := sv.Source.CountOne(ctx, query.Scan{Query: q.Base()}, math.MaxInt32)
+			if !known {
+				return errUncounted
+			}
+			seen, known := sv.Source.Count(ctx, q.Scans(nil, nil), math.MaxInt32)
+			if !known {
+				return errUncounted
+			}
+			total.Add(max(0, all-seen))
+			return nil
+		})
+	}
+}
+
+var errUncounted = errors.New("it is not known how many there are")
+
+func (sv Survey) sample(ctx context.Context, n int) ([]*keyspace.Position, error) {
+	sample, err := sv.Source.Sample(ctx, sv.Query, n, split.MaxSampleBytes*split.MaxFanOut/2)
+	if err != nil {
+		return nil, fmt.Errorf("sample %q by __scatter__: %w", sv.Query.Kind, err)
+	}
+	sv.use(int64(len(sample)/source.QueryBatch+1), int64(len(sample)))
+	return sample, nil
+}
+
+// Count counts the entities of the range before a position, or up to most of them.
+func (sv Survey) Count(ctx context.Context, before *keyspace.Position, most int) (n int64, known bool) {
+	if before == nil {
+		before = sv.End
+	}
+	n, known = sv.Source.Count(ctx, sv.Query.Scans(sv.Start, before), most)
+	if known {
+		sv.use(max(1, (n+999)/1000), 0) // 1,000 of them are billed as a read
+	}
+	return n, known
+}
+
+func (sv Survey) use(reads, smallOps int64) {
+	if sv.Used != nil {
+		atomic.AddInt64(&sv.Used.Reads, reads) // some calls are made at the same time
+		atomic.AddInt64(&sv.Used.SmallOps, smallOps)
+	}
+}
