@@ -9,6 +9,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/internal/bridge"
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -32,31 +33,31 @@ func (e *Engine) seed(seed uint64) {
 // applyOnce runs a mapper's function on one entity, for mappertest.
 func applyOnce(definition, params any, key *datastore.Key, properties []datastore.Property) (bridge.Effect, error) {
 	def := definition.(Definition).definition()
-	if def.prepare == nil {
+	if def.Prepare == nil {
 		return bridge.Effect{}, errors.New("the mapper was not made by Update or Visit")
 	}
-	if def.err != nil {
-		return bridge.Effect{}, def.err
+	if def.Err != nil {
+		return bridge.Effect{}, def.Err
 	}
 	encoded, err := encodeParams(params)
 	if err != nil {
 		return bridge.Effect{}, err
 	}
-	run, err := def.prepare(encoded, false)
+	run, err := def.Prepare(encoded, false)
 	if err != nil {
 		return bridge.Effect{}, err
 	}
-	e, err := run(context.Background(), &record.Job{ID: "mappertest"}, key, properties)
+	e, err := run(context.Background(), function.Job{Ref: record.Ref{ID: "mappertest"}}, key, properties)
 	if err != nil {
 		return bridge.Effect{}, err
 	}
-	counters, err := e.counters.Values()
+	counters, err := e.Counters.Values()
 	if err != nil {
 		return bridge.Effect{}, err
 	}
 	effect := bridge.Effect{Counters: counters}
-	for _, m := range e.mutations {
-		effect.Writes = append(effect.Writes, bridge.Write{Key: m.key, Properties: property.Stored(m.properties), Delete: m.deletes})
+	for _, m := range e.Mutations {
+		effect.Writes = append(effect.Writes, bridge.Write{Key: m.Key, Properties: property.Stored(m.Properties), Delete: m.Deletes})
 	}
 	return effect, nil
 }

@@ -30,10 +30,10 @@ func (e *Engine) chain(run func(context.Context, *record.Job, jobTask) error) ht
 		if err := json.Unmarshal(d.Body, &t); err != nil {
 			return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
 		}
-		if !jobID.MatchString(t.Job) || !validIncarnation.MatchString(t.Incarnation) || t.After != "" && !validRangeID.MatchString(t.After) {
+		if !record.ValidJobID(t.Job) || !record.ValidIncarnation(t.Incarnation) || t.After != "" && !record.ValidRangeID(t.After) {
 			return tasks.Drop(errors.New("the body is not a task of ours: it names no job, or goes on behind no record"))
 		}
-		job, err := e.loadJob(ctx, record.Ref{ID: t.Job, Incarnation: t.Incarnation})
+		job, err := e.store().LoadJob(ctx, record.Ref{ID: t.Job, Incarnation: t.Incarnation})
 		if err == nil {
 			t.queued, t.begunAt = d, begunAt
 			err = run(ctx, job, t)

@@ -43,7 +43,7 @@ func (w *work) waits(ctx context.Context) (map[string]time.Time, error) {
 	}
 	waits := make(map[string]time.Time)
 	for i := r.Children - r.Recorded - r.Retries; i < r.Children-r.Recorded; i++ {
-		child, err := w.engine.loadRange(ctx, r.Ref(), record.RangeID(r.ID, i))
+		child, err := w.engine.store().LoadRange(ctx, r.Ref(), record.RangeID(r.ID, i))
 		if err != nil {
 			return nil, fmt.Errorf("load a child of range %s of job %s: %w", r.ID, r.Job, err)
 		}

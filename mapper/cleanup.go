@@ -13,6 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // CleanUpOptions say what becomes of the records of a job that has ended.
@@ -56,12 +57,12 @@ func (e *Engine) cleanUp(ctx context.Context, ref record.Ref, o CleanUpOptions) 
 	if err != nil {
 		return err
 	}
-	job, err := e.updateJob(ctx, ref, func(r *record.Job) error {
+	job, err := e.store().UpdateJob(ctx, ref, func(r *record.Job) error {
 		switch {
 		case !State(r.State).Ended():
 			return fmt.Errorf("%w: it is %s, and has to end first", ErrState, r.State)
 		case r.Cleaning == string(encoded):
-			return errNothing
+			return store.ErrNothing
 		case r.Cleaning != "":
 			return fmt.Errorf("%w: it is being cleaned up in another way, which takes until the sweep after the last record", ErrState)
 		}
@@ -90,12 +91,12 @@ const (
 // A clean-up has a task for each slice of the IDs, and before them one that adds up the records of
 // a job that has no totals yet. They are numbered by the tick at which they are enqueued, and by
 // what they are for: that of a slice by the slice, and the other one by addUp.
-const addUp = slicesOfIDs
+const addUp = store.SlicesOfIDs
 
 // enqueueCleanup enqueues the tasks that begin to clean up. A sweep does it again under the names
 // of its tick.
 func (e *Engine) enqueueCleanup(ctx context.Context, job *record.Job) error {
-	first, last := int64(0), int64(slicesOfIDs-1)
+	first, last := int64(0), int64(store.SlicesOfIDs-1)
 	if len(job.Totals) == 0 {
 		first, last = addUp, addUp
 	}
@@ -141,7 +142,7 @@ func (e *Engine) runCleanup(ctx context.Context, job *record.Job, t jobTask) err
 	if len(job.Totals) == 0 {
 		return fmt.Errorf("clean up job %s: its records were not added up", job.ID)
 	}
-	from, to := sliceOfIDs(i)
+	from, to := store.SliceOfIDs(i)
 	last, n, err := e.cleanRecords(ctx, job, max(from, t.After), to)
 	if err != nil || n < cleanupRanges {
 		return err
@@ -156,7 +157,7 @@ func (e *Engine) runCleanup(ctx context.Context, job *record.Job, t jobTask) err
 // behind that could change when none is open.
 func (e *Engine) addUpForCleanup(ctx context.Context, job *record.Job, t jobTask) error {
 	for left := cleanupRanges; ; left -= sweepRanges {
-		open, err := e.firstMarked(ctx, "open", job.Ref(), "", sweepRanges)
+		open, err := e.store().FirstMarked(ctx, "open", job.Ref(), "", sweepRanges)
 		if err != nil {
 			return fmt.Errorf("clean up job %s: look for open ranges: %w", job.ID, err)
 		}
@@ -176,14 +177,14 @@ func (e *Engine) addUpForCleanup(ctx context.Context, job *record.Job, t jobTask
 			return fmt.Errorf("clean up job %s: %w", job.ID, err)
 		}
 	}
-	l, err := e.fold(ctx, job)
+	l, err := e.store().Fold(ctx, job)
 	if err != nil {
 		return err
 	}
 	epoch := job.Epoch
-	job, err = e.updateJob(ctx, job.Ref(), func(j *record.Job) (err error) {
+	job, err = e.store().UpdateJob(ctx, job.Ref(), func(j *record.Job) (err error) {
 		if j.Epoch != epoch || len(j.Totals) > 0 {
-			return errNothing
+			return store.ErrNothing
 		}
 		j.Totals, err = json.Marshal(l.Totals)
 		return err
@@ -196,17 +197,17 @@ func (e *Engine) addUpForCleanup(ctx context.Context, job *record.Job, t jobTask
 
 // abandon takes a pending range away from its task, for good.
 func (e *Engine) abandon(ctx context.Context, key *datastore.Key) error {
-	return e.transact(ctx, func(tx *datastore.Transaction) error {
+	return e.store().Transact(ctx, func(tx *datastore.Transaction) error {
 		r := new(record.Range)
 		err := property.IgnoreUndeclared(tx.Get(key, r))
 		if errors.Is(err, datastore.ErrNoSuchEntity) || err == nil && r.State != record.Pending {
-			return errNothing
+			return store.ErrNothing
 		}
 		if err != nil {
 			return err
 		}
 		r.State, r.Open = record.Abandoned, ""
-		return write(tx, r.Update())
+		return store.Write(tx, r.Update())
 	})
 }
 
@@ -228,7 +229,7 @@ func (e *Engine) cleanRecords(ctx context.Context, job *record.Job, from, to str
 		batch = nil
 	}
 	errFull := errors.New("enough")
-	err = e.each(ctx, records(job.Ref(), from, to), func(r *record.Range) error {
+	err = e.store().Each(ctx, store.Records(job.Ref(), from, to), func(r *record.Range) error {
 		if r.Failed != "" && !o.Failures || o.Expire > 0 && !r.Expires.IsZero() {
 			return nil
 		}
@@ -261,7 +262,7 @@ func (e *Engine) cleanBatch(ctx context.Context, batch []*record.Range, o CleanU
 		return e.client.DeleteMulti(ctx, keys)
 	}
 	expires := time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
-	return e.transact(ctx, func(tx *datastore.Transaction) error {
+	return e.store().Transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst := make([]record.Range, len(keys)), make([]any, len(keys))
 		for i := range all {
 			dst[i] = &all[i]
@@ -273,7 +274,7 @@ func (e *Engine) cleanBatch(ctx context.Context, batch []*record.Range, o CleanU
 		for i := range all {
 			if r := &all[i]; !missing[i] && r.Expires.IsZero() {
 				r.Expires, r.Samples = expires, nil // nobody will split it
-				if err := write(tx, r.Update()); err != nil {
+				if err := store.Write(tx, r.Update()); err != nil {
 					return err
 				}
 			}
@@ -284,13 +285,13 @@ func (e *Engine) cleanBatch(ctx context.Context, batch []*record.Range, o CleanU
 
 // endCleanup ends the clean-up, and the job's own record if that is to go.
 func (e *Engine) endCleanup(ctx context.Context, job *record.Job) error {
-	return e.transact(ctx, func(tx *datastore.Transaction) error {
-		j, err := getJob(tx, job.Ref())
+	return e.store().Transact(ctx, func(tx *datastore.Transaction) error {
+		j, err := store.GetJob(tx, job.Ref())
 		if err != nil {
 			return err
 		}
 		if j.Epoch != job.Epoch || j.Cleaning == "" {
-			return errNothing
+			return store.ErrNothing
 		}
 		o, err := cleanUpOf(j)
 		if err != nil {

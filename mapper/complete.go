@@ -13,6 +13,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -27,7 +28,7 @@ func (e *Engine) complete(ctx context.Context, job *record.Job, sweep bool) erro
 	if State(job.State) != Running || job.Retrying {
 		return nil // another delivery has ended it, or the retry looks when it is done
 	}
-	if open, err := e.hasOpen(ctx, job.Ref()); err != nil || open {
+	if open, err := e.store().HasOpen(ctx, job.Ref()); err != nil || open {
 		return err
 	}
 	if e.mappers[job.Mapper] == nil {
@@ -59,9 +60,9 @@ func (e *Engine) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) er
 		return err
 	}
 	stale := job.Generation
-	job, err := e.updateJob(ctx, job.Ref(), func(j *record.Job) error {
+	job, err := e.store().UpdateJob(ctx, job.Ref(), func(j *record.Job) error {
 		if State(j.State) != Running || j.Generation != stale {
-			return errNothing
+			return store.ErrNothing
 		}
 		j.Generation++
 		j.Solo = true // the deliveries of the task that is lost may have died of its finalizer
@@ -83,7 +84,7 @@ func (e *Engine) runEnd(ctx context.Context, job *record.Job, t jobTask) error {
 	if def == nil {
 		return fmt.Errorf("job %s: %w %q", job.ID, ErrUnknownMapper, job.Mapper)
 	}
-	open, err := e.hasOpen(ctx, job.Ref())
+	open, err := e.store().HasOpen(ctx, job.Ref())
 	if err != nil || open {
 		return err
 	}
@@ -91,7 +92,7 @@ func (e *Engine) runEnd(ctx context.Context, job *record.Job, t jobTask) error {
 	if err != nil {
 		return err
 	}
-	l, err := e.fold(ctx, job)
+	l, err := e.store().Fold(ctx, job)
 	place.leave()
 	if err != nil {
 		return err
@@ -101,19 +102,10 @@ func (e *Engine) runEnd(ctx context.Context, job *record.Job, t jobTask) error {
 		return err
 	}
 	sum := l.Totals
-	if def.onDone == nil {
+	if def.OnDone == nil {
 		return e.end(ctx, job, func(_ *datastore.Transaction, j *record.Job) error { return j.Succeed(sum, time.Now()) })
 	}
 	return e.finalize(ctx, job, t, def, sum)
-}
-
-// hasOpen reports whether a range of a job is open.
-func (e *Engine) hasOpen(ctx context.Context, job record.Ref) (bool, error) {
-	open, err := e.client.GetAll(ctx, marked("open", job, "").KeysOnly().Limit(1), nil)
-	if err != nil {
-		return false, fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
-	}
-	return len(open) > 0, nil
 }
 
 // fail ends a job for a reason. Its open ranges stay recorded as they are; their
@@ -132,8 +124,8 @@ func (e *Engine) fail(ctx context.Context, job *record.Job, reason error) (first
 // end changes the record of a job that runs, if no ranges have appeared since its
 // epoch was read.
 func (e *Engine) end(ctx context.Context, job *record.Job, change func(*datastore.Transaction, *record.Job) error) error {
-	err := e.transact(ctx, func(tx *datastore.Transaction) error {
-		j, err := getJob(tx, job.Ref())
+	err := e.store().Transact(ctx, func(tx *datastore.Transaction) error {
+		j, err := store.GetJob(tx, job.Ref())
 		if err != nil {
 			return err
 		}

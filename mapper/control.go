@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"time"
 
-	"cloud.google.com/go/datastore"
-
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
-	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // ErrState says that a job is not in a state in which it can do what was asked.
@@ -20,10 +18,10 @@ var ErrState = errors.New("the job's state does not allow that")
 // Pause has the job begin no more pages. Those under way come to their end. A
 // paused job loses nothing, however long it is paused.
 func (j *Job) Pause(ctx context.Context) error {
-	_, err := j.engine.updateJob(ctx, j.ref(), func(r *record.Job) error {
+	_, err := j.engine.store().UpdateJob(ctx, j.ref(), func(r *record.Job) error {
 		switch State(r.State) {
 		case Paused:
-			return errNothing
+			return store.ErrNothing
 		case Running:
 			r.State, r.Error = string(Paused), ""
 		default:
@@ -40,10 +38,10 @@ func (j *Job) Pause(ctx context.Context) error {
 // Abort ends the job. Pages under way come to their end; what was not processed
 // stays as it is. An aborted job can't be resumed.
 func (j *Job) Abort(ctx context.Context) error {
-	_, err := j.engine.updateJob(ctx, j.ref(), func(r *record.Job) error {
+	_, err := j.engine.store().UpdateJob(ctx, j.ref(), func(r *record.Job) error {
 		switch State(r.State) {
 		case Aborted:
-			return errNothing
+			return store.ErrNothing
 		case Running, Paused, Failed:
 			if State(r.State) != Failed {
 				r.Error = "" // which says what it waits for
@@ -72,7 +70,7 @@ func (j *Job) Resume(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
 	}
-	record, err := j.engine.updateJob(ctx, job, func(r *record.Job) error {
+	record, err := j.engine.store().UpdateJob(ctx, job, func(r *record.Job) error {
 		switch State(r.State) {
 		case Running, Paused, Failed:
 			if r.Cleaned || r.Cleaning != "" {
@@ -101,51 +99,15 @@ func (j *Job) Resume(ctx context.Context) error {
 
 // failures counts the failures of a job that a limit has paused. It returns which job that is.
 func (e *Engine) failures(ctx context.Context, ref record.Ref) (n int64, _ record.Ref, err error) {
-	job, err := e.loadJob(ctx, ref)
+	job, err := e.store().LoadJob(ctx, ref)
 	if err != nil {
 		return 0, ref, err
 	}
 	if job.Limited {
-		err = e.source().EachIn(ctx, query.Scan{Query: marked("failed", job.Ref(), "")}, func(*keyspace.Position) bool {
+		err = e.source().EachIn(ctx, query.Scan{Query: store.Marked("failed", job.Ref(), "")}, func(*keyspace.Position) bool {
 			n++
 			return true
 		})
 	}
 	return n, job.Ref(), err
-}
-
-// updateJob changes the record of a job, and returns it; as it is, if there is nothing
-// to change.
-func (e *Engine) updateJob(ctx context.Context, ref record.Ref, change func(*record.Job) error) (altered *record.Job, err error) {
-	if ref.Incarnation == "" { // the transaction may be tried again when another job has the ID
-		job, err := e.loadJob(ctx, ref)
-		if err != nil {
-			return nil, err
-		}
-		ref = job.Ref()
-	}
-	err = e.transact(ctx, func(tx *datastore.Transaction) error {
-		if altered, err = getJob(tx, ref); err != nil {
-			return err
-		}
-		if err := change(altered); err != nil {
-			return err
-		}
-		_, err := tx.Mutate(altered.Update())
-		return err
-	})
-	return altered, err
-}
-
-// getJob reads the record of a job in a transaction.
-func getJob(tx *datastore.Transaction, ref record.Ref) (*record.Job, error) {
-	j := &record.Job{ID: ref.ID}
-	err := property.IgnoreUndeclared(tx.Get(record.JobKey(ref.ID), j))
-	if errors.Is(err, datastore.ErrNoSuchEntity) {
-		return nil, fmt.Errorf("%w: %s", ErrNoSuchJob, ref.ID)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return j, ref.Is(j)
 }

@@ -15,9 +15,11 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -39,7 +41,7 @@ type Options struct {
 type Engine struct {
 	client  *datastore.Client
 	queue   *tasks.Queue
-	mappers map[string]*definition
+	mappers map[string]*function.Definition
 	log     *slog.Logger
 	paces   pace.Book[record.Ref]
 	gate    *gate
@@ -56,31 +58,39 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	if o == nil || len(o.Mappers) == 0 {
 		return nil, errors.New("mapper: Options.Mappers is empty: list the mappers with mapper.Set")
 	}
-	e := &Engine{client: client, queue: queue, mappers: make(map[string]*definition), log: o.Logger, gate: newGate(), random: randomNumber}
+	e := &Engine{client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger, gate: newGate(), random: randomNumber}
 	if e.log == nil {
 		e.log = slog.Default()
 	}
 	for i, m := range o.Mappers {
-		var def *definition
+		var def *function.Definition
 		if m != nil {
 			def = m.definition()
 		}
-		if def == nil || def.prepare == nil {
+		if def == nil || def.Prepare == nil {
 			return nil, fmt.Errorf("mapper: Options.Mappers[%d] is nil, or was not made by Update or Visit", i)
 		}
-		if def.err != nil {
-			return nil, fmt.Errorf("mapper: Options.Mappers: mapper %q: %w", def.name, def.err)
+		if def.Err != nil {
+			return nil, fmt.Errorf("mapper: Options.Mappers: mapper %q: %w", def.Name, def.Err)
 		}
-		if e.mappers[def.name] != nil {
-			return nil, fmt.Errorf("mapper: Options.Mappers: two mappers have the name %q", def.name)
+		if e.mappers[def.Name] != nil {
+			return nil, fmt.Errorf("mapper: Options.Mappers: two mappers have the name %q", def.Name)
 		}
-		e.mappers[def.name] = def
+		e.mappers[def.Name] = def
 	}
 	return e, nil
 }
 
 // source returns the source of the engine's database.
 func (e *Engine) source() source.Source { return source.New(e.client, e.log) }
+
+// store returns the store of the engine's records. Without an engine it has no client, which it says.
+func (e *Engine) store() store.Store {
+	if e == nil {
+		return store.New(nil)
+	}
+	return store.New(e.client)
+}
 
 // randomNumber returns a number that nobody else draws.
 func randomNumber() uint64 {

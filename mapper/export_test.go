@@ -15,11 +15,11 @@ const (
 // LateRetry does what a delivery of a job's retry does that has read the job, and then
 // the failures, some time before it goes on.
 func LateRetry(ctx context.Context, e *Engine, id string, between func(failed []string)) error {
-	job, err := e.loadJob(ctx, record.Ref{ID: id})
+	job, err := e.store().LoadJob(ctx, record.Ref{ID: id})
 	if err != nil {
 		return err
 	}
-	failed, err := e.firstMarked(ctx, "failed", job.Ref(), "", failurePage)
+	failed, err := e.store().FirstMarked(ctx, "failed", job.Ref(), "", failurePage)
 	if err != nil {
 		return err
 	}
@@ -39,11 +39,11 @@ func LateRetry(ctx context.Context, e *Engine, id string, between func(failed []
 
 // Reopen opens a job's failures, and enqueues them before the retry has ended.
 func Reopen(ctx context.Context, e *Engine, id string) error {
-	job, err := e.loadJob(ctx, record.Ref{ID: id})
+	job, err := e.store().LoadJob(ctx, record.Ref{ID: id})
 	if err != nil {
 		return err
 	}
-	failed, err := e.firstMarked(ctx, "failed", job.Ref(), "", failurePage)
+	failed, err := e.store().FirstMarked(ctx, "failed", job.Ref(), "", failurePage)
 	for _, r := range failed {
 		if err == nil {
 			err = e.retry(ctx, job, r)

@@ -9,6 +9,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // A Failure is an entity that the function could not process.
@@ -26,15 +27,15 @@ const failurePage = 100
 // is the beginning, and the end. A page has up to 100 failures, and costs as many
 // reads.
 func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, next string, err error) {
-	job, err := j.engine.loadJob(ctx, j.ref())
+	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
 		return nil, "", fmt.Errorf("mapper: failures: %w", err)
 	}
 	after, ok := strings.CutPrefix(cursor, job.Incarnation)
-	if cursor != "" && (!ok || !validRangeID.MatchString(after)) {
+	if cursor != "" && (!ok || !record.ValidRangeID(after)) {
 		return nil, "", fmt.Errorf("mapper: failures of %s: %w: the cursor %.80q is not one of the job's Failures", j.ID, ErrArguments, cursor)
 	}
-	ranges, err := j.engine.firstMarked(ctx, "failed", job.Ref(), after, failurePage)
+	ranges, err := j.engine.store().FirstMarked(ctx, "failed", job.Ref(), after, failurePage)
 	if err != nil {
 		return nil, "", fmt.Errorf("mapper: failures of %s: %w", j.ID, err)
 	}
@@ -56,9 +57,9 @@ func (w *work) limitFailures(ctx context.Context) error {
 	if err != nil || over == "" {
 		return err
 	}
-	job, err := w.engine.updateJob(ctx, w.job.Ref(), func(j *record.Job) error {
+	job, err := w.engine.store().UpdateJob(ctx, w.job.Ref(), func(j *record.Job) error {
 		if State(j.State) != Running || j.Epoch != w.job.Epoch {
-			return errNothing
+			return store.ErrNothing
 		}
 		j.State, j.Limited = string(Paused), true
 		j.Error = "paused by its failure limit: " + over
@@ -77,7 +78,7 @@ func (w *work) limitFailures(ctx context.Context) error {
 // has done so far, about, if that matters.
 func (w *work) overLimit(ctx context.Context) (over string, sum record.Totals, err error) {
 	if limit := int(w.job.Limit); limit > 0 && w.counts(limit/100/w.failed) {
-		failed, err := w.engine.client.GetAll(ctx, marked("failed", w.job.Ref(), "").KeysOnly().Limit(limit+1), nil)
+		failed, err := w.engine.client.GetAll(ctx, store.Marked("failed", w.job.Ref(), "").KeysOnly().Limit(limit+1), nil)
 		if err != nil {
 			return "", sum, fmt.Errorf("count the failures of job %s: %w", w.job.ID, err)
 		}
@@ -86,7 +87,7 @@ func (w *work) overLimit(ctx context.Context) (over string, sum record.Totals, e
 		}
 	}
 	if w.job.LimitShare < 1 {
-		if sum, _, err = w.engine.sampleTotals(ctx, w.job); err != nil {
+		if sum, _, err = w.engine.store().SampleTotals(ctx, w.job); err != nil {
 			return "", sum, err
 		}
 		const fewest = 10 // as many say nothing yet

@@ -9,6 +9,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // What a delivery finds of its range, which another one had in hand meanwhile, and of its
@@ -41,7 +42,7 @@ func (w *work) fence(r *record.Range) error {
 // change changes the range in a transaction of its own.
 func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *record.Range) error) error {
 	var changed *record.Range
-	err := w.transact(ctx, transactionAttempts, func(tx *datastore.Transaction) error {
+	err := w.transact(ctx, store.Attempts, func(tx *datastore.Transaction) error {
 		changed = new(record.Range)
 		err := property.IgnoreUndeclared(tx.Get(w.record.Key(), changed))
 		if errors.Is(err, datastore.ErrNoSuchEntity) {
@@ -56,7 +57,7 @@ func (w *work) change(ctx context.Context, f func(tx *datastore.Transaction, r *
 		if err := f(tx, changed); err != nil {
 			return err
 		}
-		return write(tx, changed.Update())
+		return store.Write(tx, changed.Update())
 	})
 	if err == nil {
 		w.record = changed
@@ -72,25 +73,9 @@ func (w *work) recordSplit(ctx context.Context, pieces []split.Piece) error {
 	})
 }
 
-// transactionAttempts is how often a transaction that meets another one is
-// tried within a task, before the queue's back-off takes over; pageAttempts, how
-// often that of a page of several entities, before it is halved.
-const (
-	transactionAttempts = 5
-	pageAttempts        = 2
-)
-
-// errNothing ends a transaction that has nothing to do.
-var errNothing = errors.New("nothing to do")
-
-// transact runs a transaction.
-func (e *Engine) transact(ctx context.Context, f func(*datastore.Transaction) error) error {
-	_, err := e.client.RunInTransaction(ctx, f, datastore.MaxAttempts(transactionAttempts))
-	if errors.Is(err, errNothing) {
-		return nil
-	}
-	return err
-}
+// pageAttempts is how often the transaction of a page of several entities that meets another one is
+// tried, before the page is halved.
+const pageAttempts = 2
 
 // transact runs a transaction on the range. A commit whose answer was lost shows
 // as any error; what the record says since counts.
@@ -99,18 +84,12 @@ func (w *work) transact(ctx context.Context, attempts int, f func(*datastore.Tra
 	if err == nil || errors.Is(err, errDone) || errors.Is(err, errChanged) || errors.Is(err, errSuperseded) {
 		return err
 	}
-	r, lookup := w.engine.loadRange(ctx, w.job.Ref(), w.record.ID)
+	r, lookup := w.engine.store().LoadRange(ctx, w.job.Ref(), w.record.ID)
 	if lookup != nil {
 		return err
 	}
 	if found := w.fence(r); found != nil {
 		return found
 	}
-	return err
-}
-
-// write writes in a transaction.
-func write(tx *datastore.Transaction, mutations ...*datastore.Mutation) error {
-	_, err := tx.Mutate(mutations...)
 	return err
 }

@@ -9,7 +9,9 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // A Done is a job that is done, in the hands of its finalizer. It belongs to one
@@ -19,19 +21,19 @@ type Done struct {
 	// will end with.
 	Status *Status
 
-	attempt *attempt
+	attempt *function.Attempt
 }
 
 // Put saves an entity together with the end of the job.
-func (d *Done) Put(key *datastore.Key, src any) { d.attempt.put(key, src) }
+func (d *Done) Put(key *datastore.Key, src any) { d.attempt.Put(key, src) }
 
 // Delete deletes an entity together with the end of the job.
-func (d *Done) Delete(key *datastore.Key) { d.attempt.delete(key) }
+func (d *Done) Delete(key *datastore.Key) { d.attempt.Delete(key) }
 
 // finalize runs the finalizer. The first delivery of its task does so in company. The ones after
 // that are suspected, as the finalizer may have killed the process of the one before: they leave a
 // mark, and run while the process does nothing else.
-func (e *Engine) finalize(ctx context.Context, job *record.Job, t jobTask, def *definition, sum record.Totals) error {
+func (e *Engine) finalize(ctx context.Context, job *record.Job, t jobTask, def *function.Definition, sum record.Totals) error {
 	solo := t.queued.Retries > 0 || job.Suspected()
 	place, err := e.gate.enter(ctx, solo)
 	if err != nil {
@@ -45,9 +47,9 @@ func (e *Engine) finalize(ctx context.Context, job *record.Job, t jobTask, def *
 	err = e.finalizeSolo(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.begunAt.UTC().Truncate(time.Microsecond), Task: t.queued.TaskID, Try: int64(t.queued.Retries), Alone: place.alone}, def, sum)
 	if err != nil { // it stays alone until its mark, if it has left one, is gone
 		e.insist(ctx, func(ctx context.Context) error {
-			_, err := e.updateJob(ctx, job.Ref(), func(j *record.Job) error {
+			_, err := e.store().UpdateJob(ctx, job.Ref(), func(j *record.Job) error {
 				if !j.Alive(delivery) {
-					return errNothing
+					return store.ErrNothing
 				}
 				return nil
 			})
@@ -62,7 +64,7 @@ func (e *Engine) finalize(ctx context.Context, job *record.Job, t jobTask, def *
 
 // finalizeSolo runs the finalizer under a mark. If it fails the mark may be there, whatever the
 // error: the answer to the commit that wrote it may have been lost.
-func (e *Engine) finalizeSolo(ctx context.Context, job *record.Job, t jobTask, m record.CrashMark, def *definition, sum record.Totals) error {
+func (e *Engine) finalizeSolo(ctx context.Context, job *record.Job, t jobTask, m record.CrashMark, def *function.Definition, sum record.Totals) error {
 	job, err := e.beginFinalizer(ctx, job, t, m)
 	if err != nil || !t.current(job) {
 		return err
@@ -77,9 +79,9 @@ func (e *Engine) finalizeSolo(ctx context.Context, job *record.Job, t jobTask, m
 // beginFinalizer leaves a mark in the job's record.
 func (e *Engine) beginFinalizer(ctx context.Context, job *record.Job, t jobTask, m record.CrashMark) (*record.Job, error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	return e.updateJob(ctx, job.Ref(), func(j *record.Job) error {
+	return e.store().UpdateJob(ctx, job.Ref(), func(j *record.Job) error {
 		if !t.current(j) || j.Begun == m.Delivery {
-			return errNothing
+			return store.ErrNothing
 		}
 		if died := j.Begin(m, now, e.queue.Deadline()); died != nil {
 			j.Die(*died, now, e.queue.Deadline())
@@ -92,7 +94,7 @@ func (e *Engine) beginFinalizer(ctx context.Context, job *record.Job, t jobTask,
 }
 
 // runFinalizer runs the finalizer in the transaction that ends the job.
-func (e *Engine) runFinalizer(ctx context.Context, job *record.Job, def *definition, sum record.Totals) error {
+func (e *Engine) runFinalizer(ctx context.Context, job *record.Job, def *function.Definition, sum record.Totals) error {
 	var failed error // the function's
 	ready := false   // all that is left is the commit
 	err := e.end(ctx, job, func(tx *datastore.Transaction, j *record.Job) error {
@@ -100,12 +102,8 @@ func (e *Engine) runFinalizer(ctx context.Context, job *record.Job, def *definit
 		if err := j.Succeed(sum, time.Now()); err != nil {
 			return err
 		}
-		status, err := statusOf(j, sum)
-		if err != nil {
-			return err
-		}
-		var effect *effect
-		if effect, failed = e.runOnDone(ctx, def, j, status); failed != nil {
+		var effect *function.Effect
+		if effect, failed = e.runOnDone(ctx, def, j, sum); failed != nil {
 			return failed
 		}
 		ready = true
@@ -122,9 +120,9 @@ func (e *Engine) runFinalizer(ctx context.Context, job *record.Job, def *definit
 		_, err := e.fail(ctx, job, fmt.Errorf("the finalizer failed: %w", failed))
 		return err
 	}
-	_, err = e.updateJob(ctx, job.Ref(), func(j *record.Job) error {
+	_, err = e.store().UpdateJob(ctx, job.Ref(), func(j *record.Job) error {
 		if State(j.State) != Running || j.Epoch != job.Epoch {
-			return errNothing
+			return store.ErrNothing
 		}
 		j.Error = fault.Text(fmt.Errorf("the finalizer failed, and is tried again: %w", failed))
 		return nil
@@ -133,22 +131,22 @@ func (e *Engine) runFinalizer(ctx context.Context, job *record.Job, def *definit
 }
 
 // runOnDone runs a finalizer, and returns what it asks for. A panic becomes an error.
-func (e *Engine) runOnDone(ctx context.Context, def *definition, j *record.Job, status *Status) (*effect, error) {
-	a := &attempt{job: j.Ref(), mode: update, key: record.JobKey(j.ID)}
+func (e *Engine) runOnDone(ctx context.Context, def *function.Definition, j *record.Job, sum record.Totals) (*function.Effect, error) {
+	a := function.NewAttempt(j.Ref(), function.Update, record.JobKey(j.ID))
 	var failed error
-	err := runCalls(ctx, maxInTransaction, &e.gate.strays, func(r *runner) {
-		r.call(func(ctx context.Context) {
-			defer recovered(&failed)
-			failed = a.run(func() error { return def.onDone(ctx, &Done{Status: status, attempt: a}, j.Params) })
+	err := function.Calls(ctx, function.MaxInTransaction, &e.gate.strays, func(r *function.Runner) {
+		r.Call(func(ctx context.Context) {
+			defer function.Recovered(&failed)
+			failed = a.Run(func() error { return def.OnDone(ctx, a, j, sum) })
 		})
 	})
 	switch {
-	case errors.Is(err, errTimeout):
-		return nil, fmt.Errorf("it took more than %v", maxInTransaction)
+	case errors.Is(err, function.ErrTimeout):
+		return nil, fmt.Errorf("it took more than %v", function.MaxInTransaction)
 	case err != nil:
 		return nil, err
 	case failed != nil:
 		return nil, failed
 	}
-	return a.bounded()
+	return a.Effect()
 }

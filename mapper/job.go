@@ -1,19 +1,14 @@
 package mapper
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"regexp"
 	"strconv"
 	"time"
 
-	"cloud.google.com/go/datastore"
-
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
-	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -125,11 +120,8 @@ const (
 
 	defaultWorkers = 100
 
-	maxPageTime      = 25 * time.Second
-	maxInTransaction = 30 * time.Second // of a function of users: with maxPageTime below that minute
+	maxPageTime = 25 * time.Second // with what a function can take in a transaction, below that minute
 )
-
-var jobID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
 
 func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
 	var opts StartOptions
@@ -163,7 +155,7 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	switch {
 	case keyspace.Reserved(o.ID):
 		return fmt.Errorf("StartOptions.ID %q is reserved by Datastore", o.ID)
-	case !jobID.MatchString(o.ID):
+	case !record.ValidJobID(o.ID):
 		return fmt.Errorf("StartOptions.ID %q is not 1 to 100 letters, digits, '-' and '_'", o.ID)
 	case o.PageSize < 1 || o.PageSize > maxPageSize:
 		return fmt.Errorf("StartOptions.PageSize has to be in [1, %d], it is %d", maxPageSize, o.PageSize)
@@ -201,27 +193,3 @@ func (j *Job) ref() record.Ref { return record.Ref{ID: j.ID, Incarnation: j.inca
 // that started it. Its methods say whether it exists, and are about the job that has the ID when
 // they are called.
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
-
-func (e *Engine) loadJob(ctx context.Context, ref record.Ref) (*record.Job, error) {
-	id := ref.ID
-	if e == nil || e.client == nil {
-		return nil, fmt.Errorf("%w: there is no engine or client", ErrArguments)
-	}
-	if !jobID.MatchString(id) || keyspace.Reserved(id) {
-		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_'", ErrNoSuchJob, id)
-	}
-	j := &record.Job{ID: id}
-	err := property.IgnoreUndeclared(e.client.Get(ctx, record.JobKey(id), j))
-	if errors.Is(err, datastore.ErrNoSuchEntity) {
-		return nil, fmt.Errorf("%w: %s", ErrNoSuchJob, id)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return j, ref.Is(j)
-}
-
-func (e *Engine) loadRange(ctx context.Context, job record.Ref, id string) (*record.Range, error) {
-	r := new(record.Range)
-	return r, property.IgnoreUndeclared(e.client.Get(ctx, record.RangeKey(job, id), r))
-}

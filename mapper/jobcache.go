@@ -95,7 +95,7 @@ func (e *Engine) cachedJob(ctx context.Context, job record.Ref) (*record.Job, er
 		return r.record, nil
 	}
 	now := time.Now()
-	record, err := e.loadJob(ctx, job)
+	record, err := e.store().LoadJob(ctx, job)
 	if err != nil {
 		return nil, err
 	}

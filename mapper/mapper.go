@@ -9,19 +9,18 @@ import (
 	"io"
 	"reflect"
 	"regexp"
-	"time"
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/tasks"
 )
 
 // A Mapper is a named function over entities, with parameters of type P. Define
 // it as a package-level value, so that it is the same in the process that
 // starts a job and in those that run it.
 type Mapper[P any] struct {
-	def definition
+	def function.Definition
 }
 
 // None is the type of the parameters of a mapper that takes none.
@@ -50,7 +49,7 @@ type None struct{}
 // can't be kept, because an array of such entities was changed, is an error, and
 // so is a property whose name differs from that of its field in case only.
 func Update[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
-	return define(name, update, fn)
+	return define(name, function.Update, fn)
 }
 
 // Visit defines a mapper whose function has its effects outside Datastore. It
@@ -58,7 +57,7 @@ func Update[T, P any](name string, fn func(ctx context.Context, e *Entity[T], pa
 // repetitions by; what it counts, counts once. What it changes of e.Value is
 // not saved. Errors are treated as those of [Update].
 func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
-	return define(name, visit, fn)
+	return define(name, function.Visit, fn)
 }
 
 // OnDone adds a finalizer to the mapper: a function that runs after the last page
@@ -71,23 +70,27 @@ func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], par
 // its process five times. It returns the mapper, for use in its definition.
 func (m *Mapper[P]) OnDone(fn func(ctx context.Context, d *Done, params P) error) *Mapper[P] {
 	if fn == nil {
-		m.def.err = errors.New("OnDone: the function is nil")
+		m.def.Err = errors.New("OnDone: the function is nil")
 		return m
 	}
-	m.def.onDone = func(ctx context.Context, d *Done, encoded json.RawMessage) error {
-		var params P
-		if err := decodeParams(encoded, &params); err != nil {
+	m.def.OnDone = func(ctx context.Context, a *function.Attempt, j *record.Job, sum record.Totals) error {
+		status, err := statusOf(j, sum)
+		if err != nil {
 			return err
 		}
-		return fn(ctx, d, params)
+		var params P
+		if err := decodeParams(j.Params, &params); err != nil {
+			return err
+		}
+		return fn(ctx, &Done{Status: status, attempt: a}, params)
 	}
 	return m
 }
 
 // Name returns the mapper's name.
-func (m *Mapper[P]) Name() string { return m.def.name }
+func (m *Mapper[P]) Name() string { return m.def.Name }
 
-func (m *Mapper[P]) definition() *definition {
+func (m *Mapper[P]) definition() *function.Definition {
 	if m == nil {
 		return nil
 	}
@@ -97,12 +100,12 @@ func (m *Mapper[P]) definition() *definition {
 // Start starts a job that runs the mapper over a query, or returns the job of
 // that ID if there is one: see [StartOptions.ID].
 func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *StartOptions) (*Job, error) {
-	if m == nil || m.def.prepare == nil {
+	if m == nil || m.def.Prepare == nil {
 		return nil, fmt.Errorf("mapper: start: %w: the mapper is nil, or was not made by Update or Visit", ErrArguments)
 	}
 	encoded, err := encodeParams(params)
 	if err != nil {
-		return nil, fmt.Errorf("mapper: start a job of %q: %w: %w", m.def.name, ErrArguments, err)
+		return nil, fmt.Errorf("mapper: start a job of %q: %w: %w", m.def.Name, ErrArguments, err)
 	}
 	return e.start(ctx, &m.def, q, encoded, o)
 }
@@ -110,84 +113,40 @@ func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *
 // A Definition is a [Mapper] of any parameters.
 type Definition interface {
 	Name() string
-	definition() *definition
+	definition() *function.Definition
 }
 
 // Set lists mappers for [Options.Mappers].
 func Set(mappers ...Definition) []Definition { return mappers }
 
-type mode int
-
-const (
-	update mode = iota
-	visit
-)
-
-// writes returns how many writes a function usually makes for an entity.
-func (m mode) writes() float64 {
-	if m == update {
-		return 1
-	}
-	return 0
-}
-
-// longest returns how long the function can take on one entity.
-func (m mode) longest(q *tasks.Queue) time.Duration {
-	if m == visit {
-		return q.Deadline() / 2
-	}
-	return min(maxInTransaction, q.Deadline()/2)
-}
-
-// A definition is a mapper without its types.
-type definition struct {
-	name string
-	mode mode
-	err  error // what is wrong with the definition
-
-	// canonical returns parameters in the one form that equal ones have.
-	canonical func(params json.RawMessage) (json.RawMessage, error)
-
-	// onDone is the finalizer, or nil.
-	onDone func(ctx context.Context, d *Done, params json.RawMessage) error
-
-	// prepare decodes a job's parameters, and returns the function over one
-	// entity.
-	prepare func(params json.RawMessage, keysOnly bool) (entityFunc, error)
-}
-
-// An entityFunc runs the mapper's function on one entity, and returns what it
-// asks for. It does not panic.
-type entityFunc func(ctx context.Context, j *record.Job, key *datastore.Key, properties []datastore.Property) (*effect, error)
-
 var mapperName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,100}$`)
 
-func define[T, P any](name string, m mode, fn func(context.Context, *Entity[T], P) error) *Mapper[P] {
-	d := definition{name: name, mode: m}
+func define[T, P any](name string, m function.Mode, fn func(context.Context, *Entity[T], P) error) *Mapper[P] {
+	d := function.Definition{Name: name, Mode: m}
 	loader := reflect.PointerTo(reflect.TypeFor[T]()).Implements(reflect.TypeFor[datastore.PropertyLoadSaver]())
 	switch {
 	case !mapperName.MatchString(name):
-		d.err = fmt.Errorf("the name %q is not 1 to 100 letters, digits, '_', '.' and '-'", name)
+		d.Err = fmt.Errorf("the name %q is not 1 to 100 letters, digits, '_', '.' and '-'", name)
 	case fn == nil:
-		d.err = errors.New("the function is nil")
+		d.Err = errors.New("the function is nil")
 	case !loader && reflect.TypeFor[T]().Kind() != reflect.Struct:
-		d.err = fmt.Errorf("entities have the type %v, which is neither a struct nor a datastore.PropertyLoadSaver", reflect.TypeFor[T]())
+		d.Err = fmt.Errorf("entities have the type %v, which is neither a struct nor a datastore.PropertyLoadSaver", reflect.TypeFor[T]())
 	case !loader:
-		_, d.err = datastore.SaveStruct(new(T)) // a struct that the client can't handle
+		_, d.Err = datastore.SaveStruct(new(T)) // a struct that the client can't handle
 	}
-	d.canonical = func(encoded json.RawMessage) (json.RawMessage, error) {
+	d.Canonical = func(encoded json.RawMessage) (json.RawMessage, error) {
 		var params P
 		if err := decodeParams(encoded, &params); err != nil {
 			return nil, err
 		}
 		return encodeParams(params)
 	}
-	d.prepare = func(encoded json.RawMessage, keysOnly bool) (entityFunc, error) {
+	d.Prepare = func(encoded json.RawMessage, keysOnly bool) (function.Func, error) {
 		var params P
 		if err := decodeParams(encoded, &params); err != nil {
 			return nil, err
 		}
-		return func(ctx context.Context, j *record.Job, key *datastore.Key, properties []datastore.Property) (*effect, error) {
+		return func(ctx context.Context, j function.Job, key *datastore.Key, properties []datastore.Property) (*function.Effect, error) {
 			return apply(m, keysOnly, j, key, properties, func(e *Entity[T]) error { return fn(ctx, e, params) })
 		}, nil
 	}

@@ -6,6 +6,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
@@ -103,11 +104,11 @@ func (o *outcome) nextPage(most int64, budget, usual time.Duration) int64 {
 }
 
 // accept takes over what an entity counted, if its mutations are accepted.
-func (o *outcome) accept(e *effect, mutations func(*effect) error) error {
+func (o *outcome) accept(e *function.Effect, mutations func(*function.Effect) error) error {
 	if err := mutations(e); err != nil {
 		return err
 	}
-	o.counters.Merge(e.counters)
+	o.counters.Merge(e.Counters)
 	return nil
 }
 

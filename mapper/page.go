@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
@@ -121,7 +122,7 @@ func (w *work) dropKeys() {
 // which does not read them in a transaction, once it is known that they are small. Of one that is
 // a list nothing would tell at which of its values it is.
 func (w *work) readsWhole() bool {
-	return w.mode == visit && w.query.ShardBy == "" && !w.query.KeysOnly && w.engine.paces.Get(w.job.Ref()).Fit(2*w.record.PageLimit()+1)
+	return w.mode == function.Visit && w.query.ShardBy == "" && !w.query.KeysOnly && w.engine.paces.Get(w.job.Ref()).Fit(2*w.record.PageLimit()+1)
 }
 
 // ahead returns those of the next positions of the stream that are in the range, which may have

@@ -9,6 +9,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -50,7 +51,7 @@ func TestFew(t *testing.T) {
 		e := &Engine{client: client}
 		e.paces.Expect(record.Ref{ID: "job"}, 100)
 		for workers, want := range map[int64]int64{1: source.QueryBatch, 4: 51} {
-			w := &work{engine: e, source: e.source(), mode: visit, query: query.Query{Kind: "K"}, job: &record.Job{ID: "job", PageSize: 50}, record: &record.Range{PageSize: 50, Workers: workers}}
+			w := &work{engine: e, source: e.source(), mode: function.Visit, query: query.Query{Kind: "K"}, job: &record.Job{ID: "job", PageSize: 50}, record: &record.Range{PageSize: 50, Workers: workers}}
 			s := w.stream(t.Context())
 			before := em.Usage()
 			if found, err := s.Peek(51); err != nil || len(found) != 51 {

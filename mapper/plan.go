@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/source"
@@ -81,9 +82,9 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	if e == nil || e.client == nil {
 		return fail(fmt.Errorf("%w: the engine is nil", ErrArguments))
 	}
-	m := update
+	m := function.Update
 	if opts.Visit {
-		m, opts.Writes = visit, 0
+		m, opts.Writes = function.Visit, 0
 	} else if opts.Writes == 0 {
 		opts.Writes = 1
 	}
@@ -91,7 +92,7 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	if opts.Prices == (billing.Prices{}) {
 		opts.Prices = billing.NAM5
 	}
-	longest := m.longest(e.queue)
+	longest := m.Longest(e.queue.Deadline())
 	start := opts.withDefaults(longest)
 	err := start.validate(longest, e.queue.Deadline())
 	switch {
@@ -104,7 +105,7 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	case !start.Splitting.strategy().Adaptive():
 		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v", ErrArguments, start.Splitting))
 	}
-	q, err := query.inner().Normal(m == update)
+	q, err := query.inner().Normal(m == function.Update)
 	if err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}

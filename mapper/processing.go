@@ -10,10 +10,12 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // maxPageBytes bounds the mutations of a page, well below the 10 MiB that a
@@ -24,12 +26,12 @@ const maxPageBytes = 4 << 20
 // did together with the range's record. For an [Update] that is one
 // transaction, which reads the entities, too.
 func (w *work) processPage(ctx context.Context, p page) error {
-	if w.mode == visit {
+	if w.mode == function.Visit {
 		read := w.reader(w.source.Get(ctx))
 		if w.keys != nil && w.keys.Whole {
 			read = w.keys.Read
 		}
-		o, err := w.runPage(ctx, p.at, read, func(*effect) error { return nil })
+		o, err := w.runPage(ctx, p.at, read, func(*function.Effect) error { return nil })
 		if err != nil {
 			return err
 		}
@@ -37,7 +39,7 @@ func (w *work) processPage(ctx context.Context, p page) error {
 	}
 	attempts := pageAttempts
 	if len(p.at) <= 1 {
-		attempts = transactionAttempts
+		attempts = store.Attempts
 	}
 	var settled *record.Range
 	var final *outcome
@@ -45,7 +47,7 @@ func (w *work) processPage(ctx context.Context, p page) error {
 	err := w.transact(ctx, attempts, func(tx *datastore.Transaction) error {
 		settled, ready = new(record.Range), false
 		read := w.fencedReader(tx, settled)
-		o, err := w.runPage(ctx, p.at, read, func(e *effect) error { return mutate(tx, e) })
+		o, err := w.runPage(ctx, p.at, read, func(e *function.Effect) error { return mutate(tx, e) })
 		if err != nil {
 			return err
 		}
@@ -53,7 +55,7 @@ func (w *work) processPage(ctx context.Context, p page) error {
 			return err
 		}
 		ready, final = true, o
-		return write(tx, settled.Update())
+		return store.Write(tx, settled.Update())
 	})
 	switch {
 	case errors.Is(err, errTooSlow):
@@ -113,18 +115,18 @@ func (w *work) fencedReader(tx *datastore.Transaction, r *record.Range) source.R
 
 // mutate adds an entity's mutations to a transaction: all, or none if one of
 // them is invalid.
-func mutate(tx *datastore.Transaction, e *effect) error {
-	keys := make([]*datastore.Key, len(e.mutations))
-	for i, m := range e.mutations {
-		keys[i] = m.key
+func mutate(tx *datastore.Transaction, e *function.Effect) error {
+	keys := make([]*datastore.Key, len(e.Mutations))
+	for i, m := range e.Mutations {
+		keys[i] = m.Key
 	}
 	groups := source.Apart(keys)
 	if len(groups) > 1 {
 		// The client would drop one of two deletes. See lookup.
 		return fmt.Errorf("%d of the keys that the function puts or deletes can't be told apart by the client", len(groups))
 	}
-	all := make([]*datastore.Mutation, len(e.mutations))
-	for i, m := range e.mutations {
+	all := make([]*datastore.Mutation, len(e.Mutations))
+	for i, m := range e.Mutations {
 		all[i] = m.Mutation
 	}
 	_, err := tx.Mutate(all...)
@@ -142,7 +144,7 @@ type chunk struct {
 
 // runPage runs the function over entities until they are done, or the page has
 // taken its time or its bytes. It always deals with at least one.
-func (w *work) runPage(ctx context.Context, at []*keyspace.Position, read source.Reader, accept func(*effect) error) (*outcome, error) {
+func (w *work) runPage(ctx context.Context, at []*keyspace.Position, read source.Reader, accept func(*function.Effect) error) (*outcome, error) {
 	o := &outcome{written: make(map[string]bool)}
 	begun := time.Now()
 	if w.stop > 0 {
@@ -174,7 +176,7 @@ func (w *work) runPage(ctx context.Context, at []*keyspace.Position, read source
 
 // runChunk runs the function over entities that were read, of a page of size that was begun at a
 // time. It reports whether the page is full before that.
-func (w *work) runChunk(ctx context.Context, o *outcome, c *chunk, size int, begun time.Time, accept func(*effect) error) (full bool, err error) {
+func (w *work) runChunk(ctx context.Context, o *outcome, c *chunk, size int, begun time.Time, accept func(*function.Effect) error) (full bool, err error) {
 	halfway := w.halfway
 	dealt := func(hung time.Duration) {
 		c.next++
@@ -185,7 +187,7 @@ func (w *work) runChunk(ctx context.Context, o *outcome, c *chunk, size int, beg
 	}
 	limit := time.Duration(w.job.Timeout)
 	for c.next < len(c.at) && !full && err == nil {
-		left := runCalls(ctx, limit, &w.engine.gate.strays, func(r *runner) {
+		left := function.Calls(ctx, limit, &w.engine.gate.strays, func(r *function.Runner) {
 			for c.next < len(c.at) {
 				p, entity := c.at[c.next], c.entities[c.next]
 				full, err = o.full(p.Key, size-o.reached, w.surprising(o), time.Duration(w.job.PageTime)), ctx.Err()
@@ -203,13 +205,13 @@ func (w *work) runChunk(ctx context.Context, o *outcome, c *chunk, size int, beg
 			}
 		})
 		switch {
-		case errors.Is(left, errTimeout) && w.mode == update:
+		case errors.Is(left, function.ErrTimeout) && w.mode == function.Update:
 			if w.slow == nil {
 				w.slow = make(map[string]error)
 			}
 			w.slow[c.at[c.next].Key.Encode()], w.stop = tooSlow(limit), o.reached+1
 			return false, errTooSlow
-		case errors.Is(left, errTimeout):
+		case errors.Is(left, function.ErrTimeout):
 			o.fail(c.at[c.next], tooSlow(limit), w.attempts())
 			dealt(limit)
 		case left != nil:
@@ -251,7 +253,7 @@ func (w *work) surprising(o *outcome) bool {
 }
 
 // runEntity runs the function on an entity. It reports whether somebody still waits for that.
-func (w *work) runEntity(r *runner, o *outcome, p *keyspace.Position, entity datastore.PropertyList, accept func(*effect) error) (awaited bool) {
+func (w *work) runEntity(r *function.Runner, o *outcome, p *keyspace.Position, entity datastore.PropertyList, accept func(*function.Effect) error) (awaited bool) {
 	key := p.Key
 	if len(w.slow) > 0 {
 		if err := w.slow[key.Encode()]; err != nil {
@@ -260,10 +262,10 @@ func (w *work) runEntity(r *runner, o *outcome, p *keyspace.Position, entity dat
 		}
 	}
 	sharded := w.query.Sharded(entity) // the function may change it in place
-	var e *effect
+	var e *function.Effect
 	var err error
-	job, apply := w.job, w.apply // a call that is left behind sees nothing of what the task does next
-	if !r.call(func(ctx context.Context) { e, err = apply(ctx, job, key, entity) }) {
+	job, apply := function.Job{Ref: w.job.Ref(), Masks: w.job.Masks}, w.apply // a call that is left behind sees nothing of what the task does next
+	if !r.Call(func(ctx context.Context) { e, err = apply(ctx, job, key, entity) }) {
 		return false
 	}
 	if err == nil {
@@ -277,11 +279,11 @@ func (w *work) runEntity(r *runner, o *outcome, p *keyspace.Position, entity dat
 		return true
 	}
 	o.processed++
-	o.bytes += e.bytes
-	o.writes += len(e.mutations)
-	for _, m := range e.mutations {
-		if !m.key.Incomplete() && !m.key.Equal(key) {
-			o.written[m.key.Encode()] = true
+	o.bytes += e.Bytes
+	o.writes += len(e.Mutations)
+	for _, m := range e.Mutations {
+		if !m.Key.Incomplete() && !m.Key.Equal(key) {
+			o.written[m.Key.Encode()] = true
 		}
 	}
 	return true
@@ -289,10 +291,10 @@ func (w *work) runEntity(r *runner, o *outcome, p *keyspace.Position, entity dat
 
 // keepsPlace returns an error if the function moves its entity in the order of the query, in which
 // it had some values before.
-func (w *work) keepsPlace(key *datastore.Key, before []any, e *effect) error {
-	for _, m := range e.mutations {
-		if !m.deletes && m.key.Equal(key) {
-			return w.query.Keeps(before, m.changed, m.properties)
+func (w *work) keepsPlace(key *datastore.Key, before []any, e *function.Effect) error {
+	for _, m := range e.Mutations {
+		if !m.Deletes && m.Key.Equal(key) {
+			return w.query.Keeps(before, m.Changed, m.Properties)
 		}
 	}
 	return nil
@@ -314,7 +316,7 @@ func (w *work) tolerable(ctx context.Context, o *outcome) error {
 	case tooMany(failed, max(o.reached, int(w.job.PageSize))):
 		r.Summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.reached)
 	case failed*20 > o.reached: // a small page, or one that took its time, says little by itself
-		sum, _, err := w.engine.sampleTotals(ctx, w.job)
+		sum, _, err := w.engine.store().SampleTotals(ctx, w.job)
 		if err != nil {
 			return err
 		}

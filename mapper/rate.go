@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -43,7 +44,7 @@ func (r Rate) limit() pace.Limit { return pace.Limit(r) }
 // it. If it turns the ramp on, that begins now. A rate that is no number, or too low for the
 // job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error {
-	_, err := j.engine.updateJob(ctx, j.ref(), func(r *record.Job) error {
+	_, err := j.engine.store().UpdateJob(ctx, j.ref(), func(r *record.Job) error {
 		if err := rate.limit().Validate("Rate", r.AtOnce(), j.engine.queue.Deadline()); err != nil {
 			return fmt.Errorf("%w: %w", ErrArguments, err)
 		}
@@ -69,7 +70,7 @@ func (w *work) pacedSize(size int) (int, error) {
 	if err != nil || rate == (pace.Limit{}) {
 		return size, err
 	}
-	if rate.WritesLimited() && w.mode == update && w.engine.paces.Get(w.job.Ref()).Entities == 0 {
+	if rate.WritesLimited() && w.mode == function.Update && w.engine.paces.Get(w.job.Ref()).Entities == 0 {
 		size = min(size, pace.FirstPaced)
 	}
 	return w.pacedAt(rate, size), nil
@@ -78,7 +79,7 @@ func (w *work) pacedSize(size int) (int, error) {
 // pacedAt returns how many entities a page may have at a rate.
 func (w *work) pacedAt(rate pace.Limit, size int) int {
 	since := time.Since(w.job.RampBegan())
-	return rate.Page(size, w.engine.paces.Writes(w.job.Ref(), w.mode.writes()), w.job.AtOnce(), since, pace.WaitWithin(w.engine.queue.Deadline()))
+	return rate.Page(size, w.engine.paces.Writes(w.job.Ref(), w.mode.Writes()), w.job.AtOnce(), since, pace.WaitWithin(w.engine.queue.Deadline()))
 }
 
 // pageToCut returns the size of the pages that ranges are cut for, now and if the function is as
@@ -119,7 +120,7 @@ func (w *work) keepRate(ctx context.Context, n int) error {
 		}
 		spacing := time.Duration(0)
 		if rate != (pace.Limit{}) {
-			each, since := w.engine.paces.Writes(w.job.Ref(), w.mode.writes()), time.Since(job.RampBegan())
+			each, since := w.engine.paces.Writes(w.job.Ref(), w.mode.Writes()), time.Since(job.RampBegan())
 			spacing = rate.Spacing(n, each, job.AtOnce(), since)
 			if n > 2*rate.Page(n, each, job.AtOnce(), since, pace.WaitWithin(w.engine.queue.Deadline())) {
 				changed := *w.job

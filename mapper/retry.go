@@ -10,6 +10,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 const retryPath = "replay"
@@ -19,7 +20,7 @@ const retryPath = "replay"
 // was left, if it was paused or had failed; its finalizer takes effect again. A job
 // that was aborted or cleaned up is refused with [ErrState].
 func (j *Job) Retry(ctx context.Context) error {
-	record, err := j.engine.updateJob(ctx, j.ref(), func(r *record.Job) error {
+	record, err := j.engine.store().UpdateJob(ctx, j.ref(), func(r *record.Job) error {
 		if r.Cleaned || r.Cleaning != "" {
 			return fmt.Errorf("%w: its records are cleaned up", ErrState)
 		}
@@ -70,7 +71,7 @@ func (e *Engine) retryAll(ctx context.Context, job *record.Job) error {
 // retryPage opens the next failures, and returns where to go on. Behind the last
 // ones it ends the retry, and returns nothing.
 func (e *Engine) retryPage(ctx context.Context, job *record.Job, after string) (next string, err error) {
-	failed, err := e.firstMarked(ctx, "failed", job.Ref(), after, failurePage)
+	failed, err := e.store().FirstMarked(ctx, "failed", job.Ref(), after, failurePage)
 	if err != nil {
 		return "", fmt.Errorf("look for failures of job %s: %w", job.ID, err)
 	}
@@ -92,9 +93,9 @@ func (e *Engine) retryPage(ctx context.Context, job *record.Job, after string) (
 	}
 	// The sweep of the new epoch enqueues the ranges.
 	epoch := job.Epoch
-	job, err = e.updateJob(ctx, job.Ref(), func(j *record.Job) error {
+	job, err = e.store().UpdateJob(ctx, job.Ref(), func(j *record.Job) error {
 		if j.Epoch != epoch || State(j.State) != Running || !j.Retrying {
-			return errNothing // paused: Resume goes on with the retry
+			return store.ErrNothing // paused: Resume goes on with the retry
 		}
 		j.Retrying = false
 		j.Epoch++
@@ -118,8 +119,8 @@ func (e *Engine) sweepAfterRetry(ctx context.Context, job *record.Job, epoch int
 // retry opens the range of a failure, while the job retries: a delivery that
 // is late must not open a job that has ended.
 func (e *Engine) retry(ctx context.Context, job *record.Job, seen *record.Range) error {
-	return e.transact(ctx, func(tx *datastore.Transaction) error {
-		now, err := getJob(tx, job.Ref())
+	return e.store().Transact(ctx, func(tx *datastore.Transaction) error {
+		now, err := store.GetJob(tx, job.Ref())
 		if err != nil {
 			return err
 		}
@@ -128,9 +129,9 @@ func (e *Engine) retry(ctx context.Context, job *record.Job, seen *record.Range)
 			return err
 		}
 		if State(now.State) != Running || !now.Retrying || now.Epoch != job.Epoch || r.State == record.Pending || r.Failed == "" {
-			return errNothing
+			return store.ErrNothing
 		}
 		r.Reopen(time.Now().UTC().Truncate(time.Microsecond))
-		return write(tx, r.Update())
+		return store.Write(tx, r.Update())
 	})
 }

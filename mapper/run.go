@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -33,8 +34,8 @@ type work struct {
 	query  query.Query
 	local  query.Query // the part of it that is in the space of the range
 	source source.Source
-	mode   mode
-	apply  entityFunc
+	mode   function.Mode
+	apply  function.Func
 	task   rangeTask
 
 	queued      tasks.Delivery // as the queue makes it
@@ -98,7 +99,7 @@ func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
 	if !look {
 		return err
 	}
-	fresh, loaded := e.loadJob(ctx, t.job()) // the look is for others, too, who may have seen a later record
+	fresh, loaded := e.store().LoadJob(ctx, t.job()) // the look is for others, too, who may have seen a later record
 	if loaded != nil {
 		return errors.Join(err, loaded)
 	}
@@ -257,7 +258,7 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 		// Another build may have it: the queue tries again.
 		return nil, fmt.Errorf("job %s: %w %q", t.Job, ErrUnknownMapper, w.job.Mapper)
 	}
-	w.mode = def.mode
+	w.mode = def.Mode
 	if w.query, err = queryOf(w.job); err != nil {
 		return nil, fmt.Errorf("job %s: query: %w", t.Job, err)
 	}
@@ -266,7 +267,7 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 		return nil, fmt.Errorf("job %s: splitting: %w", t.Job, err)
 	}
 	e.paces.Expect(t.job(), w.record.EntitySize)
-	if w.apply, err = def.prepare(w.job.Params, w.query.KeysOnly); err != nil {
+	if w.apply, err = def.Prepare(w.job.Params, w.query.KeysOnly); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
 	return w, nil
@@ -304,7 +305,7 @@ func (w *work) process(ctx context.Context) error {
 	switch {
 	case errors.As(err, refused) && len(p.at) == 1:
 		return w.recordCulprit(ctx, p, *refused)
-	case len(p.at) > 1 && (errors.As(err, refused) || w.mode == update && fault.Contended(err)):
+	case len(p.at) > 1 && (errors.As(err, refused) || w.mode == function.Update && fault.Contended(err)):
 		return w.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
 			r.Narrow(len(p.at))
 			return nil
@@ -366,7 +367,7 @@ func (w *work) recordCulprit(ctx context.Context, p page, cause fault.CommitRefu
 	if w.job.Tolerant {
 		return nil
 	}
-	sum, _, err := w.engine.sampleTotals(ctx, w.job)
+	sum, _, err := w.engine.store().SampleTotals(ctx, w.job)
 	if err != nil {
 		return err
 	}
@@ -429,7 +430,7 @@ func (w *work) fail(ctx context.Context, cause error) (ended bool, err error) {
 	if first {
 		w.engine.log.LogAttrs(ctx, slog.LevelError, "job failed", slog.String("job", w.job.ID), slog.String("range", w.record.ID))
 	}
-	job, err := w.engine.loadJob(ctx, w.job.Ref())
+	job, err := w.engine.store().LoadJob(ctx, w.job.Ref())
 	if err != nil {
 		return false, err
 	}

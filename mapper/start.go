@@ -13,8 +13,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrArguments)
@@ -33,19 +35,19 @@ func (e *Engine) StartNamed(ctx context.Context, mapper string, q Query, params 
 	return e.start(ctx, def, q, params, o)
 }
 
-func (e *Engine) start(ctx context.Context, def *definition, query Query, params json.RawMessage, o *StartOptions) (*Job, error) {
+func (e *Engine) start(ctx context.Context, def *function.Definition, query Query, params json.RawMessage, o *StartOptions) (*Job, error) {
 	if e == nil || e.client == nil {
 		return nil, errNoEngine
 	}
-	longest := def.mode.longest(e.queue)
+	longest := def.Mode.Longest(e.queue.Deadline())
 	opts := o.withDefaults(longest)
 	fail := func(err error) (*Job, error) {
-		return nil, fmt.Errorf("mapper: start %s of %q: %w", opts.ID, def.name, err)
+		return nil, fmt.Errorf("mapper: start %s of %q: %w", opts.ID, def.Name, err)
 	}
-	if e.mappers[def.name] != def {
+	if e.mappers[def.Name] != def {
 		return fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
 	}
-	q, err := query.inner().Normal(def.mode == update)
+	q, err := query.inner().Normal(def.Mode == function.Update)
 	if err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
@@ -55,7 +57,7 @@ func (e *Engine) start(ctx context.Context, def *definition, query Query, params
 	if q.Many() && !opts.Splitting.strategy().Adaptive() {
 		return fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over one kind in one namespace", ErrArguments, opts.Splitting))
 	}
-	if params, err = def.canonical(params); err != nil {
+	if params, err = def.Canonical(params); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	found := e.findOut(ctx, q, o)
@@ -100,10 +102,10 @@ func (e *Engine) start(ctx context.Context, def *definition, query Query, params
 const maxArguments = 320 << 10
 
 // newJob returns the record of a new job.
-func newJob(def *definition, q query.Query, params json.RawMessage, opts StartOptions, concurrent int, number uint64) (*record.Job, error) {
+func newJob(def *function.Definition, q query.Query, params json.RawMessage, opts StartOptions, concurrent int, number uint64) (*record.Job, error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	j := &record.Job{
-		ID: opts.ID, Mapper: def.name, Params: params, State: string(Running),
+		ID: opts.ID, Mapper: def.Name, Params: params, State: string(Running),
 		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout), Workers: int64(opts.Workers),
 		Concurrent: int64(concurrent), RampFrom: now,
 		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare, Created: now,
@@ -155,7 +157,7 @@ func (e *Engine) findOut(ctx context.Context, q query.Query, o *StartOptions) (f
 	group.Go(func() { found.times = answerOf(src.Probe(ctx, q)) })
 	if o != nil && o.ID != "" {
 		group.Go(func() {
-			if found.existing = answerOf(e.loadJob(ctx, record.Ref{ID: o.ID})); errors.Is(found.existing.err, ErrNoSuchJob) {
+			if found.existing = answerOf(e.store().LoadJob(ctx, record.Ref{ID: o.ID})); errors.Is(found.existing.err, ErrNoSuchJob) {
 				found.existing.err = nil
 			}
 		})
@@ -198,12 +200,12 @@ func (e *Engine) create(ctx context.Context, job *record.Job) (*record.Job, erro
 	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		_, err := tx.Mutate(job.Insert(), datastore.NewInsert(root.Key(), root))
 		return err
-	}, datastore.MaxAttempts(transactionAttempts))
+	}, datastore.MaxAttempts(store.Attempts))
 	if err == nil {
 		return job, nil
 	}
 	// It may exist, or the commit may have taken place though its answer was lost.
-	existing, lookup := e.loadJob(ctx, record.Ref{ID: job.ID})
+	existing, lookup := e.store().LoadJob(ctx, record.Ref{ID: job.ID})
 	switch {
 	case errors.Is(lookup, ErrNoSuchJob):
 		return nil, err
@@ -215,7 +217,7 @@ func (e *Engine) create(ctx context.Context, job *record.Job) (*record.Job, erro
 
 // ensureTask makes sure that a pending range has a task.
 func (e *Engine) ensureTask(ctx context.Context, job *record.Job, id string) error {
-	r, err := e.loadRange(ctx, job.Ref(), id)
+	r, err := e.store().LoadRange(ctx, job.Ref(), id)
 	if err != nil || r.State != record.Pending {
 		return err
 	}

@@ -76,16 +76,13 @@ func spacesOf(t *record.Totals) (all []SpaceStatus) {
 	return all
 }
 
-// statusRecords is how many records a live status reads at most.
-const statusRecords = 250
-
 // Status returns how the job stands. For a job that has succeeded the numbers
 // are exact, and cost one read. For one that runs they cost at most 251 reads:
 // they are exact if the job has fewer than 250 ranges, and estimates otherwise. The
 // same holds for one that is paused. For one that failed or was aborted they are
 // exact, and cost a read of every range.
 func (j *Job) Status(ctx context.Context) (*Status, error) {
-	job, err := j.engine.loadJob(ctx, j.ref())
+	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
 		return nil, fmt.Errorf("mapper: status: %w", err)
 	}
@@ -95,9 +92,9 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	case len(job.Totals) > 0:
 		sum, err = job.RecordedTotals()
 	case State(job.State).Ended():
-		job, sum, err = j.engine.foldEnded(ctx, job)
+		job, sum, err = j.engine.store().FoldEnded(ctx, job)
 	default:
-		sum, estimated, err = j.engine.sampleTotals(ctx, job)
+		sum, estimated, err = j.engine.store().SampleTotals(ctx, job)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
@@ -109,28 +106,12 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	s.Estimated = estimated
 	if e := j.engine; s.State == Running && len(e.mappers) > 0 {
 		if def := e.mappers[s.Mapper]; def != nil {
-			if _, err := def.prepare(job.Params, false); err != nil {
+			if _, err := def.Prepare(job.Params, false); err != nil {
 				s.Error = fmt.Sprintf("this build's mapper %q has other params, and tasks that it gets wait for one with these: %v", s.Mapper, err)
 			}
 		}
 	}
 	return s, nil
-}
-
-// foldEnded adds up the records of a job that has ended without totals. A clean-up may delete them
-// meanwhile: it has recorded the totals before.
-func (e *Engine) foldEnded(ctx context.Context, job *record.Job) (*record.Job, record.Totals, error) {
-	l, err := e.fold(ctx, job)
-	if err != nil {
-		return nil, record.Totals{}, err
-	}
-	sum := l.Totals
-	now, err := e.loadJob(ctx, job.Ref())
-	if err == nil && len(now.Totals) > 0 {
-		job = now
-		sum, err = job.RecordedTotals()
-	}
-	return job, sum, err
 }
 
 // statusOf returns the status of a job whose records add up to sum.
@@ -146,27 +127,6 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	}, nil
 }
 
-// sampleTotals adds up the first records of a job. If there are more, their IDs tell
-// which part of all they are, because IDs are hashes.
-func (e *Engine) sampleTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
-	n, last := 0, ""
-	err = e.each(ctx, records(job.Ref(), "", "").Limit(statusRecords), func(r *record.Range) error {
-		n, last = n+1, r.ID
-		return sum.Add(r)
-	})
-	sum.Close(job)
-	if err != nil || n < statusRecords {
-		return sum, false, err
-	}
-	position, err := record.Hash(last)
-	if err != nil {
-		return record.Totals{}, false, fmt.Errorf("job %q: %w", last, err)
-	}
-	const space = 1 << 64
-	sum.Scale(space / (float64(position) + 1))
-	return sum, true, nil
-}
-
 // Wait waits until the job has ended, or a failure limit has paused it, and returns
 // its status; it waits on while somebody has paused it. A job that failed is no error:
 // its status says so. Waiting costs one read every two seconds, or more often at
@@ -175,7 +135,7 @@ func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	const first, longest, patience = 50 * time.Millisecond, 2 * time.Second, time.Minute
 	answered, one := time.Now(), *j
 	for pause := first; ; pause = min(longest, pause*3/2) {
-		job, err := j.engine.loadJob(ctx, one.ref())
+		job, err := j.engine.store().LoadJob(ctx, one.ref())
 		if err == nil {
 			one.incarnation = job.Incarnation // another job that takes the ID is not the one to wait for
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // attempt processes a pending range, in company or solo. It keeps its place inside the gate: while
@@ -25,7 +26,7 @@ func (w *work) attempt(ctx context.Context) error {
 		return fmt.Errorf("wait for other tasks: %w", err)
 	}
 	if waited || w.begun {
-		job, err := w.engine.loadJob(ctx, w.job.Ref())
+		job, err := w.engine.store().LoadJob(ctx, w.job.Ref())
 		if err != nil {
 			return err
 		}
@@ -110,11 +111,11 @@ func (w *work) end(ctx context.Context) {
 	}
 	cutOff := ctx.Err() != nil
 	w.engine.insist(ctx, func(ctx context.Context) error {
-		return w.engine.transact(ctx, func(tx *datastore.Transaction) error {
+		return w.engine.store().Transact(ctx, func(tx *datastore.Transaction) error {
 			r := new(record.Range)
 			err := property.IgnoreUndeclared(tx.Get(w.record.Key(), r))
 			if errors.Is(err, datastore.ErrNoSuchEntity) || err == nil && r.State != record.Pending {
-				return errNothing
+				return store.ErrNothing
 			}
 			if err != nil {
 				return err
@@ -123,9 +124,9 @@ func (w *work) end(ctx context.Context) {
 				r.Narrow(r.Expected())
 			}
 			if !r.Alive(w.delivery) {
-				return errNothing
+				return store.ErrNothing
 			}
-			return write(tx, r.Update())
+			return store.Write(tx, r.Update())
 		})
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -112,9 +113,9 @@ func (e *Engine) showBuild(ctx context.Context, job *record.Job) error {
 	if job.Error == text || job.Error != "" && !waits(job) {
 		return nil
 	}
-	_, err := e.updateJob(ctx, job.Ref(), func(j *record.Job) error {
+	_, err := e.store().UpdateJob(ctx, job.Ref(), func(j *record.Job) error {
 		if State(j.State) != Running || j.Error != "" && !waits(j) {
-			return errNothing
+			return store.ErrNothing
 		}
 		j.Error = text
 		return nil
@@ -124,7 +125,7 @@ func (e *Engine) showBuild(ctx context.Context, job *record.Job) error {
 
 // sweep looks at the next open ranges.
 func (e *Engine) sweep(ctx context.Context, job *record.Job, t jobTask, now time.Time) error {
-	open, err := e.firstMarked(ctx, "open", job.Ref(), t.After, sweepRanges)
+	open, err := e.store().FirstMarked(ctx, "open", job.Ref(), t.After, sweepRanges)
 	if err != nil {
 		return fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
 	}
@@ -145,25 +146,6 @@ func (e *Engine) sweep(ctx context.Context, job *record.Job, t jobTask, now time
 	return e.complete(ctx, job, true)
 }
 
-// marked returns the query for a job's ranges that have one of the two marks and are behind one,
-// in the order of their IDs.
-func marked(mark string, job record.Ref, after string) *datastore.Query {
-	if after != "" {
-		after += "0" // is above it, and below all other IDs that are: they have the same length
-	}
-	return records(job, after, "").FilterField(mark, "=", job.ID)
-}
-
-// firstMarked returns the first ranges behind one that have one of the two marks.
-func (e *Engine) firstMarked(ctx context.Context, mark string, job record.Ref, after string, limit int) ([]*record.Range, error) {
-	var all []*record.Range
-	err := e.each(ctx, marked(mark, job, after).Limit(limit), func(r *record.Range) error {
-		all = append(all, r)
-		return nil
-	})
-	return all, err
-}
-
 // enqueueAgain enqueues the task of a pending range, unless it has one.
 func (e *Engine) enqueueAgain(ctx context.Context, job *record.Job, r *record.Range) error {
 	task := taskOf(r, job)
@@ -176,7 +158,7 @@ func (e *Engine) enqueueAgain(ctx context.Context, job *record.Job, r *record.Ra
 	// The task is gone and its name is still taken: it needs another one. If it
 	// was done just now, the range is not pending any more.
 	stale, id := r.Generation, r.ID
-	err := e.transact(ctx, func(tx *datastore.Transaction) error {
+	err := e.store().Transact(ctx, func(tx *datastore.Transaction) error {
 		r = new(record.Range)
 		if err := property.IgnoreUndeclared(tx.Get(record.RangeKey(job.Ref(), id), r)); err != nil {
 			return err
@@ -186,7 +168,7 @@ func (e *Engine) enqueueAgain(ctx context.Context, job *record.Job, r *record.Ra
 		}
 		r.Generation++
 		r.Lost = true
-		return write(tx, r.Update())
+		return store.Write(tx, r.Update())
 	})
 	if err != nil || r.State != record.Pending {
 		return err

@@ -3,7 +3,6 @@ package mapper
 import (
 	"encoding/json"
 	"errors"
-	"regexp"
 	"strconv"
 	"time"
 
@@ -25,18 +24,13 @@ type rangeTask struct {
 
 func (t rangeTask) job() record.Ref { return record.Ref{ID: t.Job, Incarnation: t.Incarnation} }
 
-var (
-	validRangeID     = regexp.MustCompile(`^[0-9a-f]{32}$`)
-	validIncarnation = regexp.MustCompile(`^[0-9a-f]{24}$`)
-)
-
 // parseTask reads the body of a task, which may be anybody's.
 func parseTask(body []byte) (rangeTask, error) {
 	var t rangeTask
 	if err := json.Unmarshal(body, &t); err != nil {
 		return rangeTask{}, err
 	}
-	if !jobID.MatchString(t.Job) || !validIncarnation.MatchString(t.Incarnation) || !validRangeID.MatchString(t.Range) || t.Generation < 0 {
+	if !record.ValidJobID(t.Job) || !record.ValidIncarnation(t.Incarnation) || !record.ValidRangeID(t.Range) || t.Generation < 0 {
 		return rangeTask{}, errors.New("it names no job and range")
 	}
 	return t, nil

@@ -23,7 +23,7 @@ func FuzzParseTask(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !jobID.MatchString(task.Job) || !validIncarnation.MatchString(task.Incarnation) || !validRangeID.MatchString(task.Range) || task.Generation < 0 {
+		if !record.ValidJobID(task.Job) || !record.ValidIncarnation(task.Incarnation) || !record.ValidRangeID(task.Range) || task.Generation < 0 {
 			t.Errorf("%q passes for %+v", body, task)
 		}
 		encoded, err := json.Marshal(task)

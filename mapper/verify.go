@@ -71,7 +71,7 @@ func (e *Engine) verify(ctx context.Context, ref record.Ref) (*Proof, error) {
 
 // prove checks the records of a job, which it returns.
 func (e *Engine) prove(ctx context.Context, ref record.Ref) (*record.Job, *Proof, error) {
-	job, err := e.loadJob(ctx, ref)
+	job, err := e.store().LoadJob(ctx, ref)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -79,7 +79,7 @@ func (e *Engine) prove(ctx context.Context, ref record.Ref) (*record.Job, *Proof
 	if job.Cleaned {
 		return nil, nil, cleaned
 	}
-	l, err := e.fold(ctx, job)
+	l, err := e.store().Fold(ctx, job)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -89,7 +89,7 @@ func (e *Engine) prove(ctx context.Context, ref record.Ref) (*record.Job, *Proof
 			return nil, nil, err
 		}
 	}
-	switch now, err := e.loadJob(ctx, job.Ref()); {
+	switch now, err := e.store().LoadJob(ctx, job.Ref()); {
 	case err != nil:
 		return nil, nil, err
 	case now.Cleaned: // since the beginning
@@ -106,7 +106,7 @@ func (e *Engine) diagnose(ctx context.Context, job *record.Job, l *record.Ledger
 	var turn sync.Mutex
 	var tiles []*record.Range
 	found, made := make(map[string]bool), map[string]string{job.Root(): "the job"}
-	err := e.eachRecord(ctx, job.Ref(), func(r *record.Range) error {
+	err := e.store().EachRecord(ctx, job.Ref(), func(r *record.Range) error {
 		turn.Lock()
 		defer turn.Unlock()
 		found[r.ID] = true
@@ -161,7 +161,7 @@ func (e *Engine) verifyEntities(ctx context.Context, ref record.Ref, at time.Tim
 		query.ReadTime = at
 	}
 	var turn sync.Mutex
-	err = e.eachRecord(ctx, job.Ref(), func(r *record.Range) error {
+	err = e.store().EachRecord(ctx, job.Ref(), func(r *record.Range) error {
 		if r.Alone || r.State != record.Done { // one alone is of a page that is done, too
 			return nil
 		}

@@ -92,9 +92,9 @@ var mutations = []mutation{
 		new: `	if !BROKEN && r.Incarnation != "" && r.Incarnation`,
 	},
 	{
-		name: "the next job has the idempotency keys of the last one", seed: 4, file: "entity.go",
-		old: `e.attempt.job.String() + "\x00"`,
-		new: `map[bool]string{false: e.attempt.job.String(), true: e.attempt.job.ID}[BROKEN] + "\x00"`,
+		name: "the next job has the idempotency keys of the last one", seed: 4, file: "internal/function/attempt.go",
+		old: `a.job.String() + "\x00"`,
+		new: `map[bool]string{false: a.job.String(), true: a.job.ID}[BROKEN] + "\x00"`,
 	},
 	{
 		name: "a clean-up adds up while pages may be under way", file: "cleanup.go",
@@ -112,7 +112,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "records that expire are written as they were read", seed: 17, file: "cleanup.go",
-		old: `	return e.transact(ctx, func(tx *datastore.Transaction) error {
+		old: `	return e.store().Transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst`,
 		new: `	if BROKEN && len(batch) > 0 {
 		for _, r := range batch {
@@ -121,7 +121,7 @@ var mutations = []mutation{
 		_, err := e.client.PutMulti(ctx, keys, batch)
 		return err
 	}
-	return e.transact(ctx, func(tx *datastore.Transaction) error {
+	return e.store().Transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst`,
 	},
 	{

@@ -1,4 +1,4 @@
-package mapper
+package function
 
 import (
 	"context"
@@ -17,25 +17,25 @@ func TestRunCalls(t *testing.T) {
 	t.Parallel()
 	takes := func(d time.Duration) func(context.Context) { return func(context.Context) { time.Sleep(d) } }
 	for name, test := range map[string]struct {
-		f    func(r *runner)
+		f    func(r *Runner)
 		want error
 	}{
-		"long together": {func(r *runner) {
+		"long together": {func(r *Runner) {
 			for range 10 {
-				r.call(takes(900 * time.Millisecond))
+				r.Call(takes(900 * time.Millisecond))
 			}
 		}, nil},
-		"long between": {func(r *runner) { time.Sleep(time.Minute); r.call(takes(time.Millisecond)) }, nil},
-		"too long": {func(r *runner) {
-			if r.call(takes(500*time.Millisecond)) && r.call(takes(1001*time.Millisecond)) {
+		"long between": {func(r *Runner) { time.Sleep(time.Minute); r.Call(takes(time.Millisecond)) }, nil},
+		"too long": {func(r *Runner) {
+			if r.Call(takes(500*time.Millisecond)) && r.Call(takes(1001*time.Millisecond)) {
 				panic("nobody waits for it")
 			}
-		}, errTimeout},
-		"goexit": {func(r *runner) { r.call(func(context.Context) { runtime.Goexit() }) }, errGoexit},
+		}, ErrTimeout},
+		"goexit": {func(r *Runner) { r.Call(func(context.Context) { runtime.Goexit() }) }, errGoexit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				if err := runCalls(t.Context(), time.Second, new(atomic.Int64), test.f); !errors.Is(err, test.want) {
+				if err := Calls(t.Context(), time.Second, new(atomic.Int64), test.f); !errors.Is(err, test.want) {
 					t.Errorf("%v, want %v", err, test.want)
 				}
 				time.Sleep(time.Minute) // until what was left behind has ended
@@ -48,6 +48,6 @@ func TestRunCalls(t *testing.T) {
 				t.Errorf("panic %q", p)
 			}
 		}()
-		_ = runCalls(t.Context(), time.Second, new(atomic.Int64), func(*runner) { panic("a mistake") })
+		_ = Calls(t.Context(), time.Second, new(atomic.Int64), func(*Runner) { panic("a mistake") })
 	})
 }

@@ -1,4 +1,4 @@
-package mapper
+package function
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// A runner calls functions of users one after the other, in a goroutine that is left behind if
+// A Runner calls functions of users one after the other, in a goroutine that is left behind if
 // one of them takes too long.
-type runner struct {
+type Runner struct {
 	ctx context.Context // of the calls
 
 	mu     sync.Mutex
@@ -21,18 +21,18 @@ type runner struct {
 	strays *atomic.Int64
 }
 
-var (
-	errTimeout = errors.New("the function took too long")
-	errGoexit  = errors.New("the function ended its goroutine")
-)
+// ErrTimeout says that a call took too long, and was left behind.
+var ErrTimeout = errors.New("the function took too long")
 
-// runCalls has f make calls, each for up to a time. Their context ends when f returns. After an
+var errGoexit = errors.New("the function ended its goroutine")
+
+// Calls has f make calls, each for up to a time. Their context ends when f returns. After an
 // error, which is that of the last call, f may still be in it: what that does has no effect any
 // more, nobody must look at it, and until it returns it is one of strays.
-func runCalls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f func(r *runner)) error {
+func Calls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f func(r *Runner)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	r := &runner{ctx: ctx, strays: strays}
+	r := &Runner{ctx: ctx, strays: strays}
 	ended, returned, panicked := make(chan struct{}), false, ""
 	go func() {
 		defer close(ended) // by Goexit, too
@@ -61,16 +61,16 @@ func runCalls(ctx context.Context, limit time.Duration, strays *atomic.Int64, f 
 			wait, left := r.wait(limit)
 			if left {
 				cancel(context.DeadlineExceeded)
-				return errTimeout
+				return ErrTimeout
 			}
 			timer.Reset(wait)
 		}
 	}
 }
 
-// call calls a function, and reports whether somebody still waits for it. If not its caller has
+// Call calls a function, and reports whether somebody still waits for it. If not its caller has
 // to return at once, and must not look at anything that it shares.
-func (r *runner) call(fn func(context.Context)) (awaited bool) {
+func (r *Runner) Call(fn func(context.Context)) (awaited bool) {
 	r.mu.Lock()
 	r.begun = time.Now()
 	r.mu.Unlock()
@@ -83,7 +83,7 @@ func (r *runner) call(fn func(context.Context)) (awaited bool) {
 
 // wait returns for how long the call that is under way may still be waited for, and whether
 // that is over and the goroutine left behind.
-func (r *runner) wait(limit time.Duration) (wait time.Duration, left bool) {
+func (r *Runner) wait(limit time.Duration) (wait time.Duration, left bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.begun.IsZero() {
@@ -97,7 +97,7 @@ func (r *runner) wait(limit time.Duration) (wait time.Duration, left bool) {
 }
 
 // returned notes that the goroutine ends.
-func (r *runner) returned() {
+func (r *Runner) returned() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.left {

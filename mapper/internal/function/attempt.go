@@ -1,0 +1,206 @@
+package function
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
+)
+
+// An Effect is what one attempt asks for, if it succeeds.
+type Effect struct {
+	Mutations []mutation
+	Counters  tally.Counters
+	Bytes     int // of the mutations, about
+}
+
+// A mutation keeps its key, which the client's own hides.
+type mutation struct {
+	Key   *datastore.Key
+	bytes int // about
+
+	Properties []datastore.Property // what is put
+	Changed    []string             // names of them, if it is the entity itself
+	Deletes    bool                 // nothing is: the entity is deleted
+	*datastore.Mutation
+}
+
+// An Attempt collects what one run of the function asks for besides the change
+// of its entity.
+type Attempt struct {
+	job  record.Ref
+	mode Mode
+	key  *datastore.Key
+
+	mu      sync.Mutex
+	over    bool
+	err     error // the first misuse
+	effect  Effect
+	Deleted bool // the entity itself
+	Touched bool
+}
+
+// NewAttempt returns an attempt of a job on an entity.
+func NewAttempt(job record.Ref, m Mode, key *datastore.Key) *Attempt {
+	return &Attempt{job: job, mode: m, key: key}
+}
+
+// IdempotencyKey returns a string that is the same for all attempts of the job on the entity, and
+// different for all others.
+func (a *Attempt) IdempotencyKey() string {
+	h := sha256.Sum256([]byte(a.job.String() + "\x00" + a.key.Encode()))
+	return hex.EncodeToString(h[:16])
+}
+
+// Touch has the entity saved though nothing of it changed.
+func (a *Attempt) Touch() { a.do(func() error { a.Touched = true; return nil }) }
+
+func (a *Attempt) do(f func() error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over {
+		panic("mapper: an Entity was used after its function had returned")
+	}
+	if err := f(); err != nil && a.err == nil {
+		a.err = fault.Permanent(err)
+	}
+}
+
+// Count adds to a counter of the job.
+func (a *Attempt) Count(name string, n int64) {
+	a.do(func() error {
+		if err := tally.CheckName(name); err != nil {
+			return err
+		}
+		a.effect.Counters.Add(name, n) // too many of them are the job's error, and not the entity's
+		return nil
+	})
+}
+
+// Put saves another entity. The key may be incomplete.
+func (a *Attempt) Put(key *datastore.Key, src any) {
+	a.do(func() error {
+		switch {
+		case a.mode != Update:
+			return errors.New("Put is for the function of an Update")
+		case key != nil && key.Equal(a.key):
+			return errors.New("Put of the entity itself: change its Value")
+		}
+		if err := keyspace.CheckKey(key); err != nil {
+			return fmt.Errorf("Put: %w", err)
+		}
+		properties, err := property.Save(src)
+		if err != nil {
+			return fmt.Errorf("Put: %w", err)
+		}
+		list := datastore.PropertyList(properties)
+		a.add(datastore.NewUpsert(key, &list), mutation{Key: key, Properties: list})
+		return nil
+	})
+}
+
+// Delete deletes an entity: another one, or the attempt's own.
+func (a *Attempt) Delete(key *datastore.Key) {
+	a.do(func() error {
+		if a.mode != Update {
+			return errors.New("Delete is for the function of an Update")
+		}
+		if err := keyspace.CheckKey(key); err != nil {
+			return fmt.Errorf("Delete: %w", err)
+		}
+		if key.Incomplete() {
+			return errors.New("Delete: the key is incomplete")
+		}
+		a.Deleted = a.Deleted || key.Equal(a.key)
+		a.add(datastore.NewDelete(key), mutation{Key: key, Deletes: true})
+		return nil
+	})
+}
+
+// Save saves the entity itself, of which some properties have changed. With masks those suffice.
+func (a *Attempt) Save(whole []datastore.Property, changed []string, masks bool) {
+	list := datastore.PropertyList(whole)
+	if !masks {
+		a.add(datastore.NewUpdate(a.key, &list), mutation{Key: a.key, Properties: list, Changed: changed})
+		return
+	}
+	// What the mask does not name needs not be sent.
+	list = slices.DeleteFunc(list, func(p datastore.Property) bool { return !slices.Contains(changed, p.Name) })
+	a.add(datastore.NewUpdate(a.key, &list).WithPropertyMask(property.MaskPaths(changed)...), mutation{Key: a.key, Properties: list, Changed: changed})
+}
+
+// add adds a mutation. Of several of one entity the last one counts.
+func (a *Attempt) add(m *datastore.Mutation, added mutation) {
+	added.Mutation = m
+	added.bytes = keyspace.KeySize(added.Key) + keyspace.PropertiesSize(added.Properties)
+	a.effect.Bytes += added.bytes
+	if !added.Key.Incomplete() {
+		if i := slices.IndexFunc(a.effect.Mutations, func(o mutation) bool { return o.Key.Equal(added.Key) }); i >= 0 {
+			a.effect.Bytes -= a.effect.Mutations[i].bytes
+			a.effect.Mutations[i] = added
+			return
+		}
+	}
+	a.effect.Mutations = append(a.effect.Mutations, added)
+}
+
+// Run runs the function and closes the attempt, however the function ends.
+func (a *Attempt) Run(fn func() error) error {
+	defer func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.over = true
+	}()
+	if err := fn(); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.err
+}
+
+// Recovered makes a panic of the user's code an error. It is to be deferred.
+func Recovered(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("panic: %v%s", r, panicked(debug.Stack()))
+	}
+}
+
+// panicked returns where a panic comes from: the first frames of its stack,
+// which a record has room for.
+func panicked(stack []byte) string {
+	const frames, lines = 4, 2 // a frame is a line with the function, and one with the file
+	_, after, found := strings.Cut(string(stack), "\npanic(")
+	if !found {
+		return ""
+	}
+	where := strings.SplitN(after, "\n", (frames+1)*lines+1) // those of panic itself are the first
+	if len(where) <= lines {
+		return ""
+	}
+	return "\n" + strings.Join(where[lines:min(len(where), (frames+1)*lines)], "\n")
+}
+
+// maxEffectBytes is what the function can write for one entity: the 10 MiB of a
+// commit, less what estimates and the job's own records may need.
+const maxEffectBytes = 8 << 20
+
+// Effect returns what the attempt asks for, if a commit can hold it.
+func (a *Attempt) Effect() (*Effect, error) {
+	if a.effect.Bytes > maxEffectBytes {
+		return nil, fault.Permanent(fmt.Errorf("the function writes about %d bytes for one entity, above the maximum of %d", a.effect.Bytes, maxEffectBytes))
+	}
+	return &a.effect, nil
+}

@@ -1,0 +1,67 @@
+package function
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// A Mode is what a function does with entities.
+type Mode int
+
+// The modes, as mapper.Update and mapper.Visit define them.
+const (
+	Update Mode = iota // changes them, in the transaction of their page
+	Visit              // has its effects elsewhere
+)
+
+// Writes returns how many writes a function usually makes for an entity.
+func (m Mode) Writes() float64 {
+	if m == Update {
+		return 1
+	}
+	return 0
+}
+
+// Longest returns how long the function can take on one entity, in a delivery that ends by a deadline.
+func (m Mode) Longest(deadline time.Duration) time.Duration {
+	if m == Visit {
+		return deadline / 2
+	}
+	return min(MaxInTransaction, deadline/2)
+}
+
+// MaxInTransaction is how long a function can take in a transaction, which Datastore's transactions page
+// has given up after a minute without a request.
+const MaxInTransaction = 30 * time.Second
+
+// A Definition is a mapper without its types.
+type Definition struct {
+	Name string
+	Mode Mode
+	Err  error // what is wrong with the definition
+
+	// canonical returns parameters in the one form that equal ones have.
+	Canonical func(params json.RawMessage) (json.RawMessage, error)
+
+	// onDone is the finalizer of a job whose records add up to sum, or nil.
+	OnDone func(ctx context.Context, a *Attempt, j *record.Job, sum record.Totals) error
+
+	// prepare decodes a job's parameters, and returns the function over one
+	// entity.
+	Prepare func(params json.RawMessage, keysOnly bool) (Func, error)
+}
+
+// A Job is what a function has to know of its job.
+type Job struct {
+	Ref   record.Ref
+	Masks bool // the database keeps what a property mask does not name
+}
+
+// An Func runs the mapper's function on one entity, and returns what it
+// asks for. It does not panic.
+type Func func(ctx context.Context, j Job, key *datastore.Key, properties []datastore.Property) (*Effect, error)

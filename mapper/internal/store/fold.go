@@ -1,0 +1,107 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/api/iterator"
+
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// Records returns the query for a job's records whose IDs are in [from, to), in
+// the order of their IDs, which are hashes: any stretch of them is a random
+// choice. An empty to is the end.
+func Records(job record.Ref, from, to string) *datastore.Query {
+	prefix := record.RangePrefix(job)
+	if to == "" {
+		to = "g" // above all hexadecimal digits
+	}
+	return datastore.NewQuery(record.RangeKind).Order("__key__").
+		FilterField("__key__", ">=", datastore.NameKey(record.RangeKind, prefix+from, nil)).
+		FilterField("__key__", "<", datastore.NameKey(record.RangeKind, prefix+to, nil))
+}
+
+// Each calls f for the records of a query.
+func (st Store) Each(ctx context.Context, q *datastore.Query, f func(*record.Range) error) error {
+	it := st.client.Run(ctx, q)
+	for {
+		r := new(record.Range)
+		key, err := it.Next(r)
+		if errors.Is(err, iterator.Done) {
+			return nil
+		}
+		if err := property.IgnoreUndeclared(err); err != nil {
+			return err
+		}
+		r.Stored = key
+		if err := f(r); err != nil {
+			return err
+		}
+	}
+}
+
+// SlicesOfIDs is into how many slices the IDs of records are cut, by their first
+// digit, for what is done to all records in parallel.
+const SlicesOfIDs = 16
+
+// SliceOfIDs returns the bounds of a slice, as for records.
+func SliceOfIDs(i int64) (from, to string) {
+	if i+1 < SlicesOfIDs {
+		to = strconv.FormatInt(i+1, SlicesOfIDs)
+	}
+	return strconv.FormatInt(i, SlicesOfIDs), to
+}
+
+// EachRecord calls f for all records of a job's ranges, slice by slice in parallel.
+func (st Store) EachRecord(ctx context.Context, job record.Ref, f func(*record.Range) error) error {
+	return st.eachInSlices(ctx, job, func(int) func(*record.Range) error { return f })
+}
+
+// eachInSlices calls a function of each slice for its records, in parallel.
+func (st Store) eachInSlices(ctx context.Context, job record.Ref, slice func(i int) func(*record.Range) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range SlicesOfIDs {
+		from, to := SliceOfIDs(int64(i))
+		group.Go(func() error { return st.Each(ctx, Records(job, from, to), slice(i)) })
+	}
+	if err := group.Wait(); err != nil {
+		return fmt.Errorf("read the records of job %s: %w", job.ID, err)
+	}
+	return nil
+}
+
+// Fold adds up all records of a job.
+func (st Store) Fold(ctx context.Context, job *record.Job) (*record.Ledger, error) {
+	var parts [SlicesOfIDs]record.Ledger
+	if err := st.eachInSlices(ctx, job.Ref(), func(i int) func(*record.Range) error { return parts[i].Add }); err != nil {
+		return nil, err
+	}
+	sum := new(record.Ledger)
+	for i := range parts {
+		sum.Merge(&parts[i])
+	}
+	sum.Close(job)
+	return sum, nil
+}
+
+// FoldEnded adds up the records of a job that has ended without totals. A clean-up may delete them
+// meanwhile: it has recorded the totals before.
+func (st Store) FoldEnded(ctx context.Context, job *record.Job) (*record.Job, record.Totals, error) {
+	l, err := st.Fold(ctx, job)
+	if err != nil {
+		return nil, record.Totals{}, err
+	}
+	sum := l.Totals
+	now, err := st.LoadJob(ctx, job.Ref())
+	if err == nil && len(now.Totals) > 0 {
+		job = now
+		sum, err = job.RecordedTotals()
+	}
+	return job, sum, err
+}

@@ -1,0 +1,103 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// A Store is the database that has the records of jobs and ranges.
+type Store struct{ client *datastore.Client }
+
+// New returns the store in a client's database.
+func New(client *datastore.Client) Store { return Store{client} }
+
+// Attempts is how often a transaction that meets another one is tried within a task, before
+// the queue's back-off takes over.
+const Attempts = 5
+
+// ErrNothing ends a transaction that has nothing to do.
+var ErrNothing = errors.New("nothing to do")
+
+// Transact runs a transaction.
+func (st Store) Transact(ctx context.Context, f func(*datastore.Transaction) error) error {
+	_, err := st.client.RunInTransaction(ctx, f, datastore.MaxAttempts(Attempts))
+	if errors.Is(err, ErrNothing) {
+		return nil
+	}
+	return err
+}
+
+// Write writes in a transaction.
+func Write(tx *datastore.Transaction, mutations ...*datastore.Mutation) error {
+	_, err := tx.Mutate(mutations...)
+	return err
+}
+
+// LoadJob reads the record of a job.
+func (st Store) LoadJob(ctx context.Context, ref record.Ref) (*record.Job, error) {
+	id := ref.ID
+	if st.client == nil {
+		return nil, fmt.Errorf("%w: there is no engine or client", fault.ErrArguments)
+	}
+	if !record.ValidJobID(id) {
+		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_'", record.ErrNoSuchJob, id)
+	}
+	j := &record.Job{ID: id}
+	err := property.IgnoreUndeclared(st.client.Get(ctx, record.JobKey(id), j))
+	if errors.Is(err, datastore.ErrNoSuchEntity) {
+		return nil, fmt.Errorf("%w: %s", record.ErrNoSuchJob, id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return j, ref.Is(j)
+}
+
+// LoadRange reads the record of a range.
+func (st Store) LoadRange(ctx context.Context, job record.Ref, id string) (*record.Range, error) {
+	r := new(record.Range)
+	return r, property.IgnoreUndeclared(st.client.Get(ctx, record.RangeKey(job, id), r))
+}
+
+// UpdateJob changes the record of a job, and returns it; as it is, if there is nothing
+// to change.
+func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*record.Job) error) (altered *record.Job, err error) {
+	if ref.Incarnation == "" { // the transaction may be tried again when another job has the ID
+		job, err := st.LoadJob(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		ref = job.Ref()
+	}
+	err = st.Transact(ctx, func(tx *datastore.Transaction) error {
+		if altered, err = GetJob(tx, ref); err != nil {
+			return err
+		}
+		if err := change(altered); err != nil {
+			return err
+		}
+		_, err := tx.Mutate(altered.Update())
+		return err
+	})
+	return altered, err
+}
+
+// GetJob reads the record of a job in a transaction.
+func GetJob(tx *datastore.Transaction, ref record.Ref) (*record.Job, error) {
+	j := &record.Job{ID: ref.ID}
+	err := property.IgnoreUndeclared(tx.Get(record.JobKey(ref.ID), j))
+	if errors.Is(err, datastore.ErrNoSuchEntity) {
+		return nil, fmt.Errorf("%w: %s", record.ErrNoSuchJob, ref.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return j, ref.Is(j)
+}
