@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -25,7 +26,7 @@ func (w *work) enqueueChildren(ctx context.Context) error {
 		if w.next != nil && child.ID == w.next.ID {
 			continue
 		}
-		all = append(all, taskOf(child, w.job))
+		all = append(all, body.TaskOf(child, w.job))
 	}
 	if err := w.engine.queue.EnqueueAll(ctx, all); err != nil {
 		w.enqueued = 0

@@ -10,6 +10,7 @@ import (
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
@@ -102,7 +103,7 @@ func (e *Engine) enqueueCleanup(ctx context.Context, job *record.Job) error {
 	}
 	tick, _ := nextTick(job, time.Now())
 	for i := first; i <= last; i++ {
-		if err := e.enqueue(ctx, job, cleanupPath, jobTask{Tick: tick*(addUp+1) + i}, time.Time{}); err != nil {
+		if err := e.enqueue(ctx, job, cleanupPath, body.Job{Tick: tick*(addUp+1) + i}, time.Time{}); err != nil {
 			return err
 		}
 	}
@@ -131,7 +132,7 @@ func (e *Engine) sweepCleanup(ctx context.Context, job *record.Job, now time.Tim
 }
 
 // runCleanup runs a task of a clean-up.
-func (e *Engine) runCleanup(ctx context.Context, job *record.Job, t jobTask) error {
+func (e *Engine) runCleanup(ctx context.Context, job *record.Job, t body.Job) error {
 	if job.Cleaning == "" || job.Epoch != t.Epoch {
 		return nil
 	}
@@ -155,7 +156,7 @@ func (e *Engine) runCleanup(ctx context.Context, job *record.Job, t jobTask) err
 // may still be under way then, in processes that have stood still for long: first it takes every
 // open range away from them. As ranges appear only in the commit of one that is open, none is left
 // behind that could change when none is open.
-func (e *Engine) addUpForCleanup(ctx context.Context, job *record.Job, t jobTask) error {
+func (e *Engine) addUpForCleanup(ctx context.Context, job *record.Job, t body.Job) error {
 	for left := cleanupRanges; ; left -= sweepRanges {
 		open, err := e.store().FirstMarked(ctx, "open", job.Ref(), "", sweepRanges)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -45,7 +46,7 @@ const finalizePath = "finalize"
 // one is purged, or given up by the queue, a sweep enqueues it anew once Cloud Tasks has released
 // its name, after up to a day, or Resume does at once.
 func (e *Engine) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) error {
-	task := jobTask{}.task(job, finalizePath, time.Time{})
+	task := body.Job{}.Task(job, finalizePath, time.Time{})
 	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 		return err
 	}
@@ -71,13 +72,13 @@ func (e *Engine) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) er
 	if err != nil || State(job.State) != Running {
 		return err
 	}
-	return e.enqueue(ctx, job, finalizePath, jobTask{}, time.Time{})
+	return e.enqueue(ctx, job, finalizePath, body.Job{}, time.Time{})
 }
 
 // runEnd ends a job none of whose ranges is open: it adds up the records, and runs the
 // mapper's finalizer, if it has one.
-func (e *Engine) runEnd(ctx context.Context, job *record.Job, t jobTask) error {
-	if !t.current(job) {
+func (e *Engine) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
+	if !t.Current(job) {
 		return nil
 	}
 	def := e.mappers[job.Mapper]

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -89,7 +90,7 @@ func (j *Job) Resume(ctx context.Context) error {
 		err = j.engine.enqueueFullSweep(ctx, record)
 	}
 	if err == nil && record.Retrying {
-		err = j.engine.enqueue(ctx, record, retryPath, jobTask{}, time.Time{})
+		err = j.engine.enqueue(ctx, record, retryPath, body.Job{}, time.Time{})
 	}
 	if err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)

@@ -15,6 +15,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -110,11 +111,11 @@ func (e *Engine) names() string {
 // its tasks there has another URL than the handler.
 func (e *Engine) Handler() http.Handler {
 	handlers := map[string]http.Handler{
-		rangePath:    e.queue.Handler(e.log, e.deliver),
-		sweepPath:    e.chain(e.inCompany(e.runSweep)),
-		retryPath:    e.chain(e.inCompany(e.runRetry)),
-		finalizePath: e.chain(e.runEnd),
-		cleanupPath:  e.chain(e.inCompany(e.runCleanup)),
+		body.RangePath: e.queue.Handler(e.log, e.deliver),
+		sweepPath:      e.chain(e.inCompany(e.runSweep)),
+		retryPath:      e.chain(e.inCompany(e.runRetry)),
+		finalizePath:   e.chain(e.runEnd),
+		cleanupPath:    e.chain(e.inCompany(e.runCleanup)),
 		revivePath: e.queue.Handler(e.log, func(ctx context.Context, _ tasks.Delivery) error {
 			place, err := e.gate.enter(ctx, false)
 			if err != nil {
@@ -138,7 +139,7 @@ func (e *Engine) Handler() http.Handler {
 
 // deliver runs the task of one delivery.
 func (e *Engine) deliver(ctx context.Context, d tasks.Delivery) error {
-	t, err := parseTask(d.Body)
+	t, err := body.ParseRange(d.Body)
 	if err != nil {
 		return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
 	}

@@ -8,6 +8,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -33,8 +34,8 @@ func (d *Done) Delete(key *datastore.Key) { d.attempt.Delete(key) }
 // finalize runs the finalizer. The first delivery of its task does so in company. The ones after
 // that are suspected, as the finalizer may have killed the process of the one before: they leave a
 // mark, and run while the process does nothing else.
-func (e *Engine) finalize(ctx context.Context, job *record.Job, t jobTask, def *function.Definition, sum record.Totals) error {
-	solo := t.queued.Retries > 0 || job.Suspected()
+func (e *Engine) finalize(ctx context.Context, job *record.Job, t body.Job, def *function.Definition, sum record.Totals) error {
+	solo := t.Queued.Retries > 0 || job.Suspected()
 	place, err := e.gate.enter(ctx, solo)
 	if err != nil {
 		return fmt.Errorf("wait for other tasks: %w", err)
@@ -44,7 +45,7 @@ func (e *Engine) finalize(ctx context.Context, job *record.Job, t jobTask, def *
 		return e.runFinalizer(ctx, job, def, sum)
 	}
 	delivery := e.newDelivery()
-	err = e.finalizeSolo(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.begunAt.UTC().Truncate(time.Microsecond), Task: t.queued.TaskID, Try: int64(t.queued.Retries), Alone: place.alone}, def, sum)
+	err = e.finalizeSolo(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.BegunAt.UTC().Truncate(time.Microsecond), Task: t.Queued.TaskID, Try: int64(t.Queued.Retries), Alone: place.alone}, def, sum)
 	if err != nil { // it stays alone until its mark, if it has left one, is gone
 		e.insist(ctx, func(ctx context.Context) error {
 			_, err := e.store().UpdateJob(ctx, job.Ref(), func(j *record.Job) error {
@@ -64,9 +65,9 @@ func (e *Engine) finalize(ctx context.Context, job *record.Job, t jobTask, def *
 
 // finalizeSolo runs the finalizer under a mark. If it fails the mark may be there, whatever the
 // error: the answer to the commit that wrote it may have been lost.
-func (e *Engine) finalizeSolo(ctx context.Context, job *record.Job, t jobTask, m record.CrashMark, def *function.Definition, sum record.Totals) error {
+func (e *Engine) finalizeSolo(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark, def *function.Definition, sum record.Totals) error {
 	job, err := e.beginFinalizer(ctx, job, t, m)
-	if err != nil || !t.current(job) {
+	if err != nil || !t.Current(job) {
 		return err
 	}
 	if n := job.Died(time.Now()); n >= MaxAttempts {
@@ -77,10 +78,10 @@ func (e *Engine) finalizeSolo(ctx context.Context, job *record.Job, t jobTask, m
 }
 
 // beginFinalizer leaves a mark in the job's record.
-func (e *Engine) beginFinalizer(ctx context.Context, job *record.Job, t jobTask, m record.CrashMark) (*record.Job, error) {
+func (e *Engine) beginFinalizer(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark) (*record.Job, error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	return e.store().UpdateJob(ctx, job.Ref(), func(j *record.Job) error {
-		if !t.current(j) || j.Begun == m.Delivery {
+		if !t.Current(j) || j.Begun == m.Delivery {
 			return store.ErrNothing
 		}
 		if died := j.Begin(m, now, e.queue.Deadline()); died != nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
@@ -29,7 +28,7 @@ func TestOwnSamples(t *testing.T) {
 	if n := len(new(work).cut(r, pieces)); n != 1 {
 		t.Fatalf("%d children", n)
 	}
-	if size := sizeOf(r); len(r.Samples) < 20 || size > split.MaxSampleBytes+4<<10 {
+	if size := r.Size(); len(r.Samples) < 20 || size > split.MaxSampleBytes+4<<10 {
 		t.Errorf("%d samples in a record of %d bytes", len(r.Samples), size)
 	}
 }
@@ -50,7 +49,7 @@ func TestFew(t *testing.T) {
 		}
 		e := &Engine{client: client}
 		e.paces.Expect(record.Ref{ID: "job"}, 100)
-		for workers, want := range map[int64]int64{1: source.QueryBatch, 4: 51} {
+		for workers, want := range map[int64]int64{1: query.Batch, 4: 51} {
 			w := &work{engine: e, source: e.source(), mode: function.Visit, query: query.Query{Kind: "K"}, job: &record.Job{ID: "job", PageSize: 50}, record: &record.Range{PageSize: 50, Workers: workers}}
 			s := w.stream(t.Context())
 			before := em.Usage()

@@ -16,7 +16,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/splitsim"
 	"github.com/scattermap/scattermap/mapper/internal/survey"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // PlanOptions say what a job would be like.
@@ -188,27 +190,27 @@ const mostModelled = 1_000_000
 // expect fills in what follows from the number of entities, for pages of a size, and at least so
 // many of them; usual is their size if the function is fast.
 func (est *Estimate) expect(ctx context.Context, q query.Query, start StartOptions, o PlanOptions, page, usual, least int64) error {
-	times := usualTimes
-	times.page += time.Duration(page) * o.PerEntity
+	times := splitsim.UsualTimes(tasks.Parallel)
+	times.Page += time.Duration(page) * o.PerEntity
 	part := 1 + est.Entities/page/mostModelled
-	m, err := runModel(ctx, virtualKind{n: est.Entities / part, key: sequentialKey}, int64(start.Workers), page, usual, times)
+	m, err := splitsim.Run(ctx, splitsim.VirtualKind{N: est.Entities / part, Key: splitsim.SequentialKey}, int64(start.Workers), page, usual, times)
 	if err != nil {
 		return err
 	}
-	m.pages, m.tasks = m.pages*part, m.tasks*part
+	m.Pages, m.Tasks = m.Pages*part, m.Tasks*part
 	if q.Many() { // the model knows one space only
-		m.pages, m.tasks = max(m.pages, least), max(m.tasks, min(int64(start.Workers), least/split.FewPages))
+		m.Pages, m.Tasks = max(m.Pages, least), max(m.Tasks, min(int64(start.Workers), least/split.FewPages))
 	}
-	est.Pages, est.Tasks = m.pages, m.tasks
-	est.Takes = m.takes(int64(start.Workers))
+	est.Pages, est.Tasks = m.Pages, m.Tasks
+	est.Takes = m.Takes(int64(start.Workers))
 	if n := float64(est.Entities); start.Rate != (Rate{}) {
-		est.Takes = max(est.Takes, start.Rate.limit().Takes(n, n*o.Writes+float64(pace.RecordWrites*m.pages)))
+		est.Takes = max(est.Takes, start.Rate.limit().Takes(n, n*o.Writes+float64(pace.RecordWrites*m.Pages)))
 	}
 	est.Usage = billing.Usage{
-		Reads:    est.Entities + 3*m.pages + m.tasks, // of the entities; of the records, and the queries for keys; of jobs
+		Reads:    est.Entities + 3*m.Pages + m.Tasks, // of the entities; of the records, and the queries for keys; of jobs
 		SmallOps: est.Entities,
-		Writes:   int64(float64(est.Entities)*o.Writes) + pace.RecordWrites*m.pages,
-		TaskOps:  2 * (m.tasks + 1), // the last one ends the job
+		Writes:   int64(float64(est.Entities)*o.Writes) + pace.RecordWrites*m.Pages,
+		TaskOps:  2 * (m.Tasks + 1), // the last one ends the job
 	}
 	if q.KeysOnly {
 		est.Usage.Reads -= est.Entities

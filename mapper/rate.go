@@ -51,7 +51,7 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 		if State(r.State).Ended() && State(r.State) != Failed { // that can be resumed
 			return fmt.Errorf("%w: it is %q", ErrState, r.State)
 		}
-		if before, err := rateOf(r); rate.Ramp && (err != nil || !before.Ramp) {
+		if before, err := r.RateLimit(); rate.Ramp && (err != nil || !before.Ramp) {
 			r.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
 		}
 		var err error
@@ -66,7 +66,7 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 
 // pacedSize returns how many entities a page may have at the job's rate.
 func (w *work) pacedSize(size int) (int, error) {
-	rate, err := rateOf(w.job)
+	rate, err := w.job.RateLimit()
 	if err != nil || rate == (pace.Limit{}) {
 		return size, err
 	}
@@ -87,7 +87,7 @@ func (w *work) pacedAt(rate pace.Limit, size int) int {
 // of the rate: so that few entities are still spread over all.
 func (w *work) pageToCut() (now, usual int64) {
 	now, usual = w.record.PageSize, w.job.PageSize
-	if rate, err := rateOf(w.job); err == nil && rate != (pace.Limit{}) {
+	if rate, err := w.job.RateLimit(); err == nil && rate != (pace.Limit{}) {
 		most := int64(w.pacedAt(rate, int(w.job.PageSize)))
 		now, usual = min(now, most), min(usual, most)
 	}
@@ -114,7 +114,7 @@ func (w *work) keepRate(ctx context.Context, n int) error {
 		if State(job.State) != Running {
 			return errStopped
 		}
-		rate, err := rateOf(job)
+		rate, err := job.RateLimit()
 		if err != nil {
 			return err
 		}

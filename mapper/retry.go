@@ -8,6 +8,7 @@ import (
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -35,7 +36,7 @@ func (j *Job) Retry(ctx context.Context) error {
 		return nil
 	})
 	if err == nil {
-		err = j.engine.enqueue(ctx, record, retryPath, jobTask{}, time.Time{})
+		err = j.engine.enqueue(ctx, record, retryPath, body.Job{}, time.Time{})
 	}
 	if err == nil { // should the tasks of the retry be lost
 		err = j.engine.enqueueSweep(ctx, record, time.Now())
@@ -48,15 +49,15 @@ func (j *Job) Retry(ctx context.Context) error {
 
 // runRetry runs a task of a retry. The job can't complete before all failures
 // are pending again.
-func (e *Engine) runRetry(ctx context.Context, job *record.Job, t jobTask) error {
-	if !t.current(job) || !job.Retrying {
+func (e *Engine) runRetry(ctx context.Context, job *record.Job, t body.Job) error {
+	if !t.Current(job) || !job.Retrying {
 		return e.sweepAfterRetry(ctx, job, t.Epoch)
 	}
 	next, err := e.retryPage(ctx, job, t.After)
 	if err != nil || next == "" {
 		return err
 	}
-	return e.enqueue(ctx, job, retryPath, jobTask{After: next}, time.Time{})
+	return e.enqueue(ctx, job, retryPath, body.Job{After: next}, time.Time{})
 }
 
 // retryAll does what all tasks of a retry do.

@@ -10,6 +10,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
@@ -36,7 +37,7 @@ type work struct {
 	source source.Source
 	mode   function.Mode
 	apply  function.Func
-	task   rangeTask
+	task   body.Range
 
 	queued      tasks.Delivery // as the queue makes it
 	begunAt     time.Time      // when it came
@@ -83,7 +84,7 @@ type work struct {
 // A delivery that finds the range done goes to 5: the one before may have died
 // there. 7 is for ranges with children, too: those of 3 may have ended before
 // their parent.
-func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
+func (e *Engine) run(ctx context.Context, t body.Range, d tasks.Delivery) error {
 	place, err := e.gate.enter(ctx, false) // parameters may be decoded by a user's method
 	if err != nil {
 		return err
@@ -95,11 +96,11 @@ func (e *Engine) run(ctx context.Context, t rangeTask, d tasks.Delivery) error {
 	}
 	defer w.close()
 	w.queued, w.redelivered = d, d.Retries > 0 || w.record.Lost
-	look, err := w.runInside(ctx, e.cache.at(t.job()))
+	look, err := w.runInside(ctx, e.cache.at(t.Ref()))
 	if !look {
 		return err
 	}
-	fresh, loaded := e.store().LoadJob(ctx, t.job()) // the look is for others, too, who may have seen a later record
+	fresh, loaded := e.store().LoadJob(ctx, t.Ref()) // the look is for others, too, who may have seen a later record
 	if loaded != nil {
 		return errors.Join(err, loaded)
 	}
@@ -123,7 +124,7 @@ func (w *work) runOn(ctx context.Context) (ended bool, err error) {
 		ended, err = w.finish(ctx)
 		if err != nil && w.record.ID != first {
 			// The range has no task yet; one of its own is tried again with less to walk to.
-			if enqueued := w.engine.queue.Enqueue(ctx, taskOf(w.record, w.job)); enqueued == nil || errors.Is(enqueued, tasks.ErrExists) {
+			if enqueued := w.engine.queue.Enqueue(ctx, body.TaskOf(w.record, w.job)); enqueued == nil || errors.Is(enqueued, tasks.ErrExists) {
 				w.engine.log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", err))
 				return false, nil
 			}
@@ -206,13 +207,13 @@ func (w *work) proceed(ctx context.Context) (goOn bool, err error) {
 	changed := job.Generation != w.job.Generation || job.Epoch != w.job.Epoch
 	w.job, w.record, w.next = job, next, nil
 	if changed { // whoever did that may not have seen the range
-		err := w.engine.queue.Enqueue(ctx, taskOf(next, job))
+		err := w.engine.queue.Enqueue(ctx, body.TaskOf(next, job))
 		if errors.Is(err, tasks.ErrExists) {
 			err = nil
 		}
 		return false, err
 	}
-	w.task = rangeTask{Job: next.Job, Incarnation: next.Incarnation, Range: next.ID, Generation: next.Generation}
+	w.task = body.Range{Job: next.Job, Incarnation: next.Incarnation, Range: next.ID, Generation: next.Generation}
 	w.queued, w.redelivered, w.delivery, w.begun = tasks.Delivery{}, false, "", false
 	w.enqueued, w.waiting, w.failed, w.slow = 0, nil, 0, nil
 	w.divided = next.Workers <= 1 // after a surprise it is shared anew
@@ -235,15 +236,15 @@ func (w *work) close() {
 
 // load reads the job and the range of a task. It returns no work if there is
 // nothing to do.
-func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
+func (e *Engine) load(ctx context.Context, t body.Range) (*work, error) {
 	w := &work{engine: e, begunAt: time.Now(), task: t, job: &record.Job{ID: t.Job}, record: new(record.Range)}
 	missing, err := source.Lookup(
 		func(keys []*datastore.Key, dst any) error { return e.client.GetMulti(ctx, keys, dst) },
-		[]*datastore.Key{record.JobKey(t.Job), record.RangeKey(t.job(), t.Range)}, []any{w.job, w.record})
+		[]*datastore.Key{record.JobKey(t.Job), record.RangeKey(t.Ref(), t.Range)}, []any{w.job, w.record})
 	if err != nil {
 		return nil, fmt.Errorf("load range %s of job %s: %w", t.Range, t.Job, err)
 	}
-	if missing[0] || t.job().Is(w.job) != nil || missing[1] && w.job.Cleaned {
+	if missing[0] || t.Ref().Is(w.job) != nil || missing[1] && w.job.Cleaned {
 		return nil, nil // it was cleaned up
 	}
 	e.cache.note(w.job, w.begunAt)
@@ -259,14 +260,14 @@ func (e *Engine) load(ctx context.Context, t rangeTask) (*work, error) {
 		return nil, fmt.Errorf("job %s: %w %q", t.Job, ErrUnknownMapper, w.job.Mapper)
 	}
 	w.mode = def.Mode
-	if w.query, err = queryOf(w.job); err != nil {
-		return nil, fmt.Errorf("job %s: query: %w", t.Job, err)
+	if w.query, err = query.Of(w.job); err != nil {
+		return nil, err
 	}
 	w.source = e.source().Of(ctx, w.query)
-	if w.splitting, err = strategyOf(w.job); err != nil {
-		return nil, fmt.Errorf("job %s: splitting: %w", t.Job, err)
+	if w.splitting, err = w.job.Strategy(); err != nil {
+		return nil, err
 	}
-	e.paces.Expect(t.job(), w.record.EntitySize)
+	e.paces.Expect(t.Ref(), w.record.EntitySize)
 	if w.apply, err = def.Prepare(w.job.Params, w.query.KeysOnly); err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
@@ -414,7 +415,7 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 	}
 	w.engine.log.LogAttrs(ctx, slog.LevelWarn, "range refused, and tried again later",
 		slog.Any("error", cause), slog.Int64("attempts", w.record.Refusals), slog.Time("not_before", w.record.NotBefore))
-	if err := w.engine.queue.Enqueue(ctx, taskOf(w.record, w.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
+	if err := w.engine.queue.Enqueue(ctx, body.TaskOf(w.record, w.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
 		return fmt.Errorf("enqueue range %s of job %s again: %w", w.record.ID, w.job.ID, err)
 	}
 	return errSuperseded // by that task

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -116,7 +117,7 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 
 // statusOf returns the status of a job whose records add up to sum.
 func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
-	q, err := queryOf(j)
+	q, err := query.Of(j)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -57,7 +58,7 @@ func nextTick(j *record.Job, now time.Time) (tick int64, at time.Time) {
 
 // latest returns the later one of now and a sweep's own tick: the queue's clock may
 // be ahead of this one.
-func latest(j *record.Job, now time.Time, t jobTask) time.Time {
+func latest(j *record.Job, now time.Time, t body.Job) time.Time {
 	const most = 100 // what is further ahead is no clock's fault
 	tick, at := nextTick(j, now)
 	if ahead := t.Tick - tick; 0 <= ahead && ahead < most {
@@ -69,21 +70,21 @@ func latest(j *record.Job, now time.Time, t jobTask) time.Time {
 // enqueueSweep enqueues the job's first sweep after a time.
 func (e *Engine) enqueueSweep(ctx context.Context, job *record.Job, now time.Time) error {
 	tick, at := nextTick(job, now)
-	return e.enqueue(ctx, job, sweepPath, jobTask{Tick: tick}, at)
+	return e.enqueue(ctx, job, sweepPath, body.Job{Tick: tick}, at)
 }
 
 // enqueueFullSweep enqueues a sweep of ranges of every age, to run at once.
 func (e *Engine) enqueueFullSweep(ctx context.Context, job *record.Job) error {
-	return e.enqueue(ctx, job, sweepPath, jobTask{All: true}, time.Time{})
+	return e.enqueue(ctx, job, sweepPath, body.Job{All: true}, time.Time{})
 }
 
 // runSweep runs the task of a sweep.
-func (e *Engine) runSweep(ctx context.Context, job *record.Job, t jobTask) error {
+func (e *Engine) runSweep(ctx context.Context, job *record.Job, t body.Job) error {
 	now := time.Now()
 	if job.Cleaning != "" && job.Epoch == t.Epoch {
 		return e.sweepCleanup(ctx, job, latest(job, now, t))
 	}
-	if !t.current(job) {
+	if !t.Current(job) {
 		return e.sweepAfterRetry(ctx, job, t.Epoch)
 	}
 	if t.After == "" { // first of all, as what follows may fail for long
@@ -124,7 +125,7 @@ func (e *Engine) showBuild(ctx context.Context, job *record.Job) error {
 }
 
 // sweep looks at the next open ranges.
-func (e *Engine) sweep(ctx context.Context, job *record.Job, t jobTask, now time.Time) error {
+func (e *Engine) sweep(ctx context.Context, job *record.Job, t body.Job, now time.Time) error {
 	open, err := e.store().FirstMarked(ctx, "open", job.Ref(), t.After, sweepRanges)
 	if err != nil {
 		return fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
@@ -148,7 +149,7 @@ func (e *Engine) sweep(ctx context.Context, job *record.Job, t jobTask, now time
 
 // enqueueAgain enqueues the task of a pending range, unless it has one.
 func (e *Engine) enqueueAgain(ctx context.Context, job *record.Job, r *record.Range) error {
-	task := taskOf(r, job)
+	task := body.TaskOf(r, job)
 	if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 		return err
 	}
@@ -173,7 +174,7 @@ func (e *Engine) enqueueAgain(ctx context.Context, job *record.Job, r *record.Ra
 	if err != nil || r.State != record.Pending {
 		return err
 	}
-	if err := e.queue.Enqueue(ctx, taskOf(r, job)); !errors.Is(err, tasks.ErrExists) {
+	if err := e.queue.Enqueue(ctx, body.TaskOf(r, job)); !errors.Is(err, tasks.ErrExists) {
 		return err
 	}
 	return nil
@@ -210,7 +211,7 @@ func (e *Engine) reviveSweeps(ctx context.Context, job *record.Job, now time.Tim
 	const most = 100 // purges within a tick
 	for range most {
 		tick, at := nextTick(job, now)
-		task := jobTask{Tick: tick}.task(job, sweepPath, at)
+		task := body.Job{Tick: tick}.Task(job, sweepPath, at)
 		if err := e.queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -17,14 +18,14 @@ func TestTicks(t *testing.T) {
 		t.Errorf("at %v the next tick is at %v", now, at)
 	}
 	for ahead := range int64(20) {
-		own := jobTask{Tick: first - 1 + ahead}
+		own := body.Job{Tick: first - 1 + ahead}
 		tick, at := nextTick(j, latest(j, now, own))
 		if tick <= own.Tick || tick > max(first, own.Tick+1) || !at.After(now) {
 			t.Errorf("the sweep of tick %d enqueues tick %d, at %v", own.Tick, tick, at)
 		}
 	}
 	for _, forged := range []int64{-1 << 62, 1 << 62, first + 1000} {
-		if tick, _ := nextTick(j, latest(j, now, jobTask{Tick: forged})); tick != first {
+		if tick, _ := nextTick(j, latest(j, now, body.Job{Tick: forged})); tick != first {
 			t.Errorf("the forged tick %d leads to %d, not %d", forged, tick, first)
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
 // A Proof says whether a job's records cover all of its query, without a gap and without an
@@ -153,19 +152,19 @@ func (e *Engine) verifyEntities(ctx context.Context, ref record.Ref, at time.Tim
 	if err != nil {
 		return fail(err)
 	}
-	query, err := queryOf(job)
+	q, err := query.Of(job)
 	if err != nil {
-		return fail(fmt.Errorf("query: %w", err))
+		return fail(err)
 	}
 	if !at.IsZero() {
-		query.ReadTime = at
+		q.ReadTime = at
 	}
 	var turn sync.Mutex
 	err = e.store().EachRecord(ctx, job.Ref(), func(r *record.Range) error {
 		if r.Alone || r.State != record.Done { // one alone is of a page that is done, too
 			return nil
 		}
-		n, keys, err := e.keysNow(ctx, query, r)
+		n, keys, err := e.keysNow(ctx, q, r)
 		if err != nil {
 			return fmt.Errorf("read the keys of range %s: %w", r.ID, err)
 		}
@@ -186,13 +185,13 @@ func (e *Engine) verifyEntities(ctx context.Context, ref record.Ref, at time.Tim
 }
 
 // keysNow returns how many entities a range has, and the digest of their keys.
-func (e *Engine) keysNow(ctx context.Context, query query.Query, r *record.Range) (n int64, keys []byte, err error) {
+func (e *Engine) keysNow(ctx context.Context, q query.Query, r *record.Range) (n int64, keys []byte, err error) {
 	// A call may end a snapshot: it is for one range.
-	s := e.source().Of(ctx, query).Stream(ctx, query, r.Start, r.End, false)
+	s := e.source().Of(ctx, q).Stream(ctx, q, r.Start, r.End, false)
 	defer s.Close()
 	d := record.NewDigest(record.PageDigest)
 	for {
-		at, err := s.Peek(source.QueryBatch)
+		at, err := s.Peek(query.Batch)
 		if err != nil {
 			return 0, nil, err
 		}

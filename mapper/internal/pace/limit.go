@@ -7,10 +7,11 @@ import (
 )
 
 // A Limit is how fast a job goes at most: in entities and writes a second, of which 0 is no limit,
-// and on the ramp.
+// and on the ramp. It is stored as JSON in the record of the job.
 type Limit struct {
-	Entities, Writes float64
-	Ramp             bool
+	Entities float64 `json:"entities,omitempty"`
+	Writes   float64 `json:"writes,omitempty"`
+	Ramp     bool    `json:"ramp,omitempty"`
 }
 
 // The ramp of Datastore's best practices: "500/50/5".

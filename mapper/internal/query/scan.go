@@ -6,6 +6,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
+// Batch is how many results Datastore returns at once.
+const Batch = 300
+
 // A Scan is a Datastore query whose results come in the order of their positions.
 type Scan struct {
 	Query    *datastore.Query

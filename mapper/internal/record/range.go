@@ -239,3 +239,12 @@ func (r *Range) Reopen(now time.Time) {
 	r.Refusals, r.Deaths, r.DeathsCountAt, r.NotBefore = 0, nil, nil, time.Time{}
 	r.Generation++
 }
+
+// Size returns how many bytes the record takes.
+func (r *Range) Size() int {
+	properties, err := datastore.SaveStruct(r)
+	if err != nil {
+		panic("record: a range can't be saved: " + err.Error())
+	}
+	return keyspace.PropertiesSize(properties)
+}

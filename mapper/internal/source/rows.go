@@ -13,9 +13,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
-// QueryBatch is how many results Datastore returns at once.
-const QueryBatch = 300
-
 // errNoValue is a fault of the database.
 var errNoValue = fault.Fatal(errors.New("the database returned an entity without the property that the query is ordered by"))
 

@@ -89,7 +89,7 @@ func (s *Stream) Shorten(end *keyspace.Position) {
 	}
 	defer s.use()()
 	s.End = end
-	for s.it != nil && s.results%QueryBatch > 0 && s.err == nil { // also behind the end: the order is checked
+	for s.it != nil && s.results%query.Batch > 0 && s.err == nil { // also behind the end: the order is checked
 		s.err = s.step()
 	}
 	n, _ := slices.BinarySearchFunc(s.at, end, keyspace.Compare)

@@ -119,7 +119,7 @@ func TestShorten(t *testing.T) {
 			if !slices.EqualFunc(found, want, (*keyspace.Position).Equal) {
 				t.Fatalf("found %d, want %d", len(found), len(want))
 			}
-			if used := em.Usage().Sub(before).Reads; used > int64(reached+QueryBatch+50) {
+			if used := em.Usage().Sub(before).Reads; used > int64(reached+query.Batch+50) {
 				t.Errorf("%d reads of up to %d entities that are shortened %d times to %d", used, reached, shortened, len(want))
 			}
 		}

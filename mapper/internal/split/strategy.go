@@ -54,11 +54,11 @@ const (
 )
 
 // A Strategy says how a job's ranges are cut. The zero value is adaptive. The others do what other
-// mappers do, to compare with them.
+// mappers do, to compare with them. It is stored as JSON in the record of the job.
 type Strategy struct {
-	First  int  // how many ranges the kind is cut into at the start
-	FanOut int  // how many ranges the rest behind a page is cut into
-	Bisect bool // at the middle of the key space, and not where entities are
+	First  int  `json:"first,omitempty"`   // how many ranges the kind is cut into at the start
+	FanOut int  `json:"fan_out,omitempty"` // how many ranges the rest behind a page is cut into
+	Bisect bool `json:"bisect,omitempty"`  // at the middle of the key space, and not where entities are
 }
 
 // Validate returns what is wrong with a strategy that a user has asked for.

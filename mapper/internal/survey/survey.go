@@ -282,7 +282,7 @@ func (sv Survey) sample(ctx context.Context, n int) ([]*keyspace.Position, error
 	if err != nil {
 		return nil, fmt.Errorf("sample %q by __scatter__: %w", sv.Query.Kind, err)
 	}
-	sv.use(int64(len(sample)/source.QueryBatch+1), int64(len(sample)))
+	sv.use(int64(len(sample)/query.Batch+1), int64(len(sample)))
 	return sample, nil
 }
 

@@ -1,4 +1,4 @@
-package mapper
+package body
 
 import (
 	"encoding/json"
@@ -10,52 +10,52 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// rangePath is the path, below the queue's URL, that range tasks are sent to.
-const rangePath = "range"
+// RangePath is the path, below the queue's URL, that range tasks are sent to.
+const RangePath = "range"
 
-// A rangeTask is the body of a task: it names the range, and nothing of its
+// A Range is the body of a task: it names the range, and nothing of its
 // contents.
-type rangeTask struct {
+type Range struct {
 	Job         string `json:"job"`
 	Incarnation string `json:"incarnation"`
 	Range       string `json:"range"`
 	Generation  int64  `json:"generation"`
 }
 
-func (t rangeTask) job() record.Ref { return record.Ref{ID: t.Job, Incarnation: t.Incarnation} }
+func (t Range) Ref() record.Ref { return record.Ref{ID: t.Job, Incarnation: t.Incarnation} }
 
-// parseTask reads the body of a task, which may be anybody's.
-func parseTask(body []byte) (rangeTask, error) {
-	var t rangeTask
+// ParseRange reads the body of a task, which may be anybody's.
+func ParseRange(body []byte) (Range, error) {
+	var t Range
 	if err := json.Unmarshal(body, &t); err != nil {
-		return rangeTask{}, err
+		return Range{}, err
 	}
 	if !record.ValidJobID(t.Job) || !record.ValidIncarnation(t.Incarnation) || !record.ValidRangeID(t.Range) || t.Generation < 0 {
-		return rangeTask{}, errors.New("it names no job and range")
+		return Range{}, errors.New("it names no job and range")
 	}
 	return t, nil
 }
 
-// taskOf returns the task of a pending range. Its name is taken for a day after
+// TaskOf returns the task of a pending range. Its name is taken for a day after
 // it is gone, so whoever wants another task needs another generation, of the
 // range or of the job.
-func taskOf(r *record.Range, j *record.Job) tasks.Task {
-	body, err := json.Marshal(rangeTask{Job: r.Job, Incarnation: r.Incarnation, Range: r.ID, Generation: r.Generation})
+func TaskOf(r *record.Range, j *record.Job) tasks.Task {
+	body, err := json.Marshal(Range{Job: r.Job, Incarnation: r.Incarnation, Range: r.ID, Generation: r.Generation})
 	if err != nil {
 		panic("mapper: a struct of strings does not encode: " + err.Error())
 	}
 	return tasks.Task{
 		ID: tasks.ID("range", r.Ref().String(), r.ID,
 			strconv.FormatInt(j.Generation, 10), strconv.FormatInt(r.Generation, 10)),
-		Path: rangePath,
+		Path: RangePath,
 		Body: body,
 		At:   r.NotBefore,
 	}
 }
 
-// A jobTask is the body of a task that is about a job, and not about one range of
+// A Job is the body of a task that is about a job, and not about one range of
 // it. Such tasks are chains: each does a bounded part, and enqueues the next.
-type jobTask struct {
+type Job struct {
 	Job         string `json:"job"`
 	Incarnation string `json:"incarnation"`
 	Epoch       int64  `json:"epoch"`
@@ -63,13 +63,14 @@ type jobTask struct {
 	After       string `json:"after,omitempty"` // the ID of the record behind which it goes on
 	All         bool   `json:"all,omitempty"`   // a sweep of ranges of every age
 
-	queued  tasks.Delivery // as the queue makes it
-	begunAt time.Time      // when it came
+	// Of the delivery, and not of the body:
+	Queued  tasks.Delivery `json:"-"` // as the queue makes it
+	BegunAt time.Time      `json:"-"` // when it came
 }
 
-// task returns the task for a job and a path. Whoever enqueues it again uses the same
+// Task returns the task for a job and a path. Whoever enqueues it again uses the same
 // name, so that there is one; a job that takes the ID of a deleted one has others.
-func (t jobTask) task(j *record.Job, path string, at time.Time) tasks.Task {
+func (t Job) Task(j *record.Job, path string, at time.Time) tasks.Task {
 	t.Job, t.Incarnation, t.Epoch = j.ID, j.Incarnation, j.Epoch
 	body, err := json.Marshal(t)
 	if err != nil {
@@ -82,5 +83,5 @@ func (t jobTask) task(j *record.Job, path string, at time.Time) tasks.Task {
 	}
 }
 
-// current reports whether a task is of the job's epoch, and the job runs.
-func (t jobTask) current(j *record.Job) bool { return State(j.State) == Running && j.Epoch == t.Epoch }
+// Current reports whether a task is of the job's epoch, and the job runs.
+func (t Job) Current(j *record.Job) bool { return j.State == record.Running && j.Epoch == t.Epoch }

@@ -1,4 +1,4 @@
-package mapper
+package splitsim
 
 import (
 	"flag"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 var writeScale = flag.Bool("scale", false, "write the table of TestScale to docs/scale.md")
@@ -22,7 +23,7 @@ var virtualKinds = []struct {
 	name string
 	key  func(n int64) func(rank int64) *datastore.Key
 }{
-	{"sequential", func(int64) func(int64) *datastore.Key { return sequentialKey }},
+	{"sequential", func(int64) func(int64) *datastore.Key { return SequentialKey }},
 	{"uuid", func(n int64) func(int64) *datastore.Key {
 		gap := math.MaxUint64 / uint64(n)
 		return func(i int64) *datastore.Key {
@@ -58,29 +59,29 @@ func TestScale(t *testing.T) {
 				continue
 			}
 			for _, workers := range []int64{100, 1000, 5000} {
-				times := usualTimes
-				times.page += page * 2 * time.Millisecond
-				m, err := runModel(t.Context(), virtualKind{n, kind.key(n)}, workers, page, page, times)
+				times := UsualTimes(tasks.Parallel)
+				times.Page += page * 2 * time.Millisecond
+				m, err := Run(t.Context(), VirtualKind{n, kind.key(n)}, workers, page, page, times)
 				if err != nil {
 					t.Fatal(err)
 				}
 				pages := float64(n) / page
 				deepest := int64(math.Log(pages)/math.Log(split.MaxFanOut)) + 3
-				if m.done != n || m.depth > deepest || float64(m.pages) > 1.1*pages+20 || m.tasks > m.pages {
+				if m.Done != n || m.Depth > deepest || float64(m.Pages) > 1.1*pages+20 || m.Tasks > m.Pages {
 					t.Errorf("%s, %d entities, %d workers: %d entities in %d pages of %d tasks, depth %d, want at most %d",
-						kind.name, n, workers, m.done, m.pages, m.tasks, m.depth, deepest)
+						kind.name, n, workers, m.Done, m.Pages, m.Tasks, m.Depth, deepest)
 				}
-				if m.record > split.MaxSampleBytes+1<<10 || m.commit > 8<<20 {
-					t.Errorf("%s, %d entities, %d workers: a record of %d bytes, a commit of %d", kind.name, n, workers, m.record, m.commit)
+				if m.LargestRecord > split.MaxSampleBytes+1<<10 || m.LargestCommit > 8<<20 {
+					t.Errorf("%s, %d entities, %d workers: a record of %d bytes, a commit of %d", kind.name, n, workers, m.LargestRecord, m.LargestCommit)
 				}
-				start, takes := m.start(workers), m.takes(workers)
-				rate := float64(m.pages) / takes.Seconds()
+				start, takes := m.Start(workers), m.Takes(workers)
+				rate := float64(m.Pages) / takes.Seconds()
 				fmt.Fprintf(&table, "| %s | %d | %d | %d | %d | %d | %.1f KiB | %.0f KiB | %.1f s | %v | %.1f | %.0f |\n", kind.name, n, workers,
-					m.pages, m.tasks, m.depth, float64(m.record)/1024, float64(m.commit)/1024, start.Seconds(), takes.Round(time.Second), float64(m.tasks)/takes.Seconds(), 2*rate)
+					m.Pages, m.Tasks, m.Depth, float64(m.LargestRecord)/1024, float64(m.LargestCommit)/1024, start.Seconds(), takes.Round(time.Second), float64(m.Tasks)/takes.Seconds(), 2*rate)
 			}
 		}
 	}
-	const file, begin, end = "../docs/scale.md", "<!-- table: begin -->\n", "<!-- table: end -->\n"
+	const file, begin, end = "../../../docs/scale.md", "<!-- table: begin -->\n", "<!-- table: end -->\n"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -97,11 +98,11 @@ func TestScale(t *testing.T) {
 		return
 	}
 	if !testing.Short() && old != table.String() {
-		t.Errorf("%s has another table; write it again: go test ./mapper -run TestScale -args -scale", file)
+		t.Errorf("%s has another table; write it again: go test ./mapper/internal/splitsim -run TestScale -args -scale", file)
 	}
 	for row := range strings.Lines(table.String()) {
 		if !strings.Contains(old, row) {
-			t.Errorf("%s does not have %q; write its table again: go test ./mapper -run TestScale -args -scale", file, row)
+			t.Errorf("%s does not have %q; write its table again: go test ./mapper/internal/splitsim -run TestScale -args -scale", file, row)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package mapper
+package splitsim
 
 import (
 	"errors"
@@ -18,14 +18,14 @@ func TestInPortions(t *testing.T) {
 	rng := testflag.Rand(t)
 	even := 0
 	for i := range 200 {
-		kind := virtualKind{n: 100 + rng.Int64N(20_000>>(i%8)), key: sequentialKey}
-		m := &model{kind: kind}
+		kind := VirtualKind{N: 100 + rng.Int64N(20_000>>(i%8)), Key: SequentialKey}
+		m := &Model{kind: kind}
 		const page = 10
 		workers := 2 + rng.Int64N(300)
 		samples := kind.sample(rng, 20)
 		var pieces []split.Piece
 		var counts []int64
-		at, most := (*keyspace.Position)(nil), 1+rng.Int64N(2*kind.n)
+		at, most := (*keyspace.Position)(nil), 1+rng.Int64N(2*kind.N)
 		for i, end := range append(slices.Clone(samples), nil) {
 			if i%4 == 0 || end == nil {
 				pieces = append(pieces, split.Piece{Start: at, End: end})
@@ -36,7 +36,7 @@ func TestInPortions(t *testing.T) {
 			}
 		}
 		before := split.WithCounts(pieces, counts, most, workers, page)
-		after := split.Balance(slices.Clone(before), page, m.find(kind.n))
+		after := split.Balance(slices.Clone(before), page, m.find(kind.N))
 		if after[0].Start != nil || after[len(after)-1].End != nil || !split.Ordered(after) {
 			t.Fatal("the pieces do not go from end to end")
 		}
@@ -55,7 +55,7 @@ func TestInPortions(t *testing.T) {
 			}
 		}
 		exact := func(p split.Piece) bool { return p.Exact }
-		if n := kind.n; n <= split.BalancePages*page && most > n { // all was counted, and no boundary is far away
+		if n := kind.N; n <= split.BalancePages*page && most > n { // all was counted, and no boundary is far away
 			want := split.ShareLengths(n, before[0].FairShare, n, page)
 			if len(after) != len(want) {
 				t.Fatalf("%d pieces, want %d", len(after), len(want))
@@ -79,10 +79,10 @@ func TestInPortions(t *testing.T) {
 // TestInPortionsKeeps has pieces stay as they are whose boundaries can't be found, or are
 // elsewhere by now.
 func TestInPortionsKeeps(t *testing.T) {
-	kind := virtualKind{n: 1000, key: func(rank int64) *datastore.Key { return datastore.IDKey("K", 10*(rank+1), nil) }}
-	middle := keyspace.At(kind.key(700))
+	kind := VirtualKind{N: 1000, Key: func(rank int64) *datastore.Key { return datastore.IDKey("K", 10*(rank+1), nil) }}
+	middle := keyspace.At(kind.Key(700))
 	pieces := split.WithCounts([]split.Piece{{End: middle}, {Start: middle}}, []int64{700, 300}, 1000, 4, 10)
-	m := &model{kind: kind}
+	m := &Model{kind: kind}
 	for page, want := range map[int64]int{20: 4, 5: 3} { // pages of 5 are too many to a boundary in the middle
 		if got := split.Balance(slices.Clone(pieces), page, m.find(1000)); len(got) != want {
 			t.Fatalf("%d pieces, want %d", len(got), want)
@@ -91,7 +91,7 @@ func TestInPortionsKeeps(t *testing.T) {
 	for name, find := range map[string]split.Finder{
 		"an error": func(*keyspace.Position, int64) (*keyspace.Position, error) { return nil, errors.New("no") },
 		"the end":  func(*keyspace.Position, int64) (*keyspace.Position, error) { return nil, nil },
-		"before":   func(*keyspace.Position, int64) (*keyspace.Position, error) { return keyspace.At(kind.key(0)), nil },
+		"before":   func(*keyspace.Position, int64) (*keyspace.Position, error) { return keyspace.At(kind.Key(0)), nil },
 	} {
 		if got := split.Balance(slices.Clone(pieces), 10, find); len(got) != 2 || got[0].End != middle || got[0].Estimate != 700 {
 			t.Errorf("%s: %+v", name, got)

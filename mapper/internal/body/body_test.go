@@ -1,4 +1,4 @@
-package mapper
+package body
 
 import (
 	"encoding/json"
@@ -14,12 +14,12 @@ func FuzzParseTask(f *testing.F) {
 	job.Incarnate(7)
 	root := job.RootRange()
 	root.Generation = 3
-	f.Add(taskOf(root, job).Body)
+	f.Add(TaskOf(root, job).Body)
 	for _, body := range []string{"", "null", "[]", `{"job": 5}`, `{"job": "a", "range": "x"}`, "\x00\xff", `{"generation": -1}`} {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		task, err := parseTask(body)
+		task, err := ParseRange(body)
 		if err != nil {
 			return
 		}
@@ -27,7 +27,7 @@ func FuzzParseTask(f *testing.F) {
 			t.Errorf("%q passes for %+v", body, task)
 		}
 		encoded, err := json.Marshal(task)
-		if again, errAgain := parseTask(encoded); err != nil || errAgain != nil || again != task {
+		if again, errAgain := ParseRange(encoded); err != nil || errAgain != nil || again != task {
 			t.Errorf("%+v is read back as %+v, %v, %v", task, again, err, errAgain)
 		}
 	})
