@@ -23,7 +23,7 @@ func init() {
 func (e *Engine) seed(seed uint64) {
 	var turn sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 1))
-	e.random = func() uint64 {
+	e.jobs.Random = func() uint64 {
 		turn.Lock()
 		defer turn.Unlock()
 		return rng.Uint64()

@@ -17,6 +17,8 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/gate"
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
@@ -45,9 +47,9 @@ type Engine struct {
 	mappers map[string]*function.Definition
 	log     *slog.Logger
 	paces   pace.Book[record.Ref]
-	gate    *gate
+	gate    *gate.Gate
 	cache   jobCache
-	random  func() uint64
+	jobs    *lifecycle.Jobs
 }
 
 // New returns an engine that keeps its records in the client's database and
@@ -59,7 +61,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	if o == nil || len(o.Mappers) == 0 {
 		return nil, errors.New("mapper: Options.Mappers is empty: list the mappers with mapper.Set")
 	}
-	e := &Engine{client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger, gate: newGate(), random: randomNumber}
+	e := &Engine{client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger, gate: gate.New()}
 	if e.log == nil {
 		e.log = slog.Default()
 	}
@@ -79,6 +81,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 		}
 		e.mappers[def.Name] = def
 	}
+	e.jobs = &lifecycle.Jobs{Store: e.store(), Queue: queue, Mappers: e.mappers, Log: e.log, Gate: e.gate, Random: randomNumber}
 	return e, nil
 }
 
@@ -110,21 +113,8 @@ func (e *Engine) names() string {
 // end. Requests to other paths are answered 404, and logged: a queue that sends
 // its tasks there has another URL than the handler.
 func (e *Engine) Handler() http.Handler {
-	handlers := map[string]http.Handler{
-		body.RangePath: e.queue.Handler(e.log, e.deliver),
-		sweepPath:      e.chain(e.inCompany(e.runSweep)),
-		retryPath:      e.chain(e.inCompany(e.runRetry)),
-		finalizePath:   e.chain(e.runEnd),
-		cleanupPath:    e.chain(e.inCompany(e.runCleanup)),
-		revivePath: e.queue.Handler(e.log, func(ctx context.Context, _ tasks.Delivery) error {
-			place, err := e.gate.enter(ctx, false)
-			if err != nil {
-				return err
-			}
-			defer place.leave()
-			return e.Revive(ctx)
-		}),
-	}
+	handlers := e.jobs.Handlers()
+	handlers[body.RangePath] = e.queue.Handler(e.log, e.deliver)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deliveries := handlers[path.Base(r.URL.Path)]
 		if deliveries == nil {

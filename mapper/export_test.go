@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // What tests outside the package use of its inside.
@@ -19,7 +20,7 @@ func LateRetry(ctx context.Context, e *Engine, id string, between func(failed []
 	if err != nil {
 		return err
 	}
-	failed, err := e.store().FirstMarked(ctx, "failed", job.Ref(), "", failurePage)
+	failed, err := e.store().FirstMarked(ctx, "failed", job.Ref(), "", store.FailurePage)
 	if err != nil {
 		return err
 	}
@@ -29,11 +30,11 @@ func LateRetry(ctx context.Context, e *Engine, id string, between func(failed []
 	}
 	between(ids)
 	for _, r := range failed {
-		if err := e.retry(ctx, job, r); err != nil {
+		if err := e.jobs.Reopen(ctx, job, r); err != nil {
 			return err
 		}
 	}
-	_, err = e.retryPage(ctx, job, "")
+	_, err = e.jobs.RetryPage(ctx, job, "")
 	return err
 }
 
@@ -43,14 +44,14 @@ func Reopen(ctx context.Context, e *Engine, id string) error {
 	if err != nil {
 		return err
 	}
-	failed, err := e.store().FirstMarked(ctx, "failed", job.Ref(), "", failurePage)
+	failed, err := e.store().FirstMarked(ctx, "failed", job.Ref(), "", store.FailurePage)
 	for _, r := range failed {
 		if err == nil {
-			err = e.retry(ctx, job, r)
+			err = e.jobs.Reopen(ctx, job, r)
 		}
 		if err == nil {
 			r.Generation++
-			err = e.enqueueAgain(ctx, job, r)
+			err = e.jobs.EnqueueAgain(ctx, job, r)
 		}
 	}
 	return err

@@ -20,9 +20,6 @@ type Failure struct {
 	Time     time.Time // of the last one
 }
 
-// failurePage is how many failures are read at once.
-const failurePage = 100
-
 // Failures returns some failures of the job, and where to go on: an empty cursor
 // is the beginning, and the end. A page has up to 100 failures, and costs as many
 // reads.
@@ -35,15 +32,15 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 	if cursor != "" && (!ok || !record.ValidRangeID(after)) {
 		return nil, "", fmt.Errorf("mapper: failures of %s: %w: the cursor %.80q is not one of the job's Failures", j.ID, ErrArguments, cursor)
 	}
-	ranges, err := j.engine.store().FirstMarked(ctx, "failed", job.Ref(), after, failurePage)
+	ranges, err := j.engine.store().FirstMarked(ctx, "failed", job.Ref(), after, store.FailurePage)
 	if err != nil {
 		return nil, "", fmt.Errorf("mapper: failures of %s: %w", j.ID, err)
 	}
 	for _, r := range ranges {
 		failures = append(failures, Failure{Key: r.Start.Key, Error: r.Error, Attempts: int(r.Refusals), Time: r.Done})
 	}
-	if len(ranges) == failurePage {
-		next = job.Incarnation + ranges[failurePage-1].ID
+	if len(ranges) == store.FailurePage {
+		next = job.Incarnation + ranges[store.FailurePage-1].ID
 	}
 	return failures, next, nil
 }
@@ -57,16 +54,8 @@ func (w *work) limitFailures(ctx context.Context) error {
 	if err != nil || over == "" {
 		return err
 	}
-	job, err := w.engine.store().UpdateJob(ctx, w.job.Ref(), func(j *record.Job) error {
-		if State(j.State) != Running || j.Epoch != w.job.Epoch {
-			return store.ErrNothing
-		}
-		j.State, j.Limited = string(Paused), true
-		j.Error = "paused by its failure limit: " + over
-		if sum.Ranges > 0 { // it was the share
-			j.Failures, j.Tried = sum.Failures, sum.Failures+sum.Processed
-		}
-		return nil
+	job, err := w.engine.store().UpdateJob(ctx, w.job.Ref(), func(j *record.Job) (bool, error) {
+		return j.PauseByLimit(w.job.Epoch, over, &sum), nil
 	})
 	if err == nil {
 		w.job = job
@@ -78,11 +67,11 @@ func (w *work) limitFailures(ctx context.Context) error {
 // has done so far, about, if that matters.
 func (w *work) overLimit(ctx context.Context) (over string, sum record.Totals, err error) {
 	if limit := int(w.job.Limit); limit > 0 && w.counts(limit/100/w.failed) {
-		failed, err := w.engine.client.GetAll(ctx, store.Marked("failed", w.job.Ref(), "").KeysOnly().Limit(limit+1), nil)
+		failed, err := w.engine.store().CountFailures(ctx, w.job.Ref(), limit+1)
 		if err != nil {
 			return "", sum, fmt.Errorf("count the failures of job %s: %w", w.job.ID, err)
 		}
-		if len(failed) > limit {
+		if failed > int64(limit) {
 			return fmt.Sprintf("more than %d entities have failed", limit), sum, nil
 		}
 	}

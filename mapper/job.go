@@ -1,14 +1,15 @@
 package mapper
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -41,11 +42,11 @@ func (s State) Ended() bool { return s != Running && s != Paused }
 var (
 	// ErrOtherArguments says that a job of that ID was started with another
 	// mapper, query or parameters.
-	ErrOtherArguments = errors.New("a job of this ID has other arguments")
+	ErrOtherArguments = record.ErrOtherArguments
 
 	// ErrUnknownMapper says that a mapper is not among the engine's
 	// [Options.Mappers].
-	ErrUnknownMapper = errors.New("unknown mapper")
+	ErrUnknownMapper = function.ErrUnknownMapper
 
 	// ErrArguments says that something can't be done with such arguments; the error
 	// names the one that is wrong.
@@ -188,6 +189,14 @@ type Job struct {
 }
 
 func (j *Job) ref() record.Ref { return record.Ref{ID: j.ID, Incarnation: j.incarnation} }
+
+// jobs returns what carries out changes of the job. Without an engine it says that there is none.
+func (j *Job) jobs() *lifecycle.Jobs {
+	if j.engine == nil || j.engine.jobs == nil {
+		return &lifecycle.Jobs{Store: j.engine.store()}
+	}
+	return j.engine.jobs
+}
 
 // Job returns the job of an ID, for instance in another process than the one
 // that started it. Its methods say whether it exists, and are about the job that has the ID when

@@ -47,7 +47,7 @@ func (w *work) processPage(ctx context.Context, p page) error {
 	err := w.transact(ctx, attempts, func(tx *datastore.Transaction) error {
 		settled, ready = new(record.Range), false
 		read := w.fencedReader(tx, settled)
-		o, err := w.runPage(ctx, p.at, read, func(e *function.Effect) error { return mutate(tx, e) })
+		o, err := w.runPage(ctx, p.at, read, func(e *function.Effect) error { return store.Mutate(tx, e) })
 		if err != nil {
 			return err
 		}
@@ -113,26 +113,6 @@ func (w *work) fencedReader(tx *datastore.Transaction, r *record.Range) source.R
 	}
 }
 
-// mutate adds an entity's mutations to a transaction: all, or none if one of
-// them is invalid.
-func mutate(tx *datastore.Transaction, e *function.Effect) error {
-	keys := make([]*datastore.Key, len(e.Mutations))
-	for i, m := range e.Mutations {
-		keys[i] = m.Key
-	}
-	groups := source.Apart(keys)
-	if len(groups) > 1 {
-		// The client would drop one of two deletes. See lookup.
-		return fmt.Errorf("%d of the keys that the function puts or deletes can't be told apart by the client", len(groups))
-	}
-	all := make([]*datastore.Mutation, len(e.Mutations))
-	for i, m := range e.Mutations {
-		all[i] = m.Mutation
-	}
-	_, err := tx.Mutate(all...)
-	return err
-}
-
 // A chunk is what is read of a page at once.
 type chunk struct {
 	at       []*keyspace.Position
@@ -187,7 +167,7 @@ func (w *work) runChunk(ctx context.Context, o *outcome, c *chunk, size int, beg
 	}
 	limit := time.Duration(w.job.Timeout)
 	for c.next < len(c.at) && !full && err == nil {
-		left := function.Calls(ctx, limit, &w.engine.gate.strays, func(r *function.Runner) {
+		left := function.Calls(ctx, limit, &w.engine.gate.Strays, func(r *function.Runner) {
 			for c.next < len(c.at) {
 				p, entity := c.at[c.next], c.entities[c.next]
 				full, err = o.full(p.Key, size-o.reached, w.surprising(o), time.Duration(w.job.PageTime)), ctx.Err()

@@ -44,19 +44,18 @@ func (r Rate) limit() pace.Limit { return pace.Limit(r) }
 // it. If it turns the ramp on, that begins now. A rate that is no number, or too low for the
 // job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error {
-	_, err := j.engine.store().UpdateJob(ctx, j.ref(), func(r *record.Job) error {
+	_, err := j.engine.store().UpdateJob(ctx, j.ref(), func(r *record.Job) (changed bool, err error) {
 		if err := rate.limit().Validate("Rate", r.AtOnce(), j.engine.queue.Deadline()); err != nil {
-			return fmt.Errorf("%w: %w", ErrArguments, err)
+			return false, fmt.Errorf("%w: %w", ErrArguments, err)
 		}
-		if State(r.State).Ended() && State(r.State) != Failed { // that can be resumed
-			return fmt.Errorf("%w: it is %q", ErrState, r.State)
+		if r.Over() && r.State != record.Failed { // that can be resumed
+			return false, fmt.Errorf("%w: it is %q", ErrState, r.State)
 		}
 		if before, err := r.RateLimit(); rate.Ramp && (err != nil || !before.Ramp) {
 			r.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
 		}
-		var err error
 		r.Rate, err = json.Marshal(rate)
-		return err
+		return true, err
 	})
 	if err != nil {
 		return fmt.Errorf("mapper: set the rate of %s: %w", j.ID, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -26,7 +27,7 @@ import (
 // MaxAttempts is how often a mapper's function is tried on an entity that it
 // returns an error for, and how often a page is tried that fails as a whole, see
 // [Update].
-const MaxAttempts = 5
+const MaxAttempts = record.MaxAttempts
 
 // A work is one delivery of a range's task.
 type work struct {
@@ -44,7 +45,7 @@ type work struct {
 	redelivered bool           // there was one of it, or of a task that is lost
 	delivery    string         // what this one's mark in the record is
 	begun       bool           // the mark is there
-	place       place          // inside the gate
+	place       gate.Place     // inside the gate
 
 	// record is the range as this delivery knows it. Transactions read it anew.
 	record     *record.Range
@@ -85,12 +86,12 @@ type work struct {
 // there. 7 is for ranges with children, too: those of 3 may have ended before
 // their parent.
 func (e *Engine) run(ctx context.Context, t body.Range, d tasks.Delivery) error {
-	place, err := e.gate.enter(ctx, false) // parameters may be decoded by a user's method
+	place, err := e.gate.Enter(ctx, false) // parameters may be decoded by a user's method
 	if err != nil {
 		return err
 	}
 	w, err := e.load(ctx, t)
-	place.leave()
+	place.Leave()
 	if err != nil || w == nil {
 		return err
 	}
@@ -104,7 +105,7 @@ func (e *Engine) run(ctx context.Context, t body.Range, d tasks.Delivery) error 
 	if loaded != nil {
 		return errors.Join(err, loaded)
 	}
-	return errors.Join(err, e.complete(ctx, fresh, false))
+	return errors.Join(err, e.jobs.Complete(ctx, fresh, false))
 }
 
 // runInside does the range and those after it, as one of the job's deliveries of this process.
@@ -424,7 +425,7 @@ func (w *work) giveUp(ctx context.Context, cause error) error {
 // fail ends the job. It reports whether the job has ended: it goes on if somebody has
 // resumed it since this delivery began.
 func (w *work) fail(ctx context.Context, cause error) (ended bool, err error) {
-	first, err := w.engine.fail(ctx, w.job, cause)
+	first, err := w.engine.jobs.Fail(ctx, w.job, cause)
 	if err != nil {
 		return false, err
 	}

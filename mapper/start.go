@@ -9,14 +9,12 @@ import (
 	"sync"
 	"time"
 
-	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrArguments)
@@ -68,31 +66,19 @@ func (e *Engine) start(ctx context.Context, def *function.Definition, query Quer
 	if err := e.fillIn(&opts, concurrent); err != nil {
 		return fail(err)
 	}
-	created, err := newJob(def, q, params, opts, concurrent, e.random())
+	created, err := newJob(def, q, params, opts, concurrent, e.jobs.Random())
 	if err != nil {
 		return fail(err)
 	}
 	job := found.existing.value
-	if job != nil {
-		err = sameArguments(job, created)
-	} else if err = found.database(created); err == nil {
-		job, err = e.create(ctx, created)
+	if job == nil {
+		err = found.database(created)
+	}
+	if err == nil {
+		job, err = e.jobs.Start(ctx, created, job)
 	}
 	if err != nil {
 		return fail(err)
-	}
-	if State(job.State) == Running {
-		if job == created {
-			err = e.enqueueAgain(ctx, job, job.RootRange())
-		} else {
-			err = e.ensureTask(ctx, job, job.Root())
-		}
-		if err != nil {
-			return fail(err)
-		}
-		if err := e.enqueueSweep(ctx, job, created.Created); err != nil {
-			return fail(err)
-		}
 	}
 	return &Job{ID: job.ID, incarnation: job.Incarnation, engine: e}, nil
 }
@@ -105,7 +91,7 @@ const maxArguments = 320 << 10
 func newJob(def *function.Definition, q query.Query, params json.RawMessage, opts StartOptions, concurrent int, number uint64) (*record.Job, error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	j := &record.Job{
-		ID: opts.ID, Mapper: def.Name, Params: params, State: string(Running),
+		ID: opts.ID, Mapper: def.Name, Params: params, State: record.Running,
 		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout), Workers: int64(opts.Workers),
 		Concurrent: int64(concurrent), RampFrom: now,
 		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare, Created: now,
@@ -191,48 +177,4 @@ func (e *Engine) concurrency(ctx context.Context) (int, error) {
 		return 0, nil
 	}
 	return n, err
-}
-
-// create writes a job and its root in one transaction, unless the job exists.
-// It returns the job as it stands.
-func (e *Engine) create(ctx context.Context, job *record.Job) (*record.Job, error) {
-	root := job.RootRange()
-	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-		_, err := tx.Mutate(job.Insert(), datastore.NewInsert(root.Key(), root))
-		return err
-	}, datastore.MaxAttempts(store.Attempts))
-	if err == nil {
-		return job, nil
-	}
-	// It may exist, or the commit may have taken place though its answer was lost.
-	existing, lookup := e.store().LoadJob(ctx, record.Ref{ID: job.ID})
-	switch {
-	case errors.Is(lookup, ErrNoSuchJob):
-		return nil, err
-	case lookup != nil:
-		return nil, errors.Join(err, lookup)
-	}
-	return existing, sameArguments(existing, job)
-}
-
-// ensureTask makes sure that a pending range has a task.
-func (e *Engine) ensureTask(ctx context.Context, job *record.Job, id string) error {
-	r, err := e.store().LoadRange(ctx, job.Ref(), id)
-	if err != nil || r.State != record.Pending {
-		return err
-	}
-	return e.enqueueAgain(ctx, job, r)
-}
-
-// sameArguments says why a start with other arguments is not this job's.
-func sameArguments(j, o *record.Job) error {
-	switch {
-	case j.Mapper != o.Mapper:
-		return fmt.Errorf("%w: it runs the mapper %q", ErrOtherArguments, j.Mapper)
-	case string(j.Query) != string(o.Query):
-		return fmt.Errorf("%w: its query is %s", ErrOtherArguments, j.Query)
-	case string(j.Params) != string(o.Params):
-		return fmt.Errorf("%w: its params are different", ErrOtherArguments)
-	}
-	return nil
 }

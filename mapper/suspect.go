@@ -5,12 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"cloud.google.com/go/datastore"
 
-	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -35,10 +34,10 @@ func (w *work) attempt(ctx context.Context) error {
 		}
 	}
 	if !w.begun && (w.redelivered || solo) {
-		if err := w.begin(ctx, solo, w.place.alone); err != nil {
+		if err := w.begin(ctx, solo, w.place.Alone); err != nil {
 			return err
 		}
-		if n := w.record.Died(time.Now()); w.record.Alone && n >= MaxAttempts {
+		if n := w.record.Died(time.Now()); w.record.Alone && n >= record.MaxAttempts {
 			return w.condemn(ctx, n)
 		}
 	}
@@ -48,20 +47,20 @@ func (w *work) attempt(ctx context.Context) error {
 // enter has the delivery pass the gate, unless it is inside already, and solo if it has to be. It
 // reports whether it had to wait.
 func (w *work) enter(ctx context.Context, solo bool) (waited bool, err error) {
-	if w.place.leave != nil && (w.place.solo || !solo) {
+	if w.place.Leave != nil && (w.place.Exclusive || !solo) {
 		return false, nil
 	}
 	w.leave()
-	w.place, err = w.engine.gate.enter(ctx, solo)
-	return w.place.waited, err
+	w.place, err = w.engine.gate.Enter(ctx, solo)
+	return w.place.Waited, err
 }
 
 // leave has the delivery leave the gate, if it is inside.
 func (w *work) leave() {
-	if w.place.leave != nil {
-		w.place.leave()
+	if w.place.Leave != nil {
+		w.place.Leave()
 	}
-	w.place = place{}
+	w.place = gate.Place{}
 }
 
 // condemn records the range's entity as a failure, if it is still there: its process has
@@ -82,7 +81,7 @@ func (w *work) condemn(ctx context.Context, deaths int64) error {
 
 // begin records that this delivery begins.
 func (w *work) begin(ctx context.Context, solo, alone bool) error {
-	w.delivery = cmp.Or(w.delivery, w.engine.newDelivery())
+	w.delivery = cmp.Or(w.delivery, w.engine.jobs.NewDelivery())
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	err := w.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
 		switch {
@@ -100,9 +99,6 @@ func (w *work) begin(ctx context.Context, solo, alone bool) error {
 	return err
 }
 
-// newDelivery returns a name for a delivery that leaves a mark.
-func (e *Engine) newDelivery() string { return strconv.FormatUint(e.random(), 36) }
-
 // end records that this delivery has ended in good order, even if nobody waits for
 // it any more.
 func (w *work) end(ctx context.Context) {
@@ -110,7 +106,7 @@ func (w *work) end(ctx context.Context) {
 		return
 	}
 	cutOff := ctx.Err() != nil
-	w.engine.insist(ctx, func(ctx context.Context) error {
+	w.engine.jobs.Insist(ctx, func(ctx context.Context) error {
 		return w.engine.store().Transact(ctx, func(tx *datastore.Transaction) error {
 			r := new(record.Range)
 			err := property.IgnoreUndeclared(tx.Get(w.record.Key(), r))
@@ -129,18 +125,4 @@ func (w *work) end(ctx context.Context) {
 			return store.Write(tx, r.Update())
 		})
 	})
-}
-
-// insist takes a mark away. While the database is out of reach it waits: this must not look like
-// a death, and nothing else can be done.
-func (e *Engine) insist(ctx context.Context, takeAway func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), record.EndTime(e.queue.Deadline()))
-	defer cancel()
-	for wait := fault.FirstDelay; takeAway(ctx) != nil; wait = min(2*wait, 30*time.Second) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-	}
 }

@@ -52,7 +52,7 @@ var mutations = []mutation{
 `,
 	},
 	{
-		name: "the sweep is off", file: "sweep.go",
+		name: "the sweep is off", file: "internal/lifecycle/sweep.go",
 		old: `	now := time.Now()
 	if job.Cleaning`,
 		new: `	now := time.Now()
@@ -62,12 +62,12 @@ var mutations = []mutation{
 	if job.Cleaning`,
 	},
 	{
-		name: "a job completes without looking at its epoch", seed: 13, file: "complete.go",
-		old: ` || j.Epoch != job.Epoch {`,
-		new: ` || !BROKEN && j.Epoch != job.Epoch {`,
+		name: "a job completes without looking at its epoch", seed: 13, file: "internal/lifecycle/complete.go",
+		old: `		if !j.MayEnd(job.Epoch) {`,
+		new: `		if !j.MayEnd(job.Epoch) && (!BROKEN || !j.MayEnd(j.Epoch)) {`,
 	},
 	{
-		name: "a range is enqueued again under its old name", seed: 4, file: "sweep.go",
+		name: "a range is enqueued again under its old name", seed: 4, file: "internal/lifecycle/sweep.go",
 		old: `		r.Generation++
 		r.Lost = true`,
 		new: `		if !BROKEN {
@@ -97,7 +97,7 @@ var mutations = []mutation{
 		new: `map[bool]string{false: a.job.String(), true: a.job.ID}[BROKEN] + "\x00"`,
 	},
 	{
-		name: "a clean-up adds up while pages may be under way", file: "cleanup.go",
+		name: "a clean-up adds up while pages may be under way", file: "internal/lifecycle/cleanup.go",
 		old: `		if len(open) == 0 {
 			break
 		}`,
@@ -111,51 +111,53 @@ var mutations = []mutation{
 		new: `	case r.State != record.Pending && (!BROKEN || r.State != record.Abandoned) || r.Generation`,
 	},
 	{
-		name: "records that expire are written as they were read", seed: 17, file: "cleanup.go",
-		old: `	return e.store().Transact(ctx, func(tx *datastore.Transaction) error {
+		name: "records that expire are written as they were read", seed: 17, file: "internal/lifecycle/cleanup.go",
+		old: `	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst`,
 		new: `	if BROKEN && len(batch) > 0 {
 		for _, r := range batch {
 			r.Expires = expires
 		}
-		_, err := e.client.PutMulti(ctx, keys, batch)
-		return err
+		return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+			_, err := tx.PutMulti(keys, batch)
+			return err
+		})
 	}
-	return e.store().Transact(ctx, func(tx *datastore.Transaction) error {
+	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst`,
 	},
 	{
-		name: "the deaths of a finalizer do not count", seed: 5, file: "finalize.go",
-		old: `n >= MaxAttempts {`,
-		new: `n >= MaxAttempts && (!BROKEN || n >= 1000*MaxAttempts) {`,
+		name: "the deaths of a finalizer do not count", seed: 5, file: "internal/lifecycle/finalize.go",
+		old: `n >= record.MaxAttempts {`,
+		new: `n >= record.MaxAttempts && (!BROKEN || n >= 1000*record.MaxAttempts) {`,
 	},
 	{
-		name: "finalizers do not pass the gate", test: "TestStorm", file: "finalize.go",
-		old: `	place, err := e.gate.enter(ctx, solo)`,
-		new: `	gate := e.gate
-	if BROKEN {
-		gate = newGate()
-	}
-	place, err := gate.enter(ctx, solo)`,
+		name: "finalizers do not pass the gate", test: "TestStorm", file: "internal/lifecycle/finalize.go",
+		old: `	place, err := js.Gate.Enter(ctx, solo)`,
+		new: `	place, err := js.Gate.Enter(ctx, solo)
+	if BROKEN && err == nil {
+		place.Leave()
+		place.Leave = func() {}
+	}`,
 	},
 	{
-		name: "a finalizer is never solo", test: "TestStorm", file: "finalize.go",
-		old: `	defer place.leave()
+		name: "a finalizer is never solo", test: "TestStorm", file: "internal/lifecycle/finalize.go",
+		old: `	defer place.Leave()
 	if !solo {
-		return e.runFinalizer`,
+		return js.runFinalizer`,
 		new: `	if BROKEN && solo {
-		place.leave()
-		place, _ = e.gate.enter(ctx, false)
-		place.alone = true
+		place.Leave()
+		place, _ = js.Gate.Enter(ctx, false)
+		place.Alone = true
 	}
-	defer place.leave()
+	defer place.Leave()
 	if !solo {
-		return e.runFinalizer`,
+		return js.runFinalizer`,
 	},
 	{
-		name: "functions that were left behind are no company", seed: 8, test: "TestStorm", file: "gate.go",
-		old: `	p.alone = solo && g.strays.Load() == 0`,
-		new: `	p.alone = solo && (BROKEN || g.strays.Load() == 0)`,
+		name: "functions that were left behind are no company", seed: 8, test: "TestStorm", file: "internal/gate/gate.go",
+		old: `	p.Alone = exclusive && g.Strays.Load() == 0`,
+		new: `	p.Alone = exclusive && (BROKEN || g.Strays.Load() == 0)`,
 	},
 	{
 		name: "counters depend on the order in which they are added up", seed: 4, file: "internal/tally/counters.go",
@@ -168,7 +170,7 @@ var mutations = []mutation{
 `,
 	},
 	{
-		name: "a job succeeds whatever its records say", seed: 5, file: "complete.go",
+		name: "a job succeeds whatever its records say", seed: 5, file: "internal/lifecycle/complete.go",
 		old: `cmp.Or(l.Err(), l.Lost)`,
 		new: `cmp.Or(map[bool]error{false: l.Err()}[BROKEN], l.Lost)`,
 	},

@@ -22,6 +22,7 @@ type Range struct {
 	Generation  int64  `json:"generation"`
 }
 
+// Ref returns the job that the task is of.
 func (t Range) Ref() record.Ref { return record.Ref{ID: t.Job, Incarnation: t.Incarnation} }
 
 // ParseRange reads the body of a task, which may be anybody's.

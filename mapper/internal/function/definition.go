@@ -3,12 +3,16 @@ package function
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
+
+// ErrUnknownMapper says that a process does not have a mapper.
+var ErrUnknownMapper = errors.New("unknown mapper")
 
 // A Mode is what a function does with entities.
 type Mode int

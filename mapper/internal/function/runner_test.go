@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
 // TestRunCalls has calls return, take too long, end their goroutine, and what is around them

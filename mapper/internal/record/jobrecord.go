@@ -141,8 +141,8 @@ func (j *Job) RampBegan() time.Time {
 // AtOnce returns how many of the job's tasks may run at once, as far as that is known.
 func (j *Job) AtOnce() int64 { return max(j.Workers, j.Concurrent) }
 
-// GoOn has a job run again, or anew, under new names.
-func (j *Job) GoOn(now time.Time) {
+// goOn has a job run again, or anew, under new names.
+func (j *Job) goOn(now time.Time) {
 	j.Tolerant = j.Tolerant || j.State == Failed
 	j.CountersDropped = j.CountersDropped || j.CountersLost
 	j.Limited, j.CountersLost = false, false

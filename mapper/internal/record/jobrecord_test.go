@@ -14,7 +14,7 @@ var (
 
 // TestJobTransitions has a job go on, and succeed, from every state.
 func TestJobTransitions(t *testing.T) {
-	goOn := func(j *Job) { j.GoOn(noon) }
+	goOn := func(j *Job) { j.goOn(noon) }
 	succeed := func(sum Totals) func(*Job) {
 		return func(j *Job) {
 			if err := j.Succeed(sum, noon); err != nil {

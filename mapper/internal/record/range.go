@@ -79,6 +79,9 @@ type Range struct {
 	Stored *datastore.Key `datastore:"-"` // that a query has found it under
 }
 
+// MaxAttempts is how often a mapper's function is tried on an entity, see mapper.MaxAttempts.
+const MaxAttempts = 5
+
 // RangeID derives the ID of a range from its parent's and its place among the
 // children. That of a root is derived from its job.
 func RangeID(parent string, index int64) string {

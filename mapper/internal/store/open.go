@@ -2,9 +2,11 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/api/iterator"
 
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -35,4 +37,22 @@ func (st Store) HasOpen(ctx context.Context, job record.Ref) (bool, error) {
 		return false, fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
 	}
 	return len(open) > 0, nil
+}
+
+// FailurePage is how many failures are read at once.
+const FailurePage = 100
+
+// CountFailures counts the failures of a job, up to most of them if that is not 0.
+func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n int64, err error) {
+	q := Marked("failed", job, "").KeysOnly()
+	if most > 0 {
+		q = q.Limit(most)
+	}
+	for it := st.client.Run(ctx, q); ; n++ {
+		if _, err := it.Next(nil); errors.Is(err, iterator.Done) {
+			return n, nil
+		} else if err != nil {
+			return 0, err
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ func (st Store) LoadRange(ctx context.Context, job record.Ref, id string) (*reco
 
 // UpdateJob changes the record of a job, and returns it; as it is, if there is nothing
 // to change.
-func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*record.Job) error) (altered *record.Job, err error) {
+func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool, err error)) (altered *record.Job, err error) {
 	if ref.Incarnation == "" { // the transaction may be tried again when another job has the ID
 		job, err := st.LoadJob(ctx, ref)
 		if err != nil {
@@ -80,8 +81,8 @@ func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*reco
 		if altered, err = GetJob(tx, ref); err != nil {
 			return err
 		}
-		if err := change(altered); err != nil {
-			return err
+		if changed, err := change(altered); err != nil || !changed {
+			return cmp.Or(err, ErrNothing)
 		}
 		_, err := tx.Mutate(altered.Update())
 		return err
@@ -100,4 +101,49 @@ func GetJob(tx *datastore.Transaction, ref record.Ref) (*record.Job, error) {
 		return nil, err
 	}
 	return j, ref.Is(j)
+}
+
+// UpdateRange changes the record of a range, and returns it; as it is, if there is nothing to change. One
+// that is gone is nil.
+func (st Store) UpdateRange(ctx context.Context, key *datastore.Key, change func(*record.Range) (changed bool)) (r *record.Range, err error) {
+	err = st.Transact(ctx, func(tx *datastore.Transaction) error {
+		r = new(record.Range)
+		err := property.IgnoreUndeclared(tx.Get(key, r))
+		if errors.Is(err, datastore.ErrNoSuchEntity) {
+			r = nil
+			return ErrNothing
+		}
+		if err != nil {
+			return err
+		}
+		if !change(r) {
+			return ErrNothing
+		}
+		return Write(tx, r.Update())
+	})
+	return r, err
+}
+
+// Active loads the jobs that run.
+func (st Store) Active(ctx context.Context) ([]*record.Job, error) {
+	var running []*record.Job
+	keys, err := st.client.GetAll(ctx, datastore.NewQuery(record.JobKind).FilterField("active", "=", true), &running)
+	for i, k := range keys {
+		running[i].ID = k.Name
+	}
+	return running, property.IgnoreUndeclared(err)
+}
+
+// Create writes a job and its root in one transaction.
+func (st Store) Create(ctx context.Context, job *record.Job) error {
+	root := job.RootRange()
+	_, err := st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		return Write(tx, job.Insert(), datastore.NewInsert(root.Key(), root))
+	}, datastore.MaxAttempts(Attempts))
+	return err
+}
+
+// Delete deletes records.
+func (st Store) Delete(ctx context.Context, keys []*datastore.Key) error {
+	return st.client.DeleteMulti(ctx, keys)
 }

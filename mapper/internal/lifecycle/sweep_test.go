@@ -1,9 +1,10 @@
-package mapper
+package lifecycle
 
 import (
 	"testing"
 	"time"
 
+	_ "github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )

@@ -1,0 +1,23 @@
+package mapper
+
+import (
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/function"
+)
+
+// A Done is a job that is done, in the hands of its finalizer. It belongs to one
+// attempt.
+type Done struct {
+	// Status is how the job stands, with exact numbers; its State is the one that it
+	// will end with.
+	Status *Status
+
+	attempt *function.Attempt
+}
+
+// Put saves an entity together with the end of the job.
+func (d *Done) Put(key *datastore.Key, src any) { d.attempt.Put(key, src) }
+
+// Delete deletes an entity together with the end of the job.
+func (d *Done) Delete(key *datastore.Key) { d.attempt.Delete(key) }

@@ -1,0 +1,113 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/store"
+)
+
+const retryPath = "replay"
+
+// Retry has a job process its failures again.
+func (js *Jobs) Retry(ctx context.Context, ref record.Ref) error {
+	job, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) { return true, j.Retry(time.Now()) })
+	if err == nil {
+		err = js.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
+	}
+	if err == nil { // should the tasks of the retry be lost
+		err = js.enqueueSweep(ctx, job, time.Now())
+	}
+	return err
+}
+
+// runRetry runs a task of a retry. The job can't complete before all failures
+// are pending again.
+func (js *Jobs) runRetry(ctx context.Context, job *record.Job, t body.Job) error {
+	if !t.Current(job) || !job.Retrying {
+		return js.sweepAfterRetry(ctx, job, t.Epoch)
+	}
+	next, err := js.RetryPage(ctx, job, t.After)
+	if err != nil || next == "" {
+		return err
+	}
+	return js.enqueue(ctx, job, retryPath, body.Job{After: next}, time.Time{})
+}
+
+// retryAll does what all tasks of a retry do.
+func (js *Jobs) retryAll(ctx context.Context, job *record.Job) error {
+	next, err := js.RetryPage(ctx, job, "")
+	for err == nil && next != "" {
+		next, err = js.RetryPage(ctx, job, next)
+	}
+	return err
+}
+
+// RetryPage opens the next failures, and returns where to go on. Behind the last
+// ones it ends the retry, and returns nothing.
+func (js *Jobs) RetryPage(ctx context.Context, job *record.Job, after string) (next string, err error) {
+	failed, err := js.Store.FirstMarked(ctx, "failed", job.Ref(), after, store.FailurePage)
+	if err != nil {
+		return "", fmt.Errorf("look for failures of job %s: %w", job.ID, err)
+	}
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(source.Parallel)
+	for _, r := range failed {
+		group.Go(func() error {
+			if err := js.Reopen(gctx, job, r); err != nil {
+				return fmt.Errorf("retry the failure of range %s of job %s: %w", r.ID, job.ID, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return "", err
+	}
+	if len(failed) == store.FailurePage {
+		return failed[store.FailurePage-1].ID, nil
+	}
+	// The sweep of the new epoch enqueues the ranges.
+	epoch := job.Epoch
+	job, err = js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.EndRetry(epoch), nil })
+	if err != nil || job.Epoch == epoch {
+		return "", err
+	}
+	return "", js.enqueueFullSweep(ctx, job)
+}
+
+// sweepAfterRetry enqueues the sweep of the epoch that a retry has ended with: who
+// ended it may have died before that.
+func (js *Jobs) sweepAfterRetry(ctx context.Context, job *record.Job, epoch int64) error {
+	if job.State != record.Running || job.Retrying || job.Epoch != epoch+1 {
+		return nil
+	}
+	return js.enqueueFullSweep(ctx, job)
+}
+
+// Reopen opens the range of a failure, while the job retries: a delivery that
+// is late must not open a job that has ended.
+func (js *Jobs) Reopen(ctx context.Context, job *record.Job, seen *record.Range) error {
+	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+		now, err := store.GetJob(tx, job.Ref())
+		if err != nil {
+			return err
+		}
+		r := new(record.Range)
+		if err := property.IgnoreUndeclared(tx.Get(seen.Key(), r)); err != nil {
+			return err
+		}
+		if !now.Retries(job.Epoch) || r.State == record.Pending || r.Failed == "" {
+			return store.ErrNothing
+		}
+		r.Reopen(time.Now().UTC().Truncate(time.Microsecond))
+		return store.Write(tx, r.Update())
+	})
+}

@@ -1,0 +1,169 @@
+package record
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestControl tries each transition that somebody asks for on each state: which are allowed, which
+// change nothing, and which are refused.
+func TestControl(t *testing.T) {
+	states := []string{Running, Paused, Failed, Aborted, Succeeded, SucceededWithFailures}
+	always := func(f func(*Job) error) func(*Job) (bool, error) {
+		return func(j *Job) (bool, error) { err := f(j); return err == nil, err }
+	}
+	for _, test := range []struct {
+		name       string
+		transition func(*Job) (bool, error)
+		want       string // for each state: x is refused, = changes nothing, and the others are the new state
+	}{
+		{"pause", (*Job).Pause, "P = x x x x"},
+		{"abort", func(j *Job) (bool, error) { return j.Abort(noon) }, "A A A = x x"},
+		{"resume", always(func(j *Job) error { return j.Resume(0, noon) }), "R R R x x x"},
+		{"retry", always(func(j *Job) error { return j.Retry(noon) }), "R R R x R R"},
+		{"clean up", func(j *Job) (bool, error) { return j.CleanUp("{}") }, "x x F A S W"},
+	} {
+		letters := map[string]string{Running: "R", Paused: "P", Failed: "F", Aborted: "A", Succeeded: "S", SucceededWithFailures: "W"}
+		for i, want := range strings.Fields(test.want) {
+			j := Job{State: states[i], Error: "it waits"}
+			before := j
+			changed, err := test.transition(&j)
+			got := letters[j.State]
+			switch {
+			case errors.Is(err, ErrState):
+				got = "x"
+			case err != nil:
+				t.Errorf("%s a job that is %s: %v", test.name, states[i], err)
+			case !changed:
+				got = "="
+			}
+			if got != want {
+				t.Errorf("%s a job that is %s: %s, want %s", test.name, states[i], got, want)
+			}
+			if !changed && !reflect.DeepEqual(j, before) {
+				t.Errorf("%s a job that is %s: nothing changed, and it is %+v", test.name, states[i], j)
+			}
+		}
+	}
+}
+
+// TestCleanedUp asks of a job whose records go what needs them.
+func TestCleanedUp(t *testing.T) {
+	for _, j := range []Job{{State: Failed, Cleaning: "{}"}, {State: Failed, Cleaned: true}} {
+		for name, transition := range map[string]func(*Job) error{
+			"resume": func(j *Job) error { return j.Resume(0, noon) },
+			"retry":  func(j *Job) error { return j.Retry(noon) },
+		} {
+			one := j
+			if err := transition(&one); !errors.Is(err, ErrState) || !reflect.DeepEqual(one, j) {
+				t.Errorf("%s: %v, %+v", name, err, one)
+			}
+		}
+	}
+	j := Job{State: Aborted, Cleaning: "{}", Epoch: 3}
+	if changed, err := j.CleanUp("{}"); changed || err != nil {
+		t.Errorf("the same clean-up again: %v, %v", changed, err)
+	}
+	if _, err := j.CleanUp(`{"job":true}`); !errors.Is(err, ErrState) {
+		t.Errorf("another clean-up beside the first: %v", err)
+	}
+	j.Cleaning, j.Cleaned = "", true
+	if changed, err := j.CleanUp(`{"job":true}`); !changed || err != nil || j.Epoch != 4 {
+		t.Errorf("another clean-up after the first: %v, %v, %+v", changed, err, j)
+	}
+}
+
+// TestLimits pauses jobs by their failure limits, and resumes them: as much may fail again.
+func TestLimits(t *testing.T) {
+	j := Job{State: Running, Epoch: 2, Limit: 10, LimitStep: 10}
+	if j.PauseByLimit(1, "late", new(Totals)) || j.State != Running {
+		t.Error("a page of an epoch that is over has paused the job")
+	}
+	if !j.PauseByLimit(2, "more than 10 entities have failed", new(Totals)) || j.State != Paused || j.Failures != 0 || !strings.Contains(j.Error, "more than 10") {
+		t.Errorf("%+v", j)
+	}
+	if err := j.Resume(13, noon); err != nil || j.Limit != 23 || j.Limited {
+		t.Errorf("resumed with 13 failures: %+v, %v", j, err)
+	}
+	if !j.PauseByLimit(3, "a share", &Totals{Ranges: 5, Failures: 20, Processed: 80}) || j.Failures != 20 || j.Tried != 100 {
+		t.Errorf("paused by the share: %+v", j)
+	}
+	if err := j.Retry(noon); err != nil || j.Limit != 10 || j.Failures != 0 || j.Tried != 0 || !j.Retrying {
+		t.Errorf("retried: %+v, %v", j, err)
+	}
+}
+
+// TestRetryEnds opens failures for an epoch, of a job that is paused and resumed meanwhile.
+func TestRetryEnds(t *testing.T) {
+	j := Job{State: SucceededWithFailures, Epoch: 1}
+	if err := j.Retry(noon); err != nil || !j.Retries(2) || j.Retries(1) || j.MayEnd(2) {
+		t.Fatalf("%+v, %v", j, err)
+	}
+	if _, err := j.Pause(); err != nil || j.Retries(2) || j.EndRetry(2) {
+		t.Errorf("paused: %+v, %v", j, err)
+	}
+	if err := j.Resume(0, noon); err != nil || !j.Retries(3) || j.EndRetry(2) {
+		t.Errorf("resumed: %+v, %v", j, err)
+	}
+	if !j.EndRetry(3) || j.Retrying || j.Epoch != 4 || !j.MayEnd(4) {
+		t.Errorf("ended: %+v", j)
+	}
+}
+
+// TestEnd loses the task that ends a job, and fails the job.
+func TestEnd(t *testing.T) {
+	j := Job{State: Running, Generation: 2}
+	if j.LoseEnd(1) || !j.LoseEnd(2) || j.Generation != 3 || !j.Suspected() {
+		t.Errorf("%+v", j)
+	}
+	j.Fail("gave up", true, noon)
+	if j.State != Failed || j.Error != "gave up" || !j.CountersLost || !j.Ended.Equal(rounded) || j.LoseEnd(3) {
+		t.Errorf("%+v", j)
+	}
+}
+
+// TestBeginFinalizer has deliveries of the task that ends a job leave marks: of those that are found,
+// some are deaths.
+func TestBeginFinalizer(t *testing.T) {
+	j := Job{State: Running, Epoch: 1}
+	first := CrashMark{Delivery: "a", At: rounded, Task: "t", Alone: true}
+	if j.BeginFinalizer(0, first, rounded, time.Minute) || !j.BeginFinalizer(1, first, rounded, time.Minute) || j.Error == "" {
+		t.Fatalf("%+v", j)
+	}
+	if j.BeginFinalizer(1, first, rounded, time.Minute) {
+		t.Error("the same mark twice, as the answer to a commit was lost")
+	}
+	second := first
+	second.Delivery, second.At, second.Try = "b", rounded.Add(time.Hour), 1
+	if !j.BeginFinalizer(1, second, second.At, time.Minute) || j.Died(second.At.Add(time.Hour)) != 1 {
+		t.Errorf("one death: %+v", j)
+	}
+	j.Error = "the finalizer failed, and is tried again: oh"
+	third := second
+	third.Delivery, third.Try = "c", 2
+	if !j.BeginFinalizer(1, third, second.At.Add(time.Hour), time.Minute) || !strings.Contains(j.Error, "oh") {
+		t.Errorf("%+v", j)
+	}
+}
+
+// TestNeedsBuild has a build come by that does not have the job's mapper, and one that has.
+func TestNeedsBuild(t *testing.T) {
+	j := Job{State: Running, Mapper: "m"}
+	for i, step := range []struct {
+		missing, changes bool
+		err              string
+	}{
+		{false, false, ""}, {true, true, waitsForBuild + "m"}, {true, false, waitsForBuild + "m"}, {false, true, ""},
+	} {
+		if changed := j.NeedsBuild(step.missing); changed != step.changes || j.Error != step.err {
+			t.Errorf("step %d: %v, %q", i, changed, j.Error)
+		}
+	}
+	j.Error = "the finalizer failed, and is tried again: oh"
+	if j.NeedsBuild(true) || j.NeedsBuild(false) {
+		t.Error("it has taken the place of another error")
+	}
+}
