@@ -1,7 +1,6 @@
 package mapper
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -16,10 +15,10 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/executor"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
-	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -38,6 +37,11 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// MaxAttempts is how often a mapper's function is tried on an entity that it
+// returns an error for, and how often a page is tried that fails as a whole, see
+// [Update].
+const MaxAttempts = record.MaxAttempts
+
 // An Engine starts jobs, follows them, and runs their tasks. All engines with
 // the same database, queue and mappers are equal: a job can be started in one
 // process and run in many others.
@@ -46,10 +50,8 @@ type Engine struct {
 	queue   *tasks.Queue
 	mappers map[string]*function.Definition
 	log     *slog.Logger
-	paces   pace.Book[record.Ref]
-	gate    *gate.Gate
-	cache   jobCache
 	jobs    *lifecycle.Jobs
+	ranges  *executor.Executor
 }
 
 // New returns an engine that keeps its records in the client's database and
@@ -61,7 +63,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	if o == nil || len(o.Mappers) == 0 {
 		return nil, errors.New("mapper: Options.Mappers is empty: list the mappers with mapper.Set")
 	}
-	e := &Engine{client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger, gate: gate.New()}
+	e := &Engine{client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger}
 	if e.log == nil {
 		e.log = slog.Default()
 	}
@@ -81,7 +83,8 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 		}
 		e.mappers[def.Name] = def
 	}
-	e.jobs = &lifecycle.Jobs{Store: e.store(), Queue: queue, Mappers: e.mappers, Log: e.log, Gate: e.gate, Random: randomNumber}
+	e.jobs = &lifecycle.Jobs{Store: e.store(), Queue: queue, Mappers: e.mappers, Log: e.log, Gate: gate.New(), Random: randomNumber}
+	e.ranges = executor.New(client, e.jobs)
 	return e, nil
 }
 
@@ -114,7 +117,7 @@ func (e *Engine) names() string {
 // its tasks there has another URL than the handler.
 func (e *Engine) Handler() http.Handler {
 	handlers := e.jobs.Handlers()
-	handlers[body.RangePath] = e.queue.Handler(e.log, e.deliver)
+	handlers[body.RangePath] = e.queue.Handler(e.log, e.ranges.Deliver)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deliveries := handlers[path.Base(r.URL.Path)]
 		if deliveries == nil {
@@ -125,13 +128,4 @@ func (e *Engine) Handler() http.Handler {
 		}
 		deliveries.ServeHTTP(w, r)
 	})
-}
-
-// deliver runs the task of one delivery.
-func (e *Engine) deliver(ctx context.Context, d tasks.Delivery) error {
-	t, err := body.ParseRange(d.Body)
-	if err != nil {
-		return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
-	}
-	return e.run(ctx, t, d)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
+	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -116,12 +117,11 @@ type StartOptions struct {
 // without a request; and the quotas page of Cloud Tasks allows a queue 5,000
 // deliveries at once.
 const (
-	maxPageSize = 1000
-	maxWorkers  = 5000
+	maxWorkers = 5000
 
 	defaultWorkers = 100
 
-	maxPageTime = 25 * time.Second // with what a function can take in a transaction, below that minute
+	maxPageTime = page.MaxTime // with what a function can take in a transaction, below that minute
 )
 
 func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
@@ -158,8 +158,8 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 		return fmt.Errorf("StartOptions.ID %q is reserved by Datastore", o.ID)
 	case !record.ValidJobID(o.ID):
 		return fmt.Errorf("StartOptions.ID %q is not 1 to 100 letters, digits, '-' and '_'", o.ID)
-	case o.PageSize < 1 || o.PageSize > maxPageSize:
-		return fmt.Errorf("StartOptions.PageSize has to be in [1, %d], it is %d", maxPageSize, o.PageSize)
+	case o.PageSize < 1 || o.PageSize > record.MaxPageSize:
+		return fmt.Errorf("StartOptions.PageSize has to be in [1, %d], it is %d", record.MaxPageSize, o.PageSize)
 	case o.PageTime < 0 || o.PageTime > maxPageTime:
 		return fmt.Errorf("StartOptions.PageTime has to be in (0, %v], it is %v", maxPageTime, o.PageTime)
 	case o.Timeout < 0 || o.Timeout > longest:

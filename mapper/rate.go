@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
-	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -61,82 +59,4 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 		return fmt.Errorf("mapper: set the rate of %s: %w", j.ID, err)
 	}
 	return nil
-}
-
-// pacedSize returns how many entities a page may have at the job's rate.
-func (w *work) pacedSize(size int) (int, error) {
-	rate, err := w.job.RateLimit()
-	if err != nil || rate == (pace.Limit{}) {
-		return size, err
-	}
-	if rate.WritesLimited() && w.mode == function.Update && w.engine.paces.Get(w.job.Ref()).Entities == 0 {
-		size = min(size, pace.FirstPaced)
-	}
-	return w.pacedAt(rate, size), nil
-}
-
-// pacedAt returns how many entities a page may have at a rate.
-func (w *work) pacedAt(rate pace.Limit, size int) int {
-	since := time.Since(w.job.RampBegan())
-	return rate.Page(size, w.engine.paces.Writes(w.job.Ref(), w.mode.Writes()), w.job.AtOnce(), since, pace.WaitWithin(w.engine.queue.Deadline()))
-}
-
-// pageToCut returns the size of the pages that ranges are cut for, now and if the function is as
-// fast as the job's first pages expect. At a low rate they are small, and each task has its share
-// of the rate: so that few entities are still spread over all.
-func (w *work) pageToCut() (now, usual int64) {
-	now, usual = w.record.PageSize, w.job.PageSize
-	if rate, err := w.job.RateLimit(); err == nil && rate != (pace.Limit{}) {
-		most := int64(w.pacedAt(rate, int(w.job.PageSize)))
-		now, usual = min(now, most), min(usual, most)
-	}
-	return now, usual
-}
-
-// keepRate waits until a page of n entities may begin: for the first one of a delivery, a
-// random time, so that deliveries which begin together do not go on together. If the page
-// has become much too large for the rate meanwhile, the error is errChanged. A page for which
-// others wait is none of many, and does not wait itself.
-func (w *work) keepRate(ctx context.Context, n int) error {
-	if len(w.job.Rate) == 0 || w.record.Solo {
-		return nil
-	}
-	from, factor := w.paced, 1.0
-	if from.IsZero() {
-		from, factor = time.Now(), 0.5+rand.Float64()
-	}
-	for {
-		job, err := w.engine.cachedJob(ctx, w.job.Ref())
-		if err != nil {
-			return err
-		}
-		if State(job.State) != Running {
-			return errStopped
-		}
-		rate, err := job.RateLimit()
-		if err != nil {
-			return err
-		}
-		spacing := time.Duration(0)
-		if rate != (pace.Limit{}) {
-			each, since := w.engine.paces.Writes(w.job.Ref(), w.mode.Writes()), time.Since(job.RampBegan())
-			spacing = rate.Spacing(n, each, job.AtOnce(), since)
-			if n > 2*rate.Page(n, each, job.AtOnce(), since, pace.WaitWithin(w.engine.queue.Deadline())) {
-				changed := *w.job
-				changed.Rate, changed.RampFrom = job.Rate, job.RampFrom
-				w.job, w.paced = &changed, from
-				return errChanged
-			}
-		}
-		wait := time.Until(from.Add(time.Duration(float64(spacing) * factor)))
-		if wait <= 0 {
-			w.paced = time.Now()
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(min(wait, cachedFor)): // the rate may change meanwhile
-		}
-	}
 }

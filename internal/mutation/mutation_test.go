@@ -29,25 +29,27 @@ type mutation struct {
 
 var mutations = []mutation{
 	{
-		name: "children are enqueued before they are committed", file: "run.go",
-		old: `	if err := w.recordSplit(ctx, pieces); err != nil {`,
+		name: "children are enqueued before they are committed", file: "internal/executor/delivery.go",
+		old: `	s, err := d.change(ctx, func(tx *datastore.Transaction, r *record.Range) error {
+		return store.Write(`,
 		new: `	if BROKEN {
-		before := w.record.Children
-		w.record.Children += int64(len(pieces) - 1)
-		if err := w.enqueueChildren(ctx); err != nil {
-			return err
+		before := d.record.Children
+		d.record.Children += int64(len(pieces) - 1)
+		if err := d.enqueueChildren(ctx, d.x.Queue, &d.turn); err != nil {
+			return ours, err
 		}
-		w.record.Children = before
+		d.record.Children = before
 	}
-	if err := w.recordSplit(ctx, pieces); err != nil {`,
+	s, err := d.change(ctx, func(tx *datastore.Transaction, r *record.Range) error {
+		return store.Write(`,
 	},
 	{
-		name: "there is no fence", file: "fence.go",
-		old: `	known := w.record
+		name: "there is no fence", file: "internal/executor/fence.go",
+		old: `	known := c.record
 `,
-		new: `	known := w.record
-	if BROKEN && known != nil {
-		return nil
+		new: `	known := c.record
+	if BROKEN {
+		return ours
 	}
 `,
 	},
@@ -106,7 +108,7 @@ var mutations = []mutation{
 		}`,
 	},
 	{
-		name: "a page is committed though its range was taken away", seed: 3, file: "fence.go",
+		name: "a page is committed though its range was taken away", seed: 3, file: "internal/executor/fence.go",
 		old: `	case r.State != record.Pending || r.Generation`,
 		new: `	case r.State != record.Pending && (!BROKEN || r.State != record.Abandoned) || r.Generation`,
 	},
@@ -175,19 +177,19 @@ var mutations = []mutation{
 		new: `cmp.Or(map[bool]error{false: l.Err()}[BROKEN], l.Lost)`,
 	},
 	{
-		name: "a page is read before its transaction, and written blindly", seed: 14, file: "processing.go",
+		name: "a page is read before its transaction, and written blindly", seed: 14, file: "internal/executor/commit.go",
 		old: `		missing, err := source.Lookup(tx.GetMulti, keys, append([]any{r}, source.Into(entities[known:])...))
 `,
 		new: `		read := tx.GetMulti
 		if BROKEN {
 			read = func(keys []*datastore.Key, dst any) error {
-				return w.engine.client.GetMulti(context.Background(), keys, dst)
+				return d.client.GetMulti(context.Background(), keys, dst)
 			}
 		}
 		missing, err := source.Lookup(read, keys, append([]any{r}, source.Into(entities[known:])...))
 		if err == nil && BROKEN {
 			*r = record.Range{}
-			err = tx.Get(w.record.Key(), r)
+			err = tx.Get(d.record.Key(), r)
 		}
 `,
 	},

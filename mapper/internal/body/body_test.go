@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	_ "github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 

@@ -79,6 +79,9 @@ type Range struct {
 	Stored *datastore.Key `datastore:"-"` // that a query has found it under
 }
 
+// MaxPageSize is the most entities of a page: as many as a lookup can have [the limits page of Datastore].
+const MaxPageSize = 1000
+
 // MaxAttempts is how often a mapper's function is tried on an entity, see mapper.MaxAttempts.
 const MaxAttempts = 5
 
@@ -182,6 +185,18 @@ func (r *Range) RefusalsIn(j *Job) int64 {
 		return 0
 	}
 	return r.Refusals
+}
+
+// Refuse notes that the range was refused, and has another task after a delay: the last one, if the refusal
+// is final or one of too many. Then the job fails, and whoever resumes it begins anew.
+func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (last bool) {
+	r.Refusals, r.RefusedIn = r.RefusalsIn(j)+1, j.Generation
+	r.NotBefore = now.Add(delay).UTC().Truncate(time.Microsecond)
+	if last = final || r.Refusals >= MaxAttempts; last {
+		r.Refusals, r.NotBefore = 0, time.Time{}
+	}
+	r.Generation++
+	return last
 }
 
 // PageLimit returns the most entities that the range's page may have.

@@ -1,4 +1,4 @@
-package mapper
+package executor
 
 import (
 	"context"
@@ -11,65 +11,65 @@ import (
 // planSpaces plans a range of a query that is over several spaces: it is cut between them, or
 // done one after the other, until its entities are in one. That is planned like others, unless
 // it is one page: then, and if the range is cut, the plan is made.
-func (w *work) planSpaces(ctx context.Context, s split.Piece, root bool) (p page, settled bool, err error) {
-	r := w.record
+func (p *planner) planSpaces(ctx context.Context, s split.Piece, root bool) (found plan, settled bool, err error) {
+	r := p.claim.record
 	if r.Kind != "" && !root {
-		return p, false, nil
+		return found, false, nil
 	}
-	if root && !r.Solo && r.Kind == "" && w.listed != r.ID && (!w.divided || s.Workers > 1) {
-		w.listed = r.ID
-		if r.ID == w.job.Root() {
-			s.Workers = w.job.Workers
+	if root && !r.Solo && r.Kind == "" && p.listed != r.ID && (!p.divided || s.Workers > 1) {
+		p.listed = r.ID
+		if r.ID == p.claim.job.Root() {
+			s.Workers = p.claim.job.Workers
 		}
-		pieces, err := w.cutSpaces(ctx, s)
+		pieces, err := p.cutSpaces(ctx, s)
 		if err != nil || len(pieces) > 1 {
-			w.listed = "" // what it keeps may be cut once more
-			return page{pieces: func() ([]split.Piece, error) { return pieces, nil }, first: true}, true, err
+			p.listed = "" // what it keeps may be cut once more
+			return plan{pieces: func() ([]split.Piece, error) { return pieces, nil }, first: true}, true, err
 		}
 	}
-	size, err := w.pacedSize(r.PageLimit())
+	size, err := p.x.pacedSize(p.claim.job, p.mode, r.PageLimit())
 	if err != nil {
-		return p, false, err
+		return found, false, err
 	}
-	found, err := w.ahead(w.keys.Peek(size + 1))
-	if err != nil || len(found) == 0 {
-		return p, err == nil, err
+	at, err := p.ahead(p.keys.Peek(size + 1))
+	if err != nil || len(at) == 0 {
+		return found, err == nil, err
 	}
-	local := found[0].Space()
-	n := slices.IndexFunc(found, func(p *keyspace.Position) bool { return p.Space() != local })
+	local := at[0].Space()
+	n := slices.IndexFunc(at, func(p *keyspace.Position) bool { return p.Space() != local })
 	switch {
 	case n > 0 && n <= size: // all of a space
-		return page{at: found[:n], next: found[n]}, true, nil
-	case len(found) <= size:
-		return page{at: found}, true, nil
+		return plan{at: at[:n], next: at[n]}, true, nil
+	case len(at) <= size:
+		return plan{at: at}, true, nil
 	case r.Kind != "":
-		return p, false, nil
+		return found, false, nil
 	}
 	if r.Solo { // those on a page of the usual size are suspected, and stay together
-		wide, err := w.ahead(w.keys.Peek(int(w.job.PageSize) + 1))
+		wide, err := p.ahead(p.keys.Peek(int(p.claim.job.PageSize) + 1))
 		if err != nil {
-			return p, false, err
+			return found, false, err
 		}
-		if len(wide) <= int(w.job.PageSize) || wide[len(wide)-1].Space() != local {
-			return page{at: found[:size], next: found[size]}, true, nil
+		if len(wide) <= int(p.claim.job.PageSize) || wide[len(wide)-1].Space() != local {
+			return plan{at: at[:size], next: at[size]}, true, nil
 		}
 	}
 	own, rest := s, s.From(local.End(), 0)
 	own.End, own.Space, own.Resample, rest.Resample = local.End(), local, true, true
 	if r.End != nil && keyspace.Compare(r.End, own.End) <= 0 {
 		r.In(local)
-		return p, false, nil
+		return found, false, nil
 	}
-	return page{first: true, pieces: func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }}, true, nil
+	return plan{first: true, pieces: func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }}, true, nil
 }
 
 // mostSpaces is how many spaces a task lists at once.
 const mostSpaces = 10_000
 
 // cutSpaces cuts a range between spaces, evenly.
-func (w *work) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
+func (p *planner) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	var all []keyspace.Space
-	next := w.source.Spaces(ctx, w.query, s.Start, s.End)
+	next := p.source.Spaces(ctx, p.query, s.Start, s.End)
 	for len(all) < mostSpaces {
 		sp, ok, err := next()
 		if err != nil {

@@ -1,4 +1,4 @@
-package mapper
+package executor
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
@@ -84,9 +85,9 @@ func (j *jobCache) note(record *record.Job, read time.Time) {
 	}
 }
 
-// cachedJob returns the record of a job as it was up to a second ago.
-func (e *Engine) cachedJob(ctx context.Context, job record.Ref) (*record.Job, error) {
-	r := e.cache.at(job)
+// load returns the record of a job as it was up to a second ago.
+func (j *jobCache) load(ctx context.Context, st store.Store, job record.Ref) (*record.Job, error) {
+	r := j.at(job)
 	if err := r.turn.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
@@ -95,7 +96,7 @@ func (e *Engine) cachedJob(ctx context.Context, job record.Ref) (*record.Job, er
 		return r.record, nil
 	}
 	now := time.Now()
-	record, err := e.store().LoadJob(ctx, job)
+	record, err := st.LoadJob(ctx, job)
 	if err != nil {
 		return nil, err
 	}

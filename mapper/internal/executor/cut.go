@@ -1,4 +1,4 @@
-package mapper
+package executor
 
 import (
 	"cmp"
@@ -22,9 +22,9 @@ import (
 
 // unsuspected cuts a range whose process has died behind its page, which is at most as long as
 // the job's pages are: nothing behind it is suspected. It returns nil if nothing is.
-func (w *work) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error), err error) {
-	size := int(w.job.PageSize)
-	found, err := w.ahead(w.keys.Peek(size + 1))
+func (p *planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error), err error) {
+	size := int(p.claim.job.PageSize)
+	found, err := p.ahead(p.keys.Peek(size + 1))
 	if err != nil || len(found) <= size {
 		return nil, err
 	}
@@ -35,16 +35,16 @@ func (w *work) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error),
 
 // planCut decides where the range is cut, and has the boundaries looked for that are not
 // among known keys.
-func (w *work) planCut(ctx context.Context, s split.Piece, root bool, size int, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
-	r := w.record
-	page, usual := w.pageToCut()
+func (p *planner) planCut(ctx context.Context, s split.Piece, root bool, size int, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
+	r := p.claim.record
+	page, usual := p.x.pageToCut(p.claim.job, p.claim.record, p.mode)
 	var c split.CutPlan
 	switch {
-	case w.whole == r.ID || r.Solo:
-	case w.mayCut(s):
-		c = w.splitting.Plan(s, root, page, usual)
-	case w.splitting.Adaptive():
-		c = s.ShedRest(page, usual, w.ran, w.engine.paces.Get(w.job.Ref()))
+	case p.whole == r.ID || r.Solo:
+	case p.mayCut(s):
+		c = p.strategy.Plan(s, root, page, usual)
+	case p.strategy.Adaptive():
+		c = s.ShedRest(page, usual, p.ran, p.x.paces.Get(p.claim.job.Ref()))
 	}
 	if c.Pieces <= 1 {
 		return nil, false
@@ -52,42 +52,42 @@ func (w *work) planCut(ctx context.Context, s split.Piece, root bool, size int, 
 	if c.Keep > 0 {
 		c.Keep = max(c.Keep, int64(size)) // with the page
 	}
-	return w.later(ctx, c, s, root, page, usual, known), c.First
+	return p.later(ctx, c, s, root, page, usual, known), c.First
 }
 
 // lastPage decides whether the last page of the range is cut.
-func (w *work) lastPage(ctx context.Context, s split.Piece, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
-	if w.whole == w.record.ID || w.record.Solo || !w.splitting.Adaptive() || w.mayCut(s) {
+func (p *planner) lastPage(ctx context.Context, s split.Piece, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
+	if p.whole == p.claim.record.ID || p.claim.record.Solo || !p.strategy.Adaptive() || p.mayCut(s) {
 		return nil, false
 	}
-	page, usual := w.pageToCut()
-	c := s.ShedLast(page, usual, w.ran, w.engine.paces.Get(w.job.Ref()))
+	page, usual := p.x.pageToCut(p.claim.job, p.claim.record, p.mode)
+	c := s.ShedLast(page, usual, p.ran, p.x.paces.Get(p.claim.job.Ref()))
 	if c.Pieces <= 1 {
 		return nil, false
 	}
-	return w.later(ctx, c, s, false, page, usual, known), true
+	return p.later(ctx, c, s, false, page, usual, known), true
 }
 
 // mayCut reports whether the range may be cut behind its page.
-func (w *work) mayCut(s split.Piece) bool {
-	r := w.record
-	return w.whole != r.ID && (!w.divided || s.Estimate == 0 || s.Workers > 1) && (!r.Solo || r.Narrowed == 0)
+func (p *planner) mayCut(s split.Piece) bool {
+	r := p.claim.record
+	return p.whole != r.ID && (!p.divided || s.Estimate == 0 || s.Workers > 1) && (!r.Solo || r.Narrowed == 0)
 }
 
 // count counts the range, if that helps to cut it.
-func (w *work) count(ctx context.Context, s *split.Piece, root bool) (counted bool) {
-	if !w.mayCut(*s) || w.record.Solo {
+func (p *planner) count(ctx context.Context, s *split.Piece, root bool) (counted bool) {
+	if !p.mayCut(*s) || p.claim.record.Solo {
 		return false
 	}
 	if s.Exact {
 		return true
 	}
-	page, usual := w.pageToCut()
-	most := w.splitting.Counts(*s, root, page, usual)
+	page, usual := p.x.pageToCut(p.claim.job, p.claim.record, p.mode)
+	most := p.strategy.Counts(*s, root, page, usual)
 	if most == 0 {
 		return false
 	}
-	n, known := w.source.Count(ctx, w.local.Scans(s.Start, s.End), int(most))
+	n, known := p.source.Count(ctx, p.local.Scans(s.Start, s.End), int(most))
 	if known {
 		*s = s.Counted(n, most)
 	}
@@ -95,29 +95,29 @@ func (w *work) count(ctx context.Context, s *split.Piece, root bool) (counted bo
 }
 
 // survey draws a sample of the kind, and estimates how large it is.
-func (w *work) survey(ctx context.Context, s *split.Piece) error {
-	s.Workers = w.job.Workers
-	if w.splitting.SampleSize(s.Workers) == 0 {
+func (p *planner) survey(ctx context.Context, s *split.Piece) error {
+	s.Workers = p.claim.job.Workers
+	if p.strategy.SampleSize(s.Workers) == 0 {
 		return nil
 	}
-	w.keys.ReadAhead(int(w.job.PageSize) + 1)
-	look := survey.Survey{Source: w.source, Query: w.local, Start: s.Start, End: s.End, Page: w.job.PageSize}
-	if page, _ := w.pageToCut(); w.splitting.Adaptive() && s.Workers > 1 {
-		look.Weigh = func(pieces []split.Piece) []split.Piece { return w.weigh(ctx, w.local, s.Workers, page, pieces) }
+	p.keys.ReadAhead(int(p.claim.job.PageSize) + 1)
+	look := survey.Survey{Source: p.source, Query: p.local, Start: s.Start, End: s.End, Page: p.claim.job.PageSize}
+	if page, _ := p.x.pageToCut(p.claim.job, p.claim.record, p.mode); p.strategy.Adaptive() && s.Workers > 1 {
+		look.Weigh = func(pieces []split.Piece) []split.Piece { return p.weigh(ctx, p.local, s.Workers, page, pieces) }
 	}
-	found, err := look.Run(ctx, w.splitting, s.Workers)
+	found, err := look.Run(ctx, p.strategy, s.Workers)
 	if err != nil {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
-	s.Samples, s.Estimate, s.FairShare, w.weighed = found.Samples, found.Estimate, found.Estimate/s.Workers, found.Pieces
-	job := w.job.Ref()
-	w.entitySize = inBackground(func() int64 {
+	s.Samples, s.Estimate, s.FairShare, p.weighed = found.Samples, found.Estimate, found.Estimate/s.Workers, found.Pieces
+	job := p.claim.job.Ref()
+	p.entitySize = inBackground(func() int64 {
 		n, _ := look.EntitySize(ctx, found.Samples) // it only helps
-		w.engine.paces.Expect(job, n)
+		p.x.paces.Expect(job, n)
 		return n
 	})
-	if !w.query.Many() {
-		w.unsharded = inBackground(func() int64 { return look.Unsharded(ctx) })
+	if !p.query.Many() {
+		p.unsharded = inBackground(func() int64 { return look.Unsharded(ctx) })
 	}
 	return nil
 }
@@ -131,23 +131,23 @@ func inBackground[T any](f func() T) func() T {
 
 // later applies a plan while something else is done. Whoever asks for the result
 // waits for it. Of the work it uses only what stays the same meanwhile.
-func (w *work) later(ctx context.Context, c split.CutPlan, s split.Piece, root bool, page, usual int64, known source.Prefix) func() ([]split.Piece, error) {
+func (p *planner) later(ctx context.Context, c split.CutPlan, s split.Piece, root bool, page, usual int64, known source.Prefix) func() ([]split.Piece, error) {
 	var pieces []split.Piece
 	var err error
-	query, find, counted := w.local, w.finder(ctx, s.End, known), w.weighed
+	local, find, counted := p.local, p.finder(ctx, s.End, known), p.weighed
 	ready := make(chan struct{})
 	go func() {
 		defer close(ready)
 		if pieces, err = c.Apply(s, find); err == nil && !split.Ordered(pieces) {
 			err = errCut
 		}
-		if err == nil && root && w.splitting.Adaptive() && c.CountsPieces(s) {
+		if err == nil && root && p.strategy.Adaptive() && c.CountsPieces(s) {
 			if counted == nil {
-				counted = w.weigh(ctx, query, s.Workers, page, pieces)
+				counted = p.weigh(ctx, local, s.Workers, page, pieces)
 			}
 			pieces = split.Balance(counted, page, find)
 			if len(pieces) == 1 { // it is short
-				pieces, err = w.splitting.Plan(pieces[0], false, page, usual).Apply(pieces[0], find)
+				pieces, err = p.strategy.Plan(pieces[0], false, page, usual).Apply(pieces[0], find)
 			}
 		}
 	}()
@@ -159,18 +159,18 @@ func (w *work) later(ctx context.Context, c split.CutPlan, s split.Piece, root b
 
 // weigh counts the entities of pieces, all at the same time. If the database can't they stay as
 // they are.
-func (w *work) weigh(ctx context.Context, query query.Query, workers, page int64, pieces []split.Piece) []split.Piece {
+func (p *planner) weigh(ctx context.Context, local query.Query, workers, page int64, pieces []split.Piece) []split.Piece {
 	counts, known := make([]int64, len(pieces)), make([]bool, len(pieces))
 	most := split.MostInPiece(len(pieces))
 	var group sync.WaitGroup
-	for i, p := range pieces {
-		group.Go(func() { counts[i], known[i] = w.source.Count(ctx, query.Scans(p.Start, p.End), int(most)) })
+	for i, piece := range pieces {
+		group.Go(func() { counts[i], known[i] = p.source.Count(ctx, local.Scans(piece.Start, piece.End), int(most)) })
 	}
 	group.Wait()
 	if slices.Contains(known, false) {
 		return pieces
 	}
-	if w.query.Many() { // there are other spaces for the other workers
+	if p.query.Many() { // there are other spaces for the other workers
 		total := int64(0)
 		for _, n := range counts {
 			total += n
@@ -181,22 +181,22 @@ func (w *work) weigh(ctx context.Context, query query.Query, workers, page int64
 }
 
 // finder returns a finder that knows the first entities of a range that ends at a position.
-func (w *work) finder(ctx context.Context, end *keyspace.Position, known source.Prefix) split.Finder {
-	query := w.local
+func (p *planner) finder(ctx context.Context, end *keyspace.Position, known source.Prefix) split.Finder {
+	local := p.local
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
 		i := 0
 		if from != nil {
 			i, _ = slices.BinarySearchFunc(known.At, from, keyspace.Compare)
 		}
 		if at := int64(i) + n; at < int64(len(known.At)) {
-			if p := known.At[at]; end == nil || keyspace.Compare(p, end) < 0 {
-				return p, nil
+			if found := known.At[at]; end == nil || keyspace.Compare(found, end) < 0 {
+				return found, nil
 			}
 			return nil, nil
 		} else if known.All {
 			return nil, nil
 		}
-		return w.source.Find(ctx, query.Scans(from, end), n)
+		return p.source.Find(ctx, local.Scans(from, end), n)
 	}
 }
 
@@ -204,10 +204,10 @@ func (w *work) finder(ctx context.Context, end *keyspace.Position, known source.
 var errCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it"))
 
 // cut takes the children out of a range, and returns their inserts.
-func (w *work) cut(r *record.Range, pieces []split.Piece) []*datastore.Mutation {
+func (p *planner) cut(r *record.Range, pieces []split.Piece) []*datastore.Mutation {
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	if w.entitySize != nil {
-		r.EntitySize = cmp.Or(w.entitySize(), r.EntitySize)
+	if p.entitySize != nil {
+		r.EntitySize = cmp.Or(p.entitySize(), r.EntitySize)
 	}
 	mutations := make([]*datastore.Mutation, 0, len(pieces)-1)
 	for _, s := range pieces[1:] {
@@ -217,8 +217,20 @@ func (w *work) cut(r *record.Range, pieces []split.Piece) []*datastore.Mutation 
 	own := pieces[0]
 	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.FairShare, r.Cut = own.End, split.CapSamples(own.Samples, split.MaxSampleBytes), own.Estimate, own.Exact, own.Workers, own.FairShare, !own.Resample
 	r.Resample = own.Resample
-	if w.query.Many() {
+	if p.query.Many() {
 		r.In(own.Space)
 	}
 	return mutations
+}
+
+// awaitCounts waits for what the root finds out besides.
+func (p *planner) awaitCounts(ctx context.Context) {
+	if p.unsharded == nil { // a delivery before has cut the range
+		look := survey.Survey{Source: p.source, Query: p.query}
+		p.unsharded = sync.OnceValue(func() int64 { return look.Unsharded(ctx) })
+	}
+	p.unsharded()
+	if p.entitySize != nil {
+		p.entitySize()
+	}
 }

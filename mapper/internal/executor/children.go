@@ -1,0 +1,59 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// enqueueChildren enqueues the tasks of the range's children that were not enqueued in this turn yet, and
+// that the delivery does not go on with.
+func (c *claim) enqueueChildren(ctx context.Context, queue *tasks.Queue, t *turn) (err error) {
+	r, waits := c.record, t.after.waits
+	if r.Retries > 0 && waits == nil {
+		if waits, err = c.waits(ctx); err != nil {
+			return err
+		}
+	}
+	if err := queue.EnqueueAll(ctx, c.children(t.enqueued, t.after.next, waits)); err != nil {
+		t.enqueued = 0
+		return fmt.Errorf("enqueue the children of range %s of job %s: %w", r.ID, r.Job, err)
+	}
+	t.enqueued = max(t.enqueued, r.Children-r.Recorded)
+	return nil
+}
+
+// children returns the tasks of the range's children from the n-th on, but of the one that the delivery
+// goes on with. The last children are entities that failed: those to try again wait, as waits says, and
+// those that were recorded have no task.
+func (c *claim) children(n int64, next *record.Range, waits map[string]time.Time) []tasks.Task {
+	r := c.record
+	var all []tasks.Task
+	for ; n < r.Children-r.Recorded; n++ {
+		child := &record.Range{Job: r.Job, Incarnation: r.Incarnation, ID: record.RangeID(r.ID, n)}
+		child.NotBefore = waits[child.ID]
+		if next == nil || child.ID != next.ID {
+			all = append(all, body.TaskOf(child, c.job))
+		}
+	}
+	return all
+}
+
+// waits returns until when the range's children wait that have to, as the delivery has recorded them that
+// has committed it.
+func (c *claim) waits(ctx context.Context) (map[string]time.Time, error) {
+	r := c.record
+	waits := make(map[string]time.Time)
+	for i := r.Children - r.Recorded - r.Retries; i < r.Children-r.Recorded; i++ {
+		child, err := c.store.LoadRange(ctx, r.Ref(), record.RangeID(r.ID, i))
+		if err != nil {
+			return nil, fmt.Errorf("load a child of range %s of job %s: %w", r.ID, r.Job, err)
+		}
+		waits[child.ID] = child.NotBefore
+	}
+	return waits, nil
+}

@@ -1,0 +1,291 @@
+package executor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/page"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/store"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
+)
+
+// processPage runs the function over the page's entities, and commits what it did together with the range's
+// record. For an Update that is one transaction, which reads the entities, too. Halfway, if it is not nil, is
+// called when half of the page is done.
+func (d *delivery) processPage(ctx context.Context, p plan, halfway func()) (standing, error) {
+	at := p.at
+	if d.stop > 0 {
+		at = at[:d.stop]
+	}
+	run := page.Page{
+		Job: d.job, Query: d.planner.query, Mode: d.planner.mode, Call: d.call, At: at,
+		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Size: d.record.PageSize, Adaptive: d.planner.strategy.Adaptive(),
+		TooSlow: d.tooSlow, Halfway: halfway, Paces: &d.x.paces, Strays: &d.x.Gate.Strays,
+	}
+	if d.planner.mode == function.Visit {
+		run.Read = d.planner.reader(d.planner.source.Get(ctx))
+		if d.planner.keys != nil && d.planner.keys.Whole {
+			run.Read = d.planner.keys.Read
+		}
+		run.Accept = func(*function.Effect) error { return nil }
+		o, err := d.runPage(ctx, &run)
+		if err != nil {
+			return ours, err
+		}
+		return d.commit(ctx, p, o)
+	}
+	attempts := pageAttempts
+	if len(p.at) <= 1 {
+		attempts = store.Attempts
+	}
+	var r *record.Range
+	var after committed
+	ready := false // all that is left is the commit
+	s, err := d.transact(ctx, attempts, func(tx *datastore.Transaction) error {
+		r, ready = new(record.Range), false
+		run.Read = d.fencedReader(tx, r)
+		run.Accept = func(e *function.Effect) error { return store.Mutate(tx, e) }
+		o, err := d.runPage(ctx, &run)
+		if err != nil {
+			return err
+		}
+		if after, err = d.putOutcome(tx, r, p, o); err != nil {
+			return err
+		}
+		ready = true
+		return store.Write(tx, r.Update())
+	})
+	var slow page.TooSlowError
+	switch {
+	case errors.As(err, &slow): // again, without that entity
+		if d.tooSlow == nil {
+			d.tooSlow = make(map[string]error)
+		}
+		d.tooSlow[slow.Key.Encode()], d.stop = slow, slow.Reached
+		return d.processPage(ctx, p, halfway)
+	case err != nil && ready:
+		return ours, fault.AsCommitRefusal(err)
+	case err == nil && s == ours:
+		d.record = r
+		d.takeOver(after)
+	}
+	return s, err
+}
+
+// pageAttempts is how often the transaction of a page of several entities that meets another one is tried,
+// before the page is halved.
+const pageAttempts = 2
+
+// runPage runs the function over a page. So much may fail that its entities can't be blamed.
+func (d *delivery) runPage(ctx context.Context, run *page.Page) (*page.Outcome, error) {
+	o, err := run.Run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return o, d.tolerable(ctx, o)
+}
+
+// fencedReader reads in a transaction. The first call reads the range's record
+// along, and checks that it is this task's.
+func (d *delivery) fencedReader(tx *datastore.Transaction, r *record.Range) source.Reader {
+	first := true
+	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
+		if !first {
+			return d.planner.reader(tx.GetMulti)(at)
+		}
+		first = false
+		known := len(at) // how many entities are not read
+		if !d.planner.query.KeysOnly {
+			known = 0
+		}
+		entities := make([]datastore.PropertyList, len(at))
+		keys := append([]*datastore.Key{d.record.Key()}, keyspace.Keys(at[known:])...)
+		missing, err := source.Lookup(tx.GetMulti, keys, append([]any{r}, source.Into(entities[known:])...))
+		if err != nil {
+			return nil, nil, err
+		}
+		if missing[0] {
+			return nil, nil, fencedError{standing: superseded} // the job's records were deleted
+		}
+		return entities, append(missing[1:], make([]bool, known)...), d.fence(r)
+	}
+}
+
+// A committed is what a delivery has to do after its commit.
+type committed struct {
+	next       *record.Range        // what is left of the range, for this task to go on with
+	waits      map[string]time.Time // the children that are to be tried again, and when
+	ran        time.Duration        // the function
+	failed     int                  // how many entities have failed for good
+	counters   tally.Counters       // that the page has counted
+	overcounts bool                 // the pages of this process have more counters than a job can have
+}
+
+// takeOver notes what is to be done after a commit.
+func (d *delivery) takeOver(after committed) {
+	d.after = after
+	d.planner.ran += after.ran
+	if !after.counters.Empty() && !d.job.CountersDropped {
+		d.after.overcounts = d.x.cache.at(d.job.Ref()).counts(after.counters)
+	}
+}
+
+// commit records what became of a page, in a transaction of its own.
+func (d *delivery) commit(ctx context.Context, p plan, o *page.Outcome) (standing, error) {
+	var after committed
+	s, err := d.change(ctx, func(tx *datastore.Transaction, r *record.Range) (err error) {
+		after, err = d.putOutcome(tx, r, p, o)
+		return err
+	})
+	if err == nil && s == ours {
+		d.takeOver(after)
+	}
+	return s, err
+}
+
+// errOverlap is a mistake in this package: a page reaches into another range, whose task
+// would do its entities once more.
+var errOverlap = fault.Fatal(errors.New("the page ends behind its range: this is a mistake in scattermap, please report it"))
+
+// putOutcome puts the outcome into the range's record, which the transaction has
+// read, and inserts the children that come of it.
+func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan, o *page.Outcome) (after committed, err error) {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	r.RefusedIn = d.job.Generation
+	reaches := d.record.Kind == "" // into other spaces, perhaps; planSpaces may have found out
+	if d.planner.query.Many() && len(p.at) > 0 {
+		r.In(p.at[0].Space())
+	}
+	var inserts []*datastore.Mutation
+	add := func(child *record.Range) { inserts = append(inserts, child.Insert()) }
+	if p.pieces != nil {
+		switch pieces, err := p.pieces(); {
+		case errors.Is(err, errCut):
+			return after, err
+		case err == nil && len(pieces) > 1 && pieces[0].Holds(p.at[len(p.at)-1]): // otherwise the next page tries again
+			inserts = d.planner.cut(r, pieces)
+		}
+	}
+	size := o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
+	if rest, ok := d.left(r, p, o); ok {
+		if d.planner.query.Many() && reaches {
+			rest.Space, rest.Resample = keyspace.Space{}, true
+		}
+		child := r.Rest(rest, now)
+		child.PageSize = size
+		r.End = child.Start
+		if d.mayGoOn(child) {
+			child.Depth, child.Continued = r.Depth, true
+			after.next = child
+		}
+		add(child)
+	}
+	if o.Reached > 0 && !r.Contains(p.at[o.Reached-1]) {
+		return after, errOverlap
+	}
+	after.waits = make(map[string]time.Time)
+	var singles tally.Sum
+	for _, f := range o.Failures {
+		switch {
+		case r.Alone && !f.Last():
+			return after, fault.Refusal{Summary: "the function failed on an entity", Cause: f.Err, After: fault.After(f.Err)}
+		case !r.Alone && !f.Last():
+			child := r.AloneChild(f.At, f.Attempts, f.Suspected, now)
+			if f.Attempts > 0 {
+				child.NotBefore = now.Add(max(fault.RetryDelay(f.Attempts), fault.After(f.Err)))
+			}
+			add(child)
+			singles = singles.Plus(child.SingleSum())
+			r.Retries++
+			after.waits[child.ID] = child.NotBefore
+		}
+	}
+	for _, f := range o.Failures {
+		if f.Last() {
+			after.failed++
+		}
+		switch {
+		case f.Last() && r.Alone:
+			r.Refusals = f.Attempts
+			r.Fail(f.Err, now)
+		case f.Last():
+			child := r.AloneChild(f.At, f.Attempts, f.Suspected, now)
+			child.Fail(f.Err, now)
+			add(child)
+			singles = singles.Plus(child.SingleSum())
+			r.Recorded++
+		}
+	}
+	if r.Retries+r.Recorded > 0 {
+		r.Single = singles.Bytes()
+	}
+	r.Entities, r.Keys = int64(o.Reached), record.KeysDigest(p.at[:o.Reached])
+	r.Processed = o.Processed
+	if r.ID == d.job.Root() && d.planner.unsharded != nil {
+		r.Unsharded = d.planner.unsharded()
+	}
+	r.Full = o.Full(r.PageSize, time.Duration(d.job.PageTime))
+	if !d.job.CountersDropped {
+		counters, err := o.Counters.Values()
+		if err != nil {
+			return after, err
+		}
+		if len(counters) > 0 {
+			if r.Counters, err = json.Marshal(counters); err != nil {
+				return after, err
+			}
+		}
+	}
+	r.Finish(now)
+	after.ran, after.counters = o.Ran, o.Counters
+	_, err = tx.Mutate(inserts...)
+	return after, err
+}
+
+// left returns what is left of a range behind what was dealt with, if anything is. If the
+// function takes longer there than expected, all workers may share it.
+func (d *delivery) left(r *record.Range, p plan, o *page.Outcome) (rest split.Piece, ok bool) {
+	start := p.next
+	if o.Reached < len(p.at) {
+		start = p.at[o.Reached]
+	}
+	if start == nil || !r.Contains(start) { // it is a child's
+		return split.Piece{}, false
+	}
+	s := r.Piece()
+	rest = s.From(start, s.Estimate-int64(o.Reached))
+	if o.Surprising() {
+		rest.Workers, rest.FairShare = d.job.Workers, 0
+	}
+	return rest, true
+}
+
+// recordCulprit records the entity as a failure that the database has refused a page for. If there are many
+// of them among what the job has processed, it is the function that is at fault.
+func (d *delivery) recordCulprit(ctx context.Context, p plan, cause fault.CommitRefusal) (standing, error) {
+	o := &page.Outcome{Reached: 1, Failures: []page.Failure{{At: p.at[0], Err: cause, Attempts: 1, Permanent: true}}}
+	s, err := d.commit(ctx, p, o)
+	if err != nil || s != ours || d.job.Tolerant {
+		return s, err
+	}
+	sum, _, err := d.store.SampleTotals(ctx, d.job)
+	if err != nil {
+		return ours, err
+	}
+	if page.TooMany(int(sum.Failures), int(sum.Failures+sum.Processed)) {
+		summary := fmt.Sprintf("%d of %d entities failed so far, as the database refuses what the function writes", sum.Failures, sum.Failures+sum.Processed)
+		_, err = d.fail(ctx, fault.Refusal{Summary: summary, Cause: cause, Final: true})
+	}
+	return ours, err
+}

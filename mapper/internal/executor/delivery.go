@@ -1,0 +1,248 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/gate"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/page"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// A delivery is one delivery of a range's task. It does that range, and then what is left of it, range
+// after range, each of which is a turn.
+type delivery struct {
+	claim   // the range that it has in hand
+	planner planner
+	x       *Executor
+	call    function.Func
+	begunAt time.Time  // when it came
+	place   gate.Place // inside the gate
+	paced   time.Time  // when its last page began that had to wait for the job's rate
+	turn
+}
+
+// A turn is what a delivery has done about one range.
+type turn struct {
+	queued      tasks.Delivery // as the queue makes it; zero, if the range has no task
+	redelivered bool           // there was a delivery of its task before, or of one that is lost
+	mark        string         // the delivery's own in the record; empty: it has left none
+	begun       bool           // that mark is there
+
+	tooSlow map[string]error // by key: entities that took too long
+	stop    int              // if not 0: the page ends behind as many entities, the last of which is one of them
+
+	after    committed // of the page
+	enqueued int64     // of its children, the first
+}
+
+// run does what a task asks for:
+//
+//  1. load the job and the range;
+//  2. read the keys of a page, and see where the range is cut;
+//  3. if others wait for that: record the children and enqueue them, before the page;
+//  4. process the page and commit it with the record, in one transaction. What is left of the range
+//     becomes a child;
+//  5. enqueue the other children;
+//  6. go on with that child, from 2;
+//  7. see whether the job is complete.
+//
+// A delivery that finds the range done goes to 5: the one before may have died there. 7 is for ranges with
+// children, too: those of 3 may have ended before their parent.
+func (x *Executor) run(ctx context.Context, t body.Range, queued tasks.Delivery) error {
+	place, err := x.Gate.Enter(ctx, false) // parameters may be decoded by a user's method
+	if err != nil {
+		return err
+	}
+	d, err := x.load(ctx, t, queued) // 1
+	place.Leave()
+	if err != nil || d == nil {
+		return err
+	}
+	defer d.planner.close()
+	d.planner.claim = &d.claim
+	checks, err := d.runAll(ctx)
+	if !checks {
+		return err
+	}
+	job, loaded := x.Store.LoadJob(ctx, t.Ref()) // it is checked for others, too, who may have seen a later record
+	if loaded != nil {
+		return errors.Join(err, loaded)
+	}
+	return errors.Join(err, x.Complete(ctx, job, false)) // 7
+}
+
+// runAll does the range, and what is left of it, as one of the job's deliveries of this process. It reports
+// whether it is up to this one to check whether the job is complete.
+func (d *delivery) runAll(ctx context.Context) (checks bool, err error) {
+	job, ended := d.x.cache.at(d.job.Ref()), false
+	job.enter()
+	defer func() { checks = job.leave(ended) }() // also if it panics
+	for first := d.record.ID; ; {
+		ended, err = d.runRange(ctx) // 2 to 5
+		if err != nil && d.record.ID != first {
+			// The range has no task yet; one of its own is tried again with less to walk to.
+			if enqueued := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); enqueued == nil || errors.Is(enqueued, tasks.ErrExists) {
+				d.x.Log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", err))
+				return false, nil
+			}
+		}
+		if err != nil || !ended || d.after.next == nil {
+			return false, err
+		}
+		ended = false
+		if goesOn, err := d.goOn(ctx); err != nil || !goesOn { // 6
+			return false, err
+		}
+	}
+}
+
+// runRange does the range, as far as this delivery can. It reports whether it, and what comes of it, are up
+// to others now: then the job may be complete.
+func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
+	defer d.leave() // also if it panics
+	var s standing
+	for d.record.State == record.Pending && err == nil && (s == ours || s == changed) {
+		d.stop = 0
+		if s == changed {
+			d.planner.forget()
+		}
+		s, err = d.attempt(ctx)
+	}
+	if err != nil {
+		s, err = d.giveUp(ctx, err)
+	}
+	if err != nil || s != ours && s != done {
+		d.unmark(ctx)
+	}
+	d.leave()
+	if err != nil || s == stopped || s == superseded || d.job.State != record.Running {
+		return false, err // or this task has ended or paused the job
+	}
+	if err := d.enqueueChildren(ctx, d.x.Queue, &d.turn); err != nil { // 5
+		return false, err
+	}
+	if d.after.overcounts {
+		d.after.overcounts = false
+		if over, err := d.fail(ctx, tally.ErrTooMany); err != nil || over {
+			return false, err
+		}
+	}
+	job, err := d.limitFailures(ctx, d.after.failed)
+	d.job = job
+	return err == nil && job.State == record.Running, err
+}
+
+// process does the page of a pending range.
+func (d *delivery) process(ctx context.Context) (s standing, err error) {
+	p, err := d.planner.plan(ctx) // 2
+	for err == nil && p.first {
+		if s, err = d.split(ctx, p); err != nil || s != ours { // 3
+			return s, err
+		}
+		p, err = d.planner.plan(ctx) // what the range keeps may be for several workers, too
+	}
+	if err != nil {
+		return ours, err
+	}
+	if len(d.job.Rate) > 0 && !d.record.Solo {
+		if d.job, d.paced, s, err = d.x.keepRate(ctx, d.job, d.planner.mode, len(p.at), d.paced); err != nil || s != ours {
+			return s, err
+		}
+	}
+	var halfway func()
+	if p.next != nil && d.mayGoOn(d.record) {
+		job := d.job.Ref()
+		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job) }() // so that goOn need not wait
+		halfway = d.planner.readOn()
+	}
+	if d.record.Solo && !d.record.Alone && d.record.PageLimit() == 1 && len(p.at) == 1 {
+		// Whatever becomes of it, it is this entity.
+		return d.commit(ctx, p, &page.Outcome{Reached: 1, Failures: []page.Failure{{At: p.at[0], Suspected: true}}})
+	}
+	if d.record.ID == d.job.Root() {
+		d.planner.awaitCounts(ctx)
+	}
+	s, err = d.processPage(ctx, p, halfway) // 4
+	refused := new(fault.CommitRefusal)
+	switch {
+	case errors.As(err, refused) && len(p.at) == 1:
+		return d.recordCulprit(ctx, p, *refused)
+	case len(p.at) > 1 && (errors.As(err, refused) || d.planner.mode == function.Update && fault.Contended(err)):
+		return d.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
+			r.Narrow(len(p.at))
+			return nil
+		})
+	}
+	return s, err
+}
+
+// split cuts the range before its page is processed.
+func (d *delivery) split(ctx context.Context, p plan) (standing, error) {
+	pieces, err := p.pieces()
+	if err != nil {
+		return ours, fmt.Errorf("cut range %s: %w", d.record.ID, err)
+	}
+	if len(pieces) < 2 {
+		d.planner.whole = d.record.ID // it is shorter than it was taken for
+		return ours, nil
+	}
+	s, err := d.change(ctx, func(tx *datastore.Transaction, r *record.Range) error {
+		return store.Write(tx, d.planner.cut(r, pieces)...)
+	})
+	if err != nil || s != ours {
+		return s, err
+	}
+	if len(p.at) > 0 && p.next == nil {
+		d.planner.whole = d.record.ID // a last page is cut once
+	}
+	if late := pieces[len(pieces)-1].Stagger; late > 0 {
+		d.after.waits = map[string]time.Time{record.RangeID(d.record.ID, d.record.Children-1): d.record.Created.Add(time.Duration((1 + late) * float64(staggerDelay)))}
+	}
+	err = d.enqueueChildren(ctx, d.x.Queue, &d.turn)
+	d.after.waits = nil // children of the page may wait for longer, see claim.waits
+	return ours, err
+}
+
+// staggerDelay has what is left behind the last full piece of a range begin after the pieces of all ranges
+// that were cut together, and the shortest last: where workers have few pages each they then end at about
+// the same time. It is as long as it takes to cut and enqueue the others.
+const staggerDelay = time.Second / 3
+
+// mayGoOn reports whether this delivery may go on with what is left of a range.
+func (d *delivery) mayGoOn(r *record.Range) bool {
+	deadline := d.x.Queue.Deadline()
+	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see StartOptions
+	return !r.Alone && !r.Solo && d.stop == 0 && time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
+}
+
+// goOn takes up what is left of the range, unless the job has been stopped meanwhile.
+func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
+	next := d.after.next
+	job, err := d.x.cache.load(ctx, d.x.Store, d.job.Ref())
+	if err != nil || job.State != record.Running {
+		return false, err // whoever resumes it enqueues the range
+	}
+	known := d.job
+	d.job, d.record, d.generation, d.turn = job, next, next.Generation, turn{}
+	if job.Generation != known.Generation || job.Epoch != known.Epoch { // whoever did that may not have seen the range
+		if err := d.x.Queue.Enqueue(ctx, body.TaskOf(next, job)); err != nil && !errors.Is(err, tasks.ErrExists) {
+			return false, err
+		}
+		return false, nil
+	}
+	d.planner.goOn(next)
+	return true, nil
+}

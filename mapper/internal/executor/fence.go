@@ -1,0 +1,114 @@
+package executor
+
+import (
+	"context"
+	"errors"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
+)
+
+// A standing is how a range stands to a delivery of its task.
+type standing int
+
+const (
+	ours       standing = iota // pending, and as the delivery knows it
+	changed                    // pending, but it, or its job, has changed: it has to be planned anew
+	done                       // another delivery has done it
+	superseded                 // it has another task, or is gone
+	stopped                    // its job does not run any more
+)
+
+// A claim is a range in the hands of a delivery.
+type claim struct {
+	client *datastore.Client
+	store  store.Store
+
+	job        *record.Job
+	record     *record.Range // as the delivery knows it; transactions read it anew
+	generation int64         // that the task names
+}
+
+// check returns how a record of the range, as it was just read, stands to the delivery. The range is its
+// own only if it is still pending, at the generation that the task names, and as it was when the delivery
+// looked at it.
+func (c *claim) check(r *record.Range) standing {
+	known := c.record
+	switch {
+	case r.State == record.Done:
+		return done
+	case r.State != record.Pending || r.Generation != c.generation:
+		return superseded
+	case r.Cut != known.Cut || r.Children != known.Children:
+		return changed
+	}
+	return ours
+}
+
+// A fencedError ends a transaction on a range that is not the delivery's own, or not as it knows it.
+type fencedError struct {
+	standing standing
+	found    *record.Range
+}
+
+func (fencedError) Error() string { return "the range is not as this delivery knows it" }
+
+// fence returns an error if a record that a transaction has read is not the delivery's own.
+func (c *claim) fence(r *record.Range) error {
+	if s := c.check(r); s != ours {
+		return fencedError{s, r}
+	}
+	return nil
+}
+
+// transact runs a transaction on the range. A commit whose answer was lost shows as any error; what the
+// record says since counts. If another delivery has done or cut the range, the claim knows it from then on.
+func (c *claim) transact(ctx context.Context, attempts int, f func(*datastore.Transaction) error) (standing, error) {
+	_, err := c.client.RunInTransaction(ctx, f, datastore.MaxAttempts(attempts))
+	if err == nil {
+		return ours, nil
+	}
+	var fenced fencedError
+	if !errors.As(err, &fenced) {
+		r, lookup := c.store.LoadRange(ctx, c.job.Ref(), c.record.ID)
+		if lookup != nil {
+			return ours, err
+		}
+		if fenced = (fencedError{c.check(r), r}); fenced.standing == ours {
+			return ours, err
+		}
+	}
+	if fenced.standing == done || fenced.standing == changed {
+		c.record = fenced.found
+	}
+	return fenced.standing, nil
+}
+
+// change changes the range in a transaction of its own.
+func (c *claim) change(ctx context.Context, f func(tx *datastore.Transaction, r *record.Range) error) (standing, error) {
+	var r *record.Range
+	s, err := c.transact(ctx, store.Attempts, func(tx *datastore.Transaction) error {
+		r = new(record.Range)
+		err := property.IgnoreUndeclared(tx.Get(c.record.Key(), r))
+		if errors.Is(err, datastore.ErrNoSuchEntity) {
+			return fencedError{standing: superseded} // the job's records were deleted
+		}
+		if err != nil {
+			return err
+		}
+		if err := c.fence(r); err != nil {
+			return err
+		}
+		if err := f(tx, r); err != nil {
+			return err
+		}
+		return store.Write(tx, r.Update())
+	})
+	if err == nil && s == ours {
+		c.record = r
+	}
+	return s, err
+}

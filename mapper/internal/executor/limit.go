@@ -1,0 +1,94 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/page"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// tolerable returns an error if so much fails that its entities can't be blamed: of
+// a full page, or of what the job has done so far. A tolerant job has them recorded
+// after their last attempt.
+func (c *claim) tolerable(ctx context.Context, o *page.Outcome) error {
+	failed := len(o.Failures)
+	if failed == 0 || c.record.Alone || c.job.Tolerant && !slices.ContainsFunc(o.Failures, func(f page.Failure) bool { return !f.Last() }) {
+		return nil
+	}
+	r := fault.Refusal{Cause: o.Failures[0].Err, Final: true}
+	switch {
+	case page.TooMany(failed, max(o.Reached, int(c.job.PageSize))):
+		r.Summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.Reached)
+	case failed*20 > o.Reached: // a small page, or one that took its time, says little by itself
+		sum, _, err := c.store.SampleTotals(ctx, c.job)
+		if err != nil {
+			return err
+		}
+		failed, tried := failed+int(sum.Failing()), o.Reached+int(sum.Failing()+sum.Processed)
+		if !page.TooMany(failed, tried) {
+			return nil
+		}
+		r.Summary = fmt.Sprintf("the function failed on %d of %d entities so far", failed, tried)
+	default:
+		return nil
+	}
+	for _, f := range o.Failures {
+		r.Final = r.Final && f.Permanent
+		r.After = max(r.After, fault.After(f.Err))
+	}
+	return r
+}
+
+// limitFailures pauses the job if too many entities have failed, of which so many are this delivery's. It
+// returns the job.
+func (c *claim) limitFailures(ctx context.Context, failed int) (*record.Job, error) {
+	if failed == 0 {
+		return c.job, nil
+	}
+	over, sum, err := c.overLimit(ctx, failed)
+	if err != nil || over == "" {
+		return c.job, err
+	}
+	job, err := c.store.UpdateJob(ctx, c.job.Ref(), func(j *record.Job) (bool, error) {
+		return j.PauseByLimit(c.job.Epoch, over, &sum), nil
+	})
+	if err != nil {
+		return c.job, err
+	}
+	return job, nil
+}
+
+// overLimit says which limit the job's failures are over, if any, and what the job
+// has done so far, about, if that matters.
+func (c *claim) overLimit(ctx context.Context, failures int) (over string, sum record.Totals, err error) {
+	if limit := int(c.job.Limit); limit > 0 && c.counts(limit/100/failures) {
+		failed, err := c.store.CountFailures(ctx, c.job.Ref(), limit+1)
+		if err != nil {
+			return "", sum, fmt.Errorf("count the failures of job %s: %w", c.job.ID, err)
+		}
+		if failed > int64(limit) {
+			return fmt.Sprintf("more than %d entities have failed", limit), sum, nil
+		}
+	}
+	if c.job.LimitShare < 1 {
+		if sum, _, err = c.store.SampleTotals(ctx, c.job); err != nil {
+			return "", sum, err
+		}
+		const fewest = 10 // as many say nothing yet
+		failed, tried := sum.Failures-c.job.Failures, sum.Failures+sum.Processed-c.job.Tried
+		if failed > fewest && float64(failed) > c.job.LimitShare*float64(tried) {
+			over = fmt.Sprintf("about %d of %d entities have failed", failed, tried)
+		}
+	}
+	return over, sum, nil
+}
+
+// counts chooses one range of n, by its ID, which is a hash: so that counting up to
+// a limit does not cost its square.
+func (c *claim) counts(n int) bool {
+	hash, err := record.Hash(c.record.ID)
+	return err != nil || hash%uint64(max(1, n)) == 0
+}

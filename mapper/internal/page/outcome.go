@@ -1,0 +1,148 @@
+package page
+
+import (
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
+)
+
+// TooMany reports whether so many entities failed that it is the function that is
+// at fault, or the world, and not the entities: more than 10, and more than 5%.
+func TooMany(failed, tried int) bool { return failed > 10 && failed*20 > tried }
+
+// An Outcome is what became of a page's entities.
+type Outcome struct {
+	Reached   int           // how many of its keys were dealt with
+	Spent     time.Duration // on them, with reading them
+	Ran       time.Duration // of that, by the function
+	Processed int64
+	Counters  tally.Counters
+	Failures  []Failure
+	Bytes     int // of the mutations
+
+	hung    time.Duration   // of Ran, by calls that took too long
+	dearest time.Duration   // of Ran, by one entity
+	squares float64         // of the seconds that each took
+	inRow   int             // of the last ones, how many were slow, each
+	rowTime time.Duration   // and what they took
+	written map[string]bool // entities that others put or deleted
+	writes  int             // mutations
+	slow    time.Duration   // what an entity takes that is slow; 0: none is
+}
+
+// A Failure is an entity that could not be processed.
+type Failure struct {
+	At        *keyspace.Position
+	Err       error
+	Attempts  int64 // that were made
+	Permanent bool  // another would only repeat it
+	Suspected bool  // of killing its process; nothing more is known
+}
+
+// Last reports whether there are no attempts left.
+func (f Failure) Last() bool { return f.Permanent || f.Attempts >= record.MaxAttempts }
+
+// fail notes that an entity has failed.
+func (o *Outcome) fail(p *keyspace.Position, err error, attempts int64) {
+	o.Failures = append(o.Failures, Failure{At: p, Err: err, Attempts: attempts, Permanent: fault.IsPermanent(err)})
+}
+
+// took notes how long the function took for the last entity, of which it may have hung. How long it hung does not count.
+func (o *Outcome) took(t, hung time.Duration) {
+	if o.inRow, o.rowTime = o.inRow+1, o.rowTime+t-hung; t-hung < o.slow {
+		o.inRow, o.rowTime = 0, 0
+	}
+	o.Spent += t
+	o.Ran += t
+	o.hung += hung
+	o.dearest = max(o.dearest, t-hung)
+	o.squares += t.Seconds() * t.Seconds()
+}
+
+// full reports whether a page has to end before an entity, with so many left to do. One that
+// is surprising ends early, so that the others begin; and one that needs little more time
+// goes on. What the page has put or deleted itself is for the next transaction to read.
+func (o *Outcome) full(next *datastore.Key, left int, budget time.Duration) bool {
+	if o.Reached == 0 {
+		return false
+	}
+	if o.Surprising() {
+		budget /= 3
+	} else if needs := o.Ran / time.Duration(o.Reached) * time.Duration(left); o.Spent+needs <= longer(budget) {
+		budget = longer(budget)
+	}
+	return o.Spent >= budget || o.Bytes >= maxBytes || len(o.written) > 0 && o.written[next.Encode()]
+}
+
+// longer returns how long a page may take that then has nothing left: twice as long. What is
+// left would be a page of its own, and cost as much as a full one.
+func longer(budget time.Duration) time.Duration { return max(budget, min(2*budget, MaxTime)) }
+
+// NextPage returns the size of the next pages: as many entities as fit the budget at
+// the pace of those that were dealt with. The dearest one says little of the others. If that
+// is about the usual pace of the job, the latter counts: ranges that are cut into pages of a
+// size that does not change have fewer that are not full.
+func (o *Outcome) NextPage(most int64, budget, usual time.Duration) int64 {
+	ran, n := o.Ran-o.hung, o.Reached
+	if n > 1 {
+		ran, n = ran-o.dearest, n-1
+	}
+	if o.inRow >= sudden {
+		ran, n = o.rowTime-o.dearest, o.inRow-1
+	}
+	each := max(1, ran/time.Duration(max(1, n)))
+	if each < 2*usual && usual < 2*each {
+		each = usual
+	}
+	return max(1, min(int64(budget/each), most))
+}
+
+// accept takes over what an entity counted, if its mutations are accepted.
+func (o *Outcome) accept(e *function.Effect, mutations func(*function.Effect) error) error {
+	if err := mutations(e); err != nil {
+		return err
+	}
+	o.Counters.Merge(e.Counters)
+	return nil
+}
+
+// sudden is how many slow entities in a row are a surprise. Of entities whose times are those of
+// a heavy tail, Pareto's with an exponent of 1.2, a page of 500 has so many that are nine times
+// as slow as the fastest ones less than once in a thousand.
+const sudden = 5
+
+// slowEntity returns how long the function takes for an entity of a page of so many if three pages of
+// such entities would be needed for one.
+func slowEntity(pageTime time.Duration, size int64) time.Duration {
+	return 3 * pageTime / time.Duration(max(1, size))
+}
+
+// Surprising reports whether the entities take so much longer than those of the pages before that all
+// workers should share what is left: as a whole, or suddenly. Ignores the slowest entity: it may be an
+// outlier.
+func (o *Outcome) Surprising() bool {
+	if o.Reached < 3 || o.slow == 0 {
+		return false
+	}
+	mean := (o.Ran - o.hung - o.dearest) / time.Duration(o.Reached-1)
+	return o.inRow >= sudden || mean > 0 && mean >= o.slow
+}
+
+// MaxTime is the longest that a page may be asked to take, and maxBytes bounds its mutations, well below
+// the 10 MiB that a commit can have.
+const (
+	MaxTime  = 25 * time.Second
+	maxBytes = 4 << 20
+)
+
+// Full reports whether the page was a full one, of a job whose pages have so many entities and take so
+// long.
+func (o *Outcome) Full(size int64, budget time.Duration) bool {
+	return o.Reached >= int(size) || o.Bytes >= maxBytes || o.Spent >= budget
+}

@@ -1,0 +1,73 @@
+package page
+
+import (
+	"testing"
+	"time"
+
+	_ "github.com/scattermap/scattermap/internal/testflag"
+)
+
+// TestNextPage has pages of 500 at most, and of a second.
+func TestNextPage(t *testing.T) {
+	const ms = time.Millisecond
+	for _, test := range []struct {
+		name  string
+		o     Outcome
+		usual time.Duration
+		want  int64
+	}{
+		{"fast", Outcome{Reached: 500, Ran: 500 * ms, dearest: ms}, ms, 500},
+		{"slow", Outcome{Reached: 501, Ran: 5010 * ms, dearest: 10 * ms}, 0, 100},
+		{"one entity was dear", Outcome{Reached: 101, Ran: 1500 * ms, dearest: 500 * ms}, 0, 100},
+		{"some hung", Outcome{Reached: 101, Ran: 61_010 * ms, dearest: 10 * ms, hung: 60_000 * ms}, 0, 100},
+		{"as usual, about", Outcome{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 8 * ms, 125},
+		{"not as usual", Outcome{Reached: 101, Ran: 1010 * ms, dearest: 10 * ms}, 4 * ms, 100},
+		{"slower than a page may take", Outcome{Reached: 1, Ran: 2000 * ms, dearest: 2000 * ms}, 0, 1},
+		{"nothing", Outcome{}, 0, 500},
+	} {
+		if got := test.o.NextPage(500, time.Second, test.usual); got != test.want {
+			t.Errorf("%s: %d, want %d", test.name, got, test.want)
+		}
+	}
+}
+
+// TestSudden has entities become slow in the middle of a page.
+func TestSudden(t *testing.T) {
+	const slow = 100 * time.Millisecond
+	if got := slowEntity(time.Second, 30); got != slow {
+		t.Fatalf("slow is %v, want %v", got, slow)
+	}
+	o := &Outcome{slow: slow}
+	each := func(n int, t, hung time.Duration) {
+		for range n {
+			o.Reached++
+			o.took(t, hung)
+		}
+	}
+	each(400, time.Millisecond, 0)
+	each(4, 3*slow, 0)
+	each(1, time.Millisecond, 0)
+	each(4, slow, 0)
+	if o.Surprising() {
+		t.Error("four slow entities in a row are a surprise")
+	}
+	each(1, 2*slow, 0)
+	if !o.Surprising() {
+		t.Error("five slow entities in a row are none")
+	}
+	o.dearest = 2 * slow
+	if n := o.NextPage(500, time.Second, time.Millisecond); n != 10 {
+		t.Errorf("the next page has %d entities, want 10", n)
+	}
+	o = &Outcome{slow: slow}
+	each(10, time.Minute, time.Minute)
+	if o.inRow > 0 {
+		t.Error("entities that hung count as slow")
+	}
+	o = &Outcome{slow: slow}
+	each(400, 10*time.Millisecond, 0)
+	each(1, 30*time.Second, 30*time.Second)
+	if n := o.NextPage(500, 3*time.Second, 0); n < 299 || n > 301 {
+		t.Errorf("after one that hung the next page has %d entities, want about 300", n)
+	}
+}

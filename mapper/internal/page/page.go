@@ -1,0 +1,207 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+)
+
+// A Page is what the function runs over, and how.
+type Page struct {
+	Job   *record.Job
+	Query query.Query
+	Mode  function.Mode
+	Call  function.Func
+
+	At     []*keyspace.Position         // its entities, as they were read
+	Read   source.Reader                // what the function gets
+	Accept func(*function.Effect) error // takes over what the function asks for on an entity
+
+	Alone    bool             // its one entity has failed before, and is nobody else's
+	Attempts int64            // that have been made on it, with this one
+	Size     int64            // that pages of its range have
+	Adaptive bool             // it ends early where its entities are surprisingly slow
+	TooSlow  map[string]error // by key: entities that took too long in this delivery
+	Halfway  func()           // begins when half of it is done; nil: nothing does
+
+	Paces  *pace.Book[record.Ref] // is told how fast the job goes
+	Strays *atomic.Int64          // of the process
+}
+
+// A TooSlowError says that the function took too long on an entity, which has failed. The page of an
+// Update has to be tried again without it, as its transaction has waited long enough, and to end behind
+// it: the delivery has, too.
+type TooSlowError struct {
+	Key     *datastore.Key
+	Reached int // the entity's place in the page, counted from 1
+	limit   time.Duration
+}
+
+func (e TooSlowError) Error() string {
+	return fmt.Sprintf("the function took too long on an entity: more than %v", e.limit)
+}
+
+// maxRead is as many entities as a lookup can have, with the range's record.
+const maxRead = record.MaxPageSize - 1
+
+// A chunk is what is read of a page at once.
+type chunk struct {
+	at       []*keyspace.Position
+	entities []datastore.PropertyList
+	missing  []bool
+	next     int // the first one that is not dealt with
+	bytes    int // of those that were looked at
+}
+
+// Run runs the function over the entities until they are done, or the page has taken its time or its
+// bytes. It always deals with at least one.
+func (p *Page) Run(ctx context.Context) (*Outcome, error) {
+	o := &Outcome{written: make(map[string]bool)}
+	if p.Adaptive {
+		o.slow = slowEntity(time.Duration(p.Job.PageTime), p.Size)
+	}
+	begun := time.Now()
+	for first := true; first || o.Reached < len(p.At); first = false {
+		size := p.Paces.Get(p.Job.Ref()).Chunk(len(p.At) - o.Reached)
+		if first {
+			size = min(size, maxRead)
+		}
+		c := &chunk{at: p.At[o.Reached : o.Reached+size]}
+		var err error
+		if c.entities, c.missing, err = p.Read(c.at); err != nil {
+			return nil, err
+		}
+		writes, squares, began := o.writes, o.squares, time.Now()
+		o.Spent = time.Since(begun)
+		full, err := p.runChunk(ctx, o, c, begun)
+		if err != nil {
+			return nil, err
+		}
+		if full {
+			break
+		}
+		p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(size), Bytes: int64(c.bytes), Writes: int64(o.writes - writes), Spent: time.Since(began), Squares: o.squares - squares})
+	}
+	return o, nil
+}
+
+// runChunk runs the function over entities that were read, of a page that was begun at a time. It reports
+// whether the page is full before that.
+func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Time) (full bool, err error) {
+	size := len(p.At)
+	dealt := func(hung time.Duration) {
+		c.next++
+		if o.Reached++; p.Halfway != nil && 2*o.Reached >= size {
+			p.Halfway()
+		}
+		o.took(time.Since(begun)-o.Spent, hung)
+	}
+	limit := time.Duration(p.Job.Timeout)
+	for c.next < len(c.at) && !full && err == nil {
+		left := function.Calls(ctx, limit, p.Strays, func(r *function.Runner) {
+			for c.next < len(c.at) {
+				at, entity := c.at[c.next], c.entities[c.next]
+				full, err = o.full(at.Key, size-o.Reached, time.Duration(p.Job.PageTime)), ctx.Err()
+				if full || err != nil {
+					return
+				}
+				c.bytes += keyspace.PropertiesSize(entity)
+				counts, wrong := p.counts(at, entity, c.missing[c.next])
+				if wrong != nil {
+					o.fail(at, fault.Permanent(wrong), 1)
+				} else if counts && !p.runEntity(r, o, at, entity) {
+					return
+				}
+				dealt(0)
+			}
+		})
+		switch {
+		case errors.Is(left, function.ErrTimeout):
+			at := c.at[c.next]
+			slow := TooSlowError{Key: at.Key, Reached: o.Reached + 1, limit: limit}
+			if p.Mode == function.Update {
+				return false, slow
+			}
+			o.fail(at, slow, p.Attempts)
+			dealt(limit)
+		case left != nil:
+			o.fail(c.at[c.next], left, p.Attempts)
+			dealt(0)
+		}
+	}
+	return full, err
+}
+
+// counts reports whether an entity that was read is one of the query, and where the page has it: it may
+// have changed since its key was read.
+func (p *Page) counts(at *keyspace.Position, properties datastore.PropertyList, missing bool) (bool, error) {
+	if missing || p.Query.Whole() || p.Query.KeysOnly {
+		return !missing, nil
+	}
+	now, err := p.Query.In(at.Space()).Position(at.Key, properties)
+	if now == nil || !now.Equal(at) && !p.Alone {
+		return false, nil
+	}
+	return true, err
+}
+
+// runEntity runs the function on an entity. It returns false if the call timed out and was abandoned:
+// touch nothing shared then.
+func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, entity datastore.PropertyList) (awaited bool) {
+	key := at.Key
+	if len(p.TooSlow) > 0 {
+		if err := p.TooSlow[key.Encode()]; err != nil {
+			o.fail(at, err, p.Attempts)
+			return true
+		}
+	}
+	sharded := p.Query.Sharded(entity) // the function may change it in place
+	var e *function.Effect
+	var err error
+	job, call := function.Job{Ref: p.Job.Ref(), Masks: p.Job.Masks}, p.Call
+	if !r.Call(func(ctx context.Context) { e, err = call(ctx, job, key, entity) }) {
+		return false
+	}
+	if err == nil {
+		err = p.keepsPlace(key, sharded, e)
+	}
+	if err == nil {
+		err = fault.Permanent(o.accept(e, p.Accept))
+	}
+	if err != nil {
+		o.fail(at, err, p.Attempts)
+		return true
+	}
+	o.Processed++
+	o.Bytes += e.Bytes
+	o.writes += len(e.Mutations)
+	for _, m := range e.Mutations {
+		if !m.Key.Incomplete() && !m.Key.Equal(key) {
+			o.written[m.Key.Encode()] = true
+		}
+	}
+	return true
+}
+
+// keepsPlace returns an error if the function moves its entity in the order of the query, in which it had
+// some values before.
+func (p *Page) keepsPlace(key *datastore.Key, before []any, e *function.Effect) error {
+	for _, m := range e.Mutations {
+		if !m.Deletes && m.Key.Equal(key) {
+			return p.Query.Keeps(before, m.Changed, m.Properties)
+		}
+	}
+	return nil
+}
