@@ -3,8 +3,6 @@ package mapper
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
-	"sync"
 
 	"cloud.google.com/go/datastore"
 
@@ -17,17 +15,6 @@ import (
 func init() {
 	bridge.Apply, bridge.Save, bridge.Load = applyOnce, saveStored, loadStored
 	bridge.Seed = func(engine any, seed uint64) { engine.(*Engine).seed(seed) }
-}
-
-// seed has the engine draw its random numbers from a seed.
-func (e *Engine) seed(seed uint64) {
-	var turn sync.Mutex
-	rng := rand.New(rand.NewPCG(seed, 1))
-	e.jobs.Random = func() uint64 {
-		turn.Lock()
-		defer turn.Unlock()
-		return rng.Uint64()
-	}
 }
 
 // applyOnce runs a mapper's function on one entity, for mappertest.

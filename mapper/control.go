@@ -2,8 +2,11 @@ package mapper
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -40,4 +43,80 @@ func (j *Job) Resume(ctx context.Context) error {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
 	}
 	return nil
+}
+
+// Retry has the job process its failures again, and nothing that is done: each gets
+// as many attempts as at first. The job runs again until they are done, and what else
+// was left, if it was paused or had failed; its finalizer takes effect again. A job
+// that was aborted or cleaned up is refused with [ErrState].
+func (j *Job) Retry(ctx context.Context) error {
+	if err := j.jobs().Retry(ctx, j.ref()); err != nil {
+		return fmt.Errorf("mapper: retry %s: %w", j.ID, err)
+	}
+	return nil
+}
+
+// CleanUpOptions say what becomes of the records of a job that has ended.
+type CleanUpOptions struct {
+	// Failures has the records of failures cleaned up, too. By default they are kept,
+	// for [Job.Failures].
+	Failures bool `json:"failures,omitempty"`
+
+	// Job has the job's own record cleaned up, too, and with it the failures. By
+	// default it is kept: while it is there, a start under its ID returns this job, and
+	// does not run the mapper again.
+	Job bool `json:"job,omitempty"`
+
+	// Expire, if it is not 0, has the records get the property "expires" in place of
+	// being deleted: that much later than now, for time-to-live policies on the kinds
+	// ScattermapRange and ScattermapJob.
+	Expire time.Duration `json:"expire,omitempty"`
+}
+
+// CleanUp has the records of the job's ranges deleted, by tasks of its own; nil is
+// the default. The job has to have ended. It keeps its status, and can't be resumed,
+// retried or verified any more. The ranges of a job that failed or was aborted are taken away from
+// pages that are still under way, which then have no effect. A second CleanUp can clean up more.
+func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
+	var opts CleanUpOptions
+	if o != nil {
+		opts = *o
+	}
+	if err := j.jobs().CleanUp(ctx, j.ref(), lifecycle.CleanUp(opts)); err != nil {
+		return fmt.Errorf("mapper: clean up %s: %w", j.ID, err)
+	}
+	return nil
+}
+
+// SetRate changes how fast the job goes. Pages that begin from a second later on keep to
+// it. If it turns the ramp on, that begins now. A rate that is no number, or too low for the
+// job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
+func (j *Job) SetRate(ctx context.Context, rate Rate) error {
+	_, err := j.engine.store().UpdateJob(ctx, j.ref(), func(r *record.Job) (changed bool, err error) {
+		if err := rate.limit().Validate("Rate", r.AtOnce(), j.engine.queue.Deadline()); err != nil {
+			return false, fmt.Errorf("%w: %w", ErrArguments, err)
+		}
+		if r.Over() && r.State != record.Failed { // that can be resumed
+			return false, fmt.Errorf("%w: it is %q", ErrState, r.State)
+		}
+		if before, err := r.RateLimit(); rate.Ramp && (err != nil || !before.Ramp) {
+			r.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
+		}
+		r.Rate, err = json.Marshal(rate)
+		return true, err
+	})
+	if err != nil {
+		return fmt.Errorf("mapper: set the rate of %s: %w", j.ID, err)
+	}
+	return nil
+}
+
+func (j *Job) ref() record.Ref { return record.Ref{ID: j.ID, Incarnation: j.incarnation} }
+
+// jobs returns what carries out changes of the job. Without an engine it says that there is none.
+func (j *Job) jobs() *lifecycle.Jobs {
+	if j.engine == nil || j.engine.jobs == nil {
+		return &lifecycle.Jobs{Store: j.engine.store()}
+	}
+	return j.engine.jobs
 }

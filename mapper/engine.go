@@ -1,16 +1,19 @@
 package mapper
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	mathrand "math/rand/v2"
 	"net/http"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"cloud.google.com/go/datastore"
 
@@ -128,4 +131,34 @@ func (e *Engine) Handler() http.Handler {
 		}
 		deliveries.ServeHTTP(w, r)
 	})
+}
+
+// Job returns the job of an ID, for instance in another process than the one
+// that started it. Its methods say whether it exists, and are about the job that has the ID when
+// they are called.
+func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
+
+// Revive makes sure that every job that runs has a sweep. Only a purge of the queue
+// loses the chain of sweeps; a schedule that calls this now and then, or posts to
+// the path "revive" of the handler, finds such jobs. It costs a read and a task for
+// each job that runs.
+func (e *Engine) Revive(ctx context.Context) error {
+	if e == nil {
+		return fmt.Errorf("mapper: revive: %w: the engine is nil", ErrArguments)
+	}
+	if err := e.jobs.Revive(ctx); err != nil {
+		return fmt.Errorf("mapper: revive: %w", err)
+	}
+	return nil
+}
+
+// seed has the engine draw its random numbers from a seed.
+func (e *Engine) seed(seed uint64) {
+	var turn sync.Mutex
+	rng := mathrand.New(mathrand.NewPCG(seed, 1))
+	e.jobs.Random = func() uint64 {
+		turn.Lock()
+		defer turn.Unlock()
+		return rng.Uint64()
+	}
 }

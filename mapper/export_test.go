@@ -3,6 +3,7 @@ package mapper
 import (
 	"context"
 
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
@@ -30,11 +31,11 @@ func LateRetry(ctx context.Context, e *Engine, id string, between func(failed []
 	}
 	between(ids)
 	for _, r := range failed {
-		if err := e.jobs.Reopen(ctx, job, r); err != nil {
+		if err := (lifecycle.Retrier{Jobs: e.jobs}).Reopen(ctx, job, r); err != nil {
 			return err
 		}
 	}
-	_, err = e.jobs.RetryPage(ctx, job, "")
+	_, err = lifecycle.Retrier{Jobs: e.jobs}.Page(ctx, job, "")
 	return err
 }
 
@@ -47,7 +48,7 @@ func Reopen(ctx context.Context, e *Engine, id string) error {
 	failed, err := e.store().FirstMarked(ctx, "failed", job.Ref(), "", store.FailurePage)
 	for _, r := range failed {
 		if err == nil {
-			err = e.jobs.Reopen(ctx, job, r)
+			err = lifecycle.Retrier{Jobs: e.jobs}.Reopen(ctx, job, r)
 		}
 		if err == nil {
 			r.Generation++

@@ -9,7 +9,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
-	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -187,18 +186,3 @@ type Job struct {
 	incarnation string // empty: of whichever job has the ID
 	engine      *Engine
 }
-
-func (j *Job) ref() record.Ref { return record.Ref{ID: j.ID, Incarnation: j.incarnation} }
-
-// jobs returns what carries out changes of the job. Without an engine it says that there is none.
-func (j *Job) jobs() *lifecycle.Jobs {
-	if j.engine == nil || j.engine.jobs == nil {
-		return &lifecycle.Jobs{Store: j.engine.store()}
-	}
-	return j.engine.jobs
-}
-
-// Job returns the job of an ID, for instance in another process than the one
-// that started it. Its methods say whether it exists, and are about the job that has the ID when
-// they are called.
-func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -99,4 +100,83 @@ func decides(t *testing.T, file string) {
 		}
 		return true
 	})
+}
+
+// The bounds within which a package of mapper can be found one's way in.
+const (
+	maxPackageLines = 2000 // without its tests
+	maxFileLines    = 400
+	maxMethods      = 30 // of a type,
+	maxMethodFiles  = 3  // in so many files
+)
+
+// TestRooms checks that no package has grown into a flat room again, in which everything is in reach of
+// everything.
+func TestRooms(t *testing.T) {
+	files, err := filepath.Glob("internal/*/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, more := range []string{"*.go", "mappertest/*.go"} {
+		found, err := filepath.Glob(more)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	lines := make(map[string]int)                   // by package
+	methods := make(map[string]map[string][]string) // by package and type: their files, one for each
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, pkg := strings.Count(string(source), "\n"), filepath.Dir(file)
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		if lines[pkg] += n; n > maxFileLines {
+			t.Errorf("%s has %d lines, above %d", file, n, maxFileLines)
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, source, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil {
+				name := receiver(fn.Recv.List[0].Type)
+				if methods[pkg] == nil {
+					methods[pkg] = make(map[string][]string)
+				}
+				methods[pkg][name] = append(methods[pkg][name], file)
+			}
+		}
+	}
+	if len(lines) < 20 {
+		t.Fatalf("%d packages", len(lines))
+	}
+	for pkg, n := range lines {
+		if n > maxPackageLines {
+			t.Errorf("package %s has %d lines, above %d", pkg, n, maxPackageLines)
+		}
+		for name, in := range methods[pkg] {
+			n := len(in)
+			if in = slices.Compact(slices.Sorted(slices.Values(in))); n > maxMethods || len(in) > maxMethodFiles {
+				t.Errorf("%s.%s has %d methods, in %q; above %d, or in more than %d files", pkg, name, n, in, maxMethods, maxMethodFiles)
+			}
+		}
+	}
+}
+
+// receiver returns the name of the type that a method is of.
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
 }

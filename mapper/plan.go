@@ -119,7 +119,7 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 		return fail(err)
 	}
 	src := e.source().Of(ctx, q)
-	if q.Times, err = src.Probe(ctx, q); err != nil {
+	if q.Times, err = source.Probe(ctx, src, q); err != nil {
 		return fail(err)
 	}
 	usual := int64(start.PageSize)

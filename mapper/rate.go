@@ -1,13 +1,7 @@
 package mapper
 
 import (
-	"context"
-	"encoding/json"
-	"fmt"
-	"time"
-
 	"github.com/scattermap/scattermap/mapper/internal/pace"
-	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // A Rate is how fast a job goes at most. The zero value is as fast as it can.
@@ -37,26 +31,3 @@ type Rate struct {
 
 // limit returns what the rate allows.
 func (r Rate) limit() pace.Limit { return pace.Limit(r) }
-
-// SetRate changes how fast the job goes. Pages that begin from a second later on keep to
-// it. If it turns the ramp on, that begins now. A rate that is no number, or too low for the
-// job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
-func (j *Job) SetRate(ctx context.Context, rate Rate) error {
-	_, err := j.engine.store().UpdateJob(ctx, j.ref(), func(r *record.Job) (changed bool, err error) {
-		if err := rate.limit().Validate("Rate", r.AtOnce(), j.engine.queue.Deadline()); err != nil {
-			return false, fmt.Errorf("%w: %w", ErrArguments, err)
-		}
-		if r.Over() && r.State != record.Failed { // that can be resumed
-			return false, fmt.Errorf("%w: it is %q", ErrState, r.State)
-		}
-		if before, err := r.RateLimit(); rate.Ramp && (err != nil || !before.Ramp) {
-			r.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
-		}
-		r.Rate, err = json.Marshal(rate)
-		return true, err
-	})
-	if err != nil {
-		return fmt.Errorf("mapper: set the rate of %s: %w", j.ID, err)
-	}
-	return nil
-}

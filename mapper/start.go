@@ -15,6 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
 var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrArguments)
@@ -139,8 +140,8 @@ func (e *Engine) findOut(ctx context.Context, q query.Query, o *StartOptions) (f
 	src := e.source().Of(ctx, q)
 	var group sync.WaitGroup
 	group.Go(func() { found.concurrent = answerOf(e.concurrency(ctx)) })
-	group.Go(func() { found.masks = answerOf(src.HonoursMasks(ctx)) })
-	group.Go(func() { found.times = answerOf(src.Probe(ctx, q)) })
+	group.Go(func() { found.masks = answerOf(source.HonoursMasks(ctx, src)) })
+	group.Go(func() { found.times = answerOf(source.Probe(ctx, src, q)) })
 	if o != nil && o.ID != "" {
 		group.Go(func() {
 			if found.existing = answerOf(e.store().LoadJob(ctx, record.Ref{ID: o.ID})); errors.Is(found.existing.err, ErrNoSuchJob) {

@@ -14,6 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
 // A Proof says whether a job's records cover all of its query, without a gap and without an
@@ -187,7 +188,7 @@ func (e *Engine) verifyEntities(ctx context.Context, ref record.Ref, at time.Tim
 // keysNow returns how many entities a range has, and the digest of their keys.
 func (e *Engine) keysNow(ctx context.Context, q query.Query, r *record.Range) (n int64, keys []byte, err error) {
 	// A call may end a snapshot: it is for one range.
-	s := e.source().Of(ctx, q).Stream(ctx, q, r.Start, r.End, false)
+	s := source.NewStream(ctx, e.source().Of(ctx, q), q, r.Start, r.End, false)
 	defer s.Close()
 	d := record.NewDigest(record.PageDigest)
 	for {

@@ -69,7 +69,7 @@ var mutations = []mutation{
 		new: `		if !j.MayEnd(job.Epoch) && (!BROKEN || !j.MayEnd(j.Epoch)) {`,
 	},
 	{
-		name: "a range is enqueued again under its old name", seed: 4, file: "internal/lifecycle/sweep.go",
+		name: "a range is enqueued again under its old name", seed: 4, file: "internal/lifecycle/jobs.go",
 		old: `		r.Generation++
 		r.Lost = true`,
 		new: `		if !BROKEN {
@@ -114,18 +114,18 @@ var mutations = []mutation{
 	},
 	{
 		name: "records that expire are written as they were read", seed: 17, file: "internal/lifecycle/cleanup.go",
-		old: `	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+		old: `	return cl.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst`,
 		new: `	if BROKEN && len(batch) > 0 {
 		for _, r := range batch {
 			r.Expires = expires
 		}
-		return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+		return cl.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 			_, err := tx.PutMulti(keys, batch)
 			return err
 		})
 	}
-	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+	return cl.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst`,
 	},
 	{
@@ -135,8 +135,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "finalizers do not pass the gate", test: "TestStorm", file: "internal/lifecycle/finalize.go",
-		old: `	place, err := js.Gate.Enter(ctx, solo)`,
-		new: `	place, err := js.Gate.Enter(ctx, solo)
+		old: `	place, err := fi.Gate.Enter(ctx, exclusive)`,
+		new: `	place, err := fi.Gate.Enter(ctx, exclusive)
 	if BROKEN && err == nil {
 		place.Leave()
 		place.Leave = func() {}
@@ -145,16 +145,16 @@ var mutations = []mutation{
 	{
 		name: "a finalizer is never solo", test: "TestStorm", file: "internal/lifecycle/finalize.go",
 		old: `	defer place.Leave()
-	if !solo {
-		return js.runFinalizer`,
-		new: `	if BROKEN && solo {
+	if !exclusive {
+		return fi.commit`,
+		new: `	if BROKEN && exclusive {
 		place.Leave()
-		place, _ = js.Gate.Enter(ctx, false)
+		place, _ = fi.Gate.Enter(ctx, false)
 		place.Alone = true
 	}
 	defer place.Leave()
-	if !solo {
-		return js.runFinalizer`,
+	if !exclusive {
+		return fi.commit`,
 	},
 	{
 		name: "functions that were left behind are no company", seed: 8, test: "TestStorm", file: "internal/gate/gate.go",

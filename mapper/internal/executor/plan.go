@@ -119,7 +119,7 @@ func (p *planner) plan(ctx context.Context) (plan, error) {
 // stream returns a stream of the range.
 func (p *planner) stream(ctx context.Context) *source.Stream {
 	r := p.claim.record
-	s := p.source.Stream(ctx, p.query, r.Start, r.End, p.readsWhole())
+	s := source.NewStream(ctx, p.source, p.query, r.Start, r.End, p.readsWhole())
 	if s.Whole && r.Workers > 1 { // much of what follows is for others
 		s.Few = r.PageLimit() + 1
 	}

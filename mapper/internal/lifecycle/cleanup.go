@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
-	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -25,25 +24,8 @@ type CleanUp struct {
 	Expire   time.Duration `json:"expire,omitempty"`
 }
 
-// CleanUp begins to clean up the records of a job that has ended.
-func (js *Jobs) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
-	if o.Expire < 0 {
-		return fmt.Errorf("%w: CleanUpOptions.Expire is %v", fault.ErrArguments, o.Expire)
-	}
-	o.Failures = o.Failures || o.Job
-	encoded, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
-	job, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) { return j.CleanUp(string(encoded)) })
-	if err != nil {
-		return err
-	}
-	if err := js.enqueueSweep(ctx, job, time.Now()); err != nil {
-		return err
-	}
-	return js.enqueueCleanup(ctx, job)
-}
+// A cleaner cleans up the records of jobs.
+type cleaner struct{ *Jobs }
 
 const (
 	cleanupPath = "cleanup"
@@ -56,74 +38,74 @@ const (
 
 // A clean-up has a task for each slice of the IDs, and before them one that adds up the records of
 // a job that has no totals yet. They are numbered by the tick at which they are enqueued, and by
-// what they are for: that of a slice by the slice, and the other one by addUp.
-const addUp = store.SlicesOfIDs
+// what they are for: that of a slice by the slice, and the other one by addUpTask.
+const addUpTask = store.SlicesOfIDs
 
-// enqueueCleanup enqueues the tasks that begin to clean up. A sweep does it again under the names
+// enqueueFirst enqueues the tasks that begin to clean up. A sweep does it again under the names
 // of its tick.
-func (js *Jobs) enqueueCleanup(ctx context.Context, job *record.Job) error {
+func (cl cleaner) enqueueFirst(ctx context.Context, job *record.Job) error {
 	first, last := int64(0), int64(store.SlicesOfIDs-1)
 	if len(job.Totals) == 0 {
-		first, last = addUp, addUp
+		first, last = addUpTask, addUpTask
 	}
 	tick, _ := nextTick(job, time.Now())
 	for i := first; i <= last; i++ {
-		if err := js.enqueue(ctx, job, cleanupPath, body.Job{Tick: tick*(addUp+1) + i}, time.Time{}); err != nil {
+		if err := cl.enqueue(ctx, job, cleanupPath, body.Job{Tick: tick*(addUpTask+1) + i}, time.Time{}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sweepCleanup runs the sweep of a job that is being cleaned up. If it finds nothing
+// sweep runs the sweep of a job that is being cleaned up. If it finds nothing
 // left to do, that was it.
-func (js *Jobs) sweepCleanup(ctx context.Context, job *record.Job, now time.Time) error {
-	if err := js.enqueueSweep(ctx, job, now); err != nil {
+func (cl cleaner) sweep(ctx context.Context, job *record.Job, now time.Time) error {
+	if err := cl.enqueueSweep(ctx, job, now); err != nil {
 		return err
 	}
 	if len(job.Totals) == 0 {
-		return js.enqueueCleanup(ctx, job)
+		return cl.enqueueFirst(ctx, job)
 	}
-	_, n, err := js.cleanRecords(ctx, job, "", "")
+	_, n, err := cl.records(ctx, job, "", "")
 	switch {
 	case err != nil:
 		return err
 	case n == 0:
-		return js.endCleanup(ctx, job)
+		return cl.end(ctx, job)
 	case n == cleanupRanges:
-		return js.enqueueCleanup(ctx, job)
+		return cl.enqueueFirst(ctx, job)
 	}
 	return nil
 }
 
-// runCleanup runs a task of a clean-up.
-func (js *Jobs) runCleanup(ctx context.Context, job *record.Job, t body.Job) error {
+// run runs a task of a clean-up.
+func (cl cleaner) run(ctx context.Context, job *record.Job, t body.Job) error {
 	if job.Cleaning == "" || job.Epoch != t.Epoch {
 		return nil
 	}
-	i := t.Tick % (addUp + 1)
-	if i == addUp {
-		return js.addUpForCleanup(ctx, job, t)
+	i := t.Tick % (addUpTask + 1)
+	if i == addUpTask {
+		return cl.addUp(ctx, job, t)
 	}
 	if len(job.Totals) == 0 {
 		return fmt.Errorf("clean up job %s: its records were not added up", job.ID)
 	}
 	from, to := store.SliceOfIDs(i)
-	last, n, err := js.cleanRecords(ctx, job, max(from, t.After), to)
+	last, n, err := cl.records(ctx, job, max(from, t.After), to)
 	if err != nil || n < cleanupRanges {
 		return err
 	}
 	t.After = last
-	return js.enqueue(ctx, job, cleanupPath, t, time.Time{})
+	return cl.enqueue(ctx, job, cleanupPath, t, time.Time{})
 }
 
-// addUpForCleanup adds up the records of a job that failed or was aborted, before they go. Pages
+// addUp adds up the records of a job that failed or was aborted, before they go. Pages
 // may still be under way then, in processes that have stood still for long: first it takes every
 // open range away from them. As ranges appear only in the commit of one that is open, none is left
 // behind that could change when none is open.
-func (js *Jobs) addUpForCleanup(ctx context.Context, job *record.Job, t body.Job) error {
+func (cl cleaner) addUp(ctx context.Context, job *record.Job, t body.Job) error {
 	for left := cleanupRanges; ; left -= sweepRanges {
-		open, err := js.Store.FirstMarked(ctx, "open", job.Ref(), "", sweepRanges)
+		open, err := cl.Store.FirstMarked(ctx, "open", job.Ref(), "", sweepRanges)
 		if err != nil {
 			return fmt.Errorf("clean up job %s: look for open ranges: %w", job.ID, err)
 		}
@@ -132,23 +114,23 @@ func (js *Jobs) addUpForCleanup(ctx context.Context, job *record.Job, t body.Job
 		}
 		if left <= 0 {
 			t.After = open[0].ID // which only makes another name
-			return js.enqueue(ctx, job, cleanupPath, t, time.Time{})
+			return cl.enqueue(ctx, job, cleanupPath, t, time.Time{})
 		}
 		group, gctx := errgroup.WithContext(ctx)
 		group.SetLimit(source.Parallel)
 		for _, r := range open {
-			group.Go(func() error { return js.abandon(gctx, r.Key()) })
+			group.Go(func() error { return cl.abandon(gctx, r.Key()) })
 		}
 		if err := group.Wait(); err != nil {
 			return fmt.Errorf("clean up job %s: %w", job.ID, err)
 		}
 	}
-	l, err := js.Store.Fold(ctx, job)
+	l, err := cl.Store.Fold(ctx, job)
 	if err != nil {
 		return err
 	}
 	epoch := job.Epoch
-	job, err = js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
+	job, err = cl.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
 		if j.Epoch != epoch || len(j.Totals) > 0 {
 			return false, nil
 		}
@@ -158,12 +140,12 @@ func (js *Jobs) addUpForCleanup(ctx context.Context, job *record.Job, t body.Job
 	if err != nil || job.Epoch != epoch || job.Cleaning == "" {
 		return err
 	}
-	return js.enqueueCleanup(ctx, job)
+	return cl.enqueueFirst(ctx, job)
 }
 
 // abandon takes a pending range away from its task, for good.
-func (js *Jobs) abandon(ctx context.Context, key *datastore.Key) error {
-	_, err := js.Store.UpdateRange(ctx, key, func(r *record.Range) bool {
+func (cl cleaner) abandon(ctx context.Context, key *datastore.Key) error {
+	_, err := cl.Store.UpdateRange(ctx, key, func(r *record.Range) bool {
 		if r.State != record.Pending {
 			return false
 		}
@@ -173,9 +155,9 @@ func (js *Jobs) abandon(ctx context.Context, key *datastore.Key) error {
 	return err
 }
 
-// cleanRecords cleans up the first records of a stretch of IDs, and returns the last
+// records cleans up the first records of a stretch of IDs, and returns the last
 // one and how many there were.
-func (js *Jobs) cleanRecords(ctx context.Context, job *record.Job, from, to string) (last string, n int, err error) {
+func (cl cleaner) records(ctx context.Context, job *record.Job, from, to string) (last string, n int, err error) {
 	o, err := cleanUpOf(job)
 	if err != nil {
 		return "", 0, err
@@ -186,12 +168,12 @@ func (js *Jobs) cleanRecords(ctx context.Context, job *record.Job, from, to stri
 	flush := func() {
 		if len(batch) > 0 {
 			all := batch
-			group.Go(func() error { return js.cleanBatch(gctx, all, o) })
+			group.Go(func() error { return cl.batch(gctx, all, o) })
 		}
 		batch = nil
 	}
 	errFull := errors.New("enough")
-	err = js.Store.Each(ctx, store.Records(job.Ref(), from, to), func(r *record.Range) error {
+	err = cl.Store.Each(ctx, store.Records(job.Ref(), from, to), func(r *record.Range) error {
 		if r.Failed != "" && !o.Failures || o.Expire > 0 && !r.Expires.IsZero() {
 			return nil
 		}
@@ -213,18 +195,18 @@ func (js *Jobs) cleanRecords(ctx context.Context, job *record.Job, from, to stri
 	return last, n, nil
 }
 
-// cleanBatch cleans up some records. Those to expire are changed in a transaction, which leaves out
+// batch cleans up some records. Those to expire are changed in a transaction, which leaves out
 // those that somebody else has deleted meanwhile.
-func (js *Jobs) cleanBatch(ctx context.Context, batch []*record.Range, o CleanUp) error {
+func (cl cleaner) batch(ctx context.Context, batch []*record.Range, o CleanUp) error {
 	keys := make([]*datastore.Key, len(batch))
 	for i, r := range batch {
 		keys[i] = r.Key()
 	}
 	if o.Expire == 0 {
-		return js.Store.Delete(ctx, keys)
+		return cl.Store.Delete(ctx, keys)
 	}
 	expires := time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
-	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+	return cl.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst := make([]record.Range, len(keys)), make([]any, len(keys))
 		for i := range all {
 			dst[i] = &all[i]
@@ -245,9 +227,9 @@ func (js *Jobs) cleanBatch(ctx context.Context, batch []*record.Range, o CleanUp
 	})
 }
 
-// endCleanup ends the clean-up, and the job's own record if that is to go.
-func (js *Jobs) endCleanup(ctx context.Context, job *record.Job) error {
-	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+// end ends the clean-up, and the job's own record if that is to go.
+func (cl cleaner) end(ctx context.Context, job *record.Job) error {
+	return cl.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		j, err := store.GetJob(tx, job.Ref())
 		if err != nil {
 			return err

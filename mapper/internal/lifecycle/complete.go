@@ -100,7 +100,7 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 	if def.OnDone == nil {
 		return js.end(ctx, job, func(_ *datastore.Transaction, j *record.Job) error { return j.Succeed(sum, time.Now()) })
 	}
-	return js.finalize(ctx, job, t, def, sum)
+	return finalizer{js, def, sum}.run(ctx, job, t)
 }
 
 // Fail ends a job for a reason. Its open ranges stay recorded as they are; their

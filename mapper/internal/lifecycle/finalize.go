@@ -15,24 +15,31 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// finalize runs the finalizer. The first delivery of its task does so in company. The ones after
+// A finalizer runs the finalizer of a job whose records add up to sum.
+type finalizer struct {
+	*Jobs
+	def *function.Definition
+	sum record.Totals
+}
+
+// run runs the finalizer. The first delivery of its task does so in company. The ones after
 // that are suspected, as the finalizer may have killed the process of the one before: they leave a
 // mark, and run while the process does nothing else.
-func (js *Jobs) finalize(ctx context.Context, job *record.Job, t body.Job, def *function.Definition, sum record.Totals) error {
-	solo := t.Queued.Retries > 0 || job.Suspected()
-	place, err := js.Gate.Enter(ctx, solo)
+func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error {
+	exclusive := t.Queued.Retries > 0 || job.Suspected()
+	place, err := fi.Gate.Enter(ctx, exclusive)
 	if err != nil {
 		return fmt.Errorf("wait for other tasks: %w", err)
 	}
 	defer place.Leave()
-	if !solo {
-		return js.runFinalizer(ctx, job, def, sum)
+	if !exclusive {
+		return fi.commit(ctx, job)
 	}
-	delivery := js.NewDelivery()
-	err = js.finalizeSolo(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.BegunAt.UTC().Truncate(time.Microsecond), Task: t.Queued.TaskID, Try: int64(t.Queued.Retries), Alone: place.Alone}, def, sum)
+	delivery := fi.NewDelivery()
+	err = fi.runAlone(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.BegunAt.UTC().Truncate(time.Microsecond), Task: t.Queued.TaskID, Try: int64(t.Queued.Retries), Alone: place.Alone})
 	if err != nil { // it stays alone until its mark, if it has left one, is gone
-		js.Insist(ctx, func(ctx context.Context) error {
-			_, err := js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.Alive(delivery), nil })
+		fi.Insist(ctx, func(ctx context.Context) error {
+			_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.Alive(delivery), nil })
 			if errors.Is(err, record.ErrNoSuchJob) { // nor the mark
 				return nil
 			}
@@ -42,38 +49,38 @@ func (js *Jobs) finalize(ctx context.Context, job *record.Job, t body.Job, def *
 	return err
 }
 
-// finalizeSolo runs the finalizer under a mark. If it fails the mark may be there, whatever the
+// runAlone runs the finalizer under a mark. If it fails the mark may be there, whatever the
 // error: the answer to the commit that wrote it may have been lost.
-func (js *Jobs) finalizeSolo(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark, def *function.Definition, sum record.Totals) error {
-	job, err := js.beginFinalizer(ctx, job, t, m)
+func (fi finalizer) runAlone(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark) error {
+	job, err := fi.begin(ctx, job, t, m)
 	if err != nil || !t.Current(job) {
 		return err
 	}
 	if n := job.Died(time.Now()); n >= record.MaxAttempts {
-		_, err = js.Fail(ctx, job, fmt.Errorf("the process died %d times while it did nothing but the finalizer", n))
+		_, err = fi.Fail(ctx, job, fmt.Errorf("the process died %d times while it did nothing but the finalizer", n))
 		return err
 	}
-	return js.runFinalizer(ctx, job, def, sum)
+	return fi.commit(ctx, job)
 }
 
-// beginFinalizer leaves a mark in the job's record.
-func (js *Jobs) beginFinalizer(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark) (*record.Job, error) {
-	return js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
-		return j.BeginFinalizer(t.Epoch, m, time.Now().UTC().Truncate(time.Microsecond), js.Queue.Deadline()), nil
+// begin leaves a mark in the job's record.
+func (fi finalizer) begin(ctx context.Context, job *record.Job, t body.Job, m record.CrashMark) (*record.Job, error) {
+	return fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
+		return j.BeginFinalizer(t.Epoch, m, time.Now().UTC().Truncate(time.Microsecond), fi.Queue.Deadline()), nil
 	})
 }
 
-// runFinalizer runs the finalizer in the transaction that ends the job.
-func (js *Jobs) runFinalizer(ctx context.Context, job *record.Job, def *function.Definition, sum record.Totals) error {
+// commit runs the finalizer in the transaction that ends the job.
+func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 	var failed error // the function's
 	ready := false   // all that is left is the commit
-	err := js.end(ctx, job, func(tx *datastore.Transaction, j *record.Job) error {
+	err := fi.end(ctx, job, func(tx *datastore.Transaction, j *record.Job) error {
 		failed, ready = nil, false
-		if err := j.Succeed(sum, time.Now()); err != nil {
+		if err := j.Succeed(fi.sum, time.Now()); err != nil {
 			return err
 		}
 		var effect *function.Effect
-		if effect, failed = js.runOnDone(ctx, def, j, sum); failed != nil {
+		if effect, failed = fi.call(ctx, j); failed != nil {
 			return failed
 		}
 		ready = true
@@ -87,10 +94,10 @@ func (js *Jobs) runFinalizer(ctx context.Context, job *record.Job, def *function
 		return err
 	}
 	if fault.IsPermanent(failed) {
-		_, err := js.Fail(ctx, job, fmt.Errorf("the finalizer failed: %w", failed))
+		_, err := fi.Fail(ctx, job, fmt.Errorf("the finalizer failed: %w", failed))
 		return err
 	}
-	_, err = js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
+	_, err = fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		if j.State != record.Running || j.Epoch != job.Epoch {
 			return false, nil
 		}
@@ -100,14 +107,14 @@ func (js *Jobs) runFinalizer(ctx context.Context, job *record.Job, def *function
 	return errors.Join(fmt.Errorf("the finalizer of job %s failed", job.ID), err)
 }
 
-// runOnDone runs a finalizer, and returns what it asks for. A panic becomes an error.
-func (js *Jobs) runOnDone(ctx context.Context, def *function.Definition, j *record.Job, sum record.Totals) (*function.Effect, error) {
+// call runs a finalizer, and returns what it asks for. A panic becomes an error.
+func (fi finalizer) call(ctx context.Context, j *record.Job) (*function.Effect, error) {
 	a := function.NewAttempt(j.Ref(), function.Update, record.JobKey(j.ID))
 	var failed error
-	err := function.Calls(ctx, function.MaxInTransaction, &js.Gate.Strays, func(r *function.Runner) {
+	err := function.Calls(ctx, function.MaxInTransaction, &fi.Gate.Strays, func(r *function.Runner) {
 		r.Call(func(ctx context.Context) {
 			defer function.Recovered(&failed)
-			failed = a.Run(func() error { return def.OnDone(ctx, a, j, sum) })
+			failed = a.Run(func() error { return fi.def.OnDone(ctx, a, j, fi.sum) })
 		})
 	})
 	switch {

@@ -33,10 +33,10 @@ type Jobs struct {
 // Handlers returns what serves the tasks, by the last element of their path.
 func (js *Jobs) Handlers() map[string]http.Handler {
 	return map[string]http.Handler{
-		sweepPath:    js.chain(js.inCompany(js.runSweep)),
-		retryPath:    js.chain(js.inCompany(js.runRetry)),
+		sweepPath:    js.chain(js.inCompany(sweeper{js}.run)),
+		retryPath:    js.chain(js.inCompany(Retrier{js}.run)),
 		finalizePath: js.chain(js.runEnd),
-		cleanupPath:  js.chain(js.inCompany(js.runCleanup)),
+		cleanupPath:  js.chain(js.inCompany(cleaner{js}.run)),
 		revivePath: js.Queue.Handler(js.Log, func(ctx context.Context, _ tasks.Delivery) error {
 			place, err := js.Gate.Enter(ctx, false)
 			if err != nil {
@@ -55,6 +55,46 @@ const revivePath = "revive"
 func (js *Jobs) enqueue(ctx context.Context, job *record.Job, path string, t body.Job, at time.Time) error {
 	if err := js.Queue.Enqueue(ctx, t.Task(job, path, at)); err != nil && !errors.Is(err, tasks.ErrExists) {
 		return fmt.Errorf("enqueue a %s of job %s: %w", path, job.ID, err)
+	}
+	return nil
+}
+
+// enqueueSweep enqueues the job's first sweep after a time.
+func (js *Jobs) enqueueSweep(ctx context.Context, job *record.Job, now time.Time) error {
+	tick, at := nextTick(job, now)
+	return js.enqueue(ctx, job, sweepPath, body.Job{Tick: tick}, at)
+}
+
+// enqueueFullSweep enqueues a sweep of ranges of every age, to run at once.
+func (js *Jobs) enqueueFullSweep(ctx context.Context, job *record.Job) error {
+	return js.enqueue(ctx, job, sweepPath, body.Job{All: true}, time.Time{})
+}
+
+// EnqueueAgain enqueues the task of a pending range, unless it has one.
+func (js *Jobs) EnqueueAgain(ctx context.Context, job *record.Job, r *record.Range) error {
+	task := body.TaskOf(r, job)
+	if err := js.Queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
+		return err
+	}
+	if exists, err := js.Queue.Exists(ctx, task.ID); err != nil || exists {
+		return err
+	}
+	// The task is gone and its name is still taken: it needs another one. If it
+	// was done just now, the range is not pending any more.
+	stale := r.Generation
+	r, err := js.Store.UpdateRange(ctx, r.Key(), func(r *record.Range) bool {
+		if r.State != record.Pending || r.Generation != stale {
+			return false
+		}
+		r.Generation++
+		r.Lost = true
+		return true
+	})
+	if err != nil || r == nil || r.State != record.Pending {
+		return err
+	}
+	if err := js.Queue.Enqueue(ctx, body.TaskOf(r, job)); !errors.Is(err, tasks.ErrExists) {
+		return err
 	}
 	return nil
 }

@@ -17,44 +17,35 @@ import (
 
 const retryPath = "replay"
 
-// Retry has a job process its failures again.
-func (js *Jobs) Retry(ctx context.Context, ref record.Ref) error {
-	job, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) { return true, j.Retry(time.Now()) })
-	if err == nil {
-		err = js.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
-	}
-	if err == nil { // should the tasks of the retry be lost
-		err = js.enqueueSweep(ctx, job, time.Now())
-	}
-	return err
-}
+// A Retrier opens the failures of jobs again.
+type Retrier struct{ *Jobs }
 
-// runRetry runs a task of a retry. The job can't complete before all failures
+// run runs a task of a retry. The job can't complete before all failures
 // are pending again.
-func (js *Jobs) runRetry(ctx context.Context, job *record.Job, t body.Job) error {
+func (rt Retrier) run(ctx context.Context, job *record.Job, t body.Job) error {
 	if !t.Current(job) || !job.Retrying {
-		return js.sweepAfterRetry(ctx, job, t.Epoch)
+		return rt.sweep(ctx, job, t.Epoch)
 	}
-	next, err := js.RetryPage(ctx, job, t.After)
+	next, err := rt.Page(ctx, job, t.After)
 	if err != nil || next == "" {
 		return err
 	}
-	return js.enqueue(ctx, job, retryPath, body.Job{After: next}, time.Time{})
+	return rt.enqueue(ctx, job, retryPath, body.Job{After: next}, time.Time{})
 }
 
-// retryAll does what all tasks of a retry do.
-func (js *Jobs) retryAll(ctx context.Context, job *record.Job) error {
-	next, err := js.RetryPage(ctx, job, "")
+// all does what all tasks of a retry do.
+func (rt Retrier) all(ctx context.Context, job *record.Job) error {
+	next, err := rt.Page(ctx, job, "")
 	for err == nil && next != "" {
-		next, err = js.RetryPage(ctx, job, next)
+		next, err = rt.Page(ctx, job, next)
 	}
 	return err
 }
 
-// RetryPage opens the next failures, and returns where to go on. Behind the last
+// Page opens the next failures, and returns where to go on. Behind the last
 // ones it ends the retry, and returns nothing.
-func (js *Jobs) RetryPage(ctx context.Context, job *record.Job, after string) (next string, err error) {
-	failed, err := js.Store.FirstMarked(ctx, "failed", job.Ref(), after, store.FailurePage)
+func (rt Retrier) Page(ctx context.Context, job *record.Job, after string) (next string, err error) {
+	failed, err := rt.Store.FirstMarked(ctx, "failed", job.Ref(), after, store.FailurePage)
 	if err != nil {
 		return "", fmt.Errorf("look for failures of job %s: %w", job.ID, err)
 	}
@@ -62,7 +53,7 @@ func (js *Jobs) RetryPage(ctx context.Context, job *record.Job, after string) (n
 	group.SetLimit(source.Parallel)
 	for _, r := range failed {
 		group.Go(func() error {
-			if err := js.Reopen(gctx, job, r); err != nil {
+			if err := rt.Reopen(gctx, job, r); err != nil {
 				return fmt.Errorf("retry the failure of range %s of job %s: %w", r.ID, job.ID, err)
 			}
 			return nil
@@ -76,26 +67,26 @@ func (js *Jobs) RetryPage(ctx context.Context, job *record.Job, after string) (n
 	}
 	// The sweep of the new epoch enqueues the ranges.
 	epoch := job.Epoch
-	job, err = js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.EndRetry(epoch), nil })
+	job, err = rt.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.EndRetry(epoch), nil })
 	if err != nil || job.Epoch == epoch {
 		return "", err
 	}
-	return "", js.enqueueFullSweep(ctx, job)
+	return "", rt.enqueueFullSweep(ctx, job)
 }
 
-// sweepAfterRetry enqueues the sweep of the epoch that a retry has ended with: who
+// sweep enqueues the sweep of the epoch that a retry has ended with: who
 // ended it may have died before that.
-func (js *Jobs) sweepAfterRetry(ctx context.Context, job *record.Job, epoch int64) error {
+func (rt Retrier) sweep(ctx context.Context, job *record.Job, epoch int64) error {
 	if job.State != record.Running || job.Retrying || job.Epoch != epoch+1 {
 		return nil
 	}
-	return js.enqueueFullSweep(ctx, job)
+	return rt.enqueueFullSweep(ctx, job)
 }
 
 // Reopen opens the range of a failure, while the job retries: a delivery that
 // is late must not open a job that has ended.
-func (js *Jobs) Reopen(ctx context.Context, job *record.Job, seen *record.Range) error {
-	return js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+func (rt Retrier) Reopen(ctx context.Context, job *record.Job, seen *record.Range) error {
+	return rt.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		now, err := store.GetJob(tx, job.Ref())
 		if err != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A sweep looks at the open ranges of a job, and enqueues those whose task is
+// A sweeper runs sweeps. A sweep looks at the open ranges of a job, and enqueues those whose task is
 // lost: purged, deleted, given up by the queue, or never created because a
 // process died between recording and enqueueing. It also notices that the job is
 // complete.
@@ -24,6 +24,7 @@ import (
 // are named by the job's epoch and their tick, and ticks are at fixed times: who
 // revives a chain that is alive meets it. A chain ends with the epoch or when the
 // job is not running; whoever raises the epoch starts another.
+type sweeper struct{ *Jobs }
 
 const (
 	sweepPath = "sweep"
@@ -61,53 +62,42 @@ func latest(j *record.Job, now time.Time, t body.Job) time.Time {
 	return now
 }
 
-// enqueueSweep enqueues the job's first sweep after a time.
-func (js *Jobs) enqueueSweep(ctx context.Context, job *record.Job, now time.Time) error {
-	tick, at := nextTick(job, now)
-	return js.enqueue(ctx, job, sweepPath, body.Job{Tick: tick}, at)
-}
-
-// enqueueFullSweep enqueues a sweep of ranges of every age, to run at once.
-func (js *Jobs) enqueueFullSweep(ctx context.Context, job *record.Job) error {
-	return js.enqueue(ctx, job, sweepPath, body.Job{All: true}, time.Time{})
-}
-
-// runSweep runs the task of a sweep.
-func (js *Jobs) runSweep(ctx context.Context, job *record.Job, t body.Job) error {
+// run runs the task of a sweep.
+func (sw sweeper) run(ctx context.Context, job *record.Job, t body.Job) error {
 	now := time.Now()
 	if job.Cleaning != "" && job.Epoch == t.Epoch {
-		return js.sweepCleanup(ctx, job, latest(job, now, t))
+		return cleaner{sw.Jobs}.sweep(ctx, job, latest(job, now, t))
 	}
 	if !t.Current(job) {
-		return js.sweepAfterRetry(ctx, job, t.Epoch)
+		return Retrier{sw.Jobs}.sweep(ctx, job, t.Epoch)
 	}
 	if t.After == "" { // first of all, as what follows may fail for long
-		if err := js.enqueueSweep(ctx, job, latest(job, now, t)); err != nil {
+		if err := sw.enqueueSweep(ctx, job, latest(job, now, t)); err != nil {
 			return err
 		}
 	}
-	if err := js.showBuild(ctx, job); err != nil {
+	if err := sw.showBuild(ctx, job); err != nil {
 		return err
 	}
 	if job.Retrying { // still: its tasks may be lost
-		return js.retryAll(ctx, job)
+		return Retrier{sw.Jobs}.all(ctx, job)
 	}
-	return js.sweep(ctx, job, t, now)
+	return sw.look(ctx, job, t, now)
 }
 
 // showBuild has the job's status say that a build does not have its mapper, and no longer once one has.
-func (js *Jobs) showBuild(ctx context.Context, job *record.Job) error {
-	missing := js.Mappers[job.Mapper] == nil
+func (sw sweeper) showBuild(ctx context.Context, job *record.Job) error {
+	missing := sw.Mappers[job.Mapper] == nil
 	if seen := *job; !seen.NeedsBuild(missing) {
 		return nil
 	}
-	_, err := js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.NeedsBuild(missing), nil })
+	_, err := sw.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.NeedsBuild(missing), nil })
 	return err
 }
 
-// sweep looks at the next open ranges.
-func (js *Jobs) sweep(ctx context.Context, job *record.Job, t body.Job, now time.Time) error {
-	open, err := js.Store.FirstMarked(ctx, "open", job.Ref(), t.After, sweepRanges)
+// look looks at the next open ranges.
+func (sw sweeper) look(ctx context.Context, job *record.Job, t body.Job, now time.Time) error {
+	open, err := sw.Store.FirstMarked(ctx, "open", job.Ref(), t.After, sweepRanges)
 	if err != nil {
 		return fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
 	}
@@ -115,7 +105,7 @@ func (js *Jobs) sweep(ctx context.Context, job *record.Job, t body.Job, now time
 	group.SetLimit(source.Parallel)
 	for _, r := range open {
 		if t.All || now.Sub(r.Created) >= sweepAge {
-			group.Go(func() error { return js.EnqueueAgain(gctx, job, r) })
+			group.Go(func() error { return sw.EnqueueAgain(gctx, job, r) })
 		}
 	}
 	if err := group.Wait(); err != nil {
@@ -123,64 +113,22 @@ func (js *Jobs) sweep(ctx context.Context, job *record.Job, t body.Job, now time
 	}
 	if len(open) == sweepRanges {
 		t.After = open[len(open)-1].ID
-		return js.enqueue(ctx, job, sweepPath, t, time.Time{})
+		return sw.enqueue(ctx, job, sweepPath, t, time.Time{})
 	}
-	return js.Complete(ctx, job, true)
+	return sw.Complete(ctx, job, true)
 }
 
-// EnqueueAgain enqueues the task of a pending range, unless it has one.
-func (js *Jobs) EnqueueAgain(ctx context.Context, job *record.Job, r *record.Range) error {
-	task := body.TaskOf(r, job)
-	if err := js.Queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
-		return err
-	}
-	if exists, err := js.Queue.Exists(ctx, task.ID); err != nil || exists {
-		return err
-	}
-	// The task is gone and its name is still taken: it needs another one. If it
-	// was done just now, the range is not pending any more.
-	stale := r.Generation
-	r, err := js.Store.UpdateRange(ctx, r.Key(), func(r *record.Range) bool {
-		if r.State != record.Pending || r.Generation != stale {
-			return false
-		}
-		r.Generation++
-		r.Lost = true
-		return true
-	})
-	if err != nil || r == nil || r.State != record.Pending {
-		return err
-	}
-	if err := js.Queue.Enqueue(ctx, body.TaskOf(r, job)); !errors.Is(err, tasks.ErrExists) {
-		return err
-	}
-	return nil
-}
-
-// Revive makes sure that every job that runs has a sweep.
-func (js *Jobs) Revive(ctx context.Context) error {
-	running, err := js.Store.Active(ctx)
-	if err != nil {
-		return fmt.Errorf("look for running jobs: %w", err)
-	}
-	var failed []error
-	for _, job := range running {
-		failed = append(failed, js.reviveSweeps(ctx, job, time.Now()))
-	}
-	return errors.Join(failed...)
-}
-
-// reviveSweeps enqueues the next sweep of a job, unless there is one. If it was
+// revive enqueues the next sweep of a job, unless there is one. If it was
 // purged its name is taken: then the one after that, which may have been purged, too.
-func (js *Jobs) reviveSweeps(ctx context.Context, job *record.Job, now time.Time) error {
+func (sw sweeper) revive(ctx context.Context, job *record.Job, now time.Time) error {
 	const most = 100 // purges within a tick
 	for range most {
 		tick, at := nextTick(job, now)
 		task := body.Job{Tick: tick}.Task(job, sweepPath, at)
-		if err := js.Queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
+		if err := sw.Queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 			return err
 		}
-		if exists, err := js.Queue.Exists(ctx, task.ID); err != nil || exists {
+		if exists, err := sw.Queue.Exists(ctx, task.ID); err != nil || exists {
 			return err
 		}
 		now = at

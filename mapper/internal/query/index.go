@@ -12,7 +12,7 @@ import (
 )
 
 // Samples returns scans of all forms that those of the query's ranges have.
-func (q Query) Samples() []Scan {
+func Samples(q Query) []Scan {
 	low, high := q.Bounds()
 	k := datastore.IDKey(q.Kind, 1, q.Ancestor)
 	k.Namespace = q.Namespace
@@ -34,7 +34,7 @@ func (q Query) Samples() []Scan {
 
 // Index returns the lines of an index.yaml with an index that serves a scan: it has the
 // properties of equalities, then those that order the results, then those of inequalities.
-func (q Query) Index(s Scan) string {
+func Index(q Query, s Scan) string {
 	var names []string
 	add := func(name string) {
 		if !slices.Contains(names, name) {

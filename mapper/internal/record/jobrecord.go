@@ -78,12 +78,12 @@ type Job struct {
 }
 
 // Insert returns the mutation that writes the record, of a new job.
-func (j *Job) Insert() *datastore.Mutation { return j.write(datastore.NewInsert) }
+func (j *Job) Insert() *datastore.Mutation { return j.mutation(datastore.NewInsert) }
 
 // Update returns the mutation that writes the record.
-func (j *Job) Update() *datastore.Mutation { return j.write(datastore.NewUpdate) }
+func (j *Job) Update() *datastore.Mutation { return j.mutation(datastore.NewUpdate) }
 
-func (j *Job) write(mutation func(*datastore.Key, any) *datastore.Mutation) *datastore.Mutation {
+func (j *Job) mutation(mutation func(*datastore.Key, any) *datastore.Mutation) *datastore.Mutation {
 	j.Active = j.State == Running || j.Cleaning != ""
 	return mutation(JobKey(j.ID), j)
 }
@@ -117,11 +117,11 @@ func (r Ref) Is(j *Job) error {
 // Incarnate gives a new job its incarnation: a random number, and a hash that ties it to what
 // the job is about.
 func (j *Job) Incarnate(number uint64) {
-	j.Incarnation = j.incarnation(fmt.Sprintf("%016x", number))
+	j.Incarnation = incarnationOf(j, fmt.Sprintf("%016x", number))
 }
 
-// incarnation returns the incarnation that begins with a number.
-func (j *Job) incarnation(number string) string {
+// incarnationOf returns the incarnation of a job that begins with a number.
+func incarnationOf(j *Job, number string) string {
 	h := sha256.New()
 	for _, part := range [][]byte{[]byte(number), []byte(j.ID), []byte(j.Mapper), j.Query, j.Params} {
 		fmt.Fprintf(h, "%d ", len(part))

@@ -84,14 +84,6 @@ func (l *Ledger) boundary(p *keyspace.Position, sum *tally.Sum, ends *int64) {
 // maxChildren is more than any range has.
 const maxChildren = 1 << 20
 
-// Countable returns how many children the range has, if it may have so many.
-func (r *Range) Countable() int64 {
-	if r.Children > maxChildren {
-		return 0
-	}
-	return r.Children
-}
-
 // check checks a record by itself.
 func (l *Ledger) check(r *Range) {
 	if r.Stored != nil && !r.Stored.Equal(r.Key()) {
@@ -149,7 +141,7 @@ func (l *Ledger) Merge(o *Ledger) {
 // Close compares what all records add up to with the job.
 func (l *Ledger) Close(j *Job) {
 	l.Totals.Close(j)
-	if j.incarnation(j.Incarnation[:min(len(j.Incarnation), 16)]) != j.Incarnation {
+	if incarnationOf(j, j.Incarnation[:min(len(j.Incarnation), 16)]) != j.Incarnation {
 		l.Problem("the job's mapper, query or params are not those that it was started with")
 	}
 	if l.made.Plus(idNumber(j.Root())) != l.found {

@@ -266,3 +266,11 @@ func (r *Range) Size() int {
 	}
 	return keyspace.PropertiesSize(properties)
 }
+
+// Countable returns how many children the range has, if it may have so many.
+func (r *Range) Countable() int64 {
+	if r.Children > maxChildren {
+		return 0
+	}
+	return r.Children
+}

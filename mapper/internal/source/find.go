@@ -3,10 +3,19 @@ package source
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"time"
 
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/api/iterator"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
@@ -83,4 +92,90 @@ func (src Source) EachIn(ctx context.Context, s query.Scan, f func(*keyspace.Pos
 			return nil
 		}
 	}
+}
+
+// Count counts the entities of scans, or up to most of them. It only helps to cut well: if
+// the database can't it is not known how many there are.
+func (src Source) Count(ctx context.Context, scans []query.Scan, most int) (n int64, known bool) {
+	for _, s := range scans {
+		more, known := src.CountOne(ctx, s, most-int(n))
+		if !known {
+			return 0, false
+		}
+		if n += more; n >= int64(most) {
+			break
+		}
+	}
+	return n, true
+}
+
+// CountOne counts the entities of a scan, or up to most of them, as Count does.
+func (src Source) CountOne(ctx context.Context, s query.Scan, most int) (n int64, known bool) {
+	n, err := src.Counted(ctx, s, most)
+	if err != nil && status.Code(err) != codes.Unimplemented && ctx.Err() == nil {
+		src.log.LogAttrs(ctx, slog.LevelDebug, "entities can't be counted, and are estimated", slog.Any("error", err))
+	}
+	return n, err == nil
+}
+
+// Counted counts the entities of a scan, or up to most of them if that is not 0.
+func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, error) {
+	q, err := src.At.Query(s.Query)
+	if err != nil {
+		return 0, err
+	}
+	if most > 0 {
+		q = q.Limit(most)
+	}
+	result, err := src.Client.RunAggregationQuery(ctx, q.NewAggregationQuery().WithCount("n"))
+	if err != nil {
+		return 0, err
+	}
+	value, ok := result["n"].(*datastorepb.Value)
+	if !ok {
+		return 0, fmt.Errorf("the answer to a count has %T", result["n"])
+	}
+	return value.GetIntegerValue(), nil
+}
+
+// errNoValue is a fault of the database.
+var errNoValue = fault.Fatal(errors.New("the database returned an entity without the property that the query is ordered by"))
+
+// results begins to read where entities are, or whole entities.
+func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*datastore.Iterator, error) {
+	q, err := src.At.Query(s.Reading(whole))
+	if err != nil {
+		return nil, err
+	}
+	return src.Client.Run(ctx, q), nil
+}
+
+// next returns the next position of the scan, and the entity if those are read.
+func next(s query.Scan, it *datastore.Iterator, whole bool) (p *keyspace.Position, entity datastore.PropertyList, err error) {
+	var dst any
+	if whole || s.Property != "" && !s.Fixed {
+		dst = (*loaded)(&entity)
+	}
+	key, err := it.Next(dst)
+	if err != nil {
+		return nil, nil, err
+	}
+	p = keyspace.At(key)
+	if s.Property == "" {
+		return p, entity, nil
+	}
+	p.Valued, p.Value = true, s.Value
+	if !s.Fixed {
+		values := property.Indexed(entity, s.Property)
+		if len(values) != 1 {
+			return nil, nil, errNoValue
+		}
+		p.Value = values[0]
+		if micros, ok := p.Value.(int64); ok && s.Times && !whole {
+			if t := time.UnixMicro(micros).UTC(); keyspace.Storable(t) { // what is not, is an integer
+				p.Value = t
+			}
+		}
+	}
+	return p, entity, nil
 }

@@ -22,9 +22,9 @@ import (
 // Probe asks the database all that tasks will ask it about ranges, for one entity each, and
 // returns an error if it can't answer. It reports whether the values that the job is sharded by
 // are times.
-func (src Source) Probe(ctx context.Context, q query.Query) (times bool, err error) {
+func Probe(ctx context.Context, src Source, q query.Query) (times bool, err error) {
 	if src.At != nil {
-		if err := src.probeSnapshot(ctx); err != nil {
+		if err := probeSnapshot(ctx, src); err != nil {
 			return false, err
 		}
 	}
@@ -36,7 +36,7 @@ func (src Source) Probe(ctx context.Context, q query.Query) (times bool, err err
 	var missing []string // lines of index.yaml
 	var why error
 	for _, kind := range q.AllKinds() {
-		timed, lines, err := src.probeIn(ctx, q.In(keyspace.Space{Namespace: cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...), Kind: kind}))
+		timed, lines, err := probeIn(ctx, src, q.In(keyspace.Space{Namespace: cmp.Or(append(slices.Clip(q.Namespaces), q.Namespace)...), Kind: kind}))
 		if err != nil && len(lines) == 0 {
 			return false, err
 		}
@@ -52,8 +52,8 @@ func (src Source) Probe(ctx context.Context, q query.Query) (times bool, err err
 
 // probeSnapshot returns an error if a snapshot can't be read. Google's classic emulator ignores
 // the time; it does not honour masks either.
-func (src Source) probeSnapshot(ctx context.Context) error {
-	switch modern, err := src.HonoursMasks(ctx); {
+func probeSnapshot(ctx context.Context, src Source) error {
+	switch modern, err := HonoursMasks(ctx, src); {
 	case err != nil:
 		return err
 	case !modern:
@@ -76,14 +76,14 @@ func unserved(err error) error {
 
 // probeIn probes the query in one space. It returns the indexes that are missing with the error
 // of the database.
-func (src Source) probeIn(ctx context.Context, q query.Query) (times bool, missing []string, err error) {
+func probeIn(ctx context.Context, src Source, q query.Query) (times bool, missing []string, err error) {
 	if q.Plain() {
 		return false, nil, nil
 	}
 	var why error
-	for _, s := range q.Samples() {
+	for _, s := range query.Samples(q) {
 		_, err := src.First(ctx, s, 0)
-		switch index := q.Index(s); {
+		switch index := query.Index(q, s); {
 		case status.Code(err) == codes.FailedPrecondition:
 			if why = err; !slices.Contains(missing, index) {
 				missing = append(missing, index)
@@ -109,7 +109,7 @@ func (src Source) probeIn(ctx context.Context, q query.Query) (times bool, missi
 // HonoursMasks reports whether a property mask keeps what it does not name.
 // Google's classic emulator drops it: there entities are written as a whole. That
 // emulator is the one that does not implement aggregations.
-func (src Source) HonoursMasks(ctx context.Context) (bool, error) {
+func HonoursMasks(ctx context.Context, src Source) (bool, error) {
 	nothing := datastore.NewQuery(record.JobKind).Limit(1).KeysOnly().NewAggregationQuery().WithCount("n")
 	_, err := src.Client.RunAggregationQuery(ctx, nothing)
 	if status.Code(err) == codes.Unimplemented {

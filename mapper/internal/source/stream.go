@@ -42,8 +42,8 @@ type Stream struct {
 	err      error // why it is of no use any more
 }
 
-// Stream returns a stream of a range of a query. It has to be closed.
-func (src Source) Stream(ctx context.Context, q query.Query, start, end *keyspace.Position, whole bool) *Stream {
+// NewStream returns a stream of a range of a query. It has to be closed.
+func NewStream(ctx context.Context, src Source, q query.Query, start, end *keyspace.Position, whole bool) *Stream {
 	s := &Stream{query: q, start: start, End: end, Whole: whole, source: src, turn: semaphore.NewWeighted(1)}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	s.scans = src.scanner(s.ctx, q, start, end)

@@ -35,7 +35,7 @@ func TestShortenOrder(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s := src.Stream(t.Context(), query.Query{Kind: "K"}, nil, nil, true)
+		s := NewStream(t.Context(), src, query.Query{Kind: "K"}, nil, nil, true)
 		defer s.Close()
 		if _, err := s.Peek(2); err != nil {
 			t.Fatal(err)
@@ -76,7 +76,7 @@ func TestShorten(t *testing.T) {
 				q, want = query.Query{Kind: "K", AllNamespaces: true}, all
 			}
 			before := em.Usage()
-			s := src.Stream(t.Context(), q, nil, nil, true)
+			s := NewStream(t.Context(), src, q, nil, nil, true)
 			s.Few = rng.IntN(3) * rng.IntN(700)
 			var found []*keyspace.Position
 			shortened, reached := 0, 0
