@@ -36,54 +36,45 @@ func (p *planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, erro
 // planCut decides where the range is cut, and has the boundaries looked for that are not
 // among known keys.
 func (p *planner) planCut(ctx context.Context, s split.Piece, root bool, size int, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
-	r := p.claim.record
-	page, usual := p.x.pageToCut(p.claim.job, p.claim.record, p.mode)
-	var c split.CutPlan
-	switch {
-	case p.whole == r.ID || r.Solo:
-	case p.mayCut(s):
-		c = p.strategy.Plan(s, root, page, usual)
-	case p.strategy.Adaptive():
-		c = s.ShedRest(page, usual, p.ran, p.x.paces.Get(p.claim.job.Ref()))
-	}
-	if c.Pieces <= 1 {
+	t := p.task(root)
+	c := p.strategy.Decide(s, t)
+	if c.Pieces <= 1 || p.mustNotCut() {
 		return nil, false
 	}
 	if c.Keep > 0 {
 		c.Keep = max(c.Keep, int64(size)) // with the page
 	}
-	return p.later(ctx, c, s, root, page, usual, known), c.First
+	return p.later(ctx, c, s, t, known), c.First
 }
 
 // lastPage decides whether the last page of the range is cut.
 func (p *planner) lastPage(ctx context.Context, s split.Piece, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
-	if p.whole == p.claim.record.ID || p.claim.record.Solo || !p.strategy.Adaptive() || p.mayCut(s) {
-		return nil, false
+	t := p.task(false)
+	if c := p.strategy.DecideLast(s, t); c.Pieces > 1 && !p.mustNotCut() {
+		return p.later(ctx, c, s, t, known), true
 	}
-	page, usual := p.x.pageToCut(p.claim.job, p.claim.record, p.mode)
-	c := s.ShedLast(page, usual, p.ran, p.x.paces.Get(p.claim.job.Ref()))
-	if c.Pieces <= 1 {
-		return nil, false
-	}
-	return p.later(ctx, c, s, false, page, usual, known), true
+	return nil, false
 }
 
-// mayCut reports whether the range may be cut behind its page.
-func (p *planner) mayCut(s split.Piece) bool {
-	r := p.claim.record
-	return p.whole != r.ID && (!p.divided || s.Estimate == 0 || s.Workers > 1) && (!r.Solo || r.Narrowed == 0)
+// task returns what is known of the task.
+func (p *planner) task(root bool) split.Task {
+	page, usual := p.x.pageToCut(p.claim.job, p.claim.record, p.mode)
+	return split.Task{Root: root, Divided: p.divided, Page: page, Usual: usual, Ran: p.ran, Seen: p.x.paces.Get(p.claim.job.Ref())}
 }
+
+// mustNotCut reports whether the range stays whole: it is too short, or suspected.
+func (p *planner) mustNotCut() bool { return p.whole == p.claim.record.ID || p.claim.record.Solo }
 
 // count counts the range, if that helps to cut it.
 func (p *planner) count(ctx context.Context, s *split.Piece, root bool) (counted bool) {
-	if !p.mayCut(*s) || p.claim.record.Solo {
+	t := p.task(root)
+	if p.mustNotCut() || !t.MayCut(*s) {
 		return false
 	}
 	if s.Exact {
 		return true
 	}
-	page, usual := p.x.pageToCut(p.claim.job, p.claim.record, p.mode)
-	most := p.strategy.Counts(*s, root, page, usual)
+	most := p.strategy.Counts(*s, t)
 	if most == 0 {
 		return false
 	}
@@ -102,7 +93,7 @@ func (p *planner) survey(ctx context.Context, s *split.Piece) error {
 	}
 	p.keys.ReadAhead(int(p.claim.job.PageSize) + 1)
 	look := survey.Survey{Source: p.source, Query: p.local, Start: s.Start, End: s.End, Page: p.claim.job.PageSize}
-	if page, _ := p.x.pageToCut(p.claim.job, p.claim.record, p.mode); p.strategy.Adaptive() && s.Workers > 1 {
+	if page := p.task(true).Page; p.strategy.Adaptive() && s.Workers > 1 {
 		look.Weigh = func(pieces []split.Piece) []split.Piece { return p.weigh(ctx, p.local, s.Workers, page, pieces) }
 	}
 	found, err := look.Run(ctx, p.strategy, s.Workers)
@@ -131,7 +122,7 @@ func inBackground[T any](f func() T) func() T {
 
 // later applies a plan while something else is done. Whoever asks for the result
 // waits for it. Of the work it uses only what stays the same meanwhile.
-func (p *planner) later(ctx context.Context, c split.CutPlan, s split.Piece, root bool, page, usual int64, known source.Prefix) func() ([]split.Piece, error) {
+func (p *planner) later(ctx context.Context, c split.CutPlan, s split.Piece, t split.Task, known source.Prefix) func() ([]split.Piece, error) {
 	var pieces []split.Piece
 	var err error
 	local, find, counted := p.local, p.finder(ctx, s.End, known), p.weighed
@@ -141,13 +132,13 @@ func (p *planner) later(ctx context.Context, c split.CutPlan, s split.Piece, roo
 		if pieces, err = c.Apply(s, find); err == nil && !split.Ordered(pieces) {
 			err = errCut
 		}
-		if err == nil && root && p.strategy.Adaptive() && c.CountsPieces(s) {
+		if err == nil && t.Root && p.strategy.Adaptive() && c.CountsPieces(s) {
 			if counted == nil {
-				counted = p.weigh(ctx, local, s.Workers, page, pieces)
+				counted = p.weigh(ctx, local, s.Workers, t.Page, pieces)
 			}
-			pieces = split.Balance(counted, page, find)
+			pieces = split.Balance(counted, t.Page, find)
 			if len(pieces) == 1 { // it is short
-				pieces, err = p.strategy.Plan(pieces[0], false, page, usual).Apply(pieces[0], find)
+				pieces, err = p.strategy.Decide(pieces[0], split.Task{Page: t.Page, Usual: t.Usual}).Apply(pieces[0], find)
 			}
 		}
 	}()

@@ -109,8 +109,8 @@ func (p *planner) plan(ctx context.Context) (plan, error) {
 			return found, err
 		}
 	}
-	if size >= int(r.PageSize) && s.Estimate <= int64(size) {
-		s.Estimate, s.Exact = 0, false // it was too low
+	if size >= int(r.PageSize) {
+		s = s.Beyond(int64(size))
 	}
 	found.pieces, found.first = p.planCut(ctx, s, root, size, p.keys.Known())
 	return found, nil

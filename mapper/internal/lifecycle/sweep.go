@@ -66,10 +66,10 @@ func latest(j *record.Job, now time.Time, t body.Job) time.Time {
 func (sw sweeper) run(ctx context.Context, job *record.Job, t body.Job) error {
 	now := time.Now()
 	if job.Cleaning != "" && job.Epoch == t.Epoch {
-		return cleaner{sw.Jobs}.sweep(ctx, job, latest(job, now, t))
+		return cleaner(sw).sweep(ctx, job, latest(job, now, t))
 	}
 	if !t.Current(job) {
-		return Retrier{sw.Jobs}.sweep(ctx, job, t.Epoch)
+		return Retrier(sw).sweep(ctx, job, t.Epoch)
 	}
 	if t.After == "" { // first of all, as what follows may fail for long
 		if err := sw.enqueueSweep(ctx, job, latest(job, now, t)); err != nil {
@@ -80,7 +80,7 @@ func (sw sweeper) run(ctx context.Context, job *record.Job, t body.Job) error {
 		return err
 	}
 	if job.Retrying { // still: its tasks may be lost
-		return Retrier{sw.Jobs}.all(ctx, job)
+		return Retrier(sw).all(ctx, job)
 	}
 	return sw.look(ctx, job, t, now)
 }

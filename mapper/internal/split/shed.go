@@ -2,23 +2,21 @@ package split
 
 import (
 	"time"
-
-	"github.com/scattermap/scattermap/mapper/internal/pace"
 )
 
-// ShedRest plans for a task that would end later than others. The function ran for a while in this
+// shedRest plans for a task that would end later than others. The function ran for a while in this
 // delivery; the task keeps the pages that still fit the time that a worker's fair share takes, and
 // leaves the others to workers that are done with theirs. It does so only where fair shares have few
 // pages: elsewhere the short ranges at the end even the times out.
 //
 // The task keeps a remainder under half a page, unless entities take uneven times: then idle workers
 // get it at once.
-func (s Piece) ShedRest(page, jobPage int64, ran time.Duration, seen pace.Throughput) CutPlan {
-	each, uneven := seen.Each(), seen.Uneven()
-	if !s.fewPagesEach(jobPage) || each == 0 {
+func (s Piece) shedRest(t Task) CutPlan {
+	page, each, uneven := t.Page, t.Seen.Each(), t.Seen.Uneven()
+	if !s.fewPagesEach(t.Usual) || each == 0 {
 		return CutPlan{}
 	}
-	due := time.Duration(s.FairShare)*each - ran
+	due := time.Duration(s.FairShare)*each - t.Ran
 	if !uneven {
 		due += each * time.Duration(page) / 2 // to the next page
 	}
@@ -30,12 +28,12 @@ func (s Piece) ShedRest(page, jobPage int64, ran time.Duration, seen pace.Throug
 	return CutPlan{Pieces: 2, Keep: keep, each: keep, First: uneven, ownShare: true}
 }
 
-// ShedLast plans for the last page of a task. If entities take uneven times, and the task would end
+// shedLast plans for the last page of a task. If entities take uneven times, and the task would end
 // late by a sixth of the time that a worker's fair share takes, it leaves half of the page to others.
-func (s Piece) ShedLast(page, jobPage int64, ran time.Duration, seen pace.Throughput) CutPlan {
-	each := seen.Each()
-	if !s.fewPagesEach(jobPage) || !s.Exact || !seen.Uneven() || s.Estimate < page/2 ||
-		time.Duration(s.Estimate/2)*each < worthTask || ran+time.Duration(s.Estimate)*each < time.Duration(s.FairShare)*each*7/6 {
+func (s Piece) shedLast(t Task) CutPlan {
+	each := t.Seen.Each()
+	if !s.fewPagesEach(t.Usual) || !s.Exact || !t.Seen.Uneven() || s.Estimate < t.Page/2 ||
+		time.Duration(s.Estimate/2)*each < worthTask || t.Ran+time.Duration(s.Estimate)*each < time.Duration(s.FairShare)*each*7/6 {
 		return CutPlan{}
 	}
 	return CutPlan{Pieces: 2, Keep: s.Estimate / 2, each: s.Estimate / 2, First: true, ownShare: true}

@@ -30,7 +30,7 @@ func TestShedRest(t *testing.T) {
 		{"nothing seen yet", 200, 5000, 0, pace.Throughput{}, CutPlan{}},
 	} {
 		s := Piece{FairShare: test.fair, Estimate: test.estimate}
-		if got := s.ShedRest(100, 100, test.ran, test.pace); got != test.want {
+		if got := s.shedRest(Task{Page: 100, Usual: 100, Ran: test.ran, Seen: test.pace}); got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
 		}
 	}
@@ -58,7 +58,7 @@ func TestShedLast(t *testing.T) {
 		{"no share", Piece{Estimate: 90, Exact: true}, time.Minute, uneven, CutPlan{}},
 		{"nothing seen yet", Piece{FairShare: 200, Estimate: 90, Exact: true}, time.Second, pace.Throughput{}, CutPlan{}},
 	} {
-		if got := test.s.ShedLast(100, 100, test.ran, test.pace); got != test.want {
+		if got := test.s.shedLast(Task{Page: 100, Usual: 100, Ran: test.ran, Seen: test.pace}); got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
 		}
 	}

@@ -92,9 +92,9 @@ func (sp Strategy) SampleSize(workers int64) int {
 	return samplesPerCut * int(min(workers, MaxFanOut))
 }
 
-// Plan decides where a task cuts its range: root says whether it has just surveyed it, page is how
+// plan decides where a task cuts its range: root says whether it has just surveyed it, page is how
 // many entities its pages have, and jobPage how many they would have if the function was fast.
-func (sp Strategy) Plan(s Piece, root bool, page, jobPage int64) CutPlan {
+func (sp Strategy) plan(s Piece, root bool, page, jobPage int64) CutPlan {
 	if !sp.Adaptive() {
 		return sp.fixed(s, root, page)
 	}
@@ -110,7 +110,7 @@ func (sp Strategy) Plan(s Piece, root bool, page, jobPage int64) CutPlan {
 		// behind them is halved.
 		each := min(grain, unknownPage) * page
 		return CutPlan{Pieces: unknownPieces + 1, Keep: each, each: each, doubling: true, First: true}
-	case pages == 1 || workers == 1 && (pages <= 2*grain || pages <= 1+fair && fair <= FewPages && s.FairShare > 0): // see spread and ShedRest
+	case pages == 1 || workers == 1 && (pages <= 2*grain || pages <= 1+fair && fair <= FewPages && s.FairShare > 0): // see spread and shedRest
 		return CutPlan{}
 	case workers > 1 && s.Exact && 2*page <= jobPage && s.Estimate < 2*page*workers:
 		// The function is slow. A page may be as long as a worker's share, see Even.
@@ -170,18 +170,6 @@ func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {
 		return CutPlan{Pieces: n + 1, Keep: page, Samples: true}
 	}
 	return CutPlan{Pieces: n + 1, Keep: page, each: max(1, pages/max(1, n)) * page}
-}
-
-// Counts returns up to how many entities of a range are to be counted before it is cut; 0 is none. In
-// a range that was counted all pieces but the last one are full, and its length is known.
-func (sp Strategy) Counts(s Piece, root bool, page, jobPage int64) int64 {
-	if !sp.Adaptive() || root || s.Exact {
-		return 0
-	}
-	if c := sp.Plan(s, root, page, jobPage); c.Pieces <= 1 || c.Samples {
-		return 0
-	}
-	return FarPages * page
 }
 
 // gapPages is the mean number of pages between two samples of a large kind. It is less than FarPages,

@@ -86,15 +86,14 @@ func (m kindModel) runJob(sp Strategy, workers, page int) treeModel {
 			s.Estimate = EstimateFrom(s.Samples, m.milestones(page))
 			s.FairShare = s.Estimate / s.Workers
 		}
-		if !m.look(s, page+1).all && s.Estimate <= int64(page) {
-			s.Estimate = 0
-		}
 		own := s
 		if !m.look(s, page+1).all {
-			if most := sp.Counts(s, root, int64(page), int64(page)); most > 0 {
+			s = s.Beyond(int64(page))
+			t := Task{Root: root, Page: int64(page), Usual: int64(page)}
+			if most := sp.Counts(s, t); most > 0 {
 				s = s.Counted(int64(len(m.look(s, int(most)).at)), most)
 			}
-			pieces, _ := sp.Plan(s, root, int64(page), int64(page)).Apply(s, func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
+			pieces, _ := sp.Decide(s, t).Apply(s, func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
 				seen := m.look(Piece{Start: from, End: s.End}, int(n)+1)
 				if seen.all {
 					return nil, nil
@@ -290,7 +289,7 @@ func TestSharedByAll(t *testing.T) {
 		{"two pages each, but for one entity", 959, 32, 15, 30},
 	} {
 		s := Piece{Estimate: test.estimate, Exact: true, Workers: test.workers}
-		if c := (Strategy{}).Plan(s, false, test.page, 500); c.Keep != test.keep || c.each != test.keep || !c.First {
+		if c := (Strategy{}).plan(s, false, test.page, 500); c.Keep != test.keep || c.each != test.keep || !c.First {
 			t.Errorf("%s: %+v, want pieces of %d", test.name, c, test.keep)
 		}
 	}
@@ -311,7 +310,7 @@ func TestLastPieces(t *testing.T) {
 		{"a fair of twenty pages", 100, 100, 2000, 1500, 500, 2000, 2},
 	} {
 		s := Piece{Estimate: test.estimate, Exact: true, Workers: 1, FairShare: test.fair}
-		c := Strategy{}.Plan(s, false, test.page, test.usual)
+		c := Strategy{}.plan(s, false, test.page, test.usual)
 		if c.Keep != test.keep || c.each != test.each || c.First {
 			t.Errorf("%s: %+v, want to keep %d and cut %d each", test.name, c, test.keep, test.each)
 		}

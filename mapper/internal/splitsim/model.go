@@ -162,15 +162,14 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 	first, end := m.kind.begin(s.Start), m.kind.end(s.End)
 	for root, pages := r.Depth == 0, 0; ; {
 		more := end-first > m.page
-		if more && s.Estimate <= m.page {
-			s.Estimate, s.Exact = 0, false // it was too low
-		}
 		var c split.CutPlan
-		if more && (pages == 0 || s.Estimate == 0 || s.Workers > 1) {
-			if most := sp.Counts(s, root, m.page, m.usual); most > 0 {
+		if more {
+			s = s.Beyond(m.page)
+			t := split.Task{Root: root, Divided: pages > 0, Page: m.page, Usual: m.usual}
+			if most := sp.Counts(s, t); most > 0 {
 				s = s.Counted(min(most, end-first), most)
 			}
-			c = sp.Plan(s, root, m.page, m.usual)
+			c = sp.Decide(s, t)
 		}
 		if c.Pieces > 1 {
 			pieces, _ := c.Apply(s, m.find(end))

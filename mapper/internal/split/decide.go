@@ -1,0 +1,61 @@
+package split
+
+import (
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+)
+
+// A Task is what is known of a task, besides its piece, when it decides where that is cut.
+type Task struct {
+	Root    bool            // it has just surveyed the piece
+	Divided bool            // it has cut the piece before, and this is what it kept
+	Page    int64           // how many entities its pages have,
+	Usual   int64           // and how many they would have if the function was as fast as the first pages expect
+	Ran     time.Duration   // the function, in this delivery
+	Seen    pace.Throughput // of the job, in this process
+}
+
+// MayCut reports whether the task cuts the piece by a plan: once, and again if it is for several workers,
+// or of unknown size.
+func (t Task) MayCut(s Piece) bool { return !t.Divided || s.Estimate == 0 || s.Workers > 1 }
+
+// Decide says where a task cuts a piece of which more than a page is left.
+func (sp Strategy) Decide(s Piece, t Task) CutPlan {
+	switch {
+	case t.MayCut(s):
+		return sp.plan(s, t.Root, t.Page, t.Usual)
+	case sp.Adaptive():
+		return s.shedRest(t)
+	}
+	return CutPlan{}
+}
+
+// DecideLast says where a task cuts the last page of its piece.
+func (sp Strategy) DecideLast(s Piece, t Task) CutPlan {
+	if !sp.Adaptive() || t.MayCut(s) {
+		return CutPlan{}
+	}
+	return s.shedLast(t)
+}
+
+// Counts returns up to how many entities of a piece are to be counted before a task decides; 0 is none. In
+// a piece that was counted all parts but the last one are full, and its length is known.
+func (sp Strategy) Counts(s Piece, t Task) int64 {
+	if !sp.Adaptive() || t.Root || s.Exact || !t.MayCut(s) {
+		return 0
+	}
+	if c := sp.plan(s, t.Root, t.Page, t.Usual); c.Pieces <= 1 || c.Samples {
+		return 0
+	}
+	return FarPages * t.Page
+}
+
+// Beyond returns the piece once more than a page of it has been seen: an estimate of no more was too low,
+// and is forgotten.
+func (s Piece) Beyond(page int64) Piece {
+	if s.Estimate <= page {
+		s.Estimate, s.Exact = 0, false
+	}
+	return s
+}
