@@ -7,14 +7,18 @@
 package mappertest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"reflect"
 
 	"cloud.google.com/go/datastore"
 
-	"github.com/scattermap/scattermap/internal/bridge"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TB is what this package needs of a *testing.T.
@@ -72,31 +76,45 @@ func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, 
 	if err := check(m, key, entity); err != nil {
 		t.Fatalf("mappertest: %v", err)
 	}
-	stored, err := bridge.Save(entity)
+	stored, err := property.Save(entity)
 	if err != nil {
 		t.Fatalf("mappertest: the entity, a %T, can't be saved: %v", entity, err)
 	}
-	effect, err := bridge.Apply(m, params, key, stored)
+	effect, err := run(m, key, property.Stored(stored), params)
 	if err != nil {
 		return Result{Err: err}
 	}
-	r := Result{Counters: effect.Counters}
-	for _, w := range effect.Writes {
+	counters, err := effect.Counters.Values()
+	if err != nil {
+		return Result{Err: err}
+	}
+	r := Result{Counters: counters}
+	for _, w := range effect.Mutations {
 		switch own := w.Key.Equal(key); {
-		case own && w.Delete:
+		case own && w.Deletes:
 			r.Deleted = true
 		case own:
 			r.Changed = true
-			if err := bridge.Load(entity, key, w.Properties); err != nil {
+			err := property.IgnoreUndeclared(property.LoadInto(entity, key, property.Stored(w.Properties)))
+			if err != nil {
 				t.Fatalf("mappertest: the changed entity can't be loaded into a %T: %v", entity, err)
 			}
-		case w.Delete:
+		case w.Deletes:
 			r.Removed = append(r.Removed, w.Key)
 		default:
-			r.Put = append(r.Put, Put{w.Key, w.Properties})
+			r.Put = append(r.Put, Put{w.Key, property.Stored(w.Properties)})
 		}
 	}
 	return r
+}
+
+// run runs a mapper's function on stored properties.
+func run(definition any, key *datastore.Key, stored []datastore.Property, params any) (*function.Effect, error) {
+	call, err := bridge.Prepare(definition, params)
+	if err != nil {
+		return nil, err
+	}
+	return call(context.Background(), function.Job{Ref: record.Ref{ID: "mappertest"}}, key, stored)
 }
 
 // check returns an error for arguments that no function can run on.
