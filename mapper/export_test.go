@@ -35,7 +35,7 @@ func LateRetry(ctx context.Context, e *Engine, id string, between func(failed []
 			return err
 		}
 	}
-	_, err = lifecycle.Retrier{Jobs: e.jobs}.Page(ctx, job, "")
+	_, err = lifecycle.Retrier{Jobs: e.jobs}.ReopenPage(ctx, job, "")
 	return err
 }
 

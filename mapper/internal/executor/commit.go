@@ -22,7 +22,7 @@ import (
 
 // processPage runs the function over the page's entities, and commits what it did together with the range's
 // record. For an Update that is one transaction, which reads the entities, too. Halfway, if it is not nil, is
-// called when half of the page is done.
+// called once half of the page is done, and may be called again.
 func (d *delivery) processPage(ctx context.Context, p plan, halfway func()) (standing, error) {
 	at := p.at
 	if d.stop > 0 {
@@ -57,6 +57,9 @@ func (d *delivery) processPage(ctx context.Context, p plan, halfway func()) (sta
 		run.Read = d.fencedReader(tx, r)
 		run.Accept = func(e *function.Effect) error { return store.Mutate(tx, e) }
 		o, err := d.runPage(ctx, &run)
+		if slow := (page.TooSlowError{}); errors.As(err, &slow) {
+			d.noteSlow(slow)
+		}
 		if err != nil {
 			return err
 		}
@@ -66,13 +69,8 @@ func (d *delivery) processPage(ctx context.Context, p plan, halfway func()) (sta
 		ready = true
 		return store.Write(tx, r.Update())
 	})
-	var slow page.TooSlowError
 	switch {
-	case errors.As(err, &slow): // again, without that entity
-		if d.tooSlow == nil {
-			d.tooSlow = make(map[string]error)
-		}
-		d.tooSlow[slow.Key.Encode()], d.stop = slow, slow.Reached
+	case errors.As(err, new(page.TooSlowError)): // again, without that entity
 		return d.processPage(ctx, p, halfway)
 	case err != nil && ready:
 		return ours, fault.AsCommitRefusal(err)
@@ -81,6 +79,14 @@ func (d *delivery) processPage(ctx context.Context, p plan, halfway func()) (sta
 		d.takeOver(after)
 	}
 	return s, err
+}
+
+// noteSlow has the page end behind an entity that took too long, and the function not be called for it.
+func (d *delivery) noteSlow(slow page.TooSlowError) {
+	if d.tooSlow == nil {
+		d.tooSlow = make(map[string]error)
+	}
+	d.tooSlow[slow.Key.Encode()], d.stop = slow, slow.Reached
 }
 
 // pageAttempts is how often the transaction of a page of several entities that meets another one is tried,
@@ -137,7 +143,7 @@ func (d *delivery) takeOver(after committed) {
 	d.after = after
 	d.planner.ran += after.ran
 	if !after.counters.Empty() && !d.job.CountersDropped {
-		d.after.overcounts = d.x.cache.at(d.job.Ref()).counts(after.counters)
+		d.after.overcounts = d.x.cache.at(d.job.Ref()).noteCounters(after.counters)
 	}
 }
 

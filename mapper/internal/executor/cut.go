@@ -121,7 +121,7 @@ func inBackground[T any](f func() T) func() T {
 }
 
 // later applies a plan while something else is done. Whoever asks for the result
-// waits for it. Of the work it uses only what stays the same meanwhile.
+// waits for it. It uses only what stays the same meanwhile.
 func (p *planner) later(ctx context.Context, c split.CutPlan, s split.Piece, t split.Task, known source.Prefix) func() ([]split.Piece, error) {
 	var pieces []split.Piece
 	var err error

@@ -42,10 +42,10 @@ type turn struct {
 	begun       bool           // that mark is there
 
 	tooSlow map[string]error // by key: entities that took too long
-	stop    int              // if not 0: the page ends behind as many entities, the last of which is one of them
+	stop    int              // if not 0: the page ends behind so many entities; the last one took too long
 
 	after    committed // of the page
-	enqueued int64     // of its children, the first
+	enqueued int64     // how many of its children have tasks, from the first on
 }
 
 // run does what a task asks for:
@@ -77,7 +77,7 @@ func (x *Executor) run(ctx context.Context, t body.Range, queued tasks.Delivery)
 	if !checks {
 		return err
 	}
-	job, loaded := x.Store.LoadJob(ctx, t.Ref()) // it is checked for others, too, who may have seen a later record
+	job, loaded := x.Store.LoadJob(ctx, t.Ref()) // as it is now: the check is for other deliveries, too
 	if loaded != nil {
 		return errors.Join(err, loaded)
 	}
@@ -109,8 +109,8 @@ func (d *delivery) runAll(ctx context.Context) (checks bool, err error) {
 	}
 }
 
-// runRange does the range, as far as this delivery can. It reports whether it, and what comes of it, are up
-// to others now: then the job may be complete.
+// runRange does the range, as far as this delivery can. It reports whether the range has ended, and its
+// children have tasks, but for the one to go on with: if there is none the job may be complete.
 func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 	defer d.leave() // also if it panics
 	var s standing
@@ -224,7 +224,7 @@ const staggerDelay = time.Second / 3
 // mayGoOn reports whether this delivery may go on with what is left of a range.
 func (d *delivery) mayGoOn(r *record.Range) bool {
 	deadline := d.x.Queue.Deadline()
-	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see StartOptions
+	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
 	return !r.Alone && !r.Solo && d.stop == 0 && time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
 }
 

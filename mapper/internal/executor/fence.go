@@ -15,9 +15,9 @@ import (
 type standing int
 
 const (
-	ours       standing = iota // pending, and as the delivery knows it
+	ours       standing = iota // as the delivery knows it; of a transaction: it has taken effect, unless there is an error
 	changed                    // pending, but it, or its job, has changed: it has to be planned anew
-	done                       // another delivery has done it
+	done                       // another delivery has done it, or this one, and the answer was lost
 	superseded                 // it has another task, or is gone
 	stopped                    // its job does not run any more
 )
@@ -65,7 +65,8 @@ func (c *claim) fence(r *record.Range) error {
 }
 
 // transact runs a transaction on the range. A commit whose answer was lost shows as any error; what the
-// record says since counts. If another delivery has done or cut the range, the claim knows it from then on.
+// record says since counts. A range that was found done, or cut by another delivery,
+// is what the claim knows from then on.
 func (c *claim) transact(ctx context.Context, attempts int, f func(*datastore.Transaction) error) (standing, error) {
 	_, err := c.client.RunInTransaction(ctx, f, datastore.MaxAttempts(attempts))
 	if err == nil {

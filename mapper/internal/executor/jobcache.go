@@ -64,9 +64,9 @@ func (r *cachedJob) leave(ended bool) (look bool) {
 	return r.inside.Add(-1) == 0 && r.owed.Swap(false)
 }
 
-// counts notes what a page has counted. It reports whether all pages so far have more counters than
+// noteCounters notes what a page has counted. It reports whether all pages so far have more counters than
 // a job can have.
-func (r *cachedJob) counts(page tally.Counters) (over bool) {
+func (r *cachedJob) noteCounters(page tally.Counters) (over bool) {
 	r.counting.Lock()
 	defer r.counting.Unlock()
 	r.counted.Merge(page)

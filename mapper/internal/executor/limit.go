@@ -64,7 +64,7 @@ func (c *claim) limitFailures(ctx context.Context, failed int) (*record.Job, err
 // overLimit says which limit the job's failures are over, if any, and what the job
 // has done so far, about, if that matters.
 func (c *claim) overLimit(ctx context.Context, failures int) (over string, sum record.Totals, err error) {
-	if limit := int(c.job.Limit); limit > 0 && c.counts(limit/100/failures) {
+	if limit := int(c.job.Limit); limit > 0 && c.oneOf(limit/100/failures) {
 		failed, err := c.store.CountFailures(ctx, c.job.Ref(), limit+1)
 		if err != nil {
 			return "", sum, fmt.Errorf("count the failures of job %s: %w", c.job.ID, err)
@@ -86,9 +86,9 @@ func (c *claim) overLimit(ctx context.Context, failures int) (over string, sum r
 	return over, sum, nil
 }
 
-// counts chooses one range of n, by its ID, which is a hash: so that counting up to
+// oneOf chooses one range of n, by its ID, which is a hash: so that counting up to
 // a limit does not cost its square.
-func (c *claim) counts(n int) bool {
+func (c *claim) oneOf(n int) bool {
 	hash, err := record.Hash(c.record.ID)
 	return err != nil || hash%uint64(max(1, n)) == 0
 }

@@ -28,12 +28,12 @@ type planner struct {
 	strategy split.Strategy
 
 	keys    *source.Stream // from the range's start on
-	divided bool           // the task has cut its range
+	divided bool           // it has gone on with what one worker does: what is left is cut only if it is late
 	ran     time.Duration  // the function, in this delivery
 	whole   string         // the range that can't be cut
 	listed  string         // the range that is not cut between spaces
 
-	// What the root finds out; nil: this is not the root.
+	// What a survey of the range finds out, as of the root; nil: there was none in this delivery.
 	entitySize func() int64
 	unsharded  func() int64  // see record.Range
 	weighed    []split.Piece // the pieces of its range, if they were counted before it was cut
@@ -170,7 +170,7 @@ func (p *planner) close() {
 	}
 }
 
-// readsWhole reports whether a stream should read entities in place of keys: for a [Visit],
+// readsWhole reports whether a stream should read entities in place of keys: for a Visit,
 // which does not read them in a transaction, once it is known that they are small. Of one that is
 // a list nothing would tell at which of its values it is.
 func (p *planner) readsWhole() bool {

@@ -43,7 +43,7 @@ func (x *Executor) pageToCut(job *record.Job, r *record.Range, mode function.Mod
 // keepRate waits until a page of n entities may begin, which is processed in a mode, and returns when that
 // is: for the first one of a delivery, which is the one behind none, a random time, so that deliveries which
 // begin together do not go on together. If the page has become much too large for the rate meanwhile, or the
-// job does not run any more, it returns the job as it is now, and how the range stands. A page for which
+// job does not run any more, it returns how the range stands; and a job whose rate has changed, with its new rate. A page for which
 // others wait is none of many, and does not wait itself.
 func (x *Executor) keepRate(ctx context.Context, job *record.Job, mode function.Mode, n int, behind time.Time) (_ *record.Job, began time.Time, _ standing, err error) {
 	factor := 1.0

@@ -19,7 +19,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// attempt processes a pending range, in company or exclusively. It keeps its place inside the gate: while
+// attempt processes a pending range, in company or exclusively. Whether it is suspected of killing its
+// process, and is halved, is decided by record.Range.Begin. It keeps its place inside the gate: while
 // there is a mark that says that it is alone, it has to be.
 func (d *delivery) attempt(ctx context.Context) (standing, error) {
 	exclusive := !d.begun && d.record.Suspected() || d.record.Solo

@@ -66,12 +66,12 @@ func (cl cleaner) sweep(ctx context.Context, job *record.Job, now time.Time) err
 	if len(job.Totals) == 0 {
 		return cl.enqueueFirst(ctx, job)
 	}
-	_, n, err := cl.records(ctx, job, "", "")
+	_, n, err := cl.cleanRecords(ctx, job, "", "")
 	switch {
 	case err != nil:
 		return err
 	case n == 0:
-		return cl.end(ctx, job)
+		return cl.finish(ctx, job)
 	case n == cleanupRanges:
 		return cl.enqueueFirst(ctx, job)
 	}
@@ -91,7 +91,7 @@ func (cl cleaner) run(ctx context.Context, job *record.Job, t body.Job) error {
 		return fmt.Errorf("clean up job %s: its records were not added up", job.ID)
 	}
 	from, to := store.SliceOfIDs(i)
-	last, n, err := cl.records(ctx, job, max(from, t.After), to)
+	last, n, err := cl.cleanRecords(ctx, job, max(from, t.After), to)
 	if err != nil || n < cleanupRanges {
 		return err
 	}
@@ -155,9 +155,9 @@ func (cl cleaner) abandon(ctx context.Context, key *datastore.Key) error {
 	return err
 }
 
-// records cleans up the first records of a stretch of IDs, and returns the last
+// cleanRecords cleans up the first records of a stretch of IDs, and returns the last
 // one and how many there were.
-func (cl cleaner) records(ctx context.Context, job *record.Job, from, to string) (last string, n int, err error) {
+func (cl cleaner) cleanRecords(ctx context.Context, job *record.Job, from, to string) (last string, n int, err error) {
 	o, err := cleanUpOf(job)
 	if err != nil {
 		return "", 0, err
@@ -168,7 +168,7 @@ func (cl cleaner) records(ctx context.Context, job *record.Job, from, to string)
 	flush := func() {
 		if len(batch) > 0 {
 			all := batch
-			group.Go(func() error { return cl.batch(gctx, all, o) })
+			group.Go(func() error { return cl.cleanBatch(gctx, all, o) })
 		}
 		batch = nil
 	}
@@ -195,9 +195,9 @@ func (cl cleaner) records(ctx context.Context, job *record.Job, from, to string)
 	return last, n, nil
 }
 
-// batch cleans up some records. Those to expire are changed in a transaction, which leaves out
+// cleanBatch cleans up some records. Those to expire are changed in a transaction, which leaves out
 // those that somebody else has deleted meanwhile.
-func (cl cleaner) batch(ctx context.Context, batch []*record.Range, o CleanUp) error {
+func (cl cleaner) cleanBatch(ctx context.Context, batch []*record.Range, o CleanUp) error {
 	keys := make([]*datastore.Key, len(batch))
 	for i, r := range batch {
 		keys[i] = r.Key()
@@ -227,8 +227,8 @@ func (cl cleaner) batch(ctx context.Context, batch []*record.Range, o CleanUp) e
 	})
 }
 
-// end ends the clean-up, and the job's own record if that is to go.
-func (cl cleaner) end(ctx context.Context, job *record.Job) error {
+// finish ends the clean-up, and the job's own record if that is to go.
+func (cl cleaner) finish(ctx context.Context, job *record.Job) error {
 	return cl.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		j, err := store.GetJob(tx, job.Ref())
 		if err != nil {

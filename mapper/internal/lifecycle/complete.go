@@ -21,11 +21,11 @@ import (
 )
 
 // Complete has a job ended if none of its ranges is open: by a task, as several processes
-// may see that at the same moment, and only one of them should add up the records. The job
-// was read before that look, and so it is in the task: if its epoch has changed since, ranges
-// may have appeared that the look did not see, and the job goes on. Otherwise ranges appear
-// only in the commit of their parent, which is open itself until then. A sweep makes sure that
-// the task is there.
+// may see that at the same moment, and only one of them should add up the records. The
+// caller has read the job before that look, and the task names the epoch that it had: if that has
+// changed since, ranges may have appeared that the look did not see, and the job goes on. Otherwise
+// ranges appear only in the commit of their parent, which is open itself until then. A sweep makes
+// sure that the task is there.
 func (js *Jobs) Complete(ctx context.Context, job *record.Job, sweep bool) error {
 	if job.State != record.Running || job.Retrying {
 		return nil // another delivery has ended it, or the retry looks when it is done

@@ -123,7 +123,7 @@ func (js *Jobs) chain(run func(context.Context, *record.Job, body.Job) error) ht
 	})
 }
 
-// inCompany has a task about a job run while no other is solo.
+// inCompany has a task about a job run while none is exclusive.
 func (js *Jobs) inCompany(run func(context.Context, *record.Job, body.Job) error) func(context.Context, *record.Job, body.Job) error {
 	return func(ctx context.Context, job *record.Job, t body.Job) error {
 		place, err := js.Gate.Enter(ctx, false)

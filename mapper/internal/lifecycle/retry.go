@@ -24,9 +24,9 @@ type Retrier struct{ *Jobs }
 // are pending again.
 func (rt Retrier) run(ctx context.Context, job *record.Job, t body.Job) error {
 	if !t.Current(job) || !job.Retrying {
-		return rt.sweep(ctx, job, t.Epoch)
+		return rt.sweepAfter(ctx, job, t.Epoch)
 	}
-	next, err := rt.Page(ctx, job, t.After)
+	next, err := rt.ReopenPage(ctx, job, t.After)
 	if err != nil || next == "" {
 		return err
 	}
@@ -35,16 +35,16 @@ func (rt Retrier) run(ctx context.Context, job *record.Job, t body.Job) error {
 
 // all does what all tasks of a retry do.
 func (rt Retrier) all(ctx context.Context, job *record.Job) error {
-	next, err := rt.Page(ctx, job, "")
+	next, err := rt.ReopenPage(ctx, job, "")
 	for err == nil && next != "" {
-		next, err = rt.Page(ctx, job, next)
+		next, err = rt.ReopenPage(ctx, job, next)
 	}
 	return err
 }
 
-// Page opens the next failures, and returns where to go on. Behind the last
+// ReopenPage opens the next failures, and returns where to go on. Behind the last
 // ones it ends the retry, and returns nothing.
-func (rt Retrier) Page(ctx context.Context, job *record.Job, after string) (next string, err error) {
+func (rt Retrier) ReopenPage(ctx context.Context, job *record.Job, after string) (next string, err error) {
 	failed, err := rt.Store.FirstMarked(ctx, "failed", job.Ref(), after, store.FailurePage)
 	if err != nil {
 		return "", fmt.Errorf("look for failures of job %s: %w", job.ID, err)
@@ -74,9 +74,9 @@ func (rt Retrier) Page(ctx context.Context, job *record.Job, after string) (next
 	return "", rt.enqueueFullSweep(ctx, job)
 }
 
-// sweep enqueues the sweep of the epoch that a retry has ended with: who
+// sweepAfter enqueues the sweep of the epoch that a retry has ended with: who
 // ended it may have died before that.
-func (rt Retrier) sweep(ctx context.Context, job *record.Job, epoch int64) error {
+func (rt Retrier) sweepAfter(ctx context.Context, job *record.Job, epoch int64) error {
 	if job.State != record.Running || job.Retrying || job.Epoch != epoch+1 {
 		return nil
 	}

@@ -69,7 +69,7 @@ func (sw sweeper) run(ctx context.Context, job *record.Job, t body.Job) error {
 		return cleaner(sw).sweep(ctx, job, latest(job, now, t))
 	}
 	if !t.Current(job) {
-		return Retrier(sw).sweep(ctx, job, t.Epoch)
+		return Retrier(sw).sweepAfter(ctx, job, t.Epoch)
 	}
 	if t.After == "" { // first of all, as what follows may fail for long
 		if err := sw.enqueueSweep(ctx, job, latest(job, now, t)); err != nil {

@@ -33,7 +33,8 @@ type Outcome struct {
 	rowTime time.Duration   // and what they took
 	written map[string]bool // entities that others put or deleted
 	writes  int             // mutations
-	slow    time.Duration   // what an entity takes that is slow; 0: none is
+	slow    time.Duration   // what an entity takes that is slow
+	yields  bool            // it ends early where its entities are surprisingly slow
 }
 
 // A Failure is an entity that could not be processed.
@@ -127,7 +128,7 @@ func slowEntity(pageTime time.Duration, size int64) time.Duration {
 // workers should share what is left: as a whole, or suddenly. Ignores the slowest entity: it may be an
 // outlier.
 func (o *Outcome) Surprising() bool {
-	if o.Reached < 3 || o.slow == 0 {
+	if o.Reached < 3 || !o.yields {
 		return false
 	}
 	mean := (o.Ran - o.hung - o.dearest) / time.Duration(o.Reached-1)

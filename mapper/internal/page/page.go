@@ -34,15 +34,15 @@ type Page struct {
 	Size     int64            // that pages of its range have
 	Adaptive bool             // it ends early where its entities are surprisingly slow
 	TooSlow  map[string]error // by key: entities that took too long in this delivery
-	Halfway  func()           // begins when half of it is done; nil: nothing does
+	Halfway  func()           // is called behind each entity of its second half; nil: nothing is
 
 	Paces  *pace.Book[record.Ref] // is told how fast the job goes
 	Strays *atomic.Int64          // of the process
 }
 
 // A TooSlowError says that the function took too long on an entity, which has failed. The page of an
-// Update has to be tried again without it, as its transaction has waited long enough, and to end behind
-// it: the delivery has, too.
+// Update has to be tried again without it, and ends behind it: the transaction has waited long enough,
+// and so has the delivery.
 type TooSlowError struct {
 	Key     *datastore.Key
 	Reached int // the entity's place in the page, counted from 1
@@ -68,10 +68,7 @@ type chunk struct {
 // Run runs the function over the entities until they are done, or the page has taken its time or its
 // bytes. It always deals with at least one.
 func (p *Page) Run(ctx context.Context) (*Outcome, error) {
-	o := &Outcome{written: make(map[string]bool)}
-	if p.Adaptive {
-		o.slow = slowEntity(time.Duration(p.Job.PageTime), p.Size)
-	}
+	o := &Outcome{written: make(map[string]bool), slow: slowEntity(time.Duration(p.Job.PageTime), p.Size), yields: p.Adaptive}
 	begun := time.Now()
 	for first := true; first || o.Reached < len(p.At); first = false {
 		size := p.Paces.Get(p.Job.Ref()).Chunk(len(p.At) - o.Reached)

@@ -9,7 +9,7 @@ import (
 // A Task is what is known of a task, besides its piece, when it decides where that is cut.
 type Task struct {
 	Root    bool            // it has just surveyed the piece
-	Divided bool            // it has cut the piece before, and this is what it kept
+	Divided bool            // it has gone on with the piece, which is what it kept for itself
 	Page    int64           // how many entities its pages have,
 	Usual   int64           // and how many they would have if the function was as fast as the first pages expect
 	Ran     time.Duration   // the function, in this delivery
