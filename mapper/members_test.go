@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
@@ -221,7 +223,12 @@ func (s *simulation) activate() {
 				}
 			}
 		}
-		if _, err := s.client.PutMulti(s.Context(), batch, all); err != nil {
+		_, err := s.client.PutMulti(s.Context(), batch, all)
+		for tries := 0; status.Code(err) == codes.Aborted && tries < 10; tries++ { // a process that is late has them
+			time.Sleep(time.Second)
+			_, err = s.client.PutMulti(s.Context(), batch, all)
+		}
+		if err != nil {
 			s.Fatal(err)
 		}
 	}

@@ -179,7 +179,10 @@ func (p *process) serve(r *http.Request, zombie bool) int {
 	if !zombie {
 		context.AfterFunc(r.Context(), func() {
 			if p.awake() {
-				time.Sleep(asleep)
+				select {
+				case <-time.After(asleep):
+				case <-ctx.Done(): // it has answered meanwhile
+				}
 			}
 			cancel()
 		})
