@@ -1,20 +1,14 @@
 package mapper
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
 	"time"
 
 	"cloud.google.com/go/datastore"
 
-	"github.com/scattermap/scattermap/mapper/internal/keyspace"
-	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/proof"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
 // A Proof says whether a job's records cover all of its query, without a gap and without an
@@ -62,147 +56,33 @@ func VerifyEntities(ctx context.Context, client *datastore.Client, job string, a
 }
 
 func (e *Engine) verify(ctx context.Context, ref record.Ref) (*Proof, error) {
-	_, proof, err := e.prove(ctx, ref)
+	_, found, err := e.prove(ctx, ref)
 	if err != nil {
 		return nil, fmt.Errorf("mapper: verify %s: %w", ref.ID, err)
 	}
-	return proof, nil
+	return found, nil
+}
+
+func (e *Engine) verifyEntities(ctx context.Context, ref record.Ref, at time.Time) (*Proof, error) {
+	job, found, err := e.prove(ctx, ref)
+	var c *proof.Comparison
+	if err == nil {
+		c, err = proof.OfEntities(ctx, e.store(), e.source(), job, at)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("mapper: verify the entities of %s: %w", ref.ID, err)
+	}
+	found.Compared, found.Different, found.Differences = c.Compared, c.Different, c.Differences
+	return found, nil
 }
 
 // prove checks the records of a job, which it returns.
 func (e *Engine) prove(ctx context.Context, ref record.Ref) (*record.Job, *Proof, error) {
-	job, err := e.store().LoadJob(ctx, ref)
+	job, l, err := proof.OfRecords(ctx, e.store(), ref)
 	if err != nil {
 		return nil, nil, err
-	}
-	cleaned := fmt.Errorf("%w: its records are cleaned up", ErrState)
-	if job.Cleaned {
-		return nil, nil, cleaned
-	}
-	l, err := e.store().Fold(ctx, job)
-	if err != nil {
-		return nil, nil, err
-	}
-	l.CheckEnd(job)
-	if len(l.Problems) > 0 {
-		if err := e.diagnose(ctx, job, l); err != nil {
-			return nil, nil, err
-		}
-	}
-	switch now, err := e.store().LoadJob(ctx, job.Ref()); {
-	case err != nil:
-		return nil, nil, err
-	case now.Cleaned: // since the beginning
-		return nil, nil, cleaned
 	}
 	return job, &Proof{
 		Ranges: int(l.Tiles), Pending: int(l.PendingTiles), Alone: int(l.Alone), Failures: int(l.Failures), Problems: l.Problems,
 	}, nil
-}
-
-// diagnose says which records are missing or do not fit, of a job for which that is known. It
-// takes memory for each of them.
-func (e *Engine) diagnose(ctx context.Context, job *record.Job, l *record.Ledger) error {
-	var turn sync.Mutex
-	var tiles []*record.Range
-	found, made := make(map[string]bool), map[string]string{job.Root(): "the job"}
-	err := e.store().EachRecord(ctx, job.Ref(), func(r *record.Range) error {
-		turn.Lock()
-		defer turn.Unlock()
-		found[r.ID] = true
-		for i := range r.Countable() {
-			made[record.RangeID(r.ID, i)] = "range " + r.ID
-		}
-		if !r.Alone {
-			tiles = append(tiles, &record.Range{ID: r.ID, Start: r.Start, End: r.End})
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, id := range slices.Sorted(maps.Keys(made)) {
-		if !found[id] {
-			l.Problem("range %s of %s is missing", id, made[id])
-		}
-	}
-	for _, id := range slices.Sorted(maps.Keys(found)) {
-		if made[id] == "" {
-			l.Problem("range %s has no parent", id)
-		}
-	}
-	slices.SortFunc(tiles, func(a, b *record.Range) int {
-		if a.Start == nil || b.Start == nil {
-			return keyspace.Present(a.Start != nil) - keyspace.Present(b.Start != nil)
-		}
-		return keyspace.Compare(a.Start, b.Start)
-	})
-	for i := 1; i < len(tiles); i++ {
-		if end := tiles[i-1].End; end == nil || !end.Equal(tiles[i].Start) {
-			l.Problem("range %s ends at %v, and the next one, %s, begins at %v", tiles[i-1].ID, end, tiles[i].ID, tiles[i].Start)
-		}
-	}
-	return nil
-}
-
-func (e *Engine) verifyEntities(ctx context.Context, ref record.Ref, at time.Time) (*Proof, error) {
-	fail := func(err error) (*Proof, error) {
-		return nil, fmt.Errorf("mapper: verify the entities of %s: %w", ref.ID, err)
-	}
-	job, proof, err := e.prove(ctx, ref)
-	if err != nil {
-		return fail(err)
-	}
-	q, err := query.Of(job)
-	if err != nil {
-		return fail(err)
-	}
-	if !at.IsZero() {
-		q.ReadTime = at
-	}
-	var turn sync.Mutex
-	err = e.store().EachRecord(ctx, job.Ref(), func(r *record.Range) error {
-		if r.Alone || r.State != record.Done { // one alone is of a page that is done, too
-			return nil
-		}
-		n, keys, err := e.keysNow(ctx, q, r)
-		if err != nil {
-			return fmt.Errorf("read the keys of range %s: %w", r.ID, err)
-		}
-		turn.Lock()
-		defer turn.Unlock()
-		proof.Compared++
-		if n != r.Entities || !bytes.Equal(keys, r.Keys) {
-			if proof.Different++; len(proof.Differences) < record.MaxProblems {
-				proof.Differences = append(proof.Differences, fmt.Sprintf("range %s, from %v to %v: its page had %d entities, and there are %d, not all the same", r.ID, r.Start, r.End, r.Entities, n))
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return fail(err)
-	}
-	return proof, nil
-}
-
-// keysNow returns how many entities a range has, and the digest of their keys.
-func (e *Engine) keysNow(ctx context.Context, q query.Query, r *record.Range) (n int64, keys []byte, err error) {
-	// A call may end a snapshot: it is for one range.
-	s := source.NewStream(ctx, e.source().Of(ctx, q), q, r.Start, r.End, false)
-	defer s.Close()
-	d := record.NewDigest(record.PageDigest)
-	for {
-		at, err := s.Peek(query.Batch)
-		if err != nil {
-			return 0, nil, err
-		}
-		if len(at) == 0 {
-			return n, d.Sum(), nil
-		}
-		for _, p := range at {
-			d.Key(p.Key)
-		}
-		n += int64(len(at))
-		s.Drop(len(at))
-	}
 }

@@ -13,9 +13,9 @@ import (
 //     unless there is a mark already. It takes the mark away when it ends in good order. A later
 //     delivery that finds the mark, and knows that its delivery must have ended, takes that process for
 //     dead.
-//   - A range whose delivery died in company is run solo: its process does nothing else meanwhile, and
+//   - A range whose delivery died in company is run exclusively: its process does nothing else meanwhile, and
 //     other tasks wait.
-//   - A range whose delivery died solo has its page halved, until the page is one entity. The rest behind
+//   - A range whose exclusive delivery died has its page halved, until the page is one entity. The rest behind
 //     the page is halved, too, and solo from the start.
 //   - A single entity gets a range for itself. If the process dies MaxAttempts times while it does
 //     nothing but this entity, the entity is recorded as a failure.
