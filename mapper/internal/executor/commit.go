@@ -13,6 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/page"
+	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
@@ -23,21 +24,18 @@ import (
 // processPage runs the function over the page's entities, and commits what it did together with the range's
 // record. For an Update that is one transaction, which reads the entities, too. Halfway, if it is not nil, is
 // called once half of the page is done, and may be called again.
-func (d *delivery) processPage(ctx context.Context, p plan, halfway func()) (standing, error) {
-	at := p.at
+func (d *delivery) processPage(ctx context.Context, p planner.Plan, halfway func()) (standing, error) {
+	at := p.At
 	if d.stop > 0 {
 		at = at[:d.stop]
 	}
 	run := page.Page{
-		Job: d.job, Query: d.planner.query, Mode: d.planner.mode, Call: d.call, At: at,
-		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Size: d.record.PageSize, Adaptive: d.planner.strategy.Adaptive(),
+		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: at,
+		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Size: d.record.PageSize, Adaptive: d.planner.Strategy.Adaptive(),
 		TooSlow: d.tooSlow, Halfway: halfway, Paces: &d.x.paces, Strays: &d.x.Gate.Strays,
 	}
-	if d.planner.mode == function.Visit {
-		run.Read = d.planner.reader(d.planner.source.Get(ctx))
-		if d.planner.keys != nil && d.planner.keys.Whole {
-			run.Read = d.planner.keys.Read
-		}
+	if d.planner.Mode == function.Visit {
+		run.Read = d.planner.ReaderAhead(ctx)
 		run.Accept = func(*function.Effect) error { return nil }
 		o, err := d.runPage(ctx, &run)
 		if err != nil {
@@ -46,7 +44,7 @@ func (d *delivery) processPage(ctx context.Context, p plan, halfway func()) (sta
 		return d.commit(ctx, p, o)
 	}
 	attempts := pageAttempts
-	if len(p.at) <= 1 {
+	if len(p.At) <= 1 {
 		attempts = store.Attempts
 	}
 	var r *record.Range
@@ -108,11 +106,11 @@ func (d *delivery) fencedReader(tx *datastore.Transaction, r *record.Range) sour
 	first := true
 	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
 		if !first {
-			return d.planner.reader(tx.GetMulti)(at)
+			return d.planner.Reader(tx.GetMulti)(at)
 		}
 		first = false
 		known := len(at) // how many entities are not read
-		if !d.planner.query.KeysOnly {
+		if !d.planner.Query.KeysOnly {
 			known = 0
 		}
 		entities := make([]datastore.PropertyList, len(at))
@@ -141,14 +139,14 @@ type committed struct {
 // takeOver notes what is to be done after a commit.
 func (d *delivery) takeOver(after committed) {
 	d.after = after
-	d.planner.ran += after.ran
+	d.planner.Ran += after.ran
 	if !after.counters.Empty() && !d.job.CountersDropped {
 		d.after.overcounts = d.x.cache.at(d.job.Ref()).noteCounters(after.counters)
 	}
 }
 
 // commit records what became of a page, in a transaction of its own.
-func (d *delivery) commit(ctx context.Context, p plan, o *page.Outcome) (standing, error) {
+func (d *delivery) commit(ctx context.Context, p planner.Plan, o *page.Outcome) (standing, error) {
 	var after committed
 	s, err := d.change(ctx, func(tx *datastore.Transaction, r *record.Range) (err error) {
 		after, err = d.putOutcome(tx, r, p, o)
@@ -166,26 +164,26 @@ var errOverlap = fault.Fatal(errors.New("the page ends behind its range: this is
 
 // putOutcome puts the outcome into the range's record, which the transaction has
 // read, and inserts the children that come of it.
-func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan, o *page.Outcome) (after committed, err error) {
+func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p planner.Plan, o *page.Outcome) (after committed, err error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	r.RefusedIn = d.job.Generation
 	reaches := d.record.Kind == "" // into other spaces, perhaps; planSpaces may have found out
-	if d.planner.query.Many() && len(p.at) > 0 {
-		r.In(p.at[0].Space())
+	if d.planner.Query.Many() && len(p.At) > 0 {
+		r.In(p.At[0].Space())
 	}
 	var inserts []*datastore.Mutation
 	add := func(child *record.Range) { inserts = append(inserts, child.Insert()) }
-	if p.pieces != nil {
-		switch pieces, err := p.pieces(); {
-		case errors.Is(err, errCut):
+	if p.Pieces != nil {
+		switch pieces, err := p.Pieces(); {
+		case errors.Is(err, planner.ErrCut):
 			return after, err
-		case err == nil && len(pieces) > 1 && pieces[0].Holds(p.at[len(p.at)-1]): // otherwise the next page tries again
-			inserts = d.planner.cut(r, pieces)
+		case err == nil && len(pieces) > 1 && pieces[0].Holds(p.At[len(p.At)-1]): // otherwise the next page tries again
+			inserts = d.planner.Cut(r, pieces)
 		}
 	}
 	size := o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
 	if rest, ok := d.left(r, p, o); ok {
-		if d.planner.query.Many() && reaches {
+		if d.planner.Query.Many() && reaches {
 			rest.Space, rest.Resample = keyspace.Space{}, true
 		}
 		child := r.Rest(rest, now)
@@ -197,7 +195,7 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 		}
 		add(child)
 	}
-	if o.Reached > 0 && !r.Contains(p.at[o.Reached-1]) {
+	if o.Reached > 0 && !r.Contains(p.At[o.Reached-1]) {
 		return after, errOverlap
 	}
 	after.waits = make(map[string]time.Time)
@@ -236,10 +234,10 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 	if r.Retries+r.Recorded > 0 {
 		r.Single = singles.Bytes()
 	}
-	r.Entities, r.Keys = int64(o.Reached), record.KeysDigest(p.at[:o.Reached])
+	r.Entities, r.Keys = int64(o.Reached), record.KeysDigest(p.At[:o.Reached])
 	r.Processed = o.Processed
-	if r.ID == d.job.Root() && d.planner.unsharded != nil {
-		r.Unsharded = d.planner.unsharded()
+	if r.ID == d.job.Root() {
+		r.Unsharded = d.planner.Unsharded()
 	}
 	r.Full = o.Full(r.PageSize, time.Duration(d.job.PageTime))
 	if !d.job.CountersDropped {
@@ -261,10 +259,10 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 
 // left returns what is left of a range behind what was dealt with, if anything is. If the
 // function takes longer there than expected, all workers may share it.
-func (d *delivery) left(r *record.Range, p plan, o *page.Outcome) (rest split.Piece, ok bool) {
-	start := p.next
-	if o.Reached < len(p.at) {
-		start = p.at[o.Reached]
+func (d *delivery) left(r *record.Range, p planner.Plan, o *page.Outcome) (rest split.Piece, ok bool) {
+	start := p.Next
+	if o.Reached < len(p.At) {
+		start = p.At[o.Reached]
 	}
 	if start == nil || !r.Contains(start) { // it is a child's
 		return split.Piece{}, false
@@ -279,8 +277,8 @@ func (d *delivery) left(r *record.Range, p plan, o *page.Outcome) (rest split.Pi
 
 // recordCulprit records the entity as a failure that the database has refused a page for. If there are many
 // of them among what the job has processed, it is the function that is at fault.
-func (d *delivery) recordCulprit(ctx context.Context, p plan, cause fault.CommitRefusal) (standing, error) {
-	o := &page.Outcome{Reached: 1, Failures: []page.Failure{{At: p.at[0], Err: cause, Attempts: 1, Permanent: true}}}
+func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause fault.CommitRefusal) (standing, error) {
+	o := &page.Outcome{Reached: 1, Failures: []page.Failure{{At: p.At[0], Err: cause, Attempts: 1, Permanent: true}}}
 	s, err := d.commit(ctx, p, o)
 	if err != nil || s != ours || d.job.Tolerant {
 		return s, err

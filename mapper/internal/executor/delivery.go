@@ -15,6 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/page"
+	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
@@ -25,7 +26,7 @@ import (
 // after range, each of which is a turn.
 type delivery struct {
 	claim   // the range that it has in hand
-	planner planner
+	planner planner.Planner
 	x       *Executor
 	call    function.Func
 	begunAt time.Time  // when it came
@@ -71,8 +72,7 @@ func (x *Executor) run(ctx context.Context, t body.Range, queued tasks.Delivery)
 	if err != nil || d == nil {
 		return err
 	}
-	defer d.planner.close()
-	d.planner.claim = &d.claim
+	defer d.planner.Close()
 	checks, err := d.runAll(ctx)
 	if !checks {
 		return err
@@ -117,7 +117,7 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 	for d.record.State == record.Pending && err == nil && (s == ours || s == changed) {
 		d.stop = 0
 		if s == changed {
-			d.planner.forget()
+			d.planner.Forget()
 		}
 		s, err = d.attempt(ctx)
 	}
@@ -147,42 +147,42 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 
 // process does the page of a pending range.
 func (d *delivery) process(ctx context.Context) (s standing, err error) {
-	p, err := d.planner.plan(ctx) // 2
-	for err == nil && p.first {
+	p, err := d.planner.Plan(ctx, d.job, d.record) // 2
+	for err == nil && p.First {
 		if s, err = d.split(ctx, p); err != nil || s != ours { // 3
 			return s, err
 		}
-		p, err = d.planner.plan(ctx) // what the range keeps may be for several workers, too
+		p, err = d.planner.Plan(ctx, d.job, d.record) // what the range keeps may be for several workers, too
 	}
 	if err != nil {
 		return ours, err
 	}
 	if len(d.job.Rate) > 0 && !d.record.Solo {
-		if d.job, d.paced, s, err = d.x.keepRate(ctx, d.job, d.planner.mode, len(p.at), d.paced); err != nil || s != ours {
+		if d.job, d.paced, s, err = d.x.keepRate(ctx, d.job, d.planner.Mode, len(p.At), d.paced); err != nil || s != ours {
 			return s, err
 		}
 	}
 	var halfway func()
-	if p.next != nil && d.mayGoOn(d.record) {
+	if p.Next != nil && d.mayGoOn(d.record) {
 		job := d.job.Ref()
 		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job) }() // so that goOn need not wait
-		halfway = d.planner.readOn()
+		halfway = d.planner.ReadOn()
 	}
-	if d.record.Solo && !d.record.Alone && d.record.PageLimit() == 1 && len(p.at) == 1 {
+	if d.record.Solo && !d.record.Alone && d.record.PageLimit() == 1 && len(p.At) == 1 {
 		// Whatever becomes of it, it is this entity.
-		return d.commit(ctx, p, &page.Outcome{Reached: 1, Failures: []page.Failure{{At: p.at[0], Suspected: true}}})
+		return d.commit(ctx, p, &page.Outcome{Reached: 1, Failures: []page.Failure{{At: p.At[0], Suspected: true}}})
 	}
 	if d.record.ID == d.job.Root() {
-		d.planner.awaitCounts(ctx)
+		d.planner.AwaitCounts(ctx)
 	}
 	s, err = d.processPage(ctx, p, halfway) // 4
 	refused := new(fault.CommitRefusal)
 	switch {
-	case errors.As(err, refused) && len(p.at) == 1:
+	case errors.As(err, refused) && len(p.At) == 1:
 		return d.recordCulprit(ctx, p, *refused)
-	case len(p.at) > 1 && (errors.As(err, refused) || d.planner.mode == function.Update && fault.Contended(err)):
+	case len(p.At) > 1 && (errors.As(err, refused) || d.planner.Mode == function.Update && fault.Contended(err)):
 		return d.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
-			r.Narrow(len(p.at))
+			r.Narrow(len(p.At))
 			return nil
 		})
 	}
@@ -190,23 +190,23 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 }
 
 // split cuts the range before its page is processed.
-func (d *delivery) split(ctx context.Context, p plan) (standing, error) {
-	pieces, err := p.pieces()
+func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) {
+	pieces, err := p.Pieces()
 	if err != nil {
 		return ours, fmt.Errorf("cut range %s: %w", d.record.ID, err)
 	}
 	if len(pieces) < 2 {
-		d.planner.whole = d.record.ID // it is shorter than it was taken for
+		d.planner.KeepWhole() // it is shorter than it was taken for
 		return ours, nil
 	}
 	s, err := d.change(ctx, func(tx *datastore.Transaction, r *record.Range) error {
-		return store.Write(tx, d.planner.cut(r, pieces)...)
+		return store.Write(tx, d.planner.Cut(r, pieces)...)
 	})
 	if err != nil || s != ours {
 		return s, err
 	}
-	if len(p.at) > 0 && p.next == nil {
-		d.planner.whole = d.record.ID // a last page is cut once
+	if len(p.At) > 0 && p.Next == nil {
+		d.planner.KeepWhole() // a last page is cut once
 	}
 	if late := pieces[len(pieces)-1].Stagger; late > 0 {
 		d.after.waits = map[string]time.Time{record.RangeID(d.record.ID, d.record.Children-1): d.record.Created.Add(time.Duration((1 + late) * float64(staggerDelay)))}
@@ -243,6 +243,6 @@ func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 		}
 		return false, nil
 	}
-	d.planner.goOn(next)
+	d.planner.GoOn(job, next)
 	return true, nil
 }

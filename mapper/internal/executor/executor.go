@@ -11,6 +11,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
@@ -29,6 +30,11 @@ type Executor struct {
 // New returns an executor for jobs whose records are in a client's database.
 func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
 	return &Executor{Jobs: jobs, client: client}
+}
+
+// pacer returns what knows how large pages may be.
+func (x *Executor) pacer() planner.Pacer {
+	return planner.Pacer{Paces: &x.paces, Wait: pace.WaitWithin(x.Queue.Deadline())}
 }
 
 // Deliver runs the task of one delivery.
@@ -80,7 +86,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	x.paces.Expect(t.Ref(), r.EntitySize)
 	return &delivery{
 		claim:   claim{client: x.client, store: x.Store, job: job, record: r, generation: t.Generation},
-		planner: planner{x: x, query: q, source: source.New(x.client, x.Log).Of(ctx, q), mode: def.Mode, strategy: strategy},
+		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: source.New(x.client, x.Log).Of(ctx, q), Mode: def.Mode, Strategy: strategy},
 		x:       x, call: call, begunAt: begunAt,
 		turn: turn{queued: queued, redelivered: queued.Retries > 0 || r.Lost},
 	}, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/page"
+	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -69,8 +70,8 @@ func (d *delivery) leave() {
 
 // condemn records the range's entity as a failure, if it is still there: its process has died often enough.
 func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) {
-	p := plan{at: []*keyspace.Position{d.record.Start}}
-	_, missing, err := d.planner.reader(d.planner.source.Get(ctx))(p.at)
+	p := planner.Plan{At: []*keyspace.Position{d.record.Start}}
+	_, missing, err := d.planner.Reader(d.planner.Source.Get(ctx))(p.At)
 	if err != nil {
 		return ours, err
 	}

@@ -1,4 +1,4 @@
-package executor
+package planner
 
 import (
 	"context"
@@ -11,23 +11,23 @@ import (
 // planSpaces plans a range of a query that is over several spaces: it is cut between them, or
 // done one after the other, until its entities are in one. That is planned like others, unless
 // it is one page: then, and if the range is cut, the plan is made.
-func (p *planner) planSpaces(ctx context.Context, s split.Piece, root bool) (found plan, settled bool, err error) {
-	r := p.claim.record
+func (p *Planner) planSpaces(ctx context.Context, s split.Piece, root bool) (found Plan, settled bool, err error) {
+	r := p.record
 	if r.Kind != "" && !root {
 		return found, false, nil
 	}
 	if root && !r.Solo && r.Kind == "" && p.listed != r.ID && (!p.divided || s.Workers > 1) {
 		p.listed = r.ID
-		if r.ID == p.claim.job.Root() {
-			s.Workers = p.claim.job.Workers
+		if r.ID == p.job.Root() {
+			s.Workers = p.job.Workers
 		}
 		pieces, err := p.cutSpaces(ctx, s)
 		if err != nil || len(pieces) > 1 {
 			p.listed = "" // what it keeps may be cut once more
-			return plan{pieces: func() ([]split.Piece, error) { return pieces, nil }, first: true}, true, err
+			return Plan{Pieces: func() ([]split.Piece, error) { return pieces, nil }, First: true}, true, err
 		}
 	}
-	size, err := p.x.pacedSize(p.claim.job, p.mode, r.PageLimit())
+	size, err := p.Size(p.job, p.Mode, r.PageLimit())
 	if err != nil {
 		return found, false, err
 	}
@@ -39,19 +39,19 @@ func (p *planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 	n := slices.IndexFunc(at, func(p *keyspace.Position) bool { return p.Space() != local })
 	switch {
 	case n > 0 && n <= size: // all of a space
-		return plan{at: at[:n], next: at[n]}, true, nil
+		return Plan{At: at[:n], Next: at[n]}, true, nil
 	case len(at) <= size:
-		return plan{at: at}, true, nil
+		return Plan{At: at}, true, nil
 	case r.Kind != "":
 		return found, false, nil
 	}
 	if r.Solo { // those on a page of the usual size are suspected, and stay together
-		wide, err := p.ahead(p.keys.Peek(int(p.claim.job.PageSize) + 1))
+		wide, err := p.ahead(p.keys.Peek(int(p.job.PageSize) + 1))
 		if err != nil {
 			return found, false, err
 		}
-		if len(wide) <= int(p.claim.job.PageSize) || wide[len(wide)-1].Space() != local {
-			return plan{at: at[:size], next: at[size]}, true, nil
+		if len(wide) <= int(p.job.PageSize) || wide[len(wide)-1].Space() != local {
+			return Plan{At: at[:size], Next: at[size]}, true, nil
 		}
 	}
 	own, rest := s, s.From(local.End(), 0)
@@ -60,16 +60,16 @@ func (p *planner) planSpaces(ctx context.Context, s split.Piece, root bool) (fou
 		r.In(local)
 		return found, false, nil
 	}
-	return plan{first: true, pieces: func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }}, true, nil
+	return Plan{First: true, Pieces: func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }}, true, nil
 }
 
 // mostSpaces is how many spaces a task lists at once.
 const mostSpaces = 10_000
 
 // cutSpaces cuts a range between spaces, evenly.
-func (p *planner) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
+func (p *Planner) cutSpaces(ctx context.Context, s split.Piece) (pieces []split.Piece, err error) {
 	var all []keyspace.Space
-	next := p.source.Spaces(ctx, p.query, s.Start, s.End)
+	next := p.Source.Spaces(ctx, p.Query, s.Start, s.End)
 	for len(all) < mostSpaces {
 		sp, ok, err := next()
 		if err != nil {

@@ -1,4 +1,4 @@
-package executor
+package planner
 
 import (
 	"cmp"
@@ -22,8 +22,8 @@ import (
 
 // unsuspected cuts a range whose process has died behind its page, which is at most as long as
 // the job's pages are: nothing behind it is suspected. It returns nil if nothing is.
-func (p *planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error), err error) {
-	size := int(p.claim.job.PageSize)
+func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, error), err error) {
+	size := int(p.job.PageSize)
 	found, err := p.ahead(p.keys.Peek(size + 1))
 	if err != nil || len(found) <= size {
 		return nil, err
@@ -35,9 +35,9 @@ func (p *planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, erro
 
 // planCut decides where the range is cut, and has the boundaries looked for that are not
 // among known keys.
-func (p *planner) planCut(ctx context.Context, s split.Piece, root bool, size int, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
+func (p *Planner) planCut(ctx context.Context, s split.Piece, root bool, size int, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
 	t := p.task(root)
-	c := p.strategy.Decide(s, t)
+	c := p.Strategy.Decide(s, t)
 	if c.Pieces <= 1 || p.mustNotCut() {
 		return nil, false
 	}
@@ -48,25 +48,25 @@ func (p *planner) planCut(ctx context.Context, s split.Piece, root bool, size in
 }
 
 // lastPage decides whether the last page of the range is cut.
-func (p *planner) lastPage(ctx context.Context, s split.Piece, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
+func (p *Planner) lastPage(ctx context.Context, s split.Piece, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
 	t := p.task(false)
-	if c := p.strategy.DecideLast(s, t); c.Pieces > 1 && !p.mustNotCut() {
+	if c := p.Strategy.DecideLast(s, t); c.Pieces > 1 && !p.mustNotCut() {
 		return p.later(ctx, c, s, t, known), true
 	}
 	return nil, false
 }
 
 // task returns what is known of the task.
-func (p *planner) task(root bool) split.Task {
-	page, usual := p.x.pageToCut(p.claim.job, p.claim.record, p.mode)
-	return split.Task{Root: root, Divided: p.divided, Page: page, Usual: usual, Ran: p.ran, Seen: p.x.paces.Get(p.claim.job.Ref())}
+func (p *Planner) task(root bool) split.Task {
+	page, usual := p.toCut(p.job, p.record, p.Mode)
+	return split.Task{Root: root, Divided: p.divided, Page: page, Usual: usual, Ran: p.Ran, Seen: p.Paces.Get(p.job.Ref())}
 }
 
 // mustNotCut reports whether the range stays whole: it is too short, or suspected.
-func (p *planner) mustNotCut() bool { return p.whole == p.claim.record.ID || p.claim.record.Solo }
+func (p *Planner) mustNotCut() bool { return p.whole == p.record.ID || p.record.Solo }
 
 // count counts the range, if that helps to cut it.
-func (p *planner) count(ctx context.Context, s *split.Piece, root bool) (counted bool) {
+func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted bool) {
 	t := p.task(root)
 	if p.mustNotCut() || !t.MayCut(*s) {
 		return false
@@ -74,11 +74,11 @@ func (p *planner) count(ctx context.Context, s *split.Piece, root bool) (counted
 	if s.Exact {
 		return true
 	}
-	most := p.strategy.Counts(*s, t)
+	most := p.Strategy.Counts(*s, t)
 	if most == 0 {
 		return false
 	}
-	n, known := p.source.Count(ctx, p.local.Scans(s.Start, s.End), int(most))
+	n, known := p.Source.Count(ctx, p.local.Scans(s.Start, s.End), int(most))
 	if known {
 		*s = s.Counted(n, most)
 	}
@@ -86,28 +86,28 @@ func (p *planner) count(ctx context.Context, s *split.Piece, root bool) (counted
 }
 
 // survey draws a sample of the kind, and estimates how large it is.
-func (p *planner) survey(ctx context.Context, s *split.Piece) error {
-	s.Workers = p.claim.job.Workers
-	if p.strategy.SampleSize(s.Workers) == 0 {
+func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
+	s.Workers = p.job.Workers
+	if p.Strategy.SampleSize(s.Workers) == 0 {
 		return nil
 	}
-	p.keys.ReadAhead(int(p.claim.job.PageSize) + 1)
-	look := survey.Survey{Source: p.source, Query: p.local, Start: s.Start, End: s.End, Page: p.claim.job.PageSize}
-	if page := p.task(true).Page; p.strategy.Adaptive() && s.Workers > 1 {
+	p.keys.ReadAhead(int(p.job.PageSize) + 1)
+	look := survey.Survey{Source: p.Source, Query: p.local, Start: s.Start, End: s.End, Page: p.job.PageSize}
+	if page := p.task(true).Page; p.Strategy.Adaptive() && s.Workers > 1 {
 		look.Weigh = func(pieces []split.Piece) []split.Piece { return p.weigh(ctx, p.local, s.Workers, page, pieces) }
 	}
-	found, err := look.Run(ctx, p.strategy, s.Workers)
+	found, err := look.Run(ctx, p.Strategy, s.Workers)
 	if err != nil {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
 	s.Samples, s.Estimate, s.FairShare, p.weighed = found.Samples, found.Estimate, found.Estimate/s.Workers, found.Pieces
-	job := p.claim.job.Ref()
+	job := p.job.Ref()
 	p.entitySize = inBackground(func() int64 {
 		n, _ := look.EntitySize(ctx, found.Samples) // it only helps
-		p.x.paces.Expect(job, n)
+		p.Paces.Expect(job, n)
 		return n
 	})
-	if !p.query.Many() {
+	if !p.Query.Many() {
 		p.unsharded = inBackground(func() int64 { return look.Unsharded(ctx) })
 	}
 	return nil
@@ -122,7 +122,7 @@ func inBackground[T any](f func() T) func() T {
 
 // later applies a plan while something else is done. Whoever asks for the result
 // waits for it. It uses only what stays the same meanwhile.
-func (p *planner) later(ctx context.Context, c split.CutPlan, s split.Piece, t split.Task, known source.Prefix) func() ([]split.Piece, error) {
+func (p *Planner) later(ctx context.Context, c split.CutPlan, s split.Piece, t split.Task, known source.Prefix) func() ([]split.Piece, error) {
 	var pieces []split.Piece
 	var err error
 	local, find, counted := p.local, p.finder(ctx, s.End, known), p.weighed
@@ -130,15 +130,15 @@ func (p *planner) later(ctx context.Context, c split.CutPlan, s split.Piece, t s
 	go func() {
 		defer close(ready)
 		if pieces, err = c.Apply(s, find); err == nil && !split.Ordered(pieces) {
-			err = errCut
+			err = ErrCut
 		}
-		if err == nil && t.Root && p.strategy.Adaptive() && c.CountsPieces(s) {
+		if err == nil && t.Root && p.Strategy.Adaptive() && c.CountsPieces(s) {
 			if counted == nil {
 				counted = p.weigh(ctx, local, s.Workers, t.Page, pieces)
 			}
 			pieces = split.Balance(counted, t.Page, find)
 			if len(pieces) == 1 { // it is short
-				pieces, err = p.strategy.Decide(pieces[0], split.Task{Page: t.Page, Usual: t.Usual}).Apply(pieces[0], find)
+				pieces, err = p.Strategy.Decide(pieces[0], split.Task{Page: t.Page, Usual: t.Usual}).Apply(pieces[0], find)
 			}
 		}
 	}()
@@ -150,18 +150,18 @@ func (p *planner) later(ctx context.Context, c split.CutPlan, s split.Piece, t s
 
 // weigh counts the entities of pieces, all at the same time. If the database can't they stay as
 // they are.
-func (p *planner) weigh(ctx context.Context, local query.Query, workers, page int64, pieces []split.Piece) []split.Piece {
+func (p *Planner) weigh(ctx context.Context, local query.Query, workers, page int64, pieces []split.Piece) []split.Piece {
 	counts, known := make([]int64, len(pieces)), make([]bool, len(pieces))
 	most := split.MostInPiece(len(pieces))
 	var group sync.WaitGroup
 	for i, piece := range pieces {
-		group.Go(func() { counts[i], known[i] = p.source.Count(ctx, local.Scans(piece.Start, piece.End), int(most)) })
+		group.Go(func() { counts[i], known[i] = p.Source.Count(ctx, local.Scans(piece.Start, piece.End), int(most)) })
 	}
 	group.Wait()
 	if slices.Contains(known, false) {
 		return pieces
 	}
-	if p.query.Many() { // there are other spaces for the other workers
+	if p.Query.Many() { // there are other spaces for the other workers
 		total := int64(0)
 		for _, n := range counts {
 			total += n
@@ -172,7 +172,7 @@ func (p *planner) weigh(ctx context.Context, local query.Query, workers, page in
 }
 
 // finder returns a finder that knows the first entities of a range that ends at a position.
-func (p *planner) finder(ctx context.Context, end *keyspace.Position, known source.Prefix) split.Finder {
+func (p *Planner) finder(ctx context.Context, end *keyspace.Position, known source.Prefix) split.Finder {
 	local := p.local
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
 		i := 0
@@ -187,15 +187,15 @@ func (p *planner) finder(ctx context.Context, end *keyspace.Position, known sour
 		} else if known.All {
 			return nil, nil
 		}
-		return p.source.Find(ctx, local.Scans(from, end), n)
+		return p.Source.Find(ctx, local.Scans(from, end), n)
 	}
 }
 
-// errCut is a mistake in this package.
-var errCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it"))
+// ErrCut says that a range was cut out of order, which is a mistake in this package.
+var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it"))
 
-// cut takes the children out of a range, and returns their inserts.
-func (p *planner) cut(r *record.Range, pieces []split.Piece) []*datastore.Mutation {
+// Cut takes the children out of a range, and returns their inserts.
+func (p *Planner) Cut(r *record.Range, pieces []split.Piece) []*datastore.Mutation {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	if p.entitySize != nil {
 		r.EntitySize = cmp.Or(p.entitySize(), r.EntitySize)
@@ -208,20 +208,29 @@ func (p *planner) cut(r *record.Range, pieces []split.Piece) []*datastore.Mutati
 	own := pieces[0]
 	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.FairShare, r.Cut = own.End, split.CapSamples(own.Samples, split.MaxSampleBytes), own.Estimate, own.Exact, own.Workers, own.FairShare, !own.Resample
 	r.Resample = own.Resample
-	if p.query.Many() {
+	if p.Query.Many() {
 		r.In(own.Space)
 	}
 	return mutations
 }
 
-// awaitCounts waits for what the root finds out besides.
-func (p *planner) awaitCounts(ctx context.Context) {
+// AwaitCounts waits for what the root finds out besides.
+func (p *Planner) AwaitCounts(ctx context.Context) {
 	if p.unsharded == nil { // a delivery before has cut the range
-		look := survey.Survey{Source: p.source, Query: p.query}
+		look := survey.Survey{Source: p.Source, Query: p.Query}
 		p.unsharded = sync.OnceValue(func() int64 { return look.Unsharded(ctx) })
 	}
 	p.unsharded()
 	if p.entitySize != nil {
 		p.entitySize()
 	}
+}
+
+// Unsharded returns how many entities AwaitCounts has found without the property that the job is sharded
+// by; negative: it is not known.
+func (p *Planner) Unsharded() int64 {
+	if p.unsharded == nil {
+		return 0
+	}
+	return p.unsharded()
 }

@@ -1,4 +1,4 @@
-package executor
+package planner
 
 import (
 	"slices"
@@ -12,7 +12,7 @@ import (
 	_ "github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
-	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
@@ -28,7 +28,7 @@ func TestOwnSamples(t *testing.T) {
 	}
 	r := &record.Range{Job: "j", ID: record.RangeID("j", 0)}
 	pieces := []split.Piece{{Samples: samples, End: samples[len(samples)-1]}, {Start: samples[len(samples)-1]}}
-	if n := len(new(planner).cut(r, pieces)); n != 1 {
+	if n := len(new(Planner).Cut(r, pieces)); n != 1 {
 		t.Fatalf("%d children", n)
 	}
 	if size := r.Size(); len(r.Samples) < 20 || size > split.MaxSampleBytes+4<<10 {
@@ -50,11 +50,11 @@ func TestFew(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		x := New(client, &lifecycle.Jobs{})
-		x.paces.Expect(record.Ref{ID: "job"}, 100)
+		var paces pace.Book[record.Ref]
+		paces.Expect(record.Ref{ID: "job"}, 100)
 		for workers, want := range map[int64]int64{1: query.Batch, 4: 51} {
-			c := &claim{job: &record.Job{ID: "job", PageSize: 50}, record: &record.Range{PageSize: 50, Workers: workers}}
-			p := &planner{x: x, claim: c, source: source.New(client, nil), mode: function.Visit, query: query.Query{Kind: "K"}}
+			p := &Planner{Pacer: Pacer{Paces: &paces}, Source: source.New(client, nil), Mode: function.Visit, Query: query.Query{Kind: "K"}}
+			p.job, p.record = &record.Job{ID: "job", PageSize: 50}, &record.Range{PageSize: 50, Workers: workers}
 			s := p.stream(t.Context())
 			before := em.Usage()
 			if found, err := s.Peek(51); err != nil || len(found) != 51 {

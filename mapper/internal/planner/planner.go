@@ -1,0 +1,235 @@
+package planner
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/split"
+)
+
+// A Planner reads where the entities of a range are, and decides where it is cut: for one delivery, of a
+// range, and then of what is left of it.
+type Planner struct {
+	Pacer
+	Query    query.Query
+	Source   source.Source
+	Mode     function.Mode
+	Strategy split.Strategy
+	Ran      time.Duration // the function, in this delivery
+
+	job    *record.Job
+	record *record.Range
+	local  query.Query // the part of the query that is in the space of the range
+
+	keys    *source.Stream // from the range's start on
+	divided bool           // it has gone on with what one worker does: what is left is cut only if it is late
+	whole   string         // the range that can't be cut
+	listed  string         // the range that is not cut between spaces
+
+	// What a survey of the range finds out, as of the root; nil: there was none in this delivery.
+	entitySize func() int64
+	unsharded  func() int64  // see record.Range
+	weighed    []split.Piece // the pieces of its range, if they were counted before it was cut
+}
+
+// A Plan is what a task is about to process.
+type Plan struct {
+	At   []*keyspace.Position // its entities, as they were read
+	Next *keyspace.Position   // the first one behind them in the range, if there is one
+
+	// Pieces returns where the range is cut; nil: it is not. The first piece begins with the page, and
+	// is the range's own; the others become its children, if there are any.
+	Pieces func() ([]split.Piece, error)
+	First  bool // the range is cut before the page is processed
+}
+
+// Plan reads the keys of the next page of a range, and decides where the range is cut.
+func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (Plan, error) {
+	p.job, p.record = job, r
+	if r.Alone {
+		return Plan{At: []*keyspace.Position{r.Start}}, nil
+	}
+	if p.keys == nil {
+		p.keys = p.stream(ctx)
+	}
+	p.keys.Shorten(r.End)
+	s := r.Piece()
+	root := (r.ID == p.job.Root() || r.Resample) && !r.Cut
+	if p.local = p.Query; p.Query.Many() {
+		if found, settled, err := p.planSpaces(ctx, s, root); settled || err != nil {
+			return found, err
+		}
+		s.Space = r.Space()
+		p.local = p.Query.In(s.Space)
+	}
+	if root {
+		if err := p.survey(ctx, &s); err != nil {
+			return Plan{}, err
+		}
+	}
+	size := r.PageLimit()
+	if r.Narrowed == 0 {
+		size = int(s.Even(r.PageSize, p.job.PageSize))
+	}
+	size, err := p.Size(p.job, p.Mode, size)
+	if err != nil {
+		return Plan{}, err
+	}
+	ready := p.keys.PeekLater(size + 1)
+	var found Plan
+	if p.count(ctx, &s, root) && s.Estimate > int64(size) { // there is more than a page
+		found.Pieces, found.First = p.planCut(ctx, s, root, size, source.Prefix{})
+	}
+	if found.At, err = p.ahead(ready()); err != nil {
+		return Plan{}, err
+	}
+	if len(found.At) == 0 { // what was counted has gone, or come, since
+		return Plan{}, nil
+	}
+	if len(found.At) > size {
+		found.At, found.Next = found.At[:size], found.At[size]
+	}
+	if found.Pieces != nil {
+		return found, nil
+	}
+	if found.Next == nil {
+		found.Pieces, found.First = p.lastPage(ctx, s, p.keys.Known())
+		return found, nil
+	}
+	if r.Solo {
+		if found.Pieces, err = p.unsuspected(s); err != nil || found.Pieces != nil {
+			found.First = true
+			return found, err
+		}
+	}
+	if size >= int(r.PageSize) {
+		s = s.Beyond(int64(size))
+	}
+	found.Pieces, found.First = p.planCut(ctx, s, root, size, p.keys.Known())
+	return found, nil
+}
+
+// stream returns a stream of the range.
+func (p *Planner) stream(ctx context.Context) *source.Stream {
+	r := p.record
+	s := source.NewStream(ctx, p.Source, p.Query, r.Start, r.End, p.readsWhole())
+	if s.Whole && r.Workers > 1 { // much of what follows is for others
+		s.Few = r.PageLimit() + 1
+	}
+	return s
+}
+
+// ReadOn has the next page read while this one is processed. Entities cost more than keys, and others may
+// have to read them once more if the function is slower than it was: they are read when half of this page
+// is done, which calls halfway.
+func (p *Planner) ReadOn() (halfway func()) {
+	keys, n := p.keys, int(min(2*p.record.PageSize, max(p.record.Estimate, p.record.PageSize))+1)
+	if keys.Whole {
+		return sync.OnceFunc(func() { keys.ReadAhead(n) })
+	}
+	keys.ReadAhead(n)
+	return nil
+}
+
+// dropKeys ends a stream that is of no use any more.
+func (p *Planner) dropKeys() {
+	p.keys.Close()
+	p.keys = nil
+}
+
+// KeepWhole has the range in hand not be cut any more.
+func (p *Planner) KeepWhole() { p.whole = p.record.ID }
+
+// Forget drops the entities that were read, as the function may have changed them since.
+func (p *Planner) Forget() {
+	if p.keys != nil && p.keys.Whole {
+		p.dropKeys()
+	}
+}
+
+// GoOn has the planner go on with what is left of its range.
+func (p *Planner) GoOn(job *record.Job, r *record.Range) {
+	p.job, p.record = job, r
+	p.divided = r.Workers <= 1 // after a surprise it is shared anew
+	switch {
+	case p.keys == nil:
+	case !p.keys.Whole && p.readsWhole():
+		p.dropKeys()
+	default:
+		p.keys.Pass(r.Start)
+	}
+}
+
+// Close ends the reading.
+func (p *Planner) Close() {
+	if p.keys != nil {
+		p.keys.Close()
+	}
+}
+
+// readsWhole reports whether a stream should read entities in place of keys: for a Visit,
+// which does not read them in a transaction, once it is known that they are small. Of one that is
+// a list nothing would tell at which of its values it is.
+func (p *Planner) readsWhole() bool {
+	return p.Mode == function.Visit && p.Query.ShardBy == "" && !p.Query.KeysOnly && p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
+}
+
+// ahead returns those of the next positions of the stream that are in the range, which may have
+// become shorter since they were read. It checks that they are in order. A stream that has failed
+// is dropped.
+func (p *Planner) ahead(found []*keyspace.Position, err error) ([]*keyspace.Position, error) {
+	if err != nil {
+		p.dropKeys()
+		return nil, fmt.Errorf("read the keys of range %s: %w", p.record.ID, err)
+	}
+	if err := p.checkOrder(found); err != nil {
+		return nil, err
+	}
+	n, _ := slices.BinarySearchFunc(found, p.record, func(at *keyspace.Position, r *record.Range) int {
+		if r.End != nil && keyspace.Compare(at, r.End) >= 0 {
+			return 1
+		}
+		return -1
+	})
+	return found[:n], nil
+}
+
+// checkOrder checks that entities are where this package thinks they are: in order,
+// and not before the range. Otherwise ranges might overlap or leave gaps.
+func (p *Planner) checkOrder(found []*keyspace.Position) error {
+	for i, at := range found {
+		if p.record.Start != nil && keyspace.Compare(p.record.Start, at) > 0 || p.keys.End != nil && keyspace.Compare(at, p.keys.End) >= 0 ||
+			i > 0 && keyspace.Compare(found[i-1], at) >= 0 {
+			return source.ErrOrder
+		}
+	}
+	return nil
+}
+
+// Reader returns a reader of what the function gets: nothing, if the query is KeysOnly.
+func (p *Planner) Reader(get func([]*datastore.Key, any) error) source.Reader {
+	if !p.Query.KeysOnly {
+		return source.EntityReader(get)
+	}
+	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
+		return make([]datastore.PropertyList, len(at)), make([]bool, len(at)), nil
+	}
+}
+
+// ReaderAhead returns a Reader outside a transaction, which gets what the planner has read already.
+func (p *Planner) ReaderAhead(ctx context.Context) source.Reader {
+	if p.keys != nil && p.keys.Whole {
+		return p.keys.Read
+	}
+	return p.Reader(p.Source.Get(ctx))
+}

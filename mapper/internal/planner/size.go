@@ -1,0 +1,45 @@
+package planner
+
+import (
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// A Pacer says how large pages may be at the rates of jobs.
+type Pacer struct {
+	Paces *pace.Book[record.Ref] // how fast the jobs of this process go
+	Wait  time.Duration          // the longest that a page may wait for its job's rate
+}
+
+// Size returns how many entities a page may have at the job's rate, of one that might have so many.
+func (pc Pacer) Size(job *record.Job, mode function.Mode, size int) (int, error) {
+	rate, err := job.RateLimit()
+	if err != nil || rate == (pace.Limit{}) {
+		return size, err
+	}
+	if rate.WritesLimited() && mode == function.Update && pc.Paces.Get(job.Ref()).Entities == 0 {
+		size = min(size, pace.FirstPaced)
+	}
+	return pc.at(job, mode, rate, size), nil
+}
+
+// at returns how many entities a page may have at a rate.
+func (pc Pacer) at(job *record.Job, mode function.Mode, rate pace.Limit, size int) int {
+	since := time.Since(job.RampBegan())
+	return rate.Page(size, pc.Paces.Writes(job.Ref(), mode.Writes()), job.AtOnce(), since, pc.Wait)
+}
+
+// toCut returns the size of the pages that a range is cut for, now and if the function is as fast as
+// the job's first pages expect. At a low rate they are small, and each task has its share of the rate: so
+// that few entities are still spread over all.
+func (pc Pacer) toCut(job *record.Job, r *record.Range, mode function.Mode) (now, usual int64) {
+	now, usual = r.PageSize, job.PageSize
+	if rate, err := job.RateLimit(); err == nil && rate != (pace.Limit{}) {
+		most := int64(pc.at(job, mode, rate, int(job.PageSize)))
+		now, usual = min(now, most), min(usual, most)
+	}
+	return now, usual
+}
