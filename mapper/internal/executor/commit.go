@@ -43,13 +43,13 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, halfway func
 		}
 		return d.commit(ctx, p, o)
 	}
-	attempts := pageAttempts
-	if len(p.At) <= 1 {
-		attempts = store.Attempts
-	}
 	var r *record.Range
 	var after committed
 	ready := false // all that is left is the commit
+	attempts := pageAttempts
+	if d.record.Alone {
+		attempts = hotAttempts
+	}
 	s, err := d.transact(ctx, attempts, func(tx *datastore.Transaction) error {
 		r, ready = new(record.Range), false
 		run.Read = d.fencedReader(tx, r)
@@ -87,9 +87,14 @@ func (d *delivery) noteSlow(slow page.TooSlowError) {
 	d.tooSlow[slow.Key.Encode()], d.stop = slow, slow.Reached
 }
 
-// pageAttempts is how often the transaction of a page of several entities that meets another one is tried,
-// before the page is halved.
-const pageAttempts = 2
+// pageAttempts is how often the transaction of a page that meets another one is tried, before the page is
+// halved, or its only entity has a range for itself. The transaction of that is tried hotAttempts times, with
+// the client's pauses: so often that one of them falls between two writes of another client, if they leave
+// time for it.
+const (
+	pageAttempts = 2
+	hotAttempts  = 20
+)
 
 // runPage runs the function over a page. So much may fail that its entities can't be blamed.
 func (d *delivery) runPage(ctx context.Context, run *page.Page) (*page.Outcome, error) {
@@ -292,4 +297,18 @@ func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause faul
 		_, err = d.fail(ctx, fault.Refusal{Summary: summary, Cause: cause, Final: true})
 	}
 	return ours, err
+}
+
+// errHot is the failure of an entity whose transactions have met others in all attempts.
+var errHot = errors.New("other clients change the entity, or hold its lock, all the time: in no attempt was it left alone from its read to the commit")
+
+// yield has the only entity of a page give way to those behind it, because its transactions meet others: it
+// gets a range for itself, as one that fails does. There it is tried again later, and is a failure after
+// its last attempt.
+func (d *delivery) yield(ctx context.Context, p planner.Plan) (standing, error) {
+	f := page.Failure{At: p.At[0], Err: errHot, Attempts: 1 + d.record.RefusalsIn(d.job)}
+	if d.record.Alone && !f.Last() {
+		return ours, fault.Refusal{Summary: "other clients change an entity all the time", Cause: errHot}
+	}
+	return d.commit(ctx, p, &page.Outcome{Reached: 1, Failures: []page.Failure{f}})
 }

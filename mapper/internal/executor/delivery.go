@@ -176,11 +176,13 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 		d.planner.AwaitCounts(ctx)
 	}
 	s, err = d.processPage(ctx, p, halfway) // 4
-	refused := new(fault.CommitRefusal)
+	refused, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update && fault.Contended(err)
 	switch {
 	case errors.As(err, refused) && len(p.At) == 1:
 		return d.recordCulprit(ctx, p, *refused)
-	case len(p.At) > 1 && (errors.As(err, refused) || d.planner.Mode == function.Update && fault.Contended(err)):
+	case contended && len(p.At) == 1:
+		return d.yield(ctx, p)
+	case len(p.At) > 1 && (errors.As(err, refused) || contended):
 		return d.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
 			r.Narrow(len(p.At))
 			return nil
