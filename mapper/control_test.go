@@ -282,7 +282,7 @@ func TestFailuresAndRetry(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, f := range failures {
-				if seen[f.Key.Name] || f.Error != f.Key.Name+" is broken" || f.Attempts != mapper.MaxAttempts || f.Time.IsZero() {
+				if seen[f.Key.Name] || f.Error != f.Key.Name+" is broken" || f.Attempts != mapper.UpdateAttempts || f.Time.IsZero() {
 					t.Errorf("failure %+v", f)
 				}
 				seen[f.Key.Name] = true
@@ -305,7 +305,7 @@ func TestFailuresAndRetry(t *testing.T) {
 		if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures || s.Failures != int64(failing) || s.Processed != int64(n-failing) {
 			t.Errorf("after a retry in vain: %+v, %v", s, err)
 		}
-		if failures, _, err := job.Failures(t.Context(), ""); err != nil || len(failures) != min(100, failing) || failures[0].Attempts != mapper.MaxAttempts {
+		if failures, _, err := job.Failures(t.Context(), ""); err != nil || len(failures) != min(100, failing) || failures[0].Attempts != mapper.UpdateAttempts {
 			t.Errorf("after a retry in vain: %d failures, %v", len(failures), err)
 		}
 		broken.Store(false)

@@ -22,7 +22,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
-	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/tasks"
@@ -39,11 +38,6 @@ type Options struct {
 	// Defaults to slog.Default().
 	Logger *slog.Logger
 }
-
-// MaxAttempts is how often a mapper's function is tried on an entity that it
-// returns an error for, and how often a page is tried that fails as a whole, see
-// [Update].
-const MaxAttempts = record.MaxAttempts
 
 // An Engine starts jobs, follows them, and runs their tasks. All engines with
 // the same database, queue and mappers are equal: a job can be started in one

@@ -61,7 +61,7 @@ func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() 
 func Permanent(err error) error { return fault.Permanent(err) }
 
 // RetryAfter marks an error of a mapper's function: the next attempt is to be no
-// sooner than after d, at most a week. It is one attempt of [MaxAttempts], as any. If
+// sooner than after d, at most a week. It is an attempt as any, see [Retries]. If
 // so much of a page fails that the page is tried again as a whole, it waits for the
 // longest of them.
 func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err, d) }

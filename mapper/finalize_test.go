@@ -278,7 +278,7 @@ func TestFinalizerMarksUnanswered(t *testing.T) {
 			for _, m := range commit.Mutations {
 				job := cmp.Or(m.GetUpdate(), m.GetUpsert())
 				marked := job.GetProperties()["begun"].GetStringValue() != "" && job.Key.Path[0].Kind == mapper.JobKind
-				if marked && lost.Add(1) <= 2*mapper.MaxAttempts {
+				if marked && lost.Add(1) <= 2*mapper.MaxDeaths {
 					return nil, status.Error(codes.DeadlineExceeded, "the answer is lost")
 				}
 			}
@@ -293,7 +293,7 @@ func TestFinalizerMarksUnanswered(t *testing.T) {
 			})
 		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: losing}}, m)
 		w.putAccounts(names(10))
-		if s := over(w, m, nil); s.State != mapper.Succeeded || runs.Load() != 2 || lost.Load() <= 2*mapper.MaxAttempts {
+		if s := over(w, m, nil); s.State != mapper.Succeeded || runs.Load() != 2 || lost.Load() <= 2*mapper.MaxDeaths {
 			t.Errorf("after %d runs, and %d answers: %+v", runs.Load(), lost.Load(), s)
 		}
 	})

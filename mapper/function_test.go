@@ -78,7 +78,7 @@ func TestFailingEntities(t *testing.T) {
 				t.Errorf("%v has %d, want %d", k, a.Balance, want)
 			}
 		}
-		want := map[string]int{"user-0000003": mapper.MaxAttempts, "user-0000005": mapper.MaxAttempts, "user-0000007": 1, "user-0000009": 3}
+		want := map[string]int{"user-0000003": mapper.UpdateAttempts, "user-0000005": mapper.UpdateAttempts, "user-0000007": 1, "user-0000009": 3}
 		for name, n := range want {
 			if tries[name] != n {
 				t.Errorf("%s was tried %d times, want %d", name, tries[name], n)
@@ -110,7 +110,7 @@ func TestFailingFunction(t *testing.T) {
 			if s.State != mapper.Failed || !strings.Contains(s.Error, "the bug") || !strings.Contains(s.Error, "of a page") {
 				t.Errorf("status %+v", s)
 			}
-			if limit := int64(1000 * mapper.MaxAttempts); calls.Load() > limit {
+			if limit := int64(1000 * mapper.UpdateAttempts); calls.Load() > limit {
 				t.Errorf("the function was called %d times, want at most %d", calls.Load(), limit)
 			}
 			time.Sleep(48 * time.Hour)

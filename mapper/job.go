@@ -99,6 +99,9 @@ type StartOptions struct {
 	// that is less.
 	Timeout time.Duration
 
+	// Retries say how often the function is tried, and when. Defaults to those of the mapper.
+	Retries Retries
+
 	// FailureLimit is how many entities may fail for good before the job is paused, so
 	// that somebody looks at them while the rest is untouched. The job may pass it by
 	// what is under way, by the failures of one page, and by 1%. -1 is no limit: then
@@ -171,6 +174,9 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 		return fmt.Errorf("StartOptions.FailureLimit has to be at least 1, or -1 for none, it is %d", o.FailureLimit)
 	case o.Workers < 0 || o.Workers > maxWorkers: // 0: what the queue delivers at once
 		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
+	}
+	if err := o.Retries.validate("StartOptions.Retries"); err != nil {
+		return err
 	}
 	return o.Splitting.strategy().Validate()
 }

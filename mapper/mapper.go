@@ -33,15 +33,14 @@ type None struct{}
 //
 // The function runs inside that transaction, so it should be short, and free of
 // other effects: it may run several times for one effect. An error leaves the
-// entity as it was and has it tried again by itself, up to [MaxAttempts] times.
+// entity as it was and has it tried again by itself, up to [UpdateAttempts] times, see [Retries].
 // An error marked by [Permanent], or a value that does not fit T, is not tried
 // again, and one by [RetryAfter] not before its time. What can't be processed is
 // recorded as a failure, and the others go on.
 //
-// But when more than 10 entities of a page fail, and more than 5% of a full one, or of
-// all that the job has done so far if the page is a small one, it is the function that
-// is at fault: the page is tried again as a whole, up to [MaxAttempts] times, and then
-// the job fails; at once if all of these errors are permanent. So it does when the
+// But when more than 10 entities of a page fail, and more than 5% of a full one, or most of
+// a small one and so much of what the process has lately called, it is the function that
+// is at fault: the page is tried again as a whole, as often, and then the job fails; at once if all of these errors are permanent. So it does when the
 // database refuses what the function writes for as much of what the job has processed.
 //
 // T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver.
@@ -55,7 +54,9 @@ func Update[T, P any](name string, fn func(ctx context.Context, e *Entity[T], pa
 // Visit defines a mapper whose function has its effects outside Datastore. It
 // runs at least once for each entity, with [Entity.IdempotencyKey] to recognise
 // repetitions by; what it counts, counts once. What it changes of e.Value is
-// not saved. Errors are treated as those of [Update].
+// not saved. Errors are treated as those of [Update], but tried up to [VisitAttempts] times:
+// a service may be away for an hour. Where more than 5% of the calls fail because there are
+// too many at once, the job slows down by itself, to what is accepted.
 func Visit[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
 	return define(name, function.Visit, fn)
 }

@@ -90,13 +90,13 @@ const maxArguments = 320 << 10
 
 // newJob returns the record of a new job.
 func newJob(def *function.Definition, q query.Query, params json.RawMessage, opts StartOptions, concurrent int, number uint64) (*record.Job, error) {
-	now := time.Now().UTC().Truncate(time.Microsecond)
+	now, retries := time.Now().UTC().Truncate(time.Microsecond), opts.Retries.of(def)
 	j := &record.Job{
 		ID: opts.ID, Mapper: def.Name, Params: params, State: record.Running,
 		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout), Workers: int64(opts.Workers),
 		Concurrent: int64(concurrent), RampFrom: now,
 		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare, Created: now,
-		Tolerant: opts.FailureLimit < 0,
+		Tolerant: opts.FailureLimit < 0, AttemptSettings: record.AttemptSettings{Attempts: int64(retries.Attempts), BackoffFirst: int64(retries.First), BackoffMax: int64(retries.Max)},
 	}
 	var err error
 	if j.Query, err = json.Marshal(q); err != nil {

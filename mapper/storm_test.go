@@ -127,7 +127,7 @@ func rage(t *testing.T, rng *rand.Rand) {
 	if err != nil || s.State != mapper.Succeeded || s.Processed != int64(others) {
 		t.Errorf("strays: %v; %d processes died; %+v, %+v, %v", strays, f.deaths(), s, failures, err)
 	}
-	if f.deaths() < 2*mapper.MaxAttempts {
+	if f.deaths() < 2*mapper.MaxDeaths {
 		t.Errorf("strays: %v; %d processes died", strays, f.deaths())
 	}
 	for s, err = job.Wait(t.Context()); err == nil && s.State == mapper.Failed; s, err = job.Wait(t.Context()) {
@@ -198,7 +198,7 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 	if _, err := w.client.Put(t.Context(), otherKey(0), new(other)); err != nil {
 		t.Fatal(err)
 	}
-	beside, err := innocent.Start(t.Context(), w.engine, mapper.Query{Kind: "Beside"}, mapper.None{}, &mapper.StartOptions{PageSize: 1})
+	beside, err := innocent.Start(t.Context(), w.engine, mapper.Query{Kind: "Beside"}, mapper.None{}, &mapper.StartOptions{PageSize: 1, Retries: mapper.Retries{Attempts: 5}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +277,7 @@ func TestDeadlyEnd(t *testing.T) {
 			f = newFleet(w, 1, 2, m)
 			w.putAccounts(names(100))
 			s := over(w, m, &mapper.StartOptions{ID: "j", PageSize: 10})
-			if deaths < mapper.MaxAttempts {
+			if deaths < mapper.MaxDeaths {
 				if s.State != mapper.Succeeded || s.Error != "" || ends != 1 {
 					t.Errorf("%d deaths: %+v, %d ends", deaths, s, ends)
 				}

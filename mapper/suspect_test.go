@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -12,7 +13,9 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -215,4 +218,42 @@ func TestAbortAtTheGate(t *testing.T) {
 			t.Errorf("%d were processed, an hour later %d", before.Processed, after.Processed)
 		}
 	})
+}
+
+// TestRecoveryBound has an entity kill its processes where transactions have locks, which a dead process's
+// keep until they expire, and deliveries a short deadline: the job gets over it in bounded time.
+func TestRecoveryBound(t *testing.T) {
+	t.Parallel()
+	for _, pessimistic := range []bool{false, true} {
+		t.Run(fmt.Sprintf("pessimistic %v", pessimistic), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var f *fleet
+				keys := names(500)
+				m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
+					if a.Key.Equal(keys[333]) {
+						time.Sleep(time.Second)
+						return f.die(ctx)
+					}
+					a.Value.Balance += 10
+					return nil
+				})
+				q := few(10)
+				q.RetryConfig = &cloudtaskspb.RetryConfig{MaxBackoff: durationpb.New(10 * time.Second)}
+				w := newWorld(t, setting{emulator: emulator.Options{Pessimistic: pessimistic}, queue: q, deadline: 15 * time.Second, log: io.Discard}, m)
+				f = newFleet(w, 1, 3, m)
+				w.putAccounts(keys)
+				s := over(w, m, &mapper.StartOptions{PageSize: 500, PageTime: time.Second, Timeout: 5 * time.Second})
+				takes := s.Ended.Sub(s.Created)
+				t.Logf("it took %v, and %d processes died", takes, f.deaths())
+				if s.State != mapper.SucceededWithFailures || s.Processed != 499 || s.Failures != 1 {
+					t.Errorf("%+v", s)
+				}
+				// Two deaths in company, nine until the page is one entity, and MaxDeaths: each with its delay, and
+				// once the time in which locks expire, and a death becomes certain.
+				if most := 16*10*time.Second + 2*time.Minute + 2*time.Minute; takes > most {
+					t.Errorf("it took %v, above %v", takes, most)
+				}
+			})
+		})
+	}
 }

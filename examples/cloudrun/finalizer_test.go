@@ -59,7 +59,7 @@ func TestDeadlyFinalizer(t *testing.T) {
 		!strings.Contains(s.Error, "the process died 5 times while it did nothing but the finalizer") {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if died := f.died(); died < mapper.MaxAttempts || died > 2*mapper.MaxAttempts {
+	if died := f.died(); died < mapper.MaxDeaths || died > 2*mapper.MaxDeaths {
 		t.Errorf("%d processes died", died)
 	}
 	s, err = beside.Wait(ctx)

@@ -130,8 +130,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "the deaths of a finalizer do not count", seed: 5, file: "internal/lifecycle/finalize.go",
-		old: `n >= record.MaxAttempts {`,
-		new: `n >= record.MaxAttempts && (!BROKEN || n >= 1000*record.MaxAttempts) {`,
+		old: `n >= record.MaxDeaths {`,
+		new: `n >= record.MaxDeaths && (!BROKEN || n >= 1000*record.MaxDeaths) {`,
 	},
 	{
 		name: "finalizers do not pass the gate", test: "TestStorm", file: "internal/lifecycle/finalize.go",

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -12,6 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -32,7 +34,7 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, halfway func
 	run := page.Page{
 		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: at,
 		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Size: d.record.PageSize, Adaptive: d.planner.Strategy.Adaptive(),
-		TooSlow: d.tooSlow, Halfway: halfway, Paces: &d.x.paces, Strays: &d.x.Gate.Strays,
+		TooSlow: d.tooSlow, Halfway: halfway, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays,
 	}
 	if d.planner.Mode == function.Visit {
 		run.Read = d.planner.ReaderAhead(ctx)
@@ -53,6 +55,9 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, halfway func
 	s, err := d.transact(ctx, attempts, func(tx *datastore.Transaction) error {
 		r, ready = new(record.Range), false
 		run.Read = d.fencedReader(tx, r)
+		if d.record.Solo {
+			run.Read = d.planner.Reader(tx.GetMulti)
+		}
 		run.Accept = func(e *function.Effect) error { return store.Mutate(tx, e) }
 		o, err := d.runPage(ctx, &run)
 		if slow := (page.TooSlowError{}); errors.As(err, &slow) {
@@ -60,6 +65,11 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, halfway func
 		}
 		if err != nil {
 			return err
+		}
+		if d.record.Solo {
+			if err := d.get(tx, r); err != nil {
+				return err
+			}
 		}
 		if after, err = d.putOutcome(tx, r, p, o); err != nil {
 			return err
@@ -102,11 +112,42 @@ func (d *delivery) runPage(ctx context.Context, run *page.Page) (*page.Outcome, 
 	if err != nil {
 		return nil, err
 	}
-	return o, d.tolerable(ctx, o)
+	return o, d.tolerable(o)
 }
 
-// fencedReader reads in a transaction. The first call reads the range's record
-// along, and checks that it is this task's.
+// tolerable returns an error if so much fails that its entities can't be blamed: of
+// a full page, or of what this process has called lately. A tolerant job has them recorded
+// after their last attempt.
+func (d *delivery) tolerable(o *page.Outcome) error {
+	failed := len(o.Failures)
+	if failed == 0 || d.record.Alone || d.job.Tolerant && !slices.ContainsFunc(o.Failures, func(f page.Failure) bool { return !f.Last(d.job.Backoff().Attempts) }) {
+		return nil
+	}
+	r := fault.Refusal{Cause: o.Failures[0].Err, Final: true}
+	switch {
+	case pace.TooMany(failed, max(o.Reached, int(d.job.PageSize))):
+		r.Summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.Reached)
+	case failed*2 > o.Reached: // a small page, or one that took its time, says little by itself
+		lately := d.x.paces.Brake(d.job.Ref()).Lately()
+		if !pace.TooMany(lately.Failed, lately.All) {
+			return nil
+		}
+		r.Final = lately.Busy == 0
+		r.Summary = fmt.Sprintf("the function failed on %d of the last %d entities", lately.Failed, lately.All)
+	default:
+		return nil
+	}
+	for _, f := range o.Failures {
+		r.Final = r.Final && f.Permanent
+		r.After = max(r.After, fault.After(f.Err))
+	}
+	return r
+}
+
+// fencedReader reads in a transaction. The first call reads the range's record along, and checks that it is
+// this task's. For a range that may kill its process the record is read behind the function, and not along:
+// where transactions have locks, that of a dead process would keep the next one from its mark until it
+// expires.
 func (d *delivery) fencedReader(tx *datastore.Transaction, r *record.Range) source.Reader {
 	first := true
 	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
@@ -204,15 +245,16 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 		return after, errOverlap
 	}
 	after.waits = make(map[string]time.Time)
+	most := d.job.Backoff().Attempts
 	var singles tally.Sum
 	for _, f := range o.Failures {
 		switch {
-		case r.Alone && !f.Last():
+		case r.Alone && !f.Last(most):
 			return after, fault.Refusal{Summary: "the function failed on an entity", Cause: f.Err, After: fault.After(f.Err)}
-		case !r.Alone && !f.Last():
+		case !r.Alone && !f.Last(most):
 			child := r.AloneChild(f.At, f.Attempts, f.Suspected, now)
 			if f.Attempts > 0 {
-				child.NotBefore = now.Add(max(fault.RetryDelay(f.Attempts), fault.After(f.Err)))
+				child.NotBefore = now.Add(max(d.job.Backoff().Delay(f.Attempts), fault.After(f.Err)))
 			}
 			add(child)
 			singles = singles.Plus(child.SingleSum())
@@ -221,14 +263,14 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 		}
 	}
 	for _, f := range o.Failures {
-		if f.Last() {
+		if f.Last(most) {
 			after.failed++
 		}
 		switch {
-		case f.Last() && r.Alone:
+		case f.Last(most) && r.Alone:
 			r.Refusals = f.Attempts
 			r.Fail(f.Err, now)
-		case f.Last():
+		case f.Last(most):
 			child := r.AloneChild(f.At, f.Attempts, f.Suspected, now)
 			child.Fail(f.Err, now)
 			add(child)
@@ -292,7 +334,7 @@ func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause faul
 	if err != nil {
 		return ours, err
 	}
-	if page.TooMany(int(sum.Failures), int(sum.Failures+sum.Processed)) {
+	if pace.TooMany(int(sum.Failures), int(sum.Failures+sum.Processed)) {
 		summary := fmt.Sprintf("%d of %d entities failed so far, as the database refuses what the function writes", sum.Failures, sum.Failures+sum.Processed)
 		_, err = d.fail(ctx, fault.Refusal{Summary: summary, Cause: cause, Final: true})
 	}
@@ -307,7 +349,7 @@ var errHot = errors.New("other clients change the entity, or hold its lock, all 
 // its last attempt.
 func (d *delivery) yield(ctx context.Context, p planner.Plan) (standing, error) {
 	f := page.Failure{At: p.At[0], Err: errHot, Attempts: 1 + d.record.RefusalsIn(d.job)}
-	if d.record.Alone && !f.Last() {
+	if d.record.Alone && !f.Last(d.job.Backoff().Attempts) {
 		return ours, fault.Refusal{Summary: "other clients change an entity all the time", Cause: errHot}
 	}
 	return d.commit(ctx, p, &page.Outcome{Reached: 1, Failures: []page.Failure{f}})

@@ -64,6 +64,18 @@ func (c *claim) fence(r *record.Range) error {
 	return nil
 }
 
+// get reads the record of the range in a transaction, and returns an error if it is not the delivery's own.
+func (c *claim) get(tx *datastore.Transaction, r *record.Range) error {
+	err := property.IgnoreUndeclared(tx.Get(c.record.Key(), r))
+	if errors.Is(err, datastore.ErrNoSuchEntity) {
+		return fencedError{standing: superseded} // the job's records were deleted
+	}
+	if err != nil {
+		return err
+	}
+	return c.fence(r)
+}
+
 // transact runs a transaction on the range. A commit whose answer was lost shows as any error; what the
 // record says since counts. A range that was found done, or cut by another delivery,
 // is what the claim knows from then on.
@@ -93,14 +105,7 @@ func (c *claim) change(ctx context.Context, f func(tx *datastore.Transaction, r 
 	var r *record.Range
 	s, err := c.transact(ctx, store.Attempts, func(tx *datastore.Transaction) error {
 		r = new(record.Range)
-		err := property.IgnoreUndeclared(tx.Get(c.record.Key(), r))
-		if errors.Is(err, datastore.ErrNoSuchEntity) {
-			return fencedError{standing: superseded} // the job's records were deleted
-		}
-		if err != nil {
-			return err
-		}
-		if err := c.fence(r); err != nil {
+		if err := c.get(tx, r); err != nil {
 			return err
 		}
 		if err := f(tx, r); err != nil {

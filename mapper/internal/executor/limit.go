@@ -3,44 +3,9 @@ package executor
 import (
 	"context"
 	"fmt"
-	"slices"
 
-	"github.com/scattermap/scattermap/mapper/internal/fault"
-	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
-
-// tolerable returns an error if so much fails that its entities can't be blamed: of
-// a full page, or of what the job has done so far. A tolerant job has them recorded
-// after their last attempt.
-func (c *claim) tolerable(ctx context.Context, o *page.Outcome) error {
-	failed := len(o.Failures)
-	if failed == 0 || c.record.Alone || c.job.Tolerant && !slices.ContainsFunc(o.Failures, func(f page.Failure) bool { return !f.Last() }) {
-		return nil
-	}
-	r := fault.Refusal{Cause: o.Failures[0].Err, Final: true}
-	switch {
-	case page.TooMany(failed, max(o.Reached, int(c.job.PageSize))):
-		r.Summary = fmt.Sprintf("the function failed on %d of %d entities of a page", failed, o.Reached)
-	case failed*20 > o.Reached: // a small page, or one that took its time, says little by itself
-		sum, _, err := c.store.SampleTotals(ctx, c.job)
-		if err != nil {
-			return err
-		}
-		failed, tried := failed+int(sum.Failing()), o.Reached+int(sum.Failing()+sum.Processed)
-		if !page.TooMany(failed, tried) {
-			return nil
-		}
-		r.Summary = fmt.Sprintf("the function failed on %d of %d entities so far", failed, tried)
-	default:
-		return nil
-	}
-	for _, f := range o.Failures {
-		r.Final = r.Final && f.Permanent
-		r.After = max(r.After, fault.After(f.Err))
-	}
-	return r
-}
 
 // limitFailures pauses the job if too many entities have failed, of which so many are this delivery's. It
 // returns the job.

@@ -42,8 +42,11 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 		if s, err := d.begin(ctx, exclusive, d.place.Alone); err != nil || s != ours {
 			return s, err
 		}
-		if n := d.record.Died(time.Now()); d.record.Alone && n >= record.MaxAttempts {
+		if n := d.record.Died(time.Now()); d.record.Alone && n >= record.MaxDeaths {
 			return d.condemn(ctx, n)
+		}
+		if d.record.Doomed() {
+			return ours, fmt.Errorf("the process seems to have died %d times while it did nothing but an entity, which waits until that is certain", len(d.record.Deaths))
 		}
 	}
 	return d.process(ctx)
@@ -123,7 +126,7 @@ func (d *delivery) unmark(ctx context.Context) {
 }
 
 // giveUp decides what becomes of a range whose delivery failed. What passes by itself is up to the queue,
-// which delivers the task again. A refusal is tried again by another task, later, up to MaxAttempts times;
+// which delivers the task again. A refusal is tried again by another task, later, as often as the job's back-off says;
 // then the job fails, and keeps what it has recorded.
 func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 	cause = fmt.Errorf("job %s: range %s: %w", d.job.ID, d.record.ID, cause)
@@ -132,7 +135,7 @@ func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 	}
 	last := false
 	s, err := d.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
-		last = r.Refuse(d.job, max(fault.RetryDelay(r.RefusalsIn(d.job)+1), fault.After(cause)), fault.IsFatal(cause), time.Now())
+		last = r.Refuse(d.job, fault.After(cause), fault.IsFatal(cause), time.Now())
 		r.Alive(d.mark)
 		r.Calm() // this task is over
 		return nil

@@ -5,14 +5,22 @@ import (
 	"time"
 )
 
-// FirstDelay is how long an entity or a page waits for its second attempt. A conflict or a hiccup of a
-// service has passed by then. Each further attempt waits four times as long: five attempts take 85 s,
-// within which a service restarts.
-const FirstDelay = time.Second
+// A Backoff says how often something is tried, and how long the attempts wait. It is the second attempt that
+// waits for First; each further one waits four times as long as the one before, up to Max.
+type Backoff struct {
+	Attempts   int64
+	First, Max time.Duration
+}
 
-// RetryDelay returns how long the next attempt waits after so many have failed.
-func RetryDelay(failed int64) time.Duration {
-	return FirstDelay << (2 * min(max(0, failed-1), 5))
+// Delay returns how long the next attempt waits after so many have failed.
+func (b Backoff) Delay(failed int64) time.Duration {
+	d := b.First
+	for range failed - 1 {
+		if d *= 4; d >= b.Max {
+			return b.Max
+		}
+	}
+	return d
 }
 
 // maxRetryAfter bounds what a function can ask for. Cloud Tasks takes tasks for up to 30 days.

@@ -12,7 +12,7 @@ import (
 var ErrArguments = errors.New("bad arguments")
 
 // A Refusal is what a task says when the mapper's function has failed: the range
-// is tried again, but only mapper.MaxAttempts times in all. It does not say what the
+// is tried again, as often as the job's Backoff says. It does not say what the
 // function's error says, which may be of the entity and has no place in a log:
 // that is for the records, see [Text].
 type Refusal struct {

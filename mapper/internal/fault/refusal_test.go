@@ -38,9 +38,10 @@ func TestMarkedErrors(t *testing.T) {
 	}
 }
 
-func TestRetryDelay(t *testing.T) {
-	for failed, want := range map[int64]time.Duration{0: time.Second, 1: time.Second, 2: 4 * time.Second, 4: 64 * time.Second, 100: 1024 * time.Second} {
-		if d := RetryDelay(failed); d != want {
+func TestBackoff(t *testing.T) {
+	b := Backoff{First: time.Second, Max: 1000 * time.Second}
+	for failed, want := range map[int64]time.Duration{0: time.Second, 1: time.Second, 2: 4 * time.Second, 4: 64 * time.Second, 5: 256 * time.Second, 6: 1000 * time.Second, 1 << 40: 1000 * time.Second} {
+		if d := b.Delay(failed); d != want {
 			t.Errorf("after %d attempts: %v, want %v", failed, d, want)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -48,6 +49,8 @@ type Definition struct {
 	Name string
 	Mode Mode
 	Err  error // what is wrong with the definition
+
+	Backoff fault.Backoff // of its jobs; what is zero is the default
 
 	// canonical returns parameters in the one form that equal ones have.
 	Canonical func(params json.RawMessage) (json.RawMessage, error)

@@ -56,9 +56,12 @@ func (fi finalizer) runAlone(ctx context.Context, job *record.Job, t body.Job, m
 	if err != nil || !t.Current(job) {
 		return err
 	}
-	if n := job.Died(time.Now()); n >= record.MaxAttempts {
+	if n := job.Died(time.Now()); n >= record.MaxDeaths {
 		_, err = fi.Fail(ctx, job, fmt.Errorf("the process died %d times while it did nothing but the finalizer", n))
 		return err
+	}
+	if job.Doomed() {
+		return fmt.Errorf("the process seems to have died %d times while it did nothing but the finalizer, which waits until that is certain", len(job.Deaths))
 	}
 	return fi.commit(ctx, job)
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
-	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -143,7 +142,7 @@ func (js *Jobs) NewDelivery() string { return strconv.FormatUint(js.Random(), 36
 func (js *Jobs) Insist(ctx context.Context, takeAway func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), record.EndTime(js.Queue.Deadline()))
 	defer cancel()
-	for wait := fault.FirstDelay; takeAway(ctx) != nil; wait = min(2*wait, 30*time.Second) {
+	for wait := time.Second; takeAway(ctx) != nil; wait = min(2*wait, 30*time.Second) {
 		select {
 		case <-ctx.Done():
 			return

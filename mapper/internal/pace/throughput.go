@@ -50,8 +50,9 @@ func (p Throughput) Fit(n int) bool { return p.Entities+p.expected > 0 && p.Chun
 // A Book keeps the throughput of each job that a process has worked for lately. Its zero value is ready
 // for use, by several goroutines.
 type Book[Job comparable] struct {
-	mu  sync.Mutex
-	job map[Job]Throughput
+	mu    sync.Mutex
+	job   map[Job]Throughput
+	brake map[Job]*Brake
 }
 
 // maxJobs bounds a book. A job that is forgotten starts over.
@@ -98,4 +99,18 @@ func (p *Book[Job]) change(job Job, f func(*Throughput)) {
 	known := p.job[job]
 	f(&known)
 	p.job[job] = known
+}
+
+// Brake returns the brake of a job's calls.
+func (p *Book[Job]) Brake(job Job) *Brake {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := p.brake[job]
+	if b == nil {
+		if b = new(Brake); p.brake == nil || len(p.brake) >= maxJobs {
+			p.brake = make(map[Job]*Brake)
+		}
+		p.brake[job] = b
+	}
+	return b
 }

@@ -8,13 +8,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
-	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
-
-// TooMany reports whether so many entities failed that it is the function that is
-// at fault, or the world, and not the entities: more than 10, and more than 5%.
-func TooMany(failed, tried int) bool { return failed > 10 && failed*20 > tried }
 
 // An Outcome is what became of a page's entities.
 type Outcome struct {
@@ -46,8 +41,8 @@ type Failure struct {
 	Suspected bool  // of killing its process; nothing more is known
 }
 
-// Last reports whether there are no attempts left.
-func (f Failure) Last() bool { return f.Permanent || f.Attempts >= record.MaxAttempts }
+// Last reports whether there are no attempts left, of so many.
+func (f Failure) Last(most int64) bool { return f.Permanent || f.Attempts >= most }
 
 // fail notes that an entity has failed.
 func (o *Outcome) fail(p *keyspace.Position, err error, attempts int64) {

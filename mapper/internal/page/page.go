@@ -37,6 +37,7 @@ type Page struct {
 	Halfway  func()           // is called behind each entity of its second half; nil: nothing is
 
 	Paces  *pace.Book[record.Ref] // is told how fast the job goes
+	Pause  time.Duration          // the longest that a call waits where too many fail
 	Strays *atomic.Int64          // of the process
 }
 
@@ -105,7 +106,7 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 		}
 		o.took(time.Since(begun)-o.Spent, hung)
 	}
-	limit := time.Duration(p.Job.Timeout)
+	limit, brake := time.Duration(p.Job.Timeout), p.Paces.Brake(p.Job.Ref())
 	for c.next < len(c.at) && !full && err == nil {
 		left := function.Calls(ctx, limit, p.Strays, func(r *function.Runner) {
 			for c.next < len(c.at) {
@@ -116,12 +117,18 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 				}
 				c.bytes += keyspace.PropertiesSize(entity)
 				counts, wrong := p.counts(at, entity, c.missing[c.next])
+				paused := time.Duration(0)
 				if wrong != nil {
 					o.fail(at, fault.Permanent(wrong), 1)
-				} else if counts && !p.runEntity(r, o, at, entity) {
-					return
+				} else if counts {
+					failed := len(o.Failures)
+					if paused, err = pause(ctx, brake.Wait(time.Now(), p.Pause)); err != nil || !p.runEntity(r, o, at, entity) {
+						return
+					}
+					failing := len(o.Failures) > failed
+					brake.Done(time.Now(), failing, failing && !o.Failures[failed].Permanent)
 				}
-				dealt(0)
+				dealt(paused)
 			}
 		})
 		switch {
@@ -132,6 +139,7 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 				return false, slow
 			}
 			o.fail(at, slow, p.Attempts)
+			brake.Done(time.Now(), true, true)
 			dealt(limit)
 		case left != nil:
 			o.fail(c.at[c.next], left, p.Attempts)
@@ -201,4 +209,17 @@ func (p *Page) keepsPlace(key *datastore.Key, before []any, e *function.Effect) 
 		}
 	}
 	return nil
+}
+
+// pause waits, and returns for how long.
+func pause(ctx context.Context, d time.Duration) (time.Duration, error) {
+	if d == 0 {
+		return 0, nil
+	}
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-time.After(d):
+		return d, nil
+	}
 }

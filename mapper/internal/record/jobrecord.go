@@ -74,6 +74,7 @@ type Job struct {
 	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire
 	Expires  time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see mapper.Job.CleanUp
 
+	AttemptSettings
 	Suspicion // that its finalizer kills its process
 }
 

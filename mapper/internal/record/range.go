@@ -82,8 +82,9 @@ type Range struct {
 // MaxPageSize is the most entities of a page: as many as a lookup can have [the limits page of Datastore].
 const MaxPageSize = 1000
 
-// MaxAttempts is how often a mapper's function is tried on an entity, see mapper.MaxAttempts.
-const MaxAttempts = 5
+// MaxDeaths is how often a process may die while it does nothing but one entity, or a job's finalizer, see
+// mapper.MaxDeaths.
+const MaxDeaths = 5
 
 // RangeID derives the ID of a range from its parent's and its place among the
 // children. That of a root is derived from its job.
@@ -187,12 +188,13 @@ func (r *Range) RefusalsIn(j *Job) int64 {
 	return r.Refusals
 }
 
-// Refuse notes that the range was refused, and has another task after a delay: the last one, if the refusal
-// is final or one of too many. Then the job fails, and whoever resumes it begins anew.
+// Refuse notes that the range was refused, and has another task when the job's back-off says, but not before
+// a delay: the last one, if the refusal is final or one of too many. Then the job fails, and whoever resumes
+// it begins anew.
 func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (last bool) {
 	r.Refusals, r.RefusedIn = r.RefusalsIn(j)+1, j.Generation
-	r.NotBefore = now.Add(delay).UTC().Truncate(time.Microsecond)
-	if last = final || r.Refusals >= MaxAttempts; last {
+	r.NotBefore = now.Add(max(delay, j.Backoff().Delay(r.Refusals))).UTC().Truncate(time.Microsecond)
+	if last = final || r.Refusals >= j.Backoff().Attempts; last {
 		r.Refusals, r.NotBefore = 0, time.Time{}
 	}
 	r.Generation++

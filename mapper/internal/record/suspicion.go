@@ -17,14 +17,14 @@ import (
 //     other tasks wait.
 //   - A range whose exclusive delivery died has its page halved, until the page is one entity. The rest behind
 //     the page is halved, too, and solo from the start.
-//   - A single entity gets a range for itself. If the process dies MaxAttempts times while it does
+//   - A single entity gets a range for itself. If the process dies MaxDeaths times while it does
 //     nothing but this entity, the entity is recorded as a failure.
-//   - A finalizer whose task is delivered again is run solo, too. If the process dies MaxAttempts times
+//   - A finalizer whose task is delivered again is run exclusively, too. If the process dies MaxDeaths times
 //     while it does nothing but the finalizer, the job fails.
 //
 // A death counts only if the process did nothing else. It does not count if a function that took too
 // long was left behind in the process. A process that is killed for another reason, by a shutdown for
-// example, makes its ranges suspected, and no more: it would have to be killed MaxAttempts times, each
+// example, makes its ranges suspected, and no more: it would have to be killed MaxDeaths times, each
 // time during the same entity.
 
 // A Suspicion is what a record keeps of deliveries that may have died: the record of a range keeps those
@@ -95,14 +95,23 @@ func (s *Suspicion) noteBehind(m CrashMark) {
 }
 
 // Die notes a death of the one function that a delivery ran. If the queue's deadline may have cut the
-// delivery off, its process may be alive, and about to say so: then the death counts later.
+// delivery off, its process may be alive, and about to say so. The database answers again, as it does now, so
+// that won't take long: the death counts after certainAfter.
 func (s *Suspicion) Die(m CrashMark, now time.Time, deadline time.Duration) {
 	settled := now
 	if now.Sub(m.At) >= deadline*9/10 { // clocks differ
-		settled = m.At.Add(deadline + EndTime(deadline))
+		settled = now.Add(certainAfter)
 	}
 	s.Deaths, s.DeathsCountAt = append(s.Deaths, m.Delivery), append(s.DeathsCountAt, settled)
 }
+
+// certainAfter is how long a process that is alive may need to say so once the database answers: it tries at
+// least every 30 seconds, see EndTime, and may meet a lock.
+const certainAfter = 2 * time.Minute
+
+// Doomed reports whether the function would be condemned if all its deaths counted already. It is not run
+// until they do, or are taken back.
+func (s *Suspicion) Doomed() bool { return len(s.Deaths) >= MaxDeaths }
 
 // Died returns how many deaths count.
 func (s *Suspicion) Died(now time.Time) (n int64) {

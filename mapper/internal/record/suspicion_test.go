@@ -72,7 +72,7 @@ func TestDeathOfAnEntity(t *testing.T) {
 	r.Begin(CrashMark{"b", soon, "t", 2, true}, soon, deadline)
 	late := soon.Add(deadline)
 	r.Begin(CrashMark{"c", late, "t", 3, true}, late, deadline)
-	if len(r.Deaths) != 2 || r.Died(late) != 1 || r.Died(late.Add(2*deadline)) != 2 {
+	if len(r.Deaths) != 2 || r.Died(late.Add(time.Minute)) != 1 || r.Died(late.Add(certainAfter)) != 2 || r.Doomed() {
 		t.Errorf("deaths %v, settled %v", r.Deaths, r.DeathsCountAt)
 	}
 	if r.Alive("b"); r.Died(late.Add(2*deadline)) != 1 || r.Begun != "c" {
