@@ -49,6 +49,9 @@ type stops struct {
 
 	freezes     int     // how many more processes freeze
 	freezeShare float64 // at a call
+
+	deaths     int // how many more processes die
+	deathShare float64
 }
 
 // allow sets how many more stops there are, and how likely one is at a call.
@@ -63,6 +66,24 @@ func (s *stops) freeze(n int, share float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.freezes, s.freezeShare = n, share
+}
+
+// kill sets how many more processes die, and how likely one does at a call, before it or after it.
+func (s *stops) kill(n int, share float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deaths, s.deathShare = n, share
+}
+
+// drawDeath reports whether a process dies at a call.
+func (s *stops) drawDeath() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deaths == 0 || s.rng.Float64() >= s.deathShare {
+		return false
+	}
+	s.deaths--
+	return true
 }
 
 // drawFreeze reports whether a process freezes at a call.
@@ -90,9 +111,44 @@ func (s *stops) draw() time.Duration {
 	return time.Duration(math.Pow(s.most.Seconds(), s.rng.Float64()) * float64(time.Second))
 }
 
-// pass is called where a process makes a call, or has its answer: it may stop there, and it goes
+// A mishap is what happens to a process while it does what an operator asks for: before one of its calls,
+// or behind it.
+type mishap struct {
+	happen func(*process)
+
+	mu       sync.Mutex
+	after    int // so many calls and answers
+	happened bool
+}
+
+type mishapKey struct{}
+
+// with returns the context of an operator who meets the mishap.
+func (m *mishap) with(ctx context.Context) context.Context {
+	return context.WithValue(ctx, mishapKey{}, m)
+}
+
+// pass has the mishap happen, if it is time.
+func (m *mishap) pass(p *process) {
+	m.mu.Lock()
+	now := m.after == 0
+	m.after--
+	m.happened = m.happened || now
+	m.mu.Unlock()
+	if now {
+		m.happen(p)
+	}
+}
+
+// pass is called where a process makes a call, or has its answer: it may die or stop there, and it goes
 // on when it is awake.
-func (p *process) pass() {
+func (p *process) pass(ctx context.Context) {
+	if m, ok := ctx.Value(mishapKey{}).(*mishap); ok {
+		m.pass(p)
+	}
+	if p.Err() == nil && p.stops.drawDeath() {
+		p.fleet.kill(p)
+	}
 	if d := p.stops.draw(); d > 0 {
 		p.mu.Lock()
 		if until := time.Now().Add(d); until.After(p.until) {
@@ -127,12 +183,12 @@ func (p *process) awake() (slept bool) {
 }
 
 func (p *process) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	p.pass()
+	p.pass(ctx)
 	err := invoke(ctx, method, req, reply, conn, opts...)
 	if read := strings.HasSuffix(method, "/Lookup") || strings.HasSuffix(method, "/RunQuery"); read && p.stops.drawFreeze() {
 		p.fleet.freeze(p)
 	}
-	p.pass()
+	p.pass(ctx)
 	return err
 }
 

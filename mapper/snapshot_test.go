@@ -75,6 +75,9 @@ func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project stri
 				if !c.mayBe(result.Entity.Key.Path[0].GetName(), r.State, at.AsTime()) {
 					c.Errorf("job %s: a range was abandoned, and is %s", r.Job, r.State)
 				}
+				if r.Job == "" {
+					continue // it keeps a job from being recorded whose start is too late
+				}
 				job := r.Job + " " + p["incarnation"].GetStringValue()
 				ranges[job] = append(ranges[job], r)
 			}

@@ -63,6 +63,7 @@ type Job struct {
 	Tick        int64  `json:"tick,omitempty"`  // of a sweep
 	After       string `json:"after,omitempty"` // the ID of the record behind which it goes on
 	All         bool   `json:"all,omitempty"`   // a sweep of ranges of every age
+	Guard       uint64 `json:"guard,omitempty"` // tells a sweep that is enqueued before a commit from all others
 
 	// Of the delivery, and not of the body:
 	Queued  tasks.Delivery `json:"-"` // as the queue makes it
@@ -78,10 +79,11 @@ func (t Job) Task(j *record.Job, path string, at time.Time) tasks.Task {
 		panic("mapper: a struct of strings does not encode: " + err.Error())
 	}
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
-	return tasks.Task{
-		ID:   tasks.ID(path, j.Ref().String(), number(j.Generation), number(j.Epoch), number(t.Tick), t.After),
-		Path: path, Body: body, At: at,
+	parts := []string{path, j.Ref().String(), number(j.Generation), number(j.Epoch), number(t.Tick), t.After}
+	if t.Guard != 0 {
+		parts = append(parts, strconv.FormatUint(t.Guard, 10))
 	}
+	return tasks.Task{ID: tasks.ID(parts...), Path: path, Body: body, At: at}
 }
 
 // Current reports whether a task is of the job's epoch, and the job runs.

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -15,28 +18,34 @@ import (
 // Start has a new job begin, unless there is one with its ID: then that is started again, if its
 // arguments are the same. Who has seen it passes it as existing. Start returns the job that there is.
 func (js *Jobs) Start(ctx context.Context, created, existing *record.Job) (job *record.Job, err error) {
-	if job = existing; job != nil {
-		err = sameArguments(job, created)
-	} else {
+	job, err = existing, errForestalled
+	for tries := 0; job == nil && errors.Is(err, errForestalled) && tries < guardAttempts; tries++ {
+		if tries > 0 {
+			created.Incarnate(js.Random())
+		}
 		job, err = js.create(ctx, created)
 	}
-	if err != nil || job.State != record.Running {
+	if job != nil {
+		err = sameArguments(job, created)
+	}
+	switch {
+	case err != nil || job.State != record.Running:
+		return job, err
+	case job == created:
+		return job, js.EnqueueAgain(ctx, job, job.RootRange())
+	}
+	if err := js.ensureTask(ctx, job, job.Root()); err != nil {
 		return job, err
 	}
-	if job == created {
-		err = js.EnqueueAgain(ctx, job, job.RootRange())
-	} else {
-		err = js.ensureTask(ctx, job, job.Root())
-	}
-	if err == nil {
-		err = js.enqueueSweep(ctx, job, created.Created)
-	}
-	return job, err
+	return job, guard{js}.post(ctx, job) // its sweeps may have been lost
 }
 
 // create writes a job and its root in one transaction, unless the job exists.
 // It returns the job as it stands.
 func (js *Jobs) create(ctx context.Context, job *record.Job) (*record.Job, error) {
+	if err := (guard{js}).post(ctx, job); err != nil {
+		return nil, err
+	}
 	err := js.Store.Create(ctx, job)
 	if err == nil {
 		return job, nil
@@ -44,12 +53,14 @@ func (js *Jobs) create(ctx context.Context, job *record.Job) (*record.Job, error
 	// It may exist, or the commit may have taken place though its answer was lost.
 	existing, lookup := js.Store.LoadJob(ctx, record.Ref{ID: job.ID})
 	switch {
+	case errors.Is(lookup, record.ErrNoSuchJob) && status.Code(err) == codes.AlreadyExists:
+		return nil, fmt.Errorf("start job %s: %w", job.ID, errForestalled)
 	case errors.Is(lookup, record.ErrNoSuchJob):
 		return nil, err
 	case lookup != nil:
 		return nil, errors.Join(err, lookup)
 	}
-	return existing, sameArguments(existing, job)
+	return existing, nil
 }
 
 // ensureTask makes sure that a pending range has a task.
@@ -92,7 +103,7 @@ func (js *Jobs) Resume(ctx context.Context, ref record.Ref) error {
 	if err != nil {
 		return err
 	}
-	job, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) { return true, j.Resume(failed, time.Now()) })
+	job, err := guard{js}.update(ctx, ref, func(j *record.Job) (bool, error) { return true, j.Resume(failed, time.Now()) })
 	if err == nil {
 		err = js.enqueueFullSweep(ctx, job)
 	}
@@ -117,14 +128,11 @@ func (js *Jobs) failures(ctx context.Context, ref record.Ref) (n int64, _ record
 
 // Retry has a job process its failures again.
 func (js *Jobs) Retry(ctx context.Context, ref record.Ref) error {
-	job, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) { return true, j.Retry(time.Now()) })
-	if err == nil {
-		err = js.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
+	job, err := guard{js}.update(ctx, ref, func(j *record.Job) (bool, error) { return true, j.Retry(time.Now()) })
+	if err != nil {
+		return err
 	}
-	if err == nil { // should the tasks of the retry be lost
-		err = js.enqueueSweep(ctx, job, time.Now())
-	}
-	return err
+	return js.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
 }
 
 // CleanUp begins to clean up the records of a job that has ended.
@@ -137,11 +145,8 @@ func (js *Jobs) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
 	if err != nil {
 		return err
 	}
-	job, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) { return j.CleanUp(string(encoded)) })
+	job, err := guard{js}.update(ctx, ref, func(j *record.Job) (bool, error) { return j.CleanUp(string(encoded)) })
 	if err != nil {
-		return err
-	}
-	if err := js.enqueueSweep(ctx, job, time.Now()); err != nil {
 		return err
 	}
 	return cleaner{js}.enqueueFirst(ctx, job)

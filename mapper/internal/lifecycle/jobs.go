@@ -111,6 +111,9 @@ func (js *Jobs) chain(run func(context.Context, *record.Job, body.Job) error) ht
 			return tasks.Drop(errors.New("the body is not a task of ours: it names no job, or goes on behind no record"))
 		}
 		job, err := js.Store.LoadJob(ctx, record.Ref{ID: t.Job, Incarnation: t.Incarnation})
+		if t.Guard != 0 && t.Epoch == 0 && errors.Is(err, record.ErrNoSuchJob) {
+			job, err = guard{js}.forestallStart(ctx, t)
+		}
 		if err == nil {
 			t.Queued, t.BegunAt = d, begunAt
 			err = run(ctx, job, t)

@@ -64,6 +64,10 @@ func latest(j *record.Job, now time.Time, t body.Job) time.Time {
 
 // run runs the task of a sweep.
 func (sw sweeper) run(ctx context.Context, job *record.Job, t body.Job) error {
+	job, err := guard(sw).forestall(ctx, job, t)
+	if err != nil {
+		return err
+	}
 	now := time.Now()
 	if job.Cleaning != "" && job.Epoch == t.Epoch {
 		return cleaner(sw).sweep(ctx, job, latest(job, now, t))

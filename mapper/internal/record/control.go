@@ -133,6 +133,19 @@ func (j *Job) CleanUp(how string) (changed bool, err error) {
 // MayEnd reports whether a job that was seen in an epoch may end: no ranges have appeared since.
 func (j *Job) MayEnd(epoch int64) bool { return j.State == Running && !j.Retrying && j.Epoch == epoch }
 
+// Forestall gives a job the epoch after its own, which somebody was about to give it in a commit: that is
+// refused then. Nothing else changes.
+func Forestall(j *Job, epoch int64) (changed bool) {
+	if j.Epoch+1 != epoch {
+		return false
+	}
+	if j.Finalized == j.Epoch {
+		j.Finalized = epoch
+	}
+	j.Epoch = epoch
+	return true
+}
+
 // Fail ends a job for a reason. It may have lost its counters.
 func (j *Job) Fail(reason string, countersLost bool, now time.Time) {
 	j.CountersLost = countersLost

@@ -167,3 +167,23 @@ func TestNeedsBuild(t *testing.T) {
 		t.Error("it has taken the place of another error")
 	}
 }
+
+// TestForestall takes the next epoch away from whoever is about to commit it: that, and what says in which
+// epoch the finalizer took effect, is all that changes.
+func TestForestall(t *testing.T) {
+	for _, before := range []Job{
+		{State: Running, Epoch: 3}, {State: Paused, Epoch: 3, Finalizes: true, Finalized: 2}, {State: Succeeded, Epoch: 3, Finalizes: true, Finalized: 3},
+	} {
+		for epoch := range int64(7) {
+			j, want := before, before
+			if epoch == 4 {
+				if want.Epoch = epoch; before.Finalized == 3 {
+					want.Finalized = epoch
+				}
+			}
+			if changed := Forestall(&j, epoch); changed != (epoch == 4) || !reflect.DeepEqual(j, want) {
+				t.Errorf("epoch %d: changed %v, %+v", epoch, changed, j)
+			}
+		}
+	}
+}

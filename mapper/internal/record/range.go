@@ -104,6 +104,14 @@ func RangePrefix(job Ref) string {
 	return hex.EncodeToString(h[:4]) + "." + job.String() + "."
 }
 
+// Forestalled returns a record in place of the root of a job that was about to be recorded: that is refused
+// then. It belongs to no job, and expires when nobody can be about to record it any more.
+func Forestalled(job Ref, now time.Time) (*datastore.Key, *Range) {
+	now = now.UTC().Truncate(time.Microsecond)
+	r := &Range{ID: RangeID(job.String(), 0), State: Abandoned, Created: now, Expires: now.Add(30 * 24 * time.Hour)}
+	return RangeKey(job, r.ID), r
+}
+
 // RangeKey returns the key of the record of a range.
 func RangeKey(job Ref, id string) *datastore.Key {
 	return datastore.NameKey(RangeKind, RangePrefix(job)+id, nil)

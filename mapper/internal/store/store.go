@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -140,6 +143,17 @@ func (st Store) Create(ctx context.Context, job *record.Job) error {
 	_, err := st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		return Write(tx, job.Insert(), datastore.NewInsert(root.Key(), root))
 	}, datastore.MaxAttempts(Attempts))
+	return err
+}
+
+// Forestall has the record of a job that does not exist be refused, see record.Forestalled. If the job, or
+// that record, is there by now, nothing happens.
+func (st Store) Forestall(ctx context.Context, job record.Ref, now time.Time) error {
+	key, r := record.Forestalled(job, now)
+	_, err := st.client.Mutate(ctx, datastore.NewInsert(key, r))
+	if status.Code(err) == codes.AlreadyExists {
+		return nil
+	}
 	return err
 }
 

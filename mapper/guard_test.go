@@ -1,0 +1,169 @@
+package mapper_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// An operation is something that an operator asks of the job "j".
+type operation struct {
+	before func(*guardWorld)                        // what has become of the job until then
+	do     func(context.Context, *guardWorld) error // by one of the processes
+	want   mapper.State                             // what becomes of the job; empty: it is gone
+	taken  func(*mapper.Status) bool                // what the job looks like once the operation has taken effect
+}
+
+// A guardWorld is a world of two processes, which serve nobody who revives jobs.
+type guardWorld struct {
+	*world
+	fleet  *fleet
+	mapper *mapper.Mapper[mapper.None]
+	mended atomic.Bool
+}
+
+func (w *guardWorld) begin(ctx context.Context) error {
+	_, err := w.mapper.Start(ctx, w.fleet.pick().engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 10})
+	return err
+}
+
+// must begins the job, and waits for a while.
+func (w *guardWorld) must(while time.Duration, err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+	time.Sleep(while)
+}
+
+var operations = map[string]operation{
+	"start": {
+		before: func(*guardWorld) {},
+		do:     func(ctx context.Context, w *guardWorld) error { return w.begin(ctx) },
+		want:   mapper.SucceededWithFailures,
+		taken:  func(s *mapper.Status) bool { return s != nil },
+	},
+	"resume": {
+		before: func(w *guardWorld) {
+			w.must(200*time.Millisecond, w.begin(w.Context()))
+			w.must(time.Hour, w.engine.Job("j").Pause(w.Context()))
+		},
+		do:    func(ctx context.Context, w *guardWorld) error { return w.fleet.pick().engine.Job("j").Resume(ctx) },
+		want:  mapper.SucceededWithFailures,
+		taken: func(s *mapper.Status) bool { return s.State != mapper.Paused },
+	},
+	"retry": {
+		before: func(w *guardWorld) {
+			w.must(time.Hour, w.begin(w.Context()))
+			w.mended.Store(true)
+		},
+		do:    func(ctx context.Context, w *guardWorld) error { return w.fleet.pick().engine.Job("j").Retry(ctx) },
+		want:  mapper.Succeeded,
+		taken: func(s *mapper.Status) bool { return s.State != mapper.SucceededWithFailures },
+	},
+	"clean up": {
+		before: func(w *guardWorld) { w.must(time.Hour, w.begin(w.Context())) },
+		do: func(ctx context.Context, w *guardWorld) error {
+			return w.fleet.pick().engine.Job("j").CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
+		},
+		taken: func(s *mapper.Status) bool { return s == nil || s.Cleaning },
+	},
+	"clean up what was aborted": {
+		before: func(w *guardWorld) {
+			w.must(200*time.Millisecond, w.begin(w.Context()))
+			w.must(time.Hour, w.engine.Job("j").Abort(w.Context()))
+		},
+		do: func(ctx context.Context, w *guardWorld) error {
+			return w.fleet.pick().engine.Job("j").CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
+		},
+		taken: func(s *mapper.Status) bool { return s == nil || s.Cleaning },
+	},
+}
+
+// TestOperatorsDie has the process of an operator die, or stop for three hours, before each call that it
+// makes and behind each. The operator asks again only if the job is as it was before. Nobody revives it, and
+// the job comes to its end within minutes, and leaves no task behind.
+func TestOperatorsDie(t *testing.T) {
+	t.Parallel()
+	for name, op := range operations {
+		for what, happen := range map[string]func(*process){
+			"dies":  func(p *process) { p.fleet.kill(p) },
+			"stops": func(p *process) { p.fleet.freeze(p) },
+		} {
+			t.Run(name+" "+what, func(t *testing.T) {
+				t.Parallel()
+				reached, after := true, 0
+				for ; reached && !t.Failed(); after++ {
+					m := &mishap{happen: happen, after: after}
+					synctest.Test(t, func(t *testing.T) { testOperatorDies(t, op, m) })
+					reached = m.happened
+				}
+				if t.Logf("%d calls and answers", after-1); after < 8 {
+					t.Errorf("a mishap behind %d calls and answers does not happen", after)
+				}
+			})
+		}
+	}
+}
+
+func testOperatorDies(t *testing.T, op operation, m *mishap) {
+	w := &guardWorld{}
+	w.mapper = mapper.Update("mended", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		time.Sleep(10 * time.Millisecond)
+		if strings.HasSuffix(a.Key.Name, "7") && !w.mended.Load() {
+			return mapper.Permanent(errors.New("no"))
+		}
+		a.Value.Balance += 10
+		return nil
+	})
+	w.world = newWorld(t, setting{queue: few(2)}, w.mapper)
+	w.fleet = newFleet(w.world, 1, 2, w.mapper)
+	w.putAccounts(names(60))
+	op.before(w)
+	answer := make(chan error, 1)
+	go func() { answer <- op.do(m.with(t.Context()), w) }()
+	var err error
+	select {
+	case err = <-answer:
+	case <-time.After(3 * time.Hour):
+		w.fleet.thaw()
+		err = <-answer
+	}
+	status := w.statusOf("j")
+	if !op.taken(status) {
+		if err == nil {
+			t.Errorf("mishap %d: the operation says that it has taken effect, and the job is %+v", m.after, status)
+		}
+		w.must(0, op.do(t.Context(), w))
+	}
+	for waited := time.Duration(0); ; waited += time.Second {
+		status := w.statusOf("j")
+		if op.want == "" && status == nil || status != nil && status.State == op.want {
+			break
+		}
+		if waited > 7*time.Minute {
+			t.Fatalf("the job is %+v, want %q", status, op.want)
+		}
+		time.Sleep(time.Second)
+	}
+	time.Sleep(time.Hour)
+	if n := w.tasks(""); n > 0 {
+		t.Errorf("%d tasks are left", n)
+	}
+}
+
+// statusOf returns the status of a job; nil: there is none.
+func (w *guardWorld) statusOf(id string) *mapper.Status {
+	w.Helper()
+	status, err := w.engine.Job(id).Status(w.Context())
+	if err != nil && !errors.Is(err, mapper.ErrNoSuchJob) {
+		w.Fatal(err)
+	}
+	return status
+}

@@ -1,0 +1,83 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// A guard is a sweep that is enqueued before the commit with which a job begins to run, or to be cleaned
+// up, in an epoch: so whoever makes that commit may die at any moment, and the job has a task. Of the
+// commit and the guard, the first one to change the record decides. If the commit comes first, the guard
+// sweeps the job. If the guard comes first it makes the commit impossible: it takes the epoch away from it,
+// or for a job that does not exist yet, the record of the root. Then whoever wanted to commit begins anew,
+// with another guard, if that process is still there. So no guard is lost, and none has to wait.
+type guard struct{ *Jobs }
+
+const (
+	// guardDelay is how long a commit has at least before its guard comes.
+	guardDelay = time.Minute
+
+	// guardAttempts is how often a commit is tried that is too late.
+	guardAttempts = 5
+)
+
+// errForestalled says that a guard, or another change of the job, came before a commit.
+var errForestalled = errors.New("it was changed by somebody else each time")
+
+// post enqueues the guard of the epoch that a record has, which is about to be committed. No two
+// guards have one name: the task of one that was purged would be taken for this one.
+func (g guard) post(ctx context.Context, job *record.Job) error {
+	tick, at := nextTick(job, time.Now().Add(guardDelay))
+	return g.enqueue(ctx, job, sweepPath, body.Job{Tick: tick, Guard: max(1, g.Random())}, at)
+}
+
+// update changes a job in a way that may have it run in another epoch. It returns the job.
+func (g guard) update(ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool, err error)) (*record.Job, error) {
+	for range guardAttempts {
+		seen, err := g.Store.LoadJob(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		next := *seen
+		if _, err := change(&next); err != nil {
+			return nil, err
+		}
+		if err := g.post(ctx, &next); err != nil {
+			return nil, err
+		}
+		job, err := g.Store.UpdateJob(ctx, seen.Ref(), func(j *record.Job) (bool, error) {
+			if j.Epoch != seen.Epoch {
+				return false, errForestalled
+			}
+			return change(j)
+		})
+		if !errors.Is(err, errForestalled) {
+			return job, err
+		}
+	}
+	return nil, fmt.Errorf("change job %s: %w", ref.ID, errForestalled)
+}
+
+// forestall takes its epoch away from a commit that has not come before its guard. It returns the job, whose
+// epoch that is by now.
+func (g guard) forestall(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
+	if t.Guard == 0 {
+		return job, nil
+	}
+	return g.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return record.Forestall(j, t.Epoch), nil })
+}
+
+// forestallStart takes the record of its root away from the start of a job that is not there when its guard
+// comes. It returns the job if it is there by now.
+func (g guard) forestallStart(ctx context.Context, t body.Job) (*record.Job, error) {
+	ref := record.Ref{ID: t.Job, Incarnation: t.Incarnation}
+	if err := g.Store.Forestall(ctx, ref, time.Now()); err != nil {
+		return nil, fmt.Errorf("forestall the start of job %s: %w", t.Job, err)
+	}
+	return g.Store.LoadJob(ctx, ref)
+}
