@@ -10,6 +10,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
+// ErrOtherQueue says that a job belongs to another queue than the engine's, see [Job.Move]. It names both.
+var ErrOtherQueue = record.ErrOtherQueue
+
 // ErrState says that a job is not in a state in which it can do what was asked.
 var ErrState = record.ErrState
 
@@ -56,6 +59,20 @@ func (j *Job) Retry(ctx context.Context) error {
 	return nil
 }
 
+// Move has the job belong to this engine's queue, with its open ranges, and what it has done. It is for
+// a job whose queue, or whose service, is gone or has another name: a job belongs to the queue that it was
+// started with, and engines of other queues only read it ([ErrOtherQueue]). Tasks of the old queue are
+// superseded, pages under way there come to their end, and what they leave is found by the next sweeps,
+// within minutes. A job that the engine has no mapper for, or whose pages may take too long for the
+// queue's Deadline, is refused. Moving a job to the queue that it belongs to does nothing.
+func (j *Job) Move(ctx context.Context) error {
+	err := lifecycle.Mover{Jobs: j.jobs()}.Move(ctx, j.ref(), func(r *record.Job) error { return j.engine.adapt(ctx, r) })
+	if err != nil {
+		return fmt.Errorf("mapper: move %s: %w", j.ID, err)
+	}
+	return nil
+}
+
 // CleanUpOptions say what becomes of the records of a job that has ended.
 type CleanUpOptions struct {
 	// Failures has the records of failures cleaned up, too. By default they are kept,
@@ -93,6 +110,9 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 // job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 	_, err := j.engine.store().UpdateJob(ctx, j.ref(), func(r *record.Job) (changed bool, err error) {
+		if err := r.Queue.Is(j.engine.queue.Name()); err != nil {
+			return false, err
+		}
 		if err := rate.limit().Validate("Rate", r.AtOnce(), j.engine.queue.Deadline()); err != nil {
 			return false, fmt.Errorf("%w: %w", ErrArguments, err)
 		}

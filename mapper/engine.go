@@ -41,7 +41,9 @@ type Options struct {
 
 // An Engine starts jobs, follows them, and runs their tasks. All engines with
 // the same database, queue and mappers are equal: a job can be started in one
-// process and run in many others.
+// process and run in many others. A job belongs to the queue that it was started with:
+// engines of other queues on the same database read it, and do nothing else with it, see
+// [Job.Move].
 type Engine struct {
 	client  *datastore.Client
 	queue   *tasks.Queue
@@ -132,10 +134,10 @@ func (e *Engine) Handler() http.Handler {
 // they are called.
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
-// Revive makes sure that every job that runs has a sweep. Only a purge of the queue
+// Revive makes sure that every job of the engine's queue that runs has a sweep. Only a purge of the queue
 // loses the chain of sweeps; a schedule that calls this now and then, or posts to
-// the path "revive" of the handler, finds such jobs. It costs a read and a task for
-// each job that runs.
+// the path "revive" of the handler, finds such jobs. It costs a read for each job that
+// runs, and a task if it is of the engine's queue.
 func (e *Engine) Revive(ctx context.Context) error {
 	if e == nil {
 		return fmt.Errorf("mapper: revive: %w: the engine is nil", ErrArguments)

@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -112,6 +113,16 @@ type StartOptions struct {
 	// paused, in (0, 1]. It counts from the eleventh failure on, by an estimate from up
 	// to 250 ranges. Defaults to 1: FailureLimit alone decides.
 	FailureShare float64
+}
+
+// settingsOf returns the settings of a job, as they are in force.
+func settingsOf(j *record.Job) (StartOptions, error) {
+	strategy, err := j.Strategy()
+	limit, bad := j.RateLimit()
+	return StartOptions{
+		ID: j.ID, PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime), Workers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit),
+		Timeout: time.Duration(j.Timeout), FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare,
+	}, cmp.Or(err, bad)
 }
 
 // Bounds of StartOptions. A lookup has at most 1,000 keys, as the limits page of

@@ -67,7 +67,7 @@ func (e *Engine) start(ctx context.Context, def *function.Definition, query Quer
 	if err := e.fillIn(&opts, concurrent); err != nil {
 		return fail(err)
 	}
-	created, err := newJob(def, q, params, opts, concurrent, e.jobs.Random())
+	created, err := newJob(def, q, params, opts, e.queue.Name(), concurrent, e.jobs.Random())
 	if err != nil {
 		return fail(err)
 	}
@@ -89,10 +89,10 @@ func (e *Engine) start(ctx context.Context, def *function.Definition, query Quer
 const maxArguments = 320 << 10
 
 // newJob returns the record of a new job.
-func newJob(def *function.Definition, q query.Query, params json.RawMessage, opts StartOptions, concurrent int, number uint64) (*record.Job, error) {
+func newJob(def *function.Definition, q query.Query, params json.RawMessage, opts StartOptions, queue string, concurrent int, number uint64) (*record.Job, error) {
 	now, retries := time.Now().UTC().Truncate(time.Microsecond), opts.Retries.of(def)
 	j := &record.Job{
-		ID: opts.ID, Mapper: def.Name, Params: params, State: record.Running,
+		ID: opts.ID, Mapper: def.Name, Queue: record.Owner(queue), Params: params, State: record.Running,
 		PageSize: int64(opts.PageSize), PageTime: int64(opts.PageTime), Timeout: int64(opts.Timeout), Workers: int64(opts.Workers),
 		Concurrent: int64(concurrent), RampFrom: now,
 		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare, Created: now,
@@ -165,6 +165,27 @@ func (f findings) database(job *record.Job) error {
 func (e *Engine) fillIn(opts *StartOptions, concurrent int) error {
 	opts.Workers = cmp.Or(opts.Workers, min(concurrent, maxWorkers), defaultWorkers)
 	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.Workers, concurrent)), e.queue.Deadline())
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrArguments, err)
+	}
+	return nil
+}
+
+// adapt fits a job that was started in another queue to the engine's, or says why it can't run there.
+func (e *Engine) adapt(ctx context.Context, j *record.Job) error {
+	def, deadline := e.mappers[j.Mapper], e.queue.Deadline()
+	if def == nil {
+		return fmt.Errorf("%w %q: have %s", ErrUnknownMapper, j.Mapper, e.names())
+	}
+	concurrent, err := e.concurrency(ctx)
+	if err != nil {
+		return err
+	}
+	j.Concurrent = int64(concurrent)
+	opts, err := settingsOf(j)
+	if err == nil {
+		err = cmp.Or(opts.validate(def.Mode.Longest(deadline), deadline), opts.Rate.limit().Validate("StartOptions.Rate", j.AtOnce(), deadline))
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrArguments, err)
 	}

@@ -21,6 +21,7 @@ import (
 type Status struct {
 	ID      string    `json:"id"`
 	Mapper  string    `json:"mapper"`
+	Queue   string    `json:"queue,omitempty"` // that it belongs to, see [Job.Move]; empty for a job of an older build
 	Query   Query     `json:"query"`
 	State   State     `json:"state"`
 	Error   string    `json:"error,omitempty"` // why a job failed, is paused by a limit, or does not get on
@@ -125,7 +126,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		return nil, err
 	}
 	return &Status{
-		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Query: publicQuery(q), State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended,
+		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended,
 		Processed: sum.Processed, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
 		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost, Spaces: spacesOf(&sum), SpacesLeftOut: sum.SpacesLeftOut,
 	}, nil

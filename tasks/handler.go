@@ -19,6 +19,10 @@ type Delivery struct {
 	// the handler lets in: it is for logs, and to tell deliveries apart.
 	TaskID string
 
+	// Queue is the name of the queue that the task was put into, as the sender says. It is
+	// empty if an older build has put it there.
+	Queue string
+
 	// Retries is how many attempts were made before this one, as the sender
 	// says.
 	Retries int
@@ -109,5 +113,5 @@ func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error
 		return Delivery{}, fmt.Errorf("read the body: %w", err)
 	}
 	retries, _ := strconv.Atoi(r.Header.Get("X-CloudTasks-TaskRetryCount")) // absent or bad: 0
-	return Delivery{TaskID: r.Header.Get("X-CloudTasks-TaskName"), Retries: max(retries, 0), Body: body}, nil
+	return Delivery{TaskID: r.Header.Get("X-CloudTasks-TaskName"), Queue: r.Header.Get(queueHeader), Retries: max(retries, 0), Body: body}, nil
 }

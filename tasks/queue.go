@@ -124,6 +124,9 @@ func parseURL(what, s string) (*url.URL, error) {
 	return u, nil
 }
 
+// Name returns the queue's name.
+func (q *Queue) Name() string { return q.name }
+
 // Deadline returns how long a delivery may take, see [Options.Deadline].
 func (q *Queue) Deadline() time.Duration { return q.opts.Deadline }
 

@@ -92,7 +92,7 @@ func TestDelivery(t *testing.T) {
 		time.Sleep(time.Hour)
 		mu.Lock()
 		defer mu.Unlock()
-		want := []tasks.Delivery{{TaskID: "abc", Body: []byte("hello")}, {TaskID: "abc", Retries: 1, Body: []byte("hello")}}
+		want := []tasks.Delivery{{TaskID: "abc", Queue: q.Name(), Body: []byte("hello")}, {TaskID: "abc", Queue: q.Name(), Retries: 1, Body: []byte("hello")}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("deliveries (-want +got):\n%s", diff)
 		}

@@ -42,12 +42,16 @@ func ID(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil)[:20])
 }
 
+// queueHeader names the queue that a task was put into. Cloud Tasks' own header has no project and no
+// location.
+const queueHeader = "Scattermap-Queue"
+
 // request builds the request that creates a task.
 func (q *Queue) request(t Task, now time.Time) *cloudtaskspb.CreateTaskRequest {
 	message := &cloudtaskspb.HttpRequest{
 		Url:        q.url.JoinPath(t.Path).String(),
 		HttpMethod: cloudtaskspb.HttpMethod_POST,
-		Headers:    map[string]string{"Content-Type": "application/json"},
+		Headers:    map[string]string{"Content-Type": "application/json", queueHeader: q.name},
 		Body:       t.Body,
 	}
 	if q.opts.ServiceAccount != "" {

@@ -237,6 +237,9 @@ func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 	if err != nil || job.State != record.Running {
 		return false, err // whoever resumes it enqueues the range
 	}
+	if job.Queue.Is(d.x.Queue.Name()) != nil {
+		return false, nil // the next sweep in its queue enqueues the range there
+	}
 	known := d.job
 	d.job, d.record, d.generation, d.turn = job, next, next.Generation, turn{}
 	if job.Generation != known.Generation || job.Epoch != known.Epoch { // whoever did that may not have seen the range

@@ -59,6 +59,9 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	if missing[0] || t.Ref().Is(job) != nil || missing[1] && job.Cleaned {
 		return nil, nil // it was cleaned up
 	}
+	if takes, err := job.Queue.Takes(queued.Queue, x.Queue.Name()); !takes {
+		return nil, err
+	}
 	x.cache.note(job, begunAt)
 	if missing[1] {
 		return nil, tasks.Drop(fmt.Errorf("there is no range %s of a job %s", t.Range, t.Job))

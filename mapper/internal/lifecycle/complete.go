@@ -30,6 +30,9 @@ func (js *Jobs) Complete(ctx context.Context, job *record.Job, sweep bool) error
 	if job.State != record.Running || job.Retrying {
 		return nil // another delivery has ended it, or the retry looks when it is done
 	}
+	if job.Queue.Is(js.Queue.Name()) != nil {
+		return nil // it was moved
+	}
 	if open, err := js.Store.HasOpen(ctx, job.Ref()); err != nil || open {
 		return err
 	}

@@ -74,6 +74,9 @@ func (js *Jobs) ensureTask(ctx context.Context, job *record.Job, id string) erro
 
 // sameArguments says why a start with other arguments is not this job's.
 func sameArguments(j, o *record.Job) error {
+	if err := j.Queue.Is(string(o.Queue)); err != nil {
+		return err
+	}
 	switch {
 	case j.Mapper != o.Mapper:
 		return fmt.Errorf("%w: it runs the mapper %q", record.ErrOtherArguments, j.Mapper)
@@ -85,15 +88,28 @@ func sameArguments(j, o *record.Job) error {
 	return nil
 }
 
+// A change changes the record of a job, and reports whether it has.
+type change func(*record.Job) (changed bool, err error)
+
+// owned returns a change of a job that belongs to this engine's queue.
+func (js *Jobs) owned(f change) change {
+	return func(j *record.Job) (bool, error) {
+		if err := j.Queue.Is(js.Queue.Name()); err != nil {
+			return false, err
+		}
+		return f(j)
+	}
+}
+
 // Pause has a job begin no more pages.
 func (js *Jobs) Pause(ctx context.Context, ref record.Ref) error {
-	_, err := js.Store.UpdateJob(ctx, ref, (*record.Job).Pause)
+	_, err := js.Store.UpdateJob(ctx, ref, js.owned((*record.Job).Pause))
 	return err
 }
 
 // Abort ends a job for good.
 func (js *Jobs) Abort(ctx context.Context, ref record.Ref) error {
-	_, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) { return j.Abort(time.Now()) })
+	_, err := js.Store.UpdateJob(ctx, ref, js.owned(func(j *record.Job) (bool, error) { return j.Abort(time.Now()) }))
 	return err
 }
 
@@ -103,10 +119,16 @@ func (js *Jobs) Resume(ctx context.Context, ref record.Ref) error {
 	if err != nil {
 		return err
 	}
-	job, err := guard{js}.update(ctx, ref, func(j *record.Job) (bool, error) { return true, j.Resume(failed, time.Now()) })
+	job, err := guard{js}.update(ctx, ref, js.owned(func(j *record.Job) (bool, error) { return true, j.Resume(failed, time.Now()) }))
 	if err == nil {
-		err = js.enqueueFullSweep(ctx, job)
+		err = js.goOn(ctx, job)
 	}
+	return err
+}
+
+// goOn enqueues what has a running job go on in a new epoch.
+func (js *Jobs) goOn(ctx context.Context, job *record.Job) error {
+	err := js.enqueueFullSweep(ctx, job)
 	if err == nil && job.Retrying {
 		err = js.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
 	}
@@ -128,7 +150,7 @@ func (js *Jobs) failures(ctx context.Context, ref record.Ref) (n int64, _ record
 
 // Retry has a job process its failures again.
 func (js *Jobs) Retry(ctx context.Context, ref record.Ref) error {
-	job, err := guard{js}.update(ctx, ref, func(j *record.Job) (bool, error) { return true, j.Retry(time.Now()) })
+	job, err := guard{js}.update(ctx, ref, js.owned(func(j *record.Job) (bool, error) { return true, j.Retry(time.Now()) }))
 	if err != nil {
 		return err
 	}
@@ -145,14 +167,14 @@ func (js *Jobs) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
 	if err != nil {
 		return err
 	}
-	job, err := guard{js}.update(ctx, ref, func(j *record.Job) (bool, error) { return j.CleanUp(string(encoded)) })
+	job, err := guard{js}.update(ctx, ref, js.owned(func(j *record.Job) (bool, error) { return j.CleanUp(string(encoded)) }))
 	if err != nil {
 		return err
 	}
 	return cleaner{js}.enqueueFirst(ctx, job)
 }
 
-// Revive makes sure that every job that runs has a sweep.
+// Revive makes sure that every job of this engine's queue that runs has a sweep.
 func (js *Jobs) Revive(ctx context.Context) error {
 	running, err := js.Store.Active(ctx)
 	if err != nil {
@@ -160,6 +182,9 @@ func (js *Jobs) Revive(ctx context.Context) error {
 	}
 	var failed []error
 	for _, job := range running {
+		if job.Queue.Is(js.Queue.Name()) != nil {
+			continue
+		}
 		failed = append(failed, sweeper{js}.revive(ctx, job, time.Now()))
 	}
 	return errors.Join(failed...)

@@ -37,7 +37,7 @@ func (g guard) post(ctx context.Context, job *record.Job) error {
 }
 
 // update changes a job in a way that may have it run in another epoch. It returns the job.
-func (g guard) update(ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool, err error)) (*record.Job, error) {
+func (g guard) update(ctx context.Context, ref record.Ref, change change) (*record.Job, error) {
 	for range guardAttempts {
 		seen, err := g.Store.LoadJob(ctx, ref)
 		if err != nil {

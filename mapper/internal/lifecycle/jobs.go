@@ -114,7 +114,11 @@ func (js *Jobs) chain(run func(context.Context, *record.Job, body.Job) error) ht
 		if t.Guard != 0 && t.Epoch == 0 && errors.Is(err, record.ErrNoSuchJob) {
 			job, err = guard{js}.forestallStart(ctx, t)
 		}
+		takes := false
 		if err == nil {
+			takes, err = job.Queue.Takes(d.Queue, js.Queue.Name())
+		}
+		if takes {
 			t.Queued, t.BegunAt = d, begunAt
 			err = run(ctx, job, t)
 		}

@@ -33,6 +33,7 @@ type Job struct {
 	ID          string    `datastore:"-"`
 	Incarnation string    `datastore:"incarnation,noindex"` // see [Ref]
 	Mapper      string    `datastore:"mapper,noindex"`
+	Queue       Owner     `datastore:"queue,omitempty,noindex"`
 	Query       []byte    `datastore:"query,noindex"`  // JSON
 	Params      []byte    `datastore:"params,noindex"` // JSON
 	State       string    `datastore:"state,noindex"`
