@@ -134,6 +134,26 @@ func (e *Engine) Handler() http.Handler {
 // they are called.
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
+// Jobs lists jobs, the one that was started last first, and says where to go on: an empty cursor is
+// the beginning, and the end. A page has up to 50 jobs, and costs as many reads, however many jobs
+// there are and whichever are chosen. A cursor serves any options. A job whose state changes while pages are read
+// is in the listing of the state that it had when its page was read, so it can be missing in both.
+//
+// Jobs that an older build has started are not listed before their records change.
+func (e *Engine) Jobs(ctx context.Context, o *JobsOptions, cursor string) (jobs []JobInfo, next string, err error) {
+	if o == nil {
+		o = new(JobsOptions)
+	}
+	var queue record.Owner
+	if e != nil && e.queue != nil && !o.AllQueues {
+		queue = record.Owner(e.queue.Name())
+	}
+	if jobs, next, err = o.list(ctx, e.store(), queue, cursor); err != nil {
+		return nil, "", fmt.Errorf("mapper: jobs: %w", err)
+	}
+	return jobs, next, nil
+}
+
 // Revive makes sure that every job of the engine's queue that runs has a sweep. Only a purge of the queue
 // loses the chain of sweeps; a schedule that calls this now and then, or posts to
 // the path "revive" of the handler, finds such jobs. It costs a read for each job that

@@ -39,6 +39,7 @@ type Job struct {
 	State       string    `datastore:"state,noindex"`
 	Active      bool      `datastore:"active,omitempty"`   // indexed: it needs sweeps
 	Generation  int64     `datastore:"generation,noindex"` // of the names of its tasks
+	Listed      []string  `datastore:"listed,omitempty"`   // indexed: see [Listing]
 	Epoch       int64     `datastore:"epoch,noindex"`      // counts ranges that appear outside a parent's commit
 	PageSize    int64     `datastore:"page_size,noindex"`
 	PageTime    int64     `datastore:"page_time,noindex"` // nanoseconds
@@ -86,7 +87,7 @@ func (j *Job) Insert() *datastore.Mutation { return j.mutation(datastore.NewInse
 func (j *Job) Update() *datastore.Mutation { return j.mutation(datastore.NewUpdate) }
 
 func (j *Job) mutation(mutation func(*datastore.Key, any) *datastore.Mutation) *datastore.Mutation {
-	j.Active = j.State == Running || j.Cleaning != ""
+	j.Active, j.Listed = j.State == Running || j.Cleaning != "", listed(j)
 	return mutation(JobKey(j.ID), j)
 }
 

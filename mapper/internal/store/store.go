@@ -44,11 +44,13 @@ func Write(tx *datastore.Transaction, mutations ...*datastore.Mutation) error {
 	return err
 }
 
+var errNoClient = fmt.Errorf("%w: there is no engine or client", fault.ErrArguments)
+
 // LoadJob reads the record of a job.
 func (st Store) LoadJob(ctx context.Context, ref record.Ref) (*record.Job, error) {
 	id := ref.ID
 	if st.client == nil {
-		return nil, fmt.Errorf("%w: there is no engine or client", fault.ErrArguments)
+		return nil, errNoClient
 	}
 	if !record.ValidJobID(id) {
 		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_'", record.ErrNoSuchJob, id)
@@ -135,6 +137,19 @@ func (st Store) Active(ctx context.Context) ([]*record.Job, error) {
 		running[i].ID = k.Name
 	}
 	return running, property.IgnoreUndeclared(err)
+}
+
+// Jobs loads the records of a listing, the job that was started last first, from before a place on.
+func (st Store) Jobs(ctx context.Context, l record.Listing, before string, limit int) (jobs []*record.Job, err error) {
+	if st.client == nil {
+		return nil, errNoClient
+	}
+	from, to := l.Bounds(before)
+	keys, err := st.client.GetAll(ctx, datastore.NewQuery(record.JobKind).FilterField("listed", ">=", from).FilterField("listed", "<", to).Order("-listed").Limit(limit), &jobs)
+	for i, k := range keys {
+		jobs[i].ID = k.Name
+	}
+	return jobs, property.IgnoreUndeclared(err)
 }
 
 // Create writes a job and its root in one transaction.
