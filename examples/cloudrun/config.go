@@ -24,7 +24,7 @@ import (
 //	                       and verifies it;
 //	                       off: nobody proves anything, for emulators only
 //	TASKS_SERVICE_ACCOUNT  the account whose tokens the tasks carry, with on and iam
-//	OPERATORS              the accounts that may start and see jobs, with commas
+//	OPERATORS              the accounts that may start, see and control jobs, with commas
 //	                       between, with on
 //	OIDC_KEYS_URL          where the public keys of tokens are, with on; Google's if
 //	                       empty

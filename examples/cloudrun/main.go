@@ -1,6 +1,6 @@
 // Command cloudrun is the service that a team deploys on Cloud Run: it runs the
-// tasks of its jobs, starts jobs, and tells how they stand. See config.go for
-// its environment.
+// tasks of its jobs, and serves operators, who start and control jobs and see how they
+// stand: see jobs.go. Its environment is in config.go.
 package main
 
 import (

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 
@@ -39,6 +40,7 @@ type site struct {
 	*testing.T
 	emulator *emulator.Emulator
 	client   *datastore.Client
+	tasks    *cloudtasks.Client
 	process  *exec.Cmd
 	url      string
 }
@@ -57,12 +59,11 @@ func newSite(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.client.Close() })
-	tasks, err := s.emulator.CloudTasks(t.Context())
-	if err != nil {
+	if s.tasks, err = s.emulator.CloudTasks(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { tasks.Close() })
-	if _, err := tasks.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queue}}); err != nil {
+	t.Cleanup(func() { s.tasks.Close() })
+	if _, err := s.tasks.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queue}}); err != nil {
 		t.Fatal(err)
 	}
 	// The service has to know its URL before it listens: it gets a port that is
