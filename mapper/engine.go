@@ -21,7 +21,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/executor"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
+	"github.com/scattermap/scattermap/mapper/internal/journal"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/tasks"
@@ -33,10 +35,24 @@ type Options struct {
 	// Required.
 	Mappers []Definition
 
-	// Logger receives what an operator should know. Entities, parameters and the
-	// errors of functions are not logged: those are in the job's records.
-	// Defaults to slog.Default().
+	// Logger receives what an operator should know: a line for each change of a job's
+	// state, with its cause, who has asked for it ([WithCaller]) and what the job has done so
+	// far; and of each other warning at most ten lines a minute, and how many were left out.
+	// Entities, their keys, parameters and the errors of functions are not logged: those are
+	// in the job's records. Defaults to slog.Default().
 	Logger *slog.Logger
+
+	// OnState, if it is not nil, is called after each change of a job's state: its start, its
+	// end, and whenever it is paused, resumed, aborted or retried, by somebody or by its limits.
+	// The process that has made the change calls it, once, after the commit, and never inside
+	// a transaction; that costs up to 250 reads to count what was done. It is called
+	// concurrently. Whoever makes the change waits for it for up to 10 s, when its context
+	// ends, and then leaves it behind; a panic is logged, and harms nothing.
+	//
+	// This is best effort: a process that dies between the commit and the call calls nothing.
+	// Whoever must not miss a change looks at [Engine.Jobs], or has it recorded by the job's
+	// own finalizer, see [Mapper.OnDone].
+	OnState func(ctx context.Context, c StateChange)
 }
 
 // An Engine starts jobs, follows them, and runs their tasks. All engines with
@@ -82,7 +98,9 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 		}
 		e.mappers[def.Name] = def
 	}
-	e.jobs = &lifecycle.Jobs{Store: e.store(), Queue: queue, Mappers: e.mappers, Log: e.log, Gate: gate.New(), Random: randomNumber}
+	said := &journal.Journal{Store: e.store(), Log: e.log, Flaws: journal.Limited(e.log), Hook: hookOf(o.OnState)}
+	e.log = said.Flaws
+	e.jobs = &lifecycle.Jobs{Store: e.store(), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said, Gate: gate.New(), Random: randomNumber}
 	e.ranges = executor.New(client, e.jobs)
 	return e, nil
 }

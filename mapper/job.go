@@ -57,18 +57,18 @@ var (
 	ErrNoSuchJob = record.ErrNoSuchJob
 )
 
-// StartOptions are the settings of a job.
+// StartOptions are the settings of a job. In JSON, durations are nanoseconds.
 type StartOptions struct {
 	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not __x__.
 	// Starting a job with the ID of one that exists returns that one, whatever state
 	// it is in, if mapper, query and parameters are the same, and is refused with
 	// [ErrOtherArguments] otherwise; the settings are those of the first start.
 	// Defaults to a new ID, with which every start is another job.
-	ID string
+	ID string `json:"id,omitempty"`
 
 	// PageSize is the most entities that are processed and committed together,
 	// in [1, 1000]. Defaults to 500.
-	PageSize int
+	PageSize int `json:"page_size,omitempty"`
 
 	// PageTime is how long the function may take on the entities of one page
 	// together, in (0, 25s]. What it does not reach becomes ranges of their own; where
@@ -76,20 +76,20 @@ type StartOptions struct {
 	// transaction of an [Update] is open for that long, and others that change the
 	// same entities conflict with it. Defaults to 3s, at which the transaction's
 	// own round trips are a few percent.
-	PageTime time.Duration
+	PageTime time.Duration `json:"page_time,omitempty"`
 
 	// Workers is how many tasks run at once, in [1, 5000]. It is a setting of the
 	// queue, which the job does not change: its first split is made for it. Defaults to
 	// how many the queue delivers at once, or to 100 if the caller may not know that, for
 	// which it needs the permission cloudtasks.queues.get.
-	Workers int
+	Workers int `json:"workers,omitempty"`
 
 	// Splitting says how the job's ranges are cut. Defaults to adaptive.
-	Splitting Splitting
+	Splitting Splitting `json:"splitting,omitzero"`
 
 	// Rate is how fast the job goes at most. [Job.SetRate] changes it. Defaults to no
 	// limit.
-	Rate Rate
+	Rate Rate `json:"rate,omitzero"`
 
 	// Timeout is how long the function may take on one entity: up to half of the
 	// queue's Deadline, and for an [Update] up to 30s. Then its context
@@ -98,7 +98,7 @@ type StartOptions struct {
 	// with all that it holds. What a function leaves running when it returns can't rely on
 	// its context either, which ends soon after. Defaults to 30s, or half of the Deadline if
 	// that is less.
-	Timeout time.Duration
+	Timeout time.Duration `json:"timeout,omitempty"`
 
 	// Retries say how often the function is tried, and when. Defaults to those of the mapper.
 	Retries Retries
@@ -107,12 +107,12 @@ type StartOptions struct {
 	// that somebody looks at them while the rest is untouched. The job may pass it by
 	// what is under way, by the failures of one page, and by 1%. -1 is no limit: then
 	// pages that fail as a whole have their failures recorded, too. Defaults to 1000.
-	FailureLimit int
+	FailureLimit int `json:"failure_limit,omitempty"`
 
 	// FailureShare is which share of the entities may fail for good before the job is
 	// paused, in (0, 1]. It counts from the eleventh failure on, by an estimate from up
 	// to 250 ranges. Defaults to 1: FailureLimit alone decides.
-	FailureShare float64
+	FailureShare float64 `json:"failure_share,omitempty"`
 }
 
 // settingsOf returns the settings of a job, as they are in force.

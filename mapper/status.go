@@ -1,7 +1,9 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -24,9 +26,14 @@ type Status struct {
 	Queue   string    `json:"queue,omitempty"` // that it belongs to, see [Job.Move]; empty for a job of an older build
 	Query   Query     `json:"query"`
 	State   State     `json:"state"`
-	Error   string    `json:"error,omitempty"` // why a job failed, is paused by a limit, or does not get on
+	Error   string    `json:"error,omitempty"` // why a job failed, is paused by a limit, does not get on, or has pages tried again
 	Created time.Time `json:"created"`         // when the job was started
 	Ended   time.Time `json:"ended,omitzero"`  // zero while it runs
+
+	// Params are the job's parameters as JSON, and Settings its settings as they are in force: with
+	// their defaults, and with the Rate that was set last.
+	Params   json.RawMessage `json:"params"`
+	Settings StartOptions    `json:"settings"`
 
 	// Estimated says that the numbers below are estimates, from a part of the
 	// records.
@@ -125,8 +132,12 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
+	settings, err := settingsOf(j)
+	if err != nil {
+		return nil, err
+	}
 	return &Status{
-		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended,
+		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State), Error: cmp.Or(j.Error, j.Trouble), Params: slices.Clone(j.Params), Settings: settings, Created: j.Created, Ended: j.Ended,
 		Processed: sum.Processed, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
 		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost, Spaces: spacesOf(&sum), SpacesLeftOut: sum.SpacesLeftOut,
 	}, nil

@@ -171,7 +171,12 @@ func TestRequire(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	handler := v.Require(slog.New(slog.NewTextHandler(&log, nil)), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }))
+	handler := v.Require(slog.New(slog.NewTextHandler(&log, nil)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if got := tasks.Account(r.Context()); got != account {
+			t.Errorf("the request is passed on with the account %q", got)
+		}
+		w.WriteHeader(204)
+	}))
 	for token, want := range map[string]int{
 		google.token(t, nil): 204,
 		"":                   401,

@@ -51,35 +51,50 @@ func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier,
 // and here what that leaves out: algorithm, issuer, and the account with its
 // e-mail verified.
 func (v *Verifier) Verify(r *http.Request) error {
+	_, err := v.account(r)
+	return err
+}
+
+// account verifies a request, and returns the account that has sent it.
+func (v *Verifier) account(r *http.Request) (string, error) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return fmt.Errorf("%w: no bearer token", errToken)
+		return "", fmt.Errorf("%w: no bearer token", errToken)
 	}
 	if err := checkAlgorithm(token); err != nil {
-		return fmt.Errorf("%w: %w", errToken, err)
+		return "", fmt.Errorf("%w: %w", errToken, err)
 	}
 	payload, err := v.validator.Validate(r.Context(), token, v.audience)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errToken, err)
+		return "", fmt.Errorf("%w: %w", errToken, err)
 	}
 	if payload.Issuer != "https://accounts.google.com" && payload.Issuer != "accounts.google.com" {
-		return fmt.Errorf("%w: issuer %q", errToken, payload.Issuer)
+		return "", fmt.Errorf("%w: issuer %q", errToken, payload.Issuer)
 	}
 	email, _ := payload.Claims["email"].(string)
 	if !slices.Contains(v.accounts, email) || payload.Claims["email_verified"] != true {
-		return errAccount
+		return "", errAccount
 	}
-	return nil
+	return email, nil
+}
+
+type accountKey struct{}
+
+// Account returns the account whose token [Verifier.Require] has verified, from the context of the
+// request that it has passed on. It is empty elsewhere.
+func Account(ctx context.Context) string {
+	account, _ := ctx.Value(accountKey{}).(string)
+	return account
 }
 
 // Require returns a handler that answers 401 or 403 to requests that the
-// verifier does not take, and passes on the others. The log says why; the answer
+// verifier does not take, and passes on the others, with their [Account]. The log says why; the answer
 // says no more than that a token was wrong, or its account.
 func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		err := v.Verify(r)
+		account, err := v.account(r)
 		if err == nil {
-			next.ServeHTTP(w, r)
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), accountKey{}, account)))
 			return
 		}
 		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", r.URL.Path), slog.Any("error", err))

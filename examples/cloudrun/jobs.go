@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // newJobs returns the handler for operators:
@@ -33,6 +34,8 @@ import (
 // one job answers with its status, or else with {"error"}: 400 for a request that is wrong, 404 for a job
 // that there is not, and 409 for one that is in another state, belongs to another queue, or was started
 // with other arguments.
+//
+// The log of the jobs says who has asked, if the service has verified that.
 func newJobs(e *mapper.Engine, log *slog.Logger) http.Handler {
 	s := service{e, log}
 	mux := http.NewServeMux()
@@ -52,7 +55,9 @@ func newJobs(e *mapper.Engine, log *slog.Logger) http.Handler {
 			return s.job(r).Status(r.Context())
 		}))
 	}
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mux.ServeHTTP(w, r.WithContext(mapper.WithCaller(r.Context(), tasks.Account(r.Context()))))
+	})
 }
 
 // A service answers the requests of operators.

@@ -154,6 +154,19 @@ func TestOperate(t *testing.T) {
 		t.Errorf("no jobs: %d %s", code, answer)
 	}
 
+	// The log says who has asked. Its lines come a moment after the answers.
+	for _, line := range [][]string{
+		{`"job running"`, `"job":"first"`, `"cause":"started"`}, {`"job running"`, `"job":"first"`, `"cause":"its failures are retried"`},
+		{`"job paused"`, `"job":"second"`}, {`"job running"`, `"job":"second"`, `"cause":"resumed"`}, {`"job aborted"`, `"job":"third"`},
+	} {
+		line = append(line, `"by":"`+operator+`"`)
+		for deadline := time.Now().Add(time.Minute); !s.logged(line...); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("no line of the log has %q", line)
+			}
+		}
+	}
+
 	// What can't be done says why.
 	for _, c := range []struct {
 		method, path, body string

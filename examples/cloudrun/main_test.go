@@ -13,7 +13,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -43,6 +45,18 @@ type site struct {
 	tasks    *cloudtasks.Client
 	process  *exec.Cmd
 	url      string
+
+	mu  sync.Mutex
+	log strings.Builder // what the process has logged
+}
+
+// logged reports whether the process has logged a line with some texts.
+func (s *site) logged(texts ...string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(strings.Split(s.log.String(), "\n"), func(line string) bool {
+		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) })
+	})
 }
 
 // newSite builds the command and starts it.
@@ -88,6 +102,9 @@ func newSite(t *testing.T) *site {
 		lines := bufio.NewScanner(stderr)
 		for lines.Scan() {
 			fmt.Fprintln(t.Output(), lines.Text())
+			s.mu.Lock()
+			s.log.WriteString(lines.Text() + "\n")
+			s.mu.Unlock()
 			if strings.Contains(lines.Text(), `"serving"`) {
 				close(serving)
 			}

@@ -180,6 +180,7 @@ type committed struct {
 	failed     int                  // how many entities have failed for good
 	counters   tally.Counters       // that the page has counted
 	overcounts bool                 // the pages of this process have more counters than a job can have
+	kinds      string               // of the errors of entities that have failed; empty: none has
 }
 
 // takeOver notes what is to be done after a commit.
@@ -299,7 +300,7 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 		}
 	}
 	r.Finish(now)
-	after.ran, after.counters = o.Ran, o.Counters
+	after.ran, after.counters, after.kinds = o.Ran, o.Counters, o.Kinds()
 	_, err = tx.Mutate(inserts...)
 	return after, err
 }

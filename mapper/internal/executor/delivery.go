@@ -128,6 +128,10 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 		d.unmark(ctx)
 	}
 	d.leave()
+	if d.after.kinds != "" {
+		d.x.Journal.Failing(ctx, d.record, d.record.Retries, int64(d.after.failed), d.after.kinds)
+		d.after.kinds = ""
+	}
 	if err != nil || s == stopped || s == superseded || d.job.State != record.Running {
 		return false, err // or this task has ended or paused the job
 	}
@@ -140,7 +144,7 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 			return false, err
 		}
 	}
-	job, err := d.limitFailures(ctx, d.after.failed)
+	job, err := limitFailures(ctx, d, d.after.failed)
 	d.job = job
 	return err == nil && job.State == record.Running, err
 }

@@ -8,7 +8,6 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
-	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
@@ -72,7 +71,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	def := x.Mappers[job.Mapper]
 	if def == nil {
 		// Another build may have it: the queue tries again.
-		return nil, fmt.Errorf("job %s: %w %q", t.Job, function.ErrUnknownMapper, job.Mapper)
+		return nil, showBuild(ctx, x.Jobs, job)
 	}
 	q, err := query.Of(job)
 	if err != nil {

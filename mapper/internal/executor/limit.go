@@ -9,19 +9,19 @@ import (
 
 // limitFailures pauses the job if too many entities have failed, of which so many are this delivery's. It
 // returns the job.
-func (c *claim) limitFailures(ctx context.Context, failed int) (*record.Job, error) {
+func limitFailures(ctx context.Context, d *delivery, failed int) (*record.Job, error) {
 	if failed == 0 {
-		return c.job, nil
+		return d.job, nil
 	}
-	over, sum, err := c.overLimit(ctx, failed)
+	over, sum, err := d.overLimit(ctx, failed)
 	if err != nil || over == "" {
-		return c.job, err
+		return d.job, err
 	}
-	job, err := c.store.UpdateJob(ctx, c.job.Ref(), func(j *record.Job) (bool, error) {
-		return j.PauseByLimit(c.job.Epoch, over, &sum), nil
+	job, err := d.x.Change(ctx, d.job.Ref(), over, func(j *record.Job) (bool, error) {
+		return j.PauseByLimit(d.job.Epoch, over, &sum), nil
 	})
 	if err != nil {
-		return c.job, err
+		return d.job, err
 	}
 	return job, nil
 }

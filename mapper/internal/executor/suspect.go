@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -154,23 +153,18 @@ func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 			return ours, err
 		}
 	}
-	d.x.Log.LogAttrs(ctx, slog.LevelWarn, "range refused, and tried again later",
-		slog.Any("error", cause), slog.Int64("attempts", d.record.Refusals), slog.Time("not_before", d.record.NotBefore))
 	if err := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
 		return ours, fmt.Errorf("enqueue range %s of job %s again: %w", d.record.ID, d.job.ID, err)
 	}
+	showRefusal(ctx, d.x.Jobs, d.job, d.record, cause)
 	return superseded, nil // by that task
 }
 
 // fail ends the job. It reports whether the job is over: it goes on if somebody has resumed it since this
 // delivery began.
 func (d *delivery) fail(ctx context.Context, cause error) (over bool, err error) {
-	first, err := d.x.Fail(ctx, d.job, cause)
-	if err != nil {
+	if err := d.x.Fail(ctx, d.job, cause); err != nil {
 		return false, err
-	}
-	if first {
-		d.x.Log.LogAttrs(ctx, slog.LevelError, "job failed", slog.String("job", d.job.ID), slog.String("range", d.record.ID))
 	}
 	job, err := d.store.LoadJob(ctx, d.job.Ref())
 	if err != nil {

@@ -174,7 +174,7 @@ func (a *Attempt) Run(fn func() error) error {
 // Recovered makes a panic of the user's code an error. It is to be deferred.
 func Recovered(err *error) {
 	if r := recover(); r != nil {
-		*err = fmt.Errorf("panic: %v%s", r, panicked(debug.Stack()))
+		*err = fault.Panicked(fmt.Sprintf("panic: %v%s", r, panicked(debug.Stack())))
 	}
 }
 

@@ -96,32 +96,30 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 		return err
 	}
 	if wrong := cmp.Or(l.Err(), l.Lost); wrong != nil {
-		_, err := js.Fail(ctx, job, wrong)
-		return err
+		return js.Fail(ctx, job, wrong)
 	}
 	sum := l.Totals
 	if def.OnDone == nil {
-		return js.end(ctx, job, func(_ *datastore.Transaction, j *record.Job) error { return j.Succeed(sum, time.Now()) })
+		return js.end(ctx, job, "", func(_ *datastore.Transaction, j *record.Job) error { return j.Succeed(sum, time.Now()) })
 	}
 	return finalizer{js, def, sum}.run(ctx, job, t)
 }
 
 // Fail ends a job for a reason. Its open ranges stay recorded as they are; their
-// tasks find the job ended and leave them. It reports whether it was this call that
-// ended it.
-func (js *Jobs) Fail(ctx context.Context, job *record.Job, reason error) (first bool, err error) {
-	err = js.end(ctx, job, func(_ *datastore.Transaction, j *record.Job) error {
-		first = true
+// tasks find the job ended and leave them.
+func (js *Jobs) Fail(ctx context.Context, job *record.Job, reason error) error {
+	return js.end(ctx, job, fault.Summary(reason), func(_ *datastore.Transaction, j *record.Job) error {
 		j.Fail(fault.Text(reason), errors.Is(reason, tally.Err), time.Now())
 		return nil
 	})
-	return first && err == nil, err
 }
 
-// end changes the record of a job that runs, if no ranges have appeared since its
+// end changes the record of a job that runs, for a reason, if no ranges have appeared since its
 // epoch was read.
-func (js *Jobs) end(ctx context.Context, job *record.Job, change func(*datastore.Transaction, *record.Job) error) error {
+func (js *Jobs) end(ctx context.Context, job *record.Job, cause string, change func(*datastore.Transaction, *record.Job) error) error {
+	var s step
 	err := js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+		s = step{}
 		j, err := store.GetJob(tx, job.Ref())
 		if err != nil {
 			return err
@@ -129,13 +127,15 @@ func (js *Jobs) end(ctx context.Context, job *record.Job, change func(*datastore
 		if !j.MayEnd(job.Epoch) {
 			return nil
 		}
+		from := j.State
 		if err := change(tx, j); err != nil {
 			return err
 		}
+		s = step{from, j}
 		_, err = tx.Mutate(j.Update())
 		return err
 	})
-	if err != nil {
+	if err = js.settle(ctx, s, cause, err); err != nil {
 		return fmt.Errorf("end job %s: %w", job.ID, err)
 	}
 	return nil

@@ -23,7 +23,9 @@ func (js *Jobs) Start(ctx context.Context, created, existing *record.Job) (job *
 		if tries > 0 {
 			created.Incarnate(js.Random())
 		}
-		job, err = js.create(ctx, created)
+		if job, err = js.create(ctx, created); err == nil && job.Incarnation == created.Incarnation {
+			js.Journal.Changed(ctx, "", job, "started")
+		}
 	}
 	if job != nil {
 		err = sameArguments(job, created)
@@ -91,6 +93,42 @@ func sameArguments(j, o *record.Job) error {
 // A change changes the record of a job, and reports whether it has.
 type change func(*record.Job) (changed bool, err error)
 
+// Change changes the record of a job. If its state is another one then, the journal says so, and why.
+func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f change) (*record.Job, error) {
+	var s step
+	job, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) {
+		s = step{from: j.State}
+		changed, err := f(j)
+		if changed && err == nil {
+			s.to = j
+		}
+		return changed, err
+	})
+	return job, js.settle(ctx, s, cause, err)
+}
+
+// A step is what a transaction does to the state of a job.
+type step struct {
+	from string
+	to   *record.Job // nil: nothing is committed
+}
+
+// settle has the journal say that a job is in another state, if a transaction has brought it there, which
+// has returned an error or nil. The answer to a commit may be lost: then the record says whether it took place.
+func (js *Jobs) settle(ctx context.Context, s step, cause string, err error) error {
+	if s.to == nil || s.to.State == s.from {
+		return err
+	}
+	if err != nil {
+		now, lookup := js.Store.LoadJob(ctx, s.to.Ref())
+		if lookup != nil || now.State != s.to.State || now.Epoch != s.to.Epoch || now.Generation != s.to.Generation || !now.Ended.Equal(s.to.Ended) {
+			return err
+		}
+	}
+	js.Journal.Changed(ctx, s.from, s.to, cause)
+	return nil
+}
+
 // owned returns a change of a job that belongs to this engine's queue.
 func (js *Jobs) owned(f change) change {
 	return func(j *record.Job) (bool, error) {
@@ -103,13 +141,13 @@ func (js *Jobs) owned(f change) change {
 
 // Pause has a job begin no more pages.
 func (js *Jobs) Pause(ctx context.Context, ref record.Ref) error {
-	_, err := js.Store.UpdateJob(ctx, ref, js.owned((*record.Job).Pause))
+	_, err := js.Change(ctx, ref, "paused", js.owned((*record.Job).Pause))
 	return err
 }
 
 // Abort ends a job for good.
 func (js *Jobs) Abort(ctx context.Context, ref record.Ref) error {
-	_, err := js.Store.UpdateJob(ctx, ref, js.owned(func(j *record.Job) (bool, error) { return j.Abort(time.Now()) }))
+	_, err := js.Change(ctx, ref, "aborted", js.owned(func(j *record.Job) (bool, error) { return j.Abort(time.Now()) }))
 	return err
 }
 
@@ -119,7 +157,7 @@ func (js *Jobs) Resume(ctx context.Context, ref record.Ref) error {
 	if err != nil {
 		return err
 	}
-	job, err := guard{js}.update(ctx, ref, js.owned(func(j *record.Job) (bool, error) { return true, j.Resume(failed, time.Now()) }))
+	job, err := guard{js}.update(ctx, ref, "resumed", js.owned(func(j *record.Job) (bool, error) { return true, j.Resume(failed, time.Now()) }))
 	if err == nil {
 		err = js.goOn(ctx, job)
 	}
@@ -150,7 +188,7 @@ func (js *Jobs) failures(ctx context.Context, ref record.Ref) (n int64, _ record
 
 // Retry has a job process its failures again.
 func (js *Jobs) Retry(ctx context.Context, ref record.Ref) error {
-	job, err := guard{js}.update(ctx, ref, js.owned(func(j *record.Job) (bool, error) { return true, j.Retry(time.Now()) }))
+	job, err := guard{js}.update(ctx, ref, "its failures are retried", js.owned(func(j *record.Job) (bool, error) { return true, j.Retry(time.Now()) }))
 	if err != nil {
 		return err
 	}
@@ -167,7 +205,7 @@ func (js *Jobs) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
 	if err != nil {
 		return err
 	}
-	job, err := guard{js}.update(ctx, ref, js.owned(func(j *record.Job) (bool, error) { return j.CleanUp(string(encoded)) }))
+	job, err := guard{js}.update(ctx, ref, "cleaned up", js.owned(func(j *record.Job) (bool, error) { return j.CleanUp(string(encoded)) }))
 	if err != nil {
 		return err
 	}

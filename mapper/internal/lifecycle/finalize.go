@@ -57,8 +57,8 @@ func (fi finalizer) runAlone(ctx context.Context, job *record.Job, t body.Job, m
 		return err
 	}
 	if n := job.Died(time.Now()); n >= record.MaxDeaths {
-		_, err = fi.Fail(ctx, job, fmt.Errorf("the process died %d times while it did nothing but the finalizer", n))
-		return err
+		died := fmt.Errorf("the process died %d times while it did nothing but the finalizer", n)
+		return fi.Fail(ctx, job, fault.Summarized(died.Error(), died))
 	}
 	if job.Doomed() {
 		return fmt.Errorf("the process seems to have died %d times while it did nothing but the finalizer, which waits until that is certain", len(job.Deaths))
@@ -77,7 +77,7 @@ func (fi finalizer) begin(ctx context.Context, job *record.Job, t body.Job, m re
 func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 	var failed error // the function's
 	ready := false   // all that is left is the commit
-	err := fi.end(ctx, job, func(tx *datastore.Transaction, j *record.Job) error {
+	err := fi.end(ctx, job, "", func(tx *datastore.Transaction, j *record.Job) error {
 		failed, ready = nil, false
 		if err := j.Succeed(fi.sum, time.Now()); err != nil {
 			return err
@@ -97,8 +97,7 @@ func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 		return err
 	}
 	if fault.IsPermanent(failed) {
-		_, err := fi.Fail(ctx, job, fmt.Errorf("the finalizer failed: %w", failed))
-		return err
+		return fi.Fail(ctx, job, fault.Summarized("the finalizer failed", fmt.Errorf("the finalizer failed: %w", failed)))
 	}
 	_, err = fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		if j.State != record.Running || j.Epoch != job.Epoch {

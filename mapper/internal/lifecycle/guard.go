@@ -37,24 +37,24 @@ func (g guard) post(ctx context.Context, job *record.Job) error {
 }
 
 // update changes a job in a way that may have it run in another epoch. It returns the job.
-func (g guard) update(ctx context.Context, ref record.Ref, change change) (*record.Job, error) {
+func (g guard) update(ctx context.Context, ref record.Ref, cause string, f change) (*record.Job, error) {
 	for range guardAttempts {
 		seen, err := g.Store.LoadJob(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
 		next := *seen
-		if _, err := change(&next); err != nil {
+		if _, err := f(&next); err != nil {
 			return nil, err
 		}
 		if err := g.post(ctx, &next); err != nil {
 			return nil, err
 		}
-		job, err := g.Store.UpdateJob(ctx, seen.Ref(), func(j *record.Job) (bool, error) {
+		job, err := g.Change(ctx, seen.Ref(), cause, func(j *record.Job) (bool, error) {
 			if j.Epoch != seen.Epoch {
 				return false, errForestalled
 			}
-			return change(j)
+			return f(j)
 		})
 		if !errors.Is(err, errForestalled) {
 			return job, err

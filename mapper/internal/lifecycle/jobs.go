@@ -13,6 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
+	"github.com/scattermap/scattermap/mapper/internal/journal"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/tasks"
@@ -24,7 +25,8 @@ type Jobs struct {
 	Store   store.Store
 	Queue   *tasks.Queue
 	Mappers map[string]*function.Definition // by name
-	Log     *slog.Logger
+	Log     *slog.Logger                    // of what goes wrong, see journal.Limited
+	Journal *journal.Journal
 	Gate    *gate.Gate
 	Random  func() uint64 // a number that nobody else draws
 }
@@ -32,7 +34,10 @@ type Jobs struct {
 // Handlers returns what serves the tasks, by the last element of their path.
 func (js *Jobs) Handlers() map[string]http.Handler {
 	return map[string]http.Handler{
-		sweepPath:    js.chain(js.inCompany(sweeper{js}.run)),
+		sweepPath: js.chain(js.inCompany(func(ctx context.Context, job *record.Job, t body.Job) error {
+			js.Journal.Flush(ctx)
+			return sweeper{js}.run(ctx, job, t)
+		})),
 		retryPath:    js.chain(js.inCompany(Retrier{js}.run)),
 		finalizePath: js.chain(js.runEnd),
 		cleanupPath:  js.chain(js.inCompany(cleaner{js}.run)),
@@ -96,6 +101,15 @@ func (js *Jobs) EnqueueAgain(ctx context.Context, job *record.Job, r *record.Ran
 		return err
 	}
 	return nil
+}
+
+// ShowBuild has the job's status say that a build does not have its mapper, and no longer once one has.
+func (js *Jobs) ShowBuild(ctx context.Context, job *record.Job, missing bool) error {
+	if seen := *job; !seen.NeedsBuild(missing) {
+		return nil
+	}
+	_, err := js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.NeedsBuild(missing), nil })
+	return err
 }
 
 // chain returns the handler of the tasks of a path. The job is as it is found; run

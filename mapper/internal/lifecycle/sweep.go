@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -80,7 +81,7 @@ func (sw sweeper) run(ctx context.Context, job *record.Job, t body.Job) error {
 			return err
 		}
 	}
-	if err := sw.showBuild(ctx, job); err != nil {
+	if err := sw.ShowBuild(ctx, job, sw.Mappers[job.Mapper] == nil); err != nil {
 		return err
 	}
 	if job.Retrying { // still: its tasks may be lost
@@ -89,21 +90,14 @@ func (sw sweeper) run(ctx context.Context, job *record.Job, t body.Job) error {
 	return sw.look(ctx, job, t, now)
 }
 
-// showBuild has the job's status say that a build does not have its mapper, and no longer once one has.
-func (sw sweeper) showBuild(ctx context.Context, job *record.Job) error {
-	missing := sw.Mappers[job.Mapper] == nil
-	if seen := *job; !seen.NeedsBuild(missing) {
-		return nil
-	}
-	_, err := sw.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.NeedsBuild(missing), nil })
-	return err
-}
-
 // look looks at the next open ranges.
 func (sw sweeper) look(ctx context.Context, job *record.Job, t body.Job, now time.Time) error {
 	open, err := sw.Store.FirstMarked(ctx, "open", job.Ref(), t.After, sweepRanges)
 	if err != nil {
 		return fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
+	}
+	if err := sw.calm(ctx, job, open); err != nil {
+		return err
 	}
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(source.Parallel)
@@ -120,6 +114,21 @@ func (sw sweeper) look(ctx context.Context, job *record.Job, t body.Job, now tim
 		return sw.enqueue(ctx, job, sweepPath, t, time.Time{})
 	}
 	return sw.Complete(ctx, job, true)
+}
+
+// calm has the job's status no longer say that pages are tried again, if none of those that a sweep looks at is.
+func (sw sweeper) calm(ctx context.Context, job *record.Job, open []*record.Range) error {
+	if job.Trouble == "" || slices.ContainsFunc(open, func(r *record.Range) bool { return !r.Alone && r.RefusalsIn(job) > 0 }) {
+		return nil
+	}
+	_, err := sw.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
+		if j.State != record.Running || j.Trouble != job.Trouble {
+			return false, nil
+		}
+		j.Trouble = ""
+		return true, nil
+	})
+	return err
 }
 
 // revive enqueues the next sweep of a job, unless there is one. If it was

@@ -1,6 +1,10 @@
 package page
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -43,6 +47,24 @@ type Failure struct {
 
 // Last reports whether there are no attempts left, of so many.
 func (f Failure) Last(most int64) bool { return f.Permanent || f.Attempts >= most }
+
+// Kinds returns of which kinds the errors of the failures are, and how many of each.
+func (o *Outcome) Kinds() string {
+	n := make(map[string]int)
+	for _, f := range o.Failures {
+		switch {
+		case f.Suspected:
+			n["suspected of killing its process"]++
+		case f.Err != nil:
+			n[fault.Kind(f.Err)]++
+		}
+	}
+	var all []string
+	for _, kind := range slices.Sorted(maps.Keys(n)) {
+		all = append(all, fmt.Sprintf("%d %s", n[kind], kind))
+	}
+	return strings.Join(all, ", ")
+}
 
 // fail notes that an entity has failed.
 func (o *Outcome) fail(p *keyspace.Position, err error, attempts int64) {

@@ -54,6 +54,9 @@ func (e TooSlowError) Error() string {
 	return fmt.Sprintf("the function took too long on an entity: more than %v", e.limit)
 }
 
+// Kind returns of which kind the error is, see fault.Kind.
+func (e TooSlowError) Kind() string { return "timeout" }
+
 // maxRead is as many entities as a lookup can have, with the range's record.
 const maxRead = record.MaxPageSize - 1
 

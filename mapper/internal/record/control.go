@@ -59,7 +59,7 @@ func (j *Job) Abort(now time.Time) (changed bool, err error) {
 		return false, nil
 	case Running, Paused, Failed:
 		if j.State != Failed {
-			j.Error = "" // which says what it waits for
+			j.Error, j.Trouble = "", "" // which say what it waits for
 		}
 		j.State, j.Ended = Aborted, now.UTC().Truncate(time.Microsecond)
 		return true, nil
@@ -148,7 +148,7 @@ func Forestall(j *Job, epoch int64) (changed bool) {
 
 // Fail ends a job for a reason. It may have lost its counters.
 func (j *Job) Fail(reason string, countersLost bool, now time.Time) {
-	j.CountersLost = countersLost
+	j.CountersLost, j.Trouble = countersLost, ""
 	j.State, j.Error, j.Ended = Failed, reason, now.UTC().Truncate(time.Microsecond)
 }
 

@@ -70,7 +70,8 @@ type Job struct {
 	Created   time.Time `datastore:"created,noindex"`
 	Ended     time.Time `datastore:"ended,noindex"`
 	Error     string    `datastore:"error,noindex"`
-	Totals    []byte    `datastore:"totals,noindex"` // JSON, once it has ended
+	Trouble   string    `datastore:"trouble,omitempty,noindex"` // why pages are tried again
+	Totals    []byte    `datastore:"totals,noindex"`            // JSON, once it has ended
 
 	Cleaning string    `datastore:"cleaning,noindex"`  // JSON: how its records are being cleaned up
 	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire
@@ -152,7 +153,7 @@ func (j *Job) goOn(now time.Time) {
 	if j.State != Running {
 		j.RampFrom = now.UTC().Truncate(time.Microsecond)
 	}
-	j.State, j.Error, j.Ended, j.Totals = Running, "", time.Time{}, nil
+	j.State, j.Error, j.Trouble, j.Ended, j.Totals = Running, "", "", time.Time{}, nil
 	j.Suspicion = Suspicion{}
 	j.Generation++
 	j.Epoch++
@@ -162,7 +163,7 @@ func (j *Job) goOn(now time.Time) {
 func (j *Job) Succeed(sum Totals, now time.Time) (err error) {
 	j.Finalizes = false
 	j.Suspicion = Suspicion{}
-	j.State, j.Error, j.Ended = Succeeded, "", now.UTC().Truncate(time.Microsecond)
+	j.State, j.Error, j.Trouble, j.Ended = Succeeded, "", "", now.UTC().Truncate(time.Microsecond)
 	if sum.Failures > 0 {
 		j.State = SucceededWithFailures
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
@@ -163,7 +164,7 @@ func (l *Ledger) Err() error {
 	if len(l.Problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s (problem 1 of %d)", errRecords, l.Problems[0], len(l.Problems)+l.missed)
+	return fault.Summarized(errRecords.Error(), fmt.Errorf("%w: %s (problem 1 of %d)", errRecords, l.Problems[0], len(l.Problems)+l.missed))
 }
 
 // CheckEnd compares a job that has ended with what its ranges add up to.

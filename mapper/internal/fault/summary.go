@@ -1,0 +1,65 @@
+package fault
+
+import (
+	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Summarized gives an error a summary that may be logged: its text may quote an entity.
+func Summarized(summary string, err error) error { return summarizedError{summary, err} }
+
+type summarizedError struct {
+	summary string
+	err     error
+}
+
+func (e summarizedError) Error() string { return e.err.Error() }
+func (e summarizedError) Unwrap() error { return e.err }
+
+// Summary returns what an error says, but for what a function, an entity or the database may have said:
+// for a log. The whole text is for records.
+func Summary(err error) string {
+	var s summarizedError
+	var r Refusal
+	var f fatalError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &s):
+		return s.summary
+	case errors.As(err, &r):
+		return r.Summary
+	case errors.As(err, &f):
+		return f.Error()
+	case status.Code(err) != codes.Unknown:
+		return "the database answers " + status.Code(err).String()
+	}
+	return "an error that the job's record has"
+}
+
+// Panicked is the error of a function that has panicked.
+func Panicked(text string) error { return panicError(text) }
+
+type panicError string
+
+func (e panicError) Error() string { return string(e) }
+func (e panicError) Kind() string  { return "panic" }
+
+// Kind returns of which kind the error of a function is, which says nothing of the entity: an error may
+// have a method of this name.
+func Kind(err error) string {
+	var k interface{ Kind() string }
+	switch {
+	case errors.As(err, &k):
+		return k.Kind()
+	case errors.As(err, new(CommitRefusal)):
+		return "refused by the database"
+	case status.Code(err) != codes.Unknown && status.Code(err) != codes.OK:
+		return "error " + status.Code(err).String()
+	case IsPermanent(err):
+		return "permanent error"
+	}
+	return "error"
+}

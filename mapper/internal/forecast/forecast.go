@@ -1,0 +1,147 @@
+package forecast
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/splitsim"
+	"github.com/scattermap/scattermap/mapper/internal/survey"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// A Job is what is known of a job before it starts. What the fields mean is said at mapper.PlanOptions.
+type Job struct {
+	Query     query.Query
+	PageSize  int64
+	PageTime  time.Duration
+	Workers   int64
+	AtOnce    int64 // how many tasks may run at once
+	Rate      pace.Limit
+	Deadline  time.Duration // of the queue
+	Writes    float64
+	PerEntity time.Duration
+	Prices    billing.Prices
+}
+
+// An Estimate is what is expected of a job: mapper.Estimate has the meaning of its fields.
+type Estimate struct {
+	Entities       int64
+	Exact, AtLeast bool
+
+	Workers      int
+	Pages, Tasks int64
+	Takes        time.Duration
+
+	Usage   billing.Usage
+	Dollars float64
+	Used    billing.Usage
+}
+
+// Of returns what is expected of a job, whose entities a source has.
+func Of(ctx context.Context, src source.Source, j *Job) (*Estimate, error) {
+	usual := j.PageSize
+	if j.Rate != (pace.Limit{}) {
+		usual = int64(j.Rate.Page(int(j.PageSize), j.Writes, j.AtOnce, 0, pace.WaitWithin(j.Deadline)))
+	}
+	page := max(1, min(usual, int64(j.PageTime/j.PerEntity)))
+	est := &Estimate{Workers: int(j.Workers)}
+	least, err := est.size(ctx, src, j, page)
+	if err != nil {
+		return nil, err
+	}
+	return est, est.expect(ctx, j, page, usual, least)
+}
+
+// mostPlanned is up to how many entities are counted.
+const mostPlanned = 1_000_000
+
+// size finds out how many entities a query has: in each of its spaces. It returns how many pages
+// that takes at least, as none has entities of two spaces.
+func (est *Estimate) size(ctx context.Context, src source.Source, j *Job, page int64) (least int64, err error) {
+	var mu sync.Mutex
+	est.Exact = true
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(source.Parallel)
+	for next := src.Spaces(gctx, j.Query, nil, nil); ; {
+		s, ok, err := next()
+		if err != nil || !ok {
+			err = cmp.Or(group.Wait(), err)
+			return least, err
+		}
+		group.Go(func() error {
+			part, err := sizeIn(gctx, src, j.Query.In(s), j)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			est.Entities += part.Entities
+			least += (part.Entities + page - 1) / page
+			est.Exact, est.AtLeast = est.Exact && part.Exact, est.AtLeast || part.AtLeast
+			est.Used.Reads += part.Used.Reads
+			est.Used.SmallOps += part.Used.SmallOps
+			return nil
+		})
+	}
+}
+
+// sizeIn finds out how many entities a query over one space has.
+func sizeIn(ctx context.Context, src source.Source, q query.Query, j *Job) (est Estimate, err error) {
+	look := survey.Survey{Source: src, Query: q, Page: j.PageSize, Refine: true, Used: &est.Used}
+	n, known := look.Count(ctx, nil, mostPlanned)
+	if known && n < mostPlanned {
+		est.Entities, est.Exact = n, true
+		return est, nil
+	}
+	found, err := look.Run(ctx, split.Strategy{}, j.Workers)
+	if est.Entities = max(n, found.Estimate); err == nil && est.Entities == 0 {
+		err = errors.New("the database neither counts entities nor has samples of them, so their number is not known")
+	}
+	est.AtLeast = known && (found.Estimate <= n || !q.Plain() && est.Entities >= split.MostCounted)
+	return est, err
+}
+
+// mostModelled is how many pages are modelled one by one: of more, a part.
+const mostModelled = 1_000_000
+
+// expect fills in what follows from the number of entities, for pages of a size, and at least so
+// many of them; usual is their size if the function is fast.
+func (est *Estimate) expect(ctx context.Context, j *Job, page, usual, least int64) error {
+	times := splitsim.UsualTimes(tasks.Parallel)
+	times.Page += time.Duration(page) * j.PerEntity
+	part := 1 + est.Entities/page/mostModelled
+	m, err := splitsim.Run(ctx, splitsim.VirtualKind{N: est.Entities / part, Key: splitsim.SequentialKey}, j.Workers, page, usual, times)
+	if err != nil {
+		return err
+	}
+	m.Pages, m.Tasks = m.Pages*part, m.Tasks*part
+	if j.Query.Many() { // the model knows one space only
+		m.Pages, m.Tasks = max(m.Pages, least), max(m.Tasks, min(j.Workers, least/split.FewPages))
+	}
+	est.Pages, est.Tasks = m.Pages, m.Tasks
+	est.Takes = m.Takes(j.Workers)
+	if n := float64(est.Entities); j.Rate != (pace.Limit{}) {
+		est.Takes = max(est.Takes, j.Rate.Takes(n, n*j.Writes+float64(pace.RecordWrites*m.Pages)))
+	}
+	est.Usage = billing.Usage{
+		Reads:    est.Entities + 3*m.Pages + m.Tasks, // of the entities; of the records, and the queries for keys; of jobs
+		SmallOps: est.Entities,
+		Writes:   int64(float64(est.Entities)*j.Writes) + pace.RecordWrites*m.Pages,
+		TaskOps:  2 * (m.Tasks + 1), // the last one ends the job
+	}
+	if j.Query.KeysOnly {
+		est.Usage.Reads -= est.Entities
+	}
+	est.Dollars = j.Prices.Cost(est.Usage)
+	return nil
+}

@@ -1,0 +1,155 @@
+package journal
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
+)
+
+// A Journal says what becomes of the jobs of a process.
+type Journal struct {
+	Store store.Store
+	Log   *slog.Logger                  // for changes of state
+	Flaws *slog.Logger                  // for what goes wrong on the way: made by Limited
+	Hook  func(context.Context, Change) // nil: there is none
+}
+
+// A Change is one change of a job's state.
+type Change struct {
+	Job   *record.Job // as it is since
+	From  string      // the state before; empty for a new job
+	Cause string      // nothing of an entity
+	By    string      // who asked for it; empty: nobody did, or nobody knows
+	Time  time.Time
+
+	Totals    record.Totals // what the job has done so far
+	Counted   bool          // they are known,
+	Estimated bool          // about
+}
+
+// The times that a change takes beyond its commit, at most.
+const (
+	countTime = 10 * time.Second
+	hookTime  = 10 * time.Second
+)
+
+// Changed says that a job is in another state. That is committed: nothing here fails, or takes long.
+func (jn *Journal) Changed(ctx context.Context, from string, job *record.Job, cause string) {
+	ctx = context.WithoutCancel(ctx)
+	c := Change{Job: job, From: from, Cause: cause, By: By(ctx), Time: time.Now()}
+	jn.count(ctx, &c)
+	jn.Flush(ctx)
+	jn.Log.LogAttrs(ctx, level(job), "job "+job.State, attrs(c)...)
+	if jn.Hook != nil {
+		jn.call(ctx, c)
+	}
+}
+
+// count adds up what the job has done so far: as a status does. A new one has done nothing.
+func (jn *Journal) count(ctx context.Context, c *Change) {
+	if c.From == "" {
+		c.Counted = true
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, countTime)
+	defer cancel()
+	var err error
+	if len(c.Job.Totals) > 0 {
+		c.Totals, err = c.Job.RecordedTotals()
+	} else {
+		c.Totals, c.Estimated, err = jn.Store.SampleTotals(ctx, c.Job)
+	}
+	c.Counted = err == nil
+}
+
+// level returns how much a state matters to an operator.
+func level(job *record.Job) slog.Level {
+	switch {
+	case job.State == record.Failed:
+		return slog.LevelError
+	case job.State == record.SucceededWithFailures, job.State == record.Paused && job.Limited:
+		return slog.LevelWarn
+	}
+	return slog.LevelInfo
+}
+
+// attrs returns what the line about a change has.
+func attrs(c Change) []slog.Attr {
+	all := []slog.Attr{slog.String("job", c.Job.ID), slog.String("mapper", c.Job.Mapper)}
+	add := func(key, text string) {
+		if text != "" {
+			all = append(all, slog.String(key, text))
+		}
+	}
+	add("from", c.From)
+	add("cause", c.Cause)
+	add("by", c.By)
+	if c.Counted && c.From != "" {
+		all = append(all, slog.Int64("processed", c.Totals.Processed), slog.Int64("failures", c.Totals.Failures), slog.Bool("estimated", c.Estimated))
+	}
+	if !c.Job.Ended.IsZero() {
+		all = append(all, slog.Duration("after", c.Job.Ended.Sub(c.Job.Created)))
+	}
+	return all
+}
+
+// call calls the hook, and waits for it as long as it may take. It runs in a goroutine of its own, so
+// that it harms nobody who waits for it.
+func (jn *Journal) call(ctx context.Context, c Change) {
+	ctx, cancel := context.WithTimeout(ctx, hookTime)
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		defer func() {
+			if r := recover(); r != nil { // its text may be of an entity
+				jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "Options.OnState has panicked", slog.String("panic", fmt.Sprintf("%T", r)), slog.String("stack", string(debug.Stack())))
+			}
+		}()
+		jn.Hook(ctx, c)
+	}()
+	select {
+	case <-returned:
+	case <-ctx.Done():
+		select {
+		case <-returned:
+		default:
+			jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "Options.OnState has not returned, and is left behind", slog.Duration("after", hookTime))
+		}
+	}
+	cancel()
+}
+
+// Failing says that entities of a page have failed: how many are tried again, how many are recorded as
+// failures, and of which kinds their errors are. Their keys and errors are in the records.
+func (jn *Journal) Failing(ctx context.Context, r *record.Range, again, recorded int64, kinds string) {
+	jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "entities failed", slog.String("job", r.Job), slog.String("range", r.ID),
+		slog.Int64("tried_again", again), slog.Int64("recorded", recorded), slog.String("kinds", kinds))
+}
+
+// Flush says how many lines were left out, where no line that followed has said so.
+func (jn *Journal) Flush(ctx context.Context) {
+	if h, ok := jn.Flaws.Handler().(limiter); ok {
+		for message, n := range h.lines.owed(time.Now()) {
+			jn.Log.LogAttrs(ctx, slog.LevelWarn, "lines were left out", slog.String("message", message), slog.Int("left_out", n))
+		}
+	}
+}
+
+type callerKey struct{}
+
+// WithBy returns a context of what somebody asks for.
+func WithBy(ctx context.Context, who string) context.Context {
+	const longest = 200
+	return context.WithValue(ctx, callerKey{}, who[:min(len(who), longest)])
+}
+
+// By returns who has asked, or nothing.
+func By(ctx context.Context) string {
+	who, _ := ctx.Value(callerKey{}).(string)
+	return who
+}

@@ -1,0 +1,50 @@
+package mapper
+
+import (
+	"context"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/journal"
+)
+
+// A StateChange is a change of a job's state, see [Options.OnState].
+type StateChange struct {
+	ID, Mapper string
+	Queue      string // that the job belongs to
+	From, To   State  // From is empty for a job that was started
+	Time       time.Time
+
+	// Cause says why, in a few words without anything of an entity: Status.Error has the whole
+	// text, which may quote one.
+	Cause string
+
+	// By is who has asked for it, see [WithCaller]. It is empty if nobody has, or nobody knows.
+	By string
+
+	// Processed and Failures are how many entities were processed, and have failed, so far; if Estimated
+	// is set, about. They are -1 if they could not be found out within 10 s.
+	Processed, Failures int64
+	Estimated           bool
+}
+
+// WithCaller returns a context that says who asks for what is done to jobs with it: a name, or the
+// address of an account that somebody has verified. It is for the log and [StateChange.By], and is cut
+// off after 200 bytes.
+func WithCaller(ctx context.Context, who string) context.Context { return journal.WithBy(ctx, who) }
+
+// hookOf returns what the journal calls.
+func hookOf(onState func(context.Context, StateChange)) func(context.Context, journal.Change) {
+	if onState == nil {
+		return nil
+	}
+	return func(ctx context.Context, c journal.Change) {
+		s := StateChange{
+			ID: c.Job.ID, Mapper: c.Job.Mapper, Queue: string(c.Job.Queue), From: State(c.From), To: State(c.Job.State), Time: c.Time,
+			Cause: c.Cause, By: c.By, Processed: -1, Failures: -1, Estimated: c.Estimated,
+		}
+		if c.Counted {
+			s.Processed, s.Failures = c.Totals.Processed, c.Totals.Failures
+		}
+		onState(ctx, s)
+	}
+}

@@ -1,0 +1,319 @@
+package mapper_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/bridge"
+)
+
+// observe has a world's engine call a hook for each change of a job's state.
+func (w *world) observe(log *logged, hook func(context.Context, mapper.StateChange), mappers ...mapper.Definition) {
+	w.Helper()
+	engine, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(log, nil)), OnState: hook})
+	if err != nil {
+		w.Fatal(err)
+	}
+	bridge.Seed(engine, 1)
+	w.engine, w.handler = engine, engine.Handler()
+}
+
+// lines returns what a log says of changes of a job's state: the messages and some attributes.
+func (l *logged) lines() (all []string) {
+	line := regexp.MustCompile(`level=(\w+) msg="(job [^"]*)" job=(\S+) mapper=\S+(.*)`)
+	for _, m := range line.FindAllStringSubmatch(l.String(), -1) {
+		all = append(all, m[1]+" "+m[2]+" "+m[3]+m[4])
+	}
+	return all
+}
+
+// TestStateChanges checks what the log and the hook say of a job that is started, paused, resumed,
+// retried, paused by its limit, aborted, and of one that fails: each change once, with its cause, who has
+// asked, and what was done so far.
+func TestStateChanges(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var broken atomic.Int64 // every so manieth account fails
+		m := mapper.Update("some-fail", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			time.Sleep(10 * time.Millisecond)
+			if n := broken.Load(); n > 0 && a.Value.Balance%n == 0 {
+				return mapper.Permanent(errors.New("failure of " + a.Value.Owner))
+			}
+			return nil
+		})
+		var log logged
+		var mu sync.Mutex
+		var changes []mapper.StateChange
+		w := newWorld(t, setting{queue: few(2)})
+		w.observe(&log, func(ctx context.Context, c mapper.StateChange) {
+			if ctx.Err() != nil {
+				t.Error(ctx.Err())
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			changes = append(changes, c)
+		}, m)
+		w.putAccounts(names(1000))
+		ctx := mapper.WithCaller(t.Context(), "alice@example.com")
+		broken.Store(100)
+		job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "one", PageSize: 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		do := func(after time.Duration, f func(*mapper.Job, context.Context) error) {
+			t.Helper()
+			time.Sleep(after)
+			for range 2 { // the second one changes nothing
+				if err := f(job, ctx); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if _, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "one", PageSize: 20}); err != nil {
+			t.Error(err)
+		}
+		do(time.Second, (*mapper.Job).Pause)
+		do(time.Minute, (*mapper.Job).Resume)
+		if s, err := job.Wait(t.Context()); err != nil || s.Failures != 10 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		broken.Store(0)
+		do(time.Minute, (*mapper.Job).Retry)
+		if s, err := job.Wait(t.Context()); err != nil || s.Failures != 0 {
+			t.Errorf("%+v, %v", s, err)
+		}
+		broken.Store(50)
+		job, err = m.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "two", PageSize: 20, FailureLimit: 5, Workers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Paused {
+			t.Errorf("%+v, %v", s, err)
+		}
+		do(time.Minute, (*mapper.Job).Abort)
+		broken.Store(1)
+		job, err = m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "three", PageSize: 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Failed {
+			t.Errorf("%+v, %v", s, err)
+		}
+		time.Sleep(time.Hour)
+
+		const by = " by=alice@example.com"
+		want := []string{
+			"INFO job running one cause=started" + by,
+			"INFO job paused one from=running cause=paused" + by + " processed=N failures=N estimated=false",
+			"INFO job running one from=paused cause=resumed" + by + " processed=N failures=N estimated=false",
+			"WARN job succeeded with failures one from=running processed=990 failures=10 estimated=false after=T",
+			`INFO job running one from="succeeded with failures" cause="its failures are retried"` + by + " processed=990 failures=10 estimated=false",
+			"INFO job succeeded one from=running processed=1000 failures=0 estimated=false after=T",
+			"INFO job running two cause=started" + by,
+			`WARN job paused two from=running cause="more than 5 entities have failed" processed=N failures=N estimated=false`,
+			"INFO job aborted two from=paused cause=aborted" + by + " processed=N failures=N estimated=false after=T",
+			"INFO job running three cause=started",
+			`ERROR job failed three from=running cause="the function failed on 20 of 20 entities of a page" processed=0 failures=0 estimated=false after=T`,
+		}
+		got := log.lines()
+		for i := range got {
+			if i < len(want) && strings.Contains(want[i], "=N") {
+				got[i] = regexp.MustCompile(`(processed)=\d+`).ReplaceAllString(got[i], "$1=N")
+				if strings.Contains(want[i], "failures=N") {
+					got[i] = regexp.MustCompile(`(failures)=\d+`).ReplaceAllString(got[i], "$1=N")
+				}
+			}
+			got[i] = regexp.MustCompile(`after=\S+`).ReplaceAllString(got[i], "after=T")
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("the log says\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if strings.Contains(log.String(), "owner") || strings.Contains(log.String(), "user-") {
+			t.Errorf("the log:\n%.2000s", log.String())
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(changes) != len(want) {
+			t.Fatalf("%d changes, want %d: %+v", len(changes), len(want), changes)
+		}
+		for i, c := range changes {
+			if text := fmt.Sprintf("job %s %s", c.To, c.ID); !strings.Contains(want[i], text) || strings.Contains(want[i], by) != (c.By == "alice@example.com") || c.Mapper != "some-fail" || c.Queue != queueName || c.Time.IsZero() {
+				t.Errorf("%+v, want %s", c, want[i])
+			}
+		}
+		if c := changes[3]; c.From != mapper.Running || c.Processed != 990 || c.Failures != 10 || c.Estimated {
+			t.Errorf("%+v", c)
+		}
+		if c := changes[10]; c.Cause != "the function failed on 20 of 20 entities of a page" {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+// TestHookHarmsNothing has a hook panic, and another hang.
+func TestHookHarmsNothing(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	for name, hook := range map[string]func(){"panic": func() { panic("secret") }, "hang": func() { time.Sleep(time.Hour) }} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log logged
+				w := newWorld(t, setting{})
+				w.observe(&log, func(context.Context, mapper.StateChange) { hook() }, addCredit)
+				w.putAccounts(names(100))
+				begun := time.Now()
+				w.wait(w.start(10, nil))
+				if took := time.Since(begun); took > 30*time.Second {
+					t.Errorf("the job took %v", took)
+				}
+				time.Sleep(2 * time.Hour) // also for what was left behind
+				w.wantBalances(names(100), 10)
+				if n := log.count("Options.OnState has"); n != 2 || strings.Contains(log.String(), "secret") {
+					t.Errorf("the log:\n%s", log.String())
+				}
+			})
+		})
+	}
+}
+
+// TestLostAnswers loses the answers of all commits that change a job's state: each change is seen all the same.
+func TestLostAnswersOfChanges(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log logged
+		faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseAnswer, Share: 1, Code: codes.DeadlineExceeded, Methods: []string{"Commit"}})
+		faults.Pause()
+		w := newWorld(t, setting{emulator: emulator.Options{Faults: faults}, log: &log}, steadyCredit)
+		w.putAccounts(names(500))
+		faults.Resume()
+		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one", PageSize: 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, do := range []func(*mapper.Job, context.Context) error{(*mapper.Job).Pause, (*mapper.Job).Resume} {
+			if err := do(job, t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		w.wait(job)
+		var said []string
+		for _, l := range log.lines() {
+			said = append(said, strings.Fields(l)[2])
+		}
+		if want := []string{"running", "paused", "running", "succeeded"}; !slices.Equal(said, want) {
+			t.Errorf("the log says %q, want %q", said, want)
+		}
+	})
+}
+
+// TestFewLines has 700 entities fail, each five times: the log has a few lines, which say how many entities
+// they are about, and how many lines were left out.
+func TestFewLines(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log logged
+		m := mapper.Update("some-fail", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if a.Value.Balance%30 == 0 {
+				return errors.New("failure of " + a.Value.Owner)
+			}
+			return nil
+		})
+		w := newWorld(t, setting{queue: few(10), log: &log}, m)
+		w.putAccounts(names(21_000))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 300})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := job.Wait(t.Context())
+		if err != nil || s.Failures != 700 {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		took := s.Ended.Sub(s.Created)
+		lines := strings.Count(log.String(), "\n")
+		if most := 12 * (int(took.Minutes()) + 2); lines > most || log.count(`msg="entities failed"`) < 10 {
+			t.Errorf("%d lines in %v, at most %d wanted:\n%.3000s", lines, took, most, log.String())
+		}
+		if !regexp.MustCompile(`msg="entities failed" job=\S+ range=\S+ tried_again=10 recorded=0 kinds="10 error"`).MatchString(log.String()) {
+			t.Errorf("no line is about a page:\n%.3000s", log.String())
+		}
+		if !strings.Contains(log.String(), "left_out=") {
+			t.Errorf("nothing says what was left out:\n%.3000s", log.String())
+		}
+	})
+}
+
+// TestStatusSaysWhy has all entities fail for a while: while their pages are tried again the status says
+// why, and no longer than that.
+func TestStatusSaysWhy(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		outage := time.Now().Add(30 * time.Second)
+		m := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if time.Sleep(time.Second); time.Now().Before(outage) {
+				return errors.New("the API is down")
+			}
+			return nil
+		})
+		w := newWorld(t, setting{queue: few(10)}, m)
+		w.putAccounts(names(4000))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 20, PageTime: 25 * time.Second, Workers: 5})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(29 * time.Second)
+		s, err := job.Status(t.Context())
+		if err != nil || s.State != mapper.Running || !strings.Contains(s.Error, "pages are tried again") || !strings.Contains(s.Error, "20 of 20 entities") || !strings.Contains(s.Error, "the API is down") {
+			t.Errorf("while pages are tried again: %+v, %v", s, err)
+		}
+		time.Sleep(5 * time.Minute)
+		if s, err = job.Status(t.Context()); err != nil || s.State != mapper.Running || s.Error != "" {
+			t.Errorf("once they are done: %+v, %v", s, err)
+		}
+		w.wait(job)
+	})
+}
+
+// TestStatusSettings checks that a status has the parameters and the settings of its job.
+func TestStatusSettings(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: few(7)}, addCredit)
+		w.putAccounts(names(1))
+		o := &mapper.StartOptions{ID: "one", PageSize: 77, FailureShare: 0.5, Rate: mapper.Rate{Entities: 1000}}
+		job := w.start(10, o)
+		if err := job.SetRate(t.Context(), mapper.Rate{Entities: 2000}); err != nil {
+			t.Fatal(err)
+		}
+		s := w.wait(job)
+		want := *o
+		want.Workers, want.PageTime, want.Timeout, want.FailureLimit, want.Rate.Entities = 7, 3*time.Second, 30*time.Second, 1000, 2000
+		if s.Settings != want || string(s.Params) != `{"Amount":10}` {
+			t.Errorf("%+v, %s; want %+v", s.Settings, s.Params, want)
+		}
+		encoded, err := json.Marshal(s)
+		if part := `"params":{"Amount":10},"settings":{"id":"one","page_size":77,"page_time":3000000000,"workers":7,"rate":{"entities":2000},"timeout":30000000000,"failure_limit":1000,"failure_share":0.5}`; err != nil || !strings.Contains(string(encoded), part) {
+			t.Errorf("%s, %v; want %s in it", encoded, err, part)
+		}
+	})
+}
