@@ -14,6 +14,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -91,7 +92,10 @@ func spacesOf(t *record.Totals) (all []SpaceStatus) {
 // Status returns how the job stands. For a job that has succeeded the numbers
 // are exact, and cost one read. For one that runs they cost at most 251 reads:
 // they are exact if the job has fewer than 250 ranges, and estimates otherwise. The
-// same holds for one that is paused. For one that failed or was aborted they are
+// same holds for one that is paused. Of one that runs it also asks the queue about two tasks,
+// and Status.Error says if they can't be delivered: because the queue's URL is wrong, say, or its
+// account may not call the service. Whoever may not ask, for which the permission
+// cloudtasks.tasks.get is needed, learns nothing of that. For one that failed or was aborted they are
 // exact, and cost a read of every range.
 func (j *Job) Status(ctx context.Context) (*Status, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
@@ -116,6 +120,9 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
 	}
 	s.Estimated = estimated
+	if s.State == Running && job.Error == "" {
+		s.Error = cmp.Or(lifecycle.Lookout{Jobs: j.jobs()}.Complaint(ctx, job, sum.Waiting), s.Error)
+	}
 	if e := j.engine; s.State == Running && len(e.mappers) > 0 {
 		if def := e.mappers[s.Mapper]; def != nil {
 			if _, err := def.Prepare(job.Params, false); err != nil {
@@ -146,10 +153,12 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 // Wait waits until the job has ended, or a failure limit has paused it, and returns
 // its status; it waits on while somebody has paused it. A job that failed is no error:
 // its status says so. Waiting costs one read every two seconds, or more often at
-// first. It goes on through errors that pass within a minute.
+// first, and every minute up to 20 and two calls of the queue: if that can't deliver the
+// job's tasks, the log says why. It goes on through errors that pass within a minute.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
-	const first, longest, patience = 50 * time.Millisecond, 2 * time.Second, time.Minute
+	const first, longest, patience, look = 50 * time.Millisecond, 2 * time.Second, time.Minute, time.Minute
 	answered, one := time.Now(), *j
+	looked := answered
 	for pause := first; ; pause = min(longest, pause*3/2) {
 		job, err := j.engine.store().LoadJob(ctx, one.ref())
 		if err == nil {
@@ -160,6 +169,10 @@ func (j *Job) Wait(ctx context.Context) (*Status, error) {
 			if s, err = one.Status(ctx); err == nil {
 				return s, nil
 			}
+		}
+		if err == nil && State(job.State) == Running && time.Since(looked) > look {
+			looked = time.Now()
+			lifecycle.Lookout{Jobs: j.jobs()}.Look(ctx, job) // it logs what it finds
 		}
 		switch {
 		case err == nil:

@@ -17,6 +17,8 @@ type Journal struct {
 	Log   *slog.Logger                  // for changes of state
 	Flaws *slog.Logger                  // for what goes wrong on the way: made by Limited
 	Hook  func(context.Context, Change) // nil: there is none
+
+	undelivered lines
 }
 
 // A Change is one change of a job's state.
@@ -129,6 +131,13 @@ func (jn *Journal) call(ctx context.Context, c Change) {
 func (jn *Journal) Failing(ctx context.Context, r *record.Range, again, recorded int64, kinds string) {
 	jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "entities failed", slog.String("job", r.Job), slog.String("range", r.ID),
 		slog.Int64("tried_again", again), slog.Int64("recorded", recorded), slog.String("kinds", kinds))
+}
+
+// Undelivered says what the queue says of a job's tasks, once a minute for each job.
+func (jn *Journal) Undelivered(ctx context.Context, job *record.Job, complaint string) {
+	if _, ok := jn.undelivered.admit(job.ID, time.Now(), 1); ok {
+		jn.Log.LogAttrs(ctx, slog.LevelWarn, "tasks are not delivered", slog.String("job", job.ID), slog.String("cause", complaint))
+	}
 }
 
 // Flush says how many lines were left out, where no line that followed has said so.

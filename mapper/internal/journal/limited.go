@@ -11,13 +11,15 @@ import (
 const (
 	maxLines = 10
 	window   = time.Minute
+
+	maxMessages = 1000 // that are remembered
 )
 
 // Limited returns a logger that writes at most ten warnings or errors with one message in a minute. The
 // next line with the message says how many were left out before it, and so does [Journal.Flush]. Lines of lower
 // levels are not counted.
 func Limited(log *slog.Logger) *slog.Logger {
-	return slog.New(limiter{log.Handler(), &lines{all: make(map[string]*line)}})
+	return slog.New(limiter{log.Handler(), new(lines)})
 }
 
 // A limiter is the handler of such a logger. Those that are made of it count together.
@@ -38,11 +40,14 @@ type line struct {
 	written, leftOut int       // in that window, and since the last line that said so
 }
 
-// admit reports whether a line may be written now, and how many were left out before it.
-func (ls *lines) admit(message string, now time.Time) (leftOut int, ok bool) {
+// admit reports whether a line may be written now, of which there are at most so many in a window, and how many were left out before it.
+func (ls *lines) admit(message string, now time.Time, most int) (leftOut int, ok bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := ls.all[message]
+	if ls.all == nil || l == nil && len(ls.all) >= maxMessages {
+		ls.all = make(map[string]*line)
+	}
 	if l == nil {
 		l = &line{begun: now}
 		ls.all[message] = l
@@ -50,7 +55,7 @@ func (ls *lines) admit(message string, now time.Time) (leftOut int, ok bool) {
 	if now.Sub(l.begun) >= window {
 		l.begun, l.written = now, 0
 	}
-	if l.written++; l.written > maxLines {
+	if l.written++; l.written > most {
 		l.leftOut++
 		return 0, false
 	}
@@ -80,7 +85,7 @@ func (h limiter) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level < slog.LevelWarn {
 		return h.Handler.Handle(ctx, r)
 	}
-	leftOut, ok := h.lines.admit(r.Message, r.Time)
+	leftOut, ok := h.lines.admit(r.Message, r.Time, maxLines)
 	if !ok {
 		return nil
 	}

@@ -224,6 +224,7 @@ func (js *Jobs) Revive(ctx context.Context) error {
 			continue
 		}
 		failed = append(failed, sweeper{js}.revive(ctx, job, time.Now()))
+		Lookout{js}.Look(ctx, job)
 	}
 	return errors.Join(failed...)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
@@ -22,6 +23,9 @@ type Totals struct {
 	Unsharded int64 `json:"unsharded,omitempty"` // negative: unknown
 	Retrying  int64 `json:"-"`                   // of the pending ranges, entities that failed
 	Expected  int64 `json:"-"`                   // of the pending ranges that have an estimate
+
+	// Waiting is the pending range that has waited longest, of those that have tasks of their own.
+	Waiting *Range `json:"-"`
 
 	// Counters are those of the tally, once everything is added up, unless they can't be kept.
 	Counters     map[string]int64 `json:"counters,omitempty"`
@@ -65,6 +69,9 @@ func (t *Totals) Add(r *Range) error {
 			t.Retrying++
 		}
 		t.Expected += r.Estimate
+		if !r.Continued && (t.Waiting == nil || due(r).Before(due(t.Waiting))) {
+			t.Waiting = r
+		}
 		return nil
 	}
 	t.Processed += r.Processed
@@ -94,6 +101,14 @@ func (t *Totals) Add(r *Range) error {
 	return nil
 }
 
+// due returns when the task of a pending range is, or was, to be delivered.
+func due(r *Range) time.Time {
+	if r.NotBefore.After(r.Created) {
+		return r.NotBefore
+	}
+	return r.Created
+}
+
 // Failing returns how many entities have failed, for good or so far.
 func (t *Totals) Failing() int64 { return t.Failures + t.Retrying }
 
@@ -108,6 +123,9 @@ func (t *Totals) merge(o Totals) {
 	t.Pending += o.Pending
 	t.Retrying += o.Retrying
 	t.Expected += o.Expected
+	if t.Waiting == nil || o.Waiting != nil && due(o.Waiting).Before(due(t.Waiting)) {
+		t.Waiting = o.Waiting
+	}
 	t.Unsharded += o.Unsharded
 	t.Depth = max(t.Depth, o.Depth)
 	t.tally.Merge(o.tally)

@@ -1,0 +1,107 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// A Lookout asks the queue why the tasks of a job do not arrive. Where none does, no process of ours runs:
+// so it is asked by those who look at the job, and by Revive.
+type Lookout struct{ *Jobs }
+
+const (
+	// lookTime bounds what a look takes.
+	lookTime = 5 * time.Second
+
+	// fewAttempts say nothing yet: a process is about to start, say. With the usual back-off three
+	// attempts take less than a second, and ten less than two minutes.
+	fewAttempts = 3
+
+	// idle is how long a task that is due may wait before the queue is asked whether it is paused.
+	idle = 30 * time.Second
+)
+
+// Complaint says what is wrong with the delivery of a job's tasks, or nothing: if all is well, or the
+// queue may not be asked, or does not answer. It looks at two tasks: that of the range that has waited
+// longest, or of the job's end, and the last sweep that was due.
+func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *record.Range) string {
+	if job.State != record.Running || lo.Queue == nil || job.Queue.Is(lo.Queue.Name()) != nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	now := time.Now()
+	tick, _ := nextTick(job, now)
+	ids := []string{body.Job{}.Task(job, finalizePath, time.Time{}).ID, body.Job{Tick: tick - 1}.Task(job, sweepPath, time.Time{}).ID}
+	if waiting != nil {
+		ids[0] = body.TaskOf(waiting, job).ID
+	}
+	complaints := make([]string, len(ids))
+	var group sync.WaitGroup
+	for i, id := range ids {
+		group.Go(func() {
+			s, err := lo.Queue.Look(ctx, id)
+			if err != nil || s == nil {
+				return
+			}
+			if complaints[i] = complaintOf(s); complaints[i] == "" && s.Attempts == 0 && now.Sub(s.Due) > idle {
+				if paused, err := lo.Queue.Paused(ctx); err == nil && paused {
+					complaints[i] = "the queue " + lo.Queue.Name() + " is paused"
+				}
+			}
+		})
+	}
+	group.Wait()
+	for _, c := range complaints {
+		if c != "" {
+			lo.Journal.Undelivered(ctx, job, c)
+			return c
+		}
+	}
+	return ""
+}
+
+// complaintOf says what is wrong with the deliveries of a task, or nothing.
+func complaintOf(s *tasks.Sighting) string {
+	if s.Attempts < fewAttempts || !s.Ended || s.Code == codes.OK {
+		return ""
+	}
+	const longest = 200
+	text := fmt.Sprintf("the queue has tried %d times to deliver a task to %s, and the last attempt ended with %.*s", s.Attempts, s.URL, longest, strings.TrimSpace(s.Message))
+	switch s.Code {
+	case codes.NotFound:
+		return text + ": is this the URL that the handler is mounted at?"
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return text + ": may the account of the tasks call the service?"
+	case codes.Unavailable:
+		return text + ": is the service there, and does it start?"
+	}
+	return text + ": the service's log says why"
+}
+
+// lookRanges is among how many open ranges Look chooses.
+const lookRanges = 20
+
+// Look is Complaint for those who have not read the job's ranges.
+func (lo Lookout) Look(ctx context.Context, job *record.Job) string {
+	open, err := lo.Store.FirstMarked(ctx, "open", job.Ref(), "", lookRanges)
+	if err != nil {
+		return ""
+	}
+	var sum record.Totals
+	for _, r := range open {
+		if err := sum.Add(r); err != nil {
+			return ""
+		}
+	}
+	return lo.Complaint(ctx, job, sum.Waiting)
+}

@@ -1,0 +1,170 @@
+package mapper_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// TestUndelivered has the queue deliver nothing, for reasons that it knows: within two minutes the status
+// and the log of whoever waits for the job say why, and no longer once it is mended.
+func TestUndelivered(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	answer := func(code int) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
+	}
+	for name, test := range map[string]struct {
+		handler http.Handler // of all deliveries
+		dead    bool         // nothing answers them
+		paused  bool         // the queue is
+		want    []string
+	}{
+		"wrong URL":    {handler: answer(404), want: []string{"404", target, "URL"}},
+		"forbidden":    {handler: answer(403), want: []string{"403", target, "account"}},
+		"no token":     {handler: answer(401), want: []string{"401", target, "account"}},
+		"broken":       {handler: answer(500), want: []string{"500", target, "log"}},
+		"no service":   {handler: answer(200), dead: true, want: []string{"UNAVAILABLE", target, "is the service there"}},
+		"paused queue": {paused: true, want: []string{queueName, "paused"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log logged
+				faults := emulator.NewFaults(1, emulator.Fault{Kind: emulator.CrashReceiver, Share: 1})
+				if !test.dead {
+					faults.Pause()
+				}
+				w := newWorld(t, setting{log: &log, emulator: emulator.Options{Faults: faults}}, addCredit)
+				keys := names(100)
+				w.putAccounts(keys)
+				own := w.handler
+				client, err := w.emulator.CloudTasks(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				if test.handler != nil {
+					w.handler = test.handler
+				}
+				if test.paused {
+					if _, err := client.PauseQueue(t.Context(), &cloudtaskspb.PauseQueueRequest{Name: queueName}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				job := w.start(10, nil)
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				defer cancel()
+				if _, err := job.Wait(ctx); err == nil {
+					t.Error("the job has ended")
+				}
+				said := log.String()
+				s, err := job.Status(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, want := range test.want {
+					if !strings.Contains(s.Error, want) || !strings.Contains(said, want) {
+						t.Errorf("the status says %q, the log\n%s\nwant %q in both", s.Error, said, want)
+					}
+				}
+				// It is mended.
+				w.handler = own
+				faults.Pause()
+				if test.paused {
+					if _, err := client.ResumeQueue(t.Context(), &cloudtaskspb.ResumeQueueRequest{Name: queueName}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if s := w.wait(job); s.Error != "" {
+					t.Errorf("at its end the status says %q", s.Error)
+				}
+				w.wantBalances(keys, 10)
+			})
+		})
+	}
+}
+
+// TestMissingMapper has the tasks of a job delivered to a build without its mapper: the status says so within
+// two minutes, and the log in few lines.
+func TestMissingMapper(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log logged
+		w := newWorld(t, setting{log: new(logged)}, addCredit)
+		w.putAccounts(names(100))
+		own := w.handler
+		job := func() *mapper.Job { // started by a build that has it
+			engine := w.engine
+			w.observe(&log, nil, steadyCredit)
+			job, err := addCredit.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, credit{10}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return job
+		}()
+		time.Sleep(10 * time.Second)
+		if s, err := job.Status(t.Context()); err != nil || !strings.Contains(s.Error, `the mapper add-credit`) {
+			t.Errorf("%+v, %v", s, err)
+		}
+		time.Sleep(10 * time.Minute)
+		if n := strings.Count(log.String(), "\n"); n == 0 || n > 20*11 || !strings.Contains(log.String(), "add-credit") {
+			t.Errorf("%d lines:\n%.2000s", n, log.String())
+		}
+		w.handler = own
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Error != "" {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
+// TestUndeliveredUnknown has a queue that nobody may ask, or that does not answer: the status says nothing
+// of its tasks, and nothing fails.
+func TestUndeliveredUnknown(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	for _, code := range []codes.Code{codes.PermissionDenied, codes.Unavailable} {
+		t.Run(code.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var asked atomic.Int64
+				refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+					switch req.(type) {
+					case *cloudtaskspb.GetTaskRequest, *cloudtaskspb.GetQueueRequest:
+						if asked.Add(1); code != codes.Unavailable || asked.Load() > 1 { // a start that gets no answer fails
+							return nil, status.Error(code, "no")
+						}
+					}
+					return handler(ctx, req)
+				}
+				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refuse}}, addCredit)
+				w.putAccounts(names(10))
+				own := w.handler
+				w.handler = http.NotFoundHandler()
+				job := w.start(10, nil)
+				time.Sleep(time.Minute)
+				begun, before := time.Now(), asked.Load()
+				if s, err := job.Status(t.Context()); err != nil || s.Error != "" {
+					t.Errorf("%+v, %v", s, err)
+				}
+				if took := time.Since(begun); took > 6*time.Second || asked.Load() == before {
+					t.Errorf("the status took %v, and asked %d times", took, asked.Load()-before)
+				}
+				w.handler = own
+				w.wait(job)
+			})
+		})
+	}
+}

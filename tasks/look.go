@@ -1,0 +1,53 @@
+package tasks
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// A Sighting is what a queue says of one of its tasks.
+type Sighting struct {
+	URL      string    // that it is delivered to
+	Due      time.Time // when it is, or was, to be delivered next
+	Attempts int       // that were begun
+	Ended    bool      // so has the last one of them, with what follows
+	Code     codes.Code
+	Message  string // in the queue's words, such as "NOT_FOUND(5): HTTP status code 404"
+}
+
+// Look asks the queue about a task, or returns nil if the task is gone. The caller needs the permission
+// cloudtasks.tasks.get.
+func (q *Queue) Look(ctx context.Context, id string) (*Sighting, error) {
+	name := q.name + "/tasks/" + id
+	t, err := q.client.GetTask(ctx, &cloudtaskspb.GetTaskRequest{Name: name})
+	switch status.Code(err) {
+	case codes.OK:
+	case codes.NotFound:
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("tasks: get %s: %w", name, err)
+	}
+	last := t.GetLastAttempt()
+	return &Sighting{
+		URL: t.GetHttpRequest().GetUrl(), Due: t.GetScheduleTime().AsTime(), Attempts: int(t.GetDispatchCount()),
+		// The status of an attempt that is under way means nothing, and it has no response time. One that
+		// nobody has answered may have none either: then the task is due later than that attempt.
+		Ended: last != nil && (last.ResponseTime != nil || t.GetScheduleTime().AsTime().After(last.GetDispatchTime().AsTime())),
+		Code:  codes.Code(last.GetResponseStatus().GetCode()), Message: last.GetResponseStatus().GetMessage(),
+	}, nil
+}
+
+// Paused reports whether the queue delivers nothing because somebody has paused or disabled it. The
+// caller needs the permission cloudtasks.queues.get.
+func (q *Queue) Paused(ctx context.Context) (bool, error) {
+	queue, err := q.client.GetQueue(ctx, &cloudtaskspb.GetQueueRequest{Name: q.name})
+	if err != nil {
+		return false, fmt.Errorf("tasks: get %s: %w", q.name, err)
+	}
+	return queue.State == cloudtaskspb.Queue_PAUSED || queue.State == cloudtaskspb.Queue_DISABLED, nil
+}
