@@ -1,0 +1,56 @@
+package journal
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	_ "github.com/scattermap/scattermap/internal/testflag"
+)
+
+// TestLimited writes many lines, of two messages and several levels, through loggers that were made of one.
+func TestLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&out, nil))
+		jn := &Journal{Log: log, Flaws: Limited(log)}
+		lines := func() []string {
+			defer out.Reset()
+			return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+		}
+		for i := range 25 {
+			jn.Flaws.With("i", i).Warn("bad")
+			jn.Flaws.WithGroup("g").Error("worse")
+			jn.Flaws.Info("good")
+		}
+		got := strings.Join(lines(), "\n")
+		if bad, worse, good := strings.Count(got, "msg=bad"), strings.Count(got, "msg=worse"), strings.Count(got, "msg=good"); bad != maxLines || worse != maxLines || good != 25 || strings.Contains(got, "left_out") {
+			t.Errorf("%d, %d and %d lines:\n%s", bad, worse, good, got)
+		}
+		jn.Flush(t.Context()) // the minute is not over: the next line will say so
+		time.Sleep(window)
+		jn.Flaws.Warn("bad")
+		jn.Flaws.Warn("bad")
+		if got := lines(); len(got) != 2 || !strings.HasSuffix(got[0], "msg=bad left_out=15") || strings.Contains(got[1], "left_out") {
+			t.Errorf("in the next minute: %q", got)
+		}
+		jn.Flush(t.Context())
+		if got := lines(); len(got) != 1 || !strings.HasSuffix(got[0], `msg="lines were left out" message=worse left_out=15`) {
+			t.Errorf("of lines that nothing follows: %q", got)
+		}
+		jn.Flush(t.Context())
+		if out.Len() > 0 {
+			t.Errorf("once more: %s", out.String())
+		}
+		for i := range 3 * maxMessages { // does not grow
+			jn.Flaws.Warn(fmt.Sprint(i))
+		}
+		if n := len(jn.Flaws.Handler().(limiter).lines.all); n > maxMessages {
+			t.Errorf("%d messages are remembered", n)
+		}
+	})
+}
