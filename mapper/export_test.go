@@ -2,6 +2,7 @@ package mapper
 
 import (
 	"context"
+	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -12,6 +13,7 @@ import (
 const (
 	RangeKind = record.RangeKind
 	JobKind   = record.JobKind
+	DraftKind = record.DraftKind
 )
 
 // LateRetry does what a delivery of a job's retry does that has read the job, and then
@@ -56,4 +58,10 @@ func Reopen(ctx context.Context, e *Engine, id string) error {
 		}
 	}
 	return err
+}
+
+// SetPortion has an engine keep a draft of what a job's records add up to whenever it has so many more of each
+// slice, and a new task go on after a time.
+func SetPortion(e *Engine, records int, longest time.Duration) {
+	e.jobs.Portion = lifecycle.Portion{Records: records, Time: longest}
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -19,6 +20,9 @@ type fleet struct {
 	zombies float64 // the share of deliveries that outlive their request
 	fails   bool    // jobs are to fail
 	stops   stops
+
+	portion     int           // see mapper.SetPortion; 0: the default
+	portionTime time.Duration // 0: the default
 
 	mu        sync.Mutex
 	rng       *rand.Rand
@@ -68,6 +72,17 @@ func newFleet(w *world, seed uint64, size int, mappers ...mapper.Definition) *fl
 		}
 	})
 	return f
+}
+
+// addIn has the processes keep a draft of a job's sums whenever there are so many more records of each slice, and
+// a new task go on after a time.
+func (f *fleet) addIn(records int, longest time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.portion, f.portionTime = records, longest
+	for _, p := range f.processes {
+		mapper.SetPortion(p.engine, records, longest)
+	}
 }
 
 // kill ends a process, and starts another in its place.

@@ -50,8 +50,29 @@ type stops struct {
 	freezes     int     // how many more processes freeze
 	freezeShare float64 // at a call
 
-	deaths     int // how many more processes die
-	deathShare float64
+	deaths      int // how many more processes die
+	deathShare  float64
+	draftDeaths int // how many more processes die while they add up records, before or after they keep a draft
+	draftShare  float64
+	draftRng    *rand.Rand
+}
+
+// dieAdding sets how many more processes die within an addition, and how likely one does at a draft.
+func (s *stops) dieAdding(n int, share float64, rng *rand.Rand) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draftDeaths, s.draftShare, s.draftRng = n, share, rng
+}
+
+// drawDraftDeath reports whether a process dies at a draft, and whether that is recorded.
+func (s *stops) drawDraftDeath() (dies, recorded bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draftDeaths == 0 || s.draftRng.Float64() >= s.draftShare {
+		return false, false
+	}
+	s.draftDeaths--
+	return true, s.draftRng.IntN(2) == 0
 }
 
 // allow sets how many more stops there are, and how likely one is at a call.
@@ -184,6 +205,15 @@ func (p *process) awake() (slept bool) {
 
 func (p *process) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	p.pass(ctx)
+	if drafts(req) {
+		if dies, recorded := p.stops.drawDraftDeath(); dies {
+			if recorded {
+				_ = invoke(ctx, method, req, reply, conn, opts...)
+			}
+			p.fleet.kill(p)
+			return p.Err()
+		}
+	}
 	err := invoke(ctx, method, req, reply, conn, opts...)
 	if read := strings.HasSuffix(method, "/Lookup") || strings.HasSuffix(method, "/RunQuery"); read && p.stops.drawFreeze() {
 		p.fleet.freeze(p)
@@ -214,6 +244,7 @@ func newProcess(f *fleet) *process {
 		panic(err)
 	}
 	bridge.Seed(p.engine, f.rng.Uint64())
+	mapper.SetPortion(p.engine, f.portion, f.portionTime)
 	p.handler = p.engine.Handler()
 	var cancel func()
 	p.Context, cancel = context.WithCancel(context.Background())

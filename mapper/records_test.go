@@ -111,6 +111,15 @@ func checkTiles(t testing.TB, job string, tiles []record) {
 	}
 }
 
+// drafts reports whether a request records a draft of a ledger.
+func drafts(req any) bool {
+	commit, ok := req.(*datastorepb.CommitRequest)
+	return ok && slices.ContainsFunc(commit.Mutations, func(m *datastorepb.Mutation) bool {
+		path := m.GetUpsert().GetKey().GetPath()
+		return len(path) == 1 && path[0].Kind == mapper.DraftKind
+	})
+}
+
 // written returns the records of ours that a commit writes.
 func written(req any) (names []string) {
 	commit, ok := req.(*datastorepb.CommitRequest)

@@ -115,6 +115,11 @@ func simulate(t *testing.T, seed uint64) {
 		s.fleet.zombies = rng.Float64() / 2
 	}
 	s.fleet.stops.most = 4 * time.Hour
+	adding := rand.New(rand.NewPCG(seed, 4)) // of their own, so that the rest of a seed's world is what it was
+	if adding.IntN(4) > 0 {
+		s.fleet.addIn(1+adding.IntN(8), time.Duration(adding.IntN(2)*adding.IntN(1000))*time.Millisecond)
+		s.fleet.stops.dieAdding(adding.IntN(6), adding.Float64(), adding)
+	}
 	s.others, s.credits = make([]int64, len(s.keys)), make([]int64, len(s.keys))
 	s.putMembers()
 	if !s.query.ReadTime.IsZero() {

@@ -67,7 +67,7 @@ type Status struct {
 
 	// Spaces are what is said above of kinds in namespaces, in their order, if the query has
 	// several: those that have entities, at most 5,000, and as many as fit 128 KiB. SpacesLeftOut is
-	// how many more there are.
+	// how many more there are, an estimate above 1,000.
 	Spaces        []SpaceStatus `json:"spaces,omitempty"`
 	SpacesLeftOut int           `json:"spaces_left_out,omitempty"`
 }
@@ -89,14 +89,15 @@ func spacesOf(t *record.Totals) (all []SpaceStatus) {
 	return all
 }
 
-// Status returns how the job stands. For a job that has succeeded the numbers
-// are exact, and cost one read. For one that runs they cost at most 251 reads:
-// they are exact if the job has fewer than 250 ranges, and estimates otherwise. The
-// same holds for one that is paused. Of one that runs it also asks the queue about two tasks,
-// and Status.Error says if they can't be delivered: because the queue's URL is wrong, say, or its
-// account may not call the service. Whoever may not ask, for which the permission
-// cloudtasks.tasks.get is needed, learns nothing of that. For one that failed or was aborted they are
-// exact, and cost a read of every range.
+// Status returns how the job stands. For a job that has succeeded, or failed at its
+// end, the numbers are exact, and cost one read. For one that runs or is paused they
+// cost at most 251 reads: they are exact if the job has fewer than 250 ranges, and
+// estimates otherwise. The same holds, with one more read, for one that was aborted or
+// failed on its way, until [Job.CleanUp] has added up its records: then they are exact.
+//
+// Of a job that runs it also asks the queue about two tasks, and Status.Error says if they can't be
+// delivered: because the queue's URL is wrong, say, or its account may not call the service. Whoever may
+// not ask, for which the permission cloudtasks.tasks.get is needed, learns nothing of that.
 func (j *Job) Status(ctx context.Context) (*Status, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
@@ -108,7 +109,7 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	case len(job.Totals) > 0:
 		sum, err = job.RecordedTotals()
 	case State(job.State).Ended():
-		job, sum, err = j.engine.store().FoldEnded(ctx, job)
+		job, sum, estimated, err = j.engine.store().SampleEnded(ctx, job)
 	default:
 		sum, estimated, err = j.engine.store().SampleTotals(ctx, job)
 	}

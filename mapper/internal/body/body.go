@@ -64,6 +64,7 @@ type Job struct {
 	After       string `json:"after,omitempty"` // the ID of the record behind which it goes on
 	All         bool   `json:"all,omitempty"`   // a sweep of ranges of every age
 	Guard       uint64 `json:"guard,omitempty"` // tells a sweep that is enqueued before a commit from all others
+	Link        int64  `json:"link,omitempty"`  // of the tasks that add up records one after the other
 
 	// Of the delivery, and not of the body:
 	Queued  tasks.Delivery `json:"-"` // as the queue makes it
@@ -82,6 +83,9 @@ func (t Job) Task(j *record.Job, path string, at time.Time) tasks.Task {
 	parts := []string{path, j.Ref().String(), number(j.Generation), number(j.Epoch), number(t.Tick), t.After}
 	if t.Guard != 0 {
 		parts = append(parts, strconv.FormatUint(t.Guard, 10))
+	}
+	if t.Link > 0 {
+		parts = append(parts, "link", number(t.Link))
 	}
 	return tasks.Task{ID: tasks.ID(parts...), Path: path, Body: body, At: at}
 }

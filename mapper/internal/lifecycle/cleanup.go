@@ -64,6 +64,9 @@ func (cl cleaner) sweep(ctx context.Context, job *record.Job, now time.Time) err
 		return err
 	}
 	if len(job.Totals) == 0 {
+		if d, err := adder(cl).draft(ctx, job); err != nil || now.Sub(d.Kept) < sweepEvery {
+			return err // whoever adds up is at it
+		}
 		return cl.enqueueFirst(ctx, job)
 	}
 	_, n, err := cl.cleanRecords(ctx, job, "", "")
@@ -85,7 +88,7 @@ func (cl cleaner) run(ctx context.Context, job *record.Job, t body.Job) error {
 	}
 	i := t.Tick % (addUpTask + 1)
 	if i == addUpTask {
-		return cl.addUp(ctx, job, t)
+		return cl.total(ctx, job, t)
 	}
 	if len(job.Totals) == 0 {
 		return fmt.Errorf("clean up job %s: its records were not added up", job.ID)
@@ -99,11 +102,11 @@ func (cl cleaner) run(ctx context.Context, job *record.Job, t body.Job) error {
 	return cl.enqueue(ctx, job, cleanupPath, t, time.Time{})
 }
 
-// addUp adds up the records of a job that failed or was aborted, before they go. Pages
+// total adds up the records of a job that failed or was aborted, before they go. Pages
 // may still be under way then, in processes that have stood still for long: first it takes every
 // open range away from them. As ranges appear only in the commit of one that is open, none is left
 // behind that could change when none is open.
-func (cl cleaner) addUp(ctx context.Context, job *record.Job, t body.Job) error {
+func (cl cleaner) total(ctx context.Context, job *record.Job, t body.Job) error {
 	for left := cleanupRanges; ; left -= sweepRanges {
 		open, err := cl.Store.FirstMarked(ctx, "open", job.Ref(), "", sweepRanges)
 		if err != nil {
@@ -125,17 +128,17 @@ func (cl cleaner) addUp(ctx context.Context, job *record.Job, t body.Job) error 
 			return fmt.Errorf("clean up job %s: %w", job.ID, err)
 		}
 	}
-	l, err := cl.Store.Fold(ctx, job)
-	if err != nil {
+	epoch := job.Epoch
+	untotalled := func(j *record.Job) bool { return j.Epoch == epoch && len(j.Totals) == 0 }
+	l, err := adder(cl).addUp(ctx, job, cleanupPath, t, untotalled)
+	if err != nil || l == nil {
 		return err
 	}
-	epoch := job.Epoch
 	job, err = cl.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
-		if j.Epoch != epoch || len(j.Totals) > 0 {
+		if !untotalled(j) {
 			return false, nil
 		}
-		j.Totals, err = json.Marshal(l.Totals)
-		return true, err
+		return true, l.RecordIn(j)
 	})
 	if err != nil || job.Epoch != epoch || job.Cleaning == "" {
 		return err
@@ -239,6 +242,9 @@ func (cl cleaner) finish(ctx context.Context, job *record.Job) error {
 		}
 		o, err := cleanUpOf(j)
 		if err != nil {
+			return err
+		}
+		if err := store.EndDraft(tx, j); err != nil {
 			return err
 		}
 		if o.Job && o.Expire == 0 {

@@ -50,7 +50,11 @@ const finalizePath = "finalize"
 // one is purged, or given up by the queue, a sweep enqueues it anew once Cloud Tasks has released
 // its name, after up to a day, or Resume does at once.
 func (js *Jobs) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) error {
-	task := body.Job{}.Task(job, finalizePath, time.Time{})
+	t, err := adder{js}.lastLink(ctx, job)
+	if err != nil {
+		return err
+	}
+	task := t.Task(job, finalizePath, time.Time{})
 	if err := js.Queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 		return err
 	}
@@ -65,15 +69,15 @@ func (js *Jobs) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) err
 		return err
 	}
 	stale := job.Generation
-	job, err := js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.LoseEnd(stale), nil })
+	job, err = js.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return j.LoseEnd(stale), nil })
 	if err != nil || job.State != record.Running {
 		return err
 	}
-	return js.enqueue(ctx, job, finalizePath, body.Job{}, time.Time{})
+	return js.enqueue(ctx, job, finalizePath, t, time.Time{})
 }
 
 // runEnd ends a job none of whose ranges is open: it adds up the records, and runs the
-// mapper's finalizer, if it has one.
+// mapper's finalizer, if it has one. Where there are many records that takes several deliveries.
 func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 	if !t.Current(job) {
 		return nil
@@ -90,15 +94,15 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 	if err != nil {
 		return err
 	}
-	l, err := js.Store.Fold(ctx, job)
+	l, err := adder{js}.addUp(ctx, job, finalizePath, t, func(j *record.Job) bool { return j.MayEnd(job.Epoch) })
 	place.Leave()
-	if err != nil {
+	if err != nil || l == nil {
 		return err
 	}
-	if wrong := cmp.Or(l.Err(), l.Lost); wrong != nil {
-		return js.Fail(ctx, job, wrong)
-	}
 	sum := l.Totals
+	if wrong := cmp.Or(l.Err(), l.Lost); wrong != nil {
+		return js.failAtEnd(ctx, job, wrong, sum)
+	}
 	if def.OnDone == nil {
 		return js.end(ctx, job, "", func(_ *datastore.Transaction, j *record.Job) error { return j.Succeed(sum, time.Now()) })
 	}
@@ -108,9 +112,18 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 // Fail ends a job for a reason. Its open ranges stay recorded as they are; their
 // tasks find the job ended and leave them.
 func (js *Jobs) Fail(ctx context.Context, job *record.Job, reason error) error {
+	return js.fail(ctx, job, reason, func(*record.Job) error { return nil })
+}
+
+// failAtEnd is Fail for a job none of whose ranges is open, and whose records add up to sum.
+func (js *Jobs) failAtEnd(ctx context.Context, job *record.Job, reason error, sum record.Totals) error {
+	return js.fail(ctx, job, reason, func(j *record.Job) error { return sum.RecordIn(j) })
+}
+
+func (js *Jobs) fail(ctx context.Context, job *record.Job, reason error, besides func(*record.Job) error) error {
 	return js.end(ctx, job, fault.Summary(reason), func(_ *datastore.Transaction, j *record.Job) error {
 		j.Fail(fault.Text(reason), errors.Is(reason, tally.Err), time.Now())
-		return nil
+		return besides(j)
 	})
 }
 
@@ -132,6 +145,9 @@ func (js *Jobs) end(ctx context.Context, job *record.Job, cause string, change f
 			return err
 		}
 		s = step{from, j}
+		if err := store.EndDraft(tx, j); err != nil {
+			return err
+		}
 		_, err = tx.Mutate(j.Update())
 		return err
 	})

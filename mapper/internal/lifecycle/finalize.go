@@ -58,7 +58,7 @@ func (fi finalizer) runAlone(ctx context.Context, job *record.Job, t body.Job, m
 	}
 	if n := job.Died(time.Now()); n >= record.MaxDeaths {
 		died := fmt.Errorf("the process died %d times while it did nothing but the finalizer", n)
-		return fi.Fail(ctx, job, fault.Summarized(died.Error(), died))
+		return fi.failAtEnd(ctx, job, fault.Summarized(died.Error(), died), fi.sum)
 	}
 	if job.Doomed() {
 		return fmt.Errorf("the process seems to have died %d times while it did nothing but the finalizer, which waits until that is certain", len(job.Deaths))
@@ -97,7 +97,7 @@ func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 		return err
 	}
 	if fault.IsPermanent(failed) {
-		return fi.Fail(ctx, job, fault.Summarized("the finalizer failed", fmt.Errorf("the finalizer failed: %w", failed)))
+		return fi.failAtEnd(ctx, job, fault.Summarized("the finalizer failed", fmt.Errorf("the finalizer failed: %w", failed)), fi.sum)
 	}
 	_, err = fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		if j.State != record.Running || j.Epoch != job.Epoch {

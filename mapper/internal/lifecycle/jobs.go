@@ -29,6 +29,7 @@ type Jobs struct {
 	Journal *journal.Journal
 	Gate    *gate.Gate
 	Random  func() uint64 // a number that nobody else draws
+	Portion Portion
 }
 
 // Handlers returns what serves the tasks, by the last element of their path.
@@ -121,7 +122,7 @@ func (js *Jobs) chain(run func(context.Context, *record.Job, body.Job) error) ht
 		if err := json.Unmarshal(d.Body, &t); err != nil {
 			return tasks.Drop(fmt.Errorf("the body is not a task of ours: %w", err))
 		}
-		if !record.ValidJobID(t.Job) || !record.ValidIncarnation(t.Incarnation) || t.After != "" && !record.ValidRangeID(t.After) {
+		if !record.ValidJobID(t.Job) || !record.ValidIncarnation(t.Incarnation) || t.After != "" && !record.ValidRangeID(t.After) || t.Link < 0 {
 			return tasks.Drop(errors.New("the body is not a task of ours: it names no job, or goes on behind no record"))
 		}
 		job, err := js.Store.LoadJob(ctx, record.Ref{ID: t.Job, Incarnation: t.Incarnation})

@@ -72,6 +72,7 @@ type Job struct {
 	Error     string    `datastore:"error,noindex"`
 	Trouble   string    `datastore:"trouble,omitempty,noindex"` // why pages are tried again
 	Totals    []byte    `datastore:"totals,noindex"`            // JSON, once it has ended
+	Drafted   bool      `datastore:"drafted,omitempty,noindex"` // it has a [Draft], perhaps of an epoch that is over
 
 	Cleaning string    `datastore:"cleaning,noindex"`  // JSON: how its records are being cleaned up
 	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire
@@ -160,14 +161,19 @@ func (j *Job) goOn(now time.Time) {
 }
 
 // Succeed marks a job as ended. Its finalizer, if it has one, comes in addition.
-func (j *Job) Succeed(sum Totals, now time.Time) (err error) {
+func (j *Job) Succeed(sum Totals, now time.Time) error {
 	j.Finalizes = false
 	j.Suspicion = Suspicion{}
 	j.State, j.Error, j.Trouble, j.Ended = Succeeded, "", "", now.UTC().Truncate(time.Microsecond)
 	if sum.Failures > 0 {
 		j.State = SucceededWithFailures
 	}
-	j.Totals, err = json.Marshal(sum)
+	return sum.RecordIn(j)
+}
+
+// RecordIn records what the records of a job add up to, none of which changes any more.
+func (t *Totals) RecordIn(j *Job) (err error) {
+	j.Totals, err = json.Marshal(t)
 	return err
 }
 

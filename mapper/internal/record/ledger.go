@@ -45,7 +45,7 @@ func (l *Ledger) Problem(format string, args ...any) {
 		l.missed++
 		return
 	}
-	l.Problems = append(l.Problems, fmt.Sprintf(format, args...))
+	l.Problems = append(l.Problems, fault.Text(fmt.Errorf(format, args...)))
 }
 
 // Add adds a record.

@@ -36,6 +36,7 @@ type Totals struct {
 	Spaces map[string]spaceTotals `json:"spaces,omitempty"` // by namespace and kind, with a / between them, if the query has several
 
 	SpacesLeftOut int `json:"spaces_left_out,omitempty"`
+	leftOut       tally.Names
 }
 
 // spaceTotals is what the entities of one space come to.
@@ -53,6 +54,9 @@ func (t *Totals) addSpace(name string, more spaceTotals) {
 	s.Processed += more.Processed
 	s.Failures += more.Failures
 	t.Spaces[name] = s
+	if len(t.Spaces) > 2*maxSpaces {
+		t.bound()
+	}
 }
 
 // Add adds the record of a range.
@@ -129,6 +133,7 @@ func (t *Totals) merge(o Totals) {
 	t.Unsharded += o.Unsharded
 	t.Depth = max(t.Depth, o.Depth)
 	t.tally.Merge(o.tally)
+	t.leftOut.Merge(o.leftOut)
 	for name, s := range o.Spaces {
 		t.addSpace(name, s)
 	}
@@ -163,14 +168,16 @@ const (
 	maxSpaceBytes = 128 << 10 // as JSON
 )
 
-// bound leaves out what a record has no room for.
+// bound leaves out what a record has no room for. What is left out of a part is left out of the whole: there
+// at least as many come before it, whose numbers take at least as much.
 func (t *Totals) bound() {
 	bytes := 0
 	for i, name := range slices.Sorted(maps.Keys(t.Spaces)) {
 		space, _ := json.Marshal(map[string]spaceTotals{name: t.Spaces[name]}) // strings and numbers encode
 		if bytes += len(space); i >= maxSpaces || bytes > maxSpaceBytes {
 			delete(t.Spaces, name)
-			t.SpacesLeftOut++
+			t.leftOut.Add(name)
 		}
 	}
+	t.SpacesLeftOut = t.leftOut.Count()
 }

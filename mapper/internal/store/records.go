@@ -60,50 +60,22 @@ func SliceOfIDs(i int64) (from, to string) {
 
 // EachRecord calls f for all records of a job's ranges, slice by slice in parallel.
 func (st Store) EachRecord(ctx context.Context, job record.Ref, f func(*record.Range) error) error {
-	return st.eachInSlices(ctx, job, func(int) func(*record.Range) error { return f })
+	return inSlices(ctx, job, func(ctx context.Context, i int) error {
+		from, to := SliceOfIDs(int64(i))
+		return st.Each(ctx, Records(job, from, to), f)
+	})
 }
 
-// eachInSlices calls a function of each slice for its records, in parallel.
-func (st Store) eachInSlices(ctx context.Context, job record.Ref, slice func(i int) func(*record.Range) error) error {
+// inSlices does something for each slice of a job's records, in parallel.
+func inSlices(ctx context.Context, job record.Ref, do func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range SlicesOfIDs {
-		from, to := SliceOfIDs(int64(i))
-		group.Go(func() error { return st.Each(ctx, Records(job, from, to), slice(i)) })
+		group.Go(func() error { return do(ctx, i) })
 	}
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("read the records of job %s: %w", job.ID, err)
 	}
 	return nil
-}
-
-// Fold adds up all records of a job.
-func (st Store) Fold(ctx context.Context, job *record.Job) (*record.Ledger, error) {
-	var parts [SlicesOfIDs]record.Ledger
-	if err := st.eachInSlices(ctx, job.Ref(), func(i int) func(*record.Range) error { return parts[i].Add }); err != nil {
-		return nil, err
-	}
-	sum := new(record.Ledger)
-	for i := range parts {
-		sum.Merge(&parts[i])
-	}
-	sum.Close(job)
-	return sum, nil
-}
-
-// FoldEnded adds up the records of a job that has ended without totals. A clean-up may delete them
-// meanwhile: it has recorded the totals before.
-func (st Store) FoldEnded(ctx context.Context, job *record.Job) (*record.Job, record.Totals, error) {
-	l, err := st.Fold(ctx, job)
-	if err != nil {
-		return nil, record.Totals{}, err
-	}
-	sum := l.Totals
-	now, err := st.LoadJob(ctx, job.Ref())
-	if err == nil && len(now.Totals) > 0 {
-		job = now
-		sum, err = job.RecordedTotals()
-	}
-	return job, sum, err
 }
 
 // Marked returns the query for a job's ranges that have one of the two marks and are behind one,
@@ -150,28 +122,4 @@ func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n 
 			return 0, err
 		}
 	}
-}
-
-// statusRecords is how many records a live status reads at most.
-const statusRecords = 250
-
-// SampleTotals adds up the first records of a job. If there are more, their IDs tell
-// which part of all they are, because IDs are hashes.
-func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
-	n, last := 0, ""
-	err = st.Each(ctx, Records(job.Ref(), "", "").Limit(statusRecords), func(r *record.Range) error {
-		n, last = n+1, r.ID
-		return sum.Add(r)
-	})
-	sum.Close(job)
-	if err != nil || n < statusRecords {
-		return sum, false, err
-	}
-	position, err := record.Hash(last)
-	if err != nil {
-		return record.Totals{}, false, fmt.Errorf("job %q: %w", last, err)
-	}
-	const space = 1 << 64
-	sum.Scale(space / (float64(position) + 1))
-	return sum, true, nil
 }

@@ -1,0 +1,147 @@
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+)
+
+// TestDraft adds records up by drafts that are stored and read back: what they come to is what they come to
+// at once.
+func TestDraft(t *testing.T) {
+	j, all := tree(t)
+	all[1].State, all[1].Open, all[1].Estimate = Pending, j.ID, 7 // every sum has something to add up
+	all[3].Namespace, all[3].Kind = "n", "K"
+	all[2].Job = "another"
+	rng := testflag.Rand(t)
+	want := new(Ledger)
+	for _, r := range all {
+		if err := want.Add(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range MaxProblems { // as many as there is room for, and the others missed
+		want.Problem("no %d", i)
+	}
+	d := &Draft{Epoch: 1}
+	for _, i := range rng.Perm(len(all)) {
+		var part Ledger
+		if err := part.Add(all[i]); err != nil {
+			t.Fatal(err)
+		}
+		d.Ledger.Merge(&part)
+		d = restored(t, d)
+	}
+	for i := range MaxProblems {
+		d.Ledger.Problem("no %d", i)
+	}
+	d = restored(t, d)
+	if len(want.Problems) != len(d.Ledger.Problems) || want.missed != d.Ledger.missed || want.missed == 0 {
+		t.Errorf("%d problems and %d, want %d and %d", len(d.Ledger.Problems), d.Ledger.missed, len(want.Problems), want.missed)
+	}
+	want.Problems = d.Ledger.Problems // in the order of the records
+	if !reflect.DeepEqual(&d.Ledger, want) {
+		t.Errorf("%+v, want %+v", d.Ledger, *want)
+	}
+	v := reflect.ValueOf(*want)
+	for i := range v.NumField() {
+		if v.Field(i).IsZero() {
+			t.Errorf("nothing adds up to %s", v.Type().Field(i).Name)
+		}
+	}
+	d.Ledger.Close(j)
+	want.Close(j)
+	got, err := json.Marshal(d.Ledger.Totals)
+	if exact, _ := json.Marshal(want.Totals); err != nil || !bytes.Equal(got, exact) {
+		t.Errorf("totals %s, %v, want %s", got, err, exact)
+	}
+}
+
+// restored returns a draft as another process reads it.
+func restored(t *testing.T, d *Draft) *Draft {
+	t.Helper()
+	if err := d.Encode(); err != nil {
+		t.Fatal(err)
+	}
+	again := &Draft{Epoch: d.Epoch, Link: d.Link, Stored: d.Stored}
+	if err := again.Decode(); err != nil {
+		t.Fatal(err)
+	}
+	return again
+}
+
+// TestLargestDraft has the record of a draft hold as much as it can: it fits an entity.
+func TestLargestDraft(t *testing.T) {
+	d := &Draft{Epoch: math.MaxInt64, Link: math.MaxInt64}
+	for range 16 {
+		d.From = append(d.From, strings.Repeat("f", 33))
+	}
+	counters := make(map[string]int64)
+	for i := range 10_000 { // the most that fit, by their number and by their bytes
+		counters[fmt.Sprintf("%05d%s", i, strings.Repeat("x", 21))] = math.MinInt64
+	}
+	encoded, err := json.Marshal(counters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := d.Ledger.Add(&Range{State: Done, Counters: encoded}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d.Ledger.tally.TooMany() {
+		t.Fatal("there are too many counters")
+	}
+	for i := range 30_000 {
+		d.Ledger.addSpace(fmt.Sprintf("%05d%s", i, strings.Repeat("n", i%200)), spaceTotals{math.MaxInt64 / 40_000, 0})
+	}
+	for range 30 {
+		d.Ledger.Problem("%s", strings.Repeat("p", 10_000))
+	}
+	if err := d.Encode(); err != nil {
+		t.Fatal(err)
+	}
+	properties, err := datastore.SaveStruct(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 1 << 20
+	if size := keyspace.PropertiesSize(properties); size < most/2 || size > most*9/10 {
+		t.Errorf("the record takes %d bytes", size)
+	}
+	if n := d.Ledger.leftOut.Count(); len(d.Ledger.Spaces)+n < 29_000 || len(d.Ledger.Spaces)+n > 31_000 {
+		t.Errorf("%d spaces, and about %d left out, of 30,000", len(d.Ledger.Spaces), n)
+	}
+}
+
+// TestSpacesOfParts adds up more spaces than a record has room for, in parts of which each leaves some out:
+// what is left is what is left of the whole.
+func TestSpacesOfParts(t *testing.T) {
+	rng := testflag.Rand(t)
+	var whole Totals
+	parts := make([]Totals, 7)
+	for range 40_000 {
+		name, n := fmt.Sprintf("%05d/K", rng.IntN(12_000)), spaceTotals{int64(rng.IntN(1e6)), int64(rng.IntN(2))}
+		whole.addSpace(name, n)
+		parts[rng.IntN(len(parts))].addSpace(name, n)
+	}
+	var sum Totals
+	for _, i := range rng.Perm(len(parts)) {
+		parts[i].bound()
+		sum.merge(parts[i])
+		sum.bound()
+	}
+	whole.bound()
+	if !reflect.DeepEqual(sum, whole) || len(whole.Spaces) == 0 || whole.SpacesLeftOut == 0 {
+		t.Errorf("%d spaces and %d left out, want %d and %d", len(sum.Spaces), sum.SpacesLeftOut, len(whole.Spaces), whole.SpacesLeftOut)
+	}
+}

@@ -1,0 +1,191 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// Fold adds up all records of a job.
+func (st Store) Fold(ctx context.Context, job *record.Job) (*record.Ledger, error) {
+	d := NewDraft(job)
+	if _, err := st.AddTo(ctx, job.Ref(), d, 0, func() bool { return false }); err != nil {
+		return nil, err
+	}
+	d.Ledger.Close(job)
+	return &d.Ledger, nil
+}
+
+// nowhere is where a draft goes on in a slice all of which it has: it is above all IDs.
+const nowhere = "g"
+
+// atOnce is how many records a call returns, about.
+const atOnce = 300
+
+// NewDraft returns a draft that has none of a job's records yet.
+func NewDraft(job *record.Job) *record.Draft {
+	d := &record.Draft{Epoch: job.Epoch, From: make([]string, SlicesOfIDs)}
+	for i := range d.From {
+		d.From[i], _ = SliceOfIDs(int64(i))
+	}
+	return d
+}
+
+// AddTo adds the next records of a job to a draft, of each slice up to so many, or all if most is 0; and fewer
+// once it is enough, but some of each slice. It reports whether the draft has all records. If it fails the
+// draft is as it was.
+func (st Store) AddTo(ctx context.Context, job record.Ref, d *record.Draft, most int, enough func() bool) (all bool, err error) {
+	var parts [SlicesOfIDs]record.Ledger
+	var next [SlicesOfIDs]string
+	err = inSlices(ctx, job, func(ctx context.Context, i int) (err error) {
+		next[i], err = st.addSlice(ctx, job, &parts[i], d.From[i], i, most, enough)
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	all = true
+	for i := range parts {
+		d.Ledger.Merge(&parts[i])
+		d.From[i] = next[i]
+		all = all && next[i] == nowhere
+	}
+	return all, nil
+}
+
+// addSlice adds the next records of a slice, and returns where to go on.
+func (st Store) addSlice(ctx context.Context, job record.Ref, sum *record.Ledger, from string, slice, most int, enough func() bool) (next string, err error) {
+	if from == nowhere {
+		return from, nil
+	}
+	_, to := SliceOfIDs(int64(slice))
+	q := Records(job, from, to)
+	if most > 0 {
+		q = q.Limit(most)
+	}
+	errEnough := errors.New("enough")
+	n, prefix := 0, record.RangePrefix(job)
+	err = st.Each(ctx, q, func(r *record.Range) error {
+		if err := sum.Add(r); err != nil {
+			return err
+		}
+		next = strings.TrimPrefix(r.Stored.Name, prefix) + "0" // as for Marked; a record may say another ID
+		if n++; n%atOnce == 0 && enough() {
+			return errEnough
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errEnough):
+		return next, nil
+	case err == nil && (most == 0 || n < most):
+		return nowhere, nil
+	}
+	return next, err
+}
+
+// LoadDraft reads the draft of a job that is of its epoch, or returns one that has no records yet.
+func (st Store) LoadDraft(ctx context.Context, job *record.Job) (*record.Draft, error) {
+	return draftOf(job, func(key *datastore.Key, d *record.Draft) error { return st.client.Get(ctx, key, d) })
+}
+
+func draftOf(job *record.Job, get func(*datastore.Key, *record.Draft) error) (*record.Draft, error) {
+	d := new(record.Draft)
+	err := property.IgnoreUndeclared(get(record.DraftKey(job.Ref()), d))
+	if err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+		return nil, fmt.Errorf("job %s: %w", job.ID, err)
+	}
+	if err != nil || d.Epoch != job.Epoch || len(d.From) != SlicesOfIDs || d.Decode() != nil {
+		return NewDraft(job), nil
+	}
+	return d, nil
+}
+
+// KeepDraft records a draft for whoever goes on, while it is of use to the job. It returns what to go on
+// with, which may be the draft of somebody who is further, or nothing if nobody is to go on.
+func (st Store) KeepDraft(ctx context.Context, job *record.Job, d *record.Draft, ofUse func(*record.Job) bool) (kept *record.Draft, err error) {
+	err = st.Transact(ctx, func(tx *datastore.Transaction) error {
+		kept = nil
+		j, err := GetJob(tx, job.Ref())
+		if err != nil {
+			return err
+		}
+		if j.Epoch != d.Epoch || !ofUse(j) {
+			return ErrNothing
+		}
+		stored, err := draftOf(j, func(key *datastore.Key, d *record.Draft) error { return tx.Get(key, d) })
+		if err != nil {
+			return err
+		}
+		kept = d.Further(stored)
+		kept.Kept = time.Now().UTC().Truncate(time.Microsecond)
+		if err := kept.Encode(); err != nil {
+			return err
+		}
+		if !j.Drafted {
+			j.Drafted = true
+			if err := Write(tx, j.Update()); err != nil {
+				return err
+			}
+		}
+		return Write(tx, datastore.NewUpsert(record.DraftKey(job.Ref()), kept))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("keep a draft of job %s: %w", job.ID, err)
+	}
+	return kept, nil
+}
+
+// EndDraft deletes the draft of a job, if it has one. The caller writes the job.
+func EndDraft(tx *datastore.Transaction, j *record.Job) error {
+	if !j.Drafted {
+		return nil
+	}
+	j.Drafted = false
+	return tx.Delete(record.DraftKey(j.Ref()))
+}
+
+// SampleEnded is SampleTotals for a job that has ended without totals. A clean-up may delete its records
+// meanwhile: it has recorded the totals before.
+func (st Store) SampleEnded(ctx context.Context, job *record.Job) (_ *record.Job, sum record.Totals, estimated bool, err error) {
+	if sum, estimated, err = st.SampleTotals(ctx, job); err != nil {
+		return nil, sum, false, err
+	}
+	now, err := st.LoadJob(ctx, job.Ref())
+	if err == nil && len(now.Totals) > 0 {
+		sum, err = now.RecordedTotals()
+		return now, sum, false, err
+	}
+	return job, sum, estimated, err
+}
+
+// statusRecords is how many records a live status reads at most.
+const statusRecords = 250
+
+// SampleTotals adds up the first records of a job. If there are more, their IDs tell
+// which part of all they are, because IDs are hashes.
+func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
+	n, last := 0, ""
+	err = st.Each(ctx, Records(job.Ref(), "", "").Limit(statusRecords), func(r *record.Range) error {
+		n, last = n+1, r.ID
+		return sum.Add(r)
+	})
+	sum.Close(job)
+	if err != nil || n < statusRecords {
+		return sum, false, err
+	}
+	position, err := record.Hash(last)
+	if err != nil {
+		return record.Totals{}, false, fmt.Errorf("job %q: %w", last, err)
+	}
+	const space = 1 << 64
+	sum.Scale(space / (float64(position) + 1))
+	return sum, true, nil
+}
