@@ -134,7 +134,7 @@ func (e *Engine) names() string {
 // its tasks there has another URL than the handler.
 func (e *Engine) Handler() http.Handler {
 	handlers := e.jobs.Handlers()
-	handlers[body.RangePath] = e.queue.Handler(e.log, e.ranges.Deliver)
+	handlers[body.RangePath] = e.jobs.Handler(e.ranges.Deliver)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deliveries := handlers[path.Base(r.URL.Path)]
 		if deliveries == nil {
@@ -183,6 +183,23 @@ func (e *Engine) Revive(ctx context.Context) error {
 	}
 	if err := e.jobs.Revive(ctx); err != nil {
 		return fmt.Errorf("mapper: revive: %w", err)
+	}
+	return nil
+}
+
+// Drain has the engine take no more deliveries: they are answered so that the queue delivers their tasks
+// again, to another process. Those under way end behind the entity that they have in hand: their pages, shorter
+// then, are committed, and what is left gets tasks of its own. None of this counts as an attempt, or as a crash.
+// Drain returns when all are out, or with an error when ctx is done. A drained engine stays so; it can still
+// start and follow jobs.
+//
+// A service that is told to end calls Drain first, and then shuts down its server.
+func (e *Engine) Drain(ctx context.Context) error {
+	if e == nil {
+		return fmt.Errorf("mapper: drain: %w: the engine is nil", ErrArguments)
+	}
+	if left, err := e.jobs.Gate.Drain(ctx); err != nil {
+		return fmt.Errorf("mapper: drain: deliveries still under way: %d: %w", left, err)
 	}
 	return nil
 }

@@ -98,6 +98,15 @@ func (f *fleet) kill(p *process) {
 	}
 }
 
+// drain has a process drain as its platform gives it time, then ends it, and starts another in its place.
+func (f *fleet) drain(p *process, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	err := p.engine.Drain(ctx)
+	f.kill(p)
+	return err
+}
+
 // freeze stops a process until the fleet thaws, and starts another in its place.
 func (f *fleet) freeze(p *process) {
 	f.mu.Lock()

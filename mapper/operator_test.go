@@ -159,6 +159,14 @@ func (s *simulation) operate(rng *rand.Rand) {
 	}
 }
 
+// shutDown is a platform that ends processes now and then, and lets them drain for a while before.
+func (s *simulation) shutDown(rng *rand.Rand) {
+	for range rng.IntN(4) {
+		time.Sleep(time.Duration(rng.IntN(20_000)) * time.Millisecond)
+		_ = s.fleet.drain(s.fleet.pick(), time.Duration(rng.IntN(10_000))*time.Millisecond) // it may not be done
+	}
+}
+
 // purge empties the queue.
 func (s *simulation) purge() {
 	client, err := s.emulator.CloudTasks(s.Context())

@@ -52,6 +52,7 @@ func TestSimulation(t *testing.T) {
 type simulation struct {
 	*world
 	rng    *rand.Rand
+	seed   uint64
 	faults *emulator.Faults
 	fleet  *fleet
 	keys   []*datastore.Key
@@ -87,7 +88,7 @@ func simulate(t *testing.T, seed uint64) {
 	faults.Pause()
 	checker := &snapshotChecker{T: t}
 	s := &simulation{
-		world: &world{T: t}, rng: rng, faults: faults, visit: rng.IntN(4) == 0, pace: time.Duration(rng.IntN(3)) * time.Millisecond,
+		world: &world{T: t}, rng: rng, seed: seed, faults: faults, visit: rng.IntN(4) == 0, pace: time.Duration(rng.IntN(3)) * time.Millisecond,
 		names: []int{1, 7, 300}[rng.IntN(3)], idempotency: make(map[string]map[string]bool),
 	}
 	s.keys = keysOf(rng, 100+rng.IntN(900))
@@ -185,6 +186,8 @@ func (s *simulation) job() {
 		s.send(&people, s.interfere)
 	}
 	s.send(&people, s.operate)
+	platform := rand.New(rand.NewPCG(s.seed, uint64(5+s.round))) // so that the rest of a seed's world is what it was
+	people.Go(func() { s.shutDown(platform) })
 	if s.rng.IntN(2) == 0 {
 		s.send(&people, s.tamper)
 	}

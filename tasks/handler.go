@@ -41,6 +41,16 @@ func (e errDropped) Unwrap() error { return e.err }
 // answered with success, so that the queue forgets it, and the error is logged.
 func Drop(err error) error { return errDropped{err} }
 
+// errElsewhere marks an error that is only that of this process.
+type errElsewhere struct{ err error }
+
+func (e errElsewhere) Error() string { return e.err.Error() }
+func (e errElsewhere) Unwrap() error { return e.err }
+
+// Elsewhere marks an error of a process that is about to end: the queue delivers the task again, to another
+// process, and nobody needs to know.
+func Elsewhere(err error) error { return errElsewhere{err} }
+
 // Errors of requests that are not deliveries of the queue.
 var (
 	errMethod   = errors.New("tasks are sent by POST")
@@ -82,8 +92,12 @@ func (q *Queue) Handler(log *slog.Logger, run func(context.Context, Delivery) er
 		code := statusOf(err)
 		if err != nil {
 			level := slog.LevelWarn
-			if code == http.StatusOK {
+			switch {
+			case code == http.StatusOK:
 				level = slog.LevelError // nothing will bring the task back
+			case errors.As(err, new(errElsewhere)):
+				level = slog.LevelInfo
+				w.Header().Set("Connection", "close") // the next request finds another process
 			}
 			log.LogAttrs(r.Context(), level, "task not done",
 				slog.String("task", r.Header.Get("X-CloudTasks-TaskName")),

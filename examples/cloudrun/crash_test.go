@@ -31,7 +31,7 @@ import (
 // TestMain is the service itself in the processes of a fleet.
 func TestMain(m *testing.M) {
 	if os.Getenv("CLOUDRUN_TEST_SERVICE") != "" {
-		mappers = append(mappers, deadly, doomed, slow)
+		mappers = append(mappers, deadly, doomed, slow, noted)
 		main()
 		return
 	}
@@ -52,6 +52,7 @@ type fleet struct {
 	members []*member
 	ended   bool
 	deaths  int
+	codes   []int // that members have ended with
 	all     sync.WaitGroup
 }
 
@@ -112,6 +113,7 @@ func (f *fleet) start(i int) {
 		_ = m.process.Wait()
 		f.mu.Lock()
 		f.deaths++
+		f.codes = append(f.codes, m.process.ProcessState.ExitCode())
 		f.mu.Unlock()
 		f.start(i)
 	})
@@ -214,6 +216,12 @@ func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, a
 // accounts.
 func newCloud(t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, mappers ...mapper.Definition) (*fleet, *datastore.Client, *mapper.Engine) {
 	t.Helper()
+	return newCloudWith(t, e, addr, n, concurrent, nil, mappers...)
+}
+
+// newCloudWith is newCloud whose processes have more in their environment.
+func newCloudWith(t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, env []string, mappers ...mapper.Definition) (*fleet, *datastore.Client, *mapper.Engine) {
+	t.Helper()
 	project := googletest.Project()
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -245,8 +253,8 @@ func newCloud(t *testing.T, e *emulator.Emulator, addr string, n, concurrent int
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	f := newFleet(t, 3, "GOOGLE_CLOUD_PROJECT="+project, "TASKS_QUEUE="+queue,
-		"DATASTORE_EMULATOR_HOST="+addr, "CLOUD_TASKS_EMULATOR_HOST="+e.TasksAddr())
+	f := newFleet(t, 3, append(env, "GOOGLE_CLOUD_PROJECT="+project, "TASKS_QUEUE="+queue,
+		"DATASTORE_EMULATOR_HOST="+addr, "CLOUD_TASKS_EMULATOR_HOST="+e.TasksAddr())...)
 	tasksQueue, err := tasks.NewQueue(taskClient, queue, f.front.URL+"/mapper/", &tasks.Options{Unverified: true})
 	if err != nil {
 		t.Fatal(err)

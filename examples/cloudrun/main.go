@@ -39,9 +39,12 @@ func main() {
 	}
 }
 
-// run serves until ctx ends, and then lets the requests under way finish.
+// Cloud Run ends a process 10 s after SIGTERM.
+const grace = 9 * time.Second
+
+// run serves until ctx ends, and then has the requests under way come to their end.
 func run(ctx context.Context, c config, log *slog.Logger) error {
-	handler, closers, err := newService(ctx, c, log)
+	engine, handler, closers, err := newService(ctx, c, log)
 	defer closers.close()
 	if err != nil {
 		return err
@@ -66,15 +69,16 @@ func run(ctx context.Context, c config, log *slog.Logger) error {
 		return err
 	case <-ctx.Done():
 	}
-	// Cloud Run ends the process 10 s after SIGTERM. A page that is cut off is
-	// not committed, and its task comes again.
+	// A page that takes longer than that, as one of its entities does, is cut off:
+	// it is not committed, and its task comes again.
 	log.Info("shutting down")
-	grace, end := context.WithTimeout(context.WithoutCancel(ctx), 8*time.Second)
+	limited, end := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer end()
-	if err := server.Shutdown(grace); err != nil {
+	if err := errors.Join(engine.Drain(limited), server.Shutdown(limited)); err != nil {
 		cancel()
 		return fmt.Errorf("shutdown: %w", errors.Join(err, server.Close()))
 	}
+	log.Info("shut down")
 	return nil
 }
 
@@ -86,33 +90,33 @@ func (c closers) close() {
 	}
 }
 
-// newService connects to the cloud, and returns the service's handler.
-func newService(ctx context.Context, c config, log *slog.Logger) (http.Handler, closers, error) {
+// newService connects to the cloud, and returns the service's engine and handler.
+func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine, http.Handler, closers, error) {
 	client, err := datastore.NewClientWithDatabase(ctx, c.project, c.database)
 	if err != nil {
-		return nil, nil, fmt.Errorf("datastore: %w", err)
+		return nil, nil, nil, fmt.Errorf("datastore: %w", err)
 	}
 	open := closers{client.Close}
 	taskClient, err := tasks.NewClient(ctx)
 	if err != nil {
-		return nil, open, fmt.Errorf("cloud tasks: %w", err)
+		return nil, nil, open, fmt.Errorf("cloud tasks: %w", err)
 	}
 	open = append(open, taskClient.Close)
 	queue, err := tasks.NewQueue(taskClient, c.queue, c.url+"/mapper/", &tasks.Options{
 		ServiceAccount: c.serviceAccount, Audience: c.audience(), Unverified: !c.verified, KeysURL: c.keysURL,
 	})
 	if err != nil {
-		return nil, open, err
+		return nil, nil, open, err
 	}
 	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mappers, Logger: log})
 	if err != nil {
-		return nil, open, err
+		return nil, nil, open, err
 	}
 	jobs := newJobs(engine, log)
 	if c.verified {
 		verifier, err := tasks.NewVerifier(c.url, c.operators, c.keysURL)
 		if err != nil {
-			return nil, open, err
+			return nil, nil, open, err
 		}
 		jobs = verifier.Require(log, jobs)
 	}
@@ -121,5 +125,5 @@ func newService(ctx context.Context, c config, log *slog.Logger) (http.Handler, 
 	mux.Handle("/jobs", jobs)                // operators
 	mux.Handle("/jobs/", jobs)               // operators
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
-	return mux, open, nil
+	return engine, mux, open, nil
 }

@@ -34,7 +34,7 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, halfway func
 	run := page.Page{
 		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: at,
 		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Size: d.record.PageSize, Adaptive: d.planner.Strategy.Adaptive(),
-		TooSlow: d.tooSlow, Halfway: halfway, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays,
+		TooSlow: d.tooSlow, Halfway: halfway, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays, Ends: d.x.Gate.IsDraining,
 	}
 	if d.planner.Mode == function.Visit {
 		run.Read = d.planner.ReaderAhead(ctx)

@@ -95,7 +95,9 @@ func (d *delivery) runAll(ctx context.Context) (checks bool, err error) {
 		if err != nil && d.record.ID != first {
 			// The range has no task yet; one of its own is tried again with less to walk to.
 			if enqueued := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); enqueued == nil || errors.Is(enqueued, tasks.ErrExists) {
-				d.x.Log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", err))
+				if !errors.Is(err, gate.ErrDraining) {
+					d.x.Log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", err))
+				}
 				return false, nil
 			}
 		}
@@ -166,6 +168,9 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 			return s, err
 		}
 	}
+	if d.x.Gate.IsDraining() { // no page begins any more
+		return ours, gate.ErrDraining
+	}
 	var halfway func()
 	if p.Next != nil && d.mayGoOn(d.record) {
 		job := d.job.Ref()
@@ -231,10 +236,11 @@ const staggerDelay = time.Second / 3
 func (d *delivery) mayGoOn(r *record.Range) bool {
 	deadline := d.x.Queue.Deadline()
 	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
-	return !r.Alone && !r.Solo && d.stop == 0 && time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
+	return !r.Alone && !r.Solo && d.stop == 0 && !d.x.Gate.IsDraining() && time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
 }
 
-// goOn takes up what is left of the range, unless the job has been stopped meanwhile.
+// goOn takes up what is left of the range, unless the job has been stopped meanwhile, or this process is
+// draining.
 func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 	next := d.after.next
 	job, err := d.x.cache.load(ctx, d.x.Store, d.job.Ref())
@@ -246,7 +252,7 @@ func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 	}
 	known := d.job
 	d.job, d.record, d.generation, d.turn = job, next, next.Generation, turn{}
-	if job.Generation != known.Generation || job.Epoch != known.Epoch { // whoever did that may not have seen the range
+	if job.Generation != known.Generation || job.Epoch != known.Epoch || d.x.Gate.IsDraining() { // whoever did that may not have seen the range
 		if err := d.x.Queue.Enqueue(ctx, body.TaskOf(next, job)); err != nil && !errors.Is(err, tasks.ErrExists) {
 			return false, err
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -49,6 +50,8 @@ func (x *Executor) keepRate(ctx context.Context, job *record.Job, mode function.
 		select {
 		case <-ctx.Done():
 			return job, behind, ours, ctx.Err()
+		case <-x.Gate.Draining().Done():
+			return job, behind, ours, gate.ErrDraining
 		case <-time.After(min(wait, cachedFor)): // the rate may change meanwhile
 		}
 	}

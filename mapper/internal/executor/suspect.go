@@ -23,6 +23,9 @@ import (
 // process, and is halved, is decided by record.Range.Begin. It keeps its place inside the gate: while
 // there is a mark that says that it is alone, it has to be.
 func (d *delivery) attempt(ctx context.Context) (standing, error) {
+	if d.x.Gate.IsDraining() { // it may have its place from the attempt before
+		return ours, gate.ErrDraining
+	}
 	exclusive := !d.begun && d.record.Suspected() || d.record.Solo
 	waited, err := d.enter(ctx, exclusive)
 	if err != nil {

@@ -28,7 +28,7 @@ type adder struct{ *Jobs }
 // has died goes on with its draft, and so do two of one task: whoever is further leads.
 func (ad adder) addUp(ctx context.Context, job *record.Job, path string, t body.Job, goesOn func(*record.Job) bool) (*record.Ledger, error) {
 	most, longest := cmp.Or(ad.Portion.Records, portionRecords), cmp.Or(ad.Portion.Time, ad.Queue.Deadline()/4)
-	over := func() bool { return time.Since(t.BegunAt) > longest }
+	over := func() bool { return time.Since(t.BegunAt) > longest || ad.Gate.IsDraining() }
 	d, err := ad.draft(ctx, job)
 	if err != nil {
 		return nil, err

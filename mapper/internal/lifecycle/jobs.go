@@ -42,7 +42,7 @@ func (js *Jobs) Handlers() map[string]http.Handler {
 		retryPath:    js.chain(js.inCompany(Retrier{js}.run)),
 		finalizePath: js.chain(js.runEnd),
 		cleanupPath:  js.chain(js.inCompany(cleaner{js}.run)),
-		revivePath: js.Queue.Handler(js.Log, func(ctx context.Context, _ tasks.Delivery) error {
+		revivePath: js.Handler(func(ctx context.Context, _ tasks.Delivery) error {
 			place, err := js.Gate.Enter(ctx, false)
 			if err != nil {
 				return err
@@ -113,10 +113,25 @@ func (js *Jobs) ShowBuild(ctx context.Context, job *record.Job, missing bool) er
 	return err
 }
 
+// Handler returns the handler of deliveries that run runs, until this process is draining.
+func (js *Jobs) Handler(run func(context.Context, tasks.Delivery) error) http.Handler {
+	return js.Queue.Handler(js.Log, func(ctx context.Context, d tasks.Delivery) error {
+		leave, err := js.Gate.Admit()
+		if err == nil {
+			defer leave()
+			err = run(ctx, d)
+		}
+		if errors.Is(err, gate.ErrDraining) {
+			err = tasks.Elsewhere(err)
+		}
+		return err
+	})
+}
+
 // chain returns the handler of the tasks of a path. The job is as it is found; run
 // looks whether the task is of its epoch.
 func (js *Jobs) chain(run func(context.Context, *record.Job, body.Job) error) http.Handler {
-	return js.Queue.Handler(js.Log, func(ctx context.Context, d tasks.Delivery) error {
+	return js.Handler(func(ctx context.Context, d tasks.Delivery) error {
 		begunAt := time.Now()
 		var t body.Job
 		if err := json.Unmarshal(d.Body, &t); err != nil {

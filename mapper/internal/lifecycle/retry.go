@@ -36,7 +36,7 @@ func (rt Retrier) run(ctx context.Context, job *record.Job, t body.Job) error {
 // all does what all tasks of a retry do.
 func (rt Retrier) all(ctx context.Context, job *record.Job) error {
 	next, err := rt.ReopenPage(ctx, job, "")
-	for err == nil && next != "" {
+	for err == nil && next != "" && !rt.Gate.IsDraining() {
 		next, err = rt.ReopenPage(ctx, job, next)
 	}
 	return err

@@ -35,6 +35,7 @@ type Page struct {
 	Adaptive bool             // it ends early where its entities are surprisingly slow
 	TooSlow  map[string]error // by key: entities that took too long in this delivery
 	Halfway  func()           // is called behind each entity of its second half; nil: nothing is
+	Ends     func() bool      // reports whether the page has to end behind the entity in hand
 
 	Paces  *pace.Book[record.Ref] // is told how fast the job goes
 	Pause  time.Duration          // the longest that a call waits where too many fail
@@ -114,7 +115,7 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 		left := function.Calls(ctx, limit, p.Strays, func(r *function.Runner) {
 			for c.next < len(c.at) {
 				at, entity := c.at[c.next], c.entities[c.next]
-				full, err = o.full(at.Key, size-o.Reached, time.Duration(p.Job.PageTime)), ctx.Err()
+				full, err = o.full(at.Key, size-o.Reached, time.Duration(p.Job.PageTime)) || o.Reached > 0 && p.Ends(), ctx.Err()
 				if full || err != nil {
 					return
 				}
