@@ -131,7 +131,8 @@ func (e *Engine) names() string {
 // Handler returns what the queue's target has to serve: it runs the tasks of the
 // engine's jobs. Mount it at the path of the queue's URL, with a slash at the
 // end. Requests to other paths are answered 404, and logged: a queue that sends
-// its tasks there has another URL than the handler.
+// its tasks there has another URL than the handler. The handler bounds the time for the
+// bodies of requests; that for their headers is up to http.Server.ReadHeaderTimeout.
 func (e *Engine) Handler() http.Handler {
 	handlers := e.jobs.Handlers()
 	handlers[body.RangePath] = e.jobs.Handler(e.ranges.Deliver)
@@ -139,8 +140,8 @@ func (e *Engine) Handler() http.Handler {
 		deliveries := handlers[path.Base(r.URL.Path)]
 		if deliveries == nil {
 			e.log.LogAttrs(r.Context(), slog.LevelWarn, "a request that is for no task: is the handler mounted at the path of the queue's URL?",
-				slog.String("path", r.URL.Path))
-			http.NotFound(w, r)
+				slog.String("path", tasks.Shown(r.URL.Path)))
+			tasks.Refuse(w, http.StatusNotFound)
 			return
 		}
 		deliveries.ServeHTTP(w, r)

@@ -7,15 +7,22 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"strconv"
+	"strings"
+	"time"
 )
 
-// maxBody is above the largest task that Cloud Tasks takes.
-const maxBody = 1 << 20
+// Bounds of a request, which may be anybody's.
+const (
+	maxBody   = 1 << 20          // above the largest task that Cloud Tasks takes
+	maxTaskID = 500              // bytes; no task of Cloud Tasks has a longer one
+	bodyTime  = 10 * time.Second // in which the body has to come
+)
 
 // A Delivery is one attempt to deliver a task.
 type Delivery struct {
-	// TaskID is the task's ID, as the sender says. A header can be forged by whom
+	// TaskID is the task's ID, as the sender says, of at most 500 bytes. A header can be forged by whom
 	// the handler lets in: it is for logs, and to tell deliveries apart.
 	TaskID string
 
@@ -55,6 +62,7 @@ func Elsewhere(err error) error { return errElsewhere{err} }
 var (
 	errMethod   = errors.New("tasks are sent by POST")
 	errTooLarge = fmt.Errorf("the body is above %d bytes", maxBody)
+	errTooLate  = fmt.Errorf("the body did not come within %v", bodyTime)
 	errToken    = errors.New("no valid token")
 	errAccount  = errors.New("the token is of another account")
 )
@@ -75,6 +83,8 @@ func statusOf(err error) int {
 		return http.StatusForbidden
 	case errors.Is(err, errTooLarge):
 		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, errTooLate):
+		return http.StatusRequestTimeout
 	default:
 		return http.StatusInternalServerError
 	}
@@ -82,11 +92,14 @@ func statusOf(err error) int {
 
 // Handler returns the handler of the queue's deliveries. It calls run for each
 // one that is authentic; an error has the queue deliver the task again later,
-// unless it is marked by [Drop]. Answers say nothing of the error: the log does.
+// unless it is marked by [Drop]. Answers say nothing of the error: the log does. A
+// request that is not authentic is refused before its body is read, and the body of
+// one that is has to come within 10 s.
 func (q *Queue) Handler(log *slog.Logger, run func(context.Context, Delivery) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		delivery, err := q.receive(w, r)
-		if err == nil {
+		received := err == nil
+		if received {
 			err = run(r.Context(), delivery)
 		}
 		code := statusOf(err)
@@ -100,13 +113,42 @@ func (q *Queue) Handler(log *slog.Logger, run func(context.Context, Delivery) er
 				w.Header().Set("Connection", "close") // the next request finds another process
 			}
 			log.LogAttrs(r.Context(), level, "task not done",
-				slog.String("task", r.Header.Get("X-CloudTasks-TaskName")),
-				slog.String("retries", r.Header.Get("X-CloudTasks-TaskRetryCount")),
+				slog.String("task", Shown(r.Header.Get("X-CloudTasks-TaskName"))),
+				slog.String("retries", Shown(r.Header.Get("X-CloudTasks-TaskRetryCount"))),
 				slog.Int("answer", code),
-				slog.Any("error", err))
+				slog.String("error", shorten(err.Error(), maxError)))
+		}
+		if !received {
+			Refuse(w, code)
+			return
 		}
 		w.WriteHeader(code)
 	})
+}
+
+// Refuse answers a request whose body is not read: the server closes the connection behind the answer, and
+// does not wait for what was not sent yet.
+func Refuse(w http.ResponseWriter, code int) {
+	hangUp(w)
+	w.WriteHeader(code)
+}
+
+func hangUp(w http.ResponseWriter) {
+	w.Header().Set("Connection", "close")
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now()) // a test's has no connection
+}
+
+// Shown returns what a log shows of a text that anybody may have sent.
+func Shown(s string) string { return shorten(s, 200) }
+
+const maxError = 2000 // bytes of an error in the log
+
+// shorten cuts a text after so many bytes.
+func shorten(s string, most int) string {
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
 func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error) {
@@ -119,13 +161,20 @@ func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error
 			return Delivery{}, err
 		}
 	}
+	connection := http.NewResponseController(w)
+	_ = connection.SetReadDeadline(time.Now().Add(bodyTime)) // a test's has no connection
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+	tooLarge := new(http.MaxBytesError)
+	switch {
+	case errors.As(err, &tooLarge):
 		return Delivery{}, errTooLarge
-	}
-	if err != nil {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return Delivery{}, errTooLate
+	case err != nil:
 		return Delivery{}, fmt.Errorf("read the body: %w", err)
 	}
+	_ = connection.SetReadDeadline(time.Time{}) // it would end the delivery
+	name := r.Header.Get("X-CloudTasks-TaskName")
 	retries, _ := strconv.Atoi(r.Header.Get("X-CloudTasks-TaskRetryCount")) // absent or bad: 0
-	return Delivery{TaskID: r.Header.Get("X-CloudTasks-TaskName"), Queue: r.Header.Get(queueHeader), Retries: max(retries, 0), Body: body}, nil
+	return Delivery{TaskID: name[:min(len(name), maxTaskID)], Queue: r.Header.Get(queueHeader), Retries: max(retries, 0), Body: body}, nil
 }

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/api/idtoken"
 	"google.golang.org/api/option"
@@ -48,8 +49,8 @@ func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier,
 
 // Verify returns an error unless the request carries a valid token of one of
 // the accounts. Signature, audience and expiry are checked by Google's library,
-// and here what that leaves out: algorithm, issuer, and the account with its
-// e-mail verified.
+// and here what that leaves out: algorithm, issuer, that it is valid already, and
+// the account with its e-mail verified.
 func (v *Verifier) Verify(r *http.Request) error {
 	_, err := v.account(r)
 	return err
@@ -64,12 +65,17 @@ func (v *Verifier) account(r *http.Request) (string, error) {
 	if err := checkAlgorithm(token); err != nil {
 		return "", fmt.Errorf("%w: %w", errToken, err)
 	}
-	payload, err := v.validator.Validate(r.Context(), token, v.audience)
+	ctx, cancel := context.WithTimeout(r.Context(), keysTime)
+	defer cancel()
+	payload, err := v.validator.Validate(ctx, token, v.audience)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", errToken, err)
 	}
 	if payload.Issuer != "https://accounts.google.com" && payload.Issuer != "accounts.google.com" {
-		return "", fmt.Errorf("%w: issuer %q", errToken, payload.Issuer)
+		return "", fmt.Errorf("%w: issuer %.100q", errToken, payload.Issuer)
+	}
+	if err := checkTimes(payload, time.Now()); err != nil {
+		return "", fmt.Errorf("%w: %w", errToken, err)
 	}
 	email, _ := payload.Claims["email"].(string)
 	if !slices.Contains(v.accounts, email) || payload.Claims["email_verified"] != true {
@@ -97,11 +103,12 @@ func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), accountKey{}, account)))
 			return
 		}
-		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", r.URL.Path), slog.Any("error", err))
+		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", Shown(r.URL.Path)), slog.String("error", shorten(err.Error(), maxError)))
 		text := errToken
 		if errors.Is(err, errAccount) {
 			text = errAccount
 		}
+		hangUp(w)
 		http.Error(w, text.Error(), statusOf(err))
 	})
 }
@@ -122,7 +129,31 @@ func checkAlgorithm(token string) error {
 		return fmt.Errorf("header: %w", err)
 	}
 	if header.Algorithm != "RS256" {
-		return fmt.Errorf("algorithm %q, want RS256", header.Algorithm)
+		return fmt.Errorf("algorithm %.100q, want RS256", header.Algorithm)
+	}
+	return nil
+}
+
+// clockSkew is how far the clock of whoever signs tokens may be ahead of this one.
+const clockSkew = time.Minute
+
+// keysTime is how long the public keys may take, if they have to be fetched.
+const keysTime = 10 * time.Second
+
+// checkTimes lets no token through that was issued in the future, or is not valid yet.
+func checkTimes(payload *idtoken.Payload, now time.Time) error {
+	latest := now.Add(clockSkew).Unix()
+	if payload.IssuedAt > latest {
+		return fmt.Errorf("issued at %d, and now it is %d", payload.IssuedAt, now.Unix())
+	}
+	switch notBefore := payload.Claims["nbf"].(type) {
+	case nil:
+	case float64:
+		if notBefore > float64(latest) {
+			return fmt.Errorf("not valid before %.0f, and now it is %d", notBefore, now.Unix())
+		}
+	default:
+		return errors.New("what it is not valid before is no number")
 	}
 	return nil
 }

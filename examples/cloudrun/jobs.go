@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"time"
 
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
@@ -138,9 +140,21 @@ type badRequest string
 
 func (e badRequest) Error() string { return string(e) }
 
-// decode reads a body that is one JSON value.
+// read reads the body of a request, which has its time for that, see withinTime. What the request is for may
+// take longer.
+func read(w http.ResponseWriter, r *http.Request) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+	if err != nil {
+		return badRequest("the body can't be read: " + err.Error())
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	return nil
+}
+
+// decode decodes a body that is one JSON value.
 func decode(r *http.Request, what string, v any) error {
-	d := json.NewDecoder(http.MaxBytesReader(nil, r.Body, 1<<20))
+	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
 		return badRequest("the body is not " + what + ": " + err.Error())
@@ -172,13 +186,16 @@ func parameters(r *http.Request, known ...string) (url.Values, error) {
 // about the request.
 func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		body, err := do(r)
+		body, err := any(nil), read(w, r)
+		if err == nil {
+			body, err = do(r)
+		}
 		code := codeOf(err)
 		if err != nil {
 			body = failure{err.Error()}
 		}
 		if code == http.StatusInternalServerError {
-			s.log.ErrorContext(r.Context(), "jobs", "path", r.URL.Path, "error", err)
+			s.log.ErrorContext(r.Context(), "jobs", "path", tasks.Shown(r.URL.Path), "error", err)
 			body = failure{"the request failed: see the log"}
 		}
 		w.Header().Set("Content-Type", "application/json")

@@ -57,8 +57,10 @@ func run(ctx context.Context, c config, log *slog.Logger) error {
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	server := &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: 10 * time.Second,
+		Handler:           withinTime(handler),
+		ReadHeaderTimeout: readTime,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
 		BaseContext:       func(net.Listener) context.Context { return requests },
 	}
 	served := make(chan error, 1)
@@ -80,6 +82,20 @@ func run(ctx context.Context, c config, log *slog.Logger) error {
 	}
 	log.Info("shut down")
 	return nil
+}
+
+// readTime is how long the header of a request may take, and then its body.
+const readTime = 10 * time.Second
+
+// withinTime gives the bodies of requests their time. Who reads one to its end, and goes on for longer, takes
+// the bound away.
+func withinTime(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTime)) // every connection has one
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 type closers []func() error
