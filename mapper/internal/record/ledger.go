@@ -77,9 +77,25 @@ func (l *Ledger) boundary(p *keyspace.Position, sum *tally.Sum, ends *int64) {
 		*ends++
 		return
 	}
+	*sum = sum.Plus(boundaryDigest(p).number())
+}
+
+func boundaryDigest(p *keyspace.Position) *Digest {
 	d := NewDigest("position")
 	d.position(p)
-	*sum = sum.Plus(d.number())
+	return d
+}
+
+// BoundaryHash returns a hash of where a range begins or ends. That of a position is the same for both, and
+// those of the two ends of a query, nil, are not.
+func BoundaryHash(p *keyspace.Position, begins bool) string {
+	if p != nil {
+		return string(boundaryDigest(p).Sum())
+	}
+	if begins {
+		return "the beginning"
+	}
+	return "the end"
 }
 
 // maxChildren is more than any range has.

@@ -1,0 +1,82 @@
+package proof
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	_ "github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/split"
+)
+
+// TestDiagnosis damages the records of a job in every way that its sums show, and checks what is said of it.
+func TestDiagnosis(t *testing.T) {
+	at := func(n int) *keyspace.Position {
+		return &keyspace.Position{Key: datastore.NameKey("K", fmt.Sprintf("%04d", n), nil)}
+	}
+	job := &record.Job{ID: "j"}
+	job.Incarnate(1)
+	root := job.RootRange()
+	whole := []*record.Range{root}
+	const n = 3000
+	for i := n; i > 0; i-- {
+		end := root.End
+		root.End = at(i)
+		whole = append(whole, root.Child(split.Piece{Start: at(i), End: end}, time.Now()))
+	}
+	for name, c := range map[string]struct {
+		damage func(all []*record.Range) []*record.Range
+		want   []string
+	}{
+		"nothing": {func(all []*record.Range) []*record.Range { return all }, nil},
+		"a record is missing": {func(all []*record.Range) []*record.Range { return slices.Delete(all, 100, 101) }, []string{
+			"range " + whole[100].ID + " of range " + root.ID + " is missing",
+			"at " + fmt.Sprint(whole[100].Start) + ` end the ranges ["` + whole[101].ID + `"], and begin the ranges []`,
+			"at " + fmt.Sprint(whole[99].Start) + ` end the ranges [], and begin the ranges ["` + whole[99].ID + `"]`,
+		}},
+		"the last one is missing": {func(all []*record.Range) []*record.Range { return slices.Delete(all, 1, 2) }, []string{
+			"range " + whole[1].ID + " of range " + root.ID + " is missing",
+			"at " + fmt.Sprint(whole[1].Start) + ` end the ranges ["` + whole[2].ID + `"], and begin the ranges []`,
+		}},
+		"one is nobody's": {func(all []*record.Range) []*record.Range {
+			return append(all, &record.Range{ID: "nobody's", Start: whole[7].Start, End: whole[7].End})
+		}, []string{
+			"range nobody's has no parent",
+			"at " + fmt.Sprint(whole[7].Start) + ` end the ranges ["` + whole[8].ID + `"], and begin the ranges ["` + whole[7].ID + `" "nobody's"]`,
+			"at " + fmt.Sprint(whole[7].End) + ` end the ranges ["` + whole[7].ID + `" "nobody's"], and begin the ranges ["` + whole[6].ID + `"]`,
+		}},
+		"two begin the query": {func(all []*record.Range) []*record.Range {
+			other := *all[9]
+			other.Start = nil
+			all[9] = &other
+			return all
+		}, []string{
+			`the query begins or ends with more than one range: ["` + min(root.ID, whole[9].ID) + `" "` + max(root.ID, whole[9].ID) + `"]`,
+			"at " + fmt.Sprint(whole[9].Start) + ` end the ranges ["` + whole[10].ID + `"], and begin the ranges []`,
+		}},
+	} {
+		d := newDiagnosis(job)
+		all := c.damage(slices.Clone(whole))
+		for _, r := range all {
+			d.weigh(r)
+		}
+		d.choose(job)
+		for _, r := range all {
+			d.look(r)
+		}
+		l := new(record.Ledger)
+		d.report(l)
+		if !slices.Equal(l.Problems, c.want) {
+			t.Errorf("%s: %s\nwant %s", name, strings.Join(l.Problems, "\n"), strings.Join(c.want, "\n"))
+		}
+		if held := len(d.found) + len(d.made) + len(d.places); held > 20 {
+			t.Errorf("%s: it holds %d of %d", name, held, n)
+		}
+	}
+}
