@@ -223,8 +223,9 @@ func TestVisit(t *testing.T) {
 	})
 }
 
-// TestUnchangedIsNotWritten counts the writes of an update that changes a part
-// of the entities, and of one that touches them.
+// TestUnchangedIsNotWritten counts the writes of updates that change a part of the entities, and of
+// those that store them as another type would, or skip them: each entity is written once, and not
+// again by another job.
 func TestUnchangedIsNotWritten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -234,21 +235,42 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 			}
 			return nil
 		})
-		touch := mapper.Update("touch", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-			a.Touch()
+		// What a new version of the type has more, and one that has other indexes.
+		more := mapper.Update("more", func(_ context.Context, a *mapper.Entity[struct {
+			account
+			Large bool
+		}], _ mapper.None) error {
+			if a.Value.Balance < 300 {
+				a.Value.Balance = -1
+				a.Count("skipped", 1)
+				return fmt.Errorf("small: %w", mapper.Skip)
+			}
+			a.Value.Large = a.Value.Balance >= 600
 			return nil
 		})
-		w := newWorld(t, setting{}, some, touch)
+		unindex := mapper.Update("unindex", func(context.Context, *mapper.Entity[struct {
+			Owner string `datastore:",noindex"`
+		}], mapper.None) error {
+			return nil
+		})
+		drop := mapper.Update("drop", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if a.Value.Balance < 100 {
+				a.Delete(a.Key)
+			}
+			return mapper.Skip
+		})
+		w := newWorld(t, setting{}, some, more, unindex, drop)
 		w.putAccounts(names(1000))
 		for _, c := range []struct {
-			m    *mapper.Mapper[mapper.None]
-			want int64
-		}{{some, 100}, {touch, 1000}} {
+			m       *mapper.Mapper[mapper.None]
+			want    int64
+			skipped int64
+		}{{some, 100, 0}, {some, 0, 0}, {more, 700, 300}, {more, 0, 300}, {unindex, 1000, 0}, {unindex, 0, 0}, {drop, 100, 0}} {
 			before, records := w.emulator.Usage(), w.count(mapper.RangeKind, "job")
 			s := over(w, c.m, nil)
 			used := w.emulator.Usage().Sub(before)
-			writes := used.Writes - 2*int64(w.count(mapper.RangeKind, "job")-records)
-			if writes < c.want || writes > c.want+5 || s.Processed != 1000 {
+			writes := used.Writes + used.Deletes - 2*int64(w.count(mapper.RangeKind, "job")-records)
+			if writes < c.want || writes > c.want+5 || s.Processed != 1000 || s.Written != c.want || s.Counters["skipped"] != c.skipped {
 				t.Errorf("%s: %d writes besides the ranges', want %d: %+v", c.m.Name(), writes, c.want, s)
 			}
 		}

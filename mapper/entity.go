@@ -13,14 +13,14 @@ import (
 )
 
 // An Entity is one entity in the hands of a mapper's function. It belongs to
-// one attempt of the function: after that has returned, Count, Put, Delete and
-// Touch panic, and changes of Value are lost. Its methods can be called
+// one attempt of the function: after that has returned, Count, Put and Delete
+// panic, and changes of Value are lost. Its methods can be called
 // concurrently.
 type Entity[T any] struct {
 	// Key is the entity's key.
 	Key *datastore.Key
 
-	// Value is the entity. An [Update] saves what the function changes of it.
+	// Value is the entity. An [Update] saves it.
 	Value T
 
 	attempt *function.Attempt
@@ -46,14 +46,15 @@ func (e *Entity[T]) Put(key *datastore.Key, src any) { e.attempt.Put(key, src) }
 // this one.
 func (e *Entity[T]) Delete(key *datastore.Key) { e.attempt.Delete(key) }
 
-// Touch has an [Update] save the entity though nothing of it changed, with all
-// properties that T declares: to add those that are not stored yet, or to index
-// it anew.
-func (e *Entity[T]) Touch() { e.attempt.Touch() }
-
 // IdempotencyKey returns a string that is the same for every attempt of one job
 // on one entity, and different for all others: also for a later job of the same ID.
 func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() }
+
+// Skip is what the function of an [Update] returns, by itself or wrapped, to leave its entity as it
+// is stored, whatever it lacks and whatever the function has changed of its Value. It is no error: the
+// entity counts as processed, and what the function has counted, put and deleted besides takes effect.
+// For a [Visit] it says no more than nil.
+var Skip = errors.New("the function skips the entity") //nolint:revive // it is no error, as fs.SkipDir is none
 
 // Permanent marks an error of a mapper's function that another attempt would
 // only repeat: its entity is recorded as a failure at once. It does not end the
@@ -72,38 +73,40 @@ func apply[T any](m function.Mode, keysOnly bool, j function.Job, key *datastore
 	defer function.Recovered(&err)
 	a := function.NewAttempt(j.Ref, m, key)
 	e := &Entity[T]{Key: key, attempt: a}
-	if !keysOnly {
-		if err := property.Load(key, properties, &e.Value); err != nil {
-			return nil, fault.Permanent(err)
-		}
-	}
 	var was *property.Original[T]
-	if m == function.Update && !keysOnly {
-		if was, err = property.OriginalOf(&e.Value); err != nil {
-			return nil, fault.Permanent(err)
-		}
+	switch {
+	case keysOnly:
+	case m == function.Update:
+		was, err = property.LoadOriginal(key, properties, &e.Value)
+	default:
+		err = property.Load(key, properties, &e.Value)
 	}
-	if err := a.Run(func() error { return fn(e) }); err != nil {
+	if err != nil {
+		return nil, fault.Permanent(err)
+	}
+	skips := false
+	if err := a.Run(func() error {
+		err := fn(e)
+		if skips = errors.Is(err, Skip); skips {
+			return nil
+		}
+		return err
+	}); err != nil {
 		return nil, err
 	}
-	if m != function.Update || a.Deleted {
+	switch {
+	case m != function.Update || a.Deleted || skips:
+		return a.Effect()
+	case keysOnly && !reflect.ValueOf(&e.Value).Elem().IsZero():
+		return nil, fault.Permanent(errKeysOnly)
+	case keysOnly:
 		return a.Effect()
 	}
-	if keysOnly {
-		if a.Touched || !reflect.ValueOf(&e.Value).Elem().IsZero() {
-			return nil, fault.Permanent(errKeysOnly)
-		}
-		return a.Effect()
-	}
-	before, after, err := was.Changes(&e.Value, a.Touched)
+	whole, changed, err := was.Changes(&e.Value)
 	if err != nil {
 		return nil, fault.Permanent(err)
 	}
-	whole, changed, err := property.Merge(properties, before, after, a.Touched)
-	if err != nil {
-		return nil, fault.Permanent(err)
-	}
-	if len(changed) > 0 || a.Touched {
+	if len(changed) > 0 {
 		a.Save(whole, changed, j.Masks)
 	}
 	return a.Effect()

@@ -28,8 +28,15 @@ type None struct{}
 
 // Update defines a mapper whose function changes entities. What it changes of
 // e.Value, and what it puts and deletes besides, is committed in one
-// transaction with the job's own records: once for each entity. An entity that
-// it leaves as it is, is not written.
+// transaction with the job's own records: once for each entity.
+//
+// An Update loads e.Value, has the function change it, and saves it. Afterwards the
+// database has what the client's Put of e.Value stores, zero values included, and the
+// properties that T does not declare, as they were. So a field that is new in T is
+// stored for every entity, false and 0 too, unless it has the tag omitempty; and a field
+// whose tag has another noindex than it was stored with is indexed anew. An entity of
+// which all this is stored already is not written, and neither is one for which the
+// function returns [Skip]. Status.Written counts those that are.
 //
 // The function runs inside that transaction, so it should be short, and free of
 // other effects: it may run several times for one effect. An error leaves the
@@ -43,10 +50,12 @@ type None struct{}
 // is at fault: the page is tried again as a whole, as often, and then the job fails; at once if all of these errors are permanent. So it does when the
 // database refuses what the function writes for as much of what the job has processed.
 //
-// T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver.
-// Properties that T does not declare stay as they are, also inside entities. What
-// can't be kept, because an array of such entities was changed, is an error, and
-// so is a property whose name differs from that of its field in case only.
+// T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver. It
+// needs only the fields that the function uses, with the tags that they have elsewhere.
+// Properties that T does not declare stay as they are, also inside entities: a
+// PropertyLoadSaver declares what it saves. What can't be kept, because an array of such
+// entities was changed, is an error, and so is a property whose name differs from that of
+// its field in case only.
 func Update[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
 	return define(name, function.Update, fn)
 }

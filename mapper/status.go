@@ -46,6 +46,7 @@ type Status struct {
 	Cleaning  bool `json:"cleaning,omitempty"`
 
 	Processed int64            `json:"processed"`  // entities that the function has processed
+	Written   int64            `json:"written"`    // of the processed ones, those that the function of an [Update] has changed or deleted; the others are stored as they were
 	Failures  int64            `json:"failures"`   // entities that it could not process
 	Remaining int64            `json:"remaining"`  // entities that are left, an estimate; 0 while nothing is known
 	Counters  map[string]int64 `json:"counters"`   // what the function has counted
@@ -146,7 +147,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	}
 	return &Status{
 		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State), Error: cmp.Or(j.Error, j.Trouble), Params: slices.Clone(j.Params), Settings: settings, Created: j.Created, Ended: j.Ended,
-		Processed: sum.Processed, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
+		Processed: sum.Processed, Written: sum.Written, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
 		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost, Spaces: spacesOf(&sum), SpacesLeftOut: sum.SpacesLeftOut,
 	}, nil
 }

@@ -34,7 +34,8 @@ type Result struct {
 	// Then nothing else is set, and the entity is as it was.
 	Err error
 
-	// Changed says that the entity was changed, or touched, and would be written.
+	// Changed says that the entity would be written: what an [mapper.Update] saves is not what
+	// is stored, as it was changed, or lacks a field of the mapper's type.
 	Changed bool
 
 	// Deleted says that the function deleted the entity.
@@ -58,9 +59,11 @@ type Put struct {
 
 // Apply runs a mapper's function on an entity, which is a struct pointer or a
 // pointer that is a datastore.PropertyLoadSaver, as it is stored: it is saved and
-// loaded into the mapper's type. If the function changes it, what it points to is
+// loaded into the mapper's type. If it would be written, what it points to is
 // set to its zero value and loaded with what would be stored then, its key
-// included; properties that its type does not declare are left out. The entity's
+// included; properties that its type does not declare are left out. To see what a new
+// field does to stored entities, give it one of the type that they were stored as, or a
+// datastore.PropertyList. The entity's
 // key is of a kind "Entity", with the name "test"; see [ApplyKey] for others.
 //
 // It calls t.Fatalf, which must not return, if the mapper or the entity is nil, if

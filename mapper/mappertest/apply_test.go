@@ -55,6 +55,19 @@ func TestApply(t *testing.T) {
 	if r := mappertest.Apply(t, addCredit, &account{Balance: -5, Owner: "Ann"}, credit{1}); r.Err == nil || r.Changed {
 		t.Errorf("an error: %+v", r)
 	}
+	// A field that is not stored yet, and what a function leaves alone.
+	type older struct{ Owner string }
+	if r := mappertest.Apply(t, addCredit, &older{"Ann"}, credit{}); r.Err != nil || !r.Changed {
+		t.Errorf("a new field: %+v", r)
+	}
+	skip := mapper.Update("skip", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		a.Value.Balance = 9
+		a.Count("skipped", 1)
+		return mapper.Skip
+	})
+	if r := mappertest.Apply(t, skip, &a, mapper.None{}); r.Err != nil || r.Changed || a.Balance != 15 || r.Counters["skipped"] != 1 {
+		t.Errorf("skipped: %+v, %+v", r, a)
+	}
 	// What the mapper's type does not declare stays, and what does not fit is an
 	// error.
 	list := datastore.PropertyList{{Name: "Balance", Value: int64(1)}, {Name: "Owner", Value: "Ann"}, {Name: "Other", Value: "x"}}

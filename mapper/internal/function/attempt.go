@@ -49,7 +49,6 @@ type Attempt struct {
 	err     error // the first misuse
 	effect  Effect
 	Deleted bool // the entity itself
-	Touched bool
 }
 
 // NewAttempt returns an attempt of a job on an entity.
@@ -63,9 +62,6 @@ func (a *Attempt) IdempotencyKey() string {
 	h := sha256.Sum256([]byte(a.job.String() + "\x00" + a.key.Encode()))
 	return hex.EncodeToString(h[:16])
 }
-
-// Touch has the entity saved though nothing of it changed.
-func (a *Attempt) Touch() { a.do(func() error { a.Touched = true; return nil }) }
 
 func (a *Attempt) do(f func() error) {
 	a.mu.Lock()

@@ -21,6 +21,7 @@ type Outcome struct {
 	Spent     time.Duration // on them, with reading them
 	Ran       time.Duration // of that, by the function
 	Processed int64
+	Written   int64 // of them, entities that the function has saved or deleted
 	Counters  tally.Counters
 	Failures  []Failure
 	Bytes     int // of the mutations

@@ -197,7 +197,10 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 	o.Bytes += e.Bytes
 	o.writes += len(e.Mutations)
 	for _, m := range e.Mutations {
-		if !m.Key.Incomplete() && !m.Key.Equal(key) {
+		switch {
+		case m.Key.Equal(key):
+			o.Written++
+		case !m.Key.Incomplete():
 			o.written[m.Key.Encode()] = true
 		}
 	}

@@ -11,28 +11,29 @@ import (
 	"cloud.google.com/go/datastore"
 )
 
-// An Original is a value as it was before a function that may change it. To save a whole struct
-// takes about as long as all else that is done for an entity; so of most fields it keeps a
-// copy, and only those that have changed are saved, as they were and as they are.
+// An Original is an entity as it was before a function that may change it. To save a whole struct
+// takes about as long as all else that is done for an entity; so most fields are compared with what
+// is stored, and only those that differ are saved. The others are saved before and after.
 type Original[T any] struct {
-	value T                      // apart from what a function could change in place, as far as parts are plain
-	parts []part                 // none of a type that is saved as a whole
-	saved [][]datastore.Property // those parts that are not plain, or the whole
+	stored []datastore.Property
+	parts  []part                 // none of a type that is saved as a whole
+	saved  [][]datastore.Property // the parts that are not plain, or the whole, before
 }
 
-// OriginalOf returns the original of a value that a function is about to get.
-func OriginalOf[T any](v *T) (*Original[T], error) {
-	o := &Original[T]{parts: partsOf(reflect.TypeFor[T]())}
+// LoadOriginal loads stored properties into *v as [Load] does, for a function that changes it.
+func LoadOriginal[T any](key *datastore.Key, stored []datastore.Property, v *T) (*Original[T], error) {
+	if err := Load(key, apart(stored), v); err != nil {
+		return nil, err
+	}
+	o := &Original[T]{stored: stored, parts: partsOf(reflect.TypeFor[T]())}
 	if o.parts == nil {
 		whole, err := saveApart(v)
 		o.saved = [][]datastore.Property{whole}
 		return o, err
 	}
-	o.value = *v
-	was, is := reflect.ValueOf(&o.value).Elem(), reflect.ValueOf(v).Elem()
+	is := reflect.ValueOf(v).Elem()
 	for _, p := range o.parts {
 		if p.plain {
-			detach(was.Field(p.field))
 			continue
 		}
 		alone := p.of(is)
@@ -46,41 +47,80 @@ func OriginalOf[T any](v *T) (*Original[T], error) {
 	return o, nil
 }
 
-// Changes returns properties of the original, and those of the value in their place: all that
-// differ are among them. If all are asked for, they are.
-func (o *Original[T]) Changes(v *T, all bool) (before, after []datastore.Property, err error) {
+// Changes returns what is stored once the value is saved, and the names of the properties that
+// differ from those that are stored: what T declares is stored as by the client's Put, and the rest
+// stays as it is.
+func (o *Original[T]) Changes(v *T) (whole []datastore.Property, changed []string, err error) {
+	s := schemaOrNone(reflect.TypeFor[T]())
 	if o.parts == nil {
-		after, err = Save(v)
-		return o.saved[0], after, err
+		after, err := Save(v)
+		if err != nil {
+			return nil, nil, err
+		}
+		return merge(o.stored, o.saved[0], after, s)
 	}
-	was, is := reflect.ValueOf(&o.value).Elem(), reflect.ValueOf(v).Elem()
-	saved := o.saved
+	is, has, saved := reflect.ValueOf(v).Elem(), byName(o.stored), o.saved
+	before, after := make([]datastore.Property, 0, len(o.parts)), make([]datastore.Property, 0, len(o.parts))
 	for _, p := range o.parts {
-		var old []datastore.Property
-		switch {
-		case !p.plain:
-			old, saved = saved[0], saved[1:]
-		case !all && equalFields(was.Field(p.field), is.Field(p.field)):
+		if !p.plain {
+			before, saved = append(before, saved[0]...), saved[1:]
+		} else if old := has(p.name); old != nil && p.stores(is.Field(p.field), old) {
+			after = append(after, *old)
 			continue
-		default:
-			if old, err = Save(p.of(was).Interface()); err != nil {
-				return nil, nil, err
-			}
 		}
 		now, err := Save(p.of(is).Interface())
 		if err != nil {
 			return nil, nil, err
 		}
-		before, after = append(before, old...), append(after, now...)
+		after = append(after, now...)
 	}
-	return before, after, nil
+	return merge(o.stored, before, after, s)
+}
+
+// apart returns properties that share nothing with others that could be changed in place.
+func apart(properties []datastore.Property) []datastore.Property {
+	clones := properties
+	for i, p := range properties {
+		if !shares(p.Value) {
+			continue
+		}
+		if &clones[0] == &properties[0] {
+			clones = slices.Clone(properties)
+		}
+		clones[i].Value = CloneValue(p.Value)
+	}
+	return clones
+}
+
+// shares reports whether loading a value into a field shares something that can be changed in place.
+func shares(v any) bool {
+	switch v := v.(type) {
+	case []byte, *datastore.Key, *datastore.Entity:
+		return true
+	case []any:
+		return slices.ContainsFunc(v, shares)
+	}
+	return false
+}
+
+// saveApart saves what a pointer points to, and shares nothing with it that could be changed in
+// place.
+func saveApart(src any) ([]datastore.Property, error) {
+	properties, err := Save(src)
+	for i, p := range properties {
+		properties[i].Value = CloneValue(p.Value)
+	}
+	return properties, err
 }
 
 // A part is one field of a struct. The client saves it as it saves that of the struct.
 type part struct {
-	field int
-	alone reflect.Type // a struct that has nothing else
-	plain bool         // its values can be compared
+	field     int
+	name      string
+	unindexed bool
+	omitEmpty bool
+	alone     reflect.Type // a struct that has nothing else
+	plain     bool         // its values can be compared with stored ones
 }
 
 // of returns a pointer to a struct with the part of another one.
@@ -90,19 +130,24 @@ func (p part) of(whole reflect.Value) reflect.Value {
 	return v
 }
 
-// detach has a plain field of a copy share nothing with the original that could be changed in
-// place.
-func detach(f reflect.Value) {
-	switch f.Kind() {
-	case reflect.Slice:
-		if !f.IsNil() {
-			clone := reflect.MakeSlice(f.Type(), f.Len(), f.Len())
-			reflect.Copy(clone, f)
-			f.Set(clone)
-		}
-	case reflect.Pointer:
-		f.Set(reflect.ValueOf(cloneKey(f.Interface().(*datastore.Key))))
+// stores reports whether a plain field is saved as a property that is stored.
+func (p part) stores(f reflect.Value, stored *datastore.Property) bool {
+	if stored.NoIndex != p.unindexed || p.omitEmpty {
+		return false // what is empty is left out, element by element
 	}
+	if f.Kind() != reflect.Slice || f.Type().Elem().Kind() == reflect.Uint8 {
+		return storedAs(stored.Value, f)
+	}
+	array, ok := stored.Value.([]any)
+	if !ok || len(array) == 0 || len(array) != f.Len() {
+		return false
+	}
+	for i, el := range array {
+		if !storedAs(el, f.Index(i)) {
+			return false
+		}
+	}
+	return true
 }
 
 var allParts sync.Map // by reflect.Type
@@ -128,7 +173,7 @@ func newParts(t reflect.Type) []part {
 		if f.Anonymous {
 			return nil
 		}
-		name, _, _ := strings.Cut(f.Tag.Get("datastore"), ",")
+		name, tag, _ := strings.Cut(f.Tag.Get("datastore"), ",")
 		if !f.IsExported() || name == "-" || name == "__key__" {
 			continue
 		}
@@ -139,8 +184,12 @@ func newParts(t reflect.Type) []part {
 			return nil
 		}
 		names[name] = true
-		alone := reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}})
-		all = append(all, part{i, alone, isPlain(f.Type)})
+		options := strings.Split(tag, ",")
+		all = append(all, part{
+			field: i, name: name, unindexed: slices.Contains(options, "noindex"), omitEmpty: slices.Contains(options, "omitempty"),
+			alone: reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}),
+			plain: isPlain(f.Type) && !slices.Contains(options, "flatten"),
+		})
 	}
 	return all
 }
@@ -154,7 +203,7 @@ var (
 	keyType  = reflect.TypeFor[*datastore.Key]()
 )
 
-// isPlain reports whether equalFields compares values of a type.
+// isPlain reports whether part.stores compares values of a type.
 func isPlain(t reflect.Type) bool {
 	if t == timeType || t == keyType {
 		return true
@@ -173,32 +222,28 @@ func isPlain(t reflect.Type) bool {
 	return false
 }
 
-// equalFields reports whether two values of a plain type are saved as equal properties.
-func equalFields(a, b reflect.Value) bool {
-	switch a.Kind() {
-	case reflect.Bool:
-		return a.Bool() == b.Bool()
-	case reflect.String:
-		return a.String() == b.String()
-	case reflect.Float32, reflect.Float64:
-		return math.Float64bits(a.Float()) == math.Float64bits(b.Float())
-	case reflect.Struct:
-		return a.Interface().(time.Time).Equal(b.Interface().(time.Time))
-	case reflect.Pointer:
-		return a.Interface().(*datastore.Key).Equal(b.Interface().(*datastore.Key))
-	case reflect.Slice:
-		if a.Type().Elem().Kind() == reflect.Uint8 {
-			return slices.Equal(a.Bytes(), b.Bytes())
-		}
-		if a.Len() != b.Len() {
-			return false
-		}
-		for i := range a.Len() {
-			if !equalFields(a.Index(i), b.Index(i)) {
-				return false
-			}
-		}
-		return true
+// storedAs reports whether a value of a plain type is saved as a value that is stored.
+func storedAs(stored any, f reflect.Value) bool {
+	switch stored := stored.(type) {
+	case bool:
+		return f.Kind() == reflect.Bool && f.Bool() == stored
+	case string:
+		return f.Kind() == reflect.String && f.String() == stored
+	case int64:
+		return f.CanInt() && f.Int() == stored
+	case float64:
+		return f.CanFloat() && math.Float64bits(f.Float()) == math.Float64bits(stored)
+	case []byte:
+		return f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.Uint8 && slices.Equal(f.Bytes(), stored)
+	case time.Time:
+		t, ok := f.Interface().(time.Time)
+		return ok && t.Equal(stored)
+	case *datastore.Key:
+		k, ok := f.Interface().(*datastore.Key)
+		return ok && k.Equal(stored)
+	case nil:
+		k, ok := f.Interface().(*datastore.Key)
+		return ok && k == nil
 	}
-	return a.Int() == b.Int()
+	return false
 }

@@ -2,7 +2,6 @@ package property
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"reflect"
 	"slices"
@@ -84,86 +83,6 @@ func Save(src any) ([]datastore.Property, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(properties, func(p datastore.Property) bool { return p.Name == "__key__" }), nil
-}
-
-// saveApart saves what a pointer points to, and shares nothing with it that could be changed in
-// place.
-func saveApart(src any) ([]datastore.Property, error) {
-	properties, err := Save(src)
-	for i, p := range properties {
-		properties[i].Value = CloneValue(p.Value)
-	}
-	return properties, err
-}
-
-// Merge returns the stored properties with what changed between before and
-// after, two savings of the same value, and the names of what changed. What
-// neither has stays as it is stored. A touch makes all that after has count as
-// changed.
-func Merge(stored, before, after []datastore.Property, touch bool) (whole []datastore.Property, changed []string, err error) {
-	was, is, has := byName(before), byName(after), byName(stored)
-	whole = make([]datastore.Property, 0, max(len(stored), len(after)))
-	for _, p := range stored {
-		if was(p.Name) == nil {
-			if is(p.Name) == nil {
-				whole = append(whole, asStored(p))
-			}
-			continue
-		}
-		if is(p.Name) == nil {
-			changed = append(changed, p.Name) // removed
-		}
-	}
-	for _, p := range after {
-		old, s := was(p.Name), has(p.Name)
-		if !touch && old != nil && old.NoIndex == p.NoIndex && equalValues(old.Value, p.Value) {
-			if s != nil {
-				whole = append(whole, asStored(*s))
-			}
-			// A property that was not stored and did not change is not added.
-			continue
-		}
-		if s != nil && old != nil {
-			if p.Value, err = mergeValue(s.Value, old.Value, p.Value); err != nil {
-				return nil, nil, fmt.Errorf("property %q: %w", p.Name, err)
-			}
-		}
-		whole = append(whole, p)
-		changed = append(changed, p.Name)
-	}
-	return whole, changed, nil
-}
-
-// mergeValue keeps, in a value that changed, the properties of entities inside
-// it that the Go type does not declare. Where it can't tell what belongs to what,
-// as in an array, and something would be lost, it refuses.
-func mergeValue(stored, before, after any) (any, error) {
-	s, isEntity := stored.(*datastore.Entity)
-	b, wasEntity := before.(*datastore.Entity)
-	a, staysEntity := after.(*datastore.Entity)
-	if isEntity && wasEntity && staysEntity && s != nil && b != nil && a != nil {
-		whole, _, err := Merge(s.Properties, b.Properties, a.Properties, false)
-		key := a.Key
-		if key.Equal(b.Key) {
-			key = s.Key // the Go type may not have it
-		}
-		return &datastore.Entity{Key: key, Properties: whole}, err
-	}
-	from, to := elementsOf(stored), elementsOf(before)
-	for i, el := range from {
-		if _, ok := el.(*datastore.Entity); ok && (len(from) != len(to) || loses(el, to[i])) {
-			return nil, errors.New("it holds entities with properties or keys that the Go type does not declare, and which changing it would drop")
-		}
-	}
-	return after, nil
-}
-
-// elementsOf returns the elements of an array, and of another value itself.
-func elementsOf(v any) []any {
-	if array, ok := v.([]any); ok {
-		return array
-	}
-	return []any{v}
 }
 
 // loses reports whether a stored entity has something that its saved form lacks.
@@ -321,26 +240,44 @@ func cloneKey(k *datastore.Key) *datastore.Key {
 	return &clone
 }
 
-// Stored returns properties as Datastore has them: without the fields for keys,
-// which the client saves as properties and does not send, also inside entities. It
-// shares nothing with them.
+// Stored returns properties as the client reads them once they are put: without the fields for keys,
+// which it saves as properties and does not send, and with what is unindexed inside unindexed values.
+// It shares nothing with them.
 func Stored(properties []datastore.Property) []datastore.Property {
-	return dropKeys(cloneProperties(properties))
+	return storedIn(cloneProperties(properties), false)
 }
 
-func dropKeys(properties []datastore.Property) []datastore.Property {
+func storedIn(properties []datastore.Property, unindexed bool) []datastore.Property {
 	properties = slices.DeleteFunc(properties, func(p datastore.Property) bool { return p.Name == "__key__" })
-	for _, p := range properties {
-		for _, el := range elementsOf(p.Value) {
-			if e, ok := el.(*datastore.Entity); ok && e != nil {
-				e.Properties = dropKeys(e.Properties)
-			}
+	for i := range properties {
+		p := &properties[i]
+		p.NoIndex = p.NoIndex || unindexed
+		p.Value = storedValue(p.Value, p.NoIndex)
+		if array, ok := p.Value.([]any); ok && len(array) == 0 {
+			p.NoIndex = false // its elements would say
 		}
 	}
 	return properties
 }
 
-// LoadInto loads an entity into what a pointer points to. It is [load] for a type that is known
+func storedValue(v any, unindexed bool) any {
+	switch v := plainValue(v).(type) {
+	case time.Time:
+		return v.UTC().Truncate(time.Microsecond)
+	case []any:
+		for i := range v {
+			v[i] = storedValue(v[i], unindexed)
+		}
+		return v
+	case *datastore.Entity:
+		v.Properties = storedIn(v.Properties, unindexed)
+		return v
+	default:
+		return v
+	}
+}
+
+// LoadInto loads an entity into what a pointer points to. It is [Load] for a type that is known
 // only at run time, and reports also what the type does not declare.
 func LoadInto(entity any, key *datastore.Key, properties []datastore.Property) error {
 	v := reflect.ValueOf(entity).Elem()

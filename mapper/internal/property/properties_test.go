@@ -37,23 +37,16 @@ type props = []datastore.Property
 
 func nested(p ...datastore.Property) *datastore.Entity { return &datastore.Entity{Properties: p} }
 
-// updated loads stored properties, has fn change the value, and merges.
+// updated loads stored properties, has fn change the value, and saves it over them.
 func updated[T any](t *testing.T, stored props, fn func(*T)) (map[string]any, []string) {
 	t.Helper()
 	var v T
-	if err := Load(datastore.IDKey("P", 1, nil), stored, &v); err != nil {
-		t.Fatal(err)
-	}
-	was, err := OriginalOf(&v)
+	was, err := LoadOriginal(datastore.IDKey("P", 1, nil), stored, &v)
 	if err != nil {
 		t.Fatal(err)
 	}
 	fn(&v)
-	before, after, err := was.Changes(&v, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	whole, changed, err := Merge(stored, before, after, false)
+	whole, changed, err := was.Changes(&v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +64,7 @@ func TestMerge(t *testing.T) {
 			{Name: "Name", Value: "Ann"}, {Name: "Age", Value: int64(30)},
 			{Name: "Tags", Value: []any{"x", "y"}}, {Name: "Blob", Value: []byte("abc"), NoIndex: true},
 			{Name: "Boss", Value: boss}, {Name: "Nick", Value: "A"}, {Name: "Born", Value: time.Unix(5, 0).UTC()},
-			{Name: "Address", Value: nested(datastore.Property{Name: "A", Value: int64(1)}, datastore.Property{Name: "Zip", Value: "z"})},
+			{Name: "Address", Value: nested(prop("A", int64(1)), prop("B", int64(0)), prop("Zip", "z"))},
 			{Name: "Undeclared", Value: []any{int64(1), "two"}, NoIndex: true},
 			{Name: "old.flat", Value: 1.5},
 		}
@@ -115,37 +108,89 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-func TestMergeKeepsWhatFieldsCannotSay(t *testing.T) {
-	// A null loads as zero, and an empty struct saves more than there is.
-	values, changed := updated(t, props{{Name: "A", Value: nil}}, func(v *inner) {})
-	if diff := cmp.Diff(map[string]any{"A": nil}, values); diff != "" || len(changed) > 0 {
-		t.Errorf("changed %v, (-want +got):\n%s", changed, diff)
+// TestSavedOver saves values that the function has left alone over what is stored in another form than
+// the client's Put gives them: with it they get that form, and what they do not declare stays.
+func TestSavedOver(t *testing.T) {
+	type fields struct {
+		N     int
+		Yes   bool
+		Text  string `datastore:",noindex"`
+		Short string `datastore:",omitempty"`
+		When  time.Time
+		Texts []string
+		Age   *int
+		In    *inner
+		Flat  inner `datastore:",flatten"`
 	}
-	values, changed = updated(t, props{{Name: "A", Value: nil}}, func(v *inner) { v.B = 1 })
-	if diff := cmp.Diff(map[string]any{"A": nil, "B": int64(1)}, values); diff != "" || len(changed) != 1 {
-		t.Errorf("changed %v, (-want +got):\n%s", changed, diff)
+	// now is what is stored of fields that were never set, in its final form.
+	now := func() props {
+		return props{
+			prop("N", int64(0)), prop("Yes", false), {Name: "Text", Value: "", NoIndex: true}, prop("When", time.Time{}), prop("Age", nil),
+			prop("Flat.A", int64(0)), prop("Flat.B", int64(0)), prop("old", "o"),
+		}
+	}
+	with := func(p ...datastore.Property) props {
+		all := now()
+		for _, p := range p {
+			all = append(without(all, p.Name), p)
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		stored  props
+		changed []string
+	}{
+		"its final form":         {now(), nil},
+		"nothing":                {props{prop("old", "o")}, []string{"N", "Yes", "Text", "When", "Age", "Flat.A", "Flat.B"}},
+		"a null":                 {with(prop("N", nil)), []string{"N"}},
+		"indexed":                {with(prop("Text", "")), []string{"Text"}},
+		"unindexed":              {with(datastore.Property{Name: "N", Value: int64(0), NoIndex: true}), []string{"N"}},
+		"what is left out":       {with(prop("Short", "")), []string{"Short"}},
+		"an empty array":         {with(prop("Texts", []any{})), []string{"Texts"}},
+		"a null of a struct":     {with(prop("In", nil)), []string{"In"}},
+		"bytes as a text":        {with(datastore.Property{Name: "Text", Value: []byte{}, NoIndex: true}), []string{"Text"}},
+		"one, and not an array":  {with(prop("Texts", "a")), []string{"Texts"}},
+		"a struct lacks a field": {with(prop("In", nested(prop("A", int64(0)), prop("Z", "z")))), []string{"In"}},
+		"a struct has more":      {with(prop("In", nested(prop("A", int64(0)), prop("B", int64(0)), prop("Z", "z")))), nil},
+		"flat ones lack a field": {without(now(), "Flat.B"), []string{"Flat.B"}},
+	} {
+		values, changed := updated(t, c.stored, func(*fields) {})
+		if diff := cmp.Diff(c.changed, changed, cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: changed (-want +got):\n%s", name, diff)
+		}
+		if values["old"] != "o" || len(values) < len(now()) {
+			t.Errorf("%s: %v", name, values)
+		}
+		if in, ok := values["In"].(*datastore.Entity); ok && (byName(in.Properties)("Z").Value != "z" || len(in.Properties) != 3) {
+			t.Errorf("%s: inside are %v", name, in.Properties)
+		}
+	}
+}
+
+// TestElementsGetNewFields adds a field to the elements of an array that the function leaves alone,
+// beside what they do not declare.
+func TestElementsGetNewFields(t *testing.T) {
+	stored := props{prop("Homes", []any{nested(prop("A", int64(1)), prop("Zip", "y")), nested(prop("A", int64(2)), prop("Zip", "z"))})}
+	values, changed := updated(t, stored, func(*struct{ Homes []inner }) {})
+	want := []any{nested(prop("Zip", "y"), prop("A", int64(1)), prop("B", int64(0))), nested(prop("Zip", "z"), prop("A", int64(2)), prop("B", int64(0)))}
+	if diff := cmp.Diff(want, values["Homes"]); diff != "" || !slices.Equal(changed, []string{"Homes"}) {
+		t.Errorf("changed %v (-want +got):\n%s", changed, diff)
+	}
+	stored = props{prop("Homes", []any{nested(prop("A", int64(1)), prop("Zip", "y")), nil})} // there is nothing to save the null as
+	if values, changed = updated(t, stored, func(*struct{ Homes []*inner }) {}); len(changed) > 0 {
+		t.Errorf("%v, changed %v", values, changed)
 	}
 }
 
 func TestMergeRefusesToDropElements(t *testing.T) {
-	stored := props{{Name: "Homes", Value: []any{nested(datastore.Property{Name: "A", Value: int64(1)}, datastore.Property{Name: "Zip", Value: "z"})}}}
-	before := props{{Name: "Homes", Value: []any{nested(datastore.Property{Name: "A", Value: int64(1)})}}}
-	after := props{{Name: "Homes", Value: []any{nested(datastore.Property{Name: "A", Value: int64(2)})}}}
-	if _, _, err := Merge(stored, before, after, false); err == nil || !strings.Contains(err.Error(), `"Homes"`) {
+	stored := props{prop("Homes", []any{nested(prop("A", int64(1)), prop("Zip", "z"))})}
+	before := props{prop("Homes", []any{nested(prop("A", int64(1)))})}
+	after := props{prop("Homes", []any{nested(prop("A", int64(2)))})}
+	if _, _, err := merge(stored, before, after, nil); err == nil || !strings.Contains(err.Error(), `"Homes"`) {
 		t.Errorf("error %v, want one that names the property", err)
 	}
-	if _, changed, err := Merge(stored, before, before, false); err != nil || len(changed) > 0 {
+	if _, changed, err := merge(stored, before, before, nil); err != nil || len(changed) > 0 {
 		t.Errorf("unchanged: %v, %v", changed, err)
-	}
-}
-
-func TestTouch(t *testing.T) {
-	stored := props{{Name: "A", Value: int64(1)}, {Name: "Z", Value: "z"}}
-	saved := props{{Name: "A", Value: int64(1)}, {Name: "B", Value: int64(0)}}
-	whole, changed, err := Merge(stored, saved, saved, true)
-	want := props{{Name: "Z", Value: "z"}, {Name: "A", Value: int64(1)}, {Name: "B", Value: int64(0)}}
-	if diff := cmp.Diff(want, whole); diff != "" || len(changed) != 2 || err != nil {
-		t.Errorf("changed %v, %v (-want +got):\n%s", changed, err, diff)
 	}
 }
 

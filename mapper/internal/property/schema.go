@@ -128,6 +128,33 @@ func (s *schema) saved(name string, flat bool) (sub *schema, ok bool) {
 	return nil, false
 }
 
+// schemaOrNone returns the schema of a type, or nil if it is not a struct, or saves itself: nothing is
+// known of such a type.
+func schemaOrNone(t reflect.Type) *schema {
+	if t.Kind() != reflect.Struct || savesItself(t) {
+		return nil
+	}
+	return schemaOf(t)
+}
+
+// declares reports whether a field is saved as the property of a name. A nil schema knows of none.
+func (s *schema) declares(name string) bool {
+	if s == nil {
+		return false
+	}
+	_, ok := s.saved(name, false)
+	return ok
+}
+
+// inside returns what is known of the entities in a property, or nil.
+func (s *schema) inside(name string) *schema {
+	if s == nil {
+		return nil
+	}
+	sub, _ := s.saved(name, false)
+	return sub
+}
+
 // loads reports whether the client would load the property of a name into some
 // field.
 func (s *schema) loads(name string) bool {

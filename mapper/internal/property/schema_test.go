@@ -110,7 +110,7 @@ func TestElementsSurvive(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if whole, _, err := Merge(list, before, after, false); err == nil || !strings.Contains(err.Error(), `"Items"`) {
+		if whole, _, err := merge(list, before, after, nil); err == nil || !strings.Contains(err.Error(), `"Items"`) {
 			t.Errorf("%s: %v, error %v, want one that names the property", name, whole, err)
 		}
 	}

@@ -167,5 +167,9 @@ func (r *Range) seal() []byte {
 	}
 	d.time(r.Created)
 	d.time(r.Done)
+	if r.Written != 0 { // a record of an older build has none, and a seal without it
+		d.text("written")
+		d.integer(r.Written)
+	}
 	return d.Sum()
 }

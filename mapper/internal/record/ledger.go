@@ -136,6 +136,8 @@ func (l *Ledger) check(r *Range) {
 		l.Problem("range %s is done, at %v, and the delivery %q has begun and not ended", r.ID, r.Done, r.Begun)
 	case r.Processed < 0 || failures < 0 || r.Processed+failures > r.Entities:
 		l.Problem("range %s had %d entities, of which %d were processed, and %d failed", r.ID, r.Entities, r.Processed, failures)
+	case r.Written < 0 || r.Written > r.Processed:
+		l.Problem("range %s has written %d of the %d entities that it has processed", r.ID, r.Written, r.Processed)
 	case !bytes.Equal(r.Seal, r.seal()):
 		l.Problem("range %s is not as its page has recorded it", r.ID)
 	}
@@ -210,6 +212,6 @@ func (l *Ledger) CheckEnd(j *Job) {
 		return
 	}
 	if sum, err := json.Marshal(l.Totals); err != nil || !bytes.Equal(sum, j.Totals) {
-		l.Problem("the counters, pages or spaces of the job's totals are not what its records add up to")
+		l.Problem("the counters, pages, spaces or written entities of the job's totals are not what its records add up to")
 	}
 }

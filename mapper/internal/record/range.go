@@ -66,6 +66,7 @@ type Range struct {
 	Keys        []byte               `datastore:"keys,omitempty,noindex"`      // a digest of theirs
 	Seal        []byte               `datastore:"seal,omitempty,noindex"`      // a digest of what is above and below, once it is done
 	Processed   int64                `datastore:"processed,omitempty,noindex"`
+	Written     int64                `datastore:"written,omitempty,noindex"`   // of those, entities that it has saved or deleted
 	Full        bool                 `datastore:"full,omitempty,noindex"`      // its page was full by count, bytes or time
 	Unsharded   int64                `datastore:"unsharded,omitempty,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
 	Counters    []byte               `datastore:"counters,omitempty,noindex"`  // JSON

@@ -13,6 +13,7 @@ import (
 // Totals is what the records of a job add up to.
 type Totals struct {
 	Processed int64 `json:"processed"`
+	Written   int64 `json:"written,omitempty"`
 	Failures  int64 `json:"failures"`
 	Pages     int64 `json:"pages"`
 	FullPages int64 `json:"full_pages"`
@@ -79,6 +80,7 @@ func (t *Totals) Add(r *Range) error {
 		return nil
 	}
 	t.Processed += r.Processed
+	t.Written += r.Written
 	failed := int64(0)
 	if r.Failed != "" {
 		failed = 1
@@ -119,6 +121,7 @@ func (t *Totals) Failing() int64 { return t.Failures + t.Retrying }
 // merge adds up two parts.
 func (t *Totals) merge(o Totals) {
 	t.Processed += o.Processed
+	t.Written += o.Written
 	t.Failures += o.Failures
 	t.Pages += o.Pages
 	t.FullPages += o.FullPages
@@ -151,7 +154,7 @@ func (t *Totals) Close(j *Job) {
 // Scale multiplies what is known of a part of the records to an estimate of all
 // of them.
 func (t *Totals) Scale(factor float64) {
-	for _, n := range []*int64{&t.Processed, &t.Failures, &t.Pages, &t.FullPages, &t.Ranges, &t.Tasks, &t.Pending, &t.Retrying, &t.Expected} {
+	for _, n := range []*int64{&t.Processed, &t.Written, &t.Failures, &t.Pages, &t.FullPages, &t.Ranges, &t.Tasks, &t.Pending, &t.Retrying, &t.Expected} {
 		*n = int64(float64(*n)*factor + 0.5)
 	}
 	for name, n := range t.Counters {

@@ -89,10 +89,12 @@ func TestLedger(t *testing.T) {
 			reseal(all[2])
 			return all
 		},
-		"another entity":         func(_ *Job, all []*Range) []*Range { all[5].Start = at(13); reseal(all[5]); return all },
-		"a number":               func(_ *Job, all []*Range) []*Range { all[2].Processed--; return all },
-		"a number, and its seal": func(_ *Job, all []*Range) []*Range { all[2].Processed--; reseal(all[2]); return all },
-		"more than there were":   func(_ *Job, all []*Range) []*Range { all[2].Processed++; reseal(all[2]); return all },
+		"another entity":          func(_ *Job, all []*Range) []*Range { all[5].Start = at(13); reseal(all[5]); return all },
+		"a number":                func(_ *Job, all []*Range) []*Range { all[2].Processed--; return all },
+		"a number, and its seal":  func(_ *Job, all []*Range) []*Range { all[2].Processed--; reseal(all[2]); return all },
+		"more than there were":    func(_ *Job, all []*Range) []*Range { all[2].Processed++; reseal(all[2]); return all },
+		"what was written":        func(_ *Job, all []*Range) []*Range { all[2].Written++; return all },
+		"more than was processed": func(_ *Job, all []*Range) []*Range { all[2].Written = 30; reseal(all[2]); return all },
 		"a counter": func(_ *Job, all []*Range) []*Range {
 			all[2].Counters = []byte(`{"seen":20}`)
 			reseal(all[2])
