@@ -43,7 +43,7 @@ func TestBadStarts(t *testing.T) {
 			return err
 		}
 		named := func(name, params string) error {
-			_, err := w.engine.StartNamed(t.Context(), name, accounts, json.RawMessage(params), nil)
+			_, err := w.engine.StartNamed(t.Context(), name, accounts, json.RawMessage(params), &mapper.StartOptions{AllowEmpty: true})
 			return err
 		}
 		only := func(_ *mapper.Job, err error) error { return err }

@@ -66,6 +66,11 @@ type StartOptions struct {
 	// Defaults to a new ID, with which every start is another job.
 	ID string `json:"id,omitempty"`
 
+	// AllowEmpty has a job start over a kind that has no entities. By default that is an
+	// error, of a kind that has none in any of the query's namespaces (of which 1,000 are looked
+	// at), as its name may be a mistake. A query that matches none of a kind's entities is none.
+	AllowEmpty bool
+
 	// PageSize is the most entities that are processed and committed together,
 	// in [1, 1000]. Defaults to 500.
 	PageSize int `json:"page_size,omitempty"`

@@ -27,7 +27,7 @@ func TestSizes(t *testing.T) {
 				w := newWorld(t, setting{}, addCredit)
 				keys := names(n)
 				w.putAccounts(keys)
-				status := w.wait(w.start(10, &mapper.StartOptions{PageSize: 100}))
+				status := w.wait(w.start(10, &mapper.StartOptions{PageSize: 100, AllowEmpty: true}))
 				w.wantBalances(keys, 10)
 				if status.Processed != int64(n) || status.Counters["credited"] != int64(n) || status.Open != 0 || status.Failures != 0 {
 					t.Errorf("status %+v", status)
@@ -199,7 +199,7 @@ func TestEmptyKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		begun := time.Now()
-		status := w.wait(w.start(10, nil))
+		status := w.wait(w.start(10, &mapper.StartOptions{AllowEmpty: true}))
 		if took := time.Since(begun); took > time.Second || status.Processed != 0 || status.Pages != 0 || status.Tasks != 1 {
 			t.Errorf("after %v: %+v", took, status)
 		}

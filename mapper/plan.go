@@ -106,12 +106,12 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 		return fail(err)
 	}
 	src := e.source().Of(ctx, q)
-	if q.Times, err = source.Probe(ctx, src, q); err != nil {
+	if q.Times, err = source.Probe(ctx, src, q, start.AllowEmpty); err != nil {
 		return fail(err)
 	}
 	est, err := forecast.Of(ctx, src, &forecast.Job{
 		Query: q, PageSize: int64(start.PageSize), PageTime: start.PageTime, Workers: int64(start.Workers), AtOnce: int64(max(start.Workers, concurrent)),
-		Rate: start.Rate.limit(), Deadline: e.queue.Deadline(), Writes: opts.Writes, PerEntity: opts.PerEntity, Prices: opts.Prices,
+		Rate: start.Rate.limit(), Deadline: e.queue.Deadline(), Update: !opts.Visit, Writes: opts.Writes, PerEntity: opts.PerEntity, Prices: opts.Prices,
 	})
 	if err != nil {
 		return fail(err)

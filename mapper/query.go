@@ -56,9 +56,12 @@ type Query struct {
 
 	// KeysOnly has entities not read: the function gets their keys, and a Value that is zero.
 	// For a [Visit] they are as they are when the keys are read, and a key read costs less than
-	// an entity; the function of an [Update] can delete entities or put others, and one that has
-	// gone meanwhile still counts. It does not go with ShardBy, nor an [Update] of it with
-	// Filters.
+	// an entity; it does not go with ShardBy. The function of an [Update] can delete entities or
+	// put others, and one that has gone meanwhile still counts. With Filters or ShardBy an
+	// [Update] does read its entities, to check each once more before it is deleted, and they
+	// cost what they would cost without KeysOnly. If its inequalities are on one property, and
+	// there is no Start and no End, it is sharded by that, as by ShardBy: so what is older than a
+	// time is deleted without a composite index.
 	KeysOnly bool `json:"keys_only,omitempty"`
 }
 
@@ -73,11 +76,25 @@ type Filter struct {
 
 	// Value is a bool, an integer, a float, a string, a []byte, a time.Time, a
 	// *datastore.Key, or nil for null; for "in" a slice of up to 30 of them.
+	//
+	// In JSON true, "text", 5 and null are what they look like, and so is 5.0, which is a
+	// float. The others are objects that name their type: {"time": "2026-10-24T00:00:00Z"},
+	// {"key": "…"} with the text of Key.Encode, {"bytes": "…"} in base64, {"float": 5} or
+	// {"float": "NaN"}, and {"int": 5} or {"int": "5"}.
 	Value any
+
+	// AnyType has a job start although entities have the property with values of another
+	// type than Value. By default that is an error, found by a look at the least and the
+	// greatest values: Datastore orders types, so a filter by the string "2026-10-24" lets
+	// all times pass that are less than a string, which every time is, and a filter by a
+	// time lets null pass.
+	AnyType bool
 }
 
 // Where returns a filter: Where("active", "=", true).
-func Where(property, op string, value any) Filter { return Filter{property, op, value} }
+func Where(property, op string, value any) Filter {
+	return Filter{Property: property, Op: op, Value: value}
+}
 
 // MarshalJSON implements json.Marshaler.
 func (f Filter) MarshalJSON() ([]byte, error) { return query.Filter(f).MarshalJSON() }

@@ -115,7 +115,7 @@ func TestQueries(t *testing.T) {
 					w := newWorld(t, setting{emulator: emulator.Options{}}, checkUser)
 					keys, users := w.putUsers(rand.New(rand.NewPCG(1, 0)), n)
 					test.query.Kind = "User"
-					job, err := checkUser.Start(t.Context(), w.engine, test.query, mapper.None{}, &mapper.StartOptions{PageSize: 20, Workers: 10})
+					job, err := checkUser.Start(t.Context(), w.engine, test.query, mapper.None{}, &mapper.StartOptions{PageSize: 20, Workers: 10, AllowEmpty: true})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -259,7 +259,7 @@ func TestUnsharded(t *testing.T) {
 				if len(test.kinds) == 0 {
 					active.Kind = "User"
 				}
-				job, err := checkUser.Start(t.Context(), w.engine, active, mapper.None{}, &mapper.StartOptions{PageSize: 20})
+				job, err := checkUser.Start(t.Context(), w.engine, active, mapper.None{}, &mapper.StartOptions{PageSize: 20, AllowEmpty: true})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -51,7 +51,7 @@ func TestManySpaces(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		job, err := checkUser.Start(t.Context(), w.engine, mapper.Query{Kinds: []string{"User", "Guest", "Admin", "None"}, AllNamespaces: true}, mapper.None{}, &mapper.StartOptions{PageSize: 50, Workers: 20})
+		job, err := checkUser.Start(t.Context(), w.engine, mapper.Query{Kinds: []string{"User", "Guest", "Admin", "None"}, AllNamespaces: true}, mapper.None{}, &mapper.StartOptions{PageSize: 50, Workers: 20, AllowEmpty: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -62,7 +62,7 @@ func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o
 		return fail(fmt.Errorf("%w: the query is over several kinds or namespaces: split each", ErrArguments))
 	}
 	src := source.New(client, nil).Of(ctx, q)
-	if q.Times, err = source.Probe(ctx, src, q); err != nil {
+	if q.Times, err = source.Probe(ctx, src, q, true); err != nil {
 		return fail(err)
 	}
 	boundaries, err := survey.Boundaries(ctx, src, q, n)

@@ -141,7 +141,7 @@ func (e *Engine) findOut(ctx context.Context, q query.Query, o *StartOptions) (f
 	var group sync.WaitGroup
 	group.Go(func() { found.concurrent = answerOf(e.concurrency(ctx)) })
 	group.Go(func() { found.masks = answerOf(source.HonoursMasks(ctx, src)) })
-	group.Go(func() { found.times = answerOf(source.Probe(ctx, src, q)) })
+	group.Go(func() { found.times = answerOf(source.Probe(ctx, src, q, o != nil && o.AllowEmpty)) })
 	if o != nil && o.ID != "" {
 		group.Go(func() {
 			if found.existing = answerOf(e.store().LoadJob(ctx, record.Ref{ID: o.ID})); errors.Is(found.existing.err, ErrNoSuchJob) {

@@ -183,7 +183,7 @@ func TestStartWithoutCommits(t *testing.T) {
 		f.Pause()
 		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
 		f.Resume()
-		for _, o := range []*mapper.StartOptions{nil, {ID: "once"}} {
+		for _, o := range []*mapper.StartOptions{{AllowEmpty: true}, {AllowEmpty: true, ID: "once"}} {
 			_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, o)
 			if status.Code(err) != codes.PermissionDenied || errors.Is(err, mapper.ErrNoSuchJob) {
 				t.Errorf("%v, want PermissionDenied", err)

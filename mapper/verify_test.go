@@ -299,7 +299,7 @@ func TestVerifyEntities(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			job, err := lists.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{PageSize: 50})
+			job, err := lists.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{PageSize: 50, AllowEmpty: true})
 			if err != nil {
 				t.Fatal(err)
 			}

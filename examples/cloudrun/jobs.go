@@ -19,8 +19,10 @@ import (
 
 // newJobs returns the handler for operators:
 //
-//	POST /jobs                starts a job, or finds it: {"mapper", "id", "query": {"kind", "namespace"}, "params"}
-//	                          (params are {} for a mapper that takes none)
+//	POST /jobs                starts a job, or finds it: {"mapper", "id", "query": {"kind", "namespace", "filters"},
+//	                          "params", "allow_empty"} (params are {} for a mapper that takes none; a filter is
+//	                          {"property": "seen", "op": "<", "value": {"time": "2026-10-24T00:00:00Z"}}, see
+//	                          mapper.Filter; allow_empty is mapper.StartOptions.AllowEmpty)
 //	GET  /jobs                lists jobs, the one that was started last first: ?state=running&mapper=add-credit;
 //	                          all=true lists those of other queues, too
 //	GET  /jobs/{id}           tells how a job stands
@@ -78,6 +80,7 @@ func (s service) start(r *http.Request) (any, error) {
 		ID     string          `json:"id"`
 		Query  mapper.Query    `json:"query"`
 		Params json.RawMessage `json:"params"`
+		Empty  bool            `json:"allow_empty"`
 	}
 	if err := decode(r, "a job", &start); err != nil {
 		return nil, err
@@ -85,7 +88,7 @@ func (s service) start(r *http.Request) (any, error) {
 	if start.ID == "" {
 		return nil, badRequest(`"id" is empty: it makes repeated requests start one job`)
 	}
-	job, err := s.engine.StartNamed(r.Context(), start.Mapper, start.Query, start.Params, &mapper.StartOptions{ID: start.ID})
+	job, err := s.engine.StartNamed(r.Context(), start.Mapper, start.Query, start.Params, &mapper.StartOptions{ID: start.ID, AllowEmpty: start.Empty})
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,8 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	say("Adding %d to each balance.", c.amount)
 	used, begun := on.Usage(), time.Now()
 	job, err := bank.AddCredit.Start(ctx, on.Engine, mapper.Query{Kind: "Account"}, bank.Credit{Amount: c.amount}, &mapper.StartOptions{
-		ID: "spring-credit", PageSize: c.Page, Workers: c.Workers,
+		AllowEmpty: true, // -accounts can be 0
+		ID:         "spring-credit", PageSize: c.Page, Workers: c.Workers,
 	})
 	if err != nil {
 		return err

@@ -140,7 +140,8 @@ func runForm(ctx context.Context, c config, f form) (o outcome, want tally, err 
 	on.Slow(true)
 	used, begun := on.Usage(), time.Now()
 	job, err := checkUser.Start(ctx, on.Engine, activeUsers, mapper.None{}, &mapper.StartOptions{
-		ID: "check-users", PageSize: c.Page, Workers: c.Workers, Splitting: f.splitting,
+		AllowEmpty: true, // -users can be 0
+		ID:         "check-users", PageSize: c.Page, Workers: c.Workers, Splitting: f.splitting,
 	})
 	if err != nil {
 		return o, want, err

@@ -156,7 +156,7 @@ func (d *delivery) fencedReader(tx *datastore.Transaction, r *record.Range) sour
 		}
 		first = false
 		known := len(at) // how many entities are not read
-		if !d.planner.Query.KeysOnly {
+		if !d.planner.Query.Unread(true) {
 			known = 0
 		}
 		entities := make([]datastore.PropertyList, len(at))

@@ -28,6 +28,7 @@ type Job struct {
 	AtOnce    int64 // how many tasks may run at once
 	Rate      pace.Limit
 	Deadline  time.Duration // of the queue
+	Update    bool
 	Writes    float64
 	PerEntity time.Duration
 	Prices    billing.Prices
@@ -139,7 +140,7 @@ func (est *Estimate) expect(ctx context.Context, j *Job, page, usual, least int6
 		Writes:   int64(float64(est.Entities)*j.Writes) + pace.RecordWrites*m.Pages,
 		TaskOps:  2 * (m.Tasks + 1), // the last one ends the job
 	}
-	if j.Query.KeysOnly {
+	if j.Query.Unread(j.Update) {
 		est.Usage.Reads -= est.Entities
 	}
 	est.Dollars = j.Prices.Cost(est.Usage)

@@ -156,7 +156,7 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 // counts reports whether an entity that was read is one of the query, and where the page has it: it may
 // have changed since its key was read.
 func (p *Page) counts(at *keyspace.Position, properties datastore.PropertyList, missing bool) (bool, error) {
-	if missing || p.Query.Whole() || p.Query.KeysOnly {
+	if missing || p.Query.Whole() || p.Query.Unread(p.Mode == function.Update) {
 		return !missing, nil
 	}
 	now, err := p.Query.In(at.Space()).Position(at.Key, properties)

@@ -216,9 +216,9 @@ func (p *Planner) checkOrder(found []*keyspace.Position) error {
 	return nil
 }
 
-// Reader returns a reader of what the function gets: nothing, if the query is KeysOnly.
+// Reader returns a reader of the page's entities: of nothing, if they are not read.
 func (p *Planner) Reader(get func([]*datastore.Key, any) error) source.Reader {
-	if !p.Query.KeysOnly {
+	if !p.Query.Unread(p.Mode == function.Update) {
 		return source.EntityReader(get)
 	}
 	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {

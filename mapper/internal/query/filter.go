@@ -19,6 +19,7 @@ type Filter struct {
 	Property string
 	Op       string
 	Value    any
+	AnyType  bool
 }
 
 // maxIn is how many values an "in" filter can have, and all of a query together come to, as

@@ -15,14 +15,30 @@ import (
 
 // A jsonValue is a value of a filter in JSON: true, "text", 5 and null are what they look like,
 // and so is 5.0, which is a float. Others are objects that name their type: {"time": "2026-…"},
-// {"key": "…"} as datastore.Key.Encode has it, {"bytes": "…"} in base64, {"float": "NaN"}.
+// {"key": "…"} as datastore.Key.Encode has it, {"bytes": "…"} in base64, {"float": "NaN"} or {"float": 5},
+// {"int": "5"}.
 type jsonValue struct{ v any }
 
 type typedValue struct {
 	Time  *time.Time     `json:"time,omitempty"`
 	Key   *datastore.Key `json:"key,omitempty"`
 	Bytes *string        `json:"bytes,omitempty"`
-	Float *string        `json:"float,omitempty"`
+	Float *number        `json:"float,omitempty"`
+	Int   *number        `json:"int,omitempty"`
+}
+
+// A number is written as one, or as a text: some programs write 5.0 as 5, and others have no large
+// integers.
+type number string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *number) UnmarshalJSON(b []byte) error {
+	s := string(b)
+	if strings.HasPrefix(s, `"`) {
+		return json.Unmarshal(b, (*string)(n))
+	}
+	*n = number(s)
+	return nil
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -38,7 +54,7 @@ func (j jsonValue) MarshalJSON() ([]byte, error) {
 	case float64:
 		s := strconv.FormatFloat(v, 'g', -1, 64)
 		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return json.Marshal(typedValue{Float: &s})
+			return json.Marshal(typedValue{Float: (*number)(&s)})
 		}
 		if !strings.ContainsAny(s, ".e") {
 			s += ".0"
@@ -91,9 +107,11 @@ func (j *jsonValue) typed(d *json.Decoder) error {
 	case t.Bytes != nil:
 		j.v, err = base64.StdEncoding.DecodeString(*t.Bytes)
 	case t.Float != nil:
-		j.v, err = strconv.ParseFloat(*t.Float, 64)
+		j.v, err = strconv.ParseFloat(string(*t.Float), 64)
+	case t.Int != nil:
+		j.v, err = strconv.ParseInt(string(*t.Int), 10, 64)
 	default:
-		err = errors.New("a value of a filter is an object without time, key, bytes or float")
+		err = errors.New("a value of a filter is an object without time, key, bytes, float or int")
 	}
 	return err
 }
@@ -102,6 +120,7 @@ type jsonFilter struct {
 	Property string          `json:"property"`
 	Op       string          `json:"op"`
 	Value    json.RawMessage `json:"value"`
+	AnyType  bool            `json:"any_type,omitempty"`
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -122,7 +141,7 @@ func (f Filter) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(jsonFilter{f.Property, f.Op, encoded})
+	return json.Marshal(jsonFilter{f.Property, f.Op, encoded, f.AnyType})
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -133,7 +152,7 @@ func (f *Filter) UnmarshalJSON(b []byte) error {
 	if err := d.Decode(&j); err != nil {
 		return fmt.Errorf("a filter: %w", err)
 	}
-	*f = Filter{Property: j.Property, Op: j.Op}
+	*f = Filter{Property: j.Property, Op: j.Op, AnyType: j.AnyType}
 	if j.Op == "in" {
 		var list []jsonValue
 		if err := json.Unmarshal(j.Value, &list); err != nil {

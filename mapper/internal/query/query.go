@@ -44,11 +44,13 @@ func (q Query) Normal(updates bool) (Query, error) {
 	case q.AllNamespaces:
 		return q, errors.New("Query.ReadTime is set, and the database lists namespaces as they are now: name them in Query.Namespaces")
 	}
-	switch {
-	case q.KeysOnly && q.ShardBy != "":
+	if !updates && q.KeysOnly && q.ShardBy != "" {
 		return q, errors.New("Query.KeysOnly is set, and entities have to be read to tell whether that of Query.ShardBy has one value: it may be a list")
-	case updates && q.KeysOnly && len(q.Filters) > 0:
-		return q, errors.New("Query.KeysOnly is set, and an Update has to read entities to check them against Query.Filters in its transaction")
+	}
+	// The function of an Update with KeysOnly does not change the property, so the order of its values,
+	// which needs no composite index, does as well as that of keys.
+	if by, one := q.rangedBy(); one && updates && q.KeysOnly && q.Start == nil && q.End == nil {
+		q.ShardBy = by
 	}
 	if q.Ancestor != nil && q.Namespace == "" && len(q.Namespaces) == 0 && !q.AllNamespaces {
 		q.Namespace = q.Ancestor.Namespace
@@ -189,6 +191,35 @@ func (q Query) Others() []Filter {
 		return q.Filters
 	}
 	return slices.DeleteFunc(slices.Clone(q.Filters), func(f Filter) bool { return f.Property == q.ShardBy })
+}
+
+// rangedBy returns the property of a job's inequalities, if they are on one, and the job is sharded by
+// keys.
+func (q Query) rangedBy() (property string, one bool) {
+	for _, f := range q.Filters {
+		if f.ranges() && property != "" && f.Property != property {
+			return "", false
+		}
+		if f.ranges() {
+			property = f.Property
+		}
+	}
+	return property, property != "" && q.ShardBy == ""
+}
+
+// WithoutIndex says how a query that needs an index does without, if it does.
+func (q Query) WithoutIndex() string {
+	by, one := q.rangedBy()
+	if !one || q.Ancestor != nil || q.Start != nil || q.End != nil || slices.ContainsFunc(q.Filters, func(f Filter) bool { return !f.ranges() }) {
+		return ""
+	}
+	return fmt.Sprintf(", unless Query.ShardBy is %q (\"shard_by\"), for a function that does not change that property, or an Update is KeysOnly (\"keys_only\"), for one that only deletes", by)
+}
+
+// Unread reports whether a job does not read its entities. An Update has to, to check them against the
+// query in its transaction.
+func (q Query) Unread(updates bool) bool {
+	return q.KeysOnly && !(updates && (len(q.Filters) > 0 || q.ShardBy != ""))
 }
 
 // ranged reports whether there is an inequality on a property that the job is not sharded by.

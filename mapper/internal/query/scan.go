@@ -110,7 +110,7 @@ func (q Query) Bounding(p *keyspace.Position) bool {
 	if !p.Valued {
 		return true
 	}
-	_, err := Filter{q.ShardBy, "<", p.Value}.normal()
+	_, err := Filter{Property: q.ShardBy, Op: "<", Value: p.Value}.normal()
 	return err == nil
 }
 
@@ -122,7 +122,7 @@ func (q Query) Between(start, end *keyspace.Position) Query {
 		switch {
 		case p == nil:
 		case p.Valued:
-			q.Filters = append(q.Filters, Filter{q.ShardBy, op, p.Value})
+			q.Filters = append(q.Filters, Filter{Property: q.ShardBy, Op: op, Value: p.Value})
 		default:
 			*key = p.Key
 		}

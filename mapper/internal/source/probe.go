@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
@@ -20,9 +21,25 @@ import (
 )
 
 // Probe asks the database all that tasks will ask it about ranges, for one entity each, and
-// returns an error if it can't answer. It reports whether the values that the job is sharded by
-// are times.
-func Probe(ctx context.Context, src Source, q query.Query) (times bool, err error) {
+// returns an error if it can't answer, or if the answer says that the query is a mistake: its filters
+// compare values of different types or, unless a kind may be empty, one has no entities. It reports
+// whether the values that the job is sharded by are times.
+func Probe(ctx context.Context, src Source, q query.Query, empty bool) (times bool, err error) {
+	var group sync.WaitGroup
+	var kinds, types error
+	if !empty {
+		group.Go(func() { kinds = checkKinds(ctx, src, q) })
+	}
+	group.Go(func() { types = checkTypes(ctx, src, q) })
+	times, err = probe(ctx, src, q)
+	group.Wait()
+	if errors.Is(kinds, fault.ErrArguments) { // that no index helps
+		err = kinds
+	}
+	return times, cmp.Or(err, kinds, types)
+}
+
+func probe(ctx context.Context, src Source, q query.Query) (times bool, err error) {
 	if src.At != nil {
 		if err := probeSnapshot(ctx, src); err != nil {
 			return false, err
@@ -44,8 +61,8 @@ func Probe(ctx context.Context, src Source, q query.Query) (times bool, err erro
 		times, missing = times || timed, append(missing, lines...)
 	}
 	if len(missing) > 0 {
-		return false, fmt.Errorf("%w: the query needs an index: add these lines to index.yaml, and wait until it is built:\nindexes:\n%s\nThe database says: %w",
-			fault.ErrArguments, strings.Join(missing, "\n"), why)
+		return false, fmt.Errorf("%w: the query needs an index%s: add these lines to index.yaml, and wait until it is built:\nindexes:\n%s\nThe database says: %w",
+			fault.ErrArguments, q.WithoutIndex(), strings.Join(missing, "\n"), why)
 	}
 	return times, nil
 }
@@ -89,7 +106,10 @@ func probeIn(ctx context.Context, src Source, q query.Query) (times bool, missin
 				missing = append(missing, index)
 			}
 		case err != nil:
-			return false, nil, unserved(err)
+			if err = unserved(err); q.WithoutIndex() != "" && errors.Is(err, fault.ErrArguments) {
+				err = fmt.Errorf("%w%s", err, q.WithoutIndex())
+			}
+			return false, nil, err
 		}
 	}
 	if why != nil {

@@ -1,0 +1,182 @@
+package query
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
+)
+
+// A Comparison is what a query compares the values of one property with. Datastore compares values of
+// different types, too: by an order of types, which is hardly ever meant.
+type Comparison struct {
+	Property string
+	filters  []Filter
+	kind     string
+	space    Query
+}
+
+// Comparisons returns those of a query over one space whose types are to be checked: not with null,
+// which is often meant, and not where any type is.
+func Comparisons(q Query) (all []Comparison) {
+	for _, f := range q.Filters {
+		if slices.ContainsFunc(all, func(c Comparison) bool { return c.Property == f.Property }) {
+			continue
+		}
+		c := Comparison{Property: f.Property, kind: q.Kind, space: Query{Kind: q.Kind, Namespace: q.Namespace}}
+		typed := false
+		for _, f := range q.Filters {
+			if f.Property == c.Property {
+				c.filters = append(c.filters, f)
+				typed = typed || f.Value != nil
+			}
+		}
+		if typed && !slices.ContainsFunc(c.filters, func(f Filter) bool { return f.AnyType }) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// Ranges reports whether the comparison is by inequalities alone.
+func (c Comparison) Ranges() bool {
+	return !slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.ranges() })
+}
+
+// Passing returns the query for the entity with the least or the greatest value that passes.
+func (c Comparison) Passing(greatest bool) *datastore.Query {
+	d := c.ordered(greatest)
+	for _, f := range c.filters {
+		d = d.FilterField(f.Property, f.Op, f.Value)
+	}
+	return d
+}
+
+// Stored returns the query for the entity with the least value that is not null, or the greatest one.
+func (c Comparison) Stored(greatest bool) *datastore.Query {
+	return c.ordered(greatest).FilterField(c.Property, ">", nil)
+}
+
+func (c Comparison) ordered(descending bool) *datastore.Query {
+	order := c.Property
+	if descending {
+		order = "-" + order
+	}
+	return c.space.Base().Order(order).Limit(1)
+}
+
+// ValueOf returns the value by which an entity was found that passes, or that has a value.
+func (c Comparison) ValueOf(properties []datastore.Property, passes, greatest bool) (any, bool) {
+	values := slices.DeleteFunc(property.Indexed(properties, c.Property), func(v any) bool {
+		return passes && slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.holds(v) }) || !passes && v == nil
+	})
+	slices.SortFunc(values, keyspace.CompareValues)
+	switch {
+	case len(values) == 0:
+		return nil, false
+	case greatest:
+		return values[len(values)-1], true
+	}
+	return values[0], true
+}
+
+// CheckPassing returns an error if a value passes that is of another type than those it is compared
+// with.
+func (c Comparison) CheckPassing(value any) error {
+	for _, f := range c.filters {
+		if f.Value == nil || typeOf(f.Value) == typeOf(value) {
+			continue
+		}
+		if value == nil {
+			return fmt.Errorf("%w: Query.Filters: %q %s lets null pass as well, as Datastore orders it before all else, and entities of the kind %q have it: "+
+				"leave that out by the filter {\"property\": %q, \"op\": \">\", \"value\": null}, in Go mapper.Where(%q, \">\", nil), or say by Filter.AnyType (\"any_type\": true) that it is meant",
+				fault.ErrArguments, f.Property, f.Op, c.kind, f.Property, f.Property)
+		}
+		return c.mismatch(f, f.Value, value)
+	}
+	return nil
+}
+
+// CheckStored returns an error if values of the property, between which all others are in Datastore's
+// order, show that none has the type that they are compared with.
+func (c Comparison) CheckStored(least, greatest any) error {
+	for _, f := range c.filters {
+		values, list := f.Value.([]any)
+		if !list {
+			values = []any{f.Value}
+		}
+		for _, v := range values {
+			rank := keyspace.RankOf(v)
+			if v == nil || typeOf(v) == typeOf(least) || typeOf(v) == typeOf(greatest) || keyspace.RankOf(least) < rank && rank < keyspace.RankOf(greatest) {
+				continue
+			}
+			return c.mismatch(f, v, least)
+		}
+	}
+	return nil
+}
+
+func (c Comparison) mismatch(f Filter, value, stored any) error {
+	return fmt.Errorf("%w: Query.Filters: %q %s compares with a value of the type %s, and entities of the kind %q have values of the type %s, which Datastore orders by their type alone%s; "+
+		"Filter.AnyType (\"any_type\": true) says that it is meant", fault.ErrArguments, f.Property, f.Op, typeOf(value), c.kind, typeOf(stored), advice(value, stored))
+}
+
+// advice says how to write a value of the type that is stored.
+func advice(value, stored any) string {
+	form := ""
+	switch stored.(type) {
+	case time.Time:
+		form = `{"time": "2026-10-24T00:00:00Z"}`
+	case float64:
+		form = `5.0 or {"float": 5}`
+	case int64:
+		form = "5"
+	case *datastore.Key:
+		form = `{"key": "…"} with the text of Key.Encode`
+	case []byte:
+		form = `{"bytes": "…"} in base64`
+	case string:
+		form = `"text"`
+	case bool:
+		form = "true"
+	}
+	if s, ok := value.(string); ok && form != "" {
+		if _, err := time.Parse(time.RFC3339, s); err == nil && typeOf(stored) == "time" {
+			form = fmt.Sprintf(`{"time": %q}`, s)
+		}
+	}
+	if form == "" {
+		return ""
+	}
+	return ": in JSON such a value is " + form
+}
+
+// typeOf names the type of a value.
+func typeOf(v any) string {
+	switch v.(type) {
+	case nil:
+		return "null"
+	case int64:
+		return "integer"
+	case time.Time:
+		return "time"
+	case bool:
+		return "boolean"
+	case string:
+		return "string"
+	case []byte:
+		return "bytes"
+	case float64:
+		return "float"
+	case datastore.GeoPoint:
+		return "point"
+	case *datastore.Key:
+		return "key"
+	}
+	return fmt.Sprintf("%T", v)
+}

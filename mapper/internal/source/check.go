@@ -1,0 +1,143 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/api/iterator"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+)
+
+// What a check looks at is bounded: so many namespaces for an entity of a kind, and so many spaces for
+// the types of values.
+const (
+	mostNamespaces = 1000
+	mostTyped      = 20
+)
+
+// checkKinds returns an error if a kind of the query has no entity in any of its namespaces: its name
+// may be a mistake.
+func checkKinds(ctx context.Context, src Source, q query.Query) error {
+	for _, kind := range q.AllKinds() {
+		found, err := anyOf(ctx, src, q, kind)
+		if err != nil {
+			return err
+		}
+		if !found {
+			where := fmt.Sprintf("in the namespace %q", q.Namespace)
+			if len(q.Namespaces) > 0 || q.AllNamespaces {
+				where = "in any of the query's namespaces"
+			}
+			return fmt.Errorf("%w: the kind %q has no entities %s: if its name is right, and there may be none, set StartOptions.AllowEmpty", fault.ErrArguments, kind, where)
+		}
+	}
+	return nil
+}
+
+// anyOf reports whether a kind has an entity in one of the query's namespaces, or those are too many to
+// look at all of them.
+func anyOf(ctx context.Context, src Source, q query.Query, kind string) (bool, error) {
+	next := src.namespaces(ctx, q, "")
+	for looked, at := 0, 1; looked < mostNamespaces; looked, at = looked+at, Parallel { // most have some in the first one
+		group, gctx := errgroup.WithContext(ctx)
+		var found atomic.Bool
+		var namespace string
+		var more bool
+		var err error
+		for range at {
+			if namespace, more, err = next(); err != nil || !more {
+				break
+			}
+			in := datastore.NewQuery(kind).Namespace(namespace).KeysOnly().Limit(1)
+			group.Go(func() error {
+				_, ok, err := one(gctx, src, in)
+				if ok {
+					found.Store(true)
+				}
+				return err
+			})
+		}
+		if err = cmp.Or(group.Wait(), err); err != nil || found.Load() || !more {
+			return found.Load(), err
+		}
+	}
+	return true, nil
+}
+
+// checkTypes returns an error if values of properties have other types than those that the query
+// compares them with.
+func checkTypes(ctx context.Context, src Source, q query.Query) error {
+	if len(q.Filters) == 0 {
+		return nil
+	}
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(Parallel)
+	next := src.Spaces(ctx, q, nil, nil)
+	for range mostTyped {
+		s, ok, err := next()
+		if err != nil || !ok {
+			return cmp.Or(group.Wait(), err)
+		}
+		for _, c := range query.Comparisons(q.In(s)) {
+			group.Go(func() error { return checkComparison(gctx, src, c) })
+		}
+	}
+	return group.Wait()
+}
+
+// checkComparison looks at the first and the last entity that pass, and if none does, at those that have
+// a value: an index has the types apart.
+func checkComparison(ctx context.Context, src Source, c query.Comparison) error {
+	ends := func(of func(greatest bool) *datastore.Query, passes bool) (values []any, err error) {
+		for _, greatest := range []bool{false, true} {
+			entity, ok, err := one(ctx, src, of(greatest))
+			if err != nil {
+				return nil, unserved(err)
+			}
+			if !ok {
+				return nil, nil
+			}
+			if v, ok := c.ValueOf(entity, passes, greatest); ok {
+				values = append(values, v)
+			}
+		}
+		return values, nil
+	}
+	if c.Ranges() {
+		passing, err := ends(c.Passing, true)
+		if err != nil {
+			return err
+		}
+		for _, v := range passing {
+			if err := c.CheckPassing(v); err != nil {
+				return err
+			}
+		}
+		if len(passing) > 0 {
+			return nil
+		}
+	}
+	stored, err := ends(c.Stored, false)
+	if err != nil || len(stored) < 2 {
+		return err
+	}
+	return c.CheckStored(stored[0], stored[1])
+}
+
+// one returns the first result of a query, if it has any.
+func one(ctx context.Context, src Source, d *datastore.Query) (entity datastore.PropertyList, ok bool, err error) {
+	if d, err = src.At.Query(d); err != nil {
+		return nil, false, err
+	}
+	if _, err = src.Client.Run(ctx, d).Next((*loaded)(&entity)); errors.Is(err, iterator.Done) {
+		return nil, false, nil
+	}
+	return entity, err == nil, err
+}
