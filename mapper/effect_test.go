@@ -329,7 +329,7 @@ func TestTooManyCounters(t *testing.T) {
 		count          func(a *mapper.Entity[account])
 		wants          string
 	}{
-		"in one page":       {200, 200, 1, many(51), "more names than the 10000"},
+		"in one page":       {200, 200, 1, many(51), "Count under fewer names"},
 		"in one process":    {200, 10, 1, many(51), "more names than the 10000"},
 		"in many processes": {200, 10, 50, many(51), "more names than the 10000"},
 		"in bytes": {8, 1, 1, func(a *mapper.Entity[account]) {

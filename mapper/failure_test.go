@@ -1,10 +1,13 @@
 package mapper_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -64,4 +67,13 @@ func TestPausedTwice(t *testing.T) {
 			t.Errorf("status %+v, %v", s, err)
 		}
 	})
+}
+
+// TestFailureJSON encodes a failure, as handlers do.
+func TestFailureJSON(t *testing.T) {
+	key := datastore.NameKey("Account", "a", nil)
+	encoded, err := json.Marshal(mapper.Failure{Key: key, Error: "no", Attempts: 5, Time: epoch})
+	if want := `{"key":"` + key.Encode() + `","error":"no","attempts":5,"time":"2020-01-01T00:00:00Z"}`; err != nil || string(encoded) != want {
+		t.Errorf("%s, %v, want %s", encoded, err, want)
+	}
 }

@@ -137,6 +137,8 @@ func answerOf[T any](value T, err error) answer[T] { return answer[T]{value, err
 // so that it takes as long as the slowest of these calls. A start that is repeated needs only
 // one of them.
 func (e *Engine) findOut(ctx context.Context, q query.Query, o *StartOptions) (found findings) {
+	ctx, cancel := context.WithTimeout(ctx, source.Patience)
+	defer cancel()
 	src := e.source().Of(ctx, q)
 	var group sync.WaitGroup
 	group.Go(func() { found.concurrent = answerOf(e.concurrency(ctx)) })
@@ -157,7 +159,7 @@ func (e *Engine) findOut(ctx context.Context, q query.Query, o *StartOptions) (f
 // may repeat its start when the database would not serve the query any more: this is for others.
 func (f findings) database(job *record.Job) error {
 	job.Masks, job.Times = f.masks.value, f.times.value
-	return cmp.Or(f.existing.err, f.masks.err, f.times.err)
+	return source.Unanswered(cmp.Or(f.existing.err, f.masks.err, f.times.err))
 }
 
 // fillIn sets and checks the settings of a job that depend on how many tasks the queue delivers

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -172,6 +173,23 @@ func TestBadStartCallsNothing(t *testing.T) {
 		if used := w.emulator.Usage().Sub(before); len(used.RPCs) > 0 {
 			t.Errorf("calls were made: %v", used.RPCs)
 		}
+	})
+}
+
+// TestStartWithoutAnswers starts a job while the database is down: the error says so, and long before the
+// client would give up.
+func TestStartWithoutAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery"}, Code: codes.Unavailable})
+		f.Pause()
+		w := newWorld(t, setting{emulator: emulator.Options{Faults: f}}, addCredit)
+		f.Resume()
+		begun := time.Now()
+		_, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "j"})
+		if took := time.Since(begun); err == nil || !strings.Contains(err.Error(), "the database does not answer (it is ") || took > 30*time.Second {
+			t.Errorf("after %v: %v", took, err)
+		}
+		f.Pause()
 	})
 }
 

@@ -192,10 +192,10 @@ func (j *Job) Wait(ctx context.Context) (*Status, error) {
 
 // A Failure is an entity that the function could not process.
 type Failure struct {
-	Key      *datastore.Key
-	Error    string    // of the last attempt
-	Attempts int       // that were made
-	Time     time.Time // of the last one
+	Key      *datastore.Key `json:"key"`      // in JSON the text of Key.Encode
+	Error    string         `json:"error"`    // of the last attempt
+	Attempts int            `json:"attempts"` // that were made
+	Time     time.Time      `json:"time"`     // of the last one
 }
 
 // Failures returns some failures of the job, and where to go on: an empty cursor

@@ -1,35 +1,12 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"strings"
-
-	"cloud.google.com/go/datastore"
 )
-
-// A database is what flags say of where the entities are.
-type database struct{ project, id string }
-
-func (db *database) define(flags *flag.FlagSet) {
-	flags.StringVar(&db.project, "project", "", "the `project` of the database; $DATASTORE_PROJECT_ID if empty")
-	flags.StringVar(&db.id, "database", "", "the `ID` of the database; the default database if empty")
-}
-
-func (db *database) open(ctx context.Context) (*datastore.Client, error) {
-	project := db.project
-	if project == "" {
-		project = datastore.DetectProjectID
-	}
-	client, err := datastore.NewClientWithDatabase(ctx, project, db.id)
-	if err != nil {
-		return nil, fmt.Errorf("datastore: %w", err)
-	}
-	return client, nil
-}
 
 // parse parses a command's flags and its argument, which it has if that has a name, and prints
 // help if that is asked for: then it returns flag.ErrHelp.

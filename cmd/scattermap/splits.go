@@ -43,10 +43,29 @@ func runSplits(ctx context.Context, args []string, stdout, _ io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if some, err := hasEntities(ctx, client, q); err != nil {
+		return fmt.Errorf("splits: %w", err)
+	} else if !some {
+		with := ""
+		if q.ShardBy != "" {
+			with = fmt.Sprintf(" that has the property %q", q.ShardBy)
+		}
+		return fmt.Errorf("splits: there is no entity of the kind %q in the namespace %q%s, %v", q.Kind, q.Namespace, with, &db)
+	}
 	if asJSON {
 		return json.NewEncoder(stdout).Encode(map[string]any{"splits": splits})
 	}
 	return printSplits(stdout, splits, check)
+}
+
+// hasEntities reports whether a query has any.
+func hasEntities(ctx context.Context, client *datastore.Client, q mapper.Query) (bool, error) {
+	d, err := q.Datastore()
+	if err != nil {
+		return false, err
+	}
+	keys, err := client.GetAll(ctx, d.KeysOnly().Limit(1), nil)
+	return len(keys) > 0, err
 }
 
 func printSplits(w io.Writer, splits []mapper.Split, check bool) error {
@@ -65,10 +84,6 @@ func printSplits(w io.Writer, splits []mapper.Split, check bool) error {
 		return nil
 	case !known:
 		return errors.New("splits: the database has no aggregations, so -check can't say how even the parts are")
-	}
-	if total == 0 {
-		fmt.Fprintln(w, "there are no entities")
-		return nil
 	}
 	_, err := fmt.Fprintf(w, "parts: %d, entities: %d; the largest has %.2f times the mean\n", len(splits), total, float64(largest)*float64(len(splits))/float64(total))
 	return err

@@ -44,7 +44,7 @@ func runVerify(ctx context.Context, args []string, stdout, _ io.Writer) error {
 		proof, err = mapper.Verify(ctx, client, flags.Arg(0))
 	}
 	if err != nil {
-		return err
+		return db.explain(err)
 	}
 	if asJSON {
 		if err := json.NewEncoder(stdout).Encode(proof); err != nil {

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// A database is what flags and the environment say of where the entities are.
+type database struct{ project, id string }
+
+func (db *database) define(flags *flag.FlagSet) {
+	flags.StringVar(&db.project, "project", "", "the `project` of the database; $DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT if empty, or that of the credentials")
+	flags.StringVar(&db.id, "database", "", "the `ID` of the database; the default database if empty")
+}
+
+func (db *database) open(ctx context.Context) (*datastore.Client, error) {
+	db.project = cmp.Or(db.project, os.Getenv("DATASTORE_PROJECT_ID"), os.Getenv("GOOGLE_CLOUD_PROJECT"), datastore.DetectProjectID)
+	client, err := datastore.NewClientWithDatabase(ctx, db.project, db.id, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(new(patience).call)))
+	if err != nil {
+		return nil, fmt.Errorf("datastore: %w; -project, $DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT name its project", err)
+	}
+	return client, nil
+}
+
+// String says where the database is.
+func (db *database) String() string {
+	project := fmt.Sprintf("the project %q", db.project)
+	if db.project == datastore.DetectProjectID {
+		project = "the project of the credentials"
+	}
+	where := fmt.Sprintf("in the database %q of %s", cmp.Or(db.id, "(default)"), project)
+	if host := os.Getenv("DATASTORE_EMULATOR_HOST"); host != "" {
+		where += ", at " + host + " ($DATASTORE_EMULATOR_HOST)"
+	}
+	return where
+}
+
+// explain says of an error where it is, if it may be there that it comes from.
+func (db *database) explain(err error) error {
+	if errors.Is(err, mapper.ErrNoSuchJob) {
+		return fmt.Errorf("%w %v", err, db)
+	}
+	return err
+}
+
+// A patience ends the waiting for a database that has never answered. The client would try each call again
+// for a minute, and then say no more than that it took too long.
+type patience struct {
+	mu       sync.Mutex
+	begun    time.Time
+	answered bool
+	refusal  string // of the last call, if it says more than that it took too long
+}
+
+// longest is how long a database is waited for.
+const longest = 10 * time.Second
+
+// left returns how long the first answer is waited for, and whether it has come.
+func (p *patience) left(answers bool) (left time.Duration, answered bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.begun.IsZero() {
+		p.begun = time.Now()
+	}
+	p.answered = p.answered || answers
+	return longest - time.Since(p.begun), p.answered
+}
+
+// call is a grpc.UnaryClientInterceptor.
+func (p *patience) call(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	left, answered := p.left(false)
+	if answered {
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+	within, cancel := context.WithTimeout(ctx, max(left, time.Second))
+	defer cancel()
+	err := invoke(within, method, req, reply, cc, opts...)
+	code := status.Code(err)
+	left, answered = p.left(code != codes.Unavailable && code != codes.DeadlineExceeded)
+	why := p.why(status.Convert(err))
+	if err == nil || answered || ctx.Err() != nil || left > 0 {
+		return err
+	}
+	address := cc.Target()
+	address = address[strings.LastIndex(address, "/")+1:]
+	return fmt.Errorf("the database at %s does not answer within %v: %v", address, longest, why)
+}
+
+// why returns what is known of a call that had no answer.
+func (p *patience) why(s *status.Status) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.Code() == codes.Unavailable {
+		p.refusal = s.Message()
+	}
+	return cmp.Or(p.refusal, s.Message())
+}
