@@ -64,7 +64,6 @@ type patience struct {
 	mu       sync.Mutex
 	begun    time.Time
 	answered bool
-	refusal  string // of the last call, if it says more than that it took too long
 }
 
 // longest is how long a database is waited for.
@@ -92,21 +91,10 @@ func (p *patience) call(ctx context.Context, method string, req, reply any, cc *
 	err := invoke(within, method, req, reply, cc, opts...)
 	code := status.Code(err)
 	left, answered = p.left(code != codes.Unavailable && code != codes.DeadlineExceeded)
-	why := p.why(status.Convert(err))
 	if err == nil || answered || ctx.Err() != nil || left > 0 {
 		return err
 	}
 	address := cc.Target()
 	address = address[strings.LastIndex(address, "/")+1:]
-	return fmt.Errorf("the database at %s does not answer within %v: %v", address, longest, why)
-}
-
-// why returns what is known of a call that had no answer.
-func (p *patience) why(s *status.Status) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s.Code() == codes.Unavailable {
-		p.refusal = s.Message()
-	}
-	return cmp.Or(p.refusal, s.Message())
+	return fmt.Errorf("the database at %s does not answer within %v: %v", address, longest, status.Convert(err).Message())
 }

@@ -1,0 +1,153 @@
+package docs_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// goBlocks returns the Go code of a page.
+func goBlocks(t *testing.T, page string) (all []string) {
+	t.Helper()
+	content, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range strings.Split(string(content), "\n```go\n")[1:] {
+		code, _, found := strings.Cut(part, "\n```")
+		if !found {
+			t.Fatalf("%s: a block without an end", page)
+		}
+		all = append(all, code+"\n")
+	}
+	return all
+}
+
+// TestRecipes checks that the code of the recipes is that which the tests of mapper run.
+func TestRecipes(t *testing.T) {
+	tested, err := os.ReadFile("../mapper/recipes_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	recipes := goBlocks(t, "recipes.md")
+	if examples := strings.Count(string(tested), "\n\t// Output:"); len(recipes) < 5 || examples != len(recipes) {
+		t.Errorf("%d recipes, %d examples", len(recipes), examples)
+	}
+	for _, code := range recipes {
+		if !strings.Contains(string(tested), "\n"+code+"\nfunc Example_") {
+			t.Errorf("it is not what an example in mapper/recipes_test.go runs:\n%s", code)
+		}
+	}
+}
+
+// TestLinks checks that the files exist which pages link to.
+func TestLinks(t *testing.T) {
+	pages, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := regexp.MustCompile(`\]\(([^)#:]+)[^)]*\)`)
+	for _, page := range append(pages, "../README.md", "../CONTRIBUTING.md") {
+		content, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(content), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); err != nil {
+				t.Errorf("%s links to %s: %v", page, m[1], err)
+			}
+		}
+	}
+}
+
+// TestReadmeProgram builds the README's program, and runs it against the emulators, as a user would.
+func TestReadmeProgram(t *testing.T) {
+	dir := t.TempDir()
+	source, program := filepath.Join(dir, "main.go"), filepath.Join(dir, "credit")
+	if err := os.WriteFile(source, []byte(goBlocks(t, "../README.md")[0]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("gofmt", "-l", source).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("it is not formatted: %s, %v", out, err)
+	}
+	if out, err := exec.Command("go", "build", "-o", program, source).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	e, err := emulator.Start(&emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	client, err := e.Datastore(t.Context(), "readme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	type account struct{ Balance int64 }
+	if _, err := client.Put(t.Context(), datastore.NameKey("Account", "ann", nil), &account{5}); err != nil {
+		t.Fatal(err)
+	}
+	taskClient, err := e.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taskClient.Close()
+	const location = "projects/readme/locations/here"
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: location + "/queues/mapper"}}); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	listener.Close()
+	url := fmt.Sprint("http://127.0.0.1:", port)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Stderr = t.Output()
+	cmd.Env = append(os.Environ(), "GOOGLE_CLOUD_PROJECT=readme", "TASKS_QUEUE="+location+"/queues/mapper", "SERVICE_URL="+url, fmt.Sprint("PORT=", port),
+		"DATASTORE_EMULATOR_HOST="+e.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST="+e.TasksAddr())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		answer, err := http.Post(url+"/spring-credit", "", nil)
+		if err != nil {
+			continue // it does not listen yet
+		}
+		var s mapper.Status
+		err = json.NewDecoder(answer.Body).Decode(&s)
+		answer.Body.Close()
+		if err != nil || s.State != mapper.Running && s.State != mapper.Succeeded {
+			t.Fatalf("%s, %+v, %v", answer.Status, s, err)
+		}
+		if s.State == mapper.Succeeded {
+			break
+		}
+	}
+	var a account
+	if err := client.Get(t.Context(), datastore.NameKey("Account", "ann", nil), &a); err != nil || a.Balance != 15 || ctx.Err() != nil {
+		t.Errorf("%+v, %v, %v", a, err, ctx.Err())
+	}
+}

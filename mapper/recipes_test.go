@@ -1,0 +1,278 @@
+package mapper_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// The code of docs/recipes.md is that of this file.
+
+// Backfill a field.
+
+type Team struct {
+	Seats int
+	Large bool // new
+}
+
+var SetLarge = mapper.Update("set-large", func(_ context.Context, t *mapper.Entity[Team], _ mapper.None) error {
+	t.Value.Large = t.Value.Seats > 10
+	return nil
+})
+
+func startBackfill(ctx context.Context, m *mapper.Engine) (*mapper.Job, error) {
+	return SetLarge.Start(ctx, m, mapper.Query{Kind: "Team"}, mapper.None{}, &mapper.StartOptions{ID: "set-large"})
+}
+
+func Example_backfill() {
+	ctx := context.Background()
+	client, m, stop := engine(ctx, SetLarge)
+	defer stop()
+	type team struct{ Seats int } // as it was
+	for _, seats := range []int{3, 11, 20} {
+		put(client, datastore.IncompleteKey("Team", nil), &team{seats})
+	}
+	job, err := startBackfill(ctx, m)
+	s := wait(ctx, job, err)
+	small, err := client.Count(ctx, datastore.NewQuery("Team").FilterField("Large", "=", false))
+	fmt.Println(s.State, s.Written, "written,", small, "not large,", err)
+	// Output: succeeded 3 written, 1 not large, <nil>
+}
+
+// Delete by age.
+
+type Session struct{ Seen time.Time }
+
+var DeleteSessions = mapper.Update("delete-sessions", func(_ context.Context, s *mapper.Entity[Session], _ mapper.None) error {
+	s.Delete(s.Key)
+	return nil
+})
+
+func startDeletion(ctx context.Context, m *mapper.Engine, before time.Time) (*mapper.Job, error) {
+	return DeleteSessions.Start(ctx, m, mapper.Query{
+		Kind:     "Session",
+		KeysOnly: true, // the function needs no more
+		Filters:  []mapper.Filter{mapper.Where("Seen", "<", before)},
+	}, mapper.None{}, &mapper.StartOptions{ID: "delete-sessions-" + before.Format("2006-01-02")})
+}
+
+func Example_deleteByAge() {
+	ctx := context.Background()
+	client, m, stop := engine(ctx, DeleteSessions)
+	defer stop()
+	october := time.Date(2026, 10, 1, 0, 0, 0, 0, time.UTC)
+	for day := range 10 {
+		put(client, datastore.IncompleteKey("Session", nil), &Session{october.AddDate(0, 0, day)})
+	}
+	job, err := startDeletion(ctx, m, october.AddDate(0, 0, 7))
+	s := wait(ctx, job, err)
+	left, err := client.Count(ctx, datastore.NewQuery("Session"))
+	fmt.Println(s.State, s.Written, "deleted,", left, "left,", err)
+	// Output: succeeded 7 deleted, 3 left, <nil>
+}
+
+// Move to another key.
+
+var MoveUsers = mapper.Update("move-users", func(_ context.Context, u *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+	email := ""
+	for _, p := range u.Value {
+		if p.Name == "Email" {
+			email, _ = p.Value.(string)
+		}
+	}
+	if email == "" {
+		return mapper.Permanent(errors.New("it has no Email to be its name"))
+	}
+	u.Put(datastore.NameKey("Customer", email, nil), &u.Value) // all properties, whatever they are
+	u.Delete(u.Key)
+	return nil
+})
+
+func startMove(ctx context.Context, m *mapper.Engine) (*mapper.Job, error) {
+	return MoveUsers.Start(ctx, m, mapper.Query{Kind: "User"}, mapper.None{}, &mapper.StartOptions{ID: "move-users"})
+}
+
+func Example_move() {
+	ctx := context.Background()
+	client, m, stop := engine(ctx, MoveUsers)
+	defer stop()
+	type person struct{ Name, Email string }
+	for _, p := range []person{{"Ann", "ann@example.com"}, {"Bob", "bob@example.com"}, {"Cy", ""}} {
+		put(client, datastore.IncompleteKey("User", nil), &p)
+	}
+	job, err := startMove(ctx, m)
+	s := wait(ctx, job, err)
+	var ann person
+	err = client.Get(ctx, datastore.NameKey("Customer", "ann@example.com", nil), &ann)
+	fmt.Println(s.State, s.Written, "moved,", s.Failures, "failed,", ann.Name, err)
+	// Output: succeeded with failures 2 moved, 1 failed, Ann <nil>
+}
+
+// A nightly job.
+
+func startNightly(ctx context.Context, m *mapper.Engine, now time.Time) (*mapper.Job, error) {
+	id := func(night time.Time) string { return "expire-" + night.UTC().Format("2006-01-02") }
+	monthAgo := now.UTC().Truncate(24*time.Hour).AddDate(0, 0, -30)
+	job, err := DeleteSessions.Start(ctx, m, mapper.Query{
+		Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("Seen", "<", monthAgo)},
+	}, mapper.None{}, &mapper.StartOptions{
+		ID:         id(now), // the scheduler may call twice: it is one job
+		AllowEmpty: true,    // there may be no sessions at all
+	})
+	if err != nil {
+		return nil, err
+	}
+	// The records of the job of a week ago are needed no more.
+	err = m.Job(id(now.AddDate(0, 0, -7))).CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
+	if errors.Is(err, mapper.ErrNoSuchJob) {
+		err = nil
+	}
+	return job, err
+}
+
+func Example_nightly() {
+	ctx := context.Background()
+	_, m, stop := engine(ctx, DeleteSessions)
+	defer stop()
+	night := time.Date(2026, 10, 1, 3, 0, 0, 0, time.UTC)
+	for _, now := range []time.Time{night, night.Add(time.Minute), night.AddDate(0, 0, 7)} {
+		job, err := startNightly(ctx, m, now)
+		fmt.Println(job.ID, wait(ctx, job, err).State)
+	}
+	for ; ; time.Sleep(10 * time.Millisecond) { // its tasks clean up
+		if _, err := m.Job("expire-2026-10-01").Status(ctx); err != nil {
+			fmt.Println(errors.Is(err, mapper.ErrNoSuchJob))
+			return
+		}
+	}
+	// Output:
+	// expire-2026-10-01 succeeded
+	// expire-2026-10-01 succeeded
+	// expire-2026-10-08 succeeded
+	// true
+}
+
+// Export.
+
+// A Bucket keeps objects. To put one again replaces it.
+type Bucket interface {
+	Put(ctx context.Context, name string, content []byte) error
+}
+
+func export(bucket Bucket) *mapper.Mapper[mapper.None] {
+	return mapper.Visit("export-teams", func(ctx context.Context, t *mapper.Entity[Team], _ mapper.None) error {
+		content, err := json.Marshal(t.Value)
+		if err != nil {
+			return mapper.Permanent(err)
+		}
+		// The function may run twice for an entity: its object has the same name and content then.
+		name := sha256.Sum256([]byte(t.Key.Encode()))
+		return bucket.Put(ctx, "teams/"+hex.EncodeToString(name[:])+".json", content)
+	})
+}
+
+func startExport(ctx context.Context, m *mapper.Engine, export *mapper.Mapper[mapper.None], at time.Time) (*mapper.Job, error) {
+	return export.Start(ctx, m, mapper.Query{
+		Kind:     "Team",
+		ReadTime: at, // all entities are as they were at that time, whoever changes them meanwhile
+	}, mapper.None{}, &mapper.StartOptions{ID: "export-" + at.UTC().Format("20060102-150405")})
+}
+
+func Example_export() {
+	ctx := context.Background()
+	var bucket memory
+	exportTeams := export(&bucket)
+	client, m, stop := engine(ctx, exportTeams)
+	defer stop()
+	for _, seats := range []int{3, 11, 20} {
+		put(client, datastore.IncompleteKey("Team", nil), &Team{Seats: seats})
+	}
+	job, err := startExport(ctx, m, exportTeams, time.Now())
+	s := wait(ctx, job, err)
+	fmt.Println(s.State, s.Processed, "exported,", len(bucket.objects), "objects")
+	// Output: succeeded 3 exported, 3 objects
+}
+
+// What the recipes run with.
+
+type memory struct {
+	mu      sync.Mutex
+	objects map[string][]byte
+}
+
+func (m *memory) Put(_ context.Context, name string, content []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.objects == nil {
+		m.objects = make(map[string][]byte)
+	}
+	m.objects[name] = content
+	return nil
+}
+
+// engine returns an engine on the embedded emulators.
+func engine(ctx context.Context, mappers ...mapper.Definition) (client *datastore.Client, m *mapper.Engine, stop func()) {
+	e, err := emulator.Start(nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if client, err = e.Datastore(ctx, "example"); err != nil {
+		log.Fatal(err)
+	}
+	taskClient, err := e.CloudTasks(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	const location = "projects/example/locations/local"
+	if _, err := taskClient.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: location + "/queues/mapper"}}); err != nil {
+		log.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
+	queue, err := tasks.NewQueue(taskClient, location+"/queues/mapper", server.URL+"/mapper/", &tasks.Options{Unverified: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if m, err = mapper.New(client, queue, &mapper.Options{Mappers: mappers}); err != nil {
+		log.Fatal(err)
+	}
+	mux.Handle("/mapper/", m.Handler())
+	return client, m, func() {
+		server.Close()
+		taskClient.Close()
+		client.Close()
+		e.Close()
+	}
+}
+
+func put(client *datastore.Client, key *datastore.Key, src any) {
+	if _, err := client.Put(context.Background(), key, src); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func wait(ctx context.Context, job *mapper.Job, err error) *mapper.Status {
+	if err != nil {
+		log.Fatal(err)
+	}
+	s, err := job.Wait(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	return s
+}
