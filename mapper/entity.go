@@ -55,7 +55,7 @@ func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() 
 // is stored, whatever it lacks and whatever the function has changed of its Value. It is no error: the
 // entity counts as processed, and what the function has counted, put and deleted besides takes effect.
 // For a [Visit] it says no more than nil.
-var Skip = errors.New("the function skips the entity") //nolint:revive // it is no error, as fs.SkipDir is none
+var Skip = errors.New("the function skips the entity") //nolint:revive,staticcheck // it is no error, as fs.SkipDir is none
 
 // Permanent marks an error of a mapper's function that another attempt would
 // only repeat: its entity is recorded as a failure at once. It does not end the

@@ -60,10 +60,7 @@ type (
 		Boss  *datastore.Key
 	}
 	// A selfMade patron saves itself, as what it says only then.
-	selfMade struct {
-		Name  string
-		lower string
-	}
+	selfMade struct{ Name string }
 )
 
 func (u *selfMade) Load(p []datastore.Property) error {

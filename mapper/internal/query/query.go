@@ -219,7 +219,7 @@ func (q Query) WithoutIndex() string {
 // Unread reports whether a job does not read its entities. An Update has to, to check them against the
 // query in its transaction.
 func (q Query) Unread(updates bool) bool {
-	return q.KeysOnly && !(updates && (len(q.Filters) > 0 || q.ShardBy != ""))
+	return q.KeysOnly && (!updates || len(q.Filters) == 0 && q.ShardBy == "")
 }
 
 // ranged reports whether there is an inequality on a property that the job is not sharded by.
