@@ -1,0 +1,120 @@
+package bench
+
+import (
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// BenchmarkEnd runs a job of so many ranges, each of one entity, and reports what it takes to add up their
+// records: at the end of the job, by Verify, and by Verify of records of which one is missing. The time, and
+// the CPU time of this process, are those for 100,000 ranges, and the memory what the heap has more at most, which
+// does not grow with the ranges; it is measured when the same is done again. The emulators are another process on the same machine.
+//
+//	go test ./bench -run '^$' -bench End -benchtime 1x -timeout 1h
+func BenchmarkEnd(b *testing.B) {
+	for _, n := range []int{20_000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			w := newRealWorld(b, n)
+			w.keys = nil
+			var end, verify, problem measured
+			w.front.Handler = end.tasks(w.front.Handler, "/finalize")
+			for b.Loop() {
+				w.jobs++
+				job, err := look.Start(b.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.None{}, &mapper.StartOptions{
+					ID: fmt.Sprint("job-", w.jobs), PageSize: 1, Workers: concurrent,
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+				wait := func() {
+					if s, err := job.Wait(b.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != int64(n) {
+						b.Fatalf("%+v, %v", s, err)
+					}
+				}
+				prove := func(problems bool) func() {
+					return func() {
+						if proof, err := job.Verify(b.Context()); err != nil || len(proof.Problems) > 0 != problems {
+							b.Errorf("%+v, %v", proof, err)
+						}
+					}
+				}
+				wait()
+				verify.time(prove(false))
+				end.weighs.Store(true)
+				if err := job.Retry(b.Context()); err != nil { // it ends again
+					b.Fatal(err)
+				}
+				wait()
+				end.weighs.Store(false)
+				verify.weigh(prove(false))
+				w.loseRange()
+				problem.time(prove(true))
+				problem.weigh(prove(true))
+			}
+			for name, m := range map[string]*measured{"end": &end, "verify": &verify, "verify-problem": &problem} {
+				b.ReportMetric(m.took.Seconds()*100_000/float64(n*b.N), name+"-s/100k")
+				b.ReportMetric(m.cpu.Seconds()*100_000/float64(n*b.N), name+"-cpu-s/100k")
+				b.ReportMetric(float64(m.held)/(1<<20), name+"-MiB")
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// A measured is what calls take, of which one runs at a time.
+type measured struct {
+	weighs atomic.Bool // what is done next is weighed
+
+	took, cpu time.Duration
+	held      uint64
+}
+
+func (m *measured) time(f func()) {
+	begun, spent := time.Now(), processTime()
+	f()
+	m.took += time.Since(begun)
+	m.cpu += processTime() - spent
+}
+
+func (m *measured) weigh(f func()) {
+	var before runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	m.held = max(m.held, heldMore(before.HeapAlloc, f))
+}
+
+// tasks measures the tasks of a path.
+func (m *measured) tasks(h http.Handler, path string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, path) {
+			h.ServeHTTP(w, r)
+			return
+		}
+		measure := m.time
+		if m.weighs.Load() {
+			measure = m.weigh
+		}
+		measure(func() { h.ServeHTTP(w, r) })
+	})
+}
+
+// loseRange deletes the record of a range.
+func (w *realWorld) loseRange() {
+	w.Helper()
+	keys, err := w.client.GetAll(w.Context(), datastore.NewQuery("ScattermapRange").KeysOnly().Limit(1), nil)
+	if err == nil {
+		err = w.client.DeleteMulti(w.Context(), keys)
+	}
+	if err != nil || len(keys) != 1 {
+		w.Fatalf("%d keys, %v", len(keys), err)
+	}
+}
