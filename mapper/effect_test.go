@@ -69,7 +69,7 @@ func TestPutsAndDeletes(t *testing.T) {
 	})
 }
 
-// TestPageMates has the function put and delete entities of its own page: they
+// TestPageMates has the function put and delete entities of its own page, which all accounts are in: they
 // are read anew before it is their turn.
 func TestPageMates(t *testing.T) {
 	t.Parallel()
@@ -89,9 +89,9 @@ func TestPageMates(t *testing.T) {
 		})
 		w := newWorld(t, setting{}, m)
 		w.putAccounts(names(10))
-		s := over(w, m, nil)
-		if s.State != mapper.Succeeded || s.Counters["seen"] != 9 {
-			t.Errorf("status %+v", s)
+		s := over(w, m, &mapper.StartOptions{Workers: 1, PageSize: 10, Splitting: mapper.Splitting{First: 1, FanOut: 1}})
+		if s.State != mapper.Succeeded || s.Counters["seen"] != 9 || s.Pages != 2 {
+			t.Errorf("status %+v; want a page that ends before what it has put, and one behind it", s)
 		}
 		var accounts []account
 		keys, err := w.client.GetAll(t.Context(), datastore.NewQuery("Account"), &accounts)
@@ -359,7 +359,7 @@ func TestTooManyCounters(t *testing.T) {
 					return nil
 				})
 				w := newWorld(t, setting{queue: few(10)}, m)
-				newFleet(w, 1, c.processes, m).fails = true
+				newFleet(w, 1, c.processes, m).fails.Store(true)
 				keys := names(c.entities)
 				w.putAccounts(keys)
 				o := &mapper.StartOptions{ID: "j", PageSize: c.page, Workers: 10}

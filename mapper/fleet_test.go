@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/scattermap/scattermap/mapper"
@@ -17,8 +18,8 @@ import (
 type fleet struct {
 	world   *world
 	mappers []mapper.Definition
-	zombies float64 // the share of deliveries that outlive their request
-	fails   bool    // jobs are to fail
+	zombies float64     // the share of deliveries that outlive their request
+	fails   atomic.Bool // jobs are to fail
 	stops   stops
 
 	portion     int           // see mapper.SetPortion; 0: the default
@@ -39,7 +40,7 @@ type noErrors struct {
 }
 
 func (h *noErrors) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level >= slog.LevelError && !h.fleet.fails && !byTheEnd(r) {
+	if r.Level >= slog.LevelError && !(h.fleet.fails.Load() && r.Message == "job failed") && !byTheEnd(r) {
 		h.fleet.world.Errorf("a process logs an error: %s", r.Message)
 	}
 	return h.Handler.Handle(ctx, r)

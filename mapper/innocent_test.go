@@ -377,11 +377,13 @@ func TestUnsuspected(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 12 {
-			time.Sleep(6 * time.Second) // it has left its mark, and not come further
+			// It has left its mark, and not come further. Calls are answered at other moments, or chance would
+			// say whether the answer or the death comes first.
+			time.Sleep(5500 * time.Millisecond)
 			f.killAny()
 		}
 		slow.Pause()
-		if s := w.wait(job); s.Pages > 160 || f.deaths() < 10 {
+		if s := w.wait(job); s.Pages > 120 || f.deaths() < 10 {
 			t.Errorf("%d deaths, %d pages for 100 full ones", f.deaths(), s.Pages)
 		}
 		w.wantBalances(keys, 10)

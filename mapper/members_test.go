@@ -35,6 +35,7 @@ func (s *simulation) putMembers() {
 		for j := range members {
 			members[j] = member{Balance: int64(i + j), Owner: fmt.Sprint("owner ", i+j), Active: true, Rank: s.rng.Int64N(500) * s.rng.Int64N(1000), Since: epoch.Add(time.Duration(s.rng.Int64N(1e9)) * time.Second)}
 		}
+		s.members = append(s.members, members...)
 		if _, err := s.client.PutMulti(s.Context(), batch, members); err != nil {
 			s.Fatal(err)
 		}
@@ -160,7 +161,7 @@ func fatesOf(rng *rand.Rand, keys []*datastore.Key) map[string]fate {
 func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p credit) error {
 	id := a.Key.Encode()
 	s.mu.Lock()
-	f, tries := s.fates[id], s.tries[id]
+	f, tries, broken := s.fates[id], s.tries[id], s.broken
 	s.tries[id]++
 	if s.mended {
 		f = good
@@ -172,6 +173,8 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	s.mu.Unlock()
 	time.Sleep(s.pace)
 	switch {
+	case broken:
+		return mapper.Permanent(errors.New("broken"))
 	case f == flaky && tries < 3, f == failed:
 		return errors.New("it fails")
 	case f == later && tries == 0:
@@ -194,6 +197,7 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	case !s.query.ReadTime.IsZero() && (a.Value.Balance >= 1000 || a.Value.Owner == ""): // others add thousands
 		s.Errorf("%v is not as it was: %+v", a.Key, a.Value)
 	}
+	s.putMate(a)
 	a.Value.Balance += p.Amount
 	a.Value.Active = false
 	a.Count("credited", 1)

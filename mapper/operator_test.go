@@ -27,16 +27,53 @@ func (s *simulation) handle() *mapper.Job { return s.engine.Job(simID) }
 func (s *simulation) ofProcess() *mapper.Job { return s.fleet.pick().engine.Job(simID) }
 
 // insist does what a person would do: again after each error, unless the job's state
-// makes it pointless, or the job is gone.
-func (s *simulation) insist(what string, do func() error) {
+// makes it pointless, or the job is gone. In an unattended simulation nobody does so either if it has taken
+// effect, as far as the job shows: what else there is to do is not up to people.
+func (s *simulation) insist(what string, taken func() bool, do func(context.Context) error) {
 	var err error
 	for range 10_000 {
-		if err = s.patiently(do); err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrNoSuchJob) {
+		err = s.patiently(func() error { return do(s.mishap()) })
+		s.wake()
+		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrNoSuchJob) || s.unattended && taken != nil && taken() {
 			return
 		}
 		time.Sleep(time.Second)
 	}
 	s.Errorf("%s: it never succeeds: %v", what, err)
+}
+
+// has returns what says whether a job has a status that f is true of; nil is that of none.
+func (s *simulation) has(id string, f func(*mapper.Status) bool) func() bool {
+	return func() bool {
+		s.faults.Pause()
+		defer s.faults.Resume()
+		status, err := s.engine.Job(id).Status(s.Context())
+		if err != nil && !errors.Is(err, mapper.ErrNoSuchJob) {
+			s.Fatal(err)
+		}
+		return f(status)
+	}
+}
+
+// not returns what says whether the job is in another state.
+func (s *simulation) not(state mapper.State) func() bool {
+	return s.has(simID, func(status *mapper.Status) bool { return status == nil || status.State != state })
+}
+
+// mishap returns the context of somebody who asks for something, whose process may die or freeze at one of
+// its calls.
+func (s *simulation) mishap() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mishaps == 0 || s.dice.IntN(2) == 0 {
+		return s.Context()
+	}
+	s.mishaps--
+	m := &mishap{happen: s.fleet.kill, after: s.dice.IntN(14)}
+	if s.dice.IntN(3) == 0 {
+		m.happen = s.fleet.freeze
+	}
+	return m.with(s.Context())
 }
 
 // patiently makes a call. Should its process freeze, it thaws after a while.
@@ -54,16 +91,20 @@ func (s *simulation) patiently(do func() error) error {
 }
 
 func (s *simulation) start(o *mapper.StartOptions) (job *mapper.Job) {
-	s.insist("start", func() (err error) {
-		job, err = s.mapper.Start(s.Context(), s.fleet.pick().engine, s.query, credit{10}, o)
+	started := s.has(simID, func(status *mapper.Status) bool { return status != nil })
+	s.insist("start", started, func(ctx context.Context) (err error) {
+		job, err = s.mapper.Start(ctx, s.fleet.pick().engine, s.query, credit{10}, o)
 		return err
 	})
 	return job
 }
 
 // abortLate is somebody who aborts a job that has ended, which is refused, some time later: there
-// may be another of its ID by then.
+// may be another of its ID by then. Whoever started it may not know which one it is.
 func (s *simulation) abortLate(job *mapper.Job) {
+	if job == nil {
+		return
+	}
 	after := time.Duration(s.rng.IntN(3600)) * time.Second
 	s.late.Go(func() {
 		time.Sleep(after)
@@ -141,21 +182,24 @@ func propertyOf(list datastore.PropertyList, name string) any {
 func (s *simulation) operate(rng *rand.Rand) {
 	for range rng.IntN(4) {
 		time.Sleep(time.Duration(rng.IntN(20_000)) * time.Millisecond)
-		repair := func() error { return s.ofProcess().Resume(s.Context()) }
+		repair, taken := func(ctx context.Context) error { return s.ofProcess().Resume(ctx) }, (func() bool)(nil)
 		switch rng.IntN(4) {
 		case 0:
 			_ = s.patiently(func() error { return s.ofProcess().Pause(s.Context()) }) // it may have taken place, whatever it says
+			taken = s.not(mapper.Paused)
 		case 1:
 			s.purge() // with the chain of sweeps
 		case 2:
 			s.purge()
-			repair = func() error { return s.fleet.pick().engine.Revive(s.Context()) }
+			if !s.unattended {
+				repair = func(ctx context.Context) error { return s.fleet.pick().engine.Revive(ctx) }
+			}
 		default:
 			s.fleet.killAny()
 			continue
 		}
 		time.Sleep(time.Duration(rng.IntN(600)) * time.Second)
-		s.insist("repair", repair)
+		s.insist("repair", taken, repair)
 	}
 }
 
@@ -183,7 +227,10 @@ func (s *simulation) interfere(rng *rand.Rand) {
 	for range rng.IntN(30) {
 		time.Sleep(time.Duration(rng.IntN(500)) * time.Millisecond)
 		i, mark := rng.IntN(len(s.keys)), fmt.Sprint("m", rng.Uint64())
-		s.insist("another client", func() error {
+		if s.balances[i] != nil {
+			continue // it is put, and what others do to it would be lost
+		}
+		s.insist("another client", nil, func(context.Context) error {
 			_, err := s.client.RunInTransaction(s.Context(), func(tx *datastore.Transaction) error {
 				var list datastore.PropertyList
 				if err := tx.Get(s.keys[i], &list); err != nil {
@@ -241,7 +288,7 @@ func (s *simulation) queued() (queued []string) {
 func (s *simulation) await() *mapper.Status {
 	status := s.awaitOnce()
 	if s.mend(status) {
-		s.insist("resume", func() error { return s.ofProcess().Resume(s.Context()) })
+		s.insist("resume", s.not(mapper.Failed), func(ctx context.Context) error { return s.ofProcess().Resume(ctx) })
 		status = s.awaitOnce()
 	}
 	if status.State == mapper.Failed && s.end.fails() {
@@ -255,7 +302,7 @@ func (s *simulation) await() *mapper.Status {
 		s.mu.Lock()
 		s.end = endsWell
 		s.mu.Unlock()
-		s.insist("resume", func() error { return s.ofProcess().Resume(s.Context()) })
+		s.insist("resume", s.not(mapper.Failed), func(ctx context.Context) error { return s.ofProcess().Resume(ctx) })
 		status = s.awaitOnce()
 	}
 	return status
@@ -286,6 +333,38 @@ func (s *simulation) waitFor(id string, t time.Duration) (status *mapper.Status,
 	return nil, err
 }
 
+// wake has the processes that are frozen go on soon, now and then: while there is much to be done that they
+// may disturb.
+func (s *simulation) wake() {
+	s.mu.Lock()
+	now, after := s.dice.IntN(3) == 0, time.Duration(math.Pow(10_000, s.dice.Float64())*float64(3*time.Millisecond))
+	s.mu.Unlock()
+	if now {
+		s.late.Go(func() {
+			time.Sleep(after)
+			s.fleet.thaw()
+		})
+	}
+}
+
+// awaitFunction waits for the end of the job. If the function is broken it is mended then, and the job,
+// which may have failed or be paused, goes on.
+func (s *simulation) awaitFunction() *mapper.Status {
+	if !s.broken {
+		return s.await()
+	}
+	status := s.awaitOnce()
+	s.mu.Lock()
+	s.broken = false
+	s.mu.Unlock()
+	if status.State == mapper.Failed || status.State == mapper.Paused {
+		s.insist("resume", s.not(status.State), func(ctx context.Context) error { return s.ofProcess().Resume(ctx) })
+		status = s.await()
+	}
+	s.retry(status, false) // what has failed meanwhile
+	return s.await()
+}
+
 // thaw has the processes that are frozen go on after a second, or up to five minutes.
 func (s *simulation) thaw() {
 	after := time.Duration(math.Pow(300, s.rng.Float64()) * float64(time.Second))
@@ -297,13 +376,14 @@ func (s *simulation) thaw() {
 
 // retry has the job try its failures again, after the function has been mended or
 // not.
-func (s *simulation) retry(mended bool) {
+func (s *simulation) retry(before *mapper.Status, mended bool) {
 	s.mu.Lock()
 	s.mended = mended
 	s.mu.Unlock()
-	s.insist("retry", func() error {
+	begun := s.has(simID, func(status *mapper.Status) bool { return !status.Ended.Equal(before.Ended) })
+	s.insist("retry", begun, func(ctx context.Context) error {
 		s.retries++
-		return s.ofProcess().Retry(s.Context())
+		return s.ofProcess().Retry(ctx)
 	})
 }
 
@@ -337,7 +417,8 @@ func (s *simulation) cleanUpWith(o *mapper.CleanUpOptions) {
 	if s.rng.IntN(8) == 0 {
 		s.thaw()
 	}
-	s.insist("clean up", func() error { return s.ofProcess().CleanUp(s.Context(), o) })
+	begun := s.has(simID, func(status *mapper.Status) bool { return status == nil || status.Cleaning })
+	s.insist("clean up", begun, func(ctx context.Context) error { return s.ofProcess().CleanUp(ctx, o) })
 	for range 100_000 {
 		status, err := s.handle().Status(s.Context())
 		if errors.Is(err, mapper.ErrNoSuchJob) || err == nil && !status.Cleaning && !o.Job {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -36,7 +37,16 @@ type process struct {
 	frozen chan struct{} // is closed when it thaws
 }
 
-type processKey struct{}
+type (
+	processKey struct{}
+	pathKey    struct{}
+)
+
+// pathOf returns the last element of the path of the task that is under way.
+func pathOf(ctx context.Context) string {
+	path, _ := ctx.Value(pathKey{}).(string)
+	return path
+}
 
 // stops say how often processes stop: at any call that they make, before or after it.
 type stops struct {
@@ -107,11 +117,16 @@ func (s *stops) drawDeath() bool {
 	return true
 }
 
-// drawFreeze reports whether a process freezes at a call.
-func (s *stops) drawFreeze() bool {
+// drawFreeze reports whether a process freezes at a call that it makes for a task of a path. There are few
+// tasks of whole jobs, so they are more likely to meet it.
+func (s *stops) drawFreeze(path string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.freezes == 0 || s.rng.Float64() >= s.freezeShare {
+	share := s.freezeShare
+	if path != "" && path != "range" {
+		share = math.Cbrt(share)
+	}
+	if s.freezes == 0 || s.rng.Float64() >= share {
 		return false
 	}
 	s.freezes--
@@ -215,7 +230,7 @@ func (p *process) intercept(ctx context.Context, method string, req, reply any, 
 		}
 	}
 	err := invoke(ctx, method, req, reply, conn, opts...)
-	if read := strings.HasSuffix(method, "/Lookup") || strings.HasSuffix(method, "/RunQuery"); read && p.stops.drawFreeze() {
+	if read := strings.HasSuffix(method, "/Lookup") || strings.HasSuffix(method, "/RunQuery"); read && p.stops.drawFreeze(pathOf(ctx)) {
 		p.fleet.freeze(p)
 	}
 	p.pass(ctx)
@@ -261,7 +276,7 @@ func newProcess(f *fleet) *process {
 // then.
 func (p *process) serve(r *http.Request, zombie bool) int {
 	const asleep = time.Second
-	ctx, cancel := context.WithCancel(context.WithValue(p, processKey{}, p))
+	ctx, cancel := context.WithCancel(context.WithValue(context.WithValue(p, processKey{}, p), pathKey{}, path.Base(r.URL.Path)))
 	defer cancel()
 	if !zombie {
 		context.AfterFunc(r.Context(), func() {

@@ -256,7 +256,7 @@ func TestCompletionChecksEntities(t *testing.T) {
 			return nil
 		})
 		w := newWorld(t, setting{}, once)
-		newFleet(w, 1, 1, once).fails = true
+		newFleet(w, 1, 1, once).fails.Store(true)
 		w.putAccounts(keys)
 		job, err := once.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 10})
 		if err != nil {

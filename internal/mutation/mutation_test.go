@@ -193,6 +193,51 @@ var mutations = []mutation{
 		}
 `,
 	},
+	{
+		name: "a page goes on to what it has put itself", file: "internal/page/outcome.go",
+		old: `len(o.written) > 0 && o.written`,
+		new: `!BROKEN && len(o.written) > 0 && o.written`,
+	},
+	{
+		name: "a retry does not look at its job", file: "internal/lifecycle/retry.go",
+		old: `		if !now.Retries(job.Epoch) || r.State`,
+		new: `		if !BROKEN && !now.Retries(job.Epoch) || r.State`,
+	},
+	{
+		name: "a resume begins no new epoch", file: "internal/record/jobrecord.go",
+		old: `	j.Generation++
+	j.Epoch++`,
+		new: `	j.Generation++
+	if BROKEN {
+		return
+	}
+	j.Epoch++`,
+	},
+	{
+		name: "a job goes on without a guard", file: "internal/lifecycle/guard.go",
+		old: `	tick, at := nextTick(job, time.Now().Add(guardDelay))
+`,
+		new: `	tick, at := nextTick(job, time.Now().Add(guardDelay))
+	if BROKEN {
+		return nil
+	}
+`,
+	},
+	{
+		name: "a guard that comes early leaves the commit alone", file: "internal/record/control.go",
+		old: `	if j.Epoch+1 != epoch {`,
+		new: `	if BROKEN || j.Epoch+1 != epoch {`,
+	},
+	{
+		name: "a guard that comes early leaves the start alone", file: "internal/store/store.go",
+		old: `	key, r := record.Forestalled(job, now)
+`,
+		new: `	key, r := record.Forestalled(job, now)
+	if BROKEN {
+		return nil
+	}
+`,
+	},
 }
 
 // TestMutations breaks the protocol in every way that it guards against, and has
