@@ -69,44 +69,55 @@ func TestPutsAndDeletes(t *testing.T) {
 	})
 }
 
-// TestPageMates has the function put and delete entities of its own page, which all accounts are in: they
-// are read anew before it is their turn.
+// TestPageMates has the function put or delete entities of its own page, which all accounts are in: they are
+// read anew before it is their turn. It does one of both, as Datastore refuses to change what the same
+// commit deletes: a page that went on would be halved, and a put behind it in the page be read after all.
 func TestPageMates(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("mates", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-			switch a.Key.Name {
-			case "user-0000002":
-				a.Put(datastore.NameKey("Account", "user-0000005", nil), &account{Balance: 5000})
-			case "user-0000003":
-				a.Delete(datastore.NameKey("Account", "user-0000006", nil))
-			case "user-0000008":
-				a.Put(datastore.NameKey("Account", "user-0000001", nil), &account{Balance: 1000})
+	type effects = func(a *mapper.Entity[account])
+	key := func(i int) *datastore.Key { return names(i + 1)[i] }
+	for name, c := range map[string]struct {
+		of   map[int]effects
+		want map[int]int64 // what differs from a balance that is 1 more
+		gone int
+	}{
+		"put": {
+			of: map[int]effects{
+				2: func(a *mapper.Entity[account]) { a.Put(key(5), &account{Balance: 5000}) },
+				8: func(a *mapper.Entity[account]) { a.Put(key(1), &account{Balance: 1000}) },
+			},
+			want: map[int]int64{5: 5001, 1: 1000}, gone: -1,
+		},
+		"delete": {of: map[int]effects{3: func(a *mapper.Entity[account]) { a.Delete(key(6)) }}, gone: 6},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := mapper.Update("mates", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+				if f := c.of[int(a.Key.Name[len(a.Key.Name)-1]-'0')]; f != nil {
+					f(a)
+				}
+				a.Value.Balance++
+				a.Count("seen", 1)
+				return nil
+			})
+			w := newWorld(t, setting{}, m)
+			w.putAccounts(names(10))
+			s := over(w, m, &mapper.StartOptions{Workers: 1, PageSize: 10, Splitting: mapper.Splitting{First: 1, FanOut: 1}})
+			if s.State != mapper.Succeeded || s.Counters["seen"] != int64(10-boolToInt(c.gone >= 0)) || s.Pages != 2 {
+				t.Errorf("%s: status %+v; want a page that ends before what it has changed, and one behind it", name, s)
 			}
-			a.Value.Balance++
-			a.Count("seen", 1)
-			return nil
+			for i, k := range names(10) {
+				var got account
+				err := w.client.Get(t.Context(), k, &got)
+				want, other := c.want[i]
+				if !other {
+					want = int64(i) + 1
+				}
+				if i == c.gone && !errors.Is(err, datastore.ErrNoSuchEntity) || i != c.gone && (err != nil || got.Balance != want) {
+					t.Errorf("%s: %v has %d, %v, want %d", name, k, got.Balance, err, want)
+				}
+			}
 		})
-		w := newWorld(t, setting{}, m)
-		w.putAccounts(names(10))
-		s := over(w, m, &mapper.StartOptions{Workers: 1, PageSize: 10, Splitting: mapper.Splitting{First: 1, FanOut: 1}})
-		if s.State != mapper.Succeeded || s.Counters["seen"] != 9 || s.Pages != 2 {
-			t.Errorf("status %+v; want a page that ends before what it has put, and one behind it", s)
-		}
-		var accounts []account
-		keys, err := w.client.GetAll(t.Context(), datastore.NewQuery("Account"), &accounts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := make(map[string]int64)
-		for i, k := range keys {
-			got[strings.TrimLeft(k.Name, "user-0")] = accounts[i].Balance
-		}
-		want := map[string]int64{"": 1, "1": 1000, "2": 3, "3": 4, "4": 5, "5": 5001, "7": 8, "8": 9, "9": 10}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("balances (-want +got):\n%s", diff)
-		}
-	})
+	}
 }
 
 // TestMisuse checks that what a function may not do is an error of its entity.
