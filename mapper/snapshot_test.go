@@ -34,9 +34,19 @@ func (c *snapshotChecker) intercept(ctx context.Context, req any, info *grpc.Una
 	resp, err := handler(ctx, req)
 	if committed, ok := resp.(*datastorepb.CommitResponse); ok && err == nil && len(written(req)) > 0 {
 		commit := req.(*datastorepb.CommitRequest)
-		c.check(info.Server.(datastorepb.DatastoreServer), commit.ProjectId, committed.CommitTime)
+		c.check(info.Server.(datastorepb.DatastoreServer), commit.ProjectId, commitTime(committed))
 	}
 	return resp, err
+}
+
+// commitTime returns the time of a commit, which is the version of what it wrote:
+// only the answer to a transactional one names it.
+func commitTime(committed *datastorepb.CommitResponse) *timestamppb.Timestamp {
+	var at int64
+	for _, r := range committed.MutationResults {
+		at = max(at, r.Version)
+	}
+	return timestamppb.New(time.UnixMicro(at))
 }
 
 func (c *snapshotChecker) check(server datastorepb.DatastoreServer, project string, at *timestamppb.Timestamp) {

@@ -171,6 +171,12 @@ func (e *env) commit(mutations ...*pb.Mutation) (*pb.CommitResponse, error) {
 	return e.raw.Commit(e.Context(), &pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: mutations})
 }
 
+// commitAtomically commits mutations in a transaction of their own.
+func (e *env) commitAtomically(mutations ...*pb.Mutation) (*pb.CommitResponse, error) {
+	return e.raw.Commit(e.Context(), &pb.CommitRequest{ProjectId: e.project, Mode: pb.CommitRequest_TRANSACTIONAL, Mutations: mutations,
+		TransactionSelector: &pb.CommitRequest_SingleUseTransaction{SingleUseTransaction: new(pb.TransactionOptions)}})
+}
+
 func (e *env) put(kind, name string, kv ...any) {
 	e.Helper()
 	_, err := e.commit(upsert(e.name(kind, name), props(kv...)))

@@ -82,6 +82,35 @@ var mutationCases = []conformanceCase{
 	{name: "insert", doc: "the entity must not exist", run: change(false, true, ins), want: "OK {n=1}"},
 	{name: "insert of what exists", doc: "fails with ALREADY_EXISTS", run: change(true, true, ins), want: "AlreadyExists {n=9}"},
 	{name: "insert of what exists, alone", doc: "without a transaction, too", run: change(true, false, ins), want: "AlreadyExists {n=9}"},
+	{name: "insert with a mask", doc: "writes what the mask names", run: func(e *env) string {
+		m := insert(e.name("K", "a"), props("x", 1, "y", 2))
+		m.PropertyMask = &pb.PropertyMask{Paths: []string{"x", "z"}}
+		_, err := e.commit(m)
+		return outcome(err) + " " + e.get("K", "a")
+	}, want: "OK {x=1}"},
+	{name: "delete with a mask", doc: "ignores it", run: func(e *env) string {
+		e.put("K", "a", "x", 1)
+		m := remove(e.name("K", "a"))
+		m.PropertyMask = &pb.PropertyMask{Paths: []string{"x"}}
+		_, err := e.commit(m)
+		return outcome(err) + " " + e.get("K", "a")
+	}, want: "OK missing"},
+	{name: "mask with a quoted name", doc: "backticks quote a name", run: func(e *env) string {
+		m := upsert(e.name("K", "a"), props("x", 1, "y.z", 2))
+		m.PropertyMask = &pb.PropertyMask{Paths: []string{"`y.z`"}}
+		_, err := e.commit(m)
+		return outcome(err) + " " + e.get("K", "a")
+	}, want: "OK {y.z=2}", classic: &difference{"OK {}", "the classic emulator does not know backticks"}},
+	{name: "commit time of a transaction", doc: "is in the answer", run: func(e *env) string {
+		resp, err := e.commitAtomically(ups(e))
+		e.must(err)
+		return fmt.Sprint(resp.CommitTime != nil)
+	}, want: "true", classic: &difference{"false", "the classic emulator returns no commit times"}},
+	{name: "commit time without a transaction", doc: "is not set for non-transactional commits", run: func(e *env) string {
+		resp, err := e.commit(ups(e))
+		e.must(err)
+		return fmt.Sprint(resp.CommitTime != nil)
+	}, want: "false", firestore: &difference{"true", "the Firestore emulator sets it all the same"}},
 	{name: "update", doc: "the entity must exist", run: change(true, true, upd), want: "OK {n=2}"},
 	{name: "update of what is missing", doc: "fails with NOT_FOUND", run: change(false, true, upd), want: "NotFound missing"},
 	{name: "upsert", doc: "writes whether it exists or not", run: change(false, false, ups), want: "OK {n=3}"},

@@ -167,7 +167,7 @@ var transactionCases = []conformanceCase{
 		return fmt.Sprint(len(resp.Batch.EntityResults), " ", outcome(e.rollback(tx)))
 	}, want: "9 OK"},
 	{name: "read time", doc: "reads what there was at a time", run: func(e *env) string {
-		first, err := e.commit(upsert(e.name("K", "a"), props("n", 1)))
+		first, err := e.commitAtomically(upsert(e.name("K", "a"), props("n", 1)))
 		e.must(err)
 		e.put("K", "a", "n", 2)
 		got, err := e.lookup(atTime(first.CommitTime.AsTime()), "K", "a")
@@ -178,7 +178,7 @@ var transactionCases = []conformanceCase{
 	}, want: "{n=1} {n=2}", classic: &difference{"InvalidArgument", "the classic emulator returns no commit times, and ignores read_time"}},
 	{name: "query with read time", doc: "queries, too", run: func(e *env) string {
 		letters(e)
-		resp, err := e.commit(remove(e.name("P", "a")))
+		resp, err := e.commitAtomically(remove(e.name("P", "a")))
 		e.must(err)
 		e.put("P", "new", "n", 1)
 		old, err := e.raw.RunQuery(e.Context(), &pb.RunQueryRequest{ProjectId: e.project, ReadOptions: atTime(resp.CommitTime.AsTime().Add(-time.Microsecond)),
@@ -187,7 +187,7 @@ var transactionCases = []conformanceCase{
 		return names(old) + "; " + e.keys(all)
 	}, want: "a b c d e f g h i; b c d e f g h i new", classic: &difference{"*", "the classic emulator returns no commit times, and ignores read_time"}},
 	{name: "read-only transaction with read time", doc: "sees that time", run: func(e *env) string {
-		first, err := e.commit(upsert(e.name("K", "a"), props("n", 1)))
+		first, err := e.commitAtomically(upsert(e.name("K", "a"), props("n", 1)))
 		e.must(err)
 		e.put("K", "a", "n", 2)
 		tx := e.begin(&pb.TransactionOptions{Mode: &pb.TransactionOptions_ReadOnly_{ReadOnly: &pb.TransactionOptions_ReadOnly{ReadTime: first.CommitTime}}})

@@ -137,7 +137,10 @@ func (db *database) apply(tx *transaction, mutations []*pb.Mutation, now time.Ti
 		}
 	}
 	db.write(drafts.order, versions, at, now)
-	resp := &pb.CommitResponse{CommitTime: microTime(at), IndexUpdates: drafts.indexUpdates()}
+	resp := &pb.CommitResponse{IndexUpdates: drafts.indexUpdates()}
+	if tx != nil {
+		resp.CommitTime = microTime(at)
+	}
 	for _, a := range results {
 		resp.MutationResults = append(resp.MutationResults, a.result(at))
 	}

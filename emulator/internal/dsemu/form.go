@@ -104,7 +104,7 @@ func firstProperty(wire []byte) (name string, length int) {
 func topLevel(mask *pb.PropertyMask) (names []string, ok bool) {
 	names = mask.GetPaths()
 	return names, mask != nil && !slices.ContainsFunc(names, func(name string) bool {
-		return name == "" || reserved(name) || strings.ContainsAny(name, `.\`)
+		return name == "" || reserved(name) || strings.ContainsAny(name, ".\\`")
 	})
 }
 

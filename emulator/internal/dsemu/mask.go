@@ -1,6 +1,7 @@
 package dsemu
 
 import (
+	"errors"
 	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -50,30 +51,55 @@ func maskOne(to, from map[string]*pb.Value, names []string) {
 	}
 }
 
-// splitPath splits a mask's path at its dots. A backslash escapes a dot or a
-// backslash that belongs to a name.
+// splitPath splits the path of a property at its dots. A name in backticks is
+// taken as it is, but for what a backslash escapes. In others a backslash escapes
+// a dot or a backslash that belongs to the name.
 func splitPath(p string) ([]string, error) {
 	var names []string
-	var name strings.Builder
-	for i := 0; i < len(p); i++ {
-		switch p[i] {
-		case '\\':
-			if i++; i == len(p) || p[i] != '.' && p[i] != '\\' {
-				return nil, invalid("the property mask path %q has a stray backslash", p)
-			}
-			name.WriteByte(p[i])
-		case '.':
-			names = append(names, name.String())
-			name.Reset()
-		default:
-			name.WriteByte(p[i])
+	for rest := p; ; {
+		name, behind, err := firstName(rest)
+		if err != nil {
+			return nil, invalid("the property path %q %v", p, err)
 		}
-	}
-	names = append(names, name.String())
-	for _, n := range names {
-		if n == "" || reserved(n) && p != keyProperty {
+		if name == "" || reserved(name) && p != keyProperty {
 			return nil, invalid("the property path %q has an empty or a reserved name", p)
 		}
+		names = append(names, name)
+		if behind == "" {
+			return names, nil
+		}
+		rest = behind[1:] // it begins with a dot
 	}
-	return names, nil
+}
+
+// firstName reads the first name of a path, up to a dot or the end.
+func firstName(path string) (name, behind string, err error) {
+	quoted := strings.HasPrefix(path, "`")
+	var b strings.Builder
+	i := 0
+	if quoted {
+		i = 1
+	}
+	for ; i < len(path); i++ {
+		switch c := path[i]; {
+		case c == '\\':
+			if i++; i == len(path) || !quoted && path[i] != '.' && path[i] != '\\' {
+				return "", "", errors.New("has a stray backslash")
+			}
+			b.WriteByte(path[i])
+		case quoted && c == '`':
+			if behind = path[i+1:]; behind != "" && behind[0] != '.' {
+				return "", "", errors.New("goes on behind a closing backtick without a dot")
+			}
+			return b.String(), behind, nil
+		case !quoted && c == '.':
+			return b.String(), path[i:], nil
+		default:
+			b.WriteByte(c)
+		}
+	}
+	if quoted {
+		return "", "", errors.New("has no closing backtick")
+	}
+	return b.String(), "", nil
 }

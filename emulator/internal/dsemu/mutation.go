@@ -14,11 +14,12 @@ type draft struct {
 	before  version
 	existed bool
 
-	exists  bool
-	changed bool // what is written differs from before
-	after   form
-	last    string // the operation that was asked for last
-	written bool   // one of them took place
+	exists     bool
+	changed    bool // what is written differs from before
+	after      form
+	last       string // the operation that was asked for last
+	written    bool   // one of them took place
+	transforms int    // that were asked for
 }
 
 // A draftSet is what a commit is about to write.
@@ -80,8 +81,6 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 		return c, invalid("a mutation has no operation")
 	}
 	switch {
-	case m.PropertyMask != nil && c.operation == "insert":
-		return c, invalid("a property mask is for update and upsert, not for insert")
 	case len(m.PropertyTransforms) > 0 && c.operation == "delete":
 		return c, invalid("property transforms are not for delete")
 	case m.ConflictResolutionStrategy != 0 && m.ConflictDetectionStrategy == nil:
@@ -98,6 +97,9 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 		return c, err
 	}
 	c.completed = completed
+	if c.draft.transforms += len(m.PropertyTransforms); c.draft.transforms > maxTransforms {
+		return c, invalid("a commit has at most %d property transforms of one entity, this one has %d", maxTransforms, c.draft.transforms)
+	}
 	switch last := c.draft.last; {
 	case last != "" && !s.atomic:
 		return c, invalid("A non-transactional commit may not contain multiple mutations affecting the same entity.")

@@ -9,9 +9,10 @@ import (
 
 // Limits of properties, as the limits page of Datastore has them.
 const (
-	maxIndexedValue  = 1500  // bytes of a string or blob
-	maxIndexedValues = 20000 // of an entity
-	maxDepth         = 20    // of entities in entities
+	maxIndexedValue  = 1500    // bytes of a string or blob
+	maxIndexedValues = 20000   // of an entity
+	maxPropertyValue = 1048487 // bytes of a string or blob that is not indexed
+	maxDepth         = 20      // of entities and arrays in each other
 )
 
 // projectionMeaning marks a value that only a projection returns.
@@ -26,13 +27,10 @@ const (
 // checkProperties checks an entity's properties, and cuts its times to the
 // microseconds that Datastore keeps.
 func checkProperties(properties map[string]*pb.Value) error {
-	return checkNested("", properties, 1)
+	return checkNested("", properties, 0)
 }
 
 func checkNested(prefix string, properties map[string]*pb.Value, depth int) error {
-	if depth > maxDepth {
-		return invalid("the property %q holds entities more than %d deep", prefix, maxDepth)
-	}
 	for name, v := range properties {
 		if name == "" || reserved(name) || len(name) > maxNameSize {
 			return invalid("the property name %q is empty, reserved or longer than %d bytes", prefix+name, maxNameSize)
@@ -44,7 +42,11 @@ func checkNested(prefix string, properties map[string]*pb.Value, depth int) erro
 	return nil
 }
 
+// checkValue checks a value that is inside depth entities and arrays.
 func checkValue(name string, v *pb.Value, depth int, inArray bool) error {
+	if depth > maxDepth {
+		return invalid("the property %.100q is inside more than %d entities and arrays", name, maxDepth)
+	}
 	if v.GetMeaning() == projectionMeaning {
 		return invalid("the property %q has meaning %d, which only results of projections have", name, projectionMeaning)
 	}
@@ -52,13 +54,9 @@ func checkValue(name string, v *pb.Value, depth int, inArray bool) error {
 	case nil:
 		return invalid("the property %q has no value", name)
 	case *pb.Value_StringValue:
-		if !v.ExcludeFromIndexes && len(value.StringValue) > maxIndexedValue {
-			return invalid("The value of property %q is longer than %d bytes.", name, maxIndexedValue)
-		}
+		return checkSize(name, len(value.StringValue), v.ExcludeFromIndexes)
 	case *pb.Value_BlobValue:
-		if !v.ExcludeFromIndexes && len(value.BlobValue) > maxIndexedValue {
-			return invalid("The value of property %q is longer than %d bytes.", name, maxIndexedValue)
-		}
+		return checkSize(name, len(value.BlobValue), v.ExcludeFromIndexes)
 	case *pb.Value_TimestampValue:
 		t := value.TimestampValue
 		if t.CheckValid() != nil || t.Seconds < minSeconds || t.Seconds > maxSeconds {
@@ -71,7 +69,7 @@ func checkValue(name string, v *pb.Value, depth int, inArray bool) error {
 			return invalid("the property %q is no point: latitude in [-90, 90], longitude in [-180, 180]", name)
 		}
 	case *pb.Value_KeyValue:
-		return checkPath(value.KeyValue.GetPath(), true)
+		return checkPath(value.KeyValue.GetPath(), false)
 	case *pb.Value_ArrayValue:
 		switch {
 		case inArray:
@@ -80,12 +78,24 @@ func checkValue(name string, v *pb.Value, depth int, inArray bool) error {
 			return invalid("the property %q is an array that is excluded from indexes: its elements are to be", name)
 		}
 		for _, el := range value.ArrayValue.GetValues() {
-			if err := checkValue(name, el, depth, true); err != nil {
+			if err := checkValue(name, el, depth+1, true); err != nil {
 				return err
 			}
 		}
 	case *pb.Value_EntityValue:
 		return checkNested(name+".", value.EntityValue.GetProperties(), depth+1)
+	}
+	return nil
+}
+
+// checkSize checks the size of a string or blob.
+func checkSize(name string, size int, unindexed bool) error {
+	limit := maxIndexedValue
+	if unindexed {
+		limit = maxPropertyValue
+	}
+	if size > limit {
+		return invalid("The value of property %q is longer than %d bytes.", name, limit)
 	}
 	return nil
 }

@@ -1,12 +1,18 @@
 package dsemu
 
 import (
+	"cmp"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/proto"
 )
+
+// maxTransforms is how many transforms a commit may have of one entity.
+const maxTransforms = 500
 
 // transform applies property transforms in their order, and returns what each
 // came to. Its rules are those of the protocol's comments on PropertyTransform.
@@ -69,7 +75,8 @@ func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result 
 		if op.SetToServerValue != pb.PropertyTransform_REQUEST_TIME {
 			return nil, nil, invalid("the transform of %q sets no server value that exists", t.Property)
 		}
-		after = &pb.Value{ValueType: &pb.Value_TimestampValue{TimestampValue: microTime(at)}}
+		const millisecond = 1000 // microseconds; the server value is no finer
+		after = &pb.Value{ValueType: &pb.Value_TimestampValue{TimestampValue: microTime(at - at%millisecond)}}
 		return after, after, nil
 	case *pb.PropertyTransform_Increment:
 		after, err = number(v, op.Increment, t.Property, add)
@@ -101,13 +108,24 @@ func array(elements []*pb.Value) *pb.Value {
 }
 
 // sameValue reports whether two elements are equivalent: numbers by their value,
-// null and NaN each to itself.
+// null and NaN each to itself, entities and arrays by what is in them, and others
+// if they are of one type. Whether they are indexed plays no part.
 func sameValue(a, b *pb.Value) bool {
 	if isNumber(a) && isNumber(b) {
 		x, y := float(a), float(b)
 		return compareNumbers(a, b) == 0 || x != x && y != y
 	}
-	return valueForm(a) == valueForm(b) && a.GetEntityValue() == nil && b.GetEntityValue() == nil
+	if reflect.TypeOf(a.GetValueType()) != reflect.TypeOf(b.GetValueType()) {
+		return false
+	}
+	switch x := a.ValueType.(type) {
+	case *pb.Value_EntityValue:
+		y := b.GetEntityValue()
+		return proto.Equal(x.EntityValue.GetKey(), y.GetKey()) && maps.EqualFunc(x.EntityValue.GetProperties(), y.GetProperties(), sameValue)
+	case *pb.Value_ArrayValue:
+		return slices.EqualFunc(x.ArrayValue.GetValues(), b.GetArrayValue().GetValues(), sameValue)
+	}
+	return valueForm(a) == valueForm(b)
 }
 
 func isNumber(v *pb.Value) bool {
@@ -171,24 +189,36 @@ func extreme(a, b *pb.Value, sign int) *pb.Value {
 	return a
 }
 
-// compareNumbers compares integers as such, and otherwise as doubles.
+// compareNumbers compares two numbers by their exact values; 2 says that one of
+// them is not a number.
 func compareNumbers(a, b *pb.Value) int {
 	x, isInteger := a.ValueType.(*pb.Value_IntegerValue)
-	y, bothAre := b.ValueType.(*pb.Value_IntegerValue)
-	if isInteger && bothAre {
-		return compare(x.IntegerValue, y.IntegerValue)
+	y, otherIs := b.ValueType.(*pb.Value_IntegerValue)
+	switch {
+	case isInteger && otherIs:
+		return cmp.Compare(x.IntegerValue, y.IntegerValue)
+	case isInteger:
+		return compareMixed(x.IntegerValue, float(b))
+	case otherIs && float(a) == float(a):
+		return -compareMixed(y.IntegerValue, float(a))
+	case float(a) != float(a) || float(b) != float(b):
+		return 2
 	}
-	return compare(float(a), float(b))
+	return cmp.Compare(float(a), float(b))
 }
 
-func compare[T int64 | float64](a, b T) int {
+// compareMixed compares an integer with a double, which may be one that no integer
+// of 64 bits is.
+func compareMixed(n int64, d float64) int {
+	const end = 1 << 63
 	switch {
-	case a < b:
+	case d != d:
+		return 2
+	case d >= end:
 		return -1
-	case a > b:
+	case d < -end:
 		return 1
-	case a == b:
-		return 0
 	}
-	return 2 // NaN
+	whole := math.Trunc(d)
+	return cmp.Or(cmp.Compare(n, int64(whole)), cmp.Compare(whole, d))
 }
