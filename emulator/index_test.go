@@ -40,3 +40,37 @@ func TestEnforcedIndexes(t *testing.T) {
 		t.Errorf("with the recommended index: %v, %v", keys, err)
 	}
 }
+
+// TestProjectionIndexes checks that an index serves a projection of its properties
+// in whatever order and direction it has them, and that the results come so.
+func TestProjectionIndexes(t *testing.T) {
+	const file = "indexes:\n- kind: Book\n  properties:\n  - name: Year\n    direction: desc\n  - name: Author\n"
+	client := embedded(t, &emulator.Options{Indexes: []byte(file)})
+	for _, b := range []book{{Author: "Ann", Year: 1}, {Author: "Bob", Year: 2}, {Author: "Cid", Year: 2}} {
+		if _, err := client.Put(t.Context(), datastore.NameKey("Book", b.Author, nil), &b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, q := range map[string]*datastore.Query{
+		"plain":    datastore.NewQuery("Book").Project("Author", "Year"),
+		"ordered":  datastore.NewQuery("Book").Project("Author", "Year").Order("-Year"),
+		"distinct": datastore.NewQuery("Book").Project("Author", "Year").Order("-Year").Distinct(),
+	} {
+		var got []book
+		if _, err := client.GetAll(t.Context(), q, &got); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(got) != 3 || got[0].Author != "Bob" || got[1].Author != "Cid" || got[2].Author != "Ann" {
+			t.Errorf("%s: %v, want Bob, Cid, Ann: the order of the index", name, got)
+		}
+	}
+	for name, q := range map[string]*datastore.Query{
+		"another order":     datastore.NewQuery("Book").Project("Author", "Year").Order("Author"),
+		"another direction": datastore.NewQuery("Book").Project("Author", "Year").Order("Year"),
+		"one more":          datastore.NewQuery("Book").Project("Author", "Year", "Pages"),
+	} {
+		if _, err := client.GetAll(t.Context(), q, new([]book)); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("%s: %v, want FailedPrecondition", name, err)
+		}
+	}
+}

@@ -145,26 +145,3 @@ func TestRefused(t *testing.T) {
 		}
 	}
 }
-
-// TestDistinctKeys has entities be distinct by their keys, as all are.
-func TestDistinctKeys(t *testing.T) {
-	client, _ := raw(t)
-	var mutations []*datastorepb.Mutation
-	for _, name := range []string{"a", "b", "c"} {
-		mutations = append(mutations, upsert(pathKey("K", name), 10))
-	}
-	if _, err := client.Commit(t.Context(), &datastorepb.CommitRequest{
-		ProjectId: "p", Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL, Mutations: mutations,
-	}); err != nil {
-		t.Fatal(err)
-	}
-	resp, err := client.RunQuery(t.Context(), &datastorepb.RunQueryRequest{ProjectId: "p", QueryType: &datastorepb.RunQueryRequest_Query{Query: &datastorepb.Query{
-		Kind: []*datastorepb.KindExpression{{Name: "K"}}, DistinctOn: []*datastorepb.PropertyReference{{Name: "__key__"}},
-	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := len(resp.Batch.EntityResults); n != len(mutations) {
-		t.Errorf("%d results, want %d", n, len(mutations))
-	}
-}

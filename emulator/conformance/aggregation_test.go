@@ -1,11 +1,15 @@
 package conformance
 
 import (
+	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 const noAggregations = "the classic emulator has no aggregations"
@@ -33,6 +37,66 @@ func unserved(c conformanceCase) conformanceCase {
 	return c
 }
 
+func sumOf(property string) *pb.AggregationQuery_Aggregation {
+	return &pb.AggregationQuery_Aggregation{Alias: "s" + property, Operator: &pb.AggregationQuery_Aggregation_Sum_{
+		Sum: &pb.AggregationQuery_Aggregation_Sum{Property: &pb.PropertyReference{Name: property}}}}
+}
+
+func averageOf(property string) *pb.AggregationQuery_Aggregation {
+	return &pb.AggregationQuery_Aggregation{Alias: "a" + property, Operator: &pb.AggregationQuery_Aggregation_Avg_{
+		Avg: &pb.AggregationQuery_Aggregation_Avg{Property: &pb.PropertyReference{Name: property}}}}
+}
+
+func countOf() *pb.AggregationQuery_Aggregation {
+	return &pb.AggregationQuery_Aggregation{Alias: "count", Operator: &pb.AggregationQuery_Aggregation_Count_{Count: new(pb.AggregationQuery_Aggregation_Count)}}
+}
+
+// entities are properties of entities that are aggregated, which are named a, b, c...
+type entities []map[string]*pb.Value
+
+// values are entities with the property n alone.
+func values(all ...any) (list entities) {
+	for _, v := range all {
+		list = append(list, props("n", v))
+	}
+	return list
+}
+
+// over puts entities, and aggregates over a query of their kind.
+func (list entities) over(q *pb.Query, aggregations ...*pb.AggregationQuery_Aggregation) func(*env) string {
+	return func(e *env) string {
+		var mutations []*pb.Mutation
+		for i, properties := range list {
+			mutations = append(mutations, upsert(e.name("S", string(rune('a'+i))), properties))
+		}
+		_, err := e.commit(mutations...)
+		e.must(err)
+		q := proto.CloneOf(q)
+		q.Kind = []*pb.KindExpression{{Name: "S"}}
+		resp, err := e.raw.RunAggregationQuery(e.Context(), &pb.RunAggregationQueryRequest{ProjectId: e.project, QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{
+			AggregationQuery: &pb.AggregationQuery{QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: q}, Aggregations: aggregations}}})
+		e.must(err)
+		return showAll(resp.Batch.AggregationResults[0].AggregateProperties)
+	}
+}
+
+func first(n int32) *pb.Query { return &pb.Query{Limit: wrapperspb.Int32(n)} }
+
+// pairs are entities with two properties, in another order by each.
+var pairs = entities{props("n", 5, "m", 1), props("n", 1, "m", 9), props("n", 2, "m", 3)}
+
+func orderedBy(q *pb.Query, name string, direction pb.PropertyOrder_Direction) *pb.Query {
+	q.Order = append(q.Order, &pb.PropertyOrder{Property: &pb.PropertyReference{Name: name}, Direction: direction})
+	return q
+}
+
+func projecting(q *pb.Query, names ...string) *pb.Query {
+	for _, name := range names {
+		q.Projection = append(q.Projection, &pb.Projection{Property: &pb.PropertyReference{Name: name}})
+	}
+	return q
+}
+
 var aggregationCases = []conformanceCase{
 	unserved(conformanceCase{name: "count", doc: "of results", run: aggregate(all.NewAggregationQuery().WithCount("n")), want: "n=9"}),
 	unserved(conformanceCase{name: "count with limit", doc: "a limit limits what is counted", run: aggregate(all.Limit(4).NewAggregationQuery().WithCount("n")), want: "n=4"}),
@@ -57,6 +121,30 @@ var aggregationCases = []conformanceCase{
 		e.must(err)
 		return showAll(resp.Batch.AggregationResults[0].AggregateProperties)
 	}, want: "{property_1=9 property_2=9 x=9 z=9}"}),
+	unserved(conformanceCase{name: "sum with limit", doc: "the aggregated property is an implicit order", run: values(5, 1, 3).over(first(2), sumOf("n")), want: "{sn=4}"}),
+	unserved(conformanceCase{name: "sum with offset", doc: "the aggregated property is an implicit order", run: values(5, 1, 3).over(&pb.Query{Offset: 1}, sumOf("n")), want: "{sn=8}"}),
+	unserved(conformanceCase{name: "count beside a sum", doc: "counts in its order", run: values(5, nil, 1, 3).over(first(3), countOf(), sumOf("n")), want: "{count=3 sn=4}"}),
+	unserved(conformanceCase{name: "sum of an ordered query", doc: "the query's own order comes first",
+		run: pairs.over(orderedBy(first(2), "m", pb.PropertyOrder_DESCENDING), sumOf("n")), want: "{sn=3}"}),
+	unserved(conformanceCase{name: "sum of ties", doc: "the implicit order has the direction of the last one",
+		run:  entities{props("n", 5, "m", 1), props("n", 1, "m", 1), props("n", 2, "m", 1)}.over(orderedBy(first(2), "m", pb.PropertyOrder_DESCENDING), sumOf("n")),
+		want: "{sn=7}"}),
+	unserved(conformanceCase{name: "two sums with limit", doc: "by the properties' names", run: pairs.over(first(2), sumOf("n"), sumOf("m")), want: "{sm=4 sn=7}"}),
+	unserved(conformanceCase{name: "sum of keys", doc: "__key__ can't be aggregated", run: values(1).over(new(pb.Query), sumOf("__key__")), want: "InvalidArgument"}),
+	unserved(conformanceCase{name: "average of keys", doc: "__key__ can't be aggregated", run: values(1).over(new(pb.Query), averageOf("__key__")), want: "InvalidArgument"}),
+	unserved(conformanceCase{name: "sum over a keys-only query", doc: "is refused", run: values(1).over(projecting(new(pb.Query), "__key__"), sumOf("n")), want: "InvalidArgument"}),
+	unserved(conformanceCase{name: "sum over another projection", doc: "is refused", run: pairs.over(projecting(new(pb.Query), "m"), sumOf("n")), want: "InvalidArgument"}),
+	unserved(conformanceCase{name: "sum over a projection", doc: "is served if that has the property", run: pairs.over(projecting(first(2), "m", "n"), sumOf("n")), want: "{sn=7}"}),
+	unserved(conformanceCase{name: "sum over arrays", doc: "takes what is in the index: each of an array's values, as a projection does",
+		run: values([]any{5, 1, 5}, 3, []any{"x"}).over(new(pb.Query), countOf(), sumOf("n"), averageOf("n")), want: "{an=3.0 count=4 sn=9}"}),
+	unserved(conformanceCase{name: "sum over arrays with limit", doc: "a limit counts entries of the index", run: values([]any{5, 1}, 3).over(first(2), countOf(), sumOf("n")), want: "{count=2 sn=4}"}),
+	unserved(conformanceCase{name: "sum over times", doc: "times are integers in an index", run: values(time.UnixMicro(5), 1).over(new(pb.Query), sumOf("n")), want: "{sn=6}"}),
+	unserved(conformanceCase{name: "sum of what is not indexed", doc: "is not in the index", run: values(unindexed(7), 1).over(new(pb.Query), countOf(), sumOf("n")), want: "{count=1 sn=1}"}),
+	unserved(conformanceCase{name: "average above 2^53", doc: "is that of the exact sum", run: values(1<<53+1, 1, 1).over(new(pb.Query), sumOf("n"), averageOf("n")), want: "{an=3002399751580332.0 sn=9007199254740995}"}),
+	unserved(conformanceCase{name: "sum above 64 bits and back", doc: "is exact", run: values(math.MaxInt64, 1, -2).over(new(pb.Query), sumOf("n")), want: "{sn=9223372036854775806}"}),
+	unserved(conformanceCase{name: "sum above 64 bits", doc: "is a double", run: values(math.MaxInt64, math.MaxInt64, -3).over(new(pb.Query), sumOf("n")), want: "{sn=18446744073709551616.0}"}),
+	unserved(conformanceCase{name: "sum of integers and doubles", doc: "is exact before it is rounded", run: values(1<<53, 1, 1, 0.0).over(new(pb.Query), sumOf("n")), want: "{sn=9007199254740994.0}"}),
+	unserved(conformanceCase{name: "sum of infinities", doc: "follows IEEE 754", run: values(math.Inf(1), math.Inf(-1)).over(new(pb.Query), sumOf("n"), averageOf("n")), want: "{an=NaN sn=NaN}"}),
 	unserved(conformanceCase{name: "duplicate alias", doc: "aliases are different", run: aggregate(all.NewAggregationQuery().WithCount("n").WithSum("n", "n")), want: "InvalidArgument"}),
 	unserved(conformanceCase{name: "six", doc: "a query has at most 5 aggregations",
 		run:  aggregate(all.NewAggregationQuery().WithCount("a").WithCount("b").WithCount("c").WithCount("d").WithCount("e").WithCount("f")),

@@ -1,7 +1,10 @@
 package conformance
 
 import (
+	"fmt"
+
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
 func key(name string) *datastore.Key { return datastore.NameKey("P", name, nil) }
@@ -57,6 +60,38 @@ var keyCases = []conformanceCase{
 	{name: "equality and range", doc: "both hold", run: ask(all.FilterField("s", "=", "x").FilterField("__key__", ">", key("a"))), want: "c g i"},
 	{name: "inequality and range", doc: "both hold, ordered by the properties of inequalities",
 		run: ask(all.FilterField("n", ">", 1).FilterField("__key__", ">", key("b"))), want: "i c d g h", classic: &difference{"InvalidArgument", oneProperty}},
+	{name: "descending without kind", doc: "a query without kind has no order but ascending keys", run: climb(datastore.NewQuery("").Order("-__key__")), want: "InvalidArgument"},
+	{name: "descending descendants without kind", doc: "whether it has an ancestor or not",
+		run: climb(datastore.NewQuery("").Ancestor(datastore.NameKey("Root", "r", nil)).Order("-__key__")), want: "InvalidArgument"},
+	{name: "two ancestors", doc: "a query has one", run: func(e *env) string {
+		_, err := e.runQuery(&pb.Query{Kind: kindP, Filter: both(
+			rawFilter("__key__", pb.PropertyFilter_HAS_ANCESTOR, e.name("Root", "r")), rawFilter("__key__", pb.PropertyFilter_HAS_ANCESTOR, pathOf(e, named("Root", "r"), named("Mid", "m"))))})
+		return outcome(err)
+	}, want: "InvalidArgument"},
+	{name: "distinct by key", doc: "results can't be grouped by __key__", run: func(e *env) string {
+		q := projecting(&pb.Query{Kind: kindP}, "n")
+		q.DistinctOn = []*pb.PropertyReference{{Name: "__key__"}, {Name: "n"}}
+		_, err := e.runQuery(q)
+		return outcome(err)
+	}, want: "InvalidArgument"},
+	{name: "reserve a name", doc: "is allowed, and says nothing", run: func(e *env) string {
+		_, err := e.raw.ReserveIds(e.Context(), &pb.ReserveIdsRequest{ProjectId: e.project, Keys: []*pb.Key{e.name("K", "a")}})
+		return outcome(err)
+	}, want: "OK"},
+	{name: "reserve an incomplete key", doc: "is refused", run: func(e *env) string {
+		_, err := e.raw.ReserveIds(e.Context(), &pb.ReserveIdsRequest{ProjectId: e.project, Keys: []*pb.Key{pathOf(e, &pb.Key_PathElement{Kind: "K"})}})
+		return outcome(err)
+	}, want: "InvalidArgument"},
+	{name: "scatter, then key", doc: "an order by __scatter__ is one by key among equals: saying so changes nothing", run: func(e *env) string {
+		var mutations []*pb.Mutation
+		for i := range 1000 {
+			mutations = append(mutations, upsert(pathOf(e, &pb.Key_PathElement{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: int64(i + 1)}}), nil))
+		}
+		_, err := e.commit(mutations...)
+		e.must(err)
+		alone, both := e.keys(datastore.NewQuery("K").Order("__scatter__")), e.keys(datastore.NewQuery("K").Order("__scatter__").Order("__key__"))
+		return fmt.Sprint(alone == both && alone != "")
+	}, want: "true", firestore: &difference{"false", "the Firestore emulator has no __scatter__"}},
 	{name: "filter that is no key", doc: "__key__ compares with keys", run: ask(all.FilterField("__key__", ">", "b")), want: "InvalidArgument"},
 	{name: "scatter with a range", doc: "an order by __scatter__ excludes inequalities", run: ask(all.FilterField("__key__", ">", key("b")).Order("__scatter__")), want: "InvalidArgument",
 		firestore: &difference{"", "the Firestore emulator has no scatter keys at all"}},

@@ -53,7 +53,20 @@ var limitCases = []conformanceCase{
 	{name: "unindexed text above 1,500 bytes", doc: "is allowed", run: writing("K", "a", "v", unindexed(long)), want: "OK"},
 	{name: "entity of 1 MiB", doc: "an entity has at most 1,048,572 bytes", run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1<<20))), want: "InvalidArgument", classic: &difference{"OK", lenient}},
 	{name: "nearly 1 MiB", doc: "is allowed", run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1<<20-1000))), want: "OK"},
-	{name: "entities 20 deep", doc: "are allowed", run: writing("K", "a", "v", deepValue(19)), want: "OK"},
+	{name: "entities 20 deep", doc: "are allowed", run: writing("K", "a", "v", deepValue(20)), want: "OK"},
+	{name: "array 20 deep", doc: "counts as a level", run: writing("K", "a", "v", []any{deepValue(19)}), want: "OK"},
+	{name: "array 21 deep", doc: "counts as a level", run: writing("K", "a", "v", []any{deepValue(20)}), want: "InvalidArgument", classic: &difference{"OK", lenient}},
+	{name: "unindexed text of 1,048,487 bytes", doc: "is allowed", run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1048487))), want: "OK"},
+	{name: "unindexed text of 1,048,488 bytes", doc: "an unindexed property has at most 1,048,487 bytes", run: writing("K", "a", "v", unindexed(strings.Repeat("x", 1048488))), want: "InvalidArgument",
+		classic: &difference{"OK", lenient}},
+	{name: "unindexed blob of 1,048,488 bytes", doc: "an unindexed property has at most 1,048,487 bytes", run: writing("K", "a", "v", unindexed(make([]byte, 1048488))), want: "InvalidArgument"},
+	{name: "incomplete key as a value", doc: "is refused", run: writing("K", "a", "v", &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K"}}}), want: "InvalidArgument"},
+	{name: "incomplete key in an array", doc: "is refused", run: writing("K", "a", "v", []any{&pb.Key{Path: []*pb.Key_PathElement{{Kind: "K"}}}}), want: "InvalidArgument"},
+	{name: "incomplete key of an entity inside", doc: "is allowed", run: writing("K", "a", "v", &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{
+		Key: &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K"}}}}}}), want: "OK"},
+	{name: "filter by text above 1,500 bytes", doc: "is refused", run: filtering(pb.PropertyFilter_EQUAL, long), want: "InvalidArgument"},
+	{name: "inequality with a blob above 1,500 bytes", doc: "is refused", run: filtering(pb.PropertyFilter_GREATER_THAN, []byte(long)), want: "InvalidArgument"},
+	{name: "filter by text of 1,500 bytes", doc: "is allowed", run: filtering(pb.PropertyFilter_EQUAL, fits), want: "OK"},
 	{name: "entities 21 deep", doc: "are refused", run: writing("K", "a", "v", deepValue(21)), want: "InvalidArgument"},
 	{name: "array of arrays", doc: "is refused", run: writing("K", "a", "v", []any{[]any{1}}), want: "InvalidArgument"},
 	{name: "array excluded from indexes", doc: "its elements are excluded instead", run: writing("K", "a", "v", unindexed([]any{1})), want: "InvalidArgument"},
@@ -149,6 +162,22 @@ var limitCases = []conformanceCase{
 		_, err := e.commit(mutations...)
 		return outcome(err)
 	}, want: "InvalidArgument", classic: &difference{"*", "the connection is closed on such a request"}, firestore: &difference{"*", "gRPC itself refuses such a request"}},
+}
+
+// filtering queries by a property.
+func filtering(op pb.PropertyFilter_Operator, v any) func(*env) string {
+	return func(e *env) string {
+		_, err := e.runQuery(&pb.Query{Kind: kindP, Filter: rawFilter("s", op, v)})
+		return outcome(err)
+	}
+}
+
+func rawFilter(property string, op pb.PropertyFilter_Operator, v any) *pb.Filter {
+	return &pb.Filter{FilterType: &pb.Filter_PropertyFilter{PropertyFilter: &pb.PropertyFilter{Property: &pb.PropertyReference{Name: property}, Op: op, Value: value(v)}}}
+}
+
+func both(filters ...*pb.Filter) *pb.Filter {
+	return &pb.Filter{FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: pb.CompositeFilter_AND, Filters: filters}}}
 }
 
 func lookups(n int) func(*env) string {

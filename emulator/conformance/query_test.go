@@ -161,6 +161,8 @@ var projectionCases = []conformanceCase{
 		return fmt.Sprint(show(v), " meaning ", v.Meaning)
 	}, want: "5000001 meaning 18"},
 	{name: "with key", doc: "each result has its key anyway", run: project(all.Project("n", "__key__").Limit(2)), want: "e,n=<nil> a,n=1"},
+	{name: "inequality on the key", doc: "its order comes first", run: project(all.Project("s", "n").FilterField("__key__", ">", key("b"))),
+		want: "c,n=3,s=x d,n=str,s=z e,n=<nil>,s=<nil> g,n=2.5,s=x h,n=NaN,s=y i,n=2,s=x"},
 	{name: "twice the same", doc: "a property is projected once", run: project(all.Project("n", "n")), want: "InvalidArgument"},
 	{name: "distinct", doc: "the first result of each value", run: project(all.Project("s").Distinct()), want: "e,s=<nil> f,s=w a,s=x b,s=y d,s=z"},
 	{name: "distinct on", doc: "the first result of each value of some properties", run: project(all.Project("s", "n").DistinctOn("s")),

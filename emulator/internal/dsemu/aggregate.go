@@ -2,14 +2,16 @@ package dsemu
 
 import (
 	"fmt"
-	"strings"
+	"math"
+	"math/big"
+	"slices"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// aggregate returns the aggregations of a query's rows, and how many index
-// entries it went over.
+// aggregate returns the aggregations of a query's rows, and how many of its
+// index's entries they came from.
 func (db *database) aggregate(q *query, tallies []*tally, o *pb.ReadOptions) (resp *pb.RunAggregationQueryResponse, entries int64, err error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -25,17 +27,13 @@ func (db *database) aggregate(q *query, tallies []*tally, o *pb.ReadOptions) (re
 			return false
 		}
 		last = r.sortKey
-		properties := propertiesOf(r, tallies)
-		if !inIndexes(tallies, properties) {
-			return true
-		}
 		if skip > 0 {
 			skip--
 			return true
 		}
 		entries++
 		for _, t := range tallies {
-			t.add(properties)
+			t.add(r.values)
 		}
 		return true
 	})
@@ -54,27 +52,6 @@ func (db *database) aggregate(q *query, tallies []*tally, o *pb.ReadOptions) (re
 	}, entries, nil
 }
 
-// propertiesOf reads the properties of a row if an aggregation needs them.
-func propertiesOf(r row, tallies []*tally) map[string]*pb.Value {
-	for _, t := range tallies {
-		if t.property != "" {
-			return r.version.properties()
-		}
-	}
-	return nil
-}
-
-// inIndexes reports whether properties have all that is added up: one index
-// serves all aggregations of a query, and who lacks one of them is not in it.
-func inIndexes(tallies []*tally, properties map[string]*pb.Value) bool {
-	for _, t := range tallies {
-		if t.property != "" && len(indexed(properties, t.property)) == 0 {
-			return false
-		}
-	}
-	return true
-}
-
 // A tally is one aggregation on its way.
 type tally struct {
 	alias    string
@@ -83,10 +60,14 @@ type tally struct {
 	upTo     int64 // of a count; 0 is no limit
 
 	n        int64
-	sum      float64
-	integers int64
-	isDouble bool // a double was added, or the integers overflowed
+	sum      *big.Float // of what is finite, exactly
+	special  float64    // the sum of infinities and NaN, or 0
+	isDouble bool       // a double was added
 }
+
+// exactly is the precision, in bits, in which doubles of all magnitudes add up
+// without a loss, 2^64 of them.
+const exactly = 1024 + 1074 + 64
 
 const maxAggregations = 5
 
@@ -98,7 +79,7 @@ func newTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*tally, erro
 	aliases := make(map[string]bool)
 	unnamed := 0
 	for _, a := range aggregations {
-		t := &tally{alias: a.GetAlias()}
+		t := &tally{alias: a.GetAlias(), sum: new(big.Float).SetPrec(exactly)}
 		if t.alias == "" {
 			unnamed++ // those that have a name are not counted
 			t.alias = fmt.Sprintf("property_%d", unnamed)
@@ -129,9 +110,24 @@ func newTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*tally, erro
 		default:
 			return nil, invalid("the aggregation %q is none of COUNT, SUM and AVG", t.alias)
 		}
+		if reserved(t.property) {
+			return nil, invalid("Aggregations are not supported for the property: %s", t.property)
+		}
 		tallies = append(tallies, t)
 	}
 	return tallies, nil
+}
+
+// aggregated returns the properties that are summed and averaged, by name.
+func aggregated(tallies []*tally) []string {
+	var names []string
+	for _, t := range tallies {
+		if t.property != "" {
+			names = append(names, t.property)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // full reports whether nothing more can change any tally.
@@ -144,46 +140,47 @@ func full(tallies []*tally) bool {
 	return true
 }
 
-func (t *tally) add(properties map[string]*pb.Value) {
+// add adds a row, whose values are those of its index.
+func (t *tally) add(values map[string]*pb.Value) {
 	if t.property == "" {
 		if t.upTo == 0 || t.n < t.upTo {
 			t.n++
 		}
 		return
 	}
-	value := get(properties, strings.Split(t.property, "."))
-	if dotted, ok := properties[t.property]; ok {
-		value = dotted
-	}
-	switch value := value.GetValueType().(type) {
+	switch value := values[t.property].GetValueType().(type) {
 	case *pb.Value_IntegerValue:
 		t.n++
-		t.sum += float64(value.IntegerValue)
-		if sum := t.integers + value.IntegerValue; (sum > t.integers) == (value.IntegerValue > 0) {
-			t.integers = sum
-		} else {
-			t.isDouble = true
-		}
+		t.sum.Add(t.sum, new(big.Float).SetInt64(value.IntegerValue))
 	case *pb.Value_DoubleValue:
 		t.n++
-		t.sum += value.DoubleValue
 		t.isDouble = true
+		if d := value.DoubleValue; math.IsNaN(d) || math.IsInf(d, 0) {
+			t.special += d
+		} else {
+			t.sum.Add(t.sum, big.NewFloat(d))
+		}
 	}
 }
 
 // result returns what was added up: the sum of integers is one, unless it does
 // not fit; the average of no numbers is null.
 func (t *tally) result() *pb.Value {
+	sum, _ := t.sum.Float64()
+	if t.special != 0 {
+		sum = t.special
+	}
+	whole, accuracy := t.sum.Int64()
 	switch {
 	case t.property == "":
-		return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: t.n}}
+		return integer(t.n)
 	case t.average && t.n == 0:
 		return &pb.Value{ValueType: &pb.Value_NullValue{}}
 	case t.average:
-		return &pb.Value{ValueType: &pb.Value_DoubleValue{DoubleValue: t.sum / float64(t.n)}}
-	case t.isDouble:
-		return &pb.Value{ValueType: &pb.Value_DoubleValue{DoubleValue: t.sum}}
+		return &pb.Value{ValueType: &pb.Value_DoubleValue{DoubleValue: sum / float64(t.n)}}
+	case t.isDouble || accuracy != big.Exact:
+		return &pb.Value{ValueType: &pb.Value_DoubleValue{DoubleValue: sum}}
 	default:
-		return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: t.integers}}
+		return integer(whole)
 	}
 }

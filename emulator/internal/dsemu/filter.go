@@ -56,7 +56,8 @@ type filterParser struct {
 	namespace string
 	notEqual  int // NOT_EQUAL and NOT_IN filters
 	notIn     int
-	either    int // OR and IN
+	either    int             // OR and IN
+	ancestors map[string]bool // of HAS_ANCESTOR filters
 }
 
 // parseFilter returns the conjunctions that a filter comes to.
@@ -64,7 +65,7 @@ func (db *database) parseFilter(namespace string, f *pb.Filter) ([]*conjunction,
 	if f == nil {
 		return []*conjunction{{}}, nil
 	}
-	p := &filterParser{db: db, namespace: namespace}
+	p := &filterParser{db: db, namespace: namespace, ancestors: make(map[string]bool)}
 	all, err := p.parse(f, 0)
 	switch {
 	case err != nil:
@@ -73,6 +74,8 @@ func (db *database) parseFilter(namespace string, f *pb.Filter) ([]*conjunction,
 		return nil, invalid("a query has at most one NOT_EQUAL or NOT_IN filter, this one has %d", p.notEqual)
 	case p.notIn > 0 && p.either > 0:
 		return nil, invalid("a query with NOT_IN can't have OR or IN")
+	case len(p.ancestors) > 1:
+		return nil, invalid("a query has one ancestor, this one has %d", len(p.ancestors))
 	}
 	for _, c := range all[1:] {
 		if c.ancestor != all[0].ancestor {
@@ -220,6 +223,7 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 			return nil, invalid("a HAS_ANCESTOR filter is on __key__, not on %q", name)
 		}
 		prefix := strings.TrimSuffix(forms[0], string(pathEnd))
+		p.ancestors[prefix] = true
 		return one(&conjunction{lo: prefix, hi: prefix + string(pathElement+1), ancestor: prefix})
 	}
 	var lo, hi string
@@ -253,6 +257,9 @@ func (p *filterParser) form(property string, v *pb.Value) (string, error) {
 	if property != keyProperty {
 		if v.GetArrayValue() != nil || v.GetEntityValue() != nil || v.GetValueType() == nil {
 			return "", invalid("the filter on the property %q has no value, an array or an entity", property)
+		}
+		if err := checkSize(property, max(len(v.GetStringValue()), len(v.GetBlobValue())), false); err != nil {
+			return "", err
 		}
 		if k := v.GetKeyValue(); k != nil {
 			if err := checkPath(k.Path, false); err != nil {

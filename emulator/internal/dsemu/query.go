@@ -21,17 +21,21 @@ type query struct {
 	kind       string // empty: entities of all kinds
 	keysOnly   bool
 	projected  []string // by name; empty: whole entities
+	aggregated []string // by name: what is summed and averaged; then they are what is projected
 	distinct   int      // how many of the orders come first and make a group, of which the first row is a result
 	anyOf      []*conjunction
 	orders     []order // explicit, then those that inequalities and projection imply
 	after      string  // sort key of the start cursor
 	afterGroup string
-	until      string // sort key of the end cursor
-	bounded    bool   // there is one
-	offset     int    // rows to skip
-	limit      int    // negative: none
-	scatter    int    // proportion of the database
-	print      uint32 // tells the query from others, in its cursors
+	until      string          // sort key of the end cursor
+	bounded    bool            // there is one
+	offset     int             // rows to skip
+	limit      int             // negative: none
+	scatter    int             // proportion of the database
+	chosen     int             // how many of the orders come before those that only a projection implies, in whatever order an index has them
+	indexes    []indexes.Index // that serve the query
+	scanned    int64           // entries of indexes that were looked at
+	print      uint32          // tells the query from others, in its cursors
 }
 
 type order struct {
@@ -43,8 +47,9 @@ func unimplemented(what string) error {
 	return status.Errorf(codes.Unimplemented, "the embedded Datastore does not serve %s", what)
 }
 
-// parse checks a query.
-func (db *database) parse(p *pb.PartitionId, q *pb.Query) (*query, error) {
+// parse checks a query. Of one whose results are aggregated the properties are
+// given that are summed or averaged.
+func (db *database) parse(p *pb.PartitionId, q *pb.Query, aggregated ...string) (*query, error) {
 	partition, err := db.checkPartition(p)
 	if err != nil {
 		return nil, err
@@ -76,17 +81,20 @@ func (db *database) parse(p *pb.PartitionId, q *pb.Query) (*query, error) {
 	if err := parsed.parseProjection(q.Projection); err != nil {
 		return nil, err
 	}
+	if err := parsed.project(aggregated); err != nil {
+		return nil, err
+	}
 	if err := parsed.parseOrders(q.Order); err != nil {
 		return nil, err
 	}
 	if err := parsed.parseDistinct(q.DistinctOn); err != nil {
 		return nil, err
 	}
-	parsed.implyOrders()
 	if err := parsed.check(); err != nil {
 		return nil, err
 	}
-	if err := parsed.checkIndexes(db.opts.Indexes, nil); err != nil {
+	parsed.implyOrders()
+	if err := parsed.chooseIndexes(db.opts.Indexes); err != nil {
 		return nil, err
 	}
 	parsed.print = parsed.fingerprint()
@@ -116,13 +124,34 @@ func (q *query) parseProjection(projection []*pb.Projection) error {
 	return nil
 }
 
+// project has the query return the properties that are to be aggregated, as a
+// projection does: they come out of its index, one row for each of an array's
+// values.
+func (q *query) project(aggregated []string) error {
+	switch {
+	case len(aggregated) == 0:
+		return nil
+	case q.keysOnly:
+		return invalid("properties can't be aggregated over a query that only returns keys")
+	case len(q.projected) == 0:
+		q.projected = aggregated
+	}
+	for _, name := range aggregated {
+		if !slices.Contains(q.projected, name) {
+			return invalid("the aggregated property %q is not in the projection of the query", name)
+		}
+	}
+	q.aggregated = aggregated
+	return nil
+}
+
 func (q *query) parseOrders(orders []*pb.PropertyOrder) error {
 	for _, o := range orders {
 		name := o.GetProperty().GetName()
 		switch {
 		case name == "":
 			return invalid("an order names no property")
-		case name == scatterProperty && (len(orders) > 1 || o.Direction == pb.PropertyOrder_DESCENDING):
+		case name == scatterProperty && (o.Direction == pb.PropertyOrder_DESCENDING || !alone(orders)):
 			return unimplemented("an order by __scatter__ that descends or is one of several")
 		case name != scatterProperty && name != keyProperty && reserved(name):
 			return invalid("an order can't be by the property %s", name)
@@ -131,7 +160,17 @@ func (q *query) parseOrders(orders []*pb.PropertyOrder) error {
 		}
 		q.orders = append(q.orders, order{name, o.Direction == pb.PropertyOrder_DESCENDING})
 	}
+	if q.ordered(scatterProperty) {
+		q.orders = q.orders[:1] // what is equal comes by key in any case
+	}
 	return nil
+}
+
+// alone reports whether the first order is the only one, but for one by ascending
+// keys behind it.
+func alone(orders []*pb.PropertyOrder) bool {
+	rest := orders[1:]
+	return len(rest) == 0 || len(rest) == 1 && rest[0].GetProperty().GetName() == keyProperty && rest[0].Direction != pb.PropertyOrder_DESCENDING
 }
 
 func (q *query) ordered(property string) bool {
@@ -144,7 +183,7 @@ func (q *query) parseDistinct(on []*pb.PropertyReference) error {
 	var names []string
 	for _, p := range on {
 		switch name := p.GetName(); {
-		case name == "" || name != keyProperty && reserved(name):
+		case name == "" || reserved(name):
 			return invalid("results can't be distinct on the property %q", name)
 		case !slices.Contains(names, name):
 			names = append(names, name)
@@ -166,10 +205,10 @@ func (q *query) parseDistinct(on []*pb.PropertyReference) error {
 	return nil
 }
 
-// implyOrders adds the orders that follow from the rest: of the properties of
-// inequalities, or of __key__ if that has the only one, by name and in the last order's direction, as Google's Firestore
-// emulator has it; and of projected properties, whose values an index has to
-// hold.
+// implyOrders adds the orders that follow from the rest, by name. First come the
+// properties of inequalities, or __key__ if that has the only one, in the last
+// order's direction, as Google's Firestore emulator has it; then what is projected,
+// whose values an index has to hold.
 func (q *query) implyOrders() {
 	descending := len(q.orders) > 0 && q.orders[len(q.orders)-1].descending
 	var implied []string
@@ -189,9 +228,10 @@ func (q *query) implyOrders() {
 			q.orders = append(q.orders, order{name, descending})
 		}
 	}
+	q.chosen = len(q.orders)
 	for _, name := range q.projected {
 		if !q.ordered(name) {
-			q.orders = append(q.orders, order{property: name})
+			q.orders = append(q.orders, order{name, descending && q.aggregated != nil})
 		}
 	}
 }
@@ -200,7 +240,7 @@ func (q *query) implyOrders() {
 func (q *query) check() error {
 	for _, c := range q.anyOf {
 		for _, e := range c.equal {
-			if slices.Contains(q.projected, e.property) {
+			if q.aggregated == nil && slices.Contains(q.projected, e.property) {
 				return invalid("Cannot use projection on a property with an equality filter.")
 			}
 		}
@@ -209,20 +249,28 @@ func (q *query) check() error {
 			return invalid("The first sort property must be the same as the property to which the inequality filter is applied.")
 		}
 	}
+	if q.byScatter() && q.aggregated != nil {
+		return unimplemented("sums and averages in the order of __scatter__")
+	}
 	if q.kind == "" {
-		properties := slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal)+len(c.between) > 0 })
-		if properties || slices.ContainsFunc(q.orders, func(o order) bool { return o.property != keyProperty }) {
-			return invalid("kind is required for all orders and filters except __key__ ascending and ancestor")
+		switch {
+		case slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal)+len(c.between) > 0 }):
+			return invalid("kind is required for all filters except __key__ and ancestor")
+		case q.aggregated == nil && len(q.projected) > 0:
+			return invalid("kind is required for projections except __key__")
+		case slices.ContainsFunc(q.orders, func(o order) bool { return o.property != keyProperty || o.descending }):
+			return invalid("kind is required for all orders except __key__ ascending")
 		}
 	}
 	return nil
 }
 
-// checkIndexes refuses a query that needs an index which is not there. What is
-// added up has to be in the index, too.
-func (q *query) checkIndexes(set *indexes.Set, tallies []*tally) error {
+// chooseIndexes finds the indexes that serve the query, and refuses one that needs
+// an index which is not there. What only a projection implies is ordered as the
+// first index has it that serves.
+func (q *query) chooseIndexes(set *indexes.Set) error {
 	if q.byScatter() || reserved(q.kind) {
-		return nil
+		set = nil
 	}
 	for _, c := range q.anyOf {
 		shape := indexes.Shape{Kind: q.kind, Ancestor: c.ancestor != ""}
@@ -231,20 +279,28 @@ func (q *query) checkIndexes(set *indexes.Set, tallies []*tally) error {
 				shape.Equal = append(shape.Equal, e.property)
 			}
 		}
-		for _, o := range q.orders {
-			if !slices.Contains(shape.Equal, o.property) {
-				shape.Orders = append(shape.Orders, indexes.Property{Name: o.property, Descending: o.descending})
+		var rest []int // orders that the index decides
+		for i, o := range q.orders {
+			p := indexes.Property{Name: o.property, Descending: o.descending}
+			switch {
+			case slices.Contains(shape.Equal, o.property):
+			case i < q.chosen:
+				shape.Orders = append(shape.Orders, p)
+			default:
+				shape.Rest, rest = append(shape.Rest, p), append(rest, i)
 			}
 		}
-		for _, t := range tallies {
-			inShape := slices.ContainsFunc(shape.Orders, func(p indexes.Property) bool { return p.Name == t.property })
-			if t.property != "" && !inShape && !slices.Contains(shape.Equal, t.property) {
-				shape.Orders = append(shape.Orders, indexes.Property{Name: t.property})
-			}
-		}
-		if missing, ok := set.Serve(shape); !ok {
+		used, missing := set.Serve(shape)
+		if missing != nil {
 			return status.Errorf(codes.FailedPrecondition, "no matching index found. recommended index is:\n%s", missing)
 		}
+		q.indexes = append(q.indexes, used...)
+		tail := used[0].Properties
+		for n, i := range rest {
+			p := tail[len(tail)-len(rest)+n]
+			q.orders[i] = order{p.Name, p.Descending}
+		}
+		q.chosen = len(q.orders) // the other conjunctions follow the first
 	}
 	return nil
 }

@@ -48,6 +48,7 @@ func (q *query) scan(kinds []*kind, at int64, visit func(row) bool) {
 			group, grouped = r.sortKey[:r.group], true
 		}
 		if !visit(r) {
+			q.scanned-- // the row that was one too many
 			return
 		}
 	}
@@ -153,6 +154,7 @@ func (s *source) peek() bool {
 		if !ok {
 			continue
 		}
+		q.scanned++
 		key := entry[len(s.prefix):]
 		if s.down {
 			key = invert(entry)

@@ -120,9 +120,13 @@ func (s *Server) RunQuery(_ context.Context, req *pb.RunQueryRequest) (*pb.RunQu
 		if resp, err = db.runQuery(q, req); err != nil {
 			return nil, err
 		}
-		reads := s.meter.RunQuery(resp, q.distinct > 0)
+		reads, small := s.meter.RunQuery(resp, q.distinct > 0)
 		if req.ExplainOptions != nil {
-			resp.ExplainMetrics = analyzed(q.summary(), int64(len(resp.Batch.EntityResults)), reads, time.Since(begun))
+			cost := cost{results: int64(len(resp.Batch.EntityResults)), reads: reads, small: small, scanned: q.scanned}
+			if !q.keysOnly && len(q.projected) == 0 {
+				cost.documents = cost.results + int64(resp.Batch.SkippedResults)
+			}
+			resp.ExplainMetrics = cost.metrics(q.summary(), time.Since(begun))
 		}
 	}
 	if req.GetGqlQuery() != nil {
@@ -147,15 +151,12 @@ func (s *Server) RunAggregationQuery(_ context.Context, req *pb.RunAggregationQu
 	if asked.GetNestedQuery() == nil {
 		return nil, invalid("the request has no query to aggregate")
 	}
-	q, err := db.parse(req.PartitionId, asked.GetNestedQuery())
-	if err != nil {
-		return nil, err
-	}
 	tallies, err := newTallies(asked.Aggregations)
 	if err != nil {
 		return nil, err
 	}
-	if err := q.checkIndexes(db.opts.Indexes, tallies); err != nil {
+	q, err := db.parse(req.PartitionId, asked.GetNestedQuery(), aggregated(tallies)...)
+	if err != nil {
 		return nil, err
 	}
 	resp := new(pb.RunAggregationQueryResponse)
@@ -168,7 +169,7 @@ func (s *Server) RunAggregationQuery(_ context.Context, req *pb.RunAggregationQu
 		}
 		reads := s.meter.Aggregation(entries)
 		if req.ExplainOptions != nil {
-			resp.ExplainMetrics = analyzed(q.summary(), 1, reads, time.Since(begun))
+			resp.ExplainMetrics = cost{results: 1, reads: reads, scanned: q.scanned, aggregated: entries}.metrics(q.summary(), time.Since(begun))
 		}
 	}
 	if req.GetGqlQuery() != nil {
@@ -249,7 +250,8 @@ func (s *Server) AllocateIds(_ context.Context, req *pb.AllocateIdsRequest) (*pb
 	return resp, nil
 }
 
-// ReserveIds has AllocateIds and inserts not choose the ids of some keys.
+// ReserveIds has AllocateIds and inserts not choose the ids of some keys. Of a key
+// with a name there is nothing to reserve.
 func (s *Server) ReserveIds(_ context.Context, req *pb.ReserveIdsRequest) (*pb.ReserveIdsResponse, error) {
 	db, err := s.database(req.ProjectId, req.DatabaseId)
 	if err != nil {
@@ -261,9 +263,6 @@ func (s *Server) ReserveIds(_ context.Context, req *pb.ReserveIdsRequest) (*pb.R
 		key, err := db.storedKey(k)
 		if err != nil {
 			return nil, err
-		}
-		if key.pb.Path[len(key.pb.Path)-1].GetId() == 0 {
-			return nil, invalid("ReserveIds takes keys with ids, one of these has a name")
 		}
 		db.reservedIDs[key.id()] = true
 	}

@@ -106,7 +106,8 @@ type Shape struct {
 	Kind     string
 	Ancestor bool
 	Equal    []string   // names of the properties of equalities, each once
-	Orders   []Property // of inequalities, orders and projections, in that order
+	Orders   []Property // of inequalities and orders, in that order
+	Rest     []Property // of a projection alone: an index may have them in any order and direction
 }
 
 // needed returns the composite index that serves the shape by itself, if it needs
@@ -115,7 +116,7 @@ type Shape struct {
 // inequality alone, which is one of them. Source: "Index definition and
 // structure" in Datastore's documentation.
 func (s Shape) needed() (Index, bool) {
-	orders := s.orders()
+	orders := slices.Concat(s.orders(), s.Rest)
 	if len(orders) == 0 || len(orders) == 1 && len(s.Equal) == 0 && !s.Ancestor && orders[0].Name != keyProperty {
 		return Index{}, false
 	}
@@ -127,25 +128,67 @@ func (s Shape) needed() (Index, bool) {
 	return index, true
 }
 
+// builtIn returns the built-in indexes that serve a shape which needs no composite
+// one: that of its order, those of its equalities, which are merged, or that of the
+// keys, which has no properties.
+func (s Shape) builtIn() []Index {
+	properties := slices.Concat(s.orders(), s.Rest)
+	for _, name := range slices.Sorted(slices.Values(s.Equal)) {
+		properties = append(properties, Property{Name: name})
+	}
+	if len(properties) == 0 {
+		return []Index{{Kind: s.Kind}}
+	}
+	var all []Index
+	for _, p := range properties {
+		all = append(all, Index{Kind: s.Kind, Properties: []Property{p}})
+	}
+	return all
+}
+
 // orders leaves out what every index has at its end: keys in ascending order.
 func (s Shape) orders() []Property {
-	if n := len(s.Orders); n > 0 && s.Orders[n-1] == (Property{Name: keyProperty}) {
+	if n := len(s.Orders); n > 0 && len(s.Rest) == 0 && s.Orders[n-1] == (Property{Name: keyProperty}) {
 		return s.Orders[:n-1]
 	}
 	return s.Orders
 }
 
-// Serve reports whether the set serves a shape, and which index is missing if it
-// does not. Several indexes serve it together if each ends with all of the
-// orders, and begins with some of the equalities.
-func (s *Set) Serve(shape Shape) (missing Index, ok bool) {
+// Serve returns the indexes that serve a shape, or the one that is missing.
+// Several serve it together if each ends with the same orders, and begins with some
+// of the equalities.
+func (s *Set) Serve(shape Shape) (used []Index, missing *Index) {
 	needed, composite := shape.needed()
-	if s == nil || !composite {
-		return Index{}, true
+	switch {
+	case !composite:
+		return shape.builtIn(), nil
+	case s == nil:
+		return []Index{needed}, nil
 	}
 	orders := shape.orders()
+	for _, x := range s.all {
+		if n := len(x.Properties) - len(orders) - len(shape.Rest); n >= 0 && slices.Equal(x.Properties[n:n+len(orders)], orders) && permuted(x.Properties[n+len(orders):], shape.Rest) {
+			if used := s.merged(shape, x.Properties[n:]); used != nil {
+				return used, nil
+			}
+		}
+	}
+	return nil, &needed
+}
+
+// permuted reports whether properties are those of other, in whatever order and
+// direction.
+func permuted(properties, other []Property) bool {
+	return len(properties) == len(other) && !slices.ContainsFunc(properties, func(p Property) bool {
+		return !slices.ContainsFunc(other, func(o Property) bool { return o.Name == p.Name })
+	})
+}
+
+// merged returns the indexes that end with these orders and have all of a shape's
+// equalities together, or nil.
+func (s *Set) merged(shape Shape, orders []Property) []Index {
+	var used []Index
 	covered := make(map[string]bool)
-	found := false
 	for _, x := range s.all {
 		n := len(x.Properties) - len(orders)
 		if x.Kind != shape.Kind || x.Ancestor != shape.Ancestor || n < 0 || !slices.Equal(x.Properties[n:], orders) {
@@ -155,13 +198,16 @@ func (s *Set) Serve(shape Shape) (missing Index, ok bool) {
 		if slices.ContainsFunc(prefix, func(p Property) bool { return !slices.Contains(shape.Equal, p.Name) }) {
 			continue
 		}
-		found = true
+		if n == len(shape.Equal) {
+			return []Index{x} // by itself
+		}
+		used = append(used, x)
 		for _, p := range prefix {
 			covered[p.Name] = true
 		}
 	}
-	if found && len(covered) == len(shape.Equal) {
-		return Index{}, true
+	if len(covered) < len(shape.Equal) {
+		return nil
 	}
-	return needed, false
+	return used
 }

@@ -48,14 +48,14 @@ func (m *Meter) Lookup(resp *pb.LookupResponse) {
 	m.add(func(u *billing.Usage) { u.Reads += int64(len(resp.Found) + len(resp.Missing)) })
 }
 
-// RunQuery counts one successful call of RunQuery, and returns its reads. A query
-// that the client reads in several batches is several calls, each billed on its
-// own. Results that an index serves alone are small operations, but not those of a
-// projection with distinct-on.
-func (m *Meter) RunQuery(resp *pb.RunQueryResponse, distinct bool) int64 {
+// RunQuery counts one successful call of RunQuery, and returns its reads and small
+// operations. A query that the client reads in several batches is several calls,
+// each billed on its own. Results that an index serves alone are small operations,
+// but not those of a projection with distinct-on.
+func (m *Meter) RunQuery(resp *pb.RunQueryResponse, distinct bool) (reads, small int64) {
 	batch := resp.GetBatch()
 	n := int64(len(batch.GetEntityResults()))
-	reads, small := max(1, n+int64(batch.GetSkippedResults())), int64(0)
+	reads = max(1, n+int64(batch.GetSkippedResults()))
 	if t := batch.GetEntityResultType(); t == pb.EntityResult_KEY_ONLY || t == pb.EntityResult_PROJECTION && !distinct {
 		reads, small = 1, n
 	}
@@ -63,7 +63,7 @@ func (m *Meter) RunQuery(resp *pb.RunQueryResponse, distinct bool) int64 {
 		u.Reads += reads
 		u.SmallOps += small
 	})
-	return reads
+	return reads, small
 }
 
 // Aggregation counts one successful aggregation over a number of index entries,
