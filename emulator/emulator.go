@@ -79,6 +79,11 @@ type Options struct {
 	// Tasks' limit. Defaults to false.
 	UnlimitedRate bool
 
+	// ReuseQueueNames allows a queue to be created by the name of one that was
+	// deleted: it has nothing of the old one. Production refuses that for up to 72
+	// hours, and so does an Emulator by default.
+	ReuseQueueNames bool
+
 	// Faults make calls and deliveries go wrong. They belong to one emulator.
 	// Defaults to none.
 	Faults *Faults
@@ -179,7 +184,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Datastore: %w", err)
 	}
-	tasksOptions := tasksemu.Options{Transport: opts.Transport, Unlimited: opts.UnlimitedRate}
+	tasksOptions := tasksemu.Options{Transport: opts.Transport, Unlimited: opts.UnlimitedRate, ReuseNames: opts.ReuseQueueNames}
 	if opts.Faults != nil {
 		tasksOptions.Faults = taskFaults{opts.Faults}
 	}

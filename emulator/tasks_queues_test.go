@@ -159,6 +159,39 @@ func TestDeleteQueue(t *testing.T) {
 	})
 }
 
+// TestReuseQueueNames deletes a queue, and creates another by its name, which has
+// nothing of the old one.
+func TestReuseQueueNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := new(receiver)
+		e := emulator.ForTest(t, &emulator.Options{ReuseQueueNames: true, Transport: emulator.HandlerTransport(r)})
+		client, err := e.CloudTasks(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		for run := range 3 {
+			_, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: queueName}})
+			if err != nil {
+				t.Fatalf("run %d: %v", run, err)
+			}
+			later := task("same")
+			later.ScheduleTime = timestamppb.New(time.Now().Add(time.Hour))
+			mustCreate(t, client, later)
+			if run == 2 {
+				break
+			}
+			if err := client.DeleteQueue(t.Context(), &cloudtaskspb.DeleteQueueRequest{Name: queueName}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Hour)
+		if n := len(r.times()); n != 1 {
+			t.Errorf("%d deliveries, want 1: that of the last queue", n)
+		}
+	})
+}
+
 func TestUpdateQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := tasksIn(t, new(receiver), &cloudtaskspb.Queue{

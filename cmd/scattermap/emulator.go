@@ -16,16 +16,20 @@ import (
 func parseEmulator(args []string, help io.Writer) (*emulator.Options, error) {
 	o := new(emulator.Options)
 	var indexes string
+	var keepNames bool
 	flags := flag.NewFlagSet("emulator", flag.ContinueOnError)
 	flags.StringVar(&o.DatastoreAddr, "datastore", "127.0.0.1:8081", "where Datastore listens, `HOST:PORT`; port 0 is a free one")
 	flags.StringVar(&o.TasksAddr, "tasks", "127.0.0.1:8123", "where Cloud Tasks listens, `HOST:PORT`; port 0 is a free one")
 	flags.StringVar(&o.KeysAddr, "keys", "127.0.0.1:0", "where the public keys of the tasks' OIDC tokens are served, `HOST:PORT`")
 	flags.IntVar(&o.Scatter, "scatter", 128, "an entity in `N` has the property __scatter__; production has it on 1 in 128")
 	flags.BoolVar(&o.Pessimistic, "pessimistic", false, "transactions lock what they read, instead of conflicting when they commit")
+	flags.BoolVar(&keepNames, "keep-queue-names", false, "refuse to create a queue by the name of one that was deleted less than 72 hours ago, as production does; "+
+		"off, so that tests can run again against one server")
 	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index which is not in this `index.yaml`")
 	if err := parse(flags, args, "", help, "Serves Datastore and Cloud Tasks, in memory, until it is interrupted."); err != nil {
 		return nil, err
 	}
+	o.ReuseQueueNames = !keepNames
 	for name, addr := range map[string]*string{"-datastore": &o.DatastoreAddr, "-tasks": &o.TasksAddr, "-keys": &o.KeysAddr} {
 		host, port, err := net.SplitHostPort(*addr)
 		if err != nil {

@@ -157,6 +157,20 @@ func TestBadCommands(t *testing.T) {
 	}
 }
 
+// TestQueueNamesAreReused checks that names of deleted queues are free unless told
+// otherwise, and that the help says so.
+func TestQueueNamesAreReused(t *testing.T) {
+	for flags, want := range map[string]bool{"": true, "-keep-queue-names": false} {
+		if o, err := parseEmulator(strings.Fields(flags), io.Discard); err != nil || o.ReuseQueueNames != want {
+			t.Errorf("%q: %+v, %v; want ReuseQueueNames %v", flags, o, err, want)
+		}
+	}
+	var help strings.Builder
+	if _, err := parseEmulator([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "72 hours") {
+		t.Errorf("%v: the help does not say how long the name of a deleted queue is taken:\n%s", err, help.String())
+	}
+}
+
 // TestLoopbackUnlessTold checks where the command listens.
 func TestLoopbackUnlessTold(t *testing.T) {
 	o, err := parseEmulator([]string{"-datastore", ":0", "-tasks", "[::1]:0"}, io.Discard)

@@ -135,7 +135,8 @@ func (s *Server) PurgeQueue(_ context.Context, req *pb.PurgeQueueRequest) (*pb.Q
 }
 
 // DeleteQueue removes a queue with its tasks. Deliveries under way go on, and
-// are not retried. The queue's name stays taken for three days.
+// are not retried. The queue's name stays taken for three days, unless names can be
+// reused.
 func (s *Server) DeleteQueue(_ context.Context, req *pb.DeleteQueueRequest) (*emptypb.Empty, error) {
 	q, err := s.queue(req.Name)
 	if err != nil {

@@ -21,6 +21,8 @@ type Options struct {
 	Transport http.RoundTripper
 	// Unlimited lets queues have more than 500 dispatches a second.
 	Unlimited bool
+	// ReuseNames lets a queue be created by the name of a deleted one.
+	ReuseNames bool
 	// Faults makes deliveries go wrong. nil for none.
 	Faults Faults
 }
@@ -130,14 +132,15 @@ func (s *Server) queue(name string) (*queue, error) {
 }
 
 // queueTombstone is how long the name of a deleted queue is taken: "up to 3
-// days", says the documentation. Here it is all of them. Reset ends it.
+// days", says the documentation. Here it is all of them, unless names can be reused.
+// Reset ends it.
 const queueTombstone = 3 * 24 * time.Hour
 
 // buried reports whether the name of a queue is still taken by a deleted one.
 // The server is locked.
 func (s *Server) buried(name string, now time.Time) bool {
 	at, deleted := s.deleted[name]
-	if deleted && now.Sub(at) >= queueTombstone {
+	if deleted && (s.opts.ReuseNames || now.Sub(at) >= queueTombstone) {
 		delete(s.deleted, name)
 		return false
 	}
