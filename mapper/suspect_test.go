@@ -53,7 +53,7 @@ var poisons = []poison{
 		return nil
 	}},
 	{name: "undecodable", wants: "Balance", store: &struct{ Balance, Owner string }{"much", "somebody"}},
-	{name: "oversize", wants: "above the maximum", do: func(_ context.Context, _ *fleet, a *mapper.Entity[growing]) error {
+	{name: "oversize", wants: "longer than 1048487 bytes", do: func(_ context.Context, _ *fleet, a *mapper.Entity[growing]) error {
 		a.Value.Note = strings.Repeat("x", 1<<20)
 		return nil
 	}},

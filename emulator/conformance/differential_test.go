@@ -5,11 +5,13 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -72,9 +74,9 @@ const (
 	equalityOrdered                  // an order by the property of an equality on arrays
 	exclusions                       // mutations of one entity that exclude each other
 	arrayCursors                     // cursors of queries that are ordered by arrays
-	summedTimes                      // sums of a property that has times or unindexed values
 	projectionCursors                // cursors of projections
 	projectionsByKey                 // projections with inequalities on keys
+	summedEqualities                 // sums of an array that a filter is on
 )
 
 func (d dialect) lacks(f feature) bool {
@@ -101,7 +103,7 @@ var dialects = map[string]dialect{
 		{sortedArrays, "the Firestore emulator returns an entity once for each value of an array that it sorts by"},
 		{tiesDescending, "the Firestore emulator sorts equal values of a descending order by descending keys"},
 		{projectionCursors, "the Firestore emulator refuses its own cursors of projections, or repeats groups behind them"},
-		{summedTimes, "the Firestore emulator adds up times, and values that are not indexed"},
+		{summedEqualities, "the Firestore emulator adds up the value of an equality once for each value of the array"},
 		{conflicts, "the Firestore emulator locks what transactions read, and others wait for long"},
 	},
 }
@@ -170,7 +172,26 @@ func (g *generator) scalar() any {
 	if g.rng.IntN(8) == 0 {
 		return pick(g.rng, time.Unix(1, 0).UTC(), time.Unix(1e9, 0).UTC())
 	}
+	if g.rng.IntN(8) == 0 {
+		return g.extreme()
+	}
 	return pick[any](g.rng, nil, true, false, 0, 1, 2, 2, 3, -1, 0.5, 2.5, math.Inf(1), "", "x", "y", "xy")
+}
+
+// extreme returns a value that is nearly the same as another, or the last of its kind.
+func (g *generator) extreme() any {
+	return pick[any](g.rng, math.NaN(), math.Inf(-1), math.Copysign(0, -1), 0.0, 1.0, 2.0, 1<<53, 1<<53+1, 0x1p53, math.MaxInt64, math.MinInt64, 0x1p63, -0x1p63,
+		[]byte("x"), []byte{}, []byte("xy"), "x\x00", "é", "\U0001F600", time.UnixMicro(1).UTC(), time.UnixMicro(-1).UTC(), time.Unix(0, 0).UTC(),
+		&pb.Key{Path: []*pb.Key_PathElement{named("D", "a")}}, &pb.Key{Path: []*pb.Key_PathElement{named("D", "a"), named("D", "b")}},
+		&pb.Value{ValueType: &pb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{Latitude: 1, Longitude: -2}}})
+}
+
+// element returns a value of an array, which may be an entity.
+func (g *generator) element() any {
+	if g.rng.IntN(5) == 0 {
+		return inside("p", g.scalar())
+	}
+	return g.scalar()
 }
 
 func (g *generator) entity() map[string]*pb.Value {
@@ -190,6 +211,9 @@ func (g *generator) entity() map[string]*pb.Value {
 			m["m"] = value(list)
 		}
 	}
+	if g.rng.IntN(4) == 0 {
+		m["e"] = value([]any{g.element(), g.element()}) // what is only transformed
+	}
 	if g.rng.IntN(2) == 0 {
 		m["n"] = value(pick[any](g.rng, 1, 2, -5, 0.25, "x", nil)) // what is added up
 	}
@@ -197,6 +221,28 @@ func (g *generator) entity() map[string]*pb.Value {
 		m["in"] = value(map[string]*pb.Value{"p": value(g.scalar()), "q": unindexed(g.scalar())})
 	}
 	return m
+}
+
+// change returns a transform.
+func (g *generator) change() *pb.PropertyTransform {
+	number := func() any {
+		return pick[any](g.rng, 0, 1, -1, 2, 3, 0.5, 2.5, 1.0, math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(0, -1), 1<<53+1, 0x1p53, math.MaxInt64, math.MinInt64, 0x1p63, -0x1p63, "x")
+	}
+	name := pick(g.rng, "p", "q", "n", "in.p", "in.r", "`p`", "in.`x.y`", "new")
+	switch g.rng.IntN(5) {
+	case 0:
+		return of(name, increment(number()))
+	case 1:
+		return of(name, maximum(number()))
+	case 2:
+		return of(name, minimum(number()))
+	case 3:
+		if g.rng.IntN(2) == 0 {
+			return of("m", appendMissing(g.scalar(), g.scalar()))
+		}
+		return of("e", appendMissing(g.element(), g.element()))
+	}
+	return of(pick(g.rng, "m", "e"), removeAll(g.element(), g.element()))
 }
 
 func (g *generator) mutation() (string, []*pb.Key_PathElement, func(*env) *pb.Mutation) {
@@ -208,9 +254,9 @@ func (g *generator) mutation() (string, []*pb.Key_PathElement, func(*env) *pb.Mu
 	}
 	var changes []*pb.PropertyTransform
 	if op != "delete" && g.rng.IntN(4) == 0 && !g.dialect.lacks(transforms) {
-		changes = append(changes,
-			of(pick(g.rng, "p", "q", "n", "in.p"), pick(g.rng, increment(pick[any](g.rng, 1, 0.5)), maximum(1), minimum(2.5))),
-			of("m", pick(g.rng, appendMissing(1, "x"), removeAll(2))))
+		for range 1 + g.rng.IntN(3) {
+			changes = append(changes, g.change())
+		}
 	}
 	return fmt.Sprintf("%s %v %s mask %v transforms %v", op, path, showAll(properties), mask.GetPaths(), changes), path, func(e *env) *pb.Mutation {
 		entity := &pb.Entity{Key: e.keyOf(path), Properties: properties}
@@ -339,29 +385,51 @@ func fullKey(k *pb.Key) string {
 	return s
 }
 
+// aggregation counts, sums up and averages, with a limit or an offset or neither.
 func (g *generator) aggregation() step {
-	q, text := g.filtered()
+	q, _ := g.filtered()
 	up := g.rng.IntN(3)
 	if g.dialect.lacks(aggregations) {
 		return g.query()
 	}
-	q.Order, q.Projection, q.DistinctOn = nil, nil, nil
-	return step{fmt.Sprintf("count up to %d, sum, average over %s", up, text), func(e *env) string {
-		count := &pb.AggregationQuery_Aggregation_Count{}
-		if up > 0 {
-			count.UpTo = wrapperspb.Int64(int64(up))
-		}
-		ref := &pb.PropertyReference{Name: "n"}
+	if g.rng.IntN(4) > 0 {
+		q.Projection, q.DistinctOn = nil, nil
+	}
+	if g.rng.IntN(3) == 0 {
+		q.Limit = wrapperspb.Int32(int32(g.rng.IntN(5)))
+	}
+	q.Offset = int32(g.rng.IntN(6) / 4)
+	names := []string{pick(g.rng, "n", "n", "p", "m", "in.p", "__key__")}
+	if other := pick(g.rng, "n", "q"); g.rng.IntN(3) == 0 && other != names[0] {
+		names = append(names, other)
+	}
+	if g.dialect.lacks(summedEqualities) && strings.Contains(q.Filter.String(), `name:"m"`) && names[0] == "m" {
+		names = []string{"n"}
+	}
+	count := countOf()
+	if up > 0 {
+		count.GetCount().UpTo = wrapperspb.Int64(int64(up))
+	}
+	return step{fmt.Sprintf("count up to %d, sum, average of %v over %v", up, names, q), func(e *env) string {
 		run := func(aggregations ...*pb.AggregationQuery_Aggregation) string {
 			resp, err := e.raw.RunAggregationQuery(e.Context(), &pb.RunAggregationQueryRequest{ProjectId: e.project, QueryType: &pb.RunAggregationQueryRequest_AggregationQuery{
 				AggregationQuery: &pb.AggregationQuery{QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: q.in(e)}, Aggregations: aggregations}}})
 			if err != nil {
 				return outcome(err)
 			}
-			return showAll(resp.Batch.AggregationResults[0].AggregateProperties)
+			results := resp.Batch.AggregationResults[0].AggregateProperties
+			for _, v := range results {
+				if d, ok := v.ValueType.(*pb.Value_DoubleValue); ok { // in which order doubles are added up is not said
+					d.DoubleValue, _ = strconv.ParseFloat(fmt.Sprintf("%.12g", d.DoubleValue), 64)
+				}
+			}
+			return showAll(results)
 		}
-		return run(&pb.AggregationQuery_Aggregation{Alias: "n", Operator: &pb.AggregationQuery_Aggregation_Count_{Count: count}}) +
-			run(&pb.AggregationQuery_Aggregation{Alias: "s", Operator: &pb.AggregationQuery_Aggregation_Sum_{Sum: &pb.AggregationQuery_Aggregation_Sum{Property: ref}}},
-				&pb.AggregationQuery_Aggregation{Alias: "a", Operator: &pb.AggregationQuery_Aggregation_Avg_{Avg: &pb.AggregationQuery_Aggregation_Avg{Property: ref}}})
+		s := run(count)
+		sums := []*pb.AggregationQuery_Aggregation{countOf()}
+		for _, name := range names {
+			sums = append(sums, sumOf(name), averageOf(name))
+		}
+		return s + " " + run(sums...)
 	}}
 }

@@ -160,6 +160,12 @@ var projectionCases = []conformanceCase{
 		v := resp.Batch.EntityResults[0].Entity.Properties["t"]
 		return fmt.Sprint(show(v), " meaning ", v.Meaning)
 	}, want: "5000001 meaning 18"},
+	{name: "blob", doc: "values come as they are indexed: blobs as texts, if they are that", run: func(e *env) string {
+		e.put("B", "a", "v", []byte("xy"))
+		e.put("B", "b", "v", []byte{0xff})
+		e.put("B", "c", "v", "x")
+		return e.results(datastore.NewQuery("B").Project("v"))
+	}, want: "c,v=x a,v=xy b,v=[255]"},
 	{name: "with key", doc: "each result has its key anyway", run: project(all.Project("n", "__key__").Limit(2)), want: "e,n=<nil> a,n=1"},
 	{name: "inequality on the key", doc: "its order comes first", run: project(all.Project("s", "n").FilterField("__key__", ">", key("b"))),
 		want: "c,n=3,s=x d,n=str,s=z e,n=<nil>,s=<nil> g,n=2.5,s=x h,n=NaN,s=y i,n=2,s=x"},

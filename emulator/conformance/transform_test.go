@@ -89,6 +89,12 @@ var transformCases = []conformanceCase{
 	ignored(conformanceCase{name: "increment of what is missing", doc: "sets the operand", run: transforming(5, of("w", increment(3))), want: "{v=5 w=3} 3"}),
 	ignored(conformanceCase{name: "increment above 64 bits", doc: "stops at the greatest integer", run: transforming(math.MaxInt64-1, increment(5)), want: "{v=9223372036854775807} 9223372036854775807"}),
 	ignored(conformanceCase{name: "increment by text", doc: "the operand is a number", run: transforming(5, increment("x")), want: "InvalidArgument"}),
+	ignored(conformanceCase{name: "bad operand of what is missing", doc: "is refused before the entity is looked at", run: func(e *env) string {
+		m := update(e.name("K", "none"), nil)
+		m.PropertyTransforms = []*pb.PropertyTransform{of("v", increment("x"))}
+		_, err := e.commit(m)
+		return outcome(err)
+	}, want: "InvalidArgument"}),
 	ignored(conformanceCase{name: "maximum", doc: "the greater number", run: transforming(5, maximum(7)), want: "{v=7} 7"}),
 	ignored(conformanceCase{name: "maximum of equals", doc: "keeps the property's type", run: transforming(5, maximum(5.0)), want: "{v=5} 5"}),
 	ignored(conformanceCase{name: "maximum of mixed types", doc: "takes the type of the greater", run: transforming(5, maximum(5.5)), want: "{v=5.5} 5.5"}),

@@ -93,6 +93,9 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	if err := checkProperties(c.entity.GetProperties()); err != nil {
 		return c, err
 	}
+	if err := checkTransforms(m.PropertyTransforms); err != nil {
+		return c, err
+	}
 	if c.draft, err = s.draft(key); err != nil {
 		return c, err
 	}

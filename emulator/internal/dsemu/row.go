@@ -2,6 +2,7 @@ package dsemu
 
 import (
 	"slices"
+	"unicode/utf8"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
@@ -100,11 +101,15 @@ func (q *query) extend(rows []row, o order, values []indexedValue) []row {
 }
 
 // fromIndex returns a value as projections have it, which come from an index:
-// marked as such, and times as the integers that they are indexed as.
+// marked as such, and as what it is indexed as, times as integers, and blobs that
+// are texts as those.
 func fromIndex(v *pb.Value) *pb.Value {
 	result := &pb.Value{ValueType: v.ValueType, Meaning: projectionMeaning}
 	if t := v.GetTimestampValue(); t != nil {
 		result.ValueType = &pb.Value_IntegerValue{IntegerValue: t.AsTime().UnixMicro()}
+	}
+	if b, ok := v.ValueType.(*pb.Value_BlobValue); ok && utf8.Valid(b.BlobValue) {
+		result.ValueType = &pb.Value_StringValue{StringValue: string(b.BlobValue)}
 	}
 	return result
 }

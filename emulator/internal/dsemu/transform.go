@@ -14,8 +14,52 @@ import (
 // maxTransforms is how many transforms a commit may have of one entity.
 const maxTransforms = 500
 
+// checkTransforms checks what does not depend on the properties that transforms
+// are of.
+func checkTransforms(transforms []*pb.PropertyTransform) error {
+	for _, t := range transforms {
+		names, err := splitPath(t.GetProperty())
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(names, reserved) {
+			return invalid("a transform can't be of the property %s", t.Property)
+		}
+		switch op := t.TransformType.(type) {
+		case *pb.PropertyTransform_SetToServerValue:
+			if op.SetToServerValue != pb.PropertyTransform_REQUEST_TIME {
+				return invalid("the transform of %q sets no server value that exists", t.Property)
+			}
+		case *pb.PropertyTransform_Increment:
+			err = checkOperand(t.Property, op.Increment)
+		case *pb.PropertyTransform_Maximum:
+			err = checkOperand(t.Property, op.Maximum)
+		case *pb.PropertyTransform_Minimum:
+			err = checkOperand(t.Property, op.Minimum)
+		case *pb.PropertyTransform_AppendMissingElements:
+			err = checkValue(t.Property, array(op.AppendMissingElements.GetValues()), 0, false)
+		case *pb.PropertyTransform_RemoveAllFromArray:
+			err = checkValue(t.Property, array(op.RemoveAllFromArray.GetValues()), 0, false)
+		default:
+			return invalid("the transform of %q has no type", t.Property)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkOperand(property string, operand *pb.Value) error {
+	if !isNumber(operand) {
+		return invalid("the transform of %q needs an integer or a double", property)
+	}
+	return nil
+}
+
 // transform applies property transforms in their order, and returns what each
-// came to. Its rules are those of the protocol's comments on PropertyTransform.
+// came to. They were checked. Its rules are those of the protocol's comments on
+// PropertyTransform.
 func transform(properties map[string]*pb.Value, transforms []*pb.PropertyTransform, at int64) (map[string]*pb.Value, []*pb.Value, error) {
 	properties = maps.Clone(properties)
 	if properties == nil {
@@ -23,17 +67,11 @@ func transform(properties map[string]*pb.Value, transforms []*pb.PropertyTransfo
 	}
 	var results []*pb.Value
 	for _, t := range transforms {
-		names, err := splitPath(t.GetProperty())
+		names, err := splitPath(t.Property)
 		if err != nil {
 			return nil, nil, err
 		}
-		if slices.ContainsFunc(names, reserved) {
-			return nil, nil, invalid("a transform can't be of the property %s", t.Property)
-		}
-		after, result, err := transformed(at, get(properties, names), t)
-		if err != nil {
-			return nil, nil, err
-		}
+		after, result := transformed(at, get(properties, names), t)
 		set(properties, names, after)
 		results = append(results, result)
 	}
@@ -68,22 +106,18 @@ func set(properties map[string]*pb.Value, names []string, v *pb.Value) {
 }
 
 // transformed returns a value after one transform, and the transform's result.
-func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result *pb.Value, err error) {
+func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result *pb.Value) {
 	null := &pb.Value{ValueType: &pb.Value_NullValue{}}
 	switch op := t.TransformType.(type) {
 	case *pb.PropertyTransform_SetToServerValue:
-		if op.SetToServerValue != pb.PropertyTransform_REQUEST_TIME {
-			return nil, nil, invalid("the transform of %q sets no server value that exists", t.Property)
-		}
 		const millisecond = 1000 // microseconds; the server value is no finer
 		after = &pb.Value{ValueType: &pb.Value_TimestampValue{TimestampValue: microTime(at - at%millisecond)}}
-		return after, after, nil
 	case *pb.PropertyTransform_Increment:
-		after, err = number(v, op.Increment, t.Property, add)
+		after = number(v, op.Increment, add)
 	case *pb.PropertyTransform_Maximum:
-		after, err = number(v, op.Maximum, t.Property, func(a, b *pb.Value) *pb.Value { return extreme(a, b, 1) })
+		after = number(v, op.Maximum, func(a, b *pb.Value) *pb.Value { return extreme(a, b, 1) })
 	case *pb.PropertyTransform_Minimum:
-		after, err = number(v, op.Minimum, t.Property, func(a, b *pb.Value) *pb.Value { return extreme(a, b, -1) })
+		after = number(v, op.Minimum, func(a, b *pb.Value) *pb.Value { return extreme(a, b, -1) })
 	case *pb.PropertyTransform_AppendMissingElements:
 		elements := slices.Clone(v.GetArrayValue().GetValues())
 		for _, el := range op.AppendMissingElements.GetValues() {
@@ -91,16 +125,14 @@ func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result 
 				elements = append(elements, el)
 			}
 		}
-		return array(elements), null, nil
+		return array(elements), null
 	case *pb.PropertyTransform_RemoveAllFromArray:
 		elements := slices.DeleteFunc(slices.Clone(v.GetArrayValue().GetValues()), func(have *pb.Value) bool {
 			return slices.ContainsFunc(op.RemoveAllFromArray.GetValues(), func(el *pb.Value) bool { return sameValue(have, el) })
 		})
-		return array(elements), null, nil
-	default:
-		return nil, nil, invalid("the transform of %q has no type", t.Property)
+		return array(elements), null
 	}
-	return after, after, err
+	return after, after
 }
 
 func array(elements []*pb.Value) *pb.Value {
@@ -145,14 +177,11 @@ func float(v *pb.Value) float64 {
 
 // number combines a property with the operand of a transform. A property that is
 // no number is taken as the operand.
-func number(v, operand *pb.Value, property string, combine func(a, b *pb.Value) *pb.Value) (*pb.Value, error) {
-	if !isNumber(operand) {
-		return nil, invalid("the transform of %q needs an integer or a double", property)
-	}
+func number(v, operand *pb.Value, combine func(a, b *pb.Value) *pb.Value) *pb.Value {
 	if !isNumber(v) {
-		return operand, nil
+		return operand
 	}
-	return combine(v, operand), nil
+	return combine(v, operand)
 }
 
 // add adds two numbers: integers stop at the ends of 64 bits, and a double makes
