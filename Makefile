@@ -36,7 +36,8 @@ fuzz: ## Fuzz what parses and calculates, for half a minute each
 	go test ./mapper -run '^$$' -fuzz FuzzDeliveries -fuzztime 30s
 	go test ./emulator/internal/gql -run '^$$' -fuzz FuzzParse -fuzztime 30s
 	go test ./emulator/internal/tasksemu -run '^$$' -fuzz FuzzRequests -fuzztime 30s
-	for target in FuzzQuery FuzzRequests FuzzCursor FuzzKeyForm; do \
+	go test ./emulator/internal/collate -run '^$$' -fuzz FuzzKeyForm -fuzztime 30s
+	for target in FuzzQuery FuzzRequests FuzzCursor; do \
 		go test ./emulator/internal/dsemu -run '^$$' -fuzz "$$target\$$" -fuzztime 30s || exit 1; done
 
 .PHONY: lint

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/emulator/internal/entity"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // aggregate returns the aggregations of a query's rows, and how many of its
@@ -46,7 +49,7 @@ func (db *database) aggregate(q *query, tallies []*tally, o *pb.ReadOptions) (re
 		Batch: &pb.AggregationResultBatch{
 			AggregationResults: []*pb.AggregationResult{{AggregateProperties: properties}},
 			MoreResults:        pb.QueryResultBatch_NO_MORE_RESULTS,
-			ReadTime:           microTime(view.at),
+			ReadTime:           entity.Time(view.at),
 		},
 		Transaction: view.begun,
 	}, entries, nil
@@ -73,7 +76,7 @@ const maxAggregations = 5
 
 func newTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*tally, error) {
 	if n := len(aggregations); n == 0 || n > maxAggregations {
-		return nil, invalid("an aggregation query has 1 to %d aggregations, this one has %d", maxAggregations, n)
+		return nil, model.Invalid("an aggregation query has 1 to %d aggregations, this one has %d", maxAggregations, n)
 	}
 	var tallies []*tally
 	aliases := make(map[string]bool)
@@ -84,34 +87,34 @@ func newTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*tally, erro
 			unnamed++ // those that have a name are not counted
 			t.alias = fmt.Sprintf("property_%d", unnamed)
 		}
-		if reserved(t.alias) || len(t.alias) > maxNameSize {
-			return nil, invalid("the alias %q is reserved or longer than %d bytes", t.alias, maxNameSize)
+		if model.Reserved(t.alias) || len(t.alias) > model.MaxName {
+			return nil, model.Invalid("the alias %q is reserved or longer than %d bytes", t.alias, model.MaxName)
 		}
 		if aliases[t.alias] {
-			return nil, invalid("two aggregations have the alias %q", t.alias)
+			return nil, model.Invalid("two aggregations have the alias %q", t.alias)
 		}
 		aliases[t.alias] = true
 		switch op := a.GetOperator().(type) {
 		case *pb.AggregationQuery_Aggregation_Count_:
 			if op.Count.GetUpTo() != nil {
 				if t.upTo = op.Count.UpTo.Value; t.upTo <= 0 {
-					return nil, invalid("up_to of the count %q has to be positive, it is %d", t.alias, t.upTo)
+					return nil, model.Invalid("up_to of the count %q has to be positive, it is %d", t.alias, t.upTo)
 				}
 			}
 		case *pb.AggregationQuery_Aggregation_Sum_:
 			if t.property = op.Sum.GetProperty().GetName(); t.property == "" {
-				return nil, invalid("the sum %q names no property", t.alias)
+				return nil, model.Invalid("the sum %q names no property", t.alias)
 			}
 		case *pb.AggregationQuery_Aggregation_Avg_:
 			t.average = true
 			if t.property = op.Avg.GetProperty().GetName(); t.property == "" {
-				return nil, invalid("the average %q names no property", t.alias)
+				return nil, model.Invalid("the average %q names no property", t.alias)
 			}
 		default:
-			return nil, invalid("the aggregation %q is none of COUNT, SUM and AVG", t.alias)
+			return nil, model.Invalid("the aggregation %q is none of COUNT, SUM and AVG", t.alias)
 		}
-		if reserved(t.property) {
-			return nil, invalid("Aggregations are not supported for the property: %s", t.property)
+		if model.Reserved(t.property) {
+			return nil, model.Invalid("Aggregations are not supported for the property: %s", t.property)
 		}
 		tallies = append(tallies, t)
 	}
@@ -173,7 +176,7 @@ func (t *tally) result() *pb.Value {
 	whole, accuracy := t.sum.Int64()
 	switch {
 	case t.property == "":
-		return integer(t.n)
+		return entity.Integer(t.n)
 	case t.average && t.n == 0:
 		return &pb.Value{ValueType: &pb.Value_NullValue{}}
 	case t.average:
@@ -181,6 +184,6 @@ func (t *tally) result() *pb.Value {
 	case t.isDouble || accuracy != big.Exact:
 		return &pb.Value{ValueType: &pb.Value_DoubleValue{DoubleValue: sum}}
 	default:
-		return integer(whole)
+		return entity.Integer(whole)
 	}
 }

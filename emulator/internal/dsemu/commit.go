@@ -7,6 +7,9 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/scattermap/scattermap/emulator/internal/entity"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // Limits of a commit, as the limits page of Datastore has them.
@@ -19,7 +22,7 @@ const (
 // concurrency it waits for the transactions that have read what it changes.
 func (db *database) commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
 	if size := proto.Size(req); size > maxRequest {
-		return nil, invalid("Request payload size is %d bytes, above the limit of %d.", size, maxRequest)
+		return nil, model.Invalid("Request payload size is %d bytes, above the limit of %d.", size, maxRequest)
 	}
 	begun := time.Now()
 	for {
@@ -65,10 +68,10 @@ func (db *database) tryCommit(req *pb.CommitRequest, now time.Time) (*pb.CommitR
 	case pb.CommitRequest_NON_TRANSACTIONAL:
 		db.expire(now)
 		if req.TransactionSelector != nil {
-			err = invalid("a non-transactional commit names a transaction")
+			err = model.Invalid("a non-transactional commit names a transaction")
 		}
 	default:
-		err = invalid("the mode of the commit is not given")
+		err = model.Invalid("the mode of the commit is not given")
 	}
 	if err != nil {
 		return nil, nil, err
@@ -93,7 +96,7 @@ func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transacti
 	case *pb.CommitRequest_SingleUseTransaction:
 		return db.newTransaction(selector.SingleUseTransaction, now)
 	default:
-		return nil, invalid("a transactional commit names no transaction")
+		return nil, model.Invalid("a transactional commit names no transaction")
 	}
 }
 
@@ -101,7 +104,7 @@ func (db *database) committing(req *pb.CommitRequest, now time.Time) (*transacti
 // The database is locked.
 func (db *database) apply(tx *transaction, mutations []*pb.Mutation, now time.Time) (*pb.CommitResponse, *transaction, error) {
 	if tx != nil && tx.readOnly && len(mutations) > 0 {
-		return nil, nil, invalid("a read-only transaction can't write")
+		return nil, nil, model.Invalid("a read-only transaction can't write")
 	}
 	if tx != nil && !tx.readOnly && !db.locks(tx) && db.conflicts(tx) {
 		return nil, nil, errContention
@@ -139,7 +142,7 @@ func (db *database) apply(tx *transaction, mutations []*pb.Mutation, now time.Ti
 	db.write(drafts.order, versions, at, now)
 	resp := &pb.CommitResponse{IndexUpdates: drafts.indexUpdates()}
 	if tx != nil {
-		resp.CommitTime = microTime(at)
+		resp.CommitTime = entity.Time(at)
 	}
 	for _, a := range results {
 		resp.MutationResults = append(resp.MutationResults, a.result(at))
@@ -153,7 +156,7 @@ func (db *database) write(drafts []*draft, versions []version, at int64, now tim
 		if !d.changed || !d.exists && !d.existed {
 			continue
 		}
-		k := db.addKind(d.key.namespace, d.key.kind)
+		k := db.addKind(d.key.Namespace, d.key.Kind)
 		r := k.put(d.key, versions[i], db.opts.Scatter)
 		db.log = append(db.log, change{at: at, kind: k, record: r})
 	}

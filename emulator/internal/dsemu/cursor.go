@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // A cursor is the position behind a result: a byte for the form's version, four
@@ -55,12 +57,12 @@ func (q *query) parseCursor(name string, c []byte) (sortKey, group string, err e
 	case len(c) == 0:
 		return "", "", nil
 	case len(c) < cursorHead || c[0] != cursorVersion || binary.BigEndian.Uint32(c[1:]) != q.print:
-		return "", "", invalid("the %s is not one of this query", name)
+		return "", "", model.Invalid("the %s is not one of this query", name)
 	}
 	sortKey = string(c[cursorHead:])
 	n := binary.BigEndian.Uint32(c[groupAt:])
 	if uint64(n) > uint64(len(sortKey)) {
-		return "", "", invalid("the %s is damaged", name)
+		return "", "", model.Invalid("the %s is damaged", name)
 	}
 	return sortKey, sortKey[:n], nil
 }

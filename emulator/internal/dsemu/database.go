@@ -7,13 +7,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // A database holds the entities of one project's database, and its open
 // transactions.
 type database struct {
-	project, id string
-	opts        Options
+	model.Database
+	opts Options
 
 	mu           sync.Mutex
 	namespaces   map[string]map[string]*kind
@@ -37,8 +39,7 @@ type change struct {
 func newDatabase(project, id string, opts Options, lastID *atomic.Uint64) *database {
 	return &database{
 		lastID:       lastID,
-		project:      project,
-		id:           id,
+		Database:     model.Database{Project: project, ID: id},
 		opts:         opts,
 		namespaces:   make(map[string]map[string]*kind),
 		transactions: make(map[string]*transaction),
@@ -68,15 +69,15 @@ func (db *database) addKind(namespace, name string) *kind {
 }
 
 // get returns the version of an entity that a read at a time sees.
-func (db *database) get(key storedKey, at int64) (version, bool) {
-	k := db.kind(key.namespace, key.kind)
-	if reserved(key.kind) {
-		k = db.describe(key.namespace, key.kind, at)
+func (db *database) get(key model.Key, at int64) (version, bool) {
+	k := db.kind(key.Namespace, key.Kind)
+	if model.Reserved(key.Kind) {
+		k = db.describe(key.Namespace, key.Kind, at)
 	}
 	if k == nil {
 		return version{}, false
 	}
-	r, ok := k.records.Get(key.path)
+	r, ok := k.records.Get(key.Path)
 	if !ok {
 		return version{}, false
 	}

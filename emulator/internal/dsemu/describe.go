@@ -5,6 +5,10 @@ import (
 	"slices"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/emulator/internal/collate"
+	"github.com/scattermap/scattermap/emulator/internal/entity"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // The reserved kinds that describe a database. Their entities are made when they
@@ -43,7 +47,7 @@ func (db *database) describe(namespace, name string, at int64) *kind {
 	case statNamespaceKind:
 		for _, ns := range d.namespaces() {
 			all := d.measure(ns, d.kinds(ns))
-			d.put(all.properties(at, map[string]*pb.Value{"subject_namespace": text(ns)}), statName(statNamespaceKind, ns))
+			d.put(all.properties(at, map[string]*pb.Value{"subject_namespace": entity.Text(ns)}), statName(statNamespaceKind, ns))
 		}
 	case statKindKind:
 		d.perKind(statKindKind, d.namespaces())
@@ -64,18 +68,18 @@ type description struct {
 }
 
 func (d *description) put(properties map[string]*pb.Value, path ...*pb.Key_PathElement) {
-	key := storedKey{
-		namespace: d.namespace, kind: d.kind.name, path: string(appendPath(nil, path)),
-		pb: &pb.Key{PartitionId: &pb.PartitionId{ProjectId: d.db.project, DatabaseId: d.db.id, NamespaceId: d.namespace}, Path: path},
+	key := model.Key{
+		Namespace: d.namespace, Kind: d.kind.name, Path: string(collate.AppendPath(nil, path)),
+		PB: &pb.Key{PartitionId: &pb.PartitionId{ProjectId: d.db.Project, DatabaseId: d.db.ID, NamespaceId: d.namespace}, Path: path},
 	}
-	f, err := newForm(key.pb)
+	f, err := entity.New(key.PB)
 	if err == nil {
-		f, err = f.with(properties)
+		f, err = f.With(properties)
 	}
 	if err != nil {
 		panic("dsemu: a description does not encode: " + err.Error())
 	}
-	d.kind.put(key, version{at: d.at, created: d.at, form: f}, d.db.opts.Scatter)
+	d.kind.put(key, version{at: d.at, created: d.at, Form: f}, d.db.opts.Scatter)
 }
 
 func element(kind, name string) *pb.Key_PathElement {
@@ -95,14 +99,6 @@ func statName(kind, name string) *pb.Key_PathElement {
 		return &pb.Key_PathElement{Kind: kind, IdType: &pb.Key_PathElement_Id{Id: defaultNamespaceID}}
 	}
 	return element(kind, name)
-}
-
-func text(s string) *pb.Value {
-	return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: s}}
-}
-
-func integer(n int64) *pb.Value {
-	return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: n}}
 }
 
 // namespaces returns the namespaces that have entities.
@@ -142,15 +138,15 @@ func (d *description) properties() {
 	for _, kind := range d.kinds(d.namespace) {
 		forms := make(map[string]map[string]bool)
 		d.entities(d.namespace, kind, func(v version) bool {
-			represent(forms, "", v.properties())
+			represent(forms, "", v.Properties())
 			return true
 		})
 		for _, name := range slices.Sorted(maps.Keys(forms)) {
 			var elements []*pb.Value
 			for _, form := range slices.Sorted(maps.Keys(forms[name])) {
-				elements = append(elements, text(form))
+				elements = append(elements, entity.Text(form))
 			}
-			d.put(map[string]*pb.Value{"property_representation": array(elements)}, element(kindKind, kind), element(propertyKind, name))
+			d.put(map[string]*pb.Value{"property_representation": entity.Array(elements)}, element(kindKind, kind), element(propertyKind, name))
 		}
 	}
 }
@@ -167,11 +163,11 @@ func represent(forms map[string]map[string]bool, prefix string, properties map[s
 				represent(forms, prefix+name+".", e.Properties)
 			}
 		}
-		for _, value := range indexedOf(v) {
+		for _, value := range collate.EntriesOf(v) {
 			if forms[prefix+name] == nil {
 				forms[prefix+name] = make(map[string]bool)
 			}
-			forms[prefix+name][representation(value.value)] = true
+			forms[prefix+name][representation(value.Value)] = true
 		}
 	}
 }
@@ -203,7 +199,7 @@ func (d *description) measure(namespace string, kinds []string) measure {
 	for _, kind := range kinds {
 		d.entities(namespace, kind, func(v version) bool {
 			m.count++
-			m.bytes += int64(len(v.wire))
+			m.bytes += int64(len(v.Wire(false)))
 			return true
 		})
 	}
@@ -216,10 +212,10 @@ func (m measure) add(o measure) measure { return measure{m.count + o.count, m.by
 // the entities; the embedded Datastore does not measure its indexes.
 func (m measure) properties(at int64, more map[string]*pb.Value) map[string]*pb.Value {
 	properties := map[string]*pb.Value{
-		"count":        integer(m.count),
-		"bytes":        integer(m.bytes),
-		"entity_bytes": integer(m.bytes),
-		"timestamp":    {ValueType: &pb.Value_TimestampValue{TimestampValue: microTime(at)}},
+		"count":        entity.Integer(m.count),
+		"bytes":        entity.Integer(m.bytes),
+		"entity_bytes": entity.Integer(m.bytes),
+		"timestamp":    {ValueType: &pb.Value_TimestampValue{TimestampValue: entity.Time(at)}},
 	}
 	maps.Copy(properties, more)
 	return properties
@@ -241,6 +237,6 @@ func (d *description) perKind(kind string, namespaces []string) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		d.put(all[name].properties(d.at, map[string]*pb.Value{"kind_name": text(name)}), element(kind, name))
+		d.put(all[name].properties(d.at, map[string]*pb.Value{"kind_name": entity.Text(name)}), element(kind, name))
 	}
 }

@@ -10,5 +10,5 @@
 // transaction is strongly consistent.
 //
 // Keys and values have a form in bytes whose order is Datastore's order
-// (order.go). Scans, sorts and cursors work on that form alone.
+// (package collate). Scans, sorts and cursors work on that form alone.
 package dsemu

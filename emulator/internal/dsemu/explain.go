@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/scattermap/scattermap/emulator/internal/indexes"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // plans reports whether a request asks for the plan alone.
@@ -43,13 +44,13 @@ func (q *query) summary() *pb.PlanSummary {
 // describeIndex writes an index with the keys that it ends with: as (a ASC, __name__ ASC).
 func describeIndex(x indexes.Index) string {
 	properties := x.Properties
-	if !slices.ContainsFunc(properties, func(p indexes.Property) bool { return p.Name == keyProperty }) {
-		properties = append(slices.Clip(properties), indexes.Property{Name: keyProperty})
+	if !slices.ContainsFunc(properties, func(p indexes.Property) bool { return p.Name == model.KeyProperty }) {
+		properties = append(slices.Clip(properties), indexes.Property{Name: model.KeyProperty})
 	}
 	var parts []string
 	for _, p := range properties {
 		name, direction := p.Name, "ASC"
-		if name == keyProperty {
+		if name == model.KeyProperty {
 			name = "__name__"
 		}
 		if p.Descending {

@@ -6,6 +6,9 @@ import (
 	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/emulator/internal/collate"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // A conjunction is a set of conditions that an entity has to satisfy together.
@@ -71,15 +74,15 @@ func (db *database) parseFilter(namespace string, f *pb.Filter) ([]*conjunction,
 	case err != nil:
 		return nil, err
 	case p.notEqual > 1:
-		return nil, invalid("a query has at most one NOT_EQUAL or NOT_IN filter, this one has %d", p.notEqual)
+		return nil, model.Invalid("a query has at most one NOT_EQUAL or NOT_IN filter, this one has %d", p.notEqual)
 	case p.notIn > 0 && p.either > 0:
-		return nil, invalid("a query with NOT_IN can't have OR or IN")
+		return nil, model.Invalid("a query with NOT_IN can't have OR or IN")
 	case len(p.ancestors) > 1:
-		return nil, invalid("a query has one ancestor, this one has %d", len(p.ancestors))
+		return nil, model.Invalid("a query has one ancestor, this one has %d", len(p.ancestors))
 	}
 	for _, c := range all[1:] {
 		if c.ancestor != all[0].ancestor {
-			return nil, invalid("all disjunctions of a query need the same HAS_ANCESTOR filter")
+			return nil, model.Invalid("all disjunctions of a query need the same HAS_ANCESTOR filter")
 		}
 	}
 	return all, nil
@@ -87,14 +90,14 @@ func (db *database) parseFilter(namespace string, f *pb.Filter) ([]*conjunction,
 
 func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 	if depth > maxFilterDepth {
-		return nil, invalid("filters can be nested %d deep", maxFilterDepth)
+		return nil, model.Invalid("filters can be nested %d deep", maxFilterDepth)
 	}
 	composite := f.GetCompositeFilter()
 	if composite == nil {
 		return p.property(f.GetPropertyFilter())
 	}
 	if len(composite.Filters) == 0 {
-		return nil, invalid("a composite filter has no filters")
+		return nil, model.Invalid("a composite filter has no filters")
 	}
 	var result []*conjunction
 	for i, sub := range composite.Filters {
@@ -109,7 +112,7 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 				continue
 			}
 			if len(result)*len(alternatives) > maxDisjunctions {
-				return nil, invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
+				return nil, model.Invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
 			}
 			var both []*conjunction
 			for _, a := range result {
@@ -122,11 +125,11 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 			p.either++
 			result = append(result, alternatives...)
 		default:
-			return nil, invalid("a composite filter has no operator")
+			return nil, model.Invalid("a composite filter has no operator")
 		}
 	}
 	if len(result) > maxDisjunctions {
-		return nil, invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
+		return nil, model.Invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
 	}
 	return result, nil
 }
@@ -173,11 +176,11 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 	values := []*pb.Value{f.GetValue()}
 	switch {
 	case name == "":
-		return nil, invalid("a filter names no property")
+		return nil, model.Invalid("a filter names no property")
 	case op == pb.PropertyFilter_IN || op == pb.PropertyFilter_NOT_IN:
 		values = f.GetValue().GetArrayValue().GetValues()
 		if len(values) == 0 {
-			return nil, invalid("the filter %v on %q needs an array that is not empty", op, name)
+			return nil, model.Invalid("the filter %v on %q needs an array that is not empty", op, name)
 		}
 	}
 	forms := make([]string, len(values))
@@ -192,7 +195,7 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 	case pb.PropertyFilter_IN:
 		p.either++
 		if len(forms) > maxDisjunctions {
-			return nil, invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
+			return nil, model.Invalid("the filter comes to more than %d disjunctions", maxDisjunctions)
 		}
 		slices.Sort(forms)
 		var all []*conjunction
@@ -204,7 +207,7 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 		if op == pb.PropertyFilter_NOT_IN {
 			p.notIn++
 			if len(forms) > maxNotIn {
-				return nil, invalid("a NOT_IN filter has at most %d values, this one has %d", maxNotIn, len(forms))
+				return nil, model.Invalid("a NOT_IN filter has at most %d values, this one has %d", maxNotIn, len(forms))
 			}
 		}
 		p.notEqual++
@@ -212,19 +215,19 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 		for _, form := range forms {
 			not[form] = true
 		}
-		if name == keyProperty {
+		if name == model.KeyProperty {
 			return one(&conjunction{notKeys: not, ranged: true})
 		}
 		return one(&conjunction{between: []*interval{{property: name, not: not}}})
 	case pb.PropertyFilter_EQUAL:
 		return one(equals(name, forms[0]))
 	case pb.PropertyFilter_HAS_ANCESTOR:
-		if name != keyProperty {
-			return nil, invalid("a HAS_ANCESTOR filter is on __key__, not on %q", name)
+		if name != model.KeyProperty {
+			return nil, model.Invalid("a HAS_ANCESTOR filter is on __key__, not on %q", name)
 		}
-		prefix := strings.TrimSuffix(forms[0], string(pathEnd))
+		prefix := strings.TrimSuffix(forms[0], string(collate.PathEnd))
 		p.ancestors[prefix] = true
-		return one(&conjunction{lo: prefix, hi: prefix + string(pathElement+1), ancestor: prefix})
+		return one(&conjunction{lo: prefix, hi: prefix + string(collate.PathElement+1), ancestor: prefix})
 	}
 	var lo, hi string
 	switch op {
@@ -237,16 +240,16 @@ func (p *filterParser) property(f *pb.PropertyFilter) ([]*conjunction, error) {
 	case pb.PropertyFilter_GREATER_THAN_OR_EQUAL:
 		lo = forms[0]
 	default:
-		return nil, invalid("a filter on %q has no operator", name)
+		return nil, model.Invalid("a filter on %q has no operator", name)
 	}
-	if name == keyProperty {
+	if name == model.KeyProperty {
 		return one(&conjunction{lo: lo, hi: hi, ranged: true})
 	}
 	return one(&conjunction{between: []*interval{{property: name, lo: lo, hi: hi}}})
 }
 
 func equals(property, form string) *conjunction {
-	if property == keyProperty {
+	if property == model.KeyProperty {
 		return &conjunction{lo: form, hi: behind(form)}
 	}
 	return &conjunction{equal: []condition{{property, form}}}
@@ -254,29 +257,29 @@ func equals(property, form string) *conjunction {
 
 // form returns the ordered form of a filter's value.
 func (p *filterParser) form(property string, v *pb.Value) (string, error) {
-	if property != keyProperty {
+	if property != model.KeyProperty {
 		if v.GetArrayValue() != nil || v.GetEntityValue() != nil || v.GetValueType() == nil {
-			return "", invalid("the filter on the property %q has no value, an array or an entity", property)
+			return "", model.Invalid("the filter on the property %q has no value, an array or an entity", property)
 		}
-		if err := checkSize(property, max(len(v.GetStringValue()), len(v.GetBlobValue())), false); err != nil {
+		if err := model.CheckSize(property, max(len(v.GetStringValue()), len(v.GetBlobValue())), false); err != nil {
 			return "", err
 		}
 		if k := v.GetKeyValue(); k != nil {
-			if err := checkPath(k.Path, false); err != nil {
+			if err := model.CheckPath(k.Path, false); err != nil {
 				return "", err
 			}
 		}
-		return valueForm(v), nil
+		return collate.Value(v), nil
 	}
 	if v.GetKeyValue() == nil {
-		return "", invalid("__key__ filter value must be a Key")
+		return "", model.Invalid("__key__ filter value must be a Key")
 	}
-	key, err := p.db.readKey(v.GetKeyValue())
+	key, err := p.db.ReadKey(v.GetKeyValue())
 	if err != nil {
 		return "", err
 	}
-	if key.namespace != p.namespace {
-		return "", invalid("__key__ filter namespace is %q but query namespace is %q", key.namespace, p.namespace)
+	if key.Namespace != p.namespace {
+		return "", model.Invalid("__key__ filter namespace is %q but query namespace is %q", key.Namespace, p.namespace)
 	}
-	return key.path, nil
+	return key.Path, nil
 }

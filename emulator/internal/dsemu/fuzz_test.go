@@ -1,15 +1,14 @@
 package dsemu
 
 import (
-	"cmp"
 	"context"
-	"strings"
 	"testing"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/scattermap/scattermap/emulator/internal/entity"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
@@ -18,7 +17,7 @@ func newTestServer(t testing.TB) *Server {
 	t.Helper()
 	s := NewServer(Options{Scatter: 2, Batch: 2, Retention: time.Hour}, new(meter.Meter))
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
-		entity := &pb.Entity{Key: testKey(name), Properties: map[string]*pb.Value{"n": integer(int64(len(name))), "m": array([]*pb.Value{integer(1), text(name)})}}
+		entity := &pb.Entity{Key: testKey(name), Properties: map[string]*pb.Value{"n": entity.Integer(int64(len(name))), "m": entity.Array([]*pb.Value{entity.Integer(1), entity.Text(name)})}}
 		if _, err := s.Commit(context.Background(), &pb.CommitRequest{
 			ProjectId: "p", Mode: pb.CommitRequest_NON_TRANSACTIONAL,
 			Mutations: []*pb.Mutation{{Operation: &pb.Mutation_Upsert{Upsert: entity}}},
@@ -45,15 +44,15 @@ func testQueries() []*pb.Query {
 		{Kind: kind},
 		{},
 		{Kind: kind, Offset: 1, Order: []*pb.PropertyOrder{{Property: m, Direction: pb.PropertyOrder_DESCENDING}}},
-		{Kind: kind, Filter: testFilter("n", pb.PropertyFilter_GREATER_THAN, integer(0))},
-		{Kind: kind, Filter: testFilter("m", pb.PropertyFilter_IN, array([]*pb.Value{text("a"), integer(1)}))},
-		{Kind: kind, Filter: testFilter("m", pb.PropertyFilter_NOT_EQUAL, text("a")), Order: []*pb.PropertyOrder{{Property: m}}},
+		{Kind: kind, Filter: testFilter("n", pb.PropertyFilter_GREATER_THAN, entity.Integer(0))},
+		{Kind: kind, Filter: testFilter("m", pb.PropertyFilter_IN, entity.Array([]*pb.Value{entity.Text("a"), entity.Integer(1)}))},
+		{Kind: kind, Filter: testFilter("m", pb.PropertyFilter_NOT_EQUAL, entity.Text("a")), Order: []*pb.PropertyOrder{{Property: m}}},
 		{Kind: kind, Filter: testFilter("__key__", pb.PropertyFilter_HAS_ANCESTOR, &pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: testKey("a")}})},
 		{Kind: kind, Projection: []*pb.Projection{{Property: m}}, DistinctOn: []*pb.PropertyReference{m}},
 		{Kind: kind, Order: []*pb.PropertyOrder{{Property: &pb.PropertyReference{Name: scatterProperty}}}},
 		{Kind: []*pb.KindExpression{{Name: propertyKind}}},
 		{Kind: kind, Filter: &pb.Filter{FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: pb.CompositeFilter_OR, Filters: []*pb.Filter{
-			testFilter("n", pb.PropertyFilter_EQUAL, integer(1)), testFilter("m", pb.PropertyFilter_LESS_THAN, text("c")),
+			testFilter("n", pb.PropertyFilter_EQUAL, entity.Integer(1)), testFilter("m", pb.PropertyFilter_LESS_THAN, entity.Text("c")),
 		}}}}},
 	}
 }
@@ -112,9 +111,9 @@ func FuzzRequests(f *testing.F) {
 		&pb.RunAggregationQueryRequest{ProjectId: "p", QueryType: &pb.RunAggregationQueryRequest_GqlQuery{GqlQuery: &pb.GqlQuery{QueryString: "SELECT COUNT(*) FROM K", AllowLiterals: true}}},
 		&pb.BeginTransactionRequest{ProjectId: "p"},
 		&pb.CommitRequest{ProjectId: "p", Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*pb.Mutation{{
-			Operation:          &pb.Mutation_Update{Update: &pb.Entity{Key: testKey("a"), Properties: map[string]*pb.Value{"n": integer(1)}}},
+			Operation:          &pb.Mutation_Update{Update: &pb.Entity{Key: testKey("a"), Properties: map[string]*pb.Value{"n": entity.Integer(1)}}},
 			PropertyMask:       &pb.PropertyMask{Paths: []string{`n.a\.b`}},
-			PropertyTransforms: []*pb.PropertyTransform{{Property: "n", TransformType: &pb.PropertyTransform_Increment{Increment: integer(1)}}},
+			PropertyTransforms: []*pb.PropertyTransform{{Property: "n", TransformType: &pb.PropertyTransform_Increment{Increment: entity.Integer(1)}}},
 		}}},
 		&pb.RollbackRequest{ProjectId: "p", Transaction: []byte("x")},
 		&pb.AllocateIdsRequest{ProjectId: "p", Keys: []*pb.Key{{Path: []*pb.Key_PathElement{{Kind: "K"}}}}},
@@ -169,27 +168,5 @@ func FuzzCursor(f *testing.F) {
 		_, _ = s.RunQuery(t.Context(), &pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
 		q.StartCursor, q.EndCursor = nil, cursor
 		_, _ = s.RunQuery(t.Context(), &pb.RunQueryRequest{ProjectId: "p", QueryType: &pb.RunQueryRequest_Query{Query: q}})
-	})
-}
-
-// FuzzKeyForm checks that the ordered forms of names compare as the names do, in
-// both directions, and that none is a prefix of another.
-func FuzzKeyForm(f *testing.F) {
-	f.Add("a", "b")
-	f.Add("a", "a\x00")
-	f.Add("", "\x00\x01")
-	f.Add("\x00\xff", "\x00")
-	f.Fuzz(func(t *testing.T, a, b string) {
-		x, y := string(appendBytes(nil, a)), string(appendBytes(nil, b))
-		if got, want := strings.Compare(x, y), cmp.Compare(a, b); got != want {
-			t.Errorf("%q and %q compare as %d, their forms as %d", a, b, want, got)
-		}
-		if a != b && (strings.HasPrefix(x, y) || strings.HasPrefix(y, x)) {
-			t.Errorf("the form of one of %q and %q begins with that of the other", a, b)
-		}
-		down, other := invert(x), invert(y)
-		if got, want := strings.Compare(down, other), cmp.Compare(b, a); got != want {
-			t.Errorf("%q and %q compare as %d when descending, their forms as %d", a, b, want, got)
-		}
 	})
 }

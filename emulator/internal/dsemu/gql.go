@@ -4,6 +4,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/emulator/internal/gql"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // parseGQL returns the query that a GQL string stands for.
@@ -13,7 +14,7 @@ func (db *database) parseGQL(g *pb.GqlQuery, p *pb.PartitionId) (*pb.Query, erro
 	case err != nil:
 		return nil, err
 	case s.Aggregations != nil:
-		return nil, invalid("the GQL query aggregates: that is for RunAggregationQuery")
+		return nil, model.Invalid("the GQL query aggregates: that is for RunAggregationQuery")
 	}
 	return s.Query, nil
 }
@@ -25,19 +26,19 @@ func (db *database) parseAggregationGQL(g *pb.GqlQuery, p *pb.PartitionId) (*pb.
 	case err != nil:
 		return nil, err
 	case s.Aggregations == nil:
-		return nil, invalid("the GQL query does not aggregate: that is for RunQuery")
+		return nil, model.Invalid("the GQL query does not aggregate: that is for RunQuery")
 	}
 	return &pb.AggregationQuery{QueryType: &pb.AggregationQuery_NestedQuery{NestedQuery: s.Query}, Aggregations: s.Aggregations}, nil
 }
 
 func (db *database) statement(g *pb.GqlQuery, p *pb.PartitionId) (*gql.Statement, error) {
-	partition, err := db.checkPartition(p)
+	partition, err := db.Partition(p)
 	if err != nil {
 		return nil, err
 	}
 	s, err := gql.Parse(g, partition)
 	if err != nil {
-		return nil, invalid("%v", err)
+		return nil, model.Invalid("%v", err)
 	}
 	return s, nil
 }

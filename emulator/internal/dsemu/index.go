@@ -6,6 +6,9 @@ import (
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"github.com/tidwall/btree"
+
+	"github.com/scattermap/scattermap/emulator/internal/collate"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // A definition is what an index is over: the properties of equalities, and then
@@ -59,16 +62,16 @@ func (idx *index) entriesOf(path string, properties map[string]*pb.Value) []stri
 	entries := []string{""}
 	keyed := false
 	for _, o := range idx.definition {
-		if o.property == keyProperty {
+		if o.property == model.KeyProperty {
 			keyed = true
 			for i := range entries {
 				entries[i] += directed(o, path)
 			}
 			continue
 		}
-		values := indexed(properties, o.property)
+		values := collate.Entries(properties, o.property)
 		if o.property == ancestorProperty {
-			values = ancestors(path)
+			values = collate.Ancestors(path)
 		}
 		if len(values) == 0 || len(entries)*len(values) > maxEntries {
 			return nil
@@ -76,7 +79,7 @@ func (idx *index) entriesOf(path string, properties map[string]*pb.Value) []stri
 		longer := make([]string, 0, len(entries)*len(values))
 		for _, e := range entries {
 			for _, v := range values {
-				longer = append(longer, e+directed(o, v.form))
+				longer = append(longer, e+directed(o, v.Form))
 			}
 		}
 		entries = longer
@@ -117,10 +120,10 @@ func (q *query) plan(c *conjunction) scan {
 		s.prefix += c.equal[i].form
 	}
 	s.lo, s.hi = c.lo, c.hi
-	byProperty := len(q.orders) > 0 && q.orders[0].property != keyProperty
+	byProperty := len(q.orders) > 0 && q.orders[0].property != model.KeyProperty
 	if byProperty && c.ancestor != "" {
 		s.definition = append(definition{{property: ancestorProperty}}, s.definition...)
-		s.prefix = c.ancestor + string(pathEnd) + s.prefix
+		s.prefix = c.ancestor + string(collate.PathEnd) + s.prefix
 	}
 	s.definition = append(s.definition, q.orders...)
 	if len(q.orders) > 0 {
@@ -132,7 +135,7 @@ func (q *query) plan(c *conjunction) scan {
 			}
 		}
 		switch {
-		case first.property == keyProperty && len(s.definition) == len(q.orders) && len(q.orders) == 1:
+		case first.property == model.KeyProperty && len(s.definition) == len(q.orders) && len(q.orders) == 1:
 			s.definition, s.reverse = nil, first.descending
 		case first.descending:
 			s.lo, s.hi = invertBounds(s.lo, s.hi)
@@ -146,17 +149,17 @@ func (q *query) plan(c *conjunction) scan {
 func invertBounds(lo, hi string) (string, string) {
 	from, to := "", ""
 	if hi != "" {
-		from = invert(strings.TrimSuffix(hi, behind("")))
+		from = collate.Invert(strings.TrimSuffix(hi, behind("")))
 	}
 	if lo != "" {
-		to = behind(invert(lo))
+		to = behind(collate.Invert(lo))
 	}
 	return from, to
 }
 
 func directed(o order, form string) string {
 	if o.descending {
-		return invert(form)
+		return collate.Invert(form)
 	}
 	return form
 }

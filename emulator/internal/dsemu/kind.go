@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"github.com/tidwall/btree"
+
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // A kind holds the records of one kind in one namespace. Its maps are in the
@@ -16,19 +18,19 @@ type kind struct {
 }
 
 // put adds a version to the record at key, which may be new.
-func (k *kind) put(key storedKey, v version, proportion int) *record {
-	r, ok := k.records.Get(key.path)
+func (k *kind) put(key model.Key, v version, proportion int) *record {
+	r, ok := k.records.Get(key.Path)
 	if !ok {
-		r = &record{path: key.path, last: v}
+		r = &record{path: key.Path, last: v}
 		k.records.Set(r.path, r)
-		if value, ok := scatter(key.pb.Path, proportion); ok {
+		if value, ok := scatter(key.PB.Path, proportion); ok {
 			k.scatter.Set(string(value[:])+r.path, r)
 		}
 	} else {
 		r.add(v)
 	}
 	if !v.deleted && len(k.indexes) > 0 {
-		properties := v.properties()
+		properties := v.Properties()
 		for _, idx := range k.indexes {
 			idx.add(r, properties)
 		}
@@ -43,7 +45,7 @@ func (k *kind) prune(r *record, horizon int64) {
 		if v.deleted || len(k.indexes) == 0 {
 			continue
 		}
-		properties := v.properties()
+		properties := v.Properties()
 		for _, idx := range k.indexes {
 			idx.remove(r, properties)
 		}
@@ -55,7 +57,7 @@ func (k *kind) prune(r *record, horizon int64) {
 		return
 	}
 	k.records.Delete(r.path)
-	value, _ := scatter(r.last.key().Path, 1)
+	value, _ := scatter(r.last.Key().Path, 1)
 	k.scatter.Delete(string(value[:]) + r.path)
 }
 
@@ -75,7 +77,7 @@ func (k *kind) index(d definition) *index {
 	idx := &index{definition: d}
 	k.records.Scan(func(_ string, r *record) bool {
 		for _, v := range r.versions() {
-			idx.add(r, v.properties())
+			idx.add(r, v.Properties())
 		}
 		return true
 	})

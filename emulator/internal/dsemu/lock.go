@@ -46,12 +46,12 @@ func (tx *transaction) holds(d *draft, after version) bool {
 	if !d.exists && !d.existed {
 		return false
 	}
-	if _, ok := tx.keys[d.key.id()]; ok {
+	if _, ok := tx.keys[d.key.ID()]; ok {
 		return true
 	}
-	r := &record{path: d.key.path}
+	r := &record{path: d.key.Path}
 	return slices.ContainsFunc(tx.queries, func(s scanned) bool {
-		return s.covers(d.key.pb) && (d.existed && s.saw(r, d.before) || d.exists && s.saw(r, after))
+		return s.covers(d.key.PB) && (d.existed && s.saw(r, d.before) || d.exists && s.saw(r, after))
 	})
 }
 

@@ -1,22 +1,23 @@
 package dsemu
 
 import (
-	"bytes"
-
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator/internal/entity"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // A draft is an entity as the mutations of one commit have left it so far.
 type draft struct {
-	key     storedKey
+	key     model.Key
 	before  version
 	existed bool
 
 	exists     bool
 	changed    bool // what is written differs from before
-	after      form
+	after      entity.Form
 	last       string // the operation that was asked for last
 	written    bool   // one of them took place
 	transforms int    // that were asked for
@@ -43,14 +44,14 @@ func (a applied) result(at int64) *pb.MutationResult {
 	r := &pb.MutationResult{ConflictDetected: a.conflict, TransformResults: a.transforms, Version: at}
 	d := a.draft
 	if a.completed {
-		r.Key = d.key.pb
+		r.Key = d.key.PB
 	}
 	if !d.changed && d.existed {
 		r.Version = d.before.at
 	}
 	if d.exists {
-		r.UpdateTime = microTime(r.Version)
-		r.CreateTime = microTime(d.created(at))
+		r.UpdateTime = entity.Time(r.Version)
+		r.CreateTime = entity.Time(d.created(at))
 	}
 	return r
 }
@@ -78,37 +79,37 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	case *pb.Mutation_Delete:
 		c.operation, c.entity = "delete", &pb.Entity{Key: op.Delete}
 	default:
-		return c, invalid("a mutation has no operation")
+		return c, model.Invalid("a mutation has no operation")
 	}
 	switch {
 	case len(m.PropertyTransforms) > 0 && c.operation == "delete":
-		return c, invalid("property transforms are not for delete")
+		return c, model.Invalid("property transforms are not for delete")
 	case m.ConflictResolutionStrategy != 0 && m.ConflictDetectionStrategy == nil:
-		return c, invalid("a conflict resolution strategy needs a conflict detection strategy")
+		return c, model.Invalid("a conflict resolution strategy needs a conflict detection strategy")
 	}
 	key, completed, err := s.db.mutationKey(c.entity.GetKey(), c.operation)
 	if err != nil {
 		return c, err
 	}
-	if err := checkProperties(c.entity.GetProperties()); err != nil {
+	if err := model.CheckProperties(c.entity.GetProperties()); err != nil {
 		return c, err
 	}
-	if err := checkTransforms(m.PropertyTransforms); err != nil {
+	if err := entity.CheckTransforms(m.PropertyTransforms); err != nil {
 		return c, err
 	}
 	if c.draft, err = s.draft(key); err != nil {
 		return c, err
 	}
 	c.completed = completed
-	if c.draft.transforms += len(m.PropertyTransforms); c.draft.transforms > maxTransforms {
-		return c, invalid("a commit has at most %d property transforms of one entity, this one has %d", maxTransforms, c.draft.transforms)
+	if c.draft.transforms += len(m.PropertyTransforms); c.draft.transforms > entity.MaxTransforms {
+		return c, model.Invalid("a commit has at most %d property transforms of one entity, this one has %d", entity.MaxTransforms, c.draft.transforms)
 	}
 	switch last := c.draft.last; {
 	case last != "" && !s.atomic:
-		return c, invalid("A non-transactional commit may not contain multiple mutations affecting the same entity.")
+		return c, model.Invalid("A non-transactional commit may not contain multiple mutations affecting the same entity.")
 	case c.operation == "insert" && last != "" && last != "delete",
 		c.operation == "update" && last == "delete":
-		return c, invalid("Cannot %s then %s an entity in the same request.", last, c.operation)
+		return c, model.Invalid("Cannot %s then %s an entity in the same request.", last, c.operation)
 	}
 	c.draft.last = c.operation
 	return c, nil
@@ -128,26 +129,26 @@ func (s *draftSet) apply(m mutation) (applied, error) {
 	case m.operation == "update" && !d.exists:
 		return a, status.Error(codes.NotFound, "no entity to update")
 	case m.operation == "delete":
-		d.written, d.exists, d.after = true, false, d.after.keyOnly()
+		d.written, d.exists, d.after = true, false, d.after.KeyOnly()
 		return a, nil
 	}
 	d.written, d.exists = true, true
 	properties := m.entity.GetProperties()
-	if names, ok := topLevel(m.PropertyMask); ok && len(m.PropertyTransforms) == 0 {
-		d.after, err = d.after.splice(names, properties)
+	if names, ok := entity.TopLevel(m.PropertyMask); ok && len(m.PropertyTransforms) == 0 {
+		d.after, err = d.after.Splice(names, properties)
 		return a, err
 	}
 	if m.PropertyMask != nil {
-		if properties, err = mask(d.after.properties(), properties, m.PropertyMask.Paths); err != nil {
+		if properties, err = entity.Mask(d.after.Properties(), properties, m.PropertyMask.Paths); err != nil {
 			return a, err
 		}
 	}
 	if len(m.PropertyTransforms) > 0 {
-		if properties, a.transforms, err = transform(properties, m.PropertyTransforms, s.at); err != nil {
+		if properties, a.transforms, err = entity.Transform(properties, m.PropertyTransforms, s.at); err != nil {
 			return a, err
 		}
 	}
-	d.after, err = d.after.with(properties)
+	d.after, err = d.after.With(properties)
 	return a, err
 }
 
@@ -165,7 +166,7 @@ func (d *draft) conflicts(m *pb.Mutation) (bool, error) {
 		conflict = strategy.BaseVersion != version
 	case *pb.Mutation_UpdateTime:
 		if err := strategy.UpdateTime.CheckValid(); err != nil {
-			return false, invalid("update_time: %v", err)
+			return false, model.Invalid("update_time: %v", err)
 		}
 		conflict = strategy.UpdateTime.AsTime().UnixMicro() != version
 	}
@@ -175,18 +176,18 @@ func (d *draft) conflicts(m *pb.Mutation) (bool, error) {
 	return conflict, nil
 }
 
-func (s *draftSet) draft(key storedKey) (*draft, error) {
-	id := key.id()
+func (s *draftSet) draft(key model.Key) (*draft, error) {
+	id := key.ID()
 	if d := s.byID[id]; d != nil {
 		return d, nil
 	}
 	d := &draft{key: key}
 	d.before, d.existed = s.db.get(key, s.db.lastCommit)
 	if d.exists = d.existed; d.exists {
-		d.after = d.before.form
+		d.after = d.before.Form
 	} else {
 		var err error
-		if d.after, err = newForm(key.pb); err != nil {
+		if d.after, err = entity.New(key.PB); err != nil {
 			return nil, err
 		}
 	}
@@ -211,11 +212,11 @@ func (s *draftSet) versions() ([]version, error) {
 		if !d.written { // all of its mutations conflicted
 			continue
 		}
-		v := version{at: s.at, created: d.created(s.at), deleted: !d.exists, form: d.after}
-		if len(v.wire) > maxEntity {
-			return nil, invalid("The entity %v is %d bytes, above the maximum of %d.", d.key.pb.Path, len(v.wire), maxEntity)
+		v := version{at: s.at, created: d.created(s.at), deleted: !d.exists, Form: d.after}
+		if len(v.Wire(false)) > maxEntity {
+			return nil, model.Invalid("The entity %v is %d bytes, above the maximum of %d.", d.key.PB.Path, len(v.Wire(false)), maxEntity)
 		}
-		d.changed = d.exists != d.existed || d.exists && !bytes.Equal(v.wire, d.before.wire)
+		d.changed = d.exists != d.existed || d.exists && !v.Equal(d.before.Form)
 		versions[i] = v
 	}
 	return versions, nil
@@ -227,20 +228,20 @@ func (s *draftSet) indexUpdates() int32 {
 	n := 0
 	for _, d := range s.order {
 		if d.changed {
-			n += 1 + int(d.after.indexed)
+			n += 1 + d.after.Indexed()
 		}
 	}
 	return int32(n)
 }
 
 // mutationKey checks a mutation's key, and gives an id to an incomplete one.
-func (db *database) mutationKey(k *pb.Key, operation string) (key storedKey, completed bool, err error) {
+func (db *database) mutationKey(k *pb.Key, operation string) (key model.Key, completed bool, err error) {
 	incomplete := operation == "insert" || operation == "upsert"
-	if err := checkPath(k.GetPath(), incomplete); err != nil {
-		return storedKey{}, false, err
+	if err := model.CheckPath(k.GetPath(), incomplete); err != nil {
+		return model.Key{}, false, err
 	}
 	if k.Path[len(k.Path)-1].IdType != nil {
-		key, err = db.keyForm(k)
+		key, err = db.CompleteKey(k)
 		return key, false, err
 	}
 	key, err = db.allocate(k)
@@ -250,7 +251,7 @@ func (db *database) mutationKey(k *pb.Key, operation string) (key storedKey, com
 // allocate completes a key with an id that no entity has, spread evenly as
 // production spreads them. The ids have at most 53 bits, so that JavaScript
 // clients keep them whole.
-func (db *database) allocate(k *pb.Key) (storedKey, error) {
+func (db *database) allocate(k *pb.Key) (model.Key, error) {
 	last := k.Path[len(k.Path)-1]
 	for {
 		path := append([]*pb.Key_PathElement(nil), k.Path...)
@@ -258,13 +259,13 @@ func (db *database) allocate(k *pb.Key) (storedKey, error) {
 			Kind:   last.Kind,
 			IdType: &pb.Key_PathElement_Id{Id: 1 + db.ids.Int64N(1<<53-1)},
 		}
-		key, err := db.keyForm(&pb.Key{PartitionId: k.PartitionId, Path: path})
+		key, err := db.CompleteKey(&pb.Key{PartitionId: k.PartitionId, Path: path})
 		if err != nil {
-			return storedKey{}, err
+			return model.Key{}, err
 		}
-		taken := db.reservedIDs[key.id()]
-		if kind := db.kind(key.namespace, key.kind); kind != nil && !taken {
-			_, taken = kind.records.Get(key.path)
+		taken := db.reservedIDs[key.ID()]
+		if kind := db.kind(key.Namespace, key.Kind); kind != nil && !taken {
+			_, taken = kind.records.Get(key.Path)
 		}
 		if !taken {
 			return key, nil

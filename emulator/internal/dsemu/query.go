@@ -8,9 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator/internal/indexes"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
-
-const keyProperty = "__key__"
 
 // A query is a checked request: all that a scan needs, in ordered forms.
 //
@@ -50,20 +49,20 @@ func unimplemented(what string) error {
 // parse checks a query. Of one whose results are aggregated the properties are
 // given that are summed or averaged.
 func (db *database) parse(p *pb.PartitionId, q *pb.Query, aggregated ...string) (*query, error) {
-	partition, err := db.checkPartition(p)
+	partition, err := db.Partition(p)
 	if err != nil {
 		return nil, err
 	}
 	parsed := &query{namespace: partition.NamespaceId, limit: -1, scatter: db.opts.Scatter}
 	switch {
 	case len(q.GetKind()) > 1:
-		return nil, invalid("a query has one kind, this one has %d", len(q.Kind))
+		return nil, model.Invalid("a query has one kind, this one has %d", len(q.Kind))
 	case len(q.GetKind()) == 1 && q.Kind[0].GetName() == "":
-		return nil, invalid("the kind of a query is empty")
+		return nil, model.Invalid("the kind of a query is empty")
 	case q.FindNearest != nil:
 		return nil, unimplemented("find_nearest")
 	case q.Offset < 0:
-		return nil, invalid("the offset of a query is negative: %d", q.Offset)
+		return nil, model.Invalid("the offset of a query is negative: %d", q.Offset)
 	}
 	if len(q.Kind) == 1 {
 		parsed.kind = q.Kind[0].Name
@@ -71,7 +70,7 @@ func (db *database) parse(p *pb.PartitionId, q *pb.Query, aggregated ...string) 
 	parsed.offset = int(q.Offset)
 	if q.Limit != nil {
 		if q.Limit.Value < 0 {
-			return nil, invalid("the limit of a query is negative: %d", q.Limit.Value)
+			return nil, model.Invalid("the limit of a query is negative: %d", q.Limit.Value)
 		}
 		parsed.limit = int(q.Limit.Value)
 	}
@@ -107,13 +106,13 @@ func (q *query) parseProjection(projection []*pb.Projection) error {
 	for _, p := range projection {
 		name := p.GetProperty().GetName()
 		switch {
-		case name == keyProperty:
+		case name == model.KeyProperty:
 			q.keysOnly = true
 			continue
-		case name == "" || reserved(name):
-			return invalid("a projection can't have the property %q", name)
+		case name == "" || model.Reserved(name):
+			return model.Invalid("a projection can't have the property %q", name)
 		case slices.Contains(q.projected, name):
-			return invalid("the projection has the property %q twice", name)
+			return model.Invalid("the projection has the property %q twice", name)
 		}
 		q.projected = append(q.projected, name)
 	}
@@ -132,13 +131,13 @@ func (q *query) project(aggregated []string) error {
 	case len(aggregated) == 0:
 		return nil
 	case q.keysOnly:
-		return invalid("properties can't be aggregated over a query that only returns keys")
+		return model.Invalid("properties can't be aggregated over a query that only returns keys")
 	case len(q.projected) == 0:
 		q.projected = aggregated
 	}
 	for _, name := range aggregated {
 		if !slices.Contains(q.projected, name) {
-			return invalid("the aggregated property %q is not in the projection of the query", name)
+			return model.Invalid("the aggregated property %q is not in the projection of the query", name)
 		}
 	}
 	q.aggregated = aggregated
@@ -150,13 +149,13 @@ func (q *query) parseOrders(orders []*pb.PropertyOrder) error {
 		name := o.GetProperty().GetName()
 		switch {
 		case name == "":
-			return invalid("an order names no property")
+			return model.Invalid("an order names no property")
 		case name == scatterProperty && (o.Direction == pb.PropertyOrder_DESCENDING || !alone(orders)):
 			return unimplemented("an order by __scatter__ that descends or is one of several")
-		case name != scatterProperty && name != keyProperty && reserved(name):
-			return invalid("an order can't be by the property %s", name)
+		case name != scatterProperty && name != model.KeyProperty && model.Reserved(name):
+			return model.Invalid("an order can't be by the property %s", name)
 		case q.ordered(name):
-			return invalid("two orders are by the property %q", name)
+			return model.Invalid("two orders are by the property %q", name)
 		}
 		q.orders = append(q.orders, order{name, o.Direction == pb.PropertyOrder_DESCENDING})
 	}
@@ -170,7 +169,7 @@ func (q *query) parseOrders(orders []*pb.PropertyOrder) error {
 // keys behind it.
 func alone(orders []*pb.PropertyOrder) bool {
 	rest := orders[1:]
-	return len(rest) == 0 || len(rest) == 1 && rest[0].GetProperty().GetName() == keyProperty && rest[0].Direction != pb.PropertyOrder_DESCENDING
+	return len(rest) == 0 || len(rest) == 1 && rest[0].GetProperty().GetName() == model.KeyProperty && rest[0].Direction != pb.PropertyOrder_DESCENDING
 }
 
 func (q *query) ordered(property string) bool {
@@ -183,15 +182,15 @@ func (q *query) parseDistinct(on []*pb.PropertyReference) error {
 	var names []string
 	for _, p := range on {
 		switch name := p.GetName(); {
-		case name == "" || reserved(name):
-			return invalid("results can't be distinct on the property %q", name)
+		case name == "" || model.Reserved(name):
+			return model.Invalid("results can't be distinct on the property %q", name)
 		case !slices.Contains(names, name):
 			names = append(names, name)
 		}
 	}
 	for i, o := range q.orders {
 		if i < len(names) && !slices.Contains(names, o.property) {
-			return invalid("All group by properties must be ordered before any non group by properties.")
+			return model.Invalid("All group by properties must be ordered before any non group by properties.")
 		}
 	}
 	explicit := min(len(names), len(q.orders))
@@ -221,7 +220,7 @@ func (q *query) implyOrders() {
 	}
 	slices.Sort(implied)
 	if len(q.orders) == 0 && len(implied) == 0 && slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return c.ranged }) {
-		implied = []string{keyProperty}
+		implied = []string{model.KeyProperty}
 	}
 	if !q.byScatter() {
 		for _, name := range implied {
@@ -241,12 +240,12 @@ func (q *query) check() error {
 	for _, c := range q.anyOf {
 		for _, e := range c.equal {
 			if q.aggregated == nil && slices.Contains(q.projected, e.property) {
-				return invalid("Cannot use projection on a property with an equality filter.")
+				return model.Invalid("Cannot use projection on a property with an equality filter.")
 			}
 		}
 		ranged := c.lo != "" || c.hi != "" || len(c.between) > 0
 		if q.byScatter() && ranged {
-			return invalid("The first sort property must be the same as the property to which the inequality filter is applied.")
+			return model.Invalid("The first sort property must be the same as the property to which the inequality filter is applied.")
 		}
 	}
 	if q.byScatter() && q.aggregated != nil {
@@ -255,11 +254,11 @@ func (q *query) check() error {
 	if q.kind == "" {
 		switch {
 		case slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal)+len(c.between) > 0 }):
-			return invalid("kind is required for all filters except __key__ and ancestor")
+			return model.Invalid("kind is required for all filters except __key__ and ancestor")
 		case q.aggregated == nil && len(q.projected) > 0:
-			return invalid("kind is required for projections except __key__")
-		case slices.ContainsFunc(q.orders, func(o order) bool { return o.property != keyProperty || o.descending }):
-			return invalid("kind is required for all orders except __key__ ascending")
+			return model.Invalid("kind is required for projections except __key__")
+		case slices.ContainsFunc(q.orders, func(o order) bool { return o.property != model.KeyProperty || o.descending }):
+			return model.Invalid("kind is required for all orders except __key__ ascending")
 		}
 	}
 	return nil
@@ -269,7 +268,7 @@ func (q *query) check() error {
 // an index which is not there. What only a projection implies is ordered as the
 // first index has it that serves.
 func (q *query) chooseIndexes(set *indexes.Set) error {
-	if q.byScatter() || reserved(q.kind) {
+	if q.byScatter() || model.Reserved(q.kind) {
 		set = nil
 	}
 	for _, c := range q.anyOf {

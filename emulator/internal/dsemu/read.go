@@ -7,6 +7,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/scattermap/scattermap/emulator/internal/entity"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // maxResponse bounds the results of one answer, in bytes: the official clients
@@ -60,40 +63,40 @@ func (db *database) view(o *pb.ReadOptions, now time.Time) (view, error) {
 // readTime checks the time of a snapshot.
 func (db *database) readTime(t *timestamppb.Timestamp, now time.Time) (int64, error) {
 	if err := t.CheckValid(); err != nil {
-		return 0, invalid("read_time: %v", err)
+		return 0, model.Invalid("read_time: %v", err)
 	}
 	micros := t.AsTime().UnixMicro()
 	switch {
 	case micros > max(now.UnixMicro(), db.lastCommit):
-		return 0, invalid("read_time %v is in the future", t.AsTime())
+		return 0, model.Invalid("read_time %v is in the future", t.AsTime())
 	case micros < now.Add(-db.opts.Retention).UnixMicro():
 		return 0, status.Errorf(codes.FailedPrecondition, "read_time %v is too old: versions are kept for %v", t.AsTime(), db.opts.Retention)
 	}
 	return micros, nil
 }
 
-func (db *database) lookup(keys []storedKey, req *pb.LookupRequest) (*pb.LookupResponse, error) {
+func (db *database) lookup(keys []model.Key, req *pb.LookupRequest) (*pb.LookupResponse, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	view, err := db.view(req.ReadOptions, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	resp := &pb.LookupResponse{Transaction: view.begun, ReadTime: microTime(view.at)}
+	resp := &pb.LookupResponse{Transaction: view.begun, ReadTime: entity.Time(view.at)}
 	size := 0
 	for i, key := range keys {
 		v, ok := db.get(key, view.at)
-		if size += len(v.wire) + resultOverhead; i > 0 && size > maxResponse {
+		if size += len(v.Wire(false)) + resultOverhead; i > 0 && size > maxResponse {
 			for _, rest := range keys[i:] {
-				resp.Deferred = append(resp.Deferred, rest.pb)
+				resp.Deferred = append(resp.Deferred, rest.PB)
 			}
 			break
 		}
 		if view.tx != nil {
-			view.tx.keys[key.id()] = key
+			view.tx.keys[key.ID()] = key
 		}
 		if !ok {
-			resp.Missing = append(resp.Missing, &pb.EntityResult{Entity: &pb.Entity{Key: key.pb}, Version: view.at})
+			resp.Missing = append(resp.Missing, &pb.EntityResult{Entity: &pb.Entity{Key: key.PB}, Version: view.at})
 			continue
 		}
 		result := v.result(false)
@@ -109,12 +112,12 @@ func (db *database) lookup(keys []storedKey, req *pb.LookupRequest) (*pb.LookupR
 
 // keepMasked leaves those properties in a result that a mask names.
 func keepMasked(r *pb.EntityResult, v version, paths []string) error {
-	properties, err := mask(nil, v.properties(), paths)
+	properties, err := entity.Mask(nil, v.Properties(), paths)
 	if err != nil {
 		return err
 	}
 	r.ProtoReflect().SetUnknown(nil)
-	r.Entity = &pb.Entity{Key: v.key(), Properties: properties}
+	r.Entity = &pb.Entity{Key: v.Key(), Properties: properties}
 	return nil
 }
 
@@ -129,7 +132,7 @@ func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryRes
 	batch := &pb.QueryResultBatch{
 		EntityResultType: q.resultType(),
 		MoreResults:      pb.QueryResultBatch_NO_MORE_RESULTS,
-		ReadTime:         microTime(view.at),
+		ReadTime:         entity.Time(view.at),
 		SnapshotVersion:  view.at,
 	}
 	if q.bounded {
@@ -179,9 +182,9 @@ func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryRes
 // size estimates the bytes of a row's result.
 func (q *query) size(r row) int {
 	if q.keysOnly {
-		return int(r.version.keyLen) + len(r.sortKey) + resultOverhead
+		return len(r.version.Wire(true)) + len(r.sortKey) + resultOverhead
 	}
-	return len(r.version.wire) + len(r.sortKey) + resultOverhead
+	return len(r.version.Wire(false)) + len(r.sortKey) + resultOverhead
 }
 
 // remember has the transaction remember a query up to where it was read.
@@ -208,7 +211,7 @@ func (q *query) resultType() pb.EntityResult_ResultType {
 
 // kinds returns the kinds that a query is over. The database is locked.
 func (db *database) kinds(q *query, at int64) []*kind {
-	if reserved(q.kind) {
+	if model.Reserved(q.kind) {
 		return []*kind{db.describe(q.namespace, q.kind, at)}
 	}
 	var kinds []*kind

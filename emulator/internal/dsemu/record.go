@@ -5,7 +5,8 @@ import (
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/scattermap/scattermap/emulator/internal/entity"
 )
 
 // A version is an entity as one commit left it. Results carry it in its wire form, see
@@ -13,7 +14,7 @@ import (
 type version struct {
 	at      int64 // commit time in microseconds, which is the version's number
 	created int64 // commit time of the entity's insertion
-	form
+	entity.Form
 	deleted bool // then the form has the key alone
 }
 
@@ -24,24 +25,17 @@ const entityField = 1
 // put into it in wire form, as an unknown field: on the wire that is the same,
 // and nothing is decoded and encoded again.
 func (v version) result(keysOnly bool) *pb.EntityResult {
-	wire := v.wire
-	if keysOnly {
-		wire = wire[:v.keyLen]
-	}
+	wire := v.Wire(keysOnly)
 	r := &pb.EntityResult{
 		Version:    v.at,
-		CreateTime: microTime(v.created),
-		UpdateTime: microTime(v.at),
+		CreateTime: entity.Time(v.created),
+		UpdateTime: entity.Time(v.at),
 	}
 	field := make([]byte, 0, len(wire)+8)
 	field = protowire.AppendTag(field, entityField, protowire.BytesType)
 	field = protowire.AppendBytes(field, wire)
 	r.ProtoReflect().SetUnknown(field)
 	return r
-}
-
-func microTime(micros int64) *timestamppb.Timestamp {
-	return &timestamppb.Timestamp{Seconds: micros / 1e6, Nanos: int32(micros % 1e6 * 1e3)}
 }
 
 // A record is one entity's versions.

@@ -5,6 +5,9 @@ import (
 	"unicode/utf8"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/emulator/internal/collate"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // A row is one result of a query.
@@ -26,16 +29,16 @@ func (q *query) rows(dst []row, r *record, v version) []row {
 		return dst
 	}
 	if q.byScatter() {
-		value, ok := scatter(v.key().Path, q.scatter)
+		value, ok := scatter(v.Key().Path, q.scatter)
 		if !ok {
 			return dst
 		}
-		if !slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal) == 0 || c.holds(v.properties()) }) {
+		if !slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal) == 0 || c.holds(v.Properties()) }) {
 			return dst
 		}
 		return append(dst, row{sortKey: string(value[:]) + r.path, version: v})
 	}
-	properties := v.properties()
+	properties := v.Properties()
 	var satisfied []*conjunction
 	for _, c := range q.anyOf {
 		if c.holdsPath(r.path) && c.holds(properties) {
@@ -53,7 +56,7 @@ func (q *query) rows(dst []row, r *record, v version) []row {
 				rows[j].group = len(rows[j].sortKey)
 			}
 		}
-		if o.property == keyProperty {
+		if o.property == model.KeyProperty {
 			keyed = true
 			for j := range rows {
 				rows[j].sortKey += directed(o, r.path)
@@ -81,18 +84,18 @@ func (q *query) rows(dst []row, r *record, v version) []row {
 }
 
 // extend returns the combinations of rows with the values of the next order.
-func (q *query) extend(rows []row, o order, values []indexedValue) []row {
+func (q *query) extend(rows []row, o order, values []collate.Entry) []row {
 	all := make([]row, 0, len(rows)*len(values))
 	for _, r := range rows {
 		for _, value := range values {
 			n := r
-			n.sortKey += directed(o, value.form)
+			n.sortKey += directed(o, value.Form)
 			if slices.Contains(q.projected, o.property) {
 				n.values = make(map[string]*pb.Value, len(r.values)+1)
 				for name, v := range r.values {
 					n.values[name] = v
 				}
-				n.values[o.property] = fromIndex(value.value)
+				n.values[o.property] = fromIndex(value.Value)
 			}
 			all = append(all, n)
 		}
@@ -104,7 +107,7 @@ func (q *query) extend(rows []row, o order, values []indexedValue) []row {
 // marked as such, and as what it is indexed as, times as integers, and blobs that
 // are texts as those.
 func fromIndex(v *pb.Value) *pb.Value {
-	result := &pb.Value{ValueType: v.ValueType, Meaning: projectionMeaning}
+	result := &pb.Value{ValueType: v.ValueType, Meaning: model.ProjectionMeaning}
 	if t := v.GetTimestampValue(); t != nil {
 		result.ValueType = &pb.Value_IntegerValue{IntegerValue: t.AsTime().UnixMicro()}
 	}
@@ -116,7 +119,7 @@ func fromIndex(v *pb.Value) *pb.Value {
 
 // needsProperties reports whether rows depend on more than keys.
 func (q *query) needsProperties() bool {
-	return slices.ContainsFunc(q.orders, func(o order) bool { return o.property != keyProperty }) ||
+	return slices.ContainsFunc(q.orders, func(o order) bool { return o.property != model.KeyProperty }) ||
 		slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal)+len(c.between) > 0 })
 }
 
@@ -132,23 +135,23 @@ func (q *query) holdsPath(path string) bool {
 
 // allowed returns the values by which an entity is in an index that serves one
 // of the conjunctions that it satisfies, in the direction of the order.
-func (q *query) allowed(o order, properties map[string]*pb.Value, satisfied []*conjunction) []indexedValue {
-	var values []indexedValue
-	for _, value := range indexed(properties, o.property) {
-		if slices.ContainsFunc(satisfied, func(c *conjunction) bool { return c.allows(o.property, value.form) }) {
+func (q *query) allowed(o order, properties map[string]*pb.Value, satisfied []*conjunction) []collate.Entry {
+	var values []collate.Entry
+	for _, value := range collate.Entries(properties, o.property) {
+		if slices.ContainsFunc(satisfied, func(c *conjunction) bool { return c.allows(o.property, value.Form) }) {
 			values = append(values, value)
 		}
 	}
 	if len(values) < 2 {
 		return values
 	}
-	slices.SortStableFunc(values, func(a, b indexedValue) int {
-		if (a.form < b.form) != o.descending {
+	slices.SortStableFunc(values, func(a, b collate.Entry) int {
+		if (a.Form < b.Form) != o.descending {
 			return -1
 		}
 		return 1
 	})
-	return slices.CompactFunc(values, func(a, b indexedValue) bool { return a.form == b.form })
+	return slices.CompactFunc(values, func(a, b collate.Entry) bool { return a.Form == b.Form })
 }
 
 // allows reports whether one of a property's values can be what satisfies the
@@ -181,12 +184,12 @@ func (c *conjunction) holdsPath(path string) bool {
 // holds reports whether properties satisfy the conjunction.
 func (c *conjunction) holds(properties map[string]*pb.Value) bool {
 	for _, e := range c.equal {
-		if !slices.ContainsFunc(indexed(properties, e.property), func(v indexedValue) bool { return v.form == e.form }) {
+		if !slices.ContainsFunc(collate.Entries(properties, e.property), func(v collate.Entry) bool { return v.Form == e.form }) {
 			return false
 		}
 	}
 	for _, iv := range c.between {
-		if !slices.ContainsFunc(indexed(properties, iv.property), func(v indexedValue) bool { return iv.holds(v.form) }) {
+		if !slices.ContainsFunc(collate.Entries(properties, iv.property), func(v collate.Entry) bool { return iv.holds(v.Form) }) {
 			return false
 		}
 	}
@@ -198,7 +201,7 @@ func (q *query) result(r row) *pb.EntityResult {
 	result := r.version.result(q.keysOnly)
 	if len(q.projected) > 0 {
 		result.ProtoReflect().SetUnknown(nil)
-		result.Entity = &pb.Entity{Key: r.version.key(), Properties: r.values}
+		result.Entity = &pb.Entity{Key: r.version.Key(), Properties: r.values}
 	}
 	result.Cursor = q.cursor(r)
 	return result

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/tidwall/btree"
+
+	"github.com/scattermap/scattermap/emulator/internal/collate"
 )
 
 // scan visits the rows of a query as of a time, in order, until visit returns
@@ -113,7 +115,7 @@ func (q *query) source(iter iterator, s scan, at int64) *source {
 		src.end = s.lo
 		from := s.hi
 		if q.after != "" {
-			from = lower(from, invert(q.after))
+			from = lower(from, collate.Invert(q.after))
 		}
 		// The iterator goes to the first entry at or above: what is wanted is below.
 		switch {
@@ -157,7 +159,7 @@ func (s *source) peek() bool {
 		q.scanned++
 		key := entry[len(s.prefix):]
 		if s.down {
-			key = invert(entry)
+			key = collate.Invert(entry)
 		}
 		if key <= q.after {
 			continue

@@ -11,6 +11,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator/internal/indexes"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 const maxLookupKeys = 1000
@@ -51,11 +52,11 @@ var (
 func (s *Server) database(project, id string) (*database, error) {
 	switch {
 	case project == "":
-		return nil, invalid("the request's project_id is empty")
+		return nil, model.Invalid("the request's project_id is empty")
 	case !validProject.MatchString(project):
-		return nil, invalid("the request's project_id is %.110q, which can't be a project", project)
+		return nil, model.Invalid("the request's project_id is %.110q, which can't be a project", project)
 	case !validDatabase.MatchString(id):
-		return nil, invalid("the request's database_id is %.110q: it is empty for the default database, and otherwise has letters, digits and '-'", id)
+		return nil, model.Invalid("the request's database_id is %.110q: it is empty for the default database, and otherwise has letters, digits and '-'", id)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,11 +75,11 @@ func (s *Server) Lookup(_ context.Context, req *pb.LookupRequest) (*pb.LookupRes
 		return nil, err
 	}
 	if n := len(req.Keys); n > maxLookupKeys {
-		return nil, invalid("a lookup has at most %d keys, this one has %d", maxLookupKeys, n)
+		return nil, model.Invalid("a lookup has at most %d keys, this one has %d", maxLookupKeys, n)
 	}
-	keys := make([]storedKey, len(req.Keys))
+	keys := make([]model.Key, len(req.Keys))
 	for i, k := range req.Keys {
-		if keys[i], err = db.readKey(k); err != nil {
+		if keys[i], err = db.ReadKey(k); err != nil {
 			return nil, err
 		}
 	}
@@ -104,14 +105,14 @@ func (s *Server) RunQuery(_ context.Context, req *pb.RunQueryRequest) (*pb.RunQu
 		}
 	}
 	if asked == nil {
-		return nil, invalid("the request has no query")
+		return nil, model.Invalid("the request has no query")
 	}
 	q, err := db.parse(req.PartitionId, asked)
 	if err != nil {
 		return nil, err
 	}
 	if req.PropertyMask != nil && (q.keysOnly || len(q.projected) > 0) {
-		return nil, invalid("a query with a projection can't have a property mask")
+		return nil, model.Invalid("a query with a projection can't have a property mask")
 	}
 	resp := new(pb.RunQueryResponse)
 	if plans(req.ExplainOptions) {
@@ -149,7 +150,7 @@ func (s *Server) RunAggregationQuery(_ context.Context, req *pb.RunAggregationQu
 		}
 	}
 	if asked.GetNestedQuery() == nil {
-		return nil, invalid("the request has no query to aggregate")
+		return nil, model.Invalid("the request has no query to aggregate")
 	}
 	tallies, err := newTallies(asked.Aggregations)
 	if err != nil {
@@ -234,17 +235,17 @@ func (s *Server) AllocateIds(_ context.Context, req *pb.AllocateIdsRequest) (*pb
 	defer db.mu.Unlock()
 	resp := new(pb.AllocateIdsResponse)
 	for _, k := range req.Keys {
-		if err := checkPath(k.GetPath(), true); err != nil {
+		if err := model.CheckPath(k.GetPath(), true); err != nil {
 			return nil, err
 		}
 		if k.Path[len(k.Path)-1].IdType != nil {
-			return nil, invalid("AllocateIds takes incomplete keys, one of these is complete")
+			return nil, model.Invalid("AllocateIds takes incomplete keys, one of these is complete")
 		}
 		key, err := db.allocate(k)
 		if err != nil {
 			return nil, err
 		}
-		resp.Keys = append(resp.Keys, key.pb)
+		resp.Keys = append(resp.Keys, key.PB)
 	}
 	s.meter.AllocateIds(len(resp.Keys))
 	return resp, nil
@@ -260,11 +261,11 @@ func (s *Server) ReserveIds(_ context.Context, req *pb.ReserveIdsRequest) (*pb.R
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	for _, k := range req.Keys {
-		key, err := db.storedKey(k)
+		key, err := db.StoredKey(k)
 		if err != nil {
 			return nil, err
 		}
-		db.reservedIDs[key.id()] = true
+		db.reservedIDs[key.ID()] = true
 	}
 	return new(pb.ReserveIdsResponse), nil
 }

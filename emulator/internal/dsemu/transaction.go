@@ -7,6 +7,8 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
 // How long a transaction lives, as the limits page of Datastore has it.
@@ -28,7 +30,7 @@ type transaction struct {
 	used     time.Time
 	aborted  bool // it conflicted, and can only be rolled back
 
-	keys    map[string]storedKey
+	keys    map[string]model.Key
 	queries []scanned
 
 	ended    chan struct{}  // closed once nobody has to wait for it
@@ -70,7 +72,7 @@ func (db *database) newTransaction(o *pb.TransactionOptions, now time.Time) (*tr
 		snapshot: db.lastCommit,
 		begun:    now,
 		used:     now,
-		keys:     make(map[string]storedKey),
+		keys:     make(map[string]model.Key),
 		ended:    make(chan struct{}),
 	}
 	if t := o.GetReadOnly().GetReadTime(); t != nil {
@@ -132,8 +134,8 @@ func (db *database) conflicts(tx *transaction) bool {
 		return false
 	}
 	for _, key := range tx.keys {
-		if k := db.kind(key.namespace, key.kind); k != nil {
-			if r, ok := k.records.Get(key.path); ok && r.last.at > tx.snapshot {
+		if k := db.kind(key.Namespace, key.Kind); k != nil {
+			if r, ok := k.records.Get(key.Path); ok && r.last.at > tx.snapshot {
 				return true
 			}
 		}
@@ -142,7 +144,7 @@ func (db *database) conflicts(tx *transaction) bool {
 		return false
 	}
 	for _, c := range db.since(tx.snapshot) {
-		key := c.record.last.key()
+		key := c.record.last.Key()
 		before, existed := c.record.at(tx.snapshot)
 		for _, s := range tx.queries {
 			if !s.covers(key) {

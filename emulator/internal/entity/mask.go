@@ -1,15 +1,17 @@
-package dsemu
+package entity
 
 import (
 	"errors"
 	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// mask returns the properties of before with those that the paths name taken
+// Mask returns the properties of before with those that the paths name taken
 // from after: set, or removed where after does not have them.
-func mask(before, after map[string]*pb.Value, paths []string) (map[string]*pb.Value, error) {
+func Mask(before, after map[string]*pb.Value, paths []string) (map[string]*pb.Value, error) {
 	result := make(map[string]*pb.Value, len(before))
 	for name, v := range before {
 		result[name] = v
@@ -59,10 +61,10 @@ func splitPath(p string) ([]string, error) {
 	for rest := p; ; {
 		name, behind, err := firstName(rest)
 		if err != nil {
-			return nil, invalid("the property path %q %v", p, err)
+			return nil, model.Invalid("the property path %q %v", p, err)
 		}
-		if name == "" || reserved(name) && p != keyProperty {
-			return nil, invalid("the property path %q has an empty or a reserved name", p)
+		if name == "" || model.Reserved(name) && p != model.KeyProperty {
+			return nil, model.Invalid("the property path %q has an empty or a reserved name", p)
 		}
 		names = append(names, name)
 		if behind == "" {

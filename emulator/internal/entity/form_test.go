@@ -1,4 +1,4 @@
-package dsemu
+package entity
 
 import (
 	"bytes"
@@ -19,52 +19,52 @@ func TestSplice(t *testing.T) {
 		for _, name := range []string{"a", "aa", "b", "ä", "z", "Z", "none"} {
 			switch rng.IntN(5) {
 			case 0:
-				properties[name] = integer(rng.Int64N(1000))
+				properties[name] = Integer(rng.Int64N(1000))
 			case 1:
-				properties[name] = array([]*pb.Value{text("x"), {ExcludeFromIndexes: true, ValueType: &pb.Value_StringValue{StringValue: "y"}}})
+				properties[name] = Array([]*pb.Value{Text("x"), {ExcludeFromIndexes: true, ValueType: &pb.Value_StringValue{StringValue: "y"}}})
 			case 2:
-				properties[name] = &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{Properties: map[string]*pb.Value{"in": integer(1), "side": text(name)}}}}
+				properties[name] = &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{Properties: map[string]*pb.Value{"in": Integer(1), "side": Text(name)}}}}
 			}
 		}
 		return properties
 	}
 	for range 2000 {
-		empty, err := newForm(testKey("k"))
+		empty, err := New(&pb.Key{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Name{Name: "k"}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		before, after := values(), values()
-		f, err := empty.with(before)
+		f, err := empty.With(before)
 		if err != nil {
 			t.Fatal(err)
 		}
 		paths := []string{"z", "a", "ä", "none", "Z", "z", "more"}[:rng.IntN(8)]
-		names, ok := topLevel(&pb.PropertyMask{Paths: paths})
+		names, ok := TopLevel(&pb.PropertyMask{Paths: paths})
 		if !ok {
 			t.Fatalf("%q are no names", paths)
 		}
-		got, err := f.splice(names, after)
+		got, err := f.Splice(names, after)
 		if err != nil {
 			t.Fatal(err)
 		}
-		masked, err := mask(before, after, paths)
+		masked, err := Mask(before, after, paths)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := empty.with(masked)
+		want, err := empty.With(masked)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got.wire, want.wire) || got.indexed != want.indexed || got.keyLen != want.keyLen {
-			t.Fatalf("%q of %v in %v: %v, %d indexed, want %d", paths, after, before, got.properties(), got.indexed, want.indexed)
+			t.Fatalf("%q of %v in %v: %v, %d indexed, want %d", paths, after, before, got.Properties(), got.indexed, want.indexed)
 		}
 	}
 	for _, path := range []string{"", "a.b", `a\.b`, "__key__"} {
-		if _, ok := topLevel(&pb.PropertyMask{Paths: []string{"a", path}}); ok {
+		if _, ok := TopLevel(&pb.PropertyMask{Paths: []string{"a", path}}); ok {
 			t.Errorf("%q is a name", path)
 		}
 	}
-	if _, ok := topLevel(nil); ok {
+	if _, ok := TopLevel(nil); ok {
 		t.Error("no mask has names")
 	}
 }

@@ -1,4 +1,4 @@
-package dsemu
+package entity
 
 import (
 	"cmp"
@@ -9,26 +9,29 @@ import (
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/scattermap/scattermap/emulator/internal/collate"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// maxTransforms is how many transforms a commit may have of one entity.
-const maxTransforms = 500
+// MaxTransforms is how many transforms a commit may have of one entity.
+const MaxTransforms = 500
 
-// checkTransforms checks what does not depend on the properties that transforms
+// CheckTransforms checks what does not depend on the properties that transforms
 // are of.
-func checkTransforms(transforms []*pb.PropertyTransform) error {
+func CheckTransforms(transforms []*pb.PropertyTransform) error {
 	for _, t := range transforms {
 		names, err := splitPath(t.GetProperty())
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(names, reserved) {
-			return invalid("a transform can't be of the property %s", t.Property)
+		if slices.ContainsFunc(names, model.Reserved) {
+			return model.Invalid("a transform can't be of the property %s", t.Property)
 		}
 		switch op := t.TransformType.(type) {
 		case *pb.PropertyTransform_SetToServerValue:
 			if op.SetToServerValue != pb.PropertyTransform_REQUEST_TIME {
-				return invalid("the transform of %q sets no server value that exists", t.Property)
+				return model.Invalid("the transform of %q sets no server value that exists", t.Property)
 			}
 		case *pb.PropertyTransform_Increment:
 			err = checkOperand(t.Property, op.Increment)
@@ -37,11 +40,11 @@ func checkTransforms(transforms []*pb.PropertyTransform) error {
 		case *pb.PropertyTransform_Minimum:
 			err = checkOperand(t.Property, op.Minimum)
 		case *pb.PropertyTransform_AppendMissingElements:
-			err = checkValue(t.Property, array(op.AppendMissingElements.GetValues()), 0, false)
+			err = model.CheckValue(t.Property, Array(op.AppendMissingElements.GetValues()), 0, false)
 		case *pb.PropertyTransform_RemoveAllFromArray:
-			err = checkValue(t.Property, array(op.RemoveAllFromArray.GetValues()), 0, false)
+			err = model.CheckValue(t.Property, Array(op.RemoveAllFromArray.GetValues()), 0, false)
 		default:
-			return invalid("the transform of %q has no type", t.Property)
+			return model.Invalid("the transform of %q has no type", t.Property)
 		}
 		if err != nil {
 			return err
@@ -52,15 +55,15 @@ func checkTransforms(transforms []*pb.PropertyTransform) error {
 
 func checkOperand(property string, operand *pb.Value) error {
 	if !isNumber(operand) {
-		return invalid("the transform of %q needs an integer or a double", property)
+		return model.Invalid("the transform of %q needs an integer or a double", property)
 	}
 	return nil
 }
 
-// transform applies property transforms in their order, and returns what each
+// Transform applies property transforms in their order, and returns what each
 // came to. They were checked. Its rules are those of the protocol's comments on
 // PropertyTransform.
-func transform(properties map[string]*pb.Value, transforms []*pb.PropertyTransform, at int64) (map[string]*pb.Value, []*pb.Value, error) {
+func Transform(properties map[string]*pb.Value, transforms []*pb.PropertyTransform, at int64) (map[string]*pb.Value, []*pb.Value, error) {
 	properties = maps.Clone(properties)
 	if properties == nil {
 		properties = make(map[string]*pb.Value)
@@ -75,7 +78,7 @@ func transform(properties map[string]*pb.Value, transforms []*pb.PropertyTransfo
 		set(properties, names, after)
 		results = append(results, result)
 	}
-	return properties, results, checkProperties(properties)
+	return properties, results, model.CheckProperties(properties)
 }
 
 // get returns the value at a path, or nil.
@@ -111,7 +114,7 @@ func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result 
 	switch op := t.TransformType.(type) {
 	case *pb.PropertyTransform_SetToServerValue:
 		const millisecond = 1000 // microseconds; the server value is no finer
-		after = &pb.Value{ValueType: &pb.Value_TimestampValue{TimestampValue: microTime(at - at%millisecond)}}
+		after = &pb.Value{ValueType: &pb.Value_TimestampValue{TimestampValue: Time(at - at%millisecond)}}
 	case *pb.PropertyTransform_Increment:
 		after = number(v, op.Increment, add)
 	case *pb.PropertyTransform_Maximum:
@@ -125,18 +128,14 @@ func transformed(at int64, v *pb.Value, t *pb.PropertyTransform) (after, result 
 				elements = append(elements, el)
 			}
 		}
-		return array(elements), null
+		return Array(elements), null
 	case *pb.PropertyTransform_RemoveAllFromArray:
 		elements := slices.DeleteFunc(slices.Clone(v.GetArrayValue().GetValues()), func(have *pb.Value) bool {
 			return slices.ContainsFunc(op.RemoveAllFromArray.GetValues(), func(el *pb.Value) bool { return sameValue(have, el) })
 		})
-		return array(elements), null
+		return Array(elements), null
 	}
 	return after, after
-}
-
-func array(elements []*pb.Value) *pb.Value {
-	return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: elements}}}
 }
 
 // sameValue reports whether two elements are equivalent: numbers by their value,
@@ -157,7 +156,7 @@ func sameValue(a, b *pb.Value) bool {
 	case *pb.Value_ArrayValue:
 		return slices.EqualFunc(x.ArrayValue.GetValues(), b.GetArrayValue().GetValues(), sameValue)
 	}
-	return valueForm(a) == valueForm(b)
+	return collate.Value(a) == collate.Value(b)
 }
 
 func isNumber(v *pb.Value) bool {

@@ -1,4 +1,8 @@
-package dsemu
+// Package collate has the order of keys and values, as bytes.
+//
+// Comparing the bytes of two forms gives Datastore's order, and no form is a prefix
+// of another, so forms can be concatenated, and inverted for descending order.
+package collate
 
 import (
 	"encoding/binary"
@@ -7,15 +11,11 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// The ordered form of keys and values: comparing the bytes of two forms gives
-// Datastore's order, and no form is a prefix of another, so forms can be
-// concatenated, and inverted for descending order.
-//
 // Keys are ordered element by element, an ancestor before its descendants:
 // kinds as bytes, ids before names, ids as signed integers, names as bytes.
 const (
-	pathEnd     byte = 0x00 // after the last element; below pathElement
-	pathElement byte = 0x01 // before each element
+	PathEnd     byte = 0x00 // after the last element; below PathElement
+	PathElement byte = 0x01 // before each element
 	idTag       byte = 0x01
 	nameTag     byte = 0x02
 )
@@ -67,7 +67,7 @@ func appendFloat64(dst []byte, f float64) []byte {
 // the prefix that the path shares with its descendants.
 func appendElements(dst []byte, path []*pb.Key_PathElement) []byte {
 	for _, el := range path {
-		dst = append(dst, pathElement)
+		dst = append(dst, PathElement)
 		dst = appendBytes(dst, el.Kind)
 		if name, ok := el.IdType.(*pb.Key_PathElement_Name); ok {
 			dst = append(dst, nameTag)
@@ -80,12 +80,13 @@ func appendElements(dst []byte, path []*pb.Key_PathElement) []byte {
 	return dst
 }
 
-func appendPath(dst []byte, path []*pb.Key_PathElement) []byte {
-	return append(appendElements(dst, path), pathEnd)
+// AppendPath appends the ordered form of a path.
+func AppendPath(dst []byte, path []*pb.Key_PathElement) []byte {
+	return append(appendElements(dst, path), PathEnd)
 }
 
-// valueForm returns the ordered form of a value that is not an array.
-func valueForm(v *pb.Value) string { return string(appendValue(make([]byte, 0, 32), v)) }
+// Value returns the ordered form of a value that is not an array.
+func Value(v *pb.Value) string { return string(appendValue(make([]byte, 0, 32), v)) }
 
 func appendValue(dst []byte, v *pb.Value) []byte {
 	switch v := v.ValueType.(type) {
@@ -110,7 +111,7 @@ func appendValue(dst []byte, v *pb.Value) []byte {
 		return appendFloat64(dst, v.GeoPointValue.GetLongitude())
 	case *pb.Value_KeyValue:
 		dst = appendBytes(append(dst, keyTag), v.KeyValue.GetPartitionId().GetNamespaceId())
-		return appendPath(dst, v.KeyValue.GetPath())
+		return AppendPath(dst, v.KeyValue.GetPath())
 	case *pb.Value_EntityValue:
 		return append(dst, entityTag)
 	default:
@@ -118,8 +119,8 @@ func appendValue(dst []byte, v *pb.Value) []byte {
 	}
 }
 
-// invert turns an ordered form into that of descending order, and back.
-func invert(form string) string {
+// Invert turns an ordered form into that of descending order, and back.
+func Invert(form string) string {
 	b := []byte(form)
 	for i := range b {
 		b[i] = ^b[i]
@@ -127,18 +128,18 @@ func invert(form string) string {
 	return string(b)
 }
 
-// ancestors returns the ordered paths of an entity and its ancestors, cut out of its
+// Ancestors returns the ordered paths of an entity and its ancestors, cut out of its
 // own.
-func ancestors(path string) []indexedValue {
-	var all []indexedValue
-	for i := 0; i < len(path) && path[i] == pathElement; {
+func Ancestors(path string) []Entry {
+	var all []Entry
+	for i := 0; i < len(path) && path[i] == PathElement; {
 		i = skipBytes(path, i+1) // the kind
 		if path[i] == idTag {
 			i += 1 + 8
 		} else {
 			i = skipBytes(path, i+1)
 		}
-		all = append(all, indexedValue{form: path[:i] + string(pathEnd)})
+		all = append(all, Entry{Form: path[:i] + string(PathEnd)})
 	}
 	return all
 }
@@ -154,17 +155,17 @@ func skipBytes(form string, i int) int {
 	return i + 2
 }
 
-// An indexedValue is one value under which an entity is in the indexes.
-type indexedValue struct {
-	form  string
-	value *pb.Value
+// An Entry is one value under which an entity is in the indexes.
+type Entry struct {
+	Form  string
+	Value *pb.Value
 }
 
-// indexed returns the values under which entities with these properties are in
+// Entries returns the values under which entities with these properties are in
 // the indexes of a name: each element of an array, the properties of entities
 // inside under names joined by dots, and none of what is excluded.
-func indexed(properties map[string]*pb.Value, name string) []indexedValue {
-	values := indexedOf(properties[name])
+func Entries(properties map[string]*pb.Value, name string) []Entry {
+	values := EntriesOf(properties[name])
 	for i := range len(name) {
 		if name[i] != '.' {
 			continue
@@ -179,26 +180,26 @@ func indexed(properties map[string]*pb.Value, name string) []indexedValue {
 		}
 		for _, el := range elements {
 			if e := el.GetEntityValue(); e != nil && !el.ExcludeFromIndexes {
-				values = append(values, indexed(e.Properties, name[i+1:])...)
+				values = append(values, Entries(e.Properties, name[i+1:])...)
 			}
 		}
 	}
 	return values
 }
 
-// indexedOf returns the values of one property that are not entities.
-func indexedOf(v *pb.Value) []indexedValue {
+// EntriesOf returns the values of one property that are not entities.
+func EntriesOf(v *pb.Value) []Entry {
 	if v == nil || v.ExcludeFromIndexes || v.GetEntityValue() != nil {
 		return nil
 	}
 	array, ok := v.ValueType.(*pb.Value_ArrayValue)
 	if !ok {
-		return []indexedValue{{valueForm(v), v}}
+		return []Entry{{Value(v), v}}
 	}
-	var values []indexedValue
+	var values []Entry
 	for _, el := range array.ArrayValue.GetValues() {
 		if !el.ExcludeFromIndexes && el.GetEntityValue() == nil {
-			values = append(values, indexedValue{valueForm(el), el})
+			values = append(values, Entry{Value(el), el})
 		}
 	}
 	return values

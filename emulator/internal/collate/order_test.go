@@ -1,0 +1,31 @@
+package collate
+
+import (
+	"cmp"
+	"strings"
+	"testing"
+
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
+)
+
+// FuzzKeyForm checks that the ordered forms of names compare as the names do, in
+// both directions, and that none is a prefix of another.
+func FuzzKeyForm(f *testing.F) {
+	f.Add("a", "b")
+	f.Add("a", "a\x00")
+	f.Add("", "\x00\x01")
+	f.Add("\x00\xff", "\x00")
+	f.Fuzz(func(t *testing.T, a, b string) {
+		x, y := string(appendBytes(nil, a)), string(appendBytes(nil, b))
+		if got, want := strings.Compare(x, y), cmp.Compare(a, b); got != want {
+			t.Errorf("%q and %q compare as %d, their forms as %d", a, b, want, got)
+		}
+		if a != b && (strings.HasPrefix(x, y) || strings.HasPrefix(y, x)) {
+			t.Errorf("the form of one of %q and %q begins with that of the other", a, b)
+		}
+		down, other := Invert(x), Invert(y)
+		if got, want := strings.Compare(down, other), cmp.Compare(b, a); got != want {
+			t.Errorf("%q and %q compare as %d when descending, their forms as %d", a, b, want, got)
+		}
+	})
+}

@@ -1,0 +1,182 @@
+package entity
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/scattermap/scattermap/emulator/internal/model"
+)
+
+// A Form is an entity as it is kept: in its wire form, a tenth of the size of its message in
+// Go, with the key's field first, so that its beginning is the wire form of a keys-only
+// result. The properties follow in the order of their names: equal entities have equal forms.
+type Form struct {
+	wire    []byte
+	keyLen  int32 // length of the key's field
+	indexed int32 // how many of its values are in the indexes
+}
+
+// New returns the form of an entity that has a key alone.
+func New(key *pb.Key) (Form, error) {
+	wire, err := proto.Marshal(&pb.Entity{Key: key})
+	if err != nil {
+		return Form{}, model.Invalid("key: %v", err)
+	}
+	return Form{wire: wire, keyLen: int32(len(wire))}, nil
+}
+
+// KeyOnly returns the form without its properties.
+func (f Form) KeyOnly() Form {
+	return Form{wire: f.wire[:f.keyLen:f.keyLen], keyLen: f.keyLen}
+}
+
+// With returns the form with these properties, and no others.
+func (f Form) With(properties map[string]*pb.Value) (Form, error) {
+	f = f.KeyOnly()
+	var err error
+	if f.wire, err = encode(f.wire, properties); err != nil {
+		return f, err
+	}
+	return f.count(countIndexed(properties))
+}
+
+// count sets how many values are indexed, if an entity can have as many.
+func (f Form) count(n int) (Form, error) {
+	if n > maxIndexed {
+		return f, model.Invalid("an entity has at most %d indexed values, this one has %d", maxIndexed, n)
+	}
+	f.indexed = int32(n)
+	return f, nil
+}
+
+// Splice does what [Mask] does, and decodes only what it removes: the properties of these
+// names become those of from, or are removed where it does not have them.
+func (f Form) Splice(names []string, from map[string]*pb.Value) (Form, error) {
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	indexed := int(f.indexed)
+	parts := append(make([][]byte, 0, 16), f.wire[:f.keyLen])
+	insert := func(name string) error {
+		v, ok := from[name]
+		if !ok {
+			return nil
+		}
+		indexed += countIndexedOf(v)
+		part, err := encode(nil, map[string]*pb.Value{name: v})
+		parts = append(parts, part)
+		return err
+	}
+	for rest := f.wire[f.keyLen:]; len(rest) > 0; {
+		name, n := firstProperty(rest)
+		for len(names) > 0 && names[0] < name {
+			if err := insert(names[0]); err != nil {
+				return f, err
+			}
+			names = names[1:]
+		}
+		if len(names) > 0 && names[0] == name { // it is inserted before the next
+			indexed -= countIndexed(decode(rest[:n]).Properties)
+		} else {
+			parts = append(parts, rest[:n])
+		}
+		rest = rest[n:]
+	}
+	for _, name := range names {
+		if err := insert(name); err != nil {
+			return f, err
+		}
+	}
+	return Form{wire: slices.Concat(parts...), keyLen: f.keyLen}.count(indexed)
+}
+
+// firstProperty returns the name and the length of the first property of some in wire form:
+// an entry of a map, whose first field is its key.
+func firstProperty(wire []byte) (name string, length int) {
+	_, _, tag := protowire.ConsumeTag(wire)
+	entry, n := protowire.ConsumeBytes(wire[tag:])
+	_, _, keyTag := protowire.ConsumeTag(entry)
+	key, _ := protowire.ConsumeBytes(entry[keyTag:])
+	return string(key), tag + n
+}
+
+// TopLevel returns the names in a mask, if it has no others than names of whole properties.
+func TopLevel(mask *pb.PropertyMask) (names []string, ok bool) {
+	names = mask.GetPaths()
+	return names, mask != nil && !slices.ContainsFunc(names, func(name string) bool {
+		return name == "" || model.Reserved(name) || strings.ContainsAny(name, ".\\`")
+	})
+}
+
+// encode appends the wire form of properties.
+func encode(wire []byte, properties map[string]*pb.Value) ([]byte, error) {
+	wire, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(wire, &pb.Entity{Properties: properties})
+	if err != nil {
+		return nil, model.Invalid("entity: %v", err)
+	}
+	return wire, nil
+}
+
+// Key reads the key.
+func (f Form) Key() *pb.Key { return decode(f.wire[:f.keyLen]).Key }
+
+// Properties reads the properties.
+func (f Form) Properties() map[string]*pb.Value { return decode(f.wire[f.keyLen:]).Properties }
+
+func decode(wire []byte) *pb.Entity {
+	e := new(pb.Entity)
+	if err := proto.Unmarshal(wire, e); err != nil {
+		panic("dsemu: a stored entity does not decode: " + err.Error())
+	}
+	return e
+}
+
+// Wire returns the wire form, or that of the key alone.
+func (f Form) Wire(keyOnly bool) []byte {
+	if keyOnly {
+		return f.wire[:f.keyLen]
+	}
+	return f.wire
+}
+
+// Equal reports whether two forms are those of equal entities.
+func (f Form) Equal(other Form) bool { return bytes.Equal(f.wire, other.wire) }
+
+// Indexed returns how many of the entity's values are in the indexes.
+func (f Form) Indexed() int { return int(f.indexed) }
+
+// maxIndexed is how many indexed values an entity has, at most, as the limits page
+// of Datastore has it.
+const maxIndexed = 20000
+
+// countIndexed counts the values that are in the indexes.
+func countIndexed(properties map[string]*pb.Value) int {
+	n := 0
+	for _, v := range properties {
+		n += countIndexedOf(v)
+	}
+	return n
+}
+
+func countIndexedOf(v *pb.Value) int {
+	switch value := v.GetValueType().(type) {
+	case *pb.Value_ArrayValue:
+		n := 0
+		for _, el := range value.ArrayValue.GetValues() {
+			n += countIndexedOf(el)
+		}
+		return n
+	case *pb.Value_EntityValue:
+		if v.ExcludeFromIndexes {
+			return 0
+		}
+		return countIndexed(value.EntityValue.GetProperties())
+	}
+	if v.GetExcludeFromIndexes() {
+		return 0
+	}
+	return 1
+}

@@ -1,0 +1,137 @@
+package model
+
+import (
+	"regexp"
+	"strings"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/scattermap/scattermap/emulator/internal/collate"
+)
+
+const (
+	maxKeySize      = 6 << 10 // bytes, as the limits page of Datastore has it
+	maxPathElements = 100
+
+	// MaxName is how many bytes a kind or a name has, at most.
+	MaxName = 1500
+)
+
+var validNamespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`) // as the client's NewQuery documents it
+
+// Invalid makes an error with the code INVALID_ARGUMENT.
+func Invalid(format string, args ...any) error {
+	return status.Errorf(codes.InvalidArgument, format, args...)
+}
+
+// Reserved reports whether Datastore keeps a kind, name or property for itself.
+func Reserved(s string) bool {
+	return len(s) >= 4 && strings.HasPrefix(s, "__") && strings.HasSuffix(s, "__")
+}
+
+// A Key is a key as a database knows it.
+type Key struct {
+	Namespace string
+	Kind      string
+	Path      string  // ordered form
+	PB        *pb.Key // with its whole partition, whatever the client sent
+}
+
+// ID tells keys of all namespaces apart.
+func (k Key) ID() string { return k.Namespace + "\x00" + k.Path }
+
+// A Database is what keys and queries of a request have to be of.
+type Database struct{ Project, ID string }
+
+// Partition completes a partition with the request's project and database.
+func (db Database) Partition(p *pb.PartitionId) (*pb.PartitionId, error) {
+	if got := p.GetProjectId(); got != "" && got != db.Project {
+		return nil, Invalid("partition has project %q, the request has %q", got, db.Project)
+	}
+	if got := p.GetDatabaseId(); got != "" && got != db.ID {
+		return nil, Invalid("partition has database %q, the request has %q", got, db.ID)
+	}
+	if ns := p.GetNamespaceId(); Reserved(ns) || !validNamespace.MatchString(ns) {
+		return nil, Invalid("namespace %.110q is reserved, or not up to 100 letters, digits, '.', '_' and '-'", ns)
+	}
+	return &pb.PartitionId{ProjectId: db.Project, DatabaseId: db.ID, NamespaceId: p.GetNamespaceId()}, nil
+}
+
+// CheckPath reports what is wrong with a path of an entity. Only the last element
+// of one that may be incomplete can lack its id and name.
+func CheckPath(path []*pb.Key_PathElement, incomplete bool) error {
+	for _, el := range path {
+		if Reserved(el.GetKind()) {
+			return Invalid("The kind %q is reserved.", el.Kind)
+		}
+		if Reserved(el.GetName()) {
+			return Invalid("The key path element name %q is reserved.", el.GetName())
+		}
+	}
+	return CheckReadPath(path, incomplete)
+}
+
+// CheckReadPath is CheckPath for keys that are only read: they can be those of
+// reserved kinds, which describe the database.
+func CheckReadPath(path []*pb.Key_PathElement, incomplete bool) error {
+	if len(path) == 0 || len(path) > maxPathElements {
+		return Invalid("a key path has 1 to %d elements, this one has %d", maxPathElements, len(path))
+	}
+	for i, el := range path {
+		if el.GetKind() == "" || len(el.GetKind()) > MaxName {
+			return Invalid("the kind of a key path element has 1 to %d bytes, this one has %d", MaxName, len(el.GetKind()))
+		}
+		switch id := el.IdType.(type) {
+		case *pb.Key_PathElement_Id:
+			if id.Id == 0 {
+				return Invalid("a key path element has the id 0")
+			}
+		case *pb.Key_PathElement_Name:
+			if id.Name == "" || len(id.Name) > MaxName {
+				return Invalid("the name of a key path element has 1 to %d bytes, this one has %d", MaxName, len(id.Name))
+			}
+		default:
+			if !incomplete || i < len(path)-1 {
+				return Invalid("key path element %d of %d has neither id nor name", i+1, len(path))
+			}
+		}
+	}
+	return nil
+}
+
+// StoredKey checks a complete key.
+func (db Database) StoredKey(k *pb.Key) (Key, error) {
+	if err := CheckPath(k.GetPath(), false); err != nil {
+		return Key{}, err
+	}
+	return db.CompleteKey(k)
+}
+
+// ReadKey checks a complete key that is only read.
+func (db Database) ReadKey(k *pb.Key) (Key, error) {
+	if err := CheckReadPath(k.GetPath(), false); err != nil {
+		return Key{}, err
+	}
+	return db.CompleteKey(k)
+}
+
+// CompleteKey completes the partition of a key whose path was checked.
+func (db Database) CompleteKey(k *pb.Key) (Key, error) {
+	partition, err := db.Partition(k.PartitionId)
+	if err != nil {
+		return Key{}, err
+	}
+	full := &pb.Key{PartitionId: partition, Path: k.Path}
+	if n := proto.Size(full); n > maxKeySize {
+		return Key{}, Invalid("a key has at most %d bytes, this one has %d", maxKeySize, n)
+	}
+	return Key{
+		Namespace: partition.NamespaceId,
+		Kind:      k.Path[len(k.Path)-1].Kind,
+		Path:      string(collate.AppendPath(nil, k.Path)),
+		PB:        full,
+	}, nil
+}

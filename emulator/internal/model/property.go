@@ -1,0 +1,100 @@
+package model
+
+import (
+	"time"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// Limits of properties, as the limits page of Datastore has them.
+const (
+	maxIndexedValue  = 1500    // bytes of a string or blob
+	maxPropertyValue = 1048487 // bytes of a string or blob that is not indexed
+	maxDepth         = 20      // of entities and arrays in each other
+)
+
+// ProjectionMeaning marks a value that only a projection returns.
+const ProjectionMeaning = 18
+
+// Bounds of timestamps: 0001-01-01T00:00:00Z and 9999-12-31T23:59:59.999999Z.
+const (
+	minSeconds = -62135596800
+	maxSeconds = 253402300799
+)
+
+// CheckProperties checks an entity's properties, and cuts its times to the
+// microseconds that Datastore keeps.
+func CheckProperties(properties map[string]*pb.Value) error {
+	return checkNested("", properties, 0)
+}
+
+func checkNested(prefix string, properties map[string]*pb.Value, depth int) error {
+	for name, v := range properties {
+		if name == "" || Reserved(name) || len(name) > MaxName {
+			return Invalid("the property name %q is empty, reserved or longer than %d bytes", prefix+name, MaxName)
+		}
+		if err := CheckValue(prefix+name, v, depth, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckValue checks a value that is inside depth entities and arrays.
+func CheckValue(name string, v *pb.Value, depth int, inArray bool) error {
+	if depth > maxDepth {
+		return Invalid("the property %.100q is inside more than %d entities and arrays", name, maxDepth)
+	}
+	if v.GetMeaning() == ProjectionMeaning {
+		return Invalid("the property %q has meaning %d, which only results of projections have", name, ProjectionMeaning)
+	}
+	switch value := v.GetValueType().(type) {
+	case nil:
+		return Invalid("the property %q has no value", name)
+	case *pb.Value_StringValue:
+		return CheckSize(name, len(value.StringValue), v.ExcludeFromIndexes)
+	case *pb.Value_BlobValue:
+		return CheckSize(name, len(value.BlobValue), v.ExcludeFromIndexes)
+	case *pb.Value_TimestampValue:
+		t := value.TimestampValue
+		if t.CheckValid() != nil || t.Seconds < minSeconds || t.Seconds > maxSeconds {
+			return Invalid("the property %q is no time between the years 1 and 9999", name)
+		}
+		v.ValueType = &pb.Value_TimestampValue{TimestampValue: timestamppb.New(t.AsTime().Truncate(time.Microsecond))}
+	case *pb.Value_GeoPointValue:
+		p := value.GeoPointValue
+		if !(p.GetLatitude() >= -90 && p.GetLatitude() <= 90 && p.GetLongitude() >= -180 && p.GetLongitude() <= 180) {
+			return Invalid("the property %q is no point: latitude in [-90, 90], longitude in [-180, 180]", name)
+		}
+	case *pb.Value_KeyValue:
+		return CheckPath(value.KeyValue.GetPath(), false)
+	case *pb.Value_ArrayValue:
+		switch {
+		case inArray:
+			return Invalid("the property %q is an array of arrays", name)
+		case v.ExcludeFromIndexes:
+			return Invalid("the property %q is an array that is excluded from indexes: its elements are to be", name)
+		}
+		for _, el := range value.ArrayValue.GetValues() {
+			if err := CheckValue(name, el, depth+1, true); err != nil {
+				return err
+			}
+		}
+	case *pb.Value_EntityValue:
+		return checkNested(name+".", value.EntityValue.GetProperties(), depth+1)
+	}
+	return nil
+}
+
+// CheckSize checks the size of a string or blob.
+func CheckSize(name string, size int, unindexed bool) error {
+	limit := maxIndexedValue
+	if unindexed {
+		limit = maxPropertyValue
+	}
+	if size > limit {
+		return Invalid("The value of property %q is longer than %d bytes.", name, limit)
+	}
+	return nil
+}
