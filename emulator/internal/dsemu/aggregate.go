@@ -1,49 +1,45 @@
 package dsemu
 
 import (
-	"fmt"
-	"math"
-	"math/big"
-	"slices"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/emulator/internal/entity"
-	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/emulator/internal/query"
 )
 
 // aggregate returns the aggregations of a query's rows, and how many of its
 // index's entries they came from.
-func (db *database) aggregate(q *query, tallies []*tally, o *pb.ReadOptions) (resp *pb.RunAggregationQueryResponse, entries int64, err error) {
+func (db *database) aggregate(q *query.Query, tallies []*query.Tally, o *pb.ReadOptions) (resp *pb.RunAggregationQueryResponse, entries int64, err error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	view, err := db.view(o, time.Now())
 	if err != nil {
 		return nil, 0, err
 	}
-	skip, last := q.offset, ""
+	skip, last := q.Offset, ""
 	stopped := false
-	q.scan(db.kinds(q, view.at), view.at, func(r row) bool {
-		if entries == int64(q.limit) || full(tallies) {
+	q.Scan(db.kinds(q, view.at), view.at, func(r query.Row) bool {
+		if entries == int64(q.Limit) || query.Full(tallies) {
 			stopped = true
 			return false
 		}
-		last = r.sortKey
+		last = r.SortKey
 		if skip > 0 {
 			skip--
 			return true
 		}
 		entries++
 		for _, t := range tallies {
-			t.add(r.values)
+			t.Add(r.Values)
 		}
 		return true
 	})
 	view.remember(q, last, stopped)
 	properties := make(map[string]*pb.Value)
 	for _, t := range tallies {
-		properties[t.alias] = t.result()
+		properties[t.Alias] = t.Result()
 	}
 	return &pb.RunAggregationQueryResponse{
 		Batch: &pb.AggregationResultBatch{
@@ -53,137 +49,4 @@ func (db *database) aggregate(q *query, tallies []*tally, o *pb.ReadOptions) (re
 		},
 		Transaction: view.begun,
 	}, entries, nil
-}
-
-// A tally is one aggregation on its way.
-type tally struct {
-	alias    string
-	property string // to add up; empty for a count
-	average  bool
-	upTo     int64 // of a count; 0 is no limit
-
-	n        int64
-	sum      *big.Float // of what is finite, exactly
-	special  float64    // the sum of infinities and NaN, or 0
-	isDouble bool       // a double was added
-}
-
-// exactly is the precision, in bits, in which doubles of all magnitudes add up
-// without a loss, 2^64 of them.
-const exactly = 1024 + 1074 + 64
-
-const maxAggregations = 5
-
-func newTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*tally, error) {
-	if n := len(aggregations); n == 0 || n > maxAggregations {
-		return nil, model.Invalid("an aggregation query has 1 to %d aggregations, this one has %d", maxAggregations, n)
-	}
-	var tallies []*tally
-	aliases := make(map[string]bool)
-	unnamed := 0
-	for _, a := range aggregations {
-		t := &tally{alias: a.GetAlias(), sum: new(big.Float).SetPrec(exactly)}
-		if t.alias == "" {
-			unnamed++ // those that have a name are not counted
-			t.alias = fmt.Sprintf("property_%d", unnamed)
-		}
-		if model.Reserved(t.alias) || len(t.alias) > model.MaxName {
-			return nil, model.Invalid("the alias %q is reserved or longer than %d bytes", t.alias, model.MaxName)
-		}
-		if aliases[t.alias] {
-			return nil, model.Invalid("two aggregations have the alias %q", t.alias)
-		}
-		aliases[t.alias] = true
-		switch op := a.GetOperator().(type) {
-		case *pb.AggregationQuery_Aggregation_Count_:
-			if op.Count.GetUpTo() != nil {
-				if t.upTo = op.Count.UpTo.Value; t.upTo <= 0 {
-					return nil, model.Invalid("up_to of the count %q has to be positive, it is %d", t.alias, t.upTo)
-				}
-			}
-		case *pb.AggregationQuery_Aggregation_Sum_:
-			if t.property = op.Sum.GetProperty().GetName(); t.property == "" {
-				return nil, model.Invalid("the sum %q names no property", t.alias)
-			}
-		case *pb.AggregationQuery_Aggregation_Avg_:
-			t.average = true
-			if t.property = op.Avg.GetProperty().GetName(); t.property == "" {
-				return nil, model.Invalid("the average %q names no property", t.alias)
-			}
-		default:
-			return nil, model.Invalid("the aggregation %q is none of COUNT, SUM and AVG", t.alias)
-		}
-		if model.Reserved(t.property) {
-			return nil, model.Invalid("Aggregations are not supported for the property: %s", t.property)
-		}
-		tallies = append(tallies, t)
-	}
-	return tallies, nil
-}
-
-// aggregated returns the properties that are summed and averaged, by name.
-func aggregated(tallies []*tally) []string {
-	var names []string
-	for _, t := range tallies {
-		if t.property != "" {
-			names = append(names, t.property)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// full reports whether nothing more can change any tally.
-func full(tallies []*tally) bool {
-	for _, t := range tallies {
-		if t.upTo == 0 || t.n < t.upTo {
-			return false
-		}
-	}
-	return true
-}
-
-// add adds a row, whose values are those of its index.
-func (t *tally) add(values map[string]*pb.Value) {
-	if t.property == "" {
-		if t.upTo == 0 || t.n < t.upTo {
-			t.n++
-		}
-		return
-	}
-	switch value := values[t.property].GetValueType().(type) {
-	case *pb.Value_IntegerValue:
-		t.n++
-		t.sum.Add(t.sum, new(big.Float).SetInt64(value.IntegerValue))
-	case *pb.Value_DoubleValue:
-		t.n++
-		t.isDouble = true
-		if d := value.DoubleValue; math.IsNaN(d) || math.IsInf(d, 0) {
-			t.special += d
-		} else {
-			t.sum.Add(t.sum, big.NewFloat(d))
-		}
-	}
-}
-
-// result returns what was added up: the sum of integers is one, unless it does
-// not fit; the average of no numbers is null.
-func (t *tally) result() *pb.Value {
-	sum, _ := t.sum.Float64()
-	if t.special != 0 {
-		sum = t.special
-	}
-	whole, accuracy := t.sum.Int64()
-	switch {
-	case t.property == "":
-		return entity.Integer(t.n)
-	case t.average && t.n == 0:
-		return &pb.Value{ValueType: &pb.Value_NullValue{}}
-	case t.average:
-		return &pb.Value{ValueType: &pb.Value_DoubleValue{DoubleValue: sum / float64(t.n)}}
-	case t.isDouble || accuracy != big.Exact:
-		return &pb.Value{ValueType: &pb.Value_DoubleValue{DoubleValue: sum}}
-	default:
-		return entity.Integer(whole)
-	}
 }

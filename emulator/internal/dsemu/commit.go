@@ -10,6 +10,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
 // Limits of a commit, as the limits page of Datastore has them.
@@ -151,13 +152,13 @@ func (db *database) apply(tx *transaction, mutations []*pb.Mutation, now time.Ti
 }
 
 // write makes versions the newest ones. The database is locked.
-func (db *database) write(drafts []*draft, versions []version, at int64, now time.Time) {
+func (db *database) write(drafts []*draft, versions []store.Version, at int64, now time.Time) {
 	for i, d := range drafts {
 		if !d.changed || !d.exists && !d.existed {
 			continue
 		}
 		k := db.addKind(d.key.Namespace, d.key.Kind)
-		r := k.put(d.key, versions[i], db.opts.Scatter)
+		r := k.Put(d.key, versions[i], db.opts.Scatter)
 		db.log = append(db.log, change{at: at, kind: k, record: r})
 	}
 	db.lastCommit = at

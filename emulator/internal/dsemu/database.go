@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
 // A database holds the entities of one project's database, and its open
@@ -18,7 +19,7 @@ type database struct {
 	opts Options
 
 	mu           sync.Mutex
-	namespaces   map[string]map[string]*kind
+	namespaces   map[string]map[string]*store.Kind
 	lastCommit   int64    // microseconds
 	log          []change // commits that a read may not have seen, oldest first
 	trimmed      int      // of them, those that are done with
@@ -32,8 +33,8 @@ type database struct {
 // A change says that a commit wrote a record.
 type change struct {
 	at     int64
-	kind   *kind
-	record *record
+	kind   *store.Kind
+	record *store.Record
 }
 
 func newDatabase(project, id string, opts Options, lastID *atomic.Uint64) *database {
@@ -41,7 +42,7 @@ func newDatabase(project, id string, opts Options, lastID *atomic.Uint64) *datab
 		lastID:       lastID,
 		Database:     model.Database{Project: project, ID: id},
 		opts:         opts,
-		namespaces:   make(map[string]map[string]*kind),
+		namespaces:   make(map[string]map[string]*store.Kind),
 		transactions: make(map[string]*transaction),
 		lastCommit:   time.Now().UnixMicro(),
 		ids:          rand.New(rand.NewPCG(opts.Seed, 0)),
@@ -50,38 +51,38 @@ func newDatabase(project, id string, opts Options, lastID *atomic.Uint64) *datab
 }
 
 // kind returns the kind in a namespace, or nil if nothing was ever put there.
-func (db *database) kind(namespace, name string) *kind {
+func (db *database) kind(namespace, name string) *store.Kind {
 	return db.namespaces[namespace][name]
 }
 
-func (db *database) addKind(namespace, name string) *kind {
+func (db *database) addKind(namespace, name string) *store.Kind {
 	kinds := db.namespaces[namespace]
 	if kinds == nil {
-		kinds = make(map[string]*kind)
+		kinds = make(map[string]*store.Kind)
 		db.namespaces[namespace] = kinds
 	}
 	k := kinds[name]
 	if k == nil {
-		k = &kind{name: name}
+		k = &store.Kind{Name: name}
 		kinds[name] = k
 	}
 	return k
 }
 
 // get returns the version of an entity that a read at a time sees.
-func (db *database) get(key model.Key, at int64) (version, bool) {
+func (db *database) get(key model.Key, at int64) (store.Version, bool) {
 	k := db.kind(key.Namespace, key.Kind)
 	if model.Reserved(key.Kind) {
 		k = db.describe(key.Namespace, key.Kind, at)
 	}
 	if k == nil {
-		return version{}, false
+		return store.Version{}, false
 	}
-	r, ok := k.records.Get(key.Path)
+	r, ok := k.Records.Get(key.Path)
 	if !ok {
-		return version{}, false
+		return store.Version{}, false
 	}
-	return r.at(at)
+	return r.At(at)
 }
 
 // nextCommit returns the time of the commit that is being made: the clock's,
@@ -105,7 +106,7 @@ func (db *database) horizon(now time.Time) int64 {
 func (db *database) trim(now time.Time) {
 	h := db.horizon(now)
 	for ; db.trimmed < len(db.log) && db.log[db.trimmed].at <= h; db.trimmed++ {
-		db.log[db.trimmed].kind.prune(db.log[db.trimmed].record, h)
+		db.log[db.trimmed].kind.Prune(db.log[db.trimmed].record, h)
 		db.log[db.trimmed] = change{at: db.log[db.trimmed].at}
 	}
 	if db.trimmed > len(db.log)/2 {

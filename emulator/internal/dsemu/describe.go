@@ -9,6 +9,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/collate"
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
 // The reserved kinds that describe a database. Their entities are made when they
@@ -29,8 +30,8 @@ const (
 
 // describe returns one of the reserved kinds, which is empty if it is unknown.
 // The database is locked.
-func (db *database) describe(namespace, name string, at int64) *kind {
-	d := &description{db: db, namespace: namespace, at: at, kind: &kind{name: name}}
+func (db *database) describe(namespace, name string, at int64) *store.Kind {
+	d := &description{db: db, namespace: namespace, at: at, kind: &store.Kind{Name: name}}
 	switch name {
 	case namespaceKind:
 		for _, ns := range d.namespaces() {
@@ -64,12 +65,12 @@ type description struct {
 	db        *database
 	namespace string
 	at        int64
-	kind      *kind
+	kind      *store.Kind
 }
 
 func (d *description) put(properties map[string]*pb.Value, path ...*pb.Key_PathElement) {
 	key := model.Key{
-		Namespace: d.namespace, Kind: d.kind.name, Path: string(collate.AppendPath(nil, path)),
+		Namespace: d.namespace, Kind: d.kind.Name, Path: string(collate.AppendPath(nil, path)),
 		PB: &pb.Key{PartitionId: &pb.PartitionId{ProjectId: d.db.Project, DatabaseId: d.db.ID, NamespaceId: d.namespace}, Path: path},
 	}
 	f, err := entity.New(key.PB)
@@ -79,7 +80,7 @@ func (d *description) put(properties map[string]*pb.Value, path ...*pb.Key_PathE
 	if err != nil {
 		panic("dsemu: a description does not encode: " + err.Error())
 	}
-	d.kind.put(key, version{at: d.at, created: d.at, Form: f}, d.db.opts.Scatter)
+	d.kind.Put(key, store.Version{At: d.at, Created: d.at, Form: f}, d.db.opts.Scatter)
 }
 
 func element(kind, name string) *pb.Key_PathElement {
@@ -117,7 +118,7 @@ func (d *description) kinds(namespace string) []string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(d.db.namespaces[namespace])) {
 		found := false
-		d.entities(namespace, name, func(version) bool { found = true; return false })
+		d.entities(namespace, name, func(store.Version) bool { found = true; return false })
 		if found {
 			all = append(all, name)
 		}
@@ -125,9 +126,9 @@ func (d *description) kinds(namespace string) []string {
 	return all
 }
 
-func (d *description) entities(namespace, kind string, visit func(version) bool) {
-	d.db.kind(namespace, kind).records.Scan(func(_ string, r *record) bool {
-		v, ok := r.at(d.at)
+func (d *description) entities(namespace, kind string, visit func(store.Version) bool) {
+	d.db.kind(namespace, kind).Records.Scan(func(_ string, r *store.Record) bool {
+		v, ok := r.At(d.at)
 		return !ok || visit(v)
 	})
 }
@@ -137,7 +138,7 @@ func (d *description) entities(namespace, kind string, visit func(version) bool)
 func (d *description) properties() {
 	for _, kind := range d.kinds(d.namespace) {
 		forms := make(map[string]map[string]bool)
-		d.entities(d.namespace, kind, func(v version) bool {
+		d.entities(d.namespace, kind, func(v store.Version) bool {
 			represent(forms, "", v.Properties())
 			return true
 		})
@@ -197,7 +198,7 @@ type measure struct{ count, bytes int64 }
 func (d *description) measure(namespace string, kinds []string) measure {
 	var m measure
 	for _, kind := range kinds {
-		d.entities(namespace, kind, func(v version) bool {
+		d.entities(namespace, kind, func(v store.Version) bool {
 			m.count++
 			m.bytes += int64(len(v.Wire(false)))
 			return true

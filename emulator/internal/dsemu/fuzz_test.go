@@ -10,6 +10,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
+	"github.com/scattermap/scattermap/emulator/internal/query"
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
 
@@ -49,7 +50,7 @@ func testQueries() []*pb.Query {
 		{Kind: kind, Filter: testFilter("m", pb.PropertyFilter_NOT_EQUAL, entity.Text("a")), Order: []*pb.PropertyOrder{{Property: m}}},
 		{Kind: kind, Filter: testFilter("__key__", pb.PropertyFilter_HAS_ANCESTOR, &pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: testKey("a")}})},
 		{Kind: kind, Projection: []*pb.Projection{{Property: m}}, DistinctOn: []*pb.PropertyReference{m}},
-		{Kind: kind, Order: []*pb.PropertyOrder{{Property: &pb.PropertyReference{Name: scatterProperty}}}},
+		{Kind: kind, Order: []*pb.PropertyOrder{{Property: &pb.PropertyReference{Name: query.ScatterProperty}}}},
 		{Kind: []*pb.KindExpression{{Name: propertyKind}}},
 		{Kind: kind, Filter: &pb.Filter{FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: pb.CompositeFilter_OR, Filters: []*pb.Filter{
 			testFilter("n", pb.PropertyFilter_EQUAL, entity.Integer(1)), testFilter("m", pb.PropertyFilter_LESS_THAN, entity.Text("c")),
@@ -93,11 +94,11 @@ func FuzzQuery(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		parsed, err := db.parse(nil, q)
+		parsed, err := query.Parse(db.Database, query.Options{Scatter: db.opts.Scatter, Indexes: db.opts.Indexes}, nil, q)
 		if err != nil {
 			return // it began with a cursor that has been taken away
 		}
-		parsed.scan(db.kinds(parsed, db.lastCommit), db.lastCommit, func(r row) bool { whole = append(whole, string(parsed.cursor(r))); return true })
+		parsed.Scan(db.kinds(parsed, db.lastCommit), db.lastCommit, func(r query.Row) bool { whole = append(whole, string(parsed.Cursor(r))); return true })
 		if len(pieces) != len(whole) && len(pieces) > 0 && pieces[0] == whole[0] {
 			t.Errorf("%d results in pieces, %d at once: %v", len(pieces), len(whole), q)
 		}

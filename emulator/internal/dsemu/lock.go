@@ -3,6 +3,8 @@ package dsemu
 import (
 	"slices"
 	"time"
+
+	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
 // With pessimistic concurrency a transaction has a lock on what it has read,
@@ -28,7 +30,7 @@ func (db *database) locks(tx *transaction) bool {
 
 // holders returns the transactions, other than tx, that have read what a commit
 // is about to change. The database is locked.
-func (db *database) holders(tx *transaction, drafts []*draft, versions []version) []*transaction {
+func (db *database) holders(tx *transaction, drafts []*draft, versions []store.Version) []*transaction {
 	var all []*transaction
 	for _, other := range db.transactions {
 		if other == tx || other.aborted || !db.locks(other) {
@@ -42,14 +44,14 @@ func (db *database) holders(tx *transaction, drafts []*draft, versions []version
 }
 
 // holds reports whether the transaction has read what a draft changes.
-func (tx *transaction) holds(d *draft, after version) bool {
+func (tx *transaction) holds(d *draft, after store.Version) bool {
 	if !d.exists && !d.existed {
 		return false
 	}
 	if _, ok := tx.keys[d.key.ID()]; ok {
 		return true
 	}
-	r := &record{path: d.key.Path}
+	r := &store.Record{Path: d.key.Path}
 	return slices.ContainsFunc(tx.queries, func(s scanned) bool {
 		return s.covers(d.key.PB) && (d.existed && s.saw(r, d.before) || d.exists && s.saw(r, after))
 	})

@@ -7,12 +7,13 @@ import (
 
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
 // A draft is an entity as the mutations of one commit have left it so far.
 type draft struct {
 	key     model.Key
-	before  version
+	before  store.Version
 	existed bool
 
 	exists     bool
@@ -47,7 +48,7 @@ func (a applied) result(at int64) *pb.MutationResult {
 		r.Key = d.key.PB
 	}
 	if !d.changed && d.existed {
-		r.Version = d.before.at
+		r.Version = d.before.At
 	}
 	if d.exists {
 		r.UpdateTime = entity.Time(r.Version)
@@ -156,7 +157,7 @@ func (s *draftSet) apply(m mutation) (applied, error) {
 func (d *draft) conflicts(m *pb.Mutation) (bool, error) {
 	var version int64
 	if d.existed {
-		version = d.before.at
+		version = d.before.At
 	}
 	conflict := false
 	switch strategy := m.ConflictDetectionStrategy.(type) {
@@ -198,7 +199,7 @@ func (s *draftSet) draft(key model.Key) (*draft, error) {
 
 func (d *draft) created(at int64) int64 {
 	if d.existed {
-		return d.before.created
+		return d.before.Created
 	}
 	return at
 }
@@ -206,13 +207,13 @@ func (d *draft) created(at int64) int64 {
 // versions returns the drafts as they are to be stored. A write that changes
 // nothing is none: the entity keeps its version, as the documentation of
 // MutationResult has it.
-func (s *draftSet) versions() ([]version, error) {
-	versions := make([]version, len(s.order))
+func (s *draftSet) versions() ([]store.Version, error) {
+	versions := make([]store.Version, len(s.order))
 	for i, d := range s.order {
 		if !d.written { // all of its mutations conflicted
 			continue
 		}
-		v := version{at: s.at, created: d.created(s.at), deleted: !d.exists, Form: d.after}
+		v := store.Version{At: s.at, Created: d.created(s.at), Deleted: !d.exists, Form: d.after}
 		if len(v.Wire(false)) > maxEntity {
 			return nil, model.Invalid("The entity %v is %d bytes, above the maximum of %d.", d.key.PB.Path, len(v.Wire(false)), maxEntity)
 		}
@@ -265,7 +266,7 @@ func (db *database) allocate(k *pb.Key) (model.Key, error) {
 		}
 		taken := db.reservedIDs[key.ID()]
 		if kind := db.kind(key.Namespace, key.Kind); kind != nil && !taken {
-			_, taken = kind.records.Get(key.Path)
+			_, taken = kind.Records.Get(key.Path)
 		}
 		if !taken {
 			return key, nil

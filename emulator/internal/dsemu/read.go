@@ -10,14 +10,13 @@ import (
 
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/emulator/internal/query"
+	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
 // maxResponse bounds the results of one answer, in bytes: the official clients
 // take messages of up to 4 MiB. Production defers the rest of a lookup, too.
 const maxResponse = 4<<20 - 64<<10
-
-// resultOverhead is what a result has besides its entity and its cursor, about.
-const resultOverhead = 100
 
 // A view is what a read sees: a time, and the transaction that has to remember
 // the read, if there is one.
@@ -86,7 +85,7 @@ func (db *database) lookup(keys []model.Key, req *pb.LookupRequest) (*pb.LookupR
 	size := 0
 	for i, key := range keys {
 		v, ok := db.get(key, view.at)
-		if size += len(v.Wire(false)) + resultOverhead; i > 0 && size > maxResponse {
+		if size += len(v.Wire(false)) + query.ResultOverhead; i > 0 && size > maxResponse {
 			for _, rest := range keys[i:] {
 				resp.Deferred = append(resp.Deferred, rest.PB)
 			}
@@ -99,7 +98,7 @@ func (db *database) lookup(keys []model.Key, req *pb.LookupRequest) (*pb.LookupR
 			resp.Missing = append(resp.Missing, &pb.EntityResult{Entity: &pb.Entity{Key: key.PB}, Version: view.at})
 			continue
 		}
-		result := v.result(false)
+		result := v.Result(false)
 		if req.PropertyMask != nil {
 			if err := keepMasked(result, v, req.PropertyMask.Paths); err != nil {
 				return nil, err
@@ -111,7 +110,7 @@ func (db *database) lookup(keys []model.Key, req *pb.LookupRequest) (*pb.LookupR
 }
 
 // keepMasked leaves those properties in a result that a mask names.
-func keepMasked(r *pb.EntityResult, v version, paths []string) error {
+func keepMasked(r *pb.EntityResult, v store.Version, paths []string) error {
 	properties, err := entity.Mask(nil, v.Properties(), paths)
 	if err != nil {
 		return err
@@ -122,7 +121,7 @@ func keepMasked(r *pb.EntityResult, v version, paths []string) error {
 }
 
 // runQuery returns one batch of a query's results.
-func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryResponse, error) {
+func (db *database) runQuery(q *query.Query, req *pb.RunQueryRequest) (*pb.RunQueryResponse, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	view, err := db.view(req.ReadOptions, time.Now())
@@ -130,41 +129,41 @@ func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryRes
 		return nil, err
 	}
 	batch := &pb.QueryResultBatch{
-		EntityResultType: q.resultType(),
+		EntityResultType: q.ResultType(),
 		MoreResults:      pb.QueryResultBatch_NO_MORE_RESULTS,
 		ReadTime:         entity.Time(view.at),
 		SnapshotVersion:  view.at,
 	}
-	if q.bounded {
+	if q.Bounded {
 		batch.MoreResults = pb.QueryResultBatch_MORE_RESULTS_AFTER_CURSOR
 	}
-	size, last := 0, row{sortKey: q.after, group: len(q.afterGroup)}
-	var skipped row
+	size, last := 0, query.Row{SortKey: q.After, Group: len(q.AfterGroup)}
+	var skipped query.Row
 	stopped := false
-	q.scan(db.kinds(q, view.at), view.at, func(r row) bool {
+	q.Scan(db.kinds(q, view.at), view.at, func(r query.Row) bool {
 		switch n := len(batch.EntityResults); {
-		case n == q.limit:
+		case n == q.Limit:
 			batch.MoreResults = pb.QueryResultBatch_MORE_RESULTS_AFTER_LIMIT
 			stopped = true
 			return false
-		case n == db.opts.Batch || n > 0 && size+q.size(r) > maxResponse:
+		case n == db.opts.Batch || n > 0 && size+q.Size(r) > maxResponse:
 			batch.MoreResults = pb.QueryResultBatch_NOT_FINISHED
 			stopped = true
 			return false
 		}
 		last = r
-		if int(batch.SkippedResults) < q.offset {
+		if int(batch.SkippedResults) < q.Offset {
 			batch.SkippedResults++
 			skipped = r
 			return true
 		}
-		result := q.result(r)
+		result := q.Result(r)
 		if req.PropertyMask != nil {
-			if err = keepMasked(result, r.version, req.PropertyMask.Paths); err != nil {
+			if err = keepMasked(result, r.Version, req.PropertyMask.Paths); err != nil {
 				return false
 			}
 		}
-		size += q.size(r)
+		size += q.Size(r)
 		batch.EntityResults = append(batch.EntityResults, result)
 		return true
 	})
@@ -172,23 +171,15 @@ func (db *database) runQuery(q *query, req *pb.RunQueryRequest) (*pb.RunQueryRes
 		return nil, err
 	}
 	if batch.SkippedResults > 0 {
-		batch.SkippedCursor = q.cursor(skipped)
+		batch.SkippedCursor = q.Cursor(skipped)
 	}
-	batch.EndCursor = q.cursor(last)
-	view.remember(q, last.sortKey, stopped)
+	batch.EndCursor = q.Cursor(last)
+	view.remember(q, last.SortKey, stopped)
 	return &pb.RunQueryResponse{Batch: batch, Transaction: view.begun}, nil
 }
 
-// size estimates the bytes of a row's result.
-func (q *query) size(r row) int {
-	if q.keysOnly {
-		return len(r.version.Wire(true)) + len(r.sortKey) + resultOverhead
-	}
-	return len(r.version.Wire(false)) + len(r.sortKey) + resultOverhead
-}
-
 // remember has the transaction remember a query up to where it was read.
-func (v view) remember(q *query, last string, stopped bool) {
+func (v view) remember(q *query.Query, last string, stopped bool) {
 	if v.tx == nil {
 		return
 	}
@@ -199,24 +190,14 @@ func (v view) remember(q *query, last string, stopped bool) {
 	v.tx.queries = append(v.tx.queries, seen)
 }
 
-func (q *query) resultType() pb.EntityResult_ResultType {
-	switch {
-	case q.keysOnly:
-		return pb.EntityResult_KEY_ONLY
-	case len(q.projected) > 0:
-		return pb.EntityResult_PROJECTION
-	}
-	return pb.EntityResult_FULL
-}
-
 // kinds returns the kinds that a query is over. The database is locked.
-func (db *database) kinds(q *query, at int64) []*kind {
-	if model.Reserved(q.kind) {
-		return []*kind{db.describe(q.namespace, q.kind, at)}
+func (db *database) kinds(q *query.Query, at int64) []*store.Kind {
+	if model.Reserved(q.Kind) {
+		return []*store.Kind{db.describe(q.Namespace, q.Kind, at)}
 	}
-	var kinds []*kind
-	for name, k := range db.namespaces[q.namespace] {
-		if q.kind == "" || q.kind == name {
+	var kinds []*store.Kind
+	for name, k := range db.namespaces[q.Namespace] {
+		if q.Kind == "" || q.Kind == name {
 			kinds = append(kinds, k)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/indexes"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/emulator/internal/query"
 )
 
 const maxLookupKeys = 1000
@@ -107,27 +108,27 @@ func (s *Server) RunQuery(_ context.Context, req *pb.RunQueryRequest) (*pb.RunQu
 	if asked == nil {
 		return nil, model.Invalid("the request has no query")
 	}
-	q, err := db.parse(req.PartitionId, asked)
+	q, err := query.Parse(db.Database, query.Options{Scatter: db.opts.Scatter, Indexes: db.opts.Indexes}, req.PartitionId, asked)
 	if err != nil {
 		return nil, err
 	}
-	if req.PropertyMask != nil && (q.keysOnly || len(q.projected) > 0) {
+	if req.PropertyMask != nil && (q.KeysOnly || len(q.Projected) > 0) {
 		return nil, model.Invalid("a query with a projection can't have a property mask")
 	}
 	resp := new(pb.RunQueryResponse)
 	if plans(req.ExplainOptions) {
-		resp.ExplainMetrics = &pb.ExplainMetrics{PlanSummary: q.summary()}
+		resp.ExplainMetrics = &pb.ExplainMetrics{PlanSummary: q.Summary()}
 	} else {
 		if resp, err = db.runQuery(q, req); err != nil {
 			return nil, err
 		}
-		reads, small := s.meter.RunQuery(resp, q.distinct > 0)
+		reads, small := s.meter.RunQuery(resp, q.Distinct > 0)
 		if req.ExplainOptions != nil {
-			cost := cost{results: int64(len(resp.Batch.EntityResults)), reads: reads, small: small, scanned: q.scanned}
-			if !q.keysOnly && len(q.projected) == 0 {
+			cost := cost{results: int64(len(resp.Batch.EntityResults)), reads: reads, small: small, scanned: q.Scanned}
+			if !q.KeysOnly && len(q.Projected) == 0 {
 				cost.documents = cost.results + int64(resp.Batch.SkippedResults)
 			}
-			resp.ExplainMetrics = cost.metrics(q.summary(), time.Since(begun))
+			resp.ExplainMetrics = cost.metrics(q.Summary(), time.Since(begun))
 		}
 	}
 	if req.GetGqlQuery() != nil {
@@ -152,17 +153,17 @@ func (s *Server) RunAggregationQuery(_ context.Context, req *pb.RunAggregationQu
 	if asked.GetNestedQuery() == nil {
 		return nil, model.Invalid("the request has no query to aggregate")
 	}
-	tallies, err := newTallies(asked.Aggregations)
+	tallies, err := query.NewTallies(asked.Aggregations)
 	if err != nil {
 		return nil, err
 	}
-	q, err := db.parse(req.PartitionId, asked.GetNestedQuery(), aggregated(tallies)...)
+	q, err := query.Parse(db.Database, query.Options{Scatter: db.opts.Scatter, Indexes: db.opts.Indexes}, req.PartitionId, asked.GetNestedQuery(), query.Aggregated(tallies)...)
 	if err != nil {
 		return nil, err
 	}
 	resp := new(pb.RunAggregationQueryResponse)
 	if plans(req.ExplainOptions) {
-		resp.ExplainMetrics = &pb.ExplainMetrics{PlanSummary: q.summary()}
+		resp.ExplainMetrics = &pb.ExplainMetrics{PlanSummary: q.Summary()}
 	} else {
 		var entries int64
 		if resp, entries, err = db.aggregate(q, tallies, req.ReadOptions); err != nil {
@@ -170,7 +171,7 @@ func (s *Server) RunAggregationQuery(_ context.Context, req *pb.RunAggregationQu
 		}
 		reads := s.meter.Aggregation(entries)
 		if req.ExplainOptions != nil {
-			resp.ExplainMetrics = cost{results: 1, reads: reads, scanned: q.scanned, aggregated: entries}.metrics(q.summary(), time.Since(begun))
+			resp.ExplainMetrics = cost{results: 1, reads: reads, scanned: q.Scanned, aggregated: entries}.metrics(q.Summary(), time.Since(begun))
 		}
 	}
 	if req.GetGqlQuery() != nil {

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/emulator/internal/query"
+	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
 // How long a transaction lives, as the limits page of Datastore has it.
@@ -39,7 +41,7 @@ type transaction struct {
 
 // scanned is the part of a query's result that a transaction has seen.
 type scanned struct {
-	query *query
+	query *query.Query
 	to    string // sort key of the last result; empty if the query was read to its end
 }
 
@@ -135,7 +137,7 @@ func (db *database) conflicts(tx *transaction) bool {
 	}
 	for _, key := range tx.keys {
 		if k := db.kind(key.Namespace, key.Kind); k != nil {
-			if r, ok := k.records.Get(key.Path); ok && r.last.at > tx.snapshot {
+			if r, ok := k.Records.Get(key.Path); ok && r.Last.At > tx.snapshot {
 				return true
 			}
 		}
@@ -144,13 +146,13 @@ func (db *database) conflicts(tx *transaction) bool {
 		return false
 	}
 	for _, c := range db.since(tx.snapshot) {
-		key := c.record.last.Key()
-		before, existed := c.record.at(tx.snapshot)
+		key := c.record.Last.Key()
+		before, existed := c.record.At(tx.snapshot)
 		for _, s := range tx.queries {
 			if !s.covers(key) {
 				continue
 			}
-			if existed && s.saw(c.record, before) || !c.record.last.deleted && s.saw(c.record, c.record.last) {
+			if existed && s.saw(c.record, before) || !c.record.Last.Deleted && s.saw(c.record, c.record.Last) {
 				return true
 			}
 		}
@@ -160,14 +162,14 @@ func (db *database) conflicts(tx *transaction) bool {
 
 // covers reports whether a key is of what the query is over.
 func (s scanned) covers(key *pb.Key) bool {
-	return s.query.namespace == key.GetPartitionId().GetNamespaceId() &&
-		(s.query.kind == "" || s.query.kind == key.Path[len(key.Path)-1].Kind)
+	return s.query.Namespace == key.GetPartitionId().GetNamespaceId() &&
+		(s.query.Kind == "" || s.query.Kind == key.Path[len(key.Path)-1].Kind)
 }
 
 // saw reports whether a version belongs to the part of the result that was seen.
-func (s scanned) saw(r *record, v version) bool {
-	for _, row := range s.query.rows(nil, r, v) {
-		if row.sortKey > s.query.after && (!s.query.bounded || row.sortKey <= s.query.until) && (s.to == "" || row.sortKey <= s.to) {
+func (s scanned) saw(r *store.Record, v store.Version) bool {
+	for _, row := range s.query.Rows(nil, r, v) {
+		if row.SortKey > s.query.After && (!s.query.Bounded || row.SortKey <= s.query.Until) && (s.to == "" || row.SortKey <= s.to) {
 			return true
 		}
 	}

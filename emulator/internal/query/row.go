@@ -1,4 +1,4 @@
-package dsemu
+package query
 
 import (
 	"slices"
@@ -8,58 +8,59 @@ import (
 
 	"github.com/scattermap/scattermap/emulator/internal/collate"
 	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A row is one result of a query.
-type row struct {
-	sortKey string // comparing them gives the order of the results; no two are the same
-	group   int    // how much of the sort key names the group that the row is in
-	version version
-	values  map[string]*pb.Value // of a projection
+// A Row is one result of a query.
+type Row struct {
+	SortKey string // comparing them gives the order of the results; no two are the same
+	Group   int    // how much of the sort key names the group that the row is in
+	Version store.Version
+	Values  map[string]*pb.Value // of a projection
 }
 
-// rows appends the rows that a version of a record is worth to the query,
+// Rows appends the rows that a version of a record is worth to the query,
 // cursors aside: none if it is no result.
 //
 // An entity is one row. It sorts by the least of a property's values that the
 // filter allows, or the greatest when descending. In a projection it is a row
 // for each combination of the values that it is ordered by, as in an index.
-func (q *query) rows(dst []row, r *record, v version) []row {
-	if !q.holdsPath(r.path) {
+func (q *Query) Rows(dst []Row, r *store.Record, v store.Version) []Row {
+	if !q.holdsPath(r.Path) {
 		return dst
 	}
 	if q.byScatter() {
-		value, ok := scatter(v.Key().Path, q.scatter)
+		value, ok := store.Scatter(v.Key().Path, q.scatter)
 		if !ok {
 			return dst
 		}
 		if !slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal) == 0 || c.holds(v.Properties()) }) {
 			return dst
 		}
-		return append(dst, row{sortKey: string(value[:]) + r.path, version: v})
+		return append(dst, Row{SortKey: string(value[:]) + r.Path, Version: v})
 	}
 	properties := v.Properties()
 	var satisfied []*conjunction
 	for _, c := range q.anyOf {
-		if c.holdsPath(r.path) && c.holds(properties) {
+		if c.holdsPath(r.Path) && c.holds(properties) {
 			satisfied = append(satisfied, c)
 		}
 	}
 	if len(satisfied) == 0 {
 		return dst
 	}
-	rows := []row{{version: v}}
+	rows := []Row{{Version: v}}
 	keyed := false
 	for i, o := range q.orders {
-		if i == q.distinct {
+		if i == q.Distinct {
 			for j := range rows {
-				rows[j].group = len(rows[j].sortKey)
+				rows[j].Group = len(rows[j].SortKey)
 			}
 		}
-		if o.property == model.KeyProperty {
+		if o.Property == model.KeyProperty {
 			keyed = true
 			for j := range rows {
-				rows[j].sortKey += directed(o, r.path)
+				rows[j].SortKey += store.Directed(o, r.Path)
 			}
 			continue
 		}
@@ -67,35 +68,35 @@ func (q *query) rows(dst []row, r *record, v version) []row {
 		if len(values) == 0 {
 			return dst // who lacks the property is no result
 		}
-		if len(q.projected) == 0 {
+		if len(q.Projected) == 0 {
 			values = values[:1]
 		}
 		rows = q.extend(rows, o, values)
 	}
 	for j := range rows {
-		if q.distinct == len(q.orders) {
-			rows[j].group = len(rows[j].sortKey)
+		if q.Distinct == len(q.orders) {
+			rows[j].Group = len(rows[j].SortKey)
 		}
 		if !keyed {
-			rows[j].sortKey += r.path
+			rows[j].SortKey += r.Path
 		}
 	}
 	return append(dst, rows...)
 }
 
 // extend returns the combinations of rows with the values of the next order.
-func (q *query) extend(rows []row, o order, values []collate.Entry) []row {
-	all := make([]row, 0, len(rows)*len(values))
+func (q *Query) extend(rows []Row, o store.Order, values []collate.Entry) []Row {
+	all := make([]Row, 0, len(rows)*len(values))
 	for _, r := range rows {
 		for _, value := range values {
 			n := r
-			n.sortKey += directed(o, value.Form)
-			if slices.Contains(q.projected, o.property) {
-				n.values = make(map[string]*pb.Value, len(r.values)+1)
-				for name, v := range r.values {
-					n.values[name] = v
+			n.SortKey += store.Directed(o, value.Form)
+			if slices.Contains(q.Projected, o.Property) {
+				n.Values = make(map[string]*pb.Value, len(r.Values)+1)
+				for name, v := range r.Values {
+					n.Values[name] = v
 				}
-				n.values[o.property] = fromIndex(value.Value)
+				n.Values[o.Property] = fromIndex(value.Value)
 			}
 			all = append(all, n)
 		}
@@ -118,13 +119,13 @@ func fromIndex(v *pb.Value) *pb.Value {
 }
 
 // needsProperties reports whether rows depend on more than keys.
-func (q *query) needsProperties() bool {
-	return slices.ContainsFunc(q.orders, func(o order) bool { return o.property != model.KeyProperty }) ||
+func (q *Query) needsProperties() bool {
+	return slices.ContainsFunc(q.orders, func(o store.Order) bool { return o.Property != model.KeyProperty }) ||
 		slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal)+len(c.between) > 0 })
 }
 
 // holdsPath reports whether the filter allows an entity's key.
-func (q *query) holdsPath(path string) bool {
+func (q *Query) holdsPath(path string) bool {
 	for _, c := range q.anyOf {
 		if c.holdsPath(path) {
 			return true
@@ -135,10 +136,10 @@ func (q *query) holdsPath(path string) bool {
 
 // allowed returns the values by which an entity is in an index that serves one
 // of the conjunctions that it satisfies, in the direction of the order.
-func (q *query) allowed(o order, properties map[string]*pb.Value, satisfied []*conjunction) []collate.Entry {
+func (q *Query) allowed(o store.Order, properties map[string]*pb.Value, satisfied []*conjunction) []collate.Entry {
 	var values []collate.Entry
-	for _, value := range collate.Entries(properties, o.property) {
-		if slices.ContainsFunc(satisfied, func(c *conjunction) bool { return c.allows(o.property, value.Form) }) {
+	for _, value := range collate.Entries(properties, o.Property) {
+		if slices.ContainsFunc(satisfied, func(c *conjunction) bool { return c.allows(o.Property, value.Form) }) {
 			values = append(values, value)
 		}
 	}
@@ -146,7 +147,7 @@ func (q *query) allowed(o order, properties map[string]*pb.Value, satisfied []*c
 		return values
 	}
 	slices.SortStableFunc(values, func(a, b collate.Entry) int {
-		if (a.Form < b.Form) != o.descending {
+		if (a.Form < b.Form) != o.Descending {
 			return -1
 		}
 		return 1
@@ -196,13 +197,32 @@ func (c *conjunction) holds(properties map[string]*pb.Value) bool {
 	return true
 }
 
-// result returns the row as the protocol has it.
-func (q *query) result(r row) *pb.EntityResult {
-	result := r.version.result(q.keysOnly)
-	if len(q.projected) > 0 {
+// Result returns the row as the protocol has it.
+func (q *Query) Result(r Row) *pb.EntityResult {
+	result := r.Version.Result(q.KeysOnly)
+	if len(q.Projected) > 0 {
 		result.ProtoReflect().SetUnknown(nil)
-		result.Entity = &pb.Entity{Key: r.version.Key(), Properties: r.values}
+		result.Entity = &pb.Entity{Key: r.Version.Key(), Properties: r.Values}
 	}
-	result.Cursor = q.cursor(r)
+	result.Cursor = q.Cursor(r)
 	return result
+}
+
+// Size estimates the bytes of a row's result.
+func (q *Query) Size(r Row) int {
+	if q.KeysOnly {
+		return len(r.Version.Wire(true)) + len(r.SortKey) + ResultOverhead
+	}
+	return len(r.Version.Wire(false)) + len(r.SortKey) + ResultOverhead
+}
+
+// ResultType says what results are.
+func (q *Query) ResultType() pb.EntityResult_ResultType {
+	switch {
+	case q.KeysOnly:
+		return pb.EntityResult_KEY_ONLY
+	case len(q.Projected) > 0:
+		return pb.EntityResult_PROJECTION
+	}
+	return pb.EntityResult_FULL
 }

@@ -1,4 +1,4 @@
-package dsemu
+package query
 
 import (
 	"encoding/binary"
@@ -16,9 +16,9 @@ const (
 	cursorHead    = 9 // bytes before the sort key
 )
 
-func (q *query) fingerprint() uint32 {
+func (q *Query) fingerprint() uint32 {
 	h := fnv.New32a()
-	h.Write([]byte(q.namespace + "\x00" + q.kind))
+	h.Write([]byte(q.Namespace + "\x00" + q.Kind))
 	for _, c := range q.anyOf {
 		fmt.Fprintf(h, "%q%q%v%q", c.lo, c.hi, c.notKeys, c.equal) // maps are printed in order
 		for _, iv := range c.between {
@@ -27,31 +27,32 @@ func (q *query) fingerprint() uint32 {
 	}
 	for _, o := range q.orders {
 		h.Write([]byte{0})
-		h.Write([]byte(o.property))
-		if o.descending {
+		h.Write([]byte(o.Property))
+		if o.Descending {
 			h.Write([]byte{1})
 		}
 	}
 	return h.Sum32()
 }
 
-func (q *query) cursor(r row) []byte {
-	c := append(make([]byte, 0, cursorHead+len(r.sortKey)), cursorVersion)
+// Cursor returns the position behind a row.
+func (q *Query) Cursor(r Row) []byte {
+	c := append(make([]byte, 0, cursorHead+len(r.SortKey)), cursorVersion)
 	c = binary.BigEndian.AppendUint32(c, q.print)
-	c = binary.BigEndian.AppendUint32(c, uint32(r.group))
-	return append(c, r.sortKey...)
+	c = binary.BigEndian.AppendUint32(c, uint32(r.Group))
+	return append(c, r.SortKey...)
 }
 
-func (q *query) parseCursors(start, end []byte) (err error) {
-	if q.after, q.afterGroup, err = q.parseCursor("start_cursor", start); err != nil {
+func (q *Query) parseCursors(start, end []byte) (err error) {
+	if q.After, q.AfterGroup, err = q.parseCursor("start_cursor", start); err != nil {
 		return err
 	}
-	q.bounded = len(end) > 0
-	q.until, _, err = q.parseCursor("end_cursor", end)
+	q.Bounded = len(end) > 0
+	q.Until, _, err = q.parseCursor("end_cursor", end)
 	return err
 }
 
-func (q *query) parseCursor(name string, c []byte) (sortKey, group string, err error) {
+func (q *Query) parseCursor(name string, c []byte) (sortKey, group string, err error) {
 	const groupAt = 5
 	switch {
 	case len(c) == 0:

@@ -1,4 +1,4 @@
-package dsemu
+package query
 
 import (
 	"maps"
@@ -55,7 +55,7 @@ const (
 
 // A filterParser brings a filter into the form of conjunctions.
 type filterParser struct {
-	db        *database
+	db        model.Database
 	namespace string
 	notEqual  int // NOT_EQUAL and NOT_IN filters
 	notIn     int
@@ -64,7 +64,7 @@ type filterParser struct {
 }
 
 // parseFilter returns the conjunctions that a filter comes to.
-func (db *database) parseFilter(namespace string, f *pb.Filter) ([]*conjunction, error) {
+func parseFilter(db model.Database, namespace string, f *pb.Filter) ([]*conjunction, error) {
 	if f == nil {
 		return []*conjunction{{}}, nil
 	}

@@ -1,4 +1,4 @@
-package dsemu
+package query
 
 import (
 	"slices"
@@ -9,51 +9,53 @@ import (
 
 	"github.com/scattermap/scattermap/emulator/internal/indexes"
 	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// A query is a checked request: all that a scan needs, in ordered forms.
+// A Query is a checked request: all that a scan needs, in ordered forms.
 //
-// Its results are rows, see [query.rows]: one for each entity that satisfies one
+// Its results are rows, see [Query.Rows]: one for each entity that satisfies one
 // of the conjunctions, or, for a projection, one for each combination of values.
-type query struct {
-	namespace  string
-	kind       string // empty: entities of all kinds
-	keysOnly   bool
-	projected  []string // by name; empty: whole entities
+type Query struct {
+	Namespace  string
+	Kind       string // empty: entities of all kinds
+	KeysOnly   bool
+	Projected  []string // by name; empty: whole entities
 	aggregated []string // by name: what is summed and averaged; then they are what is projected
-	distinct   int      // how many of the orders come first and make a group, of which the first row is a result
+	Distinct   int      // how many of the orders come first and make a group, of which the first row is a result
 	anyOf      []*conjunction
-	orders     []order // explicit, then those that inequalities and projection imply
-	after      string  // sort key of the start cursor
-	afterGroup string
-	until      string          // sort key of the end cursor
-	bounded    bool            // there is one
-	offset     int             // rows to skip
-	limit      int             // negative: none
+	orders     []store.Order // explicit, then those that inequalities and projection imply
+	After      string        // sort key of the start cursor
+	AfterGroup string
+	Until      string          // sort key of the end cursor
+	Bounded    bool            // there is one
+	Offset     int             // rows to skip
+	Limit      int             // negative: none
 	scatter    int             // proportion of the database
 	chosen     int             // how many of the orders come before those that only a projection implies, in whatever order an index has them
 	indexes    []indexes.Index // that serve the query
-	scanned    int64           // entries of indexes that were looked at
+	Scanned    int64           // entries of indexes that were looked at
 	print      uint32          // tells the query from others, in its cursors
-}
-
-type order struct {
-	property   string
-	descending bool
 }
 
 func unimplemented(what string) error {
 	return status.Errorf(codes.Unimplemented, "the embedded Datastore does not serve %s", what)
 }
 
-// parse checks a query. Of one whose results are aggregated the properties are
+// Options are what queries depend on besides a request.
+type Options struct {
+	Scatter int          // an entity in this many has __scatter__
+	Indexes *indexes.Set // that queries need; nil: any query is served
+}
+
+// Parse checks a query. Of one whose results are aggregated the properties are
 // given that are summed or averaged.
-func (db *database) parse(p *pb.PartitionId, q *pb.Query, aggregated ...string) (*query, error) {
+func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggregated ...string) (*Query, error) {
 	partition, err := db.Partition(p)
 	if err != nil {
 		return nil, err
 	}
-	parsed := &query{namespace: partition.NamespaceId, limit: -1, scatter: db.opts.Scatter}
+	parsed := &Query{Namespace: partition.NamespaceId, Limit: -1, scatter: o.Scatter}
 	switch {
 	case len(q.GetKind()) > 1:
 		return nil, model.Invalid("a query has one kind, this one has %d", len(q.Kind))
@@ -65,16 +67,16 @@ func (db *database) parse(p *pb.PartitionId, q *pb.Query, aggregated ...string) 
 		return nil, model.Invalid("the offset of a query is negative: %d", q.Offset)
 	}
 	if len(q.Kind) == 1 {
-		parsed.kind = q.Kind[0].Name
+		parsed.Kind = q.Kind[0].Name
 	}
-	parsed.offset = int(q.Offset)
+	parsed.Offset = int(q.Offset)
 	if q.Limit != nil {
 		if q.Limit.Value < 0 {
 			return nil, model.Invalid("the limit of a query is negative: %d", q.Limit.Value)
 		}
-		parsed.limit = int(q.Limit.Value)
+		parsed.Limit = int(q.Limit.Value)
 	}
-	if parsed.anyOf, err = db.parseFilter(parsed.namespace, q.Filter); err != nil {
+	if parsed.anyOf, err = parseFilter(db, parsed.Namespace, q.Filter); err != nil {
 		return nil, err
 	}
 	if err := parsed.parseProjection(q.Projection); err != nil {
@@ -93,7 +95,7 @@ func (db *database) parse(p *pb.PartitionId, q *pb.Query, aggregated ...string) 
 		return nil, err
 	}
 	parsed.implyOrders()
-	if err := parsed.chooseIndexes(db.opts.Indexes); err != nil {
+	if err := parsed.chooseIndexes(o.Indexes); err != nil {
 		return nil, err
 	}
 	parsed.print = parsed.fingerprint()
@@ -102,23 +104,23 @@ func (db *database) parse(p *pb.PartitionId, q *pb.Query, aggregated ...string) 
 
 // parseProjection reads what a query returns. __key__ alone is a query for keys;
 // beside properties it says nothing, since each result has its key.
-func (q *query) parseProjection(projection []*pb.Projection) error {
+func (q *Query) parseProjection(projection []*pb.Projection) error {
 	for _, p := range projection {
 		name := p.GetProperty().GetName()
 		switch {
 		case name == model.KeyProperty:
-			q.keysOnly = true
+			q.KeysOnly = true
 			continue
 		case name == "" || model.Reserved(name):
 			return model.Invalid("a projection can't have the property %q", name)
-		case slices.Contains(q.projected, name):
+		case slices.Contains(q.Projected, name):
 			return model.Invalid("the projection has the property %q twice", name)
 		}
-		q.projected = append(q.projected, name)
+		q.Projected = append(q.Projected, name)
 	}
-	if len(q.projected) > 0 {
-		q.keysOnly = false
-		slices.Sort(q.projected)
+	if len(q.Projected) > 0 {
+		q.KeysOnly = false
+		slices.Sort(q.Projected)
 	}
 	return nil
 }
@@ -126,17 +128,17 @@ func (q *query) parseProjection(projection []*pb.Projection) error {
 // project has the query return the properties that are to be aggregated, as a
 // projection does: they come out of its index, one row for each of an array's
 // values.
-func (q *query) project(aggregated []string) error {
+func (q *Query) project(aggregated []string) error {
 	switch {
 	case len(aggregated) == 0:
 		return nil
-	case q.keysOnly:
+	case q.KeysOnly:
 		return model.Invalid("properties can't be aggregated over a query that only returns keys")
-	case len(q.projected) == 0:
-		q.projected = aggregated
+	case len(q.Projected) == 0:
+		q.Projected = aggregated
 	}
 	for _, name := range aggregated {
-		if !slices.Contains(q.projected, name) {
+		if !slices.Contains(q.Projected, name) {
 			return model.Invalid("the aggregated property %q is not in the projection of the query", name)
 		}
 	}
@@ -144,22 +146,22 @@ func (q *query) project(aggregated []string) error {
 	return nil
 }
 
-func (q *query) parseOrders(orders []*pb.PropertyOrder) error {
+func (q *Query) parseOrders(orders []*pb.PropertyOrder) error {
 	for _, o := range orders {
 		name := o.GetProperty().GetName()
 		switch {
 		case name == "":
 			return model.Invalid("an order names no property")
-		case name == scatterProperty && (o.Direction == pb.PropertyOrder_DESCENDING || !alone(orders)):
+		case name == ScatterProperty && (o.Direction == pb.PropertyOrder_DESCENDING || !alone(orders)):
 			return unimplemented("an order by __scatter__ that descends or is one of several")
-		case name != scatterProperty && name != model.KeyProperty && model.Reserved(name):
+		case name != ScatterProperty && name != model.KeyProperty && model.Reserved(name):
 			return model.Invalid("an order can't be by the property %s", name)
 		case q.ordered(name):
 			return model.Invalid("two orders are by the property %q", name)
 		}
-		q.orders = append(q.orders, order{name, o.Direction == pb.PropertyOrder_DESCENDING})
+		q.orders = append(q.orders, store.Order{Property: name, Descending: o.Direction == pb.PropertyOrder_DESCENDING})
 	}
-	if q.ordered(scatterProperty) {
+	if q.ordered(ScatterProperty) {
 		q.orders = q.orders[:1] // what is equal comes by key in any case
 	}
 	return nil
@@ -172,13 +174,13 @@ func alone(orders []*pb.PropertyOrder) bool {
 	return len(rest) == 0 || len(rest) == 1 && rest[0].GetProperty().GetName() == model.KeyProperty && rest[0].Direction != pb.PropertyOrder_DESCENDING
 }
 
-func (q *query) ordered(property string) bool {
-	return slices.ContainsFunc(q.orders, func(o order) bool { return o.property == property })
+func (q *Query) ordered(property string) bool {
+	return slices.ContainsFunc(q.orders, func(o store.Order) bool { return o.Property == property })
 }
 
 // parseDistinct puts the properties that results are to be distinct on before
 // all other orders.
-func (q *query) parseDistinct(on []*pb.PropertyReference) error {
+func (q *Query) parseDistinct(on []*pb.PropertyReference) error {
 	var names []string
 	for _, p := range on {
 		switch name := p.GetName(); {
@@ -189,18 +191,18 @@ func (q *query) parseDistinct(on []*pb.PropertyReference) error {
 		}
 	}
 	for i, o := range q.orders {
-		if i < len(names) && !slices.Contains(names, o.property) {
+		if i < len(names) && !slices.Contains(names, o.Property) {
 			return model.Invalid("All group by properties must be ordered before any non group by properties.")
 		}
 	}
 	explicit := min(len(names), len(q.orders))
 	for _, name := range names {
 		if !q.ordered(name) {
-			q.orders = slices.Insert(q.orders, explicit, order{property: name})
+			q.orders = slices.Insert(q.orders, explicit, store.Order{Property: name})
 			explicit++
 		}
 	}
-	q.distinct = len(names)
+	q.Distinct = len(names)
 	return nil
 }
 
@@ -208,8 +210,8 @@ func (q *query) parseDistinct(on []*pb.PropertyReference) error {
 // properties of inequalities, or __key__ if that has the only one, in the last
 // order's direction, as Google's Firestore emulator has it; then what is projected,
 // whose values an index has to hold.
-func (q *query) implyOrders() {
-	descending := len(q.orders) > 0 && q.orders[len(q.orders)-1].descending
+func (q *Query) implyOrders() {
+	descending := len(q.orders) > 0 && q.orders[len(q.orders)-1].Descending
 	var implied []string
 	for _, c := range q.anyOf {
 		for _, iv := range c.between {
@@ -224,22 +226,22 @@ func (q *query) implyOrders() {
 	}
 	if !q.byScatter() {
 		for _, name := range implied {
-			q.orders = append(q.orders, order{name, descending})
+			q.orders = append(q.orders, store.Order{Property: name, Descending: descending})
 		}
 	}
 	q.chosen = len(q.orders)
-	for _, name := range q.projected {
+	for _, name := range q.Projected {
 		if !q.ordered(name) {
-			q.orders = append(q.orders, order{name, descending && q.aggregated != nil})
+			q.orders = append(q.orders, store.Order{Property: name, Descending: descending && q.aggregated != nil})
 		}
 	}
 }
 
 // check refuses combinations that no index can serve.
-func (q *query) check() error {
+func (q *Query) check() error {
 	for _, c := range q.anyOf {
 		for _, e := range c.equal {
-			if q.aggregated == nil && slices.Contains(q.projected, e.property) {
+			if q.aggregated == nil && slices.Contains(q.Projected, e.property) {
 				return model.Invalid("Cannot use projection on a property with an equality filter.")
 			}
 		}
@@ -251,13 +253,13 @@ func (q *query) check() error {
 	if q.byScatter() && q.aggregated != nil {
 		return unimplemented("sums and averages in the order of __scatter__")
 	}
-	if q.kind == "" {
+	if q.Kind == "" {
 		switch {
 		case slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal)+len(c.between) > 0 }):
 			return model.Invalid("kind is required for all filters except __key__ and ancestor")
-		case q.aggregated == nil && len(q.projected) > 0:
+		case q.aggregated == nil && len(q.Projected) > 0:
 			return model.Invalid("kind is required for projections except __key__")
-		case slices.ContainsFunc(q.orders, func(o order) bool { return o.property != model.KeyProperty || o.descending }):
+		case slices.ContainsFunc(q.orders, func(o store.Order) bool { return o.Property != model.KeyProperty || o.Descending }):
 			return model.Invalid("kind is required for all orders except __key__ ascending")
 		}
 	}
@@ -267,12 +269,12 @@ func (q *query) check() error {
 // chooseIndexes finds the indexes that serve the query, and refuses one that needs
 // an index which is not there. What only a projection implies is ordered as the
 // first index has it that serves.
-func (q *query) chooseIndexes(set *indexes.Set) error {
-	if q.byScatter() || model.Reserved(q.kind) {
+func (q *Query) chooseIndexes(set *indexes.Set) error {
+	if q.byScatter() || model.Reserved(q.Kind) {
 		set = nil
 	}
 	for _, c := range q.anyOf {
-		shape := indexes.Shape{Kind: q.kind, Ancestor: c.ancestor != ""}
+		shape := indexes.Shape{Kind: q.Kind, Ancestor: c.ancestor != ""}
 		for _, e := range c.equal {
 			if !slices.Contains(shape.Equal, e.property) {
 				shape.Equal = append(shape.Equal, e.property)
@@ -280,9 +282,9 @@ func (q *query) chooseIndexes(set *indexes.Set) error {
 		}
 		var rest []int // orders that the index decides
 		for i, o := range q.orders {
-			p := indexes.Property{Name: o.property, Descending: o.descending}
+			p := indexes.Property{Name: o.Property, Descending: o.Descending}
 			switch {
-			case slices.Contains(shape.Equal, o.property):
+			case slices.Contains(shape.Equal, o.Property):
 			case i < q.chosen:
 				shape.Orders = append(shape.Orders, p)
 			default:
@@ -297,13 +299,13 @@ func (q *query) chooseIndexes(set *indexes.Set) error {
 		tail := used[0].Properties
 		for n, i := range rest {
 			p := tail[len(tail)-len(rest)+n]
-			q.orders[i] = order{p.Name, p.Descending}
+			q.orders[i] = store.Order{Property: p.Name, Descending: p.Descending}
 		}
 		q.chosen = len(q.orders) // the other conjunctions follow the first
 	}
 	return nil
 }
 
-func (q *query) byScatter() bool {
-	return len(q.orders) == 1 && q.orders[0].property == scatterProperty
+func (q *Query) byScatter() bool {
+	return len(q.orders) == 1 && q.orders[0].Property == ScatterProperty
 }

@@ -1,4 +1,4 @@
-package dsemu
+package store
 
 import (
 	"slices"
@@ -8,28 +8,28 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/model"
 )
 
-// A kind holds the records of one kind in one namespace. Its maps are in the
+// A Kind holds the records of one kind in one namespace. Its maps are in the
 // order of their keys, so that every scan starts where its range does.
-type kind struct {
-	name    string
-	records btree.Map[string, *record] // by ordered key
-	scatter btree.Map[string, *record] // by scatter value and ordered key
+type Kind struct {
+	Name    string
+	Records btree.Map[string, *Record] // by ordered key
+	scatter btree.Map[string, *Record] // by scatter value and ordered key
 	indexes []*index                   // built when first asked for; the one used last comes last
 }
 
-// put adds a version to the record at key, which may be new.
-func (k *kind) put(key model.Key, v version, proportion int) *record {
-	r, ok := k.records.Get(key.Path)
+// Put adds a version to the record at key, which may be new.
+func (k *Kind) Put(key model.Key, v Version, proportion int) *Record {
+	r, ok := k.Records.Get(key.Path)
 	if !ok {
-		r = &record{path: key.Path, last: v}
-		k.records.Set(r.path, r)
-		if value, ok := scatter(key.PB.Path, proportion); ok {
-			k.scatter.Set(string(value[:])+r.path, r)
+		r = &Record{Path: key.Path, Last: v}
+		k.Records.Set(r.Path, r)
+		if value, ok := Scatter(key.PB.Path, proportion); ok {
+			k.scatter.Set(string(value[:])+r.Path, r)
 		}
 	} else {
 		r.add(v)
 	}
-	if !v.deleted && len(k.indexes) > 0 {
+	if !v.Deleted && len(k.indexes) > 0 {
 		properties := v.Properties()
 		for _, idx := range k.indexes {
 			idx.add(r, properties)
@@ -38,11 +38,11 @@ func (k *kind) put(key model.Key, v version, proportion int) *record {
 	return r
 }
 
-// prune drops what no read at or after horizon sees: old versions with their
+// Prune drops what no read at or after horizon sees: old versions with their
 // index entries, and the record itself if it is deleted.
-func (k *kind) prune(r *record, horizon int64) {
+func (k *Kind) Prune(r *Record, horizon int64) {
 	for _, v := range r.prune(horizon) {
-		if v.deleted || len(k.indexes) == 0 {
+		if v.Deleted || len(k.indexes) == 0 {
 			continue
 		}
 		properties := v.Properties()
@@ -50,22 +50,22 @@ func (k *kind) prune(r *record, horizon int64) {
 			idx.remove(r, properties)
 		}
 	}
-	if len(r.older) > 0 || !r.last.deleted {
+	if len(r.older) > 0 || !r.Last.Deleted {
 		return
 	}
-	if current, ok := k.records.Get(r.path); !ok || current != r {
+	if current, ok := k.Records.Get(r.Path); !ok || current != r {
 		return
 	}
-	k.records.Delete(r.path)
-	value, _ := scatter(r.last.Key().Path, 1)
-	k.scatter.Delete(string(value[:]) + r.path)
+	k.Records.Delete(r.Path)
+	value, _ := Scatter(r.Last.Key().Path, 1)
+	k.scatter.Delete(string(value[:]) + r.Path)
 }
 
 // maxIndexes bounds what is kept for queries that were asked once.
 const maxIndexes = 32
 
 // index returns the index of a definition, and builds it if it is not there.
-func (k *kind) index(d definition) *index {
+func (k *Kind) index(d Definition) *index {
 	if i := slices.IndexFunc(k.indexes, func(idx *index) bool { return slices.Equal(idx.definition, d) }); i >= 0 {
 		idx := k.indexes[i]
 		k.indexes = append(slices.Delete(k.indexes, i, i+1), idx)
@@ -75,7 +75,7 @@ func (k *kind) index(d definition) *index {
 		k.indexes = slices.Delete(k.indexes, 0, 1)
 	}
 	idx := &index{definition: d}
-	k.records.Scan(func(_ string, r *record) bool {
+	k.Records.Scan(func(_ string, r *Record) bool {
 		for _, v := range r.versions() {
 			idx.add(r, v.Properties())
 		}

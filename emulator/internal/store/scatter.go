@@ -1,4 +1,4 @@
-package dsemu
+package store
 
 import (
 	"crypto/md5"
@@ -8,10 +8,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
-// scatterProperty is the name of the property that only orders can use.
-const scatterProperty = "__scatter__"
-
-// scatter returns the value by which a key sorts under __scatter__, and whether
+// Scatter returns the value by which a key sorts under __scatter__, and whether
 // an entity with that key has the property at all.
 //
 // The value is that of Google's classic emulator: a 64-bit number is the XOR of
@@ -22,7 +19,7 @@ const scatterProperty = "__scatter__"
 // public: here the entity has it if the third and fourth bytes, as a number,
 // are divisible by the proportion, so that the value stays uniform; a
 // proportion of 2 gives the classic emulator's own choice.
-func scatter(path []*pb.Key_PathElement, proportion int) (value [2]byte, ok bool) {
+func Scatter(path []*pb.Key_PathElement, proportion int) (value [2]byte, ok bool) {
 	var n int64
 	for _, el := range path {
 		if name, isName := el.IdType.(*pb.Key_PathElement_Name); isName {

@@ -1,0 +1,75 @@
+package query
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/scattermap/scattermap/emulator/internal/collate"
+	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/emulator/internal/store"
+)
+
+// A scan is the part of an index, or of the keys themselves, that the results of
+// a conjunction are in, in the order of the query.
+type scan struct {
+	definition store.Definition // empty: the keys
+	prefix     string           // of all entries: the values of the equalities
+	lo, hi     string           // behind the prefix; an empty hi is the prefix's end
+	reverse    bool             // of the keys: downwards
+}
+
+// plan returns the scan of a conjunction.
+func (q *Query) plan(c *conjunction) scan {
+	var s scan
+	for _, e := range c.equal {
+		if !slices.ContainsFunc(s.definition, func(o store.Order) bool { return o.Property == e.property }) {
+			s.definition = append(s.definition, store.Order{Property: e.property})
+		}
+	}
+	slices.SortFunc(s.definition, func(a, b store.Order) int {
+		if a.Property < b.Property {
+			return -1
+		}
+		return 1
+	})
+	for _, o := range s.definition {
+		i := slices.IndexFunc(c.equal, func(e condition) bool { return e.property == o.Property })
+		s.prefix += c.equal[i].form
+	}
+	s.lo, s.hi = c.lo, c.hi
+	byProperty := len(q.orders) > 0 && q.orders[0].Property != model.KeyProperty
+	if byProperty && c.ancestor != "" {
+		s.definition = append(store.Definition{{Property: store.AncestorProperty}}, s.definition...)
+		s.prefix = c.ancestor + string(collate.PathEnd) + s.prefix
+	}
+	s.definition = append(s.definition, q.orders...)
+	if len(q.orders) > 0 {
+		first := q.orders[0]
+		if byProperty {
+			s.lo, s.hi = "", ""
+			if i := slices.IndexFunc(c.between, func(iv *interval) bool { return iv.property == first.Property }); i >= 0 {
+				s.lo, s.hi = c.between[i].lo, c.between[i].hi
+			}
+		}
+		switch {
+		case first.Property == model.KeyProperty && len(s.definition) == len(q.orders) && len(q.orders) == 1:
+			s.definition, s.reverse = nil, first.Descending
+		case first.Descending:
+			s.lo, s.hi = invertBounds(s.lo, s.hi)
+		}
+	}
+	return s
+}
+
+// invertBounds returns the bounds of an interval in descending order. They may be
+// a little too wide: rows are checked anyway.
+func invertBounds(lo, hi string) (string, string) {
+	from, to := "", ""
+	if hi != "" {
+		from = collate.Invert(strings.TrimSuffix(hi, behind("")))
+	}
+	if lo != "" {
+		to = behind(collate.Invert(lo))
+	}
+	return from, to
+}

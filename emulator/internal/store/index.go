@@ -1,0 +1,104 @@
+package store
+
+import (
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"github.com/tidwall/btree"
+
+	"github.com/scattermap/scattermap/emulator/internal/collate"
+	"github.com/scattermap/scattermap/emulator/internal/model"
+)
+
+// A Definition is what an index is over: the properties of equalities, and then
+// the orders of a query. Whoever lacks one of them is not in the index.
+type Definition []Order
+
+// AncestorProperty stands, in a definition, for an entity itself and each of its
+// ancestors.
+const AncestorProperty = "__ancestor__"
+
+// An index has an entry for each combination of the values that any kept version
+// of a record has: their ordered forms, and the key's. A scan looks at the version
+// that it sees.
+type index struct {
+	definition Definition
+	entries    btree.Map[string, entry]
+}
+
+// An entry leads to a record, of which some versions have it.
+type entry struct {
+	record   *Record
+	versions int
+}
+
+// add adds the entries of a version.
+func (idx *index) add(r *Record, properties map[string]*pb.Value) {
+	for _, key := range idx.entriesOf(r.Path, properties) {
+		e, _ := idx.entries.Get(key)
+		idx.entries.Set(key, entry{r, e.versions + 1})
+	}
+}
+
+// remove removes the entries of a version that is not kept any more, unless
+// another one has them.
+func (idx *index) remove(r *Record, properties map[string]*pb.Value) {
+	for _, key := range idx.entriesOf(r.Path, properties) {
+		if e, _ := idx.entries.Get(key); e.versions > 1 {
+			idx.entries.Set(key, entry{r, e.versions - 1})
+		} else {
+			idx.entries.Delete(key)
+		}
+	}
+}
+
+// maxEntries bounds the combinations of the values of arrays: as many entries as
+// production allows an entity to have in all indexes.
+const maxEntries = 20000
+
+// entriesOf returns the entries of an entity.
+func (idx *index) entriesOf(path string, properties map[string]*pb.Value) []string {
+	entries := []string{""}
+	keyed := false
+	for _, o := range idx.definition {
+		if o.Property == model.KeyProperty {
+			keyed = true
+			for i := range entries {
+				entries[i] += Directed(o, path)
+			}
+			continue
+		}
+		values := collate.Entries(properties, o.Property)
+		if o.Property == AncestorProperty {
+			values = collate.Ancestors(path)
+		}
+		if len(values) == 0 || len(entries)*len(values) > maxEntries {
+			return nil
+		}
+		longer := make([]string, 0, len(entries)*len(values))
+		for _, e := range entries {
+			for _, v := range values {
+				longer = append(longer, e+Directed(o, v.Form))
+			}
+		}
+		entries = longer
+	}
+	if !keyed {
+		for i := range entries {
+			entries[i] += path
+		}
+	}
+	return entries
+}
+
+// An Order is a property in a direction.
+type Order struct {
+	Property   string
+	Descending bool
+}
+
+// Directed returns a form as it is in the direction of an order.
+func Directed(o Order, form string) string {
+	if o.Descending {
+		return collate.Invert(form)
+	}
+	return form
+}
