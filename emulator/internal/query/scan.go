@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-
 	"github.com/scattermap/scattermap/emulator/internal/collate"
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/scattermap/scattermap/emulator/internal/oidc"
 )
 
 // httpRequest builds the request of a delivery.
@@ -37,14 +39,14 @@ func (s *Server) httpRequest(ctx context.Context, d *delivery) (*http.Request, e
 		if audience == "" {
 			audience = target
 		}
-		jwt, err := s.signer.token(token.ServiceAccountEmail, audience, time.Now())
+		jwt, err := s.signer.Token(token.ServiceAccountEmail, audience, time.Now())
 		if err != nil {
 			return nil, err
 		}
 		set("Authorization", "Bearer "+jwt)
 	}
 	if token := auth.GetOauthToken(); token != nil {
-		set("Authorization", "Bearer "+accessToken(token.ServiceAccountEmail, token.Scope))
+		set("Authorization", "Bearer "+oidc.AccessToken(token.ServiceAccountEmail, token.Scope))
 	}
 	return req, nil
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator/internal/meter"
+	"github.com/scattermap/scattermap/emulator/internal/oidc"
 )
 
 // Options say how a server behaves.
@@ -34,7 +35,7 @@ type Server struct {
 	opts   Options
 	meter  *meter.Meter
 	client *http.Client
-	signer *signer
+	signer *oidc.Signer
 
 	mu         sync.Mutex
 	era        *era
@@ -63,7 +64,7 @@ func NewServer(opts Options, m *meter.Meter) *Server {
 		opts:   opts,
 		meter:  m,
 		client: &http.Client{Transport: opts.Transport},
-		signer: new(signer),
+		signer: new(oidc.Signer),
 		era:    newEra(),
 	}
 	s.empty()
@@ -112,7 +113,7 @@ func (s *Server) Keys() http.Handler { return s.signer }
 
 // Token returns a token as deliveries carry them.
 func (s *Server) Token(account, audience string) (string, error) {
-	return s.signer.sign(account, audience, time.Now())
+	return s.signer.Sign(account, audience, time.Now())
 }
 
 // queue returns a queue that is there.

@@ -1,4 +1,6 @@
-package tasksemu
+// Package oidc makes the OIDC tokens that deliveries of tasks carry, and serves the
+// keys to check them with.
+package oidc
 
 import (
 	"crypto/rand"
@@ -17,9 +19,9 @@ import (
 // issuer is what Google's ID tokens name.
 const issuer = "https://accounts.google.com"
 
-// A signer makes the OIDC tokens of the deliveries, with a key that lives as
+// A Signer makes the OIDC tokens of the deliveries, with a key that lives as
 // long as the server.
-type signer struct {
+type Signer struct {
 	once sync.Once
 	key  jose.JSONWebKey
 	err  error
@@ -28,7 +30,7 @@ type signer struct {
 	tokens map[tokenKey]signedToken
 }
 
-func (s *signer) init() error {
+func (s *Signer) init() error {
 	s.once.Do(func() {
 		private, err := rsa.GenerateKey(rand.Reader, 2048)
 		if err != nil {
@@ -40,9 +42,9 @@ func (s *signer) init() error {
 	return s.err
 }
 
-// sign returns a token as Google makes it for a service account, valid for an
+// Sign returns a token as Google makes it for a service account, valid for an
 // hour.
-func (s *signer) sign(email, audience string, now time.Time) (string, error) {
+func (s *Signer) Sign(email, audience string, now time.Time) (string, error) {
 	if err := s.init(); err != nil {
 		return "", err
 	}
@@ -78,15 +80,15 @@ type signedToken struct {
 	at   time.Time
 }
 
-// token returns a token that is new, or was signed not long ago.
-func (s *signer) token(email, audience string, now time.Time) (string, error) {
+// Token returns a token that is new, or was signed not long ago.
+func (s *Signer) Token(email, audience string, now time.Time) (string, error) {
 	key := tokenKey{email, audience}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t, ok := s.tokens[key]; ok && now.Sub(t.at) < tokenReuse {
 		return t.text, nil
 	}
-	text, err := s.sign(email, audience, now)
+	text, err := s.Sign(email, audience, now)
 	if err != nil {
 		return "", err
 	}
@@ -97,10 +99,10 @@ func (s *signer) token(email, audience string, now time.Time) (string, error) {
 	return text, nil
 }
 
-// accessToken returns a text in the place of an OAuth access token. Nobody can
+// AccessToken returns a text in the place of an OAuth access token. Nobody can
 // check it, as nobody but Google can check theirs; it is the same for the same
 // account and scope.
-func accessToken(email, scope string) string {
+func AccessToken(email, scope string) string {
 	if scope == "" {
 		scope = "https://www.googleapis.com/auth/cloud-platform" // the documented default
 	}
@@ -109,7 +111,7 @@ func accessToken(email, scope string) string {
 }
 
 // ServeHTTP answers with the public half of the key, as a JSON Web Key Set.
-func (s *signer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (s *Signer) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	if err := s.init(); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
