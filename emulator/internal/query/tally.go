@@ -31,6 +31,7 @@ const exactly = 1024 + 1074 + 64
 
 const maxAggregations = 5
 
+// NewTallies checks aggregations.
 func NewTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*Tally, error) {
 	if n := len(aggregations); n == 0 || n > maxAggregations {
 		return nil, model.Invalid("an aggregation query has 1 to %d aggregations, this one has %d", maxAggregations, n)
