@@ -21,7 +21,7 @@ func prepare(definition, params any) (function.Func, error) {
 	if def.Err != nil {
 		return nil, def.Err
 	}
-	encoded, err := encodeParams(params)
+	encoded, err := function.EncodeParams(params)
 	if err != nil {
 		return nil, err
 	}

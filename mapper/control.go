@@ -19,7 +19,7 @@ var ErrState = record.ErrState
 // Pause has the job begin no more pages. Those under way come to their end. A
 // paused job loses nothing, however long it is paused.
 func (j *Job) Pause(ctx context.Context) error {
-	if err := j.jobs().Pause(ctx, j.ref()); err != nil {
+	if err := j.control().Pause(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: pause %s: %w", j.ID, err)
 	}
 	return nil
@@ -28,7 +28,7 @@ func (j *Job) Pause(ctx context.Context) error {
 // Abort ends the job. Pages under way come to their end; what was not processed
 // stays as it is. An aborted job can't be resumed.
 func (j *Job) Abort(ctx context.Context) error {
-	if err := j.jobs().Abort(ctx, j.ref()); err != nil {
+	if err := j.control().Abort(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: abort %s: %w", j.ID, err)
 	}
 	return nil
@@ -42,7 +42,7 @@ func (j *Job) Abort(ctx context.Context) error {
 // tasks, so it also revives a running job whose queue was purged, sooner than its next
 // sweep would.
 func (j *Job) Resume(ctx context.Context) error {
-	if err := j.jobs().Resume(ctx, j.ref()); err != nil {
+	if err := j.control().Resume(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
 	}
 	return nil
@@ -53,7 +53,7 @@ func (j *Job) Resume(ctx context.Context) error {
 // was left, if it was paused or had failed; its finalizer takes effect again. A job
 // that was aborted or cleaned up is refused with [ErrState].
 func (j *Job) Retry(ctx context.Context) error {
-	if err := j.jobs().Retry(ctx, j.ref()); err != nil {
+	if err := j.control().Retry(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: retry %s: %w", j.ID, err)
 	}
 	return nil
@@ -99,7 +99,7 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	if o != nil {
 		opts = *o
 	}
-	if err := j.jobs().CleanUp(ctx, j.ref(), lifecycle.CleanUp(opts)); err != nil {
+	if err := j.control().CleanUp(ctx, j.ref(), lifecycle.CleanUp(opts)); err != nil {
 		return fmt.Errorf("mapper: clean up %s: %w", j.ID, err)
 	}
 	return nil
@@ -133,7 +133,10 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 
 func (j *Job) ref() record.Ref { return record.Ref{ID: j.ID, Incarnation: j.incarnation} }
 
-// jobs returns what carries out changes of the job. Without an engine it says that there is none.
+// control returns what carries out changes of the job.
+func (j *Job) control() lifecycle.Control { return lifecycle.Control{Jobs: j.jobs()} }
+
+// jobs returns the engine's jobs. Without an engine it says that there is none.
 func (j *Job) jobs() *lifecycle.Jobs {
 	if j.engine == nil || j.engine.jobs == nil {
 		return &lifecycle.Jobs{Store: j.engine.store()}

@@ -106,7 +106,7 @@ type StartOptions struct {
 	Timeout time.Duration `json:"timeout,omitempty"`
 
 	// Retries say how often the function is tried, and when. Defaults to those of the mapper.
-	Retries Retries
+	Retries Retries `json:"retries,omitzero"`
 
 	// FailureLimit is how many entities may fail for good before the job is paused, so
 	// that somebody looks at them while the rest is untouched. The job may pass it by
@@ -126,7 +126,7 @@ func settingsOf(j *record.Job) (StartOptions, error) {
 	limit, bad := j.RateLimit()
 	return StartOptions{
 		ID: j.ID, PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime), Workers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit),
-		Timeout: time.Duration(j.Timeout), FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare,
+		Timeout: time.Duration(j.Timeout), FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare, Retries: retriesOf(j),
 	}, cmp.Or(err, bad)
 }
 

@@ -1,12 +1,10 @@
 package mapper
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"regexp"
 
@@ -89,7 +87,7 @@ func (m *Mapper[P]) OnDone(fn func(ctx context.Context, d *Done, params P) error
 			return err
 		}
 		var params P
-		if err := decodeParams(j.Params, &params); err != nil {
+		if err := function.DecodeParams(j.Params, &params); err != nil {
 			return err
 		}
 		return fn(ctx, &Done{Status: status, attempt: a}, params)
@@ -113,7 +111,7 @@ func (m *Mapper[P]) Start(ctx context.Context, e *Engine, q Query, params P, o *
 	if m == nil || m.def.Prepare == nil {
 		return nil, fmt.Errorf("mapper: start: %w: the mapper is nil, or was not made by Update or Visit", ErrArguments)
 	}
-	encoded, err := encodeParams(params)
+	encoded, err := function.EncodeParams(params)
 	if err != nil {
 		return nil, fmt.Errorf("mapper: start a job of %q: %w: %w", m.def.Name, ErrArguments, err)
 	}
@@ -146,14 +144,14 @@ func define[T, P any](name string, m function.Mode, fn func(context.Context, *En
 	}
 	d.Canonical = func(encoded json.RawMessage) (json.RawMessage, error) {
 		var params P
-		if err := decodeParams(encoded, &params); err != nil {
+		if err := function.DecodeParams(encoded, &params); err != nil {
 			return nil, err
 		}
-		return encodeParams(params)
+		return function.EncodeParams(params)
 	}
 	d.Prepare = func(encoded json.RawMessage, keysOnly bool) (function.Func, error) {
 		var params P
-		if err := decodeParams(encoded, &params); err != nil {
+		if err := function.DecodeParams(encoded, &params); err != nil {
 			return nil, err
 		}
 		return func(ctx context.Context, j function.Job, key *datastore.Key, properties []datastore.Property) (*function.Effect, error) {
@@ -161,54 +159,4 @@ func define[T, P any](name string, m function.Mode, fn func(context.Context, *En
 		}, nil
 	}
 	return &Mapper[P]{def: d}
-}
-
-// encodeParams encodes parameters for a job's record.
-func encodeParams(params any) (json.RawMessage, error) {
-	encoded, err := json.Marshal(params)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("params: %w", err)
-	case len(encoded) > maxParams:
-		return nil, fmt.Errorf("params: they take %d bytes, above the maximum of %d", len(encoded), maxParams)
-	case string(encoded) == "{}" && hidesFields(reflect.TypeOf(params)):
-		return nil, fmt.Errorf("params: %T encodes to {}: its fields are not exported", params)
-	}
-	return encoded, nil
-}
-
-// maxParams keeps a job's record well below the 1 MiB of an entity.
-const maxParams = 256 << 10
-
-// decodeParams decodes parameters. A field that P does not have is an error:
-// somebody expects an effect of it.
-func decodeParams(encoded json.RawMessage, params any) error {
-	d := json.NewDecoder(bytes.NewReader(encoded))
-	d.DisallowUnknownFields()
-	switch err := d.Decode(params); {
-	case errors.Is(err, io.EOF):
-		return errors.New("params: they are missing; none are written as {}")
-	case err != nil:
-		return fmt.Errorf("params: %w", err)
-	case string(bytes.TrimSpace(encoded)) == "null":
-		return errors.New("params: they are null; none are written as {}")
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("params: more than one JSON value")
-	}
-	return nil
-}
-
-// hidesFields reports whether a type is a struct with fields, of which JSON sees
-// none.
-func hidesFields(t reflect.Type) bool {
-	if t == nil || t.Kind() != reflect.Struct || t.NumField() == 0 {
-		return false
-	}
-	for i := range t.NumField() {
-		if f := t.Field(i); f.IsExported() || f.Anonymous {
-			return false
-		}
-	}
-	return true
 }

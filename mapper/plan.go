@@ -9,6 +9,7 @@ import (
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/forecast"
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
@@ -98,7 +99,7 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	if err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
-	concurrent, err := e.concurrency(ctx)
+	concurrent, err := lifecycle.Concurrency(ctx, e.queue)
 	if err == nil {
 		err = e.fillIn(&start, concurrent)
 	}

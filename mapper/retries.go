@@ -15,15 +15,15 @@ import (
 type Retries struct {
 	// Attempts is how often, in [1, 100]. After the last one the entity is a failure; if a page fails as a
 	// whole, its job fails.
-	Attempts int
+	Attempts int `json:"attempts,omitempty"`
 
 	// First is how long the second attempt waits: up to a week, and a second by default. Each further
 	// attempt waits four times as long as the one before, up to Max.
-	First time.Duration
+	First time.Duration `json:"first,omitempty"`
 
 	// Max is the longest that an attempt waits, unless the function asks for more by [RetryAfter]: up to a
 	// week, and 1,024 seconds by default.
-	Max time.Duration
+	Max time.Duration `json:"max,omitempty"`
 }
 
 // The attempts that are made by default. Those of an Update take 85 seconds, in which a service restarts.
@@ -59,6 +59,12 @@ func (r Retries) of(def *function.Definition) Retries {
 		First:    first,
 		Max:      max(first, cmp.Or(r.Max, def.Backoff.Max, record.DefaultBackoff.Max)),
 	}
+}
+
+// retriesOf returns the retries of a job.
+func retriesOf(j *record.Job) Retries {
+	b := j.Backoff()
+	return Retries{Attempts: int(b.Attempts), First: b.First, Max: b.Max}
 }
 
 const (

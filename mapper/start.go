@@ -4,18 +4,13 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
 var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrArguments)
@@ -59,24 +54,24 @@ func (e *Engine) start(ctx context.Context, def *function.Definition, query Quer
 	if params, err = def.Canonical(params); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
-	found := e.findOut(ctx, q, o)
-	concurrent, err := found.concurrent.value, found.concurrent.err
+	control := lifecycle.Control{Jobs: e.jobs}
+	found, err := control.FindOut(ctx, e.source().Of(ctx, q), q, opts.ID, o != nil && o.ID != "", opts.AllowEmpty)
 	if err != nil {
 		return fail(err)
 	}
-	if err := e.fillIn(&opts, concurrent); err != nil {
+	if err := e.fillIn(&opts, found.Concurrent); err != nil {
 		return fail(err)
 	}
-	created, err := newJob(def, q, params, opts, e.queue.Name(), concurrent, e.jobs.Random())
+	created, err := newJob(def, q, params, opts, e.queue.Name(), found.Concurrent, e.jobs.Random())
 	if err != nil {
 		return fail(err)
 	}
-	job := found.existing.value
+	job := found.Existing
 	if job == nil {
-		err = found.database(created)
+		err = found.Database(created)
 	}
 	if err == nil {
-		job, err = e.jobs.Start(ctx, created, job)
+		job, err = control.Start(ctx, created, job)
 	}
 	if err != nil {
 		return fail(err)
@@ -117,51 +112,6 @@ func newJob(def *function.Definition, q query.Query, params json.RawMessage, opt
 	return j, nil
 }
 
-// Findings are what a job's start has to find out.
-type findings struct {
-	concurrent answer[int]         // see [Engine.concurrency]
-	existing   answer[*record.Job] // nil: there is none with the ID, or none was asked for
-	masks      answer[bool]        // see source.honoursMasks
-	times      answer[bool]        // see source.probe
-}
-
-// An answer is what one call of several at once has returned.
-type answer[T any] struct {
-	value T
-	err   error
-}
-
-func answerOf[T any](value T, err error) answer[T] { return answer[T]{value, err} }
-
-// findOut finds out all at once what a job's start has to know of the queue and the database,
-// so that it takes as long as the slowest of these calls. A start that is repeated needs only
-// one of them.
-func (e *Engine) findOut(ctx context.Context, q query.Query, o *StartOptions) (found findings) {
-	ctx, cancel := context.WithTimeout(ctx, source.Patience)
-	defer cancel()
-	src := e.source().Of(ctx, q)
-	var group sync.WaitGroup
-	group.Go(func() { found.concurrent = answerOf(e.concurrency(ctx)) })
-	group.Go(func() { found.masks = answerOf(source.HonoursMasks(ctx, src)) })
-	group.Go(func() { found.times = answerOf(source.Probe(ctx, src, q, o != nil && o.AllowEmpty)) })
-	if o != nil && o.ID != "" {
-		group.Go(func() {
-			if found.existing = answerOf(e.store().LoadJob(ctx, record.Ref{ID: o.ID})); errors.Is(found.existing.err, ErrNoSuchJob) {
-				found.existing.err = nil
-			}
-		})
-	}
-	group.Wait()
-	return found
-}
-
-// database sets what a new job has to know of the database. If its job exists already, the caller
-// may repeat its start when the database would not serve the query any more: this is for others.
-func (f findings) database(job *record.Job) error {
-	job.Masks, job.Times = f.masks.value, f.times.value
-	return source.Unanswered(cmp.Or(f.existing.err, f.masks.err, f.times.err))
-}
-
 // fillIn sets and checks the settings of a job that depend on how many tasks the queue delivers
 // at once, or 0 if nobody may know.
 func (e *Engine) fillIn(opts *StartOptions, concurrent int) error {
@@ -179,7 +129,7 @@ func (e *Engine) adapt(ctx context.Context, j *record.Job) error {
 	if def == nil {
 		return fmt.Errorf("%w %q: have %s", ErrUnknownMapper, j.Mapper, e.names())
 	}
-	concurrent, err := e.concurrency(ctx)
+	concurrent, err := lifecycle.Concurrency(ctx, e.queue)
 	if err != nil {
 		return err
 	}
@@ -192,13 +142,4 @@ func (e *Engine) adapt(ctx context.Context, j *record.Job) error {
 		return fmt.Errorf("%w: %w", ErrArguments, err)
 	}
 	return nil
-}
-
-// concurrency returns how many tasks the queue delivers at once, or 0 if nobody may know.
-func (e *Engine) concurrency(ctx context.Context) (int, error) {
-	n, err := e.queue.Concurrency(ctx)
-	if code := status.Code(err); code == codes.PermissionDenied || code == codes.Unimplemented {
-		return 0, nil
-	}
-	return n, err
 }

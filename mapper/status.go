@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,7 +12,6 @@ import (
 
 	"cloud.google.com/go/datastore"
 
-	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -158,36 +156,15 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 // first, and every minute up to 20 and two calls of the queue: if that can't deliver the
 // job's tasks, the log says why. It goes on through errors that pass within a minute.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
-	const first, longest, patience, look = 50 * time.Millisecond, 2 * time.Second, time.Minute, time.Minute
-	answered, one := time.Now(), *j
-	looked := answered
-	for pause := first; ; pause = min(longest, pause*3/2) {
-		job, err := j.engine.store().LoadJob(ctx, one.ref())
-		if err == nil {
-			one.incarnation = job.Incarnation // another job that takes the ID is not the one to wait for
-		}
-		if err == nil && (State(job.State).Ended() || State(job.State) == Paused && job.Limited) {
-			var s *Status
-			if s, err = one.Status(ctx); err == nil {
-				return s, nil
-			}
-		}
-		if err == nil && State(job.State) == Running && time.Since(looked) > look {
-			looked = time.Now()
-			lifecycle.Lookout{Jobs: j.jobs()}.Look(ctx, job) // it logs what it finds
-		}
-		switch {
-		case err == nil:
-			answered = time.Now()
-		case errors.Is(err, ErrNoSuchJob), fault.Refused(err), time.Since(answered) > patience:
-			return nil, fmt.Errorf("mapper: wait for %s: %w", j.ID, err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("mapper: wait for %s: %w", j.ID, ctx.Err())
-		case <-time.After(pause):
-		}
+	var s *Status
+	err := lifecycle.Lookout{Jobs: j.jobs()}.Await(ctx, j.ref(), func(ended record.Ref) (err error) {
+		s, err = (&Job{ID: j.ID, incarnation: ended.Incarnation, engine: j.engine}).Status(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mapper: wait for %s: %w", j.ID, err)
 	}
+	return s, nil
 }
 
 // A Failure is an entity that the function could not process.

@@ -2,10 +2,13 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/gate"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -56,4 +59,21 @@ func (c *claim) waits(ctx context.Context) (map[string]time.Time, error) {
 		waits[child.ID] = child.NotBefore
 	}
 	return waits, nil
+}
+
+// staggerDelay has what is left behind the last full piece of a range begin after the pieces of all ranges
+// that were cut together, and the shortest last: where workers have few pages each they then end at about
+// the same time. It is as long as it takes to cut and enqueue the others.
+const staggerDelay = time.Second / 3
+
+// handOver gives what is left of a range, which a delivery has gone on with and failed, a task of its own:
+// that one is tried again with less to walk to. It reports whether there is one.
+func handOver(ctx context.Context, x *Executor, c *claim, cause error) bool {
+	if err := x.Queue.Enqueue(ctx, body.TaskOf(c.record, c.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
+		return false
+	}
+	if !errors.Is(cause, gate.ErrDraining) {
+		x.Log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", cause))
+	}
+	return true
 }

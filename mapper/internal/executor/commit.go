@@ -84,7 +84,7 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, halfway func
 		return ours, fault.AsCommitRefusal(err)
 	case err == nil && s == ours:
 		d.record = r
-		d.takeOver(after)
+		d.takeOver(ctx, after)
 	}
 	return s, err
 }
@@ -183,9 +183,12 @@ type committed struct {
 	kinds      string               // of the errors of entities that have failed; empty: none has
 }
 
-// takeOver notes what is to be done after a commit.
-func (d *delivery) takeOver(after committed) {
+// takeOver notes what is to be done after a commit, and says what failed.
+func (d *delivery) takeOver(ctx context.Context, after committed) {
 	d.after = after
+	if after.kinds != "" {
+		d.x.Journal.Failing(ctx, d.record, d.record.Retries, int64(after.failed), after.kinds)
+	}
 	d.planner.Ran += after.ran
 	if !after.counters.Empty() && !d.job.CountersDropped {
 		d.after.overcounts = d.x.cache.at(d.job.Ref()).noteCounters(after.counters)
@@ -200,7 +203,7 @@ func (d *delivery) commit(ctx context.Context, p planner.Plan, o *page.Outcome) 
 		return err
 	})
 	if err == nil && s == ours {
-		d.takeOver(after)
+		d.takeOver(ctx, after)
 	}
 	return s, err
 }

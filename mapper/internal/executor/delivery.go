@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -92,14 +91,8 @@ func (d *delivery) runAll(ctx context.Context) (checks bool, err error) {
 	defer func() { checks = job.leave(ended) }() // also if it panics
 	for first := d.record.ID; ; {
 		ended, err = d.runRange(ctx) // 2 to 5
-		if err != nil && d.record.ID != first {
-			// The range has no task yet; one of its own is tried again with less to walk to.
-			if enqueued := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); enqueued == nil || errors.Is(enqueued, tasks.ErrExists) {
-				if !errors.Is(err, gate.ErrDraining) {
-					d.x.Log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", err))
-				}
-				return false, nil
-			}
+		if err != nil && d.record.ID != first && handOver(ctx, d.x, &d.claim, err) {
+			return false, nil
 		}
 		if err != nil || !ended || d.after.next == nil {
 			return false, err
@@ -130,10 +123,6 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 		d.unmark(ctx)
 	}
 	d.leave()
-	if d.after.kinds != "" {
-		d.x.Journal.Failing(ctx, d.record, d.record.Retries, int64(d.after.failed), d.after.kinds)
-		d.after.kinds = ""
-	}
 	if err != nil || s == stopped || s == superseded || d.job.State != record.Running {
 		return false, err // or this task has ended or paused the job
 	}
@@ -226,11 +215,6 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 	d.after.waits = nil // children of the page may wait for longer, see claim.waits
 	return ours, err
 }
-
-// staggerDelay has what is left behind the last full piece of a range begin after the pieces of all ranges
-// that were cut together, and the shortest last: where workers have few pages each they then end at about
-// the same time. It is as long as it takes to cut and enqueue the others.
-const staggerDelay = time.Second / 3
 
 // mayGoOn reports whether this delivery may go on with what is left of a range.
 func (d *delivery) mayGoOn(r *record.Range) bool {

@@ -15,16 +15,19 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
+// A Control starts jobs, and changes what they are to do, for whoever asks.
+type Control struct{ *Jobs }
+
 // Start has a new job begin, unless there is one with its ID: then that is started again, if its
 // arguments are the same. Who has seen it passes it as existing. Start returns the job that there is.
-func (js *Jobs) Start(ctx context.Context, created, existing *record.Job) (job *record.Job, err error) {
+func (ct Control) Start(ctx context.Context, created, existing *record.Job) (job *record.Job, err error) {
 	job, err = existing, errForestalled
 	for tries := 0; job == nil && errors.Is(err, errForestalled) && tries < guardAttempts; tries++ {
 		if tries > 0 {
-			created.Incarnate(js.Random())
+			created.Incarnate(ct.Random())
 		}
-		if job, err = js.create(ctx, created); err == nil && job.Incarnation == created.Incarnation {
-			js.Journal.Changed(ctx, "", job, "started")
+		if job, err = ct.create(ctx, created); err == nil && job.Incarnation == created.Incarnation {
+			ct.Journal.Changed(ctx, "", job, "started")
 		}
 	}
 	if job != nil {
@@ -34,26 +37,26 @@ func (js *Jobs) Start(ctx context.Context, created, existing *record.Job) (job *
 	case err != nil || job.State != record.Running:
 		return job, err
 	case job == created:
-		return job, js.EnqueueAgain(ctx, job, job.RootRange())
+		return job, ct.EnqueueAgain(ctx, job, job.RootRange())
 	}
-	if err := js.ensureTask(ctx, job, job.Root()); err != nil {
+	if err := ct.ensureTask(ctx, job, job.Root()); err != nil {
 		return job, err
 	}
-	return job, guard{js}.post(ctx, job) // its sweeps may have been lost
+	return job, guard{ct.Jobs}.post(ctx, job) // its sweeps may have been lost
 }
 
 // create writes a job and its root in one transaction, unless the job exists.
 // It returns the job as it stands.
-func (js *Jobs) create(ctx context.Context, job *record.Job) (*record.Job, error) {
-	if err := (guard{js}).post(ctx, job); err != nil {
+func (ct Control) create(ctx context.Context, job *record.Job) (*record.Job, error) {
+	if err := (guard{ct.Jobs}).post(ctx, job); err != nil {
 		return nil, err
 	}
-	err := js.Store.Create(ctx, job)
+	err := ct.Store.Create(ctx, job)
 	if err == nil {
 		return job, nil
 	}
 	// It may exist, or the commit may have taken place though its answer was lost.
-	existing, lookup := js.Store.LoadJob(ctx, record.Ref{ID: job.ID})
+	existing, lookup := ct.Store.LoadJob(ctx, record.Ref{ID: job.ID})
 	switch {
 	case errors.Is(lookup, record.ErrNoSuchJob) && status.Code(err) == codes.AlreadyExists:
 		return nil, fmt.Errorf("start job %s: %w", job.ID, errForestalled)
@@ -66,12 +69,12 @@ func (js *Jobs) create(ctx context.Context, job *record.Job) (*record.Job, error
 }
 
 // ensureTask makes sure that a pending range has a task.
-func (js *Jobs) ensureTask(ctx context.Context, job *record.Job, id string) error {
-	r, err := js.Store.LoadRange(ctx, job.Ref(), id)
+func (ct Control) ensureTask(ctx context.Context, job *record.Job, id string) error {
+	r, err := ct.Store.LoadRange(ctx, job.Ref(), id)
 	if err != nil || r.State != record.Pending {
 		return err
 	}
-	return js.EnqueueAgain(ctx, job, r)
+	return ct.EnqueueAgain(ctx, job, r)
 }
 
 // sameArguments says why a start with other arguments is not this job's.
@@ -130,9 +133,9 @@ func (js *Jobs) settle(ctx context.Context, s step, cause string, err error) err
 }
 
 // owned returns a change of a job that belongs to this engine's queue.
-func (js *Jobs) owned(f change) change {
+func (ct Control) owned(f change) change {
 	return func(j *record.Job) (bool, error) {
-		if err := j.Queue.Is(js.Queue.Name()); err != nil {
+		if err := j.Queue.Is(ct.Queue.Name()); err != nil {
 			return false, err
 		}
 		return f(j)
@@ -140,63 +143,63 @@ func (js *Jobs) owned(f change) change {
 }
 
 // Pause has a job begin no more pages.
-func (js *Jobs) Pause(ctx context.Context, ref record.Ref) error {
-	_, err := js.Change(ctx, ref, "paused", js.owned((*record.Job).Pause))
+func (ct Control) Pause(ctx context.Context, ref record.Ref) error {
+	_, err := ct.Change(ctx, ref, "paused", ct.owned((*record.Job).Pause))
 	return err
 }
 
 // Abort ends a job for good.
-func (js *Jobs) Abort(ctx context.Context, ref record.Ref) error {
-	_, err := js.Change(ctx, ref, "aborted", js.owned(func(j *record.Job) (bool, error) { return j.Abort(time.Now()) }))
+func (ct Control) Abort(ctx context.Context, ref record.Ref) error {
+	_, err := ct.Change(ctx, ref, "aborted", ct.owned(func(j *record.Job) (bool, error) { return j.Abort(time.Now()) }))
 	return err
 }
 
 // Resume has a job go on, and all its open ranges get new tasks.
-func (js *Jobs) Resume(ctx context.Context, ref record.Ref) error {
-	failed, ref, err := js.failures(ctx, ref)
+func (ct Control) Resume(ctx context.Context, ref record.Ref) error {
+	failed, ref, err := ct.failures(ctx, ref)
 	if err != nil {
 		return err
 	}
-	job, err := guard{js}.update(ctx, ref, "resumed", js.owned(func(j *record.Job) (bool, error) { return true, j.Resume(failed, time.Now()) }))
+	job, err := guard{ct.Jobs}.update(ctx, ref, "resumed", ct.owned(func(j *record.Job) (bool, error) { return true, j.Resume(failed, time.Now()) }))
 	if err == nil {
-		err = js.goOn(ctx, job)
+		err = ct.goOn(ctx, job)
 	}
 	return err
 }
 
 // goOn enqueues what has a running job go on in a new epoch.
-func (js *Jobs) goOn(ctx context.Context, job *record.Job) error {
-	err := js.enqueueFullSweep(ctx, job)
+func (ct Control) goOn(ctx context.Context, job *record.Job) error {
+	err := ct.enqueueFullSweep(ctx, job)
 	if err == nil && job.Retrying {
-		err = js.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
+		err = ct.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
 	}
 	return err
 }
 
 // failures counts the failures of a job that a limit has paused. It returns which job that is.
-func (js *Jobs) failures(ctx context.Context, ref record.Ref) (n int64, _ record.Ref, err error) {
-	job, err := js.Store.LoadJob(ctx, ref)
+func (ct Control) failures(ctx context.Context, ref record.Ref) (n int64, _ record.Ref, err error) {
+	job, err := ct.Store.LoadJob(ctx, ref)
 	if err != nil {
 		return 0, ref, err
 	}
 	if !job.Limited {
 		return 0, job.Ref(), nil
 	}
-	n, err = js.Store.CountFailures(ctx, job.Ref(), 0)
+	n, err = ct.Store.CountFailures(ctx, job.Ref(), 0)
 	return n, job.Ref(), err
 }
 
 // Retry has a job process its failures again.
-func (js *Jobs) Retry(ctx context.Context, ref record.Ref) error {
-	job, err := guard{js}.update(ctx, ref, "its failures are retried", js.owned(func(j *record.Job) (bool, error) { return true, j.Retry(time.Now()) }))
+func (ct Control) Retry(ctx context.Context, ref record.Ref) error {
+	job, err := guard{ct.Jobs}.update(ctx, ref, "its failures are retried", ct.owned(func(j *record.Job) (bool, error) { return true, j.Retry(time.Now()) }))
 	if err != nil {
 		return err
 	}
-	return js.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
+	return ct.enqueue(ctx, job, retryPath, body.Job{}, time.Time{})
 }
 
 // CleanUp begins to clean up the records of a job that has ended.
-func (js *Jobs) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
+func (ct Control) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
 	if o.Expire < 0 {
 		return fmt.Errorf("%w: CleanUpOptions.Expire is %v", fault.ErrArguments, o.Expire)
 	}
@@ -205,11 +208,11 @@ func (js *Jobs) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
 	if err != nil {
 		return err
 	}
-	job, err := guard{js}.update(ctx, ref, "cleaned up", js.owned(func(j *record.Job) (bool, error) { return j.CleanUp(string(encoded)) }))
+	job, err := guard{ct.Jobs}.update(ctx, ref, "cleaned up", ct.owned(func(j *record.Job) (bool, error) { return j.CleanUp(string(encoded)) }))
 	if err != nil {
 		return err
 	}
-	return cleaner{js}.enqueueFirst(ctx, job)
+	return cleaner{ct.Jobs}.enqueueFirst(ctx, job)
 }
 
 // Revive makes sure that every job of this engine's queue that runs has a sweep.

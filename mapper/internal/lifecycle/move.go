@@ -56,5 +56,5 @@ func (mv Mover) Move(ctx context.Context, ref record.Ref, adapt func(*record.Job
 	case now.State != record.Running:
 		return nil
 	}
-	return mv.goOn(ctx, now)
+	return Control(mv).goOn(ctx, now)
 }
