@@ -88,7 +88,7 @@ var operations = map[string]operation{
 
 // TestOperatorsDie has the process of an operator die, or stop for three hours, before each call that it
 // makes and behind each. The operator asks again only if the job is as it was before. Nobody revives it, and
-// the job comes to its end within minutes, and leaves no task behind.
+// tasks are lost, but for sweeps: the job comes to its end within minutes, and leaves no task behind.
 func TestOperatorsDie(t *testing.T) {
 	t.Parallel()
 	for name, op := range operations {
@@ -113,6 +113,7 @@ func TestOperatorsDie(t *testing.T) {
 }
 
 func testOperatorDies(t *testing.T, op operation, m *mishap) {
+	planned := m.after
 	w := &guardWorld{}
 	w.mapper = mapper.Update("mended", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 		time.Sleep(10 * time.Millisecond)
@@ -138,16 +139,23 @@ func testOperatorDies(t *testing.T, op operation, m *mishap) {
 	status := w.statusOf("j")
 	if !op.taken(status) {
 		if err == nil {
-			t.Errorf("mishap %d: the operation says that it has taken effect, and the job is %+v", m.after, status)
+			t.Errorf("mishap %d: the operation says that it has taken effect, and the job is %+v", planned, status)
 		}
 		w.must(0, op.do(t.Context(), w))
+	} else {
+		if s := w.statusOf("j"); s != nil && (s.State == mapper.Running || s.Cleaning) && w.tasks("/sweep") == 0 {
+			t.Errorf("mishap %d: the job goes on without a sweep: %+v", planned, s)
+		}
+		for _, path := range []string{"range", "replay", "cleanup"} {
+			w.lose("/mapper/" + path) // the sweeps have to be there, too
+		}
 	}
 	for waited := time.Duration(0); ; waited += time.Second {
 		status := w.statusOf("j")
 		if op.want == "" && status == nil || status != nil && status.State == op.want {
 			break
 		}
-		if waited > 7*time.Minute {
+		if waited > 15*time.Minute {
 			t.Fatalf("the job is %+v, want %q", status, op.want)
 		}
 		time.Sleep(time.Second)

@@ -174,6 +174,7 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	time.Sleep(s.pace)
 	switch {
 	case broken:
+		s.breakOnce.Do(func() { s.fleet.stops.freeze(2, 0.2) }) // on its way to fail the job
 		return mapper.Permanent(errors.New("broken"))
 	case f == flaky && tries < 3, f == failed:
 		return errors.New("it fails")

@@ -359,6 +359,10 @@ func (s *simulation) awaitFunction() *mapper.Status {
 	s.mu.Unlock()
 	if status.State == mapper.Failed || status.State == mapper.Paused {
 		s.insist("resume", s.not(status.State), func(ctx context.Context) error { return s.ofProcess().Resume(ctx) })
+		if s.dice.IntN(2) == 0 {
+			time.Sleep(time.Duration(s.dice.IntN(1000)) * time.Millisecond)
+			s.fleet.thaw()
+		}
 		status = s.await()
 	}
 	s.retry(status, false) // what has failed meanwhile
@@ -380,6 +384,7 @@ func (s *simulation) retry(before *mapper.Status, mended bool) {
 	s.mu.Lock()
 	s.mended = mended
 	s.mu.Unlock()
+	s.fleet.stops.freeze(s.dice.IntN(3), 0.003) // at its tasks, rather than at those of ranges
 	begun := s.has(simID, func(status *mapper.Status) bool { return !status.Ended.Equal(before.Ended) })
 	s.insist("retry", begun, func(ctx context.Context) error {
 		s.retries++

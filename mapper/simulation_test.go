@@ -78,13 +78,15 @@ type simulation struct {
 	tampered *tampered       // a record that was changed
 	fates    map[string]fate // of accounts, by their keys
 	broken   bool            // the function fails on all of them
-	end      finalFate       // of the finalizer
-	tries    map[string]int  // of the function on accounts
-	ends     int             // of the finalizer
-	pace     time.Duration   // of the function
-	mended   bool            // the function succeeds from now on
-	retries  int
-	mishaps  int // how many more operators have one
+
+	breakOnce *sync.Once
+	end       finalFate      // of the finalizer
+	tries     map[string]int // of the function on accounts
+	ends      int            // of the finalizer
+	pace      time.Duration  // of the function
+	mended    bool           // the function succeeds from now on
+	retries   int
+	mishaps   int // how many more operators have one
 }
 
 const simID = "sim"
@@ -183,7 +185,7 @@ func (s *simulation) newRound() {
 	s.fleet.stops.kill(s.dice.IntN(4), 0.1*math.Pow(1000, -s.dice.Float64()))
 	s.fates, s.end = fatesOf(s.rng, s.keys), finalFate(s.rng.IntN(int(finalFates)))
 	s.tries, s.ends, s.mended, s.retries = make(map[string]int), 0, false, 0
-	s.broken = s.dice.IntN(4) == 0
+	s.broken, s.breakOnce = s.dice.IntN(3) == 0, new(sync.Once)
 	s.fleet.fails.Store(s.broken)
 }
 
@@ -215,7 +217,7 @@ func (s *simulation) job() {
 		}
 		status = s.await()
 		s.checkEnd(status)
-		if s.dice.IntN(3) == 0 {
+		if s.dice.IntN(2) == 0 {
 			s.fleet.thaw()
 			time.Sleep(10 * time.Second) // what wakes now comes too late
 		}

@@ -229,7 +229,12 @@ var mutations = []mutation{
 		new: `	if BROKEN || j.Epoch+1 != epoch {`,
 	},
 	{
-		name: "a guard that comes early leaves the start alone", file: "internal/store/store.go",
+		name: "a delivery goes on after a resume without a task of its own", test: "TestResumeHandsOver", file: "internal/executor/delivery.go",
+		old: `	if job.Generation != known.Generation || job.Epoch`,
+		new: `	if !BROKEN && job.Generation != known.Generation || !BROKEN && job.Epoch`,
+	},
+	{
+		name: "a guard that comes early leaves the start alone", test: "TestOperatorsDie", file: "internal/store/store.go",
 		old: `	key, r := record.Forestalled(job, now)
 `,
 		new: `	key, r := record.Forestalled(job, now)
@@ -318,10 +323,10 @@ const most = 400
 // try runs the test that is to find a mutation on seeds, until one does.
 func (m mutation) try(t *testing.T, binary string) {
 	out, err := m.run(binary, most)
-	found := regexp.MustCompile(`(?s)--- FAIL: ` + m.finder() + `/seed_(\d+).*?\n(\s+\w+_test\.go:[^\n]*)`).FindSubmatch(out)
+	found := regexp.MustCompile(`(?s)--- FAIL: ` + m.finder() + `/(\S+).*?\n(\s+\w+_test\.go:[^\n]*)`).FindSubmatch(out)
 	switch {
 	case found != nil:
-		t.Logf("caught by seed %s: %.300s", found[1], strings.TrimSpace(string(found[2])))
+		t.Logf("caught by %s: %.300s", found[1], strings.TrimSpace(string(found[2])))
 	case err != nil:
 		t.Fatalf("%v\n%.2000s", err, out)
 	default:
