@@ -178,21 +178,21 @@ func (g *generator) scalar() any {
 	return pick[any](g.rng, nil, true, false, 0, 1, 2, 2, 3, -1, 0.5, 2.5, math.Inf(1), "", "x", "y", "xy")
 }
 
-// somewhere is a point, written so that no module of its type is needed.
-var somewhere = func() *pb.Value {
+// somewhere returns a point, written so that no module of its type is needed.
+func somewhere() *pb.Value {
 	v := new(pb.Value)
 	if err := prototext.Unmarshal([]byte("geo_point_value:{latitude:1 longitude:-2}"), v); err != nil {
 		panic(err)
 	}
 	return v
-}()
+}
 
 // extreme returns a value that is nearly the same as another, or the last of its kind.
 func (g *generator) extreme() any {
 	return pick[any](g.rng, math.NaN(), math.Inf(-1), math.Copysign(0, -1), 0.0, 1.0, 2.0, 1<<53, 1<<53+1, 0x1p53, math.MaxInt64, math.MinInt64, 0x1p63, -0x1p63,
 		[]byte("x"), []byte{}, []byte("xy"), "x\x00", "é", "\U0001F600", time.UnixMicro(1).UTC(), time.UnixMicro(-1).UTC(), time.Unix(0, 0).UTC(),
 		&pb.Key{Path: []*pb.Key_PathElement{named("D", "a")}}, &pb.Key{Path: []*pb.Key_PathElement{named("D", "a"), named("D", "b")}},
-		somewhere)
+		somewhere())
 }
 
 // element returns a value of an array, which may be an entity.
