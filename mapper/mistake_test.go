@@ -98,12 +98,12 @@ func TestDeleteByAge(t *testing.T) {
 		}
 		// By equalities, in the order of keys.
 		w.putSessions("Session", 70)
-		q := mapper.Query{Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("user", "=", "user 3"), mapper.Where("hits", "in", []int{3, 4, 10, 17})}}
+		q := mapper.Query{Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("user", "=", "user 3"), mapper.Where("hits", "=", 10)}}
 		job, err := deleteAll.Start(t.Context(), w.engine, q, mapper.None{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s := w.wait(job); s.Written != 3 || s.Query.ShardBy != "" {
+		if s := w.wait(job); s.Written != 1 || s.Query.ShardBy != "" {
 			t.Errorf("equalities: %+v", s)
 		}
 	}
