@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -204,8 +205,9 @@ func TestDrained(t *testing.T) {
 		if after := w.status(job); after.Processed != before.Processed || after.Open != before.Open || after.State != mapper.Running {
 			t.Errorf("status %+v, before %+v", after, before)
 		}
-		if text := log.String(); strings.Contains(text, slog.LevelError.String()) || !strings.Contains(text, "level=INFO") || strings.Contains(text, "level=WARN") {
-			t.Errorf("the log has %.2000s", text)
+		wrong := regexp.MustCompile(`level=WARN msg="(?:[^et]|e[^n]|t[^a])`) // but "entities failed", and "tasks are not delivered": nobody else takes them
+		if text := log.String(); strings.Contains(text, slog.LevelError.String()) || !strings.Contains(text, "level=INFO") || wrong.MatchString(text) {
+			t.Errorf("the log has %.20000s", text)
 		}
 		if err := job.Abort(t.Context()); err != nil { // it still follows jobs
 			t.Error(err)

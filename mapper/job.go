@@ -69,7 +69,7 @@ type StartOptions struct {
 	// AllowEmpty has a job start over a kind that has no entities. By default that is an
 	// error, of a kind that has none in any of the query's namespaces (of which 1,000 are looked
 	// at), as its name may be a mistake. A query that matches none of a kind's entities is none.
-	AllowEmpty bool
+	AllowEmpty bool `json:"allow_empty,omitempty"`
 
 	// PageSize is the most entities that are processed and committed together,
 	// in [1, 1000]. Defaults to 500.

@@ -123,7 +123,7 @@ func TestManyJobs(t *testing.T) {
 		w := newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes:\n")}}, addCredit)
 		const n, pause = 320, 100
 		for i := range n {
-			w.start(1, &mapper.StartOptions{ID: fmt.Sprint("job-", i), Workers: 1})
+			w.start(1, &mapper.StartOptions{ID: fmt.Sprint("job-", i), Workers: 1, AllowEmpty: true})
 			if i%pause == 0 {
 				if err := w.engine.Job(fmt.Sprint("job-", i)).Abort(t.Context()); err != nil {
 					t.Fatal(err)

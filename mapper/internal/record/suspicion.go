@@ -16,7 +16,7 @@ import (
 //   - A range whose delivery died in company is run exclusively: its process does nothing else meanwhile, and
 //     other tasks wait.
 //   - A range whose exclusive delivery died has its page halved, until the page is one entity. The rest behind
-//     the page is halved, too, and solo from the start.
+//     the page is halved, too, and exclusive from the start.
 //   - A single entity gets a range for itself. If the process dies MaxDeaths times while it does
 //     nothing but this entity, the entity is recorded as a failure.
 //   - A finalizer whose task is delivered again is run exclusively, too. If the process dies MaxDeaths times
@@ -50,11 +50,11 @@ type CrashMark struct {
 	Alone    bool      // its process does nothing else
 }
 
-// Suspected reports whether deliveries have to be solo.
+// Suspected reports whether deliveries have to be exclusive.
 func (s *Suspicion) Suspected() bool { return s.Solo || s.Begun != "" }
 
 // Begin leaves a mark. If there is one already, and its delivery must have ended, that delivery's process
-// has died: then Begin makes the record solo, and returns the old mark if that process did nothing else.
+// has died: then Begin makes the record Solo, and returns the old mark if that process did nothing else.
 // If its delivery may be under way the old mark stays.
 func (s *Suspicion) Begin(m CrashMark, now time.Time, deadline time.Duration) (died *CrashMark) {
 	switch {
@@ -81,7 +81,10 @@ func (s *Suspicion) Begin(m CrashMark, now time.Time, deadline time.Duration) (d
 // passed. But the queue may make one attempt twice; and a delivery of another task, which a Resume has
 // enqueued for example, means nothing. In these cases only the deadline tells. One case can't be seen: of
 // two deliveries of one attempt, the first is answered before it begins, and the second goes on. Its mark
-// is taken for a death. That makes the range solo, and the death is taken back when the delivery ends.
+// is taken for a death. That makes the range exclusive, and the death is taken back when the delivery ends.
+//
+// With the mark's own task and attempt alone, without SeenTask, SeenTry and Doubtful, no function would be
+// condemned either, but each attempt that comes twice would make its range exclusive (TestTwinsAreNoDeaths).
 func (s *Suspicion) ended(m CrashMark, now time.Time, deadline time.Duration) bool {
 	return s.SeenTask == m.Task && s.SeenTry < m.Try && !s.Doubtful || now.Sub(s.BegunAt) > deadline
 }
@@ -124,7 +127,7 @@ func (s *Suspicion) Died(now time.Time) (n int64) {
 }
 
 // Alive takes away the mark of a delivery, and its death if it was taken for dead. It reports whether
-// there was something to take away. A range that was made solo or halved stays so.
+// there was something to take away. A range that was made Solo or halved stays so.
 func (s *Suspicion) Alive(delivery string) (changed bool) {
 	if s.Begun == delivery {
 		s.Begun, changed = "", true
