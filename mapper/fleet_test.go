@@ -40,7 +40,7 @@ type noErrors struct {
 }
 
 func (h *noErrors) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level >= slog.LevelError && !(h.fleet.fails.Load() && r.Message == "job failed") && !byTheEnd(r) {
+	if r.Level >= slog.LevelError && (!h.fleet.fails.Load() || r.Message != "job failed") && !byTheEnd(r) {
 		h.fleet.world.Errorf("a process logs an error: %s", r.Message)
 	}
 	return h.Handler.Handle(ctx, r)

@@ -194,17 +194,17 @@ var mutations = []mutation{
 `,
 	},
 	{
-		name: "a page goes on to what it has put itself", file: "internal/page/outcome.go",
+		name: "a page goes on to what it has put itself", seed: 3, file: "internal/page/outcome.go",
 		old: `len(o.written) > 0 && o.written`,
 		new: `!BROKEN && len(o.written) > 0 && o.written`,
 	},
 	{
-		name: "a retry does not look at its job", file: "internal/lifecycle/retry.go",
+		name: "a retry does not look at its job", seed: 304, file: "internal/lifecycle/retry.go",
 		old: `		if !now.Retries(job.Epoch) || r.State`,
 		new: `		if !BROKEN && !now.Retries(job.Epoch) || r.State`,
 	},
 	{
-		name: "a resume begins no new epoch", file: "internal/record/jobrecord.go",
+		name: "a resume begins no new epoch", seed: 215, file: "internal/record/jobrecord.go",
 		old: `	j.Generation++
 	j.Epoch++`,
 		new: `	j.Generation++
@@ -214,7 +214,7 @@ var mutations = []mutation{
 	j.Epoch++`,
 	},
 	{
-		name: "a job goes on without a guard", file: "internal/lifecycle/guard.go",
+		name: "a job goes on without a guard", seed: 100, file: "internal/lifecycle/guard.go",
 		old: `	tick, at := nextTick(job, time.Now().Add(guardDelay))
 `,
 		new: `	tick, at := nextTick(job, time.Now().Add(guardDelay))
@@ -224,7 +224,7 @@ var mutations = []mutation{
 `,
 	},
 	{
-		name: "a guard that comes early leaves the commit alone", file: "internal/record/control.go",
+		name: "a guard that comes early leaves the commit alone", seed: 101, file: "internal/record/control.go",
 		old: `	if j.Epoch+1 != epoch {`,
 		new: `	if BROKEN || j.Epoch+1 != epoch {`,
 	},
