@@ -74,6 +74,17 @@ var operations = map[string]operation{
 		},
 		taken: func(s *mapper.Status) bool { return s == nil || s.Cleaning },
 	},
+	"clean up again": { // the first one ends meanwhile
+		before: func(w *guardWorld) {
+			w.must(time.Hour, w.begin(w.Context()))
+			w.must(0, w.engine.Job("j").CleanUp(w.Context(), &mapper.CleanUpOptions{Failures: true}))
+		},
+		do: func(ctx context.Context, w *guardWorld) error {
+			return w.fleet.pick().engine.Job("j").CleanUp(ctx, &mapper.CleanUpOptions{Failures: true})
+		},
+		want:  mapper.SucceededWithFailures,
+		taken: func(*mapper.Status) bool { return true },
+	},
 	"clean up what was aborted": {
 		before: func(w *guardWorld) {
 			w.must(200*time.Millisecond, w.begin(w.Context()))
@@ -152,7 +163,7 @@ func testOperatorDies(t *testing.T, op operation, m *mishap) {
 	}
 	for waited := time.Duration(0); ; waited += time.Second {
 		status := w.statusOf("j")
-		if op.want == "" && status == nil || status != nil && status.State == op.want {
+		if op.want == "" && status == nil || status != nil && status.State == op.want && !status.Cleaning {
 			break
 		}
 		if waited > 15*time.Minute {

@@ -431,5 +431,7 @@ func (s *simulation) cleanUpWith(o *mapper.CleanUpOptions) {
 		}
 		time.Sleep(5 * time.Second)
 	}
-	s.Fatalf("the clean-up %+v does not end", o)
+	s.faults.Pause()
+	status, err := s.handle().Status(s.Context())
+	s.Fatalf("the clean-up %+v does not end: status %+v, %v; tasks %v", o, status, err, s.queued())
 }

@@ -51,10 +51,11 @@ func (g guard) update(ctx context.Context, ref record.Ref, cause string, f chang
 			return nil, err
 		}
 		job, err := g.Change(ctx, seen.Ref(), cause, func(j *record.Job) (bool, error) {
-			if j.Epoch != seen.Epoch {
+			changed, err := f(j)
+			if err == nil && j.Epoch != next.Epoch { // the guard is of another one
 				return false, errForestalled
 			}
-			return f(j)
+			return changed, err
 		})
 		if !errors.Is(err, errForestalled) {
 			return job, err
