@@ -1,7 +1,7 @@
 // Package bench compares scattermap with what its users would otherwise have: in virtual
 // time, where the production code and the real clients run whole jobs on the embedded
 // emulators, with the latencies of a cloud; in real time, for what it takes itself
-// (overhead_test.go); and in money (cost_test.go).
+// (overhead_test.go, peers_test.go); and in money (cost_test.go).
 //
 //	go test ./bench -run TestMakespan -v
 //

@@ -23,14 +23,28 @@ const (
 )
 
 // A network delays calls, and deliveries on their way, while it is on.
-type network struct{ on atomic.Bool }
+type network struct {
+	on       *atomic.Bool
+	dispatch time.Duration
 
-func (n *network) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	resp, err := handler(ctx, req)
-	if n.on.Load() {
+	// call makes a call of a service, and takes its time.
+	call func(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error)
+}
+
+// usualNetwork is that of a cloud: any number of calls at a time.
+func usualNetwork() network {
+	return network{new(atomic.Bool), perDispatch, func(ctx context.Context, req any, handler grpc.UnaryHandler) (any, error) {
+		resp, err := handler(ctx, req)
 		time.Sleep(latency(resp))
+		return resp, err
+	}}
+}
+
+func (n network) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if !n.on.Load() {
+		return handler(ctx, req)
 	}
-	return resp, err
+	return n.call(ctx, req, handler)
 }
 
 func latency(resp any) time.Duration {
@@ -45,17 +59,21 @@ func latency(resp any) time.Duration {
 	case *datastorepb.LookupResponse:
 		return perQuery + time.Duration(len(r.GetFound()))*perEntity
 	case *datastorepb.RunAggregationQueryResponse: // it passes what it counts
-		n := int64(0)
-		for _, r := range r.GetBatch().GetAggregationResults() {
-			for _, v := range r.GetAggregateProperties() {
-				n += v.GetIntegerValue()
-			}
-		}
-		return perQuery + time.Duration(n)*perKey
+		return perQuery + time.Duration(counted(r))*perKey
 	case *datastorepb.CommitResponse:
 		return perCommit
 	}
 	return perCall
+}
+
+// counted returns what an aggregation has counted.
+func counted(resp *datastorepb.RunAggregationQueryResponse) (n int64) {
+	for _, r := range resp.GetBatch().GetAggregationResults() {
+		for _, v := range r.GetAggregateProperties() {
+			n += v.GetIntegerValue()
+		}
+	}
+	return n
 }
 
 // ideal is how long a job would take if nothing but the function, a query and a commit

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -80,6 +78,44 @@ type realWorld struct {
 	jobs   int
 }
 
+// addrs are where the servers of a benchmark listen.
+type addrs struct{ datastore, tasks string }
+
+// startServer starts the emulators as a process of their own, until the benchmark ends.
+func startServer(b *testing.B) addrs {
+	b.Helper()
+	server := exec.Command(os.Args[0])
+	server.Env, server.Stderr = append(os.Environ(), serverEnv+"=1"), os.Stderr
+	stdin, err := server.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	stdout, err := server.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { stdin.Close(); _ = server.Wait() })
+	var a addrs
+	if _, err := fmt.Fscan(stdout, &a.datastore, &a.tasks); err != nil {
+		b.Fatal(err)
+	}
+	return a
+}
+
+// dial returns a connection to a server of a benchmark, until that ends.
+func dial(b *testing.B, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
+	b.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { conn.Close() })
+	return conn
+}
+
 func newRealWorld(b *testing.B, n int) *realWorld {
 	b.Helper()
 	must := func(err error) {
@@ -88,28 +124,13 @@ func newRealWorld(b *testing.B, n int) *realWorld {
 			b.Fatal(err)
 		}
 	}
-	server := exec.Command(os.Args[0])
-	server.Env, server.Stderr = append(os.Environ(), serverEnv+"=1"), os.Stderr
-	stdin, err := server.StdinPipe()
-	must(err)
-	stdout, err := server.StdoutPipe()
-	must(err)
-	must(server.Start())
-	b.Cleanup(func() { stdin.Close(); _ = server.Wait() })
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	must(err)
-	addrs := strings.Fields(line)
-
-	dial := func(addr string) *grpc.ClientConn {
-		conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		must(err)
-		return conn
-	}
+	addrs := startServer(b)
+	var err error
 	w := &realWorld{B: b}
-	w.client, err = datastore.NewClient(b.Context(), "bench", option.WithGRPCConn(dial(addrs[0])), option.WithTelemetryDisabled())
+	w.client, err = datastore.NewClient(b.Context(), "bench", option.WithGRPCConn(dial(b, addrs.datastore)), option.WithTelemetryDisabled())
 	must(err)
 	b.Cleanup(func() { w.client.Close() })
-	client, err := cloudtasks.NewClient(b.Context(), option.WithGRPCConn(dial(addrs[1])), option.WithTelemetryDisabled())
+	client, err := cloudtasks.NewClient(b.Context(), option.WithGRPCConn(dial(b, addrs.tasks)), option.WithTelemetryDisabled())
 	must(err)
 	b.Cleanup(func() { client.Close() })
 	_, err = client.CreateQueue(b.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{

@@ -12,6 +12,8 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
@@ -52,6 +54,7 @@ var (
 type world struct {
 	*testing.T
 	network   network
+	calls     calls // of the Datastore
 	emulator  *emulator.Emulator
 	client    *datastore.Client
 	processes []*mapper.Engine
@@ -64,10 +67,15 @@ type world struct {
 
 func newWorld(t *testing.T, workers int) *world {
 	t.Helper()
-	w := &world{T: t}
-	w.emulator = emulator.ForTest(t, &emulator.Options{
-		Transport: emulator.HandlerTransport(w), Interceptor: w.network.intercept, UnlimitedRate: true,
-	})
+	return newWorldOn(t, workers, emulator.Options{}, usualNetwork())
+}
+
+// newWorldOn returns a world whose Datastore has some options, and is behind a network.
+func newWorldOn(t *testing.T, workers int, o emulator.Options, n network) *world {
+	t.Helper()
+	w := &world{T: t, network: n}
+	o.Transport, o.Interceptor, o.UnlimitedRate = emulator.HandlerTransport(w), w.network.intercept, true
+	w.emulator = emulator.ForTest(t, &o)
 	client, err := w.emulator.CloudTasks(t.Context())
 	w.must(err)
 	t.Cleanup(func() { client.Close() })
@@ -77,13 +85,13 @@ func newWorld(t *testing.T, workers int) *world {
 	}})
 	w.must(err)
 	for i := range max(1, workers/perProcess) {
-		datastoreClient, err := w.emulator.Datastore(t.Context(), "bench")
+		datastoreClient, err := w.emulator.Datastore(t.Context(), "bench", option.WithGRPCDialOption(grpc.WithUnaryInterceptor(w.calls.intercept)))
 		w.must(err)
 		t.Cleanup(func() { datastoreClient.Close() })
 		queue, err := tasks.NewQueue(client, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
 		w.must(err)
 		engine, err := mapper.New(datastoreClient, queue, &mapper.Options{
-			Mappers: mapper.Set(updateItems, visitItems), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			Mappers: mapper.Set(updateItems, visitItems, raise), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
 		w.must(err)
 		if i == 0 {
@@ -115,7 +123,7 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	defer w.running.Add(-1)
 	n := w.delivered.Add(1)
 	if w.network.on.Load() {
-		time.Sleep(perDispatch)
+		time.Sleep(w.network.dispatch)
 	}
 	w.handlers[n%int64(len(w.handlers))].ServeHTTP(rw, r)
 }

@@ -24,9 +24,8 @@ import (
 )
 
 // processPage runs the function over the page's entities, and commits what it did together with the range's
-// record. For an Update that is one transaction, which reads the entities, too. Halfway, if it is not nil, is
-// called once half of the page is done, and may be called again.
-func (d *delivery) processPage(ctx context.Context, p planner.Plan, halfway func()) (standing, error) {
+// record. For an Update that is one transaction, which reads the entities, too. See page.Page for progress.
+func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress func(time.Duration, bool)) (standing, error) {
 	at := p.At
 	if d.stop > 0 {
 		at = at[:d.stop]
@@ -34,7 +33,7 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, halfway func
 	run := page.Page{
 		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: at,
 		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Size: d.record.PageSize, Adaptive: d.planner.Strategy.Adaptive(),
-		TooSlow: d.tooSlow, Halfway: halfway, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays, Ends: d.x.Gate.IsDraining,
+		TooSlow: d.tooSlow, Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays, Ends: d.x.Gate.IsDraining,
 	}
 	if d.planner.Mode == function.Visit {
 		run.Read = d.planner.ReaderAhead(ctx)
@@ -79,7 +78,7 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, halfway func
 	})
 	switch {
 	case errors.As(err, new(page.TooSlowError)): // again, without that entity
-		return d.processPage(ctx, p, halfway)
+		return d.processPage(ctx, p, progress)
 	case err != nil && ready:
 		return ours, fault.AsCommitRefusal(err)
 	case err == nil && s == ours:

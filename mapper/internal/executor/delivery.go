@@ -160,11 +160,11 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 	if d.x.Gate.IsDraining() { // no page begins any more
 		return ours, gate.ErrDraining
 	}
-	var halfway func()
+	var readOn func()
 	if p.Next != nil && d.mayGoOn(d.record) {
 		job := d.job.Ref()
 		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job) }() // so that goOn need not wait
-		halfway = d.planner.ReadOn()
+		readOn = d.planner.ReadOn()
 	}
 	if d.record.Solo && !d.record.Alone && d.record.PageLimit() == 1 && len(p.At) == 1 {
 		// Whatever becomes of it, it is this entity.
@@ -173,7 +173,7 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 	if d.record.ID == d.job.Root() {
 		d.planner.AwaitCounts(ctx)
 	}
-	s, err = d.processPage(ctx, p, halfway) // 4
+	s, err = d.processPage(ctx, p, p.Progress(readOn)) // 4
 	refused, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update && fault.Contended(err)
 	switch {
 	case errors.As(err, refused) && len(p.At) == 1:

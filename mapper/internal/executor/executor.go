@@ -21,6 +21,7 @@ import (
 type Executor struct {
 	*lifecycle.Jobs
 	client *datastore.Client
+	source source.Source
 
 	paces pace.Book[record.Ref] // how fast the jobs of this process go
 	cache jobCache
@@ -28,7 +29,7 @@ type Executor struct {
 
 // New returns an executor for jobs whose records are in a client's database.
 func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
-	return &Executor{Jobs: jobs, client: client}
+	return &Executor{Jobs: jobs, client: client, source: source.New(client, jobs.Log)}
 }
 
 // pacer returns what knows how large pages may be.
@@ -86,9 +87,12 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
 	x.paces.Expect(t.Ref(), r.EntitySize)
+	if !job.Masks { // see source.HonoursMasks
+		x.source.CantCount()
+	}
 	return &delivery{
 		claim:   claim{client: x.client, store: x.Store, job: job, record: r, generation: t.Generation},
-		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: source.New(x.client, x.Log).Of(ctx, q), Mode: def.Mode, Strategy: strategy},
+		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode, Strategy: strategy},
 		x:       x, call: call, begunAt: begunAt,
 		turn: turn{queued: queued, redelivered: queued.Retries > 0 || r.Lost},
 	}, nil

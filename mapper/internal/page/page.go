@@ -34,8 +34,11 @@ type Page struct {
 	Size     int64            // that pages of its range have
 	Adaptive bool             // it ends early where its entities are surprisingly slow
 	TooSlow  map[string]error // by key: entities that took too long in this delivery
-	Halfway  func()           // is called behind each entity of its second half; nil: nothing is
 	Ends     func() bool      // reports whether the page has to end behind the entity in hand
+
+	// Progress is called behind each entity with what the function took so far, and whether half of the
+	// page is done; nil: nothing is.
+	Progress func(ran time.Duration, half bool)
 
 	Paces  *pace.Book[record.Ref] // is told how fast the job goes
 	Pause  time.Duration          // the longest that a call waits where too many fail
@@ -105,10 +108,11 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 	size := len(p.At)
 	dealt := func(hung time.Duration) {
 		c.next++
-		if o.Reached++; p.Halfway != nil && 2*o.Reached >= size {
-			p.Halfway()
-		}
+		o.Reached++
 		o.took(time.Since(begun)-o.Spent, hung)
+		if p.Progress != nil {
+			p.Progress(o.Ran, 2*o.Reached >= size)
+		}
 	}
 	limit, brake := time.Duration(p.Job.Timeout), p.Paces.Brake(p.Job.Ref())
 	for c.next < len(c.at) && !full && err == nil {

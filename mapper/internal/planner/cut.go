@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -33,33 +34,37 @@ func (p *Planner) unsuspected(s split.Piece) (pieces func() ([]split.Piece, erro
 	return func() ([]split.Piece, error) { return []split.Piece{own, rest}, nil }, nil
 }
 
+// prefix returns what is known of the first entities of a range, for who looks for the n-th one, from the
+// range's start or from another position.
+type prefix func(n int64, start bool) source.Prefix
+
 // planCut decides where the range is cut, and has the boundaries looked for that are not
 // among known keys.
-func (p *Planner) planCut(ctx context.Context, s split.Piece, root bool, size int, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
+func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root bool, size int, known prefix) {
 	t := p.task(root)
 	c := p.Strategy.Decide(s, t)
 	if c.Pieces <= 1 || p.mustNotCut() {
-		return nil, false
+		return
 	}
 	if c.Keep > 0 {
 		c.Keep = max(c.Keep, int64(size)) // with the page
 	}
-	return p.later(ctx, c, s, t, known), c.First
+	p.later(ctx, plan, c, s, t, known)
 }
 
 // lastPage decides whether the last page of the range is cut.
-func (p *Planner) lastPage(ctx context.Context, s split.Piece, known source.Prefix) (pieces func() ([]split.Piece, error), first bool) {
+func (p *Planner) lastPage(ctx context.Context, plan *Plan, s split.Piece, known prefix) {
 	t := p.task(false)
 	if c := p.Strategy.DecideLast(s, t); c.Pieces > 1 && !p.mustNotCut() {
-		return p.later(ctx, c, s, t, known), true
+		p.later(ctx, plan, c, s, t, known)
+		plan.First = true
 	}
-	return nil, false
 }
 
 // task returns what is known of the task.
 func (p *Planner) task(root bool) split.Task {
 	page, usual := p.toCut(p.job, p.record, p.Mode)
-	return split.Task{Root: root, Divided: p.divided, Page: page, Usual: usual, Ran: p.Ran, Seen: p.Paces.Get(p.job.Ref())}
+	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: page, Usual: usual, Ran: p.Ran, Seen: p.Paces.Get(p.job.Ref())}
 }
 
 // mustNotCut reports whether the range stays whole: it is too short, or suspected.
@@ -78,6 +83,10 @@ func (p *Planner) count(ctx context.Context, s *split.Piece, root bool) (counted
 	if most == 0 {
 		return false
 	}
+	if p.counted && s.Estimate > 0 && s.Workers <= 1 { // that a range of one worker is longer does not change
+		return false
+	}
+	p.counted = true
 	n, known := p.Source.Count(ctx, p.local.Scans(s.Start, s.End), int(most))
 	if known {
 		*s = s.Counted(n, most)
@@ -91,8 +100,9 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	if p.Strategy.SampleSize(s.Workers) == 0 {
 		return nil
 	}
-	p.keys.ReadAhead(int(p.job.PageSize) + 1)
-	look := survey.Survey{Source: p.Source, Query: p.local, Start: s.Start, End: s.End, Page: p.job.PageSize}
+	next := p.keys.PeekLater(int(p.job.PageSize) + 1)
+	look := survey.Survey{Source: p.Source, Query: p.local, Start: s.Start, End: s.End, Page: p.job.PageSize,
+		Next: func() ([]*keyspace.Position, error) { return p.ahead(next()) }}
 	if page := p.task(true).Page; p.Strategy.Adaptive() && s.Workers > 1 {
 		look.Weigh = func(pieces []split.Piece) []split.Piece { return p.weigh(ctx, p.local, s.Workers, page, pieces) }
 	}
@@ -100,7 +110,7 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 	if err != nil {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
-	s.Samples, s.Estimate, s.FairShare, p.weighed = found.Samples, found.Estimate, found.Estimate/s.Workers, found.Pieces
+	s.Samples, s.Estimate, s.Exact, s.FairShare, p.weighed = found.Samples, found.Estimate, found.Exact, found.Estimate/s.Workers, found.Pieces
 	job := p.job.Ref()
 	p.entitySize = inBackground(func() int64 {
 		n, _ := look.EntitySize(ctx, found.Samples) // it only helps
@@ -120,14 +130,16 @@ func inBackground[T any](f func() T) func() T {
 	return sync.OnceValue(func() T { return <-result })
 }
 
-// later applies a plan while something else is done. Whoever asks for the result
-// waits for it. It uses only what stays the same meanwhile.
-func (p *Planner) later(ctx context.Context, c split.CutPlan, s split.Piece, t split.Task, known source.Prefix) func() ([]split.Piece, error) {
+// later applies a plan while something else is done: at once, if the range is cut before its page, and
+// otherwise once Plan.Ran says so. Whoever asks for the result waits for it. It uses only what stays the same
+// meanwhile.
+func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s split.Piece, t split.Task, known prefix) {
 	var pieces []split.Piece
 	var err error
-	local, find, counted := p.local, p.finder(ctx, s.End, known), p.weighed
+	var begun atomic.Bool
+	local, find, counted := p.local, p.finder(ctx, s, known), p.weighed
 	ready := make(chan struct{})
-	go func() {
+	apply := func() {
 		defer close(ready)
 		if pieces, err = c.Apply(s, find); err == nil && !split.Ordered(pieces) {
 			err = ErrCut
@@ -138,13 +150,26 @@ func (p *Planner) later(ctx context.Context, c split.CutPlan, s split.Piece, t s
 			}
 			pieces = split.Balance(counted, t.Page, find)
 			if len(pieces) == 1 { // it is short
-				pieces, err = p.Strategy.Decide(pieces[0], split.Task{Page: t.Page, Usual: t.Usual}).Apply(pieces[0], find)
+				pieces, err = p.Strategy.Decide(pieces[0], split.Task{Blind: t.Blind, Page: t.Page, Usual: t.Usual}).Apply(pieces[0], find)
 			}
 		}
-	}()
-	return func() ([]split.Piece, error) {
+	}
+	plan.First = c.First
+	plan.seek = func() {
+		if !begun.Swap(true) {
+			go apply()
+		}
+	}
+	plan.Pieces = func() ([]split.Piece, error) {
+		if !begun.Load() {
+			p.unsought = true
+			return nil, nil
+		}
 		<-ready
 		return pieces, err
+	}
+	if c.First || !p.Strategy.Adaptive() {
+		plan.seek()
 	}
 }
 
@@ -171,23 +196,23 @@ func (p *Planner) weigh(ctx context.Context, local query.Query, workers, page in
 	return split.WithCounts(pieces, counts, most, workers, page)
 }
 
-// finder returns a finder that knows the first entities of a range that ends at a position.
-func (p *Planner) finder(ctx context.Context, end *keyspace.Position, known source.Prefix) split.Finder {
+// finder returns a finder for a range, of whose first entities something is known.
+func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split.Finder {
 	local := p.local
 	return func(from *keyspace.Position, n int64) (*keyspace.Position, error) {
-		i := 0
+		first, i := known(n, from == s.Start), 0
 		if from != nil {
-			i, _ = slices.BinarySearchFunc(known.At, from, keyspace.Compare)
+			i, _ = slices.BinarySearchFunc(first.At, from, keyspace.Compare)
 		}
-		if at := int64(i) + n; at < int64(len(known.At)) {
-			if found := known.At[at]; end == nil || keyspace.Compare(found, end) < 0 {
+		if at := int64(i) + n; at < int64(len(first.At)) {
+			if found := first.At[at]; s.Holds(found) {
 				return found, nil
 			}
 			return nil, nil
-		} else if known.All {
+		} else if first.All {
 			return nil, nil
 		}
-		return p.Source.Find(ctx, local.Scans(from, end), n)
+		return p.Source.Find(ctx, local.Scans(from, s.End), n)
 	}
 }
 

@@ -31,10 +31,12 @@ type Planner struct {
 	record *record.Range
 	local  query.Query // the part of the query that is in the space of the range
 
-	keys    *source.Stream // from the range's start on
-	divided bool           // it has gone on with what one worker does: what is left is cut only if it is late
-	whole   string         // the range that can't be cut
-	listed  string         // the range that is not cut between spaces
+	keys     *source.Stream // from the range's start on
+	counted  bool           // it has counted the range, or tried to
+	unsought bool           // the range could be cut, and was not worth it so far
+	divided  bool           // it has gone on with what one worker does: what is left is cut only if it is late
+	whole    string         // the range that can't be cut
+	listed   string         // the range that is not cut between spaces
 
 	// What a survey of the range finds out, as of the root; nil: there was none in this delivery.
 	entitySize func() int64
@@ -51,7 +53,28 @@ type Plan struct {
 	// is the range's own; the others become its children, if there are any.
 	Pieces func() ([]split.Piece, error)
 	First  bool // the range is cut before the page is processed
+
+	seek func() // has the pieces looked for; nil: they are already
 }
+
+// Progress returns what is told behind each entity how long the function has run on the page so far, and
+// whether half of the page is done, which calls halfway, unless that is nil. Where a range is cut for the sake
+// of those who will have nothing to do, its boundaries are looked for once the function has run for long
+// enough to be worth it.
+func (p Plan) Progress(halfway func()) func(ran time.Duration, half bool) {
+	return func(ran time.Duration, half bool) {
+		if p.seek != nil && ran >= worthSeeking {
+			p.seek()
+		}
+		if half && halfway != nil {
+			halfway()
+		}
+	}
+}
+
+// worthSeeking is how long the function runs on a page at least of a range that is cut for others: half as
+// long as it has to take on what is worth a task.
+const worthSeeking = split.WorthTask / 2
 
 // Plan reads the keys of the next page of a range, and decides where the range is cut.
 func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (Plan, error) {
@@ -85,10 +108,19 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	if err != nil {
 		return Plan{}, err
 	}
-	ready := p.keys.PeekLater(size + 1)
+	keys, ready := p.keys, p.keys.PeekLater(size+1)
 	var found Plan
+	p.unsought = false
 	if p.count(ctx, &s, root) && s.Estimate > int64(size) { // there is more than a page
-		found.Pieces, found.First = p.planCut(ctx, s, root, size, source.Prefix{})
+		p.planCut(ctx, &found, s, root, size, func(n int64, start bool) source.Prefix {
+			if !start || n > int64(size) { // these are being read
+				return source.Prefix{}
+			}
+			if _, err := ready(); err != nil {
+				return source.Prefix{}
+			}
+			return keys.Known()
+		})
 	}
 	if found.At, err = p.ahead(ready()); err != nil {
 		return Plan{}, err
@@ -102,8 +134,10 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	if found.Pieces != nil {
 		return found, nil
 	}
+	prefix := p.keys.Known()
+	known := func(int64, bool) source.Prefix { return prefix }
 	if found.Next == nil {
-		found.Pieces, found.First = p.lastPage(ctx, s, p.keys.Known())
+		p.lastPage(ctx, &found, s, known)
 		return found, nil
 	}
 	if r.Solo {
@@ -115,7 +149,7 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	if size >= int(r.PageSize) {
 		s = s.Beyond(int64(size))
 	}
-	found.Pieces, found.First = p.planCut(ctx, s, root, size, p.keys.Known())
+	p.planCut(ctx, &found, s, root, size, known)
 	return found, nil
 }
 
@@ -160,7 +194,7 @@ func (p *Planner) Forget() {
 // GoOn has the planner go on with what is left of its range.
 func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 	p.job, p.record = job, r
-	p.divided = r.Workers <= 1 // after a surprise it is shared anew
+	p.divided = r.Workers <= 1 && !p.unsought // after a surprise it is shared anew
 	switch {
 	case p.keys == nil:
 	case !p.keys.Whole && p.readsWhole():

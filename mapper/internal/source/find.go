@@ -120,6 +120,9 @@ func (src Source) CountOne(ctx context.Context, s query.Scan, most int) (n int64
 
 // Counted counts the entities of a scan, or up to most of them if that is not 0.
 func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, error) {
+	if !src.Counts() {
+		return 0, errUncounted
+	}
 	q, err := src.At.Query(s.Query)
 	if err != nil {
 		return 0, err
@@ -128,6 +131,9 @@ func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, e
 		q = q.Limit(most)
 	}
 	result, err := src.Client.RunAggregationQuery(ctx, q.NewAggregationQuery().WithCount("n"))
+	if status.Code(err) == codes.Unimplemented {
+		src.CantCount()
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -137,6 +143,9 @@ func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, e
 	}
 	return value.GetIntegerValue(), nil
 }
+
+// errUncounted says what the database has said before.
+var errUncounted = status.Error(codes.Unimplemented, "the database does not implement aggregations")
 
 // errNoValue is a fault of the database.
 var errNoValue = fault.Fatal(errors.New("the database returned an entity without the property that the query is ordered by"))

@@ -3,6 +3,7 @@ package source
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 
 	"cloud.google.com/go/datastore"
 
@@ -14,9 +15,10 @@ const Parallel = 16
 
 // A Source is a database as queries read it: as it is, or as it was at a time.
 type Source struct {
-	Client *datastore.Client
-	log    *slog.Logger
-	At     *snapshot // nil: the database as it is
+	Client    *datastore.Client
+	log       *slog.Logger
+	At        *snapshot    // nil: the database as it is
+	uncounted *atomic.Bool // the database does not implement aggregations; copies share what one has learned
 }
 
 // New returns a source that reads the database as it is. A nil logger logs nothing.
@@ -24,8 +26,15 @@ func New(client *datastore.Client, log *slog.Logger) Source {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return Source{Client: client, log: log}
+	return Source{Client: client, log: log, uncounted: new(atomic.Bool)}
 }
+
+// Counts reports whether the database counts, as far as that is known: one that has answered that it does
+// not is not asked again.
+func (src Source) Counts() bool { return !src.uncounted.Load() }
+
+// CantCount notes that the database does not count.
+func (src Source) CantCount() { src.uncounted.Store(true) }
 
 // Of returns the source that a query reads, until ctx ends: a snapshot, if the query has a ReadTime.
 func (src Source) Of(ctx context.Context, q query.Query) Source {

@@ -18,6 +18,8 @@ type CutPlan struct {
 	doubling bool  // or twice as many as for the one before
 	spread   int64 // if not 0: a short rest is spread over the parts, up to so many entities on each
 
+	wholeShares bool // a part of less than two fair shares is for one worker
+
 	First    bool // the other parts begin before the page is processed
 	ownShare bool // the rest behind the first part is a fair share of its own, as its task begins late
 }
@@ -96,7 +98,11 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 // workersFor returns how many of a range's workers should share a piece of so many entities.
 func (c CutPlan) workersFor(s Piece, n int64) int64 {
 	if s.Exact && s.Estimate > 0 {
-		return max(1, (s.Workers*n+s.Estimate/2)/s.Estimate)
+		half := s.Estimate / 2
+		if c.wholeShares {
+			half = 0
+		}
+		return max(1, (s.Workers*n+half)/s.Estimate)
 	}
 	return max(1, s.Workers/c.Pieces)
 }

@@ -39,7 +39,7 @@ func TestApplyOdd(t *testing.T) {
 // TestLengthsFor cuts ranges of known lengths into fair shares of two pages of 100: a short rest
 // is spread over the last of them.
 func TestLengthsFor(t *testing.T) {
-	plan := Strategy{}.plan(Piece{Estimate: 2000, Exact: true, Workers: 10, FairShare: 200}, false, 100, 100)
+	plan := Strategy{}.plan(Piece{Estimate: 2000, Exact: true, Workers: 10, FairShare: 200}, Task{Page: 100, Usual: 100})
 	for _, test := range []struct {
 		n    int64
 		want []int64 // with the last one

@@ -9,6 +9,7 @@ import (
 // A Task is what is known of a task, besides its piece, when it decides where that is cut.
 type Task struct {
 	Root    bool            // it has just surveyed the piece
+	Blind   bool            // the database does not count: to find a boundary takes what it takes to read what is before it
 	Divided bool            // it has gone on with the piece, which is what it kept for itself
 	Page    int64           // how many entities its pages have,
 	Usual   int64           // and how many they would have if the function was as fast as the first pages expect
@@ -24,7 +25,7 @@ func (t Task) MayCut(s Piece) bool { return !t.Divided || s.Estimate == 0 || s.W
 func (sp Strategy) Decide(s Piece, t Task) CutPlan {
 	switch {
 	case t.MayCut(s):
-		return sp.plan(s, t.Root, t.Page, t.Usual)
+		return sp.plan(s, t)
 	case sp.Adaptive():
 		return s.shedRest(t)
 	}
@@ -42,10 +43,10 @@ func (sp Strategy) DecideLast(s Piece, t Task) CutPlan {
 // Counts returns up to how many entities of a piece are to be counted before a task decides; 0 is none. In
 // a piece that was counted all parts but the last one are full, and its length is known.
 func (sp Strategy) Counts(s Piece, t Task) int64 {
-	if !sp.Adaptive() || t.Root || s.Exact || !t.MayCut(s) {
+	if !sp.Adaptive() || t.Root || t.Blind || s.Exact || !t.MayCut(s) {
 		return 0
 	}
-	if c := sp.plan(s, t.Root, t.Page, t.Usual); c.Pieces <= 1 || c.Samples {
+	if c := sp.plan(s, t); c.Pieces <= 1 || c.Samples {
 		return 0
 	}
 	return FarPages * t.Page

@@ -13,10 +13,14 @@ type Rank struct {
 	Before int64
 }
 
-// RankPages says behind how many pages the root looks for positions, which then are ranks. Production
-// has one sample in 128 entities, so about 50 samples are before the last of these positions if all
-// samples of the kind were drawn. Where more samples are needed an aggregation counts.
-var RankPages = []int64{1, 5, 12}
+// RankPages says behind how many pages the root looks for a position, which then is a rank. Production
+// has one sample in 128 entities, so about 50 samples are before that position if all samples of the
+// kind were drawn. Where more samples are needed an aggregation counts.
+const RankPages = 12
+
+// CountedPages is up to how many pages the root counts its range at the same time. It cuts no shorter
+// one at samples, and of one that was counted it looks for no boundary that is not there.
+const CountedPages = 2 * RootPages
 
 // An aggregation counts the entities before one of the samples: before the sample that has about
 // refinedCount entities before it, but not before fewer than leastSamples, with which an estimate is

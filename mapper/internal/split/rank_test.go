@@ -47,7 +47,7 @@ func TestEstimateFrom(t *testing.T) {
 	}
 	for _, n := range []int{0, 1, 10, 39, 49, 51, 100, 119} {
 		m := newModel(rng, sequence(n), 0)
-		if got := EstimateFrom(nil, m.milestones(10)); got < int64(n)/4 || got > max(10, int64(n)*4) {
+		if got := EstimateFrom(nil, m.milestones(10)); got < int64(n)/6 || got > max(10, int64(n)*6) {
 			t.Errorf("no samples of %d: estimated %d", n, got)
 		}
 	}

@@ -22,7 +22,7 @@ func (s Piece) shedRest(t Task) CutPlan {
 	}
 	keep := max(1, int64(due/(each*time.Duration(page)))) * page
 	rest := s.Estimate - keep
-	if rest <= 0 || rest < page/2 && (!uneven || time.Duration(rest)*each < worthTask) {
+	if rest <= 0 || rest < page/2 && (!uneven || time.Duration(rest)*each < WorthTask) {
 		return CutPlan{}
 	}
 	return CutPlan{Pieces: 2, Keep: keep, each: keep, First: uneven, ownShare: true}
@@ -33,15 +33,15 @@ func (s Piece) shedRest(t Task) CutPlan {
 func (s Piece) shedLast(t Task) CutPlan {
 	each := t.Seen.Each()
 	if !s.fewPagesEach(t.Usual) || !s.Exact || !t.Seen.Uneven() || s.Estimate < t.Page/2 ||
-		time.Duration(s.Estimate/2)*each < worthTask || t.Ran+time.Duration(s.Estimate)*each < time.Duration(s.FairShare)*each*7/6 {
+		time.Duration(s.Estimate/2)*each < WorthTask || t.Ran+time.Duration(s.Estimate)*each < time.Duration(s.FairShare)*each*7/6 {
 		return CutPlan{}
 	}
 	return CutPlan{Pieces: 2, Keep: s.Estimate / 2, each: s.Estimate / 2, First: true, ownShare: true}
 }
 
-// worthTask is how long the function has to take on entities that are worth a task of their own: the
+// WorthTask is how long the function has to take on entities that are worth a task of their own: the
 // task and its two commits take about as long.
-const worthTask = 200 * time.Millisecond
+const WorthTask = 200 * time.Millisecond
 
 // fewPagesEach reports whether a worker's fair share has few pages.
 func (s Piece) fewPagesEach(jobPage int64) bool {

@@ -92,9 +92,9 @@ func (sp Strategy) SampleSize(workers int64) int {
 	return samplesPerCut * int(min(workers, MaxFanOut))
 }
 
-// plan decides where a task cuts its range: root says whether it has just surveyed it, page is how
-// many entities its pages have, and jobPage how many they would have if the function was fast.
-func (sp Strategy) plan(s Piece, root bool, page, jobPage int64) CutPlan {
+// plan decides where a task cuts its range.
+func (sp Strategy) plan(s Piece, t Task) CutPlan {
+	root, page, jobPage := t.Root, t.Page, t.Usual
 	if !sp.Adaptive() {
 		return sp.fixed(s, root, page)
 	}
@@ -105,6 +105,8 @@ func (sp Strategy) plan(s Piece, root bool, page, jobPage int64) CutPlan {
 		grain = max(1, s.FairShare/page/shareParts)
 	}
 	switch {
+	case s.Estimate == 0 && t.Blind && !root:
+		return blindly(s, workers, unknownPages, page)
 	case s.Estimate == 0:
 		// If the range is short some of the pieces do not come about. If it is long the rest
 		// behind them is halved.
@@ -112,6 +114,8 @@ func (sp Strategy) plan(s Piece, root bool, page, jobPage int64) CutPlan {
 		return CutPlan{Pieces: unknownPieces + 1, Keep: each, each: each, doubling: true, First: true}
 	case pages == 1 || workers == 1 && (pages <= 2*grain || pages <= 1+fair && fair <= FewPages && s.FairShare > 0): // see spread and shedRest
 		return CutPlan{}
+	case t.Blind:
+		return blindly(s, workers, pages, page)
 	case workers > 1 && s.Exact && 2*page <= jobPage && s.Estimate < 2*page*workers:
 		// The function is slow. A page may be as long as a worker's share, see Even.
 		share := max(page, (s.Estimate+workers-1)/workers)
@@ -130,6 +134,10 @@ func (sp Strategy) plan(s Piece, root bool, page, jobPage int64) CutPlan {
 		each := min((pages+n-1)/n, max(own, pages/maxExact), nearPages) * page
 		// There are enough pieces for a range that is longer than its estimate.
 		c := CutPlan{Pieces: 2 * maxExact, Keep: each, each: each, First: true}
+		if root && len(s.Samples) == 0 && pages >= CountedPages {
+			// It is Google's Firestore emulator, where a query takes as long as several pages.
+			c.Keep, c.each, c.wholeShares = max(each, 2*page), max(each, 2*page), true
+		}
 		if fair <= FewPages && each == fair*page {
 			c.spread = page / 3 // 1.09 pages for each full one on 1,000 workers; two fifths make 1.08, and end later [bench]
 		}
@@ -153,6 +161,28 @@ func (sp Strategy) plan(s Piece, root bool, page, jobPage int64) CutPlan {
 	each := min(max(grain, fair/pieces, 2*(pages-keep)/maxExact), nearPages)
 	return CutPlan{Pieces: 1 + maxExact, Keep: keep * page, each: each * page}
 }
+
+// blindly plans where no boundary is looked for. A range is cut at its samples: for several workers into one
+// part for each of them, and for one in four, if that turns out to be worth it. Each part has two pages or
+// more, as its last one is half empty. Where a range for several workers has no sample its task does one page,
+// behind which the next key is known, and leaves the rest to another.
+func blindly(s Piece, workers, pages, page int64) CutPlan {
+	parts := workers
+	if workers == 1 {
+		parts = 4
+	}
+	n := min(parts, pages/2, MaxFanOut, int64(len(s.Samples)+1))
+	switch {
+	case n > 1:
+		return CutPlan{Pieces: n, Samples: true, First: workers > 1}
+	case workers > 1:
+		return CutPlan{Pieces: 2, Keep: page, each: page, First: true}
+	}
+	return CutPlan{}
+}
+
+// unknownPages is how many pages a range that is longer than it was estimated is taken to have left.
+const unknownPages = 8
 
 // fixed plans for the strategies of other mappers.
 func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {

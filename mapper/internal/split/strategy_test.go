@@ -55,7 +55,7 @@ func (m kindModel) look(s Piece, limit int) prefix {
 // ranks are the keys whose ranks the root finds out.
 func (m kindModel) milestones(page int) []Rank {
 	var milestones []Rank
-	for _, pages := range RankPages {
+	for _, pages := range []int64{1, RankPages} {
 		at := Rank{Before: pages * int64(page)}
 		if int(at.Before) < len(m.all) {
 			at.At = m.all[at.Before]
@@ -289,7 +289,7 @@ func TestSharedByAll(t *testing.T) {
 		{"two pages each, but for one entity", 959, 32, 15, 30},
 	} {
 		s := Piece{Estimate: test.estimate, Exact: true, Workers: test.workers}
-		if c := (Strategy{}).plan(s, false, test.page, 500); c.Keep != test.keep || c.each != test.keep || !c.First {
+		if c := (Strategy{}).plan(s, Task{Page: test.page, Usual: 500}); c.Keep != test.keep || c.each != test.keep || !c.First {
 			t.Errorf("%s: %+v, want pieces of %d", test.name, c, test.keep)
 		}
 	}
@@ -310,7 +310,7 @@ func TestLastPieces(t *testing.T) {
 		{"a fair of twenty pages", 100, 100, 2000, 1500, 500, 2000, 2},
 	} {
 		s := Piece{Estimate: test.estimate, Exact: true, Workers: 1, FairShare: test.fair}
-		c := Strategy{}.plan(s, false, test.page, test.usual)
+		c := Strategy{}.plan(s, Task{Page: test.page, Usual: test.usual})
 		if c.Keep != test.keep || c.each != test.each || c.First {
 			t.Errorf("%s: %+v, want to keep %d and cut %d each", test.name, c, test.keep, test.each)
 		}

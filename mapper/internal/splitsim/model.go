@@ -105,26 +105,28 @@ func Run(ctx context.Context, kind VirtualKind, workers, page, usual int64, time
 	rng := rand.New(rand.NewPCG(1, 0))
 	var sp split.Strategy
 	s := split.Piece{Samples: kind.sample(rng, sp.SampleSize(workers)), Workers: workers}
-	milestones := make([]split.Rank, len(split.RankPages))
-	for i, pages := range split.RankPages {
-		milestones[i].Before = pages * page
-		if milestones[i].Before < kind.N {
-			milestones[i].At = keyspace.At(kind.Key(milestones[i].Before))
+	ranks := []split.Rank{{Before: page}, {Before: split.RankPages * page}}
+	for i, r := range ranks {
+		if r.Before < kind.N {
+			ranks[i].At = keyspace.At(kind.Key(r.Before))
 		}
 	}
-	at := times.Dispatch + times.Query + max(m.reading(len(s.Samples)), times.Query+time.Duration(milestones[len(milestones)-1].Before)*times.Key)
+	// The sample is read beside the first page, and what is asked for once there is more than that.
+	at := times.Dispatch + times.Query + max(m.reading(len(s.Samples)), m.reading(int(page))+times.Query+time.Duration(split.CountedPages*page)*times.Key)
 	estimate := func() int64 {
-		if rough := split.EstimateFrom(s.Samples, milestones); rough > 0 && rough <= split.MostCountedPieces {
+		if rough := split.EstimateFrom(s.Samples, ranks); rough > 0 && rough <= split.MostCountedPieces {
 			return rough
 		}
-		return split.EstimateBy(s.Samples, milestones, func(before *keyspace.Position) (int64, bool) {
+		return split.EstimateBy(s.Samples, ranks, func(before *keyspace.Position) (int64, bool) {
 			n := min(split.MostCounted, kind.begin(before))
 			at += times.Query + time.Duration(n)*times.Key
 			return n, true
 		})
 	}
 	known := false
-	if workers > 1 && len(s.Samples) == sp.SampleSize(workers) && split.EstimateFrom(s.Samples, milestones) == 0 {
+	if kind.N > 0 && kind.N < split.CountedPages*page {
+		s.Estimate, s.Exact, known = kind.N, true, true
+	} else if workers > 1 && len(s.Samples) == sp.SampleSize(workers) && split.EstimateFrom(s.Samples, ranks) == 0 {
 		m.weighed = m.weigh(workers, split.CutAtAllSamples(s), &at)
 		if s.Estimate, known = split.MostlyCounted(m.weighed); !known {
 			m.weighed = nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"cloud.google.com/go/datastore"
@@ -32,60 +33,64 @@ type Survey struct {
 	Used   *billing.Usage // if not nil, what it uses is added to that
 
 	Weigh func(pieces []split.Piece) []split.Piece // if not nil, it counts what pieces have
+
+	// Next reads the first entities of the range, up to one more than a page has. If it is nil nobody
+	// needs them, and the survey asks for the last of them only.
+	Next func() ([]*keyspace.Position, error)
 }
 
 // A Found is what a survey finds.
 type Found struct {
 	Samples  []*keyspace.Position
 	Estimate int64         // of the entities; 0 is unknown
+	Exact    bool          // they were counted
 	Pieces   []split.Piece // if they were counted to find that out
 }
 
 // sized is of how many entities of the sample the size is looked at.
 const sized = 16
 
-// Run draws a sample and measures the beginning of the kind, at the same time. The two
-// give an estimate of how many entities it has.
+// Run finds out how large the range is. What that takes has to be little beside what the range does: of a
+// range of one page it asks for a sample at most, and of others for two things more. A database that can't
+// count is asked for nothing besides the sample.
 func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (found Found, err error) {
 	size := sp.SampleSize(workers)
 	if !sv.Query.Plain() {
 		return sv.runSome(ctx, size)
 	}
-	milestones := make([]split.Rank, len(split.RankPages))
-	errs := make([]error, len(milestones))
+	var ranks []split.Rank
 	group, gctx := errgroup.WithContext(ctx)
-	for i, pages := range split.RankPages {
-		sv.use(1, 0)
-		group.Go(func() error {
-			milestones[i].Before = pages * sv.Page
-			milestones[i].At, errs[i] = sv.Source.Find(gctx, sv.Query.Scans(sv.Start, sv.End), milestones[i].Before)
-			return nil
-		})
-	}
 	group.Go(func() (err error) {
 		found.Samples, err = sv.inside(gctx, size)
+		return err
+	})
+	group.Go(func() (err error) {
+		ranks, found.Exact, err = sv.ranks(gctx)
 		return err
 	})
 	if err := group.Wait(); err != nil {
 		return found, err
 	}
-	var known []split.Rank // some are enough
-	for i, m := range milestones {
-		if errs[i] == nil {
-			known = append(known, m)
-		}
+	if found.Exact {
+		found.Estimate = ranks[len(ranks)-1].Before
+		found.Exact = sp.Adaptive() && found.Estimate > 0
+		return found, nil
 	}
-	if len(known) == 0 {
-		return found, errs[0]
-	}
-	if sv.Weigh != nil && len(found.Samples) == size && split.EstimateFrom(found.Samples, known) == 0 {
+	if sv.Weigh != nil && sv.Source.Counts() && len(found.Samples) == size && split.EstimateFrom(found.Samples, ranks) == 0 {
 		pieces := sv.Weigh(split.CutAtAllSamples(split.Piece{Start: sv.Start, End: sv.End, Space: sv.Query.Space(), Samples: found.Samples, Workers: workers}))
 		if total, ok := split.MostlyCounted(pieces); ok {
 			found.Estimate, found.Pieces = total, pieces
 			return found, nil
 		}
 	}
-	found.Estimate = sv.estimate(ctx, found.Samples, known)
+	if len(found.Samples) == 0 && sp.Adaptive() && !sv.Refine {
+		n, known := sv.Count(ctx, nil, split.MostCounted)
+		found.Estimate, found.Exact = n, known && 0 < n && n < split.MostCounted
+		return found, nil
+	}
+	if found.Estimate = sv.estimate(ctx, found.Samples, ranks); found.Estimate == 0 && len(found.Samples) > 0 && !sv.Source.Counts() {
+		found.Estimate = sv.Page * int64(len(found.Samples)+1) // no sample is in the first page
+	}
 	more := split.SamplesFor(found.Estimate, sv.Page, workers)
 	if len(found.Samples) < size || more <= size || !sp.Adaptive() {
 		return found, nil
@@ -93,15 +98,66 @@ func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (fou
 	if found.Samples, err = sv.inside(ctx, more); err != nil {
 		return found, err
 	}
-	found.Estimate = sv.estimate(ctx, found.Samples, known)
+	found.Estimate = sv.estimate(ctx, found.Samples, ranks)
 	return found, nil
+}
+
+// ranks returns positions of known rank. If they are exact the range ends at the last one.
+func (sv Survey) ranks(ctx context.Context) (ranks []split.Rank, exact bool, err error) {
+	first, err := sv.first(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	ranks = []split.Rank{first}
+	if first.At == nil || !sv.Source.Counts() && !sv.Refine {
+		return ranks, first.At == nil && sv.Next != nil, nil
+	}
+	var group sync.WaitGroup
+	last := split.Rank{Before: split.RankPages * sv.Page}
+	sv.use(1, 0)
+	group.Go(func() {
+		last.At, err = sv.Source.Find(ctx, sv.Query.Scans(sv.Start, sv.End), last.Before)
+	})
+	most := split.CountedPages * sv.Page
+	n, known := sv.Count(ctx, nil, int(most))
+	group.Wait()
+	switch {
+	case known && n < most:
+		return []split.Rank{{Before: n}}, true, nil
+	case err == nil:
+		ranks = append(ranks, last)
+	}
+	return ranks, false, nil // one rank is enough
+}
+
+// first returns the position behind the first page, as a rank.
+func (sv Survey) first(ctx context.Context) (r split.Rank, err error) {
+	r.Before = sv.Page
+	if sv.Next == nil {
+		sv.use(1, 0)
+		r.At, err = sv.Source.Find(ctx, sv.Query.Scans(sv.Start, sv.End), sv.Page)
+		return r, err
+	}
+	at, err := sv.Next()
+	if err != nil {
+		return r, err
+	}
+	if r.Before = min(sv.Page, int64(len(at))); r.Before < int64(len(at)) {
+		r.At = at[r.Before]
+	}
+	return r, nil
 }
 
 // runSome surveys a query where a sample of the kind says little, as only some of its entities
 // count, or keys do not matter. Its samples are places where ranges may be cut; what is between
 // them has to be counted.
 func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error) {
-	few := int(split.RankPages[len(split.RankPages)-1] * sv.Page)
+	first, err := sv.first(ctx)
+	if err != nil || first.At == nil {
+		found.Estimate, found.Exact = first.Before, sv.Next != nil && first.Before > 0
+		return found, err
+	}
+	few := int(split.RankPages * sv.Page)
 	n, known := int64(0), false
 	group, gctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -121,6 +177,7 @@ func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error)
 		return found, err
 	case known && n < int64(few):
 		found.Estimate = n
+		found.Exact = n > 0
 	case known && sv.Refine:
 		n, _ := sv.Count(ctx, nil, split.MostCounted)
 		found.Estimate = max(n, int64(few))
@@ -130,12 +187,7 @@ func (sv Survey) runSome(ctx context.Context, size int) (found Found, err error)
 	case known:
 		found.Estimate = split.MostCountedPieces // what its parts are counted up to
 	default:
-		at := split.Rank{Before: int64(few)}
-		if at.At, err = sv.Source.Find(ctx, sv.Query.Scans(sv.Start, sv.End), at.Before); err != nil {
-			return found, err
-		}
-		sv.use(1, 0)
-		found.Estimate = split.EstimateFrom(found.Samples, []split.Rank{at})
+		found.Estimate = split.EstimateFrom(found.Samples, []split.Rank{first})
 	}
 	return found, nil
 }

@@ -1,0 +1,104 @@
+package bench
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator"
+)
+
+// A model is a Datastore on a machine of two processors, in virtual time: calls take there about what was
+// measured, and no more than two of them are at work at a time.
+type model struct {
+	name    string
+	options emulator.Options
+
+	uncounted bool // it does not implement aggregations
+	unsampled bool // no entity has __scatter__
+
+	call     time.Duration // any call
+	query    time.Duration // a query of accounts, for each 1,000 that there are, whatever part it asks for
+	key      time.Duration // that a query returns
+	passed   time.Duration // a key before a query's offset, or one that is counted
+	read     time.Duration // an entity that is looked up
+	write    time.Duration // a mutation
+	dispatch time.Duration
+}
+
+// models are those of the Datastores that a machine can run, and of the embedded one if it could not count.
+var models = []model{{
+	name: "embedded",
+	call: 200 * time.Microsecond, key: 1500 * time.Nanosecond, passed: 80 * time.Nanosecond,
+	read: 8 * time.Microsecond, write: 13 * time.Microsecond, dispatch: time.Millisecond,
+}, {
+	name: "uncounted", uncounted: true,
+	call: 200 * time.Microsecond, key: 1500 * time.Nanosecond, passed: 80 * time.Nanosecond,
+	read: 8 * time.Microsecond, write: 13 * time.Microsecond, dispatch: time.Millisecond,
+}, {
+	name: "classic", uncounted: true, options: emulator.Options{Scatter: 2},
+	call: time.Millisecond, query: 5 * time.Millisecond, key: 500 * time.Microsecond, passed: 500 * time.Microsecond,
+	read: 40 * time.Microsecond, write: 60 * time.Microsecond, dispatch: time.Millisecond,
+}, {
+	name: "firestore", unsampled: true, options: emulator.Options{Batch: 10_000},
+	call: 2 * time.Millisecond, query: 15 * time.Millisecond, key: 80 * time.Microsecond, passed: 15 * time.Microsecond,
+	read: 60 * time.Microsecond, write: 100 * time.Microsecond, dispatch: time.Millisecond,
+}}
+
+// network returns the network of a model with so many entities.
+func (m model) network(entities int) network {
+	processors := semaphore.NewWeighted(2)
+	return network{new(atomic.Bool), m.dispatch, func(ctx context.Context, req any, handler grpc.UnaryHandler) (resp any, err error) {
+		takes := m.call
+		switch r := req.(type) {
+		case *datastorepb.RunAggregationQueryRequest:
+			if m.uncounted {
+				err = status.Error(codes.Unimplemented, "aggregations are not implemented")
+			} else if ofAccounts(r.GetAggregationQuery().GetNestedQuery()) {
+				takes += m.query * time.Duration(entities) / 1000
+			}
+		case *datastorepb.RunQueryRequest:
+			if ofAccounts(r.GetQuery()) {
+				takes += m.query * time.Duration(entities) / 1000
+			}
+		}
+		if err == nil {
+			resp, err = handler(ctx, req)
+		}
+		switch r := resp.(type) {
+		case *datastorepb.RunQueryResponse:
+			if m.unsampled && sampled(req.(*datastorepb.RunQueryRequest).GetQuery()) {
+				r.Batch.EntityResults, r.Batch.MoreResults = nil, datastorepb.QueryResultBatch_NO_MORE_RESULTS
+				break
+			}
+			takes += m.key*time.Duration(len(r.GetBatch().GetEntityResults())) + m.passed*time.Duration(r.GetBatch().GetSkippedResults())
+		case *datastorepb.RunAggregationQueryResponse:
+			takes += m.passed * time.Duration(counted(r))
+		case *datastorepb.LookupResponse:
+			takes += m.read * time.Duration(len(r.GetFound()))
+		case *datastorepb.CommitResponse:
+			takes += m.write * time.Duration(len(r.GetMutationResults()))
+		}
+		if processors.Acquire(ctx, 1) == nil {
+			time.Sleep(takes)
+			processors.Release(1)
+		}
+		return resp, err
+	}}
+}
+
+func ofAccounts(q *datastorepb.Query) bool {
+	return slices.ContainsFunc(q.GetKind(), func(k *datastorepb.KindExpression) bool { return k.Name == accounts })
+}
+
+// sampled reports whether a query is for a sample.
+func sampled(q *datastorepb.Query) bool {
+	return slices.ContainsFunc(q.GetOrder(), func(o *datastorepb.PropertyOrder) bool { return o.GetProperty().GetName() == "__scatter__" })
+}

@@ -1,0 +1,234 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// accounts is the kind that a job and its peer change.
+const accounts = "Account"
+
+// An account is raised by every run: by 1 of a job, and by loopRaise of its peer. So one look tells
+// whether each has raised it once.
+type account struct {
+	Balance int64
+	Owner   string
+	Email   string    `datastore:",noindex"`
+	Created time.Time `datastore:",noindex"`
+}
+
+const loopRaise = 1_000_000
+
+var raise = mapper.Update("raise", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+	a.Value.Balance++
+	return nil
+})
+
+// BenchmarkPeers runs a job, and the loop that its user would write by hand instead (see peer), on each
+// Datastore that a machine can run. x-loop is how many times as fast as the loop the job is, job-s and
+// loop-s what they take, and the other metrics say what the job asks the Datastore for each page. The loop
+// runs before and after each job, so that a Datastore that becomes slower or faster favours neither.
+// The job's time goes from the call of Start until it has ended. Every account has to be raised once by
+// each run. A Datastore that is not installed is left out, which is said on the standard error.
+//
+//	go test ./bench -run '^$' -bench Peers -benchtime 1x
+//
+// With -v it prints the calls of each job, and what they took.
+func BenchmarkPeers(b *testing.B) {
+	for _, d := range []struct {
+		name   string
+		google emulator.Product // empty: the embedded one
+	}{{"embedded", ""}, {"classic", emulator.Classic}, {"firestore", emulator.Firestore}} {
+		b.Run(d.name, func(b *testing.B) {
+			servers := startServer(b)
+			if d.google != "" {
+				google, err := emulator.StartGoogle(b.Context(), d.google)
+				if errors.Is(err, emulator.ErrNotInstalled) {
+					fmt.Fprintf(os.Stderr, "\n*** Peers/%s is LEFT OUT, nothing is known of it: %v\n\n", d.name, err)
+					b.Skip(err)
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.Cleanup(google.Close)
+				servers.datastore = google.Addr
+			}
+			for _, n := range []int{20_000, 100_000} {
+				b.Run(fmt.Sprint(n), func(b *testing.B) {
+					k := newPeers(b, servers, n)
+					for _, workers := range []int{8, 32} {
+						b.Run(fmt.Sprint(workers), func(b *testing.B) { k.compare(b, workers) })
+					}
+				})
+			}
+		})
+	}
+}
+
+// peers are the accounts of one Datastore that a job and a loop change.
+type peers struct {
+	at          addrs
+	project     string
+	n           int
+	jobs, loops int64 // that have changed them
+}
+
+// newPeers fills a database with accounts.
+func newPeers(b *testing.B, at addrs, n int) *peers {
+	b.Helper()
+	p := &peers{at: at, project: fmt.Sprintf("peers-%d", n), n: n}
+	client := p.client(b)
+	group, ctx := errgroup.WithContext(b.Context())
+	group.SetLimit(8)
+	for keys := range slices.Chunk(p.keys(), 500) {
+		group.Go(func() error {
+			all := make([]account, len(keys))
+			for i, k := range keys {
+				all[i] = account{Owner: fmt.Sprint("owner ", k.ID), Email: fmt.Sprintf("%d@example.com", k.ID), Created: time.Unix(k.ID, 0)}
+			}
+			_, err := client.PutMulti(ctx, keys, all)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		b.Fatal(err)
+	}
+	return p
+}
+
+func (p *peers) keys() []*datastore.Key {
+	keys := make([]*datastore.Key, p.n)
+	for i := range keys {
+		keys[i] = datastore.IDKey(accounts, int64(i+1), nil)
+	}
+	return keys
+}
+
+// client returns a client of the database.
+func (p *peers) client(b *testing.B, opts ...grpc.DialOption) *datastore.Client {
+	b.Helper()
+	client, err := datastore.NewClient(b.Context(), p.project, option.WithGRPCConn(dial(b, p.at.datastore, opts...)), option.WithTelemetryDisabled())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { client.Close() })
+	return client
+}
+
+// engine returns an engine whose queue has so many workers.
+func (p *peers) engine(b *testing.B, client *datastore.Client, workers int) *mapper.Engine {
+	b.Helper()
+	must := func(err error) {
+		b.Helper()
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	queues, err := cloudtasks.NewClient(b.Context(), option.WithGRPCConn(dial(b, p.at.tasks)), option.WithTelemetryDisabled())
+	must(err)
+	b.Cleanup(func() { queues.Close() })
+	name := fmt.Sprintf("%s/queues/%s-%d-%d", location, p.project, workers, time.Now().UnixNano())
+	_, err = queues.CreateQueue(b.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
+		Name: name, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(workers), MaxDispatchesPerSecond: 500},
+	}})
+	must(err)
+	front := httptest.NewUnstartedServer(nil)
+	front.Start()
+	b.Cleanup(front.Close)
+	queue, err := tasks.NewQueue(queues, name, front.URL+"/", &tasks.Options{Unverified: true})
+	must(err)
+	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(raise)})
+	must(err)
+	front.Config.Handler = engine.Handler()
+	return engine
+}
+
+// compare runs jobs and loops with so many workers.
+func (p *peers) compare(b *testing.B, workers int) {
+	var seen calls
+	engine := p.engine(b, p.client(b, grpc.WithUnaryInterceptor(seen.intercept)), workers)
+	client := p.client(b)
+	job := func() time.Duration {
+		begun := time.Now()
+		job, err := raise.Start(b.Context(), engine, mapper.Query{Kind: accounts}, mapper.None{}, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		s, err := job.Wait(b.Context())
+		if err != nil || s.State != mapper.Succeeded || s.Processed != int64(p.n) {
+			b.Fatalf("%+v, %v", s, err)
+		}
+		p.jobs++
+		seen.pages += s.Pages
+		return s.Ended.Sub(begun) // Wait looks now and then
+	}
+	loop := func() time.Duration {
+		begun := time.Now()
+		err := peer{client, workers, 500}.run(b.Context(), func(a *account) { a.Balance += loopRaise })
+		if err != nil {
+			b.Fatal(err)
+		}
+		p.loops++
+		return time.Since(begun)
+	}
+	if p.jobs == 0 { // so that what warms up is warm
+		loop()
+		job()
+		seen.reset()
+	}
+	var jobs, loops time.Duration
+	for b.Loop() {
+		loops += loop() / 2
+		jobs += job()
+		loops += loop() / 2
+	}
+	p.check(b, client)
+	b.ReportMetric(loops.Seconds()/jobs.Seconds(), "x-loop")
+	b.ReportMetric(jobs.Seconds()/float64(b.N), "job-s")
+	b.ReportMetric(loops.Seconds()/float64(b.N), "loop-s")
+	b.ReportMetric(float64(seen.total())/float64(seen.pages), "calls/page")
+	b.ReportMetric(0, "ns/op")
+	b.Logf("of %d pages in %v\n%v", seen.pages, jobs, &seen)
+}
+
+// check checks that every job and every loop so far has raised each account once.
+func (p *peers) check(b *testing.B, client *datastore.Client) {
+	b.Helper()
+	want := p.jobs + p.loops*loopRaise
+	group, ctx := errgroup.WithContext(b.Context())
+	group.SetLimit(8)
+	for keys := range slices.Chunk(p.keys(), 500) {
+		group.Go(func() error {
+			all := make([]account, len(keys))
+			if err := client.GetMulti(ctx, keys, all); err != nil {
+				return err
+			}
+			for i, a := range all {
+				if a.Balance != want {
+					return fmt.Errorf("%v has a balance of %d after %d jobs and %d loops, want %d", keys[i], a.Balance, p.jobs, p.loops, want)
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		b.Fatal(err)
+	}
+}
