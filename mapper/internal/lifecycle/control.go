@@ -42,13 +42,13 @@ func (ct Control) Start(ctx context.Context, created, existing *record.Job) (job
 	if err := ct.ensureTask(ctx, job, job.Root()); err != nil {
 		return job, err
 	}
-	return job, guard{ct.Jobs}.post(ctx, job) // its sweeps may have been lost
+	return job, guard(ct).post(ctx, job) // its sweeps may have been lost
 }
 
 // create writes a job and its root in one transaction, unless the job exists.
 // It returns the job as it stands.
 func (ct Control) create(ctx context.Context, job *record.Job) (*record.Job, error) {
-	if err := (guard{ct.Jobs}).post(ctx, job); err != nil {
+	if err := guard(ct).post(ctx, job); err != nil {
 		return nil, err
 	}
 	err := ct.Store.Create(ctx, job)
@@ -160,7 +160,7 @@ func (ct Control) Resume(ctx context.Context, ref record.Ref) error {
 	if err != nil {
 		return err
 	}
-	job, err := guard{ct.Jobs}.update(ctx, ref, "resumed", ct.owned(func(j *record.Job) (bool, error) { return true, j.Resume(failed, time.Now()) }))
+	job, err := guard(ct).update(ctx, ref, "resumed", ct.owned(func(j *record.Job) (bool, error) { return true, j.Resume(failed, time.Now()) }))
 	if err == nil {
 		err = ct.goOn(ctx, job)
 	}
@@ -191,7 +191,7 @@ func (ct Control) failures(ctx context.Context, ref record.Ref) (n int64, _ reco
 
 // Retry has a job process its failures again.
 func (ct Control) Retry(ctx context.Context, ref record.Ref) error {
-	job, err := guard{ct.Jobs}.update(ctx, ref, "its failures are retried", ct.owned(func(j *record.Job) (bool, error) { return true, j.Retry(time.Now()) }))
+	job, err := guard(ct).update(ctx, ref, "its failures are retried", ct.owned(func(j *record.Job) (bool, error) { return true, j.Retry(time.Now()) }))
 	if err != nil {
 		return err
 	}
@@ -208,11 +208,11 @@ func (ct Control) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error 
 	if err != nil {
 		return err
 	}
-	job, err := guard{ct.Jobs}.update(ctx, ref, "cleaned up", ct.owned(func(j *record.Job) (bool, error) { return j.CleanUp(string(encoded)) }))
+	job, err := guard(ct).update(ctx, ref, "cleaned up", ct.owned(func(j *record.Job) (bool, error) { return j.CleanUp(string(encoded)) }))
 	if err != nil {
 		return err
 	}
-	return cleaner{ct.Jobs}.enqueueFirst(ctx, job)
+	return cleaner(ct).enqueueFirst(ctx, job)
 }
 
 // Revive makes sure that every job of this engine's queue that runs has a sweep.
