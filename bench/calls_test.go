@@ -80,6 +80,11 @@ func describe(method string, req any) string {
 	return method
 }
 
+// sampled reports whether a query is for a sample.
+func sampled(q *datastorepb.Query) bool {
+	return slices.ContainsFunc(q.GetOrder(), func(o *datastorepb.PropertyOrder) bool { return o.GetProperty().GetName() == "__scatter__" })
+}
+
 func (c *calls) reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -97,8 +97,3 @@ func (m model) network(entities int) network {
 func ofAccounts(q *datastorepb.Query) bool {
 	return slices.ContainsFunc(q.GetKind(), func(k *datastorepb.KindExpression) bool { return k.Name == accounts })
 }
-
-// sampled reports whether a query is for a sample.
-func sampled(q *datastorepb.Query) bool {
-	return slices.ContainsFunc(q.GetOrder(), func(o *datastorepb.PropertyOrder) bool { return o.GetProperty().GetName() == "__scatter__" })
-}

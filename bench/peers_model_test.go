@@ -12,9 +12,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestQueriesAPage runs jobs on models of the Datastores that a machine can run, of one page to two hundred,
-// and checks what they ask besides reading their pages: at most 1.5 queries or counts for each full page.
-// With -v it prints what BenchmarkPeers measures in real time, as the models have it.
+// TestQueriesAPage runs jobs of one page to two hundred on models of the Datastores that a machine can run,
+// and checks what they ask besides reading their pages: at most 1.5 queries and counts for each full page.
+// Where queries are slow a job of many pages has to be at least as fast as the loop that BenchmarkPeers
+// compares it with. With -v it prints how fast each is by its model.
 func TestQueriesAPage(t *testing.T) {
 	for _, m := range models {
 		for _, n := range []int{500, 2_000, 20_000, 100_000} {
@@ -56,6 +57,9 @@ func queriesAPage(t *testing.T, m model, n, workers int) {
 	full := float64((n + 499) / 500)
 	if most := 1.5 * full; float64(w.calls.cutting) > most {
 		t.Errorf("%d queries and counts to decide where to cut, want at most %.1f; the job's calls were\n%v", w.calls.cutting, most, &w.calls)
+	}
+	if faster := loop.Seconds() / took.Seconds(); m.query > 0 && n >= 20_000 && faster < 1 {
+		t.Errorf("%.2f times as fast as the loop, want 1; the job's calls were\n%v", faster, &w.calls)
 	}
 	for keys := range slices.Chunk(all, 500) {
 		now := make([]account, len(keys))

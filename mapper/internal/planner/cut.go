@@ -161,8 +161,7 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 		}
 	}
 	plan.Pieces = func() ([]split.Piece, error) {
-		if !begun.Load() {
-			p.unsought = true
+		if p.unsought = !begun.Load(); p.unsought {
 			return nil, nil
 		}
 		<-ready

@@ -109,6 +109,12 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 		return Plan{}, err
 	}
 	keys, ready := p.keys, p.keys.PeekLater(size+1)
+	known := sync.OnceValue(func() source.Prefix {
+		if _, err := ready(); err != nil {
+			return source.Prefix{}
+		}
+		return keys.Known()
+	})
 	var found Plan
 	p.unsought = false
 	if p.count(ctx, &s, root) && s.Estimate > int64(size) { // there is more than a page
@@ -116,15 +122,13 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 			if !start || n > int64(size) { // these are being read
 				return source.Prefix{}
 			}
-			if _, err := ready(); err != nil {
-				return source.Prefix{}
-			}
-			return keys.Known()
+			return known()
 		})
 	}
 	if found.At, err = p.ahead(ready()); err != nil {
 		return Plan{}, err
 	}
+	known()                 // as the stream is now
 	if len(found.At) == 0 { // what was counted has gone, or come, since
 		return Plan{}, nil
 	}
@@ -134,10 +138,9 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	if found.Pieces != nil {
 		return found, nil
 	}
-	prefix := p.keys.Known()
-	known := func(int64, bool) source.Prefix { return prefix }
+	all := func(int64, bool) source.Prefix { return known() }
 	if found.Next == nil {
-		p.lastPage(ctx, &found, s, known)
+		p.lastPage(ctx, &found, s, all)
 		return found, nil
 	}
 	if r.Solo {
@@ -149,7 +152,7 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	if size >= int(r.PageSize) {
 		s = s.Beyond(int64(size))
 	}
-	p.planCut(ctx, &found, s, root, size, known)
+	p.planCut(ctx, &found, s, root, size, all)
 	return found, nil
 }
 
