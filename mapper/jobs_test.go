@@ -120,11 +120,17 @@ func TestManyJobs(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes:\n")}}, addCredit)
+		w := newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes:\n")}}, addCredit, slowCredit)
+		w.putAccounts(names(1))
 		const n, pause = 320, 100
 		for i := range n {
-			w.start(1, &mapper.StartOptions{ID: fmt.Sprint("job-", i), Workers: 1, AllowEmpty: true})
-			if i%pause == 0 {
+			o := &mapper.StartOptions{ID: fmt.Sprint("job-", i), Workers: 1}
+			if i%pause > 0 {
+				w.start(1, o)
+			} else {
+				if _, err := slowCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{1}, o); err != nil {
+					t.Fatal(err)
+				}
 				if err := w.engine.Job(fmt.Sprint("job-", i)).Abort(t.Context()); err != nil {
 					t.Fatal(err)
 				}

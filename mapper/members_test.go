@@ -46,7 +46,7 @@ func (s *simulation) putMembers() {
 // those with a ReadTime are over them as they are at first.
 var forms = map[string]mapper.Query{
 	"filter":           {Filters: []mapper.Filter{mapper.Where("Active", "=", true)}},
-	"in":               {Filters: []mapper.Filter{mapper.Where("Active", "in", []any{true, "yes"})}},
+	"in":               {Filters: []mapper.Filter{{Property: "Active", Op: "in", Value: []any{true, "yes"}, AnyType: true}}},
 	"inequality":       {Filters: []mapper.Filter{mapper.Where("Rank", ">=", 0)}},
 	"keys":             {Start: datastore.IDKey("Account", 1, nil)},
 	"value":            {ShardBy: "Rank"},

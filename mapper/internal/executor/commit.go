@@ -111,13 +111,13 @@ func (d *delivery) runPage(ctx context.Context, run *page.Page) (*page.Outcome, 
 	if err != nil {
 		return nil, err
 	}
-	return o, d.tolerable(o)
+	return o, d.tolerable(ctx, o)
 }
 
 // tolerable returns an error if so much fails that its entities can't be blamed: of
-// a full page, or of what this process has called lately. A tolerant job has them recorded
+// a full page, or of what this process has called lately and of what the job has done so far. A tolerant job has them recorded
 // after their last attempt.
-func (d *delivery) tolerable(o *page.Outcome) error {
+func (d *delivery) tolerable(ctx context.Context, o *page.Outcome) error {
 	failed := len(o.Failures)
 	if failed == 0 || d.record.Alone || d.job.Tolerant && !slices.ContainsFunc(o.Failures, func(f page.Failure) bool { return !f.Last(d.job.Backoff().Attempts) }) {
 		return nil
@@ -129,6 +129,13 @@ func (d *delivery) tolerable(o *page.Outcome) error {
 	case failed*2 > o.Reached: // a small page, or one that took its time, says little by itself
 		lately := d.x.paces.Brake(d.job.Ref()).Lately()
 		if !pace.TooMany(lately.Failed, lately.All) {
+			return nil
+		}
+		sum, _, err := d.store.SampleTotals(ctx, d.job) // bad neighbours may be all that was called lately
+		if err != nil {
+			return err
+		}
+		if !pace.TooMany(failed+int(sum.Failing()), o.Reached+int(sum.Failing()+sum.Processed)) {
 			return nil
 		}
 		r.Final = lately.Busy == 0
