@@ -5,8 +5,10 @@ package cloud
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"time"
 
@@ -113,7 +115,8 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.Engine, err = mapper.New(c.Client, queue, &mapper.Options{Mappers: o.Mappers}); err != nil {
+	warnings := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})) // the program itself says how jobs stand
+	if c.Engine, err = mapper.New(c.Client, queue, &mapper.Options{Mappers: o.Mappers, Logger: warnings}); err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
