@@ -1,7 +1,6 @@
 package mapper_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"math/rand/v2"
@@ -155,24 +154,6 @@ func TestDrainOfWaiting(t *testing.T) {
 	})
 }
 
-// A lockedLog is a log that is read while deliveries go on.
-type lockedLog struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lockedLog) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lockedLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // TestDrained checks what an engine does that has drained, and one that can't.
 func TestDrained(t *testing.T) {
 	t.Parallel()
@@ -181,7 +162,7 @@ func TestDrained(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		})
-		var log lockedLog
+		var log logged
 		w := newWorld(t, setting{log: &log}, hangs)
 		w.putAccounts(names(10))
 		job, err := hangs.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Timeout: 20 * time.Second})

@@ -1,7 +1,6 @@
 package mapper_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,28 +19,6 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
-
-// A logged is what a process logs, in whatever goroutine.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logged) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-// String returns what was logged so far.
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-// count returns how many lines have a text.
-func (l *logged) count(text string) int { return strings.Count(l.String(), text) }
 
 const otherQueue = location + "/queues/other"
 

@@ -1,7 +1,6 @@
 package mapper_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -88,7 +87,7 @@ func TestReadTime(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					var r readout
 					read := r.visit(2*time.Second, 90*time.Second) // a transaction lives 60 s without a call
-					var log bytes.Buffer
+					var log logged
 					w := newWorld(t, setting{emulator: emulator.Options{Batch: batch}, log: &log}, read)
 					keys, users := w.putUsers(rand.New(rand.NewPCG(1, 0)), n)
 					want := make(map[string]user)

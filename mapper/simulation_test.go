@@ -113,10 +113,7 @@ func simulate(t *testing.T, seed uint64) {
 		s.mapper = s.mapper.OnDone(s.finalizer)
 	}
 	s.beside = besideMapper(time.Duration(rng.IntN(300)) * time.Millisecond)
-	retention := time.Duration(0) // the default
-	if !s.query.ReadTime.IsZero() {
-		retention = 60 * 24 * time.Hour
-	}
+	const retention = 60 * 24 * time.Hour // a late process's commit is checked as of its own time
 	s.world = newWorld(t, setting{
 		emulator: emulator.Options{Faults: faults, Pessimistic: rng.IntN(3) == 0, Interceptor: checker.intercept, Retention: retention},
 		queue:    few(int32(1 + rng.IntN(20))),

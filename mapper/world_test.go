@@ -1,11 +1,13 @@
 package mapper_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -230,3 +232,25 @@ func (w *world) wait(job *mapper.Job) *mapper.Status {
 	}
 	return status
 }
+
+// A logged is what a process logs, in whatever goroutine.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// String returns what was logged so far.
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// count returns how many lines have a text.
+func (l *logged) count(text string) int { return strings.Count(l.String(), text) }

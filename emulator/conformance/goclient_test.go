@@ -200,7 +200,7 @@ func runGoClient(t *testing.T, binary, dir string, env []string) map[string]*cli
 func buildGoClient(t *testing.T) (binary, module string) {
 	t.Helper()
 	if _, err := exec.LookPath("go"); err != nil {
-		t.Skipf("LEFT OUT: the Go client's tests can't be built: %v", err)
+		t.Skipf("left out: the Go client's tests can't be built: %v", err)
 	}
 	dir := t.TempDir()
 	module = copyModule(t, clientModule, filepath.Join(dir, "datastore"))
@@ -292,7 +292,7 @@ func goCommand(t *testing.T, args ...string) []byte {
 	said := stderr.String()
 	for _, unreachable := range []string{"module lookup disabled", "dial tcp", "no such host", "i/o timeout"} {
 		if strings.Contains(said, unreachable) {
-			t.Skipf("LEFT OUT: the Go client's tests need a module that is not in the cache, and no proxy answers:\n%s", said)
+			t.Skipf("left out: the Go client's tests need a module that is not in the cache, and no proxy answers:\n%s", said)
 		}
 	}
 	t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, said)
