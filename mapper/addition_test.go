@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -56,6 +57,7 @@ func containsText(m proto.Message, text string) bool {
 // TestEndInParts ends a job of many records while processes die within the addition, before and after each
 // draft, in one task and in a chain of them: the totals are exact, and what was added up is not added up again.
 func TestEndInParts(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		longest time.Duration
@@ -115,6 +117,7 @@ func TestEndAtOnce(t *testing.T) {
 // TestEndOfLostLinks has every task get lost that goes on with the end of a job: sweeps have it go on where it
 // has stopped.
 func TestEndOfLostLinks(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var a additions
@@ -144,6 +147,7 @@ func TestEndOfLostLinks(t *testing.T) {
 // TestDraftOfAnotherEpoch has failures be retried while the records of their job are added up: what was added
 // up until then counts no more.
 func TestDraftOfAnotherEpoch(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = 6000
@@ -183,6 +187,7 @@ func TestDraftOfAnotherEpoch(t *testing.T) {
 // TestAbortedInParts cleans up a job that was aborted while processes die that add up its records: its totals
 // are those of what has taken effect.
 func TestAbortedInParts(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = 6000

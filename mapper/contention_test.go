@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -20,6 +21,7 @@ import (
 // which alone would make every page conflict that holds it. In both modes of
 // concurrency the job ends, the others get their turns, and nothing is lost.
 func TestHotEntities(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for name, pessimistic := range map[string]bool{"optimistic": false, "pessimistic": true} {
 		t.Run(name, func(t *testing.T) {

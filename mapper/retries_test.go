@@ -10,11 +10,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // TestOutage has the service that a Visit calls be away for an hour: the job goes on when it is back.
 func TestOutage(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		back := time.Now().Add(time.Hour)
@@ -117,6 +119,7 @@ func TestBadRetries(t *testing.T) {
 // TestServiceLimit has a Visit call a service that refuses what is above 100 calls a second, and no Rate: the
 // errors slow the job, so that it ends, and most of its calls are accepted.
 func TestServiceLimit(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const limit, n = 100.0, 10_000

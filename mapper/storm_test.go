@@ -147,6 +147,7 @@ func rage(t *testing.T, rng *rand.Rand) {
 // TestStormBehind has an entity and a finalizer fail, and processes killed by others as soon as
 // these have their turn again: a mark that says that it was alone is gone by then.
 func TestStormBehind(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	latencies := []time.Duration{20 * time.Millisecond, 0}
 	if testing.Short() {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -63,6 +64,7 @@ var poisons = []poison{
 // ends by itself, the others are done, and the one is listed. It is done by a
 // retry, once it is mended.
 func TestPoison(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, p := range poisons {
 		n := 100_000
@@ -223,6 +225,7 @@ func TestAbortAtTheGate(t *testing.T) {
 // TestRecoveryBound has an entity kill its processes where transactions have locks, which a dead process's
 // keep until they expire, and deliveries a short deadline: the job gets over it in bounded time.
 func TestRecoveryBound(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, pessimistic := range []bool{false, true} {
 		t.Run(fmt.Sprintf("pessimistic %v", pessimistic), func(t *testing.T) {

@@ -37,11 +37,12 @@ func Rand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(Seed(t), 0))
 }
 
-// Sequential leaves a test out of a short run of the race detector: one that takes long, checks
-// numbers, and has nothing of its own happen at the same time. Others have the same code run.
+// Sequential leaves a test out of a short run of the race detector: one that takes long, as it checks
+// numbers or waits for many deaths, and has nothing of its own happen at the same time. Others have the
+// same code run.
 func Sequential(t *testing.T) {
 	t.Helper()
 	if raced && testing.Short() {
-		t.Skip("left out: the short run of the race detector leaves out tests of numbers")
+		t.Skip("left out: the short run of the race detector leaves out tests of numbers and of many deaths")
 	}
 }
