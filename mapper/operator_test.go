@@ -256,6 +256,22 @@ func (s *simulation) interfere(rng *rand.Rand) {
 	}
 }
 
+// heat is another client, which in every third job writes one account again and again, blindly, so that the
+// transactions of pages that hold it conflict.
+func (s *simulation) heat(rng *rand.Rand) {
+	i, pause := rng.IntN(len(s.keys)), time.Duration(math.Pow(20, rng.Float64())*float64(20*time.Millisecond))
+	if rng.IntN(3) > 0 || s.balances[i] != nil {
+		return
+	}
+	time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond)
+	for n := range 50 + rng.IntN(150) {
+		list := datastore.PropertyList{{Name: "Hot", Value: int64(n)}}
+		// Whether it was written does not matter: nobody reads it.
+		_, _ = s.client.Mutate(s.Context(), datastore.NewUpdate(s.keys[i], &list).WithPropertyMask("Hot"))
+		time.Sleep(pause)
+	}
+}
+
 // open lists the ranges that are not done.
 func (s *simulation) open() (open []record) {
 	for _, r := range records(s, s.client)[simID] {

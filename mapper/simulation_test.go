@@ -201,6 +201,7 @@ func (s *simulation) job() {
 	s.send(&people, s.operate)
 	platform := rand.New(rand.NewPCG(s.seed, uint64(100+s.round))) // so that the rest of a seed's world is what it was
 	people.Go(func() { s.shutDown(platform) })
+	people.Go(func() { s.heat(rand.New(rand.NewPCG(s.seed, uint64(200+s.round)))) })
 	if s.rng.IntN(2) == 0 && !s.broken { // or it fails for two reasons
 		s.send(&people, s.tamper)
 	}

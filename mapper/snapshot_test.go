@@ -18,9 +18,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
-// A snapshotChecker checks the records of jobs after every commit that changes
+// A snapshotChecker checks the records of jobs after commits that change
 // one, as they are at the time of that commit. It asks the Datastore's server
-// itself, which no fault stands in front of.
+// itself, which no fault stands in front of. It checks every commit while there are
+// few records, and otherwise as many commits as read a hundred records for each commit.
 type snapshotChecker struct {
 	*testing.T
 	checks atomic.Int64
@@ -28,15 +29,27 @@ type snapshotChecker struct {
 	mu        sync.Mutex
 	abandoned map[string]time.Time                 // records, and since when they are
 	decoded   map[string]*datastorepb.EntityResult // of the last check, by their wire format
+	unread    int                                  // records that may be read by the next check
 }
 
 func (c *snapshotChecker) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	resp, err := handler(ctx, req)
-	if committed, ok := resp.(*datastorepb.CommitResponse); ok && err == nil && len(written(req)) > 0 {
+	if committed, ok := resp.(*datastorepb.CommitResponse); ok && err == nil && len(written(req)) > 0 && c.due() {
 		commit := req.(*datastorepb.CommitRequest)
 		c.check(info.Server.(datastorepb.DatastoreServer), commit.ProjectId, commitTime(committed))
 	}
 	return resp, err
+}
+
+// due reports whether a commit is to be checked.
+func (c *snapshotChecker) due() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unread += 100; c.unread < len(c.decoded) {
+		return false
+	}
+	c.unread = 0
+	return true
 }
 
 // commitTime returns the time of a commit, which is the version of what it wrote:

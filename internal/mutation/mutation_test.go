@@ -204,7 +204,7 @@ var mutations = []mutation{
 		new: `		if !BROKEN && !now.Retries(job.Epoch) || r.State`,
 	},
 	{
-		name: "a resume begins no new epoch", seed: 226, file: "internal/record/jobrecord.go",
+		name: "a resume begins no new epoch", seed: 66, file: "internal/record/jobrecord.go",
 		old: `	j.Generation++
 	j.Epoch++`,
 		new: `	j.Generation++
