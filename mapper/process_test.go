@@ -106,6 +106,16 @@ func (s *stops) kill(n int, share float64) {
 	s.deaths, s.deathShare = n, share
 }
 
+// calm has no more processes stop, freeze or die by themselves.
+func (s *stops) calm() {
+	s.allow(0, 0)
+	s.freeze(0, 0)
+	s.kill(0, 0)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draftDeaths = 0
+}
+
 // drawDeath reports whether a process dies at a call.
 func (s *stops) drawDeath() bool {
 	s.mu.Lock()

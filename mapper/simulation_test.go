@@ -71,6 +71,8 @@ type simulation struct {
 
 	unattended bool       // nobody revives jobs, nor asks twice for what shows
 	dice       *rand.Rand // of mishaps
+	calms      *rand.Rand // of ends of trouble
+	deadline   time.Duration
 
 	mu       sync.Mutex
 	round    int             // the job under way is that
@@ -100,7 +102,7 @@ func simulate(t *testing.T, seed uint64) {
 		world: &world{T: t}, rng: rng, seed: seed, faults: faults, visit: rng.IntN(4) == 0, pace: time.Duration(rng.IntN(3)) * time.Millisecond,
 		names: []int{1, 7, 300}[rng.IntN(3)], idempotency: make(map[string]map[string]bool),
 	}
-	s.dice = rand.New(rand.NewPCG(seed, 5))
+	s.dice, s.calms = rand.New(rand.NewPCG(seed, 5)), rand.New(rand.NewPCG(seed, 6))
 	s.unattended = s.dice.IntN(2) == 0
 	s.keys = keysOf(rng, 100+rng.IntN(900))
 	s.query = s.form()
@@ -114,10 +116,12 @@ func simulate(t *testing.T, seed uint64) {
 	}
 	s.beside = besideMapper(time.Duration(rng.IntN(300)) * time.Millisecond)
 	const retention = 60 * 24 * time.Hour // a late process's commit is checked as of its own time
+	pessimistic, workers := rng.IntN(3) == 0, few(int32(1+rng.IntN(20)))
+	s.deadline = time.Duration(15+rng.IntN(1200)) * time.Second
 	s.world = newWorld(t, setting{
-		emulator: emulator.Options{Faults: faults, Pessimistic: rng.IntN(3) == 0, Interceptor: checker.intercept, Retention: retention},
-		queue:    few(int32(1 + rng.IntN(20))),
-		deadline: time.Duration(15+rng.IntN(1200)) * time.Second,
+		emulator: emulator.Options{Faults: faults, Pessimistic: pessimistic, Interceptor: checker.intercept, Retention: retention},
+		queue:    workers,
+		deadline: s.deadline,
 	}, s.mapper, s.beside)
 	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), s.mapper, s.beside)
 	if rng.IntN(2) == 0 {
