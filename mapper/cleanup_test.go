@@ -221,6 +221,9 @@ func TestNextJob(t *testing.T) {
 		if err := first.CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "nightly"}); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("a start under the ID of a job that is about to go: %v, want one that says so", err)
+		}
 		time.Sleep(time.Hour)
 		start()
 		for key, n := range runs {

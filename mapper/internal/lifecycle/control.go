@@ -77,7 +77,7 @@ func (ct Control) ensureTask(ctx context.Context, job *record.Job, id string) er
 	return ct.EnqueueAgain(ctx, job, r)
 }
 
-// sameArguments says why a start with other arguments is not this job's.
+// sameArguments says why a start is not this job's: it has other arguments, or the job is about to go.
 func sameArguments(j, o *record.Job) error {
 	if err := j.Queue.Is(string(o.Queue)); err != nil {
 		return err
@@ -89,8 +89,13 @@ func sameArguments(j, o *record.Job) error {
 		return fmt.Errorf("%w: its query is %s", record.ErrOtherArguments, j.Query)
 	case string(j.Params) != string(o.Params):
 		return fmt.Errorf("%w: its params are different", record.ErrOtherArguments)
+	case j.Cleaning == "":
+		return nil
 	}
-	return nil
+	if how, err := cleanUpOf(j); err != nil || !how.Job {
+		return err
+	}
+	return fmt.Errorf("%w: a job of this ID is being cleaned up with its own record, and the ID is free after that", record.ErrState)
 }
 
 // A change changes the record of a job, and reports whether it has.
