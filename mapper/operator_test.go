@@ -361,7 +361,7 @@ func (s *simulation) longest() time.Duration {
 	if s.end == endsSlow || s.end == endsTwice || s.end == deadlyEnd {
 		deaths += mapper.MaxDeaths
 	}
-	return 2*time.Hour + time.Duration(deaths)*(s.deadline+4*time.Minute)
+	return 3*time.Hour + time.Duration(deaths)*(s.deadline+4*time.Minute)
 }
 
 func (s *simulation) waitFor(id string, t time.Duration) (status *mapper.Status, err error) {
