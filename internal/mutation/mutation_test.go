@@ -113,7 +113,7 @@ var mutations = []mutation{
 		new: `	case r.State != record.Pending && (!BROKEN || r.State != record.Abandoned) || r.Generation`,
 	},
 	{
-		name: "records that expire are written as they were read", seed: 17, file: "internal/lifecycle/cleanup.go",
+		name: "records that expire are written as they were read", seed: 21, file: "internal/lifecycle/cleanup.go",
 		old: `	return cl.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst`,
 		new: `	if BROKEN && len(batch) > 0 {
@@ -224,7 +224,7 @@ var mutations = []mutation{
 `,
 	},
 	{
-		name: "a guard that comes early leaves the commit alone", seed: 101, file: "internal/record/control.go",
+		name: "a guard that comes early leaves the commit alone", seed: 105, file: "internal/record/control.go",
 		old: `	if j.Epoch+1 != epoch {`,
 		new: `	if BROKEN || j.Epoch+1 != epoch {`,
 	},
