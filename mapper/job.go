@@ -66,9 +66,10 @@ type StartOptions struct {
 	// Defaults to a new ID, with which every start is another job.
 	ID string `json:"id,omitempty"`
 
-	// AllowEmpty has a job start over a kind that has no entities. By default that is an
-	// error, of a kind that has none in any of the query's namespaces (of which 1,000 are looked
-	// at), as its name may be a mistake. A query that matches none of a kind's entities is none.
+	// AllowEmpty has a job start over a kind that has no entities, or with a filter by a
+	// property that none has in an index. By default that is an error, if it is so in all of the
+	// query's namespaces (of which 1,000 are looked at for a kind, 20 for a property), as the name
+	// may be a mistake. A query that matches none of a kind's entities is none.
 	AllowEmpty bool `json:"allow_empty,omitempty"`
 
 	// PageSize is the most entities that are processed and committed together,

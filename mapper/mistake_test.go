@@ -194,8 +194,10 @@ func TestFilterTypes(t *testing.T) {
 			`[{"property": "user", "op": "=", "value": true}]`:                       "type boolean",
 			`[{"property": "user", "op": "=", "value": null}]`:                       "",
 			`[{"property": "user", "op": "=", "value": "nobody"}]`:                   "",
-			`[{"property": "none", "op": "=", "value": 5}]`:                          "",
-			`[{"property": "none", "op": "<", "value": 5}]`:                          "",
+			`[{"property": "none", "op": "=", "value": 5}]`:                          `no entity has an indexed property "none"`,
+			`[{"property": "sean", "op": "<", "value": {"time": ` + day + `}}]`:      `no entity has an indexed property "sean"`,
+			`[{"property": "text", "op": "=", "value": "a text"}]`:                   `no entity has an indexed property "text"`,
+			`[{"property": "text", "op": ">", "value": 5, "any_type": true}]`:        "",
 			`[{"property": "user", "op": ">=", "value": {"bytes": "dXNlcg=="}}]`:     "type bytes",
 		} {
 			var q mapper.Query
@@ -221,6 +223,19 @@ func TestFilterTypes(t *testing.T) {
 			case want != "" && (!errors.Is(err, mapper.ErrArguments) || !strings.Contains(fmt.Sprint(err), want)):
 				t.Errorf("%s: %v, want %q", filters, err, want)
 			}
+		}
+		// A property that no entity has may be meant, and is no mistake where it is null.
+		absent := mapper.Query{Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("sean", "<", epoch)}}
+		if _, err := deleteAll.Start(t.Context(), w.engine, absent, mapper.None{}, &mapper.StartOptions{AllowEmpty: true}); err != nil {
+			t.Errorf("an absent property that is allowed: %v", err)
+		}
+		gone := datastore.PropertyList{{Name: "gone", Value: nil}}
+		if _, err := w.client.Put(t.Context(), datastore.IDKey("Null", 1, nil), &gone); err != nil {
+			t.Fatal(err)
+		}
+		nulls := mapper.Query{Kind: "Null", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("gone", "=", 5)}}
+		if _, err := deleteAll.Start(t.Context(), w.engine, nulls, mapper.None{}, nil); err != nil {
+			t.Errorf("a property that is null: %v", err)
 		}
 		// Null, and several types.
 		in := func(f ...mapper.Filter) error {

@@ -62,6 +62,11 @@ func (c Comparison) Stored(greatest bool) *datastore.Query {
 	return c.ordered(greatest).FilterField(c.Property, ">", nil)
 }
 
+// Null returns the query for an entity that has null.
+func (c Comparison) Null() *datastore.Query {
+	return c.space.Base().FilterField(c.Property, "=", nil).Limit(1)
+}
+
 func (c Comparison) ordered(descending bool) *datastore.Query {
 	order := c.Property
 	if descending {

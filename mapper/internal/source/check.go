@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"cloud.google.com/go/datastore"
@@ -72,29 +73,49 @@ func anyOf(ctx context.Context, src Source, q query.Query, kind string) (bool, e
 }
 
 // checkTypes returns an error if values of properties have other types than those that the query
-// compares them with.
-func checkTypes(ctx context.Context, src Source, q query.Query) error {
+// compares them with, or if no entity has such a property at all, which must be allowed.
+func checkTypes(ctx context.Context, src Source, q query.Query, absent bool) error {
 	if len(q.Filters) == 0 {
 		return nil
 	}
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(Parallel)
 	next := src.Spaces(ctx, q, nil, nil)
+	var mu sync.Mutex
+	there, all := make(map[string]bool), false // whether properties are
 	for range mostTyped {
 		s, ok, err := next()
-		if err != nil || !ok {
+		if err != nil {
 			return cmp.Or(group.Wait(), err)
 		}
+		if all = !ok; all {
+			break
+		}
 		for _, c := range query.Comparisons(q.In(s)) {
-			group.Go(func() error { return checkComparison(gctx, src, c) })
+			group.Go(func() error {
+				known, err := checkComparison(gctx, src, c)
+				mu.Lock()
+				there[c.Property] = there[c.Property] || known
+				mu.Unlock()
+				return err
+			})
 		}
 	}
-	return group.Wait()
+	if err := group.Wait(); err != nil || absent || !all {
+		return err
+	}
+	for property, known := range there {
+		if !known {
+			return fmt.Errorf("%w: Query.Filters: no entity has an indexed property %q, so a filter by it finds none: if its name is right, it is indexed, and there may be none, set StartOptions.AllowEmpty",
+				fault.ErrArguments, property)
+		}
+	}
+	return nil
 }
 
 // checkComparison looks at the first and the last entity that pass, and if none does, at those that have
-// a value: an index has the types apart.
-func checkComparison(ctx context.Context, src Source, c query.Comparison) error {
+// a value: an index has the types apart. It reports whether any entity has the property in an index.
+func checkComparison(ctx context.Context, src Source, c query.Comparison) (known bool, err error) {
 	ends := func(of func(greatest bool) *datastore.Query, passes bool) (values []any, err error) {
 		for _, greatest := range []bool{false, true} {
 			entity, ok, err := one(ctx, src, of(greatest))
@@ -113,22 +134,25 @@ func checkComparison(ctx context.Context, src Source, c query.Comparison) error 
 	if c.Ranges() {
 		passing, err := ends(c.Passing, true)
 		if err != nil {
-			return err
+			return false, err
 		}
 		for _, v := range passing {
 			if err := c.CheckPassing(v); err != nil {
-				return err
+				return true, err
 			}
 		}
 		if len(passing) > 0 {
-			return nil
+			return true, nil
 		}
 	}
-	stored, err := ends(c.Stored, false)
-	if err != nil || len(stored) < 2 {
-		return err
+	switch stored, err := ends(c.Stored, false); {
+	case err != nil:
+		return false, err
+	case len(stored) == 2:
+		return true, c.CheckStored(stored[0], stored[1])
 	}
-	return c.CheckStored(stored[0], stored[1])
+	_, known, err = one(ctx, src, c.Null())
+	return known, unserved(err)
 }
 
 // one returns the first result of a query, if it has any.

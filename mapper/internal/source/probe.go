@@ -22,7 +22,8 @@ import (
 
 // Probe asks the database all that tasks will ask it about ranges, for one entity each, and
 // returns an error if it can't answer, or if the answer says that the query is a mistake: its filters
-// compare values of different types or, unless a kind may be empty, one has no entities. It reports
+// compare values of different types or, unless that is allowed, a kind has no entities, or none of them
+// a property that is filtered by. It reports
 // whether the values that the job is sharded by are times.
 func Probe(ctx context.Context, src Source, q query.Query, empty bool) (times bool, err error) {
 	var group sync.WaitGroup
@@ -30,11 +31,11 @@ func Probe(ctx context.Context, src Source, q query.Query, empty bool) (times bo
 	if !empty {
 		group.Go(func() { kinds = checkKinds(ctx, src, q) })
 	}
-	group.Go(func() { types = checkTypes(ctx, src, q) })
+	group.Go(func() { types = checkTypes(ctx, src, q, empty) })
 	times, err = probe(ctx, src, q)
 	group.Wait()
-	if errors.Is(kinds, fault.ErrArguments) { // that no index helps
-		err = kinds
+	if mistake := cmp.Or(kinds, types); errors.Is(mistake, fault.ErrArguments) { // that no index helps
+		err = mistake
 	}
 	return times, cmp.Or(err, kinds, types)
 }
