@@ -288,6 +288,29 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 	})
 }
 
+// TestSkipWithError has a function say Skip together with an error: that counts.
+func TestSkipWithError(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := mapper.Update("both", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if a.Value.Balance%2 == 0 {
+				return mapper.Permanent(errors.Join(mapper.Skip, errors.New("even")))
+			}
+			return fmt.Errorf("odd: %w", mapper.Skip)
+		})
+		w := newWorld(t, setting{}, m)
+		w.putAccounts(names(10))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{FailureShare: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := job.Wait(t.Context())
+		if err != nil || s.Processed != 5 || s.Failures != 5 || s.Written != 0 {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
 // TestManyCounters has the pages of a job count under many names, few in each page or all in
 // one: they are exact, and so is the proof.
 func TestManyCounters(t *testing.T) {

@@ -173,10 +173,10 @@ func (e *Engine) Jobs(ctx context.Context, o *JobsOptions, cursor string) (jobs 
 	return jobs, next, nil
 }
 
-// Revive makes sure that every job of the engine's queue that runs has a sweep. Only a purge of the queue
-// loses the chain of sweeps; a schedule that calls this now and then, or posts to
+// Revive makes sure that every job of the engine's queue that runs has a sweep. The chain of sweeps is lost
+// only if the queue is purged, or gives tasks up, or if something other than the handler answers them with success; a schedule that calls this now and then, or posts to
 // the path "revive" of the handler, finds such jobs. It costs a read for each job that
-// runs, and for those of the engine's queue a task, up to 20 reads, and two calls of the queue
+// runs, and for those of the engine's queue a task, up to 21 reads, and two calls of the queue
 // that tell the log why tasks can't be delivered, if so.
 func (e *Engine) Revive(ctx context.Context) error {
 	if e == nil {

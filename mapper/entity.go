@@ -53,8 +53,8 @@ func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() 
 
 // Skip is what the function of an [Update] returns, by itself or wrapped, to leave its entity as it
 // is stored, whatever it lacks and whatever the function has changed of its Value. It is no error: the
-// entity counts as processed, and what the function has counted, put and deleted besides takes effect.
-// For a [Visit] it says no more than nil.
+// entity counts as processed, and what the function has counted, put and deleted takes effect, its own
+// entity included. Joined with an error ([errors.Join]) it is that error. For a [Visit] it says no more than nil.
 var Skip = errors.New("the function skips the entity") //nolint:revive,staticcheck // it is no error, as fs.SkipDir is none
 
 // Permanent marks an error of a mapper's function that another attempt would
@@ -88,7 +88,7 @@ func apply[T any](m function.Mode, keysOnly bool, j function.Job, key *datastore
 	skips := false
 	if err := a.Run(func() error {
 		err := fn(e)
-		if skips = errors.Is(err, Skip); skips {
+		if skips = fault.IsOnly(err, Skip); skips {
 			return nil
 		}
 		return err

@@ -31,14 +31,18 @@ func TestUndelivered(t *testing.T) {
 		handler http.Handler // of all deliveries
 		dead    bool         // nothing answers them
 		paused  bool         // the queue is
+		lost    bool         // the tasks are taken
+		drained bool         // the process is
 		want    []string
 	}{
-		"wrong URL":    {handler: answer(404), want: []string{"404", target, "URL"}},
-		"forbidden":    {handler: answer(403), want: []string{"403", target, "account"}},
-		"no token":     {handler: answer(401), want: []string{"401", target, "account"}},
-		"broken":       {handler: answer(500), want: []string{"500", target, "log"}},
-		"no service":   {handler: answer(200), dead: true, want: []string{"UNAVAILABLE", target, "is the service there"}},
-		"paused queue": {paused: true, want: []string{queueName, "paused"}},
+		"wrong URL":      {handler: answer(404), want: []string{"404", target, "URL"}},
+		"forbidden":      {handler: answer(403), want: []string{"403", target, "account"}},
+		"no token":       {handler: answer(401), want: []string{"401", target, "account"}},
+		"broken":         {handler: answer(500), want: []string{"500", target, "log"}},
+		"no service":     {handler: answer(200), dead: true, want: []string{"UNAVAILABLE", target, "is the service there"}},
+		"paused queue":   {paused: true, want: []string{queueName, "paused"}},
+		"drained":        {drained: true, want: []string{"421", target, "does another one run"}},
+		"something else": {handler: answer(200), lost: true, want: []string{queueName, target, "something other than the handler"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -65,6 +69,11 @@ func TestUndelivered(t *testing.T) {
 					}
 				}
 				job := w.start(10, nil)
+				if test.drained {
+					if err := w.engine.Drain(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
 				if _, err := job.Wait(ctx); err == nil {
@@ -80,11 +89,21 @@ func TestUndelivered(t *testing.T) {
 						t.Errorf("the status says %q, the log\n%s\nwant %q in both", s.Error, said, want)
 					}
 				}
+				if lines := strings.Count(said, "\n"); test.drained && lines > 5 {
+					t.Errorf("the log has %d lines:\n%.2000s", lines, said)
+				}
 				// It is mended.
-				w.handler = own
+				if w.handler = own; test.drained {
+					w.observe(&log, nil, addCredit)
+				}
 				faults.Pause()
 				if test.paused {
 					if _, err := client.ResumeQueue(t.Context(), &cloudtaskspb.ResumeQueueRequest{Name: queueName}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if test.lost { // the sweeps as well
+					if err := w.engine.Revive(t.Context()); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -55,7 +55,7 @@ func (e errElsewhere) Error() string { return e.err.Error() }
 func (e errElsewhere) Unwrap() error { return e.err }
 
 // Elsewhere marks an error of a process that is about to end: the queue delivers the task again, to another
-// process, and nobody needs to know.
+// process, and nobody needs to know. It is answered with 421, and logged at the level Debug.
 func Elsewhere(err error) error { return errElsewhere{err} }
 
 // Errors of requests that are not deliveries of the queue.
@@ -85,6 +85,8 @@ func statusOf(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.Is(err, errTooLate):
 		return http.StatusRequestTimeout
+	case errors.As(err, new(errElsewhere)):
+		return http.StatusMisdirectedRequest
 	default:
 		return http.StatusInternalServerError
 	}
@@ -109,7 +111,7 @@ func (q *Queue) Handler(log *slog.Logger, run func(context.Context, Delivery) er
 			case code == http.StatusOK:
 				level = slog.LevelError // nothing will bring the task back
 			case errors.As(err, new(errElsewhere)):
-				level = slog.LevelInfo
+				level = slog.LevelDebug
 				w.Header().Set("Connection", "close") // the next request finds another process
 			}
 			log.LogAttrs(r.Context(), level, "task not done",

@@ -127,6 +127,9 @@ func parseURL(what, s string) (*url.URL, error) {
 // Name returns the queue's name.
 func (q *Queue) Name() string { return q.name }
 
+// Target returns the URL below which tasks are sent.
+func (q *Queue) Target() string { return q.url.String() }
+
 // Deadline returns how long a delivery may take, see [Options.Deadline].
 func (q *Queue) Deadline() time.Duration { return q.opts.Deadline }
 

@@ -57,6 +57,15 @@ func IsPermanent(err error) bool {
 	return errors.As(err, &p)
 }
 
+// IsOnly reports whether an error is another one, by itself or wrapped, and says nothing else: it is no join of
+// several.
+func IsOnly(err, other error) bool {
+	for err != nil && err != other { //nolint:errorlint // see above
+		err = errors.Unwrap(err)
+	}
+	return err != nil
+}
+
 // Text returns the text of an error for a record, which says everything.
 func Text(err error) string {
 	text := cmp.Or(err.Error(), "an error without a text")

@@ -46,7 +46,11 @@ func (jn *Journal) Changed(ctx context.Context, from string, job *record.Job, ca
 	c := Change{Job: job, From: from, Cause: cause, By: By(ctx), Time: time.Now()}
 	jn.count(ctx, &c)
 	jn.Flush(ctx)
-	jn.Log.LogAttrs(ctx, level(job), "job "+job.State, attrs(c)...)
+	if handler := jn.Log.Handler(); handler.Enabled(ctx, level(job)) {
+		line := slog.NewRecord(c.Time, level(job), "job "+job.State, 0) // of the change: who counts first, writes first
+		line.AddAttrs(attrs(c)...)
+		_ = handler.Handle(ctx, line) // as slog's own methods do
+	}
 	if jn.Hook != nil {
 		jn.call(ctx, c)
 	}

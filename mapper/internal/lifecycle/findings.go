@@ -28,11 +28,18 @@ type Findings struct {
 // takes as long as the slowest of these calls. A start that is repeated, whose job may exist, needs only one
 // of them. An error is that of the queue.
 func (ct Control) FindOut(ctx context.Context, src source.Source, q query.Query, id string, mayExist, allowEmpty bool) (found Findings, err error) {
-	ctx, cancel := context.WithTimeout(ctx, source.Patience)
-	defer cancel()
 	var group sync.WaitGroup
-	group.Go(func() { found.Concurrent, err = Concurrency(ctx, ct.Queue) })
-	group.Go(func() { found.masks, found.masksFailed = source.HonoursMasks(ctx, src) })
+	group.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, source.Patience)
+		defer cancel()
+		found.Concurrent, err = Concurrency(ctx, ct.Queue)
+	})
+	group.Go(func() {
+		found.masksFailed = source.Answered(ctx, func(ctx context.Context) (err error) {
+			found.masks, err = source.HonoursMasks(ctx, src)
+			return err
+		})
+	})
 	group.Go(func() { found.times, found.timesFailed = source.Probe(ctx, src, q, allowEmpty) })
 	if mayExist {
 		group.Go(func() {
@@ -53,7 +60,7 @@ func (ct Control) FindOut(ctx context.Context, src source.Source, q query.Query,
 // may repeat its start when the database would not serve the query any more: this is for others.
 func (f Findings) Database(job *record.Job) error {
 	job.Masks, job.Times = f.masks, f.times
-	return source.Unanswered(cmp.Or(f.existingFailed, f.masksFailed, f.timesFailed))
+	return cmp.Or(f.existingFailed, f.masksFailed, f.timesFailed)
 }
 
 // Concurrency returns how many tasks a queue delivers at once, or 0 if nobody may know.

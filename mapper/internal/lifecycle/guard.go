@@ -27,7 +27,7 @@ const (
 )
 
 // errForestalled says that a guard, or another change of the job, came before a commit.
-var errForestalled = errors.New("it was changed by somebody else each time")
+var errForestalled = fmt.Errorf("%w: it was changed by somebody else each time", record.ErrState)
 
 // post enqueues the guard of the epoch that a record has, which is about to be committed. No two
 // guards have one name: the task of one that was purged would be taken for this one.

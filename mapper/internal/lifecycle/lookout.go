@@ -3,6 +3,8 @@ package lifecycle
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -45,12 +47,12 @@ func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *recor
 	if waiting != nil {
 		ids[0] = body.TaskOf(waiting, job).ID
 	}
-	complaints := make([]string, len(ids))
+	complaints, gone := make([]string, len(ids)), make([]bool, len(ids))
 	var group sync.WaitGroup
 	for i, id := range ids {
 		group.Go(func() {
 			s, err := lo.Queue.Look(ctx, id)
-			if err != nil || s == nil {
+			if gone[i] = err == nil && s == nil; err != nil || gone[i] {
 				return
 			}
 			if complaints[i] = complaintOf(s); complaints[i] == "" && s.Attempts == 0 && now.Sub(s.Due) > idle {
@@ -61,6 +63,9 @@ func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *recor
 		})
 	}
 	group.Wait()
+	if gone[0] && waiting != nil {
+		complaints = append(complaints, lo.lost(ctx, waiting, now))
+	}
 	for _, c := range complaints {
 		if c != "" {
 			lo.Journal.Undelivered(ctx, job, c)
@@ -70,6 +75,28 @@ func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *recor
 	return ""
 }
 
+// overdue is how long a task that is lost is missing at most, while the job's sweeps are there.
+const overdue = guardDelay + 2*sweepEvery
+
+// lost says that a range's task, which the queue does not have, was not carried out, or nothing: the range has
+// gone on since it was read, or its task is about to be enqueued. Somebody has purged the queue, or something that is
+// not the handler has answered with success.
+func (lo Lookout) lost(ctx context.Context, waiting *record.Range, now time.Time) string {
+	late := now.Sub(waiting.Due())
+	if late <= idle {
+		return ""
+	}
+	r, err := lo.Store.LoadRange(ctx, waiting.Ref(), waiting.ID)
+	if err != nil || r.State != record.Pending || r.Generation != waiting.Generation || !r.Due().Equal(waiting.Due()) {
+		return ""
+	}
+	text := fmt.Sprintf("a task that was due at %s is not in the queue, and was not carried out: ", waiting.Due().UTC().Format(time.RFC3339))
+	if late > overdue {
+		text += "no sweep has enqueued it again, and Revive or Resume would: "
+	}
+	return text + "has " + lo.Queue.Name() + " been purged, or does something other than the handler answer at " + lo.Queue.Target() + "?"
+}
+
 // complaintOf says what is wrong with the deliveries of a task, or nothing.
 func complaintOf(s *tasks.Sighting) string {
 	if s.Attempts < fewAttempts || !s.Ended || s.Code == codes.OK {
@@ -77,6 +104,9 @@ func complaintOf(s *tasks.Sighting) string {
 	}
 	const longest = 200
 	text := fmt.Sprintf("the queue has tried %d times to deliver a task to %s, and the last attempt ended with %.*s", s.Attempts, s.URL, longest, strings.TrimSpace(s.Message))
+	if strings.Contains(s.Message, strconv.Itoa(http.StatusMisdirectedRequest)) { // see tasks.Elsewhere
+		return text + ": the process there drains, or has drained: does another one run?"
+	}
 	switch s.Code {
 	case codes.NotFound:
 		return text + ": is this the URL that the handler is mounted at?"

@@ -124,6 +124,14 @@ func (r *Range) Ref() Ref { return Ref{r.Job, r.Incarnation} }
 // Key returns the key of the record.
 func (r *Range) Key() *datastore.Key { return RangeKey(r.Ref(), r.ID) }
 
+// Due returns when the task of a pending range is, or was, to be delivered.
+func (r *Range) Due() time.Time {
+	if r.NotBefore.After(r.Created) {
+		return r.NotBefore
+	}
+	return r.Created
+}
+
 // Piece returns the range as splitting sees it.
 func (r *Range) Piece() split.Piece {
 	return split.Piece{Start: r.Start, End: r.End, Samples: r.Samples, Estimate: r.Estimate, Exact: r.Exact, Workers: r.Workers, FairShare: r.FairShare, Space: r.Space()}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
@@ -74,7 +73,7 @@ func (t *Totals) Add(r *Range) error {
 			t.Retrying++
 		}
 		t.Expected += r.Estimate
-		if !r.Continued && (t.Waiting == nil || due(r).Before(due(t.Waiting))) {
+		if !r.Continued && (t.Waiting == nil || r.Due().Before(t.Waiting.Due())) {
 			t.Waiting = r
 		}
 		return nil
@@ -107,14 +106,6 @@ func (t *Totals) Add(r *Range) error {
 	return nil
 }
 
-// due returns when the task of a pending range is, or was, to be delivered.
-func due(r *Range) time.Time {
-	if r.NotBefore.After(r.Created) {
-		return r.NotBefore
-	}
-	return r.Created
-}
-
 // Failing returns how many entities have failed, for good or so far.
 func (t *Totals) Failing() int64 { return t.Failures + t.Retrying }
 
@@ -130,7 +121,7 @@ func (t *Totals) merge(o Totals) {
 	t.Pending += o.Pending
 	t.Retrying += o.Retrying
 	t.Expected += o.Expected
-	if t.Waiting == nil || o.Waiting != nil && due(o.Waiting).Before(due(t.Waiting)) {
+	if t.Waiting == nil || o.Waiting != nil && o.Waiting.Due().Before(t.Waiting.Due()) {
 		t.Waiting = o.Waiting
 	}
 	t.Unsharded += o.Unsharded

@@ -26,18 +26,21 @@ import (
 // a property that is filtered by. It reports
 // whether the values that the job is sharded by are times.
 func Probe(ctx context.Context, src Source, q query.Query, empty bool) (times bool, err error) {
-	var group sync.WaitGroup
-	var kinds, types error
-	if !empty {
-		group.Go(func() { kinds = checkKinds(ctx, src, q) })
-	}
-	group.Go(func() { types = checkTypes(ctx, src, q, empty) })
-	times, err = probe(ctx, src, q)
-	group.Wait()
-	if mistake := cmp.Or(kinds, types); errors.Is(mistake, fault.ErrArguments) { // that no index helps
-		err = mistake
-	}
-	return times, cmp.Or(err, kinds, types)
+	err = Answered(ctx, func(ctx context.Context) error {
+		var group sync.WaitGroup
+		var kinds, types, err error
+		if !empty {
+			group.Go(func() { kinds = checkKinds(ctx, src, q) })
+		}
+		group.Go(func() { types = checkTypes(ctx, src, q, empty) })
+		times, err = probe(ctx, src, q)
+		group.Wait()
+		if mistake := cmp.Or(kinds, types); errors.Is(mistake, fault.ErrArguments) { // that no index helps
+			return mistake
+		}
+		return cmp.Or(err, kinds, types)
+	})
+	return times, err
 }
 
 func probe(ctx context.Context, src Source, q query.Query) (times bool, err error) {

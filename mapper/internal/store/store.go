@@ -14,6 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
 // A Store is the database that has the records of jobs and ranges.
@@ -56,7 +57,9 @@ func (st Store) LoadJob(ctx context.Context, ref record.Ref) (*record.Job, error
 		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_'", record.ErrNoSuchJob, id)
 	}
 	j := &record.Job{ID: id}
-	err := property.IgnoreUndeclared(st.client.Get(ctx, record.JobKey(id), j))
+	err := source.Answered(ctx, func(ctx context.Context) error {
+		return property.IgnoreUndeclared(st.client.Get(ctx, record.JobKey(id), j))
+	})
 	if errors.Is(err, datastore.ErrNoSuchEntity) {
 		return nil, fmt.Errorf("%w: %s", record.ErrNoSuchJob, id)
 	}
@@ -82,15 +85,16 @@ func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*reco
 		}
 		ref = job.Ref()
 	}
-	err = st.Transact(ctx, func(tx *datastore.Transaction) error {
-		if altered, err = GetJob(tx, ref); err != nil {
-			return err
-		}
-		if changed, err := change(altered); err != nil || !changed {
-			return cmp.Or(err, ErrNothing)
-		}
-		_, err := tx.Mutate(altered.Update())
-		return err
+	err = source.Answered(ctx, func(ctx context.Context) error {
+		return st.Transact(ctx, func(tx *datastore.Transaction) error {
+			if altered, err = GetJob(tx, ref); err != nil {
+				return err
+			}
+			if changed, err := change(altered); err != nil || !changed {
+				return cmp.Or(err, ErrNothing)
+			}
+			return Write(tx, altered.Update())
+		})
 	})
 	return altered, err
 }
@@ -131,25 +135,28 @@ func (st Store) UpdateRange(ctx context.Context, key *datastore.Key, change func
 
 // Active loads the jobs that run.
 func (st Store) Active(ctx context.Context) ([]*record.Job, error) {
-	var running []*record.Job
-	keys, err := st.client.GetAll(ctx, datastore.NewQuery(record.JobKind).FilterField("active", "=", true), &running)
-	for i, k := range keys {
-		running[i].ID = k.Name
-	}
-	return running, property.IgnoreUndeclared(err)
+	return st.jobs(ctx, datastore.NewQuery(record.JobKind).FilterField("active", "=", true))
 }
 
 // Jobs loads the records of a listing, the job that was started last first, from before a place on.
-func (st Store) Jobs(ctx context.Context, l record.Listing, before string, limit int) (jobs []*record.Job, err error) {
+func (st Store) Jobs(ctx context.Context, l record.Listing, before string, limit int) ([]*record.Job, error) {
 	if st.client == nil {
 		return nil, errNoClient
 	}
 	from, to := l.Bounds(before)
-	keys, err := st.client.GetAll(ctx, datastore.NewQuery(record.JobKind).FilterField("listed", ">=", from).FilterField("listed", "<", to).Order("-listed").Limit(limit), &jobs)
-	for i, k := range keys {
-		jobs[i].ID = k.Name
-	}
-	return jobs, property.IgnoreUndeclared(err)
+	return st.jobs(ctx, datastore.NewQuery(record.JobKind).FilterField("listed", ">=", from).FilterField("listed", "<", to).Order("-listed").Limit(limit))
+}
+
+func (st Store) jobs(ctx context.Context, q *datastore.Query) (jobs []*record.Job, err error) {
+	err = source.Answered(ctx, func(ctx context.Context) error {
+		jobs = nil
+		keys, err := st.client.GetAll(ctx, q, &jobs)
+		for i, k := range keys {
+			jobs[i].ID = k.Name
+		}
+		return property.IgnoreUndeclared(err)
+	})
+	return jobs, err
 }
 
 // Create writes a job and its root in one transaction.
