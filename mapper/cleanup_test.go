@@ -158,38 +158,42 @@ func (w *world) credited(n int) (credited int64) {
 }
 
 // TestCleanUpBeforeAPage cleans up an aborted job while a page is under way, for longer than it
-// takes to add up the records: the page takes no effect.
+// takes to add up the records: the page takes no effect, whether its record is gone or expires.
 func TestCleanUpBeforeAPage(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		m := mapper.Update("long", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
-			if a.Key.Name == "user-0000017" {
-				time.Sleep(20 * time.Second)
-			}
-			a.Value.Balance += 10
-			return nil
+	for name, expire := range map[string]time.Duration{"gone": 0, "expires": 1000 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := mapper.Update("long", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+					if a.Key.Name == "user-0000017" {
+						time.Sleep(20 * time.Second)
+					}
+					a.Value.Balance += 10
+					return nil
+				})
+				w := newWorld(t, setting{queue: few(40)}, m)
+				w.putAccounts(names(200))
+				job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 10})
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(5 * time.Second)
+				if err := job.Abort(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{Expire: expire}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Hour)
+				if s := w.status(job); s.State != mapper.Aborted || s.Processed == 0 || s.Processed != w.credited(200) || s.Open != 1 {
+					t.Errorf("%d accounts were credited, status %+v", w.credited(200), s)
+				}
+				if all, expiring := w.count(mapper.RangeKind, "job"), w.count(mapper.RangeKind, "expires"); all != expiring || expire == 0 && all > 0 {
+					t.Errorf("%d records are left, and %d expire", all, expiring)
+				}
+			})
 		})
-		w := newWorld(t, setting{queue: few(40)}, m)
-		w.putAccounts(names(200))
-		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(5 * time.Second)
-		if err := job.Abort(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := job.CleanUp(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Hour)
-		if s := w.status(job); s.State != mapper.Aborted || s.Processed == 0 || s.Processed != w.credited(200) || s.Open != 1 {
-			t.Errorf("%d accounts were credited, status %+v", w.credited(200), s)
-		}
-		if n := w.count(mapper.RangeKind, "job"); n > 0 {
-			t.Errorf("%d records are left", n)
-		}
-	})
+	}
 }
 
 // TestNextJob runs a job, cleans it up with its record, and starts another under its ID: nothing

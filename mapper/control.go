@@ -141,5 +141,5 @@ func (j *Job) jobs() *lifecycle.Jobs {
 	if j.engine == nil || j.engine.jobs == nil {
 		return &lifecycle.Jobs{Store: j.engine.store()}
 	}
-	return j.engine.jobs
+	return j.engine.jobs.Asked()
 }

@@ -100,7 +100,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	}
 	said := &journal.Journal{Store: e.store(), Log: e.log, Flaws: journal.Limited(e.log), Hook: hookOf(o.OnState)}
 	e.log = said.Flaws
-	e.jobs = &lifecycle.Jobs{Store: e.store(), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said, Gate: gate.New(), Random: randomNumber}
+	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said, Gate: gate.New(), Random: randomNumber}
 	e.ranges = executor.New(client, e.jobs)
 	return e, nil
 }
@@ -108,12 +108,12 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 // source returns the source of the engine's database.
 func (e *Engine) source() source.Source { return source.New(e.client, e.log) }
 
-// store returns the store of the engine's records. Without an engine it has no client, which it says.
+// store returns the store of the engine's records, for who asks. Without an engine it has no client, which it says.
 func (e *Engine) store() store.Store {
 	if e == nil {
 		return store.New(nil)
 	}
-	return store.New(e.client)
+	return store.New(e.client).Asked()
 }
 
 // randomNumber returns a number that nobody else draws.
@@ -182,7 +182,7 @@ func (e *Engine) Revive(ctx context.Context) error {
 	if e == nil {
 		return fmt.Errorf("mapper: revive: %w: the engine is nil", ErrArguments)
 	}
-	if err := e.jobs.Revive(ctx); err != nil {
+	if err := e.jobs.Asked().Revive(ctx); err != nil {
 		return fmt.Errorf("mapper: revive: %w", err)
 	}
 	return nil

@@ -49,7 +49,9 @@ func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o
 	if o != nil {
 		opts = *o
 	}
-	fail := func(err error) ([]Split, error) { return nil, fmt.Errorf("mapper: splits: %w", source.Unanswered(ctx, err)) }
+	fail := func(err error) ([]Split, error) {
+		return nil, fmt.Errorf("mapper: splits: %w", source.Unanswered(ctx, err))
+	}
 	q, err := query.inner().Normal(false)
 	switch {
 	case client == nil:

@@ -54,7 +54,7 @@ func (e *Engine) start(ctx context.Context, def *function.Definition, query Quer
 	if params, err = def.Canonical(params); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
-	control := lifecycle.Control{Jobs: e.jobs}
+	control := lifecycle.Control{Jobs: e.jobs.Asked()}
 	found, err := control.FindOut(ctx, e.source().Of(ctx, q), q, opts.ID, o != nil && o.ID != "", opts.AllowEmpty)
 	if err != nil {
 		return fail(err)

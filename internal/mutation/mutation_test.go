@@ -3,6 +3,7 @@
 package mutation_test
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -69,7 +70,7 @@ var mutations = []mutation{
 		new: `		if !j.MayEnd(job.Epoch) && (!BROKEN || !j.MayEnd(j.Epoch)) {`,
 	},
 	{
-		name: "a range is enqueued again under its old name", seed: 4, file: "internal/lifecycle/jobs.go",
+		name: "a range is enqueued again under its old name", test: "TestPurgedQueue", file: "internal/lifecycle/jobs.go",
 		old: `		r.Generation++
 		r.Lost = true`,
 		new: `		if !BROKEN {
@@ -108,7 +109,7 @@ var mutations = []mutation{
 		}`,
 	},
 	{
-		name: "a page is committed though its range was taken away", seed: 3, file: "internal/executor/fence.go",
+		name: "a page is committed though its range was taken away", test: "TestCleanUpBeforeAPage", file: "internal/executor/fence.go",
 		old: `	case r.State != record.Pending || r.Generation`,
 		new: `	case r.State != record.Pending && (!BROKEN || r.State != record.Abandoned) || r.Generation`,
 	},
@@ -323,10 +324,15 @@ const most = 400
 // try runs the test that is to find a mutation on seeds, until one does.
 func (m mutation) try(t *testing.T, binary string) {
 	out, err := m.run(binary, most)
-	found := regexp.MustCompile(`(?s)--- FAIL: ` + m.finder() + `/(\S+).*?\n(\s+\w+_test\.go:[^\n]*)`).FindSubmatch(out)
+	var found [][]byte
+	for _, subtest := range []string{`/(\S+)`, ``} {
+		if found == nil {
+			found = regexp.MustCompile(`(?s)--- FAIL: ` + m.finder() + subtest + `.*?\n(\s+\w+_test\.go:[^\n]*)`).FindSubmatch(out)
+		}
+	}
 	switch {
 	case found != nil:
-		t.Logf("caught by %s: %.300s", found[1], strings.TrimSpace(string(found[2])))
+		t.Logf("caught by %s: %s", m.finder(), bytes.TrimSpace(found[0][:min(len(found[0]), 400)]))
 	case err != nil:
 		t.Fatalf("%v\n%.2000s", err, out)
 	default:

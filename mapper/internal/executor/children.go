@@ -22,12 +22,36 @@ func (c *claim) enqueueChildren(ctx context.Context, queue *tasks.Queue, t *turn
 			return err
 		}
 	}
-	if err := queue.EnqueueAll(ctx, c.children(t.enqueued, t.after.next, waits)); err != nil {
+	next := t.after.next
+	if c.beaten && next == nil {
+		if next, err = c.continued(ctx); err != nil {
+			return err
+		}
+	}
+	if err := queue.EnqueueAll(ctx, c.children(t.enqueued, next, waits)); err != nil {
 		t.enqueued = 0
 		return fmt.Errorf("enqueue the children of range %s of job %s: %w", r.ID, r.Job, err)
 	}
 	t.enqueued = max(t.enqueued, r.Children-r.Recorded)
 	return nil
+}
+
+// continued returns the child that the delivery goes on with which has just done the range, if there is one. If it
+// had a task, too, two deliveries would go through what is left side by side. If that process dies it is found by the
+// queue or a sweep, as in any page.
+func (c *claim) continued(ctx context.Context) (*record.Range, error) {
+	last := c.record.Children - c.record.Recorded - c.record.Retries - 1
+	if last < 0 {
+		return nil, nil
+	}
+	child, err := c.store.LoadRange(ctx, c.record.Ref(), record.RangeID(c.record.ID, last))
+	if err != nil {
+		return nil, fmt.Errorf("load the last child of range %s of job %s: %w", c.record.ID, c.record.Job, err)
+	}
+	if !child.Continued {
+		return nil, nil
+	}
+	return child, nil
 }
 
 // children returns the tasks of the range's children from the n-th on, but of the one that the delivery

@@ -30,6 +30,7 @@ type claim struct {
 	job        *record.Job
 	record     *record.Range // as the delivery knows it; transactions read it anew
 	generation int64         // that the task names
+	beaten     bool          // another delivery has done the range meanwhile
 }
 
 // check returns how a record of the range, as it was just read, stands to the delivery. The range is its
@@ -85,7 +86,9 @@ func (c *claim) transact(ctx context.Context, attempts int, f func(*datastore.Tr
 		return ours, nil
 	}
 	var fenced fencedError
-	if !errors.As(err, &fenced) {
+	if errors.As(err, &fenced) {
+		c.beaten = fenced.standing == done
+	} else {
 		r, lookup := c.store.LoadRange(ctx, c.job.Ref(), c.record.ID)
 		if lookup != nil {
 			return ours, err

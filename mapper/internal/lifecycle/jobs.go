@@ -32,6 +32,13 @@ type Jobs struct {
 	Portion Portion
 }
 
+// Asked returns the jobs for somebody who waits for answers, see store.Store.Asked.
+func (js *Jobs) Asked() *Jobs {
+	asked := *js
+	asked.Store = js.Store.Asked()
+	return &asked
+}
+
 // Handlers returns what serves the tasks, by the last element of their path.
 func (js *Jobs) Handlers() map[string]http.Handler {
 	return map[string]http.Handler{

@@ -18,10 +18,28 @@ import (
 )
 
 // A Store is the database that has the records of jobs and ranges.
-type Store struct{ client *datastore.Client }
+type Store struct {
+	client *datastore.Client
+	asked  bool
+}
 
 // New returns the store in a client's database.
-func New(client *datastore.Client) Store { return Store{client} }
+func New(client *datastore.Client) Store { return Store{client: client} }
+
+// Asked returns the store for somebody who waits for answers, and not for a task: a job's record is not waited for
+// any longer than 20 seconds, and the error then names the database.
+func (st Store) Asked() Store {
+	st.asked = true
+	return st
+}
+
+// answer asks the database.
+func (st Store) answer(ctx context.Context, ask func(context.Context) error) error {
+	if st.asked {
+		return source.Answered(ctx, ask)
+	}
+	return ask(ctx)
+}
 
 // Attempts is how often a transaction that meets another one is tried within a task, before
 // the queue's back-off takes over.
@@ -57,7 +75,7 @@ func (st Store) LoadJob(ctx context.Context, ref record.Ref) (*record.Job, error
 		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_'", record.ErrNoSuchJob, id)
 	}
 	j := &record.Job{ID: id}
-	err := source.Answered(ctx, func(ctx context.Context) error {
+	err := st.answer(ctx, func(ctx context.Context) error {
 		return property.IgnoreUndeclared(st.client.Get(ctx, record.JobKey(id), j))
 	})
 	if errors.Is(err, datastore.ErrNoSuchEntity) {
@@ -85,7 +103,7 @@ func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*reco
 		}
 		ref = job.Ref()
 	}
-	err = source.Answered(ctx, func(ctx context.Context) error {
+	err = st.answer(ctx, func(ctx context.Context) error {
 		return st.Transact(ctx, func(tx *datastore.Transaction) error {
 			if altered, err = GetJob(tx, ref); err != nil {
 				return err
@@ -148,7 +166,7 @@ func (st Store) Jobs(ctx context.Context, l record.Listing, before string, limit
 }
 
 func (st Store) jobs(ctx context.Context, q *datastore.Query) (jobs []*record.Job, err error) {
-	err = source.Answered(ctx, func(ctx context.Context) error {
+	err = st.answer(ctx, func(ctx context.Context) error {
 		jobs = nil
 		keys, err := st.client.GetAll(ctx, q, &jobs)
 		for i, k := range keys {
