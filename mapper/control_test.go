@@ -393,29 +393,27 @@ func TestFailureLimit(t *testing.T) {
 func TestResumeHandsOver(t *testing.T) {
 	t.Parallel()
 	const n = 2000
-	t.Run("resume", func(t *testing.T) { // a name for the mutation tests
-		synctest.Test(t, func(t *testing.T) {
-			var calls atomic.Int64
-			m := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.None) error {
-				time.Sleep(10 * time.Millisecond)
-				calls.Add(1)
-				return nil
-			})
-			w := newWorld(t, setting{queue: few(20)}, m)
-			w.putAccounts(names(n))
-			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
-				&mapper.StartOptions{PageSize: 20, Workers: 4, Splitting: mapper.Splitting{First: 4, FanOut: 1}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Second)
-			if err := job.Resume(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			w.wait(job)
-			if twice := calls.Load() - n; twice > n/10 {
-				t.Errorf("%d of %d accounts were visited twice", twice, n)
-			}
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int64
+		m := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.None) error {
+			time.Sleep(10 * time.Millisecond)
+			calls.Add(1)
+			return nil
 		})
+		w := newWorld(t, setting{queue: few(20)}, m)
+		w.putAccounts(names(n))
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+			&mapper.StartOptions{PageSize: 20, Workers: 4, Splitting: mapper.Splitting{First: 4, FanOut: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		if twice := calls.Load() - n; twice > n/10 {
+			t.Errorf("%d of %d accounts were visited twice", twice, n)
+		}
 	})
 }

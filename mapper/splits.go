@@ -49,9 +49,7 @@ func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o
 	if o != nil {
 		opts = *o
 	}
-	fail := func(err error) ([]Split, error) {
-		return nil, fmt.Errorf("mapper: splits: %w", source.Unanswered(ctx, err))
-	}
+	fail := func(err error) ([]Split, error) { return nil, fmt.Errorf("mapper: splits: %w", err) }
 	q, err := query.inner().Normal(false)
 	switch {
 	case client == nil:
@@ -69,7 +67,7 @@ func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o
 	}
 	boundaries, err := survey.Boundaries(ctx, src, q, n)
 	if err != nil {
-		return fail(err)
+		return fail(source.Unanswered(ctx, err))
 	}
 	splits := splitAt(q, boundaries)
 	if opts.Count {

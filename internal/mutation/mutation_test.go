@@ -230,11 +230,6 @@ var mutations = []mutation{
 		new: `	if BROKEN || j.Epoch+1 != epoch {`,
 	},
 	{
-		name: "a delivery goes on after a resume without a task of its own", test: "TestResumeHandsOver", file: "internal/executor/delivery.go",
-		old: `	if job.Generation != known.Generation || job.Epoch`,
-		new: `	if !BROKEN && job.Generation != known.Generation || !BROKEN && job.Epoch`,
-	},
-	{
 		name: "a guard that comes early leaves the start alone", test: "TestOperatorsDie", file: "internal/store/store.go",
 		old: `	key, r := record.Forestalled(job, now)
 `,
