@@ -309,6 +309,7 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 		}
 	}
 	r.Finish(now)
+	d.finished = append(d.finished, r.Done)
 	after.ran, after.counters, after.kinds = o.Ran, o.Counters, o.Kinds()
 	_, err = tx.Mutate(inserts...)
 	return after, err

@@ -235,7 +235,7 @@ func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 		return false, nil // the next sweep in its queue enqueues the range there
 	}
 	known := d.job
-	d.job, d.record, d.generation, d.turn = job, next, next.Generation, turn{}
+	d.job, d.record, d.generation, d.finished, d.turn = job, next, next.Generation, nil, turn{}
 	if job.Generation != known.Generation || job.Epoch != known.Epoch || d.x.Gate.IsDraining() { // whoever did that may not have seen the range
 		if err := d.x.Queue.Enqueue(ctx, body.TaskOf(next, job)); err != nil && !errors.Is(err, tasks.ErrExists) {
 			return false, err

@@ -3,6 +3,8 @@ package executor
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -30,6 +32,7 @@ type claim struct {
 	job        *record.Job
 	record     *record.Range // as the delivery knows it; transactions read it anew
 	generation int64         // that the task names
+	finished   []time.Time   // when its commits have done the range, if they took effect
 	beaten     bool          // another delivery has done the range meanwhile
 }
 
@@ -87,7 +90,7 @@ func (c *claim) transact(ctx context.Context, attempts int, f func(*datastore.Tr
 	}
 	var fenced fencedError
 	if errors.As(err, &fenced) {
-		c.beaten = fenced.standing == done
+		c.beaten = fenced.standing == done && !slices.ContainsFunc(c.finished, fenced.found.Done.Equal)
 	} else {
 		r, lookup := c.store.LoadRange(ctx, c.job.Ref(), c.record.ID)
 		if lookup != nil {
