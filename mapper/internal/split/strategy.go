@@ -34,6 +34,9 @@ const (
 	// counted and cut exactly, so 600 samples in all are enough. Two batches of a query read them.
 	samplesPerSharedCut = 6
 
+	// largestSample is how many keys the root samples at most, of the largest kinds: that takes four seconds.
+	largestSample = 50_000
+
 	// unknownPieces is how many pieces are cut off the beginning of a range of unknown size. Each is
 	// twice as long as the one before, and the first has at most unknownPage pages.
 	unknownPieces = 6
@@ -79,12 +82,12 @@ func (sp Strategy) Adaptive() bool { return sp.FanOut == 0 }
 
 // SampleSize returns how many keys the root samples.
 func (sp Strategy) SampleSize(workers int64) int {
-	const fixed = 512 // for static shards, as other mappers have it
+	const fixed, least = 32, 512 // a static shard, as Beam draws them, and in all, as other mappers do
 	switch {
 	case sp.Bisect || sp.First == 1 && sp.FanOut == 1:
 		return 0
 	case !sp.Adaptive():
-		return max(fixed, sp.First)
+		return min(max(least, fixed*sp.First), largestSample)
 	}
 	if workers >= 2*MaxFanOut {
 		return samplesPerSharedCut * MaxFanOut
@@ -209,10 +212,9 @@ const gapPages = FarPages / 4
 // SamplesFor returns how many keys the root samples once it knows that a kind is large. For a billion
 // entities these are 25,000 keys, which takes two seconds.
 func SamplesFor(estimate, page, workers int64) int {
-	const most = 50_000
 	pages, least := estimate/page, int64(0)
 	if pages > MaxFanOut*FarPages { // pieces will be cut at samples again
 		least = samplesPerCut * MaxFanOut
 	}
-	return int(min(max(least, pages/min(gapPages, max(RootPages, pages/workers))), most))
+	return int(min(max(least, pages/min(gapPages, max(RootPages, pages/workers))), largestSample))
 }

@@ -1,0 +1,90 @@
+package bench
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/scattermap/scattermap/emulator"
+)
+
+// Latencies are what calls and dispatches take, as factors of what TestMakespan has them take.
+type latencies struct {
+	name  string
+	scale float64          // of everything
+	vary  emulator.Latency // of each call and dispatch, where a second is the usual; nil: none
+	slow  bool             // one in a hundred takes ten times as long
+	way   time.Duration    // of a dispatch, before it is scaled
+	free  bool             // the function takes no time
+}
+
+func (l latencies) id() string { return l.name }
+
+var (
+	none   = emulator.Constant(time.Second)
+	jitter = emulator.Uniform{Min: time.Second / 2, Max: 3 * time.Second / 2}
+)
+
+// allLatencies are what TestShapes can be run with. Those of production are log-normal, as latencies of
+// services are, and a guess: nothing was measured there.
+var allLatencies = []latencies{
+	{name: "usual", scale: 1, vary: none, way: perDispatch},
+	{name: "triple", scale: 3, vary: none, way: perDispatch},
+	{name: "dispatch", scale: 1, vary: none, way: time.Second},
+	{name: "jitter", scale: 1, vary: jitter, slow: true, way: perDispatch},
+	{name: "production", scale: 1, vary: emulator.LogNormal{Median: time.Second, P99: 5 * time.Second}, way: 2 * perDispatch},
+	{name: "free", scale: 1, vary: none, way: perDispatch, free: true},
+}
+
+// A cloud delays calls, and dispatches, while it is on.
+type cloud struct {
+	latencies
+	on atomic.Bool
+
+	mu  sync.Mutex
+	rng *rand.Rand
+}
+
+func newCloud(l latencies, seed uint64) *cloud {
+	return &cloud{latencies: l, rng: rand.New(rand.NewPCG(seed, 1))}
+}
+
+func (c *cloud) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	resp, err := handler(ctx, req)
+	c.wait(latency(resp))
+	return resp, err
+}
+
+// dispatch takes the time of a delivery on its way.
+func (c *cloud) dispatch() { c.wait(c.way) }
+
+func (c *cloud) wait(usual time.Duration) {
+	if !c.on.Load() {
+		return
+	}
+	c.mu.Lock()
+	factor := c.scale * c.vary.Draw(c.rng).Seconds()
+	if c.slow && c.rng.IntN(100) == 0 {
+		factor *= 10
+	}
+	c.mu.Unlock()
+	time.Sleep(time.Duration(factor * float64(usual)))
+}
+
+// mean is what something takes in the mean that usually takes so long.
+func (l latencies) mean(usual time.Duration) time.Duration {
+	factor := l.scale
+	if v, ok := l.vary.(emulator.LogNormal); ok {
+		sigma := math.Log(float64(v.P99)/float64(v.Median)) / 2.3263 // standard deviations up to the 99th percentile
+		factor *= math.Exp(sigma * sigma / 2)
+	}
+	if l.slow {
+		factor *= 0.99 + 0.01*10
+	}
+	return time.Duration(factor * float64(usual))
+}

@@ -1,0 +1,284 @@
+package bench
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// fleetSize is how many processes a fleet has at most. Workers come and go by processes, as the instances
+// of a service do.
+const fleetSize = 5
+
+// A bare entity has nothing that a call would have to carry: its key says what the function takes.
+type bare struct {
+	Match bool `datastore:",omitempty"` // it satisfies the filter
+}
+
+// A fleet is a database, a queue, and processes that come and go, in the bubble of a test. Each job has
+// processes of its own, which have learned nothing from the job before.
+type fleet struct {
+	*testing.T
+	cloud    *cloud
+	emulator *emulator.Emulator
+	tasks    *cloudtasks.Client
+	queue    *tasks.Queue
+	client   *datastore.Client
+	visit    *mapper.Mapper[mapper.None]
+	each     int // workers of a process
+
+	function func(*datastore.Key) // takes its time
+
+	deliveries sync.WaitGroup
+
+	mu        sync.Mutex
+	processes []*process // of the job that runs
+	cold      time.Duration
+}
+
+// A process handles tasks of one job.
+type process struct {
+	engine  *mapper.Engine
+	handler http.Handler
+	up      bool      // it is sent deliveries
+	ready   time.Time // it handles them from then on; zero before the first one
+	busy    int       // deliveries
+}
+
+func newFleet(t *testing.T, workers int, c *cloud) *fleet {
+	t.Helper()
+	f := &fleet{T: t, cloud: c, each: max(1, workers/fleetSize)}
+	f.emulator = emulator.ForTest(t, &emulator.Options{
+		Transport: emulator.HandlerTransport(f), Interceptor: c.intercept, UnlimitedRate: true,
+	})
+	var err error
+	f.tasks, err = f.emulator.CloudTasks(t.Context())
+	f.must(err)
+	t.Cleanup(func() { f.tasks.Close() })
+	f.client, err = f.emulator.Datastore(t.Context(), "bench")
+	f.must(err)
+	t.Cleanup(func() { f.client.Close() })
+	f.resize(fleetSize)
+	f.queue, err = tasks.NewQueue(f.tasks, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
+	f.must(err)
+	f.visit = mapper.Visit("bare", func(_ context.Context, e *mapper.Entity[bare], _ mapper.None) error {
+		f.function(e.Key)
+		return nil
+	})
+	t.Cleanup(func() { // before what deliveries need is closed
+		f.cloud.on.Store(false)
+		f.emulator.Reset()
+		f.deliveries.Wait()
+	})
+	return f
+}
+
+func (f *fleet) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+// resize has the queue dispatch to so many processes.
+func (f *fleet) resize(up int) {
+	f.Helper()
+	_, err := f.tasks.UpdateQueue(f.Context(), &cloudtaskspb.UpdateQueueRequest{Queue: &cloudtaskspb.Queue{
+		Name:       queueName,
+		RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(up * f.each), MaxDispatchesPerSecond: 1e6},
+	}})
+	f.must(err)
+}
+
+func (f *fleet) newProcess() *process {
+	f.Helper()
+	engine, err := mapper.New(f.client, f.queue, &mapper.Options{
+		Mappers: mapper.Set(f.visit), Logger: slog.New(slog.DiscardHandler),
+	})
+	f.must(err)
+	return &process{engine: engine, handler: engine.Handler()}
+}
+
+// ServeHTTP hands a delivery, after its way there, to the process that has the fewest.
+func (f *fleet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	f.deliveries.Add(1)
+	defer f.deliveries.Done()
+	f.cloud.dispatch()
+	f.mu.Lock()
+	var p *process
+	for _, other := range f.processes {
+		if other.up && (p == nil || other.busy < p.busy) {
+			p = other
+		}
+	}
+	if p.ready.IsZero() {
+		p.ready = time.Now().Add(f.cold)
+	}
+	p.busy++
+	f.mu.Unlock()
+	time.Sleep(time.Until(p.ready))
+	p.handler.ServeHTTP(rw, r)
+	f.mu.Lock()
+	p.busy--
+	f.mu.Unlock()
+}
+
+// A shift says that a process comes, or goes, so long after the start of a job.
+type shift struct {
+	at      time.Duration
+	process int
+	up      bool
+}
+
+// begin has fresh processes for a job, of which some are there, and others come and go at their times until
+// the job is over. In the emulator, as in production, a change of a queue's limit leaves alone what is
+// under way: a process that goes drains.
+func (f *fleet) begin(shifts []shift, cold time.Duration) (over func()) {
+	f.Helper()
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cold, f.processes = cold, make([]*process, fleetSize)
+	up := 0
+	for i := range f.processes {
+		f.processes[i] = f.newProcess()
+		if f.processes[i].up = there(shifts, i, 0); f.processes[i].up {
+			up++
+		}
+	}
+	f.resize(up)
+	begun := time.Now()
+	all.Go(func() {
+		for _, s := range shifts {
+			if s.at == 0 {
+				continue
+			}
+			select {
+			case <-time.After(time.Until(begun.Add(s.at))):
+			case <-done:
+				return
+			}
+			all.Go(func() { f.change(s) })
+		}
+	})
+	return func() {
+		close(done)
+		all.Wait()
+	}
+}
+
+// change has a process come or go.
+func (f *fleet) change(s shift) {
+	var gone *process
+	up := 0
+	f.mu.Lock()
+	if p := f.processes[s.process]; s.up {
+		f.processes[s.process] = f.newProcess()
+		f.processes[s.process].up = true
+	} else {
+		gone, p.up = p, false
+	}
+	for _, p := range f.processes {
+		if p.up {
+			up++
+		}
+	}
+	f.resize(up)
+	f.mu.Unlock()
+	if gone != nil {
+		f.must(gone.engine.Drain(f.Context()))
+	}
+}
+
+// there reports whether a process is there so long after the start: as its last shift before says. Without any
+// it is.
+func there(shifts []shift, process int, at time.Duration) bool {
+	up := true
+	for _, s := range shifts {
+		if s.process == process && s.at <= at {
+			up = s.up
+		}
+	}
+	return up
+}
+
+// run runs a job, and returns its status and what it took.
+func (f *fleet) run(id string, q mapper.Query, sp mapper.Splitting, shifts []shift, cold time.Duration) (*mapper.Status, time.Duration) {
+	f.Helper()
+	over := f.begin(shifts, cold)
+	starter := f.newProcess().engine
+	f.cloud.on.Store(true)
+	begun := time.Now()
+	job, err := f.visit.Start(f.Context(), starter, q, mapper.None{}, &mapper.StartOptions{
+		ID: id, PageSize: *pageSize, Workers: f.each * fleetSize, Splitting: sp,
+	})
+	f.must(err)
+	status := f.await(job)
+	over()
+	f.cloud.on.Store(false)
+	took := status.Ended.Sub(begun) + f.cloud.mean(perCommit) // its record has the time at which its last commit begins
+	proof, err := job.Verify(f.Context())
+	f.must(err)
+	if len(proof.Problems) > 0 {
+		f.Errorf("proof of %s: %v", id, proof.Problems)
+	}
+	time.Sleep(10 * time.Minute) // its last sweeps have come
+	return status, took
+}
+
+// await waits until a job has ended, without a call of its own as long as something is delivered.
+func (f *fleet) await(job *mapper.Job) *mapper.Status {
+	f.Helper()
+	for range 100_000 {
+		time.Sleep(time.Second)
+		if f.busy() {
+			continue
+		}
+		f.cloud.on.Store(false)
+		status, err := job.Status(f.Context())
+		f.cloud.on.Store(true)
+		f.must(err)
+		if status.State.Ended() {
+			return status
+		}
+	}
+	f.Fatal("the job does not end")
+	return nil
+}
+
+func (f *fleet) busy() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.processes {
+		if p.busy > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// seed writes a shape's entities.
+func (f *fleet) seed(r random) {
+	f.Helper()
+	some := make([]bare, 500)
+	for i := 0; i < len(r.keys); i += len(some) {
+		chunk := r.keys[i:min(i+len(some), len(r.keys))]
+		for j := range chunk {
+			some[j].Match = r.matches != nil && r.matches[i+j]
+		}
+		_, err := f.client.PutMulti(f.Context(), chunk, some[:len(chunk)])
+		f.must(err)
+	}
+}
