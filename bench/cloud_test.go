@@ -51,7 +51,7 @@ type cloud struct {
 }
 
 func newCloud(l latencies, seed uint64) *cloud {
-	return &cloud{latencies: l, rng: rand.New(rand.NewPCG(seed, 1))}
+	return &cloud{latencies: l, rng: rand.New(rand.NewPCG(seed, 2))}
 }
 
 func (c *cloud) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

@@ -272,13 +272,14 @@ func (f *fleet) busy() bool {
 // seed writes a shape's entities.
 func (f *fleet) seed(r random) {
 	f.Helper()
-	some := make([]bare, 500)
-	for i := 0; i < len(r.keys); i += len(some) {
-		chunk := r.keys[i:min(i+len(some), len(r.keys))]
+	some, keys := make([]bare, 500), make([]*datastore.Key, 500)
+	for i := 0; i < r.n; i += len(some) {
+		chunk := min(len(some), r.n-i)
 		for j := range chunk {
+			keys[j] = r.key(i + j)
 			some[j].Match = r.matches != nil && r.matches[i+j]
 		}
-		_, err := f.client.PutMulti(f.Context(), chunk, some[:len(chunk)])
+		_, err := f.client.PutMulti(f.Context(), keys[:chunk], some[:chunk])
 		f.must(err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -17,30 +18,16 @@ import (
 type random struct {
 	says []string // what it is made of, for readers
 
-	keys    []*datastore.Key
-	at      map[place]int32 // the index of a key
-	matches []bool          // nil: all
+	n       int // entities of the kind
+	key     func(i int) *datastore.Key
+	index   func(*datastore.Key) int // of a key
+	matches []bool                   // nil: all
 
 	costs  []time.Duration // for those that match
 	change []phase         // of what the function takes, over the time of the job
 	shifts []shift         // in the order of their times
 	cold   time.Duration   // until a process handles its first delivery
 	jitter bool            // calls take from half to three halves of their time, and one in a hundred ten times
-}
-
-// A place is what tells the keys of a kind apart.
-type place struct {
-	parent string
-	name   string
-	id     int64
-}
-
-func placeOf(k *datastore.Key) place {
-	p := place{name: k.Name, id: k.ID}
-	if k.Parent != nil {
-		p.parent = k.Parent.Name
-	}
-	return p
 }
 
 // A phase is from when on the function takes how many times as long.
@@ -52,15 +39,16 @@ type phase struct {
 // drawing draws a random shape.
 type drawing struct {
 	*rand.Rand
+	entity *rand.Rand // for single entities, so that a seed is the same shape with any number of them
 	random
-	n, workers int
-	tenants    []int // how many entities each has, in the order of keys; nil: there are none
+	workers int
+	tenants []int // how many entities each has, in the order of keys; nil: there are none
 }
 
 // draw draws the shape of a seed, over n entities. A number of workers and latencies belong to it only so
 // far as times are drawn in proportion to its ideal.
 func draw(seed uint64, n, workers int, l latencies) random {
-	d := drawing{Rand: rand.New(rand.NewPCG(seed, 0)), n: n, workers: workers}
+	d := drawing{Rand: rand.New(rand.NewPCG(seed, 0)), entity: rand.New(rand.NewPCG(seed, 1)), random: random{n: n}, workers: workers}
 	d.drawKeys()
 	d.drawFilter()
 	d.jitter = d.chance(0.2)
@@ -69,10 +57,6 @@ func draw(seed uint64, n, workers int, l latencies) random {
 	}
 	d.drawCosts(l)
 	d.drawTime(d.ideal(l.with(d.random), workers))
-	d.at = make(map[place]int32, n)
-	for i, k := range d.keys {
-		d.at[placeOf(k)] = int32(i)
-	}
 	return d.random
 }
 
@@ -109,29 +93,56 @@ func (d *drawing) drawKeys() {
 	switch d.IntN(4) {
 	case 0:
 		d.say("ids in sequence")
-		d.keys = ids(d.n, func(i int) int64 { return int64(i + 1) })
+		d.key = func(i int) *datastore.Key { return datastore.IDKey(kind, int64(i+1), nil) }
+		d.index = func(k *datastore.Key) int { return int(k.ID) - 1 }
 	case 1:
 		d.say("allocated ids")
-		d.keys = ids(d.n, func(int) int64 { return 4_500_000_000_000_000 + d.Int64N(2_000_000_000_000_000) })
+		all := make([]int64, d.n)
+		for i := range all { // two are the same in one of 4,000 shapes, and are taken for neighbours
+			all[i] = 4_500_000_000_000_000 + d.entity.Int64N(2_000_000_000_000_000)
+		}
+		slices.Sort(all)
+		for i := 1; i < len(all); i++ {
+			all[i] = max(all[i], all[i-1]+1)
+		}
+		d.key = func(i int) *datastore.Key { return datastore.IDKey(kind, all[i], nil) }
+		d.index = func(k *datastore.Key) int {
+			i, _ := slices.BinarySearch(all, k.ID)
+			return i
+		}
 	case 2:
-		d.drawTenants("by prefix")
-		for t, size := range d.tenants {
-			for i := range size {
-				d.keys = append(d.keys, datastore.NameKey(kind, fmt.Sprintf("t%04d/%08d", t, i), nil))
-			}
+		first := d.drawTenants("by prefix")
+		d.key = func(i int) *datastore.Key {
+			t, i := in(first, i)
+			return datastore.NameKey(kind, fmt.Sprintf("t%04d/%08d", t, i), nil)
 		}
+		d.index = func(k *datastore.Key) int { return first[number(k.Name[1:5])] + number(k.Name[6:]) }
 	default:
-		d.drawTenants("by ancestor")
-		for t, size := range d.tenants {
-			parent := datastore.NameKey("Tenant", fmt.Sprintf("t%04d", t), nil)
-			for i := range size {
-				d.keys = append(d.keys, datastore.IDKey(kind, int64(i+1), parent))
-			}
+		first := d.drawTenants("by ancestor")
+		d.key = func(i int) *datastore.Key {
+			t, i := in(first, i)
+			return datastore.IDKey(kind, int64(i+1), datastore.NameKey("Tenant", fmt.Sprintf("t%04d", t), nil))
 		}
+		d.index = func(k *datastore.Key) int { return first[number(k.Parent.Name[1:])] + int(k.ID) - 1 }
 	}
 }
 
-func (d *drawing) drawTenants(how string) {
+// in returns which tenant the i-th entity is of, and which of its entities it is.
+func in(first []int, i int) (tenant, of int) {
+	t, _ := slices.BinarySearch(first, i+1)
+	return t - 1, i - first[t-1]
+}
+
+func number(digits string) int {
+	n, err := strconv.Atoi(digits)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// drawTenants returns which is the first entity of each tenant.
+func (d *drawing) drawTenants(how string) (first []int) {
 	count, s := d.among(10, 1000), 0.5+d.Float64()
 	sum := 0.0
 	for k := range count {
@@ -141,10 +152,12 @@ func (d *drawing) drawTenants(how string) {
 	done, upTo := 0, 0.0
 	for i, k := range d.Perm(count) {
 		upTo += math.Pow(float64(k+1), -s) / sum
+		first = append(first, done)
 		d.tenants[i] = int(math.Round(upTo*float64(d.n))) - done
 		done += d.tenants[i]
 	}
 	d.say("%d tenants %s, the largest %.0f%%", count, how, 100*float64(slices.Max(d.tenants))/float64(d.n))
+	return first
 }
 
 // drawFilter draws a filter for three shapes in ten: 1% to 50% match, in 1 to 10 bands of equal size, each
@@ -158,7 +171,7 @@ func (d *drawing) drawFilter() {
 	part := d.n / bands
 	size := max(1, int(share*float64(part)))
 	for b := range bands {
-		first := b*part + d.IntN(part-size+1)
+		first := b*part + int(d.Float64()*float64(part-size+1))
 		for i := range size {
 			d.matches[first+i] = true
 		}
@@ -176,7 +189,7 @@ func plural(n int, what string) string {
 // matching returns how many entities the job is over.
 func (r random) matching() int {
 	if r.matches == nil {
-		return len(r.keys)
+		return r.n
 	}
 	n := 0
 	for _, m := range r.matches {
@@ -310,7 +323,7 @@ func (d *drawing) drawWeights() []float64 {
 		share, factor := d.in(0.0001, 0.01), d.in(10, 1000)
 		d.say("spikes of %.0f times on %.2f%%", factor, 100*share)
 		return each(func(int) float64 {
-			if d.chance(share) {
+			if d.entity.Float64() < share {
 				return factor
 			}
 			return 1
@@ -318,7 +331,7 @@ func (d *drawing) drawWeights() []float64 {
 	case p < 0.75: // a heavy tail
 		alpha := 1.1 + 1.4*d.Float64()
 		d.say("Pareto, alpha %.2f", alpha)
-		return each(func(int) float64 { return min(10_000, math.Pow(1-d.Float64(), -1/alpha)) })
+		return each(func(int) float64 { return min(10_000, math.Pow(1-d.entity.Float64(), -1/alpha)) })
 	case p < 0.90: // the last 0.5% to 30%, 2 to 20 times
 		share, factor := d.in(0.005, 0.3), d.in(2, 20)
 		d.say("the last %.1f%% %.1f times", 100*share, factor)
@@ -470,7 +483,7 @@ func (r random) handles(process int, at time.Duration) bool {
 // function returns what takes the time of an entity, of a job that began at a time, and notes that it was visited.
 func (r random) function(visited []atomic.Int32, begun time.Time) func(*datastore.Key) {
 	return func(k *datastore.Key) {
-		i := r.at[placeOf(k)]
+		i := r.index(k)
 		visited[i].Add(1)
 		time.Sleep(time.Duration(r.factor(time.Since(begun)) * float64(r.costs[i])))
 	}

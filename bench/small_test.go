@@ -1,0 +1,76 @@
+package bench
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// A small job may take so many page times, and so long besides, beyond one dispatch. A page time is what the
+// first page would take if it had all entities that fit: up to a full page, or as many as the function does in
+// the time of a page.
+const (
+	smallPages = 2
+	smallStart = 500 * time.Millisecond
+)
+
+// TestSmallJobs runs jobs over so few entities that most of a job is its start, on 100 workers: over the whole of
+// a kind, and over one in ten of one.
+//
+//	go test ./bench -run TestSmallJobs -v
+func TestSmallJobs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out makespans")
+	}
+	const workers = 100
+	l := pick(t, allLatencies, *latenciesFlag)
+	t.Logf("\nmatching  of           cost    seconds  at most")
+	for _, every := range []int{1, 10} {
+		for _, n := range []int{1, 10, 100, 500, 501, 1000, 2000, 5000, 10_000, 20_000} {
+			if every*n > 100_000 {
+				continue
+			}
+			costs := []time.Duration{200 * time.Microsecond, base, 10 * base}
+			t.Run(fmt.Sprintf("%d of %d", n, every*n), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFleet(t, workers, newCloud(l, 1))
+					r := random{n: every * n, key: func(i int) *datastore.Key { return datastore.IDKey(kind, int64(i+1), nil) }}
+					query := mapper.Query{Kind: kind}
+					if every > 1 {
+						r.matches = make([]bool, every*n)
+						for i := range n {
+							r.matches[every*i] = true
+						}
+						query.Filters = []mapper.Filter{mapper.Where("Match", "=", true)}
+					}
+					f.seed(r)
+					for _, cost := range costs {
+						f.function = func(*datastore.Key) { time.Sleep(cost) }
+						status, took := f.run(fmt.Sprint("small-", cost.Microseconds()), query, mapper.Splitting{}, nil, 0)
+						if status.State != mapper.Succeeded || status.Processed != int64(n) {
+							t.Errorf("the job is %+v, want %d processed", status, n)
+						}
+						most := l.mean(l.way) + smallPages*pageTime(l, n, cost) + smallStart
+						t.Logf("%8d  %-8d  %7v  %9.2f  %7.2f", n, every*n, cost, took.Seconds(), most.Seconds())
+						if took > most {
+							t.Errorf("%d of %d entities of %v take %.2f s, want at most %.2f s", n, every*n, cost, took.Seconds(), most.Seconds())
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// pageTime returns what a page of up to n entities takes.
+func pageTime(l latencies, n int, cost time.Duration) time.Duration {
+	const longest = 3 * time.Second // Defaults of StartOptions.PageTime
+	n = min(n, *pageSize)
+	calls := time.Duration((n+batch-1)/batch)*perQuery + time.Duration(n)*perEntity + perCommit
+	return min(longest, time.Duration(n)*cost) + l.mean(calls)
+}
