@@ -6,5 +6,5 @@
 //	go test ./bench -run TestMakespan -v
 //
 // prints a table. With -args -json it prints one object a row, and other flags choose
-// the rows; see makespan_test.go.
+// the rows; see makespan_test.go. TestShapes has shapes that nobody has chosen: see docs/shapes.md.
 package bench

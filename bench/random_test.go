@@ -48,7 +48,7 @@ type drawing struct {
 // draw draws the shape of a seed, over n entities. A number of workers and latencies belong to it only so
 // far as times are drawn in proportion to its ideal.
 func draw(seed uint64, n, workers int, l latencies) random {
-	const spread = 0x9e3779b97f4a7c15 // of Weyl's sequence: what is drawn first is much alike for seeds that are
+	const spread = 0x9e3779b97f4a7c15 // 2^64 over the golden ratio: the first draws of seeds that are near are alike
 	d := drawing{Rand: rand.New(rand.NewPCG(seed*spread, seed)), entity: rand.New(rand.NewPCG(seed*spread, ^seed)), random: random{n: n}, workers: workers}
 	d.drawKeys()
 	d.drawFilter()
@@ -234,7 +234,7 @@ func (d *drawing) drawCosts(l latencies) {
 		}
 	}
 	matching := float64(d.matching())
-	page := (2*perQuery + perCommit).Seconds()/float64(*pageSize) + perEntity.Seconds() // an entity's part of its calls
+	page := (2*perQuery+perCommit).Seconds()/float64(*pageSize) + perEntity.Seconds() // an entity's part of its calls
 	least := (leastCost.Seconds()+page)*float64(d.n)/matching - page
 	mean := d.in(least, max(mostCost.Seconds(), 10*least))
 	if l.free {
