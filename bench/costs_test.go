@@ -1,8 +1,11 @@
 package bench
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"testing"
 	"time"
 )
 
@@ -33,4 +36,40 @@ var costs = []cost{
 		const alpha, most = 1.2, 1000
 		return time.Duration(float64(base) * min(most, math.Pow(1-rng.Float64(), -1/alpha)))
 	}},
+}
+
+// otherCosts are run if -costs names them: each has more of its work in one place than the others, so that nobody
+// can know where it is before it is done.
+var otherCosts = []cost{
+	lastTenth(2), lastTenth(3), lastTenth(5), lastTenth(10),
+	{"cheap", func(_ *rand.Rand, i, n int) time.Duration {
+		if i >= n/2 && i < n/2+n/10 {
+			return 4 * base
+		}
+		return base / 200
+	}},
+	{"ramp", func(_ *rand.Rand, i, n int) time.Duration {
+		return time.Duration(float64(2*base) * float64(i) / float64(n))
+	}},
+	{"steps", func(_ *rand.Rand, i, n int) time.Duration {
+		return base * time.Duration([]int{1, 3, 1, 8, 2, 1, 1, 5}[i*8/n]) / 2
+	}},
+}
+
+// lastTenth has the last tenth take so many times as long as the others.
+func lastTenth(times int) cost {
+	return cost{fmt.Sprintf("last-x%d", times), func(_ *rand.Rand, i, n int) time.Duration {
+		if i >= n-n/10 {
+			return time.Duration(times) * base
+		}
+		return base
+	}}
+}
+
+// chosenCosts returns the costs that -costs names.
+func chosenCosts(t *testing.T) []cost {
+	if *costsFlag == "" {
+		return costs
+	}
+	return chosen(t, *costsFlag, slices.Concat(costs, otherCosts))
 }

@@ -132,7 +132,7 @@ func TestMakespan(t *testing.T) {
 	}
 	n := cmp.Or(*entities, checked)
 	for _, s := range chosenShapes(t) {
-		for _, c := range chosen(t, *costsFlag, costs) {
+		for _, c := range chosenCosts(t) {
 			for _, workers := range []int{100, 1000} {
 				if *workersFlag != 0 && *workersFlag != workers {
 					continue
@@ -199,7 +199,7 @@ func (r row) check(t *testing.T) {
 	if most := r.limit(); r.Ratio > most {
 		t.Errorf("%.3f of the ideal, want at most %.2f", r.Ratio, most)
 	}
-	if deepest := math.Log(float64(r.Entities)/float64(r.Page))/math.Log(100) + 3; float64(r.Depth) > deepest {
+	if deepest := math.Log(float64(r.Entities)/float64(r.Page))/math.Log(100) + 4; float64(r.Depth) > deepest {
 		t.Errorf("a depth of %d, want at most %.1f", r.Depth, deepest)
 	}
 	if r.Entities < checked {
@@ -208,12 +208,11 @@ func (r row) check(t *testing.T) {
 	if r.Tasks > r.Pages {
 		t.Errorf("%d tasks for %d pages", r.Tasks, r.Pages)
 	}
-	mostCalls := 5.0
-	if r.Entities < 1_000_000 { // a start counts for more; what misses 5 with a million is in docs/makespan.md
-		mostCalls = 6.5
+	mostCalls, mostPages, reads := 5.0, 1.10, 1.02
+	if r.Entities < 1_000_000 { // a start counts for more, and a worker has so few pages that many are shared
+		mostCalls, mostPages, reads = 6.5, 5, 1.05
 	}
-	pages, n := float64(r.Pages), float64(r.Entities)
-	written, reads := 0.0, 1.02
+	pages, n, written := float64(r.Pages), float64(r.Entities), 0.0
 	if r.Mode == "update" {
 		if written = n; r.Costs != "uniform" { // where calls are long more pages are cut while they run
 			reads = math.Inf(1)
@@ -223,7 +222,7 @@ func (r row) check(t *testing.T) {
 		what       string
 		have, most float64
 	}{
-		{"pages for each full one", pages / float64(r.FullPages), 1.10},
+		{"pages for each full one", pages / float64(r.FullPages), mostPages},
 		{"writes of records a page", (float64(r.Writes) - written) / pages, 2.3},
 		{"reads an entity", float64(r.Reads) / n, reads},
 		{"RPCs a page", float64(r.RPCs) / pages, mostCalls},
@@ -253,11 +252,14 @@ func (r row) limit() float64 {
 	const free = 1e9
 	limits := map[int]map[string]float64{
 		100:  {"uniform": 1.08, "pareto": 1.08, "hot-1%": 1.10, "last-10%": 1.10},
-		1000: {"uniform": 1.5, "pareto": 1.7, "hot-1%": 2.3, "last-10%": 1.5},
+		1000: {"uniform": 1.5, "pareto": 2, "hot-1%": 2.3, "last-10%": 1.5},
 	}
 	switch {
 	case r.Entities >= 1_000_000:
-		return limits[r.Workers][r.Costs]
+		if most, ok := limits[r.Workers][r.Costs]; ok {
+			return most
+		}
+		return 1.5
 	case r.Workers == 100 && r.Entities >= checked:
 		return 1.3
 	}

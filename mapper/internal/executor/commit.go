@@ -32,14 +32,20 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress fun
 	}
 	run := page.Page{
 		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: at,
-		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Size: d.record.PageSize, Adaptive: d.planner.Strategy.Adaptive(),
+		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Size: d.record.PageSize,
 		TooSlow: d.tooSlow, Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays, Ends: d.x.Gate.IsDraining,
+	}
+	if !d.record.Solo && !d.record.Alone {
+		run.Late = late(d, p)
 	}
 	if d.planner.Mode == function.Visit {
 		run.Read = d.planner.ReaderAhead(ctx)
 		run.Accept = func(*function.Effect) error { return nil }
 		o, err := d.runPage(ctx, &run)
 		if err != nil {
+			return ours, err
+		}
+		if err := give(ctx, d, &p, o); err != nil {
 			return ours, err
 		}
 		return d.commit(ctx, p, o)
@@ -69,6 +75,10 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress fun
 			if err := d.get(tx, r); err != nil {
 				return err
 			}
+		}
+		p := p // of this attempt
+		if err := give(ctx, d, &p, o); err != nil {
+			return err
 		}
 		if after, err = d.putOutcome(tx, r, p, o); err != nil {
 			return err
@@ -227,17 +237,17 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 	if d.planner.Query.Many() && len(p.At) > 0 {
 		r.In(p.At[0].Space())
 	}
+	size := nextPage(d, o)
 	var inserts []*datastore.Mutation
 	add := func(child *record.Range) { inserts = append(inserts, child.Insert()) }
 	if p.Pieces != nil {
 		switch pieces, err := p.Pieces(); {
 		case errors.Is(err, planner.ErrCut):
 			return after, err
-		case err == nil && len(pieces) > 1 && pieces[0].Holds(p.At[len(p.At)-1]): // otherwise the next page tries again
-			inserts = d.planner.Cut(r, pieces)
+		case err == nil && len(pieces) > 1 && pieces[0].Holds(p.At[max(1, o.Reached)-1]): // otherwise the next page tries again
+			inserts = d.planner.Cut(r, pieces, size)
 		}
 	}
-	size := o.NextPage(d.job.PageSize, time.Duration(d.job.PageTime), d.x.paces.Get(d.job.Ref()).Each())
 	if rest, ok := d.left(r, p, o); ok {
 		if d.planner.Query.Many() && reaches {
 			rest.Space, rest.Resample = keyspace.Space{}, true
@@ -315,8 +325,7 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 	return after, err
 }
 
-// left returns what is left of a range behind what was dealt with, if anything is. If the
-// function takes longer there than expected, all workers may share it.
+// left returns what is left of a range behind what was dealt with, if anything is.
 func (d *delivery) left(r *record.Range, p planner.Plan, o *page.Outcome) (rest split.Piece, ok bool) {
 	start := p.Next
 	if o.Reached < len(p.At) {
@@ -326,11 +335,7 @@ func (d *delivery) left(r *record.Range, p planner.Plan, o *page.Outcome) (rest 
 		return split.Piece{}, false
 	}
 	s := r.Piece()
-	rest = s.From(start, s.Estimate-int64(o.Reached))
-	if o.Surprising() {
-		rest.Workers, rest.FairShare = d.job.Workers, 0
-	}
-	return rest, true
+	return s.From(start, s.Estimate-int64(o.Reached)), true
 }
 
 // recordCulprit records the entity as a failure that the database has refused a page for. If there are many

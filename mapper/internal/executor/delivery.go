@@ -200,7 +200,7 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 		return ours, nil
 	}
 	s, err := d.change(ctx, func(tx *datastore.Transaction, r *record.Range) error {
-		return store.Write(tx, d.planner.Cut(r, pieces)...)
+		return store.Write(tx, d.planner.Cut(r, pieces, r.PageSize)...)
 	})
 	if err != nil || s != ours {
 		return s, err

@@ -10,7 +10,7 @@ import (
 type Throughput struct {
 	Entities, Bytes, Writes int64
 	Spent                   time.Duration // by the function, on all of them
-	Squares                 float64       // the sum of the squares of the seconds that each took
+	Begun                   time.Time     // when the first of them was
 	expected                int64         // bytes of an entity, for as long as none was seen; 0: unknown
 }
 
@@ -36,13 +36,6 @@ func (p Throughput) Chunk(rest int) int {
 
 // Each returns how long the function takes for an entity on average; 0 is unknown.
 func (p Throughput) Each() time.Duration { return p.Spent / time.Duration(max(1, p.Entities)) }
-
-// Uneven reports whether the times of entities differ so much that those of pages do, too. At a variance
-// of five times the square of the mean, pages of 500 entities differ by a tenth.
-func (p Throughput) Uneven() bool {
-	n, mean := float64(p.Entities), p.Each().Seconds()
-	return n > 0 && p.Squares/n > 6*mean*mean
-}
 
 // Fit reports whether n entities are known to be small enough to be read at once.
 func (p Throughput) Fit(n int) bool { return p.Entities+p.expected > 0 && p.Chunk(n) == n }
@@ -81,7 +74,9 @@ func (p *Book[Job]) Add(job Job, more Throughput) {
 		known.Bytes += more.Bytes
 		known.Writes += more.Writes
 		known.Spent += more.Spent
-		known.Squares += more.Squares
+		if known.Begun.IsZero() || more.Begun.Before(known.Begun) {
+			known.Begun = more.Begun
+		}
 	})
 }
 

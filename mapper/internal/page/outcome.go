@@ -28,13 +28,25 @@ type Outcome struct {
 
 	hung    time.Duration   // of Ran, by calls that took too long
 	dearest time.Duration   // of Ran, by one entity
-	squares float64         // of the seconds that each took
 	inRow   int             // of the last ones, how many were slow, each
 	rowTime time.Duration   // and what they took
 	written map[string]bool // entities that others put or deleted
 	writes  int             // mutations
 	slow    time.Duration   // what an entity takes that is slow
-	yields  bool            // it ends early where its entities are surprisingly slow
+	late    Late            // nil: it never ends for the sake of others
+}
+
+// Late reports whether a page ends with so many entities left, so that others can begin with what is behind it.
+type Late func(o *Outcome, left int) bool
+
+// Each returns how long the function takes for an entity here: without the dearest one, which says little of the
+// others, and without the time for which it hung.
+func (o *Outcome) Each() time.Duration {
+	ran, n := o.Ran-o.hung, o.Reached
+	if n > 1 {
+		ran, n = ran-o.dearest, n-1
+	}
+	return ran / time.Duration(max(1, n))
 }
 
 // A Failure is an entity that could not be processed.
@@ -81,19 +93,19 @@ func (o *Outcome) took(t, hung time.Duration) {
 	o.Ran += t
 	o.hung += hung
 	o.dearest = max(o.dearest, t-hung)
-	o.squares += t.Seconds() * t.Seconds()
 }
 
 // full reports whether a page has to end before an entity, with so many left to do. One that
-// is surprising ends early, so that the others begin; and one that needs little more time
+// is late ends early, so that the others begin; and one that needs little more time
 // goes on. What the page has put or deleted itself is for the next transaction to read.
 func (o *Outcome) full(next *datastore.Key, left int, budget time.Duration) bool {
 	if o.Reached == 0 {
 		return false
 	}
-	if o.Surprising() {
-		budget /= 3
-	} else if needs := o.Ran / time.Duration(o.Reached) * time.Duration(left); o.Spent+needs <= longer(budget) {
+	if o.late != nil && o.late(o, left) {
+		return true
+	}
+	if needs := o.Ran / time.Duration(o.Reached) * time.Duration(left); o.Spent+needs <= longer(budget) {
 		budget = longer(budget)
 	}
 	return o.Spent >= budget || o.Bytes >= maxBytes || len(o.written) > 0 && o.written[next.Encode()]
@@ -108,14 +120,10 @@ func longer(budget time.Duration) time.Duration { return max(budget, min(2*budge
 // is about the usual pace of the job, the latter counts: ranges that are cut into pages of a
 // size that does not change have fewer that are not full.
 func (o *Outcome) NextPage(most int64, budget, usual time.Duration) int64 {
-	ran, n := o.Ran-o.hung, o.Reached
-	if n > 1 {
-		ran, n = ran-o.dearest, n-1
-	}
+	each := max(1, o.Each())
 	if o.inRow >= sudden {
-		ran, n = o.rowTime-o.dearest, o.inRow-1
+		each = max(1, (o.rowTime-o.dearest)/time.Duration(o.inRow-1))
 	}
-	each := max(1, ran/time.Duration(max(1, n)))
 	if each < 2*usual && usual < 2*each {
 		each = usual
 	}
@@ -131,7 +139,7 @@ func (o *Outcome) accept(e *function.Effect, mutations func(*function.Effect) er
 	return nil
 }
 
-// sudden is how many slow entities in a row are a surprise. Of entities whose times are those of
+// sudden is how many slow entities in a row say how large the next page may be. Of entities whose times are those of
 // a heavy tail, Pareto's with an exponent of 1.2, a page of 500 has so many that are nine times
 // as slow as the fastest ones less than once in a thousand.
 const sudden = 5
@@ -140,17 +148,6 @@ const sudden = 5
 // such entities would be needed for one.
 func slowEntity(pageTime time.Duration, size int64) time.Duration {
 	return 3 * pageTime / time.Duration(max(1, size))
-}
-
-// Surprising reports whether the entities take so much longer than those of the pages before that all
-// workers should share what is left: as a whole, or suddenly. Ignores the slowest entity: it may be an
-// outlier.
-func (o *Outcome) Surprising() bool {
-	if o.Reached < 3 || !o.yields {
-		return false
-	}
-	mean := (o.Ran - o.hung - o.dearest) / time.Duration(o.Reached-1)
-	return o.inRow >= sudden || mean > 0 && mean >= o.slow
 }
 
 // MaxTime is the longest that a page may be asked to take, and maxBytes bounds its mutations, well below

@@ -37,7 +37,7 @@ func TestSudden(t *testing.T) {
 	if got := slowEntity(time.Second, 30); got != slow {
 		t.Fatalf("slow is %v, want %v", got, slow)
 	}
-	o := &Outcome{slow: slow, yields: true}
+	o := &Outcome{slow: slow}
 	each := func(n int, t, hung time.Duration) {
 		for range n {
 			o.Reached++
@@ -48,26 +48,17 @@ func TestSudden(t *testing.T) {
 	each(4, 3*slow, 0)
 	each(1, time.Millisecond, 0)
 	each(4, slow, 0)
-	if o.Surprising() {
-		t.Error("four slow entities in a row are a surprise")
-	}
 	each(1, 2*slow, 0)
-	if !o.Surprising() {
-		t.Error("five slow entities in a row are none")
-	}
-	if o.yields = false; o.Surprising() {
-		t.Error("slow entities are a surprise though the page does not end early for them")
-	}
 	o.dearest = 2 * slow
 	if n := o.NextPage(500, time.Second, time.Millisecond); n != 10 {
 		t.Errorf("the next page has %d entities, want 10", n)
 	}
-	o = &Outcome{slow: slow, yields: true}
+	o = &Outcome{slow: slow}
 	each(10, time.Minute, time.Minute)
 	if o.inRow > 0 {
 		t.Error("entities that hung count as slow")
 	}
-	o = &Outcome{slow: slow, yields: true}
+	o = &Outcome{slow: slow}
 	each(400, 10*time.Millisecond, 0)
 	each(1, 30*time.Second, 30*time.Second)
 	if n := o.NextPage(500, 3*time.Second, 0); n < 299 || n > 301 {

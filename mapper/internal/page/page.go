@@ -32,7 +32,7 @@ type Page struct {
 	Alone    bool             // its one entity has failed before, and is nobody else's
 	Attempts int64            // that have been made on it, with this one
 	Size     int64            // that pages of its range have
-	Adaptive bool             // it ends early where its entities are surprisingly slow
+	Late     Late             // nil: it never ends for the sake of others
 	TooSlow  map[string]error // by key: entities that took too long in this delivery
 	Ends     func() bool      // reports whether the page has to end behind the entity in hand
 
@@ -76,7 +76,7 @@ type chunk struct {
 // Run runs the function over the entities until they are done, or the page has taken its time or its
 // bytes. It always deals with at least one.
 func (p *Page) Run(ctx context.Context) (*Outcome, error) {
-	o := &Outcome{written: make(map[string]bool), slow: slowEntity(time.Duration(p.Job.PageTime), p.Size), yields: p.Adaptive}
+	o := &Outcome{written: make(map[string]bool), slow: slowEntity(time.Duration(p.Job.PageTime), p.Size), late: p.Late}
 	begun := time.Now()
 	for first := true; first || o.Reached < len(p.At); first = false {
 		size := p.Paces.Get(p.Job.Ref()).Chunk(len(p.At) - o.Reached)
@@ -88,16 +88,16 @@ func (p *Page) Run(ctx context.Context) (*Outcome, error) {
 		if c.entities, c.missing, err = p.Read(c.at); err != nil {
 			return nil, err
 		}
-		writes, squares, began := o.writes, o.squares, time.Now()
+		writes, began := o.writes, time.Now()
 		o.Spent = time.Since(begun)
 		full, err := p.runChunk(ctx, o, c, begun)
 		if err != nil {
 			return nil, err
 		}
+		p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next), Bytes: int64(c.bytes), Writes: int64(o.writes - writes), Spent: time.Since(began), Begun: began})
 		if full {
 			break
 		}
-		p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(size), Bytes: int64(c.bytes), Writes: int64(o.writes - writes), Spent: time.Since(began), Squares: o.squares - squares})
 	}
 	return o, nil
 }

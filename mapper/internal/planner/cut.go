@@ -52,19 +52,46 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 	p.later(ctx, plan, c, s, t, known)
 }
 
-// lastPage decides whether the last page of the range is cut.
-func (p *Planner) lastPage(ctx context.Context, plan *Plan, s split.Piece, known prefix) {
-	t := p.task(false)
-	if c := p.Strategy.DecideLast(s, t); c.Pieces > 1 && !p.mustNotCut() {
-		p.later(ctx, plan, c, s, t, known)
-		plan.First = true
+// Load returns what is known behind some entities of the page of a plan, for which the function took so long each.
+// It is ok if what is left then can be given away.
+func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
+	seen, began := p.Paces.Get(p.job.Ref()), p.job.RampBegan()
+	l = split.Load{Left: rest(plan).Estimate - int64(dealt), Here: each, Job: seen.Each(), FairShare: plan.piece.FairShare,
+		Elapsed: time.Since(began), Begun: max(0, seen.Begun.Sub(began)), Page: p.record.PageSize, Full: p.job.PageSize}
+	return l, plan.Pieces == nil && plan.known != nil && l.Left > 0 && p.Strategy.Gives(p.task(false)) && !p.record.Solo && (!p.Query.Many() || p.record.Kind != "")
+}
+
+// rest returns the piece of a page that is not cut before it. What is in its last page is known.
+func rest(plan Plan) split.Piece {
+	s := plan.piece
+	s.Workers = 1
+	if plan.Next == nil {
+		s.Estimate, s.Exact = int64(len(plan.At)), true
 	}
+	return s
+}
+
+// Give cuts what is left behind some entities of the page of a plan, for which the function took so long each, if
+// others should do a part of it. Its pages have so many entities.
+func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, each time.Duration, size int64) ([]split.Piece, error) {
+	l, ok := p.Load(plan, dealt, each)
+	l.Page = size
+	keep, length := l.Keep()
+	if !ok || keep >= l.Left {
+		return nil, nil
+	}
+	s := rest(plan)
+	pieces, err := s.Give(int64(dealt), keep, length).Apply(s, p.finder(ctx, s, plan.known))
+	if err == nil && !split.Ordered(pieces) {
+		err = ErrCut
+	}
+	return pieces, err
 }
 
 // task returns what is known of the task.
 func (p *Planner) task(root bool) split.Task {
 	page, usual := p.toCut(p.job, p.record, p.Mode)
-	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: page, Usual: usual, Ran: p.Ran, Seen: p.Paces.Get(p.job.Ref())}
+	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: page, Usual: usual}
 }
 
 // mustNotCut reports whether the range stays whole: it is too short, or suspected.
@@ -218,8 +245,8 @@ func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split
 // ErrCut says that a range was cut out of order, which is a mistake in this package.
 var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it"))
 
-// Cut takes the children out of a range, and returns their inserts.
-func (p *Planner) Cut(r *record.Range, pieces []split.Piece) []*datastore.Mutation {
+// Cut takes the children out of a range, whose pages are to have so many entities, and returns their inserts.
+func (p *Planner) Cut(r *record.Range, pieces []split.Piece, size int64) []*datastore.Mutation {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	if p.entitySize != nil {
 		r.EntitySize = cmp.Or(p.entitySize(), r.EntitySize)
@@ -227,6 +254,7 @@ func (p *Planner) Cut(r *record.Range, pieces []split.Piece) []*datastore.Mutati
 	mutations := make([]*datastore.Mutation, 0, len(pieces)-1)
 	for _, s := range pieces[1:] {
 		child := r.Child(s, now)
+		child.PageSize = size
 		mutations = append(mutations, datastore.NewInsert(child.Key(), child))
 	}
 	own := pieces[0]

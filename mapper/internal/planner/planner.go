@@ -54,7 +54,9 @@ type Plan struct {
 	Pieces func() ([]split.Piece, error)
 	First  bool // the range is cut before the page is processed
 
-	seek func() // has the pieces looked for; nil: they are already
+	piece split.Piece // the range, as it was planned,
+	known prefix      // and what was read of it then
+	seek  func()      // has the pieces looked for; nil: they are already
 }
 
 // Progress returns what is told behind each entity how long the function has run on the page so far, and
@@ -139,8 +141,7 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 		return found, nil
 	}
 	all := func(int64, bool) source.Prefix { return known() }
-	if found.Next == nil {
-		p.lastPage(ctx, &found, s, all)
+	if found.known, found.piece = all, s; found.Next == nil {
 		return found, nil
 	}
 	if r.Solo {
@@ -151,6 +152,7 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 	}
 	if size >= int(r.PageSize) {
 		s = s.Beyond(int64(size))
+		found.piece = s
 	}
 	p.planCut(ctx, &found, s, root, size, all)
 	return found, nil
@@ -197,7 +199,7 @@ func (p *Planner) Forget() {
 // GoOn has the planner go on with what is left of its range.
 func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 	p.job, p.record = job, r
-	p.divided = r.Workers <= 1 && !p.unsought // after a surprise it is shared anew
+	p.divided = r.Workers <= 1 && !p.unsought
 	switch {
 	case p.keys == nil:
 	case !p.keys.Whole && p.readsWhole():

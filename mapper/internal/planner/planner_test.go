@@ -28,7 +28,7 @@ func TestOwnSamples(t *testing.T) {
 	}
 	r := &record.Range{Job: "j", ID: record.RangeID("j", 0)}
 	pieces := []split.Piece{{Samples: samples, End: samples[len(samples)-1]}, {Start: samples[len(samples)-1]}}
-	if n := len(new(Planner).Cut(r, pieces)); n != 1 {
+	if n := len(new(Planner).Cut(r, pieces, 500)); n != 1 {
 		t.Fatalf("%d children", n)
 	}
 	if size := r.Size(); len(r.Samples) < 20 || size > split.MaxSampleBytes+4<<10 {

@@ -20,8 +20,7 @@ type CutPlan struct {
 
 	wholeShares bool // a part of less than two fair shares is for one worker
 
-	First    bool // the other parts begin before the page is processed
-	ownShare bool // the rest behind the first part is a fair share of its own, as its task begins late
+	First bool // the other parts begin before the page is processed
 }
 
 // A Finder finds the position of the n-th entity from a position on, counted from 0, or nil if the range
@@ -88,9 +87,6 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 		if s.Estimate > 0 {
 			rest.Workers = max(rest.Workers, s.Workers*min(rest.Estimate, s.Estimate)/s.Estimate)
 		}
-	}
-	if c.ownShare {
-		rest.FairShare = rest.Estimate
 	}
 	return append(pieces, rest), nil
 }

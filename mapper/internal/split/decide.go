@@ -1,43 +1,29 @@
 package split
 
-import (
-	"time"
-
-	"github.com/scattermap/scattermap/mapper/internal/pace"
-)
-
 // A Task is what is known of a task, besides its piece, when it decides where that is cut.
 type Task struct {
-	Root    bool            // it has just surveyed the piece
-	Blind   bool            // the database does not count: to find a boundary takes what it takes to read what is before it
-	Divided bool            // it has gone on with the piece, which is what it kept for itself
-	Page    int64           // how many entities its pages have,
-	Usual   int64           // and how many they would have if the function was as fast as the first pages expect
-	Ran     time.Duration   // the function, in this delivery
-	Seen    pace.Throughput // of the job, in this process
+	Root    bool  // it has just surveyed the piece
+	Blind   bool  // the database does not count: to find a boundary takes what it takes to read what is before it
+	Divided bool  // it has gone on with the piece, which is what it kept for itself
+	Page    int64 // how many entities its pages have,
+	Usual   int64 // and how many they would have if the function was as fast as the first pages expect
 }
 
 // MayCut reports whether the task cuts the piece by a plan: once, and again if it is for several workers,
 // or of unknown size.
 func (t Task) MayCut(s Piece) bool { return !t.Divided || s.Estimate == 0 || s.Workers > 1 }
 
-// Decide says where a task cuts a piece of which more than a page is left.
+// Decide says where a task cuts a piece of which more than a page is left, before it does that page.
 func (sp Strategy) Decide(s Piece, t Task) CutPlan {
-	switch {
-	case t.MayCut(s):
+	if t.MayCut(s) {
 		return sp.plan(s, t)
-	case sp.Adaptive():
-		return s.shedRest(t)
 	}
 	return CutPlan{}
 }
 
-// DecideLast says where a task cuts the last page of its piece.
-func (sp Strategy) DecideLast(s Piece, t Task) CutPlan {
-	if !sp.Adaptive() || t.MayCut(s) {
-		return CutPlan{}
-	}
-	return s.shedLast(t)
+// Gives reports whether a task gives away of its piece what it would end late with, see [Load.Keep].
+func (sp Strategy) Gives(t Task) bool {
+	return sp.Adaptive() && !t.Blind
 }
 
 // Counts returns up to how many entities of a piece are to be counted before a task decides; 0 is none. In

@@ -45,11 +45,6 @@ const (
 	// shareParts is the most pieces that a worker's fair share is cut into.
 	shareParts = 20
 
-	// longestRun is the most pages that a task keeps for itself; slowRun takes its place if the
-	// function is slow.
-	longestRun = 100
-	slowRun    = 2
-
 	// A task keeps the whole of a fair share that has up to FewPages pages: pieces that become shorter
 	// and shorter would cost more tasks than they gain. At 8 in place of 4, 400,000 entities of uneven
 	// times take 100 workers 1.26 times the ideal, in place of 1.19 times [bench].
@@ -115,7 +110,7 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 		// behind them is halved.
 		each := min(grain, unknownPage) * page
 		return CutPlan{Pieces: unknownPieces + 1, Keep: each, each: each, doubling: true, First: true}
-	case pages == 1 || workers == 1 && (pages <= 2*grain || pages <= 1+fair && fair <= FewPages && s.FairShare > 0): // see spread and shedRest
+	case pages == 1 || workers == 1 && !t.Blind && (pages <= FarPages || len(s.Samples) == 0): // see Load.Keep
 		return CutPlan{}
 	case t.Blind:
 		return blindly(s, workers, pages, page)
@@ -149,20 +144,7 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 	if n := min(int64(len(s.Samples)+1), MaxFanOut); n > 1 && pages > FarPages {
 		return CutPlan{Pieces: n, Samples: true, First: true}
 	}
-	// A task keeps most of a worker's fair share. It leaves the rest to idle workers, in pieces of a
-	// quarter of the share, or of an eighth if the function is slow. These are cut in the same way
-	// when their turn comes. So the pieces that wait become shorter and shorter, and all workers end
-	// at about the same time.
-	run, pieces := int64(longestRun), int64(4)
-	if 2*page <= jobPage {
-		run, pieces = slowRun, 8
-	}
-	keep := max(1, min(run, fair*3/4))
-	if keep >= pages {
-		return CutPlan{}
-	}
-	each := min(max(grain, fair/pieces, 2*(pages-keep)/maxExact), nearPages)
-	return CutPlan{Pieces: 1 + maxExact, Keep: keep * page, each: each * page}
+	return CutPlan{}
 }
 
 // blindly plans where no boundary is looked for. A range is cut at its samples: for several workers into one

@@ -294,28 +294,3 @@ func TestSharedByAll(t *testing.T) {
 		}
 	}
 }
-
-// TestLastPieces cuts ranges of one worker: what a task leaves is shorter if the function is slow.
-func TestLastPieces(t *testing.T) {
-	for _, test := range []struct {
-		name        string
-		page, usual int64
-		estimate    int64
-		keep, each  int64
-		fair, want  int64
-	}{
-		{"fast", 100, 100, 900, 600, 200, 0, 3},
-		{"slow", 10, 100, 90, 20, 10, 0, 8},
-		{"slow and long", 10, 100, 240, 20, 30, 0, 9},
-		{"a fair of twenty pages", 100, 100, 2000, 1500, 500, 2000, 2},
-	} {
-		s := Piece{Estimate: test.estimate, Exact: true, Workers: 1, FairShare: test.fair}
-		c := Strategy{}.plan(s, Task{Page: test.page, Usual: test.usual})
-		if c.Keep != test.keep || c.each != test.each || c.First {
-			t.Errorf("%s: %+v, want to keep %d and cut %d each", test.name, c, test.keep, test.each)
-		}
-		if n := int64(len(c.lengthsFor(test.estimate))) + 1; n != test.want {
-			t.Errorf("%s: %d pieces, want %d", test.name, n, test.want)
-		}
-	}
-}

@@ -161,7 +161,21 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 		at     time.Duration
 	}
 	var children []child
+	give := func(pieces []split.Piece, enqueued time.Duration) time.Duration {
+		size := 0
+		for _, piece := range pieces[1:] {
+			record := r.Child(piece, time.Time{})
+			bytes := record.Size()
+			m.LargestRecord, size = max(m.LargestRecord, bytes), size+bytes
+			piece.Samples = record.Samples
+			enqueued += m.times.Enqueue
+			children = append(children, child{record, piece, enqueued + m.times.Dispatch + m.times.Query})
+		}
+		m.LargestCommit = max(m.LargestCommit, size)
+		return enqueued
+	}
 	first, end := m.kind.begin(s.Start), m.kind.end(s.End)
+	var begun time.Duration
 	for root, pages := r.Depth == 0, 0; ; {
 		more := end-first > m.page
 		var c split.CutPlan
@@ -190,16 +204,7 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 			if !c.First {
 				enqueued += m.times.Page
 			}
-			size := 0
-			for _, piece := range pieces[1:] {
-				record := r.Child(piece, time.Time{})
-				bytes := record.Size()
-				m.LargestRecord, size = max(m.LargestRecord, bytes), size+bytes
-				piece.Samples = record.Samples
-				enqueued += m.times.Enqueue
-				children = append(children, child{record, piece, enqueued + m.times.Dispatch + m.times.Query})
-			}
-			m.LargestCommit = max(m.LargestCommit, size)
+			enqueued = give(pieces, enqueued)
 			s, end = pieces[0], m.kind.end(pieces[0].End)
 			if c.First && len(pieces) > 1 {
 				at = enqueued
@@ -207,7 +212,7 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 			}
 		}
 		if pages == 0 {
-			m.begins = append(m.begins, at)
+			m.begins, begun = append(m.begins, at), at
 		}
 		pages++
 		m.Pages++
@@ -217,6 +222,18 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 			break
 		}
 		s = s.From(keyspace.At(m.kind.Key(first)), s.Estimate-m.page)
+		if t := (split.Task{Divided: true}); more && sp.Gives(t) && !t.MayCut(s) {
+			each := m.times.Page / time.Duration(m.page)
+			l := split.Load{Left: s.Estimate, Here: each, Job: each, FairShare: s.FairShare, Elapsed: at, Begun: begun, Page: m.page, Full: m.page}
+			if keep, length := l.Keep(); keep < l.Left {
+				pieces, _ := s.Give(0, keep, length).Apply(s, m.find(end))
+				give(pieces, at+m.times.Commit)
+				s, end = pieces[0], m.kind.end(pieces[0].End)
+				if first >= end {
+					break
+				}
+			}
+		}
 	}
 	for _, c := range children {
 		m.task(ctx, sp, c.record, c.piece, c.at)
