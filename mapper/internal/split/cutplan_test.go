@@ -35,6 +35,18 @@ func TestApplyOdd(t *testing.T) {
 	}
 }
 
+// TestApplyClumped cuts a range whose samples are nearly all in the first page.
+func TestApplyClumped(t *testing.T) {
+	keys := keyspace.AtAll(sequence(1000))
+	find := func(_ *keyspace.Position, n int64) (*keyspace.Position, error) { return keys[n], nil }
+	s := Piece{Start: keys[0], Samples: slices.Concat(keys[1:10], keys[500:501]), Estimate: 1000, Workers: 5}
+	sp := Strategy{First: 1, FanOut: 5}
+	pieces, err := sp.Decide(s, Task{Page: 20, Usual: 20}).Apply(s, find)
+	if err != nil || len(pieces) != 3 || !Ordered(pieces) || pieces[0].End != keys[20] || pieces[1].End != keys[500] {
+		t.Errorf("%+v, %v", pieces, err)
+	}
+}
+
 // TestLengthsFor cuts ranges of known lengths into fair shares of two pages of 100: a short rest
 // is spread over the last of them.
 func TestLengthsFor(t *testing.T) {

@@ -78,9 +78,10 @@ func (s Piece) halves() []Piece {
 	return []Piece{lower, upper}
 }
 
-// cutAtSamples cuts a piece into n with equally many of its samples. Each keeps the samples inside it,
-// and its part of the workers.
+// cutAtSamples cuts a piece into n with equally many of its samples, or at all of them where they are fewer.
+// Each keeps the samples inside it, and its part of the workers.
 func cutAtSamples(s Piece, n int) []Piece {
+	n = min(n, len(s.Samples)+1)
 	pieces := make([]Piece, 0, n)
 	start, first := s.Start, 0
 	total := int64(len(s.Samples) + 1) // gaps between samples
