@@ -42,6 +42,7 @@ type fleet struct {
 
 	deliveries sync.WaitGroup
 
+	changing  chan struct{} // holds who changes the processes
 	mu        sync.Mutex
 	processes []*process // of the job that runs
 	cold      time.Duration
@@ -58,7 +59,7 @@ type process struct {
 
 func newFleet(t *testing.T, workers int, c *cloud) *fleet {
 	t.Helper()
-	f := &fleet{T: t, cloud: c, each: max(1, workers/fleetSize)}
+	f := &fleet{T: t, cloud: c, each: max(1, workers/fleetSize), changing: make(chan struct{}, 1)}
 	f.emulator = emulator.ForTest(t, &emulator.Options{
 		Transport: emulator.HandlerTransport(f), Interceptor: c.intercept, UnlimitedRate: true,
 	})
@@ -181,12 +182,16 @@ func (f *fleet) begin(shifts []shift, cold time.Duration) (over func()) {
 
 // change has a process come or go.
 func (f *fleet) change(s shift) {
-	var gone *process
+	f.changing <- struct{}{} // a mutex would stop the time of the bubble, in which the queue's limit is changed
+	var next, gone *process
+	if s.up {
+		next = f.newProcess()
+		next.up = true
+	}
 	up := 0
 	f.mu.Lock()
 	if p := f.processes[s.process]; s.up {
-		f.processes[s.process] = f.newProcess()
-		f.processes[s.process].up = true
+		f.processes[s.process] = next
 	} else {
 		gone, p.up = p, false
 	}
@@ -195,8 +200,9 @@ func (f *fleet) change(s shift) {
 			up++
 		}
 	}
-	f.resize(up)
 	f.mu.Unlock()
+	f.resize(up)
+	<-f.changing
 	if gone != nil {
 		f.must(gone.engine.Drain(f.Context()))
 	}
