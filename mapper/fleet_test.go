@@ -67,7 +67,7 @@ func newFleet(w *world, seed uint64, size int, mappers ...mapper.Definition) *fl
 	w.handler = f
 	w.Cleanup(func() {
 		f.thaw()
-		w.deliveries.Wait()
+		w.settle()
 		for _, p := range slices.Concat(f.processes, f.frozen) {
 			p.kill()
 		}

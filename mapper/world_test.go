@@ -103,11 +103,16 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 // end lets the deliveries under way come to their end, before what they need is
 // closed, and checks the records that they leave.
 func (w *world) end() {
+	w.settle()
+	checkInvariants(w, w.client)
+}
+
+// settle lets the deliveries under way come to their end. No other begins any more.
+func (w *world) settle() {
 	w.mu.Lock()
 	w.ending = true
 	w.mu.Unlock()
 	w.deliveries.Wait()
-	checkInvariants(w, w.client)
 }
 
 // begin begins a delivery, unless the test is over.

@@ -47,8 +47,8 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 		if n := d.record.Died(time.Now()); d.record.Alone && n >= record.MaxDeaths {
 			return d.condemn(ctx, n)
 		}
-		if d.record.Doomed() {
-			return ours, fmt.Errorf("the process seems to have died %d times while it did nothing but an entity, which waits until that is certain", len(d.record.Deaths))
+		if d.record.Doomed() || d.record.Alone && d.queued.Retries >= patience {
+			return d.postpone(ctx)
 		}
 	}
 	return d.process(ctx)
@@ -86,6 +86,26 @@ func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) 
 		o.Failures = []page.Failure{{At: d.record.Start, Err: err, Attempts: deaths, Permanent: true}}
 	}
 	return d.commit(ctx, p, o)
+}
+
+// patience is how often the queue delivers the task of a single entity again, until another task takes its place.
+// The queue's back-off has grown to some 25 seconds then, and would become an hour between two deaths.
+const patience = 8
+
+// postpone has another task go on with an entity, once it is certain which of its processes have died.
+func (d *delivery) postpone(ctx context.Context) (standing, error) {
+	s, err := d.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
+		r.Postpone(time.Now())
+		return nil
+	})
+	if err != nil || s != ours {
+		return s, err
+	}
+	d.mark = "" // it is not there any more
+	if err := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
+		return ours, fmt.Errorf("enqueue range %s of job %s again: %w", d.record.ID, d.job.ID, err)
+	}
+	return superseded, nil // by that task
 }
 
 // begin records that this delivery begins.

@@ -67,6 +67,7 @@ type Range struct {
 	Seal        []byte               `datastore:"seal,omitempty,noindex"`      // a digest of what is above and below, once it is done
 	Processed   int64                `datastore:"processed,omitempty,noindex"`
 	Written     int64                `datastore:"written,omitempty,noindex"`   // of those, entities that it has saved or deleted
+	Ran         time.Duration        `datastore:"ran,omitempty,noindex"`       // by the function, on its page
 	Full        bool                 `datastore:"full,omitempty,noindex"`      // its page was full by count, bytes or time
 	Unsharded   int64                `datastore:"unsharded,omitempty,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
 	Counters    []byte               `datastore:"counters,omitempty,noindex"`  // JSON
@@ -216,6 +217,17 @@ func (r *Range) Refuse(j *Job, delay time.Duration, final bool, now time.Time) (
 	}
 	r.Generation++
 	return last
+}
+
+// Postpone notes that the range has another task, once its deaths are certain. The delivery that notes it has
+// ended. Clocks differ, so the task waits for a while even if they seem to be.
+func (r *Range) Postpone(now time.Time) {
+	r.NotBefore = r.Certain()
+	if soon := now.Add(10 * time.Second).UTC().Truncate(time.Microsecond); soon.After(r.NotBefore) {
+		r.NotBefore = soon
+	}
+	r.Generation++
+	r.Calm()
 }
 
 // PageLimit returns the most entities that the range's page may have.

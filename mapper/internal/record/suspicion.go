@@ -116,6 +116,11 @@ const certainAfter = 2 * time.Minute
 // until they do, or are taken back.
 func (s *Suspicion) Doomed() bool { return len(s.Deaths) >= MaxDeaths }
 
+// Certain returns when all deaths count that are not taken back until then; zero, if there are none.
+func (s *Suspicion) Certain() time.Time {
+	return slices.MaxFunc(append([]time.Time{{}}, s.DeathsCountAt...), time.Time.Compare)
+}
+
 // Died returns how many deaths count.
 func (s *Suspicion) Died(now time.Time) (n int64) {
 	for _, at := range s.DeathsCountAt {

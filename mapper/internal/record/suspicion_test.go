@@ -75,6 +75,9 @@ func TestDeathOfAnEntity(t *testing.T) {
 	if len(r.Deaths) != 2 || r.Died(late.Add(time.Minute)) != 1 || r.Died(late.Add(certainAfter)) != 2 || r.Doomed() {
 		t.Errorf("deaths %v, settled %v", r.Deaths, r.DeathsCountAt)
 	}
+	if at := r.Certain(); !at.Equal(late.Add(certainAfter)) {
+		t.Errorf("certain at %v", at)
+	}
 	if r.Alive("b"); r.Died(late.Add(2*deadline)) != 1 || r.Begun != "c" {
 		t.Errorf("%+v", r)
 	}
