@@ -48,6 +48,10 @@ type fleet struct {
 	cold      time.Duration
 }
 
+// longestEntity is how long the function may take on an entity: random shapes have some that take 10 s, and times in
+// which all take ten times as long.
+const longestEntity = 4 * time.Minute
+
 // A process handles tasks of one job.
 type process struct {
 	engine  *mapper.Engine
@@ -228,7 +232,7 @@ func (f *fleet) run(id string, q mapper.Query, sp mapper.Splitting, shifts []shi
 	f.cloud.on.Store(true)
 	begun := time.Now()
 	job, err := f.visit.Start(f.Context(), starter, q, mapper.None{}, &mapper.StartOptions{
-		ID: id, PageSize: *pageSize, Workers: f.each * fleetSize, Splitting: sp,
+		ID: id, PageSize: *pageSize, Workers: f.each * fleetSize, Splitting: sp, Timeout: longestEntity,
 	})
 	f.must(err)
 	status := f.await(job)

@@ -102,6 +102,28 @@ func TestShapes(t *testing.T) {
 	}
 }
 
+// TestOneTaskAProcess runs shapes whose ideals are missed where a process takes its own pace for the job's: each
+// process handles one task at a time, so that it sees nothing of the others. Without samples of their pages the
+// three take 2.2, 2.3 and 1.5 times their ideals.
+func TestOneTaskAProcess(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out makespans")
+	}
+	const entities, workers, most = 50_000, fleetSize, 1.35
+	l := pick(t, allLatencies, "usual")
+	for _, seed := range []uint64{20, 35, 59} {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				for _, r := range runShape(t, seed, entities, workers, l, rivals[:1]) {
+					if r.ratio > most {
+						t.Errorf("%s takes %.2f times the ideal, above %v; replay it by %s", r.strategy, r.ratio, most, replay(seed, entities, workers, l))
+					}
+				}
+			})
+		})
+	}
+}
+
 func replay(seed uint64, n, workers int, l latencies) string {
 	return fmt.Sprintf("go test ./bench -run TestShapes -v -args -seeds 1 -seed %d -entities %d -workers %d -latencies %s", seed, n, workers, l.name)
 }

@@ -302,7 +302,7 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 		r.Single = singles.Bytes()
 	}
 	r.Entities, r.Keys = int64(o.Reached), record.KeysDigest(p.At[:o.Reached])
-	r.Processed, r.Written = o.Processed, o.Written
+	r.Processed, r.Written, r.Ran = o.Processed, o.Written, o.Ran
 	if r.ID == d.job.Root() {
 		r.Unsharded = d.planner.Unsharded()
 	}

@@ -162,8 +162,11 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 	}
 	var readOn func()
 	if p.Next != nil && d.mayGoOn(d.record) {
-		job := d.job.Ref()
-		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job) }() // so that goOn need not wait
+		job := d.job
+		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job.Ref()) }() // so that goOn need not wait
+		if d.planner.Strategy.Adaptive() {
+			go lookAround(ctx, d.x, job, d.record.FairShare)
+		}
 		readOn = d.planner.ReadOn()
 	}
 	if d.record.Solo && !d.record.Alone && d.record.PageLimit() == 1 && len(p.At) == 1 {

@@ -26,6 +26,7 @@ type cachedJob struct {
 	read   time.Time
 	inside atomic.Int64 // deliveries under way
 	owed   atomic.Bool  // a look for completion
+	looked atomic.Int64 // when the pages of other processes were last looked at, in nanoseconds behind 1970
 
 	counting sync.Mutex
 	counted  tally.Counters // the names that pages of this process have counted under

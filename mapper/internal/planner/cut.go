@@ -56,7 +56,7 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 // It is ok if what is left then can be given away.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
 	seen, began := p.Paces.Get(p.job.Ref()), p.job.RampBegan()
-	l = split.Load{Left: rest(plan).Estimate - int64(dealt), Here: each, Job: seen.Each(), FairShare: plan.piece.FairShare,
+	l = split.Load{Left: rest(plan).Estimate - int64(dealt), Here: each, Job: seen.EachOfJob(), FairShare: plan.piece.FairShare,
 		Elapsed: time.Since(began), Begun: max(0, seen.Begun.Sub(began)), Page: p.record.PageSize, Full: p.job.PageSize}
 	return l, plan.Pieces == nil && plan.known != nil && l.Left > 0 && p.Strategy.Gives(p.task(false)) && !p.record.Solo && (!p.Query.Many() || p.record.Kind != "")
 }

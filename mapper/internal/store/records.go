@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
+	"time"
 
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
@@ -76,6 +78,19 @@ func inSlices(ctx context.Context, job record.Ref, do func(ctx context.Context, 
 		return fmt.Errorf("read the records of job %s: %w", job.ID, err)
 	}
 	return nil
+}
+
+// SamplePages returns how many entities some of a job's pages had, and for how long the function ran on them. The
+// pages are a random choice of up to so many.
+func (st Store) SamplePages(ctx context.Context, job record.Ref, most int) (entities int64, ran time.Duration, err error) {
+	from := fmt.Sprintf("%016x", rand.Uint64())
+	err = st.Each(ctx, Records(job, from, "").Limit(most), func(r *record.Range) error {
+		if r.State == record.Done {
+			entities, ran = entities+r.Entities, ran+r.Ran
+		}
+		return nil
+	})
+	return entities, ran, err
 }
 
 // Marked returns the query for a job's ranges that have one of the two marks and are behind one,
