@@ -9,11 +9,16 @@ import (
 	"os"
 	"strings"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+
 	"github.com/scattermap/scattermap/emulator"
 )
 
-// parseEmulator reads the flags of the emulator command.
-func parseEmulator(args []string, help io.Writer) (*emulator.Options, error) {
+// firstQueue exists from the start, so that a program can be tried without creating a queue first.
+const firstQueue = "projects/local/locations/local/queues/mapper"
+
+// parseEmulator reads the flags of the emulator command: what to start, and which queue to create.
+func parseEmulator(args []string, help io.Writer) (_ *emulator.Options, queue string, err error) {
 	o := new(emulator.Options)
 	var indexes string
 	var keepNames bool
@@ -26,14 +31,15 @@ func parseEmulator(args []string, help io.Writer) (*emulator.Options, error) {
 	flags.BoolVar(&keepNames, "keep-queue-names", false, "refuse to create a queue by the name of one that was deleted less than 72 hours ago, as production does; "+
 		"off, so that tests can run again against one server")
 	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index which is not in this `index.yaml`")
+	flags.StringVar(&queue, "queue", firstQueue, "a `queue` that exists from the start; empty: none")
 	if err := parse(flags, args, "", help, "Serves Datastore and Cloud Tasks, in memory, until it is interrupted."); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	o.ReuseQueueNames = !keepNames
 	for name, addr := range map[string]*string{"-datastore": &o.DatastoreAddr, "-tasks": &o.TasksAddr, "-keys": &o.KeysAddr} {
 		host, port, err := net.SplitHostPort(*addr)
 		if err != nil {
-			return nil, fmt.Errorf("emulator: %s is %q, it has to be HOST:PORT", name, *addr)
+			return nil, "", fmt.Errorf("emulator: %s is %q, it has to be HOST:PORT", name, *addr)
 		}
 		if host == "" {
 			host = "127.0.0.1" // all interfaces only if somebody says so
@@ -43,16 +49,34 @@ func parseEmulator(args []string, help io.Writer) (*emulator.Options, error) {
 	if indexes != "" {
 		contents, err := os.ReadFile(indexes)
 		if err != nil {
-			return nil, fmt.Errorf("emulator: -indexes: %w", err)
+			return nil, "", fmt.Errorf("emulator: -indexes: %w", err)
 		}
 		o.Indexes = append([]byte{}, contents...) // an empty file is one without indexes
 	}
-	return o, nil
+	return o, queue, nil
+}
+
+// createQueue creates a queue by its name, with default settings; an empty name is none.
+func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
+	if name == "" {
+		return nil
+	}
+	client, err := e.CloudTasks(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	parent, _, _ := strings.Cut(name, "/queues/")
+	_, err = client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: parent, Queue: &cloudtaskspb.Queue{Name: name}})
+	if err != nil {
+		return fmt.Errorf("emulator: -queue %q: %w; it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE", name, err)
+	}
+	return nil
 }
 
 // runEmulator serves until ctx ends.
 func runEmulator(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	o, err := parseEmulator(args, stdout)
+	o, queue, err := parseEmulator(args, stdout)
 	if err != nil {
 		return err
 	}
@@ -61,16 +85,22 @@ func runEmulator(ctx context.Context, args []string, stdout, stderr io.Writer) e
 		return err
 	}
 	defer e.Close()
+	if err := createQueue(ctx, e, queue); err != nil {
+		return err
+	}
 	for _, addr := range []string{e.DatastoreAddr(), e.TasksAddr(), strings.TrimSuffix(strings.TrimPrefix(e.KeysURL(), "http://"), "/")} {
 		if host, _, err := net.SplitHostPort(addr); err == nil && !net.ParseIP(host).IsLoopback() {
 			fmt.Fprintf(stderr, "warning: %s is open to other machines, and nobody has to prove who they are\n", addr)
 		}
 	}
-	_, err = fmt.Fprintf(stdout, `export DATASTORE_EMULATOR_HOST=%s
+	out := fmt.Sprintf(`export DATASTORE_EMULATOR_HOST=%s
 export CLOUD_TASKS_EMULATOR_HOST=%s
 export OIDC_KEYS_URL=%s
 `, e.DatastoreAddr(), e.TasksAddr(), e.KeysURL())
-	if err != nil {
+	if queue != "" {
+		out += fmt.Sprintf("export TASKS_QUEUE=%s\n", queue)
+	}
+	if _, err := io.WriteString(stdout, out); err != nil {
 		return err
 	}
 	fmt.Fprintln(stderr, "serving; ^C ends it, and forgets everything")

@@ -14,7 +14,10 @@ import (
 	"syscall"
 	"testing"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // A server is the command, running as a process of its own.
@@ -40,7 +43,7 @@ func startServer(t *testing.T, args ...string) *server {
 	}
 	t.Cleanup(func() { s.process.Process.Kill() })
 	lines := bufio.NewScanner(stdout)
-	for len(s.env) < 3 && lines.Scan() {
+	for len(s.env) < 4 && lines.Scan() {
 		name, value, ok := strings.Cut(strings.TrimPrefix(lines.Text(), "export "), "=")
 		if !ok {
 			t.Fatalf("it printed %q", lines.Text())
@@ -50,8 +53,8 @@ func startServer(t *testing.T, args ...string) *server {
 	return s
 }
 
-// TestServer starts the command as people do: with what it prints, the official
-// client finds it, and SIGTERM ends it cleanly.
+// TestServer starts the command as people do: with what it prints, the clients find
+// it and its queue, and SIGTERM ends it cleanly.
 func TestServer(t *testing.T) {
 	s := startServer(t)
 	for name, value := range s.env {
@@ -69,6 +72,14 @@ func TestServer(t *testing.T) {
 	var got datastore.PropertyList
 	if err := client.Get(t.Context(), key, &got); err != nil || got[0].Value != int64(5) {
 		t.Errorf("%v, %v", got, err)
+	}
+	queues, err := tasks.NewClient(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer queues.Close()
+	if _, err := queues.GetQueue(t.Context(), &cloudtaskspb.GetQueueRequest{Name: os.Getenv("TASKS_QUEUE")}); err != nil {
+		t.Errorf("of the queue that it says exists: %v", err)
 	}
 	if err := s.process.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -143,7 +154,8 @@ func TestBadCommands(t *testing.T) {
 		"emulator -scatter -5":        "Scatter",
 		"emulator -indexes /none":     "-indexes",
 		"emulator -unknown":           "-unknown",
-		"emulator -datastore 192.0.2.1:1 -tasks 127.0.0.1:0": "Datastore",
+		"emulator -datastore 127.0.0.1:0 -tasks 127.0.0.1:0 -queue mapper": "it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE",
+		"emulator -datastore 192.0.2.1:1 -tasks 127.0.0.1:0":               "Datastore",
 	} {
 		if err := run(t.Context(), strings.Fields(args), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one with %q", args, err, want)
@@ -161,19 +173,19 @@ func TestBadCommands(t *testing.T) {
 // otherwise, and that the help says so.
 func TestQueueNamesAreReused(t *testing.T) {
 	for flags, want := range map[string]bool{"": true, "-keep-queue-names": false} {
-		if o, err := parseEmulator(strings.Fields(flags), io.Discard); err != nil || o.ReuseQueueNames != want {
+		if o, _, err := parseEmulator(strings.Fields(flags), io.Discard); err != nil || o.ReuseQueueNames != want {
 			t.Errorf("%q: %+v, %v; want ReuseQueueNames %v", flags, o, err, want)
 		}
 	}
 	var help strings.Builder
-	if _, err := parseEmulator([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "72 hours") {
+	if _, _, err := parseEmulator([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "72 hours") {
 		t.Errorf("%v: the help does not say how long the name of a deleted queue is taken:\n%s", err, help.String())
 	}
 }
 
 // TestLoopbackUnlessTold checks where the command listens.
 func TestLoopbackUnlessTold(t *testing.T) {
-	o, err := parseEmulator([]string{"-datastore", ":0", "-tasks", "[::1]:0"}, io.Discard)
+	o, _, err := parseEmulator([]string{"-datastore", ":0", "-tasks", "[::1]:0"}, io.Discard)
 	if err != nil || o.DatastoreAddr != "127.0.0.1:0" || o.TasksAddr != "[::1]:0" || o.KeysAddr != "127.0.0.1:0" {
 		t.Errorf("%+v, %v", o, err)
 	}
