@@ -85,7 +85,7 @@ func runEmulator(ctx context.Context, args []string, stdout, stderr io.Writer) e
 		return err
 	}
 	defer e.Close()
-	if err := createQueue(ctx, e, queue); err != nil {
+	if err := createQueue(context.WithoutCancel(ctx), e, queue); err != nil { // an interrupt ends the serving, below
 		return err
 	}
 	for _, addr := range []string{e.DatastoreAddr(), e.TasksAddr(), strings.TrimSuffix(strings.TrimPrefix(e.KeysURL(), "http://"), "/")} {
