@@ -71,7 +71,7 @@ func newFleet(t *testing.T, workers int, c *cloud) *fleet {
 	f.tasks, err = f.emulator.CloudTasks(t.Context())
 	f.must(err)
 	t.Cleanup(func() { f.tasks.Close() })
-	f.client, err = f.emulator.Datastore(t.Context(), "bench")
+	f.client, err = f.emulator.Datastore(t.Context(), "bench", mapper.WithVersions())
 	f.must(err)
 	t.Cleanup(func() { f.client.Close() })
 	f.resize(fleetSize)

@@ -127,7 +127,7 @@ func newRealWorld(b *testing.B, n int) *realWorld {
 	addrs := startServer(b)
 	var err error
 	w := &realWorld{B: b}
-	w.client, err = datastore.NewClient(b.Context(), "bench", option.WithGRPCConn(dial(b, addrs.datastore)), option.WithTelemetryDisabled())
+	w.client, err = datastore.NewClient(b.Context(), "bench", option.WithGRPCConn(dial(b, addrs.datastore, grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor()))), option.WithTelemetryDisabled())
 	must(err)
 	b.Cleanup(func() { w.client.Close() })
 	client, err := cloudtasks.NewClient(b.Context(), option.WithGRPCConn(dial(b, addrs.tasks)), option.WithTelemetryDisabled())

@@ -163,7 +163,7 @@ func (p *peers) engine(b *testing.B, client *datastore.Client, workers int) *map
 // compare runs jobs and loops with so many workers.
 func (p *peers) compare(b *testing.B, workers int) {
 	var seen calls
-	engine := p.engine(b, p.client(b, grpc.WithUnaryInterceptor(seen.intercept)), workers)
+	engine := p.engine(b, p.client(b, grpc.WithChainUnaryInterceptor(seen.intercept, mapper.VersionsInterceptor())), workers)
 	client := p.client(b)
 	job := func() time.Duration {
 		begun := time.Now()

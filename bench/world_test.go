@@ -85,7 +85,7 @@ func newWorldOn(t *testing.T, workers int, o emulator.Options, n network) *world
 	}})
 	w.must(err)
 	for i := range max(1, workers/perProcess) {
-		datastoreClient, err := w.emulator.Datastore(t.Context(), "bench", option.WithGRPCDialOption(grpc.WithUnaryInterceptor(w.calls.intercept)))
+		datastoreClient, err := w.emulator.Datastore(t.Context(), "bench", mapper.WithVersions(), option.WithGRPCDialOption(grpc.WithUnaryInterceptor(w.calls.intercept)))
 		w.must(err)
 		t.Cleanup(func() { datastoreClient.Close() })
 		queue, err := tasks.NewQueue(client, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})

@@ -111,7 +111,7 @@ func TestEveryCommitRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-			if commit, ok := req.(*datastorepb.CommitRequest); ok && commit.GetTransaction() != nil {
+			if commit, ok := req.(*datastorepb.CommitRequest); ok && commit.Mode == datastorepb.CommitRequest_TRANSACTIONAL {
 				for _, m := range commit.Mutations {
 					if k := m.GetUpdate().GetKey(); k != nil && k.Path[0].Kind == "Account" {
 						return nil, status.Error(codes.InvalidArgument, "the property is not allowed")

@@ -78,9 +78,8 @@ type StartOptions struct {
 
 	// PageTime is how long the function may take on the entities of one page
 	// together, in (0, 25s]. What it does not reach becomes ranges of their own; where
-	// nothing is left then it may take twice as long, and up to 25s. The
-	// transaction of an [Update] is open for that long, and others that change the
-	// same entities conflict with it. Defaults to 3s, at which the transaction's
+	// nothing is left then it may take twice as long, and up to 25s. Others that change
+	// the same entities of an [Update] meanwhile conflict with it. Defaults to 3s, at which the transaction's
 	// own round trips are a few percent.
 	PageTime time.Duration `json:"page_time,omitempty"`
 

@@ -25,8 +25,9 @@ type Mapper[P any] struct {
 type None struct{}
 
 // Update defines a mapper whose function changes entities. What it changes of
-// e.Value, and what it puts and deletes besides, is committed in one
-// transaction with the job's own records: once for each entity.
+// e.Value, and what it puts and deletes besides, is committed together with the job's own
+// records: once for each entity, and only if nobody else has changed the entity since the
+// function got it.
 //
 // An Update loads e.Value, has the function change it, and saves it. Afterwards the
 // database has what the client's Put of e.Value stores, zero values included, and the
@@ -36,8 +37,8 @@ type None struct{}
 // which all this is stored already is not written, and neither is one for which the
 // function returns [Skip]. Status.Written counts those that are.
 //
-// The function runs inside that transaction, so it should be short, and free of
-// other effects: it may run several times for one effect. An error leaves the
+// The function may run inside a transaction ([WithVersions] has most pages need none), so it
+// should be short, and free of other effects: it may run several times for one effect. An error leaves the
 // entity as it was and has it tried again by itself, up to [UpdateAttempts] times, see [Retries].
 // An error marked by [Permanent], or a value that does not fit T, is not tried
 // again, and one by [RetryAfter] not before its time. What can't be processed is

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -252,7 +253,7 @@ func newProcess(f *fleet) *process {
 	w := f.world
 	p := &process{stops: &f.stops, fleet: f}
 	intercept := option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(p.intercept))
-	database, err := w.emulator.Datastore(context.Background(), "test", intercept)
+	database, err := w.emulator.Datastore(context.Background(), "test", append(slices.Clip(w.options), intercept)...)
 	if err != nil {
 		panic(err)
 	}

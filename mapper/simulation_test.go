@@ -122,6 +122,7 @@ func simulate(t *testing.T, seed uint64) {
 		emulator: emulator.Options{Faults: faults, Pessimistic: pessimistic, Interceptor: checker.intercept, Retention: retention},
 		queue:    workers,
 		deadline: s.deadline,
+		plain:    rand.New(rand.NewPCG(seed, 7)).IntN(2) == 0,
 	}, s.mapper, s.beside)
 	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), s.mapper, s.beside)
 	if rng.IntN(2) == 0 {

@@ -15,6 +15,7 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
+	"google.golang.org/api/option"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
@@ -40,6 +41,7 @@ type world struct {
 
 	// handler receives the deliveries. Defaults to the engine's.
 	handler http.Handler
+	options []option.ClientOption // of Datastore clients
 
 	mu            sync.Mutex // ending is set once no delivery begins any more
 	ending        bool
@@ -54,15 +56,19 @@ type setting struct {
 	client   *datastore.Client // in place of the embedded Datastore
 	log      io.Writer         // in place of the test's output
 	deadline time.Duration     // of deliveries
+	plain    bool              // clients have no versions, see mapper.WithVersions
 }
 
 func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 	t.Helper()
 	w := &world{T: t}
+	if !s.plain {
+		w.options = append(w.options, mapper.WithVersions())
+	}
 	s.emulator.Transport = emulator.HandlerTransport(w)
 	w.emulator = emulator.ForTest(t, &s.emulator)
 	if w.client = s.client; w.client == nil {
-		client, err := w.emulator.Datastore(t.Context(), "test")
+		client, err := w.emulator.Datastore(t.Context(), "test", w.options...)
 		if err != nil {
 			t.Fatal(err)
 		}

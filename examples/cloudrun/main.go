@@ -108,7 +108,7 @@ func (c closers) close() {
 
 // newService connects to the cloud, and returns the service's engine and handler.
 func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine, http.Handler, closers, error) {
-	client, err := datastore.NewClientWithDatabase(ctx, c.project, c.database)
+	client, err := datastore.NewClientWithDatabase(ctx, c.project, c.database, mapper.WithVersions())
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("datastore: %w", err)
 	}

@@ -31,8 +31,8 @@ type mutation struct {
 var mutations = []mutation{
 	{
 		name: "children are enqueued before they are committed", file: "internal/executor/delivery.go",
-		old: `	s, err := d.change(ctx, func(tx *datastore.Transaction, r *record.Range) error {
-		return store.Write(`,
+		old: `	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) { return d.planner.Cut(r, pieces, r.PageSize), nil })
+`,
 		new: `	if BROKEN {
 		before := d.record.Children
 		d.record.Children += int64(len(pieces) - 1)
@@ -41,8 +41,8 @@ var mutations = []mutation{
 		}
 		d.record.Children = before
 	}
-	s, err := d.change(ctx, func(tx *datastore.Transaction, r *record.Range) error {
-		return store.Write(`,
+	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) { return d.planner.Cut(r, pieces, r.PageSize), nil })
+`,
 	},
 	{
 		name: "there is no fence", file: "internal/executor/fence.go",
@@ -192,6 +192,29 @@ var mutations = []mutation{
 			*r = record.Range{}
 			err = tx.Get(d.record.Key(), r)
 		}
+`,
+	},
+	{
+		name: "an optimistic page does not look at its range", file: "internal/executor/fence.go",
+		old: `	all[len(all)-1].Version = c.record.Version
+`,
+		new: `	if !BROKEN {
+		all[len(all)-1].Version = c.record.Version
+	}
+`,
+	},
+	{
+		name: "an optimistic page overwrites what others have changed", test: "TestOptimisticBesideOthers", file: "internal/executor/optimistic.go",
+		old: `Version: versions[at]})
+`,
+		new: `Version: map[bool]int64{false: versions[at]}[BROKEN]})
+`,
+	},
+	{
+		name: "an optimistic page puts others", test: "TestOptimisticCopies", file: "internal/executor/optimistic.go",
+		old: `			puts = puts || !own && !unread
+`,
+		new: `			puts = puts || !own && !unread && !BROKEN
 `,
 	},
 	{

@@ -77,7 +77,7 @@ func (w *World) start(t *testing.T, mappers []mapper.Definition, workers int) {
 		}
 	}
 	var err error
-	w.Client, err = e.Datastore(t.Context(), "mappertest")
+	w.Client, err = e.Datastore(t.Context(), "mappertest", mapper.WithVersions())
 	fail(err)
 	t.Cleanup(func() { w.Client.Close() })
 	client, err := e.CloudTasks(t.Context())

@@ -132,7 +132,7 @@ func (c *Cloud) openDatastore(ctx context.Context, name string) (err error) {
 	product := map[string]emulator.Product{"google": emulator.Classic, "firestore": emulator.Firestore}[name]
 	if product == "" {
 		c.Usage = c.embedded.Usage
-		c.Client, err = c.embedded.Datastore(ctx, project)
+		c.Client, err = c.embedded.Datastore(ctx, project, mapper.WithVersions())
 		return err
 	}
 	google, err := emulator.StartGoogle(ctx, product)
@@ -141,6 +141,6 @@ func (c *Cloud) openDatastore(ctx context.Context, name string) (err error) {
 	}
 	c.closers = append(c.closers, google.Close)
 	c.Usage = google.Usage
-	c.Client, err = google.Datastore(ctx, project)
+	c.Client, err = google.Datastore(ctx, project, mapper.WithVersions())
 	return err
 }

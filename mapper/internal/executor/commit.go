@@ -24,7 +24,8 @@ import (
 )
 
 // processPage runs the function over the page's entities, and commits what it did together with the range's
-// record. For an Update that is one transaction, which reads the entities, too. See page.Page for progress.
+// record. For an Update that is one call, if it may be, or one transaction, which reads the entities, too. See page.Page
+// for progress.
 func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress func(time.Duration, bool)) (standing, error) {
 	at := p.At
 	if d.stop > 0 {
@@ -40,7 +41,7 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress fun
 	}
 	if d.planner.Mode == function.Visit {
 		run.Read = d.planner.ReaderAhead(ctx)
-		run.Accept = func(*function.Effect) error { return nil }
+		run.Accept = func(*keyspace.Position, *function.Effect) error { return nil }
 		o, err := d.runPage(ctx, &run)
 		if err != nil {
 			return ours, err
@@ -50,49 +51,51 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress fun
 		}
 		return d.commit(ctx, p, o)
 	}
-	var r *record.Range
 	var after committed
+	var s standing
 	ready := false // all that is left is the commit
-	attempts := pageAttempts
-	if d.record.Alone {
-		attempts = hotAttempts
+	settled, err := processOptimistic(ctx, d, run, p)
+	if settled {
+		return ours, nil
 	}
-	s, err := d.transact(ctx, attempts, func(tx *datastore.Transaction) error {
-		r, ready = new(record.Range), false
-		run.Read = d.fencedReader(tx, r)
-		if d.record.Solo {
-			run.Read = d.planner.Reader(tx.GetMulti)
+	if err == nil {
+		attempts := pageAttempts
+		if d.record.Alone {
+			attempts = hotAttempts
 		}
-		run.Accept = func(e *function.Effect) error { return store.Mutate(tx, e) }
-		o, err := d.runPage(ctx, &run)
-		if slow := (page.TooSlowError{}); errors.As(err, &slow) {
-			d.noteSlow(slow)
-		}
-		if err != nil {
-			return err
-		}
-		if d.record.Solo {
-			if err := d.get(tx, r); err != nil {
-				return err
+		s, err = d.transact(ctx, attempts, func(tx *datastore.Transaction) (r *record.Range, children []*record.Range, err error) {
+			r, ready = new(record.Range), false
+			run.Read = d.fencedReader(tx, r)
+			if d.record.Solo {
+				run.Read = d.planner.Reader(tx.GetMulti)
 			}
-		}
-		p := p // of this attempt
-		if err := give(ctx, d, &p, o); err != nil {
-			return err
-		}
-		if after, err = d.putOutcome(tx, r, p, o); err != nil {
-			return err
-		}
-		ready = true
-		return store.Write(tx, r.Update())
-	})
+			run.Accept = func(_ *keyspace.Position, e *function.Effect) error { return store.Mutate(tx, e) }
+			o, err := d.runPage(ctx, &run)
+			if err != nil {
+				return nil, nil, err
+			}
+			if d.record.Solo {
+				if err := d.get(tx, r); err != nil {
+					return nil, nil, err
+				}
+			}
+			p := p // of this attempt
+			if err := give(ctx, d, &p, o); err != nil {
+				return nil, nil, err
+			}
+			children, after, err = d.putOutcome(r, p, o)
+			ready = err == nil
+			return r, children, err
+		})
+	}
+	slow := page.TooSlowError{}
 	switch {
-	case errors.As(err, new(page.TooSlowError)): // again, without that entity
+	case errors.As(err, &slow): // again, without that entity
+		d.noteSlow(slow)
 		return d.processPage(ctx, p, progress)
 	case err != nil && ready:
 		return ours, fault.AsCommitRefusal(err)
 	case err == nil && s == ours:
-		d.record = r
 		d.takeOver(ctx, after)
 	}
 	return s, err
@@ -214,9 +217,9 @@ func (d *delivery) takeOver(ctx context.Context, after committed) {
 // commit records what became of a page, in a transaction of its own.
 func (d *delivery) commit(ctx context.Context, p planner.Plan, o *page.Outcome) (standing, error) {
 	var after committed
-	s, err := d.change(ctx, func(tx *datastore.Transaction, r *record.Range) (err error) {
-		after, err = d.putOutcome(tx, r, p, o)
-		return err
+	s, err := d.change(ctx, func(r *record.Range) (children []*record.Range, err error) {
+		children, after, err = d.putOutcome(r, p, o)
+		return children, err
 	})
 	if err == nil && s == ours {
 		d.takeOver(ctx, after)
@@ -228,9 +231,9 @@ func (d *delivery) commit(ctx context.Context, p planner.Plan, o *page.Outcome) 
 // would do its entities once more.
 var errOverlap = fault.Fatal(errors.New("the page ends behind its range: this is a mistake in scattermap, please report it"))
 
-// putOutcome puts the outcome into the range's record, which the transaction has
-// read, and inserts the children that come of it.
-func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p planner.Plan, o *page.Outcome) (after committed, err error) {
+// putOutcome puts the outcome into the range's record, as the transaction has
+// read it, and returns the children that come of it.
+func (d *delivery) putOutcome(r *record.Range, p planner.Plan, o *page.Outcome) (children []*record.Range, after committed, err error) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	r.RefusedIn = d.job.Generation
 	reaches := d.record.Kind == "" // into other spaces, perhaps; planSpaces may have found out
@@ -238,14 +241,13 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 		r.In(p.At[0].Space())
 	}
 	size := nextPage(d, o)
-	var inserts []*datastore.Mutation
-	add := func(child *record.Range) { inserts = append(inserts, child.Insert()) }
+	add := func(child *record.Range) { children = append(children, child) }
 	if p.Pieces != nil {
 		switch pieces, err := p.Pieces(); {
 		case errors.Is(err, planner.ErrCut):
-			return after, err
+			return nil, after, err
 		case err == nil && len(pieces) > 1 && pieces[0].Holds(p.At[max(1, o.Reached)-1]): // otherwise the next page tries again
-			inserts = d.planner.Cut(r, pieces, size)
+			children = d.planner.Cut(r, pieces, size)
 		}
 	}
 	if rest, ok := d.left(r, p, o); ok {
@@ -262,7 +264,7 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 		add(child)
 	}
 	if o.Reached > 0 && !r.Contains(p.At[o.Reached-1]) {
-		return after, errOverlap
+		return nil, after, errOverlap
 	}
 	after.waits = make(map[string]time.Time)
 	most := d.job.Backoff().Attempts
@@ -270,7 +272,7 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 	for _, f := range o.Failures {
 		switch {
 		case r.Alone && !f.Last(most):
-			return after, fault.Refusal{Summary: "the function failed on an entity", Cause: f.Err, After: fault.After(f.Err)}
+			return nil, after, fault.Refusal{Summary: "the function failed on an entity", Cause: f.Err, After: fault.After(f.Err)}
 		case !r.Alone && !f.Last(most):
 			child := r.AloneChild(f.At, f.Attempts, f.Suspected, now)
 			if f.Attempts > 0 {
@@ -310,19 +312,18 @@ func (d *delivery) putOutcome(tx *datastore.Transaction, r *record.Range, p plan
 	if !d.job.CountersDropped {
 		counters, err := o.Counters.Values()
 		if err != nil {
-			return after, err
+			return nil, after, err
 		}
 		if len(counters) > 0 {
 			if r.Counters, err = json.Marshal(counters); err != nil {
-				return after, err
+				return nil, after, err
 			}
 		}
 	}
 	r.Finish(now)
 	d.finished = append(d.finished, r.Done)
 	after.ran, after.counters, after.kinds = o.Ran, o.Counters, o.Kinds()
-	_, err = tx.Mutate(inserts...)
-	return after, err
+	return children, after, nil
 }
 
 // left returns what is left of a range behind what was dealt with, if anything is.

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"cloud.google.com/go/datastore"
-
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -16,7 +14,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -184,9 +181,9 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 	case contended && len(p.At) == 1:
 		return d.yield(ctx, p)
 	case len(p.At) > 1 && (errors.As(err, refused) || contended):
-		return d.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
+		return d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 			r.Narrow(len(p.At))
-			return nil
+			return nil, nil
 		})
 	}
 	return s, err
@@ -202,9 +199,7 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 		d.planner.KeepWhole() // it is shorter than it was taken for
 		return ours, nil
 	}
-	s, err := d.change(ctx, func(tx *datastore.Transaction, r *record.Range) error {
-		return store.Write(tx, d.planner.Cut(r, pieces, r.PageSize)...)
-	})
+	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) { return d.planner.Cut(r, pieces, r.PageSize), nil })
 	if err != nil || s != ours {
 		return s, err
 	}
@@ -245,6 +240,7 @@ func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 		}
 		return false, nil
 	}
+	d.planner.Optimistic = mayBeOptimistic(d)
 	d.planner.GoOn(job, next)
 	return true, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -50,8 +51,9 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery) (*delivery, error) {
 	begunAt := time.Now()
 	job, r := &record.Job{ID: t.Job}, new(record.Range)
+	looking, found := wire.Looking(ctx)
 	missing, err := source.Lookup(
-		func(keys []*datastore.Key, dst any) error { return x.client.GetMulti(ctx, keys, dst) },
+		func(keys []*datastore.Key, dst any) error { return x.client.GetMulti(looking, keys, dst) },
 		[]*datastore.Key{record.JobKey(t.Job), record.RangeKey(t.Ref(), t.Range)}, []any{job, r})
 	if err != nil {
 		return nil, fmt.Errorf("load range %s of job %s: %w", t.Range, t.Job, err)
@@ -90,10 +92,13 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	if !job.Masks { // see source.HonoursMasks
 		x.source.CantCount()
 	}
-	return &delivery{
+	r.Version = found.Version(r.Key())
+	d := &delivery{
 		claim:   claim{client: x.client, store: x.Store, job: job, record: r, generation: t.Generation},
 		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode, Strategy: strategy},
 		x:       x, call: call, begunAt: begunAt,
 		turn: turn{queued: queued, redelivered: queued.Retries > 0 || r.Lost},
-	}, nil
+	}
+	d.planner.Optimistic = mayBeOptimistic(d)
+	return d, nil
 }

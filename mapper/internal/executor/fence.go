@@ -11,6 +11,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // A standing is how a range stands to a delivery of its task.
@@ -80,12 +81,22 @@ func (c *claim) get(tx *datastore.Transaction, r *record.Range) error {
 	return c.fence(r)
 }
 
-// transact runs a transaction on the range. A commit whose answer was lost shows as any error; what the
-// record says since counts. A range that was found done, or cut by another delivery,
-// is what the claim knows from then on.
-func (c *claim) transact(ctx context.Context, attempts int, f func(*datastore.Transaction) error) (standing, error) {
-	_, err := c.client.RunInTransaction(ctx, f, datastore.MaxAttempts(attempts))
+// transact runs a transaction on the range, which writes its record and those of new children last. A commit whose
+// answer was lost shows as any error; what the record says since counts. A range that was found done, or cut by
+// another delivery, is what the claim knows from then on.
+func (c *claim) transact(ctx context.Context, attempts int, f func(*datastore.Transaction) (*record.Range, []*record.Range, error)) (standing, error) {
+	var r *record.Range
+	var children []*record.Range
+	noting, versions := wire.Noting(ctx)
+	_, err := c.client.RunInTransaction(noting, func(tx *datastore.Transaction) (err error) {
+		if r, children, err = f(tx); err != nil {
+			return err
+		}
+		_, err = tx.Mutate(mutationsOf(r, children)...)
+		return err
+	}, datastore.MaxAttempts(attempts))
 	if err == nil {
+		c.committed(r, children, versions)
 		return ours, nil
 	}
 	var fenced fencedError
@@ -106,21 +117,61 @@ func (c *claim) transact(ctx context.Context, attempts int, f func(*datastore.Tr
 	return fenced.standing, nil
 }
 
-// change changes the range in a transaction of its own.
-func (c *claim) change(ctx context.Context, f func(tx *datastore.Transaction, r *record.Range) error) (standing, error) {
-	var r *record.Range
-	s, err := c.transact(ctx, store.Attempts, func(tx *datastore.Transaction) error {
-		r = new(record.Range)
-		if err := c.get(tx, r); err != nil {
-			return err
-		}
-		if err := f(tx, r); err != nil {
-			return err
-		}
-		return store.Write(tx, r.Update())
-	})
-	if err == nil && s == ours {
-		c.record = r
+// mutationsOf returns what writes a range's record, and before that those of its new children.
+func mutationsOf(r *record.Range, children []*record.Range) []*datastore.Mutation {
+	all := make([]*datastore.Mutation, 0, len(children)+1)
+	for _, child := range children {
+		all = append(all, child.Insert())
 	}
-	return s, err
+	return append(all, r.Update())
+}
+
+// committed takes over what was committed, with the versions of what was written last.
+func (c *claim) committed(r *record.Range, children []*record.Range, versions *wire.Versions) {
+	c.record, r.Version = r, versions.Last(1)
+	for i, child := range children {
+		child.Version = versions.Last(1 + len(children) - i)
+	}
+}
+
+// change changes the range, and returns its new children: in one call, if nobody has changed it since it was read,
+// and otherwise in a transaction of its own.
+func (c *claim) change(ctx context.Context, f func(r *record.Range) ([]*record.Range, error)) (standing, error) {
+	if c.changeKnown(ctx, nil, f) {
+		return ours, nil
+	}
+	return c.transact(ctx, store.Attempts, func(tx *datastore.Transaction) (*record.Range, []*record.Range, error) {
+		r := new(record.Range)
+		if err := c.get(tx, r); err != nil {
+			return nil, nil, err
+		}
+		children, err := f(r)
+		return r, children, err
+	})
+}
+
+// changeKnown changes the range as it was read, together with what else is to be written, and reports whether that has
+// taken place: not if somebody has changed one of them since. If it has not, or the answer was lost, a transaction
+// tells how the range stands.
+func (c *claim) changeKnown(ctx context.Context, with []wire.Mutation, f func(r *record.Range) ([]*record.Range, error)) (changed bool) {
+	if c.record.Version == 0 {
+		return false
+	}
+	r := c.record.Clone()
+	children, err := f(r)
+	if err != nil {
+		return false
+	}
+	all := slices.Clip(with)
+	for _, m := range mutationsOf(r, children) {
+		all = append(all, wire.Mutation{Mutation: m})
+	}
+	all[len(all)-1].Version = c.record.Version
+	versions, err := wire.Commit(ctx, c.client, all)
+	if err != nil {
+		c.record.Version = 0
+		return false
+	}
+	c.committed(r, children, versions)
+	return true
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
@@ -27,6 +28,9 @@ type cachedJob struct {
 	inside atomic.Int64 // deliveries under way
 	owed   atomic.Bool  // a look for completion
 	looked atomic.Int64 // when the pages of other processes were last looked at, in nanoseconds behind 1970
+
+	optimism pace.Optimism // of pages
+	puts     atomic.Bool   // the function puts or deletes other entities than its own
 
 	counting sync.Mutex
 	counted  tally.Counters // the names that pages of this process have counted under

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"cloud.google.com/go/datastore"
-
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
@@ -94,9 +92,9 @@ const patience = 8
 
 // postpone has another task go on with an entity, once it is certain which of its processes have died.
 func (d *delivery) postpone(ctx context.Context) (standing, error) {
-	s, err := d.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
+	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		r.Postpone(time.Now())
-		return nil
+		return nil, nil
 	})
 	if err != nil || s != ours {
 		return s, err
@@ -112,16 +110,16 @@ func (d *delivery) postpone(ctx context.Context) (standing, error) {
 func (d *delivery) begin(ctx context.Context, exclusive, alone bool) (standing, error) {
 	d.mark = cmp.Or(d.mark, d.x.NewDelivery())
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	s, err := d.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
+	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		switch {
 		case r.Begun == d.mark: // the answer to a commit was lost
 		case r.Suspected() != exclusive:
-			return fencedError{changed, r}
+			return nil, fencedError{changed, r}
 		default:
 			m := record.CrashMark{Delivery: d.mark, At: d.begunAt.UTC().Truncate(time.Microsecond), Task: d.queued.TaskID, Try: int64(d.queued.Retries), Alone: alone}
 			r.Begin(m, now, d.x.Queue.Deadline())
 		}
-		return nil
+		return nil, nil
 	})
 	d.begun = err == nil && s == ours
 	return s, err
@@ -156,11 +154,11 @@ func (d *delivery) giveUp(ctx context.Context, cause error) (standing, error) {
 		return ours, cause
 	}
 	last := false
-	s, err := d.change(ctx, func(_ *datastore.Transaction, r *record.Range) error {
+	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		last = r.Refuse(d.job, fault.After(cause), fault.IsFatal(cause), time.Now())
 		r.Alive(d.mark)
 		r.Calm() // this task is over
-		return nil
+		return nil, nil
 	})
 	switch {
 	case err != nil:

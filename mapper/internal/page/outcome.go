@@ -131,8 +131,8 @@ func (o *Outcome) NextPage(most int64, budget, usual time.Duration) int64 {
 }
 
 // accept takes over what an entity counted, if its mutations are accepted.
-func (o *Outcome) accept(e *function.Effect, mutations func(*function.Effect) error) error {
-	if err := mutations(e); err != nil {
+func (o *Outcome) accept(at *keyspace.Position, e *function.Effect, mutations func(*keyspace.Position, *function.Effect) error) error {
+	if err := mutations(at, e); err != nil {
 		return err
 	}
 	o.Counters.Merge(e.Counters)

@@ -25,9 +25,9 @@ type Page struct {
 	Mode  function.Mode
 	Call  function.Func
 
-	At     []*keyspace.Position         // its entities, as they were read
-	Read   source.Reader                // what the function gets
-	Accept func(*function.Effect) error // takes over what the function asks for on an entity
+	At     []*keyspace.Position                             // its entities, as they were read
+	Read   source.Reader                                    // what the function gets
+	Accept func(*keyspace.Position, *function.Effect) error // takes over what the function asks for on an entity
 
 	Alone    bool             // its one entity has failed before, and is nobody else's
 	Attempts int64            // that have been made on it, with this one
@@ -191,7 +191,7 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 		err = p.keepsPlace(key, sharded, e)
 	}
 	if err == nil {
-		err = fault.Permanent(o.accept(e, p.Accept))
+		err = fault.Permanent(o.accept(at, e, p.Accept))
 	}
 	if err != nil {
 		o.fail(at, err, p.Attempts)

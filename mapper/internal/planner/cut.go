@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"cloud.google.com/go/datastore"
-
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
@@ -138,9 +136,14 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 		return fmt.Errorf("look around in the root: %w", err)
 	}
 	s.Samples, s.Estimate, s.Exact, s.FairShare, p.weighed = found.Samples, found.Estimate, found.Exact, found.Estimate/s.Workers, found.Pieces
-	job := p.job.Ref()
+	job, some := p.job.Ref(), found.Samples
+	if len(some) == 0 {
+		if some, err = look.Next(); err != nil {
+			return err
+		}
+	}
 	p.entitySize = inBackground(func() int64 {
-		n, _ := look.EntitySize(ctx, found.Samples) // it only helps
+		n, _ := look.EntitySize(ctx, some) // it only helps
 		p.Paces.Expect(job, n)
 		return n
 	})
@@ -245,17 +248,17 @@ func (p *Planner) finder(ctx context.Context, s split.Piece, known prefix) split
 // ErrCut says that a range was cut out of order, which is a mistake in this package.
 var ErrCut = fault.Fatal(errors.New("a range was cut into pieces that are not in order: this is a mistake in scattermap, please report it"))
 
-// Cut takes the children out of a range, whose pages are to have so many entities, and returns their inserts.
-func (p *Planner) Cut(r *record.Range, pieces []split.Piece, size int64) []*datastore.Mutation {
+// Cut takes the children out of a range, whose pages are to have so many entities, and returns them.
+func (p *Planner) Cut(r *record.Range, pieces []split.Piece, size int64) []*record.Range {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	if p.entitySize != nil {
 		r.EntitySize = cmp.Or(p.entitySize(), r.EntitySize)
 	}
-	mutations := make([]*datastore.Mutation, 0, len(pieces)-1)
+	children := make([]*record.Range, 0, len(pieces)-1)
 	for _, s := range pieces[1:] {
 		child := r.Child(s, now)
 		child.PageSize = size
-		mutations = append(mutations, datastore.NewInsert(child.Key(), child))
+		children = append(children, child)
 	}
 	own := pieces[0]
 	r.End, r.Samples, r.Estimate, r.Exact, r.Workers, r.FairShare, r.Cut = own.End, split.CapSamples(own.Samples, split.MaxSampleBytes), own.Estimate, own.Exact, own.Workers, own.FairShare, !own.Resample
@@ -263,7 +266,7 @@ func (p *Planner) Cut(r *record.Range, pieces []split.Piece, size int64) []*data
 	if p.Query.Many() {
 		r.In(own.Space)
 	}
-	return mutations
+	return children
 }
 
 // AwaitCounts waits for what the root finds out besides.

@@ -27,6 +27,9 @@ type Planner struct {
 	Strategy split.Strategy
 	Ran      time.Duration // the function, in this delivery
 
+	// Optimistic has the entities of an Update be read ahead, with their versions.
+	Optimistic bool
+
 	job    *record.Job
 	record *record.Range
 	local  query.Query // the part of the query that is in the space of the range
@@ -162,6 +165,7 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 func (p *Planner) stream(ctx context.Context) *source.Stream {
 	r := p.record
 	s := source.NewStream(ctx, p.Source, p.Query, r.Start, r.End, p.readsWhole())
+	s.Versioned = s.Whole && p.Mode == function.Update
 	if s.Whole && r.Workers > 1 { // much of what follows is for others
 		s.Few = r.PageLimit() + 1
 	}
@@ -202,7 +206,7 @@ func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 	p.divided = r.Workers <= 1 && !p.unsought
 	switch {
 	case p.keys == nil:
-	case !p.keys.Whole && p.readsWhole():
+	case !p.keys.Whole && p.readsWhole(), p.keys.Versioned && !p.Optimistic:
 		p.dropKeys()
 	default:
 		p.keys.Pass(r.Start)
@@ -216,11 +220,11 @@ func (p *Planner) Close() {
 	}
 }
 
-// readsWhole reports whether a stream should read entities in place of keys: for a Visit,
-// which does not read them in a transaction, once it is known that they are small. Of one that is
+// readsWhole reports whether a stream should read entities in place of keys: where they are not read in a
+// transaction, once it is known that they are small. Of one that is sharded by a property which is
 // a list nothing would tell at which of its values it is.
 func (p *Planner) readsWhole() bool {
-	return p.Mode == function.Visit && p.Query.ShardBy == "" && !p.Query.KeysOnly && p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
+	return (p.Mode == function.Visit || p.Optimistic) && p.Query.ShardBy == "" && !p.Query.KeysOnly && p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
 }
 
 // ahead returns those of the next positions of the stream that are in the range, which may have
@@ -263,6 +267,19 @@ func (p *Planner) Reader(get func([]*datastore.Key, any) error) source.Reader {
 	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
 		return make([]datastore.PropertyList, len(at)), make([]bool, len(at)), nil
 	}
+}
+
+// Versions returns the versions of the entities that ReaderAhead reads. It is ok if they are known, or if there is
+// nothing that they would be of.
+func (p *Planner) Versions(at []*keyspace.Position) (versions []int64, ok bool) {
+	switch {
+	case p.Query.Unread(true):
+		return make([]int64, len(at)), true
+	case p.keys == nil || !p.keys.Versioned:
+		return nil, false
+	}
+	versions = p.keys.Versions(at)
+	return versions, !slices.Contains(versions, 0)
 }
 
 // ReaderAhead returns a Reader outside a transaction, which gets what the planner has read already.

@@ -3,6 +3,7 @@ package record
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strconv"
 	"time"
 
@@ -78,7 +79,8 @@ type Range struct {
 
 	Suspicion // that it kills its process
 
-	Stored *datastore.Key `datastore:"-"` // that a query has found it under
+	Stored  *datastore.Key `datastore:"-"` // that a query has found it under
+	Version int64          `datastore:"-"` // of the record, as the database has it; 0: unknown, see package wire
 }
 
 // MaxPageSize is the most entities of a page: as many as a lookup can have [the limits page of Datastore].
@@ -287,6 +289,13 @@ func (r *Range) Reopen(now time.Time) {
 	r.Entities, r.Keys, r.Seal = 0, nil, nil
 	r.Refusals, r.Deaths, r.DeathsCountAt, r.NotBefore = 0, nil, nil, time.Time{}
 	r.Generation++
+}
+
+// Clone returns a copy that shares nothing with the range that a method changes in place.
+func (r *Range) Clone() *Range {
+	c := *r
+	c.Deaths, c.DeathsCountAt = slices.Clone(r.Deaths), slices.Clone(r.DeathsCountAt)
+	return &c
 }
 
 // Size returns how many bytes the record takes.

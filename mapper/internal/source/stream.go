@@ -14,6 +14,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // A Stream reads where the entities of a range are, one after the other, or the entities
@@ -22,6 +23,7 @@ type Stream struct {
 	query      query.Query
 	start, End *keyspace.Position // of the range, when it was begun
 	Whole      bool               // it reads entities
+	Versioned  bool               // with their versions, if the client has them
 	Few        int                // if not 0: the first scan has at most so many results
 
 	ctx    context.Context // of its queries
@@ -37,7 +39,9 @@ type Stream struct {
 	passed   atomic.Int64        // positions that were dropped
 	at       []*keyspace.Position
 	last     *keyspace.Position       // that was read
-	entities []datastore.PropertyList // if it reads them
+	entities []datastore.PropertyList // if it reads them,
+	versions []int64                  // and these; 0 is unknown
+	noted    *wire.Versions           // of the results that are to come
 	all      bool
 	err      error // why it is of no use any more
 }
@@ -61,7 +65,11 @@ func (s *Stream) begin() error {
 		next.Query = next.Query.Limit(s.Few)
 	}
 	s.scan, s.begun, s.results = next, time.Now(), 0
-	s.it, err = s.source.results(s.ctx, next, s.Whole)
+	ctx := s.ctx
+	if s.Versioned {
+		ctx, s.noted = wire.Noting(ctx)
+	}
+	s.it, err = s.source.results(ctx, next, s.Whole)
 	return err
 }
 
@@ -97,7 +105,7 @@ func (s *Stream) Shorten(end *keyspace.Position) {
 	case s.err != nil:
 	case n < len(s.at):
 		clear(s.entities[n:]) // for the garbage collector
-		s.at, s.entities, s.all, s.it = s.at[:n], s.entities[:n], true, nil
+		s.at, s.entities, s.versions, s.all, s.it = s.at[:n], s.entities[:n], s.versions[:n], true, nil
 	case !s.all:
 		s.beginAgain()
 	}
@@ -146,6 +154,10 @@ func (s *Stream) step() error {
 		return err
 	}
 	s.results++
+	version := int64(0)
+	if s.Versioned && len(s.noted.Of) > 0 {
+		version, s.noted.Of = s.noted.Of[0], s.noted.Of[1:]
+	}
 	if s.last != nil {
 		switch c := keyspace.Compare(s.last, p); {
 		case c == 0:
@@ -156,7 +168,7 @@ func (s *Stream) step() error {
 	}
 	s.last = p
 	if s.at = append(s.at, p); s.Whole {
-		s.entities = append(s.entities, entity)
+		s.entities, s.versions = append(s.entities, entity), append(s.versions, version)
 	}
 	return nil
 }
@@ -213,7 +225,7 @@ func (s *Stream) dropFirst(n int) {
 	s.at = s.at[n:]
 	if s.Whole {
 		clear(s.entities[:n]) // for the garbage collector
-		s.entities = s.entities[n:]
+		s.entities, s.versions = s.entities[n:], s.versions[n:]
 	}
 }
 
@@ -225,6 +237,16 @@ func (s *Stream) Read(at []*keyspace.Position) ([]datastore.PropertyList, []bool
 	defer s.use()()
 	n, _ := slices.BinarySearchFunc(s.at, at[0], keyspace.Compare)
 	return s.entities[n : n+len(at)], make([]bool, len(at)), nil
+}
+
+// Versions returns the versions of entities that the stream has read, as Read does; 0 is unknown.
+func (s *Stream) Versions(at []*keyspace.Position) []int64 {
+	if len(at) == 0 {
+		return nil
+	}
+	defer s.use()()
+	n, _ := slices.BinarySearchFunc(s.at, at[0], keyspace.Compare)
+	return s.versions[n : n+len(at)]
 }
 
 // Close ends the reading.

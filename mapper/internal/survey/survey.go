@@ -258,8 +258,8 @@ func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, kno
 	return split.EstimateBy(samples, known, func(before *keyspace.Position) (int64, bool) { return sv.Count(ctx, before, split.MostCounted) })
 }
 
-// EntitySize returns how many bytes entities have: the mean of some of those in a sample, or of
-// the first ones; 0 is unknown.
+// EntitySize returns how many bytes entities have: the mean of some of those in a sample or, if the query is sharded by
+// a property, of the first ones; 0 is unknown.
 func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (int64, error) {
 	var entities []datastore.PropertyList
 	var err error
