@@ -152,6 +152,10 @@ func runShape(t *testing.T, seed uint64, n, workers int, l latencies, some []str
 		visited := make([]atomic.Int32, n)
 		begun := time.Now()
 		f.function = r.function(visited, begun)
+		tl := &timeline{begun: begun}
+		if *timelineFlag {
+			f.function = tl.watch(f.function)
+		}
 		status, took := f.run(fmt.Sprintf("%d-%s", seed, s.name), query, s.splitting(workers), r.shifts, r.cold)
 		if status.State != mapper.Succeeded || status.Processed != int64(r.matching()) {
 			t.Errorf("%s: the job is %+v, want %d processed", s.name, status, r.matching())
@@ -164,6 +168,9 @@ func runShape(t *testing.T, seed uint64, n, workers int, l latencies, some []str
 		}
 		run := shapeRun{seed, s.name, took.Seconds() / ideal.Seconds()}
 		fmt.Fprintf(&text, "  %s %6.3f", s.name, run.ratio)
+		if *timelineFlag {
+			fmt.Fprintf(&text, " [%s %% busy; %d pages, %d tasks, depth %d]", tl.busy(20, took, workers), status.Pages, status.Tasks, status.Depth)
+		}
 		runs = append(runs, run)
 	}
 	fmt.Fprintf(&text, "  | %v", r)
