@@ -432,7 +432,8 @@ func (r random) ideal(l latencies, workers int) time.Duration {
 
 	// Between two of these times nothing changes.
 	first := l.mean(l.way)
-	times := []time.Duration{0, r.cold, 2 * r.cold}
+	_, begins := r.starter()
+	times := []time.Duration{0, begins, begins + r.cold}
 	for _, p := range r.change {
 		times = append(times, p.from)
 	}
@@ -462,24 +463,36 @@ func (r random) ideal(l latencies, workers int) time.Duration {
 	panic("the last time has no end")
 }
 
+// starter returns which process handles the first delivery, and when: the first one that is there at the start and has not gone when
+// it is up. A delivery that finds that its process has gone comes to the next one, and has that start.
+func (r random) starter() (process int, at time.Duration) {
+	for p := range fleetSize {
+		if !there(r.shifts, p, 0) {
+			continue
+		}
+		if at += r.cold; there(r.shifts, p, at) {
+			return p, at
+		}
+	}
+	panic("all processes go before they are up")
+}
+
 // handles reports whether a process handles deliveries so long after the first dispatch.
 func (r random) handles(process int, at time.Duration) bool {
-	begun, starter := time.Duration(0), true // since when it is there, and whether it is the first that is
 	if !there(r.shifts, process, at) {
 		return false
 	}
+	came := time.Duration(0)
 	for _, s := range r.shifts {
 		if s.process == process && s.up && s.at <= at {
-			begun = s.at
+			came = s.at
 		}
 	}
-	for p := range process {
-		starter = starter && !there(r.shifts, p, 0)
+	starter, begins := r.starter()
+	if process == starter && came == 0 {
+		return at >= begins
 	}
-	if !starter || begun > 0 {
-		begun = max(begun, r.cold)
-	}
-	return at >= begun+r.cold
+	return at >= max(came, begins)+r.cold // there is nothing to start for before that
 }
 
 // function returns what takes the time of an entity, of a job that began at a time, and notes that it was visited.

@@ -94,7 +94,7 @@ func TestRefusedReads(t *testing.T) {
 			}
 			return handler(ctx, req)
 		}
-		w := newWorld(t, setting{emulator: emulator.Options{Interceptor: refuse}}, addCredit)
+		w := newWorld(t, setting{plain: true, emulator: emulator.Options{Interceptor: refuse}}, addCredit)
 		keys := names(50)
 		w.putAccounts(keys)
 		end, err := w.start(10, nil).Wait(t.Context())

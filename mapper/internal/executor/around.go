@@ -8,28 +8,41 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// Where a process has few deliveries of a job under way, what it sees says little of the others: its part may be the
-// slow one. Then it looks at a sample of the job's pages now and then, for the pace that the law of cutting compares
-// its own with, see split.Load.Keep.
-const (
-	fewDeliveries = 8 // of a job in this process at once
-	pagesInLook   = 32
-)
+// mostLooked is how many open ranges are looked at, at most. They are a random choice.
+const mostLooked = 100
 
-// lookAround looks at a sample of a job's pages, if that is due. A fair share of the job has so many entities.
-func lookAround(ctx context.Context, x *Executor, job *record.Job, fairShare int64) {
+// lookAround returns what is left of a job, as it was a while ago: what the process has last seen of its open ranges. It
+// has them looked at anew, in the background, if that is due. Until it has seen any nothing is taken to be done, of fair shares
+// of so many entities; where that is unknown, too, it is not ok.
+func lookAround(ctx context.Context, x *Executor, job *record.Job, fairShare int64, each time.Duration, l split.Load) (_ split.Outlook, age time.Duration, ok bool) {
 	known, now := x.cache.at(job.Ref()), time.Now()
-	if inside := known.inside.Load(); inside >= fewDeliveries || inside >= job.Workers {
-		return
+	seen := known.outlook.Load()
+	if seen == nil {
+		seen = &outlook{Outlook: split.Unseen(fairShare, job.Workers, each)}
 	}
-	seen := x.paces.Get(job.Ref())
-	pause := split.Load{FairShare: fairShare, Job: seen.EachOfJob()}.Soonest()
-	last := known.looked.Load()
-	if now.Sub(job.RampBegan()) < pause || now.Sub(time.Unix(0, last)) < pause || !known.looked.CompareAndSwap(last, now.UnixNano()) {
-		return
+	l.Outlook, l.Known = seen.Outlook, now.Sub(known.outlookFrom(now))
+	if now.Sub(seen.at) > l.LookEvery() && known.looking.CompareAndSwap(false, true) {
+		go func() {
+			defer known.looking.Store(false)
+			if open, part, err := x.Store.LookOpen(ctx, job.Ref(), int(min(job.Workers, mostLooked))); err == nil { // it only helps
+				known.outlook.Store(&outlook{split.OutlookOf(open, part, job.Workers, each), now})
+			}
+		}()
 	}
-	entities, ran, err := x.Store.SamplePages(ctx, job.Ref(), pagesInLook)
-	if err == nil && entities > 0 { // it only helps
-		x.paces.Sample(job.Ref(), entities, ran)
+	if seen.at.IsZero() {
+		return seen.Outlook, 0, fairShare > 0
 	}
+	return seen.Outlook, now.Sub(seen.at), true
+}
+
+// outlookFrom returns since when there is an outlook for a job.
+func (r *cachedJob) outlookFrom(now time.Time) time.Time {
+	r.looksFrom.CompareAndSwap(0, now.UnixNano())
+	return time.Unix(0, r.looksFrom.Load())
+}
+
+// An outlook is that of a job at a time.
+type outlook struct {
+	split.Outlook
+	at time.Time
 }

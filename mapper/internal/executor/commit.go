@@ -33,12 +33,10 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress fun
 	}
 	run := page.Page{
 		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: at,
-		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Size: d.record.PageSize,
+		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job),
 		TooSlow: d.tooSlow, Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays, Ends: d.x.Gate.IsDraining,
 	}
-	if !d.record.Solo && !d.record.Alone {
-		run.Late = late(d, p)
-	}
+	run.Late = late(ctx, d, p)
 	if d.planner.Mode == function.Visit {
 		run.Read = d.planner.ReaderAhead(ctx)
 		run.Accept = func(*keyspace.Position, *function.Effect) error { return nil }
@@ -241,6 +239,7 @@ func (d *delivery) putOutcome(r *record.Range, p planner.Plan, o *page.Outcome) 
 		r.In(p.At[0].Space())
 	}
 	size := nextPage(d, o)
+	r.Pace = o.Each()
 	add := func(child *record.Range) { children = append(children, child) }
 	if p.Pieces != nil {
 		switch pieces, err := p.Pieces(); {

@@ -161,9 +161,6 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 	if p.Next != nil && d.mayGoOn(d.record) {
 		job := d.job
 		go func() { _, _ = d.x.cache.load(ctx, d.x.Store, job.Ref()) }() // so that goOn need not wait
-		if d.planner.Strategy.Adaptive() {
-			go lookAround(ctx, d.x, job, d.record.FairShare)
-		}
 		readOn = d.planner.ReadOn()
 	}
 	if d.record.Solo && !d.record.Alone && d.record.PageLimit() == 1 && len(p.At) == 1 {

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -10,30 +11,48 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// late returns what tells a page to end early, so that others begin with what this task would end late with.
-func late(d *delivery, p planner.Plan) page.Late {
-	l, ok := d.planner.Load(p, 0, 0)
-	if !ok {
-		return nil
+// load returns what the law of cutting decides by, behind what a page of a delivery has dealt with. It is ok if what is left then
+// can be given away.
+func load(ctx context.Context, d *delivery, p planner.Plan, o *page.Outcome) (l split.Load, ok bool) {
+	if d.record.Solo || d.record.Alone || o.Reached == 0 {
+		return l, false
 	}
-	soonest := l.Soonest()
+	if l, ok = d.planner.Load(p, o.Reached, o.Each()); !ok {
+		return l, false
+	}
+	l.Page = nextPage(d, o)
+	each := cmp.Or(d.x.paces.Get(d.job.Ref()).Each(), o.Each())
+	l.Outlook, l.Age, ok = lookAround(ctx, d.x, d.job, p.FairShare(), each, l)
+	return l, ok
+}
+
+// lawEvery is how long the function runs on a page until the law is asked again whether the page ends.
+const lawEvery = 50 * time.Millisecond
+
+// late returns what tells a page to end early, so that others begin with what this task would end late with.
+func late(ctx context.Context, d *delivery, p planner.Plan) page.Late {
+	asked := time.Duration(0)
 	return func(o *page.Outcome, left int) bool {
-		if min(o.Spent, time.Duration(left)*o.Each()) < soonest {
+		if o.Ran-asked < lawEvery {
 			return false
 		}
-		l, _ := d.planner.Load(p, o.Reached, o.Each())
-		l.Page = nextPage(d, o)
-		keep, _ := l.Keep()
-		return keep < l.Left
+		asked = o.Ran
+		l, ok := load(ctx, d, p, o)
+		return ok && l.EndsPage(o.Ran, int64(left))
 	}
 }
 
 // give has what a page's task would end late with cut off behind it, for others.
 func give(ctx context.Context, d *delivery, p *planner.Plan, o *page.Outcome) error {
-	if d.record.Solo || d.record.Alone || o.Reached == 0 {
+	l, ok := load(ctx, d, *p, o)
+	if !ok {
 		return nil
 	}
-	pieces, err := d.planner.Give(ctx, *p, o.Reached, o.Each(), nextPage(d, o))
+	keep, each := l.Keep()
+	if keep >= l.Left {
+		return nil
+	}
+	pieces, err := d.planner.Give(ctx, *p, o.Reached, keep, each)
 	if errors.Is(err, planner.ErrCut) {
 		return err
 	}

@@ -27,7 +27,10 @@ type cachedJob struct {
 	read   time.Time
 	inside atomic.Int64 // deliveries under way
 	owed   atomic.Bool  // a look for completion
-	looked atomic.Int64 // when the pages of other processes were last looked at, in nanoseconds behind 1970
+
+	outlook   atomic.Pointer[outlook] // nil: nobody has looked yet
+	looking   atomic.Bool
+	looksFrom atomic.Int64 // when it was first asked for, in nanoseconds behind 1970
 
 	optimism pace.Optimism // of pages
 	puts     atomic.Bool   // the function puts or deletes other entities than its own

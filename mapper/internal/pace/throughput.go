@@ -10,15 +10,7 @@ import (
 type Throughput struct {
 	Entities, Bytes, Writes int64
 	Spent                   time.Duration // by the function, on all of them
-	Begun                   time.Time     // when the first of them was
 	expected                int64         // bytes of an entity, for as long as none was seen; 0: unknown
-	others                  sample        // of the job's pages, in all processes
-}
-
-// A sample is what is known of pages that were chosen at random. Those of an earlier choice count half.
-type sample struct {
-	entities float64
-	ran      time.Duration
 }
 
 // The memory of a page is bounded: it reads as many entities at once as are expected to take readBytes,
@@ -30,28 +22,22 @@ const (
 )
 
 // Chunk returns how many of the rest of a page's entities to read at once.
-func (p Throughput) Chunk(rest int) int {
+func (p Throughput) Chunk(rest int) int { return min(rest, p.In(readBytes)) }
+
+// In returns how many entities take so many bytes, at least one.
+func (p Throughput) In(bytes int64) int {
 	mean := p.expected
 	if p.Entities > 0 {
 		mean = p.Bytes/p.Entities + 1
 	}
 	if mean == 0 {
-		return min(rest, firstRead)
+		return firstRead
 	}
-	return min(rest, int(max(1, readBytes/mean)))
+	return int(max(1, bytes/mean))
 }
 
 // Each returns how long the function takes for an entity on average; 0 is unknown.
 func (p Throughput) Each() time.Duration { return p.Spent / time.Duration(max(1, p.Entities)) }
-
-// EachOfJob returns the same for the entities of the whole job, as far as that is known: by a sample of its pages, if
-// there is one, and otherwise by those of this process.
-func (p Throughput) EachOfJob() time.Duration {
-	if p.others.entities == 0 {
-		return p.Each()
-	}
-	return time.Duration(float64(p.others.ran) / p.others.entities)
-}
 
 // Fit reports whether n entities are known to be small enough to be read at once.
 func (p Throughput) Fit(n int) bool { return p.Entities+p.expected > 0 && p.Chunk(n) == n }
@@ -90,16 +76,6 @@ func (p *Book[Job]) Add(job Job, more Throughput) {
 		known.Bytes += more.Bytes
 		known.Writes += more.Writes
 		known.Spent += more.Spent
-		if known.Begun.IsZero() || more.Begun.Before(known.Begun) {
-			known.Begun = more.Begun
-		}
-	})
-}
-
-// Sample adds what a sample of a job's pages says of all of them.
-func (p *Book[Job]) Sample(job Job, entities int64, ran time.Duration) {
-	p.change(job, func(known *Throughput) {
-		known.others = sample{known.others.entities/2 + float64(entities), known.others.ran/2 + ran}
 	})
 }
 

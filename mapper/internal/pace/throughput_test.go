@@ -5,31 +5,23 @@ import (
 	"time"
 )
 
-// TestEachOfJob has a process see a slow part of a job, and then samples of all of it.
-func TestEachOfJob(t *testing.T) {
+// TestBook keeps what is observed of two jobs.
+func TestBook(t *testing.T) {
 	var book Book[string]
-	if each := book.Get("j").EachOfJob(); each != 0 {
-		t.Errorf("%v of a job that nothing is known of", each)
+	if known := book.Get("j"); known.Each() != 0 || known.Fit(1) || known.Chunk(1000) != firstRead || known.In(1) != firstRead {
+		t.Errorf("of a job that nothing is known of: %+v", known)
 	}
-	book.Add("j", Throughput{Entities: 10, Spent: time.Second})
-	for _, step := range []struct {
-		entities int64 // of a sample
-		ran      time.Duration
-		want     time.Duration
-	}{
-		{0, 0, 100 * time.Millisecond},
-		{100, time.Second, 10 * time.Millisecond},
-		{100, 4 * time.Second, 30 * time.Millisecond}, // the one before counts half
-	} {
-		if step.entities > 0 {
-			book.Sample("j", step.entities, step.ran)
-		}
-		known := book.Get("j")
-		if each := known.EachOfJob(); each != step.want || known.Each() != 100*time.Millisecond {
-			t.Errorf("%v of the job, %v here, want %v", each, known.Each(), step.want)
-		}
+	book.Expect("j", 1<<20)
+	if known := book.Get("j"); !known.Fit(8) || known.Fit(9) || known.In(2<<20) != 2 || known.In(1) != 1 {
+		t.Errorf("of entities that are said to have 1 MiB: %+v", known)
 	}
-	if book.Get("other").EachOfJob() != 0 {
+	book.Add("j", Throughput{Entities: 10, Bytes: 990, Writes: 5, Spent: time.Second})
+	book.Add("j", Throughput{Entities: 10, Bytes: 990, Writes: 5, Spent: 3 * time.Second})
+	known := book.Get("j")
+	if known.Each() != 200*time.Millisecond || known.In(1000) != 10 || book.Writes("j", 7) != 0.5 {
+		t.Errorf("of twenty entities: %+v", known)
+	}
+	if book.Get("other").Each() != 0 || book.Writes("other", 7) != 7 {
 		t.Error("another job has its pace")
 	}
 }

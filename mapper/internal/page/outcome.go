@@ -12,6 +12,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
@@ -28,25 +29,23 @@ type Outcome struct {
 
 	hung    time.Duration   // of Ran, by calls that took too long
 	dearest time.Duration   // of Ran, by one entity
-	inRow   int             // of the last ones, how many were slow, each
-	rowTime time.Duration   // and what they took
+	lately  pace.Lately     // what the function took for the last ones
 	written map[string]bool // entities that others put or deleted
 	writes  int             // mutations
-	slow    time.Duration   // what an entity takes that is slow
 	late    Late            // nil: it never ends for the sake of others
 }
 
 // Late reports whether a page ends with so many entities left, so that others can begin with what is behind it.
 type Late func(o *Outcome, left int) bool
 
-// Each returns how long the function takes for an entity here: without the dearest one, which says little of the
-// others, and without the time for which it hung.
+// Each returns how long the function takes for an entity here: on this page or, if that is longer, of late. It leaves out
+// the dearest one, which says little of the others, and the time for which the function hung.
 func (o *Outcome) Each() time.Duration {
 	ran, n := o.Ran-o.hung, o.Reached
 	if n > 1 {
 		ran, n = ran-o.dearest, n-1
 	}
-	return ran / time.Duration(max(1, n))
+	return max(ran/time.Duration(max(1, n)), o.lately.Each())
 }
 
 // A Failure is an entity that could not be processed.
@@ -86,9 +85,7 @@ func (o *Outcome) fail(p *keyspace.Position, err error, attempts int64) {
 
 // took notes how long the function took for the last entity, of which it may have hung. How long it hung does not count.
 func (o *Outcome) took(t, hung time.Duration) {
-	if o.inRow, o.rowTime = o.inRow+1, o.rowTime+t-hung; t-hung < o.slow {
-		o.inRow, o.rowTime = 0, 0
-	}
+	o.lately.Add(t - hung)
 	o.Spent += t
 	o.Ran += t
 	o.hung += hung
@@ -121,9 +118,6 @@ func longer(budget time.Duration) time.Duration { return max(budget, min(2*budge
 // size that does not change have fewer that are not full.
 func (o *Outcome) NextPage(most int64, budget, usual time.Duration) int64 {
 	each := max(1, o.Each())
-	if o.inRow >= sudden {
-		each = max(1, (o.rowTime-o.dearest)/time.Duration(o.inRow-1))
-	}
 	if each < 2*usual && usual < 2*each {
 		each = usual
 	}
@@ -137,17 +131,6 @@ func (o *Outcome) accept(at *keyspace.Position, e *function.Effect, mutations fu
 	}
 	o.Counters.Merge(e.Counters)
 	return nil
-}
-
-// sudden is how many slow entities in a row say how large the next page may be. Of entities whose times are those of
-// a heavy tail, Pareto's with an exponent of 1.2, a page of 500 has so many that are nine times
-// as slow as the fastest ones less than once in a thousand.
-const sudden = 5
-
-// slowEntity returns how long the function takes for an entity of a page of so many if three pages of
-// such entities would be needed for one.
-func slowEntity(pageTime time.Duration, size int64) time.Duration {
-	return 3 * pageTime / time.Duration(max(1, size))
 }
 
 // MaxTime is the longest that a page may be asked to take, and maxBytes bounds its mutations, well below

@@ -31,7 +31,6 @@ type Page struct {
 
 	Alone    bool             // its one entity has failed before, and is nobody else's
 	Attempts int64            // that have been made on it, with this one
-	Size     int64            // that pages of its range have
 	Late     Late             // nil: it never ends for the sake of others
 	TooSlow  map[string]error // by key: entities that took too long in this delivery
 	Ends     func() bool      // reports whether the page has to end behind the entity in hand
@@ -71,12 +70,26 @@ type chunk struct {
 	missing  []bool
 	next     int // the first one that is not dealt with
 	bytes    int // of those that were looked at
+
+	// What the job's throughput was told last: when, and what the chunk had come to then.
+	told          time.Time
+	known, writes int
+	knownBytes    int
 }
+
+// tell adds what a chunk has come to since the last time to the job's throughput.
+func (p *Page) tell(o *Outcome, c *chunk, now time.Time) {
+	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes), Writes: int64(o.writes - c.writes), Spent: now.Sub(c.told)})
+	c.told, c.known, c.knownBytes, c.writes = now, c.next, c.bytes, o.writes
+}
+
+// tellEvery is how often it is told.
+const tellEvery = 200 * time.Millisecond
 
 // Run runs the function over the entities until they are done, or the page has taken its time or its
 // bytes. It always deals with at least one.
 func (p *Page) Run(ctx context.Context) (*Outcome, error) {
-	o := &Outcome{written: make(map[string]bool), slow: slowEntity(time.Duration(p.Job.PageTime), p.Size), late: p.Late}
+	o := &Outcome{written: make(map[string]bool), late: p.Late}
 	begun := time.Now()
 	for first := true; first || o.Reached < len(p.At); first = false {
 		size := p.Paces.Get(p.Job.Ref()).Chunk(len(p.At) - o.Reached)
@@ -88,13 +101,13 @@ func (p *Page) Run(ctx context.Context) (*Outcome, error) {
 		if c.entities, c.missing, err = p.Read(c.at); err != nil {
 			return nil, err
 		}
-		writes, began := o.writes, time.Now()
+		c.told, c.writes = time.Now(), o.writes
 		o.Spent = time.Since(begun)
 		full, err := p.runChunk(ctx, o, c, begun)
 		if err != nil {
 			return nil, err
 		}
-		p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next), Bytes: int64(c.bytes), Writes: int64(o.writes - writes), Spent: time.Since(began), Begun: began})
+		p.tell(o, c, time.Now())
 		if full {
 			break
 		}
@@ -109,7 +122,11 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 	dealt := func(hung time.Duration) {
 		c.next++
 		o.Reached++
-		o.took(time.Since(begun)-o.Spent, hung)
+		now := time.Now()
+		o.took(now.Sub(begun)-o.Spent, hung)
+		if now.Sub(c.told) >= tellEvery {
+			p.tell(o, c, now)
+		}
 		if p.Progress != nil {
 			p.Progress(o.Ran, 2*o.Reached >= size)
 		}

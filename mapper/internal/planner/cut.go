@@ -41,6 +41,9 @@ type prefix func(n int64, start bool) source.Prefix
 func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root bool, size int, known prefix) {
 	t := p.task(root)
 	c := p.Strategy.Decide(s, t)
+	if root && p.weighed != nil {
+		c = split.CutPlan{Pieces: int64(len(p.weighed)), Samples: true, First: true}
+	}
 	if c.Pieces <= 1 || p.mustNotCut() {
 		return
 	}
@@ -50,12 +53,10 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 	p.later(ctx, plan, c, s, t, known)
 }
 
-// Load returns what is known behind some entities of the page of a plan, for which the function took so long each.
-// It is ok if what is left then can be given away.
+// Load returns what is known behind some entities of the page of a plan, for which the function took so long each. It
+// is ok if what is left then can be given away.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
-	seen, began := p.Paces.Get(p.job.Ref()), p.job.RampBegan()
-	l = split.Load{Left: rest(plan).Estimate - int64(dealt), Here: each, Job: seen.EachOfJob(), FairShare: plan.piece.FairShare,
-		Elapsed: time.Since(began), Begun: max(0, seen.Begun.Sub(began)), Page: p.record.PageSize, Full: p.job.PageSize}
+	l = split.Load{Left: rest(plan).Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize, Workers: p.job.Workers}
 	return l, plan.Pieces == nil && plan.known != nil && l.Left > 0 && p.Strategy.Gives(p.task(false)) && !p.record.Solo && (!p.Query.Many() || p.record.Kind != "")
 }
 
@@ -69,17 +70,11 @@ func rest(plan Plan) split.Piece {
 	return s
 }
 
-// Give cuts what is left behind some entities of the page of a plan, for which the function took so long each, if
-// others should do a part of it. Its pages have so many entities.
-func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, each time.Duration, size int64) ([]split.Piece, error) {
-	l, ok := p.Load(plan, dealt, each)
-	l.Page = size
-	keep, length := l.Keep()
-	if !ok || keep >= l.Left {
-		return nil, nil
-	}
+// Give cuts what is left behind some entities of the page of a plan: the task keeps some, and gives the others away in
+// pieces of each so many.
+func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int64) ([]split.Piece, error) {
 	s := rest(plan)
-	pieces, err := s.Give(int64(dealt), keep, length).Apply(s, p.finder(ctx, s, plan.known))
+	pieces, err := s.Give(int64(dealt), keep, each, p.job.Workers).Apply(s, p.finder(ctx, s, plan.known))
 	if err == nil && !split.Ordered(pieces) {
 		err = ErrCut
 	}
@@ -171,13 +166,15 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 	ready := make(chan struct{})
 	apply := func() {
 		defer close(ready)
-		if pieces, err = c.Apply(s, find); err == nil && !split.Ordered(pieces) {
-			err = ErrCut
-		}
-		if err == nil && t.Root && p.Strategy.Adaptive() && c.CountsPieces(s) {
-			if counted == nil {
+		if !t.Root || counted == nil {
+			if pieces, err = c.Apply(s, find); err == nil && !split.Ordered(pieces) {
+				err = ErrCut
+			}
+			if err == nil && t.Root && p.Strategy.Adaptive() && c.CountsPieces(s) {
 				counted = p.weigh(ctx, local, s.Workers, t.Page, pieces)
 			}
+		}
+		if t.Root && counted != nil {
 			pieces = split.Balance(counted, t.Page, find)
 			if len(pieces) == 1 { // it is short
 				pieces, err = p.Strategy.Decide(pieces[0], split.Task{Blind: t.Blind, Page: t.Page, Usual: t.Usual}).Apply(pieces[0], find)
@@ -222,7 +219,7 @@ func (p *Planner) weigh(ctx context.Context, local query.Query, workers, page in
 		}
 		workers = max(1, min(workers, total/(split.RootPages*page)))
 	}
-	return split.WithCounts(pieces, counts, most, workers, page)
+	return split.WithCounts(pieces, counts, most, workers)
 }
 
 // finder returns a finder for a range, of whose first entities something is known.

@@ -62,6 +62,9 @@ type Plan struct {
 	seek  func()      // has the pieces looked for; nil: they are already
 }
 
+// FairShare returns how many entities of the job a worker has.
+func (p Plan) FairShare() int64 { return p.piece.FairShare }
+
 // Progress returns what is told behind each entity how long the function has run on the page so far, and
 // whether half of the page is done, which calls halfway, unless that is nil. Where a range is cut for the sake
 // of those who will have nothing to do, its boundaries are looked for once the function has run for long
@@ -166,11 +169,17 @@ func (p *Planner) stream(ctx context.Context) *source.Stream {
 	r := p.record
 	s := source.NewStream(ctx, p.Source, p.Query, r.Start, r.End, p.readsWhole())
 	s.Versioned = s.Whole && p.Mode == function.Update
+	if s.Whole {
+		s.AtOnce = max(1, min(s.AtOnce, p.Paces.Get(p.job.Ref()).In(answerBytes)))
+	}
 	if s.Whole && r.Workers > 1 { // much of what follows is for others
 		s.Few = r.PageLimit() + 1
 	}
 	return s
 }
+
+// answerBytes is how many bytes of entities a query asks for, of the 4 MiB that the client takes in one answer.
+const answerBytes = 2 << 20
 
 // ReadOn has the next page read while this one is processed. Entities cost more than keys, and others may
 // have to read them once more if the function is slower than it was: they are read when half of this page

@@ -69,6 +69,7 @@ type Range struct {
 	Processed   int64                `datastore:"processed,omitempty,noindex"`
 	Written     int64                `datastore:"written,omitempty,noindex"`   // of those, entities that it has saved or deleted
 	Ran         time.Duration        `datastore:"ran,omitempty,noindex"`       // by the function, on its page
+	Pace        time.Duration        `datastore:"pace,omitempty,noindex"`      // of the function, for an entity, where the range was cut off; 0: unknown
 	Full        bool                 `datastore:"full,omitempty,noindex"`      // its page was full by count, bytes or time
 	Unsharded   int64                `datastore:"unsharded,omitempty,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
 	Counters    []byte               `datastore:"counters,omitempty,noindex"`  // JSON
@@ -180,10 +181,14 @@ func (r *Range) Child(s split.Piece, now time.Time) *Range {
 		FairShare:   s.FairShare,
 		PageSize:    r.PageSize,
 		EntitySize:  r.EntitySize,
+		Pace:        r.Pace,
 		Namespace:   s.Space.Namespace,
 		Kind:        s.Space.Kind,
 		Resample:    s.Resample,
 		Created:     now,
+	}
+	if s.Far {
+		c.Pace = 0
 	}
 	r.Children++
 	return c

@@ -24,7 +24,8 @@ type Stream struct {
 	start, End *keyspace.Position // of the range, when it was begun
 	Whole      bool               // it reads entities
 	Versioned  bool               // with their versions, if the client has them
-	Few        int                // if not 0: the first scan has at most so many results
+	Few        int                // if not 0: the first query has at most so many results,
+	AtOnce     int                // and each of them at most so many
 
 	ctx    context.Context // of its queries
 	cancel context.CancelFunc
@@ -35,7 +36,8 @@ type Stream struct {
 	scan     query.Scan          // that is being read
 	it       *datastore.Iterator // nil: none is
 	begun    time.Time           // when that was
-	results  int                 // of it so far
+	limit    int                 // of its results,
+	results  int                 // and how many there were so far
 	passed   atomic.Int64        // positions that were dropped
 	at       []*keyspace.Position
 	last     *keyspace.Position       // that was read
@@ -48,11 +50,15 @@ type Stream struct {
 
 // NewStream returns a stream of a range of a query. It has to be closed.
 func NewStream(ctx context.Context, src Source, q query.Query, start, end *keyspace.Position, whole bool) *Stream {
-	s := &Stream{query: q, start: start, End: end, Whole: whole, source: src, turn: semaphore.NewWeighted(1)}
+	s := &Stream{query: q, start: start, End: end, Whole: whole, AtOnce: mostAtOnce, source: src, turn: semaphore.NewWeighted(1)}
 	s.ctx, s.cancel = context.WithCancel(ctx)
 	s.scans = src.scanner(s.ctx, q, start, end)
 	return s
 }
+
+// mostAtOnce is how many results a query has. Datastore returns them in batches all the same; Google's Firestore emulator
+// returns them in one answer, of which the client takes up to 4 MiB.
+const mostAtOnce = 5 * query.Batch
 
 // begin begins the next scan, if there is one.
 func (s *Stream) begin() error {
@@ -61,9 +67,11 @@ func (s *Stream) begin() error {
 		s.all = err == nil
 		return err
 	}
+	s.limit = s.AtOnce
 	if s.Few > 0 {
-		next.Query = next.Query.Limit(s.Few)
+		s.limit = min(s.limit, s.Few)
 	}
+	next.Query = next.Query.Limit(s.limit)
 	s.scan, s.begun, s.results = next, time.Now(), 0
 	ctx := s.ctx
 	if s.Versioned {
@@ -142,7 +150,7 @@ func (s *Stream) step() error {
 	p, entity, err := next(s.scan, s.it, s.Whole)
 	switch {
 	case errors.Is(err, iterator.Done):
-		if s.it = nil; s.Few > 0 && s.results == s.Few {
+		if s.it = nil; s.results == s.limit {
 			s.beginAgain()
 		}
 		s.Few = 0

@@ -77,7 +77,7 @@ func TestShorten(t *testing.T) {
 			}
 			before := em.Usage()
 			s := NewStream(t.Context(), src, q, nil, nil, true)
-			s.Few = rng.IntN(3) * rng.IntN(700)
+			s.Few, s.AtOnce = rng.IntN(3)*rng.IntN(700), 100+rng.IntN(1000)
 			var found []*keyspace.Position
 			shortened, reached := 0, 0
 			for {

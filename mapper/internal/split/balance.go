@@ -68,7 +68,7 @@ func balanceCounted(pieces []Piece, total, page int64, find Finder) []Piece {
 	even, begun := make([]Piece, 0, len(bounds)+1), int64(0)
 	for _, b := range bounds {
 		if b.at == nil || whole.Start != nil && keyspace.Compare(b.at, whole.Start) <= 0 || !whole.Holds(b.at) {
-			return pieces
+			return joined(pieces, max(fair, RootPages*page))
 		}
 		piece := whole
 		piece.End, piece.Samples, piece.Estimate = b.at, whole.Until(b.at), b.rank-begun

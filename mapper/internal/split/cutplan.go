@@ -11,12 +11,14 @@ import (
 type CutPlan struct {
 	Pieces int64 // how many; 0 or 1: the range is not cut
 
-	bisect   bool  // at the middle of the key space
-	Samples  bool  // at samples, with equally many in each part
-	Keep     int64 // otherwise exactly: behind so many entities for the first part,
-	each     int64 // and so many for each of the others,
-	doubling bool  // or twice as many as for the one before
-	spread   int64 // if not 0: a short rest is spread over the parts, up to so many entities on each
+	bisect   bool    // at the middle of the key space
+	Samples  bool    // at samples, with equally many in each part
+	Keep     int64   // otherwise exactly: behind so many entities for the first part,
+	each     int64   // and so many for each of the others,
+	doubling bool    // or twice as many as for the one before
+	given    []int64 // or these, but for the last one:
+	near     int     // so many of the same length, and then longer ones
+	spread   int64   // if not 0: a short rest is spread over the parts, up to so many entities on each
 
 	wholeShares bool // a part of less than two fair shares is for one worker
 
@@ -42,7 +44,9 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 		lengths = c.lengthsFor(s.Estimate)
 	}
 	expected := FindParallel
-	if s.Estimate > c.Keep && c.each > 0 && !c.doubling {
+	if c.given != nil {
+		expected = len(c.given) + 1
+	} else if s.Estimate > c.Keep && c.each > 0 && !c.doubling {
 		expected = int((s.Estimate-c.Keep)/c.each) + 2
 	}
 	for len(lengths) > 0 {
@@ -57,6 +61,7 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 		}
 		for i, at := range found {
 			piece := rest
+			piece.Far = c.given != nil && len(pieces) > c.near
 			piece.End, piece.Estimate, piece.Exact, piece.Workers, piece.Samples = at, few[i], true, c.workersFor(s, few[i]), rest.Until(at)
 			pieces = append(pieces, piece)
 			rest = rest.From(at, rest.Estimate-few[i])
@@ -73,6 +78,7 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 	case c.bisect, c.doubling && int64(len(pieces)) == c.Pieces-1:
 		return append(pieces, rest.halves()...), nil
 	}
+	rest.Far = c.given != nil && len(pieces) > c.near
 	last := ended && len(pieces) < len(all) // the range ends in this one
 	switch {
 	case s.Exact:
@@ -108,7 +114,10 @@ func (c CutPlan) lengths() []int64 {
 	if c.Samples || c.bisect {
 		return []int64{c.Keep}
 	}
-	lengths := []int64{c.Keep}
+	lengths := append([]int64{c.Keep}, c.given...)
+	if c.given != nil {
+		return lengths
+	}
 	for each := c.each; int64(len(lengths)) < c.Pieces-1; lengths = append(lengths, each) {
 		if c.doubling && len(lengths) > 1 {
 			each *= 2
@@ -124,6 +133,9 @@ func (c CutPlan) lengths() []int64 {
 // the last ones. The price is some more pages that are not full.
 func (c CutPlan) lengthsFor(n int64) []int64 {
 	lengths := c.lengths()
+	if c.given != nil {
+		return before(lengths, n)
+	}
 	boundaries := max(0, (n-c.Keep+c.each-1)/max(1, c.each))
 	if boundaries > int64(len(lengths)) {
 		return lengths
@@ -140,6 +152,16 @@ func (c CutPlan) lengthsFor(n int64) []int64 {
 	lengths = lengths[:boundaries-1]
 	for i := range shares - 1 {
 		lengths[boundaries-2-i] += rest / shares
+	}
+	return lengths
+}
+
+// before returns the lengths whose pieces end before the n-th entity.
+func before(lengths []int64, n int64) []int64 {
+	for i, length := range lengths {
+		if n -= length; n <= 0 {
+			return lengths[:i]
+		}
 	}
 	return lengths
 }

@@ -5,25 +5,25 @@ import "time"
 // A Load is what a task knows, behind some entities of its range, when it decides how much of what is left it
 // keeps.
 type Load struct {
-	Left      int64         // entities of the range, as far as is known
-	Here      time.Duration // that the function has taken for each of those behind,
-	Job       time.Duration // and for each of the job's, on average; 0: unknown
-	FairShare int64         // of one worker, in entities of the job
-	Elapsed   time.Duration // since the job has been running
-	Begun     time.Duration // of that, until its first page began in this process
-	Page      int64         // entities of the next page,
-	Full      int64         // and of a page of the job
+	Left    int64         // entities of the range, as far as is known
+	Here    time.Duration // that the function takes for each of them
+	Full    int64         // entities of a page of the job,
+	Page    int64         // and of the next one here
+	Workers int64         // of the job
+	Outlook               // for the job, so long ago:
+	Age     time.Duration
+	Known   time.Duration // since there is any outlook
 }
 
 // The constants of the law.
 const (
-	pieceOf   = 0.25                  // of a fair share, or of the range if that is less, in each piece
-	grainOf   = 0.05                  // of a fair share: what a task keeps, and a piece has, at least
-	startOf   = 0.25                  // of a fair share: what the start of the job may take, without which all seem late
+	slackOf   = 0.5                  // of the same: by so much what is kept may be more, as there is time to change that
 	worthOf   = 2 * WorthTask         // what is given away takes at least
 	pageCalls = 75 * time.Millisecond // what the calls of a page take [package bench: a query, a read and a commit]
-	soonest   = time.Second           // behind its beginning, and before its end, a page ends early,
-	soonestOf = 0.1                   // or so much of a fair share, if that is more
+
+	soonest   = 100 * time.Millisecond // the function has run at least, when a page ends early
+	lookOf    = 0.1                    // of the time that the job still takes, or that it has been looked at, between two looks at its ranges,
+	lookEvery = 250 * time.Millisecond // but no less than that
 )
 
 // WorthTask is how long the function has to take on entities that are worth a task of their own: the
@@ -33,50 +33,80 @@ const WorthTask = 200 * time.Millisecond
 // Keep is the law of cutting: of the entities that are left, the task keeps the first, and leaves the others to
 // workers that have nothing to do, in pieces of each so many. It keeps all if nothing is worth a task.
 //
-// If all workers were busy until the job's end, it would end once it has run for as long as a worker's fair share
-// of all entities takes at the job's own pace. So that is until when a task may go on, at the pace that it has seen
-// here, and what it would end later with is what it gives away: in pieces of a quarter of a fair share, or of what is
-// left here if that is less. Their tasks do the same when their turn comes, with less time left. So what is late is
+// What is left of the job, in time, is shared by all of its workers: if they all were busy until the end, it would come
+// when each has done an even part of that. So that is what a task may keep. What it would end later with is what it gives
+// away. While others have no worker that waits, in pieces of a quarter of an even part: they are taken up by whoever
+// is done first, and whoever takes one up decides in the same way, with less time left. So what is late is
 // handed out in pieces that become shorter and shorter, down to what is worth a task, and all workers end at
-// about the same time.
+// about the same time. Where workers have nothing to do already, each piece is an even part.
 //
 // It is factoring (Hummel, Schonberg and Flynn, 1992: what is left is handed out in batches of equal pieces, each
 // batch a fixed part of it), of time and not of iterations, and weighted by the pace that was measured
 // (Banicescu, Velusamy and Devaprasad, 2003); but a worker keeps what it began with for as long as it is in time.
 func (l Load) Keep() (keep, each int64) {
-	calls := pageCalls / time.Duration(max(1, l.Full))
-	here, job := l.Here+calls, l.Job+calls
-	if l.Job == 0 {
-		job = here
+	here := l.Here + l.calls()
+	left, even := time.Duration(l.Left)*here, l.Even()
+	mine, piece, slack := max(even, worthOf/2), max(even, worthOf), part(slackOf, even)
+	if l.Waiting(l.Workers) {
+		slack = 0
 	}
-	share, left := time.Duration(l.FairShare)*job, time.Duration(l.Left)*here
-	grain := part(grainOf, share)
-	mine := max(share+min(l.Begun, part(startOf, share))-l.Elapsed, grain, worthOf/2)
-	if left-mine < worthOf {
+	if left-mine < max(slack, worthOf) {
 		return l.Left, 0
 	}
-	piece := max(part(pieceOf, min(share, left)), grain, worthOf)
 	page := max(1, min(time.Duration(l.Page), piece/here)) // or a part of one
 	pages := func(t time.Duration) time.Duration { return (t + here*page/2) / (here * page) }
 	return min(l.Left, int64(pages(mine)*page)), int64(max(1, pages(piece)) * page)
 }
 
-// Soonest returns how long a page has run at least, and would go on for, if it ends early, so that others can begin
-// with what its task would end late with.
-func (l Load) Soonest() time.Duration {
-	return max(soonest, part(soonestOf, time.Duration(l.FairShare)*l.Job))
+// Even returns what each worker has left to do if all of them have the same: at least of what is left here.
+func (l Load) Even() time.Duration {
+	workers := max(1, l.Workers)
+	rest := l.Rest + time.Duration(l.Entities)*l.calls() - l.Age*time.Duration(min(workers, max(1, l.Open)))
+	return max(rest, time.Duration(l.Left)*(l.Here+l.calls())) / time.Duration(workers)
+}
+
+// calls returns an entity's part of the calls of its page.
+func (l Load) calls() time.Duration { return pageCalls / time.Duration(max(1, l.Full)) }
+
+// EndsPage reports whether a page, behind some entities for which the function has run for a time, ends with so many of it left: if
+// it is to give some of these away, or if others wait for what is behind it.
+func (l Load) EndsPage(ran time.Duration, left int64) bool {
+	if ran < soonest || time.Duration(left)*l.Here < WorthTask {
+		return false
+	}
+	keep, _ := l.Keep()
+	return keep < left || keep < l.Left && l.Waiting(l.Workers)
+}
+
+// LookEvery returns how long an outlook for the job is good enough.
+func (l Load) LookEvery() time.Duration {
+	return max(lookEvery, part(lookOf, min(l.Even(), l.Known)))
 }
 
 func part(of float64, t time.Duration) time.Duration { return time.Duration(of * float64(t)) }
 
 // Give returns the plan by which a task that has dealt with some entities of a piece keeps so many more, and
-// gives the others away. There are up to MaxFanOut pieces.
-func (s Piece) Give(dealt, keep, each int64) CutPlan {
+// gives the others away: a piece of each so many entities for every worker, and what is behind these in pieces that are twice as long as
+// the one before, because little is known of what is far away: also behind the estimate, if that is one. There are up to
+// MaxFanOut pieces.
+func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 	keep += dealt
-	n := (s.Estimate - keep + each - 1) / each
-	if n > MaxFanOut {
-		each = (s.Estimate - keep + MaxFanOut - 1) / MaxFanOut
-		n = MaxFanOut
+	near := min(max(1, workers), mostNear)
+	lengths, more := []int64{}, 0
+	for rest := s.Estimate - keep - each; rest > 0 || !s.Exact && more < beyondEstimate; rest -= each {
+		if lengths = append(lengths, each); rest <= 0 {
+			more++
+		}
+		if int64(len(lengths)) >= near || more > 0 {
+			each *= 2
+		}
 	}
-	return CutPlan{Pieces: 1 + n, Keep: keep, each: each}
+	return CutPlan{Pieces: int64(len(lengths)) + 2, Keep: keep, each: each, given: lengths, near: int(near)}
 }
+
+// beyondEstimate is how many pieces are cut off behind the estimate of a range that was not counted: it may be several times as
+// long.
+const beyondEstimate = 4
+
+// mostNear leaves room for as many pieces as double the length of a range until it has any entity that there may be.
+const mostNear = MaxFanOut - 40

@@ -14,20 +14,27 @@ import (
 // TestKeep has tasks decide how much they keep of what is left.
 func TestKeep(t *testing.T) {
 	const ms = time.Millisecond
+	all := func(open int64, rest time.Duration) Outlook { return Outlook{Open: open, Rest: rest} } // of entities that take no calls
 	for _, test := range []struct {
 		name       string
 		load       Load
 		keep, each int64
 	}{
-		{"it is in time", Load{Left: 9_500, Here: 2 * ms, Job: 2 * ms, FairShare: 10_000, Elapsed: time.Second, Page: 500, Full: 500}, 9_500, 0},
-		{"nothing else is known", Load{Left: 9_500, Here: 2 * ms, FairShare: 10_000, Elapsed: time.Second, Page: 500, Full: 500}, 9_500, 0},
-		{"it is three times as slow as the job", Load{Left: 9_000, Here: 6 * ms, Job: 2 * ms, FairShare: 10_000, Elapsed: 3 * time.Second, Page: 500, Full: 500}, 3_000, 1_000},
-		{"the job should have ended", Load{Left: 9_000, Here: 2 * ms, Job: 2 * ms, FairShare: 10_000, Elapsed: time.Hour, Page: 500, Full: 500}, 500, 2_500},
-		{"all began late", Load{Left: 9_500, Here: 2 * ms, Job: 2 * ms, FairShare: 10_000, Elapsed: 5 * time.Second, Begun: 5 * time.Second, Page: 500, Full: 500}, 9_500, 0},
-		{"what is late is not worth a task", Load{Left: 9_600, Here: 2 * ms, Job: 2 * ms, FairShare: 10_000, Elapsed: 1100 * ms, Page: 500, Full: 500}, 9_600, 0},
-		{"its pages are small", Load{Left: 400, Here: 300 * ms, Job: 2 * ms, FairShare: 10_000, Elapsed: 10 * time.Second, Page: 10, Full: 500}, 40, 20},
-		{"a range of a few entities", Load{Left: 3, Here: 10 * time.Second, Job: 2 * ms, FairShare: 10, Elapsed: time.Second, Page: 1, Full: 500}, 0, 1},
+		{"it has as much as the others", Load{Left: 5_000, Here: 2 * ms, Workers: 10, Outlook: all(10, 100*time.Second)}, 5_000, 0},
+		{"it has a fifth more, and there is time", Load{Left: 6_000, Here: 2 * ms, Workers: 10, Outlook: all(10, 100*time.Second)}, 6_000, 0},
+		{"it has a fifth more, and others wait", Load{Left: 6_000, Here: 2 * ms, Workers: 10, Outlook: all(9, 100*time.Second)}, 5_000, 5_000},
+		{"it is three times as slow", Load{Left: 5_000, Here: 6 * ms, Workers: 10, Outlook: all(10, 100*time.Second)}, 1_500, 1_500},
+		{"all are as slow", Load{Left: 5_000, Here: 6 * ms, Workers: 10, Outlook: all(10, 300*time.Second)}, 5_000, 0},
+		{"it has all that is left", Load{Left: 5_000, Here: 2 * ms, Workers: 10, Outlook: all(1, 0)}, 500, 500},
+		{"what the others had is done by now", Load{Left: 5_000, Here: 2 * ms, Workers: 10, Outlook: all(10, 100*time.Second), Age: 10 * time.Second}, 500, 500},
+		{"what is late is not worth a task", Load{Left: 150, Here: 2 * ms, Workers: 10, Outlook: all(1, 0)}, 150, 0},
+		{"its pages are small", Load{Left: 400, Here: 300 * ms, Workers: 10, Page: 10, Outlook: all(10, 0)}, 40, 40},
+		{"a few slow entities", Load{Left: 3, Here: 10 * time.Second, Workers: 10, Page: 1, Outlook: all(1, 0)}, 0, 1},
 	} {
+		test.load.Full = 1 << 40
+		if test.load.Page == 0 {
+			test.load.Page = 500
+		}
 		keep, each := test.load.Keep()
 		if keep != test.keep || each != test.each {
 			t.Errorf("%s: keeps %d and gives away %d each, want %d and %d", test.name, keep, each, test.keep, test.each)
@@ -36,22 +43,31 @@ func TestKeep(t *testing.T) {
 }
 
 // TestKeepAnything has loads of all kinds: a task keeps no more than there is, and gives away whole pages that
-// together are worth a task, in a bounded number of pieces.
+// together are worth a task, in a bounded number of pieces. Nobody keeps much more than an even part while a worker waits.
 func TestKeepAnything(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	some := func(most float64) int64 { return int64(math.Exp(rng.Float64() * math.Log(most))) }
 	for range 100_000 {
-		l := Load{Left: some(1e10), Here: time.Duration(some(30e9)), Job: time.Duration(some(30e9) - 1), FairShare: some(1e9) - 1, Elapsed: time.Duration(some(1e15)), Full: some(1000)}
-		l.Page, l.Begun = 1+rng.Int64N(l.Full), time.Duration(rng.Int64N(int64(l.Elapsed)+1))
+		l := Load{Left: some(1e10), Here: time.Duration(some(30e9)), Workers: some(5000), Age: time.Duration(some(1e12)), Full: some(1000)}
+		l.Page, l.Open, l.Entities, l.Rest = 1+rng.Int64N(l.Full), some(1e5)-1, some(1e10)-1, time.Duration(some(1e15)-1)
 		keep, each := l.Keep()
 		if keep < 0 || keep > l.Left || keep < l.Left && (each < 1 || each > l.Page && each%l.Page != 0) {
 			t.Fatalf("%+v: keeps %d and gives away %d each", l, keep, each)
 		}
+		here := l.Here + l.calls()
+		if l.Waiting(l.Workers) && time.Duration(keep)*here > l.Even()+2*worthOf+here*time.Duration(l.Page) {
+			t.Fatalf("%+v: keeps %d, which takes %v, while others wait; an even part is %v", l, keep, time.Duration(keep)*here, l.Even())
+		}
 		if keep == l.Left {
 			continue
 		}
-		s := Piece{Estimate: l.Left + 7, Exact: true, Workers: 1, FairShare: l.FairShare}
-		if c := s.Give(7, keep, each); c.Keep != 7+keep || c.Pieces < 2 || c.Pieces > MaxFanOut+1 || c.Keep+(c.Pieces-1)*c.each < s.Estimate {
+		s := Piece{Estimate: l.Left + 7, Exact: true, Workers: 1}
+		c := s.Give(7, keep, each, l.Workers)
+		all := c.Keep
+		for _, n := range c.given {
+			all += n
+		}
+		if c.Keep != 7+keep || c.Pieces != int64(len(c.given))+2 || c.Pieces > MaxFanOut+1 || all >= s.Estimate || !slices.IsSorted(c.given) {
 			t.Fatalf("%+v: a plan %+v", l, c)
 		}
 	}
@@ -62,6 +78,7 @@ type busy struct {
 	until       time.Duration
 	first, last int64 // of its range, behind the page in hand
 	page        int64
+	pace        time.Duration // that was seen before
 }
 
 type workers []busy
@@ -94,15 +111,18 @@ func TestEnd(t *testing.T) {
 		}
 		ideal := (sum + n/500*pageCalls) / all
 		var w workers
-		type part struct{ first, last int64 }
+		type part struct {
+			first, last int64
+			pace        time.Duration
+		}
 		var queue []part
 		for i := range int64(all) {
-			queue = append(queue, part{i * n / all, (i + 1) * n / all})
+			queue = append(queue, part{i * n / all, (i + 1) * n / all, 0})
 		}
 		var now, spent time.Duration
 		var done int64
-		begin := func(first, last, page int64) {
-			b := busy{until: now + pageCalls, first: first, last: last}
+		begin := func(first, last, page int64, pace time.Duration) {
+			b := busy{until: now + pageCalls, first: first, last: last, pace: pace}
 			for b.page < min(page, last-first) && b.until < now+pageTime {
 				b.until += cost[first+b.page]
 				b.page++
@@ -113,7 +133,7 @@ func TestEnd(t *testing.T) {
 			for len(w) < all && len(queue) > 0 {
 				p := queue[0]
 				queue = queue[1:]
-				begin(p.first, p.last, 500)
+				begin(p.first, p.last, 500, p.pace)
 			}
 			b := heap.Pop(&w).(busy)
 			took := time.Duration(0)
@@ -127,17 +147,29 @@ func TestEnd(t *testing.T) {
 			}
 			here := took / time.Duration(b.page)
 			page := max(1, min(500, int64(pageTime/max(1, here))))
-			l := Load{Left: b.last - first, Here: here, Job: spent / time.Duration(done), FairShare: n / all, Elapsed: now, Page: page, Full: 500}
+			open := []OpenRange{{Estimate: b.last - first, Pace: here}}
+			for _, other := range w {
+				open = append(open, OpenRange{Estimate: other.last - other.first, Pace: other.pace})
+			}
+			for _, p := range queue {
+				open = append(open, OpenRange{Estimate: p.last - p.first, Pace: p.pace})
+			}
+			l := Load{Left: b.last - first, Here: here, Page: page, Full: 500, Workers: all, Outlook: OutlookOf(open, 1, all, spent/time.Duration(done))}
 			keep, each := l.Keep()
 			if keep < l.Left {
-				c := Piece{Estimate: l.Left}.Give(0, keep, each)
-				for at := first + keep; at < b.last; at += c.each {
-					queue = append(queue, part{at, min(b.last, at+c.each)})
+				c := Piece{Estimate: l.Left}.Give(0, keep, each, all)
+				at := first + keep
+				for i, n := range append(c.given, b.last) {
+					p := part{at, min(b.last, at+n), here}
+					if i > c.near {
+						p.pace = 0
+					}
+					queue, at = append(queue, p), p.last
 				}
 			}
 			switch {
 			case keep > 0:
-				begin(first, first+keep, page)
+				begin(first, first+keep, page, here)
 			case len(queue) == 0:
 				t.Fatal("what was given away is lost")
 			}

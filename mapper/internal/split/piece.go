@@ -18,6 +18,7 @@ type Piece struct {
 	FairShare  int64                // of one worker, in entities; 0: all of them
 	Stagger    float64              // by which part of the longest delay its task is delayed
 	Space      keyspace.Space       // that all its entities are in; empty: there may be several
+	Far        bool                 // it is far from where it was cut off: what was seen there says nothing of it
 	Resample   bool                 // its task surveys it, as that of the root does
 }
 
@@ -116,9 +117,9 @@ const MostCountedPieces = 4_000_000
 // its end can't be made even.
 func MostInPiece(n int) int64 { return 4 * MostCountedPieces / int64(n) }
 
-// WithCounts returns pieces after the entities of each were counted up to most. It joins neighbours
-// that are short together, and gives each piece as many workers as it has fair shares.
-func WithCounts(pieces []Piece, counts []int64, most, workers, page int64) []Piece {
+// WithCounts returns pieces after the entities of each were counted up to most, with as many workers as each has fair
+// shares.
+func WithCounts(pieces []Piece, counts []int64, most, workers int64) []Piece {
 	pieces = slices.Clone(pieces)
 	total := int64(0)
 	for i, n := range counts {
@@ -130,21 +131,28 @@ func WithCounts(pieces []Piece, counts []int64, most, workers, page int64) []Pie
 		total += p.Estimate
 	}
 	fair := max(1, total/max(1, workers))
-	short := max(fair, RootPages*page)
-	var merged []Piece
+	for i := range pieces {
+		pieces[i].FairShare = fair
+	}
+	return joined(pieces, 0)
+}
+
+// joined joins neighbours that are short together, and those that are empty with what is beside them. Each piece has as many workers
+// as it has fair shares.
+func joined(pieces []Piece, short int64) (all []Piece) {
 	for _, p := range pieces {
-		if n := len(merged) - 1; n >= 0 && (merged[n].Estimate+p.Estimate <= short || merged[n].Exact && p.Exact && min(merged[n].Estimate, p.Estimate) == 0) {
-			merged[n] = merged[n].with(p)
+		if n := len(all) - 1; n >= 0 && (all[n].Estimate+p.Estimate <= short || all[n].Exact && p.Exact && min(all[n].Estimate, p.Estimate) == 0) {
+			all[n] = all[n].with(p)
 			continue
 		}
-		merged = append(merged, p)
+		all = append(all, p)
 	}
-	for i := range merged {
-		p := &merged[i]
-		p.FairShare, p.Workers = fair, shareCount(p.Estimate, fair)
+	for i := range all {
+		p := &all[i]
+		p.Workers = shareCount(p.Estimate, p.FairShare)
 		p.Exact = p.Exact && p.Estimate > 0
 	}
-	return merged
+	return all
 }
 
 // with joins a piece and the one behind it.
@@ -157,12 +165,20 @@ func (s Piece) with(next Piece) Piece {
 // shareCount returns how many fair shares n entities are, at least one.
 func shareCount(n, fair int64) int64 { return max(1, (n+fair/2)/fair) }
 
-// CutAtAllSamples cuts the root's range at its samples where no estimate is possible, because the
-// entities at the beginning of the kind have no samples among them. The pieces are to be counted. Kinds
-// below ancestors are so: their samples come in clumps.
-func CutAtAllSamples(s Piece) []Piece {
+// CellsOf returns into how many cells a range is cut to be counted, of which a sample is known that could have had so many keys, and the
+// rank of its first page: one for two pages, as about as many queries again find boundaries inside.
+func CellsOf(sample []*keyspace.Position, size int, first Rank) int64 {
+	cells := EstimateFrom(sample, []Rank{first}) / (2 * first.Before)
+	if cells < 2 && len(sample) == size { // none is in the first page
+		return int64(size)
+	}
+	return cells
+}
+
+// Cells cuts the root's range at its samples into up to so many cells, which are to be counted.
+func Cells(s Piece, n int64) []Piece {
 	s.Estimate = MostCountedPieces
-	return cutAtSamples(s, int(min(s.Workers, MaxFanOut, int64(len(s.Samples)+1))))
+	return cutAtSamples(s, int(min(n, int64(len(s.Samples)+1))))
 }
 
 // MostlyCounted returns how many entities pieces have after they were counted. It is ok if most

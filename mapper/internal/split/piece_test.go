@@ -90,7 +90,8 @@ func TestWeighed(t *testing.T) {
 		{"none", []int64{0, 0, 0, 0, 0, 0}, []piece{{nil, nil, 59, 0, false, 1}}},
 	} {
 		var got []piece
-		for _, p := range WithCounts(pieces(), test.counts, 1000, 6, 1) {
+		counted := WithCounts(pieces(), test.counts, 1000, 6)
+		for _, p := range joined(counted, max(counted[0].FairShare, RootPages)) {
 			got = append(got, piece{p.Start, p.End, len(p.Samples), p.Estimate, p.Exact, p.Workers})
 			if !slices.IsSortedFunc(p.Samples, keyspace.Compare) {
 				t.Errorf("%s: samples %v", test.name, p.Samples)
@@ -106,11 +107,11 @@ func TestWeighed(t *testing.T) {
 // pieces: that says how large they are, if most entities are in pieces that end before the count.
 func TestMostlyCounted(t *testing.T) {
 	samples := keyspace.AtAll(sequence(1601)[1:])
-	pieces := CutAtAllSamples(Piece{Samples: samples, Workers: 100})
+	pieces := Cells(Piece{Samples: samples, Workers: 100}, 100)
 	if len(pieces) != 100 || !Ordered(pieces) {
 		t.Fatalf("%d pieces", len(pieces))
 	}
-	if few := CutAtAllSamples(Piece{Samples: samples[:3], Workers: 100}); len(few) != 4 {
+	if few := Cells(Piece{Samples: samples[:3], Workers: 100}, 100); len(few) != 4 {
 		t.Errorf("%d pieces with 3 samples", len(few))
 	}
 	most := MostInPiece(len(pieces))
@@ -132,7 +133,7 @@ func TestMostlyCounted(t *testing.T) {
 				counts[i] = most
 			}
 		}
-		total, ok := MostlyCounted(WithCounts(pieces, counts, most, 100, 500))
+		total, ok := MostlyCounted(WithCounts(pieces, counts, most, 100))
 		if ok != test.ok || ok && total != test.total {
 			t.Errorf("%s: %d, %v; want %d, %v", test.name, total, ok, test.total, test.ok)
 		}

@@ -84,7 +84,7 @@ const queueDispatches = 500
 // A Model is what splitting makes of a job.
 type Model struct {
 	kind          VirtualKind
-	page          int64
+	workers, page int64
 	usual         int64 // of pages, if the function is as fast as the first ones expect
 	times         Times
 	Tasks         int64
@@ -101,18 +101,27 @@ type Model struct {
 
 // Run does with a kind what tasks do with ranges.
 func Run(ctx context.Context, kind VirtualKind, workers, page, usual int64, times Times) (*Model, error) {
-	m := &Model{kind: kind, page: page, usual: usual, times: times}
+	m := &Model{kind: kind, workers: workers, page: page, usual: usual, times: times}
 	rng := rand.New(rand.NewPCG(1, 0))
 	var sp split.Strategy
-	s := split.Piece{Samples: kind.sample(rng, sp.SampleSize(workers)), Workers: workers}
+	s := split.Piece{Samples: kind.sample(rng, query.Batch), Workers: workers}
 	ranks := []split.Rank{{Before: page}, {Before: split.RankPages * page}}
 	for i, r := range ranks {
 		if r.Before < kind.N {
 			ranks[i].At = keyspace.At(kind.Key(r.Before))
 		}
 	}
-	// The sample is read beside the first page, and what is asked for once there is more than that.
-	at := times.Dispatch + times.Query + max(m.reading(len(s.Samples)), m.reading(int(page))+times.Query+time.Duration(split.CountedPages*page)*times.Key)
+	// An answer of the sample is read beside the first page.
+	at := times.Dispatch + times.Query + max(m.reading(len(s.Samples)), m.reading(int(page)))
+	known := false
+	if ranks[0].At == nil {
+		s.Estimate, s.Exact, known = kind.N, kind.N > 0, true
+	} else if cells := split.CellsOf(s.Samples, query.Batch, ranks[0]); workers > 1 && cells > 1 {
+		m.weighed = m.weigh(workers, split.Cells(s, cells), &at)
+		if s.Estimate, known = split.MostlyCounted(m.weighed); !known {
+			m.weighed = nil
+		}
+	}
 	estimate := func() int64 {
 		if rough := split.EstimateFrom(s.Samples, ranks); rough > 0 && rough <= split.MostCountedPieces {
 			return rough
@@ -123,17 +132,14 @@ func Run(ctx context.Context, kind VirtualKind, workers, page, usual int64, time
 			return n, true
 		})
 	}
-	known := false
-	if kind.N > 0 && kind.N < split.CountedPages*page {
-		s.Estimate, s.Exact, known = kind.N, true, true
-	} else if workers > 1 && len(s.Samples) == sp.SampleSize(workers) && split.EstimateFrom(s.Samples, ranks) == 0 {
-		m.weighed = m.weigh(workers, split.CutAtAllSamples(s), &at)
-		if s.Estimate, known = split.MostlyCounted(m.weighed); !known {
-			m.weighed = nil
+	if !known { // the sample is drawn anew, beside what is asked for of the first pages
+		s.Samples = kind.sample(rng, sp.SampleSize(workers))
+		at += max(m.reading(len(s.Samples)), times.Query+time.Duration(split.CountedPages*page)*times.Key)
+		if kind.N < split.CountedPages*page {
+			s.Estimate, s.Exact, known = kind.N, true, true
+		} else {
+			s.Estimate = estimate()
 		}
-	}
-	if !known {
-		s.Estimate = estimate()
 	}
 	if more := split.SamplesFor(s.Estimate, page, workers); !known && more > len(s.Samples) {
 		s.Samples = kind.sample(rng, more)
@@ -175,7 +181,6 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 		return enqueued
 	}
 	first, end := m.kind.begin(s.Start), m.kind.end(s.End)
-	var begun time.Duration
 	for root, pages := r.Depth == 0, 0; ; {
 		more := end-first > m.page
 		var c split.CutPlan
@@ -212,7 +217,7 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 			}
 		}
 		if pages == 0 {
-			m.begins, begun = append(m.begins, at), at
+			m.begins = append(m.begins, at)
 		}
 		pages++
 		m.Pages++
@@ -222,11 +227,12 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 			break
 		}
 		s = s.From(keyspace.At(m.kind.Key(first)), s.Estimate-m.page)
+		each := m.times.Page / time.Duration(m.page)
+		share := max(s.FairShare-int64((at-m.begins[0])/each), s.FairShare/8) // that is left of one; some begin late
 		if t := (split.Task{Divided: true}); more && sp.Gives(t) && !t.MayCut(s) {
-			each := m.times.Page / time.Duration(m.page)
-			l := split.Load{Left: s.Estimate, Here: each, Job: each, FairShare: s.FairShare, Elapsed: at, Begun: begun, Page: m.page, Full: m.page}
+			l := split.Load{Left: s.Estimate, Here: each, Page: m.page, Full: m.page, Workers: m.workers, Outlook: split.Unseen(share, m.workers, each)}
 			if keep, length := l.Keep(); keep < l.Left {
-				pieces, _ := s.Give(0, keep, length).Apply(s, m.find(end))
+				pieces, _ := s.Give(0, keep, length, m.workers).Apply(s, m.find(end))
 				give(pieces, at+m.times.Commit)
 				s, end = pieces[0], m.kind.end(pieces[0].End)
 				if first >= end {
@@ -257,7 +263,7 @@ func (m *Model) weigh(workers int64, pieces []split.Piece, at *time.Duration) []
 		longest = max(longest, counts[i])
 	}
 	*at += m.times.Query + time.Duration(longest)*m.times.Key
-	return split.WithCounts(pieces, counts, most, workers, m.page)
+	return split.WithCounts(pieces, counts, most, workers)
 }
 
 // find returns a finder for a range that ends before a rank.

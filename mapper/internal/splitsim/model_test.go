@@ -35,7 +35,7 @@ func TestInPortions(t *testing.T) {
 				continue
 			}
 		}
-		before := split.WithCounts(pieces, counts, most, workers, page)
+		before := split.WithCounts(pieces, counts, most, workers)
 		after := split.Balance(slices.Clone(before), page, m.find(kind.N))
 		if after[0].Start != nil || after[len(after)-1].End != nil || !split.Ordered(after) {
 			t.Fatal("the pieces do not go from end to end")
@@ -81,7 +81,7 @@ func TestInPortions(t *testing.T) {
 func TestInPortionsKeeps(t *testing.T) {
 	kind := VirtualKind{N: 1000, Key: func(rank int64) *datastore.Key { return datastore.IDKey("K", 10*(rank+1), nil) }}
 	middle := keyspace.At(kind.Key(700))
-	pieces := split.WithCounts([]split.Piece{{End: middle}, {Start: middle}}, []int64{700, 300}, 1000, 4, 10)
+	pieces := split.WithCounts([]split.Piece{{End: middle}, {Start: middle}}, []int64{700, 300}, 1000, 4)
 	m := &Model{kind: kind}
 	for page, want := range map[int64]int{20: 4, 5: 3} { // pages of 5 are too many to a boundary in the middle
 		if got := split.Balance(slices.Clone(pieces), page, m.find(1000)); len(got) != want {

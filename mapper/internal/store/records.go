@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
 // Records returns the query for a job's records whose IDs are in [from, to), in
@@ -80,19 +80,6 @@ func inSlices(ctx context.Context, job record.Ref, do func(ctx context.Context, 
 	return nil
 }
 
-// SamplePages returns how many entities some of a job's pages had, and for how long the function ran on them. The
-// pages are a random choice of up to so many.
-func (st Store) SamplePages(ctx context.Context, job record.Ref, most int) (entities int64, ran time.Duration, err error) {
-	from := fmt.Sprintf("%016x", rand.Uint64())
-	err = st.Each(ctx, Records(job, from, "").Limit(most), func(r *record.Range) error {
-		if r.State == record.Done {
-			entities, ran = entities+r.Entities, ran+r.Ran
-		}
-		return nil
-	})
-	return entities, ran, err
-}
-
 // Marked returns the query for a job's ranges that have one of the two marks and are behind one,
 // in the order of their IDs.
 func Marked(mark string, job record.Ref, after string) *datastore.Query {
@@ -121,20 +108,40 @@ func (st Store) HasOpen(ctx context.Context, job record.Ref) (bool, error) {
 	return len(open) > 0, nil
 }
 
-// FailurePage is how many failures are read at once.
-const FailurePage = 100
-
-// CountFailures counts the failures of a job, up to most of them if that is not 0.
-func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n int64, err error) {
-	q := Marked("failed", job, "").KeysOnly()
-	if most > 0 {
-		q = q.Limit(most)
+// LookOpen looks at open ranges of a job, up to most of them: a random choice, and which part of all they are.
+func (st Store) LookOpen(ctx context.Context, job record.Ref, most int) (some []split.OpenRange, part float64, err error) {
+	last, now := "", time.Now()
+	err = st.Each(ctx, Marked("open", job, "").Limit(most), func(r *record.Range) error {
+		some, last = append(some, split.OpenRange{Estimate: r.Estimate, Pace: r.Pace, Age: max(0, now.Sub(r.Due()))}), r.ID
+		return nil
+	})
+	if err != nil || len(some) < most {
+		return some, 1, err
 	}
-	for it := st.client.Run(ctx, q); ; n++ {
+	position, err := record.Hash(last)
+	const space = 1 << 64
+	return some, (float64(position) + 1) / space, err
+}
+
+// count counts the results of a query, which are read without their properties.
+func (st Store) count(ctx context.Context, q *datastore.Query) (n int64, err error) {
+	for it := st.client.Run(ctx, q.KeysOnly()); ; n++ {
 		if _, err := it.Next(nil); errors.Is(err, iterator.Done) {
 			return n, nil
 		} else if err != nil {
 			return 0, err
 		}
 	}
+}
+
+// FailurePage is how many failures are read at once.
+const FailurePage = 100
+
+// CountFailures counts the failures of a job, up to most of them if that is not 0.
+func (st Store) CountFailures(ctx context.Context, job record.Ref, most int) (n int64, err error) {
+	q := Marked("failed", job, "")
+	if most > 0 {
+		q = q.Limit(most)
+	}
+	return st.count(ctx, q)
 }

@@ -55,6 +55,9 @@ const sized = 16
 // count is asked for nothing besides the sample.
 func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (found Found, err error) {
 	size := sp.SampleSize(workers)
+	if found, settled, err := sv.weighed(ctx, workers); settled || err != nil {
+		return found, err
+	}
 	if !sv.Query.Plain() {
 		return sv.runSome(ctx, size)
 	}
@@ -75,13 +78,6 @@ func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (fou
 		found.Estimate = ranks[len(ranks)-1].Before
 		found.Exact = sp.Adaptive() && found.Estimate > 0
 		return found, nil
-	}
-	if sv.Weigh != nil && sv.Source.Counts() && len(found.Samples) == size && split.EstimateFrom(found.Samples, ranks) == 0 {
-		pieces := sv.Weigh(split.CutAtAllSamples(split.Piece{Start: sv.Start, End: sv.End, Space: sv.Query.Space(), Samples: found.Samples, Workers: workers}))
-		if total, ok := split.MostlyCounted(pieces); ok {
-			found.Estimate, found.Pieces = total, pieces
-			return found, nil
-		}
 	}
 	if len(found.Samples) == 0 && sp.Adaptive() && !sv.Refine {
 		n, known := sv.Count(ctx, nil, split.MostCounted)

@@ -1,0 +1,48 @@
+package split
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// An Outlook is what is left of a job: what the records of its open ranges say.
+type Outlook struct {
+	Open     int64         // how many there are, about
+	Entities int64         // in them
+	Rest     time.Duration // that the function still takes on these
+}
+
+// Waiting reports whether some of so many workers have nothing to do.
+func (o Outlook) Waiting(workers int64) bool { return o.Open > 0 && o.Open < workers }
+
+// Unseen is the outlook for a job of which nothing is done: a fair share for each of its workers, where the function takes so long
+// for each entity.
+func Unseen(fairShare, workers int64, each time.Duration) Outlook {
+	return Outlook{Open: workers, Entities: fairShare * workers, Rest: time.Duration(fairShare*workers) * each}
+}
+
+// An OpenRange is what the record of an open range says.
+type OpenRange struct {
+	Estimate int64         // of its entities
+	Pace     time.Duration // that was seen where it was cut off, of an entity; 0: none
+	Age      time.Duration // of the record
+}
+
+// OutlookOf returns the outlook by some open ranges, which are a random part of all. Where no pace was seen the function takes
+// so long for each entity. The workers are at those that have been open longest, for about as long.
+func OutlookOf(some []OpenRange, part float64, workers int64, each time.Duration) Outlook {
+	slices.SortFunc(some, func(a, b OpenRange) int { return cmp.Compare(b.Age, a.Age) })
+	var o Outlook
+	for i, r := range some {
+		pace := cmp.Or(r.Pace, each)
+		left := time.Duration(r.Estimate) * pace
+		if float64(i) < float64(workers)*part {
+			left = max(0, left-r.Age)
+		}
+		o.Rest += left
+		o.Entities += int64(left / max(1, pace))
+	}
+	all := func(n int64) int64 { return int64(float64(n)/part + 0.5) }
+	return Outlook{Open: all(int64(len(some))), Entities: all(o.Entities), Rest: time.Duration(all(int64(o.Rest)))}
+}

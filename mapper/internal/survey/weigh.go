@@ -1,0 +1,58 @@
+package survey
+
+import (
+	"context"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/split"
+)
+
+// mostCells is how many cells of a query are counted of which a sample does not say how large it is.
+const mostCells = 64
+
+// weighed surveys a range in two rounds of calls: in the first one it reads the first page and one answer of the sample, in the
+// second it counts what is between some of the samples. It is settled unless there are no samples, or most of the range
+// is in cells that are longer than they are counted. In both rounds the calls are made at the same time.
+func (sv Survey) weighed(ctx context.Context, workers int64) (found Found, settled bool, err error) {
+	if sv.Weigh == nil || !sv.Source.Counts() || workers < 2 {
+		return found, false, nil
+	}
+	var first split.Rank
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		if sv.Query.ShardBy != "" {
+			found.Samples, err = sv.values(gctx, mostCells)
+		} else {
+			found.Samples, err = sv.inside(gctx, query.Batch)
+		}
+		return err
+	})
+	group.Go(func() (err error) {
+		first, err = sv.first(gctx)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return found, false, err
+	}
+	if first.At == nil {
+		found.Estimate, found.Exact = first.Before, first.Before > 0
+		return found, true, nil
+	}
+	if len(found.Samples) == 0 {
+		return found, false, nil
+	}
+	cells := int64(mostCells)
+	if sv.Query.Plain() {
+		cells = split.CellsOf(found.Samples, query.Batch, first)
+	}
+	if cells < 2 {
+		return found, false, nil
+	}
+	pieces := sv.Weigh(split.Cells(split.Piece{Start: sv.Start, End: sv.End, Space: sv.Query.Space(), Samples: found.Samples, Workers: workers}, cells))
+	if found.Estimate, settled = split.MostlyCounted(pieces); settled {
+		found.Pieces = pieces
+	}
+	return found, settled, nil
+}
