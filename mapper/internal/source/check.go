@@ -117,15 +117,23 @@ func checkTypes(ctx context.Context, src Source, q query.Query, absent bool) err
 // a value: an index has the types apart. It reports whether any entity has the property in an index.
 func checkComparison(ctx context.Context, src Source, c query.Comparison) (known bool, err error) {
 	ends := func(of func(greatest bool) *datastore.Query, passes bool) (values []any, err error) {
-		for _, greatest := range []bool{false, true} {
-			entity, ok, err := one(ctx, src, of(greatest))
-			if err != nil {
-				return nil, unserved(err)
-			}
-			if !ok {
+		var entities [2]datastore.PropertyList
+		var found [2]bool
+		group, gctx := errgroup.WithContext(ctx)
+		for i := range entities {
+			group.Go(func() (err error) {
+				entities[i], found[i], err = one(gctx, src, of(i == 1))
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			return nil, unserved(err)
+		}
+		for i, entity := range entities {
+			if !found[i] {
 				return nil, nil
 			}
-			if v, ok := c.ValueOf(entity, passes, greatest); ok {
+			if v, ok := c.ValueOf(entity, passes, i == 1); ok {
 				values = append(values, v)
 			}
 		}

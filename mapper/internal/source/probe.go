@@ -101,25 +101,33 @@ func probeIn(ctx context.Context, src Source, q query.Query) (times bool, missin
 	if q.Plain() {
 		return false, nil, nil
 	}
+	var group sync.WaitGroup
+	samples := query.Samples(q)
+	answers := make([]error, len(samples))
+	for i, s := range samples {
+		group.Go(func() { _, answers[i] = src.First(ctx, s, 0) })
+	}
+	var first *keyspace.Position
+	group.Go(func() { first, err = src.Find(ctx, q.Scans(nil, nil), 0) })
+	group.Wait()
 	var why error
-	for _, s := range query.Samples(q) {
-		_, err := src.First(ctx, s, 0)
+	for i, s := range samples {
 		switch index := query.Index(q, s); {
-		case status.Code(err) == codes.FailedPrecondition:
-			if why = err; !slices.Contains(missing, index) {
+		case status.Code(answers[i]) == codes.FailedPrecondition:
+			if why = answers[i]; !slices.Contains(missing, index) {
 				missing = append(missing, index)
 			}
-		case err != nil:
-			if err = unserved(err); q.WithoutIndex() != "" && errors.Is(err, fault.ErrArguments) {
-				err = fmt.Errorf("%w%s", err, q.WithoutIndex())
+		case answers[i] != nil:
+			why := unserved(answers[i])
+			if q.WithoutIndex() != "" && errors.Is(why, fault.ErrArguments) {
+				why = fmt.Errorf("%w%s", why, q.WithoutIndex())
 			}
-			return false, nil, err
+			return false, nil, why
 		}
 	}
 	if why != nil {
 		return false, missing, why
 	}
-	first, err := src.Find(ctx, q.Scans(nil, nil), 0)
 	if err != nil || first == nil || !first.Valued {
 		return false, nil, err
 	}

@@ -87,7 +87,7 @@ const BalancePages = 2 * nearPages
 
 // ShareLengths returns how many of n entities each piece gets: a fair share, or several if the job's
 // total has more than MaxFanOut of them. Pieces have full pages. What is left over is spread over some
-// of them, about a third of a page each, or over all; each of these has one page that is not full.
+// of them, up to a third of a page and a twentieth of a piece on each, or over all; each of these has one page that is not full.
 func ShareLengths(n, fair, total, page int64) []int64 {
 	each := fair * ((total/fair + MaxFanOut - 1) / MaxFanOut)
 	pieces := min(max(1, (n+each/2)/each), MaxFanOut)
@@ -100,7 +100,7 @@ func ShareLengths(n, fair, total, page int64) []int64 {
 	each = n / pieces / page * page
 	rest := n - pieces*each
 	lengths := slices.Repeat([]int64{each}, int(pieces))
-	longer := min(pieces, (3*rest+page-1)/page)
+	longer := min(pieces, max((3*rest+page-1)/page, (20*rest+each-1)/each))
 	for i := range longer {
 		lengths[i] += rest / longer
 		if i < rest%longer {

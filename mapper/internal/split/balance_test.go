@@ -17,10 +17,10 @@ func TestShares(t *testing.T) {
 		{99, []int64{99}},
 		{250, []int64{100, 100, 50}}, // there are workers for all pages
 		{400, []int64{100, 100, 100, 100}},
-		{430, []int64{130, 100, 100, 100}}, // one has a page that is not full
-		{470, []int64{124, 123, 123, 100}},
+		{470, []int64{118, 118, 117, 117}},
 		{800, []int64{200, 200, 200, 200}},
 		{1150, []int64{288, 288, 287, 287}},
+		{12_050, []int64{3025, 3025, 3000, 3000}}, // two have a page that is not full
 	} {
 		if got := ShareLengths(test.n, max(1, test.n/4), test.n, 100); !slices.Equal(got, test.want) {
 			t.Errorf("%d entities: %v, want %v", test.n, got, test.want)

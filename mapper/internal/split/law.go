@@ -17,7 +17,8 @@ type Load struct {
 
 // The constants of the law.
 const (
-	slackOf   = 0.5                  // of the same: by so much what is kept may be more, as there is time to change that
+	slackOf   = 0.5                   // of the same: by so much what is kept may be more, as there is time to change that
+	partOf    = 0.125                 // of what is kept: by half of that it may be more or less, so that pages are full
 	worthOf   = 2 * WorthTask         // what is given away takes at least
 	pageCalls = 75 * time.Millisecond // what the calls of a page take [package bench: a query, a read and a commit]
 
@@ -53,7 +54,7 @@ func (l Load) Keep() (keep, each int64) {
 	if left-mine < max(slack, worthOf) {
 		return l.Left, 0
 	}
-	page := max(1, min(time.Duration(l.Page), piece/here)) // or a part of one
+	page := max(1, min(time.Duration(l.Page), part(partOf, mine)/here)) // or a part of one
 	pages := func(t time.Duration) time.Duration { return (t + here*page/2) / (here * page) }
 	return min(l.Left, int64(pages(mine)*page)), int64(max(1, pages(piece)) * page)
 }

@@ -177,7 +177,7 @@ func (st Store) jobs(ctx context.Context, q *datastore.Query) (jobs []*record.Jo
 	return jobs, err
 }
 
-// Create writes a job and its root in one transaction.
+// Create writes a job and its root in one commit.
 func (st Store) Create(ctx context.Context, job *record.Job) error {
 	root := job.RootRange()
 	_, err := st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {

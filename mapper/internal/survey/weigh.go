@@ -10,7 +10,7 @@ import (
 )
 
 // mostCells is how many cells of a query are counted of which a sample does not say how large it is.
-const mostCells = 64
+const mostCells = 128
 
 // weighed surveys a range in two rounds of calls: in the first one it reads the first page and one answer of the sample, in the
 // second it counts what is between some of the samples. It is settled unless there are no samples, or most of the range
