@@ -17,7 +17,7 @@ type Load struct {
 
 // The constants of the law.
 const (
-	slackOf   = 0.5                   // of the same: by so much what is kept may be more, as there is time to change that
+	slackOf   = 0.5                   // of an even part: by so much what is kept may be more while nobody waits
 	partOf    = 0.125                 // of what is kept: by half of that it may be more or less, so that pages are full
 	worthOf   = 2 * WorthTask         // what is given away takes at least
 	pageCalls = 75 * time.Millisecond // what the calls of a page take [package bench: a query, a read and a commit]
@@ -36,10 +36,10 @@ const WorthTask = 200 * time.Millisecond
 //
 // What is left of the job, in time, is shared by all of its workers: if they all were busy until the end, it would come
 // when each has done an even part of that. So that is what a task may keep. What it would end later with is what it gives
-// away. While others have no worker that waits, in pieces of a quarter of an even part: they are taken up by whoever
-// is done first, and whoever takes one up decides in the same way, with less time left. So what is late is
+// away, in pieces of an even part each, if that is worth a task; while nobody waits, only if it is much, as there is
+// time to change that. Whoever takes a piece up decides in the same way, with less time left. So what is late is
 // handed out in pieces that become shorter and shorter, down to what is worth a task, and all workers end at
-// about the same time. Where workers have nothing to do already, each piece is an even part.
+// about the same time.
 //
 // It is factoring (Hummel, Schonberg and Flynn, 1992: what is left is handed out in batches of equal pieces, each
 // batch a fixed part of it), of time and not of iterations, and weighted by the pace that was measured
