@@ -330,7 +330,7 @@ func (w *world) lose(path string) {
 	})
 }
 
-// tasks returns how many tasks of a path are in the queue.
+// tasks returns how many tasks of a path are in the queues.
 func (w *world) tasks(path string) (n int) {
 	w.Helper()
 	w.eachTask(path, func(*cloudtasks.Client, string) { n++ })
@@ -344,10 +344,12 @@ func (w *world) eachTask(path string, f func(*cloudtasks.Client, string)) {
 		w.Fatal(err)
 	}
 	defer client.Close()
-	it := client.ListTasks(w.Context(), &cloudtaskspb.ListTasksRequest{Parent: queueName})
-	for task, err := it.Next(); err == nil; task, err = it.Next() {
-		if strings.HasSuffix(task.GetHttpRequest().GetUrl(), path) {
-			f(client, task.Name)
+	for _, queue := range []string{queueName, otherQueue} { // of which the other one may not be there
+		it := client.ListTasks(w.Context(), &cloudtaskspb.ListTasksRequest{Parent: queue})
+		for task, err := it.Next(); err == nil; task, err = it.Next() {
+			if strings.HasSuffix(task.GetHttpRequest().GetUrl(), path) {
+				f(client, task.Name)
+			}
 		}
 	}
 }

@@ -31,7 +31,8 @@ type Entity[T any] struct {
 // them, which take up to 512 KiB with their numbers. The sum under a name fits an int64, and so
 // does that over each page. A job that counts more fails, and [Job.Resume] goes on without counters:
 // there is never a wrong number. What has more names, such as one for each customer, the function of an
-// [Update] can put as entities of their own, for an aggregation query to add up.
+// [Update] can put as entities of their own, for an aggregation query to add up. An entity that the function does not
+// change counts as it was when it was read, see [WithVersions].
 func (e *Entity[T]) Count(name string, n int64) { e.attempt.Count(name, n) }
 
 // Put saves another entity in the transaction of an [Update]: a struct pointer

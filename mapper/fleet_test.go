@@ -18,6 +18,8 @@ import (
 type fleet struct {
 	world   *world
 	mappers []mapper.Definition
+	queue   string      // that they have,
+	target  string      // and where its tasks go
 	zombies float64     // the share of deliveries that outlive their request
 	fails   atomic.Bool // jobs are to fail
 	stops   stops
@@ -59,12 +61,18 @@ func byTheEnd(r slog.Record) (yes bool) {
 
 // newFleet has a fleet take the deliveries of a world.
 func newFleet(w *world, seed uint64, size int, mappers ...mapper.Definition) *fleet {
-	f := &fleet{world: w, mappers: mappers, rng: rand.New(rand.NewPCG(seed, 2)), processes: make([]*process, size)}
+	f := newFleetOf(w, queueName, target, seed, size, mappers...)
+	w.handler = f
+	return f
+}
+
+// newFleetOf has a fleet use a queue of a world, of which its processes are to take the deliveries.
+func newFleetOf(w *world, queue, target string, seed uint64, size int, mappers ...mapper.Definition) *fleet {
+	f := &fleet{world: w, mappers: mappers, queue: queue, target: target, rng: rand.New(rand.NewPCG(seed, 2)), processes: make([]*process, size)}
 	f.stops.rng = rand.New(rand.NewPCG(seed, 3))
 	for i := range f.processes {
 		f.processes[i] = newProcess(f)
 	}
-	w.handler = f
 	w.Cleanup(func() {
 		f.thaw()
 		w.settle()

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -20,12 +21,14 @@ type operation struct {
 	taken  func(*mapper.Status) bool                // what the job looks like once the operation has taken effect
 }
 
-// A guardWorld is a world of two processes, which serve nobody who revives jobs.
+// A guardWorld is a world of two processes, and two of another service, of which none serves anybody who revives jobs.
 type guardWorld struct {
 	*world
 	fleet  *fleet
+	others *fleet // of a second service, with another queue
 	mapper *mapper.Mapper[mapper.None]
 	mended atomic.Bool
+	slow   atomic.Bool
 }
 
 func (w *guardWorld) begin(ctx context.Context) error {
@@ -95,7 +98,28 @@ var operations = map[string]operation{
 		},
 		taken: func(s *mapper.Status) bool { return s == nil || s.Cleaning },
 	},
+	"move": {
+		before: func(w *guardWorld) {
+			w.slow.Store(true)
+			w.must(10*time.Second, w.begin(w.Context()))
+		},
+		do:    move,
+		want:  mapper.SucceededWithFailures,
+		taken: moved,
+	},
+	"move what is cleaned up": {
+		before: func(w *guardWorld) {
+			w.must(time.Hour, w.begin(w.Context()))
+			w.must(0, w.engine.Job("j").CleanUp(w.Context(), &mapper.CleanUpOptions{Job: true}))
+		},
+		do:    move,
+		taken: func(s *mapper.Status) bool { return s == nil || moved(s) },
+	},
 }
+
+func move(ctx context.Context, w *guardWorld) error { return w.others.pick().engine.Job("j").Move(ctx) }
+
+func moved(s *mapper.Status) bool { return s.Queue == otherQueue }
 
 // TestOperatorsDie has the process of an operator die, or stop for three hours, before each call that it
 // makes and behind each. The operator asks again only if the job is as it was before. Nobody revives it, and
@@ -123,11 +147,64 @@ func TestOperatorsDie(t *testing.T) {
 	}
 }
 
+// TestSlowOperators has each call of an operator take so long that a sweep which comes half a minute later may come
+// before the operator's commit. The process dies behind that.
+func TestSlowOperators(t *testing.T) {
+	t.Parallel()
+	for name, op := range operations {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for from := time.Duration(0); from < 2*time.Minute && !t.Failed(); from += 5 * time.Second { // between two sweeps
+				m := &mishap{happen: func(p *process) { p.fleet.kill(p) }, commit: true, slow: true}
+				later := op
+				later.before = func(w *guardWorld) {
+					time.Sleep(from)
+					op.before(w)
+				}
+				synctest.Test(t, func(t *testing.T) { testOperatorDies(t, later, m) })
+				if !m.happened && name != "clean up again" { // which finds that done
+					t.Error("nothing was committed")
+				}
+			}
+		})
+	}
+}
+
+// TestResumeUnderWay has the process of an operator die behind the commit with which a job is resumed that runs: the delivery
+// that is under way enqueues what it leaves, and nobody waits for the guard.
+func TestResumeUnderWay(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{queue: few(1)}, steadyCredit)
+		operators := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
+		keys := names(300)
+		w.putAccounts(keys)
+		job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{PageSize: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3*time.Second + 700*time.Millisecond)
+		m := &mishap{happen: operators.kill, commit: true}
+		if err := operators.pick().engine.Job(job.ID).Resume(m.with(t.Context())); err == nil || !m.happened {
+			t.Errorf("resumed: %v", err)
+		}
+		s := w.wait(job)
+		if took := s.Ended.Sub(s.Created); took > 40*time.Second {
+			t.Errorf("300 entities of 100 ms took one worker %v", took)
+		}
+		w.wantBalances(keys, 10)
+	})
+}
+
 func testOperatorDies(t *testing.T, op operation, m *mishap) {
 	planned := m.after
 	w := &guardWorld{}
 	w.mapper = mapper.Update("mended", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 		time.Sleep(10 * time.Millisecond)
+		if w.slow.Load() {
+			time.Sleep(5 * time.Second)
+		}
 		if strings.HasSuffix(a.Key.Name, "7") && !w.mended.Load() {
 			return mapper.Permanent(errors.New("no"))
 		}
@@ -136,6 +213,8 @@ func testOperatorDies(t *testing.T, op operation, m *mishap) {
 	})
 	w.world = newWorld(t, setting{queue: few(2)}, w.mapper)
 	w.fleet = newFleet(w.world, 1, 2, w.mapper)
+	w.others = newFleetOf(w.world, otherQueue, otherTarget, 2, 2, w.mapper)
+	w.otherHandler(w.others)
 	w.putAccounts(names(60))
 	op.before(w)
 	answer := make(chan error, 1)
@@ -145,6 +224,7 @@ func testOperatorDies(t *testing.T, op operation, m *mishap) {
 	case err = <-answer:
 	case <-time.After(3 * time.Hour):
 		w.fleet.thaw()
+		w.others.thaw()
 		err = <-answer
 	}
 	status := w.statusOf("j")

@@ -57,7 +57,7 @@ var (
 	ErrNoSuchJob = record.ErrNoSuchJob
 )
 
-// StartOptions are the settings of a job. In JSON, durations are nanoseconds.
+// StartOptions are the settings of a job. In JSON, durations are nanoseconds, as their names say.
 type StartOptions struct {
 	// ID names the job: 1 to 100 letters, digits, '-' and '_', but not __x__.
 	// Starting a job with the ID of one that exists returns that one, whatever state
@@ -81,7 +81,7 @@ type StartOptions struct {
 	// nothing is left then it may take twice as long, and up to 25s. Others that change
 	// the same entities of an [Update] meanwhile conflict with it. Defaults to 3s, at which the transaction's
 	// own round trips are a few percent.
-	PageTime time.Duration `json:"page_time,omitempty"`
+	PageTime time.Duration `json:"page_time_ns,omitempty"`
 
 	// Workers is how many tasks run at once, in [1, 5000]. It is a setting of the
 	// queue, which the job does not change: its first split is made for it. Defaults to
@@ -103,7 +103,7 @@ type StartOptions struct {
 	// with all that it holds. What a function leaves running when it returns can't rely on
 	// its context either, which ends soon after. Defaults to 30s, or half of the Deadline if
 	// that is less.
-	Timeout time.Duration `json:"timeout,omitempty"`
+	Timeout time.Duration `json:"timeout_ns,omitempty"`
 
 	// Retries say how often the function is tried, and when. Defaults to those of the mapper.
 	Retries Retries `json:"retries,omitzero"`

@@ -29,7 +29,7 @@ func TestSizes(t *testing.T) {
 				w.putAccounts(keys)
 				status := w.wait(w.start(10, &mapper.StartOptions{PageSize: 100, AllowEmpty: true}))
 				w.wantBalances(keys, 10)
-				if status.Processed != int64(n) || status.Counters["credited"] != int64(n) || status.Open != 0 || status.Failures != 0 {
+				if status.Processed != int64(n) || status.Counters["credited"] != int64(n) || status.Open != 0 || status.Failures != 0 || len(status.Spaces) > 0 {
 					t.Errorf("status %+v", status)
 				}
 			})
@@ -49,6 +49,9 @@ func TestFullPages(t *testing.T) {
 		w.wantBalances(keys, 10)
 		if full := int64(20000 / 500); status.Tasks > full*13/10 || w.most.Load() < 10 {
 			t.Errorf("%d tasks for %d full pages, %d at once", status.Tasks, full, w.most.Load())
+		}
+		if len(status.Spaces) > 0 {
+			t.Errorf("a job over one kind has the spaces %+v", status.Spaces)
 		}
 	})
 }

@@ -2,7 +2,9 @@ package mapper_test
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
+	"path"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // TestUndelivered has the queue deliver nothing, for reasons that it knows: within two minutes the status
@@ -109,6 +112,100 @@ func TestUndelivered(t *testing.T) {
 				}
 				if s := w.wait(job); s.Error != "" {
 					t.Errorf("at its end the status says %q", s.Error)
+				}
+				w.wantBalances(keys, 10)
+			})
+		})
+	}
+}
+
+// TestUnwatched has the queue deliver nothing to a job that nobody looks at: the process that has started it, or resumed it, logs
+// why. What the status says of the job right behind a Resume is not that its tasks are lost.
+func TestUnwatched(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log logged
+		w := newWorld(t, setting{log: &log}, addCredit)
+		keys := names(100)
+		w.putAccounts(keys)
+		own := w.handler
+		w.handler = http.NotFoundHandler()
+		job := w.start(10, nil)
+		for range 2 {
+			time.Sleep(2 * time.Minute)
+			if n := log.count("404"); n != 1 {
+				t.Errorf("%d lines about it in the log\n%s", n, log.String())
+			}
+			log.text.Reset()
+			time.Sleep(5 * time.Minute)
+			if err := job.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if s, err := job.Status(t.Context()); err != nil || strings.Contains(s.Error, "not in the queue") {
+				t.Errorf("resumed: %+v, %v", s, err)
+			}
+		}
+		w.handler = own
+		w.wait(job)
+		w.wantBalances(keys, 10)
+		log.text.Reset()
+		time.Sleep(time.Hour)
+		if said := log.String(); said != "" {
+			t.Errorf("after its end the log has\n%s", said)
+		}
+	})
+}
+
+// TestOtherURL has a job run at a URL until a moment, from when on only another one is served, as after a deployment of the service
+// under another name. Its status says so, and a schedule of Revive has it go on there, whatever it was at.
+func TestOtherURL(t *testing.T) {
+	testflag.Sequential(t)
+	t.Parallel()
+	for name, until := range map[string]time.Duration{"its start": 0, "its first page": 200 * time.Millisecond, "its middle": 5 * time.Second, "its end": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, setting{queue: few(1), log: new(logged)}, steadyCredit)
+				keys := names(100)
+				w.putAccounts(keys)
+				first, err := tasks.NewQueue(w.tasksClient(), queueName, "http://before/mapper/", &tasks.Options{Unverified: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				before, err := mapper.New(w.client, first, &mapper.Options{Mappers: []mapper.Definition{steadyCredit}, Logger: slog.New(slog.DiscardHandler)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				own, began, gone := w.handler, time.Now(), atomic.Bool{}
+				w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+					if time.Since(began) >= until || path.Base(r.URL.Path) == "finalize" {
+						gone.Store(true)
+					}
+					switch {
+					case r.Host != "before":
+						own.ServeHTTP(rw, r)
+					case !gone.Load():
+						before.Handler().ServeHTTP(rw, r)
+					default:
+						http.NotFound(rw, r)
+					}
+				})
+				if _, err := steadyCredit.Start(t.Context(), before, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one", PageSize: 10}); err != nil {
+					t.Fatal(err)
+				}
+				job := w.engine.Job("one")
+				time.Sleep(5 * time.Minute)
+				if s, err := job.Status(t.Context()); err != nil || s.State != mapper.Running || !strings.Contains(s.Error, "404") || !strings.Contains(s.Error, "http://before/") || !strings.Contains(s.Error, target) {
+					t.Errorf("%+v, %v, want an error that names both URLs", s, err)
+				}
+				for range 2 {
+					if err := w.engine.Revive(t.Context()); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(10 * time.Minute)
+				}
+				if s, err := job.Status(t.Context()); err != nil || s.State != mapper.Succeeded || s.Error != "" {
+					t.Errorf("%+v, %v", s, err)
 				}
 				w.wantBalances(keys, 10)
 			})

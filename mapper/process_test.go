@@ -162,9 +162,11 @@ func (s *stops) draw() time.Duration {
 // or behind it.
 type mishap struct {
 	happen func(*process)
+	slow   bool // each call and each answer takes seconds, and the queue's take a third of a minute
+	commit bool // it happens behind the answer to a commit,
 
 	mu       sync.Mutex
-	after    int // so many calls and answers
+	after    int // and otherwise behind so many calls and answers
 	happened bool
 }
 
@@ -176,10 +178,19 @@ func (m *mishap) with(ctx context.Context) context.Context {
 }
 
 // pass has the mishap happen, if it is time.
-func (m *mishap) pass(p *process) {
+func (m *mishap) pass(p *process, method string, answered bool) {
+	last := path.Base(method)
+	switch {
+	case m.slow && last == "CreateTask":
+		time.Sleep(11 * time.Second)
+	case m.slow:
+		time.Sleep(2900 * time.Millisecond)
+	}
 	m.mu.Lock()
 	now := m.after == 0
-	m.after--
+	if m.after--; m.commit {
+		now = answered && last == "Commit" && !m.happened
+	}
 	m.happened = m.happened || now
 	m.mu.Unlock()
 	if now {
@@ -189,9 +200,9 @@ func (m *mishap) pass(p *process) {
 
 // pass is called where a process makes a call, or has its answer: it may die or stop there, and it goes
 // on when it is awake.
-func (p *process) pass(ctx context.Context) {
+func (p *process) pass(ctx context.Context, method string, answered bool) {
 	if m, ok := ctx.Value(mishapKey{}).(*mishap); ok {
-		m.pass(p)
+		m.pass(p, method, answered)
 	}
 	if p.Err() == nil && p.stops.drawDeath() {
 		p.fleet.kill(p)
@@ -230,7 +241,7 @@ func (p *process) awake() (slept bool) {
 }
 
 func (p *process) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	p.pass(ctx)
+	p.pass(ctx, method, false)
 	if drafts(req) {
 		if dies, recorded := p.stops.drawDraftDeath(); dies {
 			if recorded {
@@ -244,7 +255,7 @@ func (p *process) intercept(ctx context.Context, method string, req, reply any, 
 	if read := strings.HasSuffix(method, "/Lookup") || strings.HasSuffix(method, "/RunQuery"); read && p.stops.drawFreeze(pathOf(ctx)) {
 		p.fleet.freeze(p)
 	}
-	p.pass(ctx)
+	p.pass(ctx, method, err == nil)
 	return err
 }
 
@@ -261,7 +272,7 @@ func newProcess(f *fleet) *process {
 	if err != nil {
 		panic(err)
 	}
-	queue, err := tasks.NewQueue(client, queueName, target, &tasks.Options{Unverified: true, Deadline: w.queue.Deadline()})
+	queue, err := tasks.NewQueue(client, f.queue, f.target, &tasks.Options{Unverified: true, Deadline: w.queue.Deadline()})
 	if err != nil {
 		panic(err)
 	}

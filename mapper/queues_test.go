@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 
 	"github.com/scattermap/scattermap/emulator"
@@ -28,34 +29,50 @@ type second struct {
 	log    logged
 }
 
-// second starts a second service, whose mappers may be others.
-func (w *world) second(mappers ...mapper.Definition) *second {
+const otherTarget = "http://other/mapper/"
+
+// tasksClient returns a client of the queue's service.
+func (w *world) tasksClient() *cloudtasks.Client {
 	w.Helper()
 	client, err := w.emulator.CloudTasks(w.Context())
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { client.Close() })
+	return client
+}
+
+// otherHandler has another handler take the deliveries of a second service, and creates its queue.
+func (w *world) otherHandler(other http.Handler) *cloudtasks.Client {
+	w.Helper()
+	client := w.tasksClient()
 	if _, err := client.CreateQueue(w.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: otherQueue}}); err != nil {
-		w.Fatal(err)
-	}
-	queue, err := tasks.NewQueue(client, otherQueue, "http://other/mapper/", &tasks.Options{Unverified: true})
-	if err != nil {
-		w.Fatal(err)
-	}
-	s := new(second)
-	s.engine, err = mapper.New(w.client, queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(&s.log, nil))})
-	if err != nil {
 		w.Fatal(err)
 	}
 	first := w.handler
 	w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if r.Host == "other" {
-			s.engine.Handler().ServeHTTP(rw, r)
+			other.ServeHTTP(rw, r)
 			return
 		}
 		first.ServeHTTP(rw, r)
 	})
+	return client
+}
+
+// second starts a second service, whose mappers may be others.
+func (w *world) second(mappers ...mapper.Definition) *second {
+	w.Helper()
+	s := new(second)
+	client := w.otherHandler(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { s.engine.Handler().ServeHTTP(rw, r) }))
+	queue, err := tasks.NewQueue(client, otherQueue, otherTarget, &tasks.Options{Unverified: true})
+	if err != nil {
+		w.Fatal(err)
+	}
+	s.engine, err = mapper.New(w.client, queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(&s.log, nil))})
+	if err != nil {
+		w.Fatal(err)
+	}
 	return s
 }
 

@@ -64,6 +64,7 @@ var DeleteSessions = mapper.Update("delete-sessions", func(_ context.Context, s 
 })
 
 func startDeletion(ctx context.Context, m *mapper.Engine, before time.Time) (*mapper.Job, error) {
+	before = before.UTC().Truncate(24 * time.Hour) // so that all jobs of a day have one query, and are one job
 	return DeleteSessions.Start(ctx, m, mapper.Query{
 		Kind:     "Session",
 		KeysOnly: true, // the function needs no more
@@ -79,11 +80,16 @@ func Example_deleteByAge() {
 	for day := range 10 {
 		put(client, datastore.IncompleteKey("Session", nil), &Session{october.AddDate(0, 0, day)})
 	}
-	job, err := startDeletion(ctx, m, october.AddDate(0, 0, 7))
+	week := october.AddDate(0, 0, 7)
+	job, err := startDeletion(ctx, m, week.Add(3*time.Hour))
 	s := wait(ctx, job, err)
+	again, err := startDeletion(ctx, m, week.Add(4*time.Hour))
+	fmt.Println("started again it is the same job:", again.ID == job.ID, err)
 	left, err := client.Count(ctx, datastore.NewQuery("Session"))
 	fmt.Println(s.State, s.Written, "deleted,", left, "left,", err)
-	// Output: succeeded 7 deleted, 3 left, <nil>
+	// Output:
+	// started again it is the same job: true <nil>
+	// succeeded 7 deleted, 3 left, <nil>
 }
 
 // Move to another key.
@@ -98,7 +104,8 @@ var MoveUsers = mapper.Update("move-users", func(_ context.Context, u *mapper.En
 	if email == "" {
 		return mapper.Permanent(errors.New("it has no Email to be its name"))
 	}
-	u.Put(datastore.NameKey("Customer", email, nil), &u.Value) // all properties, whatever they are
+	name := fmt.Sprintf("%s/%d", email, u.Key.ID)             // that no other user gets
+	u.Put(datastore.NameKey("Customer", name, nil), &u.Value) // all properties, whatever they are
 	u.Delete(u.Key)
 	return nil
 })
@@ -112,13 +119,13 @@ func Example_move() {
 	client, m, stop := engine(ctx, MoveUsers)
 	defer stop()
 	type person struct{ Name, Email string }
-	for _, p := range []person{{"Ann", "ann@example.com"}, {"Bob", "bob@example.com"}, {"Cy", ""}} {
-		put(client, datastore.IncompleteKey("User", nil), &p)
+	for i, p := range []person{{"Ann", "ann@example.com"}, {"Annabel", "ann@example.com"}, {"Cy", ""}} {
+		put(client, datastore.IDKey("User", int64(i+1), nil), &p)
 	}
 	job, err := startMove(ctx, m)
 	s := wait(ctx, job, err)
 	var ann person
-	err = client.Get(ctx, datastore.NameKey("Customer", "ann@example.com", nil), &ann)
+	err = client.Get(ctx, datastore.NameKey("Customer", "ann@example.com/1", nil), &ann)
 	fmt.Println(s.State, s.Written, "moved,", s.Failures, "failed,", ann.Name, err)
 	// Output: succeeded with failures 2 moved, 1 failed, Ann <nil>
 }

@@ -19,11 +19,11 @@ type Retries struct {
 
 	// First is how long the second attempt waits: up to a week, and a second by default. Each further
 	// attempt waits four times as long as the one before, up to Max.
-	First time.Duration `json:"first,omitempty"`
+	First time.Duration `json:"first_ns,omitempty"`
 
 	// Max is the longest that an attempt waits, unless the function asks for more by [RetryAfter]: up to a
 	// week, and 1,024 seconds by default.
-	Max time.Duration `json:"max,omitempty"`
+	Max time.Duration `json:"max_ns,omitempty"`
 }
 
 // The attempts that are made by default. Those of an Update take 85 seconds, in which a service restarts.

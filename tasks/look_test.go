@@ -1,12 +1,16 @@
 package tasks_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"net/http"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/emulator"
@@ -30,7 +34,7 @@ func TestLook(t *testing.T) {
 			t.Fatal(err)
 		}
 		look := func() *tasks.Sighting {
-			s, err := q.Look(t.Context(), "abc")
+			s, err := q.Look(t.Context(), tasks.Task{ID: "abc", Path: "run"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,4 +60,61 @@ func TestLook(t *testing.T) {
 			t.Errorf("a queue that runs is paused: %v, %v", paused, err)
 		}
 	})
+}
+
+// TestElsewhere looks at a task through queues of one name that would create it with another URL, account or audience. It
+// exists for all of them until it was refused, and then for none but those that would create the same.
+func TestElsewhere(t *testing.T) {
+	for name, test := range map[string]struct {
+		target    string
+		options   tasks.Options
+		elsewhere bool
+	}{
+		"the same":         {target: "http://worker.example/base/"},
+		"another host":     {target: "http://other.example/base/", elsewhere: true},
+		"another path":     {target: "http://worker.example/", elsewhere: true},
+		"another account":  {target: "http://worker.example/base/", options: tasks.Options{ServiceAccount: "b@example.com"}, elsewhere: true},
+		"another audience": {target: "http://worker.example/base/", options: tasks.Options{Audience: "all"}, elsewhere: true},
+		"another deadline": {target: "http://worker.example/base/", options: tasks.Options{Deadline: time.Minute}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				refuse := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+				emu := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(refuse)})
+				client, err := emu.CloudTasks(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer client.Close()
+				const queue = "projects/p/locations/l/queues/q"
+				if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "projects/p/locations/l", Queue: &cloudtaskspb.Queue{Name: queue}}); err != nil {
+					t.Fatal(err)
+				}
+				const account = "a@example.com"
+				first, err := tasks.NewQueue(client, queue, "http://worker.example/base/", &tasks.Options{Unverified: true, ServiceAccount: account})
+				if err != nil {
+					t.Fatal(err)
+				}
+				test.options.Unverified, test.options.ServiceAccount = true, cmp.Or(test.options.ServiceAccount, account)
+				now, err := tasks.NewQueue(client, queue, test.target, &test.options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				task := tasks.Task{ID: "abc", Path: "run", At: time.Now().Add(time.Minute)}
+				if err := first.Enqueue(t.Context(), task); err != nil {
+					t.Fatal(err)
+				}
+				for _, refused := range []bool{false, true} {
+					s, err := now.Look(t.Context(), task)
+					if err != nil || s == nil || s.Elsewhere != test.elsewhere {
+						t.Errorf("refused %v: %+v, %v", refused, s, err)
+					}
+					if exists, err := now.Exists(t.Context(), task); err != nil || exists == (refused && test.elsewhere) {
+						t.Errorf("refused %v: it exists %v, %v", refused, exists, err)
+					}
+					time.Sleep(2 * time.Minute)
+				}
+			})
+		})
+	}
 }

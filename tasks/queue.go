@@ -192,16 +192,3 @@ func (q *Queue) EnqueueAll(ctx context.Context, all []Task) error {
 	}
 	return group.Wait()
 }
-
-// Exists reports whether a task waits in the queue or is being delivered.
-func (q *Queue) Exists(ctx context.Context, id string) (bool, error) {
-	name := q.name + "/tasks/" + id
-	_, err := q.client.GetTask(ctx, &cloudtaskspb.GetTaskRequest{Name: name})
-	switch status.Code(err) {
-	case codes.OK:
-		return true, nil
-	case codes.NotFound:
-		return false, nil
-	}
-	return false, fmt.Errorf("tasks: get %s: %w", name, err)
-}

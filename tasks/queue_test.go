@@ -80,7 +80,7 @@ func TestDelivery(t *testing.T) {
 		if err := q.Enqueue(t.Context(), tasks.Task{ID: "abc", Path: "run", Body: []byte("hello"), At: begun.Add(time.Minute)}); err != nil {
 			t.Fatal(err)
 		}
-		if exists, err := q.Exists(t.Context(), "abc"); err != nil || !exists {
+		if exists, err := q.Exists(t.Context(), tasks.Task{ID: "abc", Path: "run"}); err != nil || !exists {
 			t.Errorf("before its delivery the task exists: %v, %v", exists, err)
 		}
 		time.Sleep(59 * time.Second)
@@ -96,7 +96,7 @@ func TestDelivery(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("deliveries (-want +got):\n%s", diff)
 		}
-		if exists, err := q.Exists(t.Context(), "abc"); err != nil || exists {
+		if exists, err := q.Exists(t.Context(), tasks.Task{ID: "abc", Path: "run"}); err != nil || exists {
 			t.Errorf("after its delivery the task exists: %v, %v", exists, err)
 		}
 		if err := q.Enqueue(t.Context(), tasks.Task{ID: "abc"}); !errors.Is(err, tasks.ErrExists) {

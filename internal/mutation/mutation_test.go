@@ -253,6 +253,24 @@ var mutations = []mutation{
 		new: `	if BROKEN || j.Epoch+1 != epoch {`,
 	},
 	{
+		name: "a guard that comes early leaves a move alone", test: "TestSlowOperators", file: "internal/record/owner.go",
+		old: `	j.Forestalled++
+`,
+		new: `	if BROKEN {
+		return false
+	}
+	j.Forestalled++
+`,
+	},
+	{
+		name: "a delivery goes on after a resume without a task of its own", test: "TestResumeUnderWay", file: "internal/executor/delivery.go",
+		old: `job.Epoch != known.Epoch || d.x.Gate.IsDraining() {`,
+		new: `job.Epoch != known.Epoch || d.x.Gate.IsDraining() {
+		if BROKEN {
+			return false, nil
+		}`,
+	},
+	{
 		name: "a guard that comes early leaves the start alone", test: "TestOperatorsDie", file: "internal/store/store.go",
 		old: `	key, r := record.Forestalled(job, now)
 `,

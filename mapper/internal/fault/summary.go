@@ -2,6 +2,8 @@ package fault
 
 import (
 	"errors"
+	"reflect"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -48,7 +50,7 @@ func (e panicError) Error() string { return string(e) }
 func (e panicError) Kind() string  { return "panic" }
 
 // Kind returns of which kind the error of a function is, which says nothing of the entity: an error may
-// have a method of this name.
+// have a method of this name, and otherwise its type says it.
 func Kind(err error) string {
 	var k interface{ Kind() string }
 	switch {
@@ -59,7 +61,25 @@ func Kind(err error) string {
 	case status.Code(err) != codes.Unknown && status.Code(err) != codes.OK:
 		return "error " + status.Code(err).String()
 	case IsPermanent(err):
-		return "permanent error"
+		return "permanent " + typeOf(err)
+	}
+	return typeOf(err)
+}
+
+// typeOf returns the type of the outermost error that has one of its own; of what errors.New and fmt.Errorf have made, that
+// it is an error.
+func typeOf(err error) string {
+	for ; err != nil; err = errors.Unwrap(err) {
+		t := reflect.TypeOf(err)
+		of := t
+		if t.Kind() == reflect.Pointer {
+			of = t.Elem()
+		}
+		if !slices.Contains([]string{"fmt", "errors", own.PkgPath()}, of.PkgPath()) {
+			return t.String()
+		}
 	}
 	return "error"
 }
+
+var own = reflect.TypeFor[summarizedError]()

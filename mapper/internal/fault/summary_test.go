@@ -3,6 +3,8 @@ package fault
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"strconv"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -27,11 +29,13 @@ func TestSummary(t *testing.T) {
 		}
 	}
 	for want, err := range map[string]error{
-		"panic":                   fmt.Errorf("secret: %w", Panicked("secret")),
-		"error":                   RetryAfter(secret, 1),
-		"permanent error":         Permanent(secret),
-		"refused by the database": Permanent(AsCommitRefusal(status.Error(codes.InvalidArgument, "secret"))),
-		"error Unavailable":       fmt.Errorf("secret: %w", status.Error(codes.Unavailable, "secret")),
+		"panic":                       fmt.Errorf("secret: %w", Panicked("secret")),
+		"permanent error":             Permanent(secret),
+		"refused by the database":     Permanent(AsCommitRefusal(status.Error(codes.InvalidArgument, "secret"))),
+		"error Unavailable":           fmt.Errorf("secret: %w", status.Error(codes.Unavailable, "secret")),
+		"*fs.PathError":               fmt.Errorf("secret: %w", &fs.PathError{Op: "secret", Path: "secret", Err: secret}),
+		"permanent *strconv.NumError": Permanent(fmt.Errorf("secret: %w", &strconv.NumError{Func: "secret", Num: "secret", Err: secret})),
+		"error":                       RetryAfter(secret, 1),
 	} {
 		if got := Kind(err); got != want {
 			t.Errorf("%v: %q, want %q", err, got, want)

@@ -45,7 +45,7 @@ func (jn *Journal) Changed(ctx context.Context, from string, job *record.Job, ca
 	ctx = context.WithoutCancel(ctx)
 	c := Change{Job: job, From: from, Cause: cause, By: By(ctx), Time: time.Now()}
 	jn.count(ctx, &c)
-	jn.Flush(ctx)
+	jn.flush(ctx, c.Time.Add(window))
 	if handler := jn.Log.Handler(); handler.Enabled(ctx, level(job)) {
 		line := slog.NewRecord(c.Time, level(job), "job "+job.State, 0) // of the change: who counts first, writes first
 		line.AddAttrs(attrs(c)...)
@@ -131,9 +131,14 @@ func (jn *Journal) call(ctx context.Context, c Change) {
 }
 
 // Failing says that entities of a page have failed: how many are tried again, how many are recorded as
-// failures, and of which kinds their errors are. Their keys and errors are in the records.
+// failures, and of which kinds their errors are. Their keys and errors are in the records. The lines of entities
+// that are tried again by themselves are limited apart: there may be many for each page.
 func (jn *Journal) Failing(ctx context.Context, r *record.Range, again, recorded int64, kinds string) {
-	jn.Flaws.LogAttrs(ctx, slog.LevelWarn, "entities failed", slog.String("job", r.Job), slog.String("range", r.ID),
+	message := "entities failed"
+	if r.Alone {
+		message = "an entity failed again"
+	}
+	jn.Flaws.LogAttrs(ctx, slog.LevelWarn, message, slog.String("job", r.Job), slog.String("range", r.ID),
 		slog.Int64("tried_again", again), slog.Int64("recorded", recorded), slog.String("kinds", kinds))
 }
 
@@ -144,10 +149,13 @@ func (jn *Journal) Undelivered(ctx context.Context, job *record.Job, complaint s
 	}
 }
 
-// Flush says how many lines were left out, where no line that followed has said so.
-func (jn *Journal) Flush(ctx context.Context) {
+// Flush says how many lines were left out, where no line that followed has said so within the minute.
+func (jn *Journal) Flush(ctx context.Context) { jn.flush(ctx, time.Now()) }
+
+// flush is Flush as of a time.
+func (jn *Journal) flush(ctx context.Context, now time.Time) {
 	if h, ok := jn.Flaws.Handler().(limiter); ok {
-		for message, n := range h.lines.owed(time.Now()) {
+		for message, n := range h.lines.owed(now) {
 			jn.Log.LogAttrs(ctx, slog.LevelWarn, "lines were left out", slog.String("message", message), slog.Int("left_out", n))
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	_ "github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // TestLimited writes many lines, of two messages and several levels, through loggers that were made of one.
@@ -45,6 +46,14 @@ func TestLimited(t *testing.T) {
 		jn.Flush(t.Context())
 		if out.Len() > 0 {
 			t.Errorf("once more: %s", out.String())
+		}
+		for range maxLines + 5 { // two more were written in this minute
+			jn.Flaws.Warn("bad")
+		}
+		lines()
+		jn.Changed(t.Context(), "", &record.Job{State: record.Running}, "started")
+		if got := lines(); len(got) != 2 || !strings.HasSuffix(got[0], `msg="lines were left out" message=bad left_out=7`) {
+			t.Errorf("before a change of a job's state: %q", got)
 		}
 		for i := range 3 * maxMessages { // does not grow
 			jn.Flaws.Warn(fmt.Sprint(i))

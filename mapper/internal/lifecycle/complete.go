@@ -61,7 +61,7 @@ func (js *Jobs) enqueueEnd(ctx context.Context, job *record.Job, sweep bool) err
 	if !sweep {
 		return nil
 	}
-	switch exists, err := js.Queue.Exists(ctx, task.ID); {
+	switch exists, err := js.Queue.Exists(ctx, task); {
 	case status.Code(err) == codes.PermissionDenied && job.Error == "":
 	case status.Code(err) == codes.PermissionDenied:
 		return nil

@@ -37,6 +37,7 @@ func (ct Control) Start(ctx context.Context, created, existing *record.Job) (job
 	case err != nil || job.State != record.Running:
 		return job, err
 	case job == created:
+		Lookout(ct).LookLater(job)
 		return job, ct.EnqueueAgain(ctx, job, job.RootRange())
 	}
 	if err := ct.ensureTask(ctx, job, job.Root()); err != nil {

@@ -14,7 +14,8 @@ import (
 // up, in an epoch: so whoever makes that commit may die at any moment, and the job has a task. Of the
 // commit and the guard, the first one to change the record decides. If the commit comes first, the guard
 // sweeps the job. If the guard comes first it makes the commit impossible: it takes the epoch away from it,
-// or for a job that does not exist yet, the record of the root. Then whoever wanted to commit begins anew,
+// or for a job that does not exist yet, the record of the root; or, for one that is about to be moved to its queue, it is
+// counted in the record. Then whoever wanted to commit begins anew,
 // with another guard, if that process is still there. So no guard is lost, and none has to wait.
 type guard struct{ *Jobs }
 
@@ -47,16 +48,21 @@ func (g guard) update(ctx context.Context, ref record.Ref, cause string, f chang
 		if _, err := f(&next); err != nil {
 			return nil, err
 		}
-		if err := g.post(ctx, &next); err != nil {
-			return nil, err
+		if next.HasTasks() {
+			if err := g.post(ctx, &next); err != nil {
+				return nil, err
+			}
 		}
 		job, err := g.Change(ctx, seen.Ref(), cause, func(j *record.Job) (bool, error) {
 			changed, err := f(j)
-			if err == nil && j.Epoch != next.Epoch { // the guard is of another one
+			if err == nil && changed && (j.Epoch != next.Epoch || j.Forestalled != next.Forestalled) { // the guard is of another one
 				return false, errForestalled
 			}
 			return changed, err
 		})
+		if err == nil {
+			Lookout(g).LookLater(job)
+		}
 		if !errors.Is(err, errForestalled) {
 			return job, err
 		}
@@ -71,6 +77,15 @@ func (g guard) forestall(ctx context.Context, job *record.Job, t body.Job) (*rec
 		return job, nil
 	}
 	return g.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return record.Forestall(j, t.Epoch), nil })
+}
+
+// forestallMove has the move of a job to this engine's queue be refused if it comes later than its guard. It returns the job.
+func (g guard) forestallMove(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
+	own := record.Owner(g.Queue.Name())
+	if t.Guard == 0 || job.Queue.Is(string(own)) == nil || t.Queued.Queue != "" && t.Queued.Queue != string(own) {
+		return job, nil
+	}
+	return g.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) { return own.Forestall(j), nil })
 }
 
 // forestallStart takes the record of its root away from the start of a job that is not there when its guard

@@ -79,8 +79,13 @@ func (js *Jobs) enqueueSweep(ctx context.Context, job *record.Job, now time.Time
 
 // enqueueFullSweep enqueues a sweep of ranges of every age, to run at once.
 func (js *Jobs) enqueueFullSweep(ctx context.Context, job *record.Job) error {
-	return js.enqueue(ctx, job, sweepPath, body.Job{All: true}, time.Time{})
+	return js.enqueue(ctx, job, sweepPath, allRanges, time.Time{})
 }
+
+var allRanges = body.Job{All: true}
+
+// fullSweep returns the task of enqueueFullSweep.
+func fullSweep(job *record.Job) tasks.Task { return allRanges.Task(job, sweepPath, time.Time{}) }
 
 // EnqueueAgain enqueues the task of a pending range, unless it has one.
 func (js *Jobs) EnqueueAgain(ctx context.Context, job *record.Job, r *record.Range) error {
@@ -88,7 +93,7 @@ func (js *Jobs) EnqueueAgain(ctx context.Context, job *record.Job, r *record.Ran
 	if err := js.Queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 		return err
 	}
-	if exists, err := js.Queue.Exists(ctx, task.ID); err != nil || exists {
+	if exists, err := js.Queue.Exists(ctx, task); err != nil || exists {
 		return err
 	}
 	// The task is gone and its name is still taken: it needs another one. If it
@@ -147,16 +152,19 @@ func (js *Jobs) chain(run func(context.Context, *record.Job, body.Job) error) ht
 		if !record.ValidJobID(t.Job) || !record.ValidIncarnation(t.Incarnation) || t.After != "" && !record.ValidRangeID(t.After) || t.Link < 0 {
 			return tasks.Drop(errors.New("the body is not a task of ours: it names no job, or goes on behind no record"))
 		}
+		t.Queued, t.BegunAt = d, begunAt
 		job, err := js.Store.LoadJob(ctx, record.Ref{ID: t.Job, Incarnation: t.Incarnation})
 		if t.Guard != 0 && t.Epoch == 0 && errors.Is(err, record.ErrNoSuchJob) {
 			job, err = guard{js}.forestallStart(ctx, t)
+		}
+		if err == nil {
+			job, err = guard{js}.forestallMove(ctx, job, t)
 		}
 		takes := false
 		if err == nil {
 			takes, err = job.Queue.Takes(d.Queue, js.Queue.Name())
 		}
 		if takes {
-			t.Queued, t.BegunAt = d, begunAt
 			err = run(ctx, job, t)
 		}
 		if errors.Is(err, record.ErrNoSuchJob) {

@@ -43,19 +43,19 @@ func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *recor
 	defer cancel()
 	now := time.Now()
 	tick, _ := nextTick(job, now)
-	ids := []string{body.Job{}.Task(job, finalizePath, time.Time{}).ID, body.Job{Tick: tick - 1}.Task(job, sweepPath, time.Time{}).ID}
+	looked := []tasks.Task{body.Job{}.Task(job, finalizePath, time.Time{}), body.Job{Tick: tick - 1}.Task(job, sweepPath, time.Time{})}
 	if waiting != nil {
-		ids[0] = body.TaskOf(waiting, job).ID
+		looked[0] = body.TaskOf(waiting, job)
 	}
-	complaints, gone := make([]string, len(ids)), make([]bool, len(ids))
+	complaints, gone := make([]string, len(looked)), make([]bool, len(looked))
 	var group sync.WaitGroup
-	for i, id := range ids {
+	for i, task := range looked {
 		group.Go(func() {
-			s, err := lo.Queue.Look(ctx, id)
+			s, err := lo.Queue.Look(ctx, task)
 			if gone[i] = err == nil && s == nil; err != nil || gone[i] {
 				return
 			}
-			if complaints[i] = complaintOf(s); complaints[i] == "" && s.Attempts == 0 && now.Sub(s.Due) > idle {
+			if complaints[i] = lo.complaintOf(s); complaints[i] == "" && s.Attempts == 0 && now.Sub(s.Due) > idle {
 				if paused, err := lo.Queue.Paused(ctx); err == nil && paused {
 					complaints[i] = "the queue " + lo.Queue.Name() + " is paused"
 				}
@@ -64,7 +64,7 @@ func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *recor
 	}
 	group.Wait()
 	if gone[0] && waiting != nil {
-		complaints = append(complaints, lo.lost(ctx, waiting, now))
+		complaints = append(complaints, lo.lost(ctx, job, waiting, now))
 	}
 	for _, c := range complaints {
 		if c != "" {
@@ -79,12 +79,18 @@ func (lo Lookout) Complaint(ctx context.Context, job *record.Job, waiting *recor
 const overdue = guardDelay + 2*sweepEvery
 
 // lost says that a range's task, which the queue does not have, was not carried out, or nothing: the range has
-// gone on since it was read, or its task is about to be enqueued. Somebody has purged the queue, or something that is
-// not the handler has answered with success.
-func (lo Lookout) lost(ctx context.Context, waiting *record.Range, now time.Time) string {
+// gone on since it was read, or its task is about to be enqueued, by a sweep if the job was resumed just now. Somebody has
+// purged the queue, or something that is not the handler has answered with success.
+func (lo Lookout) lost(ctx context.Context, job *record.Job, waiting *record.Range, now time.Time) string {
 	late := now.Sub(waiting.Due())
 	if late <= idle {
 		return ""
+	}
+	switch s, err := lo.Queue.Look(ctx, fullSweep(job)); {
+	case err != nil:
+		return ""
+	case s != nil:
+		return lo.complaintOf(s)
 	}
 	r, err := lo.Store.LoadRange(ctx, waiting.Ref(), waiting.ID)
 	if err != nil || r.State != record.Pending || r.Generation != waiting.Generation || !r.Due().Equal(waiting.Due()) {
@@ -98,7 +104,7 @@ func (lo Lookout) lost(ctx context.Context, waiting *record.Range, now time.Time
 }
 
 // complaintOf says what is wrong with the deliveries of a task, or nothing.
-func complaintOf(s *tasks.Sighting) string {
+func (lo Lookout) complaintOf(s *tasks.Sighting) string {
 	if s.Attempts < fewAttempts || !s.Ended || s.Code == codes.OK {
 		return ""
 	}
@@ -106,6 +112,9 @@ func complaintOf(s *tasks.Sighting) string {
 	text := fmt.Sprintf("the queue has tried %d times to deliver a task to %s, and the last attempt ended with %.*s", s.Attempts, s.URL, longest, strings.TrimSpace(s.Message))
 	if strings.Contains(s.Message, strconv.Itoa(http.StatusMisdirectedRequest)) { // see tasks.Elsewhere
 		return text + ": the process there drains, or has drained: does another one run?"
+	}
+	if s.Elsewhere {
+		return text + ": tasks are made for " + lo.Queue.Target() + " now, or for another account, and those of before stay as they are until Revive or Resume makes others"
 	}
 	switch s.Code {
 	case codes.NotFound:
@@ -116,6 +125,23 @@ func complaintOf(s *tasks.Sighting) string {
 		return text + ": is the service there, and does it start?"
 	}
 	return text + ": the service's log says why"
+}
+
+// startLook is when a process looks whether a job gets on that it has started, or resumed.
+const startLook = 90 * time.Second
+
+// LookLater looks at a job that runs in a while, once, if this process is there then.
+func (lo Lookout) LookLater(job *record.Job) {
+	if job.State != record.Running {
+		return
+	}
+	time.AfterFunc(startLook, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*lookTime)
+		defer cancel()
+		if now, err := lo.Store.LoadJob(ctx, job.Ref()); err == nil && now.State == record.Running && !lo.Gate.IsDraining() {
+			lo.Look(ctx, now)
+		}
+	})
 }
 
 // lookRanges is among how many open ranges Look chooses.

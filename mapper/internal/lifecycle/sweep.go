@@ -141,7 +141,7 @@ func (sw sweeper) revive(ctx context.Context, job *record.Job, now time.Time) er
 		if err := sw.Queue.Enqueue(ctx, task); !errors.Is(err, tasks.ErrExists) {
 			return err
 		}
-		if exists, err := sw.Queue.Exists(ctx, task.ID); err != nil || exists {
+		if exists, err := sw.Queue.Exists(ctx, task); err != nil || exists {
 			return err
 		}
 		now = at

@@ -121,7 +121,7 @@ func (p *Planner) survey(ctx context.Context, s *split.Piece) error {
 		return nil
 	}
 	next := p.keys.PeekLater(int(p.job.PageSize) + 1)
-	look := survey.Survey{Source: p.Source, Query: p.local, Start: s.Start, End: s.End, Page: p.job.PageSize,
+	look := survey.Survey{Source: p.Source, Query: p.local, Start: s.Start, End: s.End, Space: s.Space, Page: p.job.PageSize,
 		Next: func() ([]*keyspace.Position, error) { return p.ahead(next()) }}
 	if page := p.task(true).Page; p.Strategy.Adaptive() && s.Workers > 1 {
 		look.Weigh = func(pieces []split.Piece) []split.Piece { return p.weigh(ctx, p.local, s.Workers, page, pieces) }

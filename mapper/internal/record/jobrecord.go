@@ -37,10 +37,11 @@ type Job struct {
 	Query       []byte    `datastore:"query,noindex"`  // JSON
 	Params      []byte    `datastore:"params,noindex"` // JSON
 	State       string    `datastore:"state,noindex"`
-	Active      bool      `datastore:"active,omitempty"`   // indexed: it needs sweeps
-	Generation  int64     `datastore:"generation,noindex"` // of the names of its tasks
-	Listed      []string  `datastore:"listed,omitempty"`   // indexed: see [Listing]
-	Epoch       int64     `datastore:"epoch,noindex"`      // counts ranges that appear outside a parent's commit
+	Active      bool      `datastore:"active,omitempty"`              // indexed: it needs sweeps
+	Generation  int64     `datastore:"generation,noindex"`            // of the names of its tasks
+	Listed      []string  `datastore:"listed,omitempty"`              // indexed: see [Listing]
+	Epoch       int64     `datastore:"epoch,noindex"`                 // counts ranges that appear outside a parent's commit
+	Forestalled int64     `datastore:"forestalled,omitempty,noindex"` // counts moves to another queue that were too late
 	PageSize    int64     `datastore:"page_size,noindex"`
 	PageTime    int64     `datastore:"page_time,noindex"` // nanoseconds
 	Timeout     int64     `datastore:"timeout,noindex"`   // nanoseconds
@@ -89,9 +90,12 @@ func (j *Job) Insert() *datastore.Mutation { return j.mutation(datastore.NewInse
 func (j *Job) Update() *datastore.Mutation { return j.mutation(datastore.NewUpdate) }
 
 func (j *Job) mutation(mutation func(*datastore.Key, any) *datastore.Mutation) *datastore.Mutation {
-	j.Active, j.Listed = j.State == Running || j.Cleaning != "", listed(j)
+	j.Active, j.Listed = j.HasTasks(), listed(j)
 	return mutation(JobKey(j.ID), j)
 }
+
+// HasTasks reports whether the job needs tasks: it runs, or is being cleaned up.
+func (j *Job) HasTasks() bool { return j.State == Running || j.Cleaning != "" }
 
 // Root returns the ID of the job's first range.
 func (j *Job) Root() string { return RangeID(j.Ref().String(), 0) }

@@ -44,3 +44,12 @@ func (o Owner) Move(j *Job) (changed bool) {
 	}
 	return true
 }
+
+// Forestall has a move to this owner that is under way be refused, unless it has taken place.
+func (o Owner) Forestall(j *Job) (changed bool) {
+	if j.Queue.Is(string(o)) == nil {
+		return false
+	}
+	j.Forestalled++
+	return true
+}

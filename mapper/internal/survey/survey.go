@@ -28,6 +28,7 @@ type Survey struct {
 	Query  query.Query
 	Start  *keyspace.Position // of the range
 	End    *keyspace.Position
+	Space  keyspace.Space // that it is in, if it is one of several
 	Page   int64
 	Refine bool           // the estimate is all that is known
 	Used   *billing.Usage // if not nil, what it uses is added to that

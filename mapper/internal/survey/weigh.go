@@ -50,7 +50,7 @@ func (sv Survey) weighed(ctx context.Context, workers int64) (found Found, settl
 	if cells < 2 {
 		return found, false, nil
 	}
-	pieces := sv.Weigh(split.Cells(split.Piece{Start: sv.Start, End: sv.End, Space: sv.Query.Space(), Samples: found.Samples, Workers: workers}, cells))
+	pieces := sv.Weigh(split.Cells(split.Piece{Start: sv.Start, End: sv.End, Space: sv.Space, Samples: found.Samples, Workers: workers}, cells))
 	if found.Estimate, settled = split.MostlyCounted(pieces); settled {
 		found.Pieces = pieces
 	}
