@@ -85,11 +85,6 @@ func (c *claim) waits(ctx context.Context) (map[string]time.Time, error) {
 	return waits, nil
 }
 
-// staggerDelay has what is left behind the last full piece of a range begin after the pieces of all ranges
-// that were cut together, and the shortest last: where workers have few pages each they then end at about
-// the same time. It is as long as it takes to cut and enqueue the others.
-const staggerDelay = time.Second / 3
-
 // handOver gives what is left of a range, which a delivery has gone on with and failed, a task of its own:
 // that one is tried again with less to walk to. It reports whether there is one.
 func handOver(ctx context.Context, x *Executor, c *claim, cause error) bool {

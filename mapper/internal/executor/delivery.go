@@ -203,12 +203,7 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 	if len(p.At) > 0 && p.Next == nil {
 		d.planner.KeepWhole() // a last page is cut once
 	}
-	if late := pieces[len(pieces)-1].Stagger; late > 0 {
-		d.after.waits = map[string]time.Time{record.RangeID(d.record.ID, d.record.Children-1): d.record.Created.Add(time.Duration((1 + late) * float64(staggerDelay)))}
-	}
-	err = d.enqueueChildren(ctx, d.x.Queue, &d.turn)
-	d.after.waits = nil // children of the page may wait for longer, see claim.waits
-	return ours, err
+	return ours, d.enqueueChildren(ctx, d.x.Queue, &d.turn)
 }
 
 // mayGoOn reports whether this delivery may go on with what is left of a range.

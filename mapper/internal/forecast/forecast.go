@@ -50,17 +50,16 @@ type Estimate struct {
 
 // Of returns what is expected of a job, whose entities a source has.
 func Of(ctx context.Context, src source.Source, j *Job) (*Estimate, error) {
-	usual := j.PageSize
+	page := max(1, min(j.PageSize, int64(j.PageTime/j.PerEntity)))
 	if j.Rate != (pace.Limit{}) {
-		usual = int64(j.Rate.Page(int(j.PageSize), j.Writes, j.AtOnce, 0, pace.WaitWithin(j.Deadline)))
+		page = int64(j.Rate.Page(int(page), j.Writes, j.AtOnce, 0, pace.WaitWithin(j.Deadline)))
 	}
-	page := max(1, min(usual, int64(j.PageTime/j.PerEntity)))
 	est := &Estimate{Workers: int(j.Workers)}
 	least, err := est.size(ctx, src, j, page)
 	if err != nil {
 		return nil, err
 	}
-	return est, est.expect(ctx, j, page, usual, least)
+	return est, est.expect(ctx, j, page, least)
 }
 
 // mostPlanned is up to how many entities are counted.
@@ -116,18 +115,18 @@ func sizeIn(ctx context.Context, src source.Source, q query.Query, j *Job) (est 
 const mostModelled = 1_000_000
 
 // expect fills in what follows from the number of entities, for pages of a size, and at least so
-// many of them; usual is their size if the function is fast.
-func (est *Estimate) expect(ctx context.Context, j *Job, page, usual, least int64) error {
+// many of them.
+func (est *Estimate) expect(ctx context.Context, j *Job, page, least int64) error {
 	times := splitsim.UsualTimes(tasks.Parallel)
 	times.Page += time.Duration(page) * j.PerEntity
 	part := 1 + est.Entities/page/mostModelled
-	m, err := splitsim.Run(ctx, splitsim.VirtualKind{N: est.Entities / part, Key: splitsim.SequentialKey}, j.Workers, page, usual, times)
+	m, err := splitsim.Run(ctx, splitsim.VirtualKind{N: est.Entities / part, Key: splitsim.SequentialKey}, j.Workers, page, times)
 	if err != nil {
 		return err
 	}
 	m.Pages, m.Tasks = m.Pages*part, m.Tasks*part
 	if j.Query.Many() { // the model knows one space only
-		m.Pages, m.Tasks = max(m.Pages, least), max(m.Tasks, min(j.Workers, least/split.FewPages))
+		m.Pages, m.Tasks = max(m.Pages, least), max(m.Tasks, min(j.Workers, least))
 	}
 	est.Pages, est.Tasks = m.Pages, m.Tasks
 	est.Takes = m.Takes(j.Workers)

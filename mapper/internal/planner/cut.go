@@ -83,8 +83,7 @@ func (p *Planner) Give(ctx context.Context, plan Plan, dealt int, keep, each int
 
 // task returns what is known of the task.
 func (p *Planner) task(root bool) split.Task {
-	page, usual := p.toCut(p.job, p.record, p.Mode)
-	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: page, Usual: usual}
+	return split.Task{Root: root, Blind: !p.Source.Counts(), Divided: p.divided, Page: p.toCut(p.job, p.record, p.Mode)}
 }
 
 // mustNotCut reports whether the range stays whole: it is too short, or suspected.
@@ -177,7 +176,7 @@ func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s spli
 		if t.Root && counted != nil {
 			pieces = split.Balance(counted, t.Page, find)
 			if len(pieces) == 1 { // it is short
-				pieces, err = p.Strategy.Decide(pieces[0], split.Task{Blind: t.Blind, Page: t.Page, Usual: t.Usual}).Apply(pieces[0], find)
+				pieces, err = p.Strategy.Decide(pieces[0], split.Task{Blind: t.Blind, Page: t.Page}).Apply(pieces[0], find)
 			}
 		}
 	}

@@ -32,14 +32,11 @@ func (pc Pacer) at(job *record.Job, mode function.Mode, rate pace.Limit, size in
 	return rate.Page(size, pc.Paces.Writes(job.Ref(), mode.Writes()), job.AtOnce(), since, pc.Wait)
 }
 
-// toCut returns the size of the pages that a range is cut for, now and if the function is as fast as
-// the job's first pages expect. At a low rate they are small, and each task has its share of the rate: so
+// toCut returns the size of the pages that a range is cut for. At a low rate they are small, and each task has its share of the rate: so
 // that few entities are still spread over all.
-func (pc Pacer) toCut(job *record.Job, r *record.Range, mode function.Mode) (now, usual int64) {
-	now, usual = r.PageSize, job.PageSize
+func (pc Pacer) toCut(job *record.Job, r *record.Range, mode function.Mode) int64 {
 	if rate, err := job.RateLimit(); err == nil && rate != (pace.Limit{}) {
-		most := int64(pc.at(job, mode, rate, int(job.PageSize)))
-		now, usual = min(now, most), min(usual, most)
+		return min(r.PageSize, int64(pc.at(job, mode, rate, int(job.PageSize))))
 	}
-	return now, usual
+	return r.PageSize
 }

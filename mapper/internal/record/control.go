@@ -13,10 +13,10 @@ var ErrState = errors.New("the job's state does not allow that")
 // ErrOtherArguments says that a job of that ID was started with another mapper, query or parameters.
 var ErrOtherArguments = errors.New("a job of this ID has other arguments")
 
-func (j *Job) refuse() error { return fmt.Errorf("%w: it is %q", ErrState, j.State) }
+func refuse(j *Job) error { return fmt.Errorf("%w: it is %q", ErrState, j.State) }
 
 // refuseCleaned refuses what needs the records of a job's ranges.
-func (j *Job) refuseCleaned() error {
+func refuseCleaned(j *Job) error {
 	if j.Cleaned || j.Cleaning != "" {
 		return fmt.Errorf("%w: its records are cleaned up", ErrState)
 	}
@@ -35,7 +35,7 @@ func (j *Job) Pause() (changed bool, err error) {
 		j.State, j.Error = Paused, ""
 		return true, nil
 	}
-	return false, j.refuse()
+	return false, refuse(j)
 }
 
 // PauseByLimit pauses a job of an epoch that runs, whose failures are over a limit: over says which. If
@@ -64,7 +64,7 @@ func (j *Job) Abort(now time.Time) (changed bool, err error) {
 		j.State, j.Ended = Aborted, now.UTC().Truncate(time.Microsecond)
 		return true, nil
 	}
-	return false, j.refuse()
+	return false, refuse(j)
 }
 
 // Resume has a job go on that was paused, has failed, or runs and may have lost its tasks. One that a
@@ -73,9 +73,9 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 	switch j.State {
 	case Running, Paused, Failed:
 	default:
-		return j.refuse()
+		return refuse(j)
 	}
-	if err := j.refuseCleaned(); err != nil {
+	if err := refuseCleaned(j); err != nil {
 		return err
 	}
 	if j.Limited && j.Limit > 0 {
@@ -87,13 +87,13 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 
 // Retry has a job process its failures again. They are opened one after the other, until EndRetry.
 func (j *Job) Retry(now time.Time) error {
-	if err := j.refuseCleaned(); err != nil {
+	if err := refuseCleaned(j); err != nil {
 		return err
 	}
 	switch j.State {
 	case Running, Paused, Failed, Succeeded, SucceededWithFailures:
 	default:
-		return j.refuse()
+		return refuse(j)
 	}
 	j.goOn(now)
 	j.Retrying = true

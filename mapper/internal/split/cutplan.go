@@ -9,20 +9,13 @@ import (
 
 // A CutPlan says where a piece is cut. The task that cuts it keeps the first part.
 type CutPlan struct {
-	Pieces int64 // how many; 0 or 1: the range is not cut
-
-	bisect   bool    // at the middle of the key space
-	Samples  bool    // at samples, with equally many in each part
-	Keep     int64   // otherwise exactly: behind so many entities for the first part,
-	each     int64   // and so many for each of the others,
-	doubling bool    // or twice as many as for the one before
-	given    []int64 // or these, but for the last one:
-	near     int     // so many of the same length, and then longer ones
-	spread   int64   // if not 0: a short rest is spread over the parts, up to so many entities on each
-
-	wholeShares bool // a part of less than two fair shares is for one worker
-
-	First bool // the other parts begin before the page is processed
+	Pieces  int64   // how many; 0 or 1: the range is not cut
+	Samples bool    // at samples, with equally many in each part
+	Keep    int64   // otherwise exactly: behind so many entities for the first part,
+	lengths []int64 // and so many for each of the others, but for the last one
+	near    int     // if not 0: so many parts are near, and nothing is known of those behind them
+	halved  bool    // the last part is cut once more, at the middle of the key space
+	First   bool    // the other parts begin before the page is processed
 }
 
 // A Finder finds the position of the n-th entity from a position on, counted from 0, or nil if the range
@@ -38,22 +31,14 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 		return cutAtSamples(s, int(c.Pieces)), nil
 	}
 	var pieces []Piece
-	rest, all, ended := s, c.lengths(), s.Exact
+	rest, all, ended := s, append([]int64{c.Keep}, c.lengths...), s.Exact
 	lengths := all
 	if s.Exact {
-		lengths = c.lengthsFor(s.Estimate)
+		lengths = before(all, s.Estimate)
 	}
-	expected := FindParallel
-	if c.given != nil {
-		expected = len(c.given) + 1
-	} else if s.Estimate > c.Keep && c.each > 0 && !c.doubling {
-		expected = int((s.Estimate-c.Keep)/c.each) + 2
-	}
+	far := func() bool { return c.near > 0 && len(pieces) > c.near }
 	for len(lengths) > 0 {
-		few := lengths[:min(len(lengths), FindParallel, expected)]
-		if expected -= len(few); expected == 0 {
-			expected = FindParallel // there is more than estimated
-		}
+		few := lengths[:min(len(lengths), FindParallel)]
 		lengths = lengths[len(few):]
 		found, here, err := findAll(find, rest, few)
 		if err != nil && len(pieces) == 0 {
@@ -61,7 +46,7 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 		}
 		for i, at := range found {
 			piece := rest
-			piece.Far = c.given != nil && len(pieces) > c.near
+			piece.Far = far()
 			piece.End, piece.Estimate, piece.Exact, piece.Workers, piece.Samples = at, few[i], true, c.workersFor(s, few[i]), rest.Until(at)
 			pieces = append(pieces, piece)
 			rest = rest.From(at, rest.Estimate-few[i])
@@ -75,17 +60,13 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 	case len(pieces) == 0:
 	case c.Samples:
 		return append(pieces, cutAtSamples(rest, int(c.Pieces)-1)...), nil
-	case c.bisect, c.doubling && int64(len(pieces)) == c.Pieces-1:
+	case c.halved && len(pieces) == len(all):
 		return append(pieces, rest.halves()...), nil
 	}
-	rest.Far = c.given != nil && len(pieces) > c.near
-	last := ended && len(pieces) < len(all) // the range ends in this one
-	switch {
+	rest.Far = far()
+	switch last := ended && len(pieces) < len(all); { // the range ends in this one
 	case s.Exact:
 		rest.Workers = c.workersFor(s, rest.Estimate)
-		if last && s.Workers > 1 {
-			rest.Stagger = max(0, 1-float64(rest.Estimate)/float64(c.each))
-		}
 	case last:
 		rest.Estimate, rest.Workers = all[len(pieces)], 1
 	default:
@@ -100,60 +81,9 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 // workersFor returns how many of a range's workers should share a piece of so many entities.
 func (c CutPlan) workersFor(s Piece, n int64) int64 {
 	if s.Exact && s.Estimate > 0 {
-		half := s.Estimate / 2
-		if c.wholeShares {
-			half = 0
-		}
-		return max(1, (s.Workers*n+half)/s.Estimate)
+		return max(1, s.Workers*n/s.Estimate)
 	}
 	return max(1, s.Workers/c.Pieces)
-}
-
-// lengths returns how many entities the pieces have, but for the last one.
-func (c CutPlan) lengths() []int64 {
-	if c.Samples || c.bisect {
-		return []int64{c.Keep}
-	}
-	lengths := append([]int64{c.Keep}, c.given...)
-	if c.given != nil {
-		return lengths
-	}
-	for each := c.each; int64(len(lengths)) < c.Pieces-1; lengths = append(lengths, each) {
-		if c.doubling && len(lengths) > 1 {
-			each *= 2
-		}
-	}
-	return lengths
-}
-
-// lengthsFor returns the lengths for a range of so many entities: one at the end has no boundary.
-//
-// Where each piece is a worker's whole fair share, a task for a rest behind them would have no
-// worker until the first of them ends. So a rest of up to two thirds of a piece is spread over
-// the last ones. The price is some more pages that are not full.
-func (c CutPlan) lengthsFor(n int64) []int64 {
-	lengths := c.lengths()
-	if c.given != nil {
-		return before(lengths, n)
-	}
-	boundaries := max(0, (n-c.Keep+c.each-1)/max(1, c.each))
-	if boundaries > int64(len(lengths)) {
-		return lengths
-	}
-	lengths = lengths[:boundaries]
-	if c.spread == 0 || boundaries == 0 {
-		return lengths
-	}
-	rest := (n-c.Keep-1)%c.each + 1
-	shares := (rest + c.spread - 1) / c.spread
-	if 3*rest > 2*c.each || shares > boundaries {
-		return lengths
-	}
-	lengths = lengths[:boundaries-1]
-	for i := range shares - 1 {
-		lengths[boundaries-2-i] += rest / shares
-	}
-	return lengths
 }
 
 // before returns the lengths whose pieces end before the n-th entity.

@@ -5,8 +5,7 @@ type Task struct {
 	Root    bool  // it has just surveyed the piece
 	Blind   bool  // the database does not count: to find a boundary takes what it takes to read what is before it
 	Divided bool  // it has gone on with the piece, which is what it kept for itself
-	Page    int64 // how many entities its pages have,
-	Usual   int64 // and how many they would have if the function was as fast as the first pages expect
+	Page    int64 // how many entities its pages have
 }
 
 // MayCut reports whether the task cuts the piece by a plan: once, and again if it is for several workers,

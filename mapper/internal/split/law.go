@@ -102,7 +102,7 @@ func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 			each *= 2
 		}
 	}
-	return CutPlan{Pieces: int64(len(lengths)) + 2, Keep: keep, each: each, given: lengths, near: int(near)}
+	return CutPlan{Pieces: int64(len(lengths)) + 2, Keep: keep, lengths: lengths, near: int(near)}
 }
 
 // beyondEstimate is how many pieces are cut off behind the estimate of a range that was not counted: it may be several times as

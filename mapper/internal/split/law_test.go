@@ -64,10 +64,10 @@ func TestKeepAnything(t *testing.T) {
 		s := Piece{Estimate: l.Left + 7, Exact: true, Workers: 1}
 		c := s.Give(7, keep, each, l.Workers)
 		all := c.Keep
-		for _, n := range c.given {
+		for _, n := range c.lengths {
 			all += n
 		}
-		if c.Keep != 7+keep || c.Pieces != int64(len(c.given))+2 || c.Pieces > MaxFanOut+1 || all >= s.Estimate || !slices.IsSorted(c.given) {
+		if c.Keep != 7+keep || c.Pieces != int64(len(c.lengths))+2 || c.Pieces > MaxFanOut+1 || all >= s.Estimate || !slices.IsSorted(c.lengths) {
 			t.Fatalf("%+v: a plan %+v", l, c)
 		}
 	}
@@ -159,7 +159,7 @@ func TestEnd(t *testing.T) {
 			if keep < l.Left {
 				c := Piece{Estimate: l.Left}.Give(0, keep, each, all)
 				at := first + keep
-				for i, n := range append(c.given, b.last) {
+				for i, n := range append(c.lengths, b.last) {
 					p := part{at, min(b.last, at+n), here}
 					if i > c.near {
 						p.pace = 0

@@ -13,10 +13,8 @@ type Piece struct {
 	Samples    []*keyspace.Position // inside, in order
 	Estimate   int64                // of the entities inside; 0 is unknown
 	Exact      bool                 // they were counted
-	guess      int64                // the estimate before they were counted
 	Workers    int64                // how many should share it; 0 is one
 	FairShare  int64                // of one worker, in entities; 0: all of them
-	Stagger    float64              // by which part of the longest delay its task is delayed
 	Space      keyspace.Space       // that all its entities are in; empty: there may be several
 	Far        bool                 // it is far from where it was cut off: what was seen there says nothing of it
 	Resample   bool                 // its task surveys it, as that of the root does
@@ -34,7 +32,7 @@ func (s Piece) From(start *keyspace.Position, estimate int64) Piece {
 	for i < len(s.Samples) && keyspace.Compare(s.Samples[i], start) <= 0 {
 		i++
 	}
-	s.Start, s.Samples, s.Estimate, s.guess, s.Exact = start, s.Samples[i:], max(0, estimate), 0, s.Exact && estimate > 0
+	s.Start, s.Samples, s.Estimate, s.Exact = start, s.Samples[i:], max(0, estimate), s.Exact && estimate > 0
 	return s
 }
 
@@ -62,7 +60,7 @@ func (s Piece) Counted(n, most int64) Piece {
 	if s.Estimate > 0 && s.Workers > 1 {
 		s.Workers = max(1, (s.Workers*n+s.Estimate/2)/s.Estimate)
 	}
-	s.Estimate, s.guess, s.Exact = n, s.Estimate, n > 0
+	s.Estimate, s.Exact = n, n > 0
 	return s
 }
 

@@ -1,6 +1,9 @@
 package split
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // The constants of splitting are ratios of pages, so they hold for any page size.
 const (
@@ -44,11 +47,6 @@ const (
 
 	// shareParts is the most pieces that a worker's fair share is cut into.
 	shareParts = 20
-
-	// A task keeps the whole of a fair share that has up to FewPages pages: pieces that become shorter
-	// and shorter would cost more tasks than they gain. At 8 in place of 4, 400,000 entities of uneven
-	// times take 100 workers 1.26 times the ideal, in place of 1.19 times [bench].
-	FewPages = 4
 )
 
 // A Strategy says how a job's ranges are cut. The zero value is adaptive. The others do what other
@@ -92,59 +90,52 @@ func (sp Strategy) SampleSize(workers int64) int {
 
 // plan decides where a task cuts its range.
 func (sp Strategy) plan(s Piece, t Task) CutPlan {
-	root, page, jobPage := t.Root, t.Page, t.Usual
+	root, page := t.Root, t.Page
 	if !sp.Adaptive() {
 		return sp.fixed(s, root, page)
 	}
 	workers, pages := max(1, s.Workers), (s.Estimate+page-1)/page
-	fair, grain := pages, int64(1)
-	if s.FairShare > 0 {
-		fair = min(max(pages, s.guess/page), max(1, (s.FairShare+page/2)/page))
-		grain = max(1, s.FairShare/page/shareParts)
-	}
+	n := min(workers, pages/RootPages, MaxFanOut, int64(len(s.Samples)+1))
 	switch {
 	case s.Estimate == 0 && t.Blind && !root:
 		return blindly(s, workers, unknownPages, page)
 	case s.Estimate == 0:
 		// If the range is short some of the pieces do not come about. If it is long the rest
 		// behind them is halved.
-		each := min(grain, unknownPage) * page
-		return CutPlan{Pieces: unknownPieces + 1, Keep: each, each: each, doubling: true, First: true}
-	case pages == 1 || workers == 1 && !t.Blind && (pages <= FarPages || len(s.Samples) == 0): // see Load.Keep
+		each := max(1, min(s.FairShare/page/shareParts, unknownPage)) * page
+		return CutPlan{Pieces: unknownPieces + 1, Keep: each, lengths: doubling(each, unknownPieces-1), halved: true, First: true}
+	case pages == 1:
 		return CutPlan{}
 	case t.Blind:
 		return blindly(s, workers, pages, page)
-	case workers > 1 && s.Exact && 2*page <= jobPage && s.Estimate < 2*page*workers:
-		// The function is slow. A page may be as long as a worker's share, see Even.
-		share := max(page, (s.Estimate+workers-1)/workers)
-		each := share * ((s.Estimate + share*MaxFanOut - 1) / (share * MaxFanOut))
-		return CutPlan{Pieces: MaxFanOut, Keep: each, each: each, First: true}
-	case workers > 1:
-		n := min(workers, pages/RootPages, MaxFanOut, int64(len(s.Samples)+1))
-		if n > 1 && (root || pages > FarPages && (n > maxExact || pages > n*nearPages)) {
-			return CutPlan{Pieces: n, Samples: true, First: true}
-		}
-		n = min(workers, pages, maxExact)
-		own := max(min(FewPages, fair), fair*3/4)
-		if s.Exact {
-			own = fair // each piece will leave a part to others
-		}
-		each := min((pages+n-1)/n, max(own, pages/maxExact), nearPages) * page
-		// There are enough pieces for a range that is longer than its estimate.
-		c := CutPlan{Pieces: 2 * maxExact, Keep: each, each: each, First: true}
-		if root && len(s.Samples) == 0 && pages >= CountedPages {
-			// It is Google's Firestore emulator, where a query takes as long as several pages.
-			c.Keep, c.each, c.wholeShares = max(each, 2*page), max(each, 2*page), true
-		}
-		if fair <= FewPages && each == fair*page {
-			c.spread = page / 3 // 1.09 pages for each full one on 1,000 workers; two fifths make 1.08, and end later [bench]
-		}
-		return c
-	}
-	if n := min(int64(len(s.Samples)+1), MaxFanOut); n > 1 && pages > FarPages {
+	case workers == 1 && (pages <= FarPages || len(s.Samples) == 0): // see Load.Keep
+		return CutPlan{}
+	case workers == 1:
+		return CutPlan{Pieces: min(int64(len(s.Samples)+1), MaxFanOut), Samples: true, First: true}
+	case n > 1 && (root || pages > FarPages && (n > maxExact || pages > n*nearPages)):
 		return CutPlan{Pieces: n, Samples: true, First: true}
 	}
-	return CutPlan{}
+	share := (max(s.FairShare, s.Estimate/workers) + page/2) / page // in full pages, about: see Load.Keep
+	each := min(max(1, share, (pages+MaxFanOut-1)/MaxFanOut), nearPages) * page
+	if root && len(s.Samples) == 0 && pages >= CountedPages { // it is Google's Firestore emulator, where a query takes as long as several pages
+		each = max(each, 2*page)
+	}
+	if s.Exact {
+		n = max(2, (s.Estimate+each-1)/each)
+		return CutPlan{Pieces: n, Keep: each, lengths: slices.Repeat([]int64{each}, int(n-2)), First: true}
+	}
+	c := s.Give(0, each, each, workers)
+	c.First = true
+	return c
+}
+
+// doubling returns n lengths, of which each is twice as long as the one before.
+func doubling(each int64, n int) (lengths []int64) {
+	for range n {
+		lengths = append(lengths, each)
+		each *= 2
+	}
+	return lengths
 }
 
 // blindly plans where no boundary is looked for. A range is cut at its samples: for several workers into one
@@ -161,7 +152,7 @@ func blindly(s Piece, workers, pages, page int64) CutPlan {
 	case n > 1:
 		return CutPlan{Pieces: n, Samples: true, First: workers > 1}
 	case workers > 1:
-		return CutPlan{Pieces: 2, Keep: page, each: page, First: true}
+		return CutPlan{Pieces: 2, Keep: page, First: true}
 	}
 	return CutPlan{}
 }
@@ -178,13 +169,13 @@ func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {
 	case n == 1:
 		return CutPlan{}
 	case sp.Bisect:
-		return CutPlan{Pieces: 2, bisect: true, Keep: page}
+		return CutPlan{Pieces: 2, Keep: page, halved: true}
 	}
 	pages := (s.Estimate + page - 1) / page
 	if n = min(n, pages); n > 1 && n <= int64(len(s.Samples)) && pages/n >= RootPages {
 		return CutPlan{Pieces: n + 1, Keep: page, Samples: true}
 	}
-	return CutPlan{Pieces: n + 1, Keep: page, each: max(1, pages/max(1, n)) * page}
+	return CutPlan{Pieces: n + 1, Keep: page, lengths: slices.Repeat([]int64{max(1, pages/max(1, n)) * page}, int(max(0, n-1)))}
 }
 
 // gapPages is the mean number of pages between two samples of a large kind. It is less than FarPages,

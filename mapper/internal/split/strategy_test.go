@@ -89,7 +89,7 @@ func (m kindModel) runJob(sp Strategy, workers, page int) treeModel {
 		own := s
 		if !m.look(s, page+1).all {
 			s = s.Beyond(int64(page))
-			t := Task{Root: root, Page: int64(page), Usual: int64(page)}
+			t := Task{Root: root, Page: int64(page)}
 			if most := sp.Counts(s, t); most > 0 {
 				s = s.Counted(int64(len(m.look(s, int(most)).at)), most)
 			}
@@ -282,14 +282,14 @@ func TestSharedByAll(t *testing.T) {
 		page              int64
 		keep              int64
 	}{
-		{"a page and a third each", 2000, 100, 15, 20},
-		{"more pieces than a range has", 20_000, 1000, 15, 200}, // ten workers with 20 each
+		{"a page and a third each", 2000, 100, 15, 30},          // there are a hundred pieces at most
+		{"more pieces than a range has", 20_000, 1000, 15, 210}, // ten workers with 21 each
 		{"as many pages as workers", 480, 32, 15, 15},
 		{"more workers than pages", 90, 105, 15, 15},
 		{"two pages each, but for one entity", 959, 32, 15, 30},
 	} {
 		s := Piece{Estimate: test.estimate, Exact: true, Workers: test.workers}
-		if c := (Strategy{}).plan(s, Task{Page: test.page, Usual: 500}); c.Keep != test.keep || c.each != test.keep || !c.First {
+		if c := (Strategy{}).plan(s, Task{Page: test.page}); c.Keep != test.keep || len(c.lengths) > 0 && c.lengths[0] != test.keep || !c.First {
 			t.Errorf("%s: %+v, want pieces of %d", test.name, c, test.keep)
 		}
 	}

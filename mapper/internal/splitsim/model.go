@@ -85,7 +85,6 @@ const queueDispatches = 500
 type Model struct {
 	kind          VirtualKind
 	workers, page int64
-	usual         int64 // of pages, if the function is as fast as the first ones expect
 	times         Times
 	Tasks         int64
 	Pages         int64
@@ -100,8 +99,8 @@ type Model struct {
 }
 
 // Run does with a kind what tasks do with ranges.
-func Run(ctx context.Context, kind VirtualKind, workers, page, usual int64, times Times) (*Model, error) {
-	m := &Model{kind: kind, workers: workers, page: page, usual: usual, times: times}
+func Run(ctx context.Context, kind VirtualKind, workers, page int64, times Times) (*Model, error) {
+	m := &Model{kind: kind, workers: workers, page: page, times: times}
 	rng := rand.New(rand.NewPCG(1, 0))
 	var sp split.Strategy
 	s := split.Piece{Samples: kind.sample(rng, query.Batch), Workers: workers}
@@ -186,7 +185,7 @@ func (m *Model) task(ctx context.Context, sp split.Strategy, r *record.Range, s 
 		var c split.CutPlan
 		if more {
 			s = s.Beyond(m.page)
-			t := split.Task{Root: root, Divided: pages > 0, Page: m.page, Usual: m.usual}
+			t := split.Task{Root: root, Divided: pages > 0, Page: m.page}
 			if most := sp.Counts(s, t); most > 0 {
 				s = s.Counted(min(most, end-first), most)
 			}

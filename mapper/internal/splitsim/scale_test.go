@@ -61,7 +61,7 @@ func TestScale(t *testing.T) {
 			for _, workers := range []int64{100, 1000, 5000} {
 				times := UsualTimes(tasks.Parallel)
 				times.Page += page * 2 * time.Millisecond
-				m, err := Run(t.Context(), VirtualKind{n, kind.key(n)}, workers, page, page, times)
+				m, err := Run(t.Context(), VirtualKind{n, kind.key(n)}, workers, page, times)
 				if err != nil {
 					t.Fatal(err)
 				}
