@@ -183,13 +183,15 @@ const answerBytes = 2 << 20
 
 // ReadOn has the next page read while this one is processed. Entities cost more than keys, and others may
 // have to read them once more if the function is slower than it was: they are read when half of this page
-// is done, which calls halfway.
+// is done, which calls halfway. Keys are not read for a page that will read entities.
 func (p *Planner) ReadOn() (halfway func()) {
 	keys, n := p.keys, int(min(2*p.record.PageSize, max(p.record.Estimate, p.record.PageSize))+1)
-	if keys.Whole {
+	switch {
+	case keys.Whole:
 		return sync.OnceFunc(func() { keys.ReadAhead(n) })
+	case !p.readsWhole():
+		keys.ReadAhead(n)
 	}
-	keys.ReadAhead(n)
 	return nil
 }
 
