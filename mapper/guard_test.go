@@ -1,6 +1,7 @@
 package mapper_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -121,22 +122,28 @@ func move(ctx context.Context, w *guardWorld) error { return w.others.pick().eng
 
 func moved(s *mapper.Status) bool { return s.Queue == otherQueue }
 
-// TestOperatorsDie has the process of an operator die, or stop for three hours, before each call that it
-// makes and behind each. The operator asks again only if the job is as it was before. Nobody revives it, and
-// tasks are lost, but for sweeps: the job comes to its end within minutes, and leaves no task behind.
+// TestOperatorsDie has the process of an operator die, or stop for three hours, or stop for minutes and die behind the
+// next commit: before each call that it makes, and behind each. The operator asks again only if the job is as it was before.
+// Nobody revives it, and tasks are lost, but for sweeps: the job comes to its end within minutes, and leaves no task behind.
 func TestOperatorsDie(t *testing.T) {
 	t.Parallel()
+	die, stop := func(p *process) { p.fleet.kill(p) }, func(p *process) { p.fleet.freeze(p) }
 	for name, op := range operations {
-		for what, happen := range map[string]func(*process){
-			"dies":  func(p *process) { p.fleet.kill(p) },
-			"stops": func(p *process) { p.fleet.freeze(p) },
+		for what, planned := range map[string]struct {
+			happen  func(*process)
+			stopped time.Duration
+			deadly  bool
+		}{
+			"dies":           {happen: die},
+			"stops":          {happen: stop, stopped: 3 * time.Hour},
+			"stops and dies": {happen: stop, stopped: 4 * time.Minute, deadly: true}, // jobs still run, and a guard has come
 		} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				t.Parallel()
 				reached, after := true, 0
 				for ; reached && !t.Failed(); after++ {
-					m := &mishap{happen: happen, after: after}
-					synctest.Test(t, func(t *testing.T) { testOperatorDies(t, op, m) })
+					m := &mishap{happen: planned.happen, deadly: planned.deadly, after: after}
+					synctest.Test(t, func(t *testing.T) { testOperatorDies(t, op, m, planned.stopped) })
 					reached = m.happened
 				}
 				if t.Logf("%d calls and answers", after-1); after < 8 {
@@ -144,29 +151,6 @@ func TestOperatorsDie(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestSlowOperators has each call of an operator take so long that a sweep which comes half a minute later may come
-// before the operator's commit. The process dies behind that.
-func TestSlowOperators(t *testing.T) {
-	t.Parallel()
-	for name, op := range operations {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for from := time.Duration(0); from < 2*time.Minute && !t.Failed(); from += 5 * time.Second { // between two sweeps
-				m := &mishap{happen: func(p *process) { p.fleet.kill(p) }, commit: true, slow: true}
-				later := op
-				later.before = func(w *guardWorld) {
-					time.Sleep(from)
-					op.before(w)
-				}
-				synctest.Test(t, func(t *testing.T) { testOperatorDies(t, later, m) })
-				if !m.happened && name != "clean up again" { // which finds that done
-					t.Error("nothing was committed")
-				}
-			}
-		})
 	}
 }
 
@@ -197,13 +181,14 @@ func TestResumeUnderWay(t *testing.T) {
 	})
 }
 
-func testOperatorDies(t *testing.T, op operation, m *mishap) {
+// testOperatorDies has an operator meet a mishap. Processes that are stopped go on after a while.
+func testOperatorDies(t *testing.T, op operation, m *mishap, stopped time.Duration) {
 	planned := m.after
 	w := &guardWorld{}
 	w.mapper = mapper.Update("mended", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 		time.Sleep(10 * time.Millisecond)
 		if w.slow.Load() {
-			time.Sleep(5 * time.Second)
+			time.Sleep(20 * time.Second)
 		}
 		if strings.HasSuffix(a.Key.Name, "7") && !w.mended.Load() {
 			return mapper.Permanent(errors.New("no"))
@@ -222,7 +207,7 @@ func testOperatorDies(t *testing.T, op operation, m *mishap) {
 	var err error
 	select {
 	case err = <-answer:
-	case <-time.After(3 * time.Hour):
+	case <-time.After(cmp.Or(stopped, 3*time.Hour)):
 		w.fleet.thaw()
 		w.others.thaw()
 		err = <-answer
@@ -241,7 +226,7 @@ func testOperatorDies(t *testing.T, op operation, m *mishap) {
 			w.lose("/mapper/" + path) // the sweeps have to be there, too
 		}
 	}
-	for waited := time.Duration(0); ; waited += time.Second {
+	for waited := time.Duration(0); ; waited += 5 * time.Second {
 		status := w.statusOf("j")
 		if op.want == "" && status == nil || status != nil && status.State == op.want && !status.Cleaning {
 			break
@@ -249,7 +234,7 @@ func testOperatorDies(t *testing.T, op operation, m *mishap) {
 		if waited > 15*time.Minute {
 			t.Fatalf("the job is %+v, want %q", status, op.want)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(5 * time.Second)
 	}
 	time.Sleep(time.Hour)
 	if n := w.tasks(""); n > 0 {

@@ -162,11 +162,11 @@ func (s *stops) draw() time.Duration {
 // or behind it.
 type mishap struct {
 	happen func(*process)
-	slow   bool // each call and each answer takes seconds, and the queue's take a third of a minute
 	commit bool // it happens behind the answer to a commit,
+	deadly bool // and if it does not, the process dies behind the next one
 
 	mu       sync.Mutex
-	after    int // and otherwise behind so many calls and answers
+	after    int // otherwise it happens behind so many calls and answers
 	happened bool
 }
 
@@ -180,21 +180,19 @@ func (m *mishap) with(ctx context.Context) context.Context {
 // pass has the mishap happen, if it is time.
 func (m *mishap) pass(p *process, method string, answered bool) {
 	last := path.Base(method)
-	switch {
-	case m.slow && last == "CreateTask":
-		time.Sleep(11 * time.Second)
-	case m.slow:
-		time.Sleep(2900 * time.Millisecond)
-	}
 	m.mu.Lock()
-	now := m.after == 0
+	now, committed := m.after == 0, answered && last == "Commit"
 	if m.after--; m.commit {
-		now = answered && last == "Commit" && !m.happened
+		now = committed && !m.happened
 	}
+	dies := m.deadly && m.happened && committed
 	m.happened = m.happened || now
 	m.mu.Unlock()
 	if now {
 		m.happen(p)
+	}
+	if dies {
+		p.fleet.kill(p)
 	}
 }
 

@@ -253,7 +253,7 @@ var mutations = []mutation{
 		new: `	if BROKEN || j.Epoch+1 != epoch {`,
 	},
 	{
-		name: "a guard that comes early leaves a move alone", test: "TestSlowOperators", file: "internal/record/owner.go",
+		name: "a guard that comes early leaves a move alone", test: "TestOperatorsDie", file: "internal/record/owner.go",
 		old: `	j.Forestalled++
 `,
 		new: `	if BROKEN {
