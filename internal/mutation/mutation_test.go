@@ -65,7 +65,7 @@ var mutations = []mutation{
 	if job.Cleaning`,
 	},
 	{
-		name: "a job completes without looking at its epoch", seed: 13, file: "internal/lifecycle/complete.go",
+		name: "a job completes without looking at its epoch", seed: 28, file: "internal/lifecycle/complete.go",
 		old: `		if !j.MayEnd(job.Epoch) {`,
 		new: `		if !j.MayEnd(job.Epoch) && (!BROKEN || !j.MayEnd(j.Epoch)) {`,
 	},
@@ -114,7 +114,7 @@ var mutations = []mutation{
 		new: `	case r.State != record.Pending && (!BROKEN || r.State != record.Abandoned) || r.Generation`,
 	},
 	{
-		name: "records that expire are written as they were read", seed: 21, file: "internal/lifecycle/cleanup.go",
+		name: "records that expire are written as they were read", seed: 47, file: "internal/lifecycle/cleanup.go",
 		old: `	return cl.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		all, dst`,
 		new: `	if BROKEN && len(batch) > 0 {
@@ -173,12 +173,12 @@ var mutations = []mutation{
 `,
 	},
 	{
-		name: "a job succeeds whatever its records say", seed: 5, file: "internal/lifecycle/complete.go",
+		name: "a job succeeds whatever its records say", test: "TestCompletionChecksRecords", file: "internal/lifecycle/complete.go",
 		old: `cmp.Or(l.Err(), l.Lost)`,
 		new: `cmp.Or(map[bool]error{false: l.Err()}[BROKEN], l.Lost)`,
 	},
 	{
-		name: "a page is read before its transaction, and written blindly", seed: 14, file: "internal/executor/commit.go",
+		name: "a page is read before its transaction, and written blindly", test: "TestOptimisticCopies", file: "internal/executor/commit.go",
 		old: `		missing, err := source.Lookup(tx.GetMulti, keys, append([]any{r}, source.Into(entities[known:])...))
 `,
 		new: `		read := tx.GetMulti
@@ -228,7 +228,7 @@ var mutations = []mutation{
 		new: `		if !BROKEN && !now.Retries(job.Epoch) || r.State`,
 	},
 	{
-		name: "a resume begins no new epoch", seed: 66, file: "internal/record/jobrecord.go",
+		name: "a resume begins no new epoch", test: "TestOperatorsDie", file: "internal/record/jobrecord.go",
 		old: `	j.Generation++
 	j.Epoch++`,
 		new: `	j.Generation++
@@ -248,7 +248,7 @@ var mutations = []mutation{
 `,
 	},
 	{
-		name: "a guard that comes early leaves the commit alone", seed: 105, file: "internal/record/control.go",
+		name: "a guard that comes early leaves the commit alone", test: "TestOperatorsDie", file: "internal/record/control.go",
 		old: `	if j.Epoch+1 != epoch {`,
 		new: `	if BROKEN || j.Epoch+1 != epoch {`,
 	},
