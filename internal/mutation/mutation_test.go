@@ -228,7 +228,7 @@ var mutations = []mutation{
 		new: `		if !BROKEN && !now.Retries(job.Epoch) || r.State`,
 	},
 	{
-		name: "a resume begins no new epoch", test: "TestOperatorsDie", file: "internal/record/jobrecord.go",
+		name: "a resume begins no new epoch", test: "TestOperatorsDie/resume_stops_and_dies", file: "internal/record/jobrecord.go",
 		old: `	j.Generation++
 	j.Epoch++`,
 		new: `	j.Generation++
@@ -248,12 +248,12 @@ var mutations = []mutation{
 `,
 	},
 	{
-		name: "a guard that comes early leaves the commit alone", test: "TestOperatorsDie", file: "internal/record/control.go",
+		name: "a guard that comes early leaves the commit alone", test: "TestOperatorsDie/clean_up_stops_and_dies", file: "internal/record/control.go",
 		old: `	if j.Epoch+1 != epoch {`,
 		new: `	if BROKEN || j.Epoch+1 != epoch {`,
 	},
 	{
-		name: "a guard that comes early leaves a move alone", test: "TestOperatorsDie", file: "internal/record/owner.go",
+		name: "a guard that comes early leaves a move alone", test: "TestOperatorsDie/move_stops_and_dies", file: "internal/record/owner.go",
 		old: `	j.Forestalled++
 `,
 		new: `	if BROKEN {
@@ -271,7 +271,7 @@ var mutations = []mutation{
 		}`,
 	},
 	{
-		name: "a guard that comes early leaves the start alone", test: "TestOperatorsDie", file: "internal/store/store.go",
+		name: "a guard that comes early leaves the start alone", test: "TestOperatorsDie/start_stops_and_dies", file: "internal/store/store.go",
 		old: `	key, r := record.Forestalled(job, now)
 `,
 		new: `	key, r := record.Forestalled(job, now)
