@@ -62,7 +62,11 @@ func TestCost(t *testing.T) {
 		return
 	}
 	adaptive, loop := billing.NAM5.Cost(used["adaptive"]), billing.NAM5.Cost(used["loop"])
-	if adaptive > 1.1*loop {
+	most := 1.1
+	if n < 200_000 { // the boundaries that a start looks for pass as many keys, however many pages are behind them
+		most = 1.25
+	}
+	if adaptive > most*loop {
 		t.Errorf("adaptive costs %.4f dollars, a loop without tasks and records %.4f", adaptive, loop)
 	}
 	if used["offset"].Reads < 5*used["adaptive"].Reads {
