@@ -101,6 +101,9 @@ func TestRate(t *testing.T) {
 // TestRateOfFew runs a job over few entities with many workers, at a low rate: each of them has its
 // share of both.
 func TestRateOfFew(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out tests of numbers")
+	}
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,6 +202,9 @@ func TestRamp(t *testing.T) {
 
 // TestRampLater turns the ramp on when a job has run for an hour: it begins then.
 func TestRampLater(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out tests of numbers")
+	}
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

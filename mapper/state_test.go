@@ -227,6 +227,9 @@ func TestLostAnswersOfChanges(t *testing.T) {
 // TestFewLines has 700 entities fail, each five times: the log has a few lines, which say how many entities
 // they are about, and how many lines were left out.
 func TestFewLines(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out tests of numbers")
+	}
 	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -225,6 +225,9 @@ func TestAbortAtTheGate(t *testing.T) {
 // TestRecoveryBound has an entity kill its processes where transactions have locks, which a dead process's
 // keep until they expire, and deliveries a short deadline: the job gets over it in bounded time.
 func TestRecoveryBound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out tests of many deaths")
+	}
 	testflag.Sequential(t)
 	t.Parallel()
 	for _, pessimistic := range []bool{false, true} {

@@ -17,10 +17,10 @@ type Load struct {
 
 // The constants of the law.
 const (
-	slackOf   = 0.5                   // of an even part: by so much what is kept may be more while nobody waits
-	partOf    = 0.125                 // of what is kept: by half of that it may be more or less, so that pages are full
-	worthOf   = 2 * WorthTask         // what is given away takes at least
-	pageCalls = 75 * time.Millisecond // what the calls of a page take [package bench: a query, a read and a commit]
+	slackOf   = 0.5                    // of an even part: by so much what is kept may be more while nobody waits
+	partOf    = 0.125                  // of what is kept: by half of that it may be more or less, so that pages are full
+	worthOf   = 2 * WorthTask          // what is given away takes at least
+	pageCalls = 150 * time.Millisecond // what the calls of a page take, and half of what its task does [package bench: a query, a read, a commit; a dispatch, two reads and a commit]
 
 	soonest   = 100 * time.Millisecond // the function has run at least, when a page ends early
 	lookOf    = 0.1                    // of the time that the job still takes, or that it has been looked at, between two looks at its ranges,
