@@ -124,7 +124,7 @@ func move(ctx context.Context, w *guardWorld) error { return w.others.pick().eng
 func moved(s *mapper.Status) bool { return s.Queue == otherQueue }
 
 // TestOperatorsDie has the process of an operator die, or stop for three hours, or stop for minutes and die behind the
-// next commit: before each call that it makes, and behind each. The operator asks again only if the job is as it was before.
+// next commit: before every other call that it makes, and behind it, and with -seeds 1 at all of them. The operator asks again only if the job is as it was before.
 // Nobody revives it, and tasks are lost, but for sweeps: the job comes to its end within minutes, and leaves no task behind.
 func TestOperatorsDie(t *testing.T) {
 	t.Parallel()
@@ -141,10 +141,14 @@ func TestOperatorsDie(t *testing.T) {
 		} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				t.Parallel()
-				reached, after, step := true, 0, 1
-				if testing.Short() {
-					after, step = rand.IntN(5), 5
+				reached, step := true, 2 // every call and answer in two runs, on average
+				switch {
+				case *seeds > 0:
+					step = 1
+				case testing.Short():
+					step = 5
 				}
+				after := rand.IntN(step)
 				for ; reached && !t.Failed(); after += step {
 					m := &mishap{happen: planned.happen, deadly: planned.deadly, after: after}
 					synctest.Test(t, func(t *testing.T) { testOperatorDies(t, op, m, planned.stopped) })

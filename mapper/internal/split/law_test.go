@@ -101,7 +101,7 @@ func TestEnd(t *testing.T) {
 	var ratios []float64
 	for i := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, i))
-		const n, all, pageTime = 200_000, 50, 3 * time.Second
+		const n, all, pageTime, calls = 200_000, 50, 3 * time.Second, pageCalls / 2 // the other half is the task's
 		cost, sum := make([]time.Duration, n), time.Duration(0)
 		for at := 0; at < n; { // pieces, each of its own cost
 			each := time.Duration(math.Exp(rng.NormFloat64()*1.5) * float64(2*time.Millisecond))
@@ -109,7 +109,7 @@ func TestEnd(t *testing.T) {
 				cost[at], sum = each, sum+each
 			}
 		}
-		ideal := (sum + n/500*pageCalls) / all
+		ideal := (sum + n/500*calls) / all
 		var w workers
 		type part struct {
 			first, last int64
@@ -122,7 +122,7 @@ func TestEnd(t *testing.T) {
 		var now, spent time.Duration
 		var done int64
 		begin := func(first, last, page int64, pace time.Duration) {
-			b := busy{until: now + pageCalls, first: first, last: last, pace: pace}
+			b := busy{until: now + calls, first: first, last: last, pace: pace}
 			for b.page < min(page, last-first) && b.until < now+pageTime {
 				b.until += cost[first+b.page]
 				b.page++
