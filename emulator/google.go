@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"runtime"
 	"sync"
 	"time"
@@ -88,6 +89,23 @@ func StartGoogle(ctx context.Context, p Product) (*Google, error) {
 	if err != nil {
 		return nil, fmt.Errorf("emulator: %s: %w", p, err)
 	}
+	var g *Google
+	for range portAttempts {
+		if g, err = l.start(ctx, p, jar, java); !errors.Is(err, errPortTaken) {
+			break
+		}
+	}
+	return g, err
+}
+
+// portAttempts is how many ports are tried: between the choice of a free one and its use by the emulator
+// somebody else may take it.
+const portAttempts = 5
+
+var errPortTaken = errors.New("its port was taken meanwhile")
+
+// start starts an emulator, on a free port.
+func (l launch) start(ctx context.Context, p Product, jar, java string) (*Google, error) {
 	dir, err := os.MkdirTemp("", "scattermap-"+string(p))
 	if err != nil {
 		return nil, fmt.Errorf("emulator: %s: %w", p, err)
@@ -112,6 +130,9 @@ func StartGoogle(ctx context.Context, p Product) (*Google, error) {
 	}
 	if err := g.wait(ctx); err != nil {
 		g.Close()
+		if strings.Contains(g.output.String(), "Address already in use") {
+			err = errPortTaken
+		}
 		return nil, fmt.Errorf("emulator: %s: %w; it printed:\n%s", p, err, g.output.String())
 	}
 	return g, nil
