@@ -103,8 +103,8 @@ func TestShapes(t *testing.T) {
 }
 
 // TestOneTaskAProcess runs shapes whose ideals are missed where a process takes its own pace for the job's: each
-// process handles one task at a time, so that it sees nothing of the others. Without samples of their pages the
-// three take 2.2, 2.3 and 1.5 times their ideals.
+// process handles one task at a time, so that it sees nothing of the others. Before the records of open ranges said
+// their pace the three took 2.2, 2.3 and 1.5 times their ideals.
 func TestOneTaskAProcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out makespans")

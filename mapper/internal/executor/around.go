@@ -25,7 +25,7 @@ func lookAround(ctx context.Context, x *Executor, job *record.Job, fairShare int
 		go func() {
 			defer known.looking.Store(false)
 			if open, part, err := x.Store.LookOpen(ctx, job.Ref(), int(min(job.Workers, mostLooked))); err == nil { // it only helps
-				known.outlook.Store(&outlook{split.OutlookOf(open, part, job.Workers, each), now})
+				known.outlook.Store(&outlook{split.OutlookOf(open, part, job.Workers, each, job.PageSize), now})
 			}
 		}()
 	}

@@ -206,7 +206,6 @@ func (d *delivery) takeOver(ctx context.Context, after committed) {
 	if after.kinds != "" {
 		d.x.Journal.Failing(ctx, d.record, d.record.Retries, int64(after.failed), after.kinds)
 	}
-	d.planner.Ran += after.ran
 	if !after.counters.Empty() && !d.job.CountersDropped {
 		d.after.overcounts = d.x.cache.at(d.job.Ref()).noteCounters(after.counters)
 	}

@@ -155,7 +155,7 @@ func inBackground[T any](f func() T) func() T {
 }
 
 // later applies a plan while something else is done: at once, if the range is cut before its page, and
-// otherwise once Plan.Ran says so. Whoever asks for the result waits for it. It uses only what stays the same
+// otherwise once Plan.Progress says so. Whoever asks for the result waits for it. It uses only what stays the same
 // meanwhile.
 func (p *Planner) later(ctx context.Context, plan *Plan, c split.CutPlan, s split.Piece, t split.Task, known prefix) {
 	var pieces []split.Piece

@@ -25,7 +25,6 @@ type Planner struct {
 	Source   source.Source
 	Mode     function.Mode
 	Strategy split.Strategy
-	Ran      time.Duration // the function, in this delivery
 
 	// Optimistic has the entities of an Update be read ahead, with their versions.
 	Optimistic bool

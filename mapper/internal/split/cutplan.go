@@ -13,7 +13,7 @@ type CutPlan struct {
 	Samples bool    // at samples, with equally many in each part
 	Keep    int64   // otherwise exactly: behind so many entities for the first part,
 	lengths []int64 // and so many for each of the others, but for the last one
-	near    int     // if not 0: so many parts are near, and nothing is known of those behind them
+	near    int     // if not 0: so many parts behind the first one are near, and nothing is known of those behind these
 	halved  bool    // the last part is cut once more, at the middle of the key space
 	First   bool    // the other parts begin before the page is processed
 }

@@ -20,11 +20,11 @@ const (
 	slackOf   = 0.5                    // of an even part: by so much what is kept may be more while nobody waits
 	partOf    = 0.125                  // of what is kept: by half of that it may be more or less, so that pages are full
 	worthOf   = 2 * WorthTask          // what is given away takes at least
-	pageCalls = 150 * time.Millisecond // what the calls of a page take, and half of what its task does [package bench: a query, a read, a commit; a dispatch, two reads and a commit]
+	pageCalls = 150 * time.Millisecond // what a page costs beside the function: twice what its calls take [package bench: 75 ms for a query, a read and a commit]
 
-	soonest   = 100 * time.Millisecond // the function has run at least, when a page ends early
-	lookOf    = 0.1                    // of the time that the job still takes, or that it has been looked at, between two looks at its ranges,
-	lookEvery = 250 * time.Millisecond // but no less than that
+	soonest   = 100 * time.Millisecond // a page does not end early before the function has run for so long
+	lookOf    = 0.1                    // the pause between two looks at a job's ranges, as a part of what the job still takes or has been looked at,
+	lookEvery = 250 * time.Millisecond // and at least
 )
 
 // WorthTask is how long the function has to take on entities that are worth a task of their own: the
@@ -46,7 +46,7 @@ const WorthTask = 200 * time.Millisecond
 // (Banicescu, Velusamy and Devaprasad, 2003); but a worker keeps what it began with for as long as it is in time.
 func (l Load) Keep() (keep, each int64) {
 	here := l.Here + l.calls()
-	left, even := time.Duration(l.Left)*here, l.Even()
+	left, even := times(l.Left, here), l.Even()
 	mine, piece, slack := max(even, worthOf/2), max(even, worthOf), part(slackOf, even)
 	if l.Waiting(l.Workers) {
 		slack = 0
@@ -62,21 +62,31 @@ func (l Load) Keep() (keep, each int64) {
 // Even returns what each worker has left to do if all of them have the same: at least of what is left here.
 func (l Load) Even() time.Duration {
 	workers := max(1, l.Workers)
-	rest := l.Rest + time.Duration(l.Entities)*l.calls() - l.Age*time.Duration(min(workers, max(1, l.Open)))
-	return max(rest, time.Duration(l.Left)*(l.Here+l.calls())) / time.Duration(workers)
+	rest := l.Rest + times(l.Entities, l.calls()) - times(min(workers, max(1, l.Open)), l.Age)
+	return max(rest, times(l.Left, l.Here+l.calls())) / time.Duration(workers)
 }
 
-// calls returns an entity's part of the calls of its page.
-func (l Load) calls() time.Duration { return pageCalls / time.Duration(max(1, l.Full)) }
+func (l Load) calls() time.Duration { return callsOf(l.Full) }
 
-// EndsPage reports whether a page, behind some entities for which the function has run for a time, ends with so many of it left: if
-// it is to give some of these away, or if others wait for what is behind it.
+// callsOf returns an entity's part of the calls of its page.
+func callsOf(full int64) time.Duration { return pageCalls / time.Duration(max(1, full)) }
+
+// longest bounds what is left of a job: a hundred years of a worker. Two of them can be added.
+const longest = 100 * 365 * 24 * time.Hour
+
+// times returns how long it takes to do something n times.
+func times(n int64, each time.Duration) time.Duration {
+	return time.Duration(min(float64(n)*float64(each), float64(longest)))
+}
+
+// EndsPage reports whether a page ends early, with so many of its entities left, once the function has run on it for a time:
+// some of these are to be given away, or what is behind them, and somebody waits for that.
 func (l Load) EndsPage(ran time.Duration, left int64) bool {
-	if ran < soonest || time.Duration(left)*l.Here < WorthTask {
+	if ran < soonest || times(left, l.Here) < WorthTask {
 		return false
 	}
 	keep, _ := l.Keep()
-	return keep < left || keep < l.Left && l.Waiting(l.Workers)
+	return keep < l.Left && (keep < left || l.Waiting(l.Workers))
 }
 
 // LookEvery returns how long an outlook for the job is good enough.
@@ -105,8 +115,8 @@ func (s Piece) Give(dealt, keep, each, workers int64) CutPlan {
 	return CutPlan{Pieces: int64(len(lengths)) + 2, Keep: keep, lengths: lengths, near: int(near)}
 }
 
-// beyondEstimate is how many pieces are cut off behind the estimate of a range that was not counted: it may be several times as
-// long.
+// beyondEstimate is how many pieces are cut off behind the estimate of a range that was not counted: it may be longer.
+// Their lengths double, so that a few reach far where the pieces before them have doubled.
 const beyondEstimate = 4
 
 // mostNear leaves room for as many pieces as double the length of a range until it has any entity that there may be.

@@ -29,6 +29,7 @@ func TestKeep(t *testing.T) {
 		{"what the others had is done by now", Load{Left: 5_000, Here: 2 * ms, Workers: 10, Outlook: all(10, 100*time.Second), Age: 10 * time.Second}, 496, 496},
 		{"what is late is not worth a task", Load{Left: 150, Here: 2 * ms, Workers: 10, Outlook: all(1, 0)}, 150, 0},
 		{"its pages are small", Load{Left: 400, Here: 300 * ms, Workers: 10, Page: 10, Outlook: all(10, 0)}, 40, 40},
+		{"more than three hundred years of a worker", Load{Left: 1e9, Here: 10 * time.Second, Workers: 5000, Outlook: all(5000, 0)}, 63_000, 63_000},
 		{"a few slow entities", Load{Left: 3, Here: 10 * time.Second, Workers: 10, Page: 1, Outlook: all(1, 0)}, 0, 1},
 	} {
 		test.load.Full = 1 << 40
@@ -42,8 +43,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepAnything has loads of all kinds: a task keeps no more than there is, and gives away whole pages that
-// together are worth a task, in a bounded number of pieces. Nobody keeps much more than an even part while a worker waits.
+// TestKeepAnything has loads of all kinds: a task keeps no more than there is, and gives away what is worth a task, but for
+// a page, in a bounded number of pieces. Nobody keeps much more than an even part while a worker waits.
 func TestKeepAnything(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	some := func(most float64) int64 { return int64(math.Exp(rng.Float64() * math.Log(most))) }
@@ -55,20 +56,49 @@ func TestKeepAnything(t *testing.T) {
 			t.Fatalf("%+v: keeps %d and gives away %d each", l, keep, each)
 		}
 		here := l.Here + l.calls()
-		if l.Waiting(l.Workers) && time.Duration(keep)*here > l.Even()+2*worthOf+here*time.Duration(l.Page) {
-			t.Fatalf("%+v: keeps %d, which takes %v, while others wait; an even part is %v", l, keep, time.Duration(keep)*here, l.Even())
+		page := float64(here) * float64(l.Page)
+		if takes := float64(keep) * float64(here); l.Waiting(l.Workers) && takes > float64(l.Even()+2*worthOf)+page {
+			t.Fatalf("%+v: keeps %d, which takes %v, while others wait; an even part is %v", l, keep, time.Duration(takes), l.Even())
 		}
 		if keep == l.Left {
 			continue
 		}
-		s := Piece{Estimate: l.Left + 7, Exact: true, Workers: 1}
+		if given := float64(l.Left-keep) * float64(here); given < float64(worthOf)-page {
+			t.Fatalf("%+v: gives away %d, which takes %v", l, l.Left-keep, time.Duration(given))
+		}
+		s := Piece{Estimate: l.Left + 7, Exact: rng.IntN(2) == 0, Workers: 1}
 		c := s.Give(7, keep, each, l.Workers)
 		all := c.Keep
 		for _, n := range c.lengths {
 			all += n
 		}
-		if c.Keep != 7+keep || c.Pieces != int64(len(c.lengths))+2 || c.Pieces > MaxFanOut+1 || all >= s.Estimate || !slices.IsSorted(c.lengths) {
+		if c.Keep != 7+keep || c.Pieces != int64(len(c.lengths))+2 || c.Pieces > MaxFanOut || s.Exact && all >= s.Estimate || !slices.IsSorted(c.lengths) {
 			t.Fatalf("%+v: a plan %+v", l, c)
+		}
+	}
+}
+
+// TestEndsPage ends pages early, of which something is given away, or what is behind them while somebody waits.
+func TestEndsPage(t *testing.T) {
+	busy, waiting := Outlook{Open: 10, Rest: time.Hour}, Outlook{Open: 9, Rest: time.Second}
+	for _, test := range []struct {
+		name string
+		load Load
+		ran  time.Duration
+		left int64
+		want bool
+	}{
+		{"some of it is given away", Load{Left: 1000, Here: time.Second, Outlook: waiting}, time.Second, 500, true},
+		{"what is behind it is, and somebody waits", Load{Left: 1000, Here: time.Second, Outlook: waiting}, time.Second, 20, true},
+		{"what is behind it is, and nobody waits", Load{Left: 10_000, Here: time.Second, Outlook: busy}, time.Second, 20, false},
+		{"all are as busy", Load{Left: 300, Here: time.Second, Outlook: busy}, time.Second, 20, false},
+		{"less is left than of the page, by the estimate", Load{Left: 5, Here: 2 * time.Second, Outlook: Outlook{Open: 10, Rest: 1000 * time.Second}}, 2 * time.Second, 18, false},
+		{"it has just begun", Load{Left: 1000, Here: time.Second, Outlook: waiting}, soonest - 1, 500, false},
+		{"little is left of it", Load{Left: 1000, Here: time.Millisecond, Outlook: waiting}, time.Second, 20, false},
+	} {
+		test.load.Workers, test.load.Page, test.load.Full = 10, 500, 1<<40
+		if got := test.load.EndsPage(test.ran, test.left); got != test.want {
+			t.Errorf("%s: %t, want %t", test.name, got, test.want)
 		}
 	}
 }
@@ -154,14 +184,14 @@ func TestEnd(t *testing.T) {
 			for _, p := range queue {
 				open = append(open, OpenRange{Estimate: p.last - p.first, Pace: p.pace})
 			}
-			l := Load{Left: b.last - first, Here: here, Page: page, Full: 500, Workers: all, Outlook: OutlookOf(open, 1, all, spent/time.Duration(done))}
+			l := Load{Left: b.last - first, Here: here, Page: page, Full: 500, Workers: all, Outlook: OutlookOf(open, 1, all, spent/time.Duration(done), 500)}
 			keep, each := l.Keep()
 			if keep < l.Left {
 				c := Piece{Estimate: l.Left}.Give(0, keep, each, all)
 				at := first + keep
 				for i, n := range append(c.lengths, b.last) {
 					p := part{at, min(b.last, at+n), here}
-					if i > c.near {
+					if i >= c.near {
 						p.pace = 0
 					}
 					queue, at = append(queue, p), p.last

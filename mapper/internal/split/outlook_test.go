@@ -22,9 +22,17 @@ func TestOutlook(t *testing.T) {
 		{"a worker has been at the oldest one", []OpenRange{{Estimate: 10, Age: s}, {Estimate: 10, Age: 4 * s}}, 1, 1, Outlook{Open: 2, Entities: 16, Rest: 16 * s}},
 		{"it takes longer than it should", []OpenRange{{Estimate: 10, Age: 20 * s}}, 1, 1, Outlook{Open: 1}},
 	} {
-		if got := OutlookOf(test.ranges, test.part, test.workers, s); got != test.want {
+		if got := OutlookOf(test.ranges, test.part, test.workers, s, 1<<40); got != test.want {
 			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
 		}
+	}
+	// Calls take pageCalls for 100 entities, so 1.5 ms for each: of 10,000 entities that take 1 µs a worker has done 999 in 1.5 s.
+	cheap := OutlookOf([]OpenRange{{Estimate: 10_000, Age: 1500 * time.Millisecond}}, 1, 1, time.Microsecond, 100)
+	if want := (Outlook{Open: 1, Entities: 9001, Rest: 9001 * time.Microsecond}); cheap != want {
+		t.Errorf("of a cheap function: %+v, want %+v", cheap, want)
+	}
+	if free := OutlookOf([]OpenRange{{Estimate: 10_000}}, 1, 1, 0, 100); free.Entities != 10_000 {
+		t.Errorf("of a free function: %+v", free)
 	}
 	if got, want := Unseen(100, 10, s), (Outlook{Open: 10, Entities: 1000, Rest: 1000 * s}); got != want {
 		t.Errorf("unseen: %+v, want %+v", got, want)

@@ -14,8 +14,8 @@ const (
 	// maxFirst is the most ranges that Strategy.First may ask for. One commit records them.
 	maxFirst = 5000
 
-	// maxExact is the most pieces that a range is cut into at exact boundaries. Each boundary
-	// costs a query of one key.
+	// maxExact is up to how many pieces a range that has samples is cut into at exact boundaries, rather than at these. Each
+	// boundary costs a query of one key.
 	maxExact = 32
 
 	// A range of more than FarPages is cut at its samples, if it has any: its exact boundaries are
@@ -25,7 +25,7 @@ const (
 	nearPages = FarPages / 8
 
 	// RootPages is the least number of pages in a piece that is cut at samples. Its last page is half
-	// empty on average, so pieces of 10 pages make 10% more pages than are full.
+	// empty on average, so pieces of 10 pages make 5% more pages than are full.
 	RootPages = 10
 
 	// samplesPerCut is how many samples are drawn for each cut. With 16 the largest of 100 pieces is
@@ -40,12 +40,12 @@ const (
 	// largestSample is how many keys the root samples at most, of the largest kinds: that takes four seconds.
 	largestSample = 50_000
 
-	// unknownPieces is how many pieces are cut off the beginning of a range of unknown size. Each is
-	// twice as long as the one before, and the first has at most unknownPage pages.
+	// unknownPieces is how many pieces are cut off the beginning of a range of unknown size. The first two have up to
+	// unknownPage pages, and each of the others is twice as long as the one before.
 	unknownPieces = 6
 	unknownPage   = 10
 
-	// shareParts is the most pieces that a worker's fair share is cut into.
+	// shareParts is how many parts of a worker's fair share the first piece of a range of unknown size is, at least.
 	shareParts = 20
 )
 
@@ -121,7 +121,7 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 		each = max(each, 2*page)
 	}
 	if s.Exact {
-		n = max(2, (s.Estimate+each-1)/each)
+		n = min(max(2, (s.Estimate+each-1)/each), MaxFanOut) // what is behind them is cut by its own task
 		return CutPlan{Pieces: n, Keep: each, lengths: slices.Repeat([]int64{each}, int(n-2)), First: true}
 	}
 	c := s.Give(0, each, each, workers)

@@ -52,7 +52,7 @@ func (m kindModel) look(s Piece, limit int) prefix {
 	return prefix{at: m.all[first:min(last, first+limit)], all: last-first < limit}
 }
 
-// ranks are the keys whose ranks the root finds out.
+// milestones are the keys whose ranks the root finds out.
 func (m kindModel) milestones(page int) []Rank {
 	var milestones []Rank
 	for _, pages := range []int64{1, RankPages} {
@@ -274,7 +274,7 @@ func TestSplitWastesLittle(t *testing.T) {
 	}
 }
 
-// as there are pages, with as many entities each.
+// TestSharedByAll has pieces for all workers of a range, of a fair share each.
 func TestSharedByAll(t *testing.T) {
 	for _, test := range []struct {
 		name              string
@@ -285,11 +285,12 @@ func TestSharedByAll(t *testing.T) {
 		{"a page and a third each", 2000, 100, 15, 30},          // there are a hundred pieces at most
 		{"more pieces than a range has", 20_000, 1000, 15, 210}, // ten workers with 21 each
 		{"as many pages as workers", 480, 32, 15, 15},
+		{"more pages than a hundred queries should pass", 9_000_000, 100, 500, 20_000},
 		{"more workers than pages", 90, 105, 15, 15},
 		{"two pages each, but for one entity", 959, 32, 15, 30},
 	} {
 		s := Piece{Estimate: test.estimate, Exact: true, Workers: test.workers}
-		if c := (Strategy{}).plan(s, Task{Page: test.page}); c.Keep != test.keep || len(c.lengths) > 0 && c.lengths[0] != test.keep || !c.First {
+		if c := (Strategy{}).plan(s, Task{Page: test.page}); c.Keep != test.keep || len(c.lengths) > 0 && c.lengths[0] != test.keep || !c.First || c.Pieces > MaxFanOut || int(c.Pieces) != len(c.lengths)+2 {
 			t.Errorf("%s: %+v, want pieces of %d", test.name, c, test.keep)
 		}
 	}

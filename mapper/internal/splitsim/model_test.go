@@ -12,9 +12,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// TestInPortions moves the boundaries of pieces at random: what they hold stays the same, and
+// TestBalance moves the boundaries of pieces at random: what they hold stays the same, and
 // those that were counted become even.
-func TestInPortions(t *testing.T) {
+func TestBalance(t *testing.T) {
 	rng := testflag.Rand(t)
 	even := 0
 	for i := range 200 {
@@ -76,9 +76,9 @@ func TestInPortions(t *testing.T) {
 	}
 }
 
-// TestInPortionsKeeps has pieces stay as they are whose boundaries can't be found, or are
+// TestBalanceKeeps has pieces stay as they are whose boundaries can't be found, or are
 // elsewhere by now.
-func TestInPortionsKeeps(t *testing.T) {
+func TestBalanceKeeps(t *testing.T) {
 	kind := VirtualKind{N: 1000, Key: func(rank int64) *datastore.Key { return datastore.IDKey("K", 10*(rank+1), nil) }}
 	middle := keyspace.At(kind.Key(700))
 	pieces := split.WithCounts([]split.Piece{{End: middle}, {Start: middle}}, []int64{700, 300}, 1000, 4)

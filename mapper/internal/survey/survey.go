@@ -52,7 +52,7 @@ type Found struct {
 const sized = 16
 
 // Run finds out how large the range is. What that takes has to be little beside what the range does: of a
-// range of one page it asks for a sample at most, and of others for two things more. A database that can't
+// range of one page it asks for a sample at most, and of others for two things more, or for the counts of the pieces between its samples. A database that can't
 // count is asked for nothing besides the sample.
 func (sv Survey) Run(ctx context.Context, sp split.Strategy, workers int64) (found Found, err error) {
 	size := sp.SampleSize(workers)
