@@ -85,37 +85,45 @@ func StartGoogle(ctx context.Context, p Product) (*Google, error) {
 	if !ok {
 		return nil, fmt.Errorf("emulator: Google has no product %q", p)
 	}
+	return l.startOn(ctx, p, freePort)
+}
+
+// startOn starts an emulator on the first of some ports that nobody has taken.
+func (l launch) startOn(ctx context.Context, p Product, ports func() (string, error)) (*Google, error) {
 	jar, java, err := l.find(p)
 	if err != nil {
 		return nil, fmt.Errorf("emulator: %s: %w", p, err)
 	}
 	var g *Google
 	for range portAttempts {
-		if g, err = l.start(ctx, p, jar, java); !errors.Is(err, errPortTaken) {
+		var port string
+		if port, err = ports(); err == nil {
+			g, err = l.start(ctx, p, jar, java, port)
+		}
+		if !errors.Is(err, errPortTaken) {
 			break
 		}
 	}
-	return g, err
+	if err != nil {
+		return nil, fmt.Errorf("emulator: %s: %w", p, err)
+	}
+	return g, nil
 }
 
 // portAttempts is how many ports are tried: between the choice of a free one and its use by the emulator
 // somebody else may take it.
-const portAttempts = 5
+const portAttempts = 3
 
 var errPortTaken = errors.New("its port was taken meanwhile")
 
-// start starts an emulator, on a free port.
-func (l launch) start(ctx context.Context, p Product, jar, java string) (*Google, error) {
+// start starts an emulator on a port.
+func (l launch) start(ctx context.Context, p Product, jar, java, port string) (*Google, error) {
 	dir, err := os.MkdirTemp("", "scattermap-"+string(p))
 	if err != nil {
-		return nil, fmt.Errorf("emulator: %s: %w", p, err)
+		return nil, err
 	}
 	if err := os.Mkdir(filepath.Join(dir, "WEB-INF"), 0o755); err != nil {
-		return nil, fmt.Errorf("emulator: %s: %w", p, err)
-	}
-	port, err := freePort()
-	if err != nil {
-		return nil, fmt.Errorf("emulator: %s: %w", p, err)
+		return nil, err
 	}
 	running, cancel := context.WithCancel(context.Background())
 	g := &Google{Product: p, Addr: "127.0.0.1:" + port, cancel: cancel, ended: make(chan struct{}), dir: dir}
@@ -126,14 +134,14 @@ func (l launch) start(ctx context.Context, p Product, jar, java string) (*Google
 	go g.run(exec.CommandContext(running, java, args...), started)
 	if err := <-started; err != nil {
 		g.Close()
-		return nil, fmt.Errorf("emulator: %s: %w", p, err)
+		return nil, err
 	}
 	if err := g.wait(ctx); err != nil {
 		g.Close()
 		if strings.Contains(g.output.String(), "Address already in use") {
 			err = errPortTaken
 		}
-		return nil, fmt.Errorf("emulator: %s: %w; it printed:\n%s", p, err, g.output.String())
+		return nil, fmt.Errorf("%w; it printed:\n%s", err, g.output.String())
 	}
 	return g, nil
 }
@@ -155,7 +163,11 @@ func (g *Google) run(cmd *exec.Cmd, started chan<- error) {
 	}
 }
 
-// wait asks the emulator for its health until it answers.
+// nowRunning is what both emulators print when they listen. Google's own command line waits for it, too.
+const nowRunning = "is now running"
+
+// wait asks the emulator for its health until it answers. Before it says that it runs, whatever answers at its
+// port is somebody else.
 func (g *Google) wait(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -169,7 +181,7 @@ func (g *Google) wait(ctx context.Context) error {
 		}
 		if resp, err := client.Do(req); err == nil {
 			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
+			if resp.StatusCode == http.StatusOK && strings.Contains(g.output.String(), nowRunning) {
 				return nil
 			}
 		}
