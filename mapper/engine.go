@@ -144,7 +144,7 @@ func (e *Engine) Handler() http.Handler {
 			tasks.Refuse(w, http.StatusNotFound)
 			return
 		}
-		deliveries.ServeHTTP(w, r)
+		deliveries.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), engineKey{}, e)))
 	})
 }
 

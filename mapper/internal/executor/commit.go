@@ -47,7 +47,16 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress fun
 		if err := give(ctx, d, &p, o); err != nil {
 			return ours, err
 		}
-		return d.commit(ctx, p, o)
+		lose, err := collect(ctx, d, o)
+		if err != nil {
+			lose()
+			return ours, err
+		}
+		s, err := d.commit(ctx, p, o)
+		if s == superseded || s == done && d.beaten {
+			lose()
+		}
+		return s, err
 	}
 	var after committed
 	var s standing
@@ -214,7 +223,7 @@ func (d *delivery) takeOver(ctx context.Context, after committed) {
 // commit records what became of a page, in a transaction of its own.
 func (d *delivery) commit(ctx context.Context, p planner.Plan, o *page.Outcome) (standing, error) {
 	var after committed
-	s, err := d.change(ctx, func(r *record.Range) (children []*record.Range, err error) {
+	s, err := d.changeWith(ctx, &o.Page, func(r *record.Range) (children []*record.Range, err error) {
 		children, after, err = d.putOutcome(r, p, o)
 		return children, err
 	})

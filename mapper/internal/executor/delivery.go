@@ -21,13 +21,14 @@ import (
 // A delivery is one delivery of a range's task. It does that range, and then what is left of it, range
 // after range, each of which is a turn.
 type delivery struct {
-	claim   // the range that it has in hand
-	planner planner.Planner
-	x       *Executor
-	call    function.Func
-	begunAt time.Time  // when it came
-	place   gate.Place // inside the gate
-	paced   time.Time  // when its last page began that had to wait for the job's rate
+	claim    // the range that it has in hand
+	planner  planner.Planner
+	x        *Executor
+	call     function.Func
+	callPage function.PageFunc // nil: the mapper has none
+	begunAt  time.Time         // when it came
+	place    gate.Place        // inside the gate
+	paced    time.Time         // when its last page began that had to wait for the job's rate
 	turn
 }
 
@@ -210,6 +211,9 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 func (d *delivery) mayGoOn(r *record.Range) bool {
 	deadline := d.x.Queue.Deadline()
 	longest := 2*time.Duration(d.job.PageTime) + time.Duration(d.job.Timeout) // of a page, see mapper.StartOptions
+	if d.callPage != nil {
+		longest += function.MaxInTransaction
+	}
 	return !r.Alone && !r.Solo && d.stop == 0 && !d.x.Gate.IsDraining() && time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
 }
 

@@ -8,6 +8,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
@@ -88,6 +89,12 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	if err != nil {
 		return nil, fmt.Errorf("job %s: %w", t.Job, err)
 	}
+	var callPage function.PageFunc
+	if def.PreparePage != nil {
+		if callPage, err = def.PreparePage(job.Params); err != nil {
+			return nil, fmt.Errorf("job %s: %w", t.Job, err)
+		}
+	}
 	x.paces.Expect(t.Ref(), r.EntitySize)
 	if !job.Masks { // see source.HonoursMasks
 		x.source.CantCount()
@@ -96,7 +103,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	d := &delivery{
 		claim:   claim{client: x.client, store: x.Store, job: job, record: r, generation: t.Generation},
 		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode, Strategy: strategy},
-		x:       x, call: call, begunAt: begunAt,
+		x:       x, call: call, callPage: callPage, begunAt: begunAt,
 		turn: turn{queued: queued, redelivered: queued.Retries > 0 || r.Lost},
 	}
 	d.planner.Optimistic = mayBeOptimistic(d)

@@ -8,6 +8,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -137,13 +139,25 @@ func (c *claim) committed(r *record.Range, children []*record.Range, versions *w
 // change changes the range, and returns its new children: in one call, if nobody has changed it since it was read,
 // and otherwise in a transaction of its own.
 func (c *claim) change(ctx context.Context, f func(r *record.Range) ([]*record.Range, error)) (standing, error) {
-	if c.changeKnown(ctx, nil, f) {
+	return c.changeWith(ctx, new(function.Effect), f)
+}
+
+// changeWith is change, together with what else is to be written.
+func (c *claim) changeWith(ctx context.Context, with *function.Effect, f func(r *record.Range) ([]*record.Range, error)) (standing, error) {
+	known := make([]wire.Mutation, len(with.Mutations))
+	for i, m := range with.Mutations {
+		known[i] = wire.Mutation{Mutation: m.Mutation}
+	}
+	if c.changeKnown(ctx, known, f) {
 		return ours, nil
 	}
 	return c.transact(ctx, store.Attempts, func(tx *datastore.Transaction) (*record.Range, []*record.Range, error) {
 		r := new(record.Range)
 		if err := c.get(tx, r); err != nil {
 			return nil, nil, err
+		}
+		if err := store.Mutate(tx, with); err != nil {
+			return nil, nil, fault.Permanent(err)
 		}
 		children, err := f(r)
 		return r, children, err

@@ -1,6 +1,7 @@
 package function
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -23,7 +24,8 @@ import (
 type Effect struct {
 	Mutations []mutation
 	Counters  tally.Counters
-	Bytes     int // of the mutations, about
+	Bytes     int   // of the mutations, about
+	Collected []any // for the function over the page
 }
 
 // A mutation keeps its key, which the client's own hides.
@@ -42,7 +44,8 @@ type mutation struct {
 type Attempt struct {
 	job  record.Ref
 	mode Mode
-	key  *datastore.Key
+	key  *datastore.Key // of its entity; nil: it is on a page
+	lost []func(context.Context)
 
 	mu      sync.Mutex
 	over    bool
@@ -55,6 +58,9 @@ type Attempt struct {
 func NewAttempt(job record.Ref, m Mode, key *datastore.Key) *Attempt {
 	return &Attempt{job: job, mode: m, key: key}
 }
+
+// Job returns what tells the attempt's job from all others.
+func (a *Attempt) Job() string { return a.job.String() }
 
 // IdempotencyKey returns a string that is the same for all attempts of the job on the entity, and
 // different for all others.
@@ -85,13 +91,21 @@ func (a *Attempt) Count(name string, n int64) {
 	})
 }
 
+// Collect hands a value to the function over the page.
+func (a *Attempt) Collect(v any) {
+	a.do(func() error {
+		a.effect.Collected = append(a.effect.Collected, v)
+		return nil
+	})
+}
+
 // Put saves another entity. The key may be incomplete.
 func (a *Attempt) Put(key *datastore.Key, src any) {
 	a.do(func() error {
 		switch {
 		case a.mode != Update:
 			return errors.New("Put is for the function of an Update")
-		case key != nil && key.Equal(a.key):
+		case key != nil && a.key != nil && key.Equal(a.key):
 			return errors.New("Put of the entity itself: change its Value")
 		}
 		if err := keyspace.CheckKey(key); err != nil {
@@ -119,7 +133,7 @@ func (a *Attempt) Delete(key *datastore.Key) {
 		if key.Incomplete() {
 			return errors.New("Delete: the key is incomplete")
 		}
-		a.Deleted = a.Deleted || key.Equal(a.key)
+		a.Deleted = a.Deleted || a.key != nil && key.Equal(a.key)
 		a.add(datastore.NewDelete(key), mutation{Key: key, Deletes: true})
 		return nil
 	})
@@ -150,6 +164,21 @@ func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 		}
 	}
 	a.effect.Mutations = append(a.effect.Mutations, added)
+}
+
+// OnLost has f called if what the attempt asks for will never take effect.
+func (a *Attempt) OnLost(f func(context.Context)) {
+	a.do(func() error {
+		a.lost = append(a.lost, f)
+		return nil
+	})
+}
+
+// Lose calls what is to be called if the attempt has no effect, in the reverse order.
+func (a *Attempt) Lose(ctx context.Context) {
+	for _, f := range slices.Backward(a.lost) {
+		f(ctx)
+	}
 }
 
 // Run runs the function and closes the attempt, however the function ends.

@@ -61,6 +61,9 @@ type Definition struct {
 	// prepare decodes a job's parameters, and returns the function over one
 	// entity.
 	Prepare func(params json.RawMessage, keysOnly bool) (Func, error)
+
+	// PreparePage does so for the function over what was collected of a page's entities; nil: there is none.
+	PreparePage func(params json.RawMessage) (PageFunc, error)
 }
 
 // A Job is what a function has to know of its job.
@@ -72,3 +75,6 @@ type Job struct {
 // An Func runs the mapper's function on one entity, and returns what it
 // asks for. It does not panic.
 type Func func(ctx context.Context, j Job, key *datastore.Key, properties []datastore.Property) (*Effect, error)
+
+// A PageFunc runs the mapper's function on what an attempt has collected of a page's entities. It does not panic.
+type PageFunc func(ctx context.Context, a *Attempt, name string, collected []any) error

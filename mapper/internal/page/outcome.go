@@ -25,7 +25,11 @@ type Outcome struct {
 	Written   int64 // of them, entities that the function has saved or deleted
 	Counters  tally.Counters
 	Failures  []Failure
-	Bytes     int // of the mutations
+	Bytes     int   // of the mutations, and of entities of which something was collected
+	Collected []any // by the function
+
+	// Page is what the function over the page asks for.
+	Page function.Effect
 
 	hung    time.Duration   // of Ran, by calls that took too long
 	dearest time.Duration   // of Ran, by one entity

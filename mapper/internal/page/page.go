@@ -216,6 +216,10 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 	}
 	o.Processed++
 	o.Bytes += e.Bytes
+	if len(e.Collected) > 0 {
+		o.Collected = append(o.Collected, e.Collected...)
+		o.Bytes += keyspace.PropertiesSize(entity)
+	}
 	o.writes += len(e.Mutations)
 	for _, m := range e.Mutations {
 		switch {
