@@ -80,8 +80,8 @@ func collector(s *shelf) *mapper.Mapper[mapper.None] {
 		p.Put(datastore.NameKey("Sheet", p.Run()+"/"+p.Name(), nil), &sheet{p.Name(), int64(len(p.Records))})
 		p.Count("sheets", 1)
 		return nil
-	}).OnDone(func(_ context.Context, d *mapper.Done, _ mapper.None) error {
-		if d.Engine() == nil {
+	}).OnDone(func(ctx context.Context, d *mapper.Done, _ mapper.None) error {
+		if mapper.FromContext(ctx) == nil {
 			return mapper.Permanent(errors.New("no engine"))
 		}
 		d.Put(datastore.NameKey("Run", "it", nil), &sheet{Name: d.Run()})

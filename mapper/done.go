@@ -14,15 +14,7 @@ type Done struct {
 	Status *Status
 
 	attempt *function.Attempt
-	engine  *Engine
 }
-
-// Engine returns the engine that runs the finalizer, for what follows the job: another job, under an ID that says of which it
-// is the continuation. A start is not part of the transaction. It takes place at least once, and is the same job each time.
-func (d *Done) Engine() *Engine { return d.engine }
-
-// engineKey is the key of a task's context for the engine that runs it.
-type engineKey struct{}
 
 // Run returns what tells this job from all others, also from a later one of the same ID.
 func (d *Done) Run() string { return d.attempt.Job() }

@@ -215,3 +215,20 @@ func (e *Engine) seed(seed uint64) {
 		return rng.Uint64()
 	}
 }
+
+// engineKey is the key of a task's context for the engine that runs it.
+type engineKey struct{}
+
+// FromContext returns the engine that runs the function, or the finalizer, that was called with a context; nil if it is another
+// context. It is for finalizers that start what follows their job: another job, under an ID that says which one it follows. Such a
+// start is not part of the transaction: it takes place at least once, and is the same job each time.
+func FromContext(ctx context.Context) *Engine {
+	e, _ := ctx.Value(engineKey{}).(*Engine)
+	return e
+}
+
+// Client returns the client of the engine's database.
+func (e *Engine) Client() *datastore.Client { return e.client }
+
+// Queue returns the engine's queue.
+func (e *Engine) Queue() *tasks.Queue { return e.queue }

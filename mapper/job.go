@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"cloud.google.com/go/datastore"
+
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
@@ -208,3 +210,6 @@ type Job struct {
 	incarnation string // empty: of whichever job has the ID
 	engine      *Engine
 }
+
+// JobKey returns the key of a job's record, for transactions that have to know whether there is a job of an ID.
+func JobKey(id string) *datastore.Key { return record.JobKey(id) }

@@ -91,8 +91,7 @@ func (m *Mapper[P]) OnDone(fn func(ctx context.Context, d *Done, params P) error
 		if err := function.DecodeParams(j.Params, &params); err != nil {
 			return err
 		}
-		engine, _ := ctx.Value(engineKey{}).(*Engine)
-		return fn(ctx, &Done{Status: status, attempt: a, engine: engine}, params)
+		return fn(ctx, &Done{Status: status, attempt: a}, params)
 	}
 	return m
 }

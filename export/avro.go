@@ -1,0 +1,115 @@
+package export
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+
+	"github.com/klauspost/compress/flate"
+	"github.com/twmb/avro"
+	"github.com/twmb/avro/ocf"
+)
+
+// avroFormat writes object container files. A part is one block; a file is a header with as many blocks behind it.
+type avroFormat struct {
+	frames
+	schema *avro.Schema
+	codec  ocf.Codec
+}
+
+// avroSync ends each block of a file. The specification has it chosen at random, so that blocks can be found in the middle of a file; all
+// parts need the same.
+var avroSync = [16]byte{0x5c, 0xa7, 0x7e, 0x12, 0x9b, 0x31, 0xd8, 0x44, 0xe6, 0x0f, 0xb3, 0x2a, 0x71, 0xc5, 0x98, 0xed}
+
+func avroEncoding[R any](c Compression) (coder, error) {
+	if err := checkTimes(reflect.TypeFor[R](), "avro", "timestamp-micros", nil); err != nil {
+		return nil, err
+	}
+	schema, err := avro.SchemaFor[R]()
+	if err != nil {
+		return nil, fmt.Errorf("%v has no Avro schema: %w", reflect.TypeFor[R](), err)
+	}
+	a := &avroFormat{schema: schema}
+	switch c {
+	case Gzip:
+		a.codec = ocf.NopCloser(ocf.DeflateCodec(flate.DefaultCompression))
+	case Zstd:
+		codec, err := ocf.ZstdCodec(nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		a.codec = ocf.NopCloser(codec)
+	}
+	a.frames = frames{ext: ".avro", line: func(record any) ([]byte, error) { return schema.AppendEncode(nil, record) }, head: a.header}
+	return a, nil
+}
+
+// header returns the beginning of a file.
+func (a *avroFormat) header(File) ([]byte, error) {
+	var b bytes.Buffer
+	w, err := ocf.NewWriter(&b, a.schema, ocf.WithCodec(a.codec), ocf.WithSyncMarker(avroSync))
+	if err != nil {
+		return nil, err
+	}
+	err = w.Close()
+	return b.Bytes(), err
+}
+
+func (a *avroFormat) part(encoded []any) ([]byte, error) {
+	records, err := a.frames.part(encoded)
+	if err != nil {
+		return nil, err
+	}
+	if a.codec != nil {
+		if records, err = a.codec.Compress(records); err != nil {
+			return nil, err
+		}
+	}
+	block := binary.AppendVarint(nil, int64(len(encoded)))
+	block = binary.AppendVarint(block, int64(len(records)))
+	return append(append(block, records...), avroSync[:]...), nil
+}
+
+func (a *avroFormat) join(w io.Writer, f File, next func() (io.ReadCloser, error)) error {
+	return a.frames.join(w, f, next)
+}
+
+// checkTimes returns an error if a type has a time without a tag that says how it is stored: the default of a format may drop part of
+// Datastore's microseconds.
+func checkTimes(t reflect.Type, tag, say string, above []reflect.Type) error {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		return checkTimes(t.Elem(), tag, say, above)
+	case reflect.Struct:
+	default:
+		return nil
+	}
+	for _, a := range above {
+		if a == t {
+			return nil
+		}
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if !f.IsExported() || f.Tag.Get(tag) == "-" {
+			continue
+		}
+		in := f.Type
+		for in.Kind() == reflect.Pointer || in.Kind() == reflect.Slice {
+			in = in.Elem()
+		}
+		if in == timeType {
+			if _, how, found := strings.Cut(f.Tag.Get(tag), ","); !found || how == "" {
+				return fmt.Errorf("field %s of %v is a time, whose precision its tag has to say: `%s:\",%s\"` keeps all that Datastore has", f.Name, t, tag, say)
+			}
+			continue
+		}
+		if err := checkTimes(f.Type, tag, say, append(above, t)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

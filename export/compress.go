@@ -1,0 +1,66 @@
+package export
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// A Compression is how files are compressed.
+type Compression string
+
+const (
+	// None is no compression.
+	None Compression = ""
+	// Gzip has text in gzip members, one for each part, as RFC 1952 allows; blocks of Avro and pages of Parquet in its DEFLATE.
+	Gzip Compression = "gzip"
+	// Zstd has text in Zstandard frames, one for each part, as RFC 8878 allows; blocks of Avro and pages of Parquet likewise.
+	Zstd Compression = "zstd"
+)
+
+// A squeezer compresses text, so that one compressed text behind another is both of them.
+type squeezer struct {
+	how  Compression
+	zstd *zstd.Encoder
+}
+
+func squeezerOf(c Compression) (squeezer, error) {
+	switch c {
+	case None, Gzip:
+		return squeezer{how: c}, nil
+	case Zstd:
+		w, err := zstd.NewWriter(nil)
+		return squeezer{c, w}, err
+	}
+	return squeezer{}, fmt.Errorf("Options.Compression is %q, want one of %q, %q and %q", c, None, Gzip, Zstd)
+}
+
+func (s squeezer) extension() string {
+	switch s.how {
+	case Gzip:
+		return ".gz"
+	case Zstd:
+		return ".zst"
+	}
+	return ""
+}
+
+func (s squeezer) squeeze(text []byte) ([]byte, error) {
+	switch s.how {
+	case Zstd:
+		return s.zstd.EncodeAll(text, nil), nil // can be called concurrently
+	case Gzip:
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		if _, err := w.Write(text); err != nil {
+			return nil, err
+		}
+		if err := w.Close(); err != nil {
+			return nil, err
+		}
+		return b.Bytes(), nil
+	}
+	return text, nil
+}

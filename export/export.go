@@ -1,0 +1,253 @@
+package export
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"gocloud.dev/blob"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// Options say how an export writes.
+//
+// A record of [CSV] is a struct. Its fields have the names of their csv tags, or their own; the tag "-" leaves one out. Nil pointers
+// are empty, times as RFC 3339 has them, and bytes in base64; types of their own are written by MarshalText.
+type Options struct {
+	// Format defaults to JSONLines, and Compression to None.
+	Format      Format
+	Compression Compression
+
+	// FileBytes is the most that a file has, as it is stored. Defaults to 256 MiB. A part is not split: if one is larger than half of
+	// that, files may be larger. An export of more than 100,000 parts knows the sizes of its files within some percent only, and
+	// keeps a tenth free for that.
+	FileBytes int64
+
+	// Files, if it is not 0, is how many files there are, whatever their size. At most [MaxFiles].
+	Files int
+
+	// Name returns the name of a file, below the folder of the export. It has to be different for each, and the same whenever it is
+	// asked. Defaults to 00001-of-00012.jsonl.gz, for instance.
+	Name func(File) string
+
+	// Wrap returns what is before and behind the records of a file of the format JSON, between which are commas. It has
+	// to be the same whenever it is asked. Defaults to the brackets of an array.
+	Wrap func(File) (head, tail string)
+
+	// AllowFailures has files be written although the function has failed on entities. By default the export waits until somebody
+	// has retried them (mapper.Job.Retry), and [Run.Wait] says so.
+	AllowFailures bool
+}
+
+// MaxFiles is the most files that an export has.
+const MaxFiles = 10_000
+
+// A File is one of an export.
+type File struct {
+	Index  int    `json:"index"` // from 0 on
+	Of     int    `json:"of"`
+	Export string `json:"export"` // the ID of the export
+	Folder string `json:"folder"`
+	Ext    string `json:"-"` // what its name should end with: .jsonl.gz, for instance
+}
+
+// An Export is an export that can be started, with parameters of type P.
+type Export[P any] struct {
+	name    string
+	bucket  *blob.Bucket
+	opts    Options
+	coder   coder
+	err     error
+	parts   *mapper.Mapper[startParams[P]]
+	joins   *mapper.Mapper[stage]
+	deletes *mapper.Mapper[stage]
+}
+
+// startParams are the parameters of an export's first stage.
+type startParams[P any] struct {
+	Folder string `json:"folder"`
+	Params P      `json:"params"`
+}
+
+// New defines an export to a bucket: the function makes a record of each entity, or returns mapper.Skip for one that is
+// left out. Its errors are those of a mapper.Visit. A record that can't be written is a failure of its entity.
+//
+// An engine has to have all of [Export.Mappers]. An error in the definition is returned by Start.
+func New[T, R, P any](name string, bucket *blob.Bucket, record func(ctx context.Context, e *mapper.Entity[T], params P) (R, error), o *Options) *Export[P] {
+	x := &Export[P]{name: name, bucket: bucket}
+	if o != nil {
+		x.opts = *o
+	}
+	x.opts.setDefaults()
+	x.coder, x.err = coderOf[R](&x.opts)
+	switch {
+	case bucket == nil:
+		x.err = errors.New("the bucket is nil")
+	case record == nil:
+		x.err = errors.New("the function is nil")
+	case x.err == nil:
+		x.err = x.opts.validate()
+	}
+	x.parts = mapper.Collect(name, func(ctx context.Context, e *mapper.Entity[T], p startParams[P]) (any, error) {
+		if x.err != nil {
+			return nil, mapper.Permanent(x.err)
+		}
+		r, err := record(ctx, e, p.Params)
+		if err != nil {
+			return nil, err
+		}
+		encoded, err := x.coder.encode(r)
+		if err != nil {
+			return nil, mapper.Permanent(fmt.Errorf("the record can't be written: %w", err))
+		}
+		return encoded, nil
+	}, func(ctx context.Context, p *mapper.Page[any], params startParams[P]) error {
+		return x.writePart(ctx, p, params.Folder)
+	}).OnDone(func(ctx context.Context, d *mapper.Done, params startParams[P]) error {
+		return x.plan(ctx, d, params.Folder)
+	})
+	x.joins = mapper.Collect(name+joinSuffix, x.join, putJoined).OnDone(x.list)
+	x.deletes = mapper.Visit(name+deleteSuffix, x.deleteParts).OnDone(x.succeed)
+	return x
+}
+
+// What the names of the mappers of the second and third stage end with, and the IDs of their jobs.
+const (
+	joinSuffix   = "-join"
+	deleteSuffix = "-delete"
+)
+
+func (o *Options) setDefaults() {
+	if o.Format == "" {
+		o.Format = JSONLines
+	}
+	if o.FileBytes == 0 {
+		o.FileBytes = 256 << 20
+	}
+	if o.Name == nil {
+		o.Name = func(f File) string { return fmt.Sprintf("%05d-of-%05d%s", f.Index+1, f.Of, f.Ext) }
+	}
+}
+
+func (o *Options) validate() error {
+	switch {
+	case o.FileBytes < 0:
+		return fmt.Errorf("Options.FileBytes is %d, want more than 0", o.FileBytes)
+	case o.Files < 0 || o.Files > MaxFiles:
+		return fmt.Errorf("Options.Files is %d, want 0 to %d", o.Files, MaxFiles)
+	}
+	return nil
+}
+
+// Mappers returns the mappers of the export's three stages, for mapper.Options.
+func (x *Export[P]) Mappers() []mapper.Definition { return mapper.Set(x.parts, x.joins, x.deletes) }
+
+// StartOptions are the settings of one export.
+type StartOptions struct {
+	// StartOptions are those of the job over the entities. Its ID has up to 90 bytes.
+	mapper.StartOptions
+
+	// Folder is where files are, in the bucket: a path without a slash at its ends. It has to be empty. Defaults to the ID.
+	Folder string
+}
+
+// Start starts an export of the entities of a query, or returns the one of that ID. With a Query.ReadTime it has
+// all entities as they were at that time.
+func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query, params P, o *StartOptions) (*Run, error) {
+	if o == nil {
+		o = new(StartOptions)
+	}
+	fail := func(err error) (*Run, error) {
+		return nil, fmt.Errorf("export: start %q: %w", x.name, err)
+	}
+	if x.err != nil {
+		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, x.err))
+	}
+	opts := o.StartOptions
+	if opts.ID == "" {
+		opts.ID = newID()
+	}
+	if len(opts.ID) > 90 {
+		return fail(fmt.Errorf("%w: the ID has %d bytes, want up to 90", mapper.ErrArguments, len(opts.ID)))
+	}
+	folder := o.Folder
+	if folder == "" {
+		folder = opts.ID
+	}
+	if err := checkFolder(folder); err != nil {
+		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, err))
+	}
+	run := &Run{ID: opts.ID, Folder: folder, engine: e, bucket: x.bucket, allow: x.opts.AllowFailures}
+	_, err := e.Job(opts.ID).Status(ctx)
+	if errors.Is(err, mapper.ErrNoSuchJob) {
+		err = x.checkEmpty(ctx, folder)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	if _, err := x.parts.Start(ctx, e, q, startParams[P]{folder, params}, &opts); err != nil {
+		return fail(err)
+	}
+	return run, nil
+}
+
+// A Run is one export.
+type Run struct {
+	ID     string
+	Folder string
+
+	engine *mapper.Engine
+	bucket *blob.Bucket
+	allow  bool // failures
+}
+
+// Jobs returns the jobs of the export, as far as they have begun: over the entities, over the files, and of the deletion of parts.
+func (r *Run) Jobs() [3]*mapper.Job {
+	return [3]*mapper.Job{r.engine.Job(r.ID), r.engine.Job(r.ID + joinSuffix), r.engine.Job(r.ID + deleteSuffix)}
+}
+
+// Wait waits until the export has succeeded, and returns its manifest. It is an error if one of its jobs can't go on by itself, which the
+// error says.
+func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
+	for i, job := range r.Jobs() {
+		status, err := awaitJob(ctx, job, i > 0)
+		if err != nil {
+			return nil, fmt.Errorf("export %s: %w", r.ID, err)
+		}
+		switch status.State {
+		case mapper.Succeeded:
+		case mapper.SucceededWithFailures:
+			if i == 0 && r.allow {
+				continue
+			}
+			return nil, fmt.Errorf("export %s: job %s has failed on %d entities: see its Failures, and Retry it", r.ID, job.ID, status.Failures)
+		default:
+			return nil, fmt.Errorf("export %s: job %s is %s: %s", r.ID, job.ID, status.State, status.Error)
+		}
+	}
+	return ReadManifest(ctx, r.bucket, r.Folder)
+}
+
+// awaitJob waits for a job, which another one has started just now, perhaps.
+func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Status, error) {
+	for {
+		status, err := job.Wait(ctx)
+		if !follows || !errors.Is(err, mapper.ErrNoSuchJob) {
+			return status, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// newID returns an ID for an export that was given none.
+func newID() string {
+	return time.Now().UTC().Format("20060102-150405-") + strconv.FormatUint(rand.Uint64(), 36)
+}

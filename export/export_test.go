@@ -1,0 +1,263 @@
+package export_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/memblob"
+
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+)
+
+type order struct {
+	N    int64
+	Name string
+	At   time.Time
+}
+
+type line struct {
+	N    int64     `json:"n" csv:"n" avro:"n" parquet:"n"`
+	Name string    `json:"name" csv:"name" avro:"name" parquet:"name"`
+	At   time.Time `json:"at" csv:"at" avro:"at,timestamp-micros" parquet:"at,timestamp(microsecond)"`
+}
+
+var begun = time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
+
+func lineOf(n int64) line {
+	return line{n, fmt.Sprintf("order %d, \"quoted\"", n), begun.Add(time.Duration(n) * time.Microsecond)}
+}
+
+func newExport(bucket *blob.Bucket, o *export.Options) *export.Export[mapper.None] {
+	return export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+		if e.Value.N < 0 {
+			return line{}, mapper.Skip
+		}
+		return line(e.Value), nil
+	}, o)
+}
+
+const orders = 2345
+
+func putOrders(t *testing.T, client *datastore.Client) {
+	t.Helper()
+	for from := 0; from < orders; from += 500 {
+		var keys []*datastore.Key
+		var all []order
+		for n := from; n < min(from+500, orders); n++ {
+			l := lineOf(int64(n))
+			if n%100 == 7 {
+				l.N = -1 // is skipped
+			}
+			keys, all = append(keys, datastore.NameKey("Order", fmt.Sprint(n*7919%10007, "-", n), nil)), append(all, order(l))
+		}
+		if _, err := client.PutMulti(t.Context(), keys, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+const folder = "of/today"
+
+// runExport runs an export to its end.
+func runExport(t *testing.T, w *mappertest.World, x *export.Export[mapper.None]) *export.Manifest {
+	t.Helper()
+	start := func() (*export.Run, error) {
+		return x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+			StartOptions: mapper.StartOptions{ID: "orders", PageSize: 50}, Folder: folder})
+	}
+	w.Trouble()
+	run, err := start()
+	if err != nil {
+		w.Calm()
+		if run, err = start(); err != nil {
+			t.Fatal(err)
+		}
+		w.Trouble()
+	}
+	m, err := run.Wait(t.Context())
+	w.Calm()
+	if err != nil {
+		if m, err = run.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+// checkTidy checks that nothing is left but what the manifest names.
+func checkTidy(t *testing.T, client *datastore.Client, bucket *blob.Bucket, m *export.Manifest) {
+	t.Helper()
+	want := []string{folder + "/_SUCCESS", folder + "/manifest.json"}
+	for _, f := range m.Files {
+		want = append(want, folder+"/"+f.Name)
+	}
+	got := list(t, bucket)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("in the bucket are %q, want %q", got, want)
+	}
+	for _, kind := range []string{"ScattermapPart", "ScattermapFile"} {
+		if n, err := client.Count(t.Context(), datastore.NewQuery(kind)); err != nil || n > 0 {
+			t.Errorf("%d entities of %s are left, %v", n, kind, err)
+		}
+	}
+}
+
+// list returns the names of what is in a bucket, in order.
+func list(t *testing.T, bucket *blob.Bucket) (names []string) {
+	t.Helper()
+	for it := bucket.List(nil); ; {
+		found, err := it.Next(t.Context())
+		if errors.Is(err, io.EOF) {
+			return names
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, found.Key)
+	}
+}
+
+// TestFaults has calls fail and deliveries come twice, late and to processes that crash: the files have each record once, and
+// nothing is left but what the manifest names.
+func TestFaults(t *testing.T) {
+	const most = 10_000
+	first := testflag.Seed(t)
+	for i := range uint64(8) {
+		t.Run(fmt.Sprint("seed ", first+i), func(t *testing.T) {
+			bucket := memblob.OpenBucket(nil)
+			defer bucket.Close()
+			x := newExport(bucket, &export.Options{Compression: export.Gzip, FileBytes: most})
+			mappertest.Run(t, x.Mappers(), &mappertest.Options{Seed: first + i}, func(t *testing.T, w *mappertest.World) {
+				putOrders(t, w.Client)
+				m := runExport(t, w, x)
+				checkRecords(t, bucket, m)
+				checkTidy(t, w.Client, bucket, m)
+				for _, f := range m.Files {
+					if f.Bytes > most {
+						t.Errorf("%s has %d bytes, want up to %d", f.Name, f.Bytes, most)
+					}
+				}
+				if len(m.Files) < 2 {
+					t.Errorf("%d files", len(m.Files))
+				}
+			})
+		})
+	}
+}
+
+// TestEmpty has an export of nothing: one file, without records.
+func TestEmpty(t *testing.T) {
+	bucket := memblob.OpenBucket(nil)
+	defer bucket.Close()
+	x := newExport(bucket, &export.Options{Format: export.JSON})
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+			StartOptions: mapper.StartOptions{AllowEmpty: true}, Folder: folder})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := run.Wait(t.Context())
+		if err != nil || m.Records != 0 || len(m.Files) != 1 {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		if lines := readLines(t, m, bucket, m.Files[0].Name); len(lines) != 0 {
+			t.Errorf("%d records", len(lines))
+		}
+		checkTidy(t, w.Client, bucket, m)
+	})
+}
+
+// TestFailures has an export wait for the retry of entities that have failed, or go on without them where that is allowed.
+func TestFailures(t *testing.T) {
+	for _, allow := range []bool{false, true} {
+		t.Run(fmt.Sprint("allowed ", allow), func(t *testing.T) {
+			bucket := memblob.OpenBucket(nil)
+			defer bucket.Close()
+			broken := true
+			x := export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+				if broken && e.Value.N%500 == 3 {
+					return line{}, mapper.Permanent(errors.New("three"))
+				}
+				if e.Value.N < 0 {
+					return line{}, mapper.Skip
+				}
+				return line(e.Value), nil
+			}, &export.Options{AllowFailures: allow})
+			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+				putOrders(t, w.Client)
+				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{Folder: folder})
+				if err != nil {
+					t.Fatal(err)
+				}
+				m, err := run.Wait(t.Context())
+				if allow {
+					if err != nil || m.Failures != 5 || m.Records != orders-24-5 {
+						t.Errorf("%+v, %v", m, err)
+					}
+					return
+				}
+				if err == nil || !strings.Contains(err.Error(), "failed on 5 entities") {
+					t.Fatalf("%+v, %v", m, err)
+				}
+				broken = false
+				if err := run.Jobs()[0].Retry(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if m, err = run.Wait(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				checkRecords(t, bucket, m)
+				checkTidy(t, w.Client, bucket, m)
+			})
+		})
+	}
+}
+
+// TestRefused has definitions and starts that can't be carried out be refused, with an error that names what is wrong.
+func TestRefused(t *testing.T) {
+	bucket := memblob.OpenBucket(nil)
+	defer bucket.Close()
+	type timed struct{ At time.Time }
+	record := func(context.Context, *mapper.Entity[order], mapper.None) (timed, error) { return timed{}, nil }
+	for name, test := range map[string]struct {
+		x      *export.Export[mapper.None]
+		folder string
+		want   string
+	}{
+		"no bucket":        {newExport(nil, nil), "", "the bucket is nil"},
+		"unknown format":   {newExport(bucket, &export.Options{Format: "xml"}), "", `"xml"`},
+		"compression":      {newExport(bucket, &export.Options{Compression: "lzma"}), "", `"lzma"`},
+		"too many files":   {newExport(bucket, &export.Options{Files: 20_000}), "", "20000"},
+		"wrap without":     {newExport(bucket, &export.Options{Wrap: func(export.File) (string, string) { return "", "" }}), "", "Wrap"},
+		"time in Avro":     {export.New("x", bucket, record, &export.Options{Format: export.Avro}), "", "timestamp-micros"},
+		"time in Parquet":  {export.New("x", bucket, record, &export.Options{Format: export.Parquet}), "", "timestamp(microsecond)"},
+		"bad folder":       {newExport(bucket, nil), "a//b", `"a//b"`},
+		"above the bucket": {newExport(bucket, nil), "../b", `"../b"`},
+		"full folder":      {newExport(bucket, nil), "full", `"full/of"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := bucket.WriteAll(t.Context(), "full/of", nil, nil); err != nil {
+				t.Fatal(err)
+			}
+			mappertest.Run(t, test.x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+				putOrders(t, w.Client)
+				_, err := test.x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{Folder: test.folder})
+				if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), test.want) {
+					t.Errorf("%v, want an error that names %s", err, test.want)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,138 @@
+package export
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// A Format is how records are written to files.
+type Format string
+
+const (
+	// JSONLines has a JSON value on each line.
+	JSONLines Format = "jsonl"
+	// JSON has one JSON value a file: an array of all records, or what Options.Wrap makes of it.
+	JSON Format = "json"
+	// CSV has a line of names, and a line for each record, as RFC 4180 says. Records are structs; see [Options] for their fields.
+	CSV Format = "csv"
+	// Avro has object container files, whose schema is that of the Go type: see package github.com/twmb/avro for the tags of fields.
+	Avro Format = "avro"
+	// Parquet has a schema of the Go type, too: see package github.com/parquet-go/parquet-go for the tags of fields.
+	Parquet Format = "parquet"
+)
+
+// A coder writes records of one type in one format. What of encode and part is done for an entity is done once; frames are
+// written in the order head, parts with between between them, tail, each of them compressed by itself.
+type coder interface {
+	// encode returns what a record is in a part, or an error if it can't be written.
+	encode(record any) (any, error)
+	// part returns a part of some records that were encoded, compressed.
+	part(encoded []any) ([]byte, error)
+	// join writes a file of parts, which next returns in their order, and io.EOF behind the last one.
+	join(w io.Writer, f File, next func() (io.ReadCloser, error)) error
+	// extension returns what the names of files end with.
+	extension() string
+}
+
+// A frames is a coder whose files are frames, one behind the other: what joins them need not know what is in them.
+type frames struct {
+	squeezer
+	line  func(record any) ([]byte, error) // one record
+	ends  string                           // each of them
+	apart string                           // two of them
+	head  func(f File) ([]byte, error)
+	tail  func(f File) ([]byte, error)
+	ext   string
+}
+
+func (e *frames) extension() string { return e.ext + e.squeezer.extension() }
+
+func (e *frames) encode(record any) (any, error) { return e.line(record) }
+
+func (e *frames) part(encoded []any) ([]byte, error) {
+	var all []byte
+	for i, line := range encoded {
+		if i > 0 {
+			all = append(all, e.apart...)
+		}
+		all = append(append(all, line.([]byte)...), e.ends...)
+	}
+	return e.squeeze(all)
+}
+
+func (e *frames) join(w io.Writer, f File, next func() (io.ReadCloser, error)) error {
+	frame := func(of func(File) ([]byte, error)) error {
+		if of == nil {
+			return nil
+		}
+		text, err := of(f)
+		if err != nil || len(text) == 0 {
+			return err
+		}
+		if text, err = e.squeeze(text); err != nil {
+			return err
+		}
+		_, err = w.Write(text)
+		return err
+	}
+	if err := frame(e.head); err != nil {
+		return err
+	}
+	for first := true; ; first = false {
+		part, err := next()
+		if errors.Is(err, io.EOF) {
+			return frame(e.tail)
+		}
+		if err != nil {
+			return err
+		}
+		if !first && e.apart != "" {
+			err = frame(func(File) ([]byte, error) { return []byte(e.apart), nil })
+		}
+		if err == nil {
+			_, err = io.Copy(w, part)
+		}
+		if closing := part.Close(); err == nil {
+			err = closing
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// coderOf returns the coder of records of a type.
+func coderOf[R any](o *Options) (coder, error) {
+	s, err := squeezerOf(o.Compression)
+	if err != nil {
+		return nil, err
+	}
+	if o.Wrap != nil && o.Format != JSON {
+		return nil, fmt.Errorf("Options.Wrap is for the format %q, and not for %q", JSON, o.Format)
+	}
+	switch o.Format {
+	case JSONLines:
+		return &frames{squeezer: s, line: json.Marshal, ends: "\n", ext: ".jsonl"}, nil
+	case JSON:
+		return jsonEncoding(s, o.Wrap), nil
+	case CSV:
+		return csvEncoding[R](s)
+	case Avro:
+		return avroEncoding[R](o.Compression)
+	case Parquet:
+		return parquetEncoding[R](o.Compression)
+	}
+	return nil, fmt.Errorf("Options.Format is %q, want one of %q, %q, %q, %q and %q", o.Format, JSONLines, JSON, CSV, Avro, Parquet)
+}
+
+// jsonEncoding returns the encoding of files of one value.
+func jsonEncoding(s squeezer, wrap func(File) (head, tail string)) coder {
+	if wrap == nil {
+		wrap = func(File) (head, tail string) { return "[\n", "\n]\n" }
+	}
+	return &frames{squeezer: s, line: json.Marshal, apart: ",\n", ext: ".json",
+		head: func(f File) ([]byte, error) { head, _ := wrap(f); return []byte(head), nil },
+		tail: func(f File) ([]byte, error) { _, tail := wrap(f); return []byte(tail), nil }}
+}

@@ -1,0 +1,112 @@
+package export
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress"
+)
+
+// parquetFormat writes Parquet. A part is a file of its own, with one group of rows. The rows of all parts of a file are written
+// anew, in larger groups: groups of a few hundred rows would make every reader slow.
+type parquetFormat[R any] struct {
+	schema *parquet.Schema
+	codec  compress.Codec
+}
+
+// rowGroup is how many rows a group has at most. They are in memory until it is complete.
+const rowGroup = 20_000
+
+func parquetEncoding[R any](c Compression) (p *parquetFormat[R], err error) {
+	t := reflect.TypeFor[R]()
+	if t.Kind() != reflect.Struct {
+		return nil, fmt.Errorf("records of %q are structs, and not of the type %v", Parquet, t)
+	}
+	if err := checkTimes(t, "parquet", "timestamp(microsecond)", nil); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v has no Parquet schema: %v", t, r)
+		}
+	}()
+	p = &parquetFormat[R]{schema: parquet.SchemaOf(new(R)), codec: &parquet.Uncompressed}
+	switch c {
+	case Gzip:
+		p.codec = &parquet.Gzip
+	case Zstd:
+		p.codec = &parquet.Zstd
+	}
+	return p, nil
+}
+
+func (*parquetFormat[R]) extension() string { return ".parquet" }
+
+// encode tries the record by itself, so that one that can't be written is the error of its entity.
+func (p *parquetFormat[R]) encode(record any) (_ any, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the record can't be written as %q: %v", Parquet, r)
+		}
+	}()
+	return p.schema.Deconstruct(nil, record), nil
+}
+
+func (p *parquetFormat[R]) writer(w io.Writer) *parquet.GenericWriter[R] {
+	return parquet.NewGenericWriter[R](w, p.schema, parquet.Compression(p.codec), parquet.MaxRowsPerRowGroup(rowGroup),
+		parquet.CreatedBy("scattermap", "1", ""))
+}
+
+func (p *parquetFormat[R]) part(encoded []any) ([]byte, error) {
+	rows := make([]parquet.Row, len(encoded))
+	for i, row := range encoded {
+		rows[i] = row.(parquet.Row)
+	}
+	var b bytes.Buffer
+	w := p.writer(&b)
+	if _, err := w.WriteRows(rows); err != nil {
+		return nil, err
+	}
+	err := w.Close()
+	return b.Bytes(), err
+}
+
+func (p *parquetFormat[R]) join(w io.Writer, _ File, next func() (io.ReadCloser, error)) error {
+	out := p.writer(w)
+	for {
+		part, err := next()
+		if errors.Is(err, io.EOF) {
+			return out.Close()
+		}
+		if err != nil {
+			return err
+		}
+		if err := p.add(out, part); err != nil {
+			return err
+		}
+	}
+}
+
+// add writes the rows of a part.
+func (p *parquetFormat[R]) add(out *parquet.GenericWriter[R], part io.ReadCloser) error {
+	text, err := io.ReadAll(part)
+	if err = errors.Join(err, part.Close()); err != nil {
+		return err
+	}
+	in, err := parquet.OpenFile(bytes.NewReader(text), int64(len(text)))
+	if err != nil {
+		return err
+	}
+	for _, group := range in.RowGroups() {
+		rows := group.Rows()
+		_, err := parquet.CopyRows(out, rows)
+		if err = errors.Join(err, rows.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

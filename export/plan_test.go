@@ -1,0 +1,72 @@
+package export
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/scattermap/scattermap/internal/testflag"
+)
+
+// TestEven has every part in exactly one stretch, and stretches that differ by no more than a part.
+func TestEven(t *testing.T) {
+	rng := testflag.Rand(t)
+	for range 300 {
+		n, files := rng.IntN(300), 1+rng.IntN(20)
+		parts, total, largest := randomSizes(rng, n)
+		all := even(parts, files)
+		sum := stretch{}
+		seen := 0
+		for i, s := range all {
+			in := stretch{}
+			for _, p := range parts {
+				if s.holds(p.name) {
+					in.Records += p.records
+					in.Bytes += p.bytes
+					seen++
+				}
+			}
+			if in.Bytes != s.Bytes || in.Records != s.Records {
+				t.Fatalf("file %d of %d, [%q, %q): %d bytes and %d records are there, want %d and %d", i, files, s.From, s.To, in.Bytes, in.Records, s.Bytes, s.Records)
+			}
+			if share := total / int64(files); s.Bytes > share+largest+1 || s.Bytes < share-largest-1 {
+				t.Fatalf("file %d of %d has %d bytes, an even share is %d, and the largest part %d", i, files, s.Bytes, share, largest)
+			}
+			sum.Bytes += s.Bytes
+		}
+		if sum.Bytes != total || seen != n {
+			t.Fatalf("%d bytes of %d parts are in files, want %d of %d", sum.Bytes, seen, total, n)
+		}
+		if most := total/int64(files) + largest; n > 0 {
+			for i, s := range even(parts, numberOf(total, largest, most, 0)) {
+				if s.Bytes > most {
+					t.Fatalf("file %d has %d bytes, above the maximum of %d", i, s.Bytes, most)
+				}
+			}
+		}
+	}
+}
+
+func randomSizes(rng *rand.Rand, n int) (parts []size, total, largest int64) {
+	for i := range n {
+		p := size{fmt.Sprintf("%04x", i*7+1), 1 + rng.Int64N(500), 1 + rng.Int64N(10_000)}
+		parts = append(parts, p)
+		total, largest = total+p.bytes, max(largest, p.bytes)
+	}
+	return parts, total, largest
+}
+
+// TestEqual has stretches of equal length tile all names.
+func TestEqual(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 7, 1000, 4096} {
+		all := equal(n)
+		if all[0].From != "" || all[n-1].To != "" {
+			t.Errorf("%d: from %q to %q", n, all[0].From, all[n-1].To)
+		}
+		for i := 1; i < n; i++ {
+			if all[i].From != all[i-1].To || all[i].From <= all[i-1].From {
+				t.Fatalf("%d: stretch %d begins at %q, behind [%q, %q)", n, i, all[i].From, all[i-1].From, all[i-1].To)
+			}
+		}
+	}
+}
