@@ -57,6 +57,9 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 // is ok if what is left then can be given away.
 func (p *Planner) Load(plan Plan, dealt int, each time.Duration) (l split.Load, ok bool) {
 	l = split.Load{Left: rest(plan).Estimate - int64(dealt), Here: each, Full: p.job.PageSize, Page: p.record.PageSize, Workers: p.job.Workers}
+	if p.keys != nil {
+		l.Query = p.keys.Waited()
+	}
 	return l, plan.Pieces == nil && plan.known != nil && l.Left > 0 && p.Strategy.Gives(p.task(false)) && !p.record.Solo && (!p.Query.Many() || p.record.Kind != "")
 }
 

@@ -38,6 +38,7 @@ type Stream struct {
 	begun    time.Time           // when that was
 	limit    int                 // of its results,
 	results  int                 // and how many there were so far
+	waited   atomic.Int64        // for the first result of the last one, a time.Duration
 	passed   atomic.Int64        // positions that were dropped
 	at       []*keyspace.Position
 	last     *keyspace.Position       // that was read
@@ -119,6 +120,9 @@ func (s *Stream) Shorten(end *keyspace.Position) {
 	}
 }
 
+// Waited returns how long the last query took until it had a result; 0 is unknown.
+func (s *Stream) Waited() time.Duration { return time.Duration(s.waited.Load()) }
+
 // Peek returns where the next n entities are, or those that are left. After an error, which
 // may be one of reading ahead, the stream is of no use any more.
 func (s *Stream) Peek(n int) ([]*keyspace.Position, error) {
@@ -160,6 +164,9 @@ func (s *Stream) step() error {
 		return nil
 	case err != nil:
 		return err
+	}
+	if s.results == 0 {
+		s.waited.Store(int64(time.Since(s.begun)))
 	}
 	s.results++
 	version := int64(0)

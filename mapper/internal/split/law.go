@@ -10,6 +10,7 @@ type Load struct {
 	Full    int64         // entities of a page of the job,
 	Page    int64         // and of the next one here
 	Workers int64         // of the job
+	Query   time.Duration // that a query of its entities takes, until it has a result
 	Outlook               // for the job, so long ago:
 	Age     time.Duration
 	Known   time.Duration // since there is any outlook
@@ -19,7 +20,7 @@ type Load struct {
 const (
 	slackOf   = 0.5                    // of an even part: by so much what is kept may be more while nobody waits
 	partOf    = 0.125                  // of what is kept: by half of that it may be more or less, so that pages are full
-	worthOf   = 2 * WorthTask          // what is given away takes at least
+	worthOf   = 2 * WorthTask          // what is given away takes at least, and two queries: one finds where it begins, and one reads it
 	pageCalls = 150 * time.Millisecond // what a page costs beside the function: twice what its calls take [package bench: 75 ms for a query, a read and a commit]
 
 	soonest   = 100 * time.Millisecond // a page does not end early before the function has run for so long
@@ -47,11 +48,12 @@ const WorthTask = 200 * time.Millisecond
 func (l Load) Keep() (keep, each int64) {
 	here := l.Here + l.calls()
 	left, even := times(l.Left, here), l.Even()
-	mine, piece, slack := max(even, worthOf/2), max(even, worthOf), part(slackOf, even)
+	worth := max(worthOf, 2*l.Query)
+	mine, piece, slack := max(even, worth/2), max(even, worth), part(slackOf, even)
 	if l.Waiting(l.Workers) {
 		slack = 0
 	}
-	if left-mine < max(slack, worthOf) {
+	if left-mine < max(slack, worth) {
 		return l.Left, 0
 	}
 	page := max(1, min(time.Duration(l.Page), part(partOf, mine)/here)) // or a part of one

@@ -28,6 +28,8 @@ func TestKeep(t *testing.T) {
 		{"it has all that is left", Load{Left: 5_000, Here: 2 * ms, Workers: 10, Outlook: all(1, 0)}, 496, 496},
 		{"what the others had is done by now", Load{Left: 5_000, Here: 2 * ms, Workers: 10, Outlook: all(10, 100*time.Second), Age: 10 * time.Second}, 496, 496},
 		{"what is late is not worth a task", Load{Left: 150, Here: 2 * ms, Workers: 10, Outlook: all(1, 0)}, 150, 0},
+		{"where queries are slow, only what pays for them is given away", Load{Left: 5_000, Here: 2 * ms, Workers: 10, Query: 2 * time.Second, Outlook: all(1, 0)}, 1_000, 2_000},
+		{"and nothing, if all that is left takes little longer", Load{Left: 5_000, Here: 2 * ms, Workers: 10, Query: 4 * time.Second, Outlook: all(1, 0)}, 5_000, 0},
 		{"its pages are small", Load{Left: 400, Here: 300 * ms, Workers: 10, Page: 10, Outlook: all(10, 0)}, 40, 40},
 		{"more than three hundred years of a worker", Load{Left: 1e9, Here: 10 * time.Second, Workers: 5000, Outlook: all(5000, 0)}, 63_000, 63_000},
 		{"a few slow entities", Load{Left: 3, Here: 10 * time.Second, Workers: 10, Page: 1, Outlook: all(1, 0)}, 0, 1},
@@ -49,21 +51,22 @@ func TestKeepAnything(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	some := func(most float64) int64 { return int64(math.Exp(rng.Float64() * math.Log(most))) }
 	for range 100_000 {
-		l := Load{Left: some(1e10), Here: time.Duration(some(30e9)), Workers: some(5000), Age: time.Duration(some(1e12)), Full: some(1000)}
+		l := Load{Left: some(1e10), Here: time.Duration(some(30e9)), Workers: some(5000), Age: time.Duration(some(1e12)), Full: some(1000), Query: time.Duration(some(1e10))}
 		l.Page, l.Open, l.Entities, l.Rest = 1+rng.Int64N(l.Full), some(1e5)-1, some(1e10)-1, time.Duration(some(1e15)-1)
 		keep, each := l.Keep()
+		worth := max(worthOf, 2*l.Query)
 		if keep < 0 || keep > l.Left || keep < l.Left && each < 1 {
 			t.Fatalf("%+v: keeps %d and gives away %d each", l, keep, each)
 		}
 		here := l.Here + l.calls()
 		page := float64(here) * float64(l.Page)
-		if takes := float64(keep) * float64(here); l.Waiting(l.Workers) && takes > float64(l.Even()+2*worthOf)+page {
+		if takes := float64(keep) * float64(here); l.Waiting(l.Workers) && takes > float64(l.Even()+2*worth)+page {
 			t.Fatalf("%+v: keeps %d, which takes %v, while others wait; an even part is %v", l, keep, time.Duration(takes), l.Even())
 		}
 		if keep == l.Left {
 			continue
 		}
-		if given := float64(l.Left-keep) * float64(here); given < float64(worthOf)-page {
+		if given := float64(l.Left-keep) * float64(here); given < float64(worth)-page {
 			t.Fatalf("%+v: gives away %d, which takes %v", l, l.Left-keep, time.Duration(given))
 		}
 		s := Piece{Estimate: l.Left + 7, Exact: rng.IntN(2) == 0, Workers: 1}
