@@ -1,7 +1,9 @@
 package export
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -22,13 +24,15 @@ type Options struct {
 	Format      Format
 	Compression Compression
 
-	// FileBytes is the most that a file has, as it is stored. Defaults to 256 MiB. A part is not split: if one is larger than half of
-	// that, files may be larger. An export of more than 100,000 parts knows the sizes of its files within some percent only, and
-	// keeps a tenth free for that.
+	// FileBytes is the most that a file has, as it is stored. Defaults to 256 MiB. A part is not split, so it has to be larger than
+	// any. An export of more than 100,000 parts knows the sizes of its files within some percent only, and keeps a tenth free for
+	// that; files of Parquet are written anew, and may differ by more.
 	FileBytes int64
 
-	// Files, if it is not 0, is how many files there are, whatever their size. At most [MaxFiles].
-	Files int
+	// Files, if it is not 0, is how many files there are, and MaxFiles how many there may be: an export that needs more, so that
+	// none is larger than FileBytes, fails before it writes one. At most, and by default, 10,000.
+	Files    int
+	MaxFiles int
 
 	// Name returns the name of a file, below the folder of the export. It has to be different for each, and the same whenever it is
 	// asked. Defaults to 00001-of-00012.jsonl.gz, for instance.
@@ -43,8 +47,8 @@ type Options struct {
 	AllowFailures bool
 }
 
-// MaxFiles is the most files that an export has.
-const MaxFiles = 10_000
+// mostFiles is the most files that an export has.
+const mostFiles = 10_000
 
 // A File is one of an export.
 type File struct {
@@ -52,7 +56,11 @@ type File struct {
 	Of     int    `json:"of"`
 	Export string `json:"export"` // the ID of the export
 	Folder string `json:"folder"`
-	Ext    string `json:"-"` // what its name should end with: .jsonl.gz, for instance
+
+	// Params are the parameters of the export, as JSON.
+	Params json.RawMessage `json:"params,omitempty"`
+
+	Ext string `json:"-"` // what its name should end with: .jsonl.gz, for instance
 }
 
 // An Export is an export that can be started, with parameters of type P.
@@ -70,6 +78,7 @@ type Export[P any] struct {
 // startParams are the parameters of an export's first stage.
 type startParams[P any] struct {
 	Folder string `json:"folder"`
+	Files  int    `json:"files,omitempty"`
 	Params P      `json:"params"`
 }
 
@@ -108,7 +117,11 @@ func New[T, R, P any](name string, bucket *blob.Bucket, record func(ctx context.
 	}, func(ctx context.Context, p *mapper.Page[any], params startParams[P]) error {
 		return x.writePart(ctx, p, params.Folder)
 	}).OnDone(func(ctx context.Context, d *mapper.Done, params startParams[P]) error {
-		return x.plan(ctx, d, params.Folder)
+		given, err := json.Marshal(params.Params)
+		if err != nil {
+			return mapper.Permanent(err)
+		}
+		return x.plan(ctx, d, stage{Export: d.Status.ID, Run: d.Run(), Folder: params.Folder, Files: params.Files, Params: given})
 	})
 	x.joins = mapper.Collect(name+joinSuffix, x.join, putJoined).OnDone(x.list)
 	x.deletes = mapper.Visit(name+deleteSuffix, x.deleteParts).OnDone(x.succeed)
@@ -128,6 +141,9 @@ func (o *Options) setDefaults() {
 	if o.FileBytes == 0 {
 		o.FileBytes = 256 << 20
 	}
+	if o.MaxFiles == 0 {
+		o.MaxFiles = mostFiles
+	}
 	if o.Name == nil {
 		o.Name = func(f File) string { return fmt.Sprintf("%05d-of-%05d%s", f.Index+1, f.Of, f.Ext) }
 	}
@@ -137,8 +153,10 @@ func (o *Options) validate() error {
 	switch {
 	case o.FileBytes < 0:
 		return fmt.Errorf("Options.FileBytes is %d, want more than 0", o.FileBytes)
-	case o.Files < 0 || o.Files > MaxFiles:
-		return fmt.Errorf("Options.Files is %d, want 0 to %d", o.Files, MaxFiles)
+	case o.MaxFiles < 0 || o.MaxFiles > mostFiles:
+		return fmt.Errorf("Options.MaxFiles is %d, want 1 to %d", o.MaxFiles, mostFiles)
+	case o.Files < 0 || o.Files > o.MaxFiles:
+		return fmt.Errorf("Options.Files is %d, want 0 to %d", o.Files, o.MaxFiles)
 	}
 	return nil
 }
@@ -150,6 +168,9 @@ func (x *Export[P]) Mappers() []mapper.Definition { return mapper.Set(x.parts, x
 type StartOptions struct {
 	// StartOptions are those of the job over the entities. Its ID has up to 90 bytes.
 	mapper.StartOptions
+
+	// Files is Options.Files for this export.
+	Files int
 
 	// Folder is where files are, in the bucket: a path without a slash at its ends. It has to be empty. Defaults to the ID.
 	Folder string
@@ -181,6 +202,10 @@ func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query,
 	if err := checkFolder(folder); err != nil {
 		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, err))
 	}
+	files := cmp.Or(o.Files, x.opts.Files)
+	if files < 0 || files > x.opts.MaxFiles {
+		return fail(fmt.Errorf("%w: StartOptions.Files is %d, want 0 to %d", mapper.ErrArguments, files, x.opts.MaxFiles))
+	}
 	run := &Run{ID: opts.ID, Folder: folder, engine: e, bucket: x.bucket, allow: x.opts.AllowFailures}
 	_, err := e.Job(opts.ID).Status(ctx)
 	if errors.Is(err, mapper.ErrNoSuchJob) {
@@ -189,7 +214,7 @@ func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query,
 	if err != nil {
 		return fail(err)
 	}
-	if _, err := x.parts.Start(ctx, e, q, startParams[P]{folder, params}, &opts); err != nil {
+	if _, err := x.parts.Start(ctx, e, q, startParams[P]{folder, files, params}, &opts); err != nil {
 		return fail(err)
 	}
 	return run, nil

@@ -32,6 +32,8 @@ type coder interface {
 	part(encoded []any) ([]byte, error)
 	// join writes a file of parts, which next returns in their order, and io.EOF behind the last one.
 	join(w io.Writer, f File, next func() (io.ReadCloser, error)) error
+	// extra returns how many bytes a file has besides its parts, about, and how many each part takes more.
+	extra(f File) (file, part int64, err error)
 	// extension returns what the names of files end with.
 	extension() string
 }
@@ -49,6 +51,32 @@ type frames struct {
 
 func (e *frames) extension() string { return e.ext + e.squeezer.extension() }
 
+func (e *frames) extra(f File) (file, part int64, err error) {
+	for _, of := range []func(File) ([]byte, error){e.head, e.tail} {
+		text, err := e.frame(of, f)
+		if err != nil {
+			return 0, 0, err
+		}
+		file += int64(len(text))
+	}
+	between, err := e.frame(e.between, f)
+	return file, int64(len(between)), err
+}
+
+func (e *frames) between(File) ([]byte, error) { return []byte(e.apart), nil }
+
+// frame returns a text as a frame by itself; nothing, if it is empty.
+func (e *frames) frame(of func(File) ([]byte, error), f File) ([]byte, error) {
+	if of == nil {
+		return nil, nil
+	}
+	text, err := of(f)
+	if err != nil || len(text) == 0 {
+		return nil, err
+	}
+	return e.squeeze(text)
+}
+
 func (e *frames) encode(record any) (any, error) { return e.line(record) }
 
 func (e *frames) part(encoded []any) ([]byte, error) {
@@ -64,14 +92,8 @@ func (e *frames) part(encoded []any) ([]byte, error) {
 
 func (e *frames) join(w io.Writer, f File, next func() (io.ReadCloser, error)) error {
 	frame := func(of func(File) ([]byte, error)) error {
-		if of == nil {
-			return nil
-		}
-		text, err := of(f)
-		if err != nil || len(text) == 0 {
-			return err
-		}
-		if text, err = e.squeeze(text); err != nil {
+		text, err := e.frame(of, f)
+		if err != nil {
 			return err
 		}
 		_, err = w.Write(text)
@@ -88,8 +110,8 @@ func (e *frames) join(w io.Writer, f File, next func() (io.ReadCloser, error)) e
 		if err != nil {
 			return err
 		}
-		if !first && e.apart != "" {
-			err = frame(func(File) ([]byte, error) { return []byte(e.apart), nil })
+		if !first {
+			err = frame(e.between)
 		}
 		if err == nil {
 			_, err = io.Copy(w, part)

@@ -44,6 +44,11 @@ func parquetEncoding[R any](c Compression) (p *parquetFormat[R], err error) {
 	return p, nil
 }
 
+// extra leaves room for the footer, which has some 200 bytes for each column of a group.
+func (p *parquetFormat[R]) extra(File) (file, part int64, err error) {
+	return int64(1000 + 200*len(p.schema.Columns())), 0, nil
+}
+
 func (*parquetFormat[R]) extension() string { return ".parquet" }
 
 // encode tries the record by itself, so that one that can't be written is the error of its entity.

@@ -22,6 +22,10 @@ type size struct {
 	records, bytes int64
 }
 
+// FilesFor returns into how many files parts of so many bytes in all are joined, if none of the parts is larger than one size, and
+// none of the files than another.
+func FilesFor(total, largestPart, most int64) int { return numberOf(total, largestPart, most, 0) }
+
 // numberOf returns into how many files parts are joined: into n, if that is not 0, and otherwise into as few as hold them, each
 // with up to most bytes. A part is not split, so a file may have up to a part more than an even share.
 func numberOf(total, largest, most int64, n int) int {

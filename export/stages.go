@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
@@ -29,6 +30,8 @@ type stage struct {
 	Records  int64        `json:"records"`
 	Failures int64        `json:"failures"`
 	Query    mapper.Query `json:"query"`
+
+	Params json.RawMessage `json:"params,omitempty"` // of the export
 }
 
 // A plannedFile is a file of an export, as its entity says. Its key has its index.
@@ -52,7 +55,7 @@ func fileKey(run string, i int64) *datastore.Key {
 const exactParts = 100_000
 
 // plan ends the first stage: it decides what is in which file, and starts the second one.
-func (x *Export[P]) plan(ctx context.Context, d *mapper.Done, folder string) error {
+func (x *Export[P]) plan(ctx context.Context, d *mapper.Done, s stage) error {
 	status, client := d.Status, mapper.FromContext(ctx).Client()
 	if status.Failures > 0 && !x.opts.AllowFailures {
 		return nil // a retry comes here again
@@ -60,7 +63,7 @@ func (x *Export[P]) plan(ctx context.Context, d *mapper.Done, folder string) err
 	if begun, err := hasBegun(ctx, client, status.ID+joinSuffix); begun || err != nil {
 		return err
 	}
-	all, err := x.stretches(ctx, client, d.Run(), status.Counters)
+	all, err := x.stretches(ctx, client, s, status.Counters)
 	if err != nil {
 		return err
 	}
@@ -71,8 +74,8 @@ func (x *Export[P]) plan(ctx context.Context, d *mapper.Done, folder string) err
 	if err := putFiles(ctx, client, status.ID+joinSuffix, keys, files); err != nil {
 		return fmt.Errorf("put the files: %w", err)
 	}
-	return startStage(ctx, x.joins, joinSuffix, stage{Export: status.ID, Run: d.Run(), Folder: folder, Files: len(all),
-		Records: status.Counters[recordsCounter], Failures: status.Failures, Query: status.Query})
+	s.Files, s.Records, s.Failures, s.Query = len(all), status.Counters[recordsCounter], status.Failures, status.Query
+	return startStage(ctx, x.joins, joinSuffix, s)
 }
 
 // hasBegun reports whether the job of the next stage has begun: an attempt before this one has started it, and what it was made of
@@ -108,15 +111,21 @@ func putFiles(ctx context.Context, client *datastore.Client, next string, keys [
 }
 
 // stretches returns what is in which file.
-func (x *Export[P]) stretches(ctx context.Context, client *datastore.Client, run string, counters map[string]int64) ([]stretch, error) {
+func (x *Export[P]) stretches(ctx context.Context, client *datastore.Client, s stage, counters map[string]int64) ([]stretch, error) {
+	perFile, perPart, err := x.coder.extra(x.file(s, 0))
+	if err != nil {
+		return nil, err
+	}
+	most := x.opts.FileBytes - perFile
 	if counters[partsCounter] > exactParts {
-		return equal(min(MaxFiles, numberOf(counters[bytesCounter], 0, x.opts.FileBytes/10*9, x.opts.Files))), nil
+		n := numberOf(counters[bytesCounter]+perPart*counters[partsCounter], 0, most/10*9, s.Files)
+		return equal(n), x.checkFiles(n)
 	}
 	var parts []size
 	total, largest := int64(0), int64(0)
-	err := eachPart(ctx, client, run, stretch{}, func(name string, p part) error {
-		parts = append(parts, size{name, p.Records, p.Bytes})
-		total, largest = total+p.Bytes, max(largest, p.Bytes)
+	err = eachPart(ctx, client, s.Run, stretch{}, func(name string, p part) error {
+		parts = append(parts, size{name, p.Records, p.Bytes + perPart})
+		total, largest = total+p.Bytes+perPart, max(largest, p.Bytes+perPart)
 		return nil
 	})
 	if err != nil {
@@ -125,7 +134,25 @@ func (x *Export[P]) stretches(ctx context.Context, client *datastore.Client, run
 	if n := counters[partsCounter]; n != int64(len(parts)) {
 		return nil, fmt.Errorf("there are %d parts, and %d were counted", len(parts), n)
 	}
-	return even(parts, min(MaxFiles, numberOf(total, largest, x.opts.FileBytes, x.opts.Files))), nil
+	n := numberOf(total, largest, most, s.Files)
+	if err := x.checkFiles(n); err != nil {
+		return nil, err
+	}
+	all := even(parts, n)
+	for i, f := range all {
+		if f.Bytes > most {
+			return nil, mapper.Permanent(fmt.Errorf("file %d of %d would have %d bytes, and Options.FileBytes is %d: there have to be more files, or smaller parts (StartOptions.PageSize)", i+1, n, f.Bytes+perFile, x.opts.FileBytes))
+		}
+	}
+	return all, nil
+}
+
+// checkFiles returns an error if there would be too many files.
+func (x *Export[P]) checkFiles(n int) error {
+	if n > x.opts.MaxFiles {
+		return mapper.Permanent(fmt.Errorf("there would have to be %d files of up to %d bytes, and Options.MaxFiles is %d", n, x.opts.FileBytes, x.opts.MaxFiles))
+	}
+	return nil
 }
 
 // startStage starts the job of a stage, over the files.
@@ -138,7 +165,7 @@ func startStage(ctx context.Context, m *mapper.Mapper[stage], suffix string, s s
 
 // file returns what a function of the user is told of a file.
 func (x *Export[P]) file(s stage, i int64) File {
-	return File{Index: int(i), Of: s.Files, Export: s.Export, Folder: s.Folder, Ext: x.coder.extension()}
+	return File{Index: int(i), Of: s.Files, Export: s.Export, Folder: s.Folder, Params: s.Params, Ext: x.coder.extension()}
 }
 
 func (x *Export[P]) filePath(s stage, i int64) string {

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// tagOf returns the tag of a time: what nobody guesses.
+func tagOf(merchant, service, slot int) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d/%d/%d", merchant, service, slot))
+	return hex.EncodeToString(sum[:16])
+}
+
+// fill writes what a region has of the merchants, their services, and the times of these.
+func fill(ctx context.Context, client *datastore.Client, c config, region int, g Generation) error {
+	var keys []*datastore.Key
+	var all []any
+	put := func(key *datastore.Key, e any) error {
+		keys, all = append(keys, key), append(all, e)
+		if len(keys) < 500 {
+			return nil
+		}
+		_, err := client.PutMulti(ctx, keys, all)
+		keys, all = keys[:0], all[:0]
+		return err
+	}
+	for i := region; i < c.merchants; i += c.regions {
+		merchant := datastore.NameKey("Merchant", fmt.Sprintf("merchant-%06d", i), nil)
+		if err := put(merchant, &Merchant{fmt.Sprintf("Salon %d", i), fmt.Sprintf("Main Street %d", i%100), "Springfield", "US"}); err != nil {
+			return err
+		}
+		for j := range 2 {
+			service := datastore.NameKey("Service", fmt.Sprintf("service-%d", j), merchant)
+			if err := put(service, &Service{[]string{"Haircut", "Manicure"}[j], int64(2000 + 100*j)}); err != nil {
+				return err
+			}
+			for k := range 12 { // the last two are over
+				start := time.Unix(g.Timestamp, 0).Add(time.Duration(k-2) * time.Hour)
+				if err := put(datastore.IDKey("Slot", int64(k+1), service), &Slot{start, 30, 4, int64(i+k) % 5, tagOf(i, j, k)}); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	_, err := client.PutMulti(ctx, keys, all)
+	return err
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"gocloud.dev/blob"
+
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// The rules of sharded feeds that Google's partners deliver (https://developers.google.com/actions-center): each file has up to
+// 200 MB, compressed; a feed has up to 20 files; a record is in one of them; all of a feed's have the same nonce and time.
+const (
+	maxShardBytes = 200 * 1000 * 1000
+	maxShards     = 20
+	instruction   = "PROCESS_AS_COMPLETE"
+)
+
+// A Metadata is the beginning of each file of a feed.
+type Metadata struct {
+	ProcessingInstruction string `json:"processing_instruction"`
+	ShardNumber           int    `json:"shard_number"` // from 0 on
+	TotalShards           int    `json:"total_shards"`
+	Nonce                 uint64 `json:"nonce"`                // of the feed
+	GenerationTimestamp   int64  `json:"generation_timestamp"` // of the feed, in seconds
+}
+
+// A Generation is what all files of a feed agree on. Where several regions write one feed, each has its own shards of it, and they
+// agree on the numbers beforehand; by itself, a region leaves Total at 0.
+type Generation struct {
+	Nonce     uint64 `json:"nonce"`
+	Timestamp int64  `json:"timestamp"` // seconds
+	First     int    `json:"first"`     // shard of the region
+	Total     int    `json:"total"`     // shards of all regions; 0: those of this one
+}
+
+func (g Generation) metadata(f export.File) Metadata {
+	total := g.Total
+	if total == 0 {
+		total = f.Of
+	}
+	return Metadata{instruction, g.First + f.Index, total, g.Nonce, g.Timestamp}
+}
+
+// A kind is one of the feeds that belong together.
+type kind struct {
+	name string // in the names of files
+	list string // the property of a file that has the records
+}
+
+var kinds = []kind{{"merchant", "merchant"}, {"service", "service"}, {"availability", "service_availability"}}
+
+// shardName returns the name of a shard: in names they count from 1.
+func (k kind) shardName(m Metadata) string {
+	return fmt.Sprintf("%s_feed_%d_%03d_of_%03d.json.gz", k.name, m.GenerationTimestamp, m.ShardNumber+1, m.TotalShards)
+}
+
+// options returns how the feed is written.
+func (k kind) options(maxBytes int64, shards int) *export.Options {
+	of := func(f export.File) Metadata {
+		var g Generation
+		_ = json.Unmarshal(f.Params, &g) // they were a Generation
+		return g.metadata(f)
+	}
+	return &export.Options{
+		Format: export.JSON, Compression: export.Gzip, FileBytes: maxBytes, MaxFiles: shards,
+		Name: func(f export.File) string { return k.shardName(of(f)) },
+		Wrap: func(f export.File) (head, tail string) {
+			m, _ := json.Marshal(of(f)) // it has nothing that could fail
+			return fmt.Sprintf("{\"metadata\":%s,\n%q:[\n", m, k.list), "\n]}\n"
+		},
+	}
+}
+
+// What the database has.
+type (
+	// A Merchant is a place where services are to be had.
+	Merchant struct {
+		Name, Street, City, Country string
+	}
+	// A Service is what can be booked of a merchant, its ancestor.
+	Service struct {
+		Name  string
+		Cents int64 `datastore:",noindex"`
+	}
+	// A Slot is a time at which a service, its ancestor, can be booked.
+	Slot struct {
+		Start   time.Time
+		Minutes int64
+		Spots   int64  // in all,
+		Open    int64  // and that nobody has booked
+		Tag     string `datastore:",noindex"` // by which whoever books says which one it is
+	}
+)
+
+// What files have of it.
+type (
+	merchantRecord struct {
+		ID      string  `json:"merchant_id"`
+		Name    string  `json:"name"`
+		Address address `json:"address"`
+	}
+	address struct {
+		Country  string `json:"country"`
+		Locality string `json:"locality"`
+		Street   string `json:"street_address"`
+	}
+	serviceRecord struct {
+		Merchant string `json:"merchant_id"`
+		ID       string `json:"service_id"`
+		Name     string `json:"name"`
+		Price    price  `json:"price"`
+	}
+	price struct {
+		Micros   int64  `json:"price_micros"`
+		Currency string `json:"currency_code"`
+	}
+	availabilityRecord struct {
+		Availability []availability `json:"availability"`
+	}
+	availability struct {
+		Merchant string `json:"merchant_id"`
+		Service  string `json:"service_id"`
+		Start    int64  `json:"start_sec"`
+		Duration int64  `json:"duration_sec"`
+		Total    int64  `json:"spots_total"`
+		Open     int64  `json:"spots_open"`
+		Tag      string `json:"availability_tag"`
+	}
+)
+
+func merchantOf(_ context.Context, e *mapper.Entity[Merchant], _ Generation) (merchantRecord, error) {
+	m := e.Value
+	return merchantRecord{e.Key.Name, m.Name, address{m.Country, m.City, m.Street}}, nil
+}
+
+func serviceOf(_ context.Context, e *mapper.Entity[Service], _ Generation) (serviceRecord, error) {
+	return serviceRecord{e.Key.Parent.Name, e.Key.Name, e.Value.Name, price{e.Value.Cents * 10_000, "EUR"}}, nil
+}
+
+// slotOf leaves out what nobody can book any more.
+func slotOf(_ context.Context, e *mapper.Entity[Slot], g Generation) (availabilityRecord, error) {
+	s := e.Value
+	if s.Start.Unix() < g.Timestamp {
+		return availabilityRecord{}, mapper.Skip
+	}
+	service := e.Key.Parent
+	return availabilityRecord{[]availability{{service.Parent.Name, service.Name, s.Start.Unix(), 60 * s.Minutes, s.Spots, s.Open, s.Tag}}}, nil
+}
+
+// A feeds is the exports of one region, in the order of kinds.
+type feeds []*export.Export[Generation]
+
+func newFeeds(bucket *blob.Bucket, maxBytes int64, shards int) feeds {
+	return feeds{
+		export.New("merchants", bucket, merchantOf, kinds[0].options(maxBytes, shards)),
+		export.New("services", bucket, serviceOf, kinds[1].options(maxBytes, shards)),
+		export.New("availability", bucket, slotOf, kinds[2].options(maxBytes, shards)),
+	}
+}
+
+func (f feeds) mappers() (all []mapper.Definition) {
+	for _, x := range f {
+		all = append(all, x.Mappers()...)
+	}
+	return all
+}
+
+// queries returns what each feed is made of.
+func queries() []mapper.Query {
+	return []mapper.Query{{Kind: "Merchant"}, {Kind: "Service"}, {Kind: "Slot"}}
+}
