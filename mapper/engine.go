@@ -53,6 +53,10 @@ type Options struct {
 	// Whoever must not miss a change looks at [Engine.Jobs], or has it recorded by the job's
 	// own finalizer, see [Mapper.OnDone].
 	OnState func(ctx context.Context, c StateChange)
+
+	// Schedules are those whose ticks may wait for the end of a run, see [QueueTick]: the engine advances them when a job ends
+	// in its process, and in [Engine.Revive].
+	Schedules []ScheduleDefinition
 }
 
 // An Engine starts jobs, follows them, and runs their tasks. All engines with
@@ -99,8 +103,12 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 		e.mappers[def.Name] = def
 	}
 	said := &journal.Journal{Store: e.store(), Log: e.log, Flaws: journal.Limited(e.log), Hook: hookOf(o.OnState)}
+	if schedules := o.Schedules; len(schedules) > 0 {
+		said.Hook = advancing(said.Hook, func(ctx context.Context) error { return e.advance(ctx, schedules) }, said.Flaws)
+	}
 	e.log = said.Flaws
 	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said, Gate: gate.New(), Random: randomNumber}
+	e.jobs.Revived = func(ctx context.Context) error { return e.advance(ctx, o.Schedules) }
 	e.ranges = executor.New(client, e.jobs)
 	return e, nil
 }

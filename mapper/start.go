@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"cloud.google.com/go/datastore"
+
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/query"
@@ -30,13 +32,19 @@ func (e *Engine) StartNamed(ctx context.Context, mapper string, q Query, params 
 }
 
 func (e *Engine) start(ctx context.Context, def *function.Definition, query Query, params json.RawMessage, o *StartOptions) (*Job, error) {
+	job, _, err := e.startWhen(ctx, def, query, params, o, nil)
+	return job, err
+}
+
+// startWhen starts a job if it may, as the transaction that records it decides, and says whether there was one of its ID before.
+func (e *Engine) startWhen(ctx context.Context, def *function.Definition, query Query, params json.RawMessage, o *StartOptions, when func(*datastore.Transaction) error) (_ *Job, existed bool, _ error) {
 	if e == nil || e.client == nil {
-		return nil, errNoEngine
+		return nil, false, errNoEngine
 	}
 	longest := def.Mode.Longest(e.queue.Deadline())
 	opts := o.withDefaults(longest)
-	fail := func(err error) (*Job, error) {
-		return nil, fmt.Errorf("mapper: start %s of %q: %w", opts.ID, def.Name, err)
+	fail := func(err error) (*Job, bool, error) {
+		return nil, false, fmt.Errorf("mapper: start %s of %q: %w", opts.ID, def.Name, err)
 	}
 	if e.mappers[def.Name] != def {
 		return fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
@@ -71,12 +79,12 @@ func (e *Engine) start(ctx context.Context, def *function.Definition, query Quer
 		err = found.Database(created)
 	}
 	if err == nil {
-		job, err = control.Start(ctx, created, job)
+		job, err = control.Start(ctx, created, job, when)
 	}
 	if err != nil {
 		return fail(err)
 	}
-	return &Job{ID: job.ID, incarnation: job.Incarnation, engine: e}, nil
+	return &Job{ID: job.ID, incarnation: job.Incarnation, engine: e}, job.Incarnation != created.Incarnation, nil
 }
 
 // maxArguments leaves room in a job's record, which has up to 1 MiB, for its counters

@@ -22,6 +22,9 @@ type Options struct {
 	// Workers is how many tasks run at once, in [1, 5000]. Defaults to 10.
 	Workers int
 
+	// Schedules are those that the engine advances.
+	Schedules []mapper.ScheduleDefinition
+
 	// Seed, if it is not 0, has calls fail, before and after their effect, commits
 	// abort, and tasks be delivered twice, late, and to receivers that crash. A seed
 	// gives the same faults again, as far as the test leaves the order of calls the
@@ -60,14 +63,14 @@ func Run(t *testing.T, mappers []mapper.Definition, o *Options, test func(t *tes
 	synctest.Test(t, func(t *testing.T) {
 		w := &World{faults: emulator.NewFaults(opts.Seed, faults(opts.Seed)...)}
 		w.Calm()
-		w.start(t, mappers, opts.Workers)
+		w.start(t, mappers, opts)
 		bridge.Seed(w.Engine, opts.Seed)
 		test(t, w)
 	})
 }
 
 // start starts the emulators and the engine.
-func (w *World) start(t *testing.T, mappers []mapper.Definition, workers int) {
+func (w *World) start(t *testing.T, mappers []mapper.Definition, o Options) {
 	var handler http.Handler
 	e := emulator.ForTest(t, &emulator.Options{Faults: w.faults, Transport: emulator.HandlerTransport(
 		http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }))})
@@ -85,12 +88,12 @@ func (w *World) start(t *testing.T, mappers []mapper.Definition, workers int) {
 	t.Cleanup(func() { client.Close() })
 	const location = "projects/mappertest/locations/here"
 	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
-		Name: location + "/queues/jobs", RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(workers)},
+		Name: location + "/queues/jobs", RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(o.Workers)},
 	}})
 	fail(err)
 	queue, err := tasks.NewQueue(client, location+"/queues/jobs", "http://worker/mapper/", &tasks.Options{Unverified: true})
 	fail(err)
-	w.Engine, err = mapper.New(w.Client, queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	w.Engine, err = mapper.New(w.Client, queue, &mapper.Options{Mappers: mappers, Schedules: o.Schedules, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	fail(err)
 	handler = w.Engine.Handler()
 	// Before what they need is closed, deliveries under way come to their end, and

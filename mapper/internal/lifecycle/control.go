@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"cloud.google.com/go/datastore"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -20,13 +21,15 @@ type Control struct{ *Jobs }
 
 // Start has a new job begin, unless there is one with its ID: then that is started again, if its
 // arguments are the same. Who has seen it passes it as existing. Start returns the job that there is.
-func (ct Control) Start(ctx context.Context, created, existing *record.Job) (job *record.Job, err error) {
+//
+// If when is not nil it is called in the transaction that would record the new job, and decides whether it does.
+func (ct Control) Start(ctx context.Context, created, existing *record.Job, when func(*datastore.Transaction) error) (job *record.Job, err error) {
 	job, err = existing, errForestalled
 	for tries := 0; job == nil && errors.Is(err, errForestalled) && tries < guardAttempts; tries++ {
 		if tries > 0 {
 			created.Incarnate(ct.Random())
 		}
-		if job, err = ct.create(ctx, created); err == nil && job.Incarnation == created.Incarnation {
+		if job, err = ct.create(ctx, created, when); err == nil && job.Incarnation == created.Incarnation {
 			ct.Journal.Changed(ctx, "", job, "started")
 		}
 	}
@@ -48,11 +51,11 @@ func (ct Control) Start(ctx context.Context, created, existing *record.Job) (job
 
 // create writes a job and its root in one transaction, unless the job exists.
 // It returns the job as it stands.
-func (ct Control) create(ctx context.Context, job *record.Job) (*record.Job, error) {
+func (ct Control) create(ctx context.Context, job *record.Job, when func(*datastore.Transaction) error) (*record.Job, error) {
 	if err := guard(ct).post(ctx, job); err != nil {
 		return nil, err
 	}
-	err := ct.Store.Create(ctx, job)
+	err := ct.Store.Create(ctx, job, when)
 	if err == nil {
 		return job, nil
 	}
@@ -234,6 +237,9 @@ func (js *Jobs) Revive(ctx context.Context) error {
 		}
 		failed = append(failed, sweeper{js}.revive(ctx, job, time.Now()))
 		Lookout{js}.Look(ctx, job)
+	}
+	if js.Revived != nil {
+		failed = append(failed, js.Revived(ctx))
 	}
 	return errors.Join(failed...)
 }

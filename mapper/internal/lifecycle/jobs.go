@@ -29,6 +29,8 @@ type Jobs struct {
 	Journal *journal.Journal
 	Gate    *gate.Gate
 	Random  func() uint64 // a number that nobody else draws
+
+	Revived func(context.Context) error // is called at the end of a revival; nil: nothing is
 	Portion Portion
 }
 

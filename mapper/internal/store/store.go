@@ -178,9 +178,14 @@ func (st Store) jobs(ctx context.Context, q *datastore.Query) (jobs []*record.Jo
 }
 
 // Create writes a job and its root in one commit.
-func (st Store) Create(ctx context.Context, job *record.Job) error {
+func (st Store) Create(ctx context.Context, job *record.Job, when func(*datastore.Transaction) error) error {
 	root := job.RootRange()
 	_, err := st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		if when != nil {
+			if err := when(tx); err != nil {
+				return err
+			}
+		}
 		return Write(tx, job.Insert(), datastore.NewInsert(root.Key(), root))
 	}, datastore.MaxAttempts(Attempts))
 	return err

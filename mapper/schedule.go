@@ -1,0 +1,302 @@
+package mapper
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/journal"
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// An Overlap says what becomes of a tick of a [Schedule] while its last run is unfinished: while its job runs or is paused.
+type Overlap string
+
+const (
+	// SkipTick has the tick start nothing.
+	SkipTick Overlap = "skip"
+	// QueueTick has it wait for the end of the run. Of several that wait, the last one counts.
+	QueueTick Overlap = "queue"
+	// ReplaceRun has the run be aborted, and the tick start another one. Pages of the first that are under way come to their end.
+	ReplaceRun Overlap = "replace"
+)
+
+// What becomes of a tick.
+const (
+	TickStarted = record.TickStarted // it has started a run
+	TickSkipped = record.TickSkipped // it starts nothing: a run is unfinished, or another tick is later
+	TickQueued  = record.TickQueued  // it waits for the end of a run
+)
+
+// A Schedule has a mapper run at times, with one run after the other. Whatever calls it, such as Cloud Scheduler, may call several
+// times for a tick, and several processes may be called at once: a tick is one run, and no run starts while the last one is
+// unfinished. Both are decided in the transaction that records the run's job.
+type Schedule[P any] struct {
+	name    string
+	mapper  *Mapper[P]
+	overlap Overlap
+}
+
+// NewSchedule defines a schedule. Its name is part of the IDs of its jobs: 1 to 70 letters, digits, '-' and '_'.
+func NewSchedule[P any](name string, m *Mapper[P], overlap Overlap) *Schedule[P] {
+	return &Schedule[P]{name, m, overlap}
+}
+
+// A ScheduleDefinition is a [Schedule] of any parameters.
+type ScheduleDefinition interface {
+	// Advance starts the run of a tick that waits, if the one before has ended.
+	Advance(ctx context.Context, e *Engine) error
+}
+
+// A Ticked is what became of a tick.
+type Ticked struct {
+	Outcome string // TickStarted, TickSkipped or TickQueued
+	Job     *Job   // that the tick has started; otherwise the one that is unfinished, or was started last
+}
+
+// RunID returns the ID of the job of a tick.
+func (s *Schedule[P]) RunID(at time.Time) string {
+	return s.name + "-" + at.UTC().Format("20060102T150405Z")
+}
+
+// Tick starts a run of the schedule's mapper, for a time that the caller gives, in seconds: that at which it was due, and not that at
+// which the call came. A second call for the same time does no more, and says what became of it; so a caller that gets an error
+// calls again. StartOptions.ID has to be empty.
+func (s *Schedule[P]) Tick(ctx context.Context, e *Engine, at time.Time, q Query, params P, o *StartOptions) (*Ticked, error) {
+	at = at.UTC().Truncate(time.Second)
+	fail := func(err error) (*Ticked, error) {
+		return nil, fmt.Errorf("mapper: tick %v of schedule %q: %w", at.Format(time.RFC3339), s.name, err)
+	}
+	t := tick{At: at, Query: q}
+	if o != nil {
+		t.Options = *o
+	}
+	if err := s.check(e, t); err != nil {
+		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	}
+	var err error
+	if t.Params, err = function.EncodeParams(params); err != nil {
+		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	}
+	ticked, err := s.tick(ctx, e, t)
+	if err != nil {
+		return fail(err)
+	}
+	return ticked, nil
+}
+
+// check returns what is wrong with a schedule, or with a tick.
+func (s *Schedule[P]) check(e *Engine, t tick) error {
+	switch {
+	case e == nil || e.client == nil:
+		return errNoEngine
+	case s.mapper == nil || s.mapper.def.Prepare == nil:
+		return errors.New("the mapper is nil, or was not made by Update, Visit or Collect")
+	case len(s.name) > 70 || !record.ValidJobID(s.name):
+		return fmt.Errorf("the name %q is not 1 to 70 letters, digits, '-' and '_'", s.name)
+	case s.overlap != SkipTick && s.overlap != QueueTick && s.overlap != ReplaceRun:
+		return fmt.Errorf("the overlap is %q, want %q, %q or %q", s.overlap, SkipTick, QueueTick, ReplaceRun)
+	case t.At.IsZero():
+		return errors.New("the tick has no time")
+	case t.Options.ID != "":
+		return fmt.Errorf("StartOptions.ID is %q, and the ID of a run is that of its tick: %s", t.Options.ID, s.RunID(t.At))
+	}
+	return nil
+}
+
+// A tick is what a run is started with. One that waits is kept as JSON.
+type tick struct {
+	At      time.Time       `json:"at"`
+	Query   Query           `json:"query"`
+	Params  json.RawMessage `json:"params"`
+	Options StartOptions    `json:"options"`
+}
+
+// A waitsError says that a tick can't start a run now.
+type waitsError struct {
+	became string // of it, before; empty: nothing yet, as a run is unfinished
+	run    string
+}
+
+func (w waitsError) Error() string {
+	if w.became != "" {
+		return "the tick is " + w.became
+	}
+	return fmt.Sprintf("job %s is unfinished", w.run)
+}
+
+// decides is how often a tick is decided about anew, because the run that it waits for has ended meanwhile.
+const decides = 5
+
+// tick starts the run of a tick, or does what the overlap says.
+func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (*Ticked, error) {
+	t.Options.ID = s.RunID(t.At)
+	var waits waitsError
+	for range decides {
+		err := s.may(ctx, e, t) // before anything is enqueued
+		var job *Job
+		existed := false
+		if err == nil {
+			job, existed, err = e.startWhen(ctx, &s.mapper.def, t.Query, t.Params, &t.Options, func(tx *datastore.Transaction) error { return s.begin(tx, t) })
+		}
+		if err == nil && existed {
+			if err = s.may(ctx, e, t); err == nil {
+				return nil, fmt.Errorf("%w: there is a job %s that the schedule has not started", ErrState, t.Options.ID)
+			}
+		}
+		switch {
+		case err == nil:
+			return &Ticked{TickStarted, job}, nil
+		case !errors.As(err, &waits):
+			return nil, err
+		case waits.became != "":
+			return &Ticked{waits.became, e.Job(waits.run)}, nil
+		case s.overlap == ReplaceRun:
+			if err := e.Job(waits.run).Abort(ctx); err != nil && !errors.Is(err, ErrState) {
+				return nil, fmt.Errorf("replace job %s: %w", waits.run, err)
+			}
+			continue
+		}
+		decided, err := s.wait(ctx, e, t)
+		if decided != "" || err != nil {
+			return &Ticked{decided, e.Job(waits.run)}, err
+		}
+	}
+	return nil, fmt.Errorf("runs begin and end all the time: %w", waits)
+}
+
+// may says whether a tick could start a run now, without deciding it.
+func (s *Schedule[P]) may(ctx context.Context, e *Engine, t tick) error {
+	_, err := s.look(func(key *datastore.Key, dst any) error { return e.client.Get(ctx, key, dst) }, t)
+	return err
+}
+
+// begin has a tick start a run, in the transaction that records the run's job.
+func (s *Schedule[P]) begin(tx *datastore.Transaction, t tick) error {
+	r, err := s.look(tx.Get, t)
+	if err != nil {
+		return err
+	}
+	r.Start(t.At, t.Options.ID)
+	_, err = tx.Put(record.ScheduleKey(s.name), r)
+	return err
+}
+
+// look reads how the schedule stands. With it, it returns a waitsError if a tick can't start a run.
+func (s *Schedule[P]) look(get func(*datastore.Key, any) error, t tick) (*record.Schedule, error) {
+	r, unfinished := new(record.Schedule), false
+	if _, err := found(get, record.ScheduleKey(s.name), r); err != nil {
+		return nil, err
+	}
+	if r.Run != "" {
+		job := &record.Job{ID: r.Run}
+		found, err := found(get, record.JobKey(r.Run), job) // it may have been cleaned up
+		if err != nil {
+			return nil, err
+		}
+		unfinished = found && !State(job.State).Ended()
+	}
+	if became, waits := r.May(t.At, unfinished); became != "" || waits {
+		return r, waitsError{became, r.Run}
+	}
+	return r, nil
+}
+
+// found reads an entity, and reports whether it is there.
+func found(get func(*datastore.Key, any) error, key *datastore.Key, dst any) (bool, error) {
+	err := property.IgnoreUndeclared(get(key, dst))
+	if errors.Is(err, datastore.ErrNoSuchEntity) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// wait has a tick be skipped, or wait for the end of a run. It decides nothing if that has ended meanwhile.
+func (s *Schedule[P]) wait(ctx context.Context, e *Engine, t tick) (decided string, err error) {
+	what, err := json.Marshal(t)
+	if err != nil {
+		return "", err
+	}
+	_, err = e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		r, err := s.look(tx.Get, t)
+		var waits waitsError
+		switch {
+		case err == nil: // its turn has come
+			decided = ""
+			return nil
+		case !errors.As(err, &waits):
+			return err
+		case waits.became != "":
+			decided = waits.became
+			return nil
+		case s.overlap == QueueTick:
+			r.Queue(t.At, what)
+		default:
+			r.Skip(t.At)
+		}
+		decided = r.Outcome
+		_, err = tx.Put(record.ScheduleKey(s.name), r)
+		return err
+	})
+	return decided, err
+}
+
+// Advance starts the run of a tick that waits, if the run before it has ended. Engines whose Options.Schedules have the schedule do so
+// when a job ends in their process, and in [Engine.Revive].
+func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
+	fail := func(err error) error { return fmt.Errorf("mapper: advance schedule %q: %w", s.name, err) }
+	if e == nil || e.client == nil {
+		return fail(errNoEngine)
+	}
+	r := new(record.Schedule)
+	if _, err := found(func(key *datastore.Key, dst any) error { return e.client.Get(ctx, key, dst) }, record.ScheduleKey(s.name), r); err != nil {
+		return fail(err)
+	}
+	if len(r.Queued) == 0 {
+		return nil
+	}
+	var t tick
+	if err := json.Unmarshal(r.Queued, &t); err != nil {
+		return fail(err)
+	}
+	t.At = t.At.UTC()
+	t.Options.ID = s.RunID(t.At)
+	if err := s.may(ctx, e, t); errors.As(err, new(waitsError)) {
+		return nil
+	}
+	if _, err := s.tick(ctx, e, t); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// advance advances schedules.
+func (e *Engine) advance(ctx context.Context, all []ScheduleDefinition) error {
+	var failed []error
+	for _, s := range all {
+		failed = append(failed, s.Advance(ctx, e))
+	}
+	return errors.Join(failed...)
+}
+
+// advancing returns a hook that also advances schedules when a job has ended. If that fails, a revival does so.
+func advancing(hook func(context.Context, journal.Change), advance func(context.Context) error, log *slog.Logger) func(context.Context, journal.Change) {
+	return func(ctx context.Context, c journal.Change) {
+		if hook != nil {
+			hook(ctx, c)
+		}
+		if !State(c.Job.State).Ended() {
+			return
+		}
+		if err := advance(ctx); err != nil {
+			log.LogAttrs(ctx, slog.LevelWarn, "a schedule was not advanced; the next revival does so", slog.Any("error", err))
+		}
+	}
+}
