@@ -7,9 +7,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
@@ -206,4 +209,30 @@ func TestCollectFails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCollectOfTwins has each delivery come twice at about the same time, and no process die: of what two have written the one
+// whose commit came too late takes away its own.
+func TestCollectOfTwins(t *testing.T) {
+	s := &shelf{sheets: make(map[string][]int64), tried: make(map[int64]int)}
+	m := collector(s)
+	synctest.Test(t, func(t *testing.T) {
+		twins := emulator.NewFaults(1, emulator.Fault{Kind: emulator.DeliverTogether, Share: 1, Latency: emulator.Uniform{Max: 10 * time.Millisecond}},
+			emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}})
+		w := newWorld(t, setting{emulator: emulator.Options{Faults: twins}, queue: few(8)}, m)
+		putLeaves(t, w.client)
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Leaf"}, mapper.None{}, &mapper.StartOptions{ID: "collect", PageSize: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, err := job.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour) // until the last twin is out
+		checkSheets(t, w.client, s, status, true)
+		if s.tried[-1] <= int(status.Counters["sheets"])*11/10 {
+			t.Errorf("%d pages were written for %d that count: there were no twins", s.tried[-1], status.Counters["sheets"])
+		}
+	})
 }
