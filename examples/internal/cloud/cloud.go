@@ -37,6 +37,8 @@ type Options struct {
 	Workers   int           // how many tasks the queue delivers at once
 	Latency   time.Duration // of each call to the embedded Datastore
 	Mappers   []mapper.Definition
+	Schedules []mapper.ScheduleDefinition
+	Keys      bool // those of tokens are served, see Token
 }
 
 const (
@@ -68,6 +70,14 @@ func (c *Cloud) Slow(slow bool) {
 	}
 }
 
+// KeysURL is where the public keys of tokens are, if Options.Keys says so.
+func (c *Cloud) KeysURL() string { return c.embedded.KeysURL() }
+
+// Token returns an OIDC token of an account for an audience, as Cloud Scheduler sends one.
+func (c *Cloud) Token(account, audience string) (string, error) {
+	return c.embedded.Token(account, audience)
+}
+
 // Close ends all of it.
 func (c *Cloud) Close() {
 	for _, f := range slices.Backward(c.closers) {
@@ -88,7 +98,11 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 			Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "Commit"}})
 	}
 	c.faults.Pause()
-	if c.embedded, err = emulator.Start(&emulator.Options{Faults: c.faults}); err != nil {
+	keysAddr := ""
+	if o.Keys {
+		keysAddr = "127.0.0.1:0"
+	}
+	if c.embedded, err = emulator.Start(&emulator.Options{Faults: c.faults, KeysAddr: keysAddr}); err != nil {
 		return nil, err
 	}
 	c.closers = append(c.closers, c.embedded.Close)
@@ -116,7 +130,7 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 		return nil, err
 	}
 	warnings := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})) // the program itself says how jobs stand
-	if c.Engine, err = mapper.New(c.Client, queue, &mapper.Options{Mappers: o.Mappers, Logger: warnings}); err != nil {
+	if c.Engine, err = mapper.New(c.Client, queue, &mapper.Options{Mappers: o.Mappers, Schedules: o.Schedules, Logger: warnings}); err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()

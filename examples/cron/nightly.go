@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// A Subscription is renewed whenever it is due.
+type Subscription struct {
+	Country  string
+	Cents    int64     // it costs so much,
+	Due      string    // a day. A filter "=" by it needs no index of its own, and one by "<=" does.
+	Paid     int64     // and so much was paid in all
+	Night    time.Time // that the fixed shards have visited it for
+	Visitors int64     // how often they did,
+	Of       int64     // and how many they were
+}
+
+// days is how many are between two renewals.
+const days = 3
+
+// dayOf returns the day of a night.
+func dayOf(night time.Time) string { return night.UTC().Format(time.DateOnly) }
+
+// renew renews a subscription that is due.
+var renew = mapper.Update("renew", func(_ context.Context, s *mapper.Entity[Subscription], night time.Time) error {
+	s.Value.Due = dayOf(night.AddDate(0, 0, days))
+	s.Value.Paid += s.Value.Cents
+	s.Count("renewed/"+s.Value.Country, 1)
+	s.Count("cents/"+s.Value.Country, s.Value.Cents)
+	return nil
+}).OnDone(func(_ context.Context, d *mapper.Done, night time.Time) error {
+	day := Day{Night: night}
+	for name, n := range d.Status.Counters {
+		if country, ok := strings.CutPrefix(name, "renewed/"); ok {
+			day.Countries = append(day.Countries, Country{country, n, d.Status.Counters["cents/"+country]})
+		}
+	}
+	d.Put(dayKey(night), &day) // together with the end of the job: exactly once
+	return nil
+})
+
+// A Day is what a night has come to: the aggregates of its renewals.
+type Day struct {
+	Night     time.Time
+	Countries []Country `datastore:",noindex"`
+}
+
+// A Country is the renewals of one country.
+type Country struct {
+	Name    string
+	Renewed int64
+	Cents   int64
+}
+
+func dayKey(night time.Time) *datastore.Key {
+	return datastore.NameKey("Day", dayOf(night), nil)
+}
+
+// The account that Cloud Scheduler's tokens name, and whom they are for.
+const (
+	schedulerAccount = "scheduler@example.iam.gserviceaccount.com"
+	audience         = "https://cron.example.com"
+)
+
+// A service is what Cloud Scheduler calls.
+type service struct {
+	engine   *mapper.Engine
+	schedule *mapper.Schedule[time.Time]
+	options  mapper.StartOptions
+}
+
+// handler returns the endpoint, which takes requests of the scheduler's account only.
+func (s *service) handler(keysURL string) (http.Handler, error) {
+	verifier, err := tasks.NewVerifier(audience, []string{schedulerAccount}, keysURL)
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	quiet := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	mux.Handle("POST /nightly", verifier.Require(quiet, http.HandlerFunc(s.nightly)))
+	return mux, nil
+}
+
+// nightly starts a night's work. The tick is the time at which the call was due, which Cloud Scheduler sends; another call for it is
+// the same tick, also a day later. An error has Cloud Scheduler call again.
+func (s *service) nightly(w http.ResponseWriter, r *http.Request) {
+	at, err := time.Parse(time.RFC3339, r.Header.Get("X-CloudScheduler-ScheduleTime"))
+	if err != nil {
+		http.Error(w, "the header X-CloudScheduler-ScheduleTime has no time: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	options := s.options
+	query := mapper.Query{Kind: "Subscription", Filters: []mapper.Filter{{Property: "Due", Op: "=", Value: dayOf(at)}}}
+	ticked, err := s.schedule.Tick(r.Context(), s.engine, at, query, at, &options)
+	if err != nil {
+		status := http.StatusServiceUnavailable
+		if errors.Is(err, mapper.ErrArguments) {
+			status = http.StatusBadRequest
+		}
+		http.Error(w, err.Error(), status)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(answer{ticked.Outcome, ticked.Job.ID})
+}
+
+// An answer says what became of a tick.
+type answer struct {
+	Outcome string `json:"outcome"`
+	Job     string `json:"job"`
+}
