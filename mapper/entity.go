@@ -35,6 +35,15 @@ type Entity[T any] struct {
 // change counts as it was when it was read, see [WithVersions].
 func (e *Entity[T]) Count(name string, n int64) { e.attempt.Count(name, n) }
 
+// Min has the job's counter "min(name)" be the least of all numbers that its function gives under a name, and [Entity.Max] has
+// "max(name)" be the greatest. They are exact as those of [Entity.Count] are, and of the same limits; a counter that no entity has
+// given a number is not there. So a group has a count, a sum, a minimum and a maximum under names of its own, such as
+// "orders/AT", "cents/AT", "min(cents/AT)" and "max(cents/AT)".
+func (e *Entity[T]) Min(name string, n int64) { e.attempt.Min(name, n) }
+
+// Max is like [Entity.Min].
+func (e *Entity[T]) Max(name string, n int64) { e.attempt.Max(name, n) }
+
 // Put saves another entity in the transaction of an [Update]: a struct pointer
 // or a datastore.PropertyLoadSaver. The key may be incomplete. To change the
 // entity itself, change Value. Of several of one entity the last one counts, Delete

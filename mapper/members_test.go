@@ -203,6 +203,8 @@ func (s *simulation) function(ctx context.Context, a *mapper.Entity[member], p c
 	a.Value.Active = false
 	a.Count("credited", 1)
 	a.Count(s.counter(a.Key), int64(len(id)))
+	a.Min("length", int64(len(id)))
+	a.Max("length", int64(len(id)))
 	return nil
 }
 

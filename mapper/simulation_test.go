@@ -373,8 +373,12 @@ func (s *simulation) checkEnd(status *mapper.Status) {
 	n := int64(len(s.keys) - len(bad))
 	for _, k := range s.keys {
 		if !bad[k.Encode()] {
-			counters["credited"]++
-			counters[s.counter(k)] += int64(len(k.Encode()))
+			id := int64(len(k.Encode()))
+			if counters["credited"]++; counters["credited"] == 1 {
+				counters["min(length)"], counters["max(length)"] = id, id
+			}
+			counters[s.counter(k)] += id
+			counters["min(length)"], counters["max(length)"] = min(counters["min(length)"], id), max(counters["max(length)"], id)
 		}
 	}
 	if status.State != want || status.Processed != n || !maps.Equal(status.Counters, counters) || status.Failures != int64(len(bad)) {

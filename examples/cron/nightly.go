@@ -113,7 +113,7 @@ func (s *service) nightly(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(answer{ticked.Outcome, ticked.Job.ID})
+	_ = json.NewEncoder(w).Encode(answer{ticked.Outcome, ticked.Job.ID})
 }
 
 // An answer says what became of a tick.

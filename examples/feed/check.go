@@ -169,7 +169,7 @@ func (s *shard) read(path string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was read
 	info, err := f.Stat()
 	if err != nil {
 		return err

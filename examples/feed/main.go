@@ -166,7 +166,7 @@ func writeRegion(ctx context.Context, c config, dir string, region, files int, g
 	if err != nil {
 		return err
 	}
-	defer bucket.Close()
+	defer func() { _ = bucket.Close() }() // what counts has been written
 	all := newFeeds(bucket, c.maxBytes, c.maxShards)
 	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Mappers: all.mappers()})
 	if err != nil {

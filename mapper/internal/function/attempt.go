@@ -81,12 +81,20 @@ func (a *Attempt) do(f func() error) {
 }
 
 // Count adds to a counter of the job.
-func (a *Attempt) Count(name string, n int64) {
+func (a *Attempt) Count(name string, n int64) { a.count(name, name, n) }
+
+// Min lowers a minimum of the job to a number, if that is less, and Max raises a maximum.
+func (a *Attempt) Min(name string, n int64) { a.count(name, tally.Min(name), n) }
+
+// Max is like Min.
+func (a *Attempt) Max(name string, n int64) { a.count(name, tally.Max(name), n) }
+
+func (a *Attempt) count(name, counter string, n int64) {
 	a.do(func() error {
 		if err := tally.CheckName(name); err != nil {
 			return err
 		}
-		a.effect.Counters.Add(name, n) // too many of them are the job's error, and not the entity's
+		a.effect.Counters.Add(counter, n) // too many of them are the job's error, and not the entity's
 		return nil
 	})
 }

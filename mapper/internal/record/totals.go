@@ -149,6 +149,9 @@ func (t *Totals) Scale(factor float64) {
 		*n = int64(float64(*n)*factor + 0.5)
 	}
 	for name, n := range t.Counters {
+		if !tally.IsSum(name) {
+			continue // of the part that is known
+		}
 		t.Counters[name] = int64(float64(n) * factor)
 	}
 	for name, s := range t.Spaces {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -45,6 +46,9 @@ func CheckName(name string) error {
 	if name == "" || len(name) > maxCounterName || !utf8.ValidString(name) {
 		return fmt.Errorf("the counter name %q is empty, longer than %d bytes or not UTF-8", name, maxCounterName)
 	}
+	if !IsSum(name) {
+		return fmt.Errorf("the counter name %q begins like that of a minimum or a maximum: %q, %q", name, least, most)
+	}
 	return nil
 }
 
@@ -66,7 +70,47 @@ func (t *Counters) addWide(name string, n Sum) {
 			t.sums = make(map[string]Sum)
 		}
 	}
-	t.sums[name] = sum.Plus(n)
+	switch {
+	case !known:
+		t.sums[name] = n
+	case strings.HasPrefix(name, least):
+		t.sums[name] = lesser(sum, n)
+	case strings.HasPrefix(name, most):
+		t.sums[name] = greater(sum, n)
+	default:
+		t.sums[name] = sum.Plus(n)
+	}
+}
+
+// The names of counters that are no sums begin with these.
+const (
+	least = "min("
+	most  = "max("
+)
+
+// Min returns the name of the counter that is the least of the numbers under a name, and Max that of the greatest.
+func Min(name string) string { return least + name + ")" }
+
+// Max is like Min.
+func Max(name string) string { return most + name + ")" }
+
+// IsSum reports whether numbers under a name are added up.
+func IsSum(name string) bool {
+	return !strings.HasPrefix(name, least) && !strings.HasPrefix(name, most)
+}
+
+func lesser(a, b Sum) Sum {
+	if a.hi < b.hi || a.hi == b.hi && a.lo < b.lo {
+		return a
+	}
+	return b
+}
+
+func greater(a, b Sum) Sum {
+	if lesser(a, b) == a {
+		return b
+	}
+	return a
 }
 
 // drop keeps no more than that there are too many.

@@ -83,3 +83,43 @@ func TestCheckCounter(t *testing.T) {
 		}
 	}
 }
+
+// TestExtremes has minima and maxima of parts be those of all numbers, in whatever order, beside sums.
+func TestExtremes(t *testing.T) {
+	rng := testflag.Rand(t)
+	want := make(map[string]int64)
+	parts := make([]Counters, 7)
+	for range 5_000 {
+		name, n := fmt.Sprint("n", rng.IntN(100)), rng.Int64()-rng.Int64()
+		p := &parts[rng.IntN(len(parts))]
+		p.Add(Min(name), n)
+		p.Add(Max(name), n)
+		p.Add(name, 1)
+		if _, known := want[name]; !known {
+			want[Min(name)], want[Max(name)] = n, n
+		}
+		want[Min(name)], want[Max(name)] = min(want[Min(name)], n), max(want[Max(name)], n)
+		want[name]++
+	}
+	for range 3 {
+		var sum Counters
+		for _, i := range rng.Perm(len(parts)) {
+			sum.Merge(parts[i])
+			sum.Merge(Counters{})
+		}
+		text, err := sum.MarshalJSON() // as a draft keeps it
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again Counters
+		if err := again.UnmarshalJSON(text); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := again.Values(); err != nil || !maps.Equal(got, want) {
+			t.Errorf("%d counters, %v; want %d", len(got), err, len(want))
+		}
+	}
+	if CheckName(Min("a")) == nil || CheckName(Max("a")) == nil || CheckName("minimum") != nil {
+		t.Error("a name of a sum is that of a minimum")
+	}
+}
