@@ -116,7 +116,7 @@ func dial(b *testing.B, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 	return conn
 }
 
-func newRealWorld(b *testing.B, n int) *realWorld {
+func newRealWorld(b *testing.B, n int, more ...mapper.Definition) *realWorld {
 	b.Helper()
 	must := func(err error) {
 		b.Helper()
@@ -142,7 +142,7 @@ func newRealWorld(b *testing.B, n int) *realWorld {
 	b.Cleanup(front.Close)
 	queue, err := tasks.NewQueue(client, queueName, front.URL+"/", &tasks.Options{Unverified: true})
 	must(err)
-	w.engine, err = mapper.New(w.client, queue, &mapper.Options{Mappers: mapper.Set(addOne, look)})
+	w.engine, err = mapper.New(w.client, queue, &mapper.Options{Mappers: append(mapper.Set(addOne, look), more...)})
 	must(err)
 	front.Config.Handler = w.engine.Handler()
 	w.front = front.Config

@@ -12,6 +12,7 @@ import (
 
 	"gocloud.dev/blob"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -275,4 +276,26 @@ func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Statu
 // newID returns an ID for an export that was given none.
 func newID() string {
 	return time.Now().UTC().Format("20060102-150405-") + strconv.FormatUint(rand.Uint64(), 36)
+}
+
+// Plan estimates what an export of a query takes, as mapper.Plan does, and what its parts take besides: a write, three
+// reads and a delete for each page. What a bucket charges is not in it.
+func (x *Export[P]) Plan(ctx context.Context, e *mapper.Engine, q mapper.Query, o *mapper.PlanOptions) (*mapper.Estimate, error) {
+	var opts mapper.PlanOptions
+	if o != nil {
+		opts = *o
+	}
+	if opts.Prices == (billing.Prices{}) {
+		opts.Prices = billing.NAM5
+	}
+	opts.Visit = true
+	est, err := mapper.Plan(ctx, e, q, &opts)
+	if err != nil {
+		return nil, fmt.Errorf("export: plan %q: %w", x.name, err)
+	}
+	est.Usage.Writes += est.Pages
+	est.Usage.Reads += 3 * est.Pages // each part is listed by the plan, the join and the deletion
+	est.Usage.Deletes += est.Pages
+	est.Dollars = opts.Prices.Cost(est.Usage)
+	return est, nil
 }

@@ -309,7 +309,7 @@ func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFil
 	}
 	for i := range int64(256) { // the folders of parts
 		if i*int64(min(s.Files, 256))/256 == e.Value.Index {
-			if err := deleteAll(ctx, x.bucket, partsFolder(s.Folder)+strconv.FormatInt(256+i, 16)[1:]+"/"); err != nil {
+			if err := deleteAll(ctx, x.bucket, partsFolder(s.Folder)+strconv.FormatInt(256+i, 16)[1:]+"/", nil); err != nil {
 				return err
 			}
 		}
@@ -320,8 +320,8 @@ func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFil
 // deletesAtOnce is how many blobs a task deletes at the same time.
 const deletesAtOnce = 16
 
-// deleteAll deletes all blobs with a prefix.
-func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string) error {
+// deleteAll deletes all blobs with a prefix, but for those to keep.
+func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep map[string]bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(deletesAtOnce)
 	for it := bucket.List(&blob.ListOptions{Prefix: prefix}); ; {
@@ -331,6 +331,9 @@ func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string) error {
 		}
 		if err != nil {
 			return errors.Join(group.Wait(), fmt.Errorf("list the parts: %w", err))
+		}
+		if keep[found.Key] {
+			continue
 		}
 		group.Go(func() error {
 			if err := bucket.Delete(ctx, found.Key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
@@ -346,15 +349,21 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Done, s stage) error 
 	if d.Status.Failures > 0 {
 		return nil
 	}
-	if err := deleteAll(ctx, x.bucket, partsFolder(s.Folder)); err != nil { // what came late
-		return err
-	}
 	m, err := ReadManifest(ctx, x.bucket, s.Folder)
 	if err != nil {
 		return err
 	}
 	if m.Run != s.Run {
 		return mapper.Permanent(fmt.Errorf("the manifest in the folder %q is that of another export, %q", s.Folder, m.Run))
+	}
+	// The folder was empty when the export began. What else is there is parts that came late, and what processes that were killed
+	// have written halfway.
+	keep := map[string]bool{s.Folder + "/" + ManifestName: true, s.Folder + "/" + SuccessName: true}
+	for _, f := range m.Files {
+		keep[s.Folder+"/"+f.Name] = true
+	}
+	if err := deleteAll(ctx, x.bucket, s.Folder+"/", keep); err != nil {
+		return err
 	}
 	keys := make([]*datastore.Key, s.Files)
 	for i := range keys {

@@ -1,0 +1,156 @@
+package bench
+
+import (
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	kgzip "github.com/klauspost/compress/gzip"
+	"gocloud.dev/blob/fileblob"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// An exported is a line of a file.
+type exported struct {
+	Key     string    `json:"key"`
+	Balance int64     `json:"balance"`
+	Owner   string    `json:"owner"`
+	Email   string    `json:"email"`
+	Created time.Time `json:"created"`
+	Tags    []string  `json:"tags"`
+}
+
+func exportedOf(key *datastore.Key, r record) exported {
+	return exported{key.Name, r.Balance, r.Owner, r.Email, r.Created, r.Tags}
+}
+
+// BenchmarkExport exports a kind to a folder, as JSON Lines compressed by gzip, and has a loop do so that its user would write by hand
+// instead: as many goroutines, each of which reads its part of the keys and writes a file. The loop promises nothing. x-loop is how many
+// times as fast as the loop the export is, from its call of Start until the mark of success is there; heap-MiB is the most that the
+// process of the export has allocated at a time. The loop runs before and after.
+//
+//	go test ./bench -run '^$' -bench Export -benchtime 1x -timeout 1h
+func BenchmarkExport(b *testing.B) {
+	for _, n := range []int{100_000, 1_000_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			dir := b.TempDir()
+			bucket, err := fileblob.OpenBucket(dir, &fileblob.Options{NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer bucket.Close()
+			x := export.New("export", bucket, func(_ context.Context, e *mapper.Entity[record], _ mapper.None) (exported, error) {
+				return exportedOf(e.Key, e.Value), nil
+			}, &export.Options{Compression: export.Gzip})
+			w := newRealWorld(b, n, x.Mappers()...)
+			var jobs, loops time.Duration
+			peak := uint64(0)
+			for b.Loop() {
+				loops += w.exportLoop(filepath.Join(dir, "by-hand")) / 2
+				most := watchHeap()
+				begun := time.Now()
+				run, err := x.Start(b.Context(), w.engine, mapper.Query{Kind: "Record"}, mapper.None{}, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				m, err := run.Wait(b.Context())
+				if err != nil || m.Records != int64(n) {
+					b.Fatalf("%+v, %v", m, err)
+				}
+				jobs += time.Since(begun)
+				peak = max(peak, most())
+				loops += w.exportLoop(filepath.Join(dir, "by-hand")) / 2
+			}
+			b.ReportMetric(loops.Seconds()/jobs.Seconds(), "x-loop")
+			b.ReportMetric(jobs.Seconds()/float64(b.N), "export-s")
+			b.ReportMetric(loops.Seconds()/float64(b.N), "loop-s")
+			b.ReportMetric(float64(peak)/(1<<20), "heap-MiB")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// watchHeap watches the heap, until what it returns is called: that returns the most that was allocated.
+func watchHeap() func() uint64 {
+	var most atomic.Uint64
+	done, ended := make(chan struct{}), make(chan struct{})
+	runtime.GC()
+	go func() {
+		defer close(ended)
+		for tick := time.NewTicker(100 * time.Millisecond); ; {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				most.Store(max(most.Load(), m.HeapAlloc))
+			}
+		}
+	}()
+	return func() uint64 {
+		close(done)
+		<-ended
+		return most.Load()
+	}
+}
+
+// exportLoop writes all records to files, by hand.
+func (w *realWorld) exportLoop(dir string) time.Duration {
+	begun := time.Now()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		w.Fatal(err)
+	}
+	group, ctx := errgroup.WithContext(w.Context())
+	for i := range concurrent {
+		part := w.keys[len(w.keys)*i/concurrent : len(w.keys)*(i+1)/concurrent]
+		group.Go(func() error { return w.exportPart(ctx, part, filepath.Join(dir, fmt.Sprintf("%d.jsonl.gz", i))) })
+	}
+	if err := group.Wait(); err != nil {
+		w.Fatal(err)
+	}
+	return time.Since(begun)
+}
+
+func (w *realWorld) exportPart(ctx context.Context, part []*datastore.Key, path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	z, err := kgzip.NewWriterLevel(f, gzip.DefaultCompression)
+	if err != nil {
+		return err
+	}
+	lines := json.NewEncoder(z)
+	for len(part) > 0 {
+		var records []record
+		q := datastore.NewQuery("Record").Order("__key__").FilterField("__key__", ">=", part[0]).
+			FilterField("__key__", "<=", part[len(part)-1]).Limit(500)
+		keys, err := w.client.GetAll(ctx, q, &records)
+		if err != nil {
+			return err
+		}
+		for i, r := range records {
+			if err := lines.Encode(exportedOf(keys[i], r)); err != nil {
+				return err
+			}
+		}
+		part = part[len(keys):]
+	}
+	if err := z.Close(); err != nil {
+		return err
+	}
+	return f.Close()
+}

@@ -1,0 +1,55 @@
+package export_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"gocloud.dev/blob/fileblob"
+
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// A Team is stored so,
+type Team struct {
+	Name  string
+	Seats int
+}
+
+// and a TeamLine is a line of a file.
+type TeamLine struct {
+	ID    int64  `json:"id"`
+	Name  string `json:"name"`
+	Seats int    `json:"seats"`
+}
+
+// All teams that have seats are written to a folder. In production it is a bucket: gcsblob.OpenBucket, or
+// blob.OpenBucket(ctx, "gs://my-exports").
+func Example() {
+	ctx := context.Background()
+	dir, _ := os.MkdirTemp("", "teams")
+	defer os.RemoveAll(dir)
+	bucket, err := fileblob.OpenBucket(dir, &fileblob.Options{Metadata: fileblob.MetadataDontWrite})
+	check(err)
+	defer bucket.Close()
+
+	teams := export.New("export-teams", bucket, func(_ context.Context, e *mapper.Entity[Team], _ mapper.None) (TeamLine, error) {
+		if e.Value.Seats == 0 {
+			return TeamLine{}, mapper.Skip
+		}
+		return TeamLine{e.Key.ID, e.Value.Name, e.Value.Seats}, nil
+	}, &export.Options{Compression: export.Gzip})
+
+	engine, stop := newEngine(ctx, teams.Mappers()) // mapper.New, with Options.Mappers
+	defer stop()
+
+	run, err := teams.Start(ctx, engine, mapper.Query{Kind: "Team"}, mapper.None{}, &export.StartOptions{Folder: "teams/2026-11-25"})
+	check(err)
+	manifest, err := run.Wait(ctx)
+	check(err)
+	for _, f := range manifest.Files {
+		fmt.Println(f.Name, "has", f.Records, "records")
+	}
+	// Output: 00001-of-00001.jsonl.gz has 2 records
+}

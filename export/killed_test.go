@@ -1,0 +1,251 @@
+package export_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/fileblob"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// workerEnv has the test's binary be a worker: a process that handles tasks until it is killed.
+const workerEnv = "SCATTERMAP_EXPORT_WORKER"
+
+func TestMain(m *testing.M) {
+	if place := os.Getenv(workerEnv); place != "" {
+		if err := work(strings.Fields(place)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+const queueName = "projects/test/locations/here/queues/export"
+
+// killedEngine returns an engine of a process, with an export that takes some time for each entity.
+func killedEngine(ctx context.Context, datastoreAddr, tasksAddr, dir, target string) (*mapper.Engine, *export.Export[mapper.None], *blob.Bucket, error) {
+	bucket, err := fileblob.OpenBucket(dir, &fileblob.Options{NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	dial := func(addr string, opts ...grpc.DialOption) option.ClientOption {
+		conn, dialing := grpc.NewClient("passthrough:///"+addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+		err = errors.Join(err, dialing)
+		return option.WithGRPCConn(conn)
+	}
+	client, failed := datastore.NewClient(ctx, "test", dial(datastoreAddr, grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor())), option.WithTelemetryDisabled())
+	err = errors.Join(err, failed)
+	queues, failed := cloudtasks.NewClient(ctx, dial(tasksAddr), option.WithTelemetryDisabled())
+	if err = errors.Join(err, failed); err != nil {
+		return nil, nil, nil, err
+	}
+	queue, err := tasks.NewQueue(queues, queueName, target, &tasks.Options{Unverified: true})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	x := export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+		time.Sleep(3 * time.Millisecond)
+		if e.Value.N < 0 {
+			return line{}, mapper.Skip
+		}
+		return line(e.Value), nil
+	}, &export.Options{Format: export.JSONLines, Compression: export.Gzip, FileBytes: 10_000})
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: x.Mappers(), Logger: quiet})
+	return engine, x, bucket, err
+}
+
+// work is the worker's process. It says where it listens, and ends with its parent.
+func work(place []string) error {
+	engine, _, _, err := killedEngine(context.Background(), place[0], place[1], place[2], place[3])
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(listener.Addr())
+	go func() { _ = http.Serve(listener, engine.Handler()) }()
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return nil
+}
+
+// A crew is workers, behind a proxy that takes any of them.
+type crew struct {
+	t     *testing.T
+	place string
+	rng   *rand.Rand
+
+	mu    sync.Mutex
+	all   []*worker
+	kills int
+}
+
+type worker struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	proxy *httputil.ReverseProxy
+}
+
+func (c *crew) start() *worker {
+	c.t.Helper()
+	w := &worker{cmd: exec.Command(os.Args[0])}
+	w.cmd.Env, w.cmd.Stderr = append(os.Environ(), workerEnv+"="+c.place), os.Stderr
+	stdin, err := w.cmd.StdinPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	w.stdin = stdin
+	stdout, err := w.cmd.StdoutPipe()
+	if err == nil {
+		err = w.cmd.Start()
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	addr, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		c.t.Fatalf("a worker says nothing: %v", err)
+	}
+	w.proxy = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: strings.TrimSpace(addr)})
+	w.proxy.ErrorHandler = func(rw http.ResponseWriter, _ *http.Request, _ error) { rw.WriteHeader(http.StatusBadGateway) }
+	return w
+}
+
+// end kills a worker, and waits for its end.
+func (w *worker) end() {
+	_ = w.cmd.Process.Kill()
+	_ = w.cmd.Wait()
+	w.stdin.Close()
+}
+
+func (c *crew) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	w := c.all[c.rng.IntN(len(c.all))]
+	c.mu.Unlock()
+	w.proxy.ServeHTTP(rw, r)
+}
+
+// kill kills one of them, and has another take its place.
+func (c *crew) kill() {
+	c.mu.Lock()
+	i := c.rng.IntN(len(c.all))
+	old := c.all[i]
+	c.mu.Unlock()
+	old.end()
+	fresh := c.start()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all[i] = fresh
+	c.kills++
+}
+
+// TestKilled kills processes at random, in the middle and while files are joined: these have each record once, and nothing is left
+// but what the manifest names.
+func TestKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves out what starts processes")
+	}
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", ReuseQueueNames: true})
+	queues, err := e.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer queues.Close()
+	_, err = queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "projects/test/locations/here", Queue: &cloudtaskspb.Queue{
+		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 8},
+		RetryConfig: &cloudtaskspb.RetryConfig{MinBackoff: durationpb.New(50 * time.Millisecond), MaxBackoff: durationpb.New(200 * time.Millisecond)},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &crew{t: t, rng: testflag.Rand(t)}
+	front := httptest.NewServer(c)
+	defer front.Close()
+	dir := t.TempDir()
+	c.place = strings.Join([]string{e.DatastoreAddr(), e.TasksAddr(), dir, front.URL + "/mapper/"}, " ")
+	for range 2 {
+		c.all = append(c.all, c.start())
+	}
+	defer func() {
+		for _, w := range c.all {
+			w.end()
+		}
+	}()
+	engine, x, bucket, err := killedEngine(t.Context(), e.DatastoreAddr(), e.TasksAddr(), dir, front.URL+"/mapper/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	putOrders(t, engine.Client())
+	run, err := x.Start(t.Context(), engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+		StartOptions: mapper.StartOptions{ID: "orders", PageSize: 20}, Folder: folder})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	var m *export.Manifest
+	go func() {
+		var err error
+		m, err = run.Wait(t.Context())
+		done <- err
+	}()
+	pause, atJoins := 100, 0
+	for ended := false; !ended; {
+		if _, err := run.Jobs()[1].Status(t.Context()); err == nil {
+			pause = 10 // files are joined, which does not take long
+		}
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended = true
+		case <-time.After(time.Duration(pause+c.rng.IntN(2*pause)) * time.Millisecond):
+			if c.kills < 40 {
+				c.kill()
+				if pause == 10 {
+					atJoins++
+				}
+			}
+		}
+	}
+	t.Logf("%d processes were killed, %d of them while files were joined", c.kills, atJoins)
+	checkRecords(t, bucket, m)
+	checkTidy(t, engine.Client(), bucket, m)
+	if len(m.Files) < 2 || c.kills < 5 || atJoins == 0 {
+		t.Errorf("%d files, and %d processes were killed", len(m.Files), c.kills)
+	}
+}
