@@ -104,11 +104,11 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	}
 	said := &journal.Journal{Store: e.store(), Log: e.log, Flaws: journal.Limited(e.log), Hook: hookOf(o.OnState)}
 	if schedules := o.Schedules; len(schedules) > 0 {
-		said.Hook = advancing(said.Hook, func(ctx context.Context) error { return e.advance(ctx, schedules) }, said.Flaws)
+		said.Hook = advancing(said.Hook, func(ctx context.Context) error { return advance(ctx, e, schedules) }, said.Flaws)
 	}
 	e.log = said.Flaws
 	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said, Gate: gate.New(), Random: randomNumber}
-	e.jobs.Revived = func(ctx context.Context) error { return e.advance(ctx, o.Schedules) }
+	e.jobs.Revived = func(ctx context.Context) error { return advance(ctx, e, o.Schedules) }
 	e.ranges = executor.New(client, e.jobs)
 	return e, nil
 }

@@ -278,7 +278,7 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 }
 
 // advance advances schedules.
-func (e *Engine) advance(ctx context.Context, all []ScheduleDefinition) error {
+func advance(ctx context.Context, e *Engine, all []ScheduleDefinition) error {
 	var failed []error
 	for _, s := range all {
 		failed = append(failed, s.Advance(ctx, e))

@@ -14,6 +14,9 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
@@ -34,6 +37,7 @@ const DatastoreUsage = "`one of`:\n" +
 // Options say what to start.
 type Options struct {
 	Datastore string        // one of Datastores
+	Database  string        // its name, of which nothing is metered; empty: the default one
 	Workers   int           // how many tasks the queue delivers at once
 	Latency   time.Duration // of each call to the embedded Datastore
 	Mappers   []mapper.Definition
@@ -102,12 +106,23 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	if o.Keys {
 		keysAddr = "127.0.0.1:0"
 	}
-	if c.embedded, err = emulator.Start(&emulator.Options{Faults: c.faults, KeysAddr: keysAddr}); err != nil {
+	datastoreAddr := ""
+	if o.Database != "" {
+		datastoreAddr = "127.0.0.1:0"
+	}
+	if c.embedded, err = emulator.Start(&emulator.Options{Faults: c.faults, KeysAddr: keysAddr, DatastoreAddr: datastoreAddr}); err != nil {
 		return nil, err
 	}
 	c.closers = append(c.closers, c.embedded.Close)
-	if err := c.openDatastore(ctx, o.Datastore); err != nil {
+	addr, err := c.openDatastore(ctx, o.Datastore)
+	if err != nil {
 		return nil, err
+	}
+	if o.Database != "" {
+		c.Client.Close()
+		if c.Client, err = open(ctx, addr, o.Database); err != nil {
+			return nil, err
+		}
 	}
 	c.closers = append(c.closers, func() { c.Client.Close() })
 
@@ -141,20 +156,26 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	return c, nil
 }
 
-// openDatastore opens the Datastore of a name.
-func (c *Cloud) openDatastore(ctx context.Context, name string) (err error) {
+// openDatastore opens the Datastore of a name, and returns its address, if it has one.
+func (c *Cloud) openDatastore(ctx context.Context, name string) (addr string, err error) {
 	product := map[string]emulator.Product{"google": emulator.Classic, "firestore": emulator.Firestore}[name]
 	if product == "" {
 		c.Usage = c.embedded.Usage
 		c.Client, err = c.embedded.Datastore(ctx, project, mapper.WithVersions())
-		return err
+		return c.embedded.DatastoreAddr(), err
 	}
 	google, err := emulator.StartGoogle(ctx, product)
 	if err != nil {
-		return fmt.Errorf("-datastore %s: %w", name, err)
+		return "", fmt.Errorf("-datastore %s: %w", name, err)
 	}
 	c.closers = append(c.closers, google.Close)
 	c.Usage = google.Usage
 	c.Client, err = google.Datastore(ctx, project, mapper.WithVersions())
-	return err
+	return google.Addr, err
+}
+
+// open returns a client of a database at an address.
+func open(ctx context.Context, addr, database string) (*datastore.Client, error) {
+	return datastore.NewClientWithDatabase(ctx, project, database, option.WithEndpoint(addr), option.WithoutAuthentication(), option.WithTelemetryDisabled(),
+		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())), mapper.WithVersions())
 }

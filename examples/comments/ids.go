@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// An ID names a comment. It is drawn without asking anybody, and says when and where: 43 bits of milliseconds since Epoch, of which
+// the highest is 0 until 2159, so that ids are positive; 3 bits of the physical shard; 7 of the logical one; and 11 of a sequence.
+type ID int64
+
+const (
+	sequenceBits = 11
+	logicalBits  = 7
+	physicalBits = 3
+	timeBits     = 43
+
+	// MaxPhysical and MaxLogical are how many shards an ID can name.
+	MaxPhysical = 1 << physicalBits
+	MaxLogical  = 1 << logicalBits
+	sequences   = 1 << sequenceBits
+)
+
+// Epoch is the time of the first ID.
+var Epoch = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func newID(ms int64, physical, logical int, sequence int64) ID {
+	return ID(((ms<<physicalBits|int64(physical))<<logicalBits|int64(logical))<<sequenceBits | sequence)
+}
+
+// firstOf returns the least ID of a time.
+func firstOf(t time.Time) ID { return newID(t.Sub(Epoch).Milliseconds(), 0, 0, 0) }
+
+// Time returns when the ID was drawn, in milliseconds.
+func (id ID) Time() time.Time {
+	return Epoch.Add(time.Duration(id>>(sequenceBits+logicalBits+physicalBits)) * time.Millisecond)
+}
+
+// Physical returns the physical shard.
+func (id ID) Physical() int { return int(id>>(sequenceBits+logicalBits)) % MaxPhysical }
+
+// Logical returns the logical shard in which the comment was when the ID was drawn.
+func (id ID) Logical() int { return int(id>>sequenceBits) % MaxLogical }
+
+// Sequence returns the place among the ids of the same millisecond and shard, in one process.
+func (id ID) Sequence() int { return int(id) % sequences }
+
+// A Generator draws the ids of one shard in one process. They rise, whatever the clock does. Another process may draw the same: an
+// insert has to insist on a new key.
+type Generator struct {
+	physical, logical int
+	now               func() time.Time
+
+	mu   sync.Mutex
+	last int64 // milliseconds
+	next int64 // sequence
+}
+
+// NewGenerator returns a generator.
+func NewGenerator(physical, logical int) (*Generator, error) {
+	if physical < 0 || physical >= MaxPhysical || logical < 0 || logical >= MaxLogical {
+		return nil, fmt.Errorf("there are no ids for shard %d of %d in database %d of %d", logical, MaxLogical, physical, MaxPhysical)
+	}
+	return &Generator{physical: physical, logical: logical, now: time.Now}, nil
+}
+
+// tolerance is how far a clock may go back for its generator to wait for it. Beyond that, ids are ahead of the clock.
+const tolerance = time.Second
+
+// Next draws an ID. It waits for the next millisecond if this one has none left.
+func (g *Generator) Next(ctx context.Context) (ID, error) {
+	for {
+		id, wait := g.draw()
+		if wait == 0 {
+			return id, nil
+		}
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// draw draws an ID, or returns how long to wait until there is one.
+func (g *Generator) draw() (ID, time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	since := g.now().Sub(Epoch)
+	ms := since.Milliseconds()
+	switch {
+	case ms > g.last:
+		g.last, g.next = ms, 0
+	case g.next < sequences: // the same millisecond, or the clock has gone back: the sequence goes on
+	case time.Duration(g.last-ms)*time.Millisecond > tolerance:
+		g.last, g.next = g.last+1, 0
+	default:
+		return 0, time.Duration(g.last+1)*time.Millisecond - since
+	}
+	id := newID(g.last, g.physical, g.logical, g.next)
+	g.next++
+	return id, 0
+}

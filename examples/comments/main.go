@@ -1,0 +1,87 @@
+// Command comments keeps comments of orders in 20 logical shards, which are kinds, of two databases: ids are drawn without asking
+// anybody, comments of an order are in one shard, and a list of all is merged from all shards. Then it moves them into 32 shards, while
+// others insert, edit and read them, and checks that none was lost, doubled or seen twice.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/scattermap/scattermap/examples/internal/command"
+)
+
+// config is what the flags say.
+type config struct {
+	command.Job
+	comments  int
+	databases int
+	writers   int
+	from, to  int
+}
+
+func main() {
+	command.Main("comments", func(ctx context.Context, args []string) error {
+		c, err := parse(args, os.Stdout)
+		if err != nil {
+			return err
+		}
+		return runProgram(ctx, c, os.Stdout)
+	})
+}
+
+// parse reads the flags, and prints their help if that is asked for.
+func parse(args []string, help io.Writer) (config, error) {
+	c := config{Job: command.Job{Page: 100, Workers: 8}}
+	flags := flag.NewFlagSet("comments", flag.ContinueOnError)
+	c.Define(flags, "comments")
+	flags.IntVar(&c.comments, "comments", 4000, "how many comments are there before they are moved, `N` in [0, 1000000]")
+	flags.IntVar(&c.databases, "databases", 2, "in how many databases they are, `N` in [1, 8]")
+	flags.IntVar(&c.writers, "writers", 8, "how many insert, edit and read comments meanwhile, `N` in [1, 100]")
+	flags.IntVar(&c.from, "from", 20, "in how many logical shards they are, a multiple of -databases, `N` in [1, 128]")
+	flags.IntVar(&c.to, "to", 32, "and into how many they are moved, likewise, `N` in [1, 128]")
+	if err := command.Parse(flags, args, help); err != nil {
+		return c, err
+	}
+	err := errors.Join(
+		c.Check(),
+		command.Between("-comments", c.comments, 0, 1_000_000),
+		command.Between("-databases", c.databases, 1, MaxPhysical),
+		command.Between("-writers", c.writers, 1, 100),
+		command.Between("-from", c.from, 1, MaxLogical),
+		command.Between("-to", c.to, 1, MaxLogical),
+	)
+	if err == nil && (c.from%c.databases != 0 || c.to%c.databases != 0) {
+		err = fmt.Errorf("-from %d and -to %d have to be multiples of -databases %d", c.from, c.to, c.databases)
+	}
+	return c, err
+}
+
+// A result is what the program has done and checked.
+type result struct {
+	Comments  int64 `json:"comments"`  // in the end
+	Inserted  int64 `json:"inserted"`  // while they were moved,
+	Edited    int64 `json:"edited"`    // and edited,
+	Read      int64 `json:"read"`      // and how often an order was read
+	Databases int   `json:"databases"` //
+	From      int   `json:"from"`
+	To        int   `json:"to"`
+	Largest   int64 `json:"largest"` // shard in the end, in comments
+	MostEdits int64 `json:"most_edits"`
+}
+
+func (r result) print(w io.Writer, asJSON bool) error {
+	if asJSON {
+		return json.NewEncoder(w).Encode(r)
+	}
+	_, err := fmt.Fprintf(w, `%d comments went from %d to %d logical shards of %d databases, and meanwhile
+  %d were inserted, %d edits were made, and orders were read %d times.
+Every comment that was written is there once, with all of its edits, and no reader has missed one, or seen one twice.
+The largest shard has %d comments; the comment that was edited most, %d times, was found by a job over all shards.
+`, r.Comments, r.From, r.To, r.Databases, r.Inserted, r.Edited, r.Read, r.Largest, r.MostEdits)
+	return err
+}
