@@ -30,9 +30,6 @@ func newID(ms int64, physical, logical int, sequence int64) ID {
 	return ID(((ms<<physicalBits|int64(physical))<<logicalBits|int64(logical))<<sequenceBits | sequence)
 }
 
-// firstOf returns the least ID of a time.
-func firstOf(t time.Time) ID { return newID(t.Sub(Epoch).Milliseconds(), 0, 0, 0) }
-
 // Time returns when the ID was drawn, in milliseconds.
 func (id ID) Time() time.Time {
 	return Epoch.Add(time.Duration(id>>(sequenceBits+logicalBits+physicalBits)) * time.Millisecond)
