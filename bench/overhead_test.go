@@ -147,9 +147,7 @@ func newRealWorld(b *testing.B, n int, more ...mapper.Definition) *realWorld {
 	front.Config.Handler = w.engine.Handler()
 	w.front = front.Config
 
-	for i := range n {
-		w.keys = append(w.keys, datastore.NameKey("Record", fmt.Sprintf("user-%08d", i), nil))
-	}
+	w.keys = recordKeys(n)
 	group, ctx := errgroup.WithContext(b.Context())
 	group.SetLimit(concurrent)
 	for first := 0; first < n; first += 500 {
@@ -165,6 +163,13 @@ func newRealWorld(b *testing.B, n int, more ...mapper.Definition) *realWorld {
 	}
 	must(group.Wait())
 	return w
+}
+
+func recordKeys(n int) (keys []*datastore.Key) {
+	for i := range n {
+		keys = append(keys, datastore.NameKey("Record", fmt.Sprintf("user-%08d", i), nil))
+	}
+	return keys
 }
 
 // job runs a job over all records.

@@ -3,6 +3,7 @@ package export
 import (
 	"bytes"
 	"fmt"
+	"sync"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -25,6 +26,9 @@ type squeezer struct {
 	how  Compression
 	zstd *zstd.Encoder
 }
+
+// gzips are writers, each of which has a megabyte.
+var gzips = sync.Pool{New: func() any { return gzip.NewWriter(nil) }}
 
 func squeezerOf(c Compression) (squeezer, error) {
 	switch c {
@@ -53,7 +57,9 @@ func (s squeezer) squeeze(text []byte) ([]byte, error) {
 		return s.zstd.EncodeAll(text, nil), nil // can be called concurrently
 	case Gzip:
 		var b bytes.Buffer
-		w := gzip.NewWriter(&b)
+		w := gzips.Get().(*gzip.Writer)
+		defer gzips.Put(w)
+		w.Reset(&b)
 		if _, err := w.Write(text); err != nil {
 			return nil, err
 		}
