@@ -145,6 +145,17 @@ func (f *fleet) thaw() {
 	}
 }
 
+// wake has all processes that are stopped go on within a minute: a stop of hours is a fault that has not come to an end.
+func (f *fleet) wake() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range slices.Concat(f.processes, f.frozen) {
+		p.mu.Lock()
+		p.until = time.Time{}
+		p.mu.Unlock()
+	}
+}
+
 // deaths returns how many processes have died.
 func (f *fleet) deaths() int {
 	f.mu.Lock()

@@ -337,6 +337,7 @@ func (s *simulation) awaitOnce() *mapper.Status {
 		defer s.faults.Resume()
 		s.fleet.stops.calm()
 		s.fleet.thaw()
+		s.fleet.wake()
 		begun := time.Now()
 		status, err = s.waitFor(simID, s.longest())
 		s.Logf("calm for %v of at most %v after %v", time.Since(begun), s.longest(), troubled)

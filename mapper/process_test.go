@@ -232,7 +232,7 @@ func (p *process) awake() (slept bool) {
 		case d <= 0:
 			return slept
 		default:
-			time.Sleep(d)
+			time.Sleep(min(d, time.Minute)) // it may be woken, see fleet.wake
 		}
 		slept = true
 	}

@@ -177,15 +177,16 @@ func (st Store) jobs(ctx context.Context, q *datastore.Query) (jobs []*record.Jo
 	return jobs, err
 }
 
-// Create writes a job and its root in one commit.
+// Create writes a job and its root in one commit, if it may, as when decides in the same.
 func (st Store) Create(ctx context.Context, job *record.Job, when func(*datastore.Transaction) error) error {
-	root := job.RootRange()
 	_, err := st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		if when != nil {
 			if err := when(tx); err != nil {
 				return err
 			}
+			job.Created = time.Now().UTC().Truncate(time.Microsecond) // behind what it has waited for
 		}
+		root := job.RootRange()
 		return Write(tx, job.Insert(), datastore.NewInsert(root.Key(), root))
 	}, datastore.MaxAttempts(Attempts))
 	return err
