@@ -27,6 +27,10 @@ type Manifest struct {
 	Bytes       int64          `json:"bytes"`
 	Failures    int64          `json:"failures"` // entities that the function has failed on, which are in no file
 	Files       []ManifestFile `json:"files"`
+
+	// Coverage is the proof that the export's job has covered its query: that of mapper.Job.Verify. It is left out of exports of
+	// more than 100,000 parts, whose job has compared the same sums at its end.
+	Coverage *mapper.Proof `json:"coverage,omitempty"`
 }
 
 // A ManifestFile is a file of an export.

@@ -75,6 +75,9 @@ func checkRecords(t *testing.T, bucket *blob.Bucket, m *export.Manifest) {
 			t.Errorf("record %d is there %d times, want %d", n, seen[n], want)
 		}
 	}
+	if m.Coverage == nil || m.Coverage.Pending > 0 || m.Coverage.Ranges == 0 || len(m.Coverage.Problems) > 0 {
+		t.Errorf("the coverage is %+v", m.Coverage)
+	}
 	if m.Records != records {
 		t.Errorf("the manifest has %d records, and its files %d", m.Records, records)
 	}

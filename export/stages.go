@@ -27,6 +27,7 @@ type stage struct {
 	Run      string       `json:"run"`    // and what tells it from others
 	Folder   string       `json:"folder"`
 	Files    int          `json:"files"`
+	Parts    int64        `json:"parts"`
 	Records  int64        `json:"records"`
 	Failures int64        `json:"failures"`
 	Query    mapper.Query `json:"query"`
@@ -74,6 +75,7 @@ func (x *Export[P]) plan(ctx context.Context, d *mapper.Done, s stage) error {
 	if err := putFiles(ctx, client, status.ID+joinSuffix, keys, files); err != nil {
 		return fmt.Errorf("put the files: %w", err)
 	}
+	s.Parts = status.Counters[partsCounter]
 	s.Files, s.Records, s.Failures, s.Query = len(all), status.Counters[recordsCounter], status.Failures, status.Query
 	return startStage(ctx, x.joins, joinSuffix, s)
 }
@@ -256,7 +258,8 @@ func (x *Export[P]) list(ctx context.Context, d *mapper.Done, s stage) error {
 		return nil // a retry comes here again
 	}
 	client := mapper.FromContext(ctx).Client()
-	if begun, err := hasBegun(ctx, client, s.Export+deleteSuffix); begun || err != nil {
+	begun, err := hasBegun(ctx, client, s.Export+deleteSuffix)
+	if begun || err != nil {
 		return err
 	}
 	keys, files := make([]*datastore.Key, s.Files), make([]plannedFile, s.Files)
@@ -280,10 +283,28 @@ func (x *Export[P]) list(ctx context.Context, d *mapper.Done, s stage) error {
 	if m.Records != s.Records {
 		return mapper.Permanent(fmt.Errorf("the files have %d records, and %d were counted: is a part missing?", m.Records, s.Records))
 	}
+	if m.Coverage, err = coverage(ctx, s); err != nil {
+		return err
+	}
 	if err := m.write(ctx, x.bucket, s.Folder); err != nil {
 		return err
 	}
 	return startStage(ctx, x.deletes, deleteSuffix, s)
+}
+
+// coverage returns the proof that the job has covered its query; nil, if that would take too long.
+func coverage(ctx context.Context, s stage) (*mapper.Proof, error) {
+	if s.Parts > exactParts {
+		return nil, nil
+	}
+	proof, err := mapper.FromContext(ctx).Job(s.Export).Verify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(proof.Problems) > 0 {
+		return nil, mapper.Permanent(fmt.Errorf("the records of job %s do not prove that it covered its query: %s", s.Export, proof.Problems[0]))
+	}
+	return proof, nil
 }
 
 // deleteParts deletes a share of the parts, with what nobody has recorded, for each file.

@@ -1,0 +1,184 @@
+package bqload_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/bigquery"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/api/option"
+
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/export/bqload"
+)
+
+type row struct {
+	ID    int64     `json:"id" csv:"id"`
+	Name  *string   `json:"name,omitempty" csv:"name"`
+	At    time.Time `json:"at" csv:"at"`
+	Tags  []string  `json:"tags" csv:"-"`
+	Place place     `json:"place" csv:"-"`
+	Raw   []byte    `json:"-" csv:"raw"`
+}
+
+type place struct {
+	Lat  float64 `json:"lat"`
+	Open bool    `json:"open"`
+}
+
+// A bigQuery is a server that keeps jobs as BigQuery does: an ID is used once.
+type bigQuery struct {
+	mu       sync.Mutex
+	jobs     map[string]map[string]any
+	inserted int
+}
+
+func (b *bigQuery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	if r.Method == http.MethodGet {
+		job := b.jobs[r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]]
+		if job == nil {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		json.NewEncoder(w).Encode(job)
+		return
+	}
+	var job map[string]any
+	if err := json.NewDecoder(r.Body).Decode(&job); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	id := job["jobReference"].(map[string]any)["jobId"].(string)
+	if b.jobs[id] != nil {
+		w.WriteHeader(http.StatusConflict)
+		w.Write([]byte(`{"error":{"code":409,"message":"Already Exists: Job"}}`))
+		return
+	}
+	b.inserted++
+	job["status"] = map[string]any{"state": "DONE"}
+	b.jobs[id] = job
+	json.NewEncoder(w).Encode(job)
+}
+
+func (b *bigQuery) load(id string) map[string]any {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.jobs[id]["configuration"].(map[string]any)["load"].(map[string]any)
+}
+
+func newClient(t *testing.T) (*bigQuery, *bigquery.Client) {
+	t.Helper()
+	server := &bigQuery{jobs: make(map[string]map[string]any)}
+	front := httptest.NewServer(server)
+	t.Cleanup(front.Close)
+	client, err := bigquery.NewClient(t.Context(), "my-project", option.WithEndpoint(front.URL), option.WithoutAuthentication())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return server, client
+}
+
+func manifest(format export.Format, c export.Compression) *export.Manifest {
+	return &export.Manifest{Export: "teams", Run: "teams.0123", Format: format, Compression: c,
+		Files: []export.ManifestFile{{Name: "00001-of-00002.x"}, {Name: "00002-of-00002.x"}}}
+}
+
+// TestLoad has the real client send load jobs to a server that checks what they ask for.
+func TestLoad(t *testing.T) {
+	jsonSchema := `{"fields":[{"name":"id","type":"INTEGER"},{"name":"name","type":"STRING"},{"name":"at","type":"TIMESTAMP"},{"mode":"REPEATED","name":"tags","type":"STRING"},
+		{"name":"place","type":"RECORD","fields":[{"name":"lat","type":"FLOAT"},{"name":"open","type":"BOOLEAN"}]}]}`
+	csvSchema := `{"fields":[{"name":"id","type":"INTEGER"},{"name":"name","type":"STRING"},{"name":"at","type":"TIMESTAMP"},{"name":"raw","type":"BYTES"}]}`
+	for _, test := range []struct {
+		m       *export.Manifest
+		replace bool
+		want    string
+	}{
+		{manifest(export.JSONLines, export.Gzip), false, `{"sourceFormat":"NEWLINE_DELIMITED_JSON","writeDisposition":"WRITE_APPEND","schema":` + jsonSchema + `}`},
+		{manifest(export.CSV, export.None), true, `{"sourceFormat":"CSV","skipLeadingRows":1,"allowQuotedNewlines":true,"writeDisposition":"WRITE_TRUNCATE","schema":` + csvSchema + `}`},
+		{manifest(export.Avro, export.Gzip), true, `{"sourceFormat":"AVRO","useAvroLogicalTypes":true,"writeDisposition":"WRITE_TRUNCATE"}`},
+		{manifest(export.Parquet, export.Zstd), false, `{"sourceFormat":"PARQUET","writeDisposition":"WRITE_APPEND"}`},
+	} {
+		t.Run(string(test.m.Format), func(t *testing.T) {
+			server, client := newClient(t)
+			o := bqload.Options{Bucket: "gs://my-exports/", Folder: "teams/today", Table: client.Dataset("company").Table("teams"), Replace: test.replace}
+			var ids []string
+			for range 2 {
+				job, err := bqload.Load[row](t.Context(), client, test.m, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := job.Wait(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				ids = append(ids, job.ID())
+			}
+			if server.inserted != 1 || ids[0] != ids[1] || !strings.HasPrefix(ids[0], "scattermap-") {
+				t.Errorf("%d jobs of the IDs %q, want one", server.inserted, ids)
+			}
+			got := server.load(ids[0])
+			var want map[string]any
+			if err := json.Unmarshal([]byte(test.want), &want); err != nil {
+				t.Fatal(err)
+			}
+			want["createDisposition"] = "CREATE_IF_NEEDED"
+			want["destinationTable"] = map[string]any{"projectId": "my-project", "datasetId": "company", "tableId": "teams"}
+			want["sourceUris"] = []any{"gs://my-exports/teams/today/00001-of-00002.x", "gs://my-exports/teams/today/00002-of-00002.x"}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("the job asks for something else (-want +got): %s", diff)
+			}
+		})
+	}
+}
+
+// TestAnotherLoad has another way, or another run, be another job.
+func TestAnotherLoad(t *testing.T) {
+	server, client := newClient(t)
+	o := bqload.Options{Bucket: "gs://my-exports", Folder: "teams", Table: client.Dataset("company").Table("teams")}
+	m := manifest(export.JSONLines, export.None)
+	load := func() {
+		t.Helper()
+		if _, err := bqload.Load[row](t.Context(), client, m, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	load()
+	o.Replace = true
+	load()
+	m.Run = "teams.0124"
+	load()
+	if server.inserted != 3 {
+		t.Errorf("%d jobs, want 3", server.inserted)
+	}
+}
+
+// TestRefused has what BigQuery does not load be refused.
+func TestRefused(t *testing.T) {
+	_, client := newClient(t)
+	good := bqload.Options{Bucket: "gs://my-exports", Folder: "teams", Table: client.Dataset("company").Table("teams")}
+	bad := good
+	bad.Bucket = "file:///exports"
+	for want, test := range map[string]struct {
+		m *export.Manifest
+		o bqload.Options
+	}{
+		`"json"`:      {manifest(export.JSON, export.None), good},
+		`"zstd"`:      {manifest(export.JSONLines, export.Zstd), good},
+		`"file:///e`:  {manifest(export.JSONLines, export.None), bad},
+		"Options.Fol": {manifest(export.JSONLines, export.None), bqload.Options{Bucket: "gs://b"}},
+	} {
+		if _, err := bqload.Load[row](t.Context(), client, test.m, test.o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error with %s", err, want)
+		}
+	}
+	if _, err := bqload.Load[map[string]int](t.Context(), client, manifest(export.JSONLines, export.None), good); err == nil {
+		t.Error("a map has a schema")
+	}
+}
