@@ -27,6 +27,7 @@ func TestStoredNames(t *testing.T) {
 		{new(Job), "incarnation mapper queue query params state active listed generation epoch forestalled page_size page_time timeout workers concurrent splitting rate ramp_from masks times limit_step limit limit_share limited " +
 			"counters_lost counters_dropped attempts backoff_first backoff_max tolerant failures tried finalizes finalized replaying created ended error trouble totals drafted cleaning cleaned expires " + suspicion},
 		{new(Draft), "epoch link from ledger kept"},
+		{new(Schedule), "tick outcome run queued waits"},
 	} {
 		fill(reflect.ValueOf(test.record).Elem())
 		saved, err := datastore.SaveStruct(test.record)
