@@ -225,6 +225,32 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// TestNames has names of files that would overwrite something be refused before anything is written under them.
+func TestNames(t *testing.T) {
+	for want, name := range map[string]func(export.File) string{
+		`for both file 0 and file 1`: func(export.File) string { return "same" },
+		`"manifest.json"`:            func(export.File) string { return "manifest.json" },
+		`"../a"`:                     func(export.File) string { return "../a" },
+		`"_SUCCESS"`:                 func(export.File) string { return "_SUCCESS" },
+	} {
+		t.Run(want, func(t *testing.T) {
+			bucket := memblob.OpenBucket(nil)
+			defer bucket.Close()
+			x := newExport(bucket, &export.Options{Files: 2, Name: name})
+			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+				putOrders(t, w.Client)
+				run, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := run.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%v, want an error with %s", err, want)
+				}
+			})
+		})
+	}
+}
+
 // TestRefused has definitions and starts that can't be carried out be refused, with an error that names what is wrong.
 func TestRefused(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)

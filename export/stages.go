@@ -75,6 +75,9 @@ func (x *Export[P]) plan(ctx context.Context, d *mapper.Done, s stage) error {
 	if err := putFiles(ctx, client, status.ID+joinSuffix, keys, files); err != nil {
 		return fmt.Errorf("put the files: %w", err)
 	}
+	if err := x.checkNames(s, len(all)); err != nil {
+		return mapper.Permanent(err)
+	}
 	s.Parts = status.Counters[partsCounter]
 	s.Files, s.Records, s.Failures, s.Query = len(all), status.Counters[recordsCounter], status.Failures, status.Query
 	return startStage(ctx, x.joins, joinSuffix, s)
@@ -89,6 +92,23 @@ func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool,
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// checkNames returns an error unless files have different names, of which none is that of something else.
+func (x *Export[P]) checkNames(s stage, files int) error {
+	s.Files = files
+	seen := make(map[string]int, files)
+	for i := range files {
+		name := x.opts.Name(x.file(s, int64(i)))
+		if err := checkFolder(name); err != nil || name == ManifestName {
+			return fmt.Errorf("Options.Name returns %q for file %d, which is no path of names, begins with '_', or is the manifest's", name, i)
+		}
+		if other, there := seen[name]; there {
+			return fmt.Errorf("Options.Name returns %q for both file %d and file %d", name, other, i)
+		}
+		seen[name] = i
+	}
+	return nil
 }
 
 // putFiles records files that are planned, unless the next stage has begun: then another attempt has recorded them, and this one
