@@ -19,7 +19,7 @@ var ErrState = record.ErrState
 // Pause has the job begin no more pages. Those under way come to their end. A
 // paused job loses nothing, however long it is paused.
 func (j *Job) Pause(ctx context.Context) error {
-	if err := j.control().Pause(ctx, j.ref()); err != nil {
+	if err := j.control(ctx).Pause(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: pause %s: %w", j.ID, err)
 	}
 	return nil
@@ -28,7 +28,7 @@ func (j *Job) Pause(ctx context.Context) error {
 // Abort ends the job. Pages under way come to their end; what was not processed
 // stays as it is. An aborted job can't be resumed.
 func (j *Job) Abort(ctx context.Context) error {
-	if err := j.control().Abort(ctx, j.ref()); err != nil {
+	if err := j.control(ctx).Abort(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: abort %s: %w", j.ID, err)
 	}
 	return nil
@@ -42,7 +42,7 @@ func (j *Job) Abort(ctx context.Context) error {
 // tasks, so it also revives a running job whose queue was purged, sooner than its next
 // sweep would.
 func (j *Job) Resume(ctx context.Context) error {
-	if err := j.control().Resume(ctx, j.ref()); err != nil {
+	if err := j.control(ctx).Resume(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: resume %s: %w", j.ID, err)
 	}
 	return nil
@@ -53,20 +53,23 @@ func (j *Job) Resume(ctx context.Context) error {
 // was left, if it was paused or had failed; its finalizer takes effect again. A job
 // that was aborted or cleaned up is refused with [ErrState].
 func (j *Job) Retry(ctx context.Context) error {
-	if err := j.control().Retry(ctx, j.ref()); err != nil {
+	if err := j.control(ctx).Retry(ctx, j.ref()); err != nil {
 		return fmt.Errorf("mapper: retry %s: %w", j.ID, err)
 	}
 	return nil
 }
 
-// Move has the job belong to this engine's queue, with its open ranges, and what it has done. It is for
+// Move has the job belong to the queue that a start of its mapper would put it into, with its open ranges, and what it has done. It is for
 // a job whose queue, or whose service, is gone or has another name: a job belongs to the queue that it was
 // started with, and engines of other queues only read it ([ErrOtherQueue]). Tasks of the old queue are
 // superseded, pages under way there come to their end, and what they leave is found by the next sweeps,
 // within minutes. A job that the engine has no mapper for, or whose pages may take too long for the
 // queue's Deadline, is refused. Moving a job to the queue that it belongs to does nothing.
 func (j *Job) Move(ctx context.Context) error {
-	err := lifecycle.Mover{Jobs: j.jobs()}.Move(ctx, j.ref(), func(r *record.Job) error { return j.engine.adapt(ctx, r) })
+	to, err := destinationOf(ctx, j)
+	if err == nil {
+		err = lifecycle.Mover{Jobs: asked(to)}.Move(ctx, j.ref(), func(r *record.Job) error { return to.adapt(ctx, r) })
+	}
 	if err != nil {
 		return fmt.Errorf("mapper: move %s: %w", j.ID, err)
 	}
@@ -99,7 +102,7 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	if o != nil {
 		opts = *o
 	}
-	if err := j.control().CleanUp(ctx, j.ref(), lifecycle.CleanUp(opts)); err != nil {
+	if err := j.control(ctx).CleanUp(ctx, j.ref(), lifecycle.CleanUp(opts)); err != nil {
 		return fmt.Errorf("mapper: clean up %s: %w", j.ID, err)
 	}
 	return nil
@@ -109,11 +112,12 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 // it. If it turns the ramp on, that begins now. A rate that is no number, or too low for the
 // job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error {
-	_, err := j.engine.store().UpdateJob(ctx, j.ref(), func(r *record.Job) (changed bool, err error) {
-		if err := r.Queue.Is(j.engine.queue.Name()); err != nil {
+	e := engineOf(ctx, j)
+	_, err := e.store().UpdateJob(ctx, j.ref(), func(r *record.Job) (changed bool, err error) {
+		if err := r.Queue.Is(e.queue.Name()); err != nil {
 			return false, err
 		}
-		if err := rate.limit().Validate("Rate", r.AtOnce(), j.engine.queue.Deadline()); err != nil {
+		if err := rate.limit().Validate("Rate", r.AtOnce(), e.queue.Deadline()); err != nil {
 			return false, fmt.Errorf("%w: %w", ErrArguments, err)
 		}
 		if r.Over() && r.State != record.Failed { // that can be resumed
@@ -134,12 +138,6 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 func (j *Job) ref() record.Ref { return record.Ref{ID: j.ID, Incarnation: j.incarnation} }
 
 // control returns what carries out changes of the job.
-func (j *Job) control() lifecycle.Control { return lifecycle.Control{Jobs: j.jobs()} }
-
-// jobs returns the engine's jobs. Without an engine it says that there is none.
-func (j *Job) jobs() *lifecycle.Jobs {
-	if j.engine == nil || j.engine.jobs == nil {
-		return &lifecycle.Jobs{Store: j.engine.store()}
-	}
-	return j.engine.jobs.Asked()
+func (j *Job) control(ctx context.Context) lifecycle.Control {
+	return lifecycle.Control{Jobs: asked(engineOf(ctx, j))}
 }

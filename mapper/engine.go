@@ -57,12 +57,17 @@ type Options struct {
 	// Schedules are those whose ticks may wait for the end of a run, see [QueueTick]: the engine advances them when a job ends
 	// in its process, and in [Engine.Revive].
 	Schedules []ScheduleDefinition
+
+	// Queues are those that the engine's jobs may belong to besides its first one: for work that must not wait for other
+	// work, or has a rate of its own, see [Mapper.OnQueue] and [StartOptions.Queue]. Their tasks are sent to the URL of the
+	// first one, too: the engine's Handler knows which queue a task was put into.
+	Queues []*tasks.Queue
 }
 
 // An Engine starts jobs, follows them, and runs their tasks. All engines with
-// the same database, queue and mappers are equal: a job can be started in one
+// the same database, queues and mappers are equal: a job can be started in one
 // process and run in many others. A job belongs to the queue that it was started with:
-// engines of other queues on the same database read it, and do nothing else with it, see
+// engines that do not have it read the job, and do nothing else with it, see
 // [Job.Move].
 type Engine struct {
 	client  *datastore.Client
@@ -71,6 +76,7 @@ type Engine struct {
 	log     *slog.Logger
 	jobs    *lifecycle.Jobs
 	ranges  *executor.Executor
+	queues  queues // of the process; all of their engines have the same
 }
 
 // New returns an engine that keeps its records in the client's database and
@@ -110,6 +116,10 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said, Gate: gate.New(), Random: randomNumber}
 	e.jobs.Revived = func(ctx context.Context) error { return advance(ctx, e, o.Schedules) }
 	e.ranges = executor.New(client, e.jobs)
+	var err error
+	if e.queues, err = queuesOf(e, o.Queues); err != nil {
+		return nil, err
+	}
 	return e, nil
 }
 
@@ -142,9 +152,17 @@ func (e *Engine) names() string {
 // its tasks there has another URL than the handler. The handler bounds the time for the
 // bodies of requests; that for their headers is up to http.Server.ReadHeaderTimeout.
 func (e *Engine) Handler() http.Handler {
-	handlers := e.jobs.Handlers()
-	handlers[body.RangePath] = e.jobs.Handler(e.ranges.Deliver)
+	queues := make(map[string]map[string]http.Handler) // by queue and path
+	for _, on := range e.queues {
+		handlers := on.jobs.Handlers()
+		handlers[body.RangePath] = on.jobs.Handler(on.ranges.Deliver)
+		queues[on.queue.Name()] = handlers
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handlers := queues[tasks.QueueOf(r)]
+		if handlers == nil { // an older build's task, a schedule's, or one of a queue that was somebody's
+			handlers = queues[e.queue.Name()]
+		}
 		deliveries := handlers[path.Base(r.URL.Path)]
 		if deliveries == nil {
 			e.log.LogAttrs(r.Context(), slog.LevelWarn, "a request that is for no task: is the handler mounted at the path of the queue's URL?",
@@ -162,8 +180,8 @@ func (e *Engine) Handler() http.Handler {
 func (e *Engine) Job(id string) *Job { return &Job{ID: id, engine: e} }
 
 // Jobs lists jobs, the one that was started last first, and says where to go on: an empty cursor is
-// the beginning, and the end. A page has up to 50 jobs, and costs as many reads, however many jobs
-// there are and whichever are chosen. A cursor serves any options. A job whose state changes while pages are read
+// the beginning, and the end. A page has up to 50 jobs, and costs as many reads for each of the engine's queues, however many
+// jobs there are and whichever are chosen. A cursor serves any options. A job whose state changes while pages are read
 // is in the listing of the state that it had when its page was read, so it can be missing in both.
 //
 // Jobs that an older build has started are not listed before their records change.
@@ -171,20 +189,20 @@ func (e *Engine) Jobs(ctx context.Context, o *JobsOptions, cursor string) (jobs 
 	if o == nil {
 		o = new(JobsOptions)
 	}
-	var queue record.Owner
+	queues := []record.Owner{""}
 	if e != nil && e.queue != nil && !o.AllQueues {
-		queue = record.Owner(e.queue.Name())
+		queues = e.queues.owners()
 	}
-	if jobs, next, err = o.list(ctx, e.store(), queue, cursor); err != nil {
+	if jobs, next, err = o.list(ctx, e.store(), queues, cursor); err != nil {
 		return nil, "", fmt.Errorf("mapper: jobs: %w", err)
 	}
 	return jobs, next, nil
 }
 
-// Revive makes sure that every job of the engine's queue that runs has a sweep. The chain of sweeps is lost
+// Revive makes sure that every job of the engine's queues that runs has a sweep. The chain of sweeps is lost
 // only if the queue is purged, or gives tasks up, or if something other than the handler answers them with success; a schedule that calls this now and then, or posts to
 // the path "revive" of the handler, finds such jobs. It costs a read for each job that
-// runs, and for those of the engine's queue a task, up to 21 reads, and two calls of the queue
+// runs, and for those of the engine's queues a task, up to 21 reads, and two calls of the queue
 // that tell the log why tasks can't be delivered, if so.
 func (e *Engine) Revive(ctx context.Context) error {
 	if e == nil {
@@ -217,10 +235,12 @@ func (e *Engine) Drain(ctx context.Context) error {
 func (e *Engine) seed(seed uint64) {
 	var turn sync.Mutex
 	rng := mathrand.New(mathrand.NewPCG(seed, 1))
-	e.jobs.Random = func() uint64 {
-		turn.Lock()
-		defer turn.Unlock()
-		return rng.Uint64()
+	for _, on := range e.queues {
+		on.jobs.Random = func() uint64 {
+			turn.Lock()
+			defer turn.Unlock()
+			return rng.Uint64()
+		}
 	}
 }
 
@@ -238,5 +258,15 @@ func FromContext(ctx context.Context) *Engine {
 // Client returns the client of the engine's database.
 func (e *Engine) Client() *datastore.Client { return e.client }
 
-// Queue returns the engine's queue.
+// Queue returns the engine's first queue.
 func (e *Engine) Queue() *tasks.Queue { return e.queue }
+
+// Check returns what contradicts each other in the settings of the engine's queues and of the service that
+// runs their tasks, see [tasks.Queue.Check], or nil if nothing does.
+func (e *Engine) Check(ctx context.Context, s tasks.Service) error {
+	var all []error
+	for _, on := range e.queues {
+		all = append(all, on.queue.Check(ctx, s))
+	}
+	return errors.Join(all...)
+}

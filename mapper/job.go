@@ -74,6 +74,11 @@ type StartOptions struct {
 	// may be a mistake. A query that matches none of a kind's entities is none.
 	AllowEmpty bool `json:"allow_empty,omitempty"`
 
+	// Queue is the name of one of the engine's queues, or the last part of it: the job belongs to that. Defaults to
+	// that of [Mapper.OnQueue], or the engine's first one. A start under the ID of a job that belongs to another queue is
+	// refused with [ErrOtherQueue].
+	Queue string `json:"queue,omitempty"`
+
 	// PageSize is the most entities that are processed and committed together,
 	// in [1, 1000]. Defaults to 500.
 	PageSize int `json:"page_size,omitempty"`

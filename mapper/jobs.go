@@ -1,8 +1,10 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -14,7 +16,7 @@ type JobsOptions struct {
 	State  State  // that jobs are in
 	Mapper string // the name of their mapper
 
-	// AllQueues lists the jobs of all queues, and not only those of the engine's: others can't be
+	// AllQueues lists the jobs of all queues, and not only of the engine's: others can't be
 	// controlled by this engine, see [Job.Move].
 	AllQueues bool
 }
@@ -40,17 +42,23 @@ type JobInfo struct {
 const jobsPage = 50
 
 // list returns a page of the jobs that are chosen, and where to go on. An empty queue stands for all.
-func (o *JobsOptions) list(ctx context.Context, st store.Store, queue record.Owner, cursor string) (jobs []JobInfo, next string, err error) {
+func (o *JobsOptions) list(ctx context.Context, st store.Store, queues []record.Owner, cursor string) (jobs []JobInfo, next string, err error) {
 	if cursor != "" && !record.ValidPlace(cursor) {
 		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one of Jobs", ErrArguments, cursor)
 	}
 	if err := checkState(o.State); err != nil {
 		return nil, "", fmt.Errorf("%w: %w", ErrArguments, err)
 	}
-	found, err := st.Jobs(ctx, record.Listing{Queue: queue, State: string(o.State), Mapper: o.Mapper}, cursor, jobsPage)
-	if err != nil {
-		return nil, "", err
+	var found []*record.Job
+	for _, queue := range queues {
+		some, err := st.Jobs(ctx, record.Listing{Queue: queue, State: string(o.State), Mapper: o.Mapper}, cursor, jobsPage)
+		if err != nil {
+			return nil, "", err
+		}
+		found = append(found, some...)
 	}
+	slices.SortFunc(found, func(a, b *record.Job) int { return cmp.Compare(record.Place(b), record.Place(a)) })
+	found = found[:min(len(found), jobsPage)]
 	for _, j := range found {
 		info := JobInfo{ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended}
 		if len(j.Totals) > 0 {

@@ -41,6 +41,10 @@ func (e *Engine) startWhen(ctx context.Context, def *function.Definition, query 
 	if e == nil || e.client == nil {
 		return nil, false, errNoEngine
 	}
+	e, err := e.queues.forStart(def, o)
+	if err != nil {
+		return nil, false, fmt.Errorf("mapper: start a job of %q: %w", def.Name, err)
+	}
 	longest := def.Mode.Longest(e.queue.Deadline())
 	opts := o.withDefaults(longest)
 	fail := func(err error) (*Job, bool, error) {

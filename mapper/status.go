@@ -121,7 +121,7 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	}
 	s.Estimated = estimated
 	if s.State == Running && job.Error == "" {
-		s.Error = cmp.Or(lifecycle.Lookout{Jobs: j.jobs()}.Complaint(ctx, job, sum.Waiting), s.Error)
+		s.Error = cmp.Or(lifecycle.Lookout{Jobs: asked(j.engine.queues.of(job.Queue))}.Complaint(ctx, job, sum.Waiting), s.Error)
 	}
 	if e := j.engine; s.State == Running && len(e.mappers) > 0 {
 		if def := e.mappers[s.Mapper]; def != nil {
@@ -157,7 +157,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 // job's tasks, the log says why. It goes on through errors that pass within a minute.
 func (j *Job) Wait(ctx context.Context) (*Status, error) {
 	var s *Status
-	err := lifecycle.Lookout{Jobs: j.jobs()}.Await(ctx, j.ref(), func(ended record.Ref) (err error) {
+	err := lifecycle.Lookout{Jobs: asked(engineOf(ctx, j))}.Await(ctx, j.ref(), func(ended record.Ref) (err error) {
 		s, err = (&Job{ID: j.ID, incarnation: ended.Incarnation, engine: j.engine}).Status(ctx)
 		return err
 	})

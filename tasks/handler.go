@@ -178,5 +178,5 @@ func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error
 	_ = connection.SetReadDeadline(time.Time{}) // it would end the delivery
 	name := r.Header.Get("X-CloudTasks-TaskName")
 	retries, _ := strconv.Atoi(r.Header.Get("X-CloudTasks-TaskRetryCount")) // absent or bad: 0
-	return Delivery{TaskID: name[:min(len(name), maxTaskID)], Queue: r.Header.Get(queueHeader), Retries: max(retries, 0), Body: body}, nil
+	return Delivery{TaskID: name[:min(len(name), maxTaskID)], Queue: QueueOf(r), Retries: max(retries, 0), Body: body}, nil
 }

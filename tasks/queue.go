@@ -84,7 +84,7 @@ type Queue struct {
 	verifier *Verifier // nil: whatever comes is taken
 }
 
-var queueName = regexp.MustCompile(`^projects/[^/]+/locations/[^/]+/queues/[A-Za-z0-9-]{1,100}$`)
+var queueName = regexp.MustCompile(`^(projects/[^/]+/locations/[^/]+)/queues/[A-Za-z0-9-]{1,100}$`)
 
 // NewQueue returns the queue of a name, which is
 // "projects/PROJECT/locations/LOCATION/queues/QUEUE" and has to exist. Its tasks

@@ -3,6 +3,7 @@ package tasks
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"net/http"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -45,6 +46,10 @@ func ID(parts ...string) string {
 // queueHeader names the queue that a task was put into. Cloud Tasks' own header has no project and no
 // location.
 const queueHeader = "Scattermap-Queue"
+
+// QueueOf returns the name of the queue that the task of a delivery was put into, as the sender says. It is for the
+// choice among queues whose handlers verify the request themselves.
+func QueueOf(r *http.Request) string { return r.Header.Get(queueHeader) }
 
 // request builds the request that creates a task.
 func (q *Queue) request(t Task, now time.Time) *cloudtaskspb.CreateTaskRequest {

@@ -9,13 +9,23 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // config is what the environment says.
 //
 //	GOOGLE_CLOUD_PROJECT   the project of the database
 //	DATASTORE_DATABASE     the database's ID; the default database if empty
-//	TASKS_QUEUE            projects/PROJECT/locations/LOCATION/queues/QUEUE
+//	TASKS_QUEUE            projects/PROJECT/locations/LOCATION/queues/QUEUE, or several
+//	                       of these with commas between: jobs belong to the first one,
+//	                       unless their mapper or their start names another
+//	CREATE_QUEUES          true: queues that are not there are created
+//	MAX_INSTANCES          how many instances the service has at most,
+//	CONCURRENCY            how many requests each of them takes at once, and
+//	REQUEST_TIMEOUT        after how many seconds a request is cut off, as Cloud Run
+//	                       is told: the queues' settings are compared with these
 //	SERVICE_URL            where Cloud Tasks reaches this service: https://HOST
 //	AUTH                   who proves what:
 //	                       on (or empty): every request carries a token that is
@@ -36,7 +46,9 @@ import (
 // emulators.
 type config struct {
 	project, database string
-	queue             string
+	queues            []string
+	createQueues      bool
+	service           tasks.Service
 	url               string
 	serviceAccount    string
 	verified          bool // requests have to prove themselves here
@@ -64,11 +76,23 @@ func configFrom(getenv func(string) string) (config, error) {
 	c := config{
 		project:  e.required("GOOGLE_CLOUD_PROJECT", "it is the project of the database"),
 		database: getenv("DATASTORE_DATABASE"),
-		queue:    e.required("TASKS_QUEUE", "it is projects/PROJECT/locations/LOCATION/queues/QUEUE"),
+		queues:   list(e.required("TASKS_QUEUE", "it is projects/PROJECT/locations/LOCATION/queues/QUEUE")),
 		url:      strings.TrimSuffix(e.required("SERVICE_URL", "it is where Cloud Tasks reaches this service"), "/"),
 	}
-	if c.queue != "" && !queueName.MatchString(c.queue) {
-		e.problem("TASKS_QUEUE is %q, it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE", c.queue)
+	for i, queue := range c.queues {
+		if !queueName.MatchString(queue) {
+			e.problem("TASKS_QUEUE has %q, it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE", queue)
+		} else if slices.Contains(c.queues[:i], queue) {
+			e.problem("TASKS_QUEUE has %s twice", queue)
+		}
+	}
+	if e.getenv("TASKS_QUEUE") != "" && len(c.queues) == 0 {
+		e.problem("TASKS_QUEUE is %q, and names no queue", e.getenv("TASKS_QUEUE"))
+	}
+	c.createQueues = e.flag("CREATE_QUEUES")
+	c.service = tasks.Service{
+		Instances: e.number("MAX_INSTANCES", 100_000), Concurrency: e.number("CONCURRENCY", 1000),
+		Timeout: time.Duration(e.number("REQUEST_TIMEOUT", 3600)) * time.Second, // the bounds are Cloud Run's
 	}
 	e.checkURL("SERVICE_URL", c.url, func(u *url.URL) bool { return u.Path == "" }, "http(s)://HOST without a path")
 	e.auth(&c)
@@ -79,9 +103,7 @@ func configFrom(getenv func(string) string) (config, error) {
 	if port == "" {
 		port = "8080"
 	}
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		e.problem("PORT is %q, it has to be in [1, 65535]", port)
-	}
+	e.number("PORT", 65535)
 	c.addr = net.JoinHostPort(host, port)
 	if len(e.problems) > 0 {
 		return config{}, errors.New(strings.Join(e.problems, "; "))
@@ -140,15 +162,46 @@ func (e *environment) required(name, hint string) string {
 	return v
 }
 
-// accounts reads a list of e-mail addresses.
-func (e *environment) accounts(name, hint string) []string {
-	var all []string
-	value := e.required(name, hint)
-	for a := range strings.SplitSeq(value, ",") {
-		if a = strings.TrimSpace(a); a != "" {
-			all = append(all, a)
+// flag reads whether something is wanted.
+func (e *environment) flag(name string) bool {
+	switch v := e.getenv(name); v {
+	case "", "false":
+	case "true":
+		return true
+	default:
+		e.problem("%s is %q, it has to be true or false", name, v)
+	}
+	return false
+}
+
+// number reads a number in [1, most], or 0 if there is none.
+func (e *environment) number(name string, most int) int {
+	v := e.getenv(name)
+	if v == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > most {
+		e.problem("%s is %q, it has to be in [1, %d]", name, v, most)
+		return 0
+	}
+	return n
+}
+
+// list splits a text at its commas.
+func list(text string) (all []string) {
+	for part := range strings.SplitSeq(text, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			all = append(all, part)
 		}
 	}
+	return all
+}
+
+// accounts reads a list of e-mail addresses.
+func (e *environment) accounts(name, hint string) []string {
+	value := e.required(name, hint)
+	all := list(value)
 	if len(all) == 0 && value != "" {
 		e.problem("%s is %q: %s", name, value, hint)
 	}

@@ -118,16 +118,15 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 		return nil, nil, open, fmt.Errorf("cloud tasks: %w", err)
 	}
 	open = append(open, taskClient.Close)
-	queue, err := tasks.NewQueue(taskClient, c.queue, c.url+"/mapper/", &tasks.Options{
-		ServiceAccount: c.serviceAccount, Audience: c.audience(), Unverified: !c.verified, KeysURL: c.keysURL,
-	})
+	queues, err := newQueues(ctx, taskClient, c, log)
 	if err != nil {
 		return nil, nil, open, err
 	}
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mappers, Logger: log})
+	engine, err := mapper.New(client, queues[0], &mapper.Options{Mappers: mappers, Logger: log, Queues: queues[1:]})
 	if err != nil {
 		return nil, nil, open, err
 	}
+	go checkQueues(ctx, queues, c.service, log) // nobody waits for it
 	jobs := newJobs(engine, log)
 	if c.verified {
 		verifier, err := tasks.NewVerifier(c.url, c.operators, c.keysURL)

@@ -27,6 +27,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 const (
@@ -86,7 +87,7 @@ func newSite(t *testing.T) *site {
 	s.url = "http://127.0.0.1:" + port
 	s.process = exec.Command(binary)
 	s.process.Env = append(os.Environ(),
-		"GOOGLE_CLOUD_PROJECT=test", "TASKS_QUEUE="+queue, "SERVICE_URL="+s.url, "PORT="+port,
+		"GOOGLE_CLOUD_PROJECT=test", "TASKS_QUEUE="+queue+","+queue+"-night", "CREATE_QUEUES=true", "MAX_INSTANCES=10", "CONCURRENCY=80", "SERVICE_URL="+s.url, "PORT="+port,
 		"TASKS_SERVICE_ACCOUNT="+robot, "OPERATORS="+operator, "OIDC_KEYS_URL="+s.emulator.KeysURL(),
 		"DATASTORE_EMULATOR_HOST="+s.emulator.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST="+s.emulator.TasksAddr())
 	stderr, err := s.process.StderrPipe()
@@ -185,6 +186,21 @@ func TestService(t *testing.T) {
 	}
 	const start = `{"mapper": "add-credit", "id": "spring", "query": {"kind": "Account"}, "params": {"Amount": 10}}`
 	admin := s.token(operator, s.url)
+
+	// The queue that was not there is, with a delivery for each request that the service takes; and the log says what is wrong
+	// with the one that was.
+	night, err := s.tasks.GetQueue(t.Context(), &cloudtaskspb.GetQueueRequest{Name: queue + "-night"})
+	if err != nil || night.RateLimits.MaxConcurrentDispatches != 800 {
+		t.Errorf("the other queue: %v, %v", night, err)
+	}
+	for deadline := time.Now().Add(time.Minute); !s.logged(`"WARN"`, queue+":", "max-backoff"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing in the log about the back-off of the queue that was there")
+		}
+	}
+	if s.logged(`"WARN"`, queue+"-night:") {
+		t.Error("the log complains about the queue that the service has made")
+	}
 
 	// Who is not an operator starts nothing.
 	for name, c := range map[string]struct {
@@ -373,6 +389,9 @@ func TestConfig(t *testing.T) {
 		changes []string
 		ok      func(config) bool
 	}{
+		"two queues": {[]string{"TASKS_QUEUE", "projects/p/locations/l/queues/q, projects/p/locations/l/queues/night", "CREATE_QUEUES", "true", "MAX_INSTANCES", "5", "CONCURRENCY", "8", "REQUEST_TIMEOUT", "600"}, func(c config) bool {
+			return len(c.queues) == 2 && c.createQueues && c.service == tasks.Service{Instances: 5, Concurrency: 8, Timeout: 10 * time.Minute}
+		}},
 		"an address":   {[]string{"HOST", "::1", "PORT", "9"}, func(c config) bool { return c.addr == "[::1]:9" }},
 		"on Cloud Run": {[]string{"K_SERVICE", "credit", "PORT", "9"}, func(c config) bool { return c.addr == ":9" }},
 		"off":          {append([]string{"AUTH", "off"}, noAccounts...), func(c config) bool { return !c.verified && c.serviceAccount == "" && c.audience() == "" }},
@@ -390,7 +409,8 @@ func TestConfig(t *testing.T) {
 	}
 	for _, bad := range [][]string{
 		{"AUTH", "maybe"}, {"SERVICE_URL", "x.run.app"}, {"SERVICE_URL", "https://x.run.app/mapper"}, {"SERVICE_URL", "https://x.run.app?a=b"},
-		{"TASKS_QUEUE", "mapper"}, {"PORT", "http"}, {"PORT", "0"}, {"OPERATORS", "everybody"}, {"OPERATORS", " , "},
+		{"TASKS_QUEUE", "mapper"}, {"TASKS_QUEUE", " , "}, {"TASKS_QUEUE", "projects/p/locations/l/queues/q,night"}, {"TASKS_QUEUE", "projects/p/locations/l/queues/q,projects/p/locations/l/queues/q"},
+		{"CREATE_QUEUES", "yes"}, {"MAX_INSTANCES", "0"}, {"CONCURRENCY", "1001"}, {"REQUEST_TIMEOUT", "10m"}, {"PORT", "http"}, {"PORT", "0"}, {"OPERATORS", "everybody"}, {"OPERATORS", " , "},
 		{"TASKS_SERVICE_ACCOUNT", "x"}, {"TASKS_SERVICE_ACCOUNT", "a@b,c@d"}, {"OIDC_KEYS_URL", "keys"},
 		{"OPERATORS", "c@d", "AUTH", "iam"}, {"OPERATORS", "c@d", "AUTH", "off"}, {"OIDC_KEYS_URL", "https://x", "AUTH", "iam", "OPERATORS", ""},
 	} {
@@ -410,7 +430,7 @@ func TestRunReportsBadConfiguration(t *testing.T) {
 	t.Setenv("DATASTORE_EMULATOR_HOST", "127.0.0.1:1")
 	t.Setenv("CLOUD_TASKS_EMULATOR_HOST", "127.0.0.1:1")
 	log := slog.New(slog.NewTextHandler(new(bytes.Buffer), nil))
-	err := run(context.Background(), config{project: "p", queue: "q", url: "http://x"}, log)
+	err := run(context.Background(), config{project: "p", queues: []string{"q"}, url: "http://x"}, log)
 	if err == nil || !strings.Contains(err.Error(), `the queue's name is "q"`) {
 		t.Errorf("error %v", err)
 	}

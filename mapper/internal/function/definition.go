@@ -50,6 +50,8 @@ type Definition struct {
 	Mode Mode
 	Err  error // what is wrong with the definition
 
+	Queue string // that its jobs belong to; empty: the first one
+
 	Backoff fault.Backoff // of its jobs; what is zero is the default
 
 	// canonical returns parameters in the one form that equal ones have.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -224,7 +225,7 @@ func (ct Control) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error 
 	return cleaner(ct).enqueueFirst(ctx, job)
 }
 
-// Revive makes sure that every job of this engine's queue that runs has a sweep.
+// Revive makes sure that every job of this engine's queues that runs has a sweep.
 func (js *Jobs) Revive(ctx context.Context) error {
 	running, err := js.Store.Active(ctx)
 	if err != nil {
@@ -232,11 +233,13 @@ func (js *Jobs) Revive(ctx context.Context) error {
 	}
 	var failed []error
 	for _, job := range running {
-		if job.Queue.Is(js.Queue.Name()) != nil {
+		all := append([]*Jobs{js}, js.Beside...)
+		i := slices.IndexFunc(all, func(js *Jobs) bool { return job.Queue.Is(js.Queue.Name()) == nil })
+		if i < 0 {
 			continue
 		}
-		failed = append(failed, sweeper{js}.revive(ctx, job, time.Now()))
-		Lookout{js}.Look(ctx, job)
+		failed = append(failed, sweeper{all[i]}.revive(ctx, job, time.Now()))
+		Lookout{all[i]}.Look(ctx, job)
 	}
 	if js.Revived != nil {
 		failed = append(failed, js.Revived(ctx))

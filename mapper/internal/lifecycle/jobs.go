@@ -31,6 +31,7 @@ type Jobs struct {
 	Random  func() uint64 // a number that nobody else draws
 
 	Revived func(context.Context) error // is called at the end of a revival; nil: nothing is
+	Beside  []*Jobs                     // those of the engine's other queues, which a revival is for, too
 	Portion Portion
 }
 

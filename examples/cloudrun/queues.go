@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
+
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// newQueues returns the service's queues. Those that are not there are created, if that is wanted.
+func newQueues(ctx context.Context, client *cloudtasks.Client, c config, log *slog.Logger) (all []*tasks.Queue, err error) {
+	for _, name := range c.queues {
+		queue, err := tasks.NewQueue(client, name, c.url+"/mapper/", &tasks.Options{
+			ServiceAccount: c.serviceAccount, Audience: c.audience(), Unverified: !c.verified, KeysURL: c.keysURL,
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, queue)
+		if !c.createQueues {
+			continue
+		}
+		created, err := queue.Create(ctx, c.service)
+		if err != nil {
+			return nil, err
+		}
+		if created {
+			log.Info("queue created", "queue", name)
+		}
+	}
+	return all, nil
+}
+
+// checkTime is how long the settings of a queue may take to be read.
+const checkTime = 10 * time.Second
+
+// checkQueues says in the log what contradicts each other in the settings of the queues and of the service. It is nothing
+// that keeps the service from serving.
+func checkQueues(ctx context.Context, queues []*tasks.Queue, s tasks.Service, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	for _, queue := range queues {
+		if err := queue.Check(ctx, s); err != nil {
+			for line := range strings.Lines(err.Error()) {
+				log.Warn("the queue's settings", "queue", queue.Name(), "problem", strings.TrimSpace(line))
+			}
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package tasks_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// TestCreate makes a queue that contradicts nothing, and leaves one that exists as it is.
+func TestCreate(t *testing.T) {
+	client, err := emulator.ForTest(t, nil).CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	q, err := tasks.NewQueue(client, location+"/queues/new", "http://worker/", &tasks.Options{Unverified: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := tasks.Service{Instances: 5, Concurrency: 8, Timeout: 10 * time.Minute}
+	for _, want := range []bool{true, false} {
+		if created, err := q.Create(t.Context(), service); created != want || err != nil {
+			t.Errorf("Create returned %v, %v, want %v", created, err, want)
+		}
+		service.Instances *= 2
+	}
+	if n, err := q.Concurrency(t.Context()); n != 40 || err != nil {
+		t.Errorf("the queue delivers %d tasks at once, %v; want 40, as many as the first service takes", n, err)
+	}
+	if err := q.Check(t.Context(), service); err != nil {
+		t.Errorf("Check of the queue that Create has made: %v", err)
+	}
+}
+
+// TestCheck has a queue contradict each thing that it can.
+func TestCheck(t *testing.T) {
+	for name, c := range map[string]struct {
+		queue   *cloudtaskspb.Queue
+		service tasks.Service
+		want    string // empty: nothing is wrong
+	}{
+		"all is well": {
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 40}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
+			tasks.Service{Instances: 5, Concurrency: 8, Timeout: time.Hour}, "",
+		},
+		"nothing is known of the service": {
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 5000}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
+			tasks.Service{Instances: 5}, "",
+		},
+		"too many at once": {
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 41}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
+			tasks.Service{Instances: 5, Concurrency: 8}, "up to 41 tasks at once, and the service takes 40 requests (5 instances of 8 each)",
+		},
+		"defaults":      {&cloudtaskspb.Queue{}, tasks.Service{}, "set max-backoff to 1m0s"},
+		"few attempts":  {&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 3, MaxBackoff: durationpb.New(time.Minute)}}, tasks.Service{}, "after 3 attempts"},
+		"limited age":   {&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: 3, MaxRetryDuration: durationpb.New(time.Hour), MaxBackoff: durationpb.New(time.Minute)}}, tasks.Service{}, "older than 1h0m0s"},
+		"short timeout": {&cloudtaskspb.Queue{RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}}, tasks.Service{Timeout: 5 * time.Minute}, "cuts a request off after 5m0s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, err := emulator.ForTest(t, nil).CloudTasks(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { client.Close() })
+			c.queue.Name = queueName
+			if _, err := client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: c.queue}); err != nil {
+				t.Fatal(err)
+			}
+			q, err := tasks.NewQueue(client, queueName, "http://worker/", &tasks.Options{Unverified: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = q.Check(t.Context(), c.service)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), queueName)) {
+				t.Errorf("Check returned %v, want %q", err, c.want)
+			}
+			if _, err := client.PauseQueue(t.Context(), &cloudtaskspb.PauseQueueRequest{Name: queueName}); err != nil {
+				t.Fatal(err)
+			}
+			if err := q.Check(t.Context(), c.service); err == nil || !strings.Contains(err.Error(), "PAUSED") {
+				t.Errorf("Check of the paused queue returned %v", err)
+			}
+		})
+	}
+}
