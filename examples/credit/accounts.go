@@ -1,25 +1,14 @@
 package main
 
 import (
-	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 
 	"cloud.google.com/go/datastore"
-	"golang.org/x/sync/errgroup"
-	"google.golang.org/api/iterator"
 )
 
 // keyings are the ways to key the accounts.
 var keyings = []string{"names", "ids", "mixed", "uuid", "ancestors"}
-
-// stored is all that an account has.
-type stored struct {
-	Balance int64
-	Opening int64 // the balance that it was written with
-	Owner   string
-}
 
 // accountKey returns the key of account i, which is incomplete where Datastore
 // chooses the id.
@@ -42,54 +31,4 @@ func accountKey(keys string, i int) *datastore.Key {
 		return datastore.NameKey("Account", name, customer)
 	}
 	return datastore.NameKey("Account", name, nil)
-}
-
-// writeAccounts writes the accounts, some batches at a time.
-func writeAccounts(ctx context.Context, client *datastore.Client, c config) error {
-	const batch, parallel = 500, 4
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(parallel)
-	for first := 0; first < c.entities; first += batch {
-		group.Go(func() error {
-			var keys []*datastore.Key
-			var accounts []stored
-			for i := first; i < min(first+batch, c.entities); i++ {
-				balance := int64(i * 7 % 1000)
-				keys = append(keys, accountKey(c.keys, i))
-				accounts = append(accounts, stored{Balance: balance, Opening: balance, Owner: fmt.Sprint("owner ", i)})
-			}
-			_, err := client.PutMulti(ctx, keys, accounts)
-			return err
-		})
-	}
-	return group.Wait()
-}
-
-// A tally is what reading all accounts says.
-type tally struct {
-	accounts, sum int64
-	wrong         int64 // accounts whose balance is not the opening one and the credit
-	example       *datastore.Key
-}
-
-// readAccounts reads all accounts, which should have been credited an amount.
-func readAccounts(ctx context.Context, client *datastore.Client, credited int64) (tally, error) {
-	var t tally
-	it := client.Run(ctx, datastore.NewQuery("Account"))
-	for {
-		var a stored
-		key, err := it.Next(&a)
-		if errors.Is(err, iterator.Done) {
-			return t, nil
-		}
-		if err != nil {
-			return t, err
-		}
-		t.accounts++
-		t.sum += a.Balance
-		if a.Balance != a.Opening+credited || a.Owner == "" {
-			t.wrong++
-			t.example = key
-		}
-	}
 }

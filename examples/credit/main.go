@@ -14,6 +14,8 @@ import (
 	"os"
 	"time"
 
+	"cloud.google.com/go/datastore"
+
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/examples/internal/cloud"
 	"github.com/scattermap/scattermap/examples/internal/command"
@@ -77,11 +79,11 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer on.Close()
-	say("Writing %s accounts keyed by %s into the %s Datastore.", grouped(int64(c.entities)), c.keys, c.Datastore)
-	if err := writeAccounts(ctx, on.Client, c); err != nil {
+	say("Writing %s accounts keyed by %s into the %s Datastore.", bank.Grouped(int64(c.entities)), c.keys, c.Datastore)
+	if err := bank.WriteAccounts(ctx, on.Client, c.entities, func(i int) *datastore.Key { return accountKey(c.keys, i) }); err != nil {
 		return fmt.Errorf("write the accounts: %w", err)
 	}
-	before, err := readAccounts(ctx, on.Client, 0)
+	before, err := bank.ReadAccounts(ctx, on.Client, 0)
 	if err != nil {
 		return fmt.Errorf("read the accounts: %w", err)
 	}
@@ -101,13 +103,13 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	}
 	took, cost := time.Since(begun), on.Usage().Sub(used)
 
-	after, err := readAccounts(ctx, on.Client, c.amount)
+	after, err := bank.ReadAccounts(ctx, on.Client, c.amount)
 	if err != nil {
 		return fmt.Errorf("read the accounts back: %w", err)
 	}
-	r := result{
-		State: status.State, Entities: after.accounts, Processed: status.Processed, Failures: status.Failures,
-		SumBefore: before.sum, SumAfter: after.sum,
+	r := bank.Result{
+		State: status.State, Entities: after.Accounts, Processed: status.Processed, Failures: status.Failures,
+		SumBefore: before.Sum, SumAfter: after.Sum,
 		Tasks: status.Tasks, Pages: status.Pages, Depth: status.Depth, Seconds: took.Seconds(),
 		Reads: cost.Reads, Writes: cost.Writes,
 	}
@@ -115,11 +117,11 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 		if err := json.NewEncoder(stdout).Encode(r); err != nil {
 			return err
 		}
-	} else if err := r.print(stdout, on.TaskOps()-used.TaskOps); err != nil {
+	} else if err := r.Print(stdout, on.TaskOps()-used.TaskOps); err != nil {
 		return err
 	}
 	if status.Error != "" {
 		return errors.New(status.Error)
 	}
-	return r.check(c, before, after)
+	return r.Check(c.entities, c.amount, before, after)
 }

@@ -11,11 +11,12 @@ import (
 	"testing"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // credit runs the command, and returns its last line decoded.
-func credit(t *testing.T, args ...string) (result, error) {
+func credit(t *testing.T, args ...string) (bank.Result, error) {
 	t.Helper()
 	c, err := parse(append(args, "-json"), io.Discard)
 	if err != nil {
@@ -23,14 +24,14 @@ func credit(t *testing.T, args ...string) (result, error) {
 	}
 	var out bytes.Buffer
 	if err := run(t.Context(), c, &out, io.Discard); err != nil {
-		return result{}, err
+		return bank.Result{}, err
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	var r result
+	var r bank.Result
 	return r, json.Unmarshal([]byte(lines[len(lines)-1]), &r)
 }
 
-func check(t *testing.T, n int64, r result, err error) {
+func check(t *testing.T, n int64, r bank.Result, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +149,7 @@ func TestManyRanges(t *testing.T) {
 
 func TestGrouped(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -999: "-999", -1000: "-1,000", 1234567: "1,234,567"} {
-		if got := grouped(n); got != want {
+		if got := bank.Grouped(n); got != want {
 			t.Errorf("%d is written %s, want %s", n, got, want)
 		}
 	}

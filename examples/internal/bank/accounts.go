@@ -1,0 +1,68 @@
+package bank
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/api/iterator"
+)
+
+// stored is all that an account has.
+type stored struct {
+	Balance int64
+	Opening int64 // the balance that it was written with
+	Owner   string
+}
+
+// WriteAccounts writes n accounts, some batches at a time. Account i has the key that a function returns.
+func WriteAccounts(ctx context.Context, client *datastore.Client, n int, key func(int) *datastore.Key) error {
+	const batch, parallel = 500, 4
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for first := 0; first < n; first += batch {
+		group.Go(func() error {
+			var keys []*datastore.Key
+			var accounts []stored
+			for i := first; i < min(first+batch, n); i++ {
+				balance := int64(i * 7 % 1000)
+				keys = append(keys, key(i))
+				accounts = append(accounts, stored{Balance: balance, Opening: balance, Owner: fmt.Sprint("owner ", i)})
+			}
+			_, err := client.PutMulti(ctx, keys, accounts)
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// A Tally is what reading all accounts says.
+type Tally struct {
+	Accounts, Sum int64
+	Wrong         int64 // accounts whose balance is not the opening one and the credit
+	Example       *datastore.Key
+}
+
+// ReadAccounts reads all accounts, which should have been credited an amount.
+func ReadAccounts(ctx context.Context, client *datastore.Client, credited int64) (Tally, error) {
+	var t Tally
+	it := client.Run(ctx, datastore.NewQuery("Account"))
+	for {
+		var a stored
+		key, err := it.Next(&a)
+		if errors.Is(err, iterator.Done) {
+			return t, nil
+		}
+		if err != nil {
+			return t, err
+		}
+		t.Accounts++
+		t.Sum += a.Balance
+		if a.Balance != a.Opening+credited || a.Owner == "" {
+			t.Wrong++
+			t.Example = key
+		}
+	}
+}
