@@ -4,9 +4,12 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -195,6 +198,48 @@ func TestDrained(t *testing.T) {
 		}
 		if err := (*mapper.Engine)(nil).Drain(t.Context()); err == nil {
 			t.Error("without an engine: no error")
+		}
+	})
+}
+
+// TestDrainBeforePages drains processes whose deliveries have not begun their pages yet, as the database is slow: no task
+// waits for the queue's back-off, which each answer but success would mean.
+func TestDrainBeforePages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const n = 4000
+		slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Methods: []string{"RunQuery", "Lookup"}, Latency: emulator.Uniform{Min: 100 * time.Millisecond, Max: 2 * time.Second}})
+		w := newWorld(t, setting{queue: few(20), emulator: emulator.Options{Faults: slow}}, addCredit)
+		w.putAccounts(names(n))
+		f := newFleet(w, 1, 3, addCredit)
+		var refused atomic.Int64
+		w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			answer := httptest.NewRecorder()
+			f.ServeHTTP(answer, r)
+			if answer.Code != http.StatusOK {
+				refused.Add(1)
+			}
+			rw.WriteHeader(answer.Code)
+		})
+		job, err := addCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{PageSize: 50})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rng := rand.New(rand.NewPCG(1, 1))
+		for range 8 {
+			time.Sleep(time.Duration(200+rng.IntN(1000)) * time.Millisecond)
+			if err := f.retire(f.pick(), 9*time.Second); err != nil {
+				t.Error(err)
+			}
+		}
+		if s := w.status(job); s.State.Ended() {
+			t.Errorf("the job has ended too early to show anything: %+v", s)
+		}
+		if s := w.wait(job); s.Processed != n || s.State != mapper.Succeeded {
+			t.Errorf("status %+v", s)
+		}
+		if n := refused.Load(); n > 0 {
+			t.Errorf("%d deliveries were left to the queue's back-off", n)
 		}
 	})
 }

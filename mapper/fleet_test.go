@@ -116,6 +116,18 @@ func (f *fleet) drain(p *process, grace time.Duration) error {
 	return err
 }
 
+// retire is drain by a platform that sends a process nothing more before it is told to end, as Cloud Run's.
+func (f *fleet) retire(p *process, grace time.Duration) error {
+	f.mu.Lock()
+	i := slices.Index(f.processes, p)
+	f.processes[i] = newProcess(f)
+	f.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	defer p.kill()
+	return p.engine.Drain(ctx)
+}
+
 // freeze stops a process until the fleet thaws, and starts another in its place.
 func (f *fleet) freeze(p *process) {
 	f.mu.Lock()

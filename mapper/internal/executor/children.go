@@ -85,14 +85,28 @@ func (c *claim) waits(ctx context.Context) (map[string]time.Time, error) {
 	return waits, nil
 }
 
-// handOver gives what is left of a range, which a delivery has gone on with and failed, a task of its own:
-// that one is tried again with less to walk to. It reports whether there is one.
-func handOver(ctx context.Context, x *Executor, c *claim, cause error) bool {
-	if err := x.Queue.Enqueue(ctx, body.TaskOf(c.record, c.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
+// handOver gives a range that a delivery leaves another task: what is left of the one that it has come for, and has gone on
+// with and failed, so that it is tried again with less to walk to; and that one itself if this process drains, as the queue
+// would deliver its task again only after a back-off. It reports whether there is such a task.
+func handOver(ctx context.Context, d *delivery, gone bool, cause error) bool {
+	draining := errors.Is(cause, gate.ErrDraining)
+	if !gone {
+		if !draining || d.redelivered || d.record.State != record.Pending { // a task of its own would not tell of deaths before
+			return false
+		}
+		s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
+			r.Generation++
+			return nil, nil
+		})
+		if err != nil || s != ours {
+			return err == nil && s == superseded // somebody has given it one
+		}
+	}
+	if err := d.x.Queue.Enqueue(ctx, body.TaskOf(d.record, d.job)); err != nil && !errors.Is(err, tasks.ErrExists) {
 		return false
 	}
-	if !errors.Is(cause, gate.ErrDraining) {
-		x.Log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", cause))
+	if !draining {
+		d.x.Log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", cause))
 	}
 	return true
 }

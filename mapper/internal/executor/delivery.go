@@ -89,7 +89,7 @@ func (d *delivery) runAll(ctx context.Context) (checks bool, err error) {
 	defer func() { checks = job.leave(ended) }() // also if it panics
 	for first := d.record.ID; ; {
 		ended, err = d.runRange(ctx) // 2 to 5
-		if err != nil && d.record.ID != first && handOver(ctx, d.x, &d.claim, err) {
+		if err != nil && handOver(ctx, d, d.record.ID != first, err) {
 			return false, nil
 		}
 		if err != nil || !ended || d.after.next == nil {
