@@ -25,7 +25,8 @@ type Status struct {
 	Queue   string    `json:"queue,omitempty"` // that it belongs to, see [Job.Move]; empty for a job of an older build
 	Query   Query     `json:"query"`
 	State   State     `json:"state"`
-	Error   string    `json:"error,omitempty"` // why a job failed, is paused by a limit, does not get on, or has pages tried again
+	Error   string    `json:"error,omitempty"` // why a job failed, is paused by a limit, does not get on, or tries something again
+	Why     string    `json:"why,omitempty"`   // why a job that has not ended is not faster: its Error, that somebody has paused it, or the Rate that it keeps to; empty if nothing is known
 	Created time.Time `json:"created"`         // when the job was started
 	Ended   time.Time `json:"ended,omitzero"`  // zero while it runs
 
@@ -130,7 +131,19 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 			}
 		}
 	}
+	s.Why = whyNotFaster(s, time.Since(job.RampBegan()))
 	return s, nil
+}
+
+// whyNotFaster returns why a job is not faster, whose ramp began so long ago, or nothing.
+func whyNotFaster(s *Status, since time.Duration) string {
+	switch {
+	case s.State.Ended():
+		return ""
+	case s.State == Paused:
+		return cmp.Or(s.Error, "somebody has paused it")
+	}
+	return cmp.Or(s.Error, s.Settings.Rate.limit().Says(since))
 }
 
 // statusOf returns the status of a job whose records add up to sum.

@@ -12,24 +12,25 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// showRefusal says that a range was refused, and is tried again: in the log, and if it is more than an
-// entity, in the job's status, which says it until a sweep finds no such range. Only the first of many
-// writes there.
+// showRefusal says that a range was refused, and is tried again: in the log, and in the job's status, which says it until a
+// sweep finds no such range. Only the first of many writes there.
 func showRefusal(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *record.Range, cause error) {
+	what := "pages are"
 	if r.Alone {
+		what = "an entity is"
 		kind := fault.Kind(cause)
 		if refused := (fault.Refusal{}); errors.As(cause, &refused) {
 			kind = fault.Kind(refused.Cause)
 		}
 		x.Journal.Failing(ctx, r, 1, 0, "1 "+kind)
-		return
+	} else {
+		x.Log.LogAttrs(ctx, slog.LevelWarn, "a page is tried again", slog.String("job", r.Job), slog.String("range", r.ID),
+			slog.String("cause", fault.Summary(cause)), slog.Int64("refused", r.Refusals), slog.Time("not_before", r.NotBefore))
 	}
-	x.Log.LogAttrs(ctx, slog.LevelWarn, "a page is tried again", slog.String("job", r.Job), slog.String("range", r.ID),
-		slog.String("cause", fault.Summary(cause)), slog.Int64("refused", r.Refusals), slog.Time("not_before", r.NotBefore))
 	if job.Trouble != "" {
 		return
 	}
-	text := fmt.Sprintf("pages are tried again, up to %d times: %s", job.Backoff().Attempts, fault.Text(cause))
+	text := fmt.Sprintf("%s tried again, up to %d times: %s", what, job.Backoff().Attempts, fault.Text(cause))
 	_, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		if j.State != record.Running || j.Epoch != job.Epoch || j.Trouble != "" {
 			return false, nil

@@ -95,6 +95,9 @@ func attrs(c Change) []slog.Attr {
 	add("from", c.From)
 	add("cause", c.Cause)
 	add("by", c.By)
+	if limit, err := c.Job.RateLimit(); err == nil && c.Job.State == record.Running {
+		add("rate", limit.Says(c.Time.Sub(c.Job.RampBegan())))
+	}
 	if c.Counted && c.From != "" {
 		all = append(all, slog.Int64("processed", c.Totals.Processed), slog.Int64("failures", c.Totals.Failures), slog.Bool("estimated", c.Estimated))
 	}

@@ -116,9 +116,9 @@ func (sw sweeper) look(ctx context.Context, job *record.Job, t body.Job, now tim
 	return sw.Complete(ctx, job, true)
 }
 
-// calm has the job's status no longer say that pages are tried again, if none of those that a sweep looks at is.
+// calm has the job's status no longer say that something is tried again, if none of the ranges that a sweep looks at is.
 func (sw sweeper) calm(ctx context.Context, job *record.Job, open []*record.Range) error {
-	if job.Trouble == "" || slices.ContainsFunc(open, func(r *record.Range) bool { return !r.Alone && r.RefusalsIn(job) > 0 }) {
+	if job.Trouble == "" || slices.ContainsFunc(open, func(r *record.Range) bool { return r.RefusalsIn(job) > 0 }) {
 		return nil
 	}
 	_, err := sw.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {

@@ -43,6 +43,22 @@ func (r Limit) at(since time.Duration) (entities, writes float64) {
 	return entities, writes
 }
 
+// Says returns how fast a job of that limit may go, so long after the ramp's beginning, in a line; nothing if it may go as fast as it can.
+func (r Limit) Says(since time.Duration) string {
+	switch entities, writes := r.at(since); {
+	case r.Ramp && (r.Entities == 0 || r.Entities > entities) && (r.Writes == 0 || r.Writes > writes):
+		return fmt.Sprintf("it is on its ramp, at %.0f entities and writes a second", entities)
+	case math.IsInf(entities, 1) && math.IsInf(writes, 1):
+		return ""
+	case math.IsInf(writes, 1) || r.Writes == 0:
+		return fmt.Sprintf("it keeps to its rate of %g entities a second", entities)
+	case math.IsInf(entities, 1) || r.Entities == 0:
+		return fmt.Sprintf("it keeps to its rate of %g writes a second", writes)
+	default:
+		return fmt.Sprintf("it keeps to its rate of %g entities and %g writes a second", entities, writes)
+	}
+}
+
 // FirstPaced is the most entities that a page has if writes are limited and a process does not
 // know yet how many of them the function makes for an entity.
 const FirstPaced = 10

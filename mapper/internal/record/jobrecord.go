@@ -71,7 +71,7 @@ type Job struct {
 	Created   time.Time `datastore:"created,noindex"`
 	Ended     time.Time `datastore:"ended,noindex"`
 	Error     string    `datastore:"error,noindex"`
-	Trouble   string    `datastore:"trouble,omitempty,noindex"` // why pages are tried again
+	Trouble   string    `datastore:"trouble,omitempty,noindex"` // why something is tried again
 	Totals    []byte    `datastore:"totals,noindex"`            // JSON, once it has ended
 	Drafted   bool      `datastore:"drafted,omitempty,noindex"` // it has a [Draft], perhaps of an epoch that is over
 
