@@ -63,8 +63,15 @@ var (
 	errMethod   = errors.New("tasks are sent by POST")
 	errTooLarge = fmt.Errorf("the body is above %d bytes", maxBody)
 	errTooLate  = fmt.Errorf("the body did not come within %v", bodyTime)
-	errToken    = errors.New("no valid token")
-	errAccount  = errors.New("the token is of another account")
+)
+
+// Errors of requests that do not prove what they have to.
+var (
+	// ErrToken says that a request has no valid token. It is answered by 401.
+	ErrToken = errors.New("no valid token")
+
+	// ErrAccount says that the token of a request is valid, and of an account that is not let in. It is answered by 403.
+	ErrAccount = errors.New("the token is of another account")
 )
 
 // statusOf is the table from errors to answers. Cloud Tasks retries whatever is
@@ -77,9 +84,9 @@ func statusOf(err error) int {
 		return http.StatusOK
 	case errors.Is(err, errMethod):
 		return http.StatusMethodNotAllowed
-	case errors.Is(err, errToken):
+	case errors.Is(err, ErrToken):
 		return http.StatusUnauthorized
-	case errors.Is(err, errAccount):
+	case errors.Is(err, ErrAccount):
 		return http.StatusForbidden
 	case errors.Is(err, errTooLarge):
 		return http.StatusRequestEntityTooLarge

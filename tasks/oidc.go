@@ -18,19 +18,69 @@ import (
 )
 
 // A Verifier takes the requests of some accounts only, which prove themselves
-// by an OIDC token of Google's.
+// by a token that Google has signed: an OIDC token, or the assertion of Identity-Aware Proxy.
 type Verifier struct {
 	validator *idtoken.Validator
 	audience  string
-	accounts  []string
+	accounts  []string // empty: all that the proof stands for
+	proof     proof
+}
+
+// A proof is the kind of token that a verifier takes. Nothing of one kind passes for another.
+type proof struct {
+	token     func(*http.Request) string
+	missing   string // what to say of a request without one
+	algorithm string
+	signature int // its length in bytes; 0: any
+	issuers   []string
+	verified  bool // the claim email_verified has to be true
+}
+
+// oidc are the tokens that Cloud Tasks, Cloud Scheduler and gcloud send.
+var oidc = proof{
+	token: func(r *http.Request) string {
+		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		if !strings.EqualFold(scheme, "Bearer") {
+			return ""
+		}
+		return token
+	},
+	missing:   "no bearer token",
+	algorithm: "RS256",
+	issuers:   []string{"https://accounts.google.com", "accounts.google.com"},
+	verified:  true,
+}
+
+// iap are the assertions that Identity-Aware Proxy signs, as its page "Get the user's identity with signed headers" has them.
+// The headers that it sends beside, X-Goog-Authenticated-User-Email and others, prove nothing.
+var iap = proof{
+	token:     func(r *http.Request) string { return r.Header.Get("X-Goog-IAP-JWT-Assertion") },
+	missing:   "no assertion of Identity-Aware Proxy",
+	algorithm: "ES256",
+	signature: 64,
+	issuers:   []string{"https://cloud.google.com/iap"},
 }
 
 // NewVerifier returns a verifier of tokens that are meant for an audience, of
 // accounts with these e-mail addresses. The public keys are fetched from
 // keysURL, or from Google if it is empty.
 func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier, error) {
-	if audience == "" || len(accounts) == 0 || slices.Contains(accounts, "") {
-		return nil, errors.New("tasks: a verifier needs an audience and the accounts that it takes")
+	if len(accounts) == 0 {
+		return nil, errors.New("tasks: a verifier needs the accounts that it takes")
+	}
+	return newVerifier(oidc, audience, accounts, keysURL)
+}
+
+// NewIAPVerifier returns a verifier of the assertions of Identity-Aware Proxy that are meant for an audience, such as
+// "/projects/NUMBER/locations/REGION/services/SERVICE" for Cloud Run. It takes accounts with these e-mail addresses or, if there
+// are none, everybody whom the proxy lets through. The public keys are fetched from keysURL, or from Google if it is empty.
+func NewIAPVerifier(audience string, accounts []string, keysURL string) (*Verifier, error) {
+	return newVerifier(iap, audience, accounts, keysURL)
+}
+
+func newVerifier(p proof, audience string, accounts []string, keysURL string) (*Verifier, error) {
+	if audience == "" || slices.Contains(accounts, "") {
+		return nil, errors.New("tasks: a verifier needs an audience, and accounts that are not empty")
 	}
 	client := http.DefaultClient
 	if keysURL != "" {
@@ -44,7 +94,7 @@ func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier,
 	if err != nil {
 		return nil, fmt.Errorf("tasks: token validator: %w", err)
 	}
-	return &Verifier{validator: validator, audience: audience, accounts: accounts}, nil
+	return &Verifier{validator: validator, audience: audience, accounts: accounts, proof: p}, nil
 }
 
 // Verify returns an error unless the request carries a valid token of one of
@@ -52,34 +102,35 @@ func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier,
 // and here what that leaves out: algorithm, issuer, that it is valid already, and
 // the account with its e-mail verified.
 func (v *Verifier) Verify(r *http.Request) error {
-	_, err := v.account(r)
+	_, err := v.Allow(r)
 	return err
 }
 
-// account verifies a request, and returns the account that has sent it.
-func (v *Verifier) account(r *http.Request) (string, error) {
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return "", fmt.Errorf("%w: no bearer token", errToken)
+// Allow verifies a request, and returns the e-mail address of the account that has sent it. The error is [ErrToken], or
+// [ErrAccount] if the token is valid, and of another account.
+func (v *Verifier) Allow(r *http.Request) (account string, err error) {
+	token := v.proof.token(r)
+	if token == "" {
+		return "", fmt.Errorf("%w: %s", ErrToken, v.proof.missing)
 	}
-	if err := checkAlgorithm(token); err != nil {
-		return "", fmt.Errorf("%w: %w", errToken, err)
+	if err := v.proof.checkForm(token); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrToken, err)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), keysTime)
 	defer cancel()
 	payload, err := v.validator.Validate(ctx, token, v.audience)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", errToken, err)
+		return "", fmt.Errorf("%w: %w", ErrToken, err)
 	}
-	if payload.Issuer != "https://accounts.google.com" && payload.Issuer != "accounts.google.com" {
-		return "", fmt.Errorf("%w: issuer %.100q", errToken, payload.Issuer)
+	if !slices.Contains(v.proof.issuers, payload.Issuer) {
+		return "", fmt.Errorf("%w: issuer %.100q", ErrToken, payload.Issuer)
 	}
 	if err := checkTimes(payload, time.Now()); err != nil {
-		return "", fmt.Errorf("%w: %w", errToken, err)
+		return "", fmt.Errorf("%w: %w", ErrToken, err)
 	}
 	email, _ := payload.Claims["email"].(string)
-	if !slices.Contains(v.accounts, email) || payload.Claims["email_verified"] != true {
-		return "", errAccount
+	if email == "" || len(v.accounts) > 0 && !slices.Contains(v.accounts, email) || v.proof.verified && payload.Claims["email_verified"] != true {
+		return "", ErrAccount
 	}
 	return email, nil
 }
@@ -98,26 +149,25 @@ func Account(ctx context.Context) string {
 // says no more than that a token was wrong, or its account.
 func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		account, err := v.account(r)
+		account, err := v.Allow(r)
 		if err == nil {
 			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), accountKey{}, account)))
 			return
 		}
 		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", Shown(r.URL.Path)), slog.String("error", shorten(err.Error(), maxError)))
-		text := errToken
-		if errors.Is(err, errAccount) {
-			text = errAccount
+		text := ErrToken
+		if errors.Is(err, ErrAccount) {
+			text = ErrAccount
 		}
 		hangUp(w)
 		http.Error(w, text.Error(), statusOf(err))
 	})
 }
 
-// checkAlgorithm lets through the algorithm of Google's service accounts only.
-// The library would take tokens of Identity-Aware Proxy too, and panics on some
-// that are malformed.
-func checkAlgorithm(token string) error {
-	encoded, _, _ := strings.Cut(token, ".")
+// checkForm lets through the algorithm of the proof only, and signatures of its length: the library would take both kinds of
+// tokens, and panics on some that are malformed.
+func (p proof) checkForm(token string) error {
+	encoded, rest, _ := strings.Cut(token, ".")
 	decoded, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil {
 		return fmt.Errorf("header: %w", err)
@@ -128,8 +178,16 @@ func checkAlgorithm(token string) error {
 	if err := json.Unmarshal(decoded, &header); err != nil {
 		return fmt.Errorf("header: %w", err)
 	}
-	if header.Algorithm != "RS256" {
-		return fmt.Errorf("algorithm %.100q, want RS256", header.Algorithm)
+	if header.Algorithm != p.algorithm {
+		return fmt.Errorf("algorithm %.100q, want %s", header.Algorithm, p.algorithm)
+	}
+	_, encoded, _ = strings.Cut(rest, ".")
+	signature, err := base64.RawURLEncoding.DecodeString(encoded)
+	if err != nil {
+		return fmt.Errorf("signature: %w", err)
+	}
+	if p.signature > 0 && len(signature) != p.signature {
+		return fmt.Errorf("a signature of %d bytes, want %d", len(signature), p.signature)
 	}
 	return nil
 }
