@@ -113,7 +113,7 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 // job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
 func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 	e := engineOf(ctx, j)
-	_, err := e.store().UpdateJob(ctx, j.ref(), func(r *record.Job) (changed bool, err error) {
+	_, err := asked(e).Change(ctx, j.ref(), rate.text(), func(r *record.Job) (changed bool, err error) {
 		if err := r.Queue.Is(e.queue.Name()); err != nil {
 			return false, err
 		}
@@ -133,6 +133,26 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 		return fmt.Errorf("mapper: set the rate of %s: %w", j.ID, err)
 	}
 	return nil
+}
+
+// History returns what was done to the job, the oldest first: who has started, paused, resumed, aborted, retried, moved or cleaned
+// it up, or set its rate, when and why, and when one of its limits has paused it. Each act is recorded by the transaction that takes
+// effect; what changes nothing is none. The last 100 are kept, as far as they fit 64 KiB. A job that an older build has started has no
+// more than what newer ones have done.
+func (j *Job) History(ctx context.Context) ([]Act, error) {
+	job, err := j.engine.store().LoadJob(ctx, j.ref())
+	if err != nil {
+		return nil, fmt.Errorf("mapper: history: %w", err)
+	}
+	recorded, err := job.History.Acts()
+	if err != nil {
+		return nil, fmt.Errorf("mapper: history of %s: %w", j.ID, err)
+	}
+	acts := make([]Act, len(recorded))
+	for i, a := range recorded {
+		acts[i] = Act{a.At, a.What, a.By, a.Why, State(a.To)}
+	}
+	return acts, nil
 }
 
 func (j *Job) ref() record.Ref { return record.Ref{ID: j.ID, Incarnation: j.incarnation} }

@@ -77,6 +77,7 @@ type Engine struct {
 	jobs    *lifecycle.Jobs
 	ranges  *executor.Executor
 	queues  queues // of the process; all of their engines have the same
+	health  *health
 }
 
 // New returns an engine that keeps its records in the client's database and
@@ -88,7 +89,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	if o == nil || len(o.Mappers) == 0 {
 		return nil, errors.New("mapper: Options.Mappers is empty: list the mappers with mapper.Set")
 	}
-	e := &Engine{client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger}
+	e := &Engine{client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger, health: new(health)}
 	if e.log == nil {
 		e.log = slog.Default()
 	}
@@ -269,4 +270,19 @@ func (e *Engine) Check(ctx context.Context, s tasks.Service) error {
 		all = append(all, on.queue.Check(ctx, s))
 	}
 	return errors.Join(all...)
+}
+
+// Ready returns nil if the engine takes deliveries, and its database answers: it looks up a key for that, within 2 s, at most once a
+// second however often it is called. A service tells its platform by it whether to send requests.
+func (e *Engine) Ready(ctx context.Context) error {
+	if e == nil || e.client == nil {
+		return fmt.Errorf("mapper: ready: %w: the engine is nil", ErrArguments)
+	}
+	if e.jobs.Gate.IsDraining() {
+		return fmt.Errorf("mapper: ready: %w", gate.ErrDraining)
+	}
+	if err := e.health.check(ctx, e.client); err != nil {
+		return fmt.Errorf("mapper: ready: the database does not answer: %w", err)
+	}
+	return nil
 }

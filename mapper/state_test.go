@@ -132,7 +132,19 @@ func TestStateChanges(t *testing.T) {
 			"INFO job running three cause=started",
 			`ERROR job failed three from=running cause="the function failed on 20 of 20 entities of a page" processed=0 failures=0 estimated=false after=T`,
 		}
-		got := log.lines()
+		got, noted := log.lines(), 0
+		got = slices.DeleteFunc(got, func(line string) bool {
+			found := strings.HasPrefix(line, "INFO job changed one from=running cause=") && strings.HasSuffix(line, by)
+			if found { // it was in that state before
+				noted++
+			}
+			return found
+		})
+		if noted != 2 {
+			t.Errorf("%d lines say what is done to a job that goes on as it did, want 2", noted)
+		}
+		wantHistory(t, w.engine.Job("one"), "started running", "paused paused", "resumed running", "resumed running", "its failures are retried running", "its failures are retried running")
+		wantHistory(t, w.engine.Job("two"), "started running", "more than 5 entities have failed paused", "aborted aborted")
 		for i := range got {
 			if i < len(want) && strings.Contains(want[i], "=N") {
 				got[i] = regexp.MustCompile(`(processed)=\d+`).ReplaceAllString(got[i], "$1=N")
@@ -318,6 +330,80 @@ func TestStatusSettings(t *testing.T) {
 		encoded, err := json.Marshal(s)
 		if part := `"params":{"Amount":10},"settings":{"id":"one","page_size":77,"page_time_ns":3000000000,"workers":7,"rate":{"entities":2000},"timeout_ns":30000000000,"retries":{"attempts":5,"first_ns":1000000000,"max_ns":1024000000000},"failure_limit":1000,"failure_share":0.5}`; err != nil || !strings.Contains(string(encoded), part) {
 			t.Errorf("%s, %v; want %s in it", encoded, err, part)
+		}
+	})
+}
+
+// wantHistory checks what a job's history says was done to it, and that it became of it.
+func wantHistory(t *testing.T, job *mapper.Job, want ...string) {
+	t.Helper()
+	acts, err := job.History(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for i, a := range acts {
+		got = append(got, a.What+" "+string(a.State))
+		if a.Time.IsZero() || i > 0 && a.Time.Before(acts[i-1].Time) {
+			t.Errorf("act %d was at %v", i, a.Time)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the history of %s is %q, want %q", job.ID, got, want)
+	}
+}
+
+// TestHistory has operators do things to a job, of which each has one act with who and why, and what changes nothing none.
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log logged
+		w := newWorld(t, setting{log: &log, queue: few(1)}, slowCredit)
+		w.putAccounts(names(300))
+		ann := mapper.WithReason(mapper.WithCaller(t.Context(), "ann@example.com"), "the spring credit")
+		job, err := slowCredit.Start(ann, w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one", PageSize: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := slowCredit.Start(ann, w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one"}); err != nil {
+			t.Fatal(err)
+		}
+		bob := mapper.WithCaller(t.Context(), "bob@example.com\xff"+strings.Repeat("x", 1000))
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(job.SetRate(mapper.WithReason(bob, "too fast"), mapper.Rate{Entities: 40, Writes: 100}))
+		must(job.Pause(bob))
+		must(job.Pause(ann))
+		must(job.Resume(t.Context()))
+		if s := w.wait(job); s.State != mapper.Succeeded {
+			t.Errorf("%+v", s)
+		}
+		must(job.CleanUp(ann, nil))
+		time.Sleep(time.Minute)
+		acts, err := job.History(t.Context())
+		must(err)
+		for i := range acts {
+			acts[i].Time = time.Time{}
+			acts[i].By, _, _ = strings.Cut(acts[i].By, "xxx")
+		}
+		want := []mapper.Act{
+			{What: "started", By: "ann@example.com", Why: "the spring credit", State: mapper.Running},
+			{What: "its rate is set to 40 entities a second, 100 writes a second", By: "bob@example.com", Why: "too fast", State: mapper.Running},
+			{What: "paused", By: "bob@example.com", State: mapper.Paused},
+			{What: "resumed", State: mapper.Running},
+			{What: "cleaned up", By: "ann@example.com", Why: "the spring credit", State: mapper.Succeeded},
+		}
+		if !slices.Equal(acts, want) {
+			t.Errorf("the history is %+v,\nwant %+v", acts, want)
+		}
+		for _, text := range []string{`why="the spring credit"`, `why="too fast"`, "its rate is set to 40 entities a second"} {
+			if log.count(text) == 0 {
+				t.Errorf("the log does not say %s:\n%s", text, log.String())
+			}
 		}
 	})
 }

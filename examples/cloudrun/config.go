@@ -36,6 +36,11 @@ import (
 //	TASKS_SERVICE_ACCOUNT  the account whose tokens the tasks carry, with on and iam
 //	OPERATORS              the accounts that may start, see and control jobs, with commas
 //	                       between, with on
+//	IAP_AUDIENCE           with on: operators come through Identity-Aware Proxy, whose
+//	                       assertions for this audience are verified here, such as
+//	                       /projects/NUMBER/locations/REGION/services/SERVICE. OPERATORS
+//	                       may be empty then: everybody may whom the proxy lets through
+//	IAP_KEYS_URL           where the proxy's public keys are; Google's if empty
 //	OIDC_KEYS_URL          where the public keys of tokens are, with on; Google's if
 //	                       empty
 //	HOST, PORT             where to listen; PORT is 8080 if empty. HOST is 127.0.0.1
@@ -54,6 +59,8 @@ type config struct {
 	verified          bool // requests have to prove themselves here
 	operators         []string
 	keysURL           string
+	iapAudience       string
+	iapKeysURL        string
 	addr              string
 }
 
@@ -66,8 +73,9 @@ func (c config) audience() string {
 }
 
 var (
-	queueName = regexp.MustCompile(`^projects/[^/]+/locations/[^/]+/queues/[A-Za-z0-9-]{1,100}$`)
-	account   = regexp.MustCompile(`^[^@\s]+@[^@\s]+$`)
+	queueName   = regexp.MustCompile(`^projects/[^/]+/locations/[^/]+/queues/[A-Za-z0-9-]{1,100}$`)
+	iapAudience = regexp.MustCompile(`^/projects/[0-9]+/(locations/[^/]+/services|global/backendServices)/[^/]+$`)
+	account     = regexp.MustCompile(`^[^@\s]+@[^@\s]+$`)
 )
 
 // configFrom reads the environment, and names everything that is wrong with it.
@@ -114,17 +122,26 @@ func configFrom(getenv func(string) string) (config, error) {
 // auth reads AUTH and the variables that belong to it. One that would be ignored
 // is a mistake of somebody who expects a check.
 func (e *environment) auth(c *config) {
-	belong := []string{"TASKS_SERVICE_ACCOUNT", "OPERATORS", "OIDC_KEYS_URL"}
+	belong := []string{"TASKS_SERVICE_ACCOUNT", "OPERATORS", "OIDC_KEYS_URL", "IAP_AUDIENCE", "IAP_KEYS_URL"}
 	auth := e.getenv("AUTH")
 	switch auth {
 	case "", "on":
 		c.verified = true
 		c.keysURL = e.getenv("OIDC_KEYS_URL")
 		e.checkURL("OIDC_KEYS_URL", c.keysURL, func(*url.URL) bool { return true }, "an http(s) URL without a query")
-		c.operators = e.accounts("OPERATORS", "it lists the accounts that may start and see jobs")
-		belong = nil
+		c.iapAudience, c.iapKeysURL = e.getenv("IAP_AUDIENCE"), e.getenv("IAP_KEYS_URL")
+		e.checkURL("IAP_KEYS_URL", c.iapKeysURL, func(*url.URL) bool { return true }, "an http(s) URL without a query")
+		if c.iapAudience != "" && !iapAudience.MatchString(c.iapAudience) {
+			e.problem("IAP_AUDIENCE is %q, it has to be like /projects/NUMBER/locations/REGION/services/SERVICE or /projects/NUMBER/global/backendServices/ID", c.iapAudience)
+		}
+		if c.iapAudience == "" || e.getenv("OPERATORS") != "" {
+			c.operators = e.accounts("OPERATORS", "it lists the accounts that may start and see jobs")
+		}
+		if belong = nil; c.iapAudience == "" {
+			belong = []string{"IAP_KEYS_URL"}
+		}
 	case "iam":
-		belong = []string{"OPERATORS", "OIDC_KEYS_URL"}
+		belong = []string{"OPERATORS", "OIDC_KEYS_URL", "IAP_AUDIENCE", "IAP_KEYS_URL"}
 	case "off":
 	default:
 		e.problem("AUTH is %q, it has to be on, iam or off", auth)
@@ -139,7 +156,7 @@ func (e *environment) auth(c *config) {
 	}
 	for _, name := range belong {
 		if e.getenv(name) != "" {
-			e.problem("%s is set, and AUTH=%s does not use it", name, auth)
+			e.problem("%s is set, and AUTH=%s does not use it%s", name, auth, map[bool]string{true: " without IAP_AUDIENCE"}[auth == "" || auth == "on"])
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // Command cloudrun is the service that a team deploys on Cloud Run: it runs the
 // tasks of its jobs, and serves operators, who start and control jobs and see how they
-// stand: see jobs.go. Its environment is in config.go.
+// stand: see package jobsapi. Its environment is in config.go.
 package main
 
 import (
@@ -18,6 +18,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/examples/internal/bank"
+	"github.com/scattermap/scattermap/jobsapi"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -127,18 +128,45 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 		return nil, nil, open, err
 	}
 	go checkQueues(ctx, queues, c.service, log) // nobody waits for it
-	jobs := newJobs(engine, log)
-	if c.verified {
-		verifier, err := tasks.NewVerifier(c.url, c.operators, c.keysURL)
-		if err != nil {
-			return nil, nil, open, err
-		}
-		jobs = verifier.Require(log, jobs)
+	allow, err := operators(c, log)
+	if err != nil {
+		return nil, nil, open, err
+	}
+	jobs, err := jobsapi.New(engine, &jobsapi.Options{Allow: allow, Logger: log})
+	if err != nil {
+		return nil, nil, open, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/mapper/", engine.Handler()) // Cloud Tasks
-	mux.Handle("/jobs", jobs)                // operators
-	mux.Handle("/jobs/", jobs)               // operators
-	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	mux.Handle("/mapper/", engine.Handler())                                   // Cloud Tasks
+	mux.Handle("/jobs", jobs)                                                  // operators
+	mux.Handle("/jobs/", jobs)                                                 // operators
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {}) // the process is up
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
+		if err := engine.Ready(r.Context()); err != nil {
+			log.Warn("not ready", "error", err)
+			http.Error(w, "not ready: see the log", http.StatusServiceUnavailable)
+		}
+	})
 	return engine, mux, open, nil
+}
+
+// operators returns what says who may start, see and control jobs.
+func operators(c config, log *slog.Logger) (func(*http.Request) (string, error), error) {
+	switch {
+	case c.iapAudience != "":
+		v, err := tasks.NewIAPVerifier(c.iapAudience, c.operators, c.iapKeysURL)
+		if err != nil {
+			return nil, err
+		}
+		return v.Allow, nil
+	case c.verified:
+		v, err := tasks.NewVerifier(c.url, c.operators, c.keysURL)
+		if err != nil {
+			return nil, err
+		}
+		return v.Allow, nil
+	case c.serviceAccount == "":
+		log.Warn("AUTH=off: whoever reaches this service starts jobs and runs tasks. It is for emulators only")
+	}
+	return jobsapi.Anybody, nil
 }

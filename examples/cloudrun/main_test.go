@@ -202,6 +202,12 @@ func TestService(t *testing.T) {
 		t.Error("the log complains about the queue that the service has made")
 	}
 
+	for _, path := range []string{"/health", "/ready"} { // for whoever reaches the service
+		if code, _ := s.send("GET", path, "", ""); code != 200 {
+			t.Errorf("GET %s: %d", path, code)
+		}
+	}
+
 	// Who is not an operator starts nothing.
 	for name, c := range map[string]struct {
 		token string
@@ -396,6 +402,8 @@ func TestConfig(t *testing.T) {
 		"on Cloud Run": {[]string{"K_SERVICE", "credit", "PORT", "9"}, func(c config) bool { return c.addr == ":9" }},
 		"off":          {append([]string{"AUTH", "off"}, noAccounts...), func(c config) bool { return !c.verified && c.serviceAccount == "" && c.audience() == "" }},
 		"iam":          {[]string{"AUTH", "iam", "OPERATORS", ""}, func(c config) bool { return !c.verified && c.serviceAccount == "a@b" && c.audience() == c.url }},
+		"iap":          {[]string{"IAP_AUDIENCE", "/projects/12/locations/europe-west1/services/credit", "OPERATORS", ""}, func(c config) bool { return c.verified && len(c.operators) == 0 && c.iapAudience != "" }},
+		"iap of some":  {[]string{"IAP_AUDIENCE", "/projects/12/global/backendServices/34", "OPERATORS", "ann@example.com", "IAP_KEYS_URL", "http://127.0.0.1:5/keys"}, func(c config) bool { return len(c.operators) == 1 && c.iapKeysURL != "" }},
 		"keys":         {[]string{"OIDC_KEYS_URL", "http://127.0.0.1:5/keys"}, func(c config) bool { return c.keysURL != "" }},
 	} {
 		if got, err := configFrom(getenv(c.changes...)); err != nil || !c.ok(got) {
@@ -410,7 +418,7 @@ func TestConfig(t *testing.T) {
 	for _, bad := range [][]string{
 		{"AUTH", "maybe"}, {"SERVICE_URL", "x.run.app"}, {"SERVICE_URL", "https://x.run.app/mapper"}, {"SERVICE_URL", "https://x.run.app?a=b"},
 		{"TASKS_QUEUE", "mapper"}, {"TASKS_QUEUE", " , "}, {"TASKS_QUEUE", "projects/p/locations/l/queues/q,night"}, {"TASKS_QUEUE", "projects/p/locations/l/queues/q,projects/p/locations/l/queues/q"},
-		{"CREATE_QUEUES", "yes"}, {"MAX_INSTANCES", "0"}, {"CONCURRENCY", "1001"}, {"REQUEST_TIMEOUT", "10m"}, {"PORT", "http"}, {"PORT", "0"}, {"OPERATORS", "everybody"}, {"OPERATORS", " , "},
+		{"CREATE_QUEUES", "yes"}, {"IAP_AUDIENCE", "credit"}, {"IAP_KEYS_URL", "http://127.0.0.1:5/keys"}, {"IAP_KEYS_URL", "keys", "IAP_AUDIENCE", "/projects/12/global/backendServices/34"}, {"IAP_AUDIENCE", "/projects/12/global/backendServices/34", "AUTH", "iam", "OPERATORS", ""}, {"MAX_INSTANCES", "0"}, {"CONCURRENCY", "1001"}, {"REQUEST_TIMEOUT", "10m"}, {"PORT", "http"}, {"PORT", "0"}, {"OPERATORS", "everybody"}, {"OPERATORS", " , "},
 		{"TASKS_SERVICE_ACCOUNT", "x"}, {"TASKS_SERVICE_ACCOUNT", "a@b,c@d"}, {"OIDC_KEYS_URL", "keys"},
 		{"OPERATORS", "c@d", "AUTH", "iam"}, {"OPERATORS", "c@d", "AUTH", "off"}, {"OIDC_KEYS_URL", "https://x", "AUTH", "iam", "OPERATORS", ""},
 	} {

@@ -148,7 +148,7 @@ func (s *service) add(ctx context.Context, binary string) error {
 		close(p.ended)
 	})
 	for {
-		answer, err := http.Get(p.url.JoinPath("health").String())
+		answer, err := http.Get(p.url.JoinPath("ready").String())
 		if err == nil {
 			answer.Body.Close()
 			if answer.StatusCode == http.StatusOK {

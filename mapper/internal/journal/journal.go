@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -27,6 +28,7 @@ type Change struct {
 	From  string      // the state before; empty for a new job
 	Cause string      // nothing of an entity
 	By    string      // who asked for it; empty: nobody did, or nobody knows
+	Why   string      // for which reason; empty: none is known
 	Time  time.Time
 
 	Totals    record.Totals // what the job has done so far
@@ -43,7 +45,7 @@ const (
 // Changed says that a job is in another state. That is committed: nothing here fails, or takes long.
 func (jn *Journal) Changed(ctx context.Context, from string, job *record.Job, cause string) {
 	ctx = context.WithoutCancel(ctx)
-	c := Change{Job: job, From: from, Cause: cause, By: By(ctx), Time: time.Now()}
+	c := Change{Job: job, From: from, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()}
 	jn.count(ctx, &c)
 	jn.flush(ctx, c.Time.Add(window))
 	if handler := jn.Log.Handler(); handler.Enabled(ctx, level(job)) {
@@ -95,6 +97,7 @@ func attrs(c Change) []slog.Attr {
 	add("from", c.From)
 	add("cause", c.Cause)
 	add("by", c.By)
+	add("why", c.Why)
 	if limit, err := c.Job.RateLimit(); err == nil && c.Job.State == record.Running {
 		add("rate", limit.Says(c.Time.Sub(c.Job.RampBegan())))
 	}
@@ -164,12 +167,19 @@ func (jn *Journal) flush(ctx context.Context, now time.Time) {
 	}
 }
 
-type callerKey struct{}
+// Noted says that a job was changed, and is in the same state.
+func (jn *Journal) Noted(ctx context.Context, job *record.Job, cause string) {
+	jn.Log.LogAttrs(ctx, slog.LevelInfo, "job changed", attrs(Change{Job: job, From: job.State, Cause: cause, By: By(ctx), Why: Why(ctx), Time: time.Now()})...)
+}
+
+type (
+	callerKey struct{}
+	reasonKey struct{}
+)
 
 // WithBy returns a context of what somebody asks for.
 func WithBy(ctx context.Context, who string) context.Context {
-	const longest = 200
-	return context.WithValue(ctx, callerKey{}, who[:min(len(who), longest)])
+	return context.WithValue(ctx, callerKey{}, cut(who, 200))
 }
 
 // By returns who has asked, or nothing.
@@ -177,3 +187,17 @@ func By(ctx context.Context) string {
 	who, _ := ctx.Value(callerKey{}).(string)
 	return who
 }
+
+// WithWhy returns a context of what somebody asks for, for a reason.
+func WithWhy(ctx context.Context, why string) context.Context {
+	return context.WithValue(ctx, reasonKey{}, cut(why, 500))
+}
+
+// Why returns for which reason somebody has asked, or nothing.
+func Why(ctx context.Context) string {
+	why, _ := ctx.Value(reasonKey{}).(string)
+	return why
+}
+
+// cut returns the first bytes of a text.
+func cut(s string, most int) string { return strings.ToValidUTF8(s[:min(len(s), most)], "") }

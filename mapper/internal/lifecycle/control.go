@@ -14,6 +14,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/journal"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -56,6 +57,7 @@ func (ct Control) create(ctx context.Context, job *record.Job, when func(*datast
 	if err := guard(ct).post(ctx, job); err != nil {
 		return nil, err
 	}
+	job.History = record.History(nil).With(actOf(ctx, "started", job))
 	err := ct.Store.Create(ctx, job, when)
 	if err == nil {
 		return job, nil
@@ -106,7 +108,7 @@ func sameArguments(j, o *record.Job) error {
 // A change changes the record of a job, and reports whether it has.
 type change func(*record.Job) (changed bool, err error)
 
-// Change changes the record of a job. If its state is another one then, the journal says so, and why.
+// Change changes the record of a job, notes in its history who has done what, and why, and has the journal say so.
 func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f change) (*record.Job, error) {
 	var s step
 	job, err := js.Store.UpdateJob(ctx, ref, func(j *record.Job) (bool, error) {
@@ -114,10 +116,19 @@ func (js *Jobs) Change(ctx context.Context, ref record.Ref, cause string, f chan
 		changed, err := f(j)
 		if changed && err == nil {
 			s.to = j
+			j.History = j.History.With(actOf(ctx, cause, j))
 		}
 		return changed, err
 	})
+	if err == nil && s.to != nil && s.to.State == s.from {
+		js.Journal.Noted(ctx, s.to, cause)
+	}
 	return job, js.settle(ctx, s, cause, err)
+}
+
+// actOf returns what is done to a job now, by whom and why, as far as the context says.
+func actOf(ctx context.Context, what string, job *record.Job) record.Act {
+	return record.Act{At: time.Now(), What: what, By: journal.By(ctx), Why: journal.Why(ctx), To: job.State}
 }
 
 // A step is what a transaction does to the state of a job.

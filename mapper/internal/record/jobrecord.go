@@ -75,6 +75,8 @@ type Job struct {
 	Totals    []byte    `datastore:"totals,noindex"`            // JSON, once it has ended
 	Drafted   bool      `datastore:"drafted,omitempty,noindex"` // it has a [Draft], perhaps of an epoch that is over
 
+	History History `datastore:"history,omitempty,noindex"`
+
 	Cleaning string    `datastore:"cleaning,noindex"`  // JSON: how its records are being cleaned up
 	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire
 	Expires  time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see mapper.Job.CleanUp

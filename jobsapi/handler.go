@@ -1,0 +1,338 @@
+package jobsapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// Options are the settings of a handler.
+type Options struct {
+	// Allow returns who has sent a request, or an error for one that is not allowed: [tasks.ErrToken] is answered by 401, and any
+	// other error by 403. The log says what it was, and the answer does not. [tasks.Verifier.Allow] is such a function, and a
+	// deployer's own may be another. Nobody is allowed anything without one.
+	Allow func(r *http.Request) (who string, err error)
+
+	// Prefix is the path of the list of jobs. Defaults to "/jobs".
+	Prefix string
+
+	// Logger receives why requests were refused or have failed. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// Anybody allows everything, to whoever reaches the service: for emulators, and for a service that something in front of it
+// protects.
+func Anybody(*http.Request) (who string, err error) { return "", nil }
+
+// New returns the handler of the jobs of an engine.
+func New(e *mapper.Engine, o *Options) (http.Handler, error) {
+	if e == nil {
+		return nil, errors.New("jobsapi: the engine is nil")
+	}
+	var opts Options
+	if o != nil {
+		opts = *o
+	}
+	if opts.Prefix == "" {
+		opts.Prefix = "/jobs"
+	}
+	if !strings.HasPrefix(opts.Prefix, "/") || strings.HasSuffix(opts.Prefix, "/") || strings.ContainsAny(opts.Prefix, "{} ") {
+		return nil, fmt.Errorf("jobsapi: Options.Prefix is %q, it has to be a path like /jobs", opts.Prefix)
+	}
+	if opts.Allow == nil {
+		opts.Allow = nobody
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.Default()
+	}
+	s := service{e, opts.Logger}
+	mux := http.NewServeMux()
+	handle := func(pattern string, do func(*http.Request) (any, error)) {
+		method, path, _ := strings.Cut(pattern, " ")
+		mux.HandleFunc(method+" "+opts.Prefix+path, s.answer(do))
+	}
+	handle("POST ", s.start)
+	handle("GET ", s.list)
+	handle("GET /{id}", s.status)
+	handle("GET /{id}/failures", s.failures)
+	handle("GET /{id}/history", s.history)
+	handle("POST /{id}/rate", s.rate)
+	handle("POST /{id}/clean-up", s.cleanUp)
+	for name, do := range map[string]func(*mapper.Job, context.Context) error{
+		"pause": (*mapper.Job).Pause, "resume": (*mapper.Job).Resume, "abort": (*mapper.Job).Abort,
+		"retry": (*mapper.Job).Retry, "move": (*mapper.Job).Move,
+	} {
+		handle("POST /{id}/"+name, func(r *http.Request) (any, error) {
+			ctx, err := because(r)
+			if err != nil {
+				return nil, err
+			}
+			return s.after(r, do(s.job(r), ctx))
+		})
+	}
+	return http.NewCrossOriginProtection().Handler(s.allowed(opts.Allow, mux)), nil
+}
+
+var errNobody = errors.New("Options.Allow is nil: nobody is allowed anything")
+
+func nobody(*http.Request) (string, error) { return "", errNobody }
+
+// allowed passes on the requests that are allowed, with who has sent them.
+func (s service) allowed(allow func(*http.Request) (string, error), next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, err := allow(r)
+		if err == nil {
+			next.ServeHTTP(w, r.WithContext(mapper.WithCaller(r.Context(), who)))
+			return
+		}
+		s.log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", tasks.Shown(r.URL.Path)), slog.String("error", tasks.Shown(err.Error())))
+		code, text := http.StatusForbidden, "this is not allowed"
+		if errors.Is(err, tasks.ErrToken) {
+			code, text = http.StatusUnauthorized, tasks.ErrToken.Error()
+		}
+		w.Header().Set("Connection", "close") // its body is not read
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
+		write(w, code, failure{text})
+	})
+}
+
+// A service answers the requests of operators.
+type service struct {
+	engine *mapper.Engine
+	log    *slog.Logger
+}
+
+// because returns the context of a request that changes something, with its reason.
+func because(r *http.Request) (context.Context, error) {
+	q, err := parameters(r, "reason")
+	return mapper.WithReason(r.Context(), q.Get("reason")), err
+}
+
+// after returns how a job stands behind a change.
+func (s service) after(r *http.Request, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s.job(r).Status(r.Context())
+}
+
+// status tells how a job stands.
+func (s service) status(r *http.Request) (any, error) {
+	if _, err := parameters(r); err != nil {
+		return nil, err
+	}
+	return s.job(r).Status(r.Context())
+}
+
+// job returns the job of a request's path.
+func (s service) job(r *http.Request) *mapper.Job { return s.engine.Job(r.PathValue("id")) }
+
+// start starts a job.
+func (s service) start(r *http.Request) (any, error) {
+	var start struct {
+		Mapper string          `json:"mapper"`
+		Query  mapper.Query    `json:"query"`
+		Params json.RawMessage `json:"params"`
+		mapper.StartOptions
+	}
+	ctx, err := because(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := decode(r, "a job", &start); err != nil {
+		return nil, err
+	}
+	if start.ID == "" {
+		return nil, badRequest(`"id" is empty: it makes repeated requests start one job`)
+	}
+	job, err := s.engine.StartNamed(ctx, start.Mapper, start.Query, start.Params, &start.StartOptions)
+	if err != nil {
+		return nil, err
+	}
+	return job.Status(r.Context())
+}
+
+// list lists jobs.
+func (s service) list(r *http.Request) (any, error) {
+	q, err := parameters(r, "state", "mapper", "all", "cursor")
+	if err != nil {
+		return nil, err
+	}
+	all := q.Get("all")
+	if all != "" && all != "true" && all != "false" {
+		return nil, badRequest(fmt.Sprintf("the parameter all is %q, it has to be true or false", all))
+	}
+	o := &mapper.JobsOptions{State: mapper.State(q.Get("state")), Mapper: q.Get("mapper"), AllQueues: all == "true"}
+	jobs, next, err := s.engine.Jobs(r.Context(), o, q.Get("cursor"))
+	return struct {
+		Jobs []mapper.JobInfo `json:"jobs"`
+		Next string           `json:"next,omitempty"`
+	}{append([]mapper.JobInfo{}, jobs...), next}, err // an empty list is no null
+}
+
+// failures lists the failures of a job.
+func (s service) failures(r *http.Request) (any, error) {
+	q, err := parameters(r, "cursor")
+	if err != nil {
+		return nil, err
+	}
+	failures, next, err := s.job(r).Failures(r.Context(), q.Get("cursor"))
+	return struct {
+		Failures []mapper.Failure `json:"failures"`
+		Next     string           `json:"next,omitempty"`
+	}{append([]mapper.Failure{}, failures...), next}, err
+}
+
+// history lists what was done to a job.
+func (s service) history(r *http.Request) (any, error) {
+	if _, err := parameters(r); err != nil {
+		return nil, err
+	}
+	acts, err := s.job(r).History(r.Context())
+	return struct {
+		History []mapper.Act `json:"history"`
+	}{append([]mapper.Act{}, acts...)}, err
+}
+
+// rate sets how fast a job goes.
+func (s service) rate(r *http.Request) (any, error) {
+	var rate mapper.Rate
+	ctx, err := because(r)
+	if err == nil {
+		err = decode(r, "a rate", &rate)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.after(r, s.job(r).SetRate(ctx, rate))
+}
+
+// cleanUp has the records of a job deleted. A request without a body has the defaults. The job's own record may be gone when it
+// answers: then there is nothing to tell.
+func (s service) cleanUp(r *http.Request) (any, error) {
+	var o mapper.CleanUpOptions
+	ctx, err := because(r)
+	if err == nil && r.ContentLength != 0 {
+		err = decode(r, "what to clean up", &o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := s.job(r).CleanUp(ctx, &o); err != nil {
+		return nil, err
+	}
+	status, err := s.job(r).Status(r.Context())
+	if errors.Is(err, mapper.ErrNoSuchJob) {
+		return struct{}{}, nil
+	}
+	return status, err
+}
+
+// badRequest is what is wrong with a request.
+type badRequest string
+
+func (e badRequest) Error() string { return string(e) }
+
+// bodyTime is how long the body of a request may take to come.
+const bodyTime = 10 * time.Second
+
+// read reads the body of a request, which has its time for that. What the request is for may take longer.
+func read(w http.ResponseWriter, r *http.Request) error {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // a test's has no connection
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
+	if err != nil {
+		return badRequest("the body can't be read: " + err.Error())
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	return nil
+}
+
+// decode decodes a body that is one JSON value.
+func decode(r *http.Request, what string, v any) error {
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return badRequest("the body is not " + what + ": " + err.Error())
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return badRequest("the body has more than one JSON value")
+	}
+	return nil
+}
+
+// parameters returns the parameters of a request's URL, if it has no others than these.
+func parameters(r *http.Request, known ...string) (url.Values, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, badRequest("the parameters are wrong: " + err.Error())
+	}
+	for name, values := range q {
+		if !slices.Contains(known, name) {
+			return nil, badRequest(fmt.Sprintf("there is no parameter %q: have %q", name, known))
+		}
+		if len(values) > 1 {
+			return nil, badRequest(fmt.Sprintf("the parameter %s has several values", name))
+		}
+	}
+	return q, nil
+}
+
+// answer returns a handler that answers with what a function returns: with an error in full if it is
+// about the request.
+func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := any(nil), read(w, r)
+		if err == nil {
+			body, err = do(r)
+		}
+		code := codeOf(err)
+		if err != nil {
+			body = failure{err.Error()}
+		}
+		if code == http.StatusInternalServerError {
+			s.log.ErrorContext(r.Context(), "jobs", "path", tasks.Shown(r.URL.Path), "error", err)
+			body = failure{"the request failed: see the log"}
+		}
+		write(w, code, body)
+	}
+}
+
+// write writes an answer.
+func write(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body) // the client has gone
+}
+
+type failure struct {
+	Error string `json:"error"`
+}
+
+// codeOf is the table from errors to answers.
+func codeOf(err error) int {
+	switch {
+	case err == nil:
+		return http.StatusOK
+	case errors.Is(err, mapper.ErrNoSuchJob):
+		return http.StatusNotFound
+	case errors.Is(err, mapper.ErrOtherArguments), errors.Is(err, mapper.ErrState), errors.Is(err, mapper.ErrOtherQueue):
+		return http.StatusConflict
+	case errors.As(err, new(badRequest)), errors.Is(err, mapper.ErrUnknownMapper), errors.Is(err, mapper.ErrArguments):
+		return http.StatusBadRequest
+	}
+	return http.StatusInternalServerError
+}

@@ -1,0 +1,235 @@
+package jobsapi_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/jobsapi"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+const location = "projects/test/locations/here"
+
+type account struct{ Balance int64 }
+
+type credit struct{ Amount int64 }
+
+var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[account], p credit) error {
+	a.Value.Balance += p.Amount
+	return nil
+})
+
+// An office is an engine with two queues, which deliver nothing, over some accounts.
+type office struct {
+	*testing.T
+	engine *mapper.Engine
+	log    bytes.Buffer
+}
+
+func newOffice(t *testing.T) *office {
+	t.Helper()
+	e := emulator.ForTest(t, nil)
+	client, err := e.Datastore(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	taskClient, err := e.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taskClient.Close() })
+	o := &office{T: t}
+	var queues []*tasks.Queue
+	for _, name := range []string{"day", "night"} {
+		name = location + "/queues/" + name
+		if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := taskClient.PauseQueue(t.Context(), &cloudtaskspb.PauseQueueRequest{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+		q, err := tasks.NewQueue(taskClient, name, "http://worker/mapper/", &tasks.Options{Unverified: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		queues = append(queues, q)
+	}
+	if o.engine, err = mapper.New(client, queues[0], &mapper.Options{Mappers: mapper.Set(addCredit), Queues: queues[1:], Logger: slog.New(slog.NewTextHandler(&o.log, nil))}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if _, err := client.Put(t.Context(), datastore.NameKey("Account", fmt.Sprint("a", i), nil), &account{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return o
+}
+
+// handler returns the handler that options make.
+func (o *office) handler(opts *jobsapi.Options) http.Handler {
+	o.Helper()
+	opts.Logger = slog.New(slog.NewTextHandler(&o.log, nil))
+	h, err := jobsapi.New(o.engine, opts)
+	if err != nil {
+		o.Fatal(err)
+	}
+	return h
+}
+
+// ask sends a request, and decodes the answer into v, unless that is nil.
+func (o *office) ask(h http.Handler, method, path, body string, want int, v any, headers ...string) string {
+	o.Helper()
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if w.Code != want {
+		o.Fatalf("%s %s: %d %s, want %d", method, path, w.Code, w.Body, want)
+	}
+	text := w.Body.String()
+	if v != nil {
+		if err := json.Unmarshal([]byte(text), v); err != nil {
+			o.Fatalf("%s %s: %v: %s", method, path, err, text)
+		}
+	}
+	return text
+}
+
+const start = `{"mapper": "add-credit", "id": "spring", "query": {"kind": "Account"}, "params": {"Amount": 10},
+	"page_size": 2, "workers": 3, "queue": "night", "rate": {"entities": 100}, "failure_limit": 7}`
+
+// TestAllow refuses what is not allowed, on every path, and without effect; without an Allow that is everything.
+func TestAllow(t *testing.T) {
+	o := newOffice(t)
+	for name, c := range map[string]struct {
+		allow func(*http.Request) (string, error)
+		want  int
+	}{
+		"closed by default": {nil, 403},
+		"no token":          {func(*http.Request) (string, error) { return "", fmt.Errorf("%w: secret cause", tasks.ErrToken) }, 401},
+		"another account":   {func(*http.Request) (string, error) { return "", tasks.ErrAccount }, 403},
+		"a deployer's own":  {func(*http.Request) (string, error) { return "", errors.New("secret cause") }, 403},
+	} {
+		h := o.handler(&jobsapi.Options{Allow: c.allow})
+		o.log.Reset()
+		for _, path := range []string{"GET /jobs", "POST /jobs", "GET /jobs/a", "GET /jobs/a/failures", "GET /jobs/a/history", "POST /jobs/a/pause", "POST /jobs/a/resume",
+			"POST /jobs/a/abort", "POST /jobs/a/retry", "POST /jobs/a/move", "POST /jobs/a/rate", "POST /jobs/a/clean-up", "GET /jobs/a/none"} {
+			method, path, _ := strings.Cut(path, " ")
+			if text := o.ask(h, method, path, start, c.want, nil); strings.Contains(text, "secret") {
+				t.Errorf("%s: %s %s tells %s", name, method, path, text)
+			}
+		}
+		if lines := strings.Count(o.log.String(), "request refused"); lines != 13 {
+			t.Errorf("%s: %d lines in the log", name, lines)
+		}
+	}
+	if jobs, _, err := o.engine.Jobs(t.Context(), nil, ""); len(jobs) > 0 || err != nil {
+		t.Errorf("there are jobs: %+v, %v", jobs, err)
+	}
+}
+
+// TestControl has an operator do what there is to do, under another prefix, with reasons.
+func TestControl(t *testing.T) {
+	o := newOffice(t)
+	h := o.handler(&jobsapi.Options{Prefix: "/api/v1/jobs", Allow: func(r *http.Request) (string, error) { return r.Header.Get("Who"), nil }})
+	var s mapper.Status
+	ask := func(method, path, body string, v any) {
+		t.Helper()
+		o.ask(h, method, "/api/v1/jobs"+path, body, 200, v, "Who", "ann")
+	}
+	ask("POST", "?reason=the+spring+credit", start, &s)
+	if s.State != mapper.Running || s.Queue != location+"/queues/night" || s.Settings.PageSize != 2 || s.Settings.Workers != 3 || s.Settings.FailureLimit != 7 || s.Settings.Rate.Entities != 100 {
+		t.Errorf("started: %+v", s)
+	}
+	if ask("POST", "/spring/pause?reason=lunch", "", &s); s.State != mapper.Paused || s.Why != "somebody has paused it" {
+		t.Errorf("paused: %+v", s)
+	}
+	if ask("POST", "/spring/rate", `{"entities": 50}`, &s); s.Settings.Rate.Entities != 50 {
+		t.Errorf("rate: %+v", s)
+	}
+	if ask("POST", "/spring/resume", "", &s); s.State != mapper.Running {
+		t.Errorf("resumed: %+v", s)
+	}
+	if ask("POST", "/spring/move", "", &s); s.Queue != location+"/queues/day" { // its mapper's
+		t.Errorf("moved: %+v", s)
+	}
+	if ask("POST", "/spring/abort?reason=a+mistake", "", &s); s.State != mapper.Aborted {
+		t.Errorf("aborted: %+v", s)
+	}
+	if ask("POST", "/spring/clean-up", "", &s); !s.Cleaning {
+		t.Errorf("cleaned up: %+v", s)
+	}
+	var h1 struct{ History []mapper.Act }
+	ask("GET", "/spring/history", "", &h1)
+	var got []string
+	for _, a := range h1.History {
+		got = append(got, a.What+" by "+a.By+": "+a.Why)
+	}
+	want := []string{"started by ann: the spring credit", "paused by ann: lunch", "its rate is set to 50 entities a second by ann: ", "resumed by ann: ", "moved by ann: ", "aborted by ann: a mistake", "cleaned up by ann: "}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the history is %q, want %q", got, want)
+	}
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		want               string
+	}{
+		{"POST", "", `{"mapper": "add-credit", "id": "x", "query": {"kind": "Account"}, "params": {"Amount": 1}, "queue": "noon"}`, 400, `no queue \"noon\"`},
+		{"POST", "", `{"mapper": "add-credit", "query": {"kind": "Account"}, "params": {"Amount": 1}}`, 400, `\"id\" is empty`},
+		{"POST", "", `{"mapper": "add-credit", "id": "x", "pagesize": 2}`, 400, `unknown field \"pagesize\"`},
+		{"POST", "", `{"mapper": "none", "id": "x", "query": {"kind": "Account"}}`, 400, "add-credit"},
+		{"POST", "/none/pause?why=x", "", 400, `no parameter \"why\"`},
+		{"POST", "/none/pause", "", 404, "no such job"},
+		{"GET", "/none/history", "", 404, "no such job"},
+		{"POST", "/none/clean-up", `{"jobs": true}`, 400, `unknown field \"jobs\"`},
+		{"POST", "/spring/clean-up", `{"job": true}`, 409, "in another way"},
+		{"GET", "/none?x=1", "", 400, `no parameter \"x\"`},
+	} {
+		if text := o.ask(h, c.method, "/api/v1/jobs"+c.path, c.body, c.code, nil); !strings.Contains(text, c.want) {
+			t.Errorf("%s %s: %s, want %q in it", c.method, c.path, text, c.want)
+		}
+	}
+}
+
+// TestOtherSites has a browser send what a page of another site asks it to: nothing changes.
+func TestOtherSites(t *testing.T) {
+	o := newOffice(t)
+	h := o.handler(&jobsapi.Options{Allow: jobsapi.Anybody})
+	o.ask(h, "POST", "/jobs", start, 403, nil, "Sec-Fetch-Site", "cross-site")
+	o.ask(h, "POST", "/jobs", start, 403, nil, "Origin", "https://evil.example")
+	o.ask(h, "GET", "/jobs/spring", "", 404, nil)
+	o.ask(h, "POST", "/jobs", start, 200, nil, "Sec-Fetch-Site", "same-origin")
+	o.ask(h, "POST", "/jobs/spring/abort", "", 403, nil, "Sec-Fetch-Site", "cross-site")
+	var s mapper.Status
+	if o.ask(h, "GET", "/jobs/spring", "", 200, &s, "Sec-Fetch-Site", "cross-site"); s.State != mapper.Running {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	o := newOffice(t)
+	for _, prefix := range []string{"jobs", "/", "/jobs/", "/{x}"} {
+		if _, err := jobsapi.New(o.engine, &jobsapi.Options{Prefix: prefix}); err == nil {
+			t.Errorf("the prefix %q is taken", prefix)
+		}
+	}
+	if _, err := jobsapi.New(nil, nil); err == nil {
+		t.Error("an engine that is nil is taken")
+	}
+}
