@@ -251,7 +251,7 @@ func TestFailuresAndRetry(t *testing.T) {
 	t.Parallel()
 	n := 3000 // more failures than a listing has at once
 	if testing.Short() {
-		n = 1000
+		n = 500
 	}
 	failing := n / 25
 	synctest.Test(t, func(t *testing.T) {

@@ -102,9 +102,12 @@ func checkNights(t *testing.T, client *datastore.Client, nights int64) {
 
 // TestOverlap has ticks come while a run is unfinished, with and without faults.
 func TestOverlap(t *testing.T) {
-	first := testflag.Seed(t)
+	first, n := testflag.Seed(t), uint64(4)
+	if testing.Short() {
+		n = 2
+	}
 	for _, overlap := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
-		for i := range uint64(4) {
+		for i := range n {
 			seed := uint64(0)
 			if i > 0 {
 				seed = first + i

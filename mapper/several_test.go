@@ -14,6 +14,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -125,6 +126,7 @@ func TestSeveralQueues(t *testing.T) {
 
 // TestJobsOfSeveralQueues lists more jobs of two queues than a page has.
 func TestJobsOfSeveralQueues(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, ctx := severalQueues(t, addCredit), t.Context()

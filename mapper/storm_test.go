@@ -31,6 +31,7 @@ func impatient(n int32) *cloudtaskspb.Queue {
 // TestStorm has one job kill processes again and again, while an entity or a finalizer of another
 // job runs in them: none of these deaths is put down to those.
 func TestStorm(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	seed := testflag.Seed(t)
 	n := uint64(*seeds)
