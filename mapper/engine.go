@@ -16,6 +16,8 @@ import (
 	"sync"
 
 	"cloud.google.com/go/datastore"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/executor"
@@ -26,6 +28,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/store"
+	"github.com/scattermap/scattermap/mapper/internal/telemetry"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -57,6 +60,11 @@ type Options struct {
 	// Schedules are those whose ticks may wait for the end of a run, see [QueueTick]: the engine advances them when a job ends
 	// in its process, and in [Engine.Revive].
 	Schedules []ScheduleDefinition
+
+	// MeterProvider and TracerProvider receive what docs/telemetry.md lists. Default to the global ones of OpenTelemetry, which do
+	// nothing unless the program sets them.
+	MeterProvider  metric.MeterProvider
+	TracerProvider trace.TracerProvider
 
 	// Queues are those that the engine's jobs may belong to besides its first one: for work that must not wait for other
 	// work, or has a rate of its own, see [Mapper.OnQueue] and [StartOptions.Queue]. Their tasks are sent to the URL of the
@@ -115,9 +123,12 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	}
 	e.log = said.Flaws
 	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said, Gate: gate.New(), Random: randomNumber}
+	var err error
+	if e.jobs.Telemetry, err = telemetry.New(o.MeterProvider, o.TracerProvider); err != nil {
+		return nil, fmt.Errorf("mapper: %w", err)
+	}
 	e.jobs.Revived = func(ctx context.Context) error { return advance(ctx, e, o.Schedules) }
 	e.ranges = executor.New(client, e.jobs)
-	var err error
 	if e.queues, err = queuesOf(e, o.Queues); err != nil {
 		return nil, err
 	}
@@ -156,7 +167,7 @@ func (e *Engine) Handler() http.Handler {
 	queues := make(map[string]map[string]http.Handler) // by queue and path
 	for _, on := range e.queues {
 		handlers := on.jobs.Handlers()
-		handlers[body.RangePath] = on.jobs.Handler(on.ranges.Deliver)
+		handlers[body.RangePath] = on.jobs.Handler(body.RangePath, on.ranges.Deliver)
 		queues[on.queue.Name()] = handlers
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

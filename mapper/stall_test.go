@@ -28,7 +28,15 @@ type stall struct {
 
 	status []string // what Status.Why has, or its error
 	log    []string // what a line of the log has
+
+	gaugeSays int // what scattermap.job.idle says, once a schedule has called Revive
 }
+
+const (
+	grows  = iota // a minute at least
+	absent        // nothing
+	small         // less than a minute: the job gets on
+)
 
 // blocked is why the functions of a stalled job fail or hang.
 type blocked struct{ Hangs, Fails bool }
@@ -89,8 +97,8 @@ func TestStalls(t *testing.T) {
 		"the database refuses everything":    {stall: stall{unreadable: true, status: []string{"PermissionDenied"}, log: []string{"PermissionDenied"}}, faults: []emulator.Fault{{Kind: emulator.LoseCall, Share: 1, Code: codes.PermissionDenied}}},
 		"the function hangs":                 {stall: stall{status: []string{"tried again", "30s"}, log: []string{"entities failed", "1 timeout"}}, params: blocked{Hangs: true}},
 		"one entity fails for ever":          {stall: stall{settings: mapper.StartOptions{Retries: mapper.Retries{Attempts: 100}}, status: []string{"an entity is tried again", "the ledger has no such account"}, log: []string{"an entity failed again"}}, params: blocked{Fails: true}},
-		"the rate is tiny":                   {stall: stall{settings: mapper.StartOptions{Workers: 1, PageSize: 1, Rate: mapper.Rate{Entities: 0.05}}, status: []string{"its rate of 0.05 entities a second"}, log: []string{"job running", "0.05 entities a second"}}},
-		"somebody has paused it":             {stall: stall{before: answers(500), after: func(w *world) { _ = w.engine.Job("stalled").Pause(w.Context()) }, status: []string{"somebody has paused it"}, log: []string{"job paused"}}},
+		"the rate is tiny":                   {stall: stall{gaugeSays: small, settings: mapper.StartOptions{Workers: 1, PageSize: 1, Rate: mapper.Rate{Entities: 0.05}}, status: []string{"its rate of 0.05 entities a second"}, log: []string{"job running", "0.05 entities a second"}}},
+		"somebody has paused it":             {stall: stall{gaugeSays: absent, before: answers(500), after: func(w *world) { _ = w.engine.Job("stalled").Pause(w.Context()) }, status: []string{"somebody has paused it"}, log: []string{"job paused"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -102,7 +110,7 @@ func TestStalls(t *testing.T) {
 				if test.settings.Workers > 0 {
 					queue = few(int32(test.settings.Workers))
 				}
-				w := newWorld(t, setting{log: &log, queue: queue, emulator: emulator.Options{Faults: faults}}, stalled)
+				w, reader, _ := observed(t, setting{log: &log, queue: queue, emulator: emulator.Options{Faults: faults}}, stalled)
 				w.putAccounts(names(100))
 				calm := w.handler
 				if test.before != nil {
@@ -146,6 +154,13 @@ func TestStalls(t *testing.T) {
 					if log.count(want) == 0 {
 						t.Errorf("the log does not say %q:\n%s", want, log.String())
 					}
+				}
+				if err := w.engine.Revive(t.Context()); err != nil && !test.unreadable {
+					t.Error(err)
+				}
+				idle := read(t, reader)["scattermap.job.idle"]
+				if ok := map[int]bool{grows: idle.there && idle.value >= 60, absent: !idle.there, small: idle.there && idle.value < 60}[test.gaugeSays]; !ok {
+					t.Errorf("the job is idle for %+v", idle)
 				}
 				faults.Pause()
 				w.handler = calm

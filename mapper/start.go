@@ -37,7 +37,7 @@ func (e *Engine) start(ctx context.Context, def *function.Definition, query Quer
 }
 
 // startWhen starts a job if it may, as the transaction that records it decides, and says whether there was one of its ID before.
-func (e *Engine) startWhen(ctx context.Context, def *function.Definition, query Query, params json.RawMessage, o *StartOptions, when func(*datastore.Transaction) error) (_ *Job, existed bool, _ error) {
+func (e *Engine) startWhen(ctx context.Context, def *function.Definition, query Query, params json.RawMessage, o *StartOptions, when func(*datastore.Transaction) error) (_ *Job, existed bool, failed error) {
 	if e == nil || e.client == nil {
 		return nil, false, errNoEngine
 	}
@@ -47,6 +47,8 @@ func (e *Engine) startWhen(ctx context.Context, def *function.Definition, query 
 	}
 	longest := def.Mode.Longest(e.queue.Deadline())
 	opts := o.withDefaults(longest)
+	ctx, ended := e.jobs.Telemetry.Start(ctx, def.Name, opts.ID[:min(len(opts.ID), 100)])
+	defer func() { ended(failed) }()
 	fail := func(err error) (*Job, bool, error) {
 		return nil, false, fmt.Errorf("mapper: start %s of %q: %w", opts.ID, def.Name, err)
 	}

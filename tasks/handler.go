@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"os"
 	"strconv"
 	"strings"
 	"time"
+
+	"go.opentelemetry.io/otel/propagation"
 )
 
 // Bounds of a request, which may be anybody's.
@@ -33,6 +36,13 @@ type Delivery struct {
 	// Retries is how many attempts were made before this one, as the sender
 	// says.
 	Retries int
+
+	// Due is when the task was to be delivered, as the sender says; zero if that is not known.
+	Due time.Time
+
+	// NewTrace says that the delivery is to begin a trace of its own, with a link to the span in which the task was enqueued,
+	// and not to be part of that one's. The context of the handler has that span.
+	NewTrace bool
 
 	// Body is the task's message.
 	Body []byte
@@ -109,7 +119,7 @@ func (q *Queue) Handler(log *slog.Logger, run func(context.Context, Delivery) er
 		delivery, err := q.receive(w, r)
 		received := err == nil
 		if received {
-			err = run(r.Context(), delivery)
+			err = run(traces.Extract(r.Context(), propagation.HeaderCarrier(r.Header)), delivery)
 		}
 		code := statusOf(err)
 		if err != nil {
@@ -185,5 +195,18 @@ func (q *Queue) receive(w http.ResponseWriter, r *http.Request) (Delivery, error
 	_ = connection.SetReadDeadline(time.Time{}) // it would end the delivery
 	name := r.Header.Get("X-CloudTasks-TaskName")
 	retries, _ := strconv.Atoi(r.Header.Get("X-CloudTasks-TaskRetryCount")) // absent or bad: 0
-	return Delivery{TaskID: name[:min(len(name), maxTaskID)], Queue: QueueOf(r), Retries: max(retries, 0), Body: body}, nil
+	return Delivery{
+		TaskID: name[:min(len(name), maxTaskID)], Queue: QueueOf(r), Retries: max(retries, 0), Body: body,
+		Due: dueOf(r.Header.Get("X-CloudTasks-TaskETA")), NewTrace: r.Header.Get(newTraceHeader) != "",
+	}, nil
+}
+
+// dueOf returns the time that a header has, in seconds since 1970; zero if that is absent or bad.
+func dueOf(header string) time.Time {
+	seconds, err := strconv.ParseFloat(header, 64)
+	if err != nil || !(seconds > 0 && seconds < 1e11) {
+		return time.Time{}
+	}
+	whole, part := math.Modf(seconds)
+	return time.Unix(int64(whole), int64(part*1e9))
 }

@@ -45,7 +45,7 @@ func (q *Queue) Look(ctx context.Context, of Task) (*Sighting, error) {
 	default:
 		return nil, fmt.Errorf("tasks: get %s: %w", name, err)
 	}
-	last, made, now := t.GetLastAttempt(), t.GetHttpRequest(), q.request(of, time.Time{}).GetTask().GetHttpRequest()
+	last, made, now := t.GetLastAttempt(), t.GetHttpRequest(), q.request(ctx, of, time.Time{}).GetTask().GetHttpRequest()
 	return &Sighting{
 		URL: made.GetUrl(), Due: t.GetScheduleTime().AsTime(), Attempts: int(t.GetDispatchCount()),
 		// The status of an attempt that is under way means nothing, and it has no response time. One that

@@ -158,7 +158,7 @@ var ErrExists = errors.New("the task exists, or existed lately")
 // task that took it is or was delivered in its place. The errors of a service
 // that is out of reach for a moment are retried here.
 func (q *Queue) Enqueue(ctx context.Context, t Task) error {
-	req := q.request(t, time.Now())
+	req := q.request(ctx, t, time.Now())
 	ctx, cancel := context.WithTimeout(ctx, enqueueTimeout)
 	defer cancel()
 	_, err := q.client.CreateTask(ctx, req, gax.WithRetry(func() gax.Retryer {

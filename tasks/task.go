@@ -1,12 +1,15 @@
 package tasks
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -25,6 +28,9 @@ type Task struct {
 
 	// At is when the task is delivered at the earliest. Defaults to at once.
 	At time.Time
+
+	// NewTrace has the delivery begin a trace of its own, see [Delivery.NewTrace].
+	NewTrace bool
 }
 
 // ID returns a task ID made of parts: always the same for the same parts, and
@@ -47,17 +53,29 @@ func ID(parts ...string) string {
 // location.
 const queueHeader = "Scattermap-Queue"
 
+// newTraceHeader says that a delivery begins a trace of its own.
+const newTraceHeader = "Scattermap-New-Trace"
+
+// traces carries the span in which a task is enqueued to its deliveries, in the header traceparent.
+var traces propagation.TraceContext
+
 // QueueOf returns the name of the queue that the task of a delivery was put into, as the sender says. It is for the
 // choice among queues whose handlers verify the request themselves.
 func QueueOf(r *http.Request) string { return r.Header.Get(queueHeader) }
 
-// request builds the request that creates a task.
-func (q *Queue) request(t Task, now time.Time) *cloudtaskspb.CreateTaskRequest {
+// request builds the request that creates a task, in a span.
+func (q *Queue) request(ctx context.Context, t Task, now time.Time) *cloudtaskspb.CreateTaskRequest {
 	message := &cloudtaskspb.HttpRequest{
 		Url:        q.url.JoinPath(t.Path).String(),
 		HttpMethod: cloudtaskspb.HttpMethod_POST,
 		Headers:    map[string]string{"Content-Type": "application/json", queueHeader: q.name},
 		Body:       t.Body,
+	}
+	if trace.SpanContextFromContext(ctx).IsValid() {
+		traces.Inject(ctx, propagation.MapCarrier(message.Headers))
+		if t.NewTrace {
+			message.Headers[newTraceHeader] = "true"
+		}
 	}
 	if q.opts.ServiceAccount != "" {
 		message.AuthorizationHeader = &cloudtaskspb.HttpRequest_OidcToken{OidcToken: &cloudtaskspb.OidcToken{

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -43,11 +45,15 @@ import (
 //	IAP_KEYS_URL           where the proxy's public keys are; Google's if empty
 //	OIDC_KEYS_URL          where the public keys of tokens are, with on; Google's if
 //	                       empty
+//	OTEL_EXPORTER_OTLP_ENDPOINT
+//	                       where metrics and traces are exported to by OTLP over HTTP,
+//	                       such as http://localhost:4318, a collector beside the
+//	                       service; nowhere if empty
 //	HOST, PORT             where to listen; PORT is 8080 if empty. HOST is 127.0.0.1
 //	                       if empty, and all interfaces on Cloud Run, which sets
 //	                       K_SERVICE
 //
-// DATASTORE_EMULATOR_HOST and CLOUD_TASKS_EMULATOR_HOST point the service at
+// K_SERVICE and K_REVISION, which Cloud Run sets, name the service in telemetry. DATASTORE_EMULATOR_HOST and CLOUD_TASKS_EMULATOR_HOST point the service at
 // emulators.
 type config struct {
 	project, database string
@@ -61,7 +67,10 @@ type config struct {
 	keysURL           string
 	iapAudience       string
 	iapKeysURL        string
+	otlp              string
 	addr              string
+
+	serviceName, revision, instance string // as Cloud Run says
 }
 
 // audience is whom the tokens of tasks are meant for.
@@ -104,6 +113,9 @@ func configFrom(getenv func(string) string) (config, error) {
 	}
 	e.checkURL("SERVICE_URL", c.url, func(u *url.URL) bool { return u.Path == "" }, "http(s)://HOST without a path")
 	e.auth(&c)
+	c.otlp = strings.TrimSuffix(getenv("OTEL_EXPORTER_OTLP_ENDPOINT"), "/")
+	e.checkURL("OTEL_EXPORTER_OTLP_ENDPOINT", c.otlp, func(*url.URL) bool { return true }, "an http(s) URL without a query")
+	c.serviceName, c.revision, c.instance = cmp.Or(getenv("K_SERVICE"), "cloudrun"), getenv("K_REVISION"), strconv.Itoa(os.Getpid())
 	host, port := getenv("HOST"), getenv("PORT")
 	if host == "" && getenv("K_SERVICE") == "" {
 		host = "127.0.0.1"

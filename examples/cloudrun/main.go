@@ -17,6 +17,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/cloudlog"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/jobsapi"
 	"github.com/scattermap/scattermap/mapper"
@@ -29,8 +30,8 @@ var mappers = mapper.Set(bank.AddCredit)
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	c, err := configFrom(os.Getenv)
+	log := slog.New(cloudlog.NewHandler(os.Stderr, &cloudlog.Options{Project: c.project}))
 	if err == nil {
 		err = run(ctx, c, log)
 	}
@@ -40,11 +41,25 @@ func main() {
 	}
 }
 
-// Cloud Run ends a process 10 s after SIGTERM.
-const grace = 9 * time.Second
+// Cloud Run ends a process 10 s after SIGTERM: so long may the requests under way take, and then what is left of telemetry.
+const (
+	grace     = 8500 * time.Millisecond
+	flushTime = time.Second
+)
 
 // run serves until ctx ends, and then has the requests under way come to their end.
-func run(ctx context.Context, c config, log *slog.Logger) error {
+func run(ctx context.Context, c config, log *slog.Logger) (err error) {
+	flush, err := startTelemetry(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
+		defer cancel()
+		if err := flush(ctx); err != nil { // a collector that is away stops no service
+			log.Warn("telemetry", "error", err)
+		}
+	}()
 	engine, handler, closers, err := newService(ctx, c, log)
 	defer closers.close()
 	if err != nil {

@@ -193,12 +193,12 @@ func TestService(t *testing.T) {
 	if err != nil || night.RateLimits.MaxConcurrentDispatches != 800 {
 		t.Errorf("the other queue: %v, %v", night, err)
 	}
-	for deadline := time.Now().Add(time.Minute); !s.logged(`"WARN"`, queue+":", "max-backoff"); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !s.logged(`"WARNING"`, queue+":", "max-backoff"); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing in the log about the back-off of the queue that was there")
 		}
 	}
-	if s.logged(`"WARN"`, queue+"-night:") {
+	if s.logged(`"WARNING"`, queue+"-night:") {
 		t.Error("the log complains about the queue that the service has made")
 	}
 

@@ -87,7 +87,8 @@ func (t Job) Task(j *record.Job, path string, at time.Time) tasks.Task {
 	if t.Link > 0 {
 		parts = append(parts, "link", number(t.Link))
 	}
-	return tasks.Task{ID: tasks.ID(parts...), Path: path, Body: body, At: at}
+	// Sweeps, and what goes on behind some records, are chains of any length.
+	return tasks.Task{ID: tasks.ID(parts...), Path: path, Body: body, At: at, NewTrace: !at.IsZero() || t.After != "" || t.Link > 0}
 }
 
 // Current reports whether a task is of the job's epoch, and the job runs.

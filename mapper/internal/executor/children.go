@@ -28,7 +28,7 @@ func (c *claim) enqueueChildren(ctx context.Context, queue *tasks.Queue, t *turn
 			return err
 		}
 	}
-	if err := queue.EnqueueAll(ctx, c.children(t.enqueued, next, waits)); err != nil {
+	if err := queue.EnqueueAll(ctx, c.children(t.enqueued, next, waits, t.newTraces)); err != nil {
 		t.enqueued = 0
 		return fmt.Errorf("enqueue the children of range %s of job %s: %w", r.ID, r.Job, err)
 	}
@@ -56,15 +56,17 @@ func (c *claim) continued(ctx context.Context) (*record.Range, error) {
 
 // children returns the tasks of the range's children from the n-th on, but of the one that the delivery
 // goes on with. The last children are entities that failed: those to try again wait, as waits says, and
-// those that were recorded have no task.
-func (c *claim) children(n int64, next *record.Range, waits map[string]time.Time) []tasks.Task {
+// those that were recorded have no task. They may begin traces of their own.
+func (c *claim) children(n int64, next *record.Range, waits map[string]time.Time, newTraces bool) []tasks.Task {
 	r := c.record
 	var all []tasks.Task
 	for ; n < r.Children-r.Recorded; n++ {
 		child := &record.Range{Job: r.Job, Incarnation: r.Incarnation, ID: record.RangeID(r.ID, n)}
 		child.NotBefore = waits[child.ID]
 		if next == nil || child.ID != next.ID {
-			all = append(all, body.TaskOf(child, c.job))
+			task := body.TaskOf(child, c.job)
+			task.NewTrace = newTraces
+			all = append(all, task)
 		}
 	}
 	return all

@@ -21,6 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/split"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
+	"github.com/scattermap/scattermap/mapper/internal/telemetry"
 )
 
 // processPage runs the function over the page's entities, and commits what it did together with the range's
@@ -70,7 +71,12 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress fun
 		if d.record.Alone {
 			attempts = hotAttempts
 		}
+		tried := false
 		s, err = d.transact(ctx, attempts, func(tx *datastore.Transaction) (r *record.Range, children []*record.Range, err error) {
+			if tried {
+				d.x.Telemetry.Conflict(ctx, d.job.Mapper)
+			}
+			tried = true
 			r, ready = new(record.Range), false
 			run.Read = d.fencedReader(tx, r)
 			if d.record.Solo {
@@ -207,11 +213,20 @@ type committed struct {
 	counters   tally.Counters       // that the page has counted
 	overcounts bool                 // the pages of this process have more counters than a job can have
 	kinds      string               // of the errors of entities that have failed; empty: none has
+	cut        int64                // ranges that were cut off behind the page
 }
 
 // takeOver notes what is to be done after a commit, and says what failed.
 func (d *delivery) takeOver(ctx context.Context, after committed) {
 	d.after = after
+	behind := telemetry.BehindPage
+	if d.late {
+		behind = telemetry.Late
+	}
+	d.x.Telemetry.Committed(ctx, telemetry.Page{
+		Mapper: d.job.Mapper, Job: d.job.Ref().String(), Entities: d.record.Processed, Failures: int64(after.failed), Took: time.Since(d.pageAt),
+		CutOff: map[string]int64{behind: after.cut, telemetry.Failed: d.record.Retries + d.record.Recorded},
+	})
 	if after.kinds != "" {
 		d.x.Journal.Failing(ctx, d.record, d.record.Retries, int64(after.failed), after.kinds)
 	}
@@ -255,6 +270,7 @@ func (d *delivery) putOutcome(r *record.Range, p planner.Plan, o *page.Outcome) 
 			return nil, after, err
 		case err == nil && len(pieces) > 1 && pieces[0].Holds(p.At[max(1, o.Reached)-1]): // otherwise the next page tries again
 			children = d.planner.Cut(r, pieces, size)
+			after.cut = int64(len(children))
 		}
 	}
 	if rest, ok := d.left(r, p, o); ok {

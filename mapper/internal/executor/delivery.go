@@ -15,6 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
+	"github.com/scattermap/scattermap/mapper/internal/telemetry"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -27,6 +28,7 @@ type delivery struct {
 	call     function.Func
 	callPage function.PageFunc // nil: the mapper has none
 	begunAt  time.Time         // when it came
+	ended    func()            // is called when it has ended
 	place    gate.Place        // inside the gate
 	paced    time.Time         // when its last page began that had to wait for the job's rate
 	turn
@@ -44,6 +46,10 @@ type turn struct {
 
 	after    committed // of the page
 	enqueued int64     // how many of its children have tasks, from the first on
+	late     bool      // what its page has cut off is what it would have ended late with
+	pageAt   time.Time // when its page began
+
+	newTraces bool // its children have too much to do for one trace
 }
 
 // run does what a task asks for:
@@ -69,6 +75,7 @@ func (x *Executor) run(ctx context.Context, t body.Range, queued tasks.Delivery)
 	if err != nil || d == nil {
 		return err
 	}
+	defer d.ended()
 	defer d.planner.Close()
 	checks, err := d.runAll(ctx)
 	if !checks {
@@ -140,7 +147,9 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 
 // process does the page of a pending range.
 func (d *delivery) process(ctx context.Context) (s standing, err error) {
+	d.pageAt, d.late = time.Now(), false
 	p, err := d.planner.Plan(ctx, d.job, d.record) // 2
+	d.newTraces = telemetry.NewTraces(d.job, p.Estimate())
 	for err == nil && p.First {
 		if s, err = d.split(ctx, p); err != nil || s != ours { // 3
 			return s, err
@@ -173,6 +182,9 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 	}
 	s, err = d.processPage(ctx, p, p.Progress(readOn)) // 4
 	refused, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update && fault.Contended(err)
+	if contended {
+		d.x.Telemetry.Conflict(ctx, d.job.Mapper)
+	}
 	switch {
 	case errors.As(err, refused) && len(p.At) == 1:
 		return d.recordCulprit(ctx, p, *refused)
@@ -201,6 +213,11 @@ func (d *delivery) split(ctx context.Context, p planner.Plan) (standing, error) 
 	if err != nil || s != ours {
 		return s, err
 	}
+	why := telemetry.BeforePage
+	if d.record.ID == d.job.Root() {
+		why = telemetry.AtStart
+	}
+	d.x.Telemetry.CutOff(ctx, d.job.Mapper, map[string]int64{why: int64(len(pieces) - 1)})
 	if len(p.At) > 0 && p.Next == nil {
 		d.planner.KeepWhole() // a last page is cut once
 	}

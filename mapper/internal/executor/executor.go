@@ -49,7 +49,7 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 }
 
 // load reads the job and the range of a task. It returns no delivery if there is nothing to do.
-func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery) (*delivery, error) {
+func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery) (d *delivery, err error) {
 	begunAt := time.Now()
 	job, r := &record.Job{ID: t.Job}, new(record.Range)
 	looking, found := wire.Looking(ctx)
@@ -65,6 +65,12 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	if takes, err := job.Queue.Takes(queued.Queue, x.Queue.Name()); !takes {
 		return nil, err
 	}
+	ended := x.Telemetry.Range(ctx, job, r, queued, begunAt)
+	defer func() {
+		if d == nil {
+			ended()
+		}
+	}()
 	x.cache.note(job, begunAt)
 	if missing[1] {
 		return nil, tasks.Drop(fmt.Errorf("there is no range %s of a job %s", t.Range, t.Job))
@@ -100,10 +106,10 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 		x.source.CantCount()
 	}
 	r.Version = found.Version(r.Key())
-	d := &delivery{
+	d = &delivery{
 		claim:   claim{client: x.client, store: x.Store, job: job, record: r, generation: t.Generation},
 		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode, Strategy: strategy},
-		x:       x, call: call, callPage: callPage, begunAt: begunAt,
+		x:       x, call: call, callPage: callPage, begunAt: begunAt, ended: ended,
 		turn: turn{queued: queued, redelivered: queued.Retries > 0 || r.Lost},
 	}
 	d.planner.Optimistic = mayBeOptimistic(d)

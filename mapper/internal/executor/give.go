@@ -56,7 +56,7 @@ func give(ctx context.Context, d *delivery, p *planner.Plan, o *page.Outcome) er
 	if errors.Is(err, planner.ErrCut) {
 		return err
 	}
-	if len(pieces) > 1 { // without it the next page tries again
+	if d.late = len(pieces) > 1; d.late { // without it the next page tries again
 		p.Pieces = func() ([]split.Piece, error) { return pieces, nil }
 	}
 	return nil

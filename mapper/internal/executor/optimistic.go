@@ -83,6 +83,8 @@ func processOptimistic(ctx context.Context, d *delivery, run page.Page, p planne
 	known.optimism.Ended(settled)
 	if settled {
 		d.takeOver(ctx, after)
+	} else {
+		d.x.Telemetry.Conflict(ctx, d.job.Mapper)
 	}
 	return settled, nil
 }

@@ -32,6 +32,7 @@ func (ct Control) Start(ctx context.Context, created, existing *record.Job, when
 			created.Incarnate(ct.Random())
 		}
 		if job, err = ct.create(ctx, created, when); err == nil && job.Incarnation == created.Incarnation {
+			ct.Telemetry.Turned(job, time.Now())
 			ct.Journal.Changed(ctx, "", job, "started")
 		}
 	}
@@ -149,6 +150,7 @@ func (js *Jobs) settle(ctx context.Context, s step, cause string, err error) err
 			return err
 		}
 	}
+	js.Telemetry.Turned(s.to, time.Now())
 	js.Journal.Changed(ctx, s.from, s.to, cause)
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/journal"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
+	"github.com/scattermap/scattermap/mapper/internal/telemetry"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -29,6 +30,8 @@ type Jobs struct {
 	Journal *journal.Journal
 	Gate    *gate.Gate
 	Random  func() uint64 // a number that nobody else draws
+
+	Telemetry *telemetry.Telemetry
 
 	Revived func(context.Context) error // is called at the end of a revival; nil: nothing is
 	Beside  []*Jobs                     // those of the engine's other queues, which a revival is for, too
@@ -45,14 +48,14 @@ func (js *Jobs) Asked() *Jobs {
 // Handlers returns what serves the tasks, by the last element of their path.
 func (js *Jobs) Handlers() map[string]http.Handler {
 	return map[string]http.Handler{
-		sweepPath: js.chain(js.inCompany(func(ctx context.Context, job *record.Job, t body.Job) error {
+		sweepPath: js.chain(sweepPath, js.inCompany(func(ctx context.Context, job *record.Job, t body.Job) error {
 			js.Journal.Flush(ctx)
 			return sweeper{js}.run(ctx, job, t)
 		})),
-		retryPath:    js.chain(js.inCompany(Retrier{js}.run)),
-		finalizePath: js.chain(js.runEnd),
-		cleanupPath:  js.chain(js.inCompany(cleaner{js}.run)),
-		revivePath: js.Handler(func(ctx context.Context, _ tasks.Delivery) error {
+		retryPath:    js.chain(retryPath, js.inCompany(Retrier{js}.run)),
+		finalizePath: js.chain(finalizePath, js.runEnd),
+		cleanupPath:  js.chain(cleanupPath, js.inCompany(cleaner{js}.run)),
+		revivePath: js.Handler(revivePath, func(ctx context.Context, _ tasks.Delivery) error {
 			place, err := js.Gate.Enter(ctx, false)
 			if err != nil {
 				return err
@@ -128,12 +131,14 @@ func (js *Jobs) ShowBuild(ctx context.Context, job *record.Job, missing bool) er
 	return err
 }
 
-// Handler returns the handler of deliveries that run runs, until this process is draining.
-func (js *Jobs) Handler(run func(context.Context, tasks.Delivery) error) http.Handler {
-	return js.Queue.Handler(js.Log, func(ctx context.Context, d tasks.Delivery) error {
+// Handler returns the handler of deliveries of a path that run runs, until this process is draining.
+func (js *Jobs) Handler(path string, run func(context.Context, tasks.Delivery) error) http.Handler {
+	return js.Queue.Handler(js.Log, func(ctx context.Context, d tasks.Delivery) (err error) {
 		leave, err := js.Gate.Admit()
 		if err == nil {
 			defer leave()
+			ctx, ended := js.Telemetry.Delivery(ctx, path, d)
+			defer func() { ended(err) }()
 			err = run(ctx, d)
 		}
 		if errors.Is(err, gate.ErrDraining) {
@@ -145,8 +150,8 @@ func (js *Jobs) Handler(run func(context.Context, tasks.Delivery) error) http.Ha
 
 // chain returns the handler of the tasks of a path. The job is as it is found; run
 // looks whether the task is of its epoch.
-func (js *Jobs) chain(run func(context.Context, *record.Job, body.Job) error) http.Handler {
-	return js.Handler(func(ctx context.Context, d tasks.Delivery) error {
+func (js *Jobs) chain(path string, run func(context.Context, *record.Job, body.Job) error) http.Handler {
+	return js.Handler(path, func(ctx context.Context, d tasks.Delivery) error {
 		begunAt := time.Now()
 		var t body.Job
 		if err := json.Unmarshal(d.Body, &t); err != nil {
@@ -165,6 +170,7 @@ func (js *Jobs) chain(run func(context.Context, *record.Job, body.Job) error) ht
 		}
 		takes := false
 		if err == nil {
+			js.Telemetry.Job(ctx, job)
 			takes, err = job.Queue.Takes(d.Queue, js.Queue.Name())
 		}
 		if takes {

@@ -153,6 +153,7 @@ func (lo Lookout) Look(ctx context.Context, job *record.Job) string {
 	if err != nil {
 		return ""
 	}
+	lo.Telemetry.Looked(job, open, time.Now())
 	var sum record.Totals
 	for _, r := range open {
 		if err := sum.Add(r); err != nil {

@@ -96,6 +96,9 @@ func (sw sweeper) look(ctx context.Context, job *record.Job, t body.Job, now tim
 	if err != nil {
 		return fmt.Errorf("look for open ranges of job %s: %w", job.ID, err)
 	}
+	if t.After == "" {
+		sw.Telemetry.Looked(job, open, now)
+	}
 	if err := sw.calm(ctx, job, open); err != nil {
 		return err
 	}

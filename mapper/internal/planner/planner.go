@@ -64,6 +64,9 @@ type Plan struct {
 // FairShare returns how many entities of the job a worker has.
 func (p Plan) FairShare() int64 { return p.piece.FairShare }
 
+// Estimate returns how many entities the range had when it was planned, about; 0: nobody knows.
+func (p Plan) Estimate() int64 { return p.piece.Estimate }
+
 // Progress returns what is told behind each entity how long the function has run on the page so far, and
 // whether half of the page is done, which calls halfway, unless that is nil. Where a range is cut for the sake
 // of those who will have nothing to do, its boundaries are looked for once the function has run for long

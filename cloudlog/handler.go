@@ -1,0 +1,134 @@
+package cloudlog
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"slices"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Options are the settings of a handler.
+type Options struct {
+	// Project is the ID of the project that has the traces. Without it lines belong to none.
+	Project string
+
+	// Level is the lowest level that is logged. Defaults to slog.LevelInfo.
+	Level slog.Leveler
+}
+
+// The names that Cloud Logging gives a meaning to.
+const (
+	severityKey = "severity"
+	messageKey  = "message"
+	labelsKey   = "logging.googleapis.com/labels"
+	traceKey    = "logging.googleapis.com/trace"
+	spanKey     = "logging.googleapis.com/spanId"
+	sampledKey  = "logging.googleapis.com/trace_sampled"
+)
+
+// labels are the attributes that are labels, if they are in no group.
+var labels = []string{"job", "mapper", "range"}
+
+// A handler is a slog.Handler. It keeps the attributes and groups that it was given, as labels and traces are in none.
+type handler struct {
+	lines   slog.Handler
+	project string
+	labels  []any
+	groups  []string
+	attrs   [][]slog.Attr // those in the first so many groups
+}
+
+// NewHandler returns a handler that writes lines.
+func NewHandler(w io.Writer, o *Options) slog.Handler {
+	var opts Options
+	if o != nil {
+		opts = *o
+	}
+	lines := slog.NewJSONHandler(w, &slog.HandlerOptions{Level: opts.Level, ReplaceAttr: rename})
+	return &handler{lines: lines, project: opts.Project, attrs: make([][]slog.Attr, 1)}
+}
+
+// rename gives slog's own attributes the names that Cloud Logging reads.
+func rename(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) > 0 {
+		return a
+	}
+	switch a.Key {
+	case slog.MessageKey:
+		a.Key = messageKey
+	case slog.LevelKey:
+		if level, ok := a.Value.Any().(slog.Level); ok {
+			return slog.String(severityKey, severity(level))
+		}
+	}
+	return a
+}
+
+// severity returns Cloud Logging's name of a level.
+func severity(l slog.Level) string {
+	switch {
+	case l >= slog.LevelError:
+		return "ERROR"
+	case l >= slog.LevelWarn:
+		return "WARNING"
+	case l >= slog.LevelInfo:
+		return "INFO"
+	}
+	return "DEBUG"
+}
+
+func (h *handler) Enabled(ctx context.Context, l slog.Level) bool { return h.lines.Enabled(ctx, l) }
+
+func (h *handler) WithGroup(name string) slog.Handler {
+	if name == "" {
+		return h
+	}
+	c := *h
+	c.groups = append(slices.Clip(h.groups), name)
+	c.attrs = append(slices.Clip(h.attrs), nil)
+	return &c
+}
+
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	c := *h
+	c.labels, c.attrs = slices.Clip(h.labels), slices.Clone(h.attrs)
+	inmost := len(c.attrs) - 1
+	c.attrs[inmost] = slices.Clip(c.attrs[inmost])
+	for _, a := range attrs {
+		c.add(a)
+	}
+	return &c
+}
+
+// add adds an attribute to the inmost group, or to the labels.
+func (h *handler) add(a slog.Attr) {
+	if len(h.groups) == 0 && slices.Contains(labels, a.Key) {
+		h.labels = append(h.labels, slog.String(a.Key, a.Value.String())) // a label is a text
+		return
+	}
+	h.attrs[len(h.attrs)-1] = append(h.attrs[len(h.attrs)-1], a)
+}
+
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	var own []slog.Attr
+	r.Attrs(func(a slog.Attr) bool { own = append(own, a); return true })
+	c := h.WithAttrs(own).(*handler)
+	inner := c.attrs[len(c.groups)]
+	for i, name := range slices.Backward(c.groups) {
+		inner = append(slices.Clip(c.attrs[i]), slog.Attr{Key: name, Value: slog.GroupValue(inner...)})
+	}
+	line := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	line.AddAttrs(inner...)
+	if len(c.labels) > 0 {
+		line.AddAttrs(slog.Group(labelsKey, c.labels...))
+	}
+	if span := trace.SpanContextFromContext(ctx); span.IsValid() && h.project != "" {
+		line.AddAttrs(
+			slog.String(traceKey, "projects/"+h.project+"/traces/"+span.TraceID().String()),
+			slog.String(spanKey, span.SpanID().String()),
+			slog.Bool(sampledKey, span.IsSampled()))
+	}
+	return h.lines.Handle(ctx, line)
+}

@@ -1,0 +1,88 @@
+package cloudlog_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"testing"
+	"testing/slogtest"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/scattermap/scattermap/cloudlog"
+)
+
+// lines decodes what was written.
+func lines(t *testing.T, b []byte) (all []map[string]any) {
+	t.Helper()
+	for d := json.NewDecoder(bytes.NewReader(b)); d.More(); {
+		var line map[string]any
+		if err := d.Decode(&line); err != nil {
+			t.Fatalf("%v in %s", err, b)
+		}
+		all = append(all, line)
+	}
+	return all
+}
+
+// TestFields compares lines with the names of Cloud Logging's page on structured logging.
+func TestFields(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(cloudlog.NewHandler(&out, &cloudlog.Options{Project: "p", Level: slog.LevelDebug}))
+	traceID, _ := trace.TraceIDFromHex("0123456789abcdef0123456789abcdef")
+	spanID, _ := trace.SpanIDFromHex("0123456789abcdef")
+	ctx := trace.ContextWithSpanContext(t.Context(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled}))
+	log.WarnContext(ctx, "a page is tried again", "job", "spring", "range", "a1", "refused", 2)
+	log.With("mapper", "add-credit", "process", 7).WithGroup("task").With("id", "x").Error("failed", "job", "in a group")
+	log.Debug("serving", "job", slog.IntValue(3))
+	log.Info("one")
+	got := lines(t, out.Bytes())
+	for _, line := range got {
+		if _, ok := line["time"].(string); !ok {
+			t.Errorf("no time in %v", line)
+		}
+		delete(line, "time")
+	}
+	want := []map[string]any{
+		{
+			"severity": "WARNING", "message": "a page is tried again", "refused": 2.0, "logging.googleapis.com/labels": map[string]any{"job": "spring", "range": "a1"},
+			"logging.googleapis.com/trace": "projects/p/traces/0123456789abcdef0123456789abcdef", "logging.googleapis.com/spanId": "0123456789abcdef", "logging.googleapis.com/trace_sampled": true,
+		},
+		{
+			"severity": "ERROR", "message": "failed", "process": 7.0, "task": map[string]any{"id": "x", "job": "in a group"},
+			"logging.googleapis.com/labels": map[string]any{"mapper": "add-credit"},
+		},
+		{"severity": "DEBUG", "message": "serving", "logging.googleapis.com/labels": map[string]any{"job": "3"}},
+		{"severity": "INFO", "message": "one"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestHandler holds the handler to what slog asks of one.
+func TestHandler(t *testing.T) {
+	var out bytes.Buffer
+	err := slogtest.TestHandler(cloudlog.NewHandler(&out, nil), func() []map[string]any {
+		all := lines(t, out.Bytes())
+		for _, line := range all {
+			line["level"], line["msg"] = line["severity"], line["message"]
+		}
+		return all
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWithoutProject has a line belong to no trace, as nobody could say to which.
+func TestWithoutProject(t *testing.T) {
+	var out bytes.Buffer
+	ctx := trace.ContextWithSpanContext(context.Background(), trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}}))
+	slog.New(cloudlog.NewHandler(&out, nil)).InfoContext(ctx, "one")
+	if line := lines(t, out.Bytes())[0]; line["logging.googleapis.com/trace"] != nil {
+		t.Errorf("%v", line)
+	}
+}

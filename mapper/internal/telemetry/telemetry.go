@@ -1,0 +1,132 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Name is that of the meter and of the tracer.
+const Name = "github.com/scattermap/scattermap/mapper"
+
+// Names of attributes. There is none for keys, parameters or contents of entities.
+const (
+	mapperKey = attribute.Key("scattermap.mapper")
+	reasonKey = attribute.Key("scattermap.reason")
+
+	// Of spans only, as there is no end of their values:
+	jobKey    = attribute.Key("scattermap.job")
+	rangeKey  = attribute.Key("scattermap.range")
+	depthKey  = attribute.Key("scattermap.depth")
+	retryKey  = attribute.Key("scattermap.retries")
+	pageKey   = attribute.Key("scattermap.pages")
+	entityKey = attribute.Key("scattermap.entities")
+	failedKey = attribute.Key("scattermap.failures")
+)
+
+// Telemetry is what an engine tells the providers.
+type Telemetry struct {
+	tracer trace.Tracer
+
+	entities, pages, failures, conflicts, retries, splits metric.Int64Counter
+	inFlight                                              metric.Int64UpDownCounter
+	pageTime, queueWait                                   metric.Float64Histogram
+
+	progress progress
+}
+
+// New returns the telemetry of an engine; providers that are nil are the global ones.
+func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry, error) {
+	if meters == nil {
+		meters = otel.GetMeterProvider()
+	}
+	if tracers == nil {
+		tracers = otel.GetTracerProvider()
+	}
+	t, meter := &Telemetry{tracer: tracers.Tracer(Name)}, meters.Meter(Name)
+	var failed []error
+	counter := func(name, unit, text string) metric.Int64Counter {
+		c, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(text))
+		failed = append(failed, err)
+		return c
+	}
+	seconds := func(name, text string, bounds ...float64) metric.Float64Histogram {
+		h, err := meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(text), metric.WithExplicitBucketBoundaries(bounds...))
+		failed = append(failed, err)
+		return h
+	}
+	t.entities = counter("scattermap.entities", "{entity}", "Entities that pages have processed.")
+	t.pages = counter("scattermap.pages", "{page}", "Pages that were committed.")
+	t.failures = counter("scattermap.failures", "{entity}", "Entities that were recorded as failures.")
+	t.conflicts = counter("scattermap.conflicts", "{conflict}", "Pages that had to be done once more, as others changed their entities meanwhile.")
+	t.retries = counter("scattermap.retries", "{delivery}", "Deliveries of tasks that were delivered before.")
+	t.splits = counter("scattermap.splits", "{range}", "Ranges that were cut off, by why.")
+	t.pageTime = seconds("scattermap.page.duration", "How long pages took, from their reading to their commit.", 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+	t.queueWait = seconds("scattermap.queue.wait", "How long tasks that were due have waited for their first delivery.", 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600)
+	var err error
+	t.inFlight, err = meter.Int64UpDownCounter("scattermap.tasks.in_flight", metric.WithUnit("{task}"), metric.WithDescription("Tasks of ranges that are being done."))
+	failed = append(failed, err)
+	_, err = meter.Float64ObservableGauge("scattermap.job.idle", metric.WithUnit("s"),
+		metric.WithDescription("Seconds since a job that runs last committed a page; of several jobs of a mapper the longest."),
+		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
+			for mapper, idle := range t.progress.idle(time.Now()) {
+				o.Observe(idle.Seconds(), metric.WithAttributes(mapperKey.String(mapper)))
+			}
+			return nil
+		}))
+	return t, errors.Join(append(failed, err)...)
+}
+
+// A Page is one that a commit has taken effect of.
+type Page struct {
+	Mapper, Job        string // Job is the job's reference
+	Entities, Failures int64  // that were processed, and recorded as failures
+	Took               time.Duration
+	CutOff             map[string]int64 // ranges, by why
+}
+
+// Why ranges are cut off.
+const (
+	AtStart    = "start"   // of the job
+	BeforePage = "before"  // others wait for it
+	BehindPage = "behind"  // as was planned
+	Late       = "late"    // this task would end late with them
+	Failed     = "failure" // an entity has a range for itself
+)
+
+// Committed counts a page.
+func (t *Telemetry) Committed(ctx context.Context, p Page) {
+	of := metric.WithAttributes(mapperKey.String(p.Mapper))
+	t.pages.Add(ctx, 1, of)
+	t.entities.Add(ctx, p.Entities, of)
+	if p.Failures > 0 {
+		t.failures.Add(ctx, p.Failures, of)
+	}
+	t.pageTime.Record(ctx, p.Took.Seconds(), of)
+	t.CutOff(ctx, p.Mapper, p.CutOff)
+	t.progress.committed(p.Job, p.Mapper, time.Now())
+	if task := taskOf(ctx); task != nil {
+		task.pages.Add(1)
+		task.entities.Add(p.Entities)
+		task.failures.Add(p.Failures)
+	}
+}
+
+// CutOff counts ranges that were cut off, by why.
+func (t *Telemetry) CutOff(ctx context.Context, mapper string, ranges map[string]int64) {
+	for why, n := range ranges {
+		if n > 0 {
+			t.splits.Add(ctx, n, metric.WithAttributes(mapperKey.String(mapper), reasonKey.String(why)))
+		}
+	}
+}
+
+// Conflict counts a page that has to be done once more.
+func (t *Telemetry) Conflict(ctx context.Context, mapper string) {
+	t.conflicts.Add(ctx, 1, metric.WithAttributes(mapperKey.String(mapper)))
+}
