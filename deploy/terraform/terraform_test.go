@@ -1,0 +1,433 @@
+// Package terraform_test reads the module as Terraform would, as far as that is possible without it: Terraform can't be had on the
+// machines that build this project.
+package terraform_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+// A module is a folder of .tf files, as one text each.
+type module map[string]string
+
+func read(t *testing.T, folder string) module {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*.tf"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files in %s: %v", folder, err)
+	}
+	m := make(module)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m[file] = string(text)
+	}
+	return m
+}
+
+// A reader checks a module, and collects what is wrong with it.
+type reader struct {
+	blocks   []*hclsyntax.Block
+	declared map[string]*hclsyntax.Block // by address, such as var.project or google_service_account.tasks
+	locals   map[string]*hclsyntax.Attribute
+	used     map[string]bool
+	problems []string
+}
+
+func (r *reader) say(at hcl.Range, format string, args ...any) {
+	r.problems = append(r.problems, fmt.Sprintf("%s:%d: ", filepath.Base(at.Filename), at.Start.Line)+fmt.Sprintf(format, args...))
+}
+
+// check reads a module, whose modules have these variables.
+func check(m module, modules map[string]*reader) *reader {
+	r := &reader{declared: map[string]*hclsyntax.Block{}, locals: map[string]*hclsyntax.Attribute{}, used: map[string]bool{}}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		file, diagnostics := hclsyntax.ParseConfig([]byte(m[name]), name, hcl.InitialPos)
+		if diagnostics.HasErrors() {
+			r.problems = append(r.problems, diagnostics.Error())
+			continue
+		}
+		r.blocks = append(r.blocks, file.Body.(*hclsyntax.Body).Blocks...)
+	}
+	for _, b := range r.blocks {
+		address := map[string]string{"variable": "var.", "output": "output.", "module": "module.", "data": "data."}[b.Type] + strings.Join(b.Labels, ".")
+		switch b.Type {
+		case "locals":
+			for name, a := range b.Body.Attributes {
+				if r.locals[name] != nil {
+					r.say(a.Range(), "local.%s is there twice", name)
+				}
+				r.locals[name] = a
+			}
+			continue
+		case "terraform", "provider":
+			continue
+		case "variable", "output", "module", "resource", "data":
+		default:
+			r.say(b.Range(), "there is no block %s", b.Type)
+		}
+		if r.declared[address] != nil {
+			r.say(b.Range(), "%s is there twice", address)
+		}
+		r.declared[address] = b
+	}
+	for _, b := range r.blocks {
+		r.block(b, modules)
+	}
+	for address, b := range r.declared {
+		if b.Type == "variable" && !r.used[address] {
+			r.say(b.Range(), "%s is not used", address)
+		}
+	}
+	for name, a := range r.locals {
+		if !r.used["local."+name] {
+			r.say(a.Range(), "local.%s is not used", name)
+		}
+	}
+	return r
+}
+
+// block checks one block.
+func (r *reader) block(b *hclsyntax.Block, modules map[string]*reader) {
+	switch b.Type {
+	case "variable":
+		r.needs(b, "description", "type")
+	case "output":
+		r.needs(b, "description", "value")
+	case "module":
+		source := literal(b.Body.Attributes["source"])
+		inner := modules[source]
+		if inner == nil {
+			r.say(b.Range(), "there is no module %q", source)
+			break
+		}
+		for name, a := range b.Body.Attributes {
+			if name != "source" && inner.declared["var."+name] == nil {
+				r.say(a.Range(), "the module has no variable %s", name)
+			}
+		}
+		for address, v := range inner.declared {
+			name, ok := strings.CutPrefix(address, "var.")
+			if ok && v.Body.Attributes["default"] == nil && b.Body.Attributes[name] == nil {
+				r.say(b.Range(), "the module needs %s", name)
+			}
+		}
+	case "resource", "data":
+		text, ok := schemas[b.Labels[0]]
+		if !ok {
+			r.say(b.Range(), "the schema of %s is not known", b.Labels[0])
+			break
+		}
+		s, err := parseSchema(text)
+		if err != nil {
+			r.say(b.Range(), "the schema of %s: %v", b.Labels[0], err)
+			break
+		}
+		r.matches(b.Body, s, b.Labels[0], true)
+	}
+	r.references(b.Body, nil, b.Type == "module")
+}
+
+func (r *reader) needs(b *hclsyntax.Block, names ...string) {
+	for _, name := range names {
+		if b.Body.Attributes[name] == nil {
+			r.say(b.Range(), "%s %s has no %s", b.Type, strings.Join(b.Labels, "."), name)
+		}
+	}
+}
+
+// matches checks the names in a body.
+func (r *reader) matches(body *hclsyntax.Body, s *schema, what string, outmost bool) {
+	for name, a := range body.Attributes {
+		if _, ok := s.attributes[name]; !ok && !(outmost && slices.Contains(metaArguments, name)) {
+			r.say(a.Range(), "%s has no argument %s", what, name)
+		}
+	}
+	for name, required := range s.attributes {
+		if required && body.Attributes[name] == nil {
+			r.say(body.Range(), "%s needs %s", what, name)
+		}
+	}
+	there := make(map[string]bool)
+	for _, b := range body.Blocks {
+		name, inner := b.Type, b.Body
+		if b.Type == "dynamic" {
+			name, inner = b.Labels[0], nil
+			for _, content := range b.Body.Blocks {
+				if content.Type == "content" {
+					inner = content.Body
+				}
+			}
+			if inner == nil || b.Body.Attributes["for_each"] == nil {
+				r.say(b.Range(), "the dynamic %s needs for_each and content", name)
+				continue
+			}
+		}
+		there[name] = true
+		if s.blocks[name] == nil {
+			r.say(b.Range(), "%s has no block %s", what, name)
+			continue
+		}
+		r.matches(inner, s.blocks[name], what+"."+name, false)
+	}
+	for name, required := range s.required {
+		if required && !there[name] {
+			r.say(body.Range(), "%s needs a block %s", what, name)
+		}
+	}
+}
+
+// references resolves what the expressions of a body refer to. Iterators are the names of dynamic blocks around it.
+func (r *reader) references(body *hclsyntax.Body, iterators []string, _ bool) {
+	for _, a := range body.Attributes {
+		for _, v := range a.Expr.Variables() {
+			r.resolve(v, iterators)
+		}
+	}
+	for _, b := range body.Blocks {
+		inner := iterators
+		if b.Type == "dynamic" {
+			inner = append(slices.Clip(iterators), b.Labels[0])
+		}
+		r.references(b.Body, inner, false)
+	}
+}
+
+// types are the words that stand for types in the declaration of a variable.
+var types = []string{"string", "number", "bool", "list", "any"}
+
+func (r *reader) resolve(v hcl.Traversal, iterators []string) {
+	name := func(i int) string {
+		if i < len(v) {
+			if step, ok := v[i].(hcl.TraverseAttr); ok {
+				return step.Name
+			}
+		}
+		return ""
+	}
+	root := v.RootName()
+	switch {
+	case slices.Contains(iterators, root), slices.Contains([]string{"each", "count", "path", "self"}, root), len(v) == 1 && slices.Contains(types, root):
+	case root == "var":
+		if r.used["var."+name(1)] = true; r.declared["var."+name(1)] == nil {
+			r.say(v.SourceRange(), "there is no var.%s", name(1))
+		}
+	case root == "local":
+		if r.used["local."+name(1)] = true; r.locals[name(1)] == nil {
+			r.say(v.SourceRange(), "there is no local.%s", name(1))
+		}
+	case root == "module":
+		if r.declared["module."+name(1)] == nil {
+			r.say(v.SourceRange(), "there is no module.%s", name(1))
+		}
+	default:
+		at, address := 1, root
+		if root == "data" {
+			at, address = 2, name(1)
+		}
+		prefix := map[bool]string{true: "data.", false: ""}[root == "data"]
+		if r.declared[prefix+address+"."+name(at)] == nil {
+			r.say(v.SourceRange(), "there is no %s%s.%s", prefix, address, name(at))
+			return
+		}
+		s, err := parseSchema(schemas[address])
+		if err != nil {
+			r.say(v.SourceRange(), "the schema of %s: %v", address, err)
+			return
+		}
+		attribute := name(at + 1)
+		if _, ok := v[min(at+1, len(v)-1)].(hcl.TraverseIndex); ok {
+			attribute = name(at + 2)
+		}
+		if _, ok := s.attributes[attribute]; attribute != "" && !ok && !s.computed[attribute] {
+			r.say(v.SourceRange(), "%s has no attribute %s", address, attribute)
+		}
+	}
+}
+
+// literal returns an attribute that is a text.
+func literal(a *hclsyntax.Attribute) string {
+	if a == nil {
+		return ""
+	}
+	v, diagnostics := a.Expr.Value(nil)
+	if diagnostics.HasErrors() || v.Type().FriendlyName() != "string" {
+		return ""
+	}
+	return v.AsString()
+}
+
+// TestModule reads the module, and the example that uses it.
+func TestModule(t *testing.T) {
+	m := check(read(t, "."), nil)
+	for _, p := range m.problems {
+		t.Error(p)
+	}
+	for _, p := range check(read(t, "example"), map[string]*reader{"./..": m}).problems {
+		t.Error("example: ", p)
+	}
+}
+
+// TestMistakes has the test above find each kind of mistake.
+func TestMistakes(t *testing.T) {
+	inner := check(module{"inner.tf": `
+variable "name" {
+  description = "Its name."
+  type        = string
+}
+output "name" {
+  description = "Its name."
+  value       = var.name
+}`}, nil)
+	if len(inner.problems) > 0 {
+		t.Fatal(inner.problems)
+	}
+	account := func(inside string) string {
+		return "resource \"google_service_account\" \"a\" {\n" + inside + "\n}\n"
+	}
+	for text, want := range map[string]string{
+		account("account_id = \"a\""):                                                                             "",
+		account("account_id = var.none"):                                                                          "there is no var.none",
+		account("account_id = local.none"):                                                                        "there is no local.none",
+		account("account_id = google_service_account.b.email"):                                                    "there is no google_service_account.b",
+		account("account_id = google_service_account.a.mail"):                                                     "google_service_account has no attribute mail",
+		account("account_id = data.google_project.p.number"):                                                      "there is no data.google_project.p",
+		account("accountid = \"a\""):                                                                              "google_service_account has no argument accountid",
+		account("display_name = \"a\""):                                                                           "google_service_account needs account_id",
+		account("account_id = \"a\"") + account("account_id = \"a\""):                                             "is there twice",
+		account("account_id = "):                                                                                  "Invalid expression",
+		"resource \"google_sevice_account\" \"a\" {\n}\n":                                                         "the schema of google_sevice_account is not known",
+		"variable \"x\" {\n  type = string\n}\n":                                                                  "variable x has no description",
+		"variable \"x\" {\n  type = string\n  description = \"x\"\n}\n":                                           "var.x is not used",
+		"locals {\n  x = 1\n}\n":                                                                                  "local.x is not used",
+		"output \"x\" {\n  value = 1\n}\n":                                                                        "output x has no description",
+		"module \"m\" {\n  source = \"inner\"\n}\n":                                                               "the module needs name",
+		"module \"m\" {\n  source = \"inner\"\n  name = 1\n  nam = 2\n}\n":                                        "the module has no variable nam",
+		"module \"m\" {\n  source = \"other\"\n}\n":                                                               "there is no module \"other\"",
+		"output \"x\" {\n  description = \"x\"\n  value = module.n.name\n}\n":                                     "there is no module.n",
+		"resource \"google_secret_manager_secret\" \"s\" {\n  secret_id = 1\n}":                                   "needs a block replication",
+		"resource \"google_secret_manager_secret\" \"s\" {\n  secret_id = 1\n  replication {\n    aut {}\n  }\n}": "has no block aut",
+		"resource \"google_secret_manager_secret\" \"s\" {\n  secret_id = 1\n  dynamic \"replication\" {\n    for_each = [1]\n  }\n}": "needs for_each and content",
+		"resource \"google_secret_manager_secret\" \"s\" {\n  secret_id = replication.key\n  replication {}\n}":                       "there is no replication.key",
+		"reource \"google_service_account\" \"a\" {\n}\n":                                                                             "there is no block reource",
+	} {
+		found := strings.Join(check(module{"a.tf": text}, map[string]*reader{"inner": inner}).problems, "\n")
+		if want == "" && found != "" || !strings.Contains(found, want) {
+			t.Errorf("%s\nhas the problems %q, want %q", text, found, want)
+		}
+	}
+}
+
+// TestEnvironment compares the variables that the service's container gets with those that its program reads.
+func TestEnvironment(t *testing.T) {
+	m := check(read(t, "."), nil)
+	given := make(map[string]bool)
+	for _, item := range m.locals["environment"].Expr.(*hclsyntax.ObjectConsExpr).Items {
+		given[hcl.ExprAsKeyword(item.KeyExpr)] = true
+	}
+	const file = "../../examples/cloudrun/config.go"
+	f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads := make(map[string]bool)
+	ast.Inspect(f, func(n ast.Node) bool {
+		if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
+			if name, _ := strconv.Unquote(l.Value); regexp.MustCompile(`^[A-Z][A-Z_]{3,}$`).MatchString(name) {
+				reads[name] = true
+			}
+		}
+		return true
+	})
+	// What the module leaves to Cloud Run, to Google's own keys, or makes itself.
+	for _, own := range []string{"PORT", "HOST", "K_SERVICE", "K_REVISION", "OIDC_KEYS_URL", "IAP_KEYS_URL", "CREATE_QUEUES"} {
+		if !reads[own] {
+			t.Errorf("%s does not read %s: take it off this list", file, own)
+		}
+		delete(reads, own)
+	}
+	for name := range given {
+		if !reads[name] {
+			t.Errorf("the service gets %s, and does not read it", name)
+		}
+	}
+	for name := range reads {
+		if !given[name] {
+			t.Errorf("the service reads %s, and does not get it", name)
+		}
+	}
+}
+
+// TestQueries compares the metrics of alarms and charts with those that are documented, and the plays that alarms link to with those that there
+// are.
+func TestQueries(t *testing.T) {
+	docs, err := os.ReadFile("../../docs/telemetry.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := make(map[string]bool)
+	for _, m := range regexp.MustCompile("\\| `(scattermap_[a-z_]+)` \\|").FindAllStringSubmatch(string(docs), -1) {
+		documented[m[1]] = true
+	}
+	text := ""
+	for _, file := range []string{"alerts.tf", "dashboard.tf"} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(b)
+	}
+	queried := regexp.MustCompile(`scattermap_[a-z_]+`).FindAllString(text, -1)
+	if len(queried) < 10 {
+		t.Errorf("only %q are queried", queried)
+	}
+	for _, name := range queried {
+		if name = strings.TrimSuffix(name, "_bucket"); !documented[name] && name != "scattermap_mapper" && name != "scattermap_reason" {
+			t.Errorf("%s is not in docs/telemetry.md", name)
+		}
+	}
+	plays, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := check(read(t, "."), nil)
+	anchors := []string{"the-revive-schedule-is-absent"}
+	for _, name := range []string{"own_alarms", "queue_alarms"} {
+		for _, item := range m.locals[name].Expr.(*hclsyntax.ObjectConsExpr).Items {
+			anchors = append(anchors, string(item.KeyExpr.Range().SliceBytes([]byte(readFile(t, "alerts.tf")))))
+		}
+	}
+	for _, anchor := range anchors {
+		title := strings.ReplaceAll(anchor, "-", " ")
+		if !regexp.MustCompile(`(?mi)^#+ ` + title + `$`).Match(plays) {
+			t.Errorf("docs/operations.md has no play %q", title)
+		}
+	}
+	if len(anchors) < 4 {
+		t.Errorf("alarms link to %q only", anchors)
+	}
+}
+
+func readFile(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
