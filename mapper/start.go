@@ -49,36 +49,36 @@ func (e *Engine) startWhen(ctx context.Context, def *function.Definition, query 
 	opts := o.withDefaults(longest)
 	ctx, ended := e.jobs.Telemetry.Start(ctx, def.Name, opts.ID[:min(len(opts.ID), 100)])
 	defer func() { ended(failed) }()
-	fail := func(err error) (*Job, bool, error) {
-		return nil, false, fmt.Errorf("mapper: start %s of %q: %w", opts.ID, def.Name, err)
+	fail := func(err error) error {
+		return fmt.Errorf("mapper: start %s of %q: %w", opts.ID, def.Name, err)
 	}
 	if e.mappers[def.Name] != def {
-		return fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
+		return nil, false, fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
 	}
 	q, err := query.inner().Normal(def.Mode == function.Update)
 	if err != nil {
-		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+		return nil, false, fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	if err := opts.validate(longest, e.queue.Deadline()); err != nil {
-		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+		return nil, false, fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	if q.Many() && !opts.Splitting.strategy().Adaptive() {
-		return fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over one kind in one namespace", ErrArguments, opts.Splitting))
+		return nil, false, fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over one kind in one namespace", ErrArguments, opts.Splitting))
 	}
 	if params, err = def.Canonical(params); err != nil {
-		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+		return nil, false, fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	control := lifecycle.Control{Jobs: e.jobs.Asked()}
 	found, err := control.FindOut(ctx, e.source().Of(ctx, q), q, opts.ID, o != nil && o.ID != "", opts.AllowEmpty)
 	if err != nil {
-		return fail(err)
+		return nil, false, fail(err)
 	}
 	if err := e.fillIn(&opts, found.Concurrent); err != nil {
-		return fail(err)
+		return nil, false, fail(err)
 	}
 	created, err := newJob(def, q, params, opts, e.queue.Name(), found.Concurrent, e.jobs.Random())
 	if err != nil {
-		return fail(err)
+		return nil, false, fail(err)
 	}
 	job := found.Existing
 	if job == nil {
@@ -88,7 +88,7 @@ func (e *Engine) startWhen(ctx context.Context, def *function.Definition, query 
 		job, err = control.Start(ctx, created, job, when)
 	}
 	if err != nil {
-		return fail(err)
+		return nil, false, fail(err)
 	}
 	return &Job{ID: job.ID, incarnation: job.Incarnation, engine: e}, job.Incarnation != created.Incarnation, nil
 }

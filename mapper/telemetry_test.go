@@ -68,8 +68,8 @@ func connected(t *testing.T, spans []sdktrace.ReadOnlySpan) map[trace.TraceID]in
 			traces[s.SpanContext().TraceID()]++
 		}
 		for _, a := range s.Attributes() {
-			if !strings.HasPrefix(string(a.Key), "scattermap.") || strings.Contains(a.Value.Emit(), "user-") {
-				t.Errorf("%s has %s: %s", s.Name(), a.Key, a.Value.Emit())
+			if !strings.HasPrefix(string(a.Key), "scattermap.") || strings.Contains(a.Value.String(), "user-") {
+				t.Errorf("%s has %s: %s", s.Name(), a.Key, a.Value.String())
 			}
 		}
 	}

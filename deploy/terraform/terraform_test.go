@@ -154,7 +154,7 @@ func (r *reader) needs(b *hclsyntax.Block, names ...string) {
 // matches checks the names in a body.
 func (r *reader) matches(body *hclsyntax.Body, s *schema, what string, outmost bool) {
 	for name, a := range body.Attributes {
-		if _, ok := s.attributes[name]; !ok && !(outmost && slices.Contains(metaArguments, name)) {
+		if _, ok := s.attributes[name]; !ok && (!outmost || !slices.Contains(metaArguments, name)) {
 			r.say(a.Range(), "%s has no argument %s", what, name)
 		}
 	}
@@ -311,7 +311,7 @@ output "name" {
 		account("display_name = \"a\""):                                                                           "google_service_account needs account_id",
 		account("account_id = \"a\"") + account("account_id = \"a\""):                                             "is there twice",
 		account("account_id = "):                                                                                  "Invalid expression",
-		"resource \"google_sevice_account\" \"a\" {\n}\n":                                                         "the schema of google_sevice_account is not known",
+		"resource \"google_account\" \"a\" {\n}\n":                                                         "the schema of google_account is not known",
 		"variable \"x\" {\n  type = string\n}\n":                                                                  "variable x has no description",
 		"variable \"x\" {\n  type = string\n  description = \"x\"\n}\n":                                           "var.x is not used",
 		"locals {\n  x = 1\n}\n":                                                                                  "local.x is not used",

@@ -201,7 +201,7 @@ func (s *service) endSome(ctx context.Context, c config, say func(string, ...any
 		if err != nil {
 			return err
 		}
-		say("Process %d was ended by %v.", p.Process.Pid, by)
+		say("Process %d was ended by %s.", p.Process.Pid, map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGKILL: "SIGKILL"}[by])
 		<-p.ended
 		s.remove(p)
 		if err := s.add(context.WithoutCancel(ctx), p.Path); err != nil {
@@ -251,7 +251,7 @@ func (s *service) calls() (calls, redone int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // it was only read
 	times := make(map[string]int)
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
