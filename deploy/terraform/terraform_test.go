@@ -311,7 +311,7 @@ output "name" {
 		account("display_name = \"a\""):                                                                           "google_service_account needs account_id",
 		account("account_id = \"a\"") + account("account_id = \"a\""):                                             "is there twice",
 		account("account_id = "):                                                                                  "Invalid expression",
-		"resource \"google_account\" \"a\" {\n}\n":                                                         "the schema of google_account is not known",
+		"resource \"google_account\" \"a\" {\n}\n":                                                                "the schema of google_account is not known",
 		"variable \"x\" {\n  type = string\n}\n":                                                                  "variable x has no description",
 		"variable \"x\" {\n  type = string\n  description = \"x\"\n}\n":                                           "var.x is not used",
 		"locals {\n  x = 1\n}\n":                                                                                  "local.x is not used",
