@@ -1,0 +1,88 @@
+package mapper_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+)
+
+// TestGroups has a job aggregate over 10,000 groups, and over 2,500 of which each has a count, a sum, a minimum and a maximum,
+// while calls and deliveries go wrong: whatever is repeated, lost or killed, the aggregates that the finalizer gets are exact.
+func TestGroups(t *testing.T) {
+	testflag.Sequential(t)
+	first := testflag.Seed(t)
+	for _, c := range []struct {
+		groups int64
+		four   bool
+	}{{10_000, false}, {2_500, true}} {
+		for i := range uint64(2) {
+			seed := first + i
+			t.Run(fmt.Sprintf("%d groups/seed %d", c.groups, seed), func(t *testing.T) {
+				const each = 2 // entities of a group
+				n := c.groups * each
+				var got map[string]int64
+				m := mapper.Visit("groups", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) error {
+					group := fmt.Sprint("g", e.Value.N%c.groups)
+					e.Count(group, 1)
+					if c.four {
+						e.Count(group+" sum", e.Value.N)
+						e.Min(group, e.Value.N)
+						e.Max(group, e.Value.N)
+					}
+					return nil
+				}).OnDone(func(_ context.Context, d *mapper.Done, _ mapper.None) error {
+					got = d.Status.Counters
+					return nil
+				})
+				mappertest.Run(t, mapper.Set(m), &mappertest.Options{Seed: seed}, func(t *testing.T, w *mappertest.World) {
+					for from := int64(0); from < n; from += 500 {
+						var keys []*datastore.Key
+						var all []leaf
+						for i := from; i < from+500; i++ {
+							keys = append(keys, datastore.IDKey("Leaf", i*7919+1, nil))
+							all = append(all, leaf{N: i})
+						}
+						if _, err := w.Client.PutMulti(t.Context(), keys, all); err != nil {
+							t.Fatal(err)
+						}
+					}
+					start := func() (*mapper.Job, error) {
+						return m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{}, &mapper.StartOptions{ID: "groups"})
+					}
+					w.Trouble()
+					job, err := start()
+					if err != nil {
+						w.Calm()
+						job, err = start()
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					s, err := job.Wait(t.Context())
+					if err != nil || s.State != mapper.Succeeded || s.Processed != n {
+						t.Errorf("%+v, %v", s, err)
+					}
+					w.Calm()
+				})
+				want := make(map[string]int64)
+				for g := range c.groups {
+					name := fmt.Sprint("g", g)
+					want[name] = each
+					if c.four {
+						want[name+" sum"], want["min("+name+")"], want["max("+name+")"] = g+g+c.groups, g, g+c.groups
+					}
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("aggregates (-want +got):\n%.2000s", diff)
+				}
+			})
+		}
+	}
+}
