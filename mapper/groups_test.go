@@ -54,7 +54,7 @@ func TestGroups(t *testing.T) {
 						}
 					}
 					start := func() (*mapper.Job, error) {
-						return m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{}, &mapper.StartOptions{ID: "groups"})
+						return m.Start(t.Context(), w.Engine, mapper.Query{Kind: "Leaf"}, mapper.None{}, &mapper.StartOptions{ID: "groups", PageSize: 50})
 					}
 					w.Trouble()
 					job, err := start()
