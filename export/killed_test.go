@@ -2,6 +2,7 @@ package export_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -109,6 +111,8 @@ type crew struct {
 	place string
 	rng   *rand.Rand
 
+	joins chan *worker // that get a delivery of the job that joins files
+
 	mu    sync.Mutex
 	all   []*worker
 	kills int
@@ -156,15 +160,36 @@ func (c *crew) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	w := c.all[c.rng.IntN(len(c.all))]
 	c.mu.Unlock()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		rw.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if bytes.Contains(body, []byte(`"orders-join"`)) {
+		select {
+		case c.joins <- w:
+		default:
+		}
+	}
 	w.proxy.ServeHTTP(rw, r)
 }
 
-// kill kills one of them, and has another take its place.
-func (c *crew) kill() {
+// any returns one of them.
+func (c *crew) any() *worker {
 	c.mu.Lock()
-	i := c.rng.IntN(len(c.all))
-	old := c.all[i]
+	defer c.mu.Unlock()
+	return c.all[c.rng.IntN(len(c.all))]
+}
+
+// kill kills one of them, if it is there still, and has another take its place.
+func (c *crew) kill(old *worker) {
+	c.mu.Lock()
+	i := slices.Index(c.all, old)
 	c.mu.Unlock()
+	if i < 0 {
+		return
+	}
 	old.end()
 	fresh := c.start()
 	c.mu.Lock()
@@ -192,7 +217,8 @@ func TestKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &crew{t: t, rng: testflag.Rand(t)}
+	rng := testflag.Rand(t)
+	c := &crew{t: t, rng: rand.New(rand.NewPCG(rng.Uint64(), 1)), joins: make(chan *worker)}
 	front := httptest.NewServer(c)
 	defer front.Close()
 	dir := t.TempDir()
@@ -222,23 +248,22 @@ func TestKilled(t *testing.T) {
 		m, err = run.Wait(t.Context())
 		done <- err
 	}()
-	pause, atJoins := 100, 0
+	atJoins := 0
 	for ended := false; !ended; {
-		if _, err := run.Jobs()[1].Status(t.Context()); err == nil {
-			pause = 10 // files are joined, which does not take long
-		}
 		select {
 		case err := <-done:
 			if err != nil {
 				t.Fatal(err)
 			}
 			ended = true
-		case <-time.After(time.Duration(pause+c.rng.IntN(2*pause)) * time.Millisecond):
+		case w := <-c.joins: // it has just begun
+			if atJoins < 10 {
+				c.kill(w)
+				atJoins++
+			}
+		case <-time.After(time.Duration(100+rng.IntN(200)) * time.Millisecond):
 			if c.kills < 40 {
-				c.kill()
-				if pause == 10 {
-					atJoins++
-				}
+				c.kill(c.any())
 			}
 		}
 	}

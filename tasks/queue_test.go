@@ -92,6 +92,12 @@ func TestDelivery(t *testing.T) {
 		time.Sleep(time.Hour)
 		mu.Lock()
 		defer mu.Unlock()
+		for i := range got {
+			if due := got[i].Due; due.Before(begun.Add(time.Minute).Add(-time.Millisecond)) || due.After(begun.Add(2*time.Minute)) {
+				t.Errorf("delivery %d was due at %v", i, due.Sub(begun))
+			}
+			got[i].Due = time.Time{}
+		}
 		want := []tasks.Delivery{{TaskID: "abc", Queue: q.Name(), Body: []byte("hello")}, {TaskID: "abc", Queue: q.Name(), Retries: 1, Body: []byte("hello")}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("deliveries (-want +got):\n%s", diff)

@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/telemetry"
