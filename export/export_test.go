@@ -256,6 +256,7 @@ func TestRefused(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
 	type timed struct{ At time.Time }
+	type piped struct{ To chan int }
 	record := func(context.Context, *mapper.Entity[order], mapper.None) (timed, error) { return timed{}, nil }
 	for name, test := range map[string]struct {
 		x      *export.Export[mapper.None]
@@ -269,6 +270,7 @@ func TestRefused(t *testing.T) {
 		"wrap without":     {newExport(bucket, &export.Options{Wrap: func(export.File) (string, string) { return "", "" }}), "", "Wrap"},
 		"time in Avro":     {export.New("x", bucket, record, &export.Options{Format: export.Avro}), "", "timestamp-micros"},
 		"time in Parquet":  {export.New("x", bucket, record, &export.Options{Format: export.Parquet}), "", "timestamp(microsecond)"},
+		"chan in JSON":     {export.New("x", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (piped, error) { return piped{}, nil }, nil), "", "has no JSON"},
 		"bad folder":       {newExport(bucket, nil), "a//b", `"a//b"`},
 		"above the bucket": {newExport(bucket, nil), "../b", `"../b"`},
 		"full folder":      {newExport(bucket, nil), "full", `"full/of"`},

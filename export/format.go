@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 )
 
 // A Format is how records are written to files.
@@ -133,6 +134,11 @@ func coderOf[R any](o *Options) (coder, error) {
 	}
 	if o.Wrap != nil && o.Format != JSON {
 		return nil, fmt.Errorf("Options.Wrap is for the format %q, and not for %q", JSON, o.Format)
+	}
+	if unsupported := (*json.UnsupportedTypeError)(nil); o.Format == JSONLines || o.Format == JSON {
+		if _, err := json.Marshal(*new(R)); errors.As(err, &unsupported) {
+			return nil, fmt.Errorf("%v has no JSON: %w", reflect.TypeFor[R](), err)
+		}
 	}
 	switch o.Format {
 	case JSONLines:
