@@ -9,6 +9,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -41,6 +42,7 @@ func (w *world) count(kind, property string) (n int) {
 // TestCleanUp cleans up a job's records in every way: its status stays, its
 // failures until they are asked for, and its ID until its own record is gone.
 func TestCleanUp(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, failing77)

@@ -184,6 +184,7 @@ func checkSheets(t *testing.T, client *datastore.Client, s *shelf, status *mappe
 
 // TestCollectFails has the function over pages fail, in each way that a job has to end by.
 func TestCollectFails(t *testing.T) {
+	testflag.Sequential(t)
 	for name, page := range map[string]func(context.Context, *mapper.Page[int64], mapper.None) error{
 		"permanently": func(context.Context, *mapper.Page[int64], mapper.None) error {
 			return mapper.Permanent(errors.New("no disk"))

@@ -15,6 +15,7 @@ import (
 	"cloud.google.com/go/datastore"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -349,6 +350,7 @@ func TestManyCounters(t *testing.T) {
 // pages of one process, or of several; and add up to more than a number holds. It fails, and goes
 // on without counters when it is resumed: there is never a wrong one.
 func TestTooManyCounters(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	many := func(n int) func(a *mapper.Entity[account]) {
 		return func(a *mapper.Entity[account]) {
@@ -419,6 +421,7 @@ func TestTooManyCounters(t *testing.T) {
 // TestAbortedCounters aborts a job that has counted under too many names, though no process of it
 // has, or has too large a sum: it has no counters, and says so, also once it is cleaned up.
 func TestAbortedCounters(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for name, count := range map[string]func(a *mapper.Entity[account]){
 		"many": func(a *mapper.Entity[account]) {
