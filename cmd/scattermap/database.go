@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"github.com/spf13/pflag"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,7 +23,7 @@ import (
 // A database is what flags and the environment say of where the entities are.
 type database struct{ project, id string }
 
-func (db *database) define(flags *flag.FlagSet) {
+func (db *database) define(flags *pflag.FlagSet) {
 	flags.StringVar(&db.project, "project", "", "the `project` of the database; $DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT if empty, or that of the credentials")
 	flags.StringVar(&db.id, "database", "", "the `ID` of the database; the default database if empty")
 }
@@ -32,7 +32,7 @@ func (db *database) open(ctx context.Context) (*datastore.Client, error) {
 	db.project = cmp.Or(db.project, os.Getenv("DATASTORE_PROJECT_ID"), os.Getenv("GOOGLE_CLOUD_PROJECT"), datastore.DetectProjectID)
 	client, err := datastore.NewClientWithDatabase(ctx, db.project, db.id, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(new(patience).call)))
 	if err != nil {
-		return nil, fmt.Errorf("datastore: %w; -project, $DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT name its project", err)
+		return nil, fmt.Errorf("datastore: %w; --project, $DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT name its project", err)
 	}
 	return client, nil
 }

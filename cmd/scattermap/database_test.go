@@ -23,12 +23,12 @@ func TestProject(t *testing.T) {
 	for _, c := range []struct{ datastore, cloud, args, want string }{
 		{"", "cloud", "verify j", `no such job: j in the database "(default)" of the project "cloud", at ` + e.DatastoreAddr()},
 		{"ds", "cloud", "verify j", `of the project "ds"`},
-		{"ds", "cloud", "verify -project flag -entities j", `of the project "flag"`},
-		{"", "cloud", "splits -kind K", `of the project "cloud"`},
+		{"ds", "cloud", "verify --project flag --entities j", `of the project "flag"`},
+		{"", "cloud", "splits --kind K", `of the project "cloud"`},
 	} {
 		t.Setenv("DATASTORE_PROJECT_ID", c.datastore)
 		t.Setenv("GOOGLE_CLOUD_PROJECT", c.cloud)
-		if err := run(t.Context(), strings.Fields(c.args), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := run(t.Context(), strings.Fields(c.args), nil, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +9,7 @@ import (
 	"strings"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"github.com/spf13/cobra"
 
 	"github.com/scattermap/scattermap/emulator"
 )
@@ -17,12 +17,22 @@ import (
 // firstQueue exists from the start, so that a program can be tried without creating a queue first.
 const firstQueue = "projects/local/locations/local/queues/mapper"
 
-// parseEmulator reads the flags of the emulator command: what to start, and which queue to create.
-func parseEmulator(args []string, help io.Writer) (_ *emulator.Options, queue string, err error) {
-	o := new(emulator.Options)
-	var indexes string
+// newEmulator returns the command that serves Datastore and Cloud Tasks.
+func newEmulator() *cobra.Command {
+	var o emulator.Options
+	var queue, indexes string
 	var keepNames bool
-	flags := flag.NewFlagSet("emulator", flag.ContinueOnError)
+	c := &cobra.Command{
+		Use: "emulator", Short: "Serve Datastore and Cloud Tasks on this machine", GroupID: databaseGroup, Args: cobra.NoArgs,
+		Long: "Serves Datastore and Cloud Tasks, in memory, until it is interrupted. It prints the environment variables by which\nclients find them.",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := complete(&o, indexes, keepNames); err != nil {
+				return err
+			}
+			return serve(c.Context(), &o, queue, c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+	flags := c.Flags()
 	flags.StringVar(&o.DatastoreAddr, "datastore", "127.0.0.1:8081", "where Datastore listens, `HOST:PORT`; port 0 is a free one")
 	flags.StringVar(&o.TasksAddr, "tasks", "127.0.0.1:8123", "where Cloud Tasks listens, `HOST:PORT`; port 0 is a free one")
 	flags.StringVar(&o.KeysAddr, "keys", "127.0.0.1:0", "where the public keys of the tasks' OIDC tokens are served, `HOST:PORT`")
@@ -32,14 +42,16 @@ func parseEmulator(args []string, help io.Writer) (_ *emulator.Options, queue st
 		"off, so that tests can run again against one server")
 	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index which is not in this `index.yaml`")
 	flags.StringVar(&queue, "queue", firstQueue, "a `queue` that exists from the start; empty: none")
-	if err := parse(flags, args, "", help, "Serves Datastore and Cloud Tasks, in memory, until it is interrupted."); err != nil {
-		return nil, "", err
-	}
+	return c
+}
+
+// complete completes what flags say of the emulator, and names what is wrong with it.
+func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	o.ReuseQueueNames = !keepNames
-	for name, addr := range map[string]*string{"-datastore": &o.DatastoreAddr, "-tasks": &o.TasksAddr, "-keys": &o.KeysAddr} {
+	for name, addr := range map[string]*string{"--datastore": &o.DatastoreAddr, "--tasks": &o.TasksAddr, "--keys": &o.KeysAddr} {
 		host, port, err := net.SplitHostPort(*addr)
 		if err != nil {
-			return nil, "", fmt.Errorf("emulator: %s is %q, it has to be HOST:PORT", name, *addr)
+			return usageError(fmt.Errorf("%s is %q, it has to be HOST:PORT", name, *addr))
 		}
 		if host == "" {
 			host = "127.0.0.1" // all interfaces only if somebody says so
@@ -49,11 +61,11 @@ func parseEmulator(args []string, help io.Writer) (_ *emulator.Options, queue st
 	if indexes != "" {
 		contents, err := os.ReadFile(indexes)
 		if err != nil {
-			return nil, "", fmt.Errorf("emulator: -indexes: %w", err)
+			return fmt.Errorf("--indexes: %w", err)
 		}
 		o.Indexes = append([]byte{}, contents...) // an empty file is one without indexes
 	}
-	return o, queue, nil
+	return nil
 }
 
 // createQueue creates a queue by its name, with default settings; an empty name is none.
@@ -69,17 +81,13 @@ func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 	parent, _, _ := strings.Cut(name, "/queues/")
 	_, err = client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: parent, Queue: &cloudtaskspb.Queue{Name: name}})
 	if err != nil {
-		return fmt.Errorf("emulator: -queue %q: %w; it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE", name, err)
+		return fmt.Errorf("--queue %q: %w; it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE", name, err)
 	}
 	return nil
 }
 
-// runEmulator serves until ctx ends.
-func runEmulator(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	o, queue, err := parseEmulator(args, stdout)
-	if err != nil {
-		return err
-	}
+// serve serves until ctx ends.
+func serve(ctx context.Context, o *emulator.Options, queue string, stdout, stderr io.Writer) error {
 	e, err := emulator.Start(o)
 	if err != nil {
 		return err

@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
-	"flag"
 	"io"
 	"os"
 	"os/exec"
@@ -17,6 +15,7 @@ import (
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -32,7 +31,7 @@ func startServer(t *testing.T, args ...string) *server {
 	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	s := &server{process: exec.Command(binary, append([]string{"emulator", "-datastore", "127.0.0.1:0", "-tasks", "127.0.0.1:0"}, args...)...), env: make(map[string]string)}
+	s := &server{process: exec.Command(binary, append([]string{"emulator", "--datastore", "127.0.0.1:0", "--tasks", "127.0.0.1:0"}, args...)...), env: make(map[string]string)}
 	s.process.Stderr = t.Output()
 	stdout, err := s.process.StdoutPipe()
 	if err != nil {
@@ -145,25 +144,28 @@ func nodeModules(t *testing.T) string {
 }
 
 func TestBadCommands(t *testing.T) {
-	for args, want := range map[string]string{
-		"":                            "no command",
-		"dance":                       `no command "dance"`,
-		"emulator more":               `unexpected argument "more"`,
-		"emulator -datastore nowhere": "-datastore is \"nowhere\", it has to be HOST:PORT",
-		"emulator -tasks 127.0.0.1":   "-tasks",
-		"emulator -scatter -5":        "Scatter",
-		"emulator -indexes /none":     "-indexes",
-		"emulator -unknown":           "-unknown",
-		"emulator -datastore 127.0.0.1:0 -tasks 127.0.0.1:0 -queue mapper": "it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE",
-		"emulator -datastore 192.0.2.1:1 -tasks 127.0.0.1:0":               "Datastore",
+	for args, c := range map[string]struct {
+		want string
+		code int
+	}{
+		"dance":                        {`unknown command "dance"`, exitUsage},
+		"verfy":                        {"verify", exitUsage}, // did you mean this?
+		"emulator more":                {`unknown command "more"`, exitUsage},
+		"emulator --datastore nowhere": {"--datastore is \"nowhere\", it has to be HOST:PORT", exitUsage},
+		"emulator --tasks 127.0.0.1":   {"--tasks", exitUsage},
+		"emulator --scatter -5":        {"Scatter", exitError},
+		"emulator --indexes /none":     {"--indexes", exitError},
+		"emulator --unknown":           {"--unknown", exitUsage},
+		"emulator --datastore 127.0.0.1:0 --tasks 127.0.0.1:0 --queue mapper": {"it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE", exitError},
+		"emulator --datastore 192.0.2.1:1 --tasks 127.0.0.1:0":                {"Datastore", exitError},
 	} {
-		if err := run(t.Context(), strings.Fields(args), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: error %v, want one with %q", args, err, want)
+		if err := run(t.Context(), strings.Fields(args), nil, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), c.want) || codeOf(err) != c.code {
+			t.Errorf("%q: error %v, want one with %q, and the code %d", args, err, c.want, c.code)
 		}
 	}
-	for _, args := range []string{"help", "emulator -help"} {
+	for _, args := range []string{"", "help", "emulator --help", "help emulator"} {
 		var out strings.Builder
-		if err := run(t.Context(), strings.Fields(args), &out, io.Discard); !errors.Is(err, flag.ErrHelp) || !strings.Contains(out.String(), "usage") {
+		if err := run(t.Context(), strings.Fields(args), nil, &out, io.Discard); err != nil || !strings.Contains(out.String(), "Usage") {
 			t.Errorf("%q: %v\n%s", args, err, out.String())
 		}
 	}
@@ -172,27 +174,28 @@ func TestBadCommands(t *testing.T) {
 // TestQueueNamesAreReused checks that names of deleted queues are free unless told
 // otherwise, and that the help says so.
 func TestQueueNamesAreReused(t *testing.T) {
-	for flags, want := range map[string]bool{"": true, "-keep-queue-names": false} {
-		if o, _, err := parseEmulator(strings.Fields(flags), io.Discard); err != nil || o.ReuseQueueNames != want {
-			t.Errorf("%q: %+v, %v; want ReuseQueueNames %v", flags, o, err, want)
+	for _, keep := range []bool{true, false} {
+		o := emulator.Options{DatastoreAddr: ":0", TasksAddr: ":0", KeysAddr: ":0"}
+		if err := complete(&o, "", keep); err != nil || o.ReuseQueueNames == keep {
+			t.Errorf("%v: %+v, %v", keep, o, err)
 		}
 	}
 	var help strings.Builder
-	if _, _, err := parseEmulator([]string{"-help"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "72 hours") {
+	if err := run(t.Context(), []string{"emulator", "--help"}, nil, &help, io.Discard); err != nil || !strings.Contains(help.String(), "72 hours") {
 		t.Errorf("%v: the help does not say how long the name of a deleted queue is taken:\n%s", err, help.String())
 	}
 }
 
 // TestLoopbackUnlessTold checks where the command listens.
 func TestLoopbackUnlessTold(t *testing.T) {
-	o, _, err := parseEmulator([]string{"-datastore", ":0", "-tasks", "[::1]:0"}, io.Discard)
-	if err != nil || o.DatastoreAddr != "127.0.0.1:0" || o.TasksAddr != "[::1]:0" || o.KeysAddr != "127.0.0.1:0" {
+	o := emulator.Options{DatastoreAddr: ":0", TasksAddr: "[::1]:0", KeysAddr: "127.0.0.1:0"}
+	if err := complete(&o, "", false); err != nil || o.DatastoreAddr != "127.0.0.1:0" || o.TasksAddr != "[::1]:0" || o.KeysAddr != "127.0.0.1:0" {
 		t.Errorf("%+v, %v", o, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var warnings strings.Builder
-	if err := run(ctx, strings.Fields("emulator -datastore 0.0.0.0:0 -tasks :0"), io.Discard, &warnings); err != nil {
+	if err := run(ctx, strings.Fields("emulator --datastore 0.0.0.0:0 --tasks :0"), nil, io.Discard, &warnings); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Count(warnings.String(), "open to other machines") != 1 {

@@ -1,63 +1,105 @@
-// Command scattermap is the command line of scattermap.
+// Command scattermap is the command line of scattermap: it starts and controls the jobs of a service, and looks at databases.
+// scattermap help lists its commands.
 //
-//	scattermap emulator   serves Datastore and Cloud Tasks on this machine
-//	scattermap splits     prints where a kind can be cut into parts of about the same size
-//	scattermap verify     checks the records of a job
+// It exits with 0 if all is well, 1 after an error, 2 if a flag or an argument is wrong, and 3 if the job that it has watched did not
+// succeed, or left failures.
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
+
+	"github.com/spf13/cobra"
 )
-
-// A command runs with the arguments behind its name, until ctx ends.
-type command struct {
-	name, does string
-	run        func(ctx context.Context, args []string, stdout, stderr io.Writer) error
-}
-
-var commands = []command{
-	{"emulator", "serves Datastore and Cloud Tasks on this machine", runEmulator},
-	{"splits", "prints where a kind can be cut into parts", runSplits},
-	{"verify", "checks the records of a job", runVerify},
-}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
+	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "scattermap:", err)
-		os.Exit(1)
 	}
+	os.Exit(codeOf(err))
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	if len(args) == 0 || args[0] == "help" || args[0] == "-help" || args[0] == "--help" || args[0] == "-h" {
-		usage(stdout)
-		if len(args) == 0 {
-			return errors.New("no command")
-		}
-		return flag.ErrHelp
+// Exit codes.
+const (
+	exitError = 1
+	exitUsage = 2
+	exitJob   = 3 // the job that was watched did not succeed
+)
+
+// errUsage marks an error of a flag or an argument, and errJob the outcome of a job.
+var (
+	errUsage = errors.New("wrong usage")
+	errJob   = errors.New("the job did not succeed")
+)
+
+// A usage is an error of a flag or an argument.
+type usage struct{ error }
+
+func (usage) Is(target error) bool { return target == errUsage }
+
+// usageError marks an error of a flag or an argument.
+func usageError(err error) error { return usage{err} }
+
+// codeOf returns the exit code of an error.
+func codeOf(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errUsage):
+		return exitUsage
+	case errors.Is(err, errJob):
+		return exitJob
 	}
-	for _, c := range commands {
-		if c.name == args[0] {
-			return c.run(ctx, args[1:], stdout, stderr)
-		}
-	}
-	usage(stdout)
-	return fmt.Errorf("there is no command %q", args[0])
+	return exitError
 }
 
-func usage(w io.Writer) {
-	fmt.Fprintln(w, "usage: scattermap COMMAND [flags]; scattermap COMMAND -help lists the flags")
-	for _, c := range commands {
-		fmt.Fprintf(w, "  %-10s %s\n", c.name, c.does)
+// The groups that help lists commands in.
+const (
+	jobsGroup     = "jobs"
+	databaseGroup = "database"
+)
+
+// run runs a command line.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	root := &cobra.Command{
+		Use:   "scattermap",
+		Short: "Run Go functions over every entity of a Cloud Datastore query",
+		Long: "scattermap starts and controls the jobs of a service, and looks at databases.\n\n" +
+			"The service is that of --service or $SCATTERMAP_SERVICE. Its operators prove who they are by the identity token in\n" +
+			"$SCATTERMAP_TOKEN, or one that gcloud makes. Exit codes: 0 all is well, 1 an error, 2 a wrong flag or argument, 3 the job that\n" +
+			"was watched did not succeed, or left failures.",
+		SilenceUsage: true, SilenceErrors: true,
 	}
+	root.AddGroup(&cobra.Group{ID: jobsGroup, Title: "Jobs of a service:"}, &cobra.Group{ID: databaseGroup, Title: "Databases:"})
+	root.AddCommand(newEmulator(), newSplits(), newVerify())
+	root.AddCommand(jobCommands()...)
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError(fmt.Errorf("%s: %w (%s --help lists the flags)", c.Name(), err, c.CommandPath()))
+	})
+	err := root.ExecuteContext(ctx)
+	if err != nil && strings.HasPrefix(err.Error(), "unknown command") { // also what cobra says of an argument too many
+		return usageError(err)
+	}
+	return err
+}
+
+// oneJob checks that a command has one argument, a job.
+func oneJob(c *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usageError(fmt.Errorf("%s: name one job, as \"scattermap jobs\" lists them", c.Name()))
+	}
+	return nil
 }

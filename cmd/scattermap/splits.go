@@ -2,60 +2,63 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"github.com/spf13/cobra"
 
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// runSplits prints where a query can be cut into parts of about the same size.
-func runSplits(ctx context.Context, args []string, stdout, _ io.Writer) error {
+// newSplits returns the command that says where a query can be cut into parts of about the same size.
+func newSplits() *cobra.Command {
 	var db database
 	var q mapper.Query
 	var n int
-	var check, asJSON bool
-	flags := flag.NewFlagSet("splits", flag.ContinueOnError)
+	var check bool
+	c := &cobra.Command{
+		Use: "splits --kind KIND", Short: "Print where a kind can be cut into parts of about the same size", GroupID: databaseGroup, Args: cobra.NoArgs,
+		Long: "Prints the n-1 keys or values at which a kind can be cut into n parts with about as many entities each,\none in a line: each is where a part begins. Names and texts are quoted. With -o json the parts are printed,\nas queries for jobs. An entity with several values of --shard-by may be in several parts.",
+	}
+	flags := c.Flags()
 	db.define(flags)
 	flags.StringVar(&q.Kind, "kind", "", "the `kind` of the entities")
 	flags.StringVar(&q.Namespace, "namespace", "", "their `namespace`; the default namespace if empty")
 	flags.StringVar(&q.ShardBy, "shard-by", "", "an indexed `property`, between whose values to split; between keys if empty")
-	flags.IntVar(&n, "n", 10, "into how many parts, a `number` in [1, 10000]")
+	flags.IntVarP(&n, "parts", "n", 10, "into how many parts, a `number` in [1, 10000]")
 	flags.BoolVar(&check, "check", false, "count the entities of each part, and say how even they are; that costs a read for a thousand entities")
-	flags.BoolVar(&asJSON, "json", false, "print the parts as one JSON object")
-	if err := parse(flags, args, "", stdout, "Prints the n-1 keys or values at which a kind can be cut into n parts with about as many entities each,\none in a line: each is where a part begins. Names and texts are quoted. With -json the parts are printed,\nas queries for jobs. An entity with several values of -shard-by may be in several parts."); err != nil {
-		return err
-	}
-	if q.Kind == "" {
-		return errors.New("splits: -kind names no kind")
-	}
-	client, err := db.open(ctx)
-	if err != nil {
-		return fmt.Errorf("splits: %w", err)
-	}
-	defer client.Close()
-	splits, err := mapper.Splits(ctx, client, q, n, &mapper.SplitsOptions{Count: check})
-	if err != nil {
-		return err
-	}
-	if some, err := hasEntities(ctx, client, q); err != nil {
-		return fmt.Errorf("splits: %w", err)
-	} else if !some {
-		with := ""
-		if q.ShardBy != "" {
-			with = fmt.Sprintf(" that has the property %q", q.ShardBy)
+	format := outputFlag(flags)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if q.Kind == "" {
+			return usageError(errors.New("--kind names no kind"))
 		}
-		return fmt.Errorf("splits: there is no entity of the kind %q in the namespace %q%s, %v", q.Kind, q.Namespace, with, &db)
+		client, err := db.open(c.Context())
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		splits, err := mapper.Splits(c.Context(), client, q, n, &mapper.SplitsOptions{Count: check})
+		if err != nil {
+			return err
+		}
+		if some, err := hasEntities(c.Context(), client, q); err != nil {
+			return err
+		} else if !some {
+			with := ""
+			if q.ShardBy != "" {
+				with = fmt.Sprintf(" that has the property %q", q.ShardBy)
+			}
+			return fmt.Errorf("there is no entity of the kind %q in the namespace %q%s, %v", q.Kind, q.Namespace, with, &db)
+		}
+		if *format != table {
+			return format.write(c.OutOrStdout(), map[string]any{"splits": splits})
+		}
+		return printSplits(c.OutOrStdout(), splits, check)
 	}
-	if asJSON {
-		return json.NewEncoder(stdout).Encode(map[string]any{"splits": splits})
-	}
-	return printSplits(stdout, splits, check)
+	return c
 }
 
 // hasEntities reports whether a query has any.
@@ -83,7 +86,7 @@ func printSplits(w io.Writer, splits []mapper.Split, check bool) error {
 	case !check:
 		return nil
 	case !known:
-		return errors.New("splits: the database has no aggregations, so -check can't say how even the parts are")
+		return errors.New("the database has no aggregations, so --check can't say how even the parts are")
 	}
 	_, err := fmt.Fprintf(w, "parts: %d, entities: %d; the largest has %.2f times the mean\n", len(splits), total, float64(largest)*float64(len(splits))/float64(total))
 	return err

@@ -1,13 +1,12 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -15,48 +14,53 @@ import (
 // errUnproven says that a job's records do not prove what they should.
 var errUnproven = errors.New("the records do not prove that the job covers its query")
 
-// runVerify checks the records of a job.
-func runVerify(ctx context.Context, args []string, stdout, _ io.Writer) error {
+// newVerify returns the command that checks the records of a job.
+func newVerify() *cobra.Command {
 	var db database
-	var asJSON, entities bool
-	var at time.Time
-	flags := flag.NewFlagSet("verify", flag.ContinueOnError)
+	var entities bool
+	var at string
+	c := &cobra.Command{
+		Use: "verify JOB", Short: "Check that a job's records cover its query", GroupID: databaseGroup, Args: oneJob,
+		Long: "Reads all records of a job, and checks that they cover its query without a gap and without an overlap.",
+	}
+	flags := c.Flags()
 	db.define(flags)
-	flags.BoolVar(&asJSON, "json", false, "print the proof as one JSON object")
 	flags.BoolVar(&entities, "entities", false, "compare the ranges with the keys of the entities that are there now")
-	flags.Func("at", "compare them with those that were there at a `time` as 2006-01-02T15:04:05Z, which the database still has to keep", func(s string) (err error) {
-		entities = true
-		at, err = time.Parse(time.RFC3339, s)
-		return err
-	})
-	if err := parse(flags, args, "JOB", stdout, "Reads all records of a job, and checks that they cover its query without a gap and without an overlap."); err != nil {
-		return err
-	}
-	client, err := db.open(ctx)
-	if err != nil {
-		return fmt.Errorf("verify: %w", err)
-	}
-	defer client.Close()
-	var proof *mapper.Proof
-	if entities {
-		proof, err = mapper.VerifyEntities(ctx, client, flags.Arg(0), at)
-	} else {
-		proof, err = mapper.Verify(ctx, client, flags.Arg(0))
-	}
-	if err != nil {
-		return db.explain(err)
-	}
-	if asJSON {
-		if err := json.NewEncoder(stdout).Encode(proof); err != nil {
+	flags.StringVar(&at, "at", "", "compare them with those that were there at a `time` as 2006-01-02T15:04:05Z, which the database still has to keep")
+	format := outputFlag(flags)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		var when time.Time
+		if at != "" {
+			var err error
+			if when, err = time.Parse(time.RFC3339, at); err != nil {
+				return usageError(fmt.Errorf("--at is %q, it has to be like 2006-01-02T15:04:05Z", at))
+			}
+		}
+		client, err := db.open(c.Context())
+		if err != nil {
 			return err
 		}
-	} else {
-		printProof(stdout, proof)
+		defer client.Close()
+		var proof *mapper.Proof
+		if entities || at != "" {
+			proof, err = mapper.VerifyEntities(c.Context(), client, args[0], when)
+		} else {
+			proof, err = mapper.Verify(c.Context(), client, args[0])
+		}
+		if err != nil {
+			return db.explain(err)
+		}
+		if *format != table {
+			err = format.write(c.OutOrStdout(), proof)
+		} else {
+			printProof(c.OutOrStdout(), proof)
+		}
+		if err == nil && len(proof.Problems) > 0 {
+			err = errUnproven
+		}
+		return err
 	}
-	if len(proof.Problems) > 0 {
-		return errUnproven
-	}
-	return nil
+	return c
 }
 
 func printProof(w io.Writer, p *mapper.Proof) {

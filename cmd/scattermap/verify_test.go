@@ -66,19 +66,19 @@ func TestVerify(t *testing.T) {
 	}
 	verify := func(flags ...string) (string, error) {
 		var out strings.Builder
-		err := run(t.Context(), append(append([]string{"verify", "-project", "test"}, flags...), "j"), &out, io.Discard)
+		err := run(t.Context(), append(append([]string{"verify", "--project", "test"}, flags...), "j"), nil, &out, io.Discard)
 		return out.String(), err
 	}
 	if out, err := verify(); err != nil || !strings.Contains(out, "6 ranges, 0 of them pending") || !strings.Contains(out, "proven") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if out, err := verify("-entities"); err != nil || !strings.Contains(out, "6 ranges compared with their entities: 6 have the same, and 0 others") {
+	if out, err := verify("--entities"); err != nil || !strings.Contains(out, "6 ranges compared with their entities: 6 have the same, and 0 others") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if err := client.Delete(t.Context(), keys[7]); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := verify("-entities"); err != nil || !strings.Contains(out, "different: range") || !strings.Contains(out, "had 50 entities, and there are 49") || !strings.Contains(out, "proven") {
+	if out, err := verify("--entities"); err != nil || !strings.Contains(out, "different: range") || !strings.Contains(out, "had 50 entities, and there are 49") || !strings.Contains(out, "proven") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	ranges, err := client.GetAll(t.Context(), datastore.NewQuery("ScattermapRange").KeysOnly(), nil)
@@ -92,13 +92,13 @@ func TestVerify(t *testing.T) {
 		t.Errorf("with a gap: %v\n%s", err, out)
 	}
 	for args, want := range map[string]string{
-		"verify":                    "name one job",
-		"verify -project test none": "no such job",
-		"verify -project test a/b":  "no such job",
-		"verify -nope j":            "-nope",
-		"verify -at yesterday j":    "-at",
+		"verify":                     "name one job",
+		"verify --project test none": "no such job",
+		"verify --project test a/b":  "no such job",
+		"verify -nope j":             "-nope",
+		"verify --at yesterday j":    "--at",
 	} {
-		if err := run(t.Context(), strings.Fields(args), io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+		if err := run(t.Context(), strings.Fields(args), nil, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", args, err, want)
 		}
 	}

@@ -1,0 +1,506 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// jobCommands returns the commands for the jobs of a service.
+func jobCommands() []*cobra.Command {
+	all := []*cobra.Command{newJobs(), newDescribe(), newStart(), newWatch(), newRate(), newFailures(), newHistory(), newCleanUp(), newStopAll()}
+	for _, verb := range []struct{ name, short, long string }{
+		{"pause", "Have a job begin no more pages", "Pages under way come to their end. A paused job loses nothing, however long it is paused."},
+		{"resume", "Have a paused or failed job go on", "It goes on where it stopped: nothing that was done is repeated. Its tasks are made anew, so it also revives a job whose queue was purged."},
+		{"abort", "End a job for good", "Pages under way come to their end, and what was not processed stays as it is. An aborted job can't be resumed."},
+		{"retry", "Have a job process its failures again", "Each failure gets as many attempts as at first, and nothing that is done is repeated."},
+		{"move", "Have a job belong to a queue of this service", "It is for a job whose queue, or whose service, is gone or has another name."},
+	} {
+		all = append(all, newVerb(verb.name, verb.short, verb.long))
+	}
+	for _, c := range all {
+		c.GroupID = jobsGroup
+	}
+	return all
+}
+
+// newVerb returns a command that does something to a job, and says how it stands then.
+func newVerb(name, short, long string) *cobra.Command {
+	var s service
+	var yes bool
+	c := &cobra.Command{Use: name + " JOB", Short: short, Long: long, Args: oneJob}
+	s.define(c.Flags())
+	s.defineReason(c.Flags())
+	format := outputFlag(c.Flags())
+	if name == "abort" {
+		c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if name == "abort" && !yes {
+			if err := confirm(c, fmt.Sprintf("Abort the job %s? It can't be resumed.", args[0])); err != nil {
+				return err
+			}
+		}
+		job := new(mapper.Status)
+		if err := s.call(c.Context(), http.MethodPost, args[0]+"/"+name, nil, nil, job); err != nil {
+			return err
+		}
+		return show(c, format, job)
+	}
+	return c
+}
+
+// confirm asks, and returns an error unless the answer is yes.
+func confirm(c *cobra.Command, question string) error {
+	fmt.Fprintf(c.ErrOrStderr(), "%s [y/N] ", question)
+	answer, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer == "y" || answer == "yes" {
+		return nil
+	}
+	if errors.Is(err, io.EOF) {
+		fmt.Fprintln(c.ErrOrStderr())
+	}
+	return errors.New("nothing was done: --yes does it without asking")
+}
+
+// show prints how a job stands.
+func show(c *cobra.Command, format *output, job *mapper.Status) error {
+	if *format != table {
+		return format.write(c.OutOrStdout(), job)
+	}
+	_, err := fmt.Fprintln(c.OutOrStdout(), summary(job))
+	return err
+}
+
+// summary says in a line how a job stands.
+func summary(job *mapper.Status) string {
+	about := ""
+	if job.Estimated {
+		about = "about "
+	}
+	text := fmt.Sprintf("%s: %s, %s%s entities processed", job.ID, job.State, about, grouped(job.Processed))
+	if left := job.Remaining; left > 0 && !job.State.Ended() {
+		text += fmt.Sprintf(" and about %s left", grouped(left))
+	}
+	text += fmt.Sprintf(", %s failures", grouped(job.Failures))
+	if why := job.Why; why != "" {
+		text += "; " + line(why, 300)
+	} else if job.Error != "" {
+		text += "; " + line(job.Error, 300)
+	}
+	return text
+}
+
+// list reads all pages of a list, and gives each to add, until that returns false.
+func list[T any](ctx context.Context, s *service, path, name string, parameters url.Values, add func([]T) bool) error {
+	if parameters == nil {
+		parameters = make(url.Values)
+	}
+	for {
+		var page map[string]json.RawMessage
+		if err := s.call(ctx, http.MethodGet, path, parameters, nil, &page); err != nil {
+			return err
+		}
+		var some []T
+		var next string
+		if err := json.Unmarshal(page[name], &some); err != nil {
+			return fmt.Errorf("the answer has no list of %s: %w", name, err)
+		}
+		if raw := page["next"]; raw != nil {
+			if err := json.Unmarshal(raw, &next); err != nil {
+				return err
+			}
+		}
+		if !add(some) || next == "" {
+			return nil
+		}
+		parameters.Set("cursor", next)
+	}
+}
+
+func newJobs() *cobra.Command {
+	var s service
+	var state, name string
+	var all, allQueues bool
+	c := &cobra.Command{
+		Use: "jobs", Short: "List jobs, the one that was started last first", Args: cobra.NoArgs,
+		Long: "Lists up to 50 jobs, or all of them, the one that was started last first. A state is running, paused, succeeded,\n\"succeeded with failures\", failed or aborted.",
+	}
+	s.define(c.Flags())
+	c.Flags().StringVar(&state, "state", "", "only those in this `state`")
+	c.Flags().StringVar(&name, "mapper", "", "only those of this `mapper`")
+	c.Flags().BoolVar(&all, "all", false, "all of them, and not the last 50")
+	c.Flags().BoolVar(&allQueues, "all-queues", false, "those of other services on the same database, too")
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		parameters := make(url.Values)
+		for key, value := range map[string]string{"state": state, "mapper": name, "all": map[bool]string{true: "true"}[allQueues]} {
+			if value != "" {
+				parameters.Set(key, value)
+			}
+		}
+		jobs, more := []mapper.JobInfo{}, false
+		err := list(c.Context(), &s, "", "jobs", parameters, func(some []mapper.JobInfo) bool {
+			jobs = append(jobs, some...)
+			more = !all && len(some) > 0
+			return all
+		})
+		if err != nil {
+			return err
+		}
+		if *format != table {
+			return format.write(c.OutOrStdout(), jobs)
+		}
+		lines := [][]string{{"JOB", "MAPPER", "STATE", "STARTED", "PROCESSED", "FAILURES", "ERROR"}}
+		for _, j := range jobs {
+			processed, failures := "", ""
+			if j.Counted {
+				processed, failures = grouped(j.Processed), grouped(j.Failures)
+			}
+			lines = append(lines, []string{j.ID, j.Mapper, string(j.State), ago(j.Created, time.Now()), processed, failures, line(j.Error, 60)})
+		}
+		if len(jobs) == 0 {
+			_, err := fmt.Fprintln(c.OutOrStdout(), "There are no such jobs.")
+			return err
+		}
+		if err := rows(c.OutOrStdout(), lines...); err != nil {
+			return err
+		}
+		if more && len(jobs) >= 50 {
+			_, err = fmt.Fprintln(c.ErrOrStderr(), "These are the last 50: --all lists the others, too.")
+		}
+		return err
+	}
+	return c
+}
+
+func newDescribe() *cobra.Command {
+	var s service
+	c := &cobra.Command{Use: "describe JOB", Short: "Tell all about a job", Args: oneJob}
+	s.define(c.Flags())
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		job := new(mapper.Status)
+		if err := s.call(c.Context(), http.MethodGet, args[0], nil, nil, job); err != nil {
+			return err
+		}
+		if *format != table {
+			return format.write(c.OutOrStdout(), job)
+		}
+		return describe(c.OutOrStdout(), job, time.Now())
+	}
+	return c
+}
+
+// describe prints all about a job that matters to people.
+func describe(w io.Writer, job *mapper.Status, now time.Time) error {
+	about := map[bool]string{true: "about "}[job.Estimated]
+	query, err := json.Marshal(job.Query)
+	if err != nil {
+		return err
+	}
+	lines := [][]string{
+		{"Job:", job.ID}, {"Mapper:", job.Mapper}, {"Query:", line(string(query), 500)}, {"Parameters:", line(string(job.Params), 500)},
+		{"State:", string(job.State)},
+	}
+	add := func(name, value string) {
+		if value != "" {
+			lines = append(lines, []string{name, line(value, 1000)})
+		}
+	}
+	add("Why not faster:", job.Why)
+	if job.Why == "" {
+		add("Error:", job.Error)
+	}
+	add("Started:", job.Created.Local().Format(time.DateTime)+", "+ago(job.Created, now))
+	if !job.Ended.IsZero() {
+		add("Ended:", fmt.Sprintf("%s, after %s", job.Ended.Local().Format(time.DateTime), job.Ended.Sub(job.Created).Round(time.Millisecond)))
+	}
+	add("Processed:", fmt.Sprintf("%s%s entities, %s of them written", about, grouped(job.Processed), grouped(job.Written)))
+	if !job.State.Ended() {
+		add("Left:", "about "+grouped(job.Remaining)+" entities")
+	}
+	add("Failures:", grouped(job.Failures))
+	add("Pages:", fmt.Sprintf("%s%s, %s of them full, by %s tasks", about, grouped(job.Pages), grouped(job.FullPages), grouped(job.Tasks)))
+	add("Open ranges:", grouped(job.Open))
+	add("Queue:", job.Queue)
+	for name, n := range sorted(job.Counters) {
+		add("Counter:", fmt.Sprintf("%s = %s", name, grouped(n)))
+	}
+	return rows(w, lines...)
+}
+
+var filterForm = regexp.MustCompile(`^\s*(\S+?)\s*(<=|>=|!=|=|<|>|\s(?:not-in|in|has-ancestor)\s)\s*(.+?)\s*$`)
+
+// filterOf parses a filter such as Seats > 10, whose value is JSON.
+func filterOf(text string) (mapper.Filter, error) {
+	m := filterForm.FindStringSubmatch(text)
+	if m == nil {
+		return mapper.Filter{}, fmt.Errorf("--filter %q is not like Seats > 10", text)
+	}
+	raw, err := json.Marshal(map[string]any{"property": m[1], "op": strings.TrimSpace(m[2]), "value": json.RawMessage(m[3])})
+	var f mapper.Filter
+	if err == nil {
+		err = json.Unmarshal(raw, &f)
+	}
+	if err != nil {
+		return f, fmt.Errorf("--filter %q: its value has to be JSON, such as 10, \"text\" or {\"time\": \"2026-10-24T00:00:00Z\"}: %w", text, err)
+	}
+	return f, nil
+}
+
+func newStart() *cobra.Command {
+	var s service
+	var q mapper.Query
+	var o mapper.StartOptions
+	var filters []string
+	var params string
+	var watch bool
+	c := &cobra.Command{
+		Use: "start MAPPER --kind KIND", Short: "Start a job",
+		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with the same --id and\narguments finds the job that there is.",
+		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
+  scattermap start expire --kind Session --filter 'seen < {"time": "2026-10-24T00:00:00Z"}' --rate 500`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError(errors.New("start: name one mapper"))
+			}
+			return nil
+		},
+	}
+	flags := c.Flags()
+	s.define(flags)
+	s.defineReason(flags)
+	flags.StringVar(&o.ID, "id", "", "the `ID` of the job; a new one by default")
+	flags.StringVar(&q.Kind, "kind", "", "the `kind` of the entities")
+	flags.StringVar(&q.Namespace, "namespace", "", "their `namespace`; the default namespace if empty")
+	flags.StringArrayVar(&filters, "filter", nil, "a `condition` that they satisfy, such as Seats > 10; several of these flags are all satisfied")
+	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
+	flags.StringVar(&o.Queue, "queue", "", "the `name` of the queue; the mapper's own by default")
+	flags.IntVar(&o.PageSize, "page-size", 0, "the most entities of a page, a `number` in [1, 1000]; 500 by default")
+	flags.IntVar(&o.Workers, "workers", 0, "how many tasks run at once, a `number` in [1, 5000]; what the queue delivers by default")
+	flags.Float64Var(&o.Rate.Entities, "rate", 0, "the most `entities` a second; no limit by default")
+	flags.BoolVar(&o.Rate.Ramp, "ramp", false, "begin with 500 a second, and half as many again every five minutes")
+	flags.IntVar(&o.FailureLimit, "failure-limit", 0, "how many entities may fail before the job is paused; 1,000 by default, -1 is no limit")
+	flags.BoolVar(&o.AllowEmpty, "allow-empty", false, "start over a kind without entities, too")
+	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, as the command watch does")
+	format := outputFlag(flags)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if q.Kind == "" {
+			return usageError(errors.New("--kind names no kind"))
+		}
+		for _, text := range filters {
+			f, err := filterOf(text)
+			if err != nil {
+				return usageError(err)
+			}
+			q.Filters = append(q.Filters, f)
+		}
+		if !json.Valid([]byte(params)) {
+			return usageError(fmt.Errorf("--params is %q, it has to be JSON, such as '{\"Amount\": 10}'", params))
+		}
+		if o.ID == "" {
+			o.ID = args[0] + time.Now().UTC().Format("-20060102-150405")
+			o.ID = regexp.MustCompile(`[^A-Za-z0-9_-]`).ReplaceAllString(o.ID, "-")
+		}
+		body := struct {
+			Mapper string          `json:"mapper"`
+			Query  mapper.Query    `json:"query"`
+			Params json.RawMessage `json:"params"`
+			mapper.StartOptions
+		}{args[0], q, json.RawMessage(params), o}
+		job := new(mapper.Status)
+		if err := s.call(c.Context(), http.MethodPost, "", nil, body, job); err != nil {
+			return err
+		}
+		if watch {
+			return follow(c, &s, job.ID, format)
+		}
+		return show(c, format, job)
+	}
+	return c
+}
+
+func newRate() *cobra.Command {
+	var s service
+	var rate mapper.Rate
+	c := &cobra.Command{
+		Use: "rate JOB ENTITIES", Short: "Set how fast a job goes: entities a second, 0 is no limit",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usageError(errors.New("rate: name a job, and how many entities a second"))
+			}
+			n, err := strconv.ParseFloat(args[1], 64)
+			if err != nil || n < 0 {
+				return usageError(fmt.Errorf("rate: %q is no number of entities a second", args[1]))
+			}
+			rate.Entities = n
+			return nil
+		},
+	}
+	s.define(c.Flags())
+	s.defineReason(c.Flags())
+	c.Flags().Float64Var(&rate.Writes, "writes", 0, "the most `writes` a second, too; no limit by default")
+	c.Flags().BoolVar(&rate.Ramp, "ramp", false, "begin with 500 a second, and half as many again every five minutes")
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		job := new(mapper.Status)
+		if err := s.call(c.Context(), http.MethodPost, args[0]+"/rate", nil, rate, job); err != nil {
+			return err
+		}
+		return show(c, format, job)
+	}
+	return c
+}
+
+func newFailures() *cobra.Command {
+	var s service
+	var all bool
+	c := &cobra.Command{Use: "failures JOB", Short: "List the entities that a job could not process", Args: oneJob}
+	s.define(c.Flags())
+	c.Flags().BoolVar(&all, "all", false, "all of them, and not the first 100")
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		failures, more := []mapper.Failure{}, false
+		err := list(c.Context(), &s, args[0]+"/failures", "failures", nil, func(some []mapper.Failure) bool {
+			failures = append(failures, some...)
+			more = len(some) == 100 && !all
+			return all
+		})
+		if err != nil {
+			return err
+		}
+		if *format != table {
+			return format.write(c.OutOrStdout(), failures)
+		}
+		if len(failures) == 0 {
+			_, err := fmt.Fprintln(c.OutOrStdout(), "There are no failures.")
+			return err
+		}
+		lines := [][]string{{"KEY", "ATTEMPTS", "LAST", "ERROR"}}
+		for _, f := range failures {
+			lines = append(lines, []string{line(pathOf(f.Key), 80), strconv.Itoa(f.Attempts), ago(f.Time, time.Now()), line(f.Error, 100)})
+		}
+		if err := rows(c.OutOrStdout(), lines...); err != nil {
+			return err
+		}
+		if more {
+			_, err = fmt.Fprintln(c.ErrOrStderr(), "There may be more: --all lists them.")
+		}
+		return err
+	}
+	return c
+}
+
+func newHistory() *cobra.Command {
+	var s service
+	c := &cobra.Command{Use: "history JOB", Short: "List what was done to a job, by whom and why", Args: oneJob}
+	s.define(c.Flags())
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		var answer struct{ History []mapper.Act }
+		if err := s.call(c.Context(), http.MethodGet, args[0]+"/history", nil, nil, &answer); err != nil {
+			return err
+		}
+		if *format != table {
+			return format.write(c.OutOrStdout(), append([]mapper.Act{}, answer.History...))
+		}
+		lines := [][]string{{"TIME", "WHAT", "BY", "WHY"}}
+		for _, a := range answer.History {
+			lines = append(lines, []string{a.Time.Local().Format(time.DateTime), line(a.What, 60), line(a.By, 60), line(a.Why, 100)})
+		}
+		return rows(c.OutOrStdout(), lines...)
+	}
+	return c
+}
+
+func newCleanUp() *cobra.Command {
+	var s service
+	var o mapper.CleanUpOptions
+	var yes bool
+	c := &cobra.Command{
+		Use: "clean-up JOB", Short: "Delete the records of a job that has ended", Args: oneJob,
+		Long: "Deletes the records of the ranges of a job that has ended. It can't be resumed, retried or verified any more.",
+	}
+	s.define(c.Flags())
+	s.defineReason(c.Flags())
+	c.Flags().BoolVar(&o.Failures, "failures", false, "those of its failures, too")
+	c.Flags().BoolVar(&o.Job, "job", false, "the job's own record, too: another job can have its ID then")
+	c.Flags().DurationVar(&o.Expire, "expire", 0, "have them expire so much later in place of deleting them, such as `720h`")
+	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if !yes {
+			if err := confirm(c, fmt.Sprintf("Delete the records of the job %s?", args[0])); err != nil {
+				return err
+			}
+		}
+		job := new(mapper.Status)
+		if err := s.call(c.Context(), http.MethodPost, args[0]+"/clean-up", nil, o, job); err != nil {
+			return err
+		}
+		return show(c, format, job)
+	}
+	return c
+}
+
+func newStopAll() *cobra.Command {
+	var s service
+	var name string
+	var yes bool
+	c := &cobra.Command{Use: "stop-all", Short: "Pause all jobs that run", Args: cobra.NoArgs, Long: "Pauses all jobs of the service that run, or those of one mapper. A paused job loses nothing."}
+	s.define(c.Flags())
+	s.defineReason(c.Flags())
+	c.Flags().StringVar(&name, "mapper", "", "only those of this `mapper`")
+	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		parameters := url.Values{"state": {string(mapper.Running)}}
+		if name != "" {
+			parameters.Set("mapper", name)
+		}
+		var jobs []mapper.JobInfo
+		err := list(c.Context(), &s, "", "jobs", parameters, func(some []mapper.JobInfo) bool {
+			jobs = append(jobs, some...)
+			return true
+		})
+		if err != nil {
+			return err
+		}
+		if len(jobs) == 0 {
+			_, err := fmt.Fprintln(c.OutOrStdout(), "No job runs.")
+			return err
+		}
+		if !yes {
+			if err := confirm(c, fmt.Sprintf("Pause %d jobs?", len(jobs))); err != nil {
+				return err
+			}
+		}
+		var failed []error
+		for _, j := range jobs {
+			job := new(mapper.Status)
+			if err := s.call(c.Context(), http.MethodPost, j.ID+"/pause", nil, nil, job); err != nil {
+				failed = append(failed, fmt.Errorf("%s: %w", j.ID, err))
+				continue
+			}
+			fmt.Fprintln(c.OutOrStdout(), summary(job))
+		}
+		return errors.Join(failed...)
+	}
+	return c
+}

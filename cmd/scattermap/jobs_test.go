@@ -1,0 +1,330 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"github.com/creack/pty"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/jobsapi"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+type account struct{ Balance int64 }
+
+type credit struct{ Amount int64 }
+
+// broken has two accounts of a hundred fail.
+var broken atomic.Bool
+
+var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.Entity[account], p credit) error {
+	if broken.Load() && strings.HasSuffix(a.Key.Name, "7") {
+		return mapper.Permanent(fmt.Errorf("the ledger has no %s\x1b[31m", a.Key.Name))
+	}
+	time.Sleep(100 * time.Microsecond)
+	a.Value.Balance += p.Amount
+	a.Count("credited", 1)
+	return nil
+})
+
+// newService returns the URL of a service with n accounts, which lets in who has a token.
+func newService(t *testing.T, n int) string {
+	t.Helper()
+	var handler http.Handler
+	e := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))})
+	client, err := e.Datastore(t.Context(), "test", mapper.WithVersions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	for first := 0; first < n; first += 500 {
+		var keys []*datastore.Key
+		for i := first; i < min(n, first+500); i++ {
+			keys = append(keys, datastore.NameKey("Account", fmt.Sprintf("user-%06d", i), nil))
+		}
+		if _, err := client.PutMulti(t.Context(), keys, make([]account, len(keys))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	taskClient, err := e.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taskClient.Close() })
+	const location, name = "projects/test/locations/here", "projects/test/locations/here/queues/q"
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: name, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 4}}}); err != nil {
+		t.Fatal(err)
+	}
+	queue, err := tasks.NewQueue(taskClient, name, "http://worker/mapper/", &tasks.Options{Unverified: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(addCredit), Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler = engine.Handler()
+	api, err := jobsapi.New(engine, &jobsapi.Options{Logger: log, Allow: func(r *http.Request) (string, error) {
+		switch r.Header.Get("Authorization") {
+		case "Bearer good":
+			return "ann@example.com", nil
+		case "Bearer eve":
+			return "", tasks.ErrAccount
+		}
+		return "", tasks.ErrToken
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	t.Setenv("SCATTERMAP_SERVICE", server.URL)
+	t.Setenv("SCATTERMAP_TOKEN", "good")
+	return server.URL
+}
+
+// command runs a command line, with what is typed, and returns what it prints and its exit code.
+func command(t *testing.T, typed string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs strings.Builder
+	err := run(t.Context(), args, strings.NewReader(typed), &out, &errs)
+	if err != nil {
+		fmt.Fprintln(&errs, "scattermap:", err)
+	}
+	return out.String(), errs.String(), codeOf(err)
+}
+
+// words splits a command line at its spaces, but for those between single quotes.
+func words(s string) (all []string) {
+	for _, w := range regexp.MustCompile(`'[^']*'|\S+`).FindAllString(s, -1) {
+		all = append(all, strings.Trim(w, "'"))
+	}
+	return all
+}
+
+// TestJobs has an operator do with the command line what there is to do.
+func TestJobs(t *testing.T) {
+	newService(t, 2000)
+	broken.Store(true)
+	t.Cleanup(func() { broken.Store(false) })
+	for _, c := range []struct {
+		line, typed string
+		code        int
+		want        string // in what it prints
+	}{
+		{"jobs", "", 0, "There are no such jobs."},
+		{"start add-credit --kind Account --params '{\"Amount\": 10}' --id spring --page-size 50 --failure-limit -1 --reason 'the spring credit' --watch", "", 3, `spring: succeeded with failures, 1,800 entities processed, 200 failures`},
+		{"start add-credit --kind Account --params '{\"Amount\": 10}' --id spring", "", 0, "spring: succeeded with failures"},
+		{"jobs", "", 0, "spring  add-credit  succeeded with failures"},
+		{"jobs --state running", "", 0, "There are no such jobs."},
+		{"describe spring", "", 0, "Processed:    1,800 entities, 1,800 of them written"},
+		{"describe spring -o json", "", 0, `"failures": 200`},
+		{"describe spring -o yaml", "", 0, "failures: 200"},
+		{"failures spring", "", 0, `/Account,"user-00`},
+		{"failures spring --all -o json", "", 0, "the ledger has no user-001997"},
+		{"history spring", "", 0, "ann@example.com  the spring credit"},
+		{"retry spring", "", 0, "spring: "},
+		{"watch spring", "", 3, "failures"},
+		{"abort spring", "n\n", 1, "nothing was done: --yes does it without asking"},
+		{"abort spring", "", 1, "Abort the job spring? It can't be resumed. [y/N]"},
+		{"abort spring -y", "", 1, `the job's state does not allow that`},
+		{"rate spring 100", "", 1, "it is \"succeeded with failures\""},
+		{"clean-up spring --yes", "", 0, "spring: succeeded with failures"},
+		{"stop-all", "", 0, "No job runs."},
+		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id filtered --filter 'Balance = 10' --watch", "", 0, "filtered: succeeded, 1,800 entities processed"},
+		{"start add-credit --kind Account --params '{\"Amount\": 1}' --id slow --rate 20 --workers 4", "", 0, "slow: running"},
+		{"pause slow --reason lunch", "", 0, "slow: paused"},
+		{"watch slow", "", 3, "somebody has paused it"},
+		{"resume slow", "", 0, "slow: running"},
+		{"rate slow 30 --writes 100", "", 0, "it keeps to its rate of 30 entities and 100 writes a second"},
+		{"history slow", "", 0, "paused"},
+		{"stop-all --yes", "", 0, "slow: paused"},
+		{"abort slow", "y\n", 0, "slow: aborted"},
+	} {
+		out, errs, code := command(t, c.typed, words(c.line)...)
+		if code != c.code || !strings.Contains(out+errs, c.want) {
+			t.Errorf("%s: exit code %d, want %d, and %q in\n%.1000s%s", c.line, code, c.code, c.want, out, errs)
+		}
+		if strings.ContainsRune(out+errs, '\x1b') {
+			t.Errorf("%s prints what a terminal acts on: %q", c.line, out+errs)
+		}
+		if strings.Contains(c.line, "-o json") && !json.Valid([]byte(out)) || strings.Contains(c.line, "-o yaml") && yaml.Unmarshal([]byte(out), new(map[string]any)) != nil {
+			t.Errorf("%s prints\n%s", c.line, out)
+		}
+	}
+}
+
+// TestNoService has each command meet a service that is not there, or does not let it in, or something else in its place; and wrong flags. The error
+// names it, and the way out.
+func TestNoService(t *testing.T) {
+	url := newService(t, 1)
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>Welcome</html>") }))
+	defer other.Close()
+	missing := httptest.NewServer(http.NotFoundHandler())
+	defer missing.Close()
+	lines := []string{"jobs", "describe j", "start add-credit --kind Account", "watch j", "pause j", "resume j", "abort j -y", "retry j", "move j", "rate j 5", "failures j", "history j", "clean-up j -y", "stop-all -y"}
+	for name, c := range map[string]struct {
+		service, token string
+		code           int
+		want           []string
+	}{
+		"nobody listens":  {"http://127.0.0.1:1", "good", exitError, []string{"127.0.0.1:1", "does not answer", "$SCATTERMAP_SERVICE"}},
+		"no address":      {"", "good", exitUsage, []string{"--service or $SCATTERMAP_SERVICE"}},
+		"no URL":          {"credit", "good", exitUsage, []string{`"credit"`, "http or https URL"}},
+		"http elsewhere":  {"http://192.0.2.1", "", exitUsage, []string{"https"}},
+		"wrong token":     {url, "bad", exitError, []string{"401", "$SCATTERMAP_TOKEN"}},
+		"another account": {url, "eve", exitError, []string{"403", "OPERATORS"}},
+		"something else":  {other.URL, "good", exitError, []string{"not a service of scattermap"}},
+		"another path":    {missing.URL, "good", exitError, []string{"404", "$SCATTERMAP_SERVICE"}},
+	} {
+		t.Setenv("SCATTERMAP_SERVICE", c.service)
+		t.Setenv("SCATTERMAP_TOKEN", c.token)
+		for _, line := range lines {
+			out, errs, code := command(t, "", words(line)...)
+			for _, want := range c.want {
+				if code != c.code || !strings.Contains(errs, want) || out != "" {
+					t.Errorf("%s: %s: exit code %d, want %d, and %q in\n%s%s", name, line, code, c.code, want, out, errs)
+				}
+			}
+		}
+	}
+	t.Setenv("SCATTERMAP_SERVICE", url)
+	t.Setenv("SCATTERMAP_TOKEN", "good")
+	for line, want := range map[string]string{
+		"describe":                          "name one job",
+		"pause a b":                         "name one job",
+		"rate j":                            "how many entities a second",
+		"rate j many":                       `"many" is no number`,
+		"start":                             "name one mapper",
+		"start add-credit":                  "--kind",
+		"start m --kind K --params x":       `--params is "x"`,
+		"start m --kind K --filter x":       `--filter "x"`,
+		"start m --kind K --filter 'n < x'": `its value has to be JSON`,
+		"jobs -o xml":                       "table, json or yaml",
+		"jobs --sate running":               "--sate",
+		"jbos":                              "jobs", // did you mean this?
+		"clean-up j --expire soon":          "--expire",
+	} {
+		if _, errs, code := command(t, "", words(line)...); code != exitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d, want %d, and %q in %s", line, code, exitUsage, want, errs)
+		}
+	}
+	for line, want := range map[string]string{
+		"describe none":             `no such job: none; "scattermap jobs --all" lists those of`,
+		"start none --kind Account": "add-credit",
+		"jobs --state done":         `no state "done"`,
+		"start add-credit --kind Acount --params '{\"Amount\": 1}'": "Acount",
+	} {
+		if _, errs, code := command(t, "", words(line)...); code != exitError || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d, want %d, and %q in %s", line, code, exitError, want, errs)
+		}
+	}
+	t.Setenv("SCATTERMAP_TOKEN", "")
+	if _, errs, code := command(t, "", "jobs", "--service", "https://service.invalid", "--token-command", "false"); code != exitError || !strings.Contains(errs, "--token-command") {
+		t.Errorf("no token: %d %s", code, errs)
+	}
+}
+
+// built returns the program.
+func built(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "scattermap")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return binary
+}
+
+// TestWatch follows a job on a terminal, where a bar moves, and in a pipe, where lines are printed.
+func TestWatch(t *testing.T) {
+	newService(t, 4000)
+	binary := built(t)
+	start := func(id string) {
+		t.Helper()
+		if out, errs, code := command(t, "", words("start add-credit --kind Account --params '{\"Amount\": 10}' --rate 2000 --page-size 50 --id "+id)...); code != 0 {
+			t.Fatal(out, errs)
+		}
+	}
+	start("terminal")
+	cmd := exec.Command(binary, "watch", "terminal")
+	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 120})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown bytes.Buffer
+	_, _ = io.Copy(&shown, terminal) // it ends with an error, as the terminal closes
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, shown.String())
+	}
+	bars := strings.Count(shown.String(), "█")
+	if text := shown.String(); bars < 10 || !strings.Contains(text, "\r") || !strings.Contains(text, "terminal: running") || !strings.Contains(text, "terminal: succeeded, 4,000 entities processed, 0 failures") {
+		t.Errorf("the terminal shows %q", text)
+	}
+
+	start("pipe")
+	out, err := exec.Command(binary, "watch", "pipe").CombinedOutput()
+	text := string(out)
+	if err != nil || strings.ContainsAny(text, "\r█\x1b") || !strings.Contains(text, "pipe: running") || !strings.HasSuffix(text, "pipe: succeeded, 4,000 entities processed, 0 failures\n") {
+		t.Errorf("the pipe has %q, %v", text, err)
+	}
+	start("interrupted")
+	cmd = exec.Command(binary, "watch", "interrupted")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond)
+	_ = cmd.Process.Signal(os.Interrupt)
+	failed := new(exec.ExitError)
+	if err := cmd.Wait(); !errors.As(err, &failed) || failed.ExitCode() != exitError || !strings.Contains(errs.String(), "interrupted goes on") {
+		t.Errorf("%v: %s", err, errs.String())
+	}
+}
+
+// TestCompletion has the shells that are here load the completion scripts.
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		t.Run(shell, func(t *testing.T) {
+			script, errs, code := command(t, "", "completion", shell)
+			if code != 0 || !strings.Contains(script, "scattermap") {
+				t.Fatal(errs)
+			}
+			path, err := exec.LookPath(shell)
+			if err != nil {
+				t.Skipf("left out: %s is not installed", shell)
+			}
+			file := filepath.Join(t.TempDir(), "completion")
+			if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := exec.Command(path, "-n", file).CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+			if out, err := exec.Command(path, "-c", "source "+file+" 2>&1").CombinedOutput(); shell == "bash" && (err != nil || len(out) > 0) {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}

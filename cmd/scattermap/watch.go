@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+func newWatch() *cobra.Command {
+	var s service
+	c := &cobra.Command{
+		Use: "watch JOB", Short: "Follow a job to its end", Args: oneJob,
+		Long: "Follows a job until it has ended or is paused: by a bar on a terminal, and by a line whenever something has changed elsewhere. It exits with 0 if the\njob has succeeded, and with 3 if it has left failures, has failed, was aborted or is paused. An interrupt ends the watching, and not the job.",
+	}
+	s.define(c.Flags())
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error { return follow(c, &s, args[0], format) }
+	return c
+}
+
+// The times of a watcher: between two looks, and between two lines that say nothing but numbers.
+const (
+	lookEvery = time.Second
+	lineEvery = 10 * time.Second
+	patient   = time.Minute // for which a service may not answer, once it has
+)
+
+// follow shows how a job stands until it has ended or is paused. What it then prints is in a format.
+func follow(c *cobra.Command, s *service, id string, format *output) error {
+	job := new(mapper.Status)
+	if err := s.call(c.Context(), http.MethodGet, id, nil, nil, job); err != nil {
+		return err
+	}
+	show, done := plainLines(c.ErrOrStderr())
+	if f, ok := c.ErrOrStderr().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		show, done = bar(f)
+	}
+	answered := time.Now()
+	for show(job); job.State == mapper.Running; {
+		select {
+		case <-c.Context().Done():
+			done()
+			return fmt.Errorf("%s goes on: %w", id, context.Cause(c.Context()))
+		case <-time.After(lookEvery):
+		}
+		now := new(mapper.Status)
+		if err := s.call(c.Context(), http.MethodGet, id, nil, nil, now); err == nil {
+			answered, job = time.Now(), now
+			show(job)
+		} else if time.Since(answered) > patient {
+			done()
+			return err
+		}
+	}
+	done()
+	var err error
+	if *format != table {
+		err = format.write(c.OutOrStdout(), job)
+	} else {
+		_, err = fmt.Fprintln(c.OutOrStdout(), summary(job))
+	}
+	if err == nil && job.State != mapper.Succeeded {
+		err = fmt.Errorf("%w: %s is %q; \"scattermap describe %s\" and \"scattermap failures %s\" say more", errJob, id, job.State, id, id)
+	}
+	return err
+}
+
+// total returns how many entities a job has, about. It is never less than what is done.
+func total(job *mapper.Status) int64 {
+	return max(1, job.Processed+job.Failures+job.Remaining)
+}
+
+// bar returns what shows how a job stands by a bar, with why it is not faster behind it, and what ends that.
+func bar(f *os.File) (show func(*mapper.Status), done func()) {
+	b := progressbar.NewOptions64(1, progressbar.OptionSetWriter(f), progressbar.OptionSetItsString("entities"), progressbar.OptionShowCount(),
+		progressbar.OptionShowIts(), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(true))
+	return func(job *mapper.Status) {
+		what := job.ID + ": " + string(job.State)
+		if job.Why != "" {
+			what += ", " + line(job.Why, 60)
+		}
+		if job.Failures > 0 {
+			what += fmt.Sprintf(", %s failures", grouped(job.Failures))
+		}
+		b.Describe(what)
+		all := total(job)
+		if !job.State.Ended() {
+			all = max(all, job.Processed+job.Failures+1) // it is full when the job has ended
+		}
+		b.ChangeMax64(all)
+		_ = b.Set64(job.Processed + job.Failures) // a bar that can't be drawn does no harm
+	}, func() { _ = b.Finish() }
+}
+
+// plainLines returns what prints a line where something but the numbers has changed, or some time has gone by.
+func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
+	var last mapper.Status
+	var printed time.Time
+	return func(job *mapper.Status) {
+		if job.State == last.State && job.Why == last.Why && job.Failures == last.Failures && time.Since(printed) < lineEvery {
+			return
+		}
+		last, printed = *job, time.Now()
+		fmt.Fprintln(w, summary(job))
+	}, func() {}
+}
+
+// sorted returns what a map has, by its keys.
+func sorted(m map[string]int64) iter.Seq2[string, int64] {
+	return func(yield func(string, int64) bool) {
+		for _, key := range slices.Sorted(maps.Keys(m)) {
+			if !yield(key, m[key]) {
+				return
+			}
+		}
+	}
+}
