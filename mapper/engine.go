@@ -116,6 +116,10 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 			return nil, fmt.Errorf("mapper: Options.Mappers: two mappers have the name %q", def.Name)
 		}
 		e.mappers[def.Name] = def
+		if def.Mode == function.Update {
+			r := def.Rehearsal(UpdateAttempts)
+			e.mappers[r.Name] = r
+		}
 	}
 	said := &journal.Journal{Store: e.store(), Log: e.log, Flaws: journal.Limited(e.log), Hook: hookOf(o.OnState)}
 	if schedules := o.Schedules; len(schedules) > 0 {
@@ -155,7 +159,8 @@ func randomNumber() uint64 {
 
 // names lists the engine's mappers for an error.
 func (e *Engine) names() string {
-	return strings.Join(slices.Sorted(maps.Keys(e.mappers)), ", ")
+	names := slices.Sorted(maps.Keys(e.mappers))
+	return strings.Join(slices.DeleteFunc(names, function.IsRehearsal), ", ")
 }
 
 // Handler returns what the queue's target has to serve: it runs the tasks of the

@@ -68,6 +68,14 @@ type StartOptions struct {
 	// Defaults to a new ID, with which every start is another job.
 	ID string `json:"id,omitempty"`
 
+	// Rehearse has the function of an [Update] run, and nothing be written: the job counts what it would have done, under the
+	// counters "would(change)", "would(change PROPERTY)" for each property, "would(delete)", "would(put another entity)" and
+	// "would(delete another entity)", and Status.Written is how many entities it would have changed or deleted. What the function
+	// counts, counts; its errors are failures; there is no finalizer. It locks nothing, and conflicts with nobody. It is a job of the mapper "rehearsal:NAME" and can't
+	// become another one: start the mapper under another ID for that. A rehearsal does not notice what only the database would refuse, such as an entity
+	// that is too large. Default is false.
+	Rehearse bool `json:"rehearse,omitempty"`
+
 	// AllowEmpty has a job start over a kind that has no entities, or with a filter by a
 	// property that none has in an index. By default that is an error, if it is so in all of the
 	// query's namespaces (of which 1,000 are looked at for a kind, 20 for a property), as the name

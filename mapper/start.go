@@ -41,6 +41,14 @@ func (e *Engine) startWhen(ctx context.Context, def *function.Definition, query 
 	if e == nil || e.client == nil {
 		return nil, false, errNoEngine
 	}
+	if o != nil && o.Rehearse && !function.IsRehearsal(def.Name) {
+		if def.Mode != function.Update {
+			return nil, false, fmt.Errorf("mapper: start a rehearsal of %q: %w: it is no Update, and what its function does elsewhere is not known here", def.Name, ErrArguments)
+		}
+		if e.mappers[def.Name] == def {
+			def = e.mappers[def.Rehearsal(0).Name]
+		}
+	}
 	e, err := e.queues.forStart(def, o)
 	if err != nil {
 		return nil, false, fmt.Errorf("mapper: start a job of %q: %w", def.Name, err)

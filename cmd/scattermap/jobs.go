@@ -298,6 +298,7 @@ func newStart() *cobra.Command {
 	flags.Float64Var(&o.Rate.Entities, "rate", 0, "the most `entities` a second; no limit by default")
 	flags.BoolVar(&o.Rate.Ramp, "ramp", false, "begin with 500 a second, and half as many again every five minutes")
 	flags.IntVar(&o.FailureLimit, "failure-limit", 0, "how many entities may fail before the job is paused; 1,000 by default, -1 is no limit")
+	flags.BoolVar(&o.Rehearse, "rehearse", false, "run the function and write nothing: the job's counters say what it would have written")
 	flags.BoolVar(&o.AllowEmpty, "allow-empty", false, "start over a kind without entities, too")
 	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, as the command watch does")
 	format := outputFlag(flags)
@@ -316,7 +317,11 @@ func newStart() *cobra.Command {
 			return usageError(fmt.Errorf("--params is %q, it has to be JSON, such as '{\"Amount\": 10}'", params))
 		}
 		if o.ID == "" {
-			o.ID = args[0] + time.Now().UTC().Format("-20060102-150405")
+			name := args[0]
+			if o.Rehearse {
+				name += "-rehearsal"
+			}
+			o.ID = name + time.Now().UTC().Format("-20060102-150405")
 			o.ID = regexp.MustCompile(`[^A-Za-z0-9_-]`).ReplaceAllString(o.ID, "-")
 		}
 		body := struct {

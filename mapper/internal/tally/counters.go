@@ -94,6 +94,12 @@ func Min(name string) string { return least + name + ")" }
 // Max is like Min.
 func Max(name string) string { return most + name + ")" }
 
+// Would returns the name of the counter of how often a rehearsal would have done something.
+func Would(what string) string {
+	const longest = 100 - len("would()")
+	return "would(" + strings.ToValidUTF8(what[:min(len(what), longest)], "") + ")"
+}
+
 // IsSum reports whether numbers under a name are added up.
 func IsSum(name string) bool {
 	return !strings.HasPrefix(name, least) && !strings.HasPrefix(name, most)

@@ -1,0 +1,77 @@
+package function
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/tally"
+)
+
+// rehearsalPrefix begins the names of rehearsals, and of no mapper of users.
+const rehearsalPrefix = "rehearsal:"
+
+// IsRehearsal reports whether a mapper of that name is a rehearsal.
+func IsRehearsal(name string) bool { return strings.HasPrefix(name, rehearsalPrefix) }
+
+// Rehearsal returns the mapper that rehearses one which changes entities: it runs the function, and counts what would be written in place
+// of writing that. It is a mapper of its own, with a name of its own: so a job that is a rehearsal is one for good, also for a build
+// that knows of no rehearsals. Attempts is how often such a function is tried by default.
+func (d *Definition) Rehearsal(attempts int64) *Definition {
+	r := *d
+	r.Name, r.Mode = rehearsalPrefix+d.Name, Visit // nothing of what a visit asks for is written
+	r.OnDone, r.PreparePage = nil, nil
+	r.Backoff.Attempts = cmp.Or(d.Backoff.Attempts, attempts)
+	r.Prepare = func(params json.RawMessage, keysOnly bool) (Func, error) {
+		call, err := d.Prepare(params, keysOnly)
+		if err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context, j Job, key *datastore.Key, properties []datastore.Property) (*Effect, error) {
+			e, err := call(ctx, j, key, properties)
+			if err != nil {
+				return nil, err
+			}
+			return e, e.rehearse(key)
+		}, nil
+	}
+	return &r
+}
+
+// rehearse counts what would be written for an entity.
+func (e *Effect) rehearse(key *datastore.Key) error {
+	for _, m := range e.Mutations {
+		own, what := m.Key.Equal(key), "put another entity"
+		switch {
+		case own && m.Deletes:
+			what = "delete"
+		case own:
+			what = "change"
+			for _, name := range m.Changed {
+				if err := e.would("change " + name); err != nil {
+					return err
+				}
+			}
+		case m.Deletes:
+			what = "delete another entity"
+		}
+		if err := e.would(what); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// would counts something that would be done. A name that is too long for a counter is cut off.
+func (e *Effect) would(what string) error {
+	name := tally.Would(what)
+	if err := tally.CheckName(name); err != nil {
+		return fmt.Errorf("rehearse: %w", err)
+	}
+	e.Counters.Add(name, 1)
+	return nil
+}
