@@ -67,12 +67,14 @@ func New(e *mapper.Engine, o *Options) (http.Handler, error) {
 	handle("GET ", s.list)
 	handle("GET /{id}", s.status)
 	handle("GET /{id}/failures", s.failures)
+	handle("GET /{id}/causes", s.causes)
 	handle("GET /{id}/history", s.history)
+	handle("POST /{id}/retry", s.retry)
 	handle("POST /{id}/rate", s.rate)
 	handle("POST /{id}/clean-up", s.cleanUp)
 	for name, do := range map[string]func(*mapper.Job, context.Context) error{
 		"pause": (*mapper.Job).Pause, "resume": (*mapper.Job).Resume, "abort": (*mapper.Job).Abort,
-		"retry": (*mapper.Job).Retry, "move": (*mapper.Job).Move,
+		"move": (*mapper.Job).Move,
 	} {
 		handle("POST /{id}/"+name, func(r *http.Request) (any, error) {
 			ctx, err := because(r)
@@ -193,6 +195,30 @@ func (s service) failures(r *http.Request) (any, error) {
 		Failures []mapper.Failure `json:"failures"`
 		Next     string           `json:"next,omitempty"`
 	}{append([]mapper.Failure{}, failures...), next}, err
+}
+
+// causes lists the causes of a job's failures.
+func (s service) causes(r *http.Request) (any, error) {
+	if _, err := parameters(r); err != nil {
+		return nil, err
+	}
+	causes, err := s.job(r).Causes(r.Context())
+	return struct {
+		Causes []mapper.Cause `json:"causes"`
+	}{append([]mapper.Cause{}, causes...)}, err
+}
+
+// retry has a job process its failures again, or those of one cause.
+func (s service) retry(r *http.Request) (any, error) {
+	q, err := parameters(r, "reason", "cause")
+	if err != nil {
+		return nil, err
+	}
+	ctx := mapper.WithReason(r.Context(), q.Get("reason"))
+	if cause := q.Get("cause"); q.Has("cause") {
+		return s.after(r, s.job(r).RetryCause(ctx, cause))
+	}
+	return s.after(r, s.job(r).Retry(ctx))
 }
 
 // history lists what was done to a job.

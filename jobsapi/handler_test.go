@@ -128,14 +128,14 @@ func TestAllow(t *testing.T) {
 	} {
 		h := o.handler(&jobsapi.Options{Allow: c.allow})
 		o.log.Reset()
-		for _, path := range []string{"GET /jobs", "POST /jobs", "GET /jobs/a", "GET /jobs/a/failures", "GET /jobs/a/history", "POST /jobs/a/pause", "POST /jobs/a/resume",
+		for _, path := range []string{"GET /jobs", "POST /jobs", "GET /jobs/a", "GET /jobs/a/failures", "GET /jobs/a/history", "GET /jobs/a/causes", "POST /jobs/a/pause", "POST /jobs/a/resume",
 			"POST /jobs/a/abort", "POST /jobs/a/retry", "POST /jobs/a/move", "POST /jobs/a/rate", "POST /jobs/a/clean-up", "GET /jobs/a/none"} {
 			method, path, _ := strings.Cut(path, " ")
 			if text := o.ask(h, method, path, start, c.want, nil); strings.Contains(text, "secret") {
 				t.Errorf("%s: %s %s tells %s", name, method, path, text)
 			}
 		}
-		if lines := strings.Count(o.log.String(), "request refused"); lines != 13 {
+		if lines := strings.Count(o.log.String(), "request refused"); lines != 14 {
 			t.Errorf("%s: %d lines in the log", name, lines)
 		}
 	}

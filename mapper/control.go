@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
@@ -53,7 +54,24 @@ func (j *Job) Resume(ctx context.Context) error {
 // was left, if it was paused or had failed; its finalizer takes effect again. A job
 // that was aborted or cleaned up is refused with [ErrState].
 func (j *Job) Retry(ctx context.Context) error {
-	if err := j.control(ctx).Retry(ctx, j.ref()); err != nil {
+	if err := j.control(ctx).Retry(ctx, j.ref(), ""); err != nil {
+		return fmt.Errorf("mapper: retry %s: %w", j.ID, err)
+	}
+	return nil
+}
+
+// RetryCause is [Job.Retry] for the failures of one cause, as [Job.Causes] lists them; the others stay. It takes the place of a
+// retry that has not opened all of its failures yet. A cause that is none of the job's is [ErrArguments], if the job has up to 1,000 failures.
+func (j *Job) RetryCause(ctx context.Context, cause string) error {
+	causes, err := j.Causes(ctx)
+	if err != nil {
+		return err
+	}
+	known := slices.ContainsFunc(causes, func(c Cause) bool { return c.Cause == cause || c.Estimated })
+	if cause == "" || !known {
+		return fmt.Errorf("mapper: retry %s: %w: no failure has the cause %.200q", j.ID, ErrArguments, cause)
+	}
+	if err := j.control(ctx).Retry(ctx, j.ref(), cause); err != nil {
 		return fmt.Errorf("mapper: retry %s: %w", j.ID, err)
 	}
 	return nil

@@ -188,6 +188,60 @@ type Failure struct {
 	Time     time.Time      `json:"time"`     // of the last one
 }
 
+// A Cause is what some failures of a job have in common.
+type Cause struct {
+	// Cause is the text of their errors, without numbers, words that have digits, what is quoted, addresses, and the names in
+	// their keys, all of which are "#".
+	Cause string `json:"cause"`
+
+	Count     int64   `json:"count"`     // of the failures
+	Estimated bool    `json:"estimated"` // Count is an estimate: the job has more than 1,000 failures
+	Example   Failure `json:"example"`
+}
+
+// causesRead is how many failures Causes reads.
+const causesRead = 1000
+
+// Causes returns the causes of the job's failures, the most frequent one first. It costs up to 1,001 reads, and a count:
+// of more failures it reads those whose ranges' IDs, which are hashes, come first.
+func (j *Job) Causes(ctx context.Context) ([]Cause, error) {
+	job, err := j.engine.store().LoadJob(ctx, j.ref())
+	if err != nil {
+		return nil, fmt.Errorf("mapper: causes: %w", err)
+	}
+	failed, err := j.engine.store().FirstMarked(ctx, "failed", job.Ref(), "", causesRead)
+	if err != nil {
+		return nil, fmt.Errorf("mapper: causes of %s: %w", j.ID, err)
+	}
+	all := int64(len(failed))
+	if len(failed) == causesRead {
+		if all, err = j.engine.store().CountFailures(ctx, job.Ref(), 0); err != nil {
+			return nil, fmt.Errorf("mapper: causes of %s: %w", j.ID, err)
+		}
+	}
+	var causes []Cause
+	at := make(map[string]int)
+	for _, r := range failed {
+		cause := r.Cause()
+		i, known := at[cause]
+		if !known {
+			i, at[cause] = len(causes), len(causes)
+			causes = append(causes, Cause{Cause: cause, Estimated: all > int64(len(failed)), Example: failureOf(r)})
+		}
+		causes[i].Count++
+	}
+	for i := range causes {
+		causes[i].Count = causes[i].Count * all / int64(len(failed))
+	}
+	slices.SortStableFunc(causes, func(a, b Cause) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Cause, b.Cause)) })
+	return causes, nil
+}
+
+// failureOf returns what a range's record says of a failure.
+func failureOf(r *record.Range) Failure {
+	return Failure{Key: r.Start.Key, Error: r.Error, Attempts: int(r.Refusals), Time: r.Done}
+}
+
 // Failures returns some failures of the job, and where to go on: an empty cursor
 // is the beginning, and the end. A page has up to 100 failures, and costs as many
 // reads.
@@ -205,7 +259,7 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 		return nil, "", fmt.Errorf("mapper: failures of %s: %w", j.ID, err)
 	}
 	for _, r := range ranges {
-		failures = append(failures, Failure{Key: r.Start.Key, Error: r.Error, Attempts: int(r.Refusals), Time: r.Done})
+		failures = append(failures, failureOf(r))
 	}
 	if len(ranges) == store.FailurePage {
 		next = job.Incarnation + ranges[store.FailurePage-1].ID

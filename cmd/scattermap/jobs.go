@@ -41,6 +41,7 @@ func jobCommands() []*cobra.Command {
 func newVerb(name, short, long string) *cobra.Command {
 	var s service
 	var yes bool
+	var cause string
 	c := &cobra.Command{Use: name + " JOB", Short: short, Long: long, Args: oneJob}
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
@@ -48,14 +49,20 @@ func newVerb(name, short, long string) *cobra.Command {
 	if name == "abort" {
 		c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	}
+	if name == "retry" {
+		c.Flags().StringVar(&cause, "cause", "", "only failures of this `cause`, as \"failures --by-cause\" lists them")
+	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if name == "abort" && !yes {
 			if err := confirm(c, fmt.Sprintf("Abort the job %s? It can't be resumed.", args[0])); err != nil {
 				return err
 			}
 		}
-		job := new(mapper.Status)
-		if err := s.call(c.Context(), http.MethodPost, args[0]+"/"+name, nil, nil, job); err != nil {
+		job, parameters := new(mapper.Status), make(url.Values)
+		if cause != "" {
+			parameters.Set("cause", cause)
+		}
+		if err := s.call(c.Context(), http.MethodPost, args[0]+"/"+name, parameters, nil, job); err != nil {
 			return err
 		}
 		return show(c, format, job)
@@ -376,12 +383,16 @@ func newRate() *cobra.Command {
 
 func newFailures() *cobra.Command {
 	var s service
-	var all bool
+	var all, byCause bool
 	c := &cobra.Command{Use: "failures JOB", Short: "List the entities that a job could not process", Args: oneJob}
 	s.define(c.Flags())
 	c.Flags().BoolVar(&all, "all", false, "all of them, and not the first 100")
+	c.Flags().BoolVar(&byCause, "by-cause", false, "their causes, with how many failures each has, and an example")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if byCause {
+			return causes(c, &s, args[0], format)
+		}
 		failures, more := []mapper.Failure{}, false
 		err := list(c.Context(), &s, args[0]+"/failures", "failures", nil, func(some []mapper.Failure) bool {
 			failures = append(failures, some...)
@@ -411,6 +422,27 @@ func newFailures() *cobra.Command {
 		return err
 	}
 	return c
+}
+
+// causes lists the causes of a job's failures.
+func causes(c *cobra.Command, s *service, id string, format *output) error {
+	var answer struct{ Causes []mapper.Cause }
+	if err := s.call(c.Context(), http.MethodGet, id+"/causes", nil, nil, &answer); err != nil {
+		return err
+	}
+	if *format != table {
+		return format.write(c.OutOrStdout(), append([]mapper.Cause{}, answer.Causes...))
+	}
+	if len(answer.Causes) == 0 {
+		_, err := fmt.Fprintln(c.OutOrStdout(), "There are no failures.")
+		return err
+	}
+	lines := [][]string{{"FAILURES", "CAUSE", "FOR INSTANCE"}}
+	for _, cause := range answer.Causes {
+		about := map[bool]string{true: "about "}[cause.Estimated]
+		lines = append(lines, []string{about + grouped(cause.Count), line(cause.Cause, 80), line(pathOf(cause.Example.Key), 60)})
+	}
+	return rows(c.OutOrStdout(), lines...)
 }
 
 func newHistory() *cobra.Command {

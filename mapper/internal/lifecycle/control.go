@@ -212,9 +212,22 @@ func (ct Control) failures(ctx context.Context, ref record.Ref) (n int64, _ reco
 	return n, job.Ref(), err
 }
 
-// Retry has a job process its failures again.
-func (ct Control) Retry(ctx context.Context, ref record.Ref) error {
-	job, err := guard(ct).update(ctx, ref, "its failures are retried", ct.owned(func(j *record.Job) (bool, error) { return true, j.Retry(time.Now()) }))
+// Retry has a job process its failures again, or those of a cause.
+func (ct Control) Retry(ctx context.Context, ref record.Ref, cause string) (err error) {
+	s, what := record.Selection{Cause: cause}, "its failures are retried"
+	if cause != "" {
+		what = "its failures of one cause are retried" // the cause is in the records, and may quote an entity
+		job, err := ct.Store.LoadJob(ctx, ref)
+		if err != nil {
+			return err
+		}
+		if ref = job.Ref(); job.State != record.Aborted {
+			if s.Failed, err = ct.Store.CountFailures(ctx, ref, 0); err != nil {
+				return err
+			}
+		}
+	}
+	job, err := guard(ct).update(ctx, ref, what, ct.owned(func(j *record.Job) (bool, error) { return true, j.Retry(s, time.Now()) }))
 	if err != nil {
 		return err
 	}

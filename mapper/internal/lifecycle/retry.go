@@ -52,6 +52,9 @@ func (rt Retrier) ReopenPage(ctx context.Context, job *record.Job, after string)
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(source.Parallel)
 	for _, r := range failed {
+		if job.RetryOf != "" && r.Cause() != job.RetryOf {
+			continue
+		}
 		group.Go(func() error {
 			if err := rt.Reopen(gctx, job, r); err != nil {
 				return fmt.Errorf("retry the failure of range %s of job %s: %w", r.ID, job.ID, err)

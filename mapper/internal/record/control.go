@@ -85,8 +85,15 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 	return nil
 }
 
-// Retry has a job process its failures again. They are opened one after the other, until EndRetry.
-func (j *Job) Retry(now time.Time) error {
+// A Selection is which failures of a job are retried: all of them, or those of a cause, of so many altogether.
+type Selection struct {
+	Cause  string // see [Range.Cause]; empty: all
+	Failed int64
+}
+
+// Retry has a job process its failures again. They are opened one after the other, until EndRetry. Where some are left, as many more are
+// allowed as at first.
+func (j *Job) Retry(s Selection, now time.Time) error {
 	if err := refuseCleaned(j); err != nil {
 		return err
 	}
@@ -96,8 +103,13 @@ func (j *Job) Retry(now time.Time) error {
 		return refuse(j)
 	}
 	j.goOn(now)
-	j.Retrying = true
-	j.Limit, j.Failures, j.Tried = j.LimitStep, 0, 0 // there are none now
+	j.Retrying, j.RetryOf = true, s.Cause
+	switch {
+	case s.Cause == "":
+		j.Limit, j.Failures, j.Tried = j.LimitStep, 0, 0 // there are none now
+	case j.Limit > 0:
+		j.Limit = s.Failed + j.LimitStep
+	}
 	return nil
 }
 
@@ -110,7 +122,7 @@ func (j *Job) EndRetry(epoch int64) (changed bool) {
 	if !j.Retries(epoch) {
 		return false
 	}
-	j.Retrying = false
+	j.Retrying, j.RetryOf = false, ""
 	j.Epoch++
 	return true
 }

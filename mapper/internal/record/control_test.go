@@ -23,7 +23,7 @@ func TestControl(t *testing.T) {
 		{"pause", (*Job).Pause, "P = x x x x"},
 		{"abort", func(j *Job) (bool, error) { return j.Abort(noon) }, "A A A = x x"},
 		{"resume", always(func(j *Job) error { return j.Resume(0, noon) }), "R R R x x x"},
-		{"retry", always(func(j *Job) error { return j.Retry(noon) }), "R R R x R R"},
+		{"retry", always(func(j *Job) error { return j.Retry(Selection{}, noon) }), "R R R x R R"},
 		{"clean up", func(j *Job) (bool, error) { return j.CleanUp("{}") }, "x x F A S W"},
 	} {
 		letters := map[string]string{Running: "R", Paused: "P", Failed: "F", Aborted: "A", Succeeded: "S", SucceededWithFailures: "W"}
@@ -55,7 +55,7 @@ func TestCleanedUp(t *testing.T) {
 	for _, j := range []Job{{State: Failed, Cleaning: "{}"}, {State: Failed, Cleaned: true}} {
 		for name, transition := range map[string]func(*Job) error{
 			"resume": func(j *Job) error { return j.Resume(0, noon) },
-			"retry":  func(j *Job) error { return j.Retry(noon) },
+			"retry":  func(j *Job) error { return j.Retry(Selection{}, noon) },
 		} {
 			one := j
 			if err := transition(&one); !errors.Is(err, ErrState) || !reflect.DeepEqual(one, j) {
@@ -91,7 +91,7 @@ func TestLimits(t *testing.T) {
 	if !j.PauseByLimit(3, "a share", &Totals{Ranges: 5, Failures: 20, Processed: 80}) || j.Failures != 20 || j.Tried != 100 {
 		t.Errorf("paused by the share: %+v", j)
 	}
-	if err := j.Retry(noon); err != nil || j.Limit != 10 || j.Failures != 0 || j.Tried != 0 || !j.Retrying {
+	if err := j.Retry(Selection{}, noon); err != nil || j.Limit != 10 || j.Failures != 0 || j.Tried != 0 || !j.Retrying {
 		t.Errorf("retried: %+v, %v", j, err)
 	}
 }
@@ -99,7 +99,7 @@ func TestLimits(t *testing.T) {
 // TestRetryEnds opens failures for an epoch, of a job that is paused and resumed meanwhile.
 func TestRetryEnds(t *testing.T) {
 	j := Job{State: SucceededWithFailures, Epoch: 1}
-	if err := j.Retry(noon); err != nil || !j.Retries(2) || j.Retries(1) || j.MayEnd(2) {
+	if err := j.Retry(Selection{}, noon); err != nil || !j.Retries(2) || j.Retries(1) || j.MayEnd(2) {
 		t.Fatalf("%+v, %v", j, err)
 	}
 	if _, err := j.Pause(); err != nil || j.Retries(2) || j.EndRetry(2) {

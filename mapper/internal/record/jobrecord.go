@@ -62,12 +62,13 @@ type Job struct {
 	CountersLost    bool `datastore:"counters_lost,omitempty,noindex"`
 	CountersDropped bool `datastore:"counters_dropped,omitempty,noindex"`
 
-	Tolerant  bool      `datastore:"tolerant,noindex"`  // it records the failures of pages that fail as a whole
-	Failures  int64     `datastore:"failures,noindex"`  // when LimitShare has paused it, about
-	Tried     int64     `datastore:"tried,noindex"`     // as many entities were processed or had failed
-	Finalizes bool      `datastore:"finalizes,noindex"` // the build that ended it has a finalizer
-	Finalized int64     `datastore:"finalized,noindex"` // the epoch in which that took effect
-	Retrying  bool      `datastore:"replaying,noindex"` // failures are becoming ranges again
+	Tolerant  bool      `datastore:"tolerant,noindex"`               // it records the failures of pages that fail as a whole
+	Failures  int64     `datastore:"failures,noindex"`               // when LimitShare has paused it, about
+	Tried     int64     `datastore:"tried,noindex"`                  // as many entities were processed or had failed
+	Finalizes bool      `datastore:"finalizes,noindex"`              // the build that ended it has a finalizer
+	Finalized int64     `datastore:"finalized,noindex"`              // the epoch in which that took effect
+	Retrying  bool      `datastore:"replaying,noindex"`              // failures are becoming ranges again:
+	RetryOf   string    `datastore:"replaying_of,omitempty,noindex"` // those of this cause, see [Range.Cause]; empty: all
 	Created   time.Time `datastore:"created,noindex"`
 	Ended     time.Time `datastore:"ended,noindex"`
 	Error     string    `datastore:"error,noindex"`

@@ -287,6 +287,17 @@ func (r *Range) Fail(cause error, now time.Time) {
 	r.Finish(now)
 }
 
+// Cause returns what the error of a failure has in common with those of others, see fault.Cause.
+func (r *Range) Cause() string {
+	var names []string
+	if r.Start != nil {
+		for key := r.Start.Key; key != nil; key = key.Parent {
+			names = append(names, key.Name)
+		}
+	}
+	return fault.Cause(r.Error, names...)
+}
+
 // Reopen makes a failure a pending range again, with as many attempts as at first.
 func (r *Range) Reopen(now time.Time) {
 	r.State, r.Open, r.Created, r.Done = Pending, r.Job, now, time.Time{}
