@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/prebuilt"
 )
 
 // jobCommands returns the commands for the jobs of a service.
@@ -278,10 +279,10 @@ func newStart() *cobra.Command {
 	var o mapper.StartOptions
 	var filters []string
 	var params string
-	var watch bool
+	var watch, execute bool
 	c := &cobra.Command{
 		Use: "start MAPPER --kind KIND", Short: "Start a job",
-		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with the same --id and\narguments finds the job that there is.",
+		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package prebuilt: count, copy, set, rename, drop and delete. The last four are rehearsals\nwithout --execute.",
 		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
   scattermap start expire --kind Session --filter 'seen < {"time": "2026-10-24T00:00:00Z"}' --rate 500`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -305,6 +306,7 @@ func newStart() *cobra.Command {
 	flags.Float64Var(&o.Rate.Entities, "rate", 0, "the most `entities` a second; no limit by default")
 	flags.BoolVar(&o.Rate.Ramp, "ramp", false, "begin with 500 a second, and half as many again every five minutes")
 	flags.IntVar(&o.FailureLimit, "failure-limit", 0, "how many entities may fail before the job is paused; 1,000 by default, -1 is no limit")
+	flags.BoolVar(&execute, "execute", false, "have set, rename, drop and delete do it, and not rehearse it")
 	flags.BoolVar(&o.Rehearse, "rehearse", false, "run the function and write nothing: the job's counters say what it would have written")
 	flags.BoolVar(&o.AllowEmpty, "allow-empty", false, "start over a kind without entities, too")
 	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, as the command watch does")
@@ -322,6 +324,13 @@ func newStart() *cobra.Command {
 		}
 		if !json.Valid([]byte(params)) {
 			return usageError(fmt.Errorf("--params is %q, it has to be JSON, such as '{\"Amount\": 10}'", params))
+		}
+		if execute && o.Rehearse {
+			return usageError(errors.New("--execute and --rehearse contradict each other"))
+		}
+		if prebuilt.Destroys(args[0]) && !execute && !o.Rehearse {
+			o.Rehearse = true
+			fmt.Fprintf(c.ErrOrStderr(), "This is a rehearsal, which writes nothing: --execute does it.\n")
 		}
 		if o.ID == "" {
 			name := args[0]

@@ -27,6 +27,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/jobsapi"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/prebuilt"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -80,7 +81,7 @@ func newService(t *testing.T, n int) string {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(addCredit), Logger: log})
+	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: append(mapper.Set(addCredit), prebuilt.Mappers()...), Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,6 +169,14 @@ func TestJobs(t *testing.T) {
 		{"rate slow 30 --writes 100", "", 0, "it keeps to its rate of 30 entities and 100 writes a second"},
 		{"history slow", "", 0, "paused"},
 		{"stop-all --yes", "", 0, "slow: paused"},
+		{"start count --kind Account --id counted -w --params '{\"by\": \"Balance\"}'", "", 0, "counted: succeeded, 2,000"},
+		{"describe counted", "", 0, "Balance=0 = 200"},
+		{"start delete --kind Account --id gone -w", "", 0, "This is a rehearsal, which writes nothing: --execute does it."},
+		{"describe gone", "", 0, "would(delete) = 2,000"},
+		{"start delete --kind Account --id gone -w --execute", "", 1, "other arguments"},
+		{"start delete --kind Account --rehearse --execute", "", 2, "contradict"},
+		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "", 0, "really-gone: succeeded, 200"},
+		{"start count --kind Account --id left -w", "", 0, "left: succeeded, 1,800"},
 		{"abort slow", "y\n", 0, "slow: aborted"},
 	} {
 		out, errs, code := command(t, c.typed, words(c.line)...)

@@ -1,0 +1,12 @@
+// Package prebuilt has mappers that need no code: a service registers them by one line, and operators start them by their names,
+// over the jobs API or the command line:
+//
+//	mapper.New(client, queue, &mapper.Options{Mappers: append(mapper.Set(yours), prebuilt.Mappers()...)})
+//
+//	scattermap start count --kind Account --params '{"by": "country"}'
+//	scattermap start set --kind Account --params '{"property": "plan", "value": "free"}' --filter 'plan = null'
+//
+// They are updates and visits as any: exact, resumable, with failures and rehearsals. The command line makes those that destroy
+// something rehearsals, unless it is told to execute them. Whoever may start jobs of a service that registers them may delete its
+// entities.
+package prebuilt

@@ -1,0 +1,212 @@
+package prebuilt_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"github.com/google/go-cmp/cmp"
+
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+	"github.com/scattermap/scattermap/prebuilt"
+)
+
+const n = 60
+
+// put writes accounts: of three plans, some of which have none, one has null, and some have tags.
+func put(t *testing.T, client *datastore.Client) {
+	t.Helper()
+	for i := range n {
+		e := datastore.PropertyList{{Name: "Balance", Value: int64(i)}}
+		switch {
+		case i == 1:
+			e = append(e, datastore.Property{Name: "plan", Value: nil})
+		case i%3 != 0:
+			e = append(e, datastore.Property{Name: "plan", Value: []string{"", "free", "paid"}[i%3]})
+		}
+		if i%10 == 5 {
+			e = append(e, datastore.Property{Name: "tags", Value: []any{"a", int64(5)}})
+		}
+		key := datastore.NameKey("Account", fmt.Sprintf("a%02d", i), datastore.IDKey("Bank", int64(i%2+1), nil))
+		if _, err := client.Put(t.Context(), key, &e); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// entities returns what there is of a kind in a namespace, by key.
+func entities(t *testing.T, client *datastore.Client, kind, namespace string) map[string]map[string]any {
+	t.Helper()
+	var all []datastore.PropertyList
+	keys, err := client.GetAll(t.Context(), datastore.NewQuery(kind).Namespace(namespace), &all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]map[string]any)
+	for i, key := range keys {
+		m := make(map[string]any)
+		for _, p := range all[i] {
+			m[p.Name] = p.Value
+			if p.NoIndex {
+				m[p.Name+" noindex"] = true
+			}
+		}
+		found[key.String()] = m
+	}
+	return found
+}
+
+// run runs a mapper by its name, with parameters in JSON, as operators do, and returns how it ended.
+func run(t *testing.T, w *mappertest.World, name, params string, q mapper.Query, o mapper.StartOptions) *mapper.Status {
+	t.Helper()
+	if q.Kind == "" {
+		q.Kind = "Account"
+	}
+	o.FailureLimit = -1
+	job, err := w.Engine.StartNamed(t.Context(), name, q, json.RawMessage(params), &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := job.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func inWorld(t *testing.T, test func(t *testing.T, w *mappertest.World)) {
+	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		put(t, w.Client)
+		test(t, w)
+	})
+}
+
+func TestCount(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *mappertest.World) {
+		for params, want := range map[string]map[string]int64{
+			`{}`:               {"entities": 60},
+			`{"by": "plan"}`:   {"entities": 60, "plan=free": 19, "plan=paid": 20, "plan=null": 1, "plan (missing)": 20},
+			`{"by": "tags"}`:   {"entities": 60, "tags=a": 6, "tags=5": 6, "tags (missing)": 54},
+			`{"by": "nobody"}`: {"entities": 60, "nobody (missing)": 60},
+		} {
+			if s := run(t, w, "count", params, mapper.Query{}, mapper.StartOptions{}); !reflect.DeepEqual(s.Counters, want) {
+				t.Errorf("count %s: %v, want %v", params, s.Counters, want)
+			}
+		}
+	})
+}
+
+// TestChanges sets, renames and drops properties, and deletes entities: what is not named stays as it was, and a rehearsal changes nothing.
+func TestChanges(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *mappertest.World) {
+		want := entities(t, w.Client, "Account", "")
+		check := func(what string) {
+			t.Helper()
+			if diff := cmp.Diff(want, entities(t, w.Client, "Account", "")); diff != "" {
+				t.Fatalf("%s: (-want +got)\n%.1500s", what, diff)
+			}
+		}
+		s := run(t, w, "set", `{"property": "plan", "value": "free"}`, mapper.Query{}, mapper.StartOptions{Rehearse: true})
+		if s.Counters["would(change plan)"] != 41 || s.Written != 41 {
+			t.Errorf("the rehearsal: %+v", s)
+		}
+		check("a rehearsal")
+		s = run(t, w, "set", `{"property": "plan", "value": "free"}`, mapper.Query{}, mapper.StartOptions{})
+		for _, e := range want {
+			e["plan"] = "free"
+		}
+		check("set")
+		if s.Written != 41 || s.Processed != n {
+			t.Errorf("set has written %d of %d", s.Written, s.Processed)
+		}
+		at := time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC)
+		run(t, w, "set", `{"property": "expires", "value": {"time": "2026-10-24T00:00:00Z"}, "noindex": true}`, mapper.Query{Filters: []mapper.Filter{mapper.Where("Balance", "<", 10)}}, mapper.StartOptions{})
+		for _, e := range want {
+			if e["Balance"].(int64) < 10 {
+				e["expires"], e["expires noindex"] = at, true
+			}
+		}
+		for key, e := range entities(t, w.Client, "Account", "") {
+			if when, ok := e["expires"].(time.Time); ok {
+				if !when.Equal(at) {
+					t.Errorf("%s expires at %v", key, when)
+				}
+				want[key]["expires"] = when // in the client's zone
+			}
+		}
+		check("set of some")
+		run(t, w, "rename", `{"from": "tags", "to": "labels"}`, mapper.Query{}, mapper.StartOptions{})
+		for _, e := range want {
+			if tags, ok := e["tags"]; ok {
+				e["labels"] = tags
+				delete(e, "tags")
+			}
+		}
+		check("rename")
+		if s := run(t, w, "rename", `{"from": "plan", "to": "Balance"}`, mapper.Query{}, mapper.StartOptions{}); s.Failures != n && s.State != mapper.Failed {
+			t.Errorf("rename over another property: %+v", s)
+		}
+		check("rename over another property")
+		run(t, w, "drop", `{"properties": ["labels", "expires"]}`, mapper.Query{}, mapper.StartOptions{})
+		for _, e := range want {
+			for _, name := range []string{"labels", "expires", "expires noindex"} {
+				delete(e, name)
+			}
+		}
+		check("drop")
+		run(t, w, "delete", `{}`, mapper.Query{Filters: []mapper.Filter{mapper.Where("Balance", ">=", 50)}}, mapper.StartOptions{})
+		for key, e := range want {
+			if e["Balance"].(int64) >= 50 {
+				delete(want, key)
+			}
+		}
+		check("delete")
+	})
+}
+
+func TestCopy(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *mappertest.World) {
+		from := entities(t, w.Client, "Account", "")
+		run(t, w, "copy", `{"kind": "Backup"}`, mapper.Query{}, mapper.StartOptions{})
+		run(t, w, "copy", `{"namespace": "archive"}`, mapper.Query{}, mapper.StartOptions{})
+		renamed := make(map[string]map[string]any)
+		for key, e := range from {
+			renamed[strings.ReplaceAll(key, "/Account,", "/Backup,")] = e
+		}
+		if diff := cmp.Diff(renamed, entities(t, w.Client, "Backup", "")); diff != "" {
+			t.Errorf("to another kind: (-want +got)\n%.1500s", diff)
+		}
+		if diff := cmp.Diff(from, entities(t, w.Client, "Account", "archive")); diff != "" {
+			t.Errorf("to another namespace: (-want +got)\n%.1500s", diff)
+		}
+		if diff := cmp.Diff(from, entities(t, w.Client, "Account", "")); diff != "" {
+			t.Errorf("the entities themselves: (-want +got)\n%.1500s", diff)
+		}
+	})
+}
+
+// TestParams has parameters that can't be meant fail the job, and change nothing.
+func TestParams(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *mappertest.World) {
+		before := entities(t, w.Client, "Account", "")
+		for _, c := range [][2]string{{"set", `{"value": 1}`}, {"rename", `{"from": "plan"}`}, {"drop", `{}`}, {"copy", `{}`}} {
+			if s := run(t, w, c[0], c[1], mapper.Query{}, mapper.StartOptions{}); s.Processed != 0 || s.State == mapper.Succeeded {
+				t.Errorf("%s %s: %+v", c[0], c[1], s)
+			}
+		}
+		for _, c := range [][2]string{{"set", `{"property": "a", "value": {"tme": 1}}`}, {"count", `{"per": "plan"}`}} {
+			if _, err := w.Engine.StartNamed(t.Context(), c[0], mapper.Query{Kind: "Account"}, json.RawMessage(c[1]), nil); err == nil {
+				t.Errorf("%s %s is started", c[0], c[1])
+			}
+		}
+		if diff := cmp.Diff(before, entities(t, w.Client, "Account", "")); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
