@@ -359,10 +359,12 @@ func (s *simulation) longest() time.Duration {
 			deaths += mapper.MaxDeaths
 		}
 	}
+	backOff := time.Duration(0)
 	if s.end == endsSlow || s.end == endsTwice || s.end == deadlyEnd {
 		deaths += mapper.MaxDeaths
+		backOff = 2 * time.Hour // of its task, which no other one takes the place of
 	}
-	return 3*time.Hour + time.Duration(deaths)*(s.deadline+4*time.Minute)
+	return 3*time.Hour + backOff + time.Duration(deaths)*(s.deadline+4*time.Minute)
 }
 
 func (s *simulation) waitFor(id string, t time.Duration) (status *mapper.Status, err error) {
