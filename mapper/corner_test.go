@@ -238,6 +238,7 @@ func TestNested(t *testing.T) {
 		"inequality of a list":   {Filters: between},
 		"inequality, and by zip": {ShardBy: "Addr.Zip", Filters: between},
 	} {
+		q.Kind = "N"
 		for _, m := range []*mapper.Mapper[mapper.None]{mapper.Visit("visit", check), mapper.Update("update", check)} {
 			t.Run(fmt.Sprint(name, m.Name()), func(t *testing.T) {
 				t.Parallel()
@@ -251,7 +252,6 @@ func TestNested(t *testing.T) {
 						keys, all = append(keys, datastore.IDKey("N", i*7919%4001+1, nil)), append(all, n)
 					}
 					putMany(w, keys, all)
-					q.Kind = "N"
 					if s := finish(w, m, q, &mapper.StartOptions{PageSize: 10}); s.Processed != 400 || s.State != mapper.Succeeded {
 						t.Errorf("%+v", s)
 					}
