@@ -146,7 +146,7 @@ func TestOperatorsDie(t *testing.T) {
 				case *seeds > 0:
 					step = 1
 				case testing.Short():
-					step = 5
+					step = 15
 				}
 				after := rand.IntN(step)
 				for ; reached && !t.Failed(); after += step {
