@@ -73,7 +73,8 @@ func NewVerifier(audience string, accounts []string, keysURL string) (*Verifier,
 
 // NewIAPVerifier returns a verifier of the assertions of Identity-Aware Proxy that are meant for an audience, such as
 // "/projects/NUMBER/locations/REGION/services/SERVICE" for Cloud Run. It takes accounts with these e-mail addresses or, if there
-// are none, everybody whom the proxy lets through. The public keys are fetched from keysURL, or from Google if it is empty.
+// are none, everybody whom the proxy lets through and whose assertion has an e-mail address. The public keys are fetched from keysURL,
+// or from Google if it is empty.
 func NewIAPVerifier(audience string, accounts []string, keysURL string) (*Verifier, error) {
 	return newVerifier(iap, audience, accounts, keysURL)
 }
@@ -82,14 +83,14 @@ func newVerifier(p proof, audience string, accounts []string, keysURL string) (*
 	if audience == "" || slices.Contains(accounts, "") {
 		return nil, errors.New("tasks: a verifier needs an audience, and accounts that are not empty")
 	}
-	client := http.DefaultClient
+	var from *url.URL
 	if keysURL != "" {
-		from, err := parseURL("the URL of the keys", keysURL)
-		if err != nil {
+		var err error
+		if from, err = parseURL("the URL of the keys", keysURL); err != nil {
 			return nil, err
 		}
-		client = &http.Client{Transport: keysTransport{from}}
 	}
+	client := &http.Client{Transport: newKeysTransport(http.DefaultTransport, from)}
 	validator, err := idtoken.NewValidator(context.Background(), option.WithHTTPClient(client))
 	if err != nil {
 		return nil, fmt.Errorf("tasks: token validator: %w", err)
@@ -192,11 +193,8 @@ func (p proof) checkForm(token string) error {
 	return nil
 }
 
-// clockSkew is how far the clock of whoever signs tokens may be ahead of this one.
-const clockSkew = time.Minute
-
-// keysTime is how long the public keys may take, if they have to be fetched.
-const keysTime = 10 * time.Second
+// clockSkew is how far the clock of whoever signs tokens may be ahead of this one: what Google allows for Identity-Aware Proxy's.
+const clockSkew = 30 * time.Second
 
 // checkTimes lets no token through that was issued in the future, or is not valid yet.
 func checkTimes(payload *idtoken.Payload, now time.Time) error {
@@ -214,13 +212,4 @@ func checkTimes(payload *idtoken.Payload, now time.Time) error {
 		return errors.New("what it is not valid before is no number")
 	}
 	return nil
-}
-
-// keysTransport fetches from its URL what is asked of Google's.
-type keysTransport struct{ from *url.URL }
-
-func (t keysTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.URL, r.Host = t.from, t.from.Host
-	return http.DefaultTransport.RoundTrip(r)
 }
