@@ -33,7 +33,7 @@ type proof struct {
 	algorithm string
 	signature int // its length in bytes; 0: any
 	issuers   []string
-	verified  bool // the claim email_verified has to be true
+	verified  bool // the claim email_verified has to be there; if it is, it has to be true
 }
 
 // oidc are the tokens that Cloud Tasks, Cloud Scheduler and gcloud send.
@@ -130,7 +130,8 @@ func (v *Verifier) Allow(r *http.Request) (account string, err error) {
 		return "", fmt.Errorf("%w: %w", ErrToken, err)
 	}
 	email, _ := payload.Claims["email"].(string)
-	if email == "" || len(v.accounts) > 0 && !slices.Contains(v.accounts, email) || v.proof.verified && payload.Claims["email_verified"] != true {
+	verified, says := payload.Claims["email_verified"]
+	if email == "" || len(v.accounts) > 0 && !slices.Contains(v.accounts, email) || (says || v.proof.verified) && verified != true {
 		return "", ErrAccount
 	}
 	return email, nil

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/forge"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -134,14 +135,14 @@ func TestLongDelivery(t *testing.T) {
 
 // TestLogOfStrangers sends headers and paths of a size that nobody wants in a log, and as the ID of a task.
 func TestLogOfStrangers(t *testing.T) {
-	google := newForger(t)
+	google := forge.OIDC(t)
 	long := strings.Repeat("x", 900_000)
 	var log bytes.Buffer
 	logger := slog.New(slog.NewJSONHandler(&log, nil))
 	var got tasks.Delivery
 	fails := func(_ context.Context, d tasks.Delivery) error { got = d; return errors.New(long) }
-	verified := newHandled(t, &tasks.Options{ServiceAccount: account, KeysURL: google.keys(t)})
-	verifier, err := tasks.NewVerifier(audience, []string{account}, google.keys(t))
+	verified := newHandled(t, &tasks.Options{ServiceAccount: account, KeysURL: google.Keys()})
+	verifier, err := tasks.NewVerifier(audience, []string{account}, google.Keys())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,8 +152,8 @@ func TestLogOfStrangers(t *testing.T) {
 		header  map[string]string
 	}{
 		"names":       {verified.Handler(logger, fails), "", map[string]string{"X-CloudTasks-TaskName": long, "X-CloudTasks-TaskRetryCount": long}},
-		"algorithm":   {verified.Handler(logger, fails), "", map[string]string{"Authorization": "Bearer " + segment(`{"alg":"`+long+`"}`) + ".e30.AA"}},
-		"issuer":      {verified.Handler(logger, fails), "", map[string]string{"Authorization": "Bearer " + google.token(t, func(claims map[string]any) { claims["iss"] = long })}},
+		"algorithm":   {verified.Handler(logger, fails), "", map[string]string{"Authorization": "Bearer " + forge.Segment(`{"alg":"`+long+`"}`) + ".e30.AA"}},
+		"issuer":      {verified.Handler(logger, fails), "", map[string]string{"Authorization": "Bearer " + google.Token(account, audience, forge.Claims{"iss": long})}},
 		"path":        {verifier.Require(logger, http.NotFoundHandler()), long, nil},
 		"error":       {newHandled(t, &tasks.Options{Unverified: true}).Handler(logger, fails), "", map[string]string{"X-CloudTasks-TaskName": long}},
 		"broken text": {verifier.Require(logger, http.NotFoundHandler()), "%ff" + long, nil},

@@ -107,9 +107,14 @@ variable "operators" {
 }
 
 variable "iap_audience" {
-  description = "The audience of Identity-Aware Proxy's assertions, if operators come through it. Empty: they come with tokens of their own."
+  description = "The audience of Identity-Aware Proxy's assertions, if operators come through it; docs/operations.md says where it stands. Empty: they come with tokens of their own."
   type        = string
   default     = ""
+
+  validation {
+    condition     = var.iap_audience == "" || can(regex("^/projects/[0-9]+/(locations/[^/]+/services|(global|regions/[^/]+)/backendServices)/[^/[:space:]]+$", var.iap_audience))
+    error_message = "It has to be like /projects/NUMBER/locations/REGION/services/SERVICE or /projects/NUMBER/global/backendServices/ID."
+  }
 }
 
 variable "revive_minutes" {

@@ -41,7 +41,8 @@ import (
 //	IAP_AUDIENCE           with on: operators come through Identity-Aware Proxy, whose
 //	                       assertions for this audience are verified here, such as
 //	                       /projects/NUMBER/locations/REGION/services/SERVICE. OPERATORS
-//	                       may be empty then: everybody may whom the proxy lets through
+//	                       may be empty then: everybody may whom the proxy lets through.
+//	                       docs/operations.md says where it stands
 //	IAP_KEYS_URL           where the proxy's public keys are; Google's if empty
 //	OIDC_KEYS_URL          where the public keys of tokens are, with on; Google's if
 //	                       empty
@@ -53,8 +54,8 @@ import (
 //	                       if empty, and all interfaces on Cloud Run, which sets
 //	                       K_SERVICE
 //
-// K_SERVICE and K_REVISION, which Cloud Run sets, name the service in telemetry. DATASTORE_EMULATOR_HOST and CLOUD_TASKS_EMULATOR_HOST point the service at
-// emulators.
+// K_SERVICE and K_REVISION, which Cloud Run sets, name the service in telemetry. DATASTORE_EMULATOR_HOST
+// and CLOUD_TASKS_EMULATOR_HOST point the service at emulators.
 type config struct {
 	project, database string
 	queues            []string
@@ -83,7 +84,7 @@ func (c config) audience() string {
 
 var (
 	queueName   = regexp.MustCompile(`^projects/[^/]+/locations/[^/]+/queues/[A-Za-z0-9-]{1,100}$`)
-	iapAudience = regexp.MustCompile(`^/projects/[0-9]+/(locations/[^/]+/services|global/backendServices)/[^/]+$`)
+	iapAudience = regexp.MustCompile(`^/projects/[0-9]+/(locations/[^/]+/services|(global|regions/[^/]+)/backendServices)/[^/\s]+$`)
 	account     = regexp.MustCompile(`^[^@\s]+@[^@\s]+$`)
 )
 
@@ -135,9 +136,9 @@ func configFrom(getenv func(string) string) (config, error) {
 // is a mistake of somebody who expects a check.
 func (e *environment) auth(c *config) {
 	belong := []string{"TASKS_SERVICE_ACCOUNT", "OPERATORS", "OIDC_KEYS_URL", "IAP_AUDIENCE", "IAP_KEYS_URL"}
-	auth := e.getenv("AUTH")
+	auth := cmp.Or(e.getenv("AUTH"), "on")
 	switch auth {
-	case "", "on":
+	case "on":
 		c.verified = true
 		c.keysURL = e.getenv("OIDC_KEYS_URL")
 		e.checkURL("OIDC_KEYS_URL", c.keysURL, func(*url.URL) bool { return true }, "an http(s) URL without a query")
@@ -168,7 +169,7 @@ func (e *environment) auth(c *config) {
 	}
 	for _, name := range belong {
 		if e.getenv(name) != "" {
-			e.problem("%s is set, and AUTH=%s does not use it%s", name, auth, map[bool]string{true: " without IAP_AUDIENCE"}[auth == "" || auth == "on"])
+			e.problem("%s is set, and AUTH=%s does not use it%s", name, auth, map[bool]string{true: " without IAP_AUDIENCE"}[auth == "on"])
 		}
 	}
 }

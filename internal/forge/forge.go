@@ -1,0 +1,126 @@
+// Package forge makes tokens for tests, as Google signs them and in every way that is wrong.
+//
+// A [Forger] signs with a key of its own, which it publishes as Google does. [Forger.Proofs] is the table of all that a request may
+// carry to prove who has sent it, with the answer that it gets.
+package forge
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+)
+
+// A Forger makes tokens of one kind.
+type Forger struct {
+	t         testing.TB
+	key       crypto.Signer
+	id        string // of the key
+	algorithm jose.SignatureAlgorithm
+	issuer    string
+	fetched   atomic.Int64
+}
+
+// OIDC returns a forger of the tokens that Cloud Tasks and gcloud send.
+func OIDC(t testing.TB) *Forger {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Forger{t: t, key: key, id: "oidc", algorithm: jose.RS256, issuer: "https://accounts.google.com"}
+}
+
+// IAP returns a forger of the assertions of Identity-Aware Proxy.
+func IAP(t testing.TB) *Forger {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Forger{t: t, key: key, id: "iap", algorithm: jose.ES256, issuer: "https://cloud.google.com/iap"}
+}
+
+// Claims are changes of a good token's claims: nil takes one out.
+type Claims map[string]any
+
+// Token returns a token of an account for an audience that is good but for the changes.
+func (f *Forger) Token(account, audience string, changes Claims) string {
+	f.t.Helper()
+	return f.signed(f.algorithm, jose.JSONWebKey{Key: f.key, KeyID: f.id}, account, audience, changes)
+}
+
+// signed returns a token that is signed in some way.
+func (f *Forger) signed(algorithm jose.SignatureAlgorithm, key any, account, audience string, changes Claims) string {
+	f.t.Helper()
+	now := time.Now()
+	claims := map[string]any{
+		"iss": f.issuer, "aud": audience, "sub": "1", "email": account,
+		"iat": now.Unix(), "exp": now.Add(10 * time.Minute).Unix(),
+	}
+	if f.algorithm == jose.RS256 {
+		claims["email_verified"] = true // the proxy's assertions have no such claim
+	}
+	for name, value := range changes {
+		if claims[name] = value; value == nil {
+			delete(claims, name)
+		}
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: key}, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	token, err := jwt.Signed(signer).Claims(claims).Serialize()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return token
+}
+
+// Keys serves the public key until the test ends, as Google does, and returns its URL. Those of other forgers may be
+// beside it, so that a token of theirs is refused because it is theirs, and not because its key is not found.
+func (f *Forger) Keys(others ...*Forger) string {
+	f.t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		f.fetched.Add(1)
+		w.Header().Set("Cache-Control", "public, max-age=3600")
+		var keys jose.JSONWebKeySet
+		for _, f := range append([]*Forger{f}, others...) {
+			keys.Keys = append(keys.Keys, jose.JSONWebKey{Key: f.key.Public(), KeyID: f.id, Algorithm: string(f.algorithm), Use: "sig"})
+		}
+		_ = json.NewEncoder(w).Encode(keys) // whoever asks has gone
+	}))
+	f.t.Cleanup(server.Close)
+	return server.URL
+}
+
+// Fetched returns how often the public key was asked for.
+func (f *Forger) Fetched() int { return int(f.fetched.Load()) }
+
+// Header returns the header of a request with a token where the forger's kind has it.
+func (f *Forger) Header(token string) http.Header {
+	if f.algorithm == jose.ES256 {
+		return http.Header{assertion: {token}}
+	}
+	return http.Header{authorization: {"Bearer " + token}}
+}
+
+// Headers of the two kinds of tokens.
+const (
+	authorization = "Authorization"
+	assertion     = "X-Goog-Iap-Jwt-Assertion" // as [http.Header] writes it
+)
+
+// Segment returns a segment of a token.
+func Segment(v string) string { return base64.RawURLEncoding.EncodeToString([]byte(v)) }
