@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"strings"
 
 	"github.com/klauspost/compress/flate"
 	"github.com/twmb/avro"
@@ -25,7 +24,7 @@ type avroFormat struct {
 var avroSync = [16]byte{0x5c, 0xa7, 0x7e, 0x12, 0x9b, 0x31, 0xd8, 0x44, 0xe6, 0x0f, 0xb3, 0x2a, 0x71, 0xc5, 0x98, 0xed}
 
 func avroEncoding[R any](c Compression) (coder, error) {
-	if err := checkTimes(reflect.TypeFor[R](), "avro", "timestamp-micros", nil); err != nil {
+	if err := ofAvro.check(reflect.TypeFor[R]()); err != nil {
 		return nil, err
 	}
 	schema, err := avro.SchemaFor[R]()
@@ -75,41 +74,4 @@ func (a *avroFormat) part(encoded []any) ([]byte, error) {
 
 func (a *avroFormat) join(w io.Writer, f File, next func() (io.ReadCloser, error)) error {
 	return a.frames.join(w, f, next)
-}
-
-// checkTimes returns an error if a type has a time without a tag that says how it is stored: the default of a format may drop part of
-// Datastore's microseconds.
-func checkTimes(t reflect.Type, tag, say string, above []reflect.Type) error {
-	switch t.Kind() {
-	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
-		return checkTimes(t.Elem(), tag, say, above)
-	case reflect.Struct:
-	default:
-		return nil
-	}
-	for _, a := range above {
-		if a == t {
-			return nil
-		}
-	}
-	for i := range t.NumField() {
-		f := t.Field(i)
-		if !f.IsExported() || f.Tag.Get(tag) == "-" {
-			continue
-		}
-		in := f.Type
-		for in.Kind() == reflect.Pointer || in.Kind() == reflect.Slice {
-			in = in.Elem()
-		}
-		if in == timeType {
-			if _, how, found := strings.Cut(f.Tag.Get(tag), ","); !found || how == "" {
-				return fmt.Errorf("field %s of %v is a time, whose precision its tag has to say: `%s:\",%s\"` keeps all that Datastore has", f.Name, t, tag, say)
-			}
-			continue
-		}
-		if err := checkTimes(f.Type, tag, say, append(above, t)); err != nil {
-			return err
-		}
-	}
-	return nil
 }

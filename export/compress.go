@@ -35,7 +35,7 @@ func squeezerOf(c Compression) (squeezer, error) {
 	case None, Gzip:
 		return squeezer{how: c}, nil
 	case Zstd:
-		w, err := zstd.NewWriter(nil)
+		w, err := zstd.NewWriter(nil, zstd.WithZeroFrames(true))
 		return squeezer{c, w}, err
 	}
 	return squeezer{}, fmt.Errorf("Options.Compression is %q, want one of %q, %q and %q", c, None, Gzip, Zstd)

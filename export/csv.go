@@ -57,18 +57,14 @@ func csvLine(values []string) ([]byte, error) {
 		return []byte("\"\"\r\n"), nil // readers take an empty line for none
 	}
 	var b bytes.Buffer
-	w := csv.NewWriter(&b)
-	w.UseCRLF = true
+	w := csv.NewWriter(&b) // whose UseCRLF would change line ends inside values, too
 	err := w.Write(values)
 	w.Flush()
-	return b.Bytes(), errors.Join(err, w.Error())
+	if err = errors.Join(err, w.Error()); err != nil {
+		return nil, err
+	}
+	return append(bytes.TrimSuffix(b.Bytes(), []byte("\n")), "\r\n"...), nil
 }
-
-var (
-	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
-	timeType      = reflect.TypeFor[time.Time]()
-	bytesType     = reflect.TypeFor[[]byte]()
-)
 
 // writable reports whether values of a type can be in a cell.
 func writable(t reflect.Type) bool {

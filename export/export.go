@@ -6,9 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"strconv"
-	"time"
 
 	"gocloud.dev/blob"
 
@@ -78,6 +75,8 @@ type Export[P any] struct {
 
 // startParams are the parameters of an export's first stage.
 type startParams[P any] struct {
+	Export string `json:"export"` // its ID
+	Run    string `json:"run"`    // what tells it from others of that ID
 	Folder string `json:"folder"`
 	Files  int    `json:"files,omitempty"`
 	Params P      `json:"params"`
@@ -116,13 +115,13 @@ func New[T, R, P any](name string, bucket *blob.Bucket, record func(ctx context.
 		}
 		return encoded, nil
 	}, func(ctx context.Context, p *mapper.Page[any], params startParams[P]) error {
-		return x.writePart(ctx, p, params.Folder)
+		return x.writePart(ctx, p, params)
 	}).OnDone(func(ctx context.Context, d *mapper.Done, params startParams[P]) error {
 		given, err := json.Marshal(params.Params)
 		if err != nil {
 			return mapper.Permanent(err)
 		}
-		return x.plan(ctx, d, stage{Export: d.Status.ID, Run: d.Run(), Folder: params.Folder, Files: params.Files, Params: given})
+		return x.plan(ctx, d, stage{Export: params.Export, Run: params.Run, Folder: params.Folder, Files: params.Files, Params: given})
 	})
 	x.joins = mapper.Collect(name+joinSuffix, x.join, putJoined).OnDone(x.list)
 	x.deletes = mapper.Visit(name+deleteSuffix, x.deleteParts).OnDone(x.succeed)
@@ -173,7 +172,8 @@ type StartOptions struct {
 	// Files is Options.Files for this export.
 	Files int
 
-	// Folder is where files are, in the bucket: a path without a slash at its ends. It has to be empty. Defaults to the ID.
+	// Folder is where files are, in the bucket: a path without a slash at its ends. It has to be empty, and neither above nor below
+	// that of another export, as what is there in the end and not in the manifest is deleted. Defaults to the ID.
 	Folder string
 }
 
@@ -207,75 +207,25 @@ func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query,
 	if files < 0 || files > x.opts.MaxFiles {
 		return fail(fmt.Errorf("%w: StartOptions.Files is %d, want 0 to %d", mapper.ErrArguments, files, x.opts.MaxFiles))
 	}
-	run := &Run{ID: opts.ID, Folder: folder, engine: e, bucket: x.bucket, allow: x.opts.AllowFailures}
-	_, err := e.Job(opts.ID).Status(ctx)
-	if errors.Is(err, mapper.ErrNoSuchJob) {
-		err = x.checkEmpty(ctx, folder)
+	given, err := json.Marshal(params)
+	if err == nil {
+		err = x.checkNames(stage{Export: opts.ID, Folder: folder, Params: given}, cmp.Or(files, min(2, x.opts.MaxFiles)))
 	}
+	if err != nil {
+		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, err))
+	}
+	run := &Run{ID: opts.ID, Folder: folder, engine: e, bucket: x.bucket, allow: x.opts.AllowFailures}
+	claims, err := run.claim(ctx, x.name)
 	if err != nil {
 		return fail(err)
 	}
-	if _, err := x.parts.Start(ctx, e, q, startParams[P]{folder, files, params}, &opts); err != nil {
+	if _, err := x.parts.Start(ctx, e, q, startParams[P]{run.ID, run.run, folder, files, params}, &opts); err != nil {
+		if refused := errors.Is(err, mapper.ErrArguments) || errors.Is(err, mapper.ErrUnknownMapper); refused && claims {
+			err = errors.Join(err, dropClaim(context.WithoutCancel(ctx), x.bucket, folder, run.run))
+		}
 		return fail(err)
 	}
 	return run, nil
-}
-
-// A Run is one export.
-type Run struct {
-	ID     string
-	Folder string
-
-	engine *mapper.Engine
-	bucket *blob.Bucket
-	allow  bool // failures
-}
-
-// Jobs returns the jobs of the export, as far as they have begun: over the entities, over the files, and of the deletion of parts.
-func (r *Run) Jobs() [3]*mapper.Job {
-	return [3]*mapper.Job{r.engine.Job(r.ID), r.engine.Job(r.ID + joinSuffix), r.engine.Job(r.ID + deleteSuffix)}
-}
-
-// Wait waits until the export has succeeded, and returns its manifest. It is an error if one of its jobs can't go on by itself, which the
-// error says.
-func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
-	for i, job := range r.Jobs() {
-		status, err := awaitJob(ctx, job, i > 0)
-		if err != nil {
-			return nil, fmt.Errorf("export %s: %w", r.ID, err)
-		}
-		switch status.State {
-		case mapper.Succeeded:
-		case mapper.SucceededWithFailures:
-			if i == 0 && r.allow {
-				continue
-			}
-			return nil, fmt.Errorf("export %s: job %s has failed on %d entities: see its Failures, and Retry it", r.ID, job.ID, status.Failures)
-		default:
-			return nil, fmt.Errorf("export %s: job %s is %s: %s", r.ID, job.ID, status.State, status.Error)
-		}
-	}
-	return ReadManifest(ctx, r.bucket, r.Folder)
-}
-
-// awaitJob waits for a job, which another one has started just now, perhaps.
-func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Status, error) {
-	for {
-		status, err := job.Wait(ctx)
-		if !follows || !errors.Is(err, mapper.ErrNoSuchJob) {
-			return status, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-// newID returns an ID for an export that was given none.
-func newID() string {
-	return time.Now().UTC().Format("20060102-150405-") + strconv.FormatUint(rand.Uint64(), 36)
 }
 
 // Plan estimates what an export of a query takes, as mapper.Plan does, and what its parts take besides: a write, three

@@ -92,11 +92,13 @@ func (e *frames) part(encoded []any) ([]byte, error) {
 }
 
 func (e *frames) join(w io.Writer, f File, next func() (io.ReadCloser, error)) error {
+	empty := true
 	frame := func(of func(File) ([]byte, error)) error {
 		text, err := e.frame(of, f)
 		if err != nil {
 			return err
 		}
+		empty = empty && len(text) == 0
 		_, err = w.Write(text)
 		return err
 	}
@@ -106,11 +108,19 @@ func (e *frames) join(w io.Writer, f File, next func() (io.ReadCloser, error)) e
 	for first := true; ; first = false {
 		part, err := next()
 		if errors.Is(err, io.EOF) {
-			return frame(e.tail)
+			if err := frame(e.tail); err != nil || !empty {
+				return err
+			}
+			text, err := e.squeeze(nil) // no bytes at all are no gzip
+			if err == nil {
+				_, err = w.Write(text)
+			}
+			return err
 		}
 		if err != nil {
 			return err
 		}
+		empty = false
 		if !first {
 			err = frame(e.between)
 		}

@@ -14,6 +14,7 @@ import (
 const (
 	ManifestName = "manifest.json"
 	SuccessName  = "_SUCCESS" // there once all else is, and nothing but that
+	StartedName  = "_STARTED" // there until then: the folder is an export's
 )
 
 // A Manifest says what an export has written.

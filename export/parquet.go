@@ -23,10 +23,7 @@ const rowGroup = 20_000
 
 func parquetEncoding[R any](c Compression) (p *parquetFormat[R], err error) {
 	t := reflect.TypeFor[R]()
-	if t.Kind() != reflect.Struct {
-		return nil, fmt.Errorf("records of %q are structs, and not of the type %v", Parquet, t)
-	}
-	if err := checkTimes(t, "parquet", "timestamp(microsecond)", nil); err != nil {
+	if err := ofParquet.check(t); err != nil {
 		return nil, err
 	}
 	defer func() {

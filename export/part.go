@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -49,12 +48,23 @@ func entityName(run, name string) string {
 }
 
 // writePart writes the records of a page.
-func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], folder string) error {
+//
+// Where failures are allowed, they may be retried when the files are joined already: what is written then would be in no file.
+func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startParams[P]) error {
+	if x.opts.AllowFailures {
+		begun, err := hasBegun(ctx, mapper.FromContext(ctx).Client(), s.Export+joinSuffix)
+		if err != nil {
+			return err
+		}
+		if begun {
+			return mapper.Permanent(errors.New("the export has been written without this entity, as Options.AllowFailures has it: start another one"))
+		}
+	}
 	text, err := x.coder.part(p.Records)
 	if err != nil {
 		return mapper.Permanent(fmt.Errorf("a part can't be written: %w", err))
 	}
-	path := partPath(folder, p.Name())
+	path := partPath(s.Folder, p.Name())
 	p.OnLost(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
@@ -64,7 +74,7 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], folder s
 		return fmt.Errorf("write part %s: %w", path, err)
 	}
 	n := int64(len(p.Records))
-	p.Put(datastore.NameKey(partKind, entityName(p.Run(), p.Name()), nil), &part{n, int64(len(text))})
+	p.Put(datastore.NameKey(partKind, entityName(s.Run, p.Name()), nil), &part{n, int64(len(text))})
 	p.Count(recordsCounter, n)
 	p.Count(bytesCounter, int64(len(text)))
 	p.Count(partsCounter, 1)
@@ -101,27 +111,4 @@ func eachPart(ctx context.Context, client *datastore.Client, run string, s stret
 			return err
 		}
 	}
-}
-
-// checkFolder returns an error for what can't be a folder.
-func checkFolder(folder string) error {
-	for _, element := range strings.Split(folder, "/") {
-		if element == "" || element == "." || element == ".." || strings.HasPrefix(element, "_") {
-			return fmt.Errorf("the folder %q is no path of names, without a slash at its ends and without a name that begins with a dot alone or '_'", folder)
-		}
-	}
-	return nil
-}
-
-// checkEmpty returns an error if there is anything in a folder.
-func (x *Export[P]) checkEmpty(ctx context.Context, folder string) error {
-	it := x.bucket.List(&blob.ListOptions{Prefix: folder + "/"})
-	found, err := it.Next(ctx)
-	switch {
-	case errors.Is(err, io.EOF):
-		return nil
-	case err != nil:
-		return fmt.Errorf("look into the folder %q: %w", folder, err)
-	}
-	return fmt.Errorf("%w: the folder %q is not empty, it has %q: choose another one, or delete what is in it", mapper.ErrArguments, folder, found.Key)
 }

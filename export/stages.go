@@ -61,18 +61,23 @@ func (x *Export[P]) plan(ctx context.Context, d *mapper.Done, s stage) error {
 	if status.Failures > 0 && !x.opts.AllowFailures {
 		return nil // a retry comes here again
 	}
-	if begun, err := hasBegun(ctx, client, status.ID+joinSuffix); begun || err != nil {
+	if begun, err := hasBegun(ctx, client, s.Export+joinSuffix); begun || err != nil {
 		return err
+	}
+	if c, err := claimed(ctx, x.bucket, s.Folder); err != nil {
+		return err
+	} else if c == nil || c.Run != s.Run {
+		return mapper.Permanent(fmt.Errorf("the folder %q is not this export's any more: somebody has deleted %s there, or discarded the export", s.Folder, StartedName))
 	}
 	all, err := x.stretches(ctx, client, s, status.Counters)
 	if err != nil {
 		return err
 	}
 	keys, files := make([]*datastore.Key, len(all)), make([]plannedFile, len(all))
-	for i, s := range all {
-		keys[i], files[i] = fileKey(d.Run(), int64(i)), plannedFile{From: s.From, To: s.To, Index: int64(i)}
+	for i, f := range all {
+		keys[i], files[i] = fileKey(s.Run, int64(i)), plannedFile{From: f.From, To: f.To, Index: int64(i)}
 	}
-	if err := putFiles(ctx, client, status.ID+joinSuffix, keys, files); err != nil {
+	if err := putFiles(ctx, client, s.Export+joinSuffix, keys, files); err != nil {
 		return fmt.Errorf("put the files: %w", err)
 	}
 	if err := x.checkNames(s, len(all)); err != nil {
@@ -399,7 +404,7 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Done, s stage) error 
 	}
 	// The folder was empty when the export began. What else is there is parts that came late, and what processes that were killed
 	// have written halfway.
-	keep := map[string]bool{s.Folder + "/" + ManifestName: true, s.Folder + "/" + SuccessName: true}
+	keep := map[string]bool{s.Folder + "/" + ManifestName: true, s.Folder + "/" + SuccessName: true, s.Folder + "/" + StartedName: true}
 	for _, f := range m.Files {
 		keep[s.Folder+"/"+f.Name] = true
 	}
@@ -414,6 +419,10 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Done, s stage) error 
 		if err := mapper.FromContext(ctx).Client().DeleteMulti(ctx, some); err != nil {
 			return fmt.Errorf("delete the records of files: %w", err)
 		}
+	}
+	// The manifest says whose the folder is from here on.
+	if err := dropClaim(ctx, x.bucket, s.Folder, s.Run); err != nil {
+		return err
 	}
 	if err := x.bucket.WriteAll(ctx, s.Folder+"/"+SuccessName, nil, nil); err != nil {
 		return fmt.Errorf("write the mark of success: %w", err)

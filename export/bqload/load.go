@@ -3,13 +3,17 @@
 package bqload
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,7 +42,8 @@ type Options struct {
 const mostFiles = 10_000
 
 // Load starts the load job of a manifest, or returns the one that was started for it, with the same table and in the same way: its ID
-// says which it is, so that a second call loads nothing twice. Job.Wait waits for its end. The records are of the type R.
+// says which it is, so that a second call loads nothing twice. Where that has failed, and so has loaded nothing, it starts another one.
+// Job.Wait waits for its end. The records are of the type R.
 func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifest, o Options) (*bigquery.Job, error) {
 	fail := func(err error) (*bigquery.Job, error) { return nil, fmt.Errorf("bqload: export %s: %w", m.Export, err) }
 	switch {
@@ -56,31 +61,53 @@ func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifes
 	if err := describe[R](source, m, o.Schema); err != nil {
 		return fail(err)
 	}
-	loader := o.Table.LoaderFrom(source)
-	loader.JobID = jobID(m, o)
-	loader.CreateDisposition = bigquery.CreateIfNeeded
-	loader.WriteDisposition = bigquery.WriteAppend
-	if o.Replace {
-		loader.WriteDisposition = bigquery.WriteTruncate
-	}
-	loader.UseAvroLogicalTypes = m.Format == export.Avro
-	job, err := loader.Run(ctx)
-	if known := new(googleapi.Error); errors.As(err, &known) && known.Code == http.StatusConflict {
-		job, err = client.JobFromProject(ctx, client.Project(), loader.JobID, o.Table.DatasetID)
-		if err != nil {
-			job, err = client.JobFromID(ctx, loader.JobID)
+	for attempt := 1; ; attempt++ {
+		loader := o.Table.LoaderFrom(source)
+		loader.JobID = jobID(m, o, attempt)
+		loader.CreateDisposition = bigquery.CreateIfNeeded
+		loader.WriteDisposition = bigquery.WriteAppend
+		if o.Replace {
+			loader.WriteDisposition = bigquery.WriteTruncate
 		}
+		loader.UseAvroLogicalTypes = m.Format == export.Avro
+		job, err := loader.Run(ctx)
+		if known := new(googleapi.Error); errors.As(err, &known) && known.Code == http.StatusConflict {
+			job, err = find(ctx, client, o.Table, loader.JobID)
+			if err == nil && job.LastStatus().Done() && job.LastStatus().Err() != nil && attempt < mostAttempts {
+				continue // it has loaded nothing
+			}
+		}
+		if err != nil {
+			return fail(err)
+		}
+		return job, nil
 	}
+}
+
+// mostAttempts is how often a load that fails is begun.
+const mostAttempts = 1000
+
+// find returns the job of an ID. BigQuery finds jobs by their location, which is that of the table's dataset.
+func find(ctx context.Context, client *bigquery.Client, table *bigquery.Table, id string) (*bigquery.Job, error) {
+	dataset, err := client.DatasetInProject(table.ProjectID, table.DatasetID).Metadata(ctx)
 	if err != nil {
-		return fail(err)
+		return nil, fmt.Errorf("read where the dataset is, to find load job %s: %w", id, err)
+	}
+	job, err := client.JobFromIDLocation(ctx, id, dataset.Location)
+	if err != nil {
+		return nil, fmt.Errorf("find load job %s in %s: %w", id, dataset.Location, err)
 	}
 	return job, nil
 }
 
-// jobID returns the ID of the load job: of the run, the table and the way.
-func jobID(m *export.Manifest, o Options) string {
+// jobID returns the ID of the load job: of the run, the table, the way and the attempt.
+func jobID(m *export.Manifest, o Options, attempt int) string {
 	h := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%t", m.Run, o.Table.ProjectID, o.Table.DatasetID, o.Table.TableID, o.Replace))
-	return "scattermap-" + hex.EncodeToString(h[:16])
+	id := "scattermap-" + hex.EncodeToString(h[:16])
+	if attempt > 1 {
+		id += fmt.Sprintf("-%d", attempt)
+	}
+	return id
 }
 
 // describe says how files are written.
@@ -119,43 +146,63 @@ func describe[R any](source *bigquery.GCSReference, m *export.Manifest, schema b
 }
 
 var (
-	timeType  = reflect.TypeFor[time.Time]()
-	bytesType = reflect.TypeFor[[]byte]()
+	timeType      = reflect.TypeFor[time.Time]()
+	rawType       = reflect.TypeFor[json.RawMessage]()
+	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
+	jsonMarshaler = reflect.TypeFor[json.Marshaler]()
 )
 
 // schemaOf returns the schema of a struct, whose fields have the names of their tags.
-func schemaOf(t reflect.Type, tag string) (bigquery.Schema, error) {
-	if t.Kind() != reflect.Struct {
-		return nil, fmt.Errorf("%v has no schema: set Options.Schema", t)
+func schemaOf(t reflect.Type, tag string, above ...reflect.Type) (bigquery.Schema, error) {
+	if t.Kind() != reflect.Struct || t.Implements(jsonMarshaler) && tag == "json" {
+		return nil, fmt.Errorf("the schema of %v is not known: set Options.Schema", t)
 	}
+	if slices.Contains(above, t) {
+		return nil, fmt.Errorf("%v is inside itself, and BigQuery has no such types", t)
+	}
+	above = append(slices.Clip(above), t)
 	var schema bigquery.Schema
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get(tag), ",")
-		if !f.IsExported() || name == "-" {
+		if !f.IsExported() && !f.Anonymous || name == "-" {
 			continue
 		}
-		if name == "" {
-			name = f.Name
-		}
-		field, err := fieldOf(f.Type, tag)
+		field, err := fieldOf(f.Type, tag, above)
 		if err != nil {
 			return nil, fmt.Errorf("field %s of %v: %w", f.Name, t, err)
 		}
-		field.Name = name
+		if f.Anonymous && name == "" && tag == "json" && field.Type == bigquery.RecordFieldType {
+			schema = append(schema, field.Schema...) // whose fields JSON has in the outer struct
+			continue
+		}
+		field.Name = cmp.Or(name, f.Name)
 		schema = append(schema, field)
+	}
+	seen := make(map[string]bool)
+	for _, f := range schema {
+		if seen[f.Name] {
+			return nil, fmt.Errorf("%v has two fields of the name %q", t, f.Name)
+		}
+		seen[f.Name] = true
 	}
 	return schema, nil
 }
 
-func fieldOf(t reflect.Type, tag string) (*bigquery.FieldSchema, error) {
+func fieldOf(t reflect.Type, tag string, above []reflect.Type) (*bigquery.FieldSchema, error) {
 	switch {
-	case t.Kind() == reflect.Pointer:
-		return fieldOf(t.Elem(), tag)
 	case t == timeType:
 		return &bigquery.FieldSchema{Type: bigquery.TimestampFieldType}, nil
-	case t == bytesType:
-		return &bigquery.FieldSchema{Type: bigquery.BytesFieldType}, nil
+	case t == rawType:
+		return &bigquery.FieldSchema{Type: bigquery.JSONFieldType}, nil
+	case tag == "json" && (t.Implements(jsonMarshaler) || reflect.PointerTo(t).Implements(jsonMarshaler)):
+		return nil, fmt.Errorf("what %v is in JSON is not known: set Options.Schema", t)
+	case t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler):
+		return &bigquery.FieldSchema{Type: bigquery.StringFieldType}, nil
+	case t.Kind() == reflect.Pointer:
+		return fieldOf(t.Elem(), tag, above)
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
+		return &bigquery.FieldSchema{Type: bigquery.BytesFieldType}, nil // in base64
 	}
 	switch t.Kind() {
 	case reflect.Bool:
@@ -166,8 +213,8 @@ func fieldOf(t reflect.Type, tag string) (*bigquery.FieldSchema, error) {
 		return &bigquery.FieldSchema{Type: bigquery.FloatFieldType}, nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint8, reflect.Uint16, reflect.Uint32:
 		return &bigquery.FieldSchema{Type: bigquery.IntegerFieldType}, nil
-	case reflect.Slice:
-		field, err := fieldOf(t.Elem(), tag)
+	case reflect.Slice, reflect.Array:
+		field, err := fieldOf(t.Elem(), tag, above)
 		if err == nil && field.Repeated {
 			err = errors.New("BigQuery has no lists of lists")
 		}
@@ -177,7 +224,10 @@ func fieldOf(t reflect.Type, tag string) (*bigquery.FieldSchema, error) {
 		field.Repeated = true
 		return field, nil
 	case reflect.Struct:
-		schema, err := schemaOf(t, tag)
+		schema, err := schemaOf(t, tag, above...)
+		if err == nil && len(schema) == 0 {
+			err = fmt.Errorf("%v has no fields: set Options.Schema", t)
+		}
 		return &bigquery.FieldSchema{Type: bigquery.RecordFieldType, Schema: schema}, err
 	}
 	return nil, fmt.Errorf("BigQuery has no type for %v: set Options.Schema", t)

@@ -2,8 +2,10 @@ package bqload_test
 
 import (
 	"encoding/json"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -36,6 +38,7 @@ type bigQuery struct {
 	mu       sync.Mutex
 	jobs     map[string]map[string]any
 	inserted int
+	failing  int // jobs yet
 }
 
 func (b *bigQuery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -43,6 +46,14 @@ func (b *bigQuery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer b.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	if r.Method == http.MethodGet {
+		if strings.HasSuffix(r.URL.Path, "/projects/my-project/datasets/company") {
+			json.NewEncoder(w).Encode(map[string]any{"location": "europe-west1"})
+			return
+		}
+		if at := r.URL.Query().Get("location"); at != "europe-west1" {
+			w.WriteHeader(http.StatusNotFound) // as BigQuery does, but for jobs in the US and the EU
+			return
+		}
 		job := b.jobs[r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]]
 		if job == nil {
 			w.WriteHeader(http.StatusNotFound)
@@ -62,7 +73,13 @@ func (b *bigQuery) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	b.inserted++
-	job["status"] = map[string]any{"state": "DONE"}
+	status := map[string]any{"state": "DONE"}
+	if b.failing > 0 {
+		b.failing--
+		status["errorResult"] = map[string]any{"reason": "invalid", "message": "bad file"}
+	}
+	job["status"] = status
+	job["jobReference"].(map[string]any)["location"] = "europe-west1"
 	b.jobs[id] = job
 	json.NewEncoder(w).Encode(job)
 }
@@ -180,5 +197,67 @@ func TestRefused(t *testing.T) {
 	}
 	if _, err := bqload.Load[map[string]int](t.Context(), client, manifest(export.JSONLines, export.None), good); err == nil {
 		t.Error("a map has a schema")
+	}
+}
+
+// TestFailedLoad has a load that has failed, and so has loaded nothing, be begun again: once, however often it is asked for.
+func TestFailedLoad(t *testing.T) {
+	server, client := newClient(t)
+	server.failing = 2
+	o := bqload.Options{Bucket: "gs://my-exports", Folder: "teams", Table: client.Dataset("company").Table("teams")}
+	for i, want := range []struct {
+		ok   bool
+		jobs int
+	}{{false, 1}, {false, 2}, {true, 3}, {true, 3}} {
+		job, err := bqload.Load[row](t.Context(), client, manifest(export.JSONLines, export.None), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, err := job.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok := status.Err() == nil; ok != want.ok || server.inserted != want.jobs {
+			t.Errorf("load %d: succeeded %t with %d jobs, want %+v", i+1, ok, server.inserted, want)
+		}
+	}
+}
+
+// TestSchema has types that BigQuery reads in one way only have a schema, and others be refused with their name.
+func TestSchema(t *testing.T) {
+	type blob []byte
+	type circle struct{ Next *circle }
+	type Base struct {
+		ID int64 `json:"id"`
+	}
+	type good struct {
+		Base
+		Blob  blob            `json:"blob"`
+		Raw   json.RawMessage `json:"raw"`
+		Addr  netip.Addr      `json:"addr"`
+		Big   int64           `json:"big,string"`
+		Three [3]int32        `json:"three"`
+	}
+	server, client := newClient(t)
+	o := bqload.Options{Bucket: "gs://my-exports", Folder: "teams", Table: client.Dataset("company").Table("teams")}
+	job, err := bqload.Load[good](t.Context(), client, manifest(export.JSONLines, export.None), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.Marshal(server.load(job.ID())["schema"])
+	want := `{"fields":[{"name":"id","type":"INTEGER"},{"name":"blob","type":"BYTES"},{"name":"raw","type":"JSON"},{"name":"addr","type":"STRING"},{"name":"big","type":"INTEGER"},{"mode":"REPEATED","name":"three","type":"INTEGER"}]}`
+	if err != nil || string(got) != want {
+		t.Errorf("the schema is %s, want %s; %v", got, want, err)
+	}
+	m := manifest(export.JSONLines, export.None)
+	for want, load := range map[string]func() (*bigquery.Job, error){
+		"circle is inside itself":                        func() (*bigquery.Job, error) { return bqload.Load[circle](t.Context(), client, m, o) },
+		"export.Entity is not known: set Options.Schema": func() (*bigquery.Job, error) { return bqload.Load[export.Entity](t.Context(), client, m, o) },
+		"BigQuery has no type for interface {}":          func() (*bigquery.Job, error) { return bqload.Load[struct{ A any }](t.Context(), client, m, o) },
+		"what big.Int is in JSON is not known":           func() (*bigquery.Job, error) { return bqload.Load[struct{ A big.Int }](t.Context(), client, m, o) },
+	} {
+		if _, err := load(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error with %s", err, want)
+		}
 	}
 }

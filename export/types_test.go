@@ -1,0 +1,182 @@
+package export_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"math/big"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"github.com/google/go-cmp/cmp"
+	"github.com/parquet-go/parquet-go"
+	"github.com/twmb/avro/ocf"
+	"gocloud.dev/blob/memblob"
+
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+)
+
+// one exports a record of a type, and returns the file.
+func one[R any](t *testing.T, o export.Options, record R) (file []byte, failed error) {
+	t.Helper()
+	bucket := memblob.OpenBucket(nil)
+	defer bucket.Close()
+	x := export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (R, error) { return record, nil }, &o)
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		_, err := w.Client.Put(t.Context(), datastore.IDKey("Order", 1, nil), &order{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		run, err := startIn(t, w, x, "one", "f")
+		if err != nil {
+			failed = err
+			return
+		}
+		m, err := run.Wait(t.Context())
+		if err == nil {
+			file, err = bucket.ReadAll(t.Context(), "f/"+m.Files[0].Name)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	return file, failed
+}
+
+// refused checks that records of a type are refused, by an error that names the field.
+func refused[R any](t *testing.T, format export.Format, want ...string) {
+	t.Helper()
+	_, err := one(t, export.Options{Format: format}, *new(R))
+	for _, w := range want {
+		wantRefused(t, err, w)
+	}
+}
+
+// TestTypes has types of which a format would drop something without a word be refused at the start, and others be read as they were.
+func TestTypes(t *testing.T) {
+	type address struct {
+		A netip.Addr
+		B int
+	}
+	type number struct{ A *big.Int }
+	type anything struct{ A any }
+	type circle struct {
+		A    int
+		Next *circle
+	}
+	type inside struct{ C []circle }
+	refused[address](t, export.Parquet, "field A of export_test.address", "netip.Addr")
+	refused[number](t, export.Parquet, "field A of", "big.Int")
+	refused[anything](t, export.Parquet, "field A of", "interface {}")
+	refused[anything](t, export.Avro, "field A of", "interface {}")
+	refused[circle](t, export.Parquet, "circle is inside itself")
+	refused[inside](t, export.Parquet, "field C of", "circle is inside itself")
+	refused[struct{ A int }](t, export.Avro, "whose type has a name")
+	refused[int](t, export.Parquet, "are structs")
+
+	// Whose precision has to be said.
+	type bare struct{ At time.Time }
+	type other struct {
+		At time.Time `avro:"at,omitzero" parquet:"at,optional"`
+	}
+	type short struct {
+		At time.Time `parquet:"at,timestamp"`
+	}
+	type byName struct {
+		At map[string]time.Time `avro:"at,timestamp-micros" parquet:"at,timestamp(microsecond)"`
+	}
+	type within struct{ All []*bare }
+	type took struct{ Took time.Duration }
+	for _, format := range []export.Format{export.Avro, export.Parquet} {
+		tag := map[export.Format]string{export.Avro: "timestamp-micros", export.Parquet: "timestamp(microsecond)"}[format]
+		refused[bare](t, format, "field At of", tag)
+		refused[other](t, format, "field At of", tag)
+		refused[byName](t, format, "field At of", "no tag says")
+		refused[within](t, format, "field All of", "field At of", tag)
+	}
+	refused[short](t, export.Parquet, "field At of")
+	refused[took](t, export.Avro, "field Took of", "time-micros")
+
+	type all struct {
+		Text   string
+		Raw    json.RawMessage
+		Amount uint32
+		Times  *time.Time    `avro:"times,timestamp-micros" parquet:"times,timestamp(microsecond)"`
+		Took   time.Duration `avro:"took,time-micros" parquet:"took"`
+		Lists  []string
+		Left   any `avro:"-" parquet:"-"`
+	}
+	record := all{Text: "a", Raw: json.RawMessage(`{"b":1}`), Amount: 1 << 31, Times: &begun, Took: 5 * time.Microsecond, Lists: []string{"x", ""}}
+	file, err := one(t, export.Options{Format: export.Parquet}, record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := parquet.Read[all](bytes.NewReader(file), int64(len(file)))
+	if err != nil || len(rows) != 1 || cmp.Diff(rows[0], record) != "" {
+		t.Errorf("Parquet has %+v, want %+v; %v", rows, record, err)
+	}
+	if file, err = one(t, export.Options{Format: export.Avro}, record); err != nil {
+		t.Fatal(err)
+	}
+	r, err := ocf.NewReader(bytes.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got all
+	if err := r.Decode(&got); err != nil || cmp.Diff(got, record) != "" {
+		t.Errorf("Avro has %+v, want %+v; %v", got, record, err)
+	}
+	if _, err := one(t, export.Options{Format: export.Avro}, circle{1, &circle{}}); err != nil {
+		t.Errorf("Avro has types that are inside themselves: %v", err)
+	}
+	if _, err := one(t, export.Options{Format: export.Avro}, address{A: netip.MustParseAddr("10.0.0.1")}); err != nil {
+		t.Errorf("Avro has texts: %v", err)
+	}
+}
+
+// TestLineEnds has line ends inside values of CSV stay as they are.
+func TestLineEnds(t *testing.T) {
+	type cells struct{ A, B string }
+	file, err := one(t, export.Options{Format: export.CSV}, cells{"a\rb\nc\r\n", "d"})
+	if want := "A,B\r\n\"a\rb\nc\r\n\",d\r\n"; err != nil || string(file) != want {
+		t.Errorf("the file is %q, want %q; %v", file, want, err)
+	}
+	rows, err := csv.NewReader(strings.NewReader(strings.ReplaceAll(string(file), "c\r\n", "c"))).ReadAll() // which Go's reader changes
+	if err != nil || len(rows) != 2 || rows[1][0] != "a\rb\nc" {
+		t.Errorf("%q, %v", rows, err)
+	}
+}
+
+// TestEmptyFiles has files without records be what their names say.
+func TestEmptyFiles(t *testing.T) {
+	for _, compression := range []export.Compression{export.Gzip, export.Zstd} {
+		bucket := memblob.OpenBucket(nil)
+		defer bucket.Close()
+		x := newExport(bucket, &export.Options{Compression: compression, Files: 3})
+		mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+			if _, err := w.Client.Put(t.Context(), datastore.IDKey("Order", 1, nil), &order{N: 1}); err != nil {
+				t.Fatal(err)
+			}
+			m := runExport(t, w, x)
+			if len(m.Files) != 3 || m.Records != 1 {
+				t.Errorf("%+v", m)
+			}
+			records := 0
+			for _, f := range m.Files {
+				if f.Bytes == 0 {
+					t.Errorf("%s has no bytes", f.Name)
+				}
+				records += len(readLines(t, m, bucket, f.Name))
+			}
+			if records != 1 {
+				t.Errorf("%d records", records)
+			}
+		})
+	}
+}
