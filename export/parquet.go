@@ -18,8 +18,11 @@ type parquetFormat[R any] struct {
 	codec  compress.Codec
 }
 
-// rowGroup is how many rows a group has at most. They are in memory until it is complete.
-const rowGroup = 20_000
+// A group has at most so many rows, and about so many bytes before they are compressed. They are in memory until it is complete.
+const (
+	rowGroup      = 20_000
+	rowGroupBytes = 64 << 20
+)
 
 func parquetEncoding[R any](c Compression) (p *parquetFormat[R], err error) {
 	t := reflect.TypeFor[R]()
@@ -79,6 +82,7 @@ func (p *parquetFormat[R]) part(encoded []any) ([]byte, error) {
 
 func (p *parquetFormat[R]) join(w io.Writer, _ File, next func() (io.ReadCloser, error)) error {
 	out := p.writer(w)
+	buffered := int64(0)
 	for {
 		part, err := next()
 		if errors.Is(err, io.EOF) {
@@ -87,28 +91,38 @@ func (p *parquetFormat[R]) join(w io.Writer, _ File, next func() (io.ReadCloser,
 		if err != nil {
 			return err
 		}
-		if err := p.add(out, part); err != nil {
+		n, err := p.add(out, part)
+		if err != nil {
 			return err
+		}
+		if buffered += n; buffered >= rowGroupBytes {
+			if err := out.Flush(); err != nil {
+				return err
+			}
+			buffered = 0
 		}
 	}
 }
 
-// add writes the rows of a part.
-func (p *parquetFormat[R]) add(out *parquet.GenericWriter[R], part io.ReadCloser) error {
+// add writes the rows of a part, and returns how many bytes they have before they are compressed.
+func (p *parquetFormat[R]) add(out *parquet.GenericWriter[R], part io.ReadCloser) (n int64, err error) {
 	text, err := io.ReadAll(part)
 	if err = errors.Join(err, part.Close()); err != nil {
-		return err
+		return 0, err
 	}
 	in, err := parquet.OpenFile(bytes.NewReader(text), int64(len(text)))
 	if err != nil {
-		return err
+		return 0, err
+	}
+	for _, group := range in.Metadata().RowGroups {
+		n += group.TotalByteSize
 	}
 	for _, group := range in.RowGroups() {
 		rows := group.Rows()
 		_, err := parquet.CopyRows(out, rows)
 		if err = errors.Join(err, rows.Close()); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return n, nil
 }
