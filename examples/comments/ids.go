@@ -21,6 +21,7 @@ const (
 	MaxPhysical = 1 << physicalBits
 	MaxLogical  = 1 << logicalBits
 	sequences   = 1 << sequenceBits
+	times       = 1 << (timeBits - 1)
 )
 
 // Epoch is the time of the first ID.
@@ -66,12 +67,13 @@ func NewGenerator(physical, logical int) (*Generator, error) {
 // tolerance is how far a clock may go back for its generator to wait for it. Beyond that, ids are ahead of the clock.
 const tolerance = time.Second
 
-// Next draws an ID. It waits for the next millisecond if this one has none left.
+// Next draws an ID. It waits for the next millisecond if this one has none left. A clock that is before the first ID, or behind the last one,
+// is an error.
 func (g *Generator) Next(ctx context.Context) (ID, error) {
 	for {
-		id, wait := g.draw()
+		id, wait, err := g.draw()
 		if wait == 0 {
-			return id, nil
+			return id, err
 		}
 		select {
 		case <-ctx.Done():
@@ -82,21 +84,23 @@ func (g *Generator) Next(ctx context.Context) (ID, error) {
 }
 
 // draw draws an ID, or returns how long to wait until there is one.
-func (g *Generator) draw() (ID, time.Duration) {
+func (g *Generator) draw() (ID, time.Duration, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	since := g.now().Sub(Epoch)
 	ms := since.Milliseconds()
 	switch {
+	case ms < 1 || ms >= times:
+		return 0, 0, fmt.Errorf("there are no ids at %v, only between %v and %v: is the clock right?", g.now().UTC().Format(time.RFC3339), Epoch.Format(time.DateOnly), Epoch.Add(times*time.Millisecond).Format(time.DateOnly))
 	case ms > g.last:
 		g.last, g.next = ms, 0
 	case g.next < sequences: // the same millisecond, or the clock has gone back: the sequence goes on
 	case time.Duration(g.last-ms)*time.Millisecond > tolerance:
 		g.last, g.next = g.last+1, 0
 	default:
-		return 0, time.Duration(g.last+1)*time.Millisecond - since
+		return 0, time.Duration(g.last+1)*time.Millisecond - since, nil
 	}
 	id := newID(g.last, g.physical, g.logical, g.next)
 	g.next++
-	return id, 0
+	return id, 0, nil
 }

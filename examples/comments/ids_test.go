@@ -113,6 +113,16 @@ func TestClock(t *testing.T) {
 			t.Errorf("it waits although its caller does not: %v", err)
 		}
 	})
+	for _, at := range []time.Time{time.Unix(0, 0), Epoch, Epoch.Add(times * time.Millisecond), time.Date(2170, 1, 1, 0, 0, 0, 0, time.UTC)} {
+		g, err := NewGenerator(0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.now = func() time.Time { return at }
+		if id, err := g.Next(t.Context()); err == nil {
+			t.Errorf("at %v it draws %d", at, id)
+		}
+	}
 	if _, err := NewGenerator(MaxPhysical, 0); err == nil {
 		t.Error("there is a generator for a database that ids can't name")
 	}

@@ -58,6 +58,9 @@ func parse(args []string, help io.Writer) (config, error) {
 	if err == nil && (c.from%c.databases != 0 || c.to%c.databases != 0) {
 		err = fmt.Errorf("-from %d and -to %d have to be multiples of -databases %d", c.from, c.to, c.databases)
 	}
+	if err == nil && c.from == c.to {
+		err = fmt.Errorf("-from and -to are both %d: there is nothing to move", c.from)
+	}
 	return c, err
 }
 

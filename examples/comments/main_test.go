@@ -9,10 +9,14 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -79,6 +83,7 @@ func TestReshardUnderFaults(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				s.now = func() time.Time { return time.Now().AddDate(30, 0, 0) } // the test's is in 2000
 				l := newLoad(s)
 				l.refused = func(err error) bool { return !errors.Is(err, errDiffers) && again(t.Context(), err) } // it has given up
 				if err := l.fill(t.Context(), 800); err != nil {
@@ -180,6 +185,89 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
+// TestLostAnswer has the answer to an insert, or to an edit, be lost, and others edit the comment before the next attempt: it has taken effect
+// once.
+func TestLostAnswer(t *testing.T) {
+	for _, edit := range []bool{false, true} {
+		t.Run(fmt.Sprint("edit ", edit), func(t *testing.T) {
+			e := emulator.ForTest(t, nil)
+			plain, err := e.Datastore(t.Context(), "test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer plain.Close()
+			other, err := NewStore(20, plain)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var armed atomic.Bool
+			lose := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				err := invoke(ctx, method, req, reply, cc, opts...)
+				if c, ok := req.(*pb.CommitRequest); !ok || err != nil || len(c.Mutations) == 0 || !armed.CompareAndSwap(true, false) {
+					return err
+				}
+				all, err := other.ByOrder(ctx, 7)
+				for range 3 {
+					if err == nil {
+						err = other.Edit(ctx, 7, all[0].ID, "theirs")
+					}
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				return status.Error(codes.Unavailable, "the answer is lost")
+			}
+			client, err := e.Datastore(t.Context(), "test", option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(lose)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			s, err := NewStore(20, client)
+			if err != nil {
+				t.Fatal(err)
+			}
+			armed.Store(!edit)
+			id, err := s.Insert(t.Context(), 7, "mine")
+			if err == nil && edit {
+				armed.Store(true)
+				err = s.Edit(t.Context(), 7, id, "mine, too")
+			}
+			if err != nil || armed.Load() {
+				t.Fatal(err, armed.Load())
+			}
+			want := int64(3)
+			if edit {
+				want = 4
+			}
+			all, err := other.ByOrder(t.Context(), 7)
+			if err != nil || len(all) != 1 || all[0].ID != id || all[0].Text != "theirs" || all[0].Edits != want {
+				t.Errorf("%+v, %v; want one comment, %d, as others have edited it last, after %d edits", all, err, id, want)
+			}
+		})
+	}
+}
+
+// TestNoOrder has numbers that are no order be refused.
+func TestNoOrder(t *testing.T) {
+	e := emulator.ForTest(t, nil)
+	client, err := e.Datastore(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	s, err := NewStore(20, client, client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, inserting := s.Insert(t.Context(), -ordersAShard, "x")
+	_, reading := s.ByOrder(t.Context(), -ordersAShard)
+	for _, err := range []error{inserting, reading, s.Edit(t.Context(), -ordersAShard, 1, "x")} {
+		if err == nil || !strings.Contains(err.Error(), "-300000 is negative") {
+			t.Errorf("%v, want an error that names the order", err)
+		}
+	}
+}
+
 // TestList has lists of all shards in both orders, with an offset and a limit.
 func TestList(t *testing.T) {
 	e := emulator.ForTest(t, nil)
@@ -242,6 +330,7 @@ func TestFlags(t *testing.T) {
 		"-databases 9":     "-databases",
 		"-from 21":         "-from 21",
 		"-to 129":          "-to",
+		"-from 32":         "both 32",
 		"-datastore cloud": `-datastore is "cloud"`,
 		"more":             `"more"`,
 	} {

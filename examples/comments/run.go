@@ -68,9 +68,6 @@ func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 func (r *result) look(ctx context.Context, client *datastore.Client, e *mapper.Engine) error {
 	sum := int64(0)
 	for _, shards := range []int{r.From, r.To} {
-		if shards == r.From && r.From == r.To {
-			continue
-		}
 		for _, kind := range kindsOf(shards) {
 			keys, err := client.GetAll(ctx, datastore.NewQuery(kind).KeysOnly(), nil)
 			if err != nil {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
@@ -23,9 +24,15 @@ type Comment struct {
 	Order int64
 	Text  string `datastore:",noindex"`
 
-	Edits int64  `datastore:",noindex"`
-	Token string `datastore:",noindex"` // of who wrote it last: whose answer was lost finds its own by it
+	Edits int64 `datastore:",noindex"`
+
+	// Who has written it: whose answer was lost finds its own call by its token, whatever others have written meanwhile.
+	Inserted string   `datastore:",noindex"`
+	Edited   []string `datastore:",noindex"` // by the last edits, the newest last
 }
+
+// recentEdits is how many edits of others may come between an edit whose answer was lost and its next attempt.
+const recentEdits = 32
 
 // A Store has comments in several databases, each of which has its share of the logical shards. How many databases there are divides
 // each number of shards that there ever is: so an order stays in its database.
@@ -33,13 +40,15 @@ type Store struct {
 	databases []*datastore.Client
 	first     int // logical shards, until they are moved
 
+	now func() time.Time
+
 	mu         sync.Mutex
 	generators map[[2]int]*Generator // by database and shard
 }
 
 // NewStore returns a store of comments in so many logical shards.
 func NewStore(shards int, databases ...*datastore.Client) (*Store, error) {
-	s := &Store{databases: databases, first: shards, generators: make(map[[2]int]*Generator)}
+	s := &Store{databases: databases, first: shards, now: time.Now, generators: make(map[[2]int]*Generator)}
 	return s, s.check(shards)
 }
 
@@ -47,6 +56,14 @@ func NewStore(shards int, databases ...*datastore.Client) (*Store, error) {
 func (s *Store) check(shards int) error {
 	if n := len(s.databases); n == 0 || n > MaxPhysical || shards < 1 || shards > MaxLogical || shards%n != 0 {
 		return fmt.Errorf("%d logical shards in %d databases: want a multiple of the databases, up to %d, and up to %d databases", shards, n, MaxLogical, MaxPhysical)
+	}
+	return nil
+}
+
+// checkOrder returns an error for what is no order.
+func checkOrder(order int64) error {
+	if order < 0 {
+		return fmt.Errorf("the order %d is negative", order)
 	}
 	return nil
 }
@@ -64,6 +81,7 @@ func (s *Store) generator(database, shard int) (*Generator, error) {
 		if err != nil {
 			return nil, err
 		}
+		g.now = s.now
 		s.generators[place] = g
 	}
 	return s.generators[place], nil
@@ -93,10 +111,10 @@ func newToken() string { return strconv.FormatUint(rand.Uint64(), 36) }
 
 // Insert adds a comment to an order, in its shard only, under a key that nobody has.
 func (s *Store) Insert(ctx context.Context, order int64, text string) (ID, error) {
-	if order < 0 {
-		return 0, fmt.Errorf("the order %d is negative", order)
+	if err := checkOrder(order); err != nil {
+		return 0, err
 	}
-	c, db := Comment{Order: order, Text: text, Token: newToken()}, s.database(order)
+	c, db := Comment{Order: order, Text: text, Inserted: newToken()}, s.database(order)
 	client := s.databases[db]
 	var err error
 	for unknown := 0; unknown < tries; {
@@ -113,7 +131,7 @@ func (s *Store) Insert(ctx context.Context, order int64, text string) (ID, error
 				return err
 			}
 			if found != nil {
-				foreign = found.Token != c.Token // otherwise it is ours, and the answer was lost
+				foreign = found.Inserted != c.Inserted // otherwise it is ours, and the answer was lost
 				return nil
 			}
 			_, err = tx.Mutate(datastore.NewInsert(datastore.IDKey(l.kind(order), int64(c.ID), nil), &c))
@@ -175,6 +193,9 @@ func (s *Store) look(tx *datastore.Transaction, order int64, id ID) (l Layout, f
 
 // Edit replaces the text of a comment. One that is still in its old shard is moved along.
 func (s *Store) Edit(ctx context.Context, order int64, id ID, text string) error {
+	if err := checkOrder(order); err != nil {
+		return err
+	}
 	token := newToken()
 	var err error
 	for range tries {
@@ -185,10 +206,10 @@ func (s *Store) Edit(ctx context.Context, order int64, id ID, text string) error
 				return err
 			case c == nil:
 				return fmt.Errorf("%w: %d of order %d", ErrNotFound, id, order)
-			case c.Token == token:
+			case slices.Contains(c.Edited, token):
 				return nil // the answer was lost
 			}
-			c.Text, c.Token = text, token
+			c.Text, c.Edited = text, append(c.Edited[max(0, len(c.Edited)-recentEdits+1):], token)
 			c.Edits++
 			all := []*datastore.Mutation{datastore.NewUpsert(datastore.IDKey(l.kind(order), int64(id), nil), c)}
 			if l.Next != 0 {
@@ -209,6 +230,9 @@ func (s *Store) Edit(ctx context.Context, order int64, id ID, text string) error
 
 // ByOrder returns the comments of an order, the oldest first. It reads their shard only.
 func (s *Store) ByOrder(ctx context.Context, order int64) ([]Comment, error) {
+	if err := checkOrder(order); err != nil {
+		return nil, err
+	}
 	client := s.databases[s.database(order)]
 	return s.steady(ctx, client, func(l Layout) ([]Comment, error) {
 		var all []Comment
