@@ -12,8 +12,8 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/journal"
-	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // An Overlap says what becomes of a tick of a [Schedule] while its last run is unfinished: while its job runs or is paused.
@@ -22,9 +22,11 @@ type Overlap string
 const (
 	// SkipTick has the tick start nothing.
 	SkipTick Overlap = "skip"
-	// QueueTick has it wait for the end of the run. Of several that wait, the last one counts.
+	// QueueTick has it wait for the end of the run, and start one then, before any later tick does. Of several that come while
+	// a run is unfinished, the last one waits.
 	QueueTick Overlap = "queue"
-	// ReplaceRun has the run be aborted, and the tick start another one. Pages of the first that are under way come to their end.
+	// ReplaceRun has the run be aborted, and the tick start another one, if that can start. Pages of the first that are under way come
+	// to their end.
 	ReplaceRun Overlap = "replace"
 )
 
@@ -33,11 +35,13 @@ const (
 	TickStarted = record.TickStarted // it has started a run
 	TickSkipped = record.TickSkipped // it starts nothing: a run is unfinished, or another tick is later
 	TickQueued  = record.TickQueued  // it waits for the end of a run
+	TickRefused = record.TickRefused // it has waited, and could not start a run then: the log says why
 )
 
 // A Schedule has a mapper run at times, with one run after the other. Whatever calls it, such as Cloud Scheduler, may call several
 // times for a tick, and several processes may be called at once: a tick is one run, and no run starts while the last one is
-// unfinished. Both are decided in the transaction that records the run's job.
+// unfinished. Both are decided in the transaction that records the run's job. A run that had ended, and is resumed or retried, is the last
+// one from then on; while another is unfinished that is refused, by ErrState.
 type Schedule[P any] struct {
 	name    string
 	mapper  *Mapper[P]
@@ -103,13 +107,18 @@ func (s *Schedule[P]) check(e *Engine, t tick) error {
 		return fmt.Errorf("the name %q is not 1 to 70 letters, digits, '-' and '_'", s.name)
 	case s.overlap != SkipTick && s.overlap != QueueTick && s.overlap != ReplaceRun:
 		return fmt.Errorf("the overlap is %q, want %q, %q or %q", s.overlap, SkipTick, QueueTick, ReplaceRun)
-	case t.At.IsZero():
+	case t.At.IsZero() || t.At.Year() < 1:
 		return errors.New("the tick has no time")
+	case time.Until(t.At) > mostAhead:
+		return fmt.Errorf("the tick is at %v, which is more than %v from now: all that come before it would be skipped", t.At.Format(time.RFC3339), mostAhead)
 	case t.Options.ID != "":
 		return fmt.Errorf("StartOptions.ID is %q, and the ID of a run is that of its tick: %s", t.Options.ID, s.RunID(t.At))
 	}
 	return nil
 }
+
+// mostAhead is how far in the future a tick may be.
+const mostAhead = 48 * time.Hour
 
 // A tick is what a run is started with. One that waits is kept as JSON.
 type tick struct {
@@ -121,13 +130,17 @@ type tick struct {
 
 // A waitsError says that a tick can't start a run now.
 type waitsError struct {
-	became string // of it, before; empty: nothing yet, as a run is unfinished
-	run    string
+	became string // of it, before; empty: nothing yet
+	run    string // the last one, which is unfinished
+	first  bool   // or it has ended, and another tick waits for that
 }
 
 func (w waitsError) Error() string {
-	if w.became != "" {
+	switch {
+	case w.became != "":
 		return "the tick is " + w.became
+	case w.first:
+		return fmt.Sprintf("another tick waits for the end of job %s", w.run)
 	}
 	return fmt.Sprintf("job %s is unfinished", w.run)
 }
@@ -136,28 +149,39 @@ func (w waitsError) Error() string {
 const decides = 5
 
 // tick starts the run of a tick, or does what the overlap says.
-func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (*Ticked, error) {
+func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *Ticked, failed error) {
 	t.Options.ID = s.RunID(t.At)
-	var waits waitsError
+	start, err := e.prepare(&s.mapper.def, t.Query, t.Params, &t.Options)
+	if err != nil {
+		return nil, err
+	}
+	ctx, ended := start.traced(ctx)
+	defer func() { ended(failed) }()
 	for range decides {
-		err := s.may(ctx, e, t) // before anything is enqueued
-		var job *Job
-		existed := false
-		if err == nil {
-			job, existed, err = e.startWhen(ctx, &s.mapper.def, t.Query, t.Params, &t.Options, func(tx *datastore.Transaction) error { return s.begin(tx, t) })
+		var waits waitsError
+		err = s.may(ctx, e, t) // before anything is enqueued
+		if err == nil || s.overlap != SkipTick {
+			// Before anything waits for this run, or is aborted for it, it has to be able to start.
+			if err := s.ready(ctx, start, err); err != nil {
+				return nil, err
+			}
 		}
-		if err == nil && existed {
-			if err = s.may(ctx, e, t); err == nil {
-				return nil, fmt.Errorf("%w: there is a job %s that the schedule has not started", ErrState, t.Options.ID)
+		if err == nil {
+			var job *Job
+			if job, err = s.run(ctx, e, start, t); err == nil {
+				return &Ticked{TickStarted, job}, nil
 			}
 		}
 		switch {
-		case err == nil:
-			return &Ticked{TickStarted, job}, nil
 		case !errors.As(err, &waits):
 			return nil, err
 		case waits.became != "":
 			return &Ticked{waits.became, e.Job(waits.run)}, nil
+		case waits.first:
+			if err := s.Advance(ctx, e); err != nil {
+				return nil, err
+			}
+			continue
 		case s.overlap == ReplaceRun:
 			if err := e.Job(waits.run).Abort(ctx); err != nil && !errors.Is(err, ErrState) {
 				return nil, fmt.Errorf("replace job %s: %w", waits.run, err)
@@ -169,7 +193,27 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (*Ticked, err
 			return &Ticked{decided, e.Job(waits.run)}, err
 		}
 	}
-	return nil, fmt.Errorf("runs begin and end all the time: %w", waits)
+	return nil, fmt.Errorf("runs begin and end all the time: %w", err)
+}
+
+// ready finds out what a run needs, unless it was found out before, or the tick starts none.
+func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) error {
+	var waits waitsError
+	if start.created != nil || may != nil && (!errors.As(may, &waits) || waits.became != "") {
+		return nil
+	}
+	return start.findOut(ctx)
+}
+
+// run starts the run of a tick.
+func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tick) (*Job, error) {
+	job, existed, err := start.run(ctx, &turn{s.name, func(tx *datastore.Transaction) error { return s.begin(tx, t) }})
+	if err == nil && existed {
+		if err = s.may(ctx, e, t); err == nil {
+			err = fmt.Errorf("%w: there is a job %s that the schedule has not started", ErrState, t.Options.ID)
+		}
+	}
+	return job, err
 }
 
 // may says whether a tick could start a run now, without deciding it.
@@ -191,31 +235,16 @@ func (s *Schedule[P]) begin(tx *datastore.Transaction, t tick) error {
 
 // look reads how the schedule stands. With it, it returns a waitsError if a tick can't start a run.
 func (s *Schedule[P]) look(get func(*datastore.Key, any) error, t tick) (*record.Schedule, error) {
-	r, unfinished := new(record.Schedule), false
-	if _, err := found(get, record.ScheduleKey(s.name), r); err != nil {
+	r, unfinished, err := store.Schedule(get, s.name)
+	if err != nil {
 		return nil, err
 	}
-	if r.Run != "" {
-		job := &record.Job{ID: r.Run}
-		found, err := found(get, record.JobKey(r.Run), job) // it may have been cleaned up
-		if err != nil {
-			return nil, err
-		}
-		unfinished = found && !State(job.State).Ended()
-	}
-	if became, waits := r.May(t.At, unfinished); became != "" || waits {
-		return r, waitsError{became, r.Run}
+	became, waits := r.May(t.At, unfinished)
+	first := !unfinished && len(r.Queued) > 0 && !r.Has(t.At) && s.overlap != ReplaceRun
+	if became != "" || waits || first {
+		return r, waitsError{became, r.Run, first}
 	}
 	return r, nil
-}
-
-// found reads an entity, and reports whether it is there.
-func found(get func(*datastore.Key, any) error, key *datastore.Key, dst any) (bool, error) {
-	err := property.IgnoreUndeclared(get(key, dst))
-	if errors.Is(err, datastore.ErrNoSuchEntity) {
-		return false, nil
-	}
-	return err == nil, err
 }
 
 // wait has a tick be skipped, or wait for the end of a run. It decides nothing if that has ended meanwhile.
@@ -233,6 +262,9 @@ func (s *Schedule[P]) wait(ctx context.Context, e *Engine, t tick) (decided stri
 			return nil
 		case !errors.As(err, &waits):
 			return err
+		case waits.first:
+			decided = ""
+			return nil
 		case waits.became != "":
 			decided = waits.became
 			return nil
@@ -255,8 +287,8 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	if e == nil || e.client == nil {
 		return fail(errNoEngine)
 	}
-	r := new(record.Schedule)
-	if _, err := found(func(key *datastore.Key, dst any) error { return e.client.Get(ctx, key, dst) }, record.ScheduleKey(s.name), r); err != nil {
+	r, _, err := store.Schedule(func(key *datastore.Key, dst any) error { return e.client.Get(ctx, key, dst) }, s.name)
+	if err != nil {
 		return fail(err)
 	}
 	if len(r.Queued) == 0 {
@@ -271,10 +303,32 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	if err := s.may(ctx, e, t); errors.As(err, new(waitsError)) {
 		return nil
 	}
-	if _, err := s.tick(ctx, e, t); err != nil {
+	_, err = s.tick(ctx, e, t)
+	if errors.Is(err, ErrArguments) {
+		err = s.refuse(ctx, e, t, err)
+	}
+	if err != nil {
 		return fail(err)
 	}
 	return nil
+}
+
+// refuse has a tick not wait any longer that can't start a run.
+func (s *Schedule[P]) refuse(ctx context.Context, e *Engine, t tick, why error) error {
+	refused := false
+	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		r, _, err := store.Schedule(tx.Get, s.name)
+		if refused = err == nil && r.Has(t.At); !refused {
+			return err
+		}
+		r.Refuse(t.At)
+		_, err = tx.Put(record.ScheduleKey(s.name), r)
+		return err
+	})
+	if err == nil && refused {
+		e.log.LogAttrs(ctx, slog.LevelWarn, "a tick that has waited can't start a run", slog.String("schedule", s.name), slog.Time("tick", t.At), slog.Any("error", why))
+	}
+	return err
 }
 
 // advance advances schedules.

@@ -192,6 +192,130 @@ func TestQueuedTick(t *testing.T) {
 	})
 }
 
+// TestReplaceIsReady has a run go on if the one that would replace it can't start.
+func TestReplaceIsReady(t *testing.T) {
+	for _, overlap := range []mapper.Overlap{mapper.ReplaceRun, mapper.QueueTick} {
+		s := mapper.NewSchedule("nightly", nightly, overlap)
+		mappertest.Run(t, mapper.Set(nightly), nil, func(t *testing.T, w *mappertest.World) {
+			putLeaves(t, w.Client)
+			run := ticker(t, w, s, midnight).Job
+			for _, kind := range []string{"Leave", ""} { // which nobody has, and which can't be
+				_, err := s.Tick(t.Context(), w.Engine, midnight.Add(time.Hour), mapper.Query{Kind: kind}, "night", nil)
+				if !errors.Is(err, mapper.ErrArguments) {
+					t.Errorf("%s: a tick over the kind %q: %v, want ErrArguments", overlap, kind, err)
+				}
+			}
+			if status, err := run.Wait(t.Context()); err != nil || status.State != mapper.Succeeded {
+				t.Errorf("%s: the run is %+v, %v", overlap, status, err)
+			}
+			time.Sleep(time.Hour)
+			if err := s.Advance(t.Context(), w.Engine); err != nil {
+				t.Error(err)
+			}
+			checkNights(t, w.Client, 1)
+		})
+	}
+}
+
+// TestWaitingGoesFirst has a tick that waits start its run before a later tick, although nobody has advanced the schedule meanwhile.
+func TestWaitingGoesFirst(t *testing.T) {
+	s := mapper.NewSchedule("nightly", nightly, mapper.QueueTick)
+	mappertest.Run(t, mapper.Set(nightly), nil, func(t *testing.T, w *mappertest.World) {
+		putLeaves(t, w.Client)
+		second, third := midnight.Add(time.Hour), midnight.Add(2*time.Hour)
+		first := ticker(t, w, s, midnight).Job
+		ticker(t, w, s, second)
+		if _, err := first.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := ticker(t, w, s, third); got.Outcome != mapper.TickQueued || got.Job.ID != s.RunID(second) {
+			t.Errorf("the third tick is %s behind %s, want that it waits for the second one's run", got.Outcome, got.Job.ID)
+		}
+		if _, err := w.Engine.Job(s.RunID(second)).Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Advance(t.Context(), w.Engine); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Engine.Job(s.RunID(third)).Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		checkNights(t, w.Client, 3)
+	})
+}
+
+// TestWaitingRefused has a tick that waits, and then can't start a run, be done with, and others go on.
+func TestWaitingRefused(t *testing.T) {
+	s := mapper.NewSchedule("nightly", nightly, mapper.QueueTick)
+	mappertest.Run(t, mapper.Set(nightly), &mappertest.Options{Schedules: []mapper.ScheduleDefinition{s}}, func(t *testing.T, w *mappertest.World) {
+		putLeaves(t, w.Client)
+		only, second := datastore.IDKey("Rare", 1, nil), midnight.Add(time.Hour)
+		if _, err := w.Client.Put(t.Context(), only, &leaf{}); err != nil {
+			t.Fatal(err)
+		}
+		first := ticker(t, w, s, midnight).Job
+		tick := func() (*mapper.Ticked, error) {
+			return s.Tick(t.Context(), w.Engine, second, mapper.Query{Kind: "Rare"}, "night", nil)
+		}
+		if got, err := tick(); err != nil || got.Outcome != mapper.TickQueued {
+			t.Fatal(got, err)
+		}
+		if err := w.Client.Delete(t.Context(), only); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := first.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if err := w.Engine.Revive(t.Context()); err != nil {
+			t.Errorf("a revival: %v", err)
+		}
+		if got, err := tick(); err != nil || got.Outcome != mapper.TickRefused {
+			t.Errorf("the second tick is %+v, %v, want that it is refused", got, err)
+		}
+		if got := ticker(t, w, s, second.Add(time.Hour)); got.Outcome != mapper.TickStarted {
+			t.Errorf("the third tick is %s", got.Outcome)
+		}
+	})
+}
+
+// TestOneRunGoesOn has a run that has failed not go on while the next one is unfinished, and no tick start one while it does.
+func TestOneRunGoesOn(t *testing.T) {
+	broken := true
+	m := mapper.Update("brittle", func(_ context.Context, e *mapper.Entity[leaf], _ string) error {
+		time.Sleep(10 * time.Millisecond)
+		if broken && e.Key.ID%100 == 0 {
+			return mapper.Permanent(errors.New("broken"))
+		}
+		return mapper.Skip
+	})
+	s := mapper.NewSchedule("nightly", m, mapper.SkipTick)
+	mappertest.Run(t, mapper.Set(m), nil, func(t *testing.T, w *mappertest.World) {
+		putLeaves(t, w.Client)
+		first := ticker(t, w, s, midnight).Job
+		if status, err := first.Wait(t.Context()); err != nil || status.State != mapper.SucceededWithFailures {
+			t.Fatalf("%+v, %v", status, err)
+		}
+		broken = false
+		second := ticker(t, w, s, midnight.Add(time.Hour)).Job
+		if err := first.Retry(t.Context()); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), second.ID) {
+			t.Errorf("a retry beside the next run: %v, want ErrState that names it", err)
+		}
+		if _, err := second.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Retry(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := ticker(t, w, s, midnight.Add(2*time.Hour)); got.Outcome != mapper.TickSkipped || got.Job.ID != first.ID {
+			t.Errorf("a tick beside the retry is %s, of %s", got.Outcome, got.Job.ID)
+		}
+		if status, err := first.Wait(t.Context()); err != nil || status.State != mapper.Succeeded {
+			t.Errorf("%+v, %v", status, err)
+		}
+	})
+}
+
 // TestScheduleRefused has what can't be carried out be refused, with an error that names it.
 func TestScheduleRefused(t *testing.T) {
 	mappertest.Run(t, mapper.Set(nightly), nil, func(t *testing.T, w *mappertest.World) {
@@ -208,6 +332,11 @@ func TestScheduleRefused(t *testing.T) {
 		s := mapper.NewSchedule("nightly", nightly, mapper.SkipTick)
 		if _, err := s.Tick(t.Context(), w.Engine, time.Time{}, mapper.Query{Kind: "Leaf"}, "", nil); !errors.Is(err, mapper.ErrArguments) {
 			t.Errorf("a tick without a time: %v", err)
+		}
+		for _, at := range []time.Time{midnight.AddDate(0, 0, 3), time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)} {
+			if _, err := s.Tick(t.Context(), w.Engine, at, mapper.Query{Kind: "Leaf"}, "", nil); !errors.Is(err, mapper.ErrArguments) {
+				t.Errorf("a tick at %v: %v", at, err)
+			}
 		}
 		if _, err := s.Tick(t.Context(), w.Engine, midnight, mapper.Query{Kind: "Leaf"}, "", &mapper.StartOptions{ID: "mine"}); !errors.Is(err, mapper.ErrArguments) {
 			t.Errorf("a tick with an ID: %v", err)

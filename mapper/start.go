@@ -31,19 +31,49 @@ func (e *Engine) StartNamed(ctx context.Context, mapper string, q Query, params 
 	return e.start(ctx, def, q, params, o)
 }
 
-func (e *Engine) start(ctx context.Context, def *function.Definition, query Query, params json.RawMessage, o *StartOptions) (*Job, error) {
-	job, _, err := e.startWhen(ctx, def, query, params, o, nil)
+func (e *Engine) start(ctx context.Context, def *function.Definition, query Query, params json.RawMessage, o *StartOptions) (_ *Job, failed error) {
+	s, err := e.prepare(def, query, params, o)
+	if err != nil {
+		return nil, err
+	}
+	ctx, ended := s.traced(ctx)
+	defer func() { ended(failed) }()
+	if err := s.findOut(ctx); err != nil {
+		return nil, err
+	}
+	job, _, err := s.run(ctx, nil)
 	return job, err
 }
 
-// startWhen starts a job if it may, as the transaction that records it decides, and says whether there was one of its ID before.
-func (e *Engine) startWhen(ctx context.Context, def *function.Definition, query Query, params json.RawMessage, o *StartOptions, when func(*datastore.Transaction) error) (_ *Job, existed bool, failed error) {
+// A starting is a job that is about to start.
+type starting struct {
+	engine  *Engine // with the job's queue
+	def     *function.Definition
+	query   query.Query
+	params  json.RawMessage
+	opts    StartOptions
+	named   bool // the caller has given the ID
+	control lifecycle.Control
+	found   lifecycle.Findings
+	created *record.Job
+}
+
+func (s *starting) fail(err error) error {
+	return fmt.Errorf("mapper: start %s of %q: %w", s.opts.ID, s.def.Name, err)
+}
+
+func (s *starting) traced(ctx context.Context) (context.Context, func(error)) {
+	return s.engine.jobs.Telemetry.Start(ctx, s.def.Name, s.opts.ID[:min(len(s.opts.ID), 100)])
+}
+
+// prepare checks the arguments of a start.
+func (e *Engine) prepare(def *function.Definition, query Query, params json.RawMessage, o *StartOptions) (*starting, error) {
 	if e == nil || e.client == nil {
-		return nil, false, errNoEngine
+		return nil, errNoEngine
 	}
 	if o != nil && o.Rehearse && !function.IsRehearsal(def.Name) {
 		if def.Mode != function.Update {
-			return nil, false, fmt.Errorf("mapper: start a rehearsal of %q: %w: it is no Update, and what its function does elsewhere is not known here", def.Name, ErrArguments)
+			return nil, fmt.Errorf("mapper: start a rehearsal of %q: %w: it is no Update, and what its function does elsewhere is not known here", def.Name, ErrArguments)
 		}
 		if e.mappers[def.Name] == def {
 			def = e.mappers[def.Rehearsal(0).Name]
@@ -51,54 +81,66 @@ func (e *Engine) startWhen(ctx context.Context, def *function.Definition, query 
 	}
 	e, err := e.queues.forStart(def, o)
 	if err != nil {
-		return nil, false, fmt.Errorf("mapper: start a job of %q: %w", def.Name, err)
+		return nil, fmt.Errorf("mapper: start a job of %q: %w", def.Name, err)
 	}
 	longest := def.Mode.Longest(e.queue.Deadline())
-	opts := o.withDefaults(longest)
-	ctx, ended := e.jobs.Telemetry.Start(ctx, def.Name, opts.ID[:min(len(opts.ID), 100)])
-	defer func() { ended(failed) }()
-	fail := func(err error) error {
-		return fmt.Errorf("mapper: start %s of %q: %w", opts.ID, def.Name, err)
-	}
+	s := &starting{engine: e, def: def, opts: o.withDefaults(longest), named: o != nil && o.ID != "", control: lifecycle.Control{Jobs: e.jobs.Asked()}}
 	if e.mappers[def.Name] != def {
-		return nil, false, fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
+		return nil, s.fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
 	}
-	q, err := query.inner().Normal(def.Mode == function.Update)
+	if s.query, err = query.inner().Normal(def.Mode == function.Update); err != nil {
+		return nil, s.fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	}
+	if err := s.opts.validate(longest, e.queue.Deadline()); err != nil {
+		return nil, s.fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	}
+	if s.query.Many() && !s.opts.Splitting.strategy().Adaptive() {
+		return nil, s.fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over one kind in one namespace", ErrArguments, s.opts.Splitting))
+	}
+	if s.params, err = def.Canonical(params); err != nil {
+		return nil, s.fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	}
+	return s, nil
+}
+
+// findOut asks the database and the queue what a start has to know, and whether they can carry it out.
+func (s *starting) findOut(ctx context.Context) (err error) {
+	e := s.engine
+	if s.found, err = s.control.FindOut(ctx, e.source().Of(ctx, s.query), s.query, s.opts.ID, s.named, s.opts.AllowEmpty); err != nil {
+		return s.fail(err)
+	}
+	if err := e.fillIn(&s.opts, s.found.Concurrent); err != nil {
+		return s.fail(err)
+	}
+	if s.created, err = newJob(s.def, s.query, s.params, s.opts, e.queue.Name(), s.found.Concurrent, e.jobs.Random()); err != nil {
+		return s.fail(err)
+	}
+	if s.found.Existing == nil {
+		if err := s.found.Database(s.created); err != nil {
+			return s.fail(err)
+		}
+	}
+	return nil
+}
+
+// A turn is that of a run of a schedule.
+type turn struct {
+	schedule string
+	begin    func(*datastore.Transaction) error // returns an error if it may not begin
+}
+
+// run starts the job, and says whether there was one of its ID before. A run of a schedule starts if it may, as the transaction that
+// records the job decides.
+func (s *starting) run(ctx context.Context, t *turn) (_ *Job, existed bool, failed error) {
+	var when func(*datastore.Transaction) error
+	if t != nil {
+		s.created.Schedule, when = t.schedule, t.begin
+	}
+	job, err := s.control.Start(ctx, s.created, s.found.Existing, when)
 	if err != nil {
-		return nil, false, fail(fmt.Errorf("%w: %w", ErrArguments, err))
+		return nil, false, s.fail(err)
 	}
-	if err := opts.validate(longest, e.queue.Deadline()); err != nil {
-		return nil, false, fail(fmt.Errorf("%w: %w", ErrArguments, err))
-	}
-	if q.Many() && !opts.Splitting.strategy().Adaptive() {
-		return nil, false, fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over one kind in one namespace", ErrArguments, opts.Splitting))
-	}
-	if params, err = def.Canonical(params); err != nil {
-		return nil, false, fail(fmt.Errorf("%w: %w", ErrArguments, err))
-	}
-	control := lifecycle.Control{Jobs: e.jobs.Asked()}
-	found, err := control.FindOut(ctx, e.source().Of(ctx, q), q, opts.ID, o != nil && o.ID != "", opts.AllowEmpty)
-	if err != nil {
-		return nil, false, fail(err)
-	}
-	if err := e.fillIn(&opts, found.Concurrent); err != nil {
-		return nil, false, fail(err)
-	}
-	created, err := newJob(def, q, params, opts, e.queue.Name(), found.Concurrent, e.jobs.Random())
-	if err != nil {
-		return nil, false, fail(err)
-	}
-	job := found.Existing
-	if job == nil {
-		err = found.Database(created)
-	}
-	if err == nil {
-		job, err = control.Start(ctx, created, job, when)
-	}
-	if err != nil {
-		return nil, false, fail(err)
-	}
-	return &Job{ID: job.ID, incarnation: job.Incarnation, engine: e}, job.Incarnation != created.Incarnation, nil
+	return &Job{ID: job.ID, incarnation: job.Incarnation, engine: s.engine}, job.Incarnation != s.created.Incarnation, nil
 }
 
 // maxArguments leaves room in a job's record, which has up to 1 MiB, for its counters

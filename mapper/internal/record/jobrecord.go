@@ -34,8 +34,9 @@ type Job struct {
 	Incarnation string    `datastore:"incarnation,noindex"` // see [Ref]
 	Mapper      string    `datastore:"mapper,noindex"`
 	Queue       Owner     `datastore:"queue,omitempty,noindex"`
-	Query       []byte    `datastore:"query,noindex"`  // JSON
-	Params      []byte    `datastore:"params,noindex"` // JSON
+	Schedule    string    `datastore:"schedule,omitempty,noindex"` // whose run it is, see [Schedule]
+	Query       []byte    `datastore:"query,noindex"`              // JSON
+	Params      []byte    `datastore:"params,noindex"`             // JSON
 	State       string    `datastore:"state,noindex"`
 	Active      bool      `datastore:"active,omitempty"`              // indexed: it needs sweeps
 	Generation  int64     `datastore:"generation,noindex"`            // of the names of its tasks
@@ -99,6 +100,9 @@ func (j *Job) mutation(mutation func(*datastore.Key, any) *datastore.Mutation) *
 
 // HasTasks reports whether the job needs tasks: it runs, or is being cleaned up.
 func (j *Job) HasTasks() bool { return j.State == Running || j.Cleaning != "" }
+
+// Unfinished reports whether the job runs, or is paused.
+func (j *Job) Unfinished() bool { return j.State == Running || j.State == Paused }
 
 // Root returns the ID of the job's first range.
 func (j *Job) Root() string { return RangeID(j.Ref().String(), 0) }

@@ -26,13 +26,14 @@ const (
 	TickStarted = "started"
 	TickSkipped = "skipped"
 	TickQueued  = "queued"
+	TickRefused = "refused"
 )
 
 // May returns how a tick stands to the schedule: it starts a run, if that is not empty for another reason, which is what became
 // of it before, or TickSkipped for one that is older than another; or it has to wait for a run that is unfinished.
 func (s *Schedule) May(at time.Time, unfinished bool) (became string, waits bool) {
 	switch {
-	case at.Equal(s.Waits) && len(s.Queued) > 0: // its turn may have come
+	case s.Has(at): // its turn may have come
 		return "", unfinished
 	case at.Equal(s.Tick):
 		return s.Outcome, false
@@ -42,20 +43,30 @@ func (s *Schedule) May(at time.Time, unfinished bool) (became string, waits bool
 	return "", unfinished
 }
 
-// Start notes that a tick starts a run.
+// Has reports whether the tick of a time waits.
+func (s *Schedule) Has(at time.Time) bool { return len(s.Queued) > 0 && at.Equal(s.Waits) }
+
+// Start notes that a tick starts a run. One that waits and is older does not any more.
 func (s *Schedule) Start(at time.Time, run string) {
-	if at.Equal(s.Waits) {
-		s.Queued, s.Waits = nil, time.Time{}
-	}
-	if !at.Before(s.Tick) {
-		s.Tick, s.Outcome = at, TickStarted
-		s.Queued, s.Waits = nil, time.Time{} // it is older
-	}
+	s.decide(at, TickStarted)
 	s.Run = run
 }
 
 // Skip notes that a tick starts nothing.
 func (s *Schedule) Skip(at time.Time) { s.Tick, s.Outcome = at, TickSkipped }
+
+// Refuse notes that a tick that waits can't start a run.
+func (s *Schedule) Refuse(at time.Time) { s.decide(at, TickRefused) }
+
+// decide notes what becomes of a tick, behind which none waits that is not later.
+func (s *Schedule) decide(at time.Time, outcome string) {
+	if !at.Before(s.Waits) {
+		s.Queued, s.Waits = nil, time.Time{}
+	}
+	if !at.Before(s.Tick) {
+		s.Tick, s.Outcome = at, outcome
+	}
+}
 
 // Queue notes that a tick waits for the end of a run. It takes the place of one that did before.
 func (s *Schedule) Queue(at time.Time, what []byte) {

@@ -108,8 +108,14 @@ func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*reco
 			if altered, err = GetJob(tx, ref); err != nil {
 				return err
 			}
+			ended := !altered.Unfinished()
 			if changed, err := change(altered); err != nil || !changed {
 				return cmp.Or(err, ErrNothing)
+			}
+			if ended && altered.Unfinished() {
+				if err := takeTurn(tx, altered); err != nil {
+					return err
+				}
 			}
 			return Write(tx, altered.Update())
 		})
