@@ -1,6 +1,6 @@
-// Command cron runs nightly work on an embedded Datastore: a service whose endpoint a scheduler calls each night, several times and
-// sometimes before the last night's work is done. It renews the subscriptions that are due, exactly once each, and rebuilds the day's
-// aggregates by country. Then it does other nightly work in the older way, as shard i of N by the hash of keys, and goes from 4 to 8
+// Command cron runs nightly work on an embedded Datastore: a service whose endpoint a scheduler calls each night, several times at once. The
+// second night's calls come before the first night's work is done. It renews the subscriptions that are due, exactly once each, and rebuilds the
+// day's aggregates by country. Then it does other nightly work in the older way, as shard i of N by the hash of keys, and goes from 4 to 8
 // shards without a stop. It checks all of it.
 package main
 
@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/scattermap/scattermap/examples/internal/command"
 	"github.com/scattermap/scattermap/mapper"
@@ -58,26 +59,40 @@ func parse(args []string, help io.Writer) (config, error) {
 
 // A result is what the nights have come to.
 type result struct {
-	Subscriptions int            `json:"subscriptions"`
-	Nights        int            `json:"nights"`
-	Calls         int            `json:"calls"`  // of the scheduler
-	Runs          int            `json:"runs"`   // that they have started
-	Became        map[string]int `json:"became"` // what calls were answered
-	Refused       int            `json:"refused"`
-	Renewed       int64          `json:"renewed"`
-	Countries     int            `json:"countries"` // of the last night's aggregates
-	Shards        shardsResult   `json:"shards"`
+	Subscriptions int          `json:"subscriptions"`
+	Nights        int          `json:"nights"`
+	Overlap       string       `json:"overlap"`
+	Calls         int          `json:"calls"`   // of the scheduler
+	Became        []string     `json:"became"`  // what the calls of each night were answered
+	Refused       int          `json:"refused"` // calls
+	Runs          int          `json:"runs"`    // that calls have started
+	Renewed       int64        `json:"renewed"`
+	Countries     int          `json:"countries"` // of the last run's aggregates
+	Shards        shardsResult `json:"shards"`
 }
 
 func (r result) print(w io.Writer, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(w).Encode(r)
 	}
-	_, err := fmt.Fprintf(w, `%d nights: the scheduler called %d times, and %d runs came of it.
-  calls that were answered:  %v; without a token of the scheduler's account: %d refused
-  renewed:                   %d subscriptions, each once a night if it was due; read back to see that
-  aggregates:                %d countries, as the subscriptions add up by themselves
+	_, err := fmt.Fprintf(w, `%d nights: the scheduler called %d times; runs that came of it: %d.
+  calls that were answered:  %s; without a token of the scheduler's account: %d refused
+  renewed:                   %d times a subscription was due, and paid for once each; read back to see that
+  aggregates:                sum, count, least and most by country, as the subscriptions of %d countries add up by themselves
 Fixed shards: %d of %d subscriptions visited by 4 shards, and then %d by 8, each once.
-`, r.Nights, r.Calls, r.Runs, r.Became, r.Refused, r.Renewed, r.Countries, r.Shards.By4, r.Subscriptions, r.Shards.By8)
+`, r.Nights, r.Calls, r.Runs, r.answers(), r.Refused, r.Renewed, r.Countries, r.Shards.By4, r.Subscriptions, r.Shards.By8)
 	return err
+}
+
+// answers says what the calls of each night were answered.
+func (r result) answers() string {
+	var all []string
+	for i, became := range r.Became {
+		text := fmt.Sprintf("night %d %s", i+1, became)
+		if i == 1 {
+			text += " (the first one's run was unfinished)"
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
 }

@@ -20,8 +20,9 @@ import (
 type Subscription struct {
 	Country  string
 	Cents    int64     // it costs so much,
-	Due      string    // a day. A filter "=" by it needs no index of its own, and one by "<=" does.
-	Paid     int64     // and so much was paid in all
+	Due      []string  // days: when it is due, and the next ones, for nights without a run
+	Paid     int64     // and so much was paid in all,
+	Renewals int64     // by so many renewals
 	Night    time.Time // that the fixed shards have visited it for
 	Visitors int64     // how often they did,
 	Of       int64     // and how many they were
@@ -33,23 +34,48 @@ const days = 3
 // dayOf returns the day of a night.
 func dayOf(night time.Time) string { return night.UTC().Format(time.DateOnly) }
 
-// renew renews a subscription that is due.
-var renew = mapper.Update("renew", func(_ context.Context, s *mapper.Entity[Subscription], night time.Time) error {
-	s.Value.Due = dayOf(night.AddDate(0, 0, days))
-	s.Value.Paid += s.Value.Cents
-	s.Count("renewed/"+s.Value.Country, 1)
-	s.Count("cents/"+s.Value.Country, s.Value.Cents)
-	return nil
-}).OnDone(func(_ context.Context, d *mapper.Done, night time.Time) error {
-	day := Day{Night: night}
-	for name, n := range d.Status.Counters {
-		if country, ok := strings.CutPrefix(name, "renewed/"); ok {
-			day.Countries = append(day.Countries, Country{country, n, d.Status.Counters["cents/"+country]})
-		}
+// catchUp is how many nights without a run the next one makes up for.
+const catchUp = 6
+
+// dueFrom returns the days of a subscription that is due on a day. A filter by one of some values needs no index of its own, and one by "<="
+// does.
+func dueFrom(night time.Time) (all []string) {
+	for i := range catchUp + 1 {
+		all = append(all, dayOf(night.AddDate(0, 0, i)))
 	}
-	d.Put(dayKey(night), &day) // together with the end of the job: exactly once
-	return nil
-})
+	return all
+}
+
+// dueIn returns the subscriptions that a night's run renews.
+func dueIn(night time.Time) mapper.Query {
+	return mapper.Query{Kind: "Subscription", Filters: []mapper.Filter{{Property: "Due", Op: "=", Value: dayOf(night)}}}
+}
+
+// newRenew returns the mapper that renews the subscriptions that are due. Whoever pays is asked first.
+func newRenew(pay func(ctx context.Context, night time.Time) error) *mapper.Mapper[time.Time] {
+	return mapper.Update("renew", func(ctx context.Context, s *mapper.Entity[Subscription], night time.Time) error {
+		if err := pay(ctx, night); err != nil {
+			return err
+		}
+		s.Value.Due = dueFrom(night.AddDate(0, 0, days))
+		s.Value.Paid += s.Value.Cents
+		s.Value.Renewals++
+		s.Count("renewed/"+s.Value.Country, 1)
+		s.Count("cents/"+s.Value.Country, s.Value.Cents)
+		s.Min(s.Value.Country, s.Value.Cents)
+		s.Max(s.Value.Country, s.Value.Cents)
+		return nil
+	}).OnDone(func(_ context.Context, d *mapper.Done, night time.Time) error {
+		day, of := Day{Night: night}, d.Status.Counters
+		for name, n := range of {
+			if country, ok := strings.CutPrefix(name, "renewed/"); ok {
+				day.Countries = append(day.Countries, Country{country, n, of["cents/"+country], of["min("+country+")"], of["max("+country+")"]})
+			}
+		}
+		d.Put(dayKey(night), &day) // together with the end of the job: exactly once
+		return nil
+	})
+}
 
 // A Day is what a night has come to: the aggregates of its renewals.
 type Day struct {
@@ -61,7 +87,9 @@ type Day struct {
 type Country struct {
 	Name    string
 	Renewed int64
-	Cents   int64
+	Cents   int64 // in all; and of one:
+	Least   int64
+	Most    int64
 }
 
 func dayKey(night time.Time) *datastore.Key {
@@ -102,8 +130,7 @@ func (s *service) nightly(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	options := s.options
-	query := mapper.Query{Kind: "Subscription", Filters: []mapper.Filter{{Property: "Due", Op: "=", Value: dayOf(at)}}}
-	ticked, err := s.schedule.Tick(r.Context(), s.engine, at, query, at, &options)
+	ticked, err := s.schedule.Tick(r.Context(), s.engine, at, dueIn(at), at, &options)
 	if err != nil {
 		status := http.StatusServiceUnavailable
 		if errors.Is(err, mapper.ErrArguments) {
