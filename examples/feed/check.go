@@ -4,16 +4,21 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
+
+	"github.com/scattermap/scattermap/export"
 )
 
 // A shard is a file of a feed, as it was found.
@@ -25,8 +30,11 @@ type shard struct {
 	of       int   // and how many there are
 	metadata Metadata
 	bytes    int64
-	records  map[string]int // how often each is there
+	records  map[recordHash]int // how often each is there
 }
+
+// A recordHash is that of a record's JSON, so that a feed need not be in memory.
+type recordHash [16]byte
 
 // A Report says what a folder of feeds has.
 type Report struct {
@@ -48,7 +56,7 @@ func checkFolder(dir string, maxBytes int64, most int) (*Report, error) {
 	r := new(Report)
 	byFeed := make(map[string][]*shard)
 	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".json.gz") {
+		if err != nil || d.IsDir() || isNoted(d.Name()) {
 			return err
 		}
 		s, err := readShard(path)
@@ -70,7 +78,7 @@ func checkFolder(dir string, maxBytes int64, most int) (*Report, error) {
 		r.problem("there is no feed in %s", dir)
 	}
 	for _, k := range kinds {
-		for _, name := range slices.Sorted(keysOf(byFeed)) {
+		for _, name := range slices.Sorted(maps.Keys(byFeed)) {
 			if shards := byFeed[name]; shards[0].kind == k {
 				r.feed(name, shards, most)
 			}
@@ -79,24 +87,20 @@ func checkFolder(dir string, maxBytes int64, most int) (*Report, error) {
 	return r, nil
 }
 
-func keysOf[V any](m map[string]V) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
-}
+// isNoted reports whether a file is no part of a feed, but says of an export that it is done.
+func isNoted(name string) bool { return name == export.ManifestName || name == export.SuccessName }
 
 func (r *Report) problem(format string, args ...any) {
 	r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
 }
 
+// fewBytes is how much a shard may have above 1.15 of the mean: where shards are small, a part of an export is a good part of one.
+const fewBytes = 64 << 10
+
 // feed checks the shards of a feed against each other.
 func (r *Report) feed(name string, shards []*shard, most int) {
 	f := FeedReport{Name: name, Shards: len(shards)}
-	first, seen, records, largest := shards[0].metadata, make(map[int]string), make(map[string]string), int64(0)
+	first, seen, records, largest := shards[0].metadata, make(map[int]string), make(map[recordHash]string), int64(0)
 	for _, s := range shards {
 		m := s.metadata
 		if m.Nonce != first.Nonce || m.GenerationTimestamp != first.GenerationTimestamp || m.TotalShards != first.TotalShards {
@@ -107,8 +111,11 @@ func (r *Report) feed(name string, shards []*shard, most int) {
 		}
 		seen[m.ShardNumber] = s.name
 		for record, n := range s.records {
-			if other := records[record]; other != "" || n > 1 {
-				r.problem("%s: a record is there more than once (%.80s)", s.name, record)
+			if n > 1 {
+				r.problem("%s has a record %d times", s.name, n)
+			}
+			if other := records[record]; other != "" {
+				r.problem("%s has a record that %s has, too", s.name, other)
 			}
 			records[record] = s.name
 			f.Records += int64(n)
@@ -124,6 +131,9 @@ func (r *Report) feed(name string, shards []*shard, most int) {
 	if len(shards) > most {
 		r.problem("%s has %d shards, want up to %d", name, len(shards), most)
 	}
+	if mean := f.Bytes / int64(len(shards)); largest > mean+mean*3/20+fewBytes {
+		r.problem("%s is not filled evenly: its largest shard has %d bytes, and the mean is %d", name, largest, mean)
+	}
 	f.Largest = float64(largest) * float64(len(shards)) / float64(max(1, f.Bytes))
 	r.Feeds = append(r.Feeds, f)
 }
@@ -132,7 +142,7 @@ var shardName = regexp.MustCompile(`^([a-z]+)_feed_([0-9]+)_([0-9]{3})_of_([0-9]
 
 // readShard reads a file, and checks what it says of itself.
 func readShard(path string) (*shard, error) {
-	s := &shard{name: filepath.Base(path), records: make(map[string]int)}
+	s := &shard{name: filepath.Base(path), records: make(map[recordHash]int)}
 	m := shardName.FindStringSubmatch(s.name)
 	if m == nil {
 		return nil, errors.New("its name is not like availability_feed_1574117613_001_of_002.json.gz")
@@ -180,28 +190,21 @@ func (s *shard) read(path string) error {
 		return err
 	}
 	d := json.NewDecoder(z)
-	d.DisallowUnknownFields()
-	if err := expect(d, json.Delim('{')); err != nil {
-		return err
-	}
-	for found := 0; d.More(); found++ {
-		name, err := d.Token()
-		if err != nil {
-			return err
-		}
+	found := 0
+	err = eachKey(d, func(name string) error {
+		found++
 		switch {
-		case name == "metadata" && found == 0:
-			err = d.Decode(&s.metadata)
-		case name == s.kind.list && found == 1:
-			err = s.readRecords(d)
-		default:
-			err = fmt.Errorf("it has %q, want the metadata and then %q", name, s.kind.list)
+		case name == "metadata" && found == 1:
+			return s.metadata.read(d)
+		case name == s.kind.list && found == 2:
+			return s.readRecords(d)
 		}
-		if err != nil {
-			return err
-		}
+		return fmt.Errorf("it has %q, want the metadata and then %q", name, s.kind.list)
+	})
+	if err == nil && found < 2 {
+		err = fmt.Errorf("it has no %q", s.kind.list)
 	}
-	if err := expect(d, json.Delim('}')); err != nil {
+	if err != nil {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
@@ -210,22 +213,83 @@ func (s *shard) read(path string) error {
 	return nil
 }
 
+// read reads metadata, which has each of its properties once, and no others.
+func (m *Metadata) read(d *json.Decoder) error {
+	into := map[string]any{
+		"processing_instruction": &m.ProcessingInstruction, "shard_number": &m.ShardNumber, "total_shards": &m.TotalShards,
+		"nonce": &m.Nonce, "generation_timestamp": &m.GenerationTimestamp,
+	}
+	err := eachKey(d, func(name string) error {
+		field, known := into[name]
+		if !known {
+			return fmt.Errorf("its metadata has %q twice, or should not have it", name)
+		}
+		delete(into, name)
+		var value json.RawMessage
+		err := d.Decode(&value)
+		if err == nil && string(value) == "null" {
+			err = errors.New("it is null")
+		}
+		if err == nil {
+			err = json.Unmarshal(value, field)
+		}
+		if err != nil {
+			return fmt.Errorf("its metadata's %s: %w", name, err)
+		}
+		return nil
+	})
+	if err == nil && len(into) > 0 {
+		err = fmt.Errorf("its metadata has no %s", strings.Join(slices.Sorted(maps.Keys(into)), ", and no "))
+	}
+	if err == nil && m.Nonce == 0 {
+		err = errors.New("its nonce is 0")
+	}
+	return err
+}
+
 func (s *shard) readRecords(d *json.Decoder) error {
 	if err := expect(d, json.Delim('[')); err != nil {
 		return err
 	}
-	for d.More() {
-		var record json.RawMessage
-		if err := d.Decode(&record); err != nil {
+	for i := 0; d.More(); i++ {
+		var text json.RawMessage
+		if err := d.Decode(&text); err != nil {
 			return err
 		}
-		var b bytes.Buffer
-		if err := json.Compact(&b, record); err != nil {
+		if !utf8.Valid(text) {
+			return fmt.Errorf("record %d is no UTF-8", i)
+		}
+		var record map[string]any
+		exact := json.NewDecoder(bytes.NewReader(text))
+		exact.UseNumber()
+		if err := exact.Decode(&record); err != nil || record == nil {
+			return fmt.Errorf("record %d is no object", i)
+		}
+		text, err := json.Marshal(record) // in the order of names
+		if err != nil {
 			return err
 		}
-		s.records[b.String()]++
+		sum := sha256.Sum256(text)
+		s.records[recordHash(sum[:16])]++
 	}
 	return expect(d, json.Delim(']'))
+}
+
+// eachKey reads an object, and has value read each of its values.
+func eachKey(d *json.Decoder, value func(name string) error) error {
+	if err := expect(d, json.Delim('{')); err != nil {
+		return err
+	}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return err
+		}
+		if err := value(fmt.Sprint(name)); err != nil {
+			return err
+		}
+	}
+	return expect(d, json.Delim('}'))
 }
 
 func expect(d *json.Decoder, want json.Delim) error {

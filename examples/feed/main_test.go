@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -133,17 +134,31 @@ func TestCheck(t *testing.T) {
 	const good = `{"metadata":{"processing_instruction":"PROCESS_AS_COMPLETE","shard_number":0,"total_shards":1,"nonce":5,"generation_timestamp":1574117613},"merchant":[{"merchant_id":"a"},{"merchant_id":"b"}]}`
 	const name = "merchant_feed_1574117613_001_of_001.json.gz"
 	for what, test := range map[string]struct{ name, from, to, want string }{
-		"nothing":         {"", "", "", ""},
-		"the name":        {"merchants.json.gz", "", "", "its name"},
-		"an unknown feed": {"people_feed_1574117613_001_of_001.json.gz", "", "", `"people"`},
-		"the number":      {"merchant_feed_1574117613_002_of_001.json.gz", "", "", "not what its name says"},
-		"the time":        {"", "1574117613", "1574117614", "not what its name says"},
-		"the instruction": {"", "COMPLETE", "INCREMENTAL", "processing_instruction"},
-		"a gap":           {"merchant_feed_1574117613_001_of_002.json.gz", `"total_shards":1`, `"total_shards":2`, "no shard_number 1"},
-		"a record twice":  {"", `"b"`, `"a"`, "more than once"},
-		"another list":    {"", `"merchant":`, `"merchants":`, `"merchants"`},
-		"half a record":   {"", `"b"}]}`, `"b"`, "EOF"},
-		"something more":  {"", `"b"}]}`, `"b"}]} {}`, "behind its value"},
+		"nothing":          {"", "", "", ""},
+		"the name":         {"merchants.json.gz", "", "", "its name"},
+		"an unknown feed":  {"people_feed_1574117613_001_of_001.json.gz", "", "", `"people"`},
+		"the number":       {"merchant_feed_1574117613_002_of_001.json.gz", "", "", "not what its name says"},
+		"the time":         {"", "1574117613", "1574117614", "not what its name says"},
+		"the instruction":  {"", "COMPLETE", "INCREMENTAL", "processing_instruction"},
+		"a gap":            {"merchant_feed_1574117613_001_of_002.json.gz", `"total_shards":1`, `"total_shards":2`, "no shard_number 1"},
+		"a record twice":   {"", `"b"`, `"a"`, "has a record 2 times"},
+		"no nonce":         {"", `,"nonce":5`, "", "no nonce"},
+		"a null nonce":     {"", `"nonce":5`, `"nonce":null`, "nonce: it is null"},
+		"a nonce of 0":     {"", `"nonce":5`, `"nonce":0`, "nonce is 0"},
+		"no shard_number":  {"", `"shard_number":0,`, "", "no shard_number"},
+		"another case":     {"", `"shard_number"`, `"Shard_Number"`, `"Shard_Number"`},
+		"a property more":  {"", `"nonce":5`, `"nonce":5,"x":1`, `"x"`},
+		"a property twice": {"", `"nonce":5`, `"nonce":4,"nonce":5`, `"nonce" twice`},
+		"no list":          {"", `,"merchant":[{"merchant_id":"a"},{"merchant_id":"b"}]`, "", `no "merchant"`},
+		"a null list":      {"", `[{"merchant_id":"a"},{"merchant_id":"b"}]`, "null", "want ["},
+		"a number":         {"", `{"merchant_id":"a"}`, "1", "record 0 is no object"},
+		"a null":           {"", `{"merchant_id":"b"}`, "null", "record 1 is no object"},
+		"no UTF-8":         {"", `"a"`, "\"\xff\"", "record 0 is no UTF-8"},
+		"another folder":   {"_parts", "", "", "its name"},
+		"another end":      {"merchant_feed_1574117613_001_of_001.JSON.GZ", "", "", "its name"},
+		"another list":     {"", `"merchant":`, `"merchants":`, `"merchants"`},
+		"half a record":    {"", `"b"}]}`, `"b"`, "EOF"},
+		"something more":   {"", `"b"}]}`, `"b"}]} {}`, "behind its value"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
@@ -161,6 +176,16 @@ func TestCheck(t *testing.T) {
 				t.Errorf("the problems are %q, want %q", problems, test.want)
 			}
 		})
+	}
+	uneven, of2 := t.TempDir(), strings.Replace(good, `"total_shards":1`, `"total_shards":2`, 1)
+	var many []string
+	for i := range 20_000 {
+		many = append(many, fmt.Sprintf(`{"merchant_id":"%x"}`, sha256.Sum256(fmt.Append(nil, i))))
+	}
+	writeGzip(t, filepath.Join(uneven, "merchant_feed_1574117613_001_of_002.json.gz"), strings.Replace(of2, `{"merchant_id":"b"}`, strings.Join(many, ","), 1))
+	writeGzip(t, filepath.Join(uneven, "merchant_feed_1574117613_002_of_002.json.gz"), strings.Replace(strings.Replace(of2, `"a"`, `"c"`, 1), `"shard_number":0`, `"shard_number":1`, 1))
+	if r, err := checkFolder(uneven, maxShardBytes, maxShards); err != nil || len(r.Problems) != 1 || !strings.Contains(r.Problems[0], "not filled evenly") {
+		t.Errorf("a feed of one large and one small shard: %+v, %v", r, err)
 	}
 	if r, err := checkFolder(t.TempDir(), 1, 1); err != nil || len(r.Problems) != 1 {
 		t.Errorf("an empty folder: %+v, %v", r, err)
