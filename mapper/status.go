@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
+	"github.com/scattermap/scattermap/mapper/internal/progress"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -29,6 +30,9 @@ type Status struct {
 	Why     string    `json:"why,omitempty"`   // why a job that has not ended is not faster: its Error, that somebody has paused it, or the Rate that it keeps to; empty if nothing is known
 	Created time.Time `json:"created"`         // when the job was started
 	Ended   time.Time `json:"ended,omitzero"`  // zero while it runs
+
+	Progress Progress `json:"progress"`
+	Dollars  float64  `json:"dollars"` // about what the job has cost so far, by billing.NAM5, without what its function writes besides
 
 	// Params are the job's parameters as JSON, and Settings its settings as they are in force: with
 	// their defaults, and with the Rate that was set last.
@@ -91,7 +95,7 @@ func spacesOf(t *record.Totals) (all []SpaceStatus) {
 
 // Status returns how the job stands. For a job that has succeeded, or failed at its
 // end, the numbers are exact, and cost one read. For one that runs or is paused they
-// cost at most 251 reads: they are exact if the job has fewer than 250 ranges, and
+// cost at most 501 reads: they are exact if the job has fewer than 250 ranges, and
 // estimates otherwise. The same holds, with one more read, for one that was aborted or
 // failed on its way, until [Job.CleanUp] has added up its records: then they are exact.
 //
@@ -111,7 +115,7 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	case State(job.State).Ended():
 		job, sum, estimated, err = j.engine.store().SampleEnded(ctx, job)
 	default:
-		sum, estimated, err = j.engine.store().SampleTotals(ctx, job)
+		sum, estimated, err = j.engine.store().LiveTotals(ctx, job)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
@@ -121,6 +125,7 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
 	}
 	s.Estimated = estimated
+	s.Progress, s.Dollars = progress.Of(job, sum, s.Query.inner(), time.Now())
 	if s.State == Running && job.Error == "" {
 		s.Error = cmp.Or(lifecycle.Lookout{Jobs: asked(j.engine.queues.of(job.Queue))}.Complaint(ctx, job, sum.Waiting), s.Error)
 	}
@@ -134,6 +139,9 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 	s.Why = whyNotFaster(s, time.Since(job.RampBegan()))
 	return s, nil
 }
+
+// A Progress says how far a job is, and between which bounds.
+type Progress = progress.Progress
 
 // whyNotFaster returns why a job is not faster, whose ramp began so long ago, or nothing.
 func whyNotFaster(s *Status, since time.Duration) string {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -96,6 +97,41 @@ func show(c *cobra.Command, format *output, job *mapper.Status) error {
 	return err
 }
 
+// percent writes how far a job is, and between which bounds.
+func percent(p mapper.Progress) string {
+	text := fmt.Sprintf("%.0f%%", 100*p.About)
+	if p.AtMost-p.AtLeast > 0.01 {
+		text += fmt.Sprintf(", between %.0f%% and %.0f%%", math.Floor(100*p.AtLeast), math.Ceil(100*p.AtMost))
+	}
+	return text
+}
+
+// takes writes how long a job takes from now on, and between which bounds.
+func takes(p mapper.Progress) string {
+	switch {
+	case p.Left == 0:
+		return "not known"
+	case p.LeftAtMost == 0:
+		return fmt.Sprintf("about %s, or more", roughly(p.Left))
+	case roughly(p.LeftAtLeast) == roughly(p.LeftAtMost):
+		return "about " + roughly(p.Left)
+	}
+	return fmt.Sprintf("about %s, between %s and %s", roughly(p.Left), roughly(p.LeftAtLeast), roughly(p.LeftAtMost))
+}
+
+// roughly writes a duration with two digits, or so.
+func roughly(d time.Duration) string {
+	switch {
+	case d < 100*time.Second:
+		return fmt.Sprintf("%d s", int(math.Round(d.Seconds())))
+	case d < 100*time.Minute:
+		return fmt.Sprintf("%d min", int(math.Round(d.Minutes())))
+	case d < 72*time.Hour:
+		return fmt.Sprintf("%d h", int(math.Round(d.Hours())))
+	}
+	return fmt.Sprintf("%d days", int(math.Round(d.Hours()/24)))
+}
+
 // summary says in a line how a job stands.
 func summary(job *mapper.Status) string {
 	about := ""
@@ -105,6 +141,9 @@ func summary(job *mapper.Status) string {
 	text := fmt.Sprintf("%s: %s, %s%s entities processed", job.ID, job.State, about, grouped(job.Processed))
 	if left := job.Remaining; left > 0 && !job.State.Ended() {
 		text += fmt.Sprintf(" and about %s left", grouped(left))
+		if p := job.Progress; p.Left > 0 {
+			text += fmt.Sprintf(" (%s, %s)", percent(p), takes(p))
+		}
 	}
 	text += fmt.Sprintf(", %s failures", grouped(job.Failures))
 	if why := job.Why; why != "" {
@@ -243,7 +282,11 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	add("Processed:", fmt.Sprintf("%s%s entities, %s of them written", about, grouped(job.Processed), grouped(job.Written)))
 	if !job.State.Ended() {
 		add("Left:", "about "+grouped(job.Remaining)+" entities")
+		add("Progress:", percent(job.Progress))
+		add("Time left:", takes(job.Progress))
+		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all", grouped(int64(job.Progress.Rate)), grouped(int64(job.Progress.Overall))))
 	}
+	add("Cost:", fmt.Sprintf("about $%.4f so far, at the prices of nam5", job.Dollars))
 	add("Failures:", grouped(job.Failures))
 	add("Pages:", fmt.Sprintf("%s%s, %s of them full, by %s tasks", about, grouped(job.Pages), grouped(job.FullPages), grouped(job.Tasks)))
 	add("Open ranges:", grouped(job.Open))

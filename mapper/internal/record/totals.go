@@ -24,6 +24,8 @@ type Totals struct {
 	Retrying  int64 `json:"-"`                   // of the pending ranges, entities that failed
 	Expected  int64 `json:"-"`                   // of the pending ranges that have an estimate
 
+	Sample *Sample `json:"-"` // is added to, if it is there
+
 	// Waiting is the pending range that has waited longest, of those that have tasks of their own.
 	Waiting *Range `json:"-"`
 
@@ -62,6 +64,9 @@ func (t *Totals) addSpace(name string, more spaceTotals) {
 // Add adds the record of a range.
 func (t *Totals) Add(r *Range) error {
 	t.Ranges++
+	if t.Sample != nil {
+		t.Sample.add(r)
+	}
 	if !r.Continued && (!r.Alone || !r.Done.Equal(r.Created)) { // an entity that has failed at once has none
 		t.Tasks++
 	}
@@ -145,6 +150,9 @@ func (t *Totals) Close(j *Job) {
 // Scale multiplies what is known of a part of the records to an estimate of all
 // of them.
 func (t *Totals) Scale(factor float64) {
+	if t.Sample != nil {
+		t.Sample.Scale, t.Sample.LeftScale = factor, factor
+	}
 	for _, n := range []*int64{&t.Processed, &t.Written, &t.Failures, &t.Pages, &t.FullPages, &t.Ranges, &t.Tasks, &t.Pending, &t.Retrying, &t.Expected} {
 		*n = int64(float64(*n)*factor + 0.5)
 	}
@@ -157,6 +165,12 @@ func (t *Totals) Scale(factor float64) {
 	for name, s := range t.Spaces {
 		t.Spaces[name] = spaceTotals{int64(float64(s.Processed)*factor + 0.5), int64(float64(s.Failures)*factor + 0.5)}
 	}
+}
+
+// SetPending has what is pending be what another part of the records says, which has more of these.
+func (t *Totals) SetPending(o Totals) {
+	t.Pending, t.Retrying, t.Expected, t.Waiting = o.Pending, o.Retrying, o.Expected, o.Waiting
+	t.Sample.pending(o.Sample)
 }
 
 // Bounds of what a status says of spaces, which is in the record of a job.

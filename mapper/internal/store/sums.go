@@ -152,10 +152,10 @@ func EndDraft(tx *datastore.Transaction, j *record.Job) error {
 	return tx.Delete(record.DraftKey(j.Ref()))
 }
 
-// SampleEnded is SampleTotals for a job that has ended without totals. A clean-up may delete its records
+// SampleEnded is LiveTotals for a job that has ended without totals. A clean-up may delete its records
 // meanwhile: it has recorded the totals before.
 func (st Store) SampleEnded(ctx context.Context, job *record.Job) (_ *record.Job, sum record.Totals, estimated bool, err error) {
-	if sum, estimated, err = st.SampleTotals(ctx, job); err != nil {
+	if sum, estimated, err = st.LiveTotals(ctx, job); err != nil {
 		return nil, sum, false, err
 	}
 	now, err := st.LoadJob(ctx, job.Ref())
@@ -173,6 +173,7 @@ const statusRecords = 250
 // which part of all they are, because IDs are hashes.
 func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
 	n, last := 0, ""
+	sum.Sample = record.NewSample()
 	err = st.Each(ctx, Records(job.Ref(), "", "").Limit(statusRecords), func(r *record.Range) error {
 		n, last = n+1, r.ID
 		return sum.Add(r)
@@ -181,11 +182,41 @@ func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.T
 	if err != nil || n < statusRecords {
 		return sum, false, err
 	}
+	if err := scaleTo(&sum, last); err != nil {
+		return record.Totals{}, false, err
+	}
+	return sum, true, nil
+}
+
+// scaleTo has totals of the records up to one estimate those of all.
+func scaleTo(sum *record.Totals, last string) error {
 	position, err := record.Hash(last)
 	if err != nil {
-		return record.Totals{}, false, fmt.Errorf("job %q: %w", last, err)
+		return fmt.Errorf("job %q: %w", last, err)
 	}
 	const space = 1 << 64
 	sum.Scale(space / (float64(position) + 1))
+	return nil
+}
+
+// LiveTotals is SampleTotals, which of a job that has more records also looks at those that are pending: most of what is left may be in few of
+// them.
+func (st Store) LiveTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
+	sum, estimated, err = st.SampleTotals(ctx, job)
+	if err != nil || !estimated {
+		return sum, estimated, err
+	}
+	open, n, last := record.Totals{Sample: record.NewSample()}, 0, ""
+	err = st.Each(ctx, Marked("open", job.Ref(), "").Limit(statusRecords), func(r *record.Range) error {
+		n, last = n+1, r.ID
+		return open.Add(r)
+	})
+	if err == nil && n == statusRecords {
+		err = scaleTo(&open, last)
+	}
+	if err != nil {
+		return sum, false, err
+	}
+	sum.SetPending(open)
 	return sum, true, nil
 }

@@ -1,0 +1,146 @@
+// Package progress says how far a job is from a part of its records: as an estimate, and between which bounds.
+package progress
+
+import (
+	"math"
+	"time"
+
+	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// A Progress says how far a job is.
+type Progress struct {
+	// The share of its entities that the job has processed or failed on, from 0 to 1: an estimate, and its bounds. A later estimate is
+	// hardly ever below an earlier AtLeast, which is four standard deviations below its own, unless entities were inserted meanwhile: these
+	// count once the job has found them. Where all that is left was counted, and all records were read, they are the same; they are far
+	// apart while little is known, and where a query narrows a kind down.
+	AtLeast float64 `json:"at_least"`
+	About   float64 `json:"about"`
+	AtMost  float64 `json:"at_most"`
+
+	Rate    float64 `json:"rate"`    // entities a second in the last minute, while the job runs,
+	Overall float64 `json:"overall"` // and since it was started
+
+	// How long it takes until the last entity at Rate, in nanoseconds; 0 if that is not known, as while nothing was done.
+	LeftAtLeast time.Duration `json:"left_at_least,omitempty"`
+	Left        time.Duration `json:"left,omitempty"`
+	LeftAtMost  time.Duration `json:"left_at_most,omitempty"`
+}
+
+// Bounds of estimates.
+const (
+	deviations = 4 // on each side, of what is estimated
+	// density is how far the number of entities behind each key that was sampled is off, of all of them together: within 25% two
+	// times in three (mapper.Estimate.Exact).
+	density = 0.25
+	// narrowed is what that is multiplied by where only some entities of a kind are the job's.
+	narrowed = 4
+	lately   = time.Minute
+)
+
+// Of returns how far a job is whose records come to so much, and about what it has cost so far.
+func Of(j *record.Job, sum record.Totals, q query.Query, now time.Time) (Progress, float64) {
+	used := billing.Usage{Reads: sum.Processed + sum.Failures + 3*sum.Pages + sum.Tasks, Writes: sum.Written + pace.RecordWrites*sum.Pages, TaskOps: 2 * (sum.Tasks + 1)}
+	if q.KeysOnly {
+		used.Reads -= sum.Processed + sum.Failures
+	}
+	k := known{begun: j.Created, now: now, whole: q.Whole(), ended: !j.Unfinished()}
+	if k.ended {
+		k.now = j.Ended
+	}
+	if sum.Sample == nil { // nothing is left
+		sum.Sample = record.NewSample()
+		sum.Sample.Done = float64(sum.Processed + sum.Failures)
+	}
+	return k.progress(sum.Sample), billing.NAM5.Cost(used)
+}
+
+// A known is what is known of a job besides a sample.
+type known struct {
+	begun, now time.Time
+	whole      bool // its query is over whole kinds
+	ended      bool
+}
+
+// progress returns how far a job is that a sample says something of.
+func (k known) progress(s *record.Sample) Progress {
+	var p Progress
+	p.rates(s, k)
+	done, expected := s.Done*s.Scale, s.Left*s.LeftScale
+	if done+expected == 0 {
+		if p.AtMost = 1; s.Blind == 0 && k.ended {
+			p.AtLeast, p.About = 1, 1
+		}
+		return p
+	}
+	p.About = share(done, expected)
+	guessed, factor := s.Left-s.Counted, 1.0
+	if guessed > 0 {
+		off := density
+		if !k.whole {
+			off *= narrowed
+		}
+		factor = math.Exp(deviations * math.Sqrt(off*off+1/s.Gaps))
+	}
+	off := sampled(s.LeftSquares, s.Left, s.LeftScale)
+	least, most := (s.Counted+guessed/factor)*s.LeftScale*(1-off), (s.Counted+guessed*factor)*s.LeftScale*(1+off)
+	if s.Blind > 0 {
+		most = math.Inf(1)
+	}
+	off = sampled(s.DoneSquares, s.Done, s.Scale)
+	p.AtLeast, p.AtMost = share(done*(1-off), most), share(done*(1+off), least)
+	p.left(expected, least, most)
+	return p
+}
+
+// sampled returns how far the sum of a sample is off, as a share of it, from the sum of its squares.
+func sampled(squares, sum, scale float64) float64 {
+	if scale == 1 || sum == 0 {
+		return 0
+	}
+	return min(1, deviations*math.Sqrt(squares)/sum)
+}
+
+// share returns the share that is done, where so much is left.
+func share(done, left float64) float64 {
+	if math.IsInf(left, 1) {
+		return 0
+	}
+	if done+left == 0 {
+		return 1
+	}
+	return done / (done + left)
+}
+
+// rates says how many entities a second were done: lately, and over all.
+func (p *Progress) rates(s *record.Sample, k known) {
+	took := k.now.Sub(k.begun)
+	if took <= 0 {
+		return
+	}
+	p.Overall = s.Done * s.Scale / took.Seconds()
+	if k.ended {
+		return
+	}
+	n := int64(0)
+	for _, e := range s.Ends {
+		if k.now.Sub(e.At) < lately {
+			n += e.Entities
+		}
+	}
+	p.Rate = float64(n) * s.Scale / min(took, lately).Seconds()
+}
+
+// left says how long it takes until the last of so many entities, at the rate of late.
+func (p *Progress) left(about, least, most float64) {
+	takes := func(n float64) time.Duration {
+		if p.Rate == 0 || math.IsInf(n, 1) {
+			return 0
+		}
+		return time.Duration(min(n/p.Rate*float64(time.Second), math.MaxInt64/2)).Round(time.Millisecond)
+	}
+	p.LeftAtLeast, p.Left, p.LeftAtMost = takes(least), takes(about), takes(most)
+}
