@@ -90,7 +90,7 @@ func TestAllow(t *testing.T) {
 			audience string
 			want     error
 		}{"ann@example.com": {audience, nil}, "eve@example.com": {audience, tasks.ErrAccount}, account: {"/other", tasks.ErrToken}} {
-			if accounts == nil && c.want == tasks.ErrAccount {
+			if accounts == nil && errors.Is(c.want, tasks.ErrAccount) {
 				c.want = nil // the proxy has let her through
 			}
 			r := httptest.NewRequest("GET", "/", nil)

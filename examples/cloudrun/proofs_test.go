@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -104,7 +105,7 @@ func (g *gate) state() (s state) {
 	defer tasks.Close()
 	for it := tasks.ListTasks(g.Context(), &cloudtaskspb.ListTasksRequest{Parent: queue, ResponseView: cloudtaskspb.Task_FULL}); ; {
 		task, err := it.Next()
-		if err == iterator.Done {
+		if errors.Is(err, iterator.Done) {
 			break
 		}
 		if err != nil {
@@ -116,7 +117,7 @@ func (g *gate) state() (s state) {
 	for it := g.client.Run(g.Context(), datastore.NewQuery("")); ; {
 		var entity datastore.PropertyList
 		key, err := it.Next(&entity)
-		if err == iterator.Done {
+		if errors.Is(err, iterator.Done) {
 			return s
 		}
 		if err != nil {
