@@ -57,6 +57,9 @@ func (e *Entity[T]) Put(key *datastore.Key, src any) { e.attempt.Put(key, src) }
 // this one.
 func (e *Entity[T]) Delete(key *datastore.Key) { e.attempt.Delete(key) }
 
+// Touch has the entity be written also if it is stored as it is: for an index that was added since, say, or a time-to-live policy.
+func (e *Entity[T]) Touch() { e.attempt.Touch() }
+
 // IdempotencyKey returns a string that is the same for every attempt of one job
 // on one entity, and different for all others: also for a later job of the same ID.
 func (e *Entity[T]) IdempotencyKey() string { return e.attempt.IdempotencyKey() }
@@ -117,8 +120,8 @@ func apply[T any](m function.Mode, keysOnly bool, j function.Job, key *datastore
 	if err != nil {
 		return nil, fault.Permanent(err)
 	}
-	if len(changed) > 0 {
-		a.Save(whole, changed, j.Masks)
+	if len(changed) > 0 || a.Touched {
+		a.Save(whole, changed, j.Masks && len(changed) > 0)
 	}
 	return a.Effect()
 }

@@ -257,12 +257,9 @@ func (s *Schedule[P]) wait(ctx context.Context, e *Engine, t tick) (decided stri
 		r, err := s.look(tx.Get, t)
 		var waits waitsError
 		switch {
-		case err == nil: // its turn has come
-			decided = ""
-			return nil
-		case !errors.As(err, &waits):
+		case err != nil && !errors.As(err, &waits):
 			return err
-		case waits.first:
+		case err == nil || waits.first: // its turn has come, or that of one before it
 			decided = ""
 			return nil
 		case waits.became != "":

@@ -16,7 +16,7 @@ import (
 
 // Mappers returns all of the package's mappers, for mapper.Options.
 func Mappers() []mapper.Definition {
-	return mapper.Set(Count, Delete, Set, Rename, Drop, Copy)
+	return mapper.Set(Count, Touch, Delete, Set, Rename, Drop, Copy)
 }
 
 // Destroys reports whether the mapper of a name changes or deletes what is stored: its jobs should be rehearsed first.
@@ -83,6 +83,12 @@ func shown(v any) string {
 func named(property string) func(datastore.Property) bool {
 	return func(p datastore.Property) bool { return p.Name == property }
 }
+
+// Touch is the mapper "touch": it writes entities as they are, so that an index that was added since, or a time-to-live policy, has them.
+var Touch = mapper.Update("touch", func(_ context.Context, e *mapper.Entity[entity], _ mapper.None) error {
+	e.Touch()
+	return nil
+})
 
 // Delete is the mapper "delete": it deletes entities.
 var Delete = mapper.Update("delete", func(_ context.Context, e *mapper.Entity[entity], _ mapper.None) error {

@@ -102,6 +102,20 @@ func TestCount(t *testing.T) {
 	})
 }
 
+// TestTouch writes each entity as it is, and nothing else.
+func TestTouch(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *mappertest.World) {
+		want := entities(t, w.Client, "Account", "")
+		s := run(t, w, "touch", `{}`, mapper.Query{}, mapper.StartOptions{})
+		if s.State != mapper.Succeeded || s.Written != n {
+			t.Errorf("touch: %+v, want that all %d are written", s, n)
+		}
+		if diff := cmp.Diff(want, entities(t, w.Client, "Account", "")); diff != "" {
+			t.Errorf("touch has changed something: (-want +got)\n%.1500s", diff)
+		}
+	})
+}
+
 // TestChanges sets, renames and drops properties, and deletes entities: what is not named stays as it was, and a rehearsal changes nothing.
 func TestChanges(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.World) {

@@ -23,7 +23,7 @@ import (
 
 // jobCommands returns the commands for the jobs of a service.
 func jobCommands() []*cobra.Command {
-	all := []*cobra.Command{newJobs(), newDescribe(), newStart(), newWatch(), newRate(), newFailures(), newHistory(), newCleanUp(), newStopAll()}
+	all := []*cobra.Command{newJobs(), newDescribe(), newStart(), newClone(), newWatch(), newRate(), newFailures(), newHistory(), newCleanUp(), newStopAll()}
 	for _, verb := range []struct{ name, short, long string }{
 		{"pause", "Have a job begin no more pages", "Pages under way come to their end. A paused job loses nothing, however long it is paused."},
 		{"resume", "Have a paused or failed job go on", "It goes on where it stopped: nothing that was done is repeated. Its tasks are made anew, so it also revives a job whose queue was purged."},
@@ -316,6 +316,14 @@ func filterOf(text string) (mapper.Filter, error) {
 	return f, nil
 }
 
+// newID returns an ID for a job of a mapper that was given none.
+func newID(mapper string, rehearse bool) string {
+	if rehearse {
+		mapper += "-rehearsal"
+	}
+	return regexp.MustCompile(`[^A-Za-z0-9_-]`).ReplaceAllString(mapper+time.Now().UTC().Format("-20060102-150405"), "-")
+}
+
 func newStart() *cobra.Command {
 	var s service
 	var q mapper.Query
@@ -325,7 +333,7 @@ func newStart() *cobra.Command {
 	var watch, execute bool
 	c := &cobra.Command{
 		Use: "start MAPPER --kind KIND", Short: "Start a job",
-		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package prebuilt: count, copy, set, rename, drop and delete. The last four are rehearsals\nwithout --execute.",
+		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package prebuilt: count, touch, copy, set, rename, drop and delete. The last four are rehearsals\nwithout --execute.",
 		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
   scattermap start expire --kind Session --filter 'seen < {"time": "2026-10-24T00:00:00Z"}' --rate 500`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -376,27 +384,9 @@ func newStart() *cobra.Command {
 			fmt.Fprintf(c.ErrOrStderr(), "This is a rehearsal, which writes nothing: --execute does it.\n")
 		}
 		if o.ID == "" {
-			name := args[0]
-			if o.Rehearse {
-				name += "-rehearsal"
-			}
-			o.ID = name + time.Now().UTC().Format("-20060102-150405")
-			o.ID = regexp.MustCompile(`[^A-Za-z0-9_-]`).ReplaceAllString(o.ID, "-")
+			o.ID = newID(args[0], o.Rehearse)
 		}
-		body := struct {
-			Mapper string          `json:"mapper"`
-			Query  mapper.Query    `json:"query"`
-			Params json.RawMessage `json:"params"`
-			mapper.StartOptions
-		}{args[0], q, json.RawMessage(params), o}
-		job := new(mapper.Status)
-		if err := s.call(c.Context(), http.MethodPost, "", nil, body, job); err != nil {
-			return err
-		}
-		if watch {
-			return follow(c, &s, job.ID, format)
-		}
-		return show(c, format, job)
+		return startBody{args[0], q, json.RawMessage(params), o}.start(c, &s, watch, format)
 	}
 	return c
 }

@@ -178,6 +178,14 @@ func TestJobs(t *testing.T) {
 		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "", 0, "really-gone: succeeded, 200"},
 		{"start count --kind Account --id left -w", "", 0, "left: succeeded, 1,800"},
 		{"abort slow", "y\n", 0, "slow: aborted"},
+		{"clone left", "n\n", 1, "Run count again? Job left is succeeded, and has processed 1,800 entities. [y/N]"},
+		{"clone left --id once-more --yes -w", "", 0, "once-more: succeeded, 1,800"},
+		{"clone tried --id tried-again -w --reason 'once more'", "", 0, "tried-again: succeeded, 1,800"},
+		{"history tried-again", "", 0, "once more"},
+		{"describe tried-again", "", 0, "would(change Balance) ="},
+		{"clone nobody", "", 1, "nobody"},
+		{"start touch --kind Account --id touched -w", "", 0, "touched: succeeded, 1,800"},
+		{"describe touched", "", 0, "1,800 entities, 1,800 of them written"},
 	} {
 		out, errs, code := command(t, c.typed, words(c.line)...)
 		if code != c.code || !strings.Contains(out+errs, c.want) {

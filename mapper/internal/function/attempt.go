@@ -52,6 +52,7 @@ type Attempt struct {
 	err     error // the first misuse
 	effect  Effect
 	Deleted bool // the entity itself
+	Touched bool // likewise
 }
 
 // NewAttempt returns an attempt of a job on an entity.
@@ -143,6 +144,17 @@ func (a *Attempt) Delete(key *datastore.Key) {
 		}
 		a.Deleted = a.Deleted || a.key != nil && key.Equal(a.key)
 		a.add(datastore.NewDelete(key), mutation{Key: key, Deletes: true})
+		return nil
+	})
+}
+
+// Touch has the entity itself be written although nothing of it has changed.
+func (a *Attempt) Touch() {
+	a.do(func() error {
+		if a.mode != Update {
+			return errors.New("Touch is for the function of an Update")
+		}
+		a.Touched = true
 		return nil
 	})
 }

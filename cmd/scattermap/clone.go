@@ -1,0 +1,66 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// startBody is what starts a job.
+type startBody struct {
+	Mapper string          `json:"mapper"`
+	Query  mapper.Query    `json:"query"`
+	Params json.RawMessage `json:"params"`
+	mapper.StartOptions
+}
+
+// start starts a job, and follows it or shows how it stands.
+func (b startBody) start(c *cobra.Command, s *service, watch bool, format *output) error {
+	job := new(mapper.Status)
+	if err := s.call(c.Context(), http.MethodPost, "", nil, b, job); err != nil {
+		return err
+	}
+	if watch {
+		return follow(c, s, job.ID, format)
+	}
+	return show(c, format, job)
+}
+
+func newClone() *cobra.Command {
+	var s service
+	var id string
+	var watch, yes bool
+	c := &cobra.Command{
+		Use: "clone JOB", Short: "Start a job once more", Args: oneJob,
+		Long: "Starts another job with the mapper, the query, the parameters and the settings of a job that there is. It goes over all entities again, also\nover those that the other one has processed. Entities on which that one has failed are processed again by \"scattermap retry\".",
+	}
+	s.define(c.Flags())
+	s.defineReason(c.Flags())
+	c.Flags().StringVar(&id, "id", "", "the `ID` of the new job; a new one by default")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "follow the job to its end, as the command watch does")
+	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		old := new(mapper.Status)
+		if err := s.call(c.Context(), http.MethodGet, args[0], nil, nil, old); err != nil {
+			return err
+		}
+		body := startBody{old.Mapper, old.Query, old.Params, old.Settings}
+		body.Mapper, body.Rehearse = strings.CutPrefix(old.Mapper, "rehearsal:")
+		if body.ID = id; id == "" {
+			body.ID = newID(body.Mapper, body.Rehearse)
+		}
+		if !yes && !body.Rehearse {
+			if err := confirm(c, fmt.Sprintf("Run %s again? Job %s is %s, and has processed %s entities.", line(body.Mapper, 100), old.ID, old.State, grouped(old.Processed))); err != nil {
+				return err
+			}
+		}
+		return body.start(c, &s, watch, format)
+	}
+	return c
+}
