@@ -2,6 +2,8 @@ package mapper_test
 
 import (
 	"context"
+	"crypto/sha512"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"math"
@@ -365,19 +367,20 @@ func TestTooManyCounters(t *testing.T) {
 		count          func(a *mapper.Entity[account])
 		wants          string
 	}{
-		"in one page":       {200, 200, 1, many(51), "Count under fewer names"},
-		"in one process":    {200, 10, 1, many(51), "more names than the 10000"},
-		"in many processes": {200, 10, 50, many(51), "more names than the 10000"},
+		"in one page":       {200, 200, 1, many(201), "Count under fewer names"},
+		"in one process":    {200, 10, 1, many(201), "more names than the 40000"},
+		"in many processes": {200, 10, 50, many(201), "more names than the 40000"},
 		"in bytes": {8, 1, 1, func(a *mapper.Entity[account]) {
-			for i := range 600 {
-				a.Count(fmt.Sprintf("%-100s", fmt.Sprintf("%s-%d", a.Key.Name, i)), 1)
+			for i := range 1500 {
+				sum := sha512.Sum512(fmt.Appendf(nil, "%s-%d", a.Key.Name, i))
+				a.Count(base64.StdEncoding.EncodeToString(sum[:]), 1)
 			}
-		}, "512 KiB"},
+		}, "640 KiB"},
 		"of one entity": {200, 10, 1, func(a *mapper.Entity[account]) {
 			if a.Key.Name == "user-0000007" {
-				many(10_001)(a)
+				many(40_001)(a)
 			}
-		}, "more names than the 10000"},
+		}, "more names than the 40000"},
 		"a large one": {200, 10, 1, func(a *mapper.Entity[account]) { a.Count("all", math.MaxInt64/100) }, "more than an int64 holds"},
 	} {
 		t.Run(name, func(t *testing.T) {

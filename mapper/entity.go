@@ -27,8 +27,8 @@ type Entity[T any] struct {
 }
 
 // Count adds n to the job's counter of a name. It takes effect together with
-// the entity's changes, exactly once. A name has up to 100 bytes, and a job up to 10,000 of
-// them, which take up to 512 KiB with their numbers. The sum under a name fits an int64, and so
+// the entity's changes, exactly once. A name has up to 100 bytes, and a job up to 40,000 of
+// them, which take up to 640 KiB with their numbers, compressed: 10,000 groups that have four each. The sum under a name fits an int64, and so
 // does that over each page. A job that counts more fails, and [Job.Resume] goes on without counters:
 // there is never a wrong number. What has more names, such as one for each customer, the function of an
 // [Update] can put as entities of their own, for an aggregation query to add up. An entity that the function does not

@@ -34,7 +34,7 @@ type CountParams struct {
 
 // Count is the mapper "count": it counts entities, under the counter "entities", and by the values of a property, if one is
 // named: "plan=free", and "plan (missing)" of those that do not have it. An entity with several values counts for each. A job has up to
-// 10,000 counters, so a property with more values fails it.
+// 40,000 counters, so a property with more values fails it.
 var Count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[entity], p CountParams) error {
 	e.Count("entities", 1)
 	if p.By == "" {

@@ -341,6 +341,9 @@ func (d *delivery) putOutcome(r *record.Range, p planner.Plan, o *page.Outcome) 
 			if r.Counters, err = json.Marshal(counters); err != nil {
 				return nil, after, err
 			}
+			if len(r.Counters) > tally.MaxInPage {
+				return nil, after, tally.ErrTooMany
+			}
 		}
 	}
 	r.Finish(now)

@@ -21,7 +21,7 @@ type Draft struct {
 	Epoch  int64     `datastore:"epoch,noindex"`
 	Link   int64     `datastore:"link,noindex"`   // of the chain of tasks that add up: the one that goes on
 	From   []string  `datastore:"from,noindex"`   // for each slice of the IDs: where it goes on
-	Stored []byte    `datastore:"ledger,noindex"` // JSON
+	Stored []byte    `datastore:"ledger,noindex"` // JSON, as tally.Pack has it
 	Kept   time.Time `datastore:"kept,noindex"`
 
 	Ledger Ledger `datastore:"-"`
@@ -65,21 +65,37 @@ type storedLedger struct {
 	Alone        int64          `json:"alone"`
 }
 
-// Encode puts the ledger into what is stored.
-func (d *Draft) Encode() (err error) {
+// maxDraft is how many bytes of a ledger a draft has room for.
+const maxDraft = 900 << 10
+
+// Encode puts the ledger into what is stored: without counters, if they take too much.
+func (d *Draft) Encode() error {
+	if err := d.encode(); err != nil || len(d.Stored) <= maxDraft {
+		return err
+	}
+	d.Ledger.tally.Drop()
+	return d.encode()
+}
+
+func (d *Draft) encode() error {
 	l := &d.Ledger
 	l.bound()
-	d.Stored, err = json.Marshal(storedLedger{
+	text, err := json.Marshal(storedLedger{
 		l.Totals, l.Retrying, l.Expected, l.tally, l.leftOut, l.made, l.found, l.begin, l.end, l.meant, l.single,
 		l.first, l.last, l.Problems, l.missed, l.Tiles, l.PendingTiles, l.Alone,
 	})
+	d.Stored = tally.Pack(text)
 	return err
 }
 
 // Decode gets the ledger out of what was stored.
 func (d *Draft) Decode() error {
 	var s storedLedger
-	if err := json.Unmarshal(d.Stored, &s); err != nil {
+	text, err := tally.Unpack(d.Stored)
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil {
 		return fmt.Errorf("the draft of a ledger: %w", err)
 	}
 	s.Totals.Retrying, s.Totals.Expected, s.Totals.tally, s.Totals.leftOut = s.Retrying, s.Expected, s.Counters, s.LeftOut

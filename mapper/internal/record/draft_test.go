@@ -3,8 +3,11 @@ package record
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
 // TestDraft adds records up by drafts that are stored and read back: what they come to is what they come to
@@ -80,28 +84,41 @@ func restored(t *testing.T, d *Draft) *Draft {
 	return again
 }
 
-// TestLargestDraft has the record of a draft hold as much as it can: it fits an entity.
+// TestLargestDraft has the record of a draft hold as much as it can, and more counters than it can: it fits an entity, and has all of them or says
+// that it has none.
 func TestLargestDraft(t *testing.T) {
+	rng := testflag.Rand(t)
+	for random, fits := range map[int]bool{0: true, 3: true, 10: true, 30: false} { // bytes of a name that do not compress
+		t.Run(fmt.Sprintf("%d random bytes", random), func(t *testing.T) { largestDraft(t, rng, random, fits) })
+	}
+}
+
+func largestDraft(t *testing.T, rng *rand.Rand, random int, fits bool) {
 	d := &Draft{Epoch: math.MaxInt64, Link: math.MaxInt64}
 	for range 16 {
 		d.From = append(d.From, strings.Repeat("f", 33))
 	}
-	counters := make(map[string]int64)
-	for i := range 10_000 { // the most that fit, by their number and by their bytes
-		counters[fmt.Sprintf("%05d%s", i, strings.Repeat("x", 21))] = math.MinInt64
-	}
-	encoded, err := json.Marshal(counters)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		if err := d.Ledger.Add(&Range{State: Done, Counters: encoded}); err != nil {
+	for part := range 4 {
+		counters := make(map[string]int64)
+		for i := range 10_000 {
+			name := make([]byte, random)
+			for j := range name {
+				name[j] = byte(rng.Uint32())
+			}
+			counters[fmt.Sprintf("%05d%x", part*10_000+i, name)] = int64(i)
+		}
+		encoded, err := json.Marshal(counters)
+		if err == nil {
+			err = d.Ledger.Add(&Range{State: Done, Counters: encoded})
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	if d.Ledger.tally.TooMany() {
 		t.Fatal("there are too many counters")
 	}
+	want, _ := d.Ledger.tally.Values()
 	for i := range 30_000 {
 		d.Ledger.addSpace(fmt.Sprintf("%05d%s", i, strings.Repeat("n", i%200)), spaceTotals{math.MaxInt64 / 40_000, 0})
 	}
@@ -116,8 +133,12 @@ func TestLargestDraft(t *testing.T) {
 		t.Fatal(err)
 	}
 	const most = 1 << 20
-	if size := keyspace.PropertiesSize(properties); size < most/2 || size > most*9/10 {
+	if size := keyspace.PropertiesSize(properties); size > most*9/10 {
 		t.Errorf("the record takes %d bytes", size)
+	}
+	again := restored(t, d)
+	if got, err := again.Ledger.tally.Values(); fits && (err != nil || !maps.Equal(got, want)) || !fits && !errors.Is(err, tally.ErrTooMany) {
+		t.Errorf("%d counters, %v; want that all fit: %t", len(got), err, fits)
 	}
 	if n := d.Ledger.leftOut.Count(); len(d.Ledger.Spaces)+n < 29_000 || len(d.Ledger.Spaces)+n > 31_000 {
 		t.Errorf("%d spaces, and about %d left out, of 30,000", len(d.Ledger.Spaces), n)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
 // JobKind is the kind of the records of jobs.
@@ -74,7 +76,7 @@ type Job struct {
 	Ended     time.Time `datastore:"ended,noindex"`
 	Error     string    `datastore:"error,noindex"`
 	Trouble   string    `datastore:"trouble,omitempty,noindex"` // why something is tried again
-	Totals    []byte    `datastore:"totals,noindex"`            // JSON, once it has ended
+	Totals    []byte    `datastore:"totals,noindex"`            // JSON, as tally.Pack has it, once it has ended
 	Drafted   bool      `datastore:"drafted,omitempty,noindex"` // it has a [Draft], perhaps of an epoch that is over
 
 	History History `datastore:"history,omitempty,noindex"`
@@ -184,7 +186,8 @@ func (j *Job) Succeed(sum Totals, now time.Time) error {
 
 // RecordIn records what the records of a job add up to, none of which changes any more.
 func (t *Totals) RecordIn(j *Job) (err error) {
-	j.Totals, err = json.Marshal(t)
+	text, err := json.Marshal(t)
+	j.Totals = tally.Pack(text)
 	return err
 }
 
@@ -195,5 +198,9 @@ func (j *Job) RootRange() *Range {
 
 // RecordedTotals returns what the records of a job that has ended add up to.
 func (j *Job) RecordedTotals() (sum Totals, err error) {
-	return sum, json.Unmarshal(j.Totals, &sum)
+	text, err := tally.Unpack(j.Totals)
+	if err != nil {
+		return sum, err
+	}
+	return sum, json.Unmarshal(text, &sum)
 }

@@ -160,6 +160,7 @@ func (l *Ledger) Merge(o *Ledger) {
 // Close compares what all records add up to with the job.
 func (l *Ledger) Close(j *Job) {
 	l.Totals.Close(j)
+	l.checkStored()
 	if incarnationOf(j, j.Incarnation[:min(len(j.Incarnation), 16)]) != j.Incarnation {
 		l.Problem("the job's mapper, query or params are not those that it was started with")
 	}
@@ -211,7 +212,8 @@ func (l *Ledger) CheckEnd(j *Job) {
 			recorded.Processed, recorded.Failures, recorded.Ranges, l.Processed, l.Failures, l.Ranges)
 		return
 	}
-	if sum, err := json.Marshal(l.Totals); err != nil || !bytes.Equal(sum, j.Totals) {
+	text, err := tally.Unpack(j.Totals)
+	if sum, encoding := json.Marshal(l.Totals); err != nil || encoding != nil || !bytes.Equal(sum, text) {
 		l.Problem("the counters, pages, spaces or written entities of the job's totals are not what its records add up to")
 	}
 }

@@ -30,8 +30,8 @@ type Totals struct {
 	Waiting *Range `json:"-"`
 
 	// Counters are those of the tally, once everything is added up, unless they can't be kept.
-	Counters     map[string]int64 `json:"counters,omitempty"`
-	CountersLost bool             `json:"counters_lost,omitempty"`
+	Counters     tally.Grouped[int64] `json:"counters,omitempty"`
+	CountersLost bool                 `json:"counters_lost,omitempty"`
 	tally        tally.Counters
 	Lost         error `json:"-"` // why they can't be
 
@@ -145,6 +145,14 @@ func (t *Totals) Close(j *Job) {
 		t.CountersLost = t.Lost != nil
 	}
 	t.bound()
+}
+
+// checkStored has the totals of all records have no counters if these take more than the record of a job has room for.
+func (t *Totals) checkStored() {
+	var j Job
+	if err := t.RecordIn(&j); err == nil && len(j.Totals) > tally.MaxStored {
+		t.Counters, t.Lost, t.CountersLost = nil, tally.ErrTooMany, true
+	}
 }
 
 // Scale multiplies what is known of a part of the records to an estimate of all

@@ -12,12 +12,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 )
 
-// Bounds of a job's counters, which keep the record of the job, and those of its pages, below the
-// 1 MiB of an entity.
+// Bounds of a job's counters: so many groups have a count, a sum, a minimum and a maximum each.
 const (
-	maxCounters     = 10_000
-	maxCounterName  = 100       // bytes
-	maxCounterBytes = 512 << 10 // of all names and numbers together, as JSON
+	groups          = 10_000
+	maxCounters     = 4 * groups
+	maxCounterName  = 100     // bytes
+	maxCounterBytes = 4 << 20 // of all names and numbers together, as JSON
+
+	// MaxStored is how many bytes they take in the record of a job at most, with what else it has done: that has up to 1 MiB. It is known once
+	// all are added up.
+	MaxStored = 640 << 10
+	// MaxInPage is how many they take in the record of a page, as JSON.
+	MaxInPage = 512 << 10
 )
 
 // A Counters adds up counters by name. The result does not depend on the order in which they are
@@ -34,9 +40,9 @@ var Err = fault.Fatal(errors.New("its counters can't be kept"))
 
 var (
 	// ErrTooMany says that there are more counters than a job can have.
-	ErrTooMany = fmt.Errorf("%w: the function counts under more names than the %d that a job can have, or they take more than %d KiB; Resume goes on without counters. Count under fewer names, such as one for many values; "+
+	ErrTooMany = fmt.Errorf("%w: the function counts under more names than the %d that a job can have, or they take more than %d KiB, compressed; Resume goes on without counters. Count under fewer names, such as one for many values; "+
 		"or have the function put what each entity adds as an entity of its own, and add those up by an aggregation query",
-		Err, maxCounters, maxCounterBytes>>10)
+		Err, maxCounters, MaxStored>>10)
 	// ErrLarge says that the sum of one is too large.
 	ErrLarge = fmt.Errorf("%w: one of them adds up to more than an int64 holds; Resume goes on without counters", Err)
 )
@@ -63,7 +69,7 @@ func (t *Counters) addWide(name string, n Sum) {
 	if !known {
 		t.bytes += counterBytes(name)
 		if len(t.sums) == maxCounters || t.bytes > maxCounterBytes {
-			t.drop()
+			t.Drop()
 			return
 		}
 		if t.sums == nil {
@@ -119,8 +125,8 @@ func greater(a, b Sum) Sum {
 	return a
 }
 
-// drop keeps no more than that there are too many.
-func (t *Counters) drop() { *t = Counters{over: true} }
+// Drop keeps no more than that there are too many.
+func (t *Counters) Drop() { *t = Counters{over: true} }
 
 // Empty reports whether nothing was counted.
 func (t *Counters) Empty() bool { return len(t.sums) == 0 && !t.over }
@@ -131,7 +137,7 @@ func (t *Counters) TooMany() bool { return t.over }
 // Merge adds what another tally has.
 func (t *Counters) Merge(o Counters) {
 	if o.over {
-		t.drop()
+		t.Drop()
 	}
 	for name, n := range o.sums {
 		t.addWide(name, n)

@@ -54,7 +54,7 @@ func TestTallyLimits(t *testing.T) {
 		"few":          {10, 10, 1, nil},
 		"as many":      {maxCounters, 10, 1, nil},
 		"too many":     {maxCounters + 1, 10, 1, ErrTooMany},
-		"too long":     {6000, 100, 1, ErrTooMany},
+		"too long":     {39_000, 100, 1, ErrTooMany},
 		"the largest":  {1, 10, math.MaxInt64 / 2, nil},
 		"the smallest": {1, 10, math.MinInt64 / 2, nil},
 		"too large":    {1, 10, math.MaxInt64/2 + 1, ErrLarge},

@@ -4,16 +4,28 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"strconv"
 )
 
 // storedCounters is what a [Counters] is stored as, so that somebody else goes on adding up.
 type storedCounters struct {
-	Sums map[string]Sum `json:"sums,omitempty"`
-	Over bool           `json:"over,omitempty"`
+	Sums Grouped[Sum] `json:"sums,omitempty"`
+	Over bool         `json:"over,omitempty"`
 }
 
 // MarshalJSON returns the counters as they are stored.
-func (t Counters) MarshalJSON() ([]byte, error) { return json.Marshal(storedCounters{t.sums, t.over}) }
+func (t Counters) MarshalJSON() ([]byte, error) {
+	if len(t.sums) <= few {
+		return json.Marshal(storedCounters{t.sums, t.over})
+	}
+	short := make(Grouped[decimal], len(t.sums))
+	for name, n := range t.sums {
+		short[name] = decimal(n)
+	}
+	return json.Marshal(struct {
+		Sums Grouped[decimal] `json:"sums"`
+	}{short})
+}
 
 // UnmarshalJSON reads counters that were stored.
 func (t *Counters) UnmarshalJSON(data []byte) error {
@@ -33,8 +45,27 @@ func (a Sum) MarshalText() ([]byte, error) {
 	return base64.RawStdEncoding.AppendEncode(nil, a.Bytes()), nil
 }
 
+// A decimal is a sum that is stored in decimal digits, if an int64 holds it.
+type decimal Sum
+
+// MarshalText returns the sum as it is stored.
+func (d decimal) MarshalText() ([]byte, error) {
+	if d.hi == int64(d.lo)>>63 {
+		return strconv.AppendInt(nil, int64(d.lo), 10), nil
+	}
+	return Sum(d).MarshalText()
+}
+
 // UnmarshalText reads a sum that was stored.
 func (a *Sum) UnmarshalText(text []byte) error {
+	if len(text) < base64.RawStdEncoding.EncodedLen(16) {
+		n, err := strconv.ParseInt(string(text), 10, 64)
+		if err != nil {
+			return fmt.Errorf("the sum %.50q is none", text)
+		}
+		*a = Sum{n >> 63, uint64(n)}
+		return nil
+	}
 	b, err := base64.RawStdEncoding.AppendDecode(nil, text)
 	if err != nil || len(b) != 16 {
 		return fmt.Errorf("the sum %.50q is none", text)

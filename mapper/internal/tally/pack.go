@@ -1,0 +1,80 @@
+package tally
+
+import (
+	"bytes"
+	"cmp"
+	"compress/flate"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// plainBytes is up to how many bytes a text is stored as it is.
+const plainBytes = 512 << 10
+
+// packed is what a text begins with that is not stored as it is. No JSON does.
+const packed = 0
+
+// Pack returns a JSON text as it is stored: compressed, if it is large.
+func Pack(text []byte) []byte {
+	if len(text) <= plainBytes {
+		return text
+	}
+	b := bytes.NewBuffer([]byte{packed})
+	w, _ := flate.NewWriter(b, flate.DefaultCompression) // the level is one
+	_, _ = w.Write(text)                                 // to memory
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// Unpack returns the text of which stored was made.
+func Unpack(stored []byte) ([]byte, error) {
+	if len(stored) == 0 || stored[0] != packed {
+		return stored, nil
+	}
+	text, err := io.ReadAll(flate.NewReader(bytes.NewReader(stored[1:])))
+	if err != nil {
+		return nil, fmt.Errorf("totals that are stored compressed: %w", err)
+	}
+	return text, nil
+}
+
+// A Grouped is a map whose JSON has the names of a group side by side, as they have their ends in common: so it compresses well.
+type Grouped[V any] map[string]V
+
+// few is up to how many counters are stored as they were when a job had no more than so many.
+const few = 10_000
+
+// MarshalJSON returns the JSON of the map. A small one is in the order of names.
+func (g Grouped[V]) MarshalJSON() ([]byte, error) {
+	if len(g) <= few {
+		return json.Marshal(map[string]V(g))
+	}
+	names := slices.Collect(maps.Keys(g))
+	ends := make(map[string]string, len(names))
+	for _, name := range names {
+		b := []byte(strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(name, least), most), ")"))
+		slices.Reverse(b)
+		ends[name] = string(b)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(strings.Compare(ends[a], ends[b]), strings.Compare(a, b)) })
+	b := []byte{'{'}
+	for i, name := range names {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		quoted, err := json.Marshal(name)
+		if err != nil {
+			return nil, err
+		}
+		value, err := json.Marshal(g[name])
+		if err != nil {
+			return nil, err
+		}
+		b = append(append(append(b, quoted...), ':'), value...)
+	}
+	return append(b, '}'), nil
+}
