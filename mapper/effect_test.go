@@ -428,7 +428,7 @@ func TestAbortedCounters(t *testing.T) {
 	t.Parallel()
 	for name, count := range map[string]func(a *mapper.Entity[account]){
 		"many": func(a *mapper.Entity[account]) {
-			for i := range 60 {
+			for i := range 240 {
 				a.Count(fmt.Sprintf("%s-%d", a.Key.Name, i), 1)
 			}
 		},
