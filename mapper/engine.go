@@ -85,7 +85,7 @@ type Engine struct {
 	jobs    *lifecycle.Jobs
 	ranges  *executor.Executor
 	queues  queues // of the process; all of their engines have the same
-	health  *health
+	health  *store.Health
 }
 
 // New returns an engine that keeps its records in the client's database and
@@ -97,7 +97,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	if o == nil || len(o.Mappers) == 0 {
 		return nil, errors.New("mapper: Options.Mappers is empty: list the mappers with mapper.Set")
 	}
-	e := &Engine{client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger, health: new(health)}
+	e := &Engine{client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger, health: new(store.Health)}
 	if e.log == nil {
 		e.log = slog.Default()
 	}
@@ -297,7 +297,7 @@ func (e *Engine) Ready(ctx context.Context) error {
 	if e.jobs.Gate.IsDraining() {
 		return fmt.Errorf("mapper: ready: %w", gate.ErrDraining)
 	}
-	if err := e.health.check(ctx, e.client); err != nil {
+	if err := e.health.Check(ctx, e.client); err != nil {
 		return fmt.Errorf("mapper: ready: the database does not answer: %w", err)
 	}
 	return nil

@@ -96,6 +96,13 @@ func Where(property, op string, value any) Filter {
 	return Filter{Property: property, Op: op, Value: value}
 }
 
+// Share returns a filter that has a job be over a share of the keys: of so many parts of the same size, by a hash that never changes, those from
+// one on and before another. A job over Share(0, 1, 100) is a canary, of 1%, and one over Share(1, 100, 100) does the rest. It reads keys, which are
+// free, and looks up the entities of the share. That is at least one in a thousand; its number is known about.
+func Share(from, to, of int64) Filter {
+	return Filter(query.Share{From: from, To: to, Of: of}.Filter())
+}
+
 // MarshalJSON implements json.Marshaler.
 func (f Filter) MarshalJSON() ([]byte, error) { return query.Filter(f).MarshalJSON() }
 
@@ -117,7 +124,7 @@ func (q Query) inner() query.Query {
 // publicQuery returns a query as users have it.
 func publicQuery(q query.Query) Query {
 	var filters []Filter
-	for _, f := range q.Filters {
+	for _, f := range q.WithShare() {
 		filters = append(filters, Filter(f))
 	}
 	return Query{

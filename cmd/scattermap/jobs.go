@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -316,6 +317,29 @@ func filterOf(text string) (mapper.Filter, error) {
 	return f, nil
 }
 
+// addShare has a query be over a share of the keys, or over the others.
+func addShare(q *mapper.Query, share, except string) error {
+	if share != "" && except != "" {
+		return errors.New("--share and --except contradict each other")
+	}
+	text := cmp.Or(share, except)
+	if text == "" {
+		return nil
+	}
+	number, ok := strings.CutSuffix(text, "%")
+	percent, err := strconv.ParseFloat(number, 64)
+	if parts := math.Round(percent * 1000); !ok || err != nil || parts < 100 || parts > 99_900 || math.Abs(parts-percent*1000) > 1e-6 {
+		return fmt.Errorf("the share %q is none from 0.1%% to 99.9%%, such as 1%% or 0.125%%", text)
+	}
+	parts := int64(math.Round(percent * 1000))
+	f := mapper.Share(0, parts, 100_000)
+	if except != "" {
+		f = mapper.Share(parts, 100_000, 100_000)
+	}
+	q.Filters = append(q.Filters, f)
+	return nil
+}
+
 // newID returns an ID for a job of a mapper that was given none.
 func newID(mapper string, rehearse bool) string {
 	if rehearse {
@@ -329,12 +353,13 @@ func newStart() *cobra.Command {
 	var q mapper.Query
 	var o mapper.StartOptions
 	var filters []string
-	var params string
+	var params, share, except string
 	var watch, execute bool
 	c := &cobra.Command{
 		Use: "start MAPPER --kind KIND", Short: "Start a job",
 		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package prebuilt: count, touch, copy, set, rename, drop and delete. The last four are rehearsals\nwithout --execute.",
 		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
+  scattermap start add-credit --kind Account --params '{"Amount": 10}' --share 1% --watch    # and then --except 1%
   scattermap start expire --kind Session --filter 'seen < {"time": "2026-10-24T00:00:00Z"}' --rate 500`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -350,6 +375,8 @@ func newStart() *cobra.Command {
 	flags.StringVar(&q.Kind, "kind", "", "the `kind` of the entities")
 	flags.StringVar(&q.Namespace, "namespace", "", "their `namespace`; the default namespace if empty")
 	flags.StringArrayVar(&filters, "filter", nil, "a `condition` that they satisfy, such as Seats > 10; several of these flags are all satisfied")
+	flags.StringVar(&share, "share", "", "only a `share` of the entities, such as 1%: a canary, which reads no others")
+	flags.StringVar(&except, "except", "", "all but the `share` that --share has")
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.StringVar(&o.Queue, "queue", "", "the `name` of the queue; the mapper's own by default")
 	flags.IntVar(&o.PageSize, "page-size", 0, "the most entities of a page, a `number` in [1, 1000]; 500 by default")
@@ -372,6 +399,9 @@ func newStart() *cobra.Command {
 				return usageError(err)
 			}
 			q.Filters = append(q.Filters, f)
+		}
+		if err := addShare(&q, share, except); err != nil {
+			return usageError(err)
 		}
 		if !json.Valid([]byte(params)) {
 			return usageError(fmt.Errorf("--params is %q, it has to be JSON, such as '{\"Amount\": 10}'", params))

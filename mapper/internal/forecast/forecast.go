@@ -135,7 +135,7 @@ func (est *Estimate) expect(ctx context.Context, j *Job, page, least int64) erro
 	}
 	est.Usage = billing.Usage{
 		Reads:    est.Entities + 3*m.Pages + m.Tasks, // of the entities; of the records, and the queries for keys; of jobs
-		SmallOps: est.Entities,
+		SmallOps: j.Query.Share.Keys(est.Entities),
 		Writes:   int64(float64(est.Entities)*j.Writes) + pace.RecordWrites*m.Pages,
 		TaskOps:  2 * (m.Tasks + 1), // the last one ends the job
 	}

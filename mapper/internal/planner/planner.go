@@ -235,9 +235,9 @@ func (p *Planner) Close() {
 
 // readsWhole reports whether a stream should read entities in place of keys: where they are not read in a
 // transaction, once it is known that they are small. Of one that is sharded by a property which is
-// a list nothing would tell at which of its values it is.
+// a list nothing would tell at which of its values it is, and of a share of the keys most would be read in vain.
 func (p *Planner) readsWhole() bool {
-	return (p.Mode == function.Visit || p.Optimistic) && p.Query.ShardBy == "" && !p.Query.KeysOnly && p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
+	return (p.Mode == function.Visit || p.Optimistic) && p.Query.ShardBy == "" && p.Query.Share.All() && !p.Query.KeysOnly && p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
 }
 
 // ahead returns those of the next positions of the stream that are in the range, which may have

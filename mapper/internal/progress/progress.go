@@ -47,7 +47,7 @@ func Of(j *record.Job, sum record.Totals, q query.Query, now time.Time) (Progres
 	if q.KeysOnly {
 		used.Reads -= sum.Processed + sum.Failures
 	}
-	k := known{begun: j.Created, now: now, whole: q.Whole(), ended: !j.Unfinished()}
+	k := known{begun: j.Created, now: now, whole: q.Whole() && q.Share.All(), ended: !j.Unfinished()}
 	if k.ended {
 		k.now = j.Ended
 	}

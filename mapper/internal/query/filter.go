@@ -33,6 +33,9 @@ func (f Filter) normal() (Filter, error) {
 	fail := func(format string, args ...any) (Filter, error) {
 		return f, fmt.Errorf("Query.Filters: %q %s: %w", f.Property, f.Op, fmt.Errorf(format, args...))
 	}
+	if _, share, err := shareOf(f); share {
+		return f, err
+	}
 	switch {
 	case f.Property == "" || len(f.Property) > keyspace.MaxName || !utf8.ValidString(f.Property):
 		return fail("the name of the property is empty, longer than %d bytes or not UTF-8", keyspace.MaxName)

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -30,6 +31,8 @@ type Query struct {
 	ReadTime      time.Time      `json:"read_time,omitzero"`
 	KeysOnly      bool           `json:"keys_only,omitempty"`
 
+	Share Share `json:"-"` // of the keys; in JSON it is one of Filters
+
 	// Times says that the values of ShardBy are times.
 	Times bool `json:"-"`
 }
@@ -37,6 +40,10 @@ type Query struct {
 // Normal returns the query as it is recorded, if it can be served.
 func (q Query) Normal(updates bool) (Query, error) {
 	q.ReadTime = q.ReadTime.UTC().Truncate(time.Microsecond)
+	var err error
+	if q.Share, q.Filters, err = splitShare(q.WithShare()); err != nil {
+		return q, err
+	}
 	switch {
 	case q.ReadTime.IsZero():
 	case updates:
@@ -55,8 +62,7 @@ func (q Query) Normal(updates bool) (Query, error) {
 	if q.Ancestor != nil && q.Namespace == "" && len(q.Namespaces) == 0 && !q.AllNamespaces {
 		q.Namespace = q.Ancestor.Namespace
 	}
-	q, err := q.normalSpaces()
-	if err != nil {
+	if q, err = q.normalSpaces(); err != nil {
 		return q, err
 	}
 	if err := q.checkKeys(); err != nil {
@@ -73,6 +79,33 @@ func (q Query) Normal(updates bool) (Query, error) {
 		q.Filters = nil
 	}
 	return q, q.checkFilters()
+}
+
+// WithShare returns the filters of the query, the share included.
+func (q Query) WithShare() []Filter {
+	if q.Share.All() {
+		return q.Filters
+	}
+	return append(slices.Clip(q.Filters), q.Share.Filter())
+}
+
+// MarshalJSON returns the query as it is recorded.
+func (q Query) MarshalJSON() ([]byte, error) {
+	type plain Query
+	p := plain(q)
+	p.Filters = q.WithShare()
+	return json.Marshal(p)
+}
+
+// UnmarshalJSON reads what MarshalJSON returns.
+func (q *Query) UnmarshalJSON(text []byte) error {
+	type plain Query
+	if err := json.Unmarshal(text, (*plain)(q)); err != nil {
+		return err
+	}
+	var err error
+	q.Share, q.Filters, err = splitShare(q.Filters)
+	return err
 }
 
 // checkKeys checks the keys that bound the query.

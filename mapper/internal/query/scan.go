@@ -19,6 +19,8 @@ type Scan struct {
 	Fixed    bool   // all results have one value of it,
 	Value    any    // this one
 	Times    bool   // they are times, which a projection returns as microseconds
+
+	Share Share // of the results that count
 }
 
 // Scans returns the scans that together, one after the other, find the entities that a range has
@@ -43,7 +45,7 @@ func (q Query) Scans(start, end *keyspace.Position) []Scan {
 		return nil
 	}
 	if q.ShardBy == "" {
-		return []Scan{{Query: withKeys(q.Base().Order("__key__"), start, end)}}
+		return []Scan{{Query: withKeys(q.Base().Order("__key__"), start, end), Share: q.Share}}
 	}
 	return q.scansOfValues(start, end)
 }
@@ -70,7 +72,7 @@ func (q Query) byValue(d *datastore.Query) *datastore.Query {
 func (q Query) scansOfValues(start, end *keyspace.Position) (scans []Scan) {
 	one := func(v any, start, end *keyspace.Position) Scan {
 		d := q.Base().FilterField(q.ShardBy, "=", v).Order("__key__")
-		return Scan{Query: withKeys(d, start, end), Property: q.ShardBy, Fixed: true, Value: v}
+		return Scan{Query: withKeys(d, start, end), Property: q.ShardBy, Fixed: true, Value: v, Share: q.Share}
 	}
 	valued := func(p *keyspace.Position) bool { return p != nil && p.Valued }
 	if valued(start) && valued(end) && keyspace.CompareValues(start.Value, end.Value) == 0 {
@@ -87,7 +89,7 @@ func (q Query) scansOfValues(start, end *keyspace.Position) (scans []Scan) {
 	if valued(end) {
 		d = d.FilterField(q.ShardBy, "<", end.Value)
 	}
-	scans = append(scans, Scan{Query: d, Property: q.ShardBy, Times: q.Times})
+	scans = append(scans, Scan{Query: d, Property: q.ShardBy, Times: q.Times, Share: q.Share})
 	if valued(end) && end.Key != nil {
 		scans = append(scans, one(end.Value, nil, end))
 	}
@@ -137,6 +139,9 @@ func (q Query) Datastore() (*datastore.Query, error) {
 	q, err := q.Normal(false)
 	if err == nil && q.Many() {
 		err = errors.New("the query is over several kinds or namespaces")
+	}
+	if err == nil && !q.Share.All() {
+		err = errors.New("the query is over a share of the keys, which Datastore does not know")
 	}
 	if err != nil {
 		return nil, err

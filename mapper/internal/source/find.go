@@ -35,9 +35,10 @@ func (src Source) Find(ctx context.Context, scans []query.Scan, n int64) (found 
 	return nil, nil
 }
 
-// First returns the position of the n-th entity of a scan, or nil if there are fewer.
+// First returns the position of the n-th entity of a scan, or nil if there are fewer. Of a share of the keys it is where about n of them
+// are before it.
 func (src Source) First(ctx context.Context, s query.Scan, n int64) (found *keyspace.Position, err error) {
-	s.Query = s.Query.Offset(int(n)).Limit(1)
+	s.Query = s.Query.Offset(int(s.Share.Keys(n))).Limit(1)
 	return found, src.EachIn(ctx, s, func(p *keyspace.Position) bool {
 		found = p
 		return false
@@ -49,9 +50,11 @@ func (src Source) countIn(ctx context.Context, s query.Scan, most int64) (n int6
 	if n, known := src.Count(ctx, []query.Scan{s}, int(most)); known {
 		return n, nil
 	}
-	s.Query = s.Query.Limit(int(most))
-	return n, src.EachIn(ctx, s, func(*keyspace.Position) bool {
-		n++
+	s.Query = s.Query.Limit(int(s.Share.Keys(most)))
+	return n, src.EachIn(ctx, s, func(p *keyspace.Position) bool {
+		if s.Share.Has(p.Key) {
+			n++
+		}
 		return true
 	})
 }
@@ -118,7 +121,7 @@ func (src Source) CountOne(ctx context.Context, s query.Scan, most int) (n int64
 	return n, err == nil
 }
 
-// Counted counts the entities of a scan, or up to most of them if that is not 0.
+// Counted counts the entities of a scan, or up to most of them if that is not 0. Of a share of the keys it is an estimate.
 func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, error) {
 	if !src.Counts() {
 		return 0, errUncounted
@@ -128,7 +131,7 @@ func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, e
 		return 0, err
 	}
 	if most > 0 {
-		q = q.Limit(most)
+		q = q.Limit(int(s.Share.Keys(int64(most))))
 	}
 	result, err := src.Client.RunAggregationQuery(ctx, q.NewAggregationQuery().WithCount("n"))
 	if status.Code(err) == codes.Unimplemented {
@@ -141,7 +144,7 @@ func (src Source) Counted(ctx context.Context, s query.Scan, most int) (int64, e
 	if !ok {
 		return 0, fmt.Errorf("the answer to a count has %T", result["n"])
 	}
-	return value.GetIntegerValue(), nil
+	return s.Share.Part(value.GetIntegerValue()), nil
 }
 
 // errUncounted says what the database has said before.

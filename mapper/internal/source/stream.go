@@ -181,7 +181,9 @@ func (s *Stream) step() error {
 			return ErrOrder
 		}
 	}
-	s.last = p
+	if s.last = p; !s.query.Share.Has(p.Key) {
+		return nil
+	}
 	if s.at = append(s.at, p); s.Whole {
 		s.entities, s.versions = append(s.entities, entity), append(s.versions, version)
 	}

@@ -1,4 +1,4 @@
-package mapper
+package store
 
 import (
 	"context"
@@ -17,15 +17,15 @@ const (
 	healthFor  = time.Second     // in which an answer counts
 )
 
-// health is whether the database has answered just now. One caller asks, and the others wait for that.
-type health struct {
+// Health is whether the database has answered just now. One caller asks, and the others wait for that.
+type Health struct {
 	mu    sync.Mutex
 	asked time.Time
 	err   error
 }
 
-// check asks the database for a record that need not be there, unless it has answered just now.
-func (h *health) check(ctx context.Context, client *datastore.Client) error {
+// Check asks the database for a record that need not be there, unless it has answered just now.
+func (h *Health) Check(ctx context.Context, client *datastore.Client) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.asked.IsZero() && time.Since(h.asked) < healthFor {
