@@ -32,8 +32,9 @@ func (ct Control) Start(ctx context.Context, created, existing *record.Job, when
 			created.Incarnate(ct.Random())
 		}
 		if job, err = ct.create(ctx, created, when); err == nil && job.Incarnation == created.Incarnation {
-			ct.Telemetry.Turned(job, time.Now())
-			ct.Journal.Changed(ctx, "", job, "started")
+			// As it was created: it may have ended before the answer to that came.
+			ct.Telemetry.Turned(created, time.Now())
+			ct.Journal.Changed(ctx, "", created, "started")
 		}
 	}
 	if job != nil {
