@@ -13,6 +13,8 @@
 //	                           mapper.StartOptions under their names there ("page_size", "queue", "rate", ...). params are {} for a
 //	                           mapper that takes none; a query is {"kind", "namespace", "filters"}, and a filter
 //	                           {"property": "seen", "op": "<", "value": {"time": "2026-10-24T00:00:00Z"}}, see mapper.Filter
+//	POST /jobs/plan            estimates what such a job would take, and starts none: mapper.Estimate. "per_entity" is how long the
+//	                           function takes for an entity, in nanoseconds, and "writes" how many entities it writes for each
 //	GET  /jobs                 lists jobs, the one that was started last first: ?state=running&mapper=add-credit; all=true lists
 //	                           those of other queues, too
 //	GET  /jobs/ID              tells how a job stands: mapper.Status

@@ -64,6 +64,7 @@ func New(e *mapper.Engine, o *Options) (http.Handler, error) {
 		mux.HandleFunc(method+" "+opts.Prefix+path, s.answer(do))
 	}
 	handle("POST ", s.start)
+	handle("POST /plan", s.plan)
 	handle("GET ", s.list)
 	handle("GET /{id}", s.status)
 	handle("GET /{id}/failures", s.failures)
@@ -164,6 +165,25 @@ func (s service) start(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return job.Status(r.Context())
+}
+
+// plan estimates what a job would take.
+func (s service) plan(r *http.Request) (any, error) {
+	var plan struct {
+		Mapper    string          `json:"mapper"`
+		Query     mapper.Query    `json:"query"`
+		PerEntity time.Duration   `json:"per_entity"`
+		Writes    float64         `json:"writes"`
+		Params    json.RawMessage `json:"params"` // as those of a start have; they say nothing here
+		mapper.StartOptions
+	}
+	if _, err := parameters(r); err != nil {
+		return nil, err
+	}
+	if err := decode(r, "a plan", &plan); err != nil {
+		return nil, err
+	}
+	return s.engine.PlanNamed(r.Context(), plan.Mapper, plan.Query, &mapper.PlanOptions{StartOptions: plan.StartOptions, PerEntity: plan.PerEntity, Writes: plan.Writes})
 }
 
 // list lists jobs.

@@ -52,6 +52,21 @@ type Estimate struct {
 	Used billing.Usage `json:"used"`
 }
 
+// PlanNamed is [Plan] for a job of a mapper that the engine has, by its name: PlanOptions.Visit is what that is.
+func (e *Engine) PlanNamed(ctx context.Context, mapper string, q Query, o *PlanOptions) (*Estimate, error) {
+	if e == nil || e.mappers[mapper] == nil {
+		return nil, fmt.Errorf("mapper: plan: %w %q", ErrUnknownMapper, mapper)
+	}
+	var opts PlanOptions
+	if o != nil {
+		opts = *o
+	}
+	if opts.Visit = e.mappers[mapper].Mode == function.Visit; opts.Visit {
+		opts.Writes = 0
+	}
+	return Plan(ctx, e, q, &opts)
+}
+
 // mostWrites is the most that PlanOptions.Writes can be.
 const mostWrites = 10_000
 

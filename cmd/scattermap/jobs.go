@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"math"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -19,12 +17,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/scattermap/scattermap/mapper"
-	"github.com/scattermap/scattermap/prebuilt"
 )
 
 // jobCommands returns the commands for the jobs of a service.
 func jobCommands() []*cobra.Command {
-	all := []*cobra.Command{newJobs(), newDescribe(), newStart(), newClone(), newWatch(), newRate(), newFailures(), newHistory(), newCleanUp(), newStopAll()}
+	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(), newFailures(), newHistory(), newCleanUp(), newStopAll()}
 	for _, verb := range []struct{ name, short, long string }{
 		{"pause", "Have a job begin no more pages", "Pages under way come to their end. A paused job loses nothing, however long it is paused."},
 		{"resume", "Have a paused or failed job go on", "It goes on where it stopped: nothing that was done is repeated. Its tasks are made anew, so it also revives a job whose queue was purged."},
@@ -296,129 +293,6 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		add("Counter:", fmt.Sprintf("%s = %s", name, grouped(n)))
 	}
 	return rows(w, lines...)
-}
-
-var filterForm = regexp.MustCompile(`^\s*(\S+?)\s*(<=|>=|!=|=|<|>|\s(?:not-in|in|has-ancestor)\s)\s*(.+?)\s*$`)
-
-// filterOf parses a filter such as Seats > 10, whose value is JSON.
-func filterOf(text string) (mapper.Filter, error) {
-	m := filterForm.FindStringSubmatch(text)
-	if m == nil {
-		return mapper.Filter{}, fmt.Errorf("--filter %q is not like Seats > 10", text)
-	}
-	raw, err := json.Marshal(map[string]any{"property": m[1], "op": strings.TrimSpace(m[2]), "value": json.RawMessage(m[3])})
-	var f mapper.Filter
-	if err == nil {
-		err = json.Unmarshal(raw, &f)
-	}
-	if err != nil {
-		return f, fmt.Errorf("--filter %q: its value has to be JSON, such as 10, \"text\" or {\"time\": \"2026-10-24T00:00:00Z\"}: %w", text, err)
-	}
-	return f, nil
-}
-
-// addShare has a query be over a share of the keys, or over the others.
-func addShare(q *mapper.Query, share, except string) error {
-	if share != "" && except != "" {
-		return errors.New("--share and --except contradict each other")
-	}
-	text := cmp.Or(share, except)
-	if text == "" {
-		return nil
-	}
-	number, ok := strings.CutSuffix(text, "%")
-	percent, err := strconv.ParseFloat(number, 64)
-	if parts := math.Round(percent * 1000); !ok || err != nil || parts < 100 || parts > 99_900 || math.Abs(parts-percent*1000) > 1e-6 {
-		return fmt.Errorf("the share %q is none from 0.1%% to 99.9%%, such as 1%% or 0.125%%", text)
-	}
-	parts := int64(math.Round(percent * 1000))
-	f := mapper.Share(0, parts, 100_000)
-	if except != "" {
-		f = mapper.Share(parts, 100_000, 100_000)
-	}
-	q.Filters = append(q.Filters, f)
-	return nil
-}
-
-// newID returns an ID for a job of a mapper that was given none.
-func newID(mapper string, rehearse bool) string {
-	if rehearse {
-		mapper += "-rehearsal"
-	}
-	return regexp.MustCompile(`[^A-Za-z0-9_-]`).ReplaceAllString(mapper+time.Now().UTC().Format("-20060102-150405"), "-")
-}
-
-func newStart() *cobra.Command {
-	var s service
-	var q mapper.Query
-	var o mapper.StartOptions
-	var filters []string
-	var params, share, except string
-	var watch, execute bool
-	c := &cobra.Command{
-		Use: "start MAPPER --kind KIND", Short: "Start a job",
-		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package prebuilt: count, touch, copy, set, rename, drop and delete. The last four are rehearsals\nwithout --execute.",
-		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
-  scattermap start add-credit --kind Account --params '{"Amount": 10}' --share 1% --watch    # and then --except 1%
-  scattermap start expire --kind Session --filter 'seen < {"time": "2026-10-24T00:00:00Z"}' --rate 500`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usageError(errors.New("start: name one mapper"))
-			}
-			return nil
-		},
-	}
-	flags := c.Flags()
-	s.define(flags)
-	s.defineReason(flags)
-	flags.StringVar(&o.ID, "id", "", "the `ID` of the job; a new one by default")
-	flags.StringVar(&q.Kind, "kind", "", "the `kind` of the entities")
-	flags.StringVar(&q.Namespace, "namespace", "", "their `namespace`; the default namespace if empty")
-	flags.StringArrayVar(&filters, "filter", nil, "a `condition` that they satisfy, such as Seats > 10; several of these flags are all satisfied")
-	flags.StringVar(&share, "share", "", "only a `share` of the entities, such as 1%: a canary, which reads no others")
-	flags.StringVar(&except, "except", "", "all but the `share` that --share has")
-	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
-	flags.StringVar(&o.Queue, "queue", "", "the `name` of the queue; the mapper's own by default")
-	flags.IntVar(&o.PageSize, "page-size", 0, "the most entities of a page, a `number` in [1, 1000]; 500 by default")
-	flags.IntVar(&o.Workers, "workers", 0, "how many tasks run at once, a `number` in [1, 5000]; what the queue delivers by default")
-	flags.Float64Var(&o.Rate.Entities, "rate", 0, "the most `entities` a second; no limit by default")
-	flags.BoolVar(&o.Rate.Ramp, "ramp", false, "begin with 500 a second, and half as many again every five minutes")
-	flags.IntVar(&o.FailureLimit, "failure-limit", 0, "how many entities may fail before the job is paused; 1,000 by default, -1 is no limit")
-	flags.BoolVar(&execute, "execute", false, "have set, rename, drop and delete do it, and not rehearse it")
-	flags.BoolVar(&o.Rehearse, "rehearse", false, "run the function and write nothing: the job's counters say what it would have written")
-	flags.BoolVar(&o.AllowEmpty, "allow-empty", false, "start over a kind without entities, too")
-	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, as the command watch does")
-	format := outputFlag(flags)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		if q.Kind == "" {
-			return usageError(errors.New("--kind names no kind"))
-		}
-		for _, text := range filters {
-			f, err := filterOf(text)
-			if err != nil {
-				return usageError(err)
-			}
-			q.Filters = append(q.Filters, f)
-		}
-		if err := addShare(&q, share, except); err != nil {
-			return usageError(err)
-		}
-		if !json.Valid([]byte(params)) {
-			return usageError(fmt.Errorf("--params is %q, it has to be JSON, such as '{\"Amount\": 10}'", params))
-		}
-		if execute && o.Rehearse {
-			return usageError(errors.New("--execute and --rehearse contradict each other"))
-		}
-		if prebuilt.Destroys(args[0]) && !execute && !o.Rehearse {
-			o.Rehearse = true
-			fmt.Fprintf(c.ErrOrStderr(), "This is a rehearsal, which writes nothing: --execute does it.\n")
-		}
-		if o.ID == "" {
-			o.ID = newID(args[0], o.Rehearse)
-		}
-		return startBody{args[0], q, json.RawMessage(params), o}.start(c, &s, watch, format)
-	}
-	return c
 }
 
 func newRate() *cobra.Command {

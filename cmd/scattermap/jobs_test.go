@@ -135,6 +135,14 @@ func TestJobs(t *testing.T) {
 		want        string // in what it prints
 	}{
 		{"jobs", "", 0, "There are no such jobs."},
+		{"plan add-credit --kind Account", "", 0, "Entities:  2,000\n"},
+		{"plan add-credit --kind Account --share 10% --per-entity 5ms", "", 0, "Entities:  about 200\n"},
+		{"plan count --kind Account -o json", "", 0, `"entities": 2000`},
+		{"plan nobody --kind Account", "", 1, `unknown mapper "nobody"`},
+		{"plan count", "", 2, "--kind names no kind"},
+		{"plan count --kind Nothing", "", 1, "Nothing"},
+		{"plan --kind Account", "", 2, "plan: name one mapper"},
+		{"jobs", "", 0, "There are no such jobs."},
 		{"start add-credit --kind Account --params '{\"Amount\": 10}' --id spring --page-size 50 --failure-limit -1 --reason 'the spring credit' --watch", "", 3, `spring: succeeded with failures, 1,800 entities processed, 200 failures`},
 		{"start add-credit --kind Account --params '{\"Amount\": 10}' --id spring", "", 0, "spring: succeeded with failures"},
 		{"jobs", "", 0, "spring  add-credit  succeeded with failures"},

@@ -100,7 +100,7 @@ func sizeIn(ctx context.Context, src source.Source, q query.Query, j *Job) (est 
 	look := survey.Survey{Source: src, Query: q, Page: j.PageSize, Refine: true, Used: &est.Used}
 	n, known := look.Count(ctx, nil, mostPlanned)
 	if known && n < mostPlanned {
-		est.Entities, est.Exact = n, true
+		est.Entities, est.Exact = n, q.Share.All()
 		return est, nil
 	}
 	found, err := look.Run(ctx, split.Strategy{}, j.Workers)

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/prebuilt"
+)
+
+var filterForm = regexp.MustCompile(`^\s*(\S+?)\s*(<=|>=|!=|=|<|>|\s(?:not-in|in|has-ancestor)\s)\s*(.+?)\s*$`)
+
+// filterOf parses a filter such as Seats > 10, whose value is JSON.
+func filterOf(text string) (mapper.Filter, error) {
+	m := filterForm.FindStringSubmatch(text)
+	if m == nil {
+		return mapper.Filter{}, fmt.Errorf("--filter %q is not like Seats > 10", text)
+	}
+	raw, err := json.Marshal(map[string]any{"property": m[1], "op": strings.TrimSpace(m[2]), "value": json.RawMessage(m[3])})
+	var f mapper.Filter
+	if err == nil {
+		err = json.Unmarshal(raw, &f)
+	}
+	if err != nil {
+		return f, fmt.Errorf("--filter %q: its value has to be JSON, such as 10, \"text\" or {\"time\": \"2026-10-24T00:00:00Z\"}: %w", text, err)
+	}
+	return f, nil
+}
+
+// addShare has a query be over a share of the keys, or over the others.
+func addShare(q *mapper.Query, share, except string) error {
+	if share != "" && except != "" {
+		return errors.New("--share and --except contradict each other")
+	}
+	text := cmp.Or(share, except)
+	if text == "" {
+		return nil
+	}
+	number, ok := strings.CutSuffix(text, "%")
+	percent, err := strconv.ParseFloat(number, 64)
+	if parts := math.Round(percent * 1000); !ok || err != nil || parts < 100 || parts > 99_900 || math.Abs(parts-percent*1000) > 1e-6 {
+		return fmt.Errorf("the share %q is none from 0.1%% to 99.9%%, such as 1%% or 0.125%%", text)
+	}
+	parts := int64(math.Round(percent * 1000))
+	f := mapper.Share(0, parts, 100_000)
+	if except != "" {
+		f = mapper.Share(parts, 100_000, 100_000)
+	}
+	q.Filters = append(q.Filters, f)
+	return nil
+}
+
+// newID returns an ID for a job of a mapper that was given none.
+func newID(mapper string, rehearse bool) string {
+	if rehearse {
+		mapper += "-rehearsal"
+	}
+	return regexp.MustCompile(`[^A-Za-z0-9_-]`).ReplaceAllString(mapper+time.Now().UTC().Format("-20060102-150405"), "-")
+}
+
+// jobFlags are the flags that say what a job would be like.
+type jobFlags struct {
+	query         mapper.Query
+	options       mapper.StartOptions
+	filters       []string
+	share, except string
+}
+
+func (f *jobFlags) define(flags *pflag.FlagSet) {
+	flags.StringVar(&f.query.Kind, "kind", "", "the `kind` of the entities")
+	flags.StringVar(&f.query.Namespace, "namespace", "", "their `namespace`; the default namespace if empty")
+	flags.StringArrayVar(&f.filters, "filter", nil, "a `condition` that they satisfy, such as Seats > 10; several of these flags are all satisfied")
+	flags.StringVar(&f.share, "share", "", "only a `share` of the entities, such as 1%: a canary, which reads no others")
+	flags.StringVar(&f.except, "except", "", "all but the `share` that --share has")
+	flags.StringVar(&f.options.Queue, "queue", "", "the `name` of the queue; the mapper's own by default")
+	flags.IntVar(&f.options.PageSize, "page-size", 0, "the most entities of a page, a `number` in [1, 1000]; 500 by default")
+	flags.IntVar(&f.options.Workers, "workers", 0, "how many tasks run at once, a `number` in [1, 5000]; what the queue delivers by default")
+	flags.Float64Var(&f.options.Rate.Entities, "rate", 0, "the most `entities` a second; no limit by default")
+	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false, "begin with 500 a second, and half as many again every five minutes")
+	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "start over a kind without entities, too")
+}
+
+// check completes the query.
+func (f *jobFlags) check() error {
+	if f.query.Kind == "" {
+		return usageError(errors.New("--kind names no kind"))
+	}
+	for _, text := range f.filters {
+		filter, err := filterOf(text)
+		if err != nil {
+			return usageError(err)
+		}
+		f.query.Filters = append(f.query.Filters, filter)
+	}
+	if err := addShare(&f.query, f.share, f.except); err != nil {
+		return usageError(err)
+	}
+	return nil
+}
+
+// oneMapper checks that a command has one argument, a mapper.
+func oneMapper(c *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usageError(fmt.Errorf("%s: name one mapper", c.Name()))
+	}
+	return nil
+}
+
+func newStart() *cobra.Command {
+	var s service
+	var f jobFlags
+	var params string
+	var watch, execute bool
+	c := &cobra.Command{
+		Use: "start MAPPER --kind KIND", Short: "Start a job", Args: oneMapper,
+		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package prebuilt: count, touch, copy, set, rename, drop and delete. The last four are rehearsals\nwithout --execute.",
+		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
+  scattermap start add-credit --kind Account --params '{"Amount": 10}' --share 1% --watch    # and then --except 1%
+  scattermap start expire --kind Session --filter 'seen < {"time": "2026-10-24T00:00:00Z"}' --rate 500`,
+	}
+	flags := c.Flags()
+	s.define(flags)
+	s.defineReason(flags)
+	f.define(flags)
+	flags.StringVar(&f.options.ID, "id", "", "the `ID` of the job; a new one by default")
+	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
+	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0, "how many entities may fail before the job is paused; 1,000 by default, -1 is no limit")
+	flags.BoolVar(&execute, "execute", false, "have set, rename, drop and delete do it, and not rehearse it")
+	flags.BoolVar(&f.options.Rehearse, "rehearse", false, "run the function and write nothing: the job's counters say what it would have written")
+	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, as the command watch does")
+	format := outputFlag(flags)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := f.check(); err != nil {
+			return err
+		}
+		if !json.Valid([]byte(params)) {
+			return usageError(fmt.Errorf("--params is %q, it has to be JSON, such as '{\"Amount\": 10}'", params))
+		}
+		o := f.options
+		if execute && o.Rehearse {
+			return usageError(errors.New("--execute and --rehearse contradict each other"))
+		}
+		if prebuilt.Destroys(args[0]) && !execute && !o.Rehearse {
+			o.Rehearse = true
+			fmt.Fprintf(c.ErrOrStderr(), "This is a rehearsal, which writes nothing: --execute does it.\n")
+		}
+		if o.ID == "" {
+			o.ID = newID(args[0], o.Rehearse)
+		}
+		return startBody{args[0], f.query, json.RawMessage(params), o}.start(c, &s, watch, format)
+	}
+	return c
+}
+
+func newPlan() *cobra.Command {
+	var s service
+	var f jobFlags
+	var each time.Duration
+	c := &cobra.Command{
+		Use: "plan MAPPER --kind KIND", Short: "Estimate what a job would take, without starting it", Args: oneMapper,
+		Long:    "Counts the entities of a query, or estimates how many there are, and says how long a job over them would take, and what it would cost.\nThat costs some thousand reads at most, and where a filter has to be counted up to 11,000.",
+		Example: "  scattermap plan add-credit --kind Account --per-entity 5ms",
+	}
+	s.define(c.Flags())
+	f.define(c.Flags())
+	c.Flags().DurationVar(&each, "per-entity", 2*time.Millisecond, "how long the function takes for an entity")
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := f.check(); err != nil {
+			return err
+		}
+		est := new(mapper.Estimate)
+		err := s.call(c.Context(), http.MethodPost, "plan", nil, struct {
+			Mapper    string        `json:"mapper"`
+			Query     mapper.Query  `json:"query"`
+			PerEntity time.Duration `json:"per_entity"`
+			mapper.StartOptions
+		}{args[0], f.query, each, f.options}, est)
+		if err != nil {
+			return err
+		}
+		if *format != table {
+			return format.write(c.OutOrStdout(), est)
+		}
+		size := "about "
+		switch {
+		case est.Exact:
+			size = ""
+		case est.AtLeast:
+			size = "at least "
+		}
+		return rows(c.OutOrStdout(),
+			[]string{"Entities:", size + grouped(est.Entities)},
+			[]string{"Pages:", fmt.Sprintf("%s, by %s tasks, %s at once", grouped(est.Pages), grouped(est.Tasks), grouped(int64(est.Workers)))},
+			[]string{"Takes:", "about " + roughly(est.Takes)},
+			[]string{"Cost:", fmt.Sprintf("about $%.4f, at the prices of nam5: %s reads, %s writes, %s operations of tasks", est.Dollars, grouped(est.Usage.Reads), grouped(est.Usage.Writes), grouped(est.Usage.TaskOps))},
+			[]string{"The plan:", fmt.Sprintf("has used %s reads", grouped(est.Used.Reads))})
+	}
+	return c
+}
