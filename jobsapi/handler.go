@@ -183,7 +183,7 @@ func (s service) plan(r *http.Request) (any, error) {
 	if err := decode(r, "a plan", &plan); err != nil {
 		return nil, err
 	}
-	return s.engine.PlanNamed(r.Context(), plan.Mapper, plan.Query, &mapper.PlanOptions{StartOptions: plan.StartOptions, PerEntity: plan.PerEntity, Writes: plan.Writes})
+	return mapper.PlanNamed(r.Context(), s.engine, plan.Mapper, plan.Query, &mapper.PlanOptions{StartOptions: plan.StartOptions, PerEntity: plan.PerEntity, Writes: plan.Writes})
 }
 
 // list lists jobs.

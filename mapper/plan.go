@@ -53,7 +53,7 @@ type Estimate struct {
 }
 
 // PlanNamed is [Plan] for a job of a mapper that the engine has, by its name: PlanOptions.Visit is what that is.
-func (e *Engine) PlanNamed(ctx context.Context, mapper string, q Query, o *PlanOptions) (*Estimate, error) {
+func PlanNamed(ctx context.Context, e *Engine, mapper string, q Query, o *PlanOptions) (*Estimate, error) {
 	if e == nil || e.mappers[mapper] == nil {
 		return nil, fmt.Errorf("mapper: plan: %w %q", ErrUnknownMapper, mapper)
 	}
