@@ -12,6 +12,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/progress"
 	"github.com/scattermap/scattermap/mapper/internal/query"
@@ -125,6 +126,9 @@ func (j *Job) Status(ctx context.Context) (*Status, error) {
 		return nil, fmt.Errorf("mapper: status of %s: %w", j.ID, err)
 	}
 	s.Estimated = estimated
+	if function.IsRehearsal(s.Mapper) {
+		sum.Written = 0
+	}
 	s.Progress, s.Dollars = progress.Of(job, sum, s.Query.inner(), time.Now())
 	if s.State == Running && job.Error == "" {
 		s.Error = cmp.Or(lifecycle.Lookout{Jobs: asked(j.engine.queues.of(job.Queue))}.Complaint(ctx, job, sum.Waiting), s.Error)

@@ -277,7 +277,11 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	if !job.Ended.IsZero() {
 		add("Ended:", fmt.Sprintf("%s, after %s", job.Ended.Local().Format(time.DateTime), job.Ended.Sub(job.Created).Round(time.Millisecond)))
 	}
-	add("Processed:", fmt.Sprintf("%s%s entities, %s of them written", about, grouped(job.Processed), grouped(job.Written)))
+	written := "%s%s entities, %s of them written"
+	if strings.HasPrefix(job.Mapper, "rehearsal:") {
+		written = "%s%s entities, of which %s would be written"
+	}
+	add("Processed:", fmt.Sprintf(written, about, grouped(job.Processed), grouped(job.Written)))
 	if !job.State.Ended() {
 		add("Left:", "about "+grouped(job.Remaining)+" entities")
 		add("Progress:", percent(job.Progress))

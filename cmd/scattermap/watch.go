@@ -109,6 +109,9 @@ func plainLines(w io.Writer) (show func(*mapper.Status), done func()) {
 	var last mapper.Status
 	var printed time.Time
 	return func(job *mapper.Status) {
+		if job.State != mapper.Running { // what is printed in the end says that
+			return
+		}
 		if job.State == last.State && job.Why == last.Why && job.Failures == last.Failures && time.Since(printed) < lineEvery {
 			return
 		}
