@@ -25,7 +25,8 @@ func TestWalkthrough(t *testing.T) {
 	}
 	newService(t, 50_000)
 	rarely.Store(true)
-	t.Cleanup(func() { rarely.Store(false) })
+	quick.Store(true)
+	t.Cleanup(func() { rarely.Store(false); quick.Store(false) })
 	var written, printed []string // lines
 	inside := false
 	expect := func() {
