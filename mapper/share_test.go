@@ -19,13 +19,16 @@ import (
 
 // TestCanary has a job go over a share of the keys, under faults, and another over the rest: together they do each entity once.
 func TestCanary(t *testing.T) {
-	first := testflag.Seed(t)
+	first, n := testflag.Seed(t), uint64(4)
+	if testing.Short() {
+		n = 1
+	}
 	touch := mapper.Update("touch-share", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) error {
 		e.Value.N++
 		e.Count("touched", 1)
 		return nil
 	})
-	for i := range uint64(4) {
+	for i := range n {
 		t.Run(fmt.Sprint("seed ", first+i), func(t *testing.T) {
 			mappertest.Run(t, mapper.Set(touch), &mappertest.Options{Seed: first + i}, func(t *testing.T, w *mappertest.World) {
 				putLeaves(t, w.Client)
