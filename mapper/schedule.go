@@ -128,21 +128,9 @@ type tick struct {
 	Options StartOptions    `json:"options"`
 }
 
-// A waitsError says that a tick can't start a run now.
-type waitsError struct {
-	became string // of it, before; empty: nothing yet
-	run    string // the last one, which is unfinished
-	first  bool   // or it has ended, and another tick waits for that
-}
-
-func (w waitsError) Error() string {
-	switch {
-	case w.became != "":
-		return "the tick is " + w.became
-	case w.first:
-		return fmt.Sprintf("another tick waits for the end of job %s", w.run)
-	}
-	return fmt.Sprintf("job %s is unfinished", w.run)
+// turns are those of the schedule's runs.
+func (s *Schedule[P]) turns(e *Engine) store.Turns {
+	return store.Turns{Store: store.New(e.client), Name: s.name, Jumps: s.overlap == ReplaceRun}
 }
 
 // decides is how often a tick is decided about anew, because the run that it waits for has ended meanwhile.
@@ -157,9 +145,10 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *Ticked, f
 	}
 	ctx, ended := start.traced(ctx)
 	defer func() { ended(failed) }()
+	turns := s.turns(e)
 	for range decides {
-		var waits waitsError
-		err = s.may(ctx, e, t) // before anything is enqueued
+		var waits store.WaitsError
+		err = turns.May(ctx, t.At) // before anything is enqueued
 		if err == nil || s.overlap != SkipTick {
 			// Before anything waits for this run, or is aborted for it, it has to be able to start.
 			if err := s.ready(ctx, start, err); err != nil {
@@ -175,22 +164,28 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *Ticked, f
 		switch {
 		case !errors.As(err, &waits):
 			return nil, err
-		case waits.became != "":
-			return &Ticked{waits.became, e.Job(waits.run)}, nil
-		case waits.first:
+		case waits.Became != "":
+			return &Ticked{waits.Became, e.Job(waits.Run)}, nil
+		case waits.First:
 			if err := s.Advance(ctx, e); err != nil {
 				return nil, err
 			}
 			continue
 		case s.overlap == ReplaceRun:
-			if err := e.Job(waits.run).Abort(ctx); err != nil && !errors.Is(err, ErrState) {
-				return nil, fmt.Errorf("replace job %s: %w", waits.run, err)
+			if err := e.Job(waits.Run).Abort(ctx); err != nil && !errors.Is(err, ErrState) {
+				return nil, fmt.Errorf("replace job %s: %w", waits.Run, err)
 			}
 			continue
 		}
-		decided, err := s.wait(ctx, e, t)
+		var what []byte
+		if s.overlap == QueueTick {
+			if what, err = json.Marshal(t); err != nil {
+				return nil, err
+			}
+		}
+		decided, err := turns.Wait(ctx, t.At, what)
 		if decided != "" || err != nil {
-			return &Ticked{decided, e.Job(waits.run)}, err
+			return &Ticked{decided, e.Job(waits.Run)}, err
 		}
 	}
 	return nil, fmt.Errorf("runs begin and end all the time: %w", err)
@@ -198,8 +193,8 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *Ticked, f
 
 // ready finds out what a run needs, unless it was found out before, or the tick starts none.
 func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) error {
-	var waits waitsError
-	if start.created != nil || may != nil && (!errors.As(may, &waits) || waits.became != "") {
+	var waits store.WaitsError
+	if start.created != nil || may != nil && (!errors.As(may, &waits) || waits.Became != "") {
 		return nil
 	}
 	return start.findOut(ctx)
@@ -207,74 +202,14 @@ func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) err
 
 // run starts the run of a tick.
 func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tick) (*Job, error) {
-	job, existed, err := start.run(ctx, &turn{s.name, func(tx *datastore.Transaction) error { return s.begin(tx, t) }})
+	turns := s.turns(e)
+	job, existed, err := start.run(ctx, &turn{s.name, func(tx *datastore.Transaction) error { return turns.Begin(tx, t.At, t.Options.ID) }})
 	if err == nil && existed {
-		if err = s.may(ctx, e, t); err == nil {
+		if err = turns.May(ctx, t.At); err == nil {
 			err = fmt.Errorf("%w: there is a job %s that the schedule has not started", ErrState, t.Options.ID)
 		}
 	}
 	return job, err
-}
-
-// may says whether a tick could start a run now, without deciding it.
-func (s *Schedule[P]) may(ctx context.Context, e *Engine, t tick) error {
-	_, err := s.look(func(key *datastore.Key, dst any) error { return e.client.Get(ctx, key, dst) }, t)
-	return err
-}
-
-// begin has a tick start a run, in the transaction that records the run's job.
-func (s *Schedule[P]) begin(tx *datastore.Transaction, t tick) error {
-	r, err := s.look(tx.Get, t)
-	if err != nil {
-		return err
-	}
-	r.Start(t.At, t.Options.ID)
-	_, err = tx.Put(record.ScheduleKey(s.name), r)
-	return err
-}
-
-// look reads how the schedule stands. With it, it returns a waitsError if a tick can't start a run.
-func (s *Schedule[P]) look(get func(*datastore.Key, any) error, t tick) (*record.Schedule, error) {
-	r, unfinished, err := store.Schedule(get, s.name)
-	if err != nil {
-		return nil, err
-	}
-	became, waits := r.May(t.At, unfinished)
-	first := !unfinished && len(r.Queued) > 0 && !r.Has(t.At) && s.overlap != ReplaceRun
-	if became != "" || waits || first {
-		return r, waitsError{became, r.Run, first}
-	}
-	return r, nil
-}
-
-// wait has a tick be skipped, or wait for the end of a run. It decides nothing if that has ended meanwhile.
-func (s *Schedule[P]) wait(ctx context.Context, e *Engine, t tick) (decided string, err error) {
-	what, err := json.Marshal(t)
-	if err != nil {
-		return "", err
-	}
-	_, err = e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-		r, err := s.look(tx.Get, t)
-		var waits waitsError
-		switch {
-		case err != nil && !errors.As(err, &waits):
-			return err
-		case err == nil || waits.first: // its turn has come, or that of one before it
-			decided = ""
-			return nil
-		case waits.became != "":
-			decided = waits.became
-			return nil
-		case s.overlap == QueueTick:
-			r.Queue(t.At, what)
-		default:
-			r.Skip(t.At)
-		}
-		decided = r.Outcome
-		_, err = tx.Put(record.ScheduleKey(s.name), r)
-		return err
-	})
-	return decided, err
 }
 
 // Advance starts the run of a tick that waits, if the run before it has ended. Engines whose Options.Schedules have the schedule do so
@@ -284,7 +219,8 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	if e == nil || e.client == nil {
 		return fail(errNoEngine)
 	}
-	r, _, err := store.Schedule(func(key *datastore.Key, dst any) error { return e.client.Get(ctx, key, dst) }, s.name)
+	turns := s.turns(e)
+	r, err := turns.Read(ctx)
 	if err != nil {
 		return fail(err)
 	}
@@ -297,35 +233,20 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	}
 	t.At = t.At.UTC()
 	t.Options.ID = s.RunID(t.At)
-	if err := s.may(ctx, e, t); errors.As(err, new(waitsError)) {
+	if err := turns.May(ctx, t.At); errors.As(err, new(store.WaitsError)) {
 		return nil
 	}
 	_, err = s.tick(ctx, e, t)
-	if errors.Is(err, ErrArguments) {
-		err = s.refuse(ctx, e, t, err)
+	if why := err; errors.Is(err, ErrArguments) {
+		refused := false
+		if refused, err = turns.Refuse(ctx, t.At); refused {
+			e.log.LogAttrs(ctx, slog.LevelWarn, "a tick that has waited can't start a run", slog.String("schedule", s.name), slog.Time("tick", t.At), slog.Any("error", why))
+		}
 	}
 	if err != nil {
 		return fail(err)
 	}
 	return nil
-}
-
-// refuse has a tick not wait any longer that can't start a run.
-func (s *Schedule[P]) refuse(ctx context.Context, e *Engine, t tick, why error) error {
-	refused := false
-	_, err := e.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-		r, _, err := store.Schedule(tx.Get, s.name)
-		if refused = err == nil && r.Has(t.At); !refused {
-			return err
-		}
-		r.Refuse(t.At)
-		_, err = tx.Put(record.ScheduleKey(s.name), r)
-		return err
-	})
-	if err == nil && refused {
-		e.log.LogAttrs(ctx, slog.LevelWarn, "a tick that has waited can't start a run", slog.String("schedule", s.name), slog.Time("tick", t.At), slog.Any("error", why))
-	}
-	return err
 }
 
 // advance advances schedules.
