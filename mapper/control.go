@@ -77,6 +77,27 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 	return nil
 }
 
+// Undo starts a job that takes back what this job, of an [Update], has done to entities. It reads each as it was just before its page's
+// commit, and has it be that again, byte for byte: what the job has changed or deleted is restored, and what it has put is deleted. An
+// entity that anybody has changed since stays as it is, and is listed by [Job.Left], and so is one that several pages have written,
+// but for what the last of them did. What a finalizer has put or deleted is not taken back.
+//
+// The undo takes effect once for each page, and can be paused, resumed, retried and verified as any job; a pause loses nothing but
+// time. Its entities are pages: Status.Counters has "restored", "removed" and "left". StartOptions.Rehearse has it only count.
+// StartOptions.ID defaults to "undo-" and the job's ID, so a second Undo is the same job.
+//
+// The job has to have ended, and its records have to be there. From the undo's start on it can't be resumed or retried. The engine's client needs
+// [WithVersions]. Datastore keeps what was there for an hour: if that is over for the first page, Undo is refused with [ErrState].
+// That a commit's entities have the version of the record which it writes is seen on the embedded Datastore and on Google's emulators; for production it is what
+// Datastore documents.
+func (j *Job) Undo(ctx context.Context, o *StartOptions) (*Job, error) {
+	undone, err := startUndo(ctx, j, o)
+	if err != nil {
+		return nil, fmt.Errorf("mapper: undo %s: %w", j.ID, err)
+	}
+	return undone, nil
+}
+
 // Move has the job belong to the queue that a start of its mapper would put it into, with its open ranges, and what it has done. It is for
 // a job whose queue, or whose service, is gone or has another name: a job belongs to the queue that it was
 // started with, and engines of other queues only read it ([ErrOtherQueue]). Tasks of the old queue are

@@ -29,6 +29,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/telemetry"
+	"github.com/scattermap/scattermap/mapper/internal/undo"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -117,13 +118,15 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 		}
 		e.mappers[def.Name] = def
 		if def.Mode == function.Update {
-			r := def.Rehearsal(UpdateAttempts)
-			e.mappers[r.Name] = r
+			undoes := undo.Mapper(def, client, e.log)
+			for _, d := range []*function.Definition{undoes, undoes.Rehearsal(UpdateAttempts), def.Rehearsal(UpdateAttempts)} {
+				e.mappers[d.Name] = d
+			}
 		}
 	}
 	said := &journal.Journal{Store: e.store(), Log: e.log, Flaws: journal.Limited(e.log), Hook: hookOf(o.OnState)}
 	if schedules := o.Schedules; len(schedules) > 0 {
-		said.Hook = advancing(said.Hook, func(ctx context.Context) error { return advance(ctx, e, schedules) }, said.Flaws)
+		said.Hook = journal.Advancing(said.Hook, func(ctx context.Context) error { return advance(ctx, e, schedules) }, said.Flaws)
 	}
 	e.log = said.Flaws
 	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said, Gate: gate.New(), Random: randomNumber}
@@ -160,7 +163,7 @@ func randomNumber() uint64 {
 // names lists the engine's mappers for an error.
 func (e *Engine) names() string {
 	names := slices.Sorted(maps.Keys(e.mappers))
-	return strings.Join(slices.DeleteFunc(names, function.IsRehearsal), ", ")
+	return strings.Join(slices.DeleteFunc(names, isDerived), ", ")
 }
 
 // Handler returns what the queue's target has to serve: it runs the tasks of the

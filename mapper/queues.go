@@ -46,7 +46,7 @@ func queuesOf(first *Engine, others []*tasks.Queue) (queues, error) {
 		e.queues = all
 	}
 	for _, name := range slices.Sorted(maps.Keys(first.mappers)) {
-		if _, err := all.named(first.mappers[name].Queue); err != nil && !function.IsRehearsal(name) { // that has the same as its mapper
+		if _, err := all.named(first.mappers[name].Queue); err != nil && !isDerived(name) { // that has the same as its mapper
 			return nil, fmt.Errorf("mapper: Options.Mappers: mapper %q: %w", name, err)
 		}
 	}

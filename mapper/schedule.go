@@ -11,7 +11,6 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
-	"github.com/scattermap/scattermap/mapper/internal/journal"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
@@ -256,19 +255,4 @@ func advance(ctx context.Context, e *Engine, all []ScheduleDefinition) error {
 		failed = append(failed, s.Advance(ctx, e))
 	}
 	return errors.Join(failed...)
-}
-
-// advancing returns a hook that also advances schedules when a job has ended. If that fails, a revival does so.
-func advancing(hook func(context.Context, journal.Change), advance func(context.Context) error, log *slog.Logger) func(context.Context, journal.Change) {
-	return func(ctx context.Context, c journal.Change) {
-		if hook != nil {
-			hook(ctx, c)
-		}
-		if !State(c.Job.State).Ended() {
-			return
-		}
-		if err := advance(ctx); err != nil {
-			log.LogAttrs(ctx, slog.LevelWarn, "a schedule was not advanced; the next revival does so", slog.Any("error", err))
-		}
-	}
 }

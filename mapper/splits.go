@@ -5,11 +5,7 @@ import (
 	"fmt"
 
 	"cloud.google.com/go/datastore"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
-	"github.com/scattermap/scattermap/mapper/internal/keyspace"
-	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/survey"
 )
@@ -61,41 +57,13 @@ func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o
 	case q.Many():
 		return fail(fmt.Errorf("%w: the query is over several kinds or namespaces: split each", ErrArguments))
 	}
-	src := source.New(client, nil).Of(ctx, q)
-	if q.Times, err = source.Probe(ctx, src, q, true); err != nil {
+	parts, err := survey.Parts(ctx, source.New(client, nil).Of(ctx, q), q, n, opts.Count)
+	if err != nil {
 		return fail(err)
 	}
-	boundaries, err := survey.Boundaries(ctx, src, q, n)
-	if err != nil {
-		return fail(source.Unanswered(ctx, err))
-	}
-	splits := splitAt(q, boundaries)
-	if opts.Count {
-		counts, err := survey.CountAll(ctx, src, q, boundaries)
-		if err != nil && status.Code(err) != codes.Unimplemented {
-			return fail(fmt.Errorf("count: %w", err))
-		}
-		for i := range splits {
-			if splits[i].Entities = -1; err == nil {
-				splits[i].Entities = counts[i]
-			}
-		}
+	splits := make([]Split, len(parts))
+	for i, p := range parts {
+		splits[i] = Split{Query: publicQuery(p.Query), Entities: p.Entities}
 	}
 	return splits, nil
-}
-
-// splitAt returns the parts of the query between positions.
-func splitAt(q query.Query, at []*keyspace.Position) []Split {
-	splits := make([]Split, len(at)+1)
-	for i := range splits {
-		var start, end *keyspace.Position
-		if i > 0 {
-			start = at[i-1]
-		}
-		if i < len(at) {
-			end = at[i]
-		}
-		splits[i] = Split{Query: publicQuery(q.Between(start, end)), Entities: -1}
-	}
-	return splits
 }

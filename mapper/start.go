@@ -13,6 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/undo"
 )
 
 var errNoEngine = fmt.Errorf("mapper: start: %w: the engine is nil", ErrArguments)
@@ -25,7 +26,7 @@ func (e *Engine) StartNamed(ctx context.Context, mapper string, q Query, params 
 		return nil, errNoEngine
 	}
 	def, ok := e.mappers[mapper]
-	if !ok {
+	if !ok || undo.Is(mapper) { // only Job.Undo starts that
 		return nil, fmt.Errorf("mapper: start: %w %q: have %s", ErrUnknownMapper, mapper, e.names())
 	}
 	return e.start(ctx, def, q, params, o)
@@ -88,7 +89,10 @@ func (e *Engine) prepare(def *function.Definition, query Query, params json.RawM
 	if e.mappers[def.Name] != def {
 		return nil, s.fail(fmt.Errorf("%w: it is not in Options.Mappers of this engine", ErrUnknownMapper))
 	}
-	if s.query, err = query.inner().Normal(def.Mode == function.Update); err != nil {
+	if s.query = query.inner(); !undo.Is(def.Name) { // that is over records
+		s.query, err = s.query.Normal(def.Mode == function.Update)
+	}
+	if err != nil {
 		return nil, s.fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	if err := s.opts.validate(longest, e.queue.Deadline()); err != nil {

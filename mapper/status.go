@@ -31,6 +31,7 @@ type Status struct {
 	Why     string    `json:"why,omitempty"`   // why a job that has not ended is not faster: its Error, that somebody has paused it, or the Rate that it keeps to; empty if nothing is known
 	Created time.Time `json:"created"`         // when the job was started
 	Ended   time.Time `json:"ended,omitzero"`  // zero while it runs
+	Undo    string    `json:"undo,omitempty"`  // the ID of the job that undoes it, see [Job.Undo]
 
 	Progress Progress `json:"progress"`
 	Dollars  float64  `json:"dollars"` // about what the job has cost so far, by billing.NAM5, without what its function writes besides
@@ -169,7 +170,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		return nil, err
 	}
 	return &Status{
-		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State), Error: cmp.Or(j.Error, j.Trouble), Params: slices.Clone(j.Params), Settings: settings, Created: j.Created, Ended: j.Ended,
+		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State), Error: cmp.Or(j.Error, j.Trouble), Params: slices.Clone(j.Params), Settings: settings, Created: j.Created, Ended: j.Ended, Undo: j.Undo,
 		Processed: sum.Processed, Written: sum.Written, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
 		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost, Spaces: spacesOf(&sum), SpacesLeftOut: sum.SpacesLeftOut,
 	}, nil
@@ -258,23 +259,52 @@ func failureOf(r *record.Range) Failure {
 // is the beginning, and the end. A page has up to 100 failures, and costs as many
 // reads.
 func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, next string, err error) {
-	job, err := j.engine.store().LoadJob(ctx, j.ref())
-	if err != nil {
-		return nil, "", fmt.Errorf("mapper: failures: %w", err)
-	}
-	after, ok := strings.CutPrefix(cursor, job.Incarnation)
-	if cursor != "" && (!ok || !record.ValidRangeID(after)) {
-		return nil, "", fmt.Errorf("mapper: failures of %s: %w: the cursor %.80q is not one of the job's Failures", j.ID, ErrArguments, cursor)
-	}
-	ranges, err := j.engine.store().FirstMarked(ctx, "failed", job.Ref(), after, store.FailurePage)
+	ranges, next, err := j.marked(ctx, "failed", cursor, store.FailurePage)
 	if err != nil {
 		return nil, "", fmt.Errorf("mapper: failures of %s: %w", j.ID, err)
 	}
 	for _, r := range ranges {
 		failures = append(failures, failureOf(r))
 	}
-	if len(ranges) == store.FailurePage {
-		next = job.Incarnation + ranges[store.FailurePage-1].ID
-	}
 	return failures, next, nil
+}
+
+// Left returns some of the entities that a job which is an undo has left as they are, and where to go on: an empty cursor is the
+// beginning, and the end. A page has those of up to 10 pages of the job.
+func (j *Job) Left(ctx context.Context, cursor string) (left []Left, next string, err error) {
+	ranges, next, err := j.marked(ctx, "left_of", cursor, leftPage)
+	for i := 0; err == nil && i < len(ranges); i++ {
+		var all []record.Left
+		var lost int64
+		all, lost, err = record.AllLeft(ranges[i])
+		for _, l := range all {
+			left = append(left, Left(l))
+		}
+		if lost > 0 {
+			left = append(left, Left{Why: fmt.Sprintf("there are %d more", lost)})
+		}
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("mapper: what undo %s has left: %w", j.ID, err)
+	}
+	return left, next, nil
+}
+
+// leftPage is how many pages of an undo Left reads at once, each of which has up to 80 KiB of them.
+const leftPage = 10
+
+// marked returns some ranges of the job that have a mark, and where to go on.
+func (j *Job) marked(ctx context.Context, mark, cursor string, limit int) (ranges []*record.Range, next string, err error) {
+	job, err := j.engine.store().LoadJob(ctx, j.ref())
+	if err != nil {
+		return nil, "", err
+	}
+	after, ok := strings.CutPrefix(cursor, job.Incarnation)
+	if cursor != "" && (!ok || !record.ValidRangeID(after)) {
+		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one that the job's listing has returned", ErrArguments, cursor)
+	}
+	if ranges, err = j.engine.store().FirstMarked(ctx, mark, job.Ref(), after, limit); len(ranges) == limit {
+		next = job.Incarnation + ranges[limit-1].ID
+	}
+	return ranges, next, err
 }

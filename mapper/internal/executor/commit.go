@@ -33,7 +33,7 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress fun
 		at = at[:d.stop]
 	}
 	run := page.Page{
-		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: at,
+		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: at, Complete: d.client.AllocateIDs,
 		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job),
 		TooSlow: d.tooSlow, Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays, Ends: d.x.Gate.IsDraining,
 	}
@@ -82,7 +82,7 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress fun
 			if d.record.Solo {
 				run.Read = d.planner.Reader(tx.GetMulti)
 			}
-			run.Accept = func(_ *keyspace.Position, e *function.Effect) error { return store.Mutate(tx, e) }
+			run.Accept = func(_ *keyspace.Position, e *function.Effect) error { return store.Mutate(tx, d.versions, e) }
 			o, err := d.runPage(ctx, &run)
 			if err != nil {
 				return nil, nil, err
@@ -328,6 +328,7 @@ func (d *delivery) putOutcome(r *record.Range, p planner.Plan, o *page.Outcome) 
 	}
 	r.Entities, r.Keys = int64(o.Reached), record.KeysDigest(p.At[:o.Reached])
 	r.Processed, r.Written, r.Ran = o.Processed, o.Written, o.Ran
+	keep(d.planner.Mode, r, o)
 	if r.ID == d.job.Root() {
 		r.Unsharded = d.planner.Unsharded()
 	}

@@ -52,7 +52,7 @@ func (x *Executor) Deliver(ctx context.Context, queued tasks.Delivery) error {
 func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery) (d *delivery, err error) {
 	begunAt := time.Now()
 	job, r := &record.Job{ID: t.Job}, new(record.Range)
-	looking, found := wire.Looking(ctx)
+	looking, found := wire.Reading(ctx)
 	missing, err := source.Lookup(
 		func(keys []*datastore.Key, dst any) error { return x.client.GetMulti(looking, keys, dst) },
 		[]*datastore.Key{record.JobKey(t.Job), record.RangeKey(t.Ref(), t.Range)}, []any{job, r})
@@ -105,7 +105,7 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	if !job.Masks { // see source.HonoursMasks
 		x.source.CantCount()
 	}
-	r.Version = found.Version(r.Key())
+	r.Version = found.Of(r.Key()).GetVersion()
 	d = &delivery{
 		claim:   claim{client: x.client, store: x.Store, job: job, record: r, generation: t.Generation},
 		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode, Strategy: strategy},

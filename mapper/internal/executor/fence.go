@@ -33,10 +33,11 @@ type claim struct {
 	store  store.Store
 
 	job        *record.Job
-	record     *record.Range // as the delivery knows it; transactions read it anew
-	generation int64         // that the task names
-	finished   []time.Time   // when its commits have done the range, if they took effect
-	beaten     bool          // another delivery has done the range meanwhile
+	record     *record.Range  // as the delivery knows it; transactions read it anew
+	generation int64          // that the task names
+	finished   []time.Time    // when its commits have done the range, if they took effect
+	beaten     bool           // another delivery has done the range meanwhile
+	versions   *wire.Versions // of the transaction under way
 }
 
 // check returns how a record of the range, as it was just read, stands to the delivery. The range is its
@@ -90,7 +91,9 @@ func (c *claim) transact(ctx context.Context, attempts int, f func(*datastore.Tr
 	var r *record.Range
 	var children []*record.Range
 	noting, versions := wire.Noting(ctx)
+	c.versions = versions
 	_, err := c.client.RunInTransaction(noting, func(tx *datastore.Transaction) (err error) {
+		versions.Anew()
 		if r, children, err = f(tx); err != nil {
 			return err
 		}
@@ -156,7 +159,7 @@ func (c *claim) changeWith(ctx context.Context, with *function.Effect, f func(r 
 		if err := c.get(tx, r); err != nil {
 			return nil, nil, err
 		}
-		if err := store.Mutate(tx, with); err != nil {
+		if err := store.Mutate(tx, c.versions, with); err != nil {
 			return nil, nil, fault.Permanent(err)
 		}
 		children, err := f(r)

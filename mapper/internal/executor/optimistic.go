@@ -52,13 +52,12 @@ func processOptimistic(ctx context.Context, d *delivery, run page.Page, p planne
 	var mutations []wire.Mutation
 	run.Accept = func(at *keyspace.Position, e *function.Effect) error {
 		for _, m := range e.Mutations {
-			own := m.Key.Equal(at.Key)
+			own, on := m.Key.Equal(at.Key), m.On
 			puts = puts || !own && !unread
-			if own {
-				mutations = append(mutations, wire.Mutation{Mutation: m.Mutation, Version: versions[at]})
-			} else {
-				mutations = append(mutations, wire.Mutation{Mutation: m.Mutation})
+			if own && on == (wire.Condition{}) {
+				on.Version = versions[at]
 			}
+			mutations = append(mutations, wire.Mutation{Mutation: m.Mutation, Condition: on})
 		}
 		return nil
 	}

@@ -12,12 +12,15 @@ import (
 	"sync"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // An Effect is what one attempt asks for, if it succeeds.
@@ -26,6 +29,8 @@ type Effect struct {
 	Counters  tally.Counters
 	Bytes     int   // of the mutations, about
 	Collected []any // for the function over the page
+
+	Left []record.Left // as it is, by an undo
 }
 
 // A mutation keeps its key, which the client's own hides.
@@ -36,6 +41,7 @@ type mutation struct {
 	Properties []datastore.Property // what is put
 	Changed    []string             // names of them, if it is the entity itself
 	Deletes    bool                 // nothing is: the entity is deleted
+	On         wire.Condition       // on which its commit takes place
 	*datastore.Mutation
 }
 
@@ -159,6 +165,31 @@ func (a *Attempt) Touch() {
 	})
 }
 
+// Restore has an entity be as the database had it, or be deleted if that is nil, on the condition that it has a version still; 0: that
+// it does not exist.
+func (a *Attempt) Restore(key *datastore.Key, image *pb.Entity, version int64) {
+	added := mutation{Key: key, Deletes: image == nil, On: wire.Condition{Version: version, Writes: image}}
+	var nothing datastore.PropertyList // the condition has what is written
+	m := datastore.NewDelete(key)
+	switch {
+	case image != nil && version == 0:
+		m = datastore.NewInsert(key, &nothing)
+	case image != nil:
+		m = datastore.NewUpdate(key, &nothing)
+	}
+	a.add(m, added)
+}
+
+// Change saves a record, if it still has a version.
+func (a *Attempt) Change(key *datastore.Key, src any, version int64) {
+	a.add(datastore.NewUpdate(key, src), mutation{Key: key, On: wire.Condition{Version: version}})
+}
+
+// Leave notes that an undo leaves an entity as it is.
+func (a *Attempt) Leave(key *datastore.Key, why string) {
+	a.effect.Left = append(a.effect.Left, record.Left{Key: key, Why: why})
+}
+
 // Save saves the entity itself, of which some properties have changed. With masks those suffice.
 func (a *Attempt) Save(whole []datastore.Property, changed []string, masks bool) {
 	list := datastore.PropertyList(whole)
@@ -174,7 +205,7 @@ func (a *Attempt) Save(whole []datastore.Property, changed []string, masks bool)
 // add adds a mutation. Of several of one entity the last one counts.
 func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 	added.Mutation = m
-	added.bytes = keyspace.KeySize(added.Key) + keyspace.PropertiesSize(added.Properties)
+	added.bytes = keyspace.KeySize(added.Key) + keyspace.PropertiesSize(added.Properties) + proto.Size(added.On.Writes)
 	a.effect.Bytes += added.bytes
 	if !added.Key.Incomplete() {
 		if i := slices.IndexFunc(a.effect.Mutations, func(o mutation) bool { return o.Key.Equal(added.Key) }); i >= 0 {
@@ -184,6 +215,41 @@ func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 		}
 	}
 	a.effect.Mutations = append(a.effect.Mutations, added)
+}
+
+// Incomplete takes those mutations out of the effect that put entities under keys which the database has to complete.
+func (e *Effect) Incomplete() (incomplete Effect) {
+	if !slices.ContainsFunc(e.Mutations, func(m mutation) bool { return m.Key.Incomplete() }) {
+		return incomplete
+	}
+	var complete []mutation
+	for _, m := range e.Mutations {
+		if m.Key.Incomplete() {
+			incomplete.Mutations = append(incomplete.Mutations, m)
+		} else {
+			complete = append(complete, m)
+		}
+	}
+	e.Mutations = complete
+	return incomplete
+}
+
+// Keys returns the keys of the mutations.
+func (e *Effect) Keys() []*datastore.Key {
+	keys := make([]*datastore.Key, len(e.Mutations))
+	for i, m := range e.Mutations {
+		keys[i] = m.Key
+	}
+	return keys
+}
+
+// Complete has the mutations, which put entities, be under other keys.
+func (e *Effect) Complete(keys []*datastore.Key) {
+	for i := range e.Mutations {
+		m := &e.Mutations[i]
+		list := datastore.PropertyList(m.Properties)
+		m.Key, m.Mutation = keys[i], datastore.NewUpsert(keys[i], &list)
+	}
 }
 
 // OnLost has f called if what the attempt asks for will never take effect.

@@ -31,9 +31,9 @@ const (
 	cleanupPath = "cleanup"
 
 	// cleanupRanges is how many records one task cleans up, and cleanupBatch how many
-	// one commit: with 10 KiB a record the 10 MiB of a commit are far.
+	// one commit: with 10 KiB a record, and 160 KiB of keys in few of them, the 10 MiB of a commit are far.
 	cleanupRanges = 5000
-	cleanupBatch  = 100
+	cleanupBatch  = 50
 )
 
 // A clean-up has a task for each slice of the IDs, and before them one that adds up the records of

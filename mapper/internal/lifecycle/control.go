@@ -178,6 +178,24 @@ func (ct Control) Abort(ctx context.Context, ref record.Ref) error {
 	return err
 }
 
+// Undo notes by which job one that was read is undone: from here on nothing of it changes. One that was noted before, and is gone, does
+// not count.
+func (ct Control) Undo(ctx context.Context, job *record.Job, by string) error {
+	gone := ""
+	if job.Undo != "" && job.Undo != by {
+		if _, err := ct.Store.LoadJob(ctx, record.Ref{ID: job.Undo}); errors.Is(err, record.ErrNoSuchJob) {
+			gone = job.Undo
+		}
+	}
+	_, err := ct.Change(ctx, job.Ref(), "undone by job "+by, ct.owned(func(j *record.Job) (bool, error) {
+		if gone != "" && j.Undo == gone {
+			j.Undo = ""
+		}
+		return record.Undo(j, by)
+	}))
+	return err
+}
+
 // Resume has a job go on, and all its open ranges get new tasks.
 func (ct Control) Resume(ctx context.Context, ref record.Ref) error {
 	failed, ref, err := ct.failures(ctx, ref)

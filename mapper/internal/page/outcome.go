@@ -13,6 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
@@ -28,6 +29,10 @@ type Outcome struct {
 	Bytes     int   // of the mutations, and of entities of which something was collected
 	Collected []any // by the function
 
+	// What is written of the page's own entities, and what of others; and what is left as it is, by an undo.
+	Own, Others []*datastore.Key
+	Left        []record.Left
+
 	// Page is what the function over the page asks for.
 	Page function.Effect
 
@@ -36,7 +41,9 @@ type Outcome struct {
 	lately  pace.Lately     // what the function took for the last ones
 	written map[string]bool // entities that others put or deleted
 	writes  int             // mutations
-	late    Late            // nil: it never ends for the sake of others
+
+	incomplete function.Effect // what was put under keys that the database has to complete
+	late       Late            // nil: it never ends for the sake of others
 }
 
 // Late reports whether a page ends with so many entities left, so that others can begin with what is behind it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +29,9 @@ type Page struct {
 	At     []*keyspace.Position                             // its entities, as they were read
 	Read   source.Reader                                    // what the function gets
 	Accept func(*keyspace.Position, *function.Effect) error // takes over what the function asks for on an entity
+
+	// Complete completes keys. That is for an Update, whose page has to know what it puts.
+	Complete func(context.Context, []*datastore.Key) ([]*datastore.Key, error)
 
 	Alone    bool             // its one entity has failed before, and is nobody else's
 	Attempts int64            // that have been made on it, with this one
@@ -112,8 +116,28 @@ func (p *Page) Run(ctx context.Context) (*Outcome, error) {
 			break
 		}
 	}
-	return o, nil
+	return o, p.complete(ctx, o)
 }
+
+// complete has what was put under incomplete keys be accepted, under keys that the database gives.
+func (p *Page) complete(ctx context.Context, o *Outcome) error {
+	e := &o.incomplete
+	for keys := range slices.Chunk(e.Keys(), mostAllocated) {
+		complete, err := p.Complete(ctx, keys)
+		if err != nil {
+			return fmt.Errorf("have the database complete keys: %w", err)
+		}
+		o.Others = append(o.Others, complete...)
+	}
+	if len(e.Mutations) == 0 {
+		return nil
+	}
+	e.Complete(o.Others[len(o.Others)-len(e.Mutations):])
+	return p.Accept(p.At[0], e)
+}
+
+// mostAllocated is how many keys a call completes, below the 1,000 of a lookup.
+const mostAllocated = 500
 
 // runChunk runs the function over entities that were read, of a page that was begun at a time. It reports
 // whether the page is full before that.
@@ -207,7 +231,11 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 	if err == nil {
 		err = p.keepsPlace(key, sharded, e)
 	}
+	var incomplete function.Effect
 	if err == nil {
+		if p.Mode == function.Update {
+			incomplete = e.Incomplete()
+		}
 		err = fault.Permanent(o.accept(at, e, p.Accept))
 	}
 	if err != nil {
@@ -220,13 +248,17 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 		o.Collected = append(o.Collected, e.Collected...)
 		o.Bytes += keyspace.PropertiesSize(entity)
 	}
-	o.writes += len(e.Mutations)
+	o.writes += len(e.Mutations) + len(incomplete.Mutations)
+	o.incomplete.Mutations = append(o.incomplete.Mutations, incomplete.Mutations...)
+	o.Left = append(o.Left, e.Left...)
 	for _, m := range e.Mutations {
 		switch {
 		case m.Key.Equal(key):
 			o.Written++
+			o.Own = append(o.Own, m.Key)
 		case !m.Key.Incomplete():
 			o.written[m.Key.Encode()] = true
+			o.Others = append(o.Others, m.Key)
 		}
 	}
 	return true

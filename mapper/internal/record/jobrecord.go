@@ -80,6 +80,7 @@ type Job struct {
 	Drafted   bool      `datastore:"drafted,omitempty,noindex"` // it has a [Draft], perhaps of an epoch that is over
 
 	History History `datastore:"history,omitempty,noindex"`
+	Undo    string  `datastore:"undo,omitempty,noindex"` // the ID of the job that undoes it
 
 	Cleaning string    `datastore:"cleaning,noindex"`  // JSON: how its records are being cleaned up
 	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire

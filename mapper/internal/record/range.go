@@ -25,9 +25,9 @@ const (
 )
 
 // A Range is the record of one range: what a task has to do, and once it
-// is done, what it did. Only open, failed and expires are indexed, and exist only while
-// the range is pending, its entity has failed, or it has been cleaned up: a finished job
-// costs no index entries. What is empty is not saved, as most of it is in most records, but
+// is done, what it did. Only open, failed, left_of and expires are indexed, and exist only while
+// the range is pending, its entity has failed, its undo has left something, or it has been cleaned up: a finished job
+// costs no index entries otherwise. What is empty is not saved, as most of it is in most records, but
 // for what tells them apart.
 type Range struct {
 	Job         string               `datastore:"job,noindex"`
@@ -73,6 +73,9 @@ type Range struct {
 	Full        bool                 `datastore:"full,omitempty,noindex"`      // its page was full by count, bytes or time
 	Unsharded   int64                `datastore:"unsharded,omitempty,noindex"` // of the root: entities without the property that the job is sharded by; negative: unknown
 	Counters    []byte               `datastore:"counters,omitempty,noindex"`  // JSON
+	Wrote       []byte               `datastore:"wrote,omitempty,noindex"`     // by its page, see [Wrote]
+	Left        []byte               `datastore:"left,omitempty,noindex"`      // by the page of an undo, see [Leave]
+	LeftOf      string               `datastore:"left_of,omitempty"`           // the job's ID, if it has left something
 	Error       string               `datastore:"error,omitempty,noindex"`     // of its entity, if that has failed
 	Created     time.Time            `datastore:"created,omitempty,noindex"`
 	Done        time.Time            `datastore:"done,omitempty,noindex"`

@@ -7,16 +7,13 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // Mutate adds an entity's mutations to a transaction: all, or none if one of
-// them is invalid.
-func Mutate(tx *datastore.Transaction, e *function.Effect) error {
-	keys := make([]*datastore.Key, len(e.Mutations))
-	for i, m := range e.Mutations {
-		keys[i] = m.Key
-	}
-	groups := source.Apart(keys)
+// them is invalid. Their conditions are on its commit, which notes versions; without conditions it need not.
+func Mutate(tx *datastore.Transaction, v *wire.Versions, e *function.Effect) error {
+	groups := source.Apart(e.Keys())
 	if len(groups) > 1 {
 		// The client would drop one of two deletes. See lookup.
 		return fmt.Errorf("%d of the keys that the function puts or deletes can't be told apart by the client", len(groups))
@@ -24,6 +21,9 @@ func Mutate(tx *datastore.Transaction, e *function.Effect) error {
 	all := make([]*datastore.Mutation, len(e.Mutations))
 	for i, m := range e.Mutations {
 		all[i] = m.Mutation
+		if m.On != (wire.Condition{}) {
+			v.Require(m.Key, m.On)
+		}
 	}
 	_, err := tx.Mutate(all...)
 	return err

@@ -148,14 +148,7 @@ func CountAll(ctx context.Context, src source.Source, q query.Query, at []*keysp
 	counts = make([]int64, len(at)+1)
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(source.Parallel)
-	for i := range counts {
-		var start, end *keyspace.Position
-		if i > 0 {
-			start = at[i-1]
-		}
-		if i < len(at) {
-			end = at[i]
-		}
+	each(at, func(i int, start, end *keyspace.Position) {
 		group.Go(func() error {
 			for _, s := range q.Scans(start, end) {
 				n, err := src.Counted(gctx, s, 0)
@@ -166,6 +159,6 @@ func CountAll(ctx context.Context, src source.Source, q query.Query, at []*keysp
 			}
 			return nil
 		})
-	}
+	})
 	return counts, group.Wait()
 }

@@ -23,6 +23,11 @@ func Pack(text []byte) []byte {
 	if len(text) <= plainBytes {
 		return text
 	}
+	return Compress(text)
+}
+
+// Compress returns a JSON text for [Unpack], compressed.
+func Compress(text []byte) []byte {
 	b := bytes.NewBuffer([]byte{packed})
 	w, _ := flate.NewWriter(b, flate.DefaultCompression) // the level is one
 	_, _ = w.Write(text)                                 // to memory
@@ -37,7 +42,7 @@ func Unpack(stored []byte) ([]byte, error) {
 	}
 	text, err := io.ReadAll(flate.NewReader(bytes.NewReader(stored[1:])))
 	if err != nil {
-		return nil, fmt.Errorf("totals that are stored compressed: %w", err)
+		return nil, fmt.Errorf("what is stored compressed: %w", err)
 	}
 	return text, nil
 }

@@ -7,55 +7,133 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
-// A Mutation of a [Commit] may have a condition: the version that its entity has to have still. 0 is none.
+// A Condition is on what a mutation's entity is like still, and may say what the mutation writes.
+type Condition struct {
+	Version int64      // that the entity has to have; 0 is none
+	Writes  *pb.Entity // byte for byte, in place of what the client would send; nil: nothing
+}
+
+// set has a mutation be on the condition.
+func (c Condition) set(m *pb.Mutation) {
+	if c.Version != 0 {
+		m.ConflictDetectionStrategy = &pb.Mutation_BaseVersion{BaseVersion: c.Version}
+		m.ConflictResolutionStrategy = pb.Mutation_FAIL
+	}
+	if c.Writes == nil {
+		return
+	}
+	switch m.Operation.(type) {
+	case *pb.Mutation_Insert:
+		m.Operation = &pb.Mutation_Insert{Insert: c.Writes}
+	case *pb.Mutation_Update:
+		m.Operation = &pb.Mutation_Update{Update: c.Writes}
+	case *pb.Mutation_Upsert:
+		m.Operation = &pb.Mutation_Upsert{Upsert: c.Writes}
+	}
+}
+
+// A Mutation of a [Commit] may have a condition.
 type Mutation struct {
 	*datastore.Mutation
-	Version int64
+	Condition
 }
 
 // errConditions says that a request is not the one that its conditions were made for.
 var errConditions = errors.New("the client sends other mutations than it was given")
 
-// conditions are the versions that the entities of a commit's mutations have to have.
+// conditions are those of a commit's mutations, one after the other.
 type conditions struct {
 	*Versions
-	base []int64
+	all []Mutation
 }
 
 // request makes a commit one of all mutations or none, on conditions.
 func (c conditions) request(req any) error {
 	r, ok := req.(*pb.CommitRequest)
-	if !ok || len(r.Mutations) != len(c.base) {
-		return fmt.Errorf("%w: %T for %d", errConditions, req, len(c.base))
+	if !ok || len(r.Mutations) != len(c.all) {
+		return fmt.Errorf("%w: %T for %d", errConditions, req, len(c.all))
 	}
 	r.Mode = pb.CommitRequest_TRANSACTIONAL
 	r.TransactionSelector = &pb.CommitRequest_SingleUseTransaction{SingleUseTransaction: &pb.TransactionOptions{
 		Mode: &pb.TransactionOptions_ReadWrite_{ReadWrite: new(pb.TransactionOptions_ReadWrite)},
 	}}
-	for i, version := range c.base {
-		if version != 0 {
-			m := r.Mutations[i]
-			m.ConflictDetectionStrategy = &pb.Mutation_BaseVersion{BaseVersion: version}
-			m.ConflictResolutionStrategy = pb.Mutation_FAIL
-		}
+	for i, m := range c.all {
+		m.set(r.Mutations[i])
 	}
 	return nil
 }
 
-// Commit commits mutations, all or none: none if an entity has not the version any more that its mutation
-// needs. It returns the versions that the entities have then. An error may mean any of the two, as the answer may have
+// Commit commits mutations, all or none: none if the condition of one of them does not hold any more. It returns the
+// versions that the entities have then. An error may mean any of the two, as the answer may have
 // been lost.
 //
 // The client's connection must have the interceptor, which it has if versions were noted: without it the client would commit
 // what it can.
 func Commit(ctx context.Context, client *datastore.Client, all []Mutation) (*Versions, error) {
-	mutations, base := make([]*datastore.Mutation, len(all)), make([]int64, len(all))
+	mutations := make([]*datastore.Mutation, len(all))
 	for i, m := range all {
-		mutations[i], base[i] = m.Mutation, m.Version
+		mutations[i] = m.Mutation
 	}
 	v := new(Versions)
-	_, err := client.Mutate(context.WithValue(ctx, callKey{}, conditions{v, base}), mutations...)
+	_, err := client.Mutate(context.WithValue(ctx, callKey{}, conditions{v, all}), mutations...)
 	return v, err
+}
+
+// Require has the mutation of an entity in the next commit, which is a transaction's, be on a condition. One that does not hold then
+// aborts the transaction, which the client tries again: the function that it calls begins with [Versions.Anew].
+func (v *Versions) Require(key *datastore.Key, c Condition) {
+	if v.on == nil {
+		v.on = make(map[string]Condition)
+	}
+	v.on[key.Encode()] = c
+}
+
+// Anew drops what was required.
+func (v *Versions) Anew() { clear(v.on) }
+
+func (v *Versions) request(req any) error {
+	r, ok := req.(*pb.CommitRequest)
+	if !ok || len(v.on) == 0 {
+		return nil
+	}
+	met := 0
+	for _, m := range r.Mutations {
+		if key := keyOf(m); key != nil {
+			if c, ok := v.on[KeyOf(key).Encode()]; ok {
+				c.set(m)
+				met++
+			}
+		}
+	}
+	if met != len(v.on) {
+		return fmt.Errorf("%w: %d of %d conditions have one", errConditions, met, len(v.on))
+	}
+	return nil
+}
+
+// refused returns what an error is to the client. That an entity is there, or is not, breaks a condition as another version does.
+func (v *Versions) refused(err error) error {
+	if code := status.Code(err); len(v.on) > 0 && (code == codes.AlreadyExists || code == codes.NotFound) {
+		return status.Error(codes.Aborted, err.Error())
+	}
+	return err
+}
+
+// keyOf returns the key of a mutation's entity.
+func keyOf(m *pb.Mutation) *pb.Key {
+	switch o := m.Operation.(type) {
+	case *pb.Mutation_Insert:
+		return o.Insert.GetKey()
+	case *pb.Mutation_Update:
+		return o.Update.GetKey()
+	case *pb.Mutation_Upsert:
+		return o.Upsert.GetKey()
+	case *pb.Mutation_Delete:
+		return o.Delete
+	}
+	return nil
 }

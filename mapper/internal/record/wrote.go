@@ -1,0 +1,232 @@
+package record
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/tally"
+)
+
+// A Wrote is what the commit of a page has written, for an undo, which finds the entities of the page itself by the job's query. The
+// version of the record that has it is that of all that the commit wrote.
+type Wrote struct {
+	All    bool             // of the page's entities were written
+	Hashes []byte           // of the keys of those that were, if not all were
+	Others []*datastore.Key // that the function has put or deleted besides
+	Lost   int64            // of them, that there was no room for
+}
+
+// A Left is an entity that an undo has left as it is, and why.
+type Left struct {
+	Key *datastore.Key
+	Why string
+}
+
+// maxKeys is how many bytes of keys, compressed, a record has room for. A clean-up writes fifty records at once.
+const maxKeys = 80 << 10
+
+// hashBytes is how many bytes tell the keys of a page's entities apart: one that was not written passes for one that was, once in
+// four billion.
+const hashBytes = 4
+
+func keyHash(key *datastore.Key) []byte {
+	h := sha256.Sum256([]byte(key.Encode()))
+	return h[:hashBytes]
+}
+
+// Own notes which of a page's entities were written, and whether those are all.
+func (w *Wrote) Own(keys []*datastore.Key, all bool) {
+	if w.All, w.Hashes = all, nil; all {
+		return
+	}
+	for _, key := range keys {
+		w.Hashes = append(w.Hashes, keyHash(key)...)
+	}
+}
+
+// HasOwn reports whether one of the page's entities was written.
+func (w *Wrote) HasOwn(key *datastore.Key) bool {
+	if w.All {
+		return true
+	}
+	h := keyHash(key)
+	for some := range slices.Chunk(w.Hashes, hashBytes) {
+		if slices.Equal(some, h) {
+			return true
+		}
+	}
+	return false
+}
+
+// AnyOwn reports whether any of the page's entities was written.
+func (w *Wrote) AnyOwn() bool { return w.All || len(w.Hashes) > 0 }
+
+// storedWrote is what is stored of a Wrote, as JSON.
+type storedWrote struct {
+	All    bool       `json:"all,omitempty"`
+	Hashes []byte     `json:"own,omitempty"`
+	Others [][]string `json:"others,omitempty"`
+	Lost   int64      `json:"lost,omitempty"`
+}
+
+// Encode returns what is stored: without some of the other keys, if there is no room for all.
+func (w *Wrote) Encode() []byte {
+	s := storedWrote{w.All, w.Hashes, paths(w.Others), w.Lost}
+	return compressed(&s, func(half bool) int {
+		n := len(s.Others)
+		if half {
+			s.Others, s.Lost = s.Others[:n/2], s.Lost+int64(n-n/2)
+		}
+		return n
+	})
+}
+
+// DecodeWrote returns what Encode has stored; nil for nothing, which an older build has done.
+func DecodeWrote(stored []byte) (*Wrote, error) {
+	if len(stored) == 0 {
+		return nil, nil
+	}
+	var s storedWrote
+	if err := decode(stored, &s); err != nil {
+		return nil, fmt.Errorf("what a page has written: %w", err)
+	}
+	w := &Wrote{All: s.All, Hashes: s.Hashes, Lost: s.Lost}
+	var err error
+	w.Others, err = keysOf(s.Others)
+	return w, err
+}
+
+// storedLeft is what is stored of what an undo has left, as JSON.
+type storedLeft struct {
+	All  []storedLeaf `json:"all"`
+	Lost int64        `json:"lost,omitempty"`
+}
+
+type storedLeaf struct {
+	Key []string `json:"key"`
+	Why string   `json:"why"`
+}
+
+// Leave notes what the page of an undo has left.
+func Leave(r *Range, all []Left) {
+	if len(all) == 0 {
+		return
+	}
+	var s storedLeft
+	for _, l := range all {
+		s.All = append(s.All, storedLeaf{path(l.Key), l.Why})
+	}
+	r.LeftOf, r.Left = r.Job, compressed(&s, func(half bool) int {
+		n := len(s.All)
+		if half {
+			s.All, s.Lost = s.All[:n/2], s.Lost+int64(n-n/2)
+		}
+		return n
+	})
+}
+
+// AllLeft returns what the page of an undo has left, and how much more there was no room for.
+func AllLeft(r *Range) (all []Left, lost int64, err error) {
+	var s storedLeft
+	if err := decode(r.Left, &s); err != nil {
+		return nil, 0, fmt.Errorf("what a page has left: %w", err)
+	}
+	for _, leaf := range s.All {
+		key, err := keyOf(leaf.Key)
+		if err != nil {
+			return nil, 0, err
+		}
+		all = append(all, Left{key, leaf.Why})
+	}
+	return all, s.Lost, nil
+}
+
+// compressed returns JSON of what can be halved, until there is room for it or nothing is left to halve. Halve returns how much there
+// was.
+func compressed(v any, halve func(half bool) int) []byte {
+	for {
+		text, err := json.Marshal(v)
+		if err != nil {
+			panic("record: a struct of strings and numbers does not encode: " + err.Error())
+		}
+		b := text
+		if len(text) > 256 { // below it gains nothing
+			b = tally.Compress(text)
+		}
+		if len(b) <= maxKeys || halve(false) == 0 {
+			return b
+		}
+		halve(true)
+	}
+}
+
+func decode(stored []byte, v any) error {
+	text, err := tally.Unpack(stored)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, v)
+}
+
+// path returns a key as texts: its namespace, and the kind and the name or ID of each element, from the root on.
+func path(key *datastore.Key) []string {
+	var reversed []string
+	for k := key; k != nil; k = k.Parent {
+		last := "n" + k.Name
+		if k.Name == "" {
+			last = "i" + strconv.FormatInt(k.ID, 10)
+		}
+		reversed = append(reversed, last, k.Kind)
+	}
+	reversed = append(reversed, key.Namespace)
+	slices.Reverse(reversed)
+	return reversed
+}
+
+func paths(keys []*datastore.Key) (all [][]string) {
+	for _, key := range keys {
+		all = append(all, path(key))
+	}
+	return all
+}
+
+var errPath = errors.New("a stored key is none")
+
+// keyOf returns the key of a path.
+func keyOf(path []string) (key *datastore.Key, err error) {
+	if len(path) < 3 || len(path)%2 == 0 {
+		return nil, errPath
+	}
+	for pair := range slices.Chunk(path[1:], 2) {
+		k := &datastore.Key{Kind: pair[0], Parent: key, Namespace: path[0]}
+		switch last := pair[1]; {
+		case len(last) > 1 && last[0] == 'n':
+			k.Name = last[1:]
+		case len(last) > 1 && last[0] == 'i':
+			if k.ID, err = strconv.ParseInt(last[1:], 10, 64); err != nil {
+				return nil, fmt.Errorf("%w: %w", errPath, err)
+			}
+		default:
+			return nil, errPath
+		}
+		key = k
+	}
+	return key, nil
+}
+
+func keysOf(paths [][]string) (keys []*datastore.Key, err error) {
+	for _, path := range paths {
+		key, err := keyOf(path)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
+}

@@ -1,0 +1,57 @@
+package survey
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+)
+
+// A Part is a part of a query.
+type Part struct {
+	Query    query.Query
+	Entities int64 // -1: unknown
+}
+
+// Parts cuts a query into up to n parts, and counts their entities, if that is asked for and the database counts.
+func Parts(ctx context.Context, src source.Source, q query.Query, n int, count bool) (parts []Part, err error) {
+	if q.Times, err = source.Probe(ctx, src, q, true); err != nil {
+		return nil, err
+	}
+	at, err := Boundaries(ctx, src, q, n)
+	if err != nil {
+		return nil, source.Unanswered(ctx, err)
+	}
+	var counts []int64
+	if count {
+		if counts, err = CountAll(ctx, src, q, at); err != nil && status.Code(err) != codes.Unimplemented {
+			return nil, fmt.Errorf("count: %w", err)
+		}
+		if err != nil {
+			counts = nil
+		}
+	}
+	each(at, func(i int, start, end *keyspace.Position) {
+		part := Part{q.Between(start, end), -1}
+		if counts != nil {
+			part.Entities = counts[i]
+		}
+		parts = append(parts, part)
+	})
+	return parts, nil
+}
+
+// each calls f for the parts between positions.
+func each(at []*keyspace.Position, f func(i int, start, end *keyspace.Position)) {
+	var start *keyspace.Position
+	for i, end := range at {
+		f(i, start, end)
+		start = end
+	}
+	f(len(at), start, nil)
+}

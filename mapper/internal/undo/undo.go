@@ -1,0 +1,297 @@
+package undo
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
+)
+
+// namePrefix begins the names of the mappers that undo the jobs of others, and of no mapper of users.
+const namePrefix = "undo:"
+
+// Is reports whether a mapper of that name undoes jobs, or is a rehearsal of that.
+func Is(name string) bool { return strings.Contains(name, namePrefix) }
+
+// Name returns the name of the mapper that undoes the jobs of another one. What one of those has done it undoes itself.
+func Name(mapper string) string {
+	if Is(mapper) {
+		return mapper
+	}
+	return namePrefix + mapper
+}
+
+// ID returns the ID that the undo of a job has by default.
+func ID(job string) string {
+	const prefix, most = "undo-", 100
+	if len(prefix+job) <= most {
+		return prefix + job
+	}
+	h := sha256.Sum256([]byte(job))
+	return prefix + job[:most-len(prefix)-9] + "-" + hex.EncodeToString(h[:4])
+}
+
+// PageSize is how many pages of up to 1,000 entities one of an undo takes back, by default: its commit has at most 10 MiB, and its record
+// room for their keys.
+const PageSize = 4
+
+// Params say which job is undone.
+type Params struct {
+	Job         string          `json:"job"`
+	Incarnation string          `json:"incarnation"`
+	Query       json.RawMessage `json:"query"` // of that job
+	Times       bool            `json:"times,omitempty"`
+}
+
+// Of returns the parameters of the undo of a job.
+func Of(j *record.Job) Params {
+	return Params{j.ID, j.Incarnation, json.RawMessage(j.Query), j.Times}
+}
+
+// Records returns the query that the undo of a job is over: of the records of its ranges.
+func Records(j *record.Job) query.Query {
+	prefix := record.RangePrefix(j.Ref())
+	return query.Query{
+		Kind: record.RangeKind, KeysOnly: true, // the function reads a record when it needs it
+		Start: datastore.NameKey(record.RangeKind, prefix+"0", nil), End: datastore.NameKey(record.RangeKind, prefix+"g", nil), // hexadecimal digits are between
+	}
+}
+
+// Mapper returns the mapper that undoes the jobs of another one, with a client that notes versions.
+func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger) *function.Definition {
+	return &function.Definition{
+		Name: Name(of.Name), Mode: function.Update, Queue: of.Queue,
+		Canonical: func(encoded json.RawMessage) (json.RawMessage, error) {
+			var params Params
+			if err := function.DecodeParams(encoded, &params); err != nil {
+				return nil, err
+			}
+			return function.EncodeParams(params)
+		},
+		Prepare: func(encoded json.RawMessage, _ bool) (function.Func, error) {
+			u := undoer{client: client, source: source.New(client, log)}
+			if err := function.DecodeParams(encoded, &u.params); err != nil {
+				return nil, err
+			}
+			if err := json.Unmarshal(u.params.Query, &u.query); err != nil {
+				return nil, fmt.Errorf("params: query: %w", err)
+			}
+			u.query.Times = u.params.Times
+			return func(ctx context.Context, j function.Job, key *datastore.Key, _ []datastore.Property) (_ *function.Effect, err error) {
+				defer function.Recovered(&err)
+				a := function.NewAttempt(j.Ref, function.Update, key)
+				if err := a.Run(func() error { return u.page(ctx, a, key) }); err != nil {
+					return nil, err
+				}
+				return a.Effect()
+			}, nil
+		},
+	}
+}
+
+// Check returns an error if a job can't be undone: because the client notes no versions, or the database does not serve any more what
+// was there when the job's first page was committed.
+func Check(ctx context.Context, client *datastore.Client, job *record.Job) error {
+	u := undoer{client: client, source: source.New(client, nil)}
+	r, stored, err := u.record(ctx, record.RangeKey(job.Ref(), job.Root()))
+	if err != nil || r.State != record.Done {
+		return err
+	}
+	if _, err = u.lookup(ctx, []*datastore.Key{r.Key()}, commit{at: stored.UpdateTime.AsTime()}.before()); err != nil {
+		return fmt.Errorf("%w: of the job's first page: %w", record.ErrState, err)
+	}
+	return nil
+}
+
+// An undoer undoes pages of a job.
+type undoer struct {
+	client *datastore.Client
+	source source.Source
+	params Params
+	query  query.Query
+}
+
+// Errors of pages that can't be undone.
+var (
+	errGone       = errors.New("the page's record is gone: its job was cleaned up meanwhile")
+	errOld        = errors.New("an older build has done the page, and has not recorded what it wrote")
+	errNoVersions = errors.New("the client of the engine was made without mapper.WithVersions, or the database does not say when an entity was written")
+	errChanged    = errors.New("the page's record was changed since its commit, so that is not known, or the database does not serve what was there before")
+)
+
+// page undoes the page of a range.
+func (u undoer) page(ctx context.Context, a *function.Attempt, key *datastore.Key) error {
+	r, stored, err := u.record(ctx, key)
+	if err != nil {
+		return err
+	}
+	switch {
+	case r.State == record.Pending: // its job has failed, or was aborted: whoever is still at work on it comes too late from here on
+		r.Generation++
+		a.Change(key, r, stored.Version)
+		return nil
+	case r.State != record.Done || r.Failed != "":
+		return nil // nothing was written
+	}
+	w, err := record.DecodeWrote(r.Wrote)
+	switch {
+	case err != nil:
+		return fault.Permanent(err)
+	case w == nil:
+		return fault.Permanent(errOld)
+	}
+	c := commit{version: stored.Version, at: stored.UpdateTime.AsTime()}
+	keys, err := u.written(ctx, r, w, c)
+	if err != nil {
+		return err
+	}
+	if err := u.entities(ctx, a, key, keys, c); err != nil {
+		return err
+	}
+	if w.Lost > 0 {
+		return fault.Permanent(fmt.Errorf("the page has put or deleted %d other entities more than its record has room for", w.Lost))
+	}
+	return nil
+}
+
+// A commit is that of a page.
+type commit struct {
+	version int64
+	at      time.Time
+}
+
+// before returns the last time at which nothing of it was there.
+func (c commit) before() time.Time { return c.at.Add(-time.Microsecond) }
+
+// record reads the record of a page.
+func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, *pb.EntityResult, error) {
+	ctx, results := wire.Reading(ctx)
+	r := new(record.Range)
+	err := property.IgnoreUndeclared(u.client.Get(ctx, key, r))
+	stored := results.Of(key)
+	switch {
+	case errors.Is(err, datastore.ErrNoSuchEntity):
+		return nil, nil, fault.Permanent(errGone)
+	case err != nil:
+		return nil, nil, err
+	case stored.GetVersion() == 0 || !stored.GetUpdateTime().IsValid():
+		return nil, nil, fault.Permanent(errNoVersions)
+	}
+	return r, stored, nil
+}
+
+// written returns the keys of what the page of a range has written. Those of its own entities are found by the job's query, as it was.
+func (u undoer) written(ctx context.Context, r *record.Range, w *record.Wrote, c commit) ([]*datastore.Key, error) {
+	keys := slices.Clone(w.Others)
+	switch {
+	case !w.AnyOwn():
+		return keys, nil
+	case r.Alone:
+		return append(keys, r.Start.Key), nil
+	}
+	q := u.query
+	if q.Many() && r.Kind != "" {
+		q = q.In(r.Space())
+	}
+	q.KeysOnly, q.ReadTime = true, c.before()
+	stream := source.NewStream(ctx, u.source.Of(ctx, q), q, r.Start, r.End, false)
+	defer stream.Close()
+	at, err := stream.Peek(math.MaxInt)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range keyspace.Keys(at) {
+		if w.HasOwn(key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys, nil
+}
+
+// entities restores those entities that have been left alone since the commit that has done the page of a record.
+func (u undoer) entities(ctx context.Context, a *function.Attempt, page *datastore.Key, keys []*datastore.Key, c commit) error {
+	before, err := u.lookup(ctx, append(slices.Clip(keys), page), c.before())
+	if err != nil {
+		return err
+	}
+	if state := before.Of(page).GetEntity().GetProperties()["state"]; state.GetStringValue() != record.Pending {
+		return fault.Permanent(errChanged)
+	}
+	now, err := u.lookup(ctx, keys, time.Time{})
+	if err != nil {
+		return err
+	}
+	var asked *wire.Results // as the commit has left them
+	for _, key := range keys {
+		was, is := before.Of(key), now.Of(key)
+		does := decide(c.version, was, is, func() *pb.EntityResult {
+			if asked == nil {
+				if asked, err = u.lookup(ctx, keys, c.at); err != nil {
+					return nil
+				}
+			}
+			return asked.Of(key)
+		})
+		if err != nil {
+			return err
+		}
+		switch does {
+		case restore:
+			a.Restore(key, was.Entity, is.GetVersion())
+			a.Count("restored", 1)
+		case remove:
+			a.Restore(key, nil, is.Version)
+			a.Count("removed", 1)
+		case leave:
+			why := "it was changed since"
+			if is == nil {
+				why = "it was deleted since"
+			}
+			a.Leave(key, why)
+			a.Count("left", 1)
+		}
+	}
+	return nil
+}
+
+// lookup reads entities as they were at a time; as they are, if that is zero.
+func (u undoer) lookup(ctx context.Context, keys []*datastore.Key, at time.Time) (*wire.Results, error) {
+	ctx, results := wire.Reading(ctx)
+	get := u.source.Of(ctx, query.Query{ReadTime: at}).Get(ctx)
+	for _, space := range bySpace(keys) {
+		for some := range slices.Chunk(space, record.MaxPageSize) {
+			if _, err := source.Lookup(get, some, source.Into(make([]datastore.PropertyList, len(some)))); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return results, nil
+}
+
+// bySpace groups keys by their namespaces: a lookup has one.
+func bySpace(keys []*datastore.Key) map[string][]*datastore.Key {
+	all := make(map[string][]*datastore.Key)
+	for _, key := range keys {
+		all[key.Namespace] = append(all[key.Namespace], key)
+	}
+	return all
+}

@@ -1,0 +1,73 @@
+package mapper
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/undo"
+)
+
+// startUndo starts the undo of a job.
+func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err error) {
+	e := engineOf(ctx, j)
+	job, err := e.store().LoadJob(ctx, j.ref())
+	if err != nil {
+		return nil, err
+	}
+	def := e.mappers[job.Mapper]
+	switch {
+	case def == nil:
+		return nil, fmt.Errorf("%w %q: have %s", ErrUnknownMapper, job.Mapper, e.names())
+	case def.Mode != function.Update:
+		return nil, fmt.Errorf("%w: its mapper %q is no Update, and what that did elsewhere is not known here", ErrArguments, job.Mapper)
+	}
+	opts := StartOptions{}
+	if o != nil {
+		opts = *o
+	}
+	if opts.PageSize = cmp.Or(opts.PageSize, undo.PageSize); !opts.Rehearse {
+		opts.ID = cmp.Or(opts.ID, undo.ID(job.ID))
+	}
+	params, err := function.EncodeParams(undo.Of(job))
+	if err != nil {
+		return nil, err
+	}
+	s, err := e.prepare(e.mappers[undo.Name(job.Mapper)], publicQuery(undo.Records(job)), params, &opts)
+	if err != nil {
+		return nil, err
+	}
+	ctx, ended := s.traced(ctx)
+	defer func() { ended(err) }()
+	if err = s.findOut(ctx); err != nil {
+		return nil, err
+	}
+	if s.found.Existing == nil {
+		if err = undo.Check(ctx, e.client, job); err != nil {
+			return nil, err
+		}
+	}
+	if opts.Rehearse {
+		_, err = record.Undo(job, job.Undo)
+	} else {
+		err = s.control.Undo(ctx, job, opts.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	undone, _, err = s.run(ctx, nil)
+	return undone, err
+}
+
+// isDerived reports whether a mapper of that name is made from another one, of a user.
+func isDerived(name string) bool { return function.IsRehearsal(name) || undo.Is(name) }
+
+// A Left is an entity that an undo has left as it is.
+type Left struct {
+	Key *datastore.Key `json:"key"` // nil: Why says how many more there are, which the job's records have no room for
+	Why string         `json:"why"`
+}
