@@ -20,11 +20,13 @@
 //	GET  /jobs/ID              tells how a job stands: mapper.Status
 //	GET  /jobs/ID/failures     lists its failures: mapper.Failure
 //	GET  /jobs/ID/causes       lists their causes, with counts and an example of each: mapper.Cause
+//	GET  /jobs/ID/left         lists what an undo has left as it is: mapper.Left
 //	GET  /jobs/ID/history      lists what was done to it, by whom and why: mapper.Act
 //	POST /jobs/ID/pause        has it begin no more pages
 //	POST /jobs/ID/resume       has it go on
 //	POST /jobs/ID/abort        ends it
 //	POST /jobs/ID/retry        has it process its failures again; ?cause=TEXT those of one cause
+//	POST /jobs/ID/undo         starts a job that takes back what it has written: the settings of mapper.StartOptions, or nothing
 //	POST /jobs/ID/move         has it belong to a queue of this service
 //	POST /jobs/ID/rate         sets how fast it goes: {"entities", "writes", "ramp"}, see mapper.Rate
 //	POST /jobs/ID/clean-up     has its records deleted: {"failures", "job", "expire"}, see mapper.CleanUpOptions

@@ -70,7 +70,9 @@ func New(e *mapper.Engine, o *Options) (http.Handler, error) {
 	handle("GET /{id}/failures", s.failures)
 	handle("GET /{id}/causes", s.causes)
 	handle("GET /{id}/history", s.history)
+	handle("GET /{id}/left", s.left)
 	handle("POST /{id}/retry", s.retry)
+	handle("POST /{id}/undo", s.undo)
 	handle("POST /{id}/rate", s.rate)
 	handle("POST /{id}/clean-up", s.cleanUp)
 	for name, do := range map[string]func(*mapper.Job, context.Context) error{
@@ -239,6 +241,36 @@ func (s service) retry(r *http.Request) (any, error) {
 		return s.after(r, s.job(r).RetryCause(ctx, cause))
 	}
 	return s.after(r, s.job(r).Retry(ctx))
+}
+
+// undo starts the undo of a job. A request without a body has the defaults.
+func (s service) undo(r *http.Request) (any, error) {
+	var o mapper.StartOptions
+	ctx, err := because(r)
+	if err == nil && r.ContentLength != 0 {
+		err = decode(r, "the settings of an undo", &o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	undo, err := s.job(r).Undo(ctx, &o)
+	if err != nil {
+		return nil, err
+	}
+	return undo.Status(r.Context())
+}
+
+// left lists what an undo has left as it is.
+func (s service) left(r *http.Request) (any, error) {
+	q, err := parameters(r, "cursor")
+	if err != nil {
+		return nil, err
+	}
+	left, next, err := s.job(r).Left(r.Context(), q.Get("cursor"))
+	return struct {
+		Left []mapper.Left `json:"left"`
+		Next string        `json:"next,omitempty"`
+	}{append([]mapper.Left{}, left...), next}, err
 }
 
 // history lists what was done to a job.

@@ -26,6 +26,11 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 	case def.Mode != function.Update:
 		return nil, fmt.Errorf("%w: its mapper %q is no Update, and what that did elsewhere is not known here", ErrArguments, job.Mapper)
 	}
+	probe := *job
+	probe.Undo = "" // that is looked at later
+	if _, err := record.Undo(&probe, "it"); err != nil {
+		return nil, err
+	}
 	opts := StartOptions{}
 	if o != nil {
 		opts = *o
@@ -51,13 +56,10 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 			return nil, err
 		}
 	}
-	if opts.Rehearse {
-		_, err = record.Undo(job, job.Undo)
-	} else {
-		err = s.control.Undo(ctx, job, opts.ID)
-	}
-	if err != nil {
-		return nil, err
+	if !opts.Rehearse {
+		if err = s.control.Undo(ctx, job, opts.ID); err != nil {
+			return nil, err
+		}
 	}
 	undone, _, err = s.run(ctx, nil)
 	return undone, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/googletest"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
@@ -48,10 +50,20 @@ var meddler = mapper.Update("meddler", func(_ context.Context, a *mapper.Entity[
 // images returns all entities of some kinds, byte for byte, by their keys.
 func images(t testing.TB, client *datastore.Client, kinds ...string) map[string]string {
 	t.Helper()
+	queries := make([]*datastore.Query, len(kinds))
+	for i, kind := range kinds {
+		queries[i] = datastore.NewQuery(kind)
+	}
+	return imagesOf(t, client, queries...)
+}
+
+// imagesOf returns the entities of queries, as images does.
+func imagesOf(t testing.TB, client *datastore.Client, queries ...*datastore.Query) map[string]string {
+	t.Helper()
 	ctx, results := wire.Reading(t.Context())
 	all := make(map[string]string)
-	for _, kind := range kinds {
-		for it := client.Run(ctx, datastore.NewQuery(kind)); ; {
+	for _, q := range queries {
+		for it := client.Run(ctx, q); ; {
 			key, err := it.Next(new(datastore.PropertyList))
 			if errors.Is(err, iterator.Done) {
 				break
@@ -222,6 +234,259 @@ func TestUndo(t *testing.T) {
 				}
 				if diff := cmp.Diff(after, images(t, w.client, "Account", "Note", "Event")); diff != "" {
 					t.Errorf("after all (-want +got)\n%.3000s", diff)
+				}
+			})
+		})
+	}
+}
+
+// TestUndoOnGoogle undoes a job on Google's Firestore emulator. The other one does not say when an entity was written, which Undo says.
+func TestUndoOnGoogle(t *testing.T) {
+	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+		t.Run(string(p), func(t *testing.T) {
+			w, ctx := newWorld(t, setting{client: googletest.Client(t, p, mapper.WithVersions())}, meddler), t.Context()
+			putMeddled(t, w.client, 60)
+			before := images(t, w.client, "Account", "Note", "Event")
+			job, err := meddler.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, credit{7}, &mapper.StartOptions{ID: "done", PageSize: 15, FailureLimit: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s, err := job.Wait(ctx); err != nil || s.State != mapper.SucceededWithFailures {
+				t.Fatalf("%+v, %v", s, err)
+			}
+			other := datastore.NameKey("Account", "a-00010", nil)
+			if _, err := w.client.Put(ctx, other, &datastore.PropertyList{{Name: "Mine", Value: true}}); err != nil {
+				t.Fatal(err)
+			}
+			after := images(t, w.client, "Account", "Note", "Event")
+			undo, err := job.Undo(ctx, nil)
+			if p == emulator.Classic {
+				if !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "does not say when") {
+					t.Errorf("an undo on a database that does not say when an entity was written: %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			status := w.wait(undo)
+			before[other.String()] = after[other.String()]
+			if diff := cmp.Diff(before, images(t, w.client, "Account", "Note", "Event")); diff != "" || status.Counters["left"] != 1 {
+				t.Errorf("%+v (-want +got)\n%.3000s", status, diff)
+			}
+			if diff := cmp.Diff(map[string]string{other.String(): "it was changed since"}, leftBy(t, undo)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// sweeper deletes what it gets, or has it no longer be what the query is about.
+var sweeper = mapper.Update("sweeper", func(_ context.Context, e *mapper.Entity[task], _ mapper.None) error {
+	if e.Value.Due%2 == 0 && e.Value.State != "" {
+		e.Value.State = "done"
+	} else {
+		e.Delete(e.Key)
+	}
+	return nil
+})
+
+type task struct {
+	State string
+	Due   int64
+}
+
+// TestUndoQueries undoes jobs over all forms of queries, whose functions have the entities leave the query.
+func TestUndoQueries(t *testing.T) {
+	t.Parallel()
+	top := datastore.NameKey("Top", "one", nil)
+	for name, q := range map[string]mapper.Query{
+		"filter":         {Kind: "Task", Filters: []mapper.Filter{mapper.Where("State", "=", "open")}},
+		"sharded":        {Kind: "Task", ShardBy: "Due"},
+		"sharded part":   {Kind: "Task", ShardBy: "Due", Filters: []mapper.Filter{mapper.Where("Due", "<", 50)}},
+		"share":          {Kind: "Task", Filters: []mapper.Filter{mapper.Share(0, 1, 3)}},
+		"keys only":      {Kind: "Task", KeysOnly: true},
+		"old keys":       {Kind: "Task", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("Due", "<", 40)}},
+		"ancestor":       {Kind: "Task", Ancestor: top},
+		"range":          {Kind: "Task", Start: datastore.NameKey("Task", "t-030", nil), End: datastore.NameKey("Task", "t-060", nil)},
+		"namespaces":     {Kinds: []string{"Task", "Chore"}, Namespaces: []string{"", "n"}},
+		"all namespaces": {Kind: "Task", AllNamespaces: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, ctx := newWorld(t, setting{}, sweeper), t.Context()
+				for i := range 100 {
+					for _, key := range []*datastore.Key{datastore.NameKey("Task", fmt.Sprintf("t-%03d", i), nil), datastore.NameKey("Task", fmt.Sprintf("t-%03d", i), top), datastore.NameKey("Chore", fmt.Sprint(i), nil)} {
+						for _, namespace := range []string{"", "n"} {
+							for k := key; k != nil && key.Parent == nil; k = k.Parent {
+								k.Namespace = namespace
+							}
+							if _, err := w.client.Put(ctx, key, &datastore.PropertyList{{Name: "State", Value: []string{"open", "shut"}[i/50]}, {Name: "Due", Value: int64(i)}, {Name: "More", Value: "text", NoIndex: true}}); err != nil {
+								t.Fatal(err)
+							}
+						}
+					}
+				}
+				all := func() map[string]string {
+					together := images(t, w.client, "Task", "Chore")
+					for key, image := range imagesOf(t, w.client, datastore.NewQuery("Task").Namespace("n"), datastore.NewQuery("Chore").Namespace("n")) {
+						together["n "+key] = image
+					}
+					return together
+				}
+				before := all()
+				job, err := sweeper.Start(ctx, w.engine, q, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 7})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := w.wait(job)
+				if s.Written < 30 || len(all()) == len(before) {
+					t.Fatalf("%+v", s)
+				}
+				undo, err := job.Undo(ctx, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if undone := w.wait(undo); undone.Counters["restored"] != s.Written || undone.Counters["left"] > 0 {
+					t.Errorf("%d were written; %v", s.Written, undone.Counters)
+				}
+				if diff := cmp.Diff(before, all()); diff != "" {
+					t.Errorf("(-want +got)\n%.2000s", diff)
+				}
+			})
+		})
+	}
+}
+
+// TestUndoRefused asks for undos that can't be had: nothing changes then, and the job can still be retried.
+func TestUndoRefused(t *testing.T) {
+	t.Parallel()
+	done := func(w *world, m *mapper.Mapper[mapper.None]) *mapper.Job {
+		job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done"})
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.wait(job)
+		return job
+	}
+	for name, test := range map[string]struct {
+		setting setting
+		mapper  *mapper.Mapper[mapper.None]
+		spoil   func(w *world, job *mapper.Job) error
+		want    error
+		text    string
+	}{
+		"no versions": {setting{plain: true}, setOwner, nil, mapper.ErrState, "without mapper.WithVersions"},
+		"visit":       {setting{}, slowVisit, nil, mapper.ErrArguments, "no Update"},
+		"cleaned up": {setting{}, setOwner, func(w *world, job *mapper.Job) error {
+			defer time.Sleep(time.Hour / 2)
+			return job.CleanUp(w.Context(), nil)
+		}, mapper.ErrState, "cleaned up"},
+		"gone": {setting{}, setOwner, func(w *world, job *mapper.Job) error {
+			defer time.Sleep(time.Hour / 2)
+			return job.CleanUp(w.Context(), &mapper.CleanUpOptions{Job: true})
+		}, mapper.ErrNoSuchJob, "done"},
+		"old": {setting{}, setOwner, func(*world, *mapper.Job) error {
+			time.Sleep(61 * time.Minute)
+			return nil
+		}, mapper.ErrState, "can't be read as it was at"},
+		"mapper gone": {setting{}, setOwner, func(w *world, _ *mapper.Job) (err error) {
+			w.engine, err = mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(addCredit)})
+			return err
+		}, mapper.ErrUnknownMapper, "set-owner"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, test.setting, test.mapper)
+				w.putAccounts(names(50))
+				job := done(w, test.mapper)
+				if test.spoil != nil {
+					if err := test.spoil(w, job); err != nil {
+						t.Fatal(err)
+					}
+				}
+				read := func() string {
+					var all []account
+					_, err := w.client.GetAll(t.Context(), datastore.NewQuery("Account"), &all)
+					return fmt.Sprint(all, err)
+				}
+				before := read()
+				if _, err := w.engine.Job("done").Undo(t.Context(), nil); !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.text) {
+					t.Errorf("%v, want %v, and %q", err, test.want, test.text)
+				}
+				if s, err := job.Status(t.Context()); err == nil && s.Undo != "" {
+					t.Errorf("the job is undone by %q", s.Undo)
+				}
+				if diff := cmp.Diff(before, read()); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+	t.Run("by name", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, setting{}, setOwner)
+			for _, name := range []string{"undo:set-owner", "rehearsal:undo:set-owner"} {
+				if _, err := w.engine.StartNamed(t.Context(), name, mapper.Query{Kind: mapper.RangeKind}, []byte(`{}`), nil); !errors.Is(err, mapper.ErrUnknownMapper) || strings.Contains(err.Error(), "have undo") {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		})
+	})
+}
+
+// setOwner is an Update without parameters.
+var setOwner = mapper.Update("set-owner", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+	a.Value.Owner = "set"
+	return nil
+})
+
+// TestUndoUnknown undoes pages of which it is not known what they wrote: they are failures, and nothing of them changes.
+func TestUndoUnknown(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		spoil func(datastore.PropertyList) datastore.PropertyList
+		text  string
+	}{
+		"older build": {func(l datastore.PropertyList) datastore.PropertyList {
+			return slices.DeleteFunc(l, func(p datastore.Property) bool { return p.Name == "wrote" })
+		}, "an older build has done the page"},
+		"changed": {func(l datastore.PropertyList) datastore.PropertyList {
+			return append(l, datastore.Property{Name: "mended", Value: true, NoIndex: true})
+		}, "record was changed since"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, ctx := newWorld(t, setting{}, setOwner), t.Context()
+				w.putAccounts(names(50))
+				job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 20})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.wait(job)
+				after := images(t, w.client, "Account")
+				var all []datastore.PropertyList
+				keys, err := w.client.GetAll(ctx, datastore.NewQuery(mapper.RangeKind), &all)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range all {
+					all[i] = test.spoil(all[i])
+				}
+				if _, err := w.client.PutMulti(ctx, keys, all); err != nil {
+					t.Fatal(err)
+				}
+				undo, err := job.Undo(ctx, &mapper.StartOptions{FailureLimit: -1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := undo.Wait(ctx)
+				failures, _, err2 := undo.Failures(ctx, "")
+				if err != nil || err2 != nil || s.Failures != int64(len(keys)) || len(failures) == 0 || !strings.Contains(failures[0].Error, test.text) {
+					t.Errorf("%+v, %v, %v %v", s, err, failures, err2)
+				}
+				if diff := cmp.Diff(after, images(t, w.client, "Account")); diff != "" {
+					t.Error(diff)
 				}
 			})
 		})

@@ -163,14 +163,12 @@ func simulateUndo(t *testing.T, seed uint64) {
 		job := s.engine.Job("undo-done")
 		failures, _, err := job.Failures(t.Context(), "")
 		t.Logf("the undo has ended as %q %s: %v %v", status.State, status.Error, failures, err)
-		if status.State == mapper.Failed {
-			err = job.Resume(t.Context())
-		} else {
-			err = job.Retry(t.Context())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		s.again("retry", func() error {
+			if status.State == mapper.Failed {
+				return job.Resume(t.Context())
+			}
+			return job.Retry(t.Context())
+		})
 		status = s.await("undo-done")
 	}
 	if status.State != mapper.Succeeded {
@@ -284,7 +282,7 @@ func (s *undoSimulation) check(left map[string]string) {
 		if at >= 0 {
 			was, is = s.image(key, writes[at].version-1), s.image(key, writes[at].version)
 		}
-		back := false // and forth
+		back := false             // and forth
 		if at >= 0 && is == nil { // what the job has deleted, and somebody has put and deleted since, is as the job has left it
 			since := writes[at+1:]
 			for i, w := range since {

@@ -21,8 +21,13 @@ type startBody struct {
 
 // start starts a job, and follows it or shows how it stands.
 func (b startBody) start(c *cobra.Command, s *service, watch bool, format *output) error {
+	return beginJob(c, s, "", b, watch, format)
+}
+
+// beginJob has a path start a job, and follows it or shows how it stands.
+func beginJob(c *cobra.Command, s *service, path string, body any, watch bool, format *output) error {
 	job := new(mapper.Status)
-	if err := s.call(c.Context(), http.MethodPost, "", nil, b, job); err != nil {
+	if err := s.call(c.Context(), http.MethodPost, path, nil, body, job); err != nil {
 		return err
 	}
 	if watch {

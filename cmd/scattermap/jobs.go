@@ -21,7 +21,7 @@ import (
 
 // jobCommands returns the commands for the jobs of a service.
 func jobCommands() []*cobra.Command {
-	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(), newFailures(), newHistory(), newCleanUp(), newStopAll()}
+	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(), newFailures(), newHistory(), newUndo(), newLeft(), newCleanUp(), newStopAll()}
 	for _, verb := range []struct{ name, short, long string }{
 		{"pause", "Have a job begin no more pages", "Pages under way come to their end. A paused job loses nothing, however long it is paused."},
 		{"resume", "Have a paused or failed job go on", "It goes on where it stopped: nothing that was done is repeated. Its tasks are made anew, so it also revives a job whose queue was purged."},
@@ -137,6 +137,9 @@ func summary(job *mapper.Status) string {
 		about = "about "
 	}
 	text := fmt.Sprintf("%s: %s, %s%s entities processed", job.ID, job.State, about, grouped(job.Processed))
+	if undoes(job) { // its entities are pages
+		text = fmt.Sprintf("%s: %s, %s%s pages looked at: %s", job.ID, job.State, about, grouped(job.Processed), undone(job))
+	}
 	if left := job.Remaining; left > 0 && !job.State.Ended() {
 		text += fmt.Sprintf(" and about %s left", grouped(left))
 		if p := job.Progress; p.Left > 0 {

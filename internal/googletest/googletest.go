@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/api/option"
 
 	"github.com/scattermap/scattermap/emulator"
 )
@@ -55,9 +56,9 @@ func Project() string { return fmt.Sprintf("test-%d-%d", os.Getpid(), projects.A
 
 // Client returns a client of an empty database in one of Google's emulators. It
 // skips the test if the emulator is not installed, and under -short.
-func Client(t testing.TB, p emulator.Product) *datastore.Client {
+func Client(t testing.TB, p emulator.Product, opts ...option.ClientOption) *datastore.Client {
 	t.Helper()
-	client, err := start(t, p).Datastore(context.Background(), Project())
+	client, err := start(t, p).Datastore(context.Background(), Project(), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

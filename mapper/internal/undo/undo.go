@@ -99,7 +99,11 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger)
 			return func(ctx context.Context, j function.Job, key *datastore.Key, _ []datastore.Property) (_ *function.Effect, err error) {
 				defer function.Recovered(&err)
 				a := function.NewAttempt(j.Ref, function.Update, key)
-				if err := a.Run(func() error { return u.page(ctx, a, key) }); err != nil {
+				err = a.Run(func() error { return u.page(ctx, a, key) })
+				if fault.IsFatal(err) { // of this page: others may be younger
+					err = fault.Permanent(err)
+				}
+				if err != nil {
 					return nil, err
 				}
 				return a.Effect()
@@ -113,13 +117,13 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger)
 func Check(ctx context.Context, client *datastore.Client, job *record.Job) error {
 	u := undoer{client: client, source: source.New(client, nil)}
 	r, stored, err := u.record(ctx, record.RangeKey(job.Ref(), job.Root()))
-	if err != nil || r.State != record.Done {
-		return err
+	if err == nil && r.State == record.Done {
+		_, err = u.lookup(ctx, []*datastore.Key{r.Key()}, commit{at: stored.UpdateTime.AsTime()}.before())
 	}
-	if _, err = u.lookup(ctx, []*datastore.Key{r.Key()}, commit{at: stored.UpdateTime.AsTime()}.before()); err != nil {
+	if fault.IsPermanent(err) || fault.IsFatal(err) {
 		return fmt.Errorf("%w: of the job's first page: %w", record.ErrState, err)
 	}
-	return nil
+	return err
 }
 
 // An undoer undoes pages of a job.
@@ -134,7 +138,8 @@ type undoer struct {
 var (
 	errGone       = errors.New("the page's record is gone: its job was cleaned up meanwhile")
 	errOld        = errors.New("an older build has done the page, and has not recorded what it wrote")
-	errNoVersions = errors.New("the client of the engine was made without mapper.WithVersions, or the database does not say when an entity was written")
+	errNoVersions = errors.New("the client of the engine was made without mapper.WithVersions")
+	errNoTime     = errors.New("the database does not say when an entity was written, as Google's Datastore emulator does not")
 	errChanged    = errors.New("the page's record was changed since its commit, so that is not known, or the database does not serve what was there before")
 )
 
@@ -193,8 +198,10 @@ func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, 
 		return nil, nil, fault.Permanent(errGone)
 	case err != nil:
 		return nil, nil, err
-	case stored.GetVersion() == 0 || !stored.GetUpdateTime().IsValid():
+	case stored.GetVersion() == 0:
 		return nil, nil, fault.Permanent(errNoVersions)
+	case !stored.GetUpdateTime().IsValid():
+		return nil, nil, fault.Permanent(errNoTime)
 	}
 	return r, stored, nil
 }

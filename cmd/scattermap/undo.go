@@ -1,0 +1,120 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+func newUndo() *cobra.Command {
+	var s service
+	var o mapper.StartOptions
+	var watch, yes bool
+	c := &cobra.Command{
+		Use: "undo JOB", Short: "Take back what a job has done", Args: oneJob,
+		Long: `Starts a job that takes back what another one has done, which has to have ended: each entity that the job has changed or deleted
+becomes what it was just before, and what it has put is deleted. An entity that anybody has changed since stays as it is:
+"scattermap left" lists those.
+
+Datastore keeps what was there for an hour, or with point-in-time recovery for seven days: a job can be undone while it is kept for all
+of its pages.`,
+		Example: `  scattermap undo spring-credit --rehearse --watch    # says what it would do
+  scattermap undo spring-credit --watch --reason "the amount was wrong"`,
+	}
+	s.define(c.Flags())
+	s.defineReason(c.Flags())
+	c.Flags().StringVar(&o.ID, "id", "", "the `ID` of the undo; \"undo-\" and that of the job by default")
+	c.Flags().BoolVar(&o.Rehearse, "rehearse", false, "write nothing: the undo's counters say what it would do")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "follow the undo to its end, as the command watch does")
+	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		job := new(mapper.Status)
+		if err := s.call(c.Context(), http.MethodGet, args[0], nil, nil, job); err != nil {
+			return err
+		}
+		if !yes && !o.Rehearse {
+			what := fmt.Sprintf("Undo job %s of %s? It is %s, and has written %s entities.", job.ID, line(job.Mapper, 100), job.State, grouped(job.Written))
+			if undoes(job) {
+				what = fmt.Sprintf("Undo the undo %s? It is %s: %s.", job.ID, job.State, undone(job))
+			}
+			if err := confirm(c, what); err != nil {
+				return err
+			}
+		}
+		return beginJob(c, &s, args[0]+"/undo", o, watch, format)
+	}
+	return c
+}
+
+// undoes reports whether a job is an undo, or the rehearsal of one.
+func undoes(job *mapper.Status) bool { return strings.Contains(job.Mapper, "undo:") }
+
+// undone says what an undo has done.
+func undone(job *mapper.Status) string {
+	n := func(name string) string { return grouped(job.Counters[name]) }
+	form := "%s entities restored, %s deleted that the job had put, %s left as they are"
+	if strings.HasPrefix(job.Mapper, "rehearsal:") {
+		form = "it would restore %s entities, delete %s that the job had put, and leave %s as they are"
+	}
+	return fmt.Sprintf(form, n("restored"), n("removed"), n("left"))
+}
+
+func newLeft() *cobra.Command {
+	var s service
+	var all bool
+	var limit int
+	c := &cobra.Command{
+		Use: "left JOB", Short: "List the entities that an undo has left as they are, and why", Args: oneJob,
+		Long: "Lists the entities that an undo has left as they are, as somebody had changed them since: JOB is the undo.",
+	}
+	s.define(c.Flags())
+	c.Flags().BoolVar(&all, "all", false, "all of them")
+	c.Flags().IntVar(&limit, "limit", 100, "how many of them, a `number`")
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if limit < 1 {
+			return usageError(fmt.Errorf("--limit is %d, it has to be at least 1", limit))
+		}
+		left := []mapper.Left{}
+		err := list(c.Context(), &s, args[0]+"/left", "left", nil, func(some []mapper.Left) bool {
+			left = append(left, some...)
+			return all || len(left) <= limit
+		})
+		if err != nil {
+			return err
+		}
+		more := !all && len(left) > limit
+		if more {
+			left = left[:limit]
+		}
+		if *format != table {
+			return format.write(c.OutOrStdout(), left)
+		}
+		if len(left) == 0 {
+			_, err := fmt.Fprintln(c.OutOrStdout(), "Nothing was left.")
+			return err
+		}
+		lines := [][]string{{"KEY", "WHY"}}
+		for _, l := range left {
+			key := ""
+			if l.Key != nil {
+				key = line(pathOf(l.Key), 80)
+			}
+			lines = append(lines, []string{cmp.Or(key, "…"), line(l.Why, 100)})
+		}
+		if err := rows(c.OutOrStdout(), lines...); err != nil {
+			return err
+		}
+		if more {
+			_, err = fmt.Fprintln(c.ErrOrStderr(), "There are more: --all lists them.")
+		}
+		return err
+	}
+	return c
+}
