@@ -3,6 +3,7 @@ package mapper_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -35,7 +36,9 @@ func TestUndoSimulation(t *testing.T) {
 	}
 	for i := range uint64(n) {
 		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
-			t.Parallel()
+			if flag.Lookup("test.failfast").Value.String() != "true" { // which has no effect on parallel tests
+				t.Parallel()
+			}
 			synctest.Test(t, func(t *testing.T) { simulateUndo(t, seed+i) })
 		})
 	}

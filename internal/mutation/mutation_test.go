@@ -45,6 +45,31 @@ var mutations = []mutation{
 `,
 	},
 	{
+		name: "an undo is committed though others have changed its entities since it looked", test: "TestUndoSimulation", file: "internal/wire/commit.go",
+		old: `	if c.Version != 0 {`,
+		new: `	if c.Version != 0 && !BROKEN {`,
+	},
+	{
+		name: "an undo passes by pages that somebody is still at work on", test: "TestUndoSimulation", file: "internal/lifecycle/control.go",
+		old: `	_, err = ct.abandonOpen(ctx, job.Ref(), math.MaxInt)`,
+		new: `	if BROKEN {
+		return nil
+	}
+	_, err = ct.abandonOpen(ctx, job.Ref(), math.MaxInt)`,
+	},
+	{
+		name: "an undo does not look whether an entity has the version of the page", test: "TestUndoSimulation", file: "internal/undo/decide.go",
+		old: `	case now.GetVersion() == commit:`,
+		new: `	case now.GetVersion() == commit || BROKEN && now != nil && before != nil && now.Version > commit:`,
+	},
+	{
+		name: "a page whose record was changed since is undone as if it had written nothing", test: "TestUndoUnknown", file: "internal/undo/undo.go",
+		old: `state.GetStringValue() != record.Pending {
+		return fault`,
+		new: `state.GetStringValue() != record.Pending && !BROKEN {
+		return fault`,
+	},
+	{
 		name: "there is no fence", file: "internal/executor/fence.go",
 		old: `	known := c.record
 `,
@@ -101,12 +126,10 @@ var mutations = []mutation{
 	},
 	{
 		name: "a clean-up adds up while pages may be under way", file: "internal/lifecycle/cleanup.go",
-		old: `		if len(open) == 0 {
-			break
-		}`,
-		new: `		if len(open) == 0 || BROKEN {
-			break
-		}`,
+		old: `		case len(open) == 0:
+			return "", nil`,
+		new: `		case len(open) == 0 || BROKEN:
+			return "", nil`,
 	},
 	{
 		name: "a page is committed though its range was taken away", test: "TestCleanUpBeforeAPage", file: "internal/executor/fence.go",
@@ -205,9 +228,9 @@ var mutations = []mutation{
 	},
 	{
 		name: "an optimistic page overwrites what others have changed", test: "TestOptimisticBesideOthers", file: "internal/executor/optimistic.go",
-		old: `Version: versions[at]})
+		old: `				on.Version = versions[at]
 `,
-		new: `Version: map[bool]int64{false: versions[at]}[BROKEN]})
+		new: `				on.Version = map[bool]int64{false: versions[at]}[BROKEN]
 `,
 	},
 	{

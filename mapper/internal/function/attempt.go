@@ -180,11 +180,6 @@ func (a *Attempt) Restore(key *datastore.Key, image *pb.Entity, version int64) {
 	a.add(m, added)
 }
 
-// Change saves a record, if it still has a version.
-func (a *Attempt) Change(key *datastore.Key, src any, version int64) {
-	a.add(datastore.NewUpdate(key, src), mutation{Key: key, On: wire.Condition{Version: version}})
-}
-
 // Leave notes that an undo leaves an entity as it is.
 func (a *Attempt) Leave(key *datastore.Key, why string) {
 	a.effect.Left = append(a.effect.Left, record.Left{Key: key, Why: why})

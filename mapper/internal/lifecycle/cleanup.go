@@ -107,26 +107,13 @@ func (cl cleaner) run(ctx context.Context, job *record.Job, t body.Job) error {
 // open range away from them. As ranges appear only in the commit of one that is open, none is left
 // behind that could change when none is open.
 func (cl cleaner) total(ctx context.Context, job *record.Job, t body.Job) error {
-	for left := cleanupRanges; ; left -= sweepRanges {
-		open, err := cl.Store.FirstMarked(ctx, "open", job.Ref(), "", sweepRanges)
-		if err != nil {
-			return fmt.Errorf("clean up job %s: look for open ranges: %w", job.ID, err)
-		}
-		if len(open) == 0 {
-			break
-		}
-		if left <= 0 {
-			t.After = open[0].ID // which only makes another name
-			return cl.enqueue(ctx, job, cleanupPath, t, time.Time{})
-		}
-		group, gctx := errgroup.WithContext(ctx)
-		group.SetLimit(source.Parallel)
-		for _, r := range open {
-			group.Go(func() error { return cl.abandon(gctx, r.Key()) })
-		}
-		if err := group.Wait(); err != nil {
-			return fmt.Errorf("clean up job %s: %w", job.ID, err)
-		}
+	left, err := cl.abandonOpen(ctx, job.Ref(), cleanupRanges)
+	if err != nil {
+		return fmt.Errorf("clean up job %s: %w", job.ID, err)
+	}
+	if left != "" {
+		t.After = left // which only makes another name
+		return cl.enqueue(ctx, job, cleanupPath, t, time.Time{})
 	}
 	epoch := job.Epoch
 	untotalled := func(j *record.Job) bool { return j.Epoch == epoch && len(j.Totals) == 0 }
@@ -144,6 +131,30 @@ func (cl cleaner) total(ctx context.Context, job *record.Job, t body.Job) error 
 		return err
 	}
 	return cl.enqueueFirst(ctx, job)
+}
+
+// abandonOpen takes the open ranges of a job that has ended away from their tasks, for good: all, or so many at least. It returns one of
+// those that are left.
+func (js *Jobs) abandonOpen(ctx context.Context, job record.Ref, most int) (left string, err error) {
+	for ; ; most -= sweepRanges {
+		open, err := js.Store.FirstMarked(ctx, "open", job, "", sweepRanges)
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("look for open ranges: %w", err)
+		case len(open) == 0:
+			return "", nil
+		case most <= 0:
+			return open[0].ID, nil
+		}
+		group, gctx := errgroup.WithContext(ctx)
+		group.SetLimit(source.Parallel)
+		for _, r := range open {
+			group.Go(func() error { return cleaner{js}.abandon(gctx, r.Key()) })
+		}
+		if err := group.Wait(); err != nil {
+			return "", err
+		}
+	}
 }
 
 // abandon takes a pending range away from its task, for good.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -178,8 +179,9 @@ func (ct Control) Abort(ctx context.Context, ref record.Ref) error {
 	return err
 }
 
-// Undo notes by which job one that was read is undone: from here on nothing of it changes. One that was noted before, and is gone, does
-// not count.
+// Undo notes by which job one that was read is undone, and takes its open ranges away from pages that are still under way: from here on
+// nothing of it changes, as ranges appear only in the commit of one that is open. An undo that was noted before, and is gone, does not
+// count.
 func (ct Control) Undo(ctx context.Context, job *record.Job, by string) error {
 	gone := ""
 	if job.Undo != "" && job.Undo != by {
@@ -193,6 +195,10 @@ func (ct Control) Undo(ctx context.Context, job *record.Job, by string) error {
 		}
 		return record.Undo(j, by)
 	}))
+	if err != nil {
+		return err
+	}
+	_, err = ct.abandonOpen(ctx, job.Ref(), math.MaxInt)
 	return err
 }
 

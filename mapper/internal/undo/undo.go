@@ -149,12 +149,7 @@ func (u undoer) page(ctx context.Context, a *function.Attempt, key *datastore.Ke
 	if err != nil {
 		return err
 	}
-	switch {
-	case r.State == record.Pending: // its job has failed, or was aborted: whoever is still at work on it comes too late from here on
-		r.Generation++
-		a.Change(key, r, stored.Version)
-		return nil
-	case r.State != record.Done || r.Failed != "":
+	if r.State != record.Done || r.Failed != "" {
 		return nil // nothing was written
 	}
 	w, err := record.DecodeWrote(r.Wrote)
