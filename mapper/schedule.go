@@ -202,8 +202,8 @@ func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) err
 // run starts the run of a tick.
 func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tick) (*Job, error) {
 	turns := s.turns(e)
-	job, existed, err := start.run(ctx, &turn{s.name, func(tx *datastore.Transaction) error { return turns.Begin(tx, t.At, t.Options.ID) }})
-	if err == nil && existed {
+	job, err := start.run(ctx, &turn{s.name, func(tx *datastore.Transaction) error { return turns.Begin(tx, t.At, t.Options.ID) }})
+	if err == nil && job.incarnation != start.created.Incarnation { // there was one of its ID
 		if err = turns.May(ctx, t.At); err == nil {
 			err = fmt.Errorf("%w: there is a job %s that the schedule has not started", ErrState, t.Options.ID)
 		}

@@ -42,8 +42,7 @@ func (e *Engine) start(ctx context.Context, def *function.Definition, query Quer
 	if err := s.findOut(ctx); err != nil {
 		return nil, err
 	}
-	job, _, err := s.run(ctx, nil)
-	return job, err
+	return s.run(ctx, nil)
 }
 
 // A starting is a job that is about to start.
@@ -133,18 +132,18 @@ type turn struct {
 	begin    func(*datastore.Transaction) error // returns an error if it may not begin
 }
 
-// run starts the job, and says whether there was one of its ID before. A run of a schedule starts if it may, as the transaction that
+// run starts the job, or finds the one of its ID. A run of a schedule starts if it may, as the transaction that
 // records the job decides.
-func (s *starting) run(ctx context.Context, t *turn) (_ *Job, existed bool, failed error) {
+func (s *starting) run(ctx context.Context, t *turn) (*Job, error) {
 	var when func(*datastore.Transaction) error
 	if t != nil {
 		s.created.Schedule, when = t.schedule, t.begin
 	}
 	job, err := s.control.Start(ctx, s.created, s.found.Existing, when)
 	if err != nil {
-		return nil, false, s.fail(err)
+		return nil, s.fail(err)
 	}
-	return &Job{ID: job.ID, incarnation: job.Incarnation, engine: s.engine}, job.Incarnation != s.created.Incarnation, nil
+	return &Job{ID: job.ID, incarnation: job.Incarnation, engine: s.engine}, nil
 }
 
 // maxArguments leaves room in a job's record, which has up to 1 MiB, for its counters

@@ -61,7 +61,7 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 			return nil, err
 		}
 	}
-	undone, _, err = s.run(ctx, nil)
+	undone, err = s.run(ctx, nil)
 	return undone, err
 }
 

@@ -15,10 +15,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"charm.land/lipgloss/v2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"github.com/creack/pty"
@@ -348,7 +350,13 @@ func TestWatch(t *testing.T) {
 
 // TestCompletion has the shells that are here load the completion scripts.
 func TestCompletion(t *testing.T) {
-	for _, shell := range []string{"bash", "zsh", "fish"} {
+	binary := built(t)
+	for shell, with := range map[string][3]string{ // what comes before the script, and asks for a completion behind it
+		"bash": {"--norc", "source ", "; complete -p scattermap"},
+		"zsh":  {"-f", "autoload -U compinit; compinit -u -D; source ", "; print -r -- $_comps[scattermap]"},
+		"fish": {"--no-config", "source ", "; complete -C 'scattermap und'"},
+	} {
+		flags, load, after := with[0], with[1], with[2]
 		t.Run(shell, func(t *testing.T) {
 			script, errs, code := command(t, "", "completion", shell)
 			if code != 0 || !strings.Contains(script, "scattermap") {
@@ -365,7 +373,9 @@ func TestCompletion(t *testing.T) {
 			if out, err := exec.Command(path, "-n", file).CombinedOutput(); err != nil {
 				t.Errorf("%v: %s", err, out)
 			}
-			if out, err := exec.Command(path, "-c", "source "+file+" 2>&1").CombinedOutput(); shell == "bash" && (err != nil || len(out) > 0) {
+			loads := exec.Command(path, flags, "-c", load+file+after)
+			loads.Env = append(os.Environ(), "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"), "HOME="+t.TempDir())
+			if out, err := loads.CombinedOutput(); err != nil || !strings.Contains(string(out), "scattermap") && !strings.Contains(string(out), "Take back") || strings.Contains(string(out), "rror") {
 				t.Errorf("%v: %s", err, out)
 			}
 		})
@@ -415,5 +425,168 @@ func TestUndo(t *testing.T) {
 	out, _, _ := command(t, "", "left", "undo-one", "--all")
 	if n := strings.Count(out, "\n"); n != 301 {
 		t.Errorf("%d lines of what was left", n)
+	}
+}
+
+// A screenOf is a terminal that a program writes to. It has all that was written.
+type screenOf struct {
+	*os.File
+	mu    sync.Mutex
+	shown bytes.Buffer
+}
+
+// read reads what a terminal shows, until it closes.
+func (s *screenOf) read() {
+	b := make([]byte, 4096)
+	for {
+		n, err := s.Read(b)
+		s.mu.Lock()
+		s.shown.Write(b[:n])
+		s.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// await waits until the terminal has shown something since the last call.
+func (s *screenOf) await(t *testing.T, what string) {
+	t.Helper()
+	for range 600 {
+		s.mu.Lock()
+		text := s.shown.String()
+		if _, after, found := strings.Cut(text, what); found {
+			s.shown.Reset()
+			s.shown.WriteString(after)
+		} else {
+			text = ""
+		}
+		s.mu.Unlock()
+		if text != "" {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatalf("the terminal does not show %q: %q", what, s.shown.String())
+}
+
+// TestTop controls a job from the screen of all jobs.
+func TestTop(t *testing.T) {
+	newService(t, 4000)
+	binary := built(t)
+	if out, errs, code := command(t, "", words("start add-credit --kind Account --params '{\"Amount\": 10}' --rate 100 --page-size 20 --id one")...); code != 0 {
+		t.Fatal(out, errs)
+	}
+	cmd := exec.Command(binary, "top")
+	file, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 20, Cols: 120})
+	if err != nil {
+		t.Fatal(err)
+	}
+	terminal := &screenOf{File: file}
+	go terminal.read()
+	press := func(keys string) {
+		if _, err := file.WriteString(keys); err != nil {
+			t.Fatal(err)
+		}
+	}
+	job := func(what string, is func(*mapper.Status) bool) {
+		t.Helper()
+		var job mapper.Status
+		for range 200 {
+			out, errs, code := command(t, "", "describe", "one", "-o", "json")
+			if code != 0 || json.Unmarshal([]byte(out), &job) != nil {
+				t.Fatal(out, errs)
+			}
+			if is(&job) {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		t.Fatalf("the job is not %s: %+v", what, job)
+	}
+	state := func(want mapper.State) {
+		t.Helper()
+		job(string(want), func(s *mapper.Status) bool { return s.State == want })
+	}
+	terminal.await(t, "1 running, 0 paused")
+	terminal.await(t, "█")
+	press("p")
+	state(mapper.Paused)
+	terminal.await(t, "somebody has paused it")
+	press("r")
+	state(mapper.Running)
+	press("s50\r")
+	job("slower", func(s *mapper.Status) bool { return s.Settings.Rate.Entities == 50 })
+	press("\r")
+	terminal.await(t, "Parameters:")
+	press("\ran") // asks, and takes no for an answer
+	press("p")
+	state(mapper.Paused)
+	press("ay")
+	state(mapper.Aborted)
+	press("q")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %q", err, terminal.shown.String())
+	}
+
+	for _, test := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"top"}, exitUsage, "it needs a terminal"},
+		{[]string{"top", "one"}, exitUsage, "unknown command"},
+	} {
+		out, errs, code := command(t, "", test.args...)
+		if code != test.code || !strings.Contains(errs, test.says) {
+			t.Errorf("%q: code %d: %s%s", test.args, code, errs, out)
+		}
+	}
+
+	cmd = exec.Command(binary, "top", "--service", "http://127.0.0.1:1")
+	if file, err = pty.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	shown, _ := io.ReadAll(file) // it ends with an error, as the terminal closes
+	failed := new(exec.ExitError)
+	if err := cmd.Wait(); !errors.As(err, &failed) || failed.ExitCode() != exitError || !strings.Contains(string(shown), "does not answer") || strings.Contains(string(shown), "\x1b[?1049h") {
+		t.Errorf("a service that does not answer: %v: %q", err, shown)
+	}
+}
+
+// TestScreen draws the screen of all jobs on terminals of all sizes, with names that a terminal would act on.
+func TestScreen(t *testing.T) {
+	s := &screen{address: "http://localhost:1", at: time.Now()}
+	var jobs []*topJob
+	for i := range 60 {
+		job := &topJob{JobInfo: mapper.JobInfo{ID: fmt.Sprintf("job-%d-\x1b[31m%s", i, strings.Repeat("x", i)), Mapper: "mapper", State: []mapper.State{mapper.Running, mapper.Paused, mapper.Succeeded, mapper.Failed}[i%4], Error: "an\nerror"}}
+		if i%4 < 2 {
+			job.status = &mapper.Status{ID: job.ID, State: job.State, Processed: 1 << 40, Failures: 12, Why: "why\x1b[2J not", Progress: mapper.Progress{About: float64(i) / 40, Rate: 1e6, Left: time.Hour}}
+		}
+		jobs = append(jobs, job)
+	}
+	for _, size := range [][2]int{{1, 1}, {20, 5}, {40, 10}, {80, 24}, {120, 40}, {300, 100}} {
+		s.width, s.height = size[0], size[1]
+		s.take(loadedMsg{jobs: jobs, at: time.Now()})
+		for _, key := range []string{"", "down", "end", "home", "pgdown", "enter", "esc", "e", "up", "s", "5", "x", "backspace", "enter", "a", "n", "u", "n", "e"} {
+			s.press(key)
+			drawn := s.draw()
+			lines := strings.Split(drawn, "\n")
+			if len(lines) > max(3, s.height) {
+				t.Errorf("%v after %q: %d lines", size, key, len(lines))
+			}
+			for _, l := range lines {
+				if lipgloss.Width(l) > s.width {
+					t.Errorf("%v after %q: a line of %d columns: %q", size, key, lipgloss.Width(l), l)
+				}
+			}
+			if strings.Contains(drawn, "\x1b[2J") || strings.Contains(drawn, "job-0-\x1b[31m") {
+				t.Errorf("%v after %q: a name has its effect on the terminal: %q", size, key, drawn)
+			}
+		}
+	}
+	s.take(loadedMsg{err: errors.New("it is down")})
+	if s.width = 120; !strings.Contains(s.draw(), "it is down") || !strings.Contains(s.draw(), "job-0") {
+		t.Errorf("a service that is down: %s", s.draw())
 	}
 }

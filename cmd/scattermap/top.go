@@ -1,0 +1,548 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"charm.land/lipgloss/v2"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+func newTop() *cobra.Command {
+	var s service
+	c := &cobra.Command{
+		Use: "top", Short: "Show all jobs on one screen, live, with keys to control them", Args: cobra.NoArgs,
+		Long: "Shows the last 50 jobs on one screen, those that have not ended first, and asks for them every two seconds. Keys pause, resume and\nabort the job that is chosen, retry its failures, set its rate, and undo it. It needs a terminal.",
+	}
+	s.define(c.Flags())
+	s.defineReason(c.Flags())
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		out, ok := c.OutOrStdout().(*os.File)
+		if !ok || !term.IsTerminal(int(out.Fd())) {
+			return usageError(errors.New("top: it needs a terminal; \"scattermap jobs\" lists jobs, and \"scattermap watch\" follows one"))
+		}
+		m := &top{screen: screen{address: s.address, width: 80, height: 24}, service: &s, ctx: c.Context()}
+		first := m.load()
+		loaded, _ := first.(loadedMsg)
+		if loaded.err != nil { // before the screen changes: who has a wrong address or token sees that
+			return loaded.err
+		}
+		m.take(loaded)
+		_, err := tea.NewProgram(m, tea.WithContext(c.Context()), tea.WithInput(c.InOrStdin()), tea.WithOutput(out)).Run()
+		if err != nil && c.Context().Err() != nil {
+			return nil // it was told to end
+		}
+		return err
+	}
+	return c
+}
+
+// Times and bounds of top: between two looks, and how many jobs that have not ended are looked at, so many at once.
+const (
+	topEvery    = 2 * time.Second
+	topStatuses = 20
+	topAtOnce   = 4
+)
+
+// A top is the program: its screen, and who asks the service.
+type top struct {
+	screen
+	service *service
+	ctx     context.Context
+}
+
+// The messages of the program.
+type (
+	lookMsg   struct{} // it is time to look
+	loadedMsg struct {
+		jobs []*topJob
+		at   time.Time
+		err  error
+	}
+	doneMsg struct { // a key has had its effect
+		said string
+		err  error
+	}
+)
+
+// Init begins to look.
+func (m *top) Init() tea.Cmd { return later }
+
+// later has the program look in a while.
+func later() tea.Msg {
+	time.Sleep(topEvery)
+	return lookMsg{}
+}
+
+// Update takes in what has happened.
+func (m *top) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+	case lookMsg:
+		return m, m.load
+	case loadedMsg:
+		m.take(msg)
+		return m, later
+	case doneMsg:
+		if m.said = msg.said; msg.err != nil {
+			m.said = msg.err.Error()
+		}
+		return m, func() tea.Msg { // at once, and not in place of the next look
+			loaded := m.load().(loadedMsg)
+			return freshMsg(loaded)
+		}
+	case freshMsg:
+		m.take(loadedMsg(msg))
+	case tea.KeyPressMsg:
+		act, quits := m.press(msg.String())
+		if quits {
+			return m, tea.Quit
+		}
+		if act.verb != "" {
+			return m, func() tea.Msg { return m.do(act) }
+		}
+	}
+	return m, nil
+}
+
+// A freshMsg is a loadedMsg that no other look follows.
+type freshMsg loadedMsg
+
+// View draws the screen.
+func (m *top) View() tea.View {
+	v := tea.NewView(m.draw())
+	v.AltScreen = true
+	v.WindowTitle = "scattermap"
+	return v
+}
+
+// load asks for the jobs, and for how those stand that have not ended.
+func (m *top) load() tea.Msg {
+	var page struct{ Jobs []mapper.JobInfo }
+	if err := m.service.call(m.ctx, http.MethodGet, "", nil, nil, &page); err != nil {
+		return loadedMsg{err: err}
+	}
+	msg := loadedMsg{at: time.Now()}
+	group, ctx := errgroup.WithContext(m.ctx)
+	group.SetLimit(topAtOnce)
+	asked := 0
+	for _, info := range page.Jobs {
+		job := &topJob{JobInfo: info}
+		msg.jobs = append(msg.jobs, job)
+		if info.State.Ended() || asked == topStatuses {
+			continue
+		}
+		asked++
+		group.Go(func() error {
+			status := new(mapper.Status)
+			if err := m.service.call(ctx, http.MethodGet, info.ID, nil, nil, status); err == nil { // it may be gone by now
+				job.status = status
+				job.State = status.State
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // no function of it fails
+	return msg
+}
+
+// do does what a key stands for.
+func (m *top) do(a act) doneMsg {
+	var body any
+	if a.verb == "rate" {
+		body = mapper.Rate{Entities: a.rate}
+	}
+	job := new(mapper.Status)
+	if err := m.service.call(m.ctx, http.MethodPost, url.PathEscape(a.job)+"/"+a.verb, nil, body, job); err != nil {
+		return doneMsg{err: err}
+	}
+	return doneMsg{said: summary(job)}
+}
+
+// A topJob is a job on the screen.
+type topJob struct {
+	mapper.JobInfo
+	status *mapper.Status // nil: it has ended, or was not asked about
+}
+
+// An act is what a key does to a job.
+type act struct {
+	verb string // of the API; empty: nothing
+	job  string
+	rate float64
+}
+
+// A screen is what is shown. It asks nobody.
+type screen struct {
+	address       string
+	width, height int
+
+	jobs  []*topJob
+	at    time.Time // when they were looked at
+	err   error     // why they are not as they are now
+	lives bool      // only those that have not ended
+
+	chosen  string // the ID of a job
+	first   int    // that is shown, of those that are listed
+	details bool   // of the chosen one
+	said    string // what the last key came to
+
+	asks   act  // what waits for a yes,
+	typing bool // or for a rate
+	typed  string
+}
+
+// take takes over what was loaded.
+func (s *screen) take(m loadedMsg) {
+	if s.err = m.err; m.err != nil {
+		return
+	}
+	s.jobs, s.at = m.jobs, m.at
+	slices.SortStableFunc(s.jobs, func(a, b *topJob) int { return cmp.Compare(ended(a), ended(b)) })
+	if s.job() == nil {
+		s.move(0)
+	}
+}
+
+func ended(j *topJob) int {
+	if j.State.Ended() {
+		return 1
+	}
+	return 0
+}
+
+// listed returns the jobs that are on the list.
+func (s *screen) listed() []*topJob {
+	if !s.lives {
+		return s.jobs
+	}
+	return slices.DeleteFunc(slices.Clone(s.jobs), func(j *topJob) bool { return j.State.Ended() })
+}
+
+// job returns the job that is chosen, or nil.
+func (s *screen) job() *topJob {
+	for _, j := range s.listed() {
+		if j.ID == s.chosen {
+			return j
+		}
+	}
+	return nil
+}
+
+// move chooses a job that is so many further down.
+func (s *screen) move(by int) {
+	all := s.listed()
+	if len(all) == 0 {
+		s.chosen, s.first = "", 0
+		return
+	}
+	at := max(0, slices.IndexFunc(all, func(j *topJob) bool { return j.ID == s.chosen }))
+	at = min(max(0, at+by), len(all)-1)
+	s.chosen = all[at].ID
+	s.first = min(s.first, at)
+	s.first = max(s.first, at-s.room()+1)
+}
+
+// room is how many jobs fit on the list.
+func (s *screen) room() int { return max(1, s.height-6) }
+
+// verbs are the keys that do something to a job, which those that end in "?" ask about first.
+var verbs = map[string]string{"p": "pause", "r": "resume", "a": "abort?", "t": "retry", "u": "undo?"}
+
+// press takes in a key, and returns what it does.
+func (s *screen) press(key string) (does act, quits bool) {
+	switch {
+	case key == "ctrl+c":
+		return act{}, true
+	case s.typing:
+		return s.typeRate(key), false
+	case s.asks.verb != "":
+		if key == "y" {
+			does = s.asks
+		}
+		s.asks, s.said = act{}, ""
+		return does, false
+	}
+	s.said = ""
+	switch key {
+	case "q":
+		return act{}, true
+	case "esc":
+		if !s.details {
+			return act{}, true
+		}
+		s.details = false
+	case "enter", "d":
+		s.details = !s.details && s.job() != nil
+	case "e":
+		s.lives = !s.lives
+		s.move(0)
+	case "up", "k":
+		s.move(-1)
+	case "down", "j":
+		s.move(1)
+	case "pgup":
+		s.move(-s.room())
+	case "pgdown":
+		s.move(s.room())
+	case "home":
+		s.move(-len(s.jobs))
+	case "end":
+		s.move(len(s.jobs))
+	case "s":
+		s.typing, s.typed = s.job() != nil, ""
+	default:
+		verb, asks := strings.CutSuffix(verbs[key], "?")
+		job := s.job()
+		switch {
+		case verb == "" || job == nil:
+		case asks:
+			s.asks = act{verb: verb, job: job.ID}
+		default:
+			return act{verb: verb, job: job.ID}, false
+		}
+	}
+	return act{}, false
+}
+
+// typeRate takes in a key of a rate.
+func (s *screen) typeRate(key string) act {
+	switch {
+	case key == "esc":
+		s.typing = false
+	case key == "enter":
+		s.typing = false
+		n, err := strconv.ParseFloat(s.typed, 64)
+		if err != nil {
+			s.said = fmt.Sprintf("%q is no number of entities a second", s.typed)
+			return act{}
+		}
+		return act{verb: "rate", job: s.chosen, rate: n}
+	case key == "backspace":
+		s.typed = s.typed[:max(0, len(s.typed)-1)]
+	case len(key) == 1 && (key == "." || key >= "0" && key <= "9") && len(s.typed) < 12:
+		s.typed += key
+	}
+	return act{}
+}
+
+// Styles use the terminal's own colours, which go with its background.
+var (
+	faint    = lipgloss.NewStyle().Faint(true)
+	strong   = lipgloss.NewStyle().Bold(true)
+	reversed = lipgloss.NewStyle().Reverse(true)
+
+	stateStyles = map[mapper.State]lipgloss.Style{
+		mapper.Running: lipgloss.NewStyle().Foreground(lipgloss.Cyan), mapper.Paused: lipgloss.NewStyle().Foreground(lipgloss.Yellow),
+		mapper.Succeeded: lipgloss.NewStyle().Foreground(lipgloss.Green), mapper.SucceededWithFailures: lipgloss.NewStyle().Foreground(lipgloss.Yellow),
+		mapper.Failed: lipgloss.NewStyle().Foreground(lipgloss.Red), mapper.Aborted: faint,
+	}
+)
+
+// A column of the list: narrow screens leave out those with a high rank.
+type column struct {
+	name  string
+	width int // at most
+	rank  int
+	right bool
+	text  func(*topJob) string
+}
+
+var columns = []column{
+	{"JOB", 40, 0, false, func(j *topJob) string { return j.ID }},
+	{"MAPPER", 30, 4, false, func(j *topJob) string { return j.Mapper }},
+	{"STATE", 12, 0, false, func(j *topJob) string {
+		if j.State == mapper.SucceededWithFailures {
+			return "failures"
+		}
+		return string(j.State)
+	}},
+	{"PROGRESS", 21, 1, false, progressOf},
+	{"RATE", 9, 2, true, func(j *topJob) string {
+		if j.status == nil || j.State != mapper.Running {
+			return ""
+		}
+		return grouped(int64(j.status.Progress.Rate)) + "/s"
+	}},
+	{"LEFT", 8, 2, true, func(j *topJob) string {
+		if j.status == nil || j.State != mapper.Running || j.status.Progress.Left == 0 {
+			return ""
+		}
+		return roughly(j.status.Progress.Left)
+	}},
+	{"DONE", 12, 3, true, func(j *topJob) string {
+		switch {
+		case j.status != nil:
+			return grouped(j.status.Processed)
+		case j.Counted:
+			return grouped(j.Processed)
+		}
+		return ""
+	}},
+	{"FAILED", 7, 1, true, func(j *topJob) string {
+		n := j.Failures
+		if j.status != nil {
+			n = j.status.Failures
+		}
+		if n == 0 {
+			return ""
+		}
+		return grouped(n)
+	}},
+	{"STARTED", 11, 5, true, func(j *topJob) string { return ago(j.Created, time.Now()) }},
+}
+
+// progressOf draws how far a job is.
+func progressOf(j *topJob) string {
+	if j.status == nil || j.State.Ended() {
+		return ""
+	}
+	const cells = 16
+	about := min(1, max(0, j.status.Progress.About))
+	full := int(about * cells)
+	return strings.Repeat("█", full) + strings.Repeat("░", cells-full) + fmt.Sprintf("%4.0f%%", 100*about)
+}
+
+// fitting returns the columns for which there is room, as wide as what some jobs have in them.
+func fitting(width int, jobs []*topJob) []column {
+	for rank := 5; ; rank-- {
+		some := slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.rank > rank })
+		for i, c := range some {
+			widest := lipgloss.Width(c.name)
+			for _, j := range jobs {
+				widest = max(widest, lipgloss.Width(line(c.text(j), c.width)))
+			}
+			some[i].width = widest
+		}
+		all := 2
+		for _, c := range some {
+			all += c.width + 2
+		}
+		if all <= width || rank == 0 {
+			return some
+		}
+	}
+}
+
+// cell writes a text in a column.
+func (c column) cell(text string) string {
+	text = line(text, c.width)
+	space := strings.Repeat(" ", max(0, c.width-lipgloss.Width(text)))
+	if c.right {
+		return space + text + "  "
+	}
+	return text + space + "  "
+}
+
+// draw writes the screen.
+func (s *screen) draw() string {
+	head := strong.Render("scattermap top") + "  " + line(s.address, max(1, s.width-40))
+	counts := make(map[mapper.State]int)
+	for _, j := range s.jobs {
+		counts[j.State]++
+	}
+	head += faint.Render(fmt.Sprintf("  %d running, %d paused, %d failed", counts[mapper.Running], counts[mapper.Paused], counts[mapper.Failed]))
+	lines := []string{head, ""}
+	if job := s.job(); s.details && job != nil {
+		lines = append(lines, s.detail(job)...)
+	} else {
+		lines = append(lines, s.list()...)
+	}
+	for len(lines) < s.height-3 {
+		lines = append(lines, "")
+	}
+	lines = append(lines[:max(0, min(len(lines), s.height-3))], s.foot()...)
+	for i := range lines {
+		lines[i] = lipgloss.NewStyle().MaxWidth(max(1, s.width)).Render(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// list writes the list of jobs.
+func (s *screen) list() []string {
+	all := s.listed()
+	fit := fitting(s.width, all)
+	head := "  "
+	for _, c := range fit {
+		head += c.cell(c.name)
+	}
+	lines := []string{faint.Render(head)}
+	if len(all) == 0 {
+		return append(lines, "  There are no such jobs.")
+	}
+	for _, j := range all[min(s.first, len(all)):min(len(all), s.first+s.room())] {
+		row := "  "
+		if j.ID == s.chosen {
+			row = "▸ "
+		}
+		for _, c := range fit {
+			text := c.cell(c.text(j))
+			switch {
+			case j.ID == s.chosen:
+				text = reversed.Render(text)
+			case c.name == "STATE":
+				text = stateStyles[j.State].Render(text)
+			case c.name == "FAILED":
+				text = stateStyles[mapper.Failed].Render(text)
+			case j.State.Ended():
+				text = faint.Render(text)
+			}
+			row += text
+		}
+		lines = append(lines, row)
+	}
+	return lines
+}
+
+// detail writes all about a job.
+func (s *screen) detail(j *topJob) []string {
+	var b strings.Builder
+	if j.status != nil {
+		_ = describe(&b, j.status, time.Now()) // to memory
+	} else {
+		_ = rows(&b, []string{"Job:", j.ID}, []string{"Mapper:", j.Mapper}, []string{"State:", string(j.State)}, []string{"Error:", line(j.Error, 500)},
+			[]string{"Processed:", grouped(j.Processed)}, []string{"Failures:", grouped(j.Failures)})
+	}
+	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
+}
+
+// foot writes what matters of the chosen job, or is asked, and the keys.
+func (s *screen) foot() []string {
+	about := ""
+	switch job := s.job(); {
+	case s.typing:
+		return []string{"", strong.Render("Entities a second for " + line(s.chosen, 60) + ", 0 is no limit: " + s.typed + "▏"), faint.Render("enter sets it, esc does not")}
+	case s.asks.verb != "":
+		return []string{"", strong.Render(strings.ToUpper(s.asks.verb[:1]) + s.asks.verb[1:] + " " + line(s.asks.job, 60) + "?"), faint.Render("y does it, any other key does not")}
+	case s.err != nil:
+		about = stateStyles[mapper.Failed].Render(fmt.Sprintf("as of %s: %s", s.at.Local().Format(time.TimeOnly), line(s.err.Error(), 300)))
+	case s.said != "":
+		about = line(s.said, 300)
+	case job != nil && job.status != nil && job.status.Why != "":
+		about = line(job.ID, 60) + ": " + line(job.status.Why, 300)
+	case job != nil && job.Error != "":
+		about = line(job.ID, 60) + ": " + line(job.Error, 300)
+	}
+	keys := "p pause  r resume  a abort  t retry  s set rate  u undo  enter details  e "
+	if s.lives {
+		keys += "show ended"
+	} else {
+		keys += "hide ended"
+	}
+	return []string{"", about, faint.Render(keys + "  q quit")}
+}
