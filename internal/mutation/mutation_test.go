@@ -51,11 +51,11 @@ var mutations = []mutation{
 	},
 	{
 		name: "an undo passes by pages that somebody is still at work on", test: "TestUndoSimulation", file: "internal/lifecycle/control.go",
-		old: `	_, err = ct.abandonOpen(ctx, job.Ref(), math.MaxInt)`,
+		old: `	_, err = cleaner(ct).abandonOpen(ctx, job.Ref(), math.MaxInt)`,
 		new: `	if BROKEN {
 		return nil
 	}
-	_, err = ct.abandonOpen(ctx, job.Ref(), math.MaxInt)`,
+	_, err = cleaner(ct).abandonOpen(ctx, job.Ref(), math.MaxInt)`,
 	},
 	{
 		name: "an undo does not look whether an entity has the version of the page", test: "TestUndoSimulation", file: "internal/undo/decide.go",

@@ -135,9 +135,9 @@ func (cl cleaner) total(ctx context.Context, job *record.Job, t body.Job) error 
 
 // abandonOpen takes the open ranges of a job that has ended away from their tasks, for good: all, or so many at least. It returns one of
 // those that are left.
-func (js *Jobs) abandonOpen(ctx context.Context, job record.Ref, most int) (left string, err error) {
+func (cl cleaner) abandonOpen(ctx context.Context, job record.Ref, most int) (left string, err error) {
 	for ; ; most -= sweepRanges {
-		open, err := js.Store.FirstMarked(ctx, "open", job, "", sweepRanges)
+		open, err := cl.Store.FirstMarked(ctx, "open", job, "", sweepRanges)
 		switch {
 		case err != nil:
 			return "", fmt.Errorf("look for open ranges: %w", err)
@@ -149,7 +149,7 @@ func (js *Jobs) abandonOpen(ctx context.Context, job record.Ref, most int) (left
 		group, gctx := errgroup.WithContext(ctx)
 		group.SetLimit(source.Parallel)
 		for _, r := range open {
-			group.Go(func() error { return cleaner{js}.abandon(gctx, r.Key()) })
+			group.Go(func() error { return cl.abandon(gctx, r.Key()) })
 		}
 		if err := group.Wait(); err != nil {
 			return "", err

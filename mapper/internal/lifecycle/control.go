@@ -198,7 +198,7 @@ func (ct Control) Undo(ctx context.Context, job *record.Job, by string) error {
 	if err != nil {
 		return err
 	}
-	_, err = ct.abandonOpen(ctx, job.Ref(), math.MaxInt)
+	_, err = cleaner(ct).abandonOpen(ctx, job.Ref(), math.MaxInt)
 	return err
 }
 
