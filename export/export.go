@@ -1,6 +1,7 @@
 package export
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -123,6 +124,7 @@ func New[T, R, P any](name string, bucket *blob.Bucket, record func(ctx context.
 		}
 		return x.plan(ctx, d, stage{Export: params.Export, Run: params.Run, Folder: params.Folder, Files: params.Files, Params: given})
 	})
+	x.parts.ByName(x.startByName)
 	x.joins = mapper.Collect(name+joinSuffix, x.join, putJoined).OnDone(x.list)
 	x.deletes = mapper.Visit(name+deleteSuffix, x.deleteParts).OnDone(x.succeed)
 	return x
@@ -226,6 +228,45 @@ func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query,
 		return fail(err)
 	}
 	return run, nil
+}
+
+// NamedParams are the parameters of an export that is started by its name, over package jobsapi, say: {"folder": "accounts"}. They are
+// what [Export.Start] is given otherwise.
+type NamedParams struct {
+	Folder string          `json:"folder,omitempty"` // see StartOptions
+	Files  int             `json:"files,omitempty"`
+	Params json.RawMessage `json:"params,omitempty"` // of the export's function; none by default
+}
+
+// startByName starts an export for mapper.Engine.StartNamed. The job that it returns is the first one.
+func (x *Export[P]) startByName(ctx context.Context, e *mapper.Engine, q mapper.Query, given json.RawMessage, o *mapper.StartOptions) (*mapper.Job, error) {
+	fail := func(what string, err error) (*mapper.Job, error) {
+		return nil, fmt.Errorf("export: start %q: %w: %s: %w", x.name, mapper.ErrArguments, what, err)
+	}
+	named := NamedParams{Params: json.RawMessage("{}")}
+	if err := strictly(given, &named); err != nil {
+		return fail(`params have to be like {"folder": "accounts"}`, err)
+	}
+	var params P
+	if err := strictly(named.Params, &params); err != nil {
+		return fail(`"params" of the params`, err)
+	}
+	opts := StartOptions{Folder: named.Folder, Files: named.Files}
+	if o != nil {
+		opts.StartOptions = *o
+	}
+	run, err := x.Start(ctx, e, q, params, &opts)
+	if err != nil {
+		return nil, err
+	}
+	return run.Jobs()[0], nil
+}
+
+// strictly decodes JSON that has no other fields than a type has.
+func strictly(text json.RawMessage, v any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	return d.Decode(v)
 }
 
 // Plan estimates what an export of a query takes, as mapper.Plan does, and what its parts take besides: a write, three

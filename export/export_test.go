@@ -281,3 +281,46 @@ func TestRefused(t *testing.T) {
 		})
 	}
 }
+
+// TestByName starts an export by its name, as an operator does.
+func TestByName(t *testing.T) {
+	bucket := memblob.OpenBucket(nil)
+	t.Cleanup(func() { bucket.Close() })
+	x := export.NewEntities("export", bucket, nil)
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		for i := range 100 {
+			if _, err := w.Client.Put(t.Context(), datastore.NameKey("Account", fmt.Sprint(i), nil), &datastore.PropertyList{{Name: "n", Value: int64(i)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start := func(params string) (*mapper.Job, error) {
+			return w.Engine.StartNamed(t.Context(), "export", mapper.Query{Kind: "Account"}, []byte(params), &mapper.StartOptions{ID: "out"})
+		}
+		for params, want := range map[string]string{
+			`{"folders": "accounts"}`:                   `unknown field "folders"`,
+			`{"folder": "/accounts"}`:                   "folder",
+			`{"folder": "accounts", "params": {"n":1}}`: `unknown field "n"`,
+			`[]`:            `{"folder": "accounts"}`,
+			`{"files": -1}`: "Files is -1",
+		} {
+			if _, err := start(params); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v", params, err)
+			}
+		}
+		job, err := start(`{"folder": "accounts", "files": 2}`)
+		if err != nil || job.ID != "out" {
+			t.Fatal(err)
+		}
+		if again, err := start(`{"folder": "accounts", "files": 2}`); err != nil || again.ID != job.ID {
+			t.Errorf("once more: %v", err)
+		}
+		run, err := x.Find(t.Context(), w.Engine, "out")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := run.Wait(t.Context())
+		if err != nil || len(m.Files) != 2 || m.Records != 100 {
+			t.Errorf("%+v, %v", m, err)
+		}
+	})
+}

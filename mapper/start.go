@@ -29,7 +29,20 @@ func (e *Engine) StartNamed(ctx context.Context, mapper string, q Query, params 
 	if !ok || undo.Is(mapper) { // only Job.Undo starts that
 		return nil, fmt.Errorf("mapper: start: %w %q: have %s", ErrUnknownMapper, mapper, e.names())
 	}
+	if start, ok := def.ByName.(starter); ok {
+		return start(ctx, e, q, params, o)
+	}
 	return e.start(ctx, def, q, params, o)
+}
+
+// A starter starts jobs by name.
+type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)
+
+// ByName has [Engine.StartNamed] start jobs of the mapper by a function, which may prepare something first that the job needs. Params are
+// what was given, and not yet those of the mapper. It returns the mapper, for use in its definition.
+func (m *Mapper[P]) ByName(start func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)) *Mapper[P] {
+	m.def.ByName = starter(start)
+	return m
 }
 
 func (e *Engine) start(ctx context.Context, def *function.Definition, query Query, params json.RawMessage, o *StartOptions) (_ *Job, failed error) {

@@ -233,20 +233,9 @@ func (j *Job) Causes(ctx context.Context) ([]Cause, error) {
 		}
 	}
 	var causes []Cause
-	at := make(map[string]int)
-	for _, r := range failed {
-		cause := r.Cause()
-		i, known := at[cause]
-		if !known {
-			i, at[cause] = len(causes), len(causes)
-			causes = append(causes, Cause{Cause: cause, Estimated: all > int64(len(failed)), Example: failureOf(r)})
-		}
-		causes[i].Count++
+	for _, c := range record.Causes(failed, all) {
+		causes = append(causes, Cause{c.Text, c.Count, c.Estimated, failureOf(c.Example)})
 	}
-	for i := range causes {
-		causes[i].Count = causes[i].Count * all / int64(len(failed))
-	}
-	slices.SortStableFunc(causes, func(a, b Cause) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Cause, b.Cause)) })
 	return causes, nil
 }
 

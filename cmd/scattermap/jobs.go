@@ -136,9 +136,9 @@ func summary(job *mapper.Status) string {
 	if job.Estimated {
 		about = "about "
 	}
-	text := fmt.Sprintf("%s: %s, %s%s entities processed", job.ID, job.State, about, grouped(job.Processed))
+	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, job.State, about, counted(job.Processed, "entity", "entities"))
 	if undoes(job) { // its entities are pages
-		text = fmt.Sprintf("%s: %s, %s%s pages looked at: %s", job.ID, job.State, about, grouped(job.Processed), undone(job))
+		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, job.State, about, counted(job.Processed, "page", "pages"), undone(job))
 	}
 	if left := job.Remaining; left > 0 && !job.State.Ended() {
 		text += fmt.Sprintf(" and about %s left", grouped(left))
@@ -146,7 +146,7 @@ func summary(job *mapper.Status) string {
 			text += fmt.Sprintf(" (%s, %s)", percent(p), takes(p))
 		}
 	}
-	text += fmt.Sprintf(", %s failures", grouped(job.Failures))
+	text += ", " + counted(job.Failures, "failure", "failures")
 	if why := job.Why; why != "" {
 		text += "; " + line(why, 300)
 	} else if job.Error != "" {

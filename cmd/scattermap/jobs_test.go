@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,8 +26,10 @@ import (
 	"cloud.google.com/go/datastore"
 	"github.com/creack/pty"
 	"go.yaml.in/yaml/v3"
+	"gocloud.dev/blob/memblob"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/export"
 	"github.com/scattermap/scattermap/jobsapi"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/prebuilt"
@@ -87,8 +90,10 @@ func newService(t *testing.T, n int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	bucket := memblob.OpenBucket(nil)
+	t.Cleanup(func() { bucket.Close() })
 	log := slog.New(slog.DiscardHandler) // deliveries go on when the test is over
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: append(mapper.Set(addCredit), prebuilt.Mappers()...), Logger: log})
+	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: slices.Concat(mapper.Set(addCredit), prebuilt.Mappers(), export.NewEntities("export", bucket, nil).Mappers()), Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,6 +94,14 @@ func grouped(n int64) string {
 	return s
 }
 
+// counted writes a number of things.
+func counted(n int64, one, several string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return grouped(n) + " " + several
+}
+
 // ago writes how long ago a time was.
 func ago(t, now time.Time) string {
 	d := now.Sub(t)

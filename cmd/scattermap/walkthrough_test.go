@@ -8,17 +8,17 @@ import (
 	"testing"
 )
 
-var writeWalk = flag.Bool("walk", false, "write what TestWalkthrough gets into docs/walkthrough.md")
+var writeWalk = flag.Bool("walk", false, "write what TestWalkthrough gets into README.md")
 
 // varies is what differs from run to run in what commands print.
-var varies = regexp.MustCompile(`(?m)^(Pages|The plan|Takes|Cost|Rate|Started|Ended|Time left|Progress|Queue|TIME|\d{4}-\d{2}-\d{2}).*$|\b(?:about )?[\d.,]+ ?(?:ms|s|min|h)( ago)?\b|\b\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\b|"user-\d+"|^.*: running, .*$`)
+var varies = regexp.MustCompile(`(?m)^(Pages|The plan|Takes|Cost|Rate|Started|Ended|Time left|Progress|Queue|TIME|\d{4}-\d{2}-\d{2}).*$|\b(?:about )?[\d.,]+ ?(?:ms|s|min|h)( ago)?\b|\b\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\b|"user-\d+"|^.*: running, .*$|\b[\d,]+ pages\b|^undo-\w+ +(?:rehearsal:)?undo:.*$`)
 
-// TestWalkthrough has the commands of docs/walkthrough.md print what it says.
+// TestWalkthrough has the commands of README.md print what it says.
 func TestWalkthrough(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves jobs over 50,000 entities out")
 	}
-	const page = "../../docs/walkthrough.md"
+	const page = "../../README.md"
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +28,7 @@ func TestWalkthrough(t *testing.T) {
 	quick.Store(true)
 	t.Cleanup(func() { rarely.Store(false); quick.Store(false) })
 	var written, printed []string // lines
-	inside := false
+	inside, walks := false, false
 	expect := func() {
 		t.Helper()
 		if len(printed) > 0 {
@@ -38,7 +38,10 @@ func TestWalkthrough(t *testing.T) {
 	}
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSuffix(line, "\n")
+		walks = line == "<!-- walk -->" || walks && line != "<!-- walked -->"
 		switch {
+		case !walks:
+			written = append(written, line)
 		case line == "```":
 			expect()
 			inside = !inside
@@ -70,7 +73,7 @@ func TestWalkthrough(t *testing.T) {
 	want := steady(string(text))
 	for i, line := range steady(got) {
 		if i >= len(want) || line != want[i] {
-			t.Fatalf("line %d is %q, and docs/walkthrough.md has %q; go test ./cmd/scattermap -run TestWalkthrough -args -walk writes it again", i+1, line, want[min(i, len(want)-1)])
+			t.Fatalf("line %d is %q, and README.md has %q; go test ./cmd/scattermap -run TestWalkthrough -args -walk writes it again", i+1, line, want[min(i, len(want)-1)])
 		}
 	}
 }

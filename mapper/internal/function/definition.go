@@ -52,6 +52,8 @@ type Definition struct {
 
 	Queue string // that its jobs belong to; empty: the first one
 
+	ByName any // what starts its jobs by name, see mapper.Mapper.ByName; nil: nothing but a start does
+
 	Backoff fault.Backoff // of its jobs; what is zero is the default
 
 	// canonical returns parameters in the one form that equal ones have.
