@@ -103,6 +103,17 @@ func Share(from, to, of int64) Filter {
 	return Filter(query.Share{From: from, To: to, Of: of}.Filter())
 }
 
+// Matches reports whether the properties of an entity satisfy all of some filters, as the database has it: an array does if one of its
+// values does, and several inequalities on one property if one value satisfies them all. What is not indexed satisfies none.
+func Matches(filters []Filter, properties []datastore.Property) (bool, error) {
+	q, err := Query{Kind: "K", Filters: filters}.inner().Normal(true)
+	if err != nil {
+		return false, fmt.Errorf("mapper: %w: %w", ErrArguments, err)
+	}
+	at, _ := q.Position(nil, properties) // it is an error of what a job is sharded by
+	return at != nil, nil
+}
+
 // MarshalJSON implements json.Marshaler.
 func (f Filter) MarshalJSON() ([]byte, error) { return query.Filter(f).MarshalJSON() }
 

@@ -41,7 +41,7 @@ type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMess
 // ByName has [Engine.StartNamed] start jobs of the mapper by a function, which may prepare something first that the job needs. Params are
 // what was given, and not yet those of the mapper. It returns the mapper, for use in its definition.
 func (m *Mapper[P]) ByName(start func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)) *Mapper[P] {
-	m.def.ByName = starter(start)
+	m.def.ByName = start
 	return m
 }
 

@@ -4,7 +4,8 @@
 //	mapper.New(client, queue, &mapper.Options{Mappers: append(mapper.Set(yours), prebuilt.Mappers()...)})
 //
 //	scattermap start count --kind Account --params '{"by": "country"}'
-//	scattermap start set --kind Account --params '{"property": "plan", "value": "free"}' --filter 'plan = null'
+//	scattermap start set --kind Account --params '{"property": "plan", "value": "free"}' --filter 'plan IS NULL'
+//	scattermap start check --kind Account --params '{"condition": "Balance >= 0"}'
 //
 // They are updates and visits as any: exact, resumable, with failures and rehearsals. The command line makes those that destroy
 // something rehearsals, unless it is told to execute them. Whoever may start jobs of a service that registers them may delete its

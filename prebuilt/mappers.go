@@ -16,7 +16,7 @@ import (
 
 // Mappers returns all of the package's mappers, for mapper.Options.
 func Mappers() []mapper.Definition {
-	return mapper.Set(Count, Touch, Delete, Set, Rename, Drop, Copy)
+	return mapper.Set(Count, Check, Touch, Delete, Set, Rename, Drop, Copy)
 }
 
 // Destroys reports whether the mapper of a name changes or deletes what is stored: its jobs should be rehearsed first.

@@ -2,6 +2,7 @@ package prebuilt_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -221,6 +222,51 @@ func TestParams(t *testing.T) {
 		}
 		if diff := cmp.Diff(before, entities(t, w.Client, "Account", "")); diff != "" {
 			t.Error(diff)
+		}
+	})
+}
+
+// TestCheck checks conditions of all forms.
+func TestCheck(t *testing.T) {
+	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		put(t, w.Client)
+		noted := &datastore.PropertyList{{Name: "Balance", Value: int64(1000), NoIndex: true}, {Name: "plan", Value: "free", NoIndex: true}}
+		if _, err := w.Client.Put(t.Context(), datastore.NameKey("Account", "noindex", nil), noted); err != nil {
+			t.Fatal(err)
+		}
+		for condition, meets := range map[string]int64{ // of n accounts, and of one whose properties are not indexed
+			"Balance >= 0":                                n + 1,
+			"Balance >= 10 AND Balance < 20":              10,
+			"Balance < 10 OR Balance >= 20":               n + 1 - 10,
+			"plan = 'free'":                               n/3 - 1 + 1,
+			"plan IS NULL":                                1,
+			"plan IN ARRAY('free', 'paid')":               2*n/3 - 1 + 1,
+			"plan != 'free'":                              n/3 + 1,
+			"plan NOT IN ARRAY('free', 'paid')":           1,
+			"tags CONTAINS 'a' AND tags = 5":              n / 10,
+			"tags != 'a'":                                 n / 10,
+			"(Balance = 1 OR Balance = 2) AND plan = 'x'": 0,
+		} {
+			s := run(t, w, "check", fmt.Sprintf(`{"condition": %q}`, condition), mapper.Query{}, mapper.StartOptions{})
+			if s.Counters["meets"] != meets || s.Failures != n+1-meets {
+				t.Errorf("%s: %v, %d failures, want %d that meet it", condition, s.Counters, s.Failures, meets)
+			}
+		}
+		job, err := w.Engine.StartNamed(t.Context(), "check", mapper.Query{Kind: "Account"}, []byte(`{"condition": "Balance = 1"}`), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.SucceededWithFailures || s.Failures != n {
+			t.Errorf("with no limit of its own: %+v, %v", s, err)
+		}
+		for condition, want := range map[string]string{
+			"": "column 1", "Balance >": "column 10", "Balance = 1 LIMIT 1": "more than a condition", "__key__ = KEY(Account, 1)": "range of keys",
+			"__key__ HAS ANCESTOR KEY(Bank, 1)": "HAS_ANCESTOR", "Balance = @b": "@b",
+		} {
+			_, err := w.Engine.StartNamed(t.Context(), "check", mapper.Query{Kind: "Account"}, []byte(fmt.Sprintf(`{"condition": %q}`, condition)), nil)
+			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: %v, want %q", condition, err, want)
+			}
 		}
 	})
 }

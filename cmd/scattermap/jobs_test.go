@@ -270,11 +270,14 @@ func TestNoService(t *testing.T) {
 		"start add-credit":                  "--kind",
 		"start m --kind K --params x":       `--params is "x"`,
 		"start m --kind K --filter x":       `--filter "x"`,
-		"start m --kind K --filter 'n < x'": `its value has to be JSON`,
-		"jobs -o xml":                       "table, json or yaml",
-		"jobs --sate running":               "--sate",
-		"jbos":                              "jobs", // did you mean this?
-		"clean-up j --expire soon":          "--expire",
+		"start m --kind K --filter 'n < x'": `such as Seats > 10 AND plan = 'free': column`,
+		"start m --kind K --filter 'n < 1 OR n > 2'":      `a job has no OR`,
+		"start m --kind K --filter 'n < 1 LIMIT 2'":       `there is more than a condition`,
+		"start m --kind K --filter '__key__ > KEY(K, 1)'": `of keys there are __key__ >=`,
+		"jobs -o xml":              "table, json or yaml",
+		"jobs --sate running":      "--sate",
+		"jbos":                     "jobs", // did you mean this?
+		"clean-up j --expire soon": "--expire",
 	} {
 		if _, errs, code := command(t, "", words(line)...); code != exitUsage || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit code %d, want %d, and %q in %s", line, code, exitUsage, want, errs)

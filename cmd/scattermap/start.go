@@ -19,25 +19,6 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-var filterForm = regexp.MustCompile(`^\s*(\S+?)\s*(<=|>=|!=|=|<|>|\s(?:not-in|in|has-ancestor)\s)\s*(.+?)\s*$`)
-
-// filterOf parses a filter such as Seats > 10, whose value is JSON.
-func filterOf(text string) (mapper.Filter, error) {
-	m := filterForm.FindStringSubmatch(text)
-	if m == nil {
-		return mapper.Filter{}, fmt.Errorf("--filter %q is not like Seats > 10", text)
-	}
-	raw, err := json.Marshal(map[string]any{"property": m[1], "op": strings.TrimSpace(m[2]), "value": json.RawMessage(m[3])})
-	var f mapper.Filter
-	if err == nil {
-		err = json.Unmarshal(raw, &f)
-	}
-	if err != nil {
-		return f, fmt.Errorf("--filter %q: its value has to be JSON, such as 10, \"text\" or {\"time\": \"2026-10-24T00:00:00Z\"}: %w", text, err)
-	}
-	return f, nil
-}
-
 // addShare has a query be over a share of the keys, or over the others.
 func addShare(q *mapper.Query, share, except string) error {
 	if share != "" && except != "" {
@@ -80,7 +61,7 @@ type jobFlags struct {
 func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.StringVar(&f.query.Kind, "kind", "", "the `kind` of the entities")
 	flags.StringVar(&f.query.Namespace, "namespace", "", "their `namespace`; the default namespace if empty")
-	flags.StringArrayVar(&f.filters, "filter", nil, "a `condition` that they satisfy, such as Seats > 10; several of these flags are all satisfied")
+	flags.StringArrayVar(&f.filters, "filter", nil, "a `condition` of GQL that they satisfy, such as \"Seats > 10 AND plan = 'free'\"; several of these flags are all satisfied")
 	flags.StringVar(&f.share, "share", "", "only a `share` of the entities, such as 1%: a canary, which reads no others")
 	flags.StringVar(&f.except, "except", "", "all but the `share` that --share has")
 	flags.StringVar(&f.options.Queue, "queue", "", "the `name` of the queue; the mapper's own by default")
@@ -97,11 +78,9 @@ func (f *jobFlags) check() error {
 		return usageError(errors.New("--kind names no kind"))
 	}
 	for _, text := range f.filters {
-		filter, err := filterOf(text)
-		if err != nil {
+		if err := addCondition(&f.query, text); err != nil {
 			return usageError(err)
 		}
-		f.query.Filters = append(f.query.Filters, filter)
 	}
 	if err := addShare(&f.query, f.share, f.except); err != nil {
 		return usageError(err)
@@ -124,10 +103,10 @@ func newStart() *cobra.Command {
 	var watch, execute bool
 	c := &cobra.Command{
 		Use: "start MAPPER --kind KIND", Short: "Start a job", Args: oneMapper,
-		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package prebuilt: count, touch, copy, set, rename, drop and delete. The last four are rehearsals\nwithout --execute.",
+		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package prebuilt: count, check, touch, copy, set, rename, drop and delete. The last four are\nrehearsals without --execute.",
 		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
   scattermap start add-credit --kind Account --params '{"Amount": 10}' --share 1% --watch    # and then --except 1%
-  scattermap start expire --kind Session --filter 'seen < {"time": "2026-10-24T00:00:00Z"}' --rate 500`,
+  scattermap start expire --kind Session --filter "seen < DATETIME('2026-10-24T00:00:00Z')" --rate 500`,
 	}
 	flags := c.Flags()
 	s.define(flags)

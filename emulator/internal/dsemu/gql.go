@@ -3,8 +3,8 @@ package dsemu
 import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
-	"github.com/scattermap/scattermap/emulator/internal/gql"
 	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/internal/gql"
 )
 
 // parseGQL returns the query that a GQL string stands for.

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/testing/protocmp"
 
-	"github.com/scattermap/scattermap/emulator/internal/gql"
+	"github.com/scattermap/scattermap/internal/gql"
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below emulator/
 )
 

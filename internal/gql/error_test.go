@@ -7,7 +7,7 @@ import (
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
-	"github.com/scattermap/scattermap/emulator/internal/gql"
+	"github.com/scattermap/scattermap/internal/gql"
 )
 
 // A query that is wrong, and what the error says.

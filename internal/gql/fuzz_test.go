@@ -7,7 +7,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/scattermap/scattermap/emulator/internal/gql"
+	"github.com/scattermap/scattermap/internal/gql"
 )
 
 // Parentheses may nest this deep.

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"testing"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// TestFilters reads conditions of GQL as parts of queries.
+func TestFilters(t *testing.T) {
+	for condition, want := range map[string]string{
+		`Seats > 10`:                              `{"kind":"K","filters":[{"property":"Seats","op":">","value":10}]}`,
+		`a = 'x' AND b <= 1.5 AND c IS NULL`:      `{"kind":"K","filters":[{"property":"a","op":"=","value":"x"},{"property":"b","op":"<=","value":1.5},{"property":"c","op":"=","value":null}]}`,
+		`seen < DATETIME('2026-10-24T00:00:00Z')`: `{"kind":"K","filters":[{"property":"seen","op":"<","value":{"time":"2026-10-24T00:00:00Z"}}]}`,
+		`plan IN ARRAY('free', 'gold')`:           `{"kind":"K","filters":[{"property":"plan","op":"in","value":["free","gold"]}]}`,
+		`active = TRUE`:                           `{"kind":"K","filters":[{"property":"active","op":"=","value":true}]}`,
+	} {
+		q := mapper.Query{Kind: "K"}
+		if err := addCondition(&q, condition); err != nil {
+			t.Error(err)
+			continue
+		}
+		encoded, err := json.Marshal(q)
+		var got, wanted any
+		if err := errors.Join(err, json.Unmarshal(encoded, &got), json.Unmarshal([]byte(want), &wanted)); err != nil || !reflect.DeepEqual(got, wanted) {
+			t.Errorf("%s: %s, %v, want %s", condition, encoded, err, want)
+		}
+	}
+	q := mapper.Query{Kind: "K"}
+	if err := addCondition(&q, `__key__ >= KEY(K, 'a') AND __key__ < KEY(K, 7) AND __key__ HAS ANCESTOR KEY(Top, 1)`); err != nil || q.Start.Name != "a" || q.End.ID != 7 || q.Ancestor.Kind != "Top" {
+		t.Errorf("%+v, %v", q, err)
+	}
+}
