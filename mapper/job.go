@@ -76,6 +76,11 @@ type StartOptions struct {
 	// that is too large. Default is false.
 	Rehearse bool `json:"rehearse,omitempty"`
 
+	// Beside has the job run beside others of its mapper over the same kind. By default a start, a resume or a retry is refused with
+	// [ErrState] while another one is unfinished that does not run beside others; the error names it. Runs of a [Schedule], undos, and jobs that are
+	// started by functions and finalizers of others ([FromContext]) run beside others in any case.
+	Beside bool `json:"beside,omitempty"`
+
 	// AllowEmpty has a job start over a kind that has no entities, or with a filter by a
 	// property that none has in an index. By default that is an error, if it is so in all of the
 	// query's namespaces (of which 1,000 are looked at for a kind, 20 for a property), as the name
@@ -140,7 +145,7 @@ func settingsOf(j *record.Job) (StartOptions, error) {
 	strategy, err := j.Strategy()
 	limit, bad := j.RateLimit()
 	return StartOptions{
-		ID: j.ID, PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime), Workers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit),
+		ID: j.ID, Beside: j.Beside, PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime), Workers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit),
 		Timeout: time.Duration(j.Timeout), FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare, Retries: retriesOf(j),
 	}, cmp.Or(err, bad)
 }

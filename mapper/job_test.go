@@ -186,7 +186,7 @@ func TestTwoJobsAtOnce(t *testing.T) {
 		keys := names(1000)
 		w.putAccounts(keys)
 		first := w.start(10, &mapper.StartOptions{ID: "first", PageSize: 50})
-		second := w.start(200, &mapper.StartOptions{ID: "second", PageSize: 70})
+		second := w.start(200, &mapper.StartOptions{ID: "second", PageSize: 70, Beside: true})
 		for _, job := range []*mapper.Job{first, second} {
 			if s := w.wait(job); s.Processed != 1000 || s.Counters["credited"] != 1000 {
 				t.Errorf("status %+v", s)

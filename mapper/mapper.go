@@ -96,6 +96,16 @@ func (m *Mapper[P]) OnDone(fn func(ctx context.Context, d *Done, params P) error
 	return m
 }
 
+// A starter starts jobs by name.
+type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)
+
+// ByName has [Engine.StartNamed] start jobs of the mapper by a function, which may prepare something first that the job needs. Params are
+// what was given, and not yet those of the mapper. It returns the mapper, for use in its definition.
+func (m *Mapper[P]) ByName(start func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)) *Mapper[P] {
+	m.def.ByName = start
+	return m
+}
+
 // Name returns the mapper's name.
 func (m *Mapper[P]) Name() string { return m.def.Name }
 

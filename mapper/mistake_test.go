@@ -216,7 +216,7 @@ func TestFilterTypes(t *testing.T) {
 			if op := q.Filters[0].Op; op == "=" || op == "in" {
 				q.ShardBy = ""
 			}
-			_, err = deleteAll.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{Rate: mapper.Rate{Entities: 50, Writes: 200}})
+			_, err = deleteAll.Start(t.Context(), w.engine, q, mapper.None{}, &mapper.StartOptions{Beside: true, Rate: mapper.Rate{Entities: 50, Writes: 200}})
 			switch {
 			case want == "" && err != nil:
 				t.Errorf("%s: %v", filters, err)
@@ -226,7 +226,7 @@ func TestFilterTypes(t *testing.T) {
 		}
 		// A property that no entity has may be meant, and is no mistake where it is null.
 		absent := mapper.Query{Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("sean", "<", epoch)}}
-		if _, err := deleteAll.Start(t.Context(), w.engine, absent, mapper.None{}, &mapper.StartOptions{AllowEmpty: true}); err != nil {
+		if _, err := deleteAll.Start(t.Context(), w.engine, absent, mapper.None{}, &mapper.StartOptions{AllowEmpty: true, Beside: true}); err != nil {
 			t.Errorf("an absent property that is allowed: %v", err)
 		}
 		gone := datastore.PropertyList{{Name: "gone", Value: nil}}
@@ -239,7 +239,7 @@ func TestFilterTypes(t *testing.T) {
 		}
 		// Null, and several types.
 		in := func(f ...mapper.Filter) error {
-			_, err := deleteAll.Start(t.Context(), w.engine, mapper.Query{Kind: "Mixed", Namespaces: []string{"", "n"}, ShardBy: f[0].Property, Filters: f}, mapper.None{}, nil)
+			_, err := deleteAll.Start(t.Context(), w.engine, mapper.Query{Kind: "Mixed", Namespaces: []string{"", "n"}, ShardBy: f[0].Property, Filters: f}, mapper.None{}, &mapper.StartOptions{Beside: true})
 			return err
 		}
 		if err := in(mapper.Where("seen", "<", epoch.Add(-time.Hour))); err == nil || !strings.Contains(err.Error(), "lets null pass") {

@@ -35,16 +35,6 @@ func (e *Engine) StartNamed(ctx context.Context, mapper string, q Query, params 
 	return e.start(ctx, def, q, params, o)
 }
 
-// A starter starts jobs by name.
-type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)
-
-// ByName has [Engine.StartNamed] start jobs of the mapper by a function, which may prepare something first that the job needs. Params are
-// what was given, and not yet those of the mapper. It returns the mapper, for use in its definition.
-func (m *Mapper[P]) ByName(start func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)) *Mapper[P] {
-	m.def.ByName = start
-	return m
-}
-
 func (e *Engine) start(ctx context.Context, def *function.Definition, query Query, params json.RawMessage, o *StartOptions) (_ *Job, failed error) {
 	s, err := e.prepare(def, query, params, o)
 	if err != nil {
@@ -131,6 +121,7 @@ func (s *starting) findOut(ctx context.Context) (err error) {
 	if s.created, err = newJob(s.def, s.query, s.params, s.opts, e.queue.Name(), s.found.Concurrent, e.jobs.Random()); err != nil {
 		return s.fail(err)
 	}
+	s.created.Beside = s.opts.Beside || undo.Is(s.def.Name) || FromContext(ctx) != nil
 	if s.found.Existing == nil {
 		if err := s.found.Database(s.created); err != nil {
 			return s.fail(err)

@@ -248,7 +248,7 @@ func failureOf(r *record.Range) Failure {
 // is the beginning, and the end. A page has up to 100 failures, and costs as many
 // reads.
 func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, next string, err error) {
-	ranges, next, err := j.marked(ctx, "failed", cursor, store.FailurePage)
+	ranges, next, err := j.engine.store().Page(ctx, j.ref(), "failed", cursor, store.FailurePage)
 	if err != nil {
 		return nil, "", fmt.Errorf("mapper: failures of %s: %w", j.ID, err)
 	}
@@ -261,7 +261,7 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 // Left returns some of the entities that a job which is an undo has left as they are, and where to go on: an empty cursor is the
 // beginning, and the end. A page has those of up to 10 pages of the job.
 func (j *Job) Left(ctx context.Context, cursor string) (left []Left, next string, err error) {
-	ranges, next, err := j.marked(ctx, "left_of", cursor, leftPage)
+	ranges, next, err := j.engine.store().Page(ctx, j.ref(), "left_of", cursor, leftPage)
 	for i := 0; err == nil && i < len(ranges); i++ {
 		var all []record.Left
 		var lost int64
@@ -281,19 +281,3 @@ func (j *Job) Left(ctx context.Context, cursor string) (left []Left, next string
 
 // leftPage is how many pages of an undo Left reads at once, each of which has up to 80 KiB of them.
 const leftPage = 10
-
-// marked returns some ranges of the job that have a mark, and where to go on.
-func (j *Job) marked(ctx context.Context, mark, cursor string, limit int) (ranges []*record.Range, next string, err error) {
-	job, err := j.engine.store().LoadJob(ctx, j.ref())
-	if err != nil {
-		return nil, "", err
-	}
-	after, ok := strings.CutPrefix(cursor, job.Incarnation)
-	if cursor != "" && (!ok || !record.ValidRangeID(after)) {
-		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one that the job's listing has returned", ErrArguments, cursor)
-	}
-	if ranges, err = j.engine.store().FirstMarked(ctx, mark, job.Ref(), after, limit); len(ranges) == limit {
-		next = job.Incarnation + ranges[limit-1].ID
-	}
-	return ranges, next, err
-}

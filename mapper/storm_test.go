@@ -209,7 +209,7 @@ func behind(t *testing.T, finalizes bool, slow time.Duration) {
 	}
 	var all []*mapper.Job
 	for i := range int64(100) {
-		job, err := storm.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{i}, &mapper.StartOptions{PageSize: 1, Workers: 1})
+		job, err := storm.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{i}, &mapper.StartOptions{PageSize: 1, Workers: 1, Beside: true})
 		if err != nil {
 			t.Fatal(err)
 		}

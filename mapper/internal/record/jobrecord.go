@@ -37,6 +37,7 @@ type Job struct {
 	Mapper      string    `datastore:"mapper,noindex"`
 	Queue       Owner     `datastore:"queue,omitempty,noindex"`
 	Schedule    string    `datastore:"schedule,omitempty,noindex"` // whose run it is, see [Schedule]
+	Beside      bool      `datastore:"beside,omitempty,noindex"`   // it may run beside others of its mapper and kind, see [Slot]
 	Query       []byte    `datastore:"query,noindex"`              // JSON
 	Params      []byte    `datastore:"params,noindex"`             // JSON
 	State       string    `datastore:"state,noindex"`

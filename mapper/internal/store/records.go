@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/iterator"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/split"
@@ -97,6 +99,22 @@ func (st Store) FirstMarked(ctx context.Context, mark string, job record.Ref, af
 		return nil
 	})
 	return all, err
+}
+
+// Page returns some ranges of a job that have a mark, and the cursor of the next; empty is the beginning, and the end.
+func (st Store) Page(ctx context.Context, ref record.Ref, mark, cursor string, limit int) (ranges []*record.Range, next string, err error) {
+	job, err := st.LoadJob(ctx, ref)
+	if err != nil {
+		return nil, "", err
+	}
+	after, ok := strings.CutPrefix(cursor, job.Incarnation)
+	if cursor != "" && (!ok || !record.ValidRangeID(after)) {
+		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one that the job's listing has returned", fault.ErrArguments, cursor)
+	}
+	if ranges, err = st.FirstMarked(ctx, mark, job.Ref(), after, limit); len(ranges) == limit {
+		next = job.Incarnation + ranges[limit-1].ID
+	}
+	return ranges, next, err
 }
 
 // HasOpen reports whether a range of a job is open.

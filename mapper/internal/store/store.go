@@ -113,7 +113,7 @@ func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*reco
 				return cmp.Or(err, ErrNothing)
 			}
 			if ended && altered.Unfinished() {
-				if err := takeTurn(tx, altered); err != nil {
+				if err := cmp.Or(takeTurn(tx, altered), takeSlots(tx, altered)); err != nil {
 					return err
 				}
 			}
@@ -191,6 +191,9 @@ func (st Store) Create(ctx context.Context, job *record.Job, when func(*datastor
 				return err
 			}
 			job.Created = time.Now().UTC().Truncate(time.Microsecond) // behind what it has waited for
+		}
+		if err := takeSlots(tx, job); err != nil {
+			return err
 		}
 		root := job.RootRange()
 		return Write(tx, job.Insert(), datastore.NewInsert(root.Key(), root))
