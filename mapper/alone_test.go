@@ -30,7 +30,7 @@ func init() {
 	})
 }
 
-// TestOneAtATime starts, resumes and retries jobs of a mapper over one kind: one of them is unfinished at most, unless it may run beside
+// TestOneAtATime starts, resumes and retries jobs of a mapper over one kind: one of them runs at most, unless it may run beside
 // others.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
@@ -76,7 +76,9 @@ func TestOneAtATime(t *testing.T) {
 		_, err := setOwner.Start(ctx, w.engine, accounts, mapper.None{}, &mapper.StartOptions{ID: "owner"})
 		fine("another mapper", err)
 		fine("a pause", w.engine.Job("one").Pause(ctx))
-		refused("while it is paused", "one", start("two", accounts, mapper.StartOptions{}))
+		fine("while it is paused", start("zero", accounts, mapper.StartOptions{}))
+		refused("a resume meanwhile", "zero", w.engine.Job("one").Resume(ctx))
+		fine("an abort", w.engine.Job("zero").Abort(ctx))
 		fine("a resume", w.engine.Job("one").Resume(ctx))
 		if s, err := w.engine.Job("one").Wait(ctx); err != nil || s.Failures != 1 {
 			t.Fatalf("%+v, %v", s, err)

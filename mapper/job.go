@@ -77,7 +77,7 @@ type StartOptions struct {
 	Rehearse bool `json:"rehearse,omitempty"`
 
 	// Beside has the job run beside others of its mapper over the same kind. By default a start, a resume or a retry is refused with
-	// [ErrState] while another one is unfinished that does not run beside others; the error names it. Runs of a [Schedule], undos, and jobs that are
+	// [ErrState] while another one runs that does not run beside others; the error names it. Runs of a [Schedule], undos, and jobs that are
 	// started by functions and finalizers of others ([FromContext]) run beside others in any case.
 	Beside bool `json:"beside,omitempty"`
 
@@ -116,6 +116,9 @@ type StartOptions struct {
 	// limit.
 	Rate Rate `json:"rate,omitzero"`
 
+	// Budget is the most that the job's pages may cost. Defaults to no limit.
+	Budget Budget `json:"budget,omitzero"`
+
 	// Timeout is how long the function may take on one entity: up to half of the
 	// queue's Deadline, and for an [Update] up to 30s. Then its context
 	// is done, the entity has failed, as if the function had returned an error, and
@@ -144,10 +147,11 @@ type StartOptions struct {
 func settingsOf(j *record.Job) (StartOptions, error) {
 	strategy, err := j.Strategy()
 	limit, bad := j.RateLimit()
+	budget, worse := j.BudgetLimit()
 	return StartOptions{
-		ID: j.ID, Beside: j.Beside, PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime), Workers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit),
+		ID: j.ID, Beside: j.Beside, PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime), Workers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit), Budget: Budget(budget),
 		Timeout: time.Duration(j.Timeout), FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare, Retries: retriesOf(j),
-	}, cmp.Or(err, bad)
+	}, cmp.Or(err, bad, worse)
 }
 
 // Bounds of StartOptions. A lookup has at most 1,000 keys, as the limits page of

@@ -116,7 +116,7 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	}
 	concurrent, err := lifecycle.Concurrency(ctx, e.queue)
 	if err == nil {
-		err = e.fillIn(&start, concurrent)
+		err = e.fillIn(&start, m, concurrent)
 	}
 	if err != nil {
 		return fail(err)

@@ -32,6 +32,14 @@ type Rate struct {
 	Ramp bool `json:"ramp,omitempty"`
 }
 
+// A Budget is the most that a job may cost: the zero value is no limit. The job pauses before a page that might pass it, which Status.Error
+// says, and [Job.Resume] allows as much again. It pauses a little early: what processes have set aside for their next pages counts as spent,
+// and some thousand reads are kept for what is around pages. What its start takes does not count.
+type Budget struct {
+	Dollars    float64 `json:"dollars,omitempty"`    // by the prices of billing.NAM5
+	Operations int64   `json:"operations,omitempty"` // reads, writes, deletes, and operations of tasks
+}
+
 // limit returns what the rate allows.
 func (r Rate) limit() pace.Limit { return pace.Limit(r) }
 

@@ -9,6 +9,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/executor"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/query"
@@ -94,17 +95,14 @@ func (e *Engine) prepare(def *function.Definition, query Query, params json.RawM
 	if s.query = query.inner(); !undo.Is(def.Name) { // that is over records
 		s.query, err = s.query.Normal(def.Mode == function.Update)
 	}
-	if err != nil {
-		return nil, s.fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	if err = cmp.Or(err, s.opts.validate(longest, e.queue.Deadline())); err == nil {
+		s.params, err = def.Canonical(params)
 	}
-	if err := s.opts.validate(longest, e.queue.Deadline()); err != nil {
+	if err != nil {
 		return nil, s.fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	if s.query.Many() && !s.opts.Splitting.strategy().Adaptive() {
 		return nil, s.fail(fmt.Errorf("%w: StartOptions.Splitting is %+v, and those ways of other mappers are over one kind in one namespace", ErrArguments, s.opts.Splitting))
-	}
-	if s.params, err = def.Canonical(params); err != nil {
-		return nil, s.fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
 	return s, nil
 }
@@ -115,7 +113,7 @@ func (s *starting) findOut(ctx context.Context) (err error) {
 	if s.found, err = s.control.FindOut(ctx, e.source().Of(ctx, s.query), s.query, s.opts.ID, s.named, s.opts.AllowEmpty); err != nil {
 		return s.fail(err)
 	}
-	if err := e.fillIn(&s.opts, s.found.Concurrent); err != nil {
+	if err := e.fillIn(&s.opts, s.def.Mode, s.found.Concurrent); err != nil {
 		return s.fail(err)
 	}
 	if s.created, err = newJob(s.def, s.query, s.params, s.opts, e.queue.Name(), s.found.Concurrent, e.jobs.Random()); err != nil {
@@ -164,20 +162,17 @@ func newJob(def *function.Definition, q query.Query, params json.RawMessage, opt
 		Limit: int64(opts.FailureLimit), LimitStep: int64(opts.FailureLimit), LimitShare: opts.FailureShare, Created: now,
 		Tolerant: opts.FailureLimit < 0, AttemptSettings: record.AttemptSettings{Attempts: int64(retries.Attempts), BackoffFirst: int64(retries.First), BackoffMax: int64(retries.Max)},
 	}
-	var err error
-	if j.Query, err = json.Marshal(q); err != nil {
-		return nil, err
+	for to, v := range map[*[]byte]any{&j.Query: q, &j.Splitting: opts.Splitting, &j.Rate: opts.Rate, &j.Budget: opts.Budget} {
+		text, err := json.Marshal(v)
+		if err != nil {
+			return nil, err
+		}
+		if string(text) != "{}" { // which is nothing
+			*to = text
+		}
 	}
 	if n := len(j.Query) + len(j.Params); n > maxArguments {
 		return nil, fmt.Errorf("%w: Query and params take %d bytes as JSON, above the maximum of %d", ErrArguments, n, maxArguments)
-	}
-	if j.Splitting, err = json.Marshal(opts.Splitting); err != nil {
-		return nil, err
-	}
-	if opts.Rate != (Rate{}) {
-		if j.Rate, err = json.Marshal(opts.Rate); err != nil {
-			return nil, err
-		}
 	}
 	j.Incarnate(number)
 	return j, nil
@@ -185,9 +180,12 @@ func newJob(def *function.Definition, q query.Query, params json.RawMessage, opt
 
 // fillIn sets and checks the settings of a job that depend on how many tasks the queue delivers
 // at once, or 0 if nobody may know.
-func (e *Engine) fillIn(opts *StartOptions, concurrent int) error {
+func (e *Engine) fillIn(opts *StartOptions, mode function.Mode, concurrent int) error {
 	opts.Workers = cmp.Or(opts.Workers, min(concurrent, maxWorkers), defaultWorkers)
 	err := opts.Rate.limit().Validate("StartOptions.Rate", int64(max(opts.Workers, concurrent)), e.queue.Deadline())
+	if err == nil {
+		err = executor.CheckBudget(record.Budget(opts.Budget), opts.PageSize, max(opts.Workers, concurrent), mode.Writes())
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrArguments, err)
 	}

@@ -69,6 +69,8 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.IntVar(&f.options.Workers, "workers", 0, "how many tasks run at once, a `number` in [1, 5000]; what the queue delivers by default")
 	flags.Float64Var(&f.options.Rate.Entities, "rate", 0, "the most `entities` a second; no limit by default")
 	flags.BoolVar(&f.options.Rate.Ramp, "ramp", false, "begin with 500 a second, and half as many again every five minutes")
+	flags.Float64Var(&f.options.Budget.Dollars, "budget", 0, "pause before the job has cost so many `dollars`, at the prices of nam5; no limit by default")
+	flags.Int64Var(&f.options.Budget.Operations, "budget-operations", 0, "pause before it has made so many reads, writes and other `operations`; no limit by default")
 	flags.BoolVar(&f.options.Beside, "beside", false, "run beside other jobs of the mapper over the same kind")
 	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "start over a kind without entities, too")
 }

@@ -217,7 +217,7 @@ func TestProofs(t *testing.T) {
 			if code, answer := g.send("POST", "/jobs/spring/resume", "{}", admin); code != 200 {
 				t.Errorf("resume: %d %s", code, answer)
 			}
-			if code, answer := g.send("POST", "/jobs", strings.Replace(spring, "spring", "summer", 1), admin); code != 200 {
+			if code, answer := g.send("POST", "/jobs", strings.Replace(spring, `"id": "spring"`, `"id": "summer", "beside": true`, 1), admin); code != 200 {
 				t.Errorf("start: %d %s", code, answer)
 			}
 			if code, _ := g.send("POST", "/mapper/revive", "", queue); code != 200 {

@@ -328,7 +328,7 @@ func (d *delivery) putOutcome(r *record.Range, p planner.Plan, o *page.Outcome) 
 	}
 	r.Entities, r.Keys = int64(o.Reached), record.KeysDigest(p.At[:o.Reached])
 	r.Processed, r.Written, r.Ran = o.Processed, o.Written, o.Ran
-	keep(d.planner.Mode, r, o)
+	keep(d, r, o)
 	if r.ID == d.job.Root() {
 		r.Unsharded = d.planner.Unsharded()
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -31,6 +32,7 @@ type delivery struct {
 	ended    func()            // is called when it has ended
 	place    gate.Place        // inside the gate
 	paced    time.Time         // when its last page began that had to wait for the job's rate
+	ahead    bool              // what it reads ahead has come out of the job's budget
 	turn
 }
 
@@ -44,10 +46,11 @@ type turn struct {
 	tooSlow map[string]error // by key: entities that took too long
 	stop    int              // if not 0: the page ends behind so many entities; the last one took too long
 
-	after    committed // of the page
-	enqueued int64     // how many of its children have tasks, from the first on
-	late     bool      // what its page has cut off is what it would have ended late with
-	pageAt   time.Time // when its page began
+	after    committed      // of the page
+	enqueued int64          // how many of its children have tasks, from the first on
+	late     bool           // what its page has cut off is what it would have ended late with
+	pageAt   time.Time      // when its page began
+	used     *billing.Usage // by its page, if that was committed
 
 	newTraces bool // its children have too much to do for one trace
 }
@@ -164,6 +167,12 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 			return s, err
 		}
 	}
+	settle := func() {}
+	if len(d.job.Budget) > 0 {
+		if settle, s, err = keepBudget(ctx, d, len(p.At)); err != nil || s != ours {
+			return s, err
+		}
+	}
 	if d.x.Gate.IsDraining() { // no page begins any more
 		return ours, gate.ErrDraining
 	}
@@ -181,6 +190,7 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 		d.planner.AwaitCounts(ctx)
 	}
 	s, err = d.processPage(ctx, p, p.Progress(readOn)) // 4
+	settle()
 	refused, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update && fault.Contended(err)
 	if contended {
 		d.x.Telemetry.Conflict(ctx, d.job.Mapper)

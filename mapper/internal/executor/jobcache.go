@@ -32,6 +32,7 @@ type cachedJob struct {
 	looking   atomic.Bool
 	looksFrom atomic.Int64 // when it was first asked for, in nanoseconds behind 1970
 
+	purse    purse
 	optimism pace.Optimism // of pages
 	puts     atomic.Bool   // the function puts or deletes other entities than its own
 

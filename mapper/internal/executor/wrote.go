@@ -6,10 +6,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// keep has the record of a page keep what its commit writes, for an undo, and what that has left.
-func keep(mode function.Mode, r *record.Range, o *page.Outcome) {
+// keep has the record of a page keep what its commit writes, for an undo, and what that has left; and the delivery, what it used.
+func keep(d *delivery, r *record.Range, o *page.Outcome) {
 	record.Leave(r, o.Left)
-	if mode != function.Update {
+	used := usageOf(d, float64(o.Reached), float64(o.Writes()))
+	d.used = &used
+	if d.planner.Mode != function.Update {
 		return
 	}
 	w := record.Wrote{Others: o.Others}

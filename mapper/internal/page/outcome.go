@@ -89,6 +89,9 @@ func (o *Outcome) Kinds() string {
 	return strings.Join(all, ", ")
 }
 
+// Writes returns how many mutations the function has asked for.
+func (o *Outcome) Writes() int { return o.writes + len(o.Page.Mutations) }
+
 // fail notes that an entity has failed.
 func (o *Outcome) fail(p *keyspace.Position, err error, attempts int64) {
 	o.Failures = append(o.Failures, Failure{At: p, Err: err, Attempts: attempts, Permanent: fault.IsPermanent(err)})

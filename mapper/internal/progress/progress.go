@@ -58,6 +58,17 @@ func Of(j *record.Job, sum record.Totals, q query.Query, now time.Time) (Progres
 	return k.progress(sum.Sample), billing.NAM5.Cost(used)
 }
 
+// Share returns which share of a budget a usage is.
+func Share(b record.Budget, u billing.Usage) (share float64) {
+	if b.Dollars > 0 {
+		share = billing.NAM5.Cost(u) / b.Dollars
+	}
+	if b.Operations > 0 {
+		share = max(share, float64(u.Reads+u.Writes+u.Deletes+u.TaskOps)/float64(b.Operations))
+	}
+	return share
+}
+
 // A known is what is known of a job besides a sample.
 type known struct {
 	begun, now time.Time

@@ -61,6 +61,9 @@ type Job struct {
 	LimitShare  float64   `datastore:"limit_share,noindex"`
 	Limited     bool      `datastore:"limited,noindex"` // a limit has paused it
 
+	Budget []byte  `datastore:"budget,omitempty,noindex"` // JSON; empty: none
+	Spent  float64 `datastore:"spent,omitempty,noindex"`  // of it, as a share: by pages, or taken out by processes for theirs
+
 	// CountersLost says that it has failed because its counters can't be kept, and CountersDropped
 	// that it was resumed since, and has none.
 	CountersLost    bool `datastore:"counters_lost,omitempty,noindex"`

@@ -33,6 +33,66 @@ func (j *Job) RateLimit() (limit pace.Limit, err error) {
 	return limit, nil
 }
 
+// A Budget is the most that a job may cost; what is 0 is no limit.
+type Budget struct {
+	Dollars    float64 `json:"dollars,omitempty"`
+	Operations int64   `json:"operations,omitempty"`
+}
+
+// BudgetLimit returns the budget of the job.
+func (j *Job) BudgetLimit() (b Budget, err error) {
+	if len(j.Budget) == 0 {
+		return b, nil
+	}
+	if err := json.Unmarshal(j.Budget, &b); err != nil {
+		return b, fmt.Errorf("job %s: budget: %w", j.ID, err)
+	}
+	return b, nil
+}
+
+// String returns the budget for people.
+func (b Budget) String() string {
+	switch {
+	case b.Operations == 0:
+		return fmt.Sprintf("$%g", b.Dollars)
+	case b.Dollars == 0:
+		return fmt.Sprintf("%d operations", b.Operations)
+	}
+	return fmt.Sprintf("$%g and %d operations", b.Dollars, b.Operations)
+}
+
+// Spend takes a share out of the budget of a job that runs: as much as is wanted, but not more than an eighth of what is left, and as much as
+// is needed; or nothing, if there is less than that.
+//
+// Around is what the job takes besides its pages, of which the first one pays for.
+func Spend(j *Job, around, need, want float64) (got float64) {
+	left := leftOf(j, around)
+	if j.State != Running || need > left {
+		return 0
+	}
+	got = max(need, min(want, left/8))
+	j.Spent = 1 - left + got
+	return got
+}
+
+// leftOf returns which share is left of a job's budget, for pages.
+func leftOf(j *Job, around float64) float64 {
+	if j.Spent == 0 {
+		return 1 - around
+	}
+	return 1 - j.Spent
+}
+
+// PauseByBudget pauses a job that runs, if less of its budget is left than is needed.
+func PauseByBudget(j *Job, around, need float64, b Budget) (changed bool) {
+	if j.State != Running || need <= leftOf(j, around) {
+		return false
+	}
+	j.State, j.Limited = Paused, true
+	j.Error = fmt.Sprintf("paused by its budget of %v, which the next page might pass: Resume allows as much again", b)
+	return true
+}
+
 // AttemptSettings are how often the function is tried on an entity, or on a page that fails as a whole; 0 is the default.
 type AttemptSettings struct {
 	Attempts     int64 `datastore:"attempts,omitempty,noindex"`

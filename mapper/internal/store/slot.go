@@ -9,7 +9,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// takeSlots gives a job that is about to run the slots of its mapper on its kinds: unless another one has them, and is unfinished. A run of
+// takeSlots gives a job that is about to run the slots of its mapper on its kinds: unless another one has them, and runs. A run of
 // a schedule, whose overlap says what happens then, needs none.
 func takeSlots(tx *datastore.Transaction, job *record.Job) error {
 	if job.Beside || job.Schedule != "" {
@@ -33,9 +33,9 @@ func takeSlots(tx *datastore.Transaction, job *record.Job) error {
 			if err != nil {
 				return err
 			}
-			if there && other.Unfinished() && other.Mapper == job.Mapper {
-				return fmt.Errorf("%w: job %s runs %s over the kind %q already, and is %s: abort it, wait for its end, or have this one run beside it (StartOptions.Beside)",
-					record.ErrState, other.ID, job.Mapper, kind, other.State)
+			if there && other.State == record.Running && other.Mapper == job.Mapper {
+				return fmt.Errorf("%w: job %s runs %s over the kind %q already: pause or abort it, wait for its end, or have this one run beside it (StartOptions.Beside)",
+					record.ErrState, other.ID, job.Mapper, kind)
 			}
 		}
 		if _, err := tx.Put(key, &record.Slot{Mapper: job.Mapper, Kind: kind, Job: job.ID}); err != nil {

@@ -108,12 +108,17 @@ func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*reco
 			if altered, err = GetJob(tx, ref); err != nil {
 				return err
 			}
-			ended := !altered.Unfinished()
+			ended, ran := !altered.Unfinished(), altered.State == record.Running
 			if changed, err := change(altered); err != nil || !changed {
 				return cmp.Or(err, ErrNothing)
 			}
 			if ended && altered.Unfinished() {
-				if err := cmp.Or(takeTurn(tx, altered), takeSlots(tx, altered)); err != nil {
+				if err := takeTurn(tx, altered); err != nil {
+					return err
+				}
+			}
+			if !ran && altered.State == record.Running {
+				if err := takeSlots(tx, altered); err != nil {
 					return err
 				}
 			}

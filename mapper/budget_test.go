@@ -1,0 +1,108 @@
+package mapper_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// TestBudget runs jobs of several shapes with budgets: each pauses before its pages pass that, and not long before, and goes on when it is
+// resumed, until it has processed all.
+func TestBudget(t *testing.T) {
+	t.Parallel()
+	const n = 6000
+	copies := mapper.Update("copies", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		time.Sleep(time.Millisecond)
+		a.Put(datastore.NameKey("Copy", a.Key.Name, nil), &a.Value)
+		a.Put(datastore.NameKey("Second", a.Key.Name, nil), &a.Value)
+		return nil
+	})
+	visits := mapper.Visit("visits", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+		time.Sleep(time.Millisecond)
+		return nil
+	})
+	for name, test := range map[string]struct {
+		mapper *mapper.Mapper[mapper.None]
+		budget mapper.Budget
+	}{
+		"operations":       {setOwner, mapper.Budget{Operations: 5000}},
+		"dollars":          {setOwner, mapper.Budget{Dollars: 0.005}},
+		"both":             {setOwner, mapper.Budget{Operations: 1 << 40, Dollars: 0.004}},
+		"others are put":   {copies, mapper.Budget{Operations: 9000}},
+		"nothing is put":   {visits, mapper.Budget{Operations: 4500}},
+		"a budget for few": {setOwner, mapper.Budget{Operations: 3500}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, ctx := newWorld(t, setting{queue: few(8)}, test.mapper), t.Context()
+				w.putAccounts(names(n))
+				job, err := test.mapper.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "job", PageSize: 50, Budget: test.budget})
+				if err != nil {
+					t.Fatal(err)
+				}
+				pauses, looks := 0, int64(0)
+				before := w.emulator.Usage() // what the start takes does not count
+				for {
+					for state := mapper.Running; state == mapper.Running; looks++ {
+						time.Sleep(time.Second)
+						jobs, _, err := w.engine.Jobs(ctx, nil, "")
+						if err != nil {
+							t.Fatal(err)
+						}
+						state = jobs[0].State
+					}
+					time.Sleep(10 * time.Second) // for the pages under way
+					used := w.emulator.Usage().Sub(before)
+					used.Reads -= looks
+					s := w.status(job)
+					if s.State != mapper.Paused {
+						if s.State != mapper.Succeeded || s.Processed != n || s.Settings.Budget != test.budget {
+							t.Errorf("%+v", s)
+						}
+						break
+					}
+					if pauses++; !strings.Contains(s.Error, "paused by its budget of") || s.Why != s.Error {
+						t.Errorf("%q, %q", s.Error, s.Why)
+					}
+					share := 0.0
+					if test.budget.Operations > 0 {
+						share = float64(used.Reads+used.Writes+used.Deletes+used.TaskOps) / float64(test.budget.Operations)
+					}
+					if test.budget.Dollars > 0 {
+						share = max(share, billing.NAM5.Cost(used)/test.budget.Dollars)
+					}
+					t.Logf("pause %d at %.0f%% of the budget", pauses, 100*share)
+					if share > 1 || share < 0.15 {
+						t.Errorf("pause %d at %.2f of the budget: %+v", pauses, share, used)
+					}
+					before, looks = w.emulator.Usage(), 0
+					if err := job.Resume(ctx); err != nil {
+						t.Fatal(err)
+					}
+				}
+				t.Logf("%d pauses", pauses)
+				if pauses < 2 {
+					t.Errorf("%d pauses", pauses)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, setOwner)
+		w.putAccounts(names(10))
+		for _, b := range []mapper.Budget{{Dollars: -1}, {Dollars: math.NaN()}, {Operations: -1}, {Operations: 2000}, {Dollars: 0.001}} {
+			if _, err := setOwner.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Budget: b}); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), "StartOptions.Budget") {
+				t.Errorf("%+v: %v", b, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,98 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/mapper/internal/pace"
+	"github.com/scattermap/scattermap/mapper/internal/progress"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// aroundPages is what a job uses besides its pages, from its start or a resume on: records are read when it is split, paused and resumed, which
+// is said; and some tasks have read a page, and more ahead, that they may not begin any more.
+func aroundPages(page, tasks int64) billing.Usage {
+	return billing.Usage{Reads: 1000 + 3*page*min(10, max(1, tasks))}
+}
+
+// CheckBudget returns an error if a job whose pages have so many entities, each of which has so many writes, could not do any within a budget.
+func CheckBudget(budget record.Budget, page, tasks int, writes float64) error {
+	n, least := float64(page), aroundPages(int64(page), int64(tasks))
+	least = billing.Usage{Reads: least.Reads + int64(3*n) + 4, Writes: int64(n*writes) + 1 + pace.RecordWrites, TaskOps: 4}
+	if !(budget.Dollars >= 0) || budget.Operations < 0 || progress.Share(budget, least) > 1 {
+		return fmt.Errorf("StartOptions.Budget is %v, and has to be none, or at least $%.4f and %d operations, which a page of %d entities may take with what is around it", budget, billing.NAM5.Cost(least), least.Reads+least.Writes+least.TaskOps, page)
+	}
+	return nil
+}
+
+// A purse is what a process has taken out of a job's budget, as a share of that, and not spent yet. What a process that dies has in it
+// counts as spent: so a budget is never passed.
+type purse struct {
+	mu   sync.Mutex // held by who takes more out of the budget
+	left float64    // less than 0: a page has cost more than was expected
+
+	generation int64 // of the job
+}
+
+// usageOf returns what a page of so many entities uses, which makes so many writes besides those of its records.
+func usageOf(d *delivery, entities, writes float64) billing.Usage {
+	u := billing.Usage{Reads: int64(entities) + 4, Writes: int64(writes+1) + pace.RecordWrites, TaskOps: 4} // its record, a child's, the job's and the scan's
+	if d.planner.Query.Unread(true) {
+		u.Reads = 4
+	}
+	return u
+}
+
+// keepBudget takes what a page of n entities is expected to cost out of the job's budget. If there is not as much left the job is paused. Settle
+// is called behind the page.
+func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s standing, err error) {
+	budget, err := d.job.BudgetLimit()
+	if err != nil {
+		return nil, ours, err
+	}
+	p := &d.x.cache.at(d.job.Ref()).purse
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	expected := progress.Share(budget, usageOf(d, float64(n), float64(n)*d.x.paces.Writes(d.job.Ref(), d.planner.Mode.Writes())))
+	ahead := 0.0
+	if !d.ahead { // each page of a delivery has the next one read, and what the last one has read is read again by somebody
+		ahead = progress.Share(budget, billing.Usage{Reads: int64(2 * n)})
+	}
+	if p.generation != d.job.Generation { // it was resumed
+		p.generation, p.left = d.job.Generation, 0
+	}
+	if need := expected + ahead - p.left; need > 0 {
+		got, err := d.x.takeOut(ctx, d.job, need, progress.Share(budget, aroundPages(d.job.PageSize, d.job.AtOnce())), budget)
+		if err != nil || got == 0 {
+			return nil, stopped, err
+		}
+		p.left += got
+	}
+	p.left -= expected + ahead
+	d.ahead, d.used = true, nil
+	return func() {
+		if d.used == nil {
+			return // it was not committed, and may have cost as much
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.left += expected - progress.Share(budget, *d.used)
+	}, ours, nil
+}
+
+// takeOut takes a share out of a job's budget, for some pages of each task. If less is left than is needed it pauses the job, and returns 0.
+func (x *Executor) takeOut(ctx context.Context, job *record.Job, need, around float64, budget record.Budget) (got float64, err error) {
+	_, err = x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
+		got = record.Spend(j, around, need, need*float64(max(1, j.AtOnce())))
+		return got > 0, nil
+	})
+	if err != nil || got > 0 {
+		return got, err
+	}
+	_, err = x.Change(ctx, job.Ref(), "its budget is spent", func(j *record.Job) (changed bool, err error) {
+		return record.PauseByBudget(j, around, need, budget), nil
+	})
+	return 0, err
+}
