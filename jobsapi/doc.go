@@ -28,7 +28,7 @@
 //	POST /jobs/ID/retry        has it process its failures again; ?cause=TEXT those of one cause
 //	POST /jobs/ID/undo         starts a job that takes back what it has written: the settings of mapper.StartOptions, or nothing
 //	POST /jobs/ID/move         has it belong to a queue of this service
-//	POST /jobs/ID/rate         sets how fast it goes: {"entities", "writes", "ramp"}, see mapper.Rate
+//	POST /jobs/ID/rate         sets how fast it goes: {"entities", "writes", "ramp"}, see mapper.Rate; "for_ns" is for how long
 //	POST /jobs/ID/clean-up     has its records deleted: {"failures", "job", "expire"}, see mapper.CleanUpOptions
 //
 // A POST may have a reason, ?reason=TEXT, which is kept in the job's history and logged with who has asked.

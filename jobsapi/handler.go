@@ -286,7 +286,10 @@ func (s service) history(r *http.Request) (any, error) {
 
 // rate sets how fast a job goes.
 func (s service) rate(r *http.Request) (any, error) {
-	var rate mapper.Rate
+	var rate struct {
+		mapper.Rate
+		For time.Duration `json:"for_ns"`
+	}
 	ctx, err := because(r)
 	if err == nil {
 		err = decode(r, "a rate", &rate)
@@ -294,7 +297,7 @@ func (s service) rate(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.after(r, s.job(r).SetRate(ctx, rate))
+	return s.after(r, s.job(r).SetRateFor(ctx, rate.Rate, rate.For))
 }
 
 // cleanUp has the records of a job deleted. A request without a body has the defaults. The job's own record may be gone when it

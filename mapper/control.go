@@ -150,9 +150,17 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 // SetRate changes how fast the job goes. Pages that begin from a second later on keep to
 // it. If it turns the ramp on, that begins now. A rate that is no number, or too low for the
 // job's workers, is [ErrArguments], and a job that has ended, but for a failed one, [ErrState].
-func (j *Job) SetRate(ctx context.Context, rate Rate) error {
-	e := engineOf(ctx, j)
-	_, err := asked(e).Change(ctx, j.ref(), rate.text(), func(r *record.Job) (changed bool, err error) {
+func (j *Job) SetRate(ctx context.Context, rate Rate) error { return j.SetRateFor(ctx, rate, 0) }
+
+// SetRateFor is [Job.SetRate] for a time, behind which the job goes as fast again as it did before, within two minutes; 0 is for good.
+func (j *Job) SetRateFor(ctx context.Context, rate Rate, d time.Duration) error {
+	e, text, until := engineOf(ctx, j), rate.limit().Becomes(), time.Time{}
+	if d < 0 {
+		return fmt.Errorf("mapper: set the rate of %s: %w: its time is %v", j.ID, ErrArguments, d)
+	} else if d > 0 {
+		text, until = fmt.Sprintf("%s, for %v", text, d), time.Now().UTC().Add(d).Truncate(time.Microsecond)
+	}
+	_, err := asked(e).Change(ctx, j.ref(), text, func(r *record.Job) (changed bool, err error) {
 		if err := r.Queue.Is(e.queue.Name()); err != nil {
 			return false, err
 		}
@@ -165,7 +173,8 @@ func (j *Job) SetRate(ctx context.Context, rate Rate) error {
 		if before, err := r.RateLimit(); rate.Ramp && (err != nil || !before.Ramp) {
 			r.RampFrom = time.Now().UTC().Truncate(time.Microsecond)
 		}
-		r.Rate, err = json.Marshal(rate)
+		encoded, err := json.Marshal(rate)
+		record.SetRate(r, encoded, until)
 		return true, err
 	})
 	if err != nil {

@@ -1,11 +1,6 @@
 package mapper
 
-import (
-	"fmt"
-	"strings"
-
-	"github.com/scattermap/scattermap/mapper/internal/pace"
-)
+import "github.com/scattermap/scattermap/mapper/internal/pace"
 
 // A Rate is how fast a job goes at most. The zero value is as fast as it can.
 //
@@ -42,21 +37,3 @@ type Budget struct {
 
 // limit returns what the rate allows.
 func (r Rate) limit() pace.Limit { return pace.Limit(r) }
-
-// text says what is done to a job whose rate that becomes.
-func (r Rate) text() string {
-	var parts []string
-	if r.Entities > 0 {
-		parts = append(parts, fmt.Sprintf("%g entities a second", r.Entities))
-	}
-	if r.Writes > 0 {
-		parts = append(parts, fmt.Sprintf("%g writes a second", r.Writes))
-	}
-	if r.Ramp {
-		parts = append(parts, "a ramp")
-	}
-	if len(parts) == 0 {
-		return "its rate is not limited any more"
-	}
-	return "its rate is set to " + strings.Join(parts, ", ")
-}

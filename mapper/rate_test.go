@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -293,6 +294,66 @@ func TestBadRates(t *testing.T) {
 		}
 		if err := w.engine.Job("other").SetRate(t.Context(), mapper.Rate{}); !errors.Is(err, mapper.ErrNoSuchJob) {
 			t.Errorf("no job: %v", err)
+		}
+	})
+}
+
+// TestRateFor sets the rate of a job for a time: then it goes as fast again as it did before.
+func TestRateFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, ctx := newWorld(t, setting{queue: few(4)}, addCredit), t.Context()
+		keys := names(60_000)
+		w.putAccounts(keys)
+		job := w.start(10, &mapper.StartOptions{PageSize: 50, Rate: mapper.Rate{Entities: 100}})
+		rate := func(want float64) {
+			t.Helper()
+			if s := w.status(job); s.State != mapper.Running || s.Settings.Rate.Entities != want {
+				t.Errorf("%s at %v, want %v", s.State, s.Settings.Rate, want)
+			}
+		}
+		processed := func(d time.Duration) int64 {
+			before := w.status(job).Processed
+			time.Sleep(d)
+			return w.status(job).Processed - before
+		}
+		set := func(r mapper.Rate, d time.Duration) {
+			t.Helper()
+			if err := job.SetRateFor(ctx, r, d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set(mapper.Rate{Entities: 20}, 10*time.Minute)
+		set(mapper.Rate{Entities: 10}, 5*time.Minute) // what was before is 100 still
+		rate(10)
+		time.Sleep(time.Minute)
+		if n := processed(3 * time.Minute); n > 4*3*60*10 {
+			t.Errorf("%d in three minutes at 10 a second", n)
+		}
+		time.Sleep(2 * time.Minute)
+		rate(100)
+		set(mapper.Rate{Entities: 30}, time.Minute)
+		set(mapper.Rate{Entities: 40}, 0) // for good
+		time.Sleep(10 * time.Minute)
+		rate(40)
+		if err := job.SetRateFor(ctx, mapper.Rate{}, -1); !errors.Is(err, mapper.ErrArguments) {
+			t.Error(err)
+		}
+		set(mapper.Rate{}, time.Minute) // as fast as it can, for a minute
+		w.wait(job)
+		acts, err := job.History(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, a := range acts {
+			all = append(all, a.What)
+		}
+		want := []string{"started", "its rate is set to 20 entities a second, for 10m0s", "its rate is set to 10 entities a second, for 5m0s",
+			"its rate is what it was before, as its time is over", "its rate is set to 30 entities a second, for 1m0s", "its rate is set to 40 entities a second",
+			"its rate is not limited any more, for 1m0s"}
+		if !slices.Equal(all, want) {
+			t.Errorf("%q, want %q", all, want)
 		}
 	})
 }

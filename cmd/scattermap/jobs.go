@@ -304,9 +304,13 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 
 func newRate() *cobra.Command {
 	var s service
-	var rate mapper.Rate
+	var rate struct {
+		mapper.Rate
+		For time.Duration `json:"for_ns,omitempty"`
+	}
 	c := &cobra.Command{
 		Use: "rate JOB ENTITIES", Short: "Set how fast a job goes: entities a second, 0 is no limit",
+		Example: "  scattermap rate spring 100 --for 2h    # and then as fast as before",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usageError(errors.New("rate: name a job, and how many entities a second"))
@@ -322,9 +326,13 @@ func newRate() *cobra.Command {
 	s.define(c.Flags())
 	s.defineReason(c.Flags())
 	c.Flags().Float64Var(&rate.Writes, "writes", 0, "the most `writes` a second, too; no limit by default")
+	c.Flags().DurationVar(&rate.For, "for", 0, "for how long, a `time` such as 2h: then it goes as fast as before; for good by default")
 	c.Flags().BoolVar(&rate.Ramp, "ramp", false, "begin with 500 a second, and half as many again every five minutes")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
+		if rate.For < 0 {
+			return usageError(fmt.Errorf("--for is %v, it has to be a time such as 2h", rate.For))
+		}
 		job := new(mapper.Status)
 		if err := s.call(c.Context(), http.MethodPost, args[0]+"/rate", nil, rate, job); err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/gate"
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -28,6 +29,12 @@ func (x *Executor) keepRate(ctx context.Context, job *record.Job, mode function.
 		}
 		if now.State != record.Running {
 			return job, behind, stopped, nil
+		}
+		if record.RateEnds(now, time.Now()) {
+			if now, err = (lifecycle.Control{Jobs: x.Jobs}).EndRate(ctx, now); err != nil {
+				return job, behind, ours, err
+			}
+			x.cache.note(now, time.Now())
 		}
 		rate, err := now.RateLimit()
 		if err != nil {

@@ -202,6 +202,14 @@ func (ct Control) Undo(ctx context.Context, job *record.Job, by string) error {
 	return err
 }
 
+// EndRate has a job go as fast again as it did before its rate was set until a time, if that has come.
+func (ct Control) EndRate(ctx context.Context, job *record.Job) (*record.Job, error) {
+	if !record.RateEnds(job, time.Now()) {
+		return job, nil
+	}
+	return ct.Change(ctx, job.Ref(), "its rate is what it was before, as its time is over", func(j *record.Job) (bool, error) { return record.EndRate(j, time.Now()), nil })
+}
+
 // Resume has a job go on, and all its open ranges get new tasks.
 func (ct Control) Resume(ctx context.Context, ref record.Ref) error {
 	failed, ref, err := ct.failures(ctx, ref)

@@ -81,6 +81,9 @@ func (sw sweeper) run(ctx context.Context, job *record.Job, t body.Job) error {
 			return err
 		}
 	}
+	if job, err = (Control(sw)).EndRate(ctx, job); err != nil {
+		return err
+	}
 	if err := sw.ShowBuild(ctx, job, sw.Mappers[job.Mapper] == nil); err != nil {
 		return err
 	}

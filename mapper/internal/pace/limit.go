@@ -3,6 +3,7 @@ package pace
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
 )
 
@@ -41,6 +42,24 @@ func (r Limit) at(since time.Duration) (entities, writes float64) {
 		writes = min(writes, r.Writes)
 	}
 	return entities, writes
+}
+
+// Becomes says what is done to a job whose limit that becomes.
+func (r Limit) Becomes() string {
+	var parts []string
+	if r.Entities > 0 {
+		parts = append(parts, fmt.Sprintf("%g entities a second", r.Entities))
+	}
+	if r.Writes > 0 {
+		parts = append(parts, fmt.Sprintf("%g writes a second", r.Writes))
+	}
+	if r.Ramp {
+		parts = append(parts, "a ramp")
+	}
+	if len(parts) == 0 {
+		return "its rate is not limited any more"
+	}
+	return "its rate is set to " + strings.Join(parts, ", ")
 }
 
 // Says returns how fast a job of that limit may go, so long after the ramp's beginning, in a line; nothing if it may go as fast as it can.

@@ -50,14 +50,16 @@ type Job struct {
 	PageTime    int64     `datastore:"page_time,noindex"` // nanoseconds
 	Timeout     int64     `datastore:"timeout,noindex"`   // nanoseconds
 	Workers     int64     `datastore:"workers,noindex"`
-	Concurrent  int64     `datastore:"concurrent,noindex"` // how many tasks the queue delivers at once; 0: unknown
-	Splitting   []byte    `datastore:"splitting,noindex"`  // JSON
-	Rate        []byte    `datastore:"rate,noindex"`       // JSON; empty: no limit
-	RampFrom    time.Time `datastore:"ramp_from,noindex"`  // when its ramp began
-	Masks       bool      `datastore:"masks,noindex"`      // the database honours property masks
-	Times       bool      `datastore:"times,noindex"`      // the property that it is sharded by has times
-	LimitStep   int64     `datastore:"limit_step,noindex"` // what Limit began with; each resume allows as many again
-	Limit       int64     `datastore:"limit,noindex"`      // of failures; negative: none
+	Concurrent  int64     `datastore:"concurrent,noindex"`           // how many tasks the queue delivers at once; 0: unknown
+	Splitting   []byte    `datastore:"splitting,noindex"`            // JSON
+	Rate        []byte    `datastore:"rate,noindex"`                 // JSON; empty: no limit
+	RateUntil   time.Time `datastore:"rate_until,omitempty,noindex"` // when Rate ends; zero: it does not
+	RateThen    []byte    `datastore:"rate_then,omitempty,noindex"`  // what it is from then on
+	RampFrom    time.Time `datastore:"ramp_from,noindex"`            // when its ramp began
+	Masks       bool      `datastore:"masks,noindex"`                // the database honours property masks
+	Times       bool      `datastore:"times,noindex"`                // the property that it is sharded by has times
+	LimitStep   int64     `datastore:"limit_step,noindex"`           // what Limit began with; each resume allows as many again
+	Limit       int64     `datastore:"limit,noindex"`                // of failures; negative: none
 	LimitShare  float64   `datastore:"limit_share,noindex"`
 	Limited     bool      `datastore:"limited,noindex"` // a limit has paused it
 

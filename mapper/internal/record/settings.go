@@ -33,6 +33,29 @@ func (j *Job) RateLimit() (limit pace.Limit, err error) {
 	return limit, nil
 }
 
+// SetRate sets how fast the job may go, until a time if that is not zero: then it goes as fast again as it did before.
+func SetRate(j *Job, rate []byte, until time.Time) {
+	then := j.RateThen
+	if j.RateUntil.IsZero() {
+		then = j.Rate
+	}
+	if j.Rate, j.RateUntil, j.RateThen = rate, until, nil; !until.IsZero() {
+		j.RateThen = then
+	}
+}
+
+// EndRate has the job go as fast again as it did before its rate was set until a time, if that has come.
+func EndRate(j *Job, now time.Time) (changed bool) {
+	if !RateEnds(j, now) {
+		return false
+	}
+	j.Rate, j.RateUntil, j.RateThen = j.RateThen, time.Time{}, nil
+	return true
+}
+
+// RateEnds reports whether the time has come until which the job's rate was set.
+func RateEnds(j *Job, now time.Time) bool { return !j.RateUntil.IsZero() && !now.Before(j.RateUntil) }
+
 // A Budget is the most that a job may cost; what is 0 is no limit.
 type Budget struct {
 	Dollars    float64 `json:"dollars,omitempty"`
