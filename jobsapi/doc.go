@@ -21,6 +21,7 @@
 //	GET  /jobs/ID/failures     lists its failures: mapper.Failure
 //	GET  /jobs/ID/causes       lists their causes, with counts and an example of each: mapper.Cause
 //	GET  /jobs/ID/left         lists what an undo has left as it is: mapper.Left
+//	GET  /jobs/ID/examples     lists what a rehearsal would do to some entities, before and after: mapper.Example
 //	GET  /jobs/ID/history      lists what was done to it, by whom and why: mapper.Act
 //	POST /jobs/ID/pause        has it begin no more pages
 //	POST /jobs/ID/resume       has it go on

@@ -71,6 +71,7 @@ func New(e *mapper.Engine, o *Options) (http.Handler, error) {
 	handle("GET /{id}/causes", s.causes)
 	handle("GET /{id}/history", s.history)
 	handle("GET /{id}/left", s.left)
+	handle("GET /{id}/examples", s.examples)
 	handle("POST /{id}/retry", s.retry)
 	handle("POST /{id}/undo", s.undo)
 	handle("POST /{id}/rate", s.rate)
@@ -271,6 +272,17 @@ func (s service) left(r *http.Request) (any, error) {
 		Left []mapper.Left `json:"left"`
 		Next string        `json:"next,omitempty"`
 	}{append([]mapper.Left{}, left...), next}, err
+}
+
+// examples lists what a rehearsal would do to some entities.
+func (s service) examples(r *http.Request) (any, error) {
+	if _, err := parameters(r); err != nil {
+		return nil, err
+	}
+	examples, err := s.job(r).Examples(r.Context())
+	return struct {
+		Examples []mapper.Example `json:"examples"`
+	}{append([]mapper.Example{}, examples...)}, err
 }
 
 // history lists what was done to a job.

@@ -70,7 +70,7 @@ type StartOptions struct {
 
 	// Rehearse has the function of an [Update] run, and nothing be written: the job counts what it would have done, under the
 	// counters "would(change)", "would(change PROPERTY)" for each property, "would(delete)", "would(put another entity)" and
-	// "would(delete another entity)", and Status.Written is how many entities it would have changed or deleted. What the function
+	// "would(delete another entity)", [Job.Examples] shows some, and Status.Written is how many entities it would have changed or deleted. What the function
 	// counts, counts; its errors are failures; there is no finalizer. It locks nothing, and conflicts with nobody. It is a job of the mapper "rehearsal:NAME" and can't
 	// become another one: start the mapper under another ID for that. A rehearsal does not notice what only the database would refuse, such as an entity
 	// that is too large. Default is false.
@@ -147,7 +147,7 @@ type StartOptions struct {
 func settingsOf(j *record.Job) (StartOptions, error) {
 	strategy, err := j.Strategy()
 	limit, bad := j.RateLimit()
-	budget, worse := j.BudgetLimit()
+	budget, worse := record.BudgetOf(j)
 	return StartOptions{
 		ID: j.ID, Beside: j.Beside, PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime), Workers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit), Budget: Budget(budget),
 		Timeout: time.Duration(j.Timeout), FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare, Retries: retriesOf(j),

@@ -84,6 +84,17 @@ func TestRehearsal(t *testing.T) {
 		if diff := cmp.Diff(want, s.Counters); diff != "" || s.State != mapper.SucceededWithFailures || s.Processed != 900 || s.Failures != 100 || s.Written != 500 || s.Mapper != "rehearsal:eventful" {
 			t.Errorf("%+v; counters (-want +got):\n%s", s, diff)
 		}
+		examples, err := job.Examples(ctx)
+		what := make(map[string]int)
+		for _, x := range examples {
+			what[x.What]++
+			if x.What == "change" && (len(x.Properties) == 0 || x.Properties[0].Name != "Balance" || x.Properties[0].Before == x.Properties[0].After || x.Properties[0].Before == "") {
+				t.Errorf("%+v", x)
+			}
+		}
+		if err != nil || len(examples) < 20 || what["change"] == 0 {
+			t.Errorf("%d examples: %v, %v", len(examples), what, err)
+		}
 		if after := dump("Account") + dump("Note") + dump("Old"); after != before {
 			t.Errorf("a rehearsal has changed something: (-before +after)\n%.2000s", cmp.Diff(before, after))
 		}

@@ -261,7 +261,7 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 // Left returns some of the entities that a job which is an undo has left as they are, and where to go on: an empty cursor is the
 // beginning, and the end. A page has those of up to 10 pages of the job.
 func (j *Job) Left(ctx context.Context, cursor string) (left []Left, next string, err error) {
-	ranges, next, err := j.engine.store().Page(ctx, j.ref(), "left_of", cursor, leftPage)
+	ranges, next, err := j.engine.store().Page(ctx, j.ref(), "left_of", cursor, 10) // each of which has up to 80 KiB of them
 	for i := 0; err == nil && i < len(ranges); i++ {
 		var all []record.Left
 		var lost int64
@@ -279,5 +279,18 @@ func (j *Job) Left(ctx context.Context, cursor string) (left []Left, next string
 	return left, next, nil
 }
 
-// leftPage is how many pages of an undo Left reads at once, each of which has up to 80 KiB of them.
-const leftPage = 10
+// An Example is what a rehearsal would do to an entity: which, what, and some of its properties before and after.
+type Example = record.Example
+
+// Examples returns what a job that is a rehearsal would do to some entities, two of each of up to 20 of its pages: a random choice of
+// pages, and the same each time.
+func (j *Job) Examples(ctx context.Context) (examples []Example, err error) {
+	ranges, _, err := j.engine.store().Page(ctx, j.ref(), "examples_of", "", 20)
+	if err == nil {
+		examples, err = record.ExamplesOf(ranges)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("mapper: examples of %s: %w", j.ID, err)
+	}
+	return examples, nil
+}

@@ -196,6 +196,9 @@ func TestJobs(t *testing.T) {
 		{"describe counted", "", 0, "Balance=0 = 200"},
 		{"start delete --kind Account --id gone -w", "", 0, "This is a rehearsal, which writes nothing: --execute does it."},
 		{"describe gone", "", 0, "would(delete) = 2,000"},
+		{"examples gone", "", 0, "delete  Balance"},
+		{"examples tried", "", 0, "change  Balance"},
+		{"examples counted", "", 0, "There are none"},
 		{"start delete --kind Account --id gone -w --execute", "", 1, "other arguments"},
 		{"start delete --kind Account --rehearse --execute", "", 2, "contradict"},
 		{"start delete --kind Account --id really-gone -w --execute --filter 'Balance = 0'", "", 0, "really-gone: succeeded, 200"},
@@ -236,7 +239,7 @@ func TestNoService(t *testing.T) {
 	defer other.Close()
 	missing := httptest.NewServer(http.NotFoundHandler())
 	defer missing.Close()
-	lines := []string{"jobs", "describe j", "start add-credit --kind Account", "watch j", "pause j", "resume j", "abort j -y", "retry j", "move j", "rate j 5", "failures j", "history j", "clean-up j -y", "stop-all -y"}
+	lines := []string{"jobs", "describe j", "start add-credit --kind Account", "watch j", "pause j", "resume j", "abort j -y", "retry j", "move j", "rate j 5", "failures j", "history j", "undo j -y", "left j", "examples j", "clone j -y", "plan m --kind K", "clean-up j -y", "stop-all -y"}
 	for name, c := range map[string]struct {
 		service, token string
 		code           int

@@ -48,7 +48,7 @@ func usageOf(d *delivery, entities, writes float64) billing.Usage {
 // keepBudget takes what a page of n entities is expected to cost out of the job's budget. If there is not as much left the job is paused. Settle
 // is called behind the page.
 func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s standing, err error) {
-	budget, err := d.job.BudgetLimit()
+	budget, err := record.BudgetOf(d.job)
 	if err != nil {
 		return nil, ours, err
 	}
@@ -64,7 +64,7 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 		p.generation, p.left = d.job.Generation, 0
 	}
 	if need := expected + ahead - p.left; need > 0 {
-		got, err := d.x.takeOut(ctx, d.job, need, progress.Share(budget, aroundPages(d.job.PageSize, d.job.AtOnce())), budget)
+		got, err := takeOut(ctx, d.x, d.job, need, progress.Share(budget, aroundPages(d.job.PageSize, d.job.AtOnce())), budget)
 		if err != nil || got == 0 {
 			return nil, stopped, err
 		}
@@ -83,7 +83,7 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 }
 
 // takeOut takes a share out of a job's budget, for some pages of each task. If less is left than is needed it pauses the job, and returns 0.
-func (x *Executor) takeOut(ctx context.Context, job *record.Job, need, around float64, budget record.Budget) (got float64, err error) {
+func takeOut(ctx context.Context, x *Executor, job *record.Job, need, around float64, budget record.Budget) (got float64, err error) {
 	_, err = x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
 		got = record.Spend(j, around, need, need*float64(max(1, j.AtOnce())))
 		return got > 0, nil

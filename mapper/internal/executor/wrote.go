@@ -9,6 +9,7 @@ import (
 // keep has the record of a page keep what its commit writes, for an undo, and what that has left; and the delivery, what it used.
 func keep(d *delivery, r *record.Range, o *page.Outcome) {
 	record.Leave(r, o.Left)
+	record.Exemplify(r, o.Examples[:min(len(o.Examples), record.PageExamples)])
 	used := usageOf(d, float64(o.Reached), float64(o.Writes()))
 	d.used = &used
 	if d.planner.Mode != function.Update {

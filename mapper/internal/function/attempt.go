@@ -30,7 +30,8 @@ type Effect struct {
 	Bytes     int   // of the mutations, about
 	Collected []any // for the function over the page
 
-	Left []record.Left // as it is, by an undo
+	Left    []record.Left           // as it is, by an undo
+	Example func() []record.Example // of what a rehearsal would do; nil: nothing
 }
 
 // A mutation keeps its key, which the client's own hides.

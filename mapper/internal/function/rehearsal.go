@@ -5,10 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
 
@@ -36,6 +41,7 @@ func (d *Definition) Rehearsal(attempts int64) *Definition {
 			if err != nil {
 				return nil, err
 			}
+			e.Example = func() []record.Example { return e.examples(key, properties) }
 			return e, e.rehearse(key)
 		}, nil
 	}
@@ -64,6 +70,60 @@ func (e *Effect) rehearse(key *datastore.Key) error {
 		}
 	}
 	return nil
+}
+
+// examples returns what would be done for an entity with some properties.
+func (e *Effect) examples(key *datastore.Key, properties []datastore.Property) (all []record.Example) {
+	for _, m := range e.Mutations {
+		own, x := m.Key.Equal(key), record.Example{Key: m.Key, What: "put another entity"}
+		before, after, names := map[string]string{}, texts(m.Properties), m.Changed
+		if own {
+			before = texts(properties)
+		}
+		switch {
+		case own && m.Deletes:
+			x.What, names = "delete", slices.Sorted(maps.Keys(before))
+		case own:
+			x.What = "change"
+		case m.Deletes:
+			x.What = "delete another entity"
+		default:
+			names = slices.Sorted(maps.Keys(after))
+		}
+		for _, name := range names[:min(len(names), exampleProperties)] {
+			x.Properties = append(x.Properties, record.ExampleProperty{Name: name, Before: before[name], After: after[name]})
+		}
+		all = append(all, x)
+	}
+	return all
+}
+
+// Bounds of examples: properties, and characters of a value.
+const exampleProperties, exampleText = 20, 200
+
+// texts returns the values of properties for people, by their names.
+func texts(properties []datastore.Property) map[string]string {
+	all := make(map[string]string)
+	for _, p := range properties {
+		text := fmt.Sprint(p.Value)
+		switch v := p.Value.(type) {
+		case nil:
+			text = "null"
+		case string:
+			text = strconv.Quote(v)
+		case []byte:
+			text = fmt.Sprintf("%d bytes", len(v))
+		case time.Time:
+			text = v.UTC().Format(time.RFC3339Nano)
+		case *datastore.Entity:
+			text = "an entity"
+		}
+		if runes := []rune(text); len(runes) > exampleText {
+			text = string(runes[:exampleText-1]) + "…"
+		}
+		all[p.Name] = text
+	}
+	return all
 }
 
 // would counts something that would be done. A name that is too long for a counter is cut off.

@@ -25,8 +25,8 @@ const (
 )
 
 // A Range is the record of one range: what a task has to do, and once it
-// is done, what it did. Only open, failed, left_of and expires are indexed, and exist only while
-// the range is pending, its entity has failed, its undo has left something, or it has been cleaned up: a finished job
+// is done, what it did. Only open, failed, left_of, examples_of and expires are indexed, and exist only while
+// the range is pending, its entity has failed, its undo has left something, its rehearsal has an example, or it has been cleaned up: a finished job
 // costs no index entries otherwise. What is empty is not saved, as most of it is in most records, but
 // for what tells them apart.
 type Range struct {
@@ -76,6 +76,8 @@ type Range struct {
 	Wrote       []byte               `datastore:"wrote,omitempty,noindex"`     // by its page, see [Wrote]
 	Left        []byte               `datastore:"left,omitempty,noindex"`      // by the page of an undo, see [Leave]
 	LeftOf      string               `datastore:"left_of,omitempty"`           // the job's ID, if it has left something
+	Examples    []byte               `datastore:"examples,omitempty,noindex"`  // JSON: of what the page of a rehearsal would do
+	ExamplesOf  string               `datastore:"examples_of,omitempty"`       // the job's ID, if it has some
 	Error       string               `datastore:"error,omitempty,noindex"`     // of its entity, if that has failed
 	Created     time.Time            `datastore:"created,omitempty,noindex"`
 	Done        time.Time            `datastore:"done,omitempty,noindex"`

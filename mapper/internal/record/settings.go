@@ -62,8 +62,8 @@ type Budget struct {
 	Operations int64   `json:"operations,omitempty"`
 }
 
-// BudgetLimit returns the budget of the job.
-func (j *Job) BudgetLimit() (b Budget, err error) {
+// BudgetOf returns the budget of a job.
+func BudgetOf(j *Job) (b Budget, err error) {
 	if len(j.Budget) == 0 {
 		return b, nil
 	}

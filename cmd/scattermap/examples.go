@@ -1,0 +1,47 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+func newExamples() *cobra.Command {
+	var s service
+	c := &cobra.Command{
+		Use: "examples JOB", Short: "Show what a rehearsal would do to some entities, before and after", Args: oneJob,
+		Long: "Shows what a job that is a rehearsal would do to some entities: two of each of up to 20 of its pages.",
+	}
+	s.define(c.Flags())
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		var answer struct{ Examples []mapper.Example }
+		if err := s.call(c.Context(), http.MethodGet, args[0]+"/examples", nil, nil, &answer); err != nil {
+			return err
+		}
+		if *format != table {
+			return format.write(c.OutOrStdout(), append([]mapper.Example{}, answer.Examples...))
+		}
+		if len(answer.Examples) == 0 {
+			_, err := fmt.Fprintln(c.OutOrStdout(), "There are none: the job is no rehearsal, or would write nothing.")
+			return err
+		}
+		lines := [][]string{{"KEY", "WHAT", "PROPERTY", "BEFORE", "AFTER"}}
+		for _, x := range answer.Examples {
+			row := []string{line(pathOf(x.Key), 60), x.What}
+			if len(x.Properties) == 0 {
+				lines = append(lines, append(row, "", "", ""))
+			}
+			for _, p := range x.Properties {
+				lines = append(lines, append(row, line(p.Name, 40), line(cmp.Or(p.Before, "-"), 60), line(cmp.Or(p.After, "-"), 60)))
+				row = []string{"", ""}
+			}
+		}
+		return rows(c.OutOrStdout(), lines...)
+	}
+	return c
+}
