@@ -79,14 +79,16 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 
 // Undo starts a job that takes back what this job, of an [Update], has done to entities. It reads each as it was just before its page's
 // commit, and has it be that again, byte for byte: what the job has changed or deleted is restored, and what it has put is deleted. An
-// entity that anybody has changed since stays as it is, and is listed by [Job.Left], and so is one that several pages have written,
-// but for what the last of them did. What a finalizer has put or deleted is not taken back.
+// entity that anybody has changed since stays as it is, and is listed by [Job.Left]. Of an entity that several pages have written only
+// what the last of them did is taken back, and it is listed. What a finalizer has put or deleted is not taken back.
 //
-// The undo takes effect once for each page, and can be paused, resumed, retried and verified as any job; a pause loses nothing but
-// time. Its entities are pages: Status.Counters has "restored", "removed" and "left". StartOptions.Rehearse has it only count.
-// StartOptions.ID defaults to "undo-" and the job's ID, so a second Undo is the same job.
+// The undo takes effect once for each page, and can be paused, resumed, retried and verified as any job, while Datastore keeps what
+// was there. Its entities are pages: Status.Counters has "restored", "removed" and "left". StartOptions.Rehearse has it only count.
+// StartOptions.ID defaults to "undo-" and the job's ID, or if another job has that, with more behind it: so a second Undo is the same job,
+// unless the first one was aborted.
 //
-// The job has to have ended, and its records have to be there. From the undo's start on it can't be resumed or retried. The engine's client needs
+// The job has to have ended, and its records have to be there. From the undo's start on it can't be resumed or retried,
+// nor cleaned up before the undo has ended. The engine's client needs
 // [WithVersions]. Datastore keeps what was there for an hour: if that is over for the first page, Undo is refused with [ErrState].
 // That a commit's entities have the version of the record which it writes is seen on the embedded Datastore and on Google's emulators; for production it is what
 // Datastore documents.

@@ -18,6 +18,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
+	"github.com/scattermap/scattermap/mapper/internal/undo"
 )
 
 // A Status says how a job stands.
@@ -261,20 +262,12 @@ func (j *Job) Failures(ctx context.Context, cursor string) (failures []Failure, 
 // Left returns some of the entities that a job which is an undo has left as they are, and where to go on: an empty cursor is the
 // beginning, and the end. A page has those of up to 10 pages of the job.
 func (j *Job) Left(ctx context.Context, cursor string) (left []Left, next string, err error) {
-	ranges, next, err := j.engine.store().Page(ctx, j.ref(), "left_of", cursor, 10) // each of which has up to 80 KiB of them
-	for i := 0; err == nil && i < len(ranges); i++ {
-		var all []record.Left
-		var lost int64
-		all, lost, err = record.AllLeft(ranges[i])
-		for _, l := range all {
-			left = append(left, Left(l))
-		}
-		if lost > 0 {
-			left = append(left, Left{Why: fmt.Sprintf("there are %d more", lost)})
-		}
-	}
+	all, next, err := undo.Left(ctx, j.engine.store(), j.ref(), cursor)
 	if err != nil {
-		return nil, "", fmt.Errorf("mapper: what undo %s has left: %w", j.ID, err)
+		return nil, "", fmt.Errorf("mapper: what %s has left: %w", j.ID, err)
+	}
+	for _, l := range all {
+		left = append(left, Left(l))
 	}
 	return left, next, nil
 }

@@ -35,12 +35,17 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 	if o != nil {
 		opts = *o
 	}
-	if opts.PageSize = cmp.Or(opts.PageSize, undo.PageSize); !opts.Rehearse {
-		opts.ID = cmp.Or(opts.ID, undo.ID(job.ID))
-	}
 	params, err := function.EncodeParams(undo.Of(job))
 	if err != nil {
 		return nil, err
+	}
+	if opts.PageSize = cmp.Or(opts.PageSize, undo.PageSize); opts.ID == "" && !opts.Rehearse {
+		if opts.ID, err = undo.ID(ctx, e.store(), job, params); err != nil {
+			return nil, err
+		}
+	}
+	if opts.Budget != (Budget{}) {
+		return nil, fmt.Errorf("%w: an undo takes no budget", ErrArguments)
 	}
 	s, err := e.prepare(e.mappers[undo.Name(job.Mapper)], publicQuery(undo.Records(job)), params, &opts)
 	if err != nil {
@@ -51,15 +56,11 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 	if err = s.findOut(ctx); err != nil {
 		return nil, err
 	}
-	if s.found.Existing == nil {
-		if err = undo.Check(ctx, e.client, job); err != nil {
-			return nil, err
-		}
+	if err = undo.Check(ctx, e.client, job, s.found.Existing, s.created); err == nil && !opts.Rehearse {
+		err = s.control.Undo(ctx, job, opts.ID)
 	}
-	if !opts.Rehearse {
-		if err = s.control.Undo(ctx, job, opts.ID); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
 	undone, err = s.run(ctx, nil)
 	return undone, err

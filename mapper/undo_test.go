@@ -2,9 +2,12 @@ package mapper_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -491,4 +494,136 @@ func TestUndoUnknown(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestUndoLarge undoes pages whose images are more than a commit can hold, and one that has put more than its record has room for.
+func TestUndoLarge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		deletes := mapper.Update("deletes", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+			e.Delete(e.Key)
+			return nil
+		})
+		many := mapper.Update("many", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			a.Value.Owner = "set"
+			for i := range 10 {
+				h := sha256.Sum256([]byte(a.Key.Name + fmt.Sprint(i)))
+				a.Put(datastore.NameKey("Many", hex.EncodeToString(h[:]), nil), &account{})
+			}
+			return nil
+		})
+		w, ctx := newWorld(t, setting{}, deletes, many), t.Context()
+		rng := rand.NewChaCha8([32]byte{})
+		for i := range 300 {
+			b := make([]byte, 60_000)
+			_, _ = rng.Read(b)
+			if _, err := w.client.Put(ctx, datastore.NameKey("Big", fmt.Sprint(i), nil), &datastore.PropertyList{{Name: "B", Value: b, NoIndex: true}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := images(t, w.client, "Big")
+		job, err := deletes.Start(ctx, w.engine, mapper.Query{Kind: "Big"}, mapper.None{}, &mapper.StartOptions{ID: "deletes", Workers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		for _, o := range []*mapper.StartOptions{{Rehearse: true}, nil} {
+			undo, err := job.Undo(ctx, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := w.wait(undo); s.Counters["restored"] != 300 {
+				t.Errorf("%+v", s)
+			}
+		}
+		if after := images(t, w.client, "Big"); !maps.Equal(before, after) {
+			t.Errorf("%d of %d are there", len(after), len(before))
+		}
+
+		w.putAccounts(names(500))
+		accounts := images(t, w.client, "Account")
+		if job, err = many.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "many", Workers: 1}); err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		undo, err := job.Undo(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := w.wait(undo)
+		rest := len(images(t, w.client, "Many"))
+		if diff := cmp.Diff(accounts, images(t, w.client, "Account")); diff != "" || s.Counters["restored"] != 500 || s.Counters["removed"]+int64(rest) != 5000 || rest == 0 || s.Counters["left"] != int64(rest) {
+			t.Errorf("%v, %d left: %.500s", s.Counters, rest, diff)
+		}
+		if left, _, err := undo.Left(ctx, ""); err != nil || len(left) == 0 || left[0].Key != nil || !strings.Contains(left[0].Why, fmt.Sprint(rest)) {
+			t.Errorf("%v, %v", left, err)
+		}
+	})
+}
+
+// TestUndoRecords has the records of jobs be in the way of an undo: they are cleaned up meanwhile, or other jobs have the IDs.
+func TestUndoRecords(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, ctx := newWorld(t, setting{queue: few(2)}, setOwner), t.Context()
+		w.putAccounts(names(1000))
+		before := images(t, w.client, "Account")
+		start := func(id string) *mapper.Job {
+			t.Helper()
+			job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: id, PageSize: 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.wait(job)
+			return job
+		}
+		job := start("nightly")
+		if _, err := job.Undo(ctx, &mapper.StartOptions{ID: "nightly"}); !errors.Is(err, mapper.ErrOtherArguments) {
+			t.Errorf("an undo under the ID of its job: %v", err)
+		}
+		if _, err := job.Undo(ctx, &mapper.StartOptions{Budget: mapper.Budget{Dollars: 1}}); !errors.Is(err, mapper.ErrArguments) {
+			t.Errorf("an undo with a budget: %v", err)
+		}
+		if s := w.status(job); s.Undo != "" {
+			t.Errorf("it is undone by %q", s.Undo)
+		}
+		if _, _, err := job.Left(ctx, ""); !errors.Is(err, mapper.ErrArguments) {
+			t.Errorf("what a job has left that is no undo: %v", err)
+		}
+		undo, err := job.Undo(ctx, &mapper.StartOptions{Rate: mapper.Rate{Entities: 1}, Workers: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := job.CleanUp(ctx, nil); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "undo-nightly") {
+			t.Errorf("a clean-up meanwhile: %v", err)
+		}
+		if err := undo.Abort(ctx); err != nil {
+			t.Fatal(err)
+		}
+		again, err := job.Undo(ctx, nil)
+		if err != nil || again.ID == undo.ID {
+			t.Fatalf("once more: %v", err)
+		}
+		w.wait(again)
+		if diff := cmp.Diff(before, images(t, w.client, "Account")); diff != "" {
+			t.Errorf("%.1000s", diff)
+		}
+		if err := job.CleanUp(ctx, &mapper.CleanUpOptions{Job: true}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+
+		// The next job of that ID.
+		job = start("nightly")
+		last, err := job.Undo(ctx, nil)
+		if err != nil || last.ID == undo.ID || last.ID == again.ID {
+			t.Fatalf("the next one: %v", err)
+		}
+		if s := w.wait(last); s.Counters["restored"] != 1000 {
+			t.Errorf("%+v", s.Counters)
+		}
+		if same, err := job.Undo(ctx, nil); err != nil || same.ID != last.ID {
+			t.Errorf("the same: %v", err)
+		}
+	})
 }

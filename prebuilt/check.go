@@ -1,12 +1,14 @@
 package prebuilt
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -52,7 +54,9 @@ var errDoesNotMeet = errors.New("the entity does not meet the condition")
 // startCheck starts a check by its name.
 func startCheck(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, o *mapper.StartOptions) (*mapper.Job, error) {
 	var p CheckParams
-	err := json.Unmarshal(params, &p)
+	d := json.NewDecoder(bytes.NewReader(params))
+	d.DisallowUnknownFields()
+	err := d.Decode(&p)
 	if err == nil {
 		_, err = conditionOf(p.Condition)
 	}
@@ -143,21 +147,33 @@ func meetsAll(c *pb.CompositeFilter, properties []datastore.Property) (bool, err
 
 // differs reports whether a property has a value that is none of some.
 func differs(name string, values []any, properties []datastore.Property) (bool, error) {
-	for _, p := range properties {
-		if p.Name != name {
-			continue
-		}
-		all, ok := p.Value.([]any)
-		if !ok {
-			all = []any{p.Value}
-		}
-		for _, v := range all {
-			is, err := mapper.Matches([]mapper.Filter{mapper.Where(name, "in", values)}, []datastore.Property{{Name: name, Value: v}})
-			if err != nil || !is {
-				return err == nil, err
-			}
+	for _, v := range valuesOf(name, properties) {
+		is, err := mapper.Matches([]mapper.Filter{mapper.Where("v", "in", values)}, []datastore.Property{{Name: "v", Value: v}})
+		if err != nil || !is {
+			return err == nil, err
 		}
 	}
 	_, err := mapper.Matches([]mapper.Filter{mapper.Where(name, "in", values)}, nil)
 	return false, err
+}
+
+// valuesOf returns the values of a property, whose name may lead into entities inside.
+func valuesOf(name string, properties []datastore.Property) (all []any) {
+	for _, p := range properties {
+		values, ok := p.Value.([]any)
+		if !ok {
+			values = []any{p.Value}
+		}
+		inner, inside := strings.CutPrefix(name, p.Name+".")
+		for _, v := range values {
+			e, ok := v.(*datastore.Entity)
+			switch {
+			case p.Name == name:
+				all = append(all, v)
+			case inside && ok:
+				all = append(all, valuesOf(inner, e.Properties)...)
+			}
+		}
+	}
+	return all
 }

@@ -1,6 +1,9 @@
 package prebuilt_test
 
 import (
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -267,6 +270,102 @@ func TestCheck(t *testing.T) {
 			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%q: %v, want %q", condition, err, want)
 			}
+		}
+	})
+}
+
+// TestErase erases a namespace, and reads the certificate.
+func TestErase(t *testing.T) {
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := make(map[string][]byte)
+	erase := prebuilt.Erase(prebuilt.EraseOptions{Key: private, Keep: func(_ context.Context, name string, c []byte) error {
+		kept[name] = c
+		return nil
+	}})
+	mappertest.Run(t, append(prebuilt.Mappers(), erase), nil, func(t *testing.T, w *mappertest.World) {
+		put := func(kind, namespace string, n int) {
+			t.Helper()
+			for i := range n {
+				key := datastore.NameKey(kind, fmt.Sprint(i), nil)
+				key.Namespace = namespace
+				if _, err := w.Client.Put(t.Context(), key, &datastore.PropertyList{{Name: "n", Value: int64(i)}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		put("Account", "gone", 300)
+		put("Order", "gone", 200)
+		put("Account", "other", 10)
+		put("Account", "", 10)
+		start := func(id string, q mapper.Query, params string) (*mapper.Job, error) {
+			return w.Engine.StartNamed(t.Context(), "erase", q, []byte(params), &mapper.StartOptions{ID: id})
+		}
+		for want, q := range map[string]mapper.Query{
+			"a namespace, and nothing else": {}, "and nothing else": {Namespace: "gone", Kind: "Account"}, "nothing else": {AllNamespaces: true}, "has no entities": {Namespace: "nobody"},
+		} {
+			if _, err := start("refused", q, "{}"); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%+v: %v", q, err)
+			}
+		}
+		if _, err := start("refused", mapper.Query{Namespace: "gone"}, `{"a": 1}`); !errors.Is(err, mapper.ErrArguments) {
+			t.Error(err)
+		}
+		job, err := start("erasure", mapper.Query{Namespace: "gone"}, "{}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Written != 500 {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		for kind, namespaces := range map[string]map[string]int{"Account": {"gone": 0, "other": 10, "": 10}, "Order": {"gone": 0}} {
+			for namespace, want := range namespaces {
+				if n, err := w.Client.Count(t.Context(), datastore.NewQuery(kind).Namespace(namespace)); err != nil || n != want {
+					t.Errorf("%d of %s in %q, %v", n, kind, namespace, err)
+				}
+			}
+		}
+		file := kept["erasure.certificate.json"]
+		c, err := prebuilt.ReadCertificate(file, public)
+		if err != nil || c.Namespace != "gone" || !reflect.DeepEqual(c.Kinds, []string{"Account", "Order"}) || c.Deleted != 500 || c.Remaining != 0 || c.Coverage.Ranges == 0 || c.Coverage.Pending != 0 || c.Job != "erasure" || c.Ended.Before(c.Started) {
+			t.Errorf("%+v, %v", c, err)
+		}
+		other, _, _ := ed25519.GenerateKey(nil)
+		if _, err := prebuilt.ReadCertificate(file, other); err == nil {
+			t.Error("a certificate of another key is taken")
+		}
+		var parts map[string]any
+		if err := json.Unmarshal(file, &parts); err != nil {
+			t.Fatal(err)
+		}
+		text, _ := base64.StdEncoding.DecodeString(parts["certificate"].(string))
+		parts["certificate"] = base64.StdEncoding.EncodeToString([]byte(strings.Replace(string(text), `"deleted": 500`, `"deleted": 501`, 1)))
+		forged, _ := json.Marshal(parts)
+		if _, err := prebuilt.ReadCertificate(forged, public); err == nil {
+			t.Error("a certificate that was changed is taken")
+		}
+
+		// What is put meanwhile is not erased, and there is no certificate.
+		put("Account", "busy", 600)
+		key := datastore.NameKey("Account", "!", nil) // before all others
+		key.Namespace = "busy"
+		slow := make(chan struct{})
+		go func() {
+			defer close(slow)
+			for range 700 {
+				_, _ = w.Client.Put(t.Context(), key, &datastore.PropertyList{})
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+		if job, err = w.Engine.StartNamed(t.Context(), "erase", mapper.Query{Namespace: "busy"}, []byte("{}"), &mapper.StartOptions{ID: "busy", PageSize: 50, Rate: mapper.Rate{Entities: 100}}); err != nil {
+			t.Fatal(err)
+		}
+		s, err := job.Wait(t.Context())
+		<-slow
+		if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, "meanwhile") || kept["busy.certificate.json"] != nil {
+			t.Errorf("%+v, %v", s, err)
 		}
 	})
 }

@@ -3,7 +3,10 @@ package executor
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
@@ -21,17 +24,17 @@ func aroundPages(page, tasks int64) billing.Usage {
 func CheckBudget(budget record.Budget, page, tasks int, writes float64) error {
 	n, least := float64(page), aroundPages(int64(page), int64(tasks))
 	least = billing.Usage{Reads: least.Reads + int64(3*n) + 4, Writes: int64(n*writes) + 1 + pace.RecordWrites, TaskOps: 4}
-	if !(budget.Dollars >= 0) || budget.Operations < 0 || progress.Share(budget, least) > 1 {
-		return fmt.Errorf("StartOptions.Budget is %v, and has to be none, or at least $%.4f and %d operations, which a page of %d entities may take with what is around it", budget, billing.NAM5.Cost(least), least.Reads+least.Writes+least.TaskOps, page)
+	if !(budget.Dollars >= 0) || math.IsInf(budget.Dollars, 1) || budget.Operations < 0 || progress.Share(budget, least) > 1 {
+		return fmt.Errorf("StartOptions.Budget is %v, and has to be none, or at least $%.4f and %d operations, which a page of %d entities may take with what is around it: a smaller PageSize and fewer Workers need less", budget, billing.NAM5.Cost(least), least.Reads+least.Writes+least.TaskOps, page)
 	}
 	return nil
 }
 
 // A purse is what a process has taken out of a job's budget, as a share of that, and not spent yet. What a process that dies has in it
-// counts as spent: so a budget is never passed.
+// counts as spent.
 type purse struct {
-	mu   sync.Mutex // held by who takes more out of the budget
-	left float64    // less than 0: a page has cost more than was expected
+	turn *semaphore.Weighted // of who takes more out of the budget
+	left float64             // less than 0: a page has cost more than was expected
 
 	generation int64 // of the job
 }
@@ -53,8 +56,15 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 		return nil, ours, err
 	}
 	p := &d.x.cache.at(d.job.Ref()).purse
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	if err := p.turn.Acquire(ctx, 1); err != nil {
+		return nil, ours, err
+	}
+	held := d.x.paces.Get(d.job.Ref()).Entities == 0 // nobody knows what a page costs: the others wait for the first one
+	defer func() {
+		if !held || settle == nil {
+			p.turn.Release(1)
+		}
+	}()
 	expected := progress.Share(budget, usageOf(d, float64(n), float64(n)*d.x.paces.Writes(d.job.Ref(), d.planner.Mode.Writes())))
 	ahead := 0.0
 	if !d.ahead { // each page of a delivery has the next one read, and what the last one has read is read again by somebody
@@ -72,14 +82,16 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 	}
 	p.left -= expected + ahead
 	d.ahead, d.used = true, nil
-	return func() {
+	return sync.OnceFunc(func() {
+		if !held {
+			_ = p.turn.Acquire(context.WithoutCancel(ctx), 1)
+		}
+		defer p.turn.Release(1)
 		if d.used == nil {
 			return // it was not committed, and may have cost as much
 		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
 		p.left += expected - progress.Share(budget, *d.used)
-	}, ours, nil
+	}), ours, nil
 }
 
 // takeOut takes a share out of a job's budget, for some pages of each task. If less is left than is needed it pauses the job, and returns 0.

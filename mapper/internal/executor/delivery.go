@@ -172,6 +172,7 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 		if settle, s, err = keepBudget(ctx, d, len(p.At)); err != nil || s != ours {
 			return s, err
 		}
+		defer settle()
 	}
 	if d.x.Gate.IsDraining() { // no page begins any more
 		return ours, gate.ErrDraining

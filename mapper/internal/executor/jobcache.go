@@ -55,7 +55,7 @@ func (j *jobCache) at(job record.Ref) *cachedJob {
 	}
 	r := j.job[job]
 	if r == nil {
-		r = &cachedJob{turn: semaphore.NewWeighted(1)}
+		r = &cachedJob{turn: semaphore.NewWeighted(1), purse: purse{turn: semaphore.NewWeighted(1)}}
 		j.job[job] = r
 	}
 	return r

@@ -15,7 +15,7 @@ func keep(d *delivery, r *record.Range, o *page.Outcome) {
 	if d.planner.Mode != function.Update {
 		return
 	}
-	w := record.Wrote{Others: o.Others}
+	w := record.Wrote{Others: o.Others, Lost: o.Apart}
 	w.Own(o.Own, len(o.Own) == o.Reached && o.Reached > 0)
 	r.Wrote = w.Encode()
 }

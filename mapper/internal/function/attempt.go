@@ -31,6 +31,7 @@ type Effect struct {
 	Collected []any // for the function over the page
 
 	Left    []record.Left           // as it is, by an undo
+	Apart   int64                   // mutations that took effect by themselves, as a page's commit could not hold them
 	Example func() []record.Example // of what a rehearsal would do; nil: nothing
 }
 
@@ -169,17 +170,23 @@ func (a *Attempt) Touch() {
 // Restore has an entity be as the database had it, or be deleted if that is nil, on the condition that it has a version still; 0: that
 // it does not exist.
 func (a *Attempt) Restore(key *datastore.Key, image *pb.Entity, version int64) {
-	added := mutation{Key: key, Deletes: image == nil, On: wire.Condition{Version: version, Writes: image}}
-	var nothing datastore.PropertyList // the condition has what is written
-	m := datastore.NewDelete(key)
-	switch {
-	case image != nil && version == 0:
-		m = datastore.NewInsert(key, &nothing)
-	case image != nil:
-		m = datastore.NewUpdate(key, &nothing)
-	}
-	a.add(m, added)
+	a.add(Restoring(key, image, version), mutation{Key: key, Deletes: image == nil, On: wire.Condition{Version: version, Writes: image}})
 }
+
+// Restoring returns the mutation that [Attempt.Restore] makes: its condition has what it writes.
+func Restoring(key *datastore.Key, image *pb.Entity, version int64) *datastore.Mutation {
+	var nothing datastore.PropertyList
+	switch {
+	case image == nil:
+		return datastore.NewDelete(key)
+	case version == 0:
+		return datastore.NewInsert(key, &nothing)
+	}
+	return datastore.NewUpdate(key, &nothing)
+}
+
+// Apart notes that so many mutations took effect by themselves.
+func (a *Attempt) Apart(n int) { a.effect.Apart += int64(n) }
 
 // Leave notes that an undo leaves an entity as it is.
 func (a *Attempt) Leave(key *datastore.Key, why string) {

@@ -74,6 +74,8 @@ type Definition struct {
 type Job struct {
 	Ref   record.Ref
 	Masks bool // the database keeps what a property mask does not name
+
+	Rehearses bool // nothing is to be written
 }
 
 // An Func runs the mapper's function on one entity, and returns what it

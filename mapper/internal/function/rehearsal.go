@@ -37,6 +37,7 @@ func (d *Definition) Rehearsal(attempts int64) *Definition {
 			return nil, err
 		}
 		return func(ctx context.Context, j Job, key *datastore.Key, properties []datastore.Property) (*Effect, error) {
+			j.Rehearses = true
 			e, err := call(ctx, j, key, properties)
 			if err != nil {
 				return nil, err

@@ -80,7 +80,7 @@ func level(job *record.Job) slog.Level {
 	switch {
 	case job.State == record.Failed:
 		return slog.LevelError
-	case job.State == record.SucceededWithFailures, job.State == record.Paused && job.Limited:
+	case job.State == record.SucceededWithFailures, job.State == record.Paused && (job.Limited || job.Poor):
 		return slog.LevelWarn
 	}
 	return slog.LevelInfo

@@ -17,11 +17,14 @@ type Pacer struct {
 // Size returns how many entities a page may have at the job's rate, of one that might have so many.
 func (pc Pacer) Size(job *record.Job, mode function.Mode, size int) (int, error) {
 	rate, err := job.RateLimit()
-	if err != nil || rate == (pace.Limit{}) {
+	if err != nil {
 		return size, err
 	}
-	if rate.WritesLimited() && mode == function.Update && pc.Paces.Get(job.Ref()).Entities == 0 {
+	if (rate.WritesLimited() || len(job.Budget) > 0) && mode == function.Update && pc.Paces.Get(job.Ref()).Entities == 0 {
 		size = min(size, pace.FirstPaced)
+	}
+	if rate == (pace.Limit{}) {
+		return size, nil
 	}
 	return pc.at(job, mode, rate, size), nil
 }

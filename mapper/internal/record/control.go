@@ -99,7 +99,7 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 	if j.Limited && j.Limit > 0 {
 		j.Limit = failed + j.LimitStep
 	}
-	if j.Limited && len(j.Budget) > 0 && j.Spent > 0 {
+	if j.Poor {
 		j.Spent = 0 // as much again
 	}
 	j.goOn(now)

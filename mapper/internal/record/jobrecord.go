@@ -64,6 +64,7 @@ type Job struct {
 	Limited     bool      `datastore:"limited,noindex"` // a limit has paused it
 
 	Budget []byte  `datastore:"budget,omitempty,noindex"` // JSON; empty: none
+	Poor   bool    `datastore:"poor,omitempty,noindex"`   // it has paused the job
 	Spent  float64 `datastore:"spent,omitempty,noindex"`  // of it, as a share: by pages, or taken out by processes for theirs
 
 	// CountersLost says that it has failed because its counters can't be kept, and CountersDropped
@@ -170,7 +171,7 @@ func (j *Job) AtOnce() int64 { return max(j.Workers, j.Concurrent) }
 func (j *Job) goOn(now time.Time) {
 	j.Tolerant = j.Tolerant || j.State == Failed
 	j.CountersDropped = j.CountersDropped || j.CountersLost
-	j.Limited, j.CountersLost = false, false
+	j.Limited, j.Poor, j.CountersLost = false, false, false
 	if j.State != Running {
 		j.RampFrom = now.UTC().Truncate(time.Microsecond)
 	}

@@ -111,7 +111,7 @@ func PauseByBudget(j *Job, around, need float64, b Budget) (changed bool) {
 	if j.State != Running || need <= leftOf(j, around) {
 		return false
 	}
-	j.State, j.Limited = Paused, true
+	j.State, j.Poor = Paused, true
 	j.Error = fmt.Sprintf("paused by its budget of %v, which the next page might pass: Resume allows as much again", b)
 	return true
 }

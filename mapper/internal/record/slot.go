@@ -14,7 +14,9 @@ const SlotKind = "ScattermapSlot"
 type Slot struct {
 	Mapper string `datastore:"mapper,noindex"`
 	Kind   string `datastore:"kind,noindex"`
-	Job    string `datastore:"job,noindex"` // that has it, or had it last
+	Job    string `datastore:"job,noindex"` // that has it, or had it last,
+
+	Incarnation string `datastore:"incarnation,noindex"` // and which of its ID
 }
 
 // SlotKey returns the key of the slot of a mapper on a kind.

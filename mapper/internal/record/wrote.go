@@ -138,11 +138,13 @@ func AllLeft(r *Range) (all []Left, lost int64, err error) {
 		return nil, 0, fmt.Errorf("what a page has left: %w", err)
 	}
 	for _, leaf := range s.All {
-		key, err := keyOf(leaf.Key)
-		if err != nil {
-			return nil, 0, err
+		l := Left{Why: leaf.Why}
+		if len(leaf.Key) > 0 {
+			if l.Key, err = keyOf(leaf.Key); err != nil {
+				return nil, 0, err
+			}
 		}
-		all = append(all, Left{key, leaf.Why})
+		all = append(all, l)
 	}
 	return all, s.Lost, nil
 }
@@ -176,6 +178,9 @@ func decode(stored []byte, v any) error {
 
 // path returns a key as texts: its namespace, and the kind and the name or ID of each element, from the root on.
 func path(key *datastore.Key) []string {
+	if key == nil {
+		return nil
+	}
 	var reversed []string
 	for k := key; k != nil; k = k.Parent {
 		last := "n" + k.Name

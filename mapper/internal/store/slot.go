@@ -24,21 +24,21 @@ func takeSlots(tx *datastore.Transaction, job *record.Job) error {
 		if _, err := found(tx.Get, key, slot); err != nil {
 			return err
 		}
-		if slot.Job == job.ID {
+		if slot.Job == job.ID && slot.Incarnation == job.Incarnation {
 			continue
 		}
 		other := &record.Job{ID: slot.Job}
-		if slot.Job != "" {
+		if slot.Job != "" && slot.Job != job.ID {
 			there, err := found(tx.Get, record.JobKey(slot.Job), other)
 			if err != nil {
 				return err
 			}
-			if there && other.State == record.Running && other.Mapper == job.Mapper {
+			if there && other.State == record.Running && other.Incarnation == slot.Incarnation {
 				return fmt.Errorf("%w: job %s runs %s over the kind %q already: pause or abort it, wait for its end, or have this one run beside it (StartOptions.Beside)",
 					record.ErrState, other.ID, job.Mapper, kind)
 			}
 		}
-		if _, err := tx.Put(key, &record.Slot{Mapper: job.Mapper, Kind: kind, Job: job.ID}); err != nil {
+		if _, err := tx.Put(key, &record.Slot{Mapper: job.Mapper, Kind: kind, Job: job.ID, Incarnation: job.Incarnation}); err != nil {
 			return err
 		}
 	}

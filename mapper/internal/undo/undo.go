@@ -1,6 +1,7 @@
 package undo
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -15,6 +16,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -23,6 +25,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
@@ -40,14 +43,31 @@ func Name(mapper string) string {
 	return namePrefix + mapper
 }
 
-// ID returns the ID that the undo of a job has by default.
-func ID(job string) string {
-	const prefix, most = "undo-", 100
-	if len(prefix+job) <= most {
-		return prefix + job
+// ID returns the ID that the undo of a job has by default: "undo-" and that of the job; or, if another job has that, or one that was
+// aborted, with a part of the incarnation behind it, or a number.
+func ID(ctx context.Context, st store.Store, job *record.Job, params json.RawMessage) (string, error) {
+	const prefix, most, tries = "undo-", 100, 20
+	id := prefix + job.ID
+	if len(id) > most-24 {
+		h := sha256.Sum256([]byte(job.ID))
+		id = id[:most-24-9] + "-" + hex.EncodeToString(h[:4])
 	}
-	h := sha256.Sum256([]byte(job))
-	return prefix + job[:most-len(prefix)-9] + "-" + hex.EncodeToString(h[:4])
+	for n := range tries {
+		some := id
+		if n > 0 {
+			some = fmt.Sprintf("%s-%s-%d", id, job.Incarnation[:8], n)
+		}
+		other, err := st.LoadJob(ctx, record.Ref{ID: some})
+		switch {
+		case errors.Is(err, record.ErrNoSuchJob):
+			return some, nil
+		case err != nil:
+			return "", err
+		case other.Mapper == Name(job.Mapper) && bytes.Equal(other.Params, params) && other.State != record.Aborted:
+			return some, nil
+		}
+	}
+	return "", fmt.Errorf("%w: %d jobs have the IDs that its undo might have: give it another one", record.ErrState, tries)
 }
 
 // PageSize is how many pages of up to 1,000 entities one of an undo takes back, by default: its commit has at most 10 MiB, and its record
@@ -99,7 +119,7 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger)
 			return func(ctx context.Context, j function.Job, key *datastore.Key, _ []datastore.Property) (_ *function.Effect, err error) {
 				defer function.Recovered(&err)
 				a := function.NewAttempt(j.Ref, function.Update, key)
-				err = a.Run(func() error { return u.page(ctx, a, key) })
+				err = a.Run(func() error { return u.page(ctx, a, key, j.Rehearses) })
 				if fault.IsFatal(err) { // of this page: others may be younger
 					err = fault.Permanent(err)
 				}
@@ -112,9 +132,16 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger)
 	}
 }
 
-// Check returns an error if a job can't be undone: because the client notes no versions, or the database does not serve any more what
-// was there when the job's first page was committed.
-func Check(ctx context.Context, client *datastore.Client, job *record.Job) error {
+// Check returns an error if a job can't be undone: because another job has the ID of the undo that is about to be created, the client notes no
+// versions, or the database does not serve any more what was there when the job's first page was committed. Existing is the job of
+// that ID, if there is one.
+func Check(ctx context.Context, client *datastore.Client, job, existing, created *record.Job) error {
+	if existing != nil {
+		if existing.Mapper != created.Mapper || !bytes.Equal(existing.Params, created.Params) {
+			return fmt.Errorf("%w: job %s is another one: give the undo another ID", record.ErrOtherArguments, existing.ID)
+		}
+		return nil
+	}
 	u := undoer{client: client, source: source.New(client, nil)}
 	r, stored, err := u.record(ctx, record.RangeKey(job.Ref(), job.Root()))
 	if err == nil && r.State == record.Done {
@@ -144,7 +171,7 @@ var (
 )
 
 // page undoes the page of a range.
-func (u undoer) page(ctx context.Context, a *function.Attempt, key *datastore.Key) error {
+func (u undoer) page(ctx context.Context, a *function.Attempt, key *datastore.Key, rehearses bool) error {
 	r, stored, err := u.record(ctx, key)
 	if err != nil {
 		return err
@@ -164,11 +191,12 @@ func (u undoer) page(ctx context.Context, a *function.Attempt, key *datastore.Ke
 	if err != nil {
 		return err
 	}
-	if err := u.entities(ctx, a, key, keys, c); err != nil {
+	if err := u.entities(ctx, a, key, keys, c, rehearses); err != nil {
 		return err
 	}
 	if w.Lost > 0 {
-		return fault.Permanent(fmt.Errorf("the page has put or deleted %d other entities more than its record has room for", w.Lost))
+		a.Leave(nil, fmt.Sprintf("the page has put or deleted %d other entities that its record had no room for", w.Lost))
+		a.Count("left", w.Lost)
 	}
 	return nil
 }
@@ -230,7 +258,7 @@ func (u undoer) written(ctx context.Context, r *record.Range, w *record.Wrote, c
 }
 
 // entities restores those entities that have been left alone since the commit that has done the page of a record.
-func (u undoer) entities(ctx context.Context, a *function.Attempt, page *datastore.Key, keys []*datastore.Key, c commit) error {
+func (u undoer) entities(ctx context.Context, a *function.Attempt, page *datastore.Key, keys []*datastore.Key, c commit, rehearses bool) error {
 	before, err := u.lookup(ctx, append(slices.Clip(keys), page), c.before())
 	if err != nil {
 		return err
@@ -243,6 +271,7 @@ func (u undoer) entities(ctx context.Context, a *function.Attempt, page *datasto
 		return err
 	}
 	var asked *wire.Results // as the commit has left them
+	var changes []change
 	for _, key := range keys {
 		was, is := before.Of(key), now.Of(key)
 		does := decide(c.version, was, is, func() *pb.EntityResult {
@@ -258,10 +287,10 @@ func (u undoer) entities(ctx context.Context, a *function.Attempt, page *datasto
 		}
 		switch does {
 		case restore:
-			a.Restore(key, was.Entity, is.GetVersion())
+			changes = append(changes, change{key, was.Entity, is.GetVersion()})
 			a.Count("restored", 1)
 		case remove:
-			a.Restore(key, nil, is.Version)
+			changes = append(changes, change{key, nil, is.Version})
 			a.Count("removed", 1)
 		case leave:
 			why := "it was changed since"
@@ -272,7 +301,55 @@ func (u undoer) entities(ctx context.Context, a *function.Attempt, page *datasto
 			a.Count("left", 1)
 		}
 	}
+	return u.change(ctx, a, changes, rehearses)
+}
+
+// A change is what an entity becomes: an image, or nothing, if it has a version still; 0: if it is not there.
+type change struct {
+	key     *datastore.Key
+	image   *pb.Entity
+	version int64
+}
+
+// together is how many bytes of images the commit of a page of the undo takes, well below the 10 MiB that one can have.
+const together = 4 << 20
+
+// change has changes take effect with the commit of the page. What that can't hold takes effect before it: should the page be tried again
+// after that, these entities are what they were already.
+func (u undoer) change(ctx context.Context, a *function.Attempt, changes []change, rehearses bool) error {
+	size := 0
+	for _, c := range changes {
+		size += proto.Size(c.image) + keyspace.KeySize(c.key)
+	}
+	for !rehearses && size > together {
+		var some []wire.Mutation
+		bytes := 0
+		for len(changes) > 0 && (len(some) == 0 || bytes+proto.Size(changes[0].image) < together/2) && len(some) < 500 {
+			c := changes[0]
+			bytes += proto.Size(c.image) + keyspace.KeySize(c.key)
+			some, changes = append(some, wire.Mutation{Mutation: function.Restoring(c.key, c.image, c.version), Condition: wire.Condition{Version: c.version, Writes: c.image}}), changes[1:]
+		}
+		if _, err := wire.Commit(ctx, u.client, some); err != nil {
+			return fmt.Errorf("restore a part of a page: %w", err)
+		}
+		a.Apart(len(some))
+		size -= bytes
+	}
+	for _, c := range changes {
+		if rehearses {
+			c.image = smaller(c.image)
+		}
+		a.Restore(c.key, c.image, c.version)
+	}
 	return nil
+}
+
+// smaller returns an image for a rehearsal, which writes nothing, and counts what it would: nil stays nil.
+func smaller(image *pb.Entity) *pb.Entity {
+	if image == nil {
+		return nil
+	}
+	return &pb.Entity{Key: image.Key}
 }
 
 // lookup reads entities as they were at a time; as they are, if that is zero.

@@ -1,0 +1,36 @@
+package undo
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
+)
+
+// leftPage is how many pages of an undo are read at once, each of which has up to 80 KiB of what was left.
+const leftPage = 10
+
+// Left returns some of what an undo has left as it is, and where to go on.
+func Left(ctx context.Context, st store.Store, ref record.Ref, cursor string) (left []record.Left, next string, err error) {
+	job, err := st.LoadJob(ctx, ref)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case !Is(job.Mapper):
+		return nil, "", fmt.Errorf("%w: it is no undo, but a job of %q: name the undo", fault.ErrArguments, job.Mapper)
+	case job.Cleaned || job.Cleaning != "":
+		return nil, "", fmt.Errorf("%w: its records are cleaned up", record.ErrState)
+	}
+	ranges, next, err := st.Page(ctx, job.Ref(), "left_of", cursor, leftPage)
+	for i := 0; err == nil && i < len(ranges); i++ {
+		var all []record.Left
+		var lost int64
+		all, lost, err = record.AllLeft(ranges[i])
+		if left = append(left, all...); lost > 0 {
+			left = append(left, record.Left{Why: fmt.Sprintf("there are %d more, which the job's records have no room for", lost)})
+		}
+	}
+	return left, next, err
+}
