@@ -243,6 +243,10 @@ func (x *Export[P]) startByName(ctx context.Context, e *mapper.Engine, q mapper.
 	fail := func(what string, err error) (*mapper.Job, error) {
 		return nil, fmt.Errorf("export: start %q: %w: %s: %w", x.name, mapper.ErrArguments, what, err)
 	}
+	var recorded startParams[json.RawMessage]
+	if strictly(given, &recorded) == nil && recorded.Run != "" { // of a job that was started, which somebody wants once more
+		return fail("params", fmt.Errorf(`those of a job that has begun can't be used again: an export needs a folder of its own, such as {"folder": %q}`, recorded.Folder+"-2"))
+	}
 	named := NamedParams{Params: json.RawMessage("{}")}
 	if err := strictly(given, &named); err != nil {
 		return fail(`params have to be like {"folder": "accounts"}`, err)

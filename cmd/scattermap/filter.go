@@ -27,7 +27,6 @@ func addCondition(q *mapper.Query, text string) error {
 var operators = map[pb.PropertyFilter_Operator]string{
 	pb.PropertyFilter_EQUAL: "=", pb.PropertyFilter_LESS_THAN: "<", pb.PropertyFilter_LESS_THAN_OR_EQUAL: "<=",
 	pb.PropertyFilter_GREATER_THAN: ">", pb.PropertyFilter_GREATER_THAN_OR_EQUAL: ">=", pb.PropertyFilter_IN: "in",
-	pb.PropertyFilter_NOT_EQUAL: "!=", pb.PropertyFilter_NOT_IN: "not-in",
 }
 
 // addFilter has a query satisfy a condition, too.
@@ -53,6 +52,8 @@ func addFilter(q *mapper.Query, c *pb.Filter) error {
 	switch {
 	case op == pb.PropertyFilter_HAS_ANCESTOR && ofKey && q.Ancestor == nil:
 		q.Ancestor = key
+	case op == pb.PropertyFilter_IN && len(f.GetValue().GetArrayValue().GetValues()) == 0:
+		return fmt.Errorf("%s IN has no values", name)
 	case name != "__key__" && operators[op] != "":
 		q.Filters = append(q.Filters, mapper.Where(name, operators[op], value))
 	case ofKey && op == pb.PropertyFilter_GREATER_THAN_OR_EQUAL && q.Start == nil:
@@ -62,7 +63,7 @@ func addFilter(q *mapper.Query, c *pb.Filter) error {
 	case name == "__key__":
 		return errors.New("of keys there are __key__ >= KEY(…), __key__ < KEY(…) and __key__ HAS ANCESTOR KEY(…), each once")
 	default:
-		return fmt.Errorf("a job has no %s", op)
+		return fmt.Errorf("a job has no %s: skip entities in the function", op)
 	}
 	return nil
 }

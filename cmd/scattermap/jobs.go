@@ -221,7 +221,7 @@ func newJobs() *cobra.Command {
 			if j.Counted {
 				processed, failures = grouped(j.Processed), grouped(j.Failures)
 			}
-			lines = append(lines, []string{j.ID, j.Mapper, string(j.State), ago(j.Created, time.Now()), processed, failures, line(j.Error, 60)})
+			lines = append(lines, []string{line(j.ID, 100), line(j.Mapper, 120), string(j.State), ago(j.Created, time.Now()), processed, failures, line(j.Error, 60)})
 		}
 		if len(jobs) == 0 {
 			_, err := fmt.Fprintln(c.OutOrStdout(), "There are no such jobs.")
@@ -264,7 +264,7 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		return err
 	}
 	lines := [][]string{
-		{"Job:", job.ID}, {"Mapper:", job.Mapper}, {"Query:", line(string(query), 500)}, {"Parameters:", line(string(job.Params), 500)},
+		{"Job:", line(job.ID, 100)}, {"Mapper:", line(job.Mapper, 120)}, {"Query:", line(string(query), 500)}, {"Parameters:", line(string(job.Params), 500)},
 		{"State:", string(job.State)},
 	}
 	add := func(name, value string) {
@@ -284,14 +284,21 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	if strings.HasPrefix(job.Mapper, "rehearsal:") {
 		written = "%s%s entities, of which %s would be written"
 	}
-	add("Processed:", fmt.Sprintf(written, about, grouped(job.Processed), grouped(job.Written)))
+	if undoes(job) { // its entities are pages, and what it costs depends on theirs
+		add("Processed:", fmt.Sprintf("%s%s: %s", about, counted(job.Processed, "page", "pages"), undone(job)))
+	} else {
+		add("Processed:", fmt.Sprintf(written, about, grouped(job.Processed), grouped(job.Written)))
+	}
+	add("Undone by:", job.Undo)
 	if !job.State.Ended() {
 		add("Left:", "about "+grouped(job.Remaining)+" entities")
 		add("Progress:", percent(job.Progress))
 		add("Time left:", takes(job.Progress))
 		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all", grouped(int64(job.Progress.Rate)), grouped(int64(job.Progress.Overall))))
 	}
-	add("Cost:", fmt.Sprintf("about $%.4f so far, at the prices of nam5", job.Dollars))
+	if !undoes(job) {
+		add("Cost:", fmt.Sprintf("about $%.4f so far, at the prices of nam5", job.Dollars))
+	}
 	add("Failures:", grouped(job.Failures))
 	add("Pages:", fmt.Sprintf("%s%s, %s of them full, by %s tasks", about, grouped(job.Pages), grouped(job.FullPages), grouped(job.Tasks)))
 	add("Open ranges:", grouped(job.Open))
@@ -316,7 +323,7 @@ func newRate() *cobra.Command {
 				return usageError(errors.New("rate: name a job, and how many entities a second"))
 			}
 			n, err := strconv.ParseFloat(args[1], 64)
-			if err != nil || n < 0 {
+			if err != nil || !(n >= 0) || math.IsInf(n, 1) {
 				return usageError(fmt.Errorf("rate: %q is no number of entities a second", args[1]))
 			}
 			rate.Entities = n

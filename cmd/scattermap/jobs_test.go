@@ -429,7 +429,14 @@ func TestUndo(t *testing.T) {
 		{"", []string{"left", "undo-one", "--limit", "2"}, 0, "it was changed since"},
 		{"", []string{"left", "undo-one", "--limit", "0"}, 2, "--limit is 0"},
 		{"", []string{"left", "undo-one", "--all", "-o", "json"}, 0, `"why": "it was changed since"`},
-		{"", []string{"clone", "undo-one", "--yes"}, 1, "unknown mapper"},
+		{"", []string{"clone", "undo-one", "--yes"}, 1, "is an undo, which is not cloned"},
+		{"", []string{"left", "one"}, 1, "it is no undo"},
+		{"", []string{"describe", "one"}, 0, "undo-one"},
+		{"", []string{"describe", "undo-one"}, 0, "300 left as they are"},
+		{"", []string{"start", "add-credit", "--kind", "Account", "--budget", "inf"}, 2, "--budget"},
+		{"", []string{"rate", "one", "NaN"}, 2, "is no number"},
+		{"", []string{"start", "add-credit", "--kind", "Account", "--filter", "Balance != 1"}, 2, "a job has no NOT_EQUAL"},
+		{"", []string{"start", "add-credit", "--kind", "Account", "--filter", "Balance IN ARRAY()"}, 2, "IN"},
 	} {
 		out, errs, code := command(t, test.typed, test.args...)
 		if code != test.code || !strings.Contains(errs+out, test.says) {

@@ -80,6 +80,9 @@ func (f *jobFlags) check() error {
 	if f.query.Kind == "" {
 		return usageError(errors.New("--kind names no kind"))
 	}
+	if b := f.options.Budget; !(b.Dollars >= 0) || math.IsInf(b.Dollars, 1) || b.Operations < 0 {
+		return usageError(errors.New("--budget and --budget-operations have to be numbers of dollars and operations, or 0 for none"))
+	}
 	for _, text := range f.filters {
 		if err := addCondition(&f.query, text); err != nil {
 			return usageError(err)

@@ -165,7 +165,7 @@ func (m *top) load() tea.Msg {
 func (m *top) do(a act) doneMsg {
 	var body any
 	if a.verb == "rate" {
-		body = mapper.Rate{Entities: a.rate}
+		body = a.rate
 	}
 	job := new(mapper.Status)
 	if err := m.service.call(m.ctx, http.MethodPost, url.PathEscape(a.job)+"/"+a.verb, nil, body, job); err != nil {
@@ -184,7 +184,7 @@ type topJob struct {
 type act struct {
 	verb string // of the API; empty: nothing
 	job  string
-	rate float64
+	rate mapper.Rate
 }
 
 // A screen is what is shown. It asks nobody.
@@ -202,9 +202,9 @@ type screen struct {
 	details bool   // of the chosen one
 	said    string // what the last key came to
 
-	asks   act  // what waits for a yes,
-	typing bool // or for a rate
-	typed  string
+	asks  act    // what waits for a yes,
+	rates string // the ID of the job whose rate is typed; empty: none is
+	typed string
 }
 
 // take takes over what was loaded.
@@ -269,7 +269,7 @@ func (s *screen) press(key string) (does act, quits bool) {
 	switch {
 	case key == "ctrl+c":
 		return act{}, true
-	case s.typing:
+	case s.rates != "":
 		return s.typeRate(key), false
 	case s.asks.verb != "":
 		if key == "y" {
@@ -305,7 +305,7 @@ func (s *screen) press(key string) (does act, quits bool) {
 	case "end":
 		s.move(len(s.jobs))
 	case "s":
-		s.typing, s.typed = s.job() != nil, ""
+		s.rates, s.typed = s.chosen, ""
 	default:
 		verb, asks := strings.CutSuffix(verbs[key], "?")
 		job := s.job()
@@ -324,15 +324,22 @@ func (s *screen) press(key string) (does act, quits bool) {
 func (s *screen) typeRate(key string) act {
 	switch {
 	case key == "esc":
-		s.typing = false
+		s.rates = ""
 	case key == "enter":
-		s.typing = false
+		does := act{verb: "rate", job: s.rates}
+		s.rates = ""
 		n, err := strconv.ParseFloat(s.typed, 64)
 		if err != nil {
 			s.said = fmt.Sprintf("%q is no number of entities a second", s.typed)
 			return act{}
 		}
-		return act{verb: "rate", job: s.chosen, rate: n}
+		for _, j := range s.jobs {
+			if j.ID == does.job && j.status != nil { // what else it keeps to stays
+				does.rate = j.status.Settings.Rate
+			}
+		}
+		does.rate.Entities = n
+		return does
 	case key == "backspace":
 		s.typed = s.typed[:max(0, len(s.typed)-1)]
 	case len(key) == 1 && (key == "." || key >= "0" && key <= "9") && len(s.typed) < 12:
@@ -515,7 +522,7 @@ func (s *screen) detail(j *topJob) []string {
 	if j.status != nil {
 		_ = describe(&b, j.status, time.Now()) // to memory
 	} else {
-		_ = rows(&b, []string{"Job:", j.ID}, []string{"Mapper:", j.Mapper}, []string{"State:", string(j.State)}, []string{"Error:", line(j.Error, 500)},
+		_ = rows(&b, []string{"Job:", j.ID}, []string{"Mapper:", line(j.Mapper, 100)}, []string{"State:", string(j.State)}, []string{"Error:", line(j.Error, 500)},
 			[]string{"Processed:", grouped(j.Processed)}, []string{"Failures:", grouped(j.Failures)})
 	}
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
@@ -525,8 +532,8 @@ func (s *screen) detail(j *topJob) []string {
 func (s *screen) foot() []string {
 	about := ""
 	switch job := s.job(); {
-	case s.typing:
-		return []string{"", strong.Render("Entities a second for " + line(s.chosen, 60) + ", 0 is no limit: " + s.typed + "▏"), faint.Render("enter sets it, esc does not")}
+	case s.rates != "":
+		return []string{"", strong.Render("Entities a second for " + line(s.rates, 60) + ", 0 is no limit: " + s.typed + "▏"), faint.Render("enter sets it, esc does not")}
 	case s.asks.verb != "":
 		return []string{"", strong.Render(strings.ToUpper(s.asks.verb[:1]) + s.asks.verb[1:] + " " + line(s.asks.job, 60) + "?"), faint.Render("y does it, any other key does not")}
 	case s.err != nil:

@@ -21,8 +21,7 @@ func newUndo() *cobra.Command {
 becomes what it was just before, and what it has put is deleted. An entity that anybody has changed since stays as it is:
 "scattermap left" lists those.
 
-Datastore keeps what was there for an hour, or with point-in-time recovery for seven days: a job can be undone while it is kept for all
-of its pages.`,
+Datastore keeps what was there for an hour: a job can be undone while it is kept for all of its pages, the first one included.`,
 		Example: `  scattermap undo spring-credit --rehearse --watch    # says what it would do
   scattermap undo spring-credit --watch --reason "the amount was wrong"`,
 	}
@@ -39,6 +38,9 @@ of its pages.`,
 			return err
 		}
 		if !yes && !o.Rehearse {
+			if job.Undo != "" {
+				fmt.Fprintf(c.ErrOrStderr(), "Job %s undoes it already.\n", line(job.Undo, 100))
+			}
 			what := fmt.Sprintf("Undo job %s of %s? It is %s, and has written %s entities.", job.ID, line(job.Mapper, 100), job.State, grouped(job.Written))
 			if undoes(job) {
 				what = fmt.Sprintf("Undo the undo %s? It is %s: %s.", job.ID, job.State, undone(job))
