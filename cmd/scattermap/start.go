@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"regexp"
@@ -106,7 +108,7 @@ func newStart() *cobra.Command {
 	var s service
 	var f jobFlags
 	var params string
-	var watch, execute bool
+	var watch, execute, yes bool
 	c := &cobra.Command{
 		Use: "start MAPPER --kind KIND", Short: "Start a job", Args: oneMapper,
 		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package prebuilt: count, check, touch, copy, set, rename, drop and delete. The last four are\nrehearsals without --execute.",
@@ -122,6 +124,7 @@ func newStart() *cobra.Command {
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0, "how many entities may fail before the job is paused; 1,000 by default, -1 is no limit")
 	flags.BoolVar(&execute, "execute", false, "have set, rename, drop and delete do it, and not rehearse it")
+	flags.BoolVarP(&yes, "yes", "y", false, "do not ask, with --execute, for how many entities it is")
 	flags.BoolVar(&f.options.Rehearse, "rehearse", false, "run the function and write nothing: the job's counters say what it would have written")
 	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, as the command watch does")
 	format := outputFlag(flags)
@@ -140,12 +143,60 @@ func newStart() *cobra.Command {
 			o.Rehearse = true
 			fmt.Fprintf(c.ErrOrStderr(), "This is a rehearsal, which writes nothing: --execute does it.\n")
 		}
+		if prebuilt.Destroys(args[0]) && !o.Rehearse && !yes {
+			if err := confirmNumber(c, &s, args[0], f); err != nil {
+				return err
+			}
+		}
 		if o.ID == "" {
 			o.ID = newID(args[0], o.Rehearse)
 		}
 		return startBody{args[0], f.query, json.RawMessage(params), o}.start(c, &s, watch, format)
 	}
 	return c
+}
+
+// confirmNumber says how many entities a job that destroys something is over, and returns an error unless that number is typed.
+func confirmNumber(c *cobra.Command, s *service, mapper string, f jobFlags) error {
+	est, err := f.plan(c, s, mapper, 0)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(c.ErrOrStderr(), "%s is about to go over %s entities. Type that number to go on: ", line(mapper, 100), sized(est))
+	typed, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if errors.Is(err, io.EOF) {
+		fmt.Fprintln(c.ErrOrStderr())
+	}
+	if n, err := strconv.ParseInt(strings.ReplaceAll(strings.TrimSpace(typed), ",", ""), 10, 64); err != nil || n != est.Entities {
+		return errors.New("nothing was done: that is another number; --yes does it without asking")
+	}
+	return nil
+}
+
+// plan asks the service for the plan of a job.
+func (f jobFlags) plan(c *cobra.Command, s *service, name string, each time.Duration) (*mapper.Estimate, error) {
+	est := new(mapper.Estimate)
+	return est, s.call(c.Context(), http.MethodPost, "plan", nil, struct {
+		Mapper    string        `json:"mapper"`
+		Query     mapper.Query  `json:"query"`
+		PerEntity time.Duration `json:"per_entity"`
+		mapper.StartOptions
+	}{name, f.query, each, f.options}, est)
+}
+
+// sized writes how many entities a plan has.
+func sized(est *mapper.Estimate) string {
+	size := "about "
+	switch {
+	case est.Exact:
+		size = ""
+	case est.AtLeast:
+		size = "at least "
+	}
+	return size + grouped(est.Entities)
 }
 
 func newPlan() *cobra.Command {
@@ -165,28 +216,15 @@ func newPlan() *cobra.Command {
 		if err := f.check(); err != nil {
 			return err
 		}
-		est := new(mapper.Estimate)
-		err := s.call(c.Context(), http.MethodPost, "plan", nil, struct {
-			Mapper    string        `json:"mapper"`
-			Query     mapper.Query  `json:"query"`
-			PerEntity time.Duration `json:"per_entity"`
-			mapper.StartOptions
-		}{args[0], f.query, each, f.options}, est)
+		est, err := f.plan(c, &s, args[0], each)
 		if err != nil {
 			return err
 		}
 		if *format != table {
 			return format.write(c.OutOrStdout(), est)
 		}
-		size := "about "
-		switch {
-		case est.Exact:
-			size = ""
-		case est.AtLeast:
-			size = "at least "
-		}
 		return rows(c.OutOrStdout(),
-			[]string{"Entities:", size + grouped(est.Entities)},
+			[]string{"Entities:", sized(est)},
 			[]string{"Pages:", fmt.Sprintf("%s, by %s tasks, %s at once", grouped(est.Pages), grouped(est.Tasks), grouped(int64(est.Workers)))},
 			[]string{"Takes:", "about " + roughly(est.Takes)},
 			[]string{"Cost:", fmt.Sprintf("about $%.4f, at the prices of nam5: %s reads, %s writes, %s operations of tasks", est.Dollars, grouped(est.Usage.Reads), grouped(est.Usage.Writes), grouped(est.Usage.TaskOps))},
