@@ -56,6 +56,10 @@ type Options struct {
 	// recovery.
 	Retention time.Duration
 
+	// PointInTime has the Datastore do what production does with point-in-time recovery: of what is older than an hour whole
+	// minutes can be read. Retention defaults to seven days then.
+	PointInTime bool
+
 	// Seed decides which ids are allocated. Defaults to 0, a seed like others.
 	Seed uint64
 
@@ -106,7 +110,9 @@ func (o *Options) withDefaults() Options {
 	if opts.Batch == 0 {
 		opts.Batch = 300
 	}
-	if opts.Retention == 0 {
+	if opts.Retention == 0 && opts.PointInTime {
+		opts.Retention = 7 * 24 * time.Hour
+	} else if opts.Retention == 0 {
 		opts.Retention = time.Hour
 	}
 	if opts.Transport == nil {
@@ -177,7 +183,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 	}
 	e.datastore, err = startService(opts.DatastoreAddr, interceptors, func(s *grpc.Server) {
 		e.datastoreServer = dsemu.NewServer(dsemu.Options{
-			Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed, Retention: opts.Retention, Pessimistic: opts.Pessimistic, Indexes: enforced,
+			Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed, Retention: opts.Retention, PointInTime: opts.PointInTime, Pessimistic: opts.Pessimistic, Indexes: enforced,
 		}, e.meter)
 		datastorepb.RegisterDatastoreServer(s, e.datastoreServer)
 	})

@@ -173,3 +173,44 @@ func TestSnapshotRetention(t *testing.T) {
 		}
 	})
 }
+
+// TestPointInTime checks which times can be read with point-in-time recovery: any of the last hour, and whole minutes of seven days.
+func TestPointInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := emulator.ForTest(t, &emulator.Options{PointInTime: true})
+		client, err := e.Datastore(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		key := datastore.NameKey("K", "a", nil)
+		time.Sleep(30 * time.Second)
+		putAll(t, client, []*datastore.Key{key})
+		put := time.Now()
+		read := func(at time.Time) error {
+			tx, err := client.NewTransaction(t.Context(), datastore.ReadOnly, datastore.WithReadTime(at))
+			if err == nil {
+				err = tx.Get(key, new(datastore.PropertyList))
+			}
+			return err
+		}
+		time.Sleep(59 * time.Minute)
+		if err := read(put.Add(time.Millisecond)); err != nil {
+			t.Errorf("within an hour: %v", err)
+		}
+		time.Sleep(2 * time.Hour)
+		if err := read(put.Add(time.Millisecond)); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("no whole minute: %v", err)
+		}
+		if err := read(put.Truncate(time.Minute)); !errors.Is(err, datastore.ErrNoSuchEntity) {
+			t.Errorf("the minute before: %v", err)
+		}
+		if err := read(put.Truncate(time.Minute).Add(time.Minute)); err != nil {
+			t.Errorf("the minute after: %v", err)
+		}
+		time.Sleep(8 * 24 * time.Hour)
+		if err := read(put.Truncate(time.Minute).Add(time.Minute)); status.Code(err) != codes.FailedPrecondition {
+			t.Errorf("more than seven days ago: %v", err)
+		}
+	})
+}

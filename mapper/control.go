@@ -89,9 +89,13 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 //
 // The job has to have ended, and its records have to be there. From the undo's start on it can't be resumed or retried,
 // nor cleaned up before the undo has ended. The engine's client needs
-// [WithVersions]. Datastore keeps what was there for an hour: if that is over for the first page, Undo is refused with [ErrState].
-// That a commit's entities have the version of the record which it writes is seen on the embedded Datastore and on Google's emulators; for production it is what
-// Datastore documents.
+// [WithVersions].
+//
+// Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for seven days. Where only those are kept, an
+// entity that somebody had changed within two minutes before its page, and what the function has put or deleted besides, is left and listed. If
+// nothing is kept for the first page, Undo is refused with [ErrState]. That a commit's entities have the version of the record which it
+// writes is seen on the embedded Datastore and on Google's Firestore emulator, and the rule of whole minutes on the embedded one; for production
+// both are what Datastore documents.
 func (j *Job) Undo(ctx context.Context, o *StartOptions) (*Job, error) {
 	undone, err := startUndo(ctx, j, o)
 	if err != nil {

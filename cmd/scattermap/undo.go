@@ -21,7 +21,8 @@ func newUndo() *cobra.Command {
 becomes what it was just before, and what it has put is deleted. An entity that anybody has changed since stays as it is:
 "scattermap left" lists those.
 
-Datastore keeps what was there for an hour: a job can be undone while it is kept for all of its pages, the first one included.`,
+Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for seven days: then what somebody had changed
+just before the job is left as it is, too. A job can be undone while something is kept for all of its pages.`,
 		Example: `  scattermap undo spring-credit --rehearse --watch    # says what it would do
   scattermap undo spring-credit --watch --reason "the amount was wrong"`,
 	}

@@ -64,9 +64,9 @@ var mutations = []mutation{
 	},
 	{
 		name: "a page whose record was changed since is undone as if it had written nothing", test: "TestUndoUnknown", file: "internal/undo/undo.go",
-		old: `state.GetStringValue() != record.Pending {
+		old: `state.GetStringValue() == record.Done {
 		return fault`,
-		new: `state.GetStringValue() != record.Pending && !BROKEN {
+		new: `state.GetStringValue() == record.Done && !BROKEN {
 		return fault`,
 	},
 	{
@@ -228,9 +228,9 @@ var mutations = []mutation{
 	},
 	{
 		name: "an optimistic page overwrites what others have changed", test: "TestOptimisticBesideOthers", file: "internal/executor/optimistic.go",
-		old: `				on.Version = versions[at]
+		old: `				on.Version = versions[at].Version
 `,
-		new: `				on.Version = map[bool]int64{false: versions[at]}[BROKEN]
+		new: `				on.Version = map[bool]int64{false: versions[at].Version}[BROKEN]
 `,
 	},
 	{

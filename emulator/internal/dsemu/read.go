@@ -70,6 +70,8 @@ func (db *database) readTime(t *timestamppb.Timestamp, now time.Time) (int64, er
 		return 0, model.Invalid("read_time %v is in the future", t.AsTime())
 	case micros < now.Add(-db.opts.Retention).UnixMicro():
 		return 0, status.Errorf(codes.FailedPrecondition, "read_time %v is too old: versions are kept for %v", t.AsTime(), db.opts.Retention)
+	case db.opts.PointInTime && micros < now.Add(-time.Hour).UnixMicro() && micros%time.Minute.Microseconds() != 0:
+		return 0, model.Invalid("read_time %v is more than an hour ago, and no whole minute", t.AsTime())
 	}
 	return micros, nil
 }

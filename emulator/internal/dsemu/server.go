@@ -23,6 +23,7 @@ type Options struct {
 	Batch       int           // results of a query in one answer, at most
 	Seed        uint64        // of the ids that are allocated
 	Retention   time.Duration // how far back a read can look
+	PointInTime bool          // of what is older than an hour, whole minutes can be read
 	Pessimistic bool          // transactions lock what they read
 	Indexes     *indexes.Set  // that queries need; nil: any query is served
 }

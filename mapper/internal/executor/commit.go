@@ -114,14 +114,6 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress fun
 	return s, err
 }
 
-// noteSlow has the page end behind an entity that took too long, and the function not be called for it.
-func (d *delivery) noteSlow(slow page.TooSlowError) {
-	if d.tooSlow == nil {
-		d.tooSlow = make(map[string]error)
-	}
-	d.tooSlow[slow.Key.Encode()], d.stop = slow, slow.Reached
-}
-
 // pageAttempts is how often the transaction of a page that meets another one is tried, before the page is
 // halved, or its only entity has a range for itself. The transaction of that is tried hotAttempts times, with
 // the client's pauses: so often that one of them falls between two writes of another client, if they leave
@@ -199,6 +191,9 @@ func (d *delivery) fencedReader(tx *datastore.Transaction, r *record.Range) sour
 		}
 		if missing[0] {
 			return nil, nil, fencedError{standing: superseded} // the job's records were deleted
+		}
+		for _, p := range at[known:] {
+			d.updated[p.Key] = d.versions.Updated(p.Key)
 		}
 		return entities, append(missing[1:], make([]bool, known)...), d.fence(r)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"cloud.google.com/go/datastore"
+
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -46,11 +48,12 @@ type turn struct {
 	tooSlow map[string]error // by key: entities that took too long
 	stop    int              // if not 0: the page ends behind so many entities; the last one took too long
 
-	after    committed      // of the page
-	enqueued int64          // how many of its children have tasks, from the first on
-	late     bool           // what its page has cut off is what it would have ended late with
-	pageAt   time.Time      // when its page began
-	used     *billing.Usage // by its page, if that was committed
+	after    committed                // of the page
+	enqueued int64                    // how many of its children have tasks, from the first on
+	late     bool                     // what its page has cut off is what it would have ended late with
+	pageAt   time.Time                // when its page began
+	used     *billing.Usage           // by its page, if that was committed
+	updated  map[*datastore.Key]int64 // when the entities of its page had been written, as they were read; 0 is unknown
 
 	newTraces bool // its children have too much to do for one trace
 }
@@ -150,7 +153,7 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 
 // process does the page of a pending range.
 func (d *delivery) process(ctx context.Context) (s standing, err error) {
-	d.pageAt, d.late = time.Now(), false
+	d.pageAt, d.late, d.updated = time.Now(), false, make(map[*datastore.Key]int64)
 	p, err := d.planner.Plan(ctx, d.job, d.record) // 2
 	d.newTraces = telemetry.NewTraces(d.job, p.Estimate())
 	for err == nil && p.First {

@@ -42,11 +42,12 @@ func processOptimistic(ctx context.Context, d *delivery, run page.Page, p planne
 	}
 	d.planner.Optimistic = false // for another attempt
 	known, unread := d.x.cache.at(d.job.Ref()), d.planner.Query.Unread(true)
-	versions, puts := make(map[*keyspace.Position]int64, len(run.At)), false
+	versions, puts := make(map[*keyspace.Position]wire.Stamp, len(run.At)), false
 	run.Read = reading(d.planner.ReaderAhead(ctx), func(at []*keyspace.Position) {
 		of, _ := d.planner.Versions(at)
 		for i, p := range at {
 			versions[p] = of[i]
+			d.updated[p.Key] = of[i].At
 		}
 	})
 	var mutations []wire.Mutation
@@ -55,7 +56,7 @@ func processOptimistic(ctx context.Context, d *delivery, run page.Page, p planne
 			own, on := m.Key.Equal(at.Key), m.On
 			puts = puts || !own && !unread
 			if own && on == (wire.Condition{}) {
-				on.Version = versions[at]
+				on.Version = versions[at].Version
 			}
 			mutations = append(mutations, wire.Mutation{Mutation: m.Mutation, Condition: on})
 		}

@@ -194,3 +194,11 @@ func (d *delivery) fail(ctx context.Context, cause error) (over bool, err error)
 	d.job = job
 	return job.State != record.Running, nil
 }
+
+// noteSlow has the page end behind an entity that took too long, and the function not be called for it.
+func (d *delivery) noteSlow(slow page.TooSlowError) {
+	if d.tooSlow == nil {
+		d.tooSlow = make(map[string]error)
+	}
+	d.tooSlow[slow.Key.Encode()], d.stop = slow, slow.Reached
+}

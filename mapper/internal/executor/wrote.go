@@ -1,6 +1,11 @@
 package executor
 
 import (
+	"slices"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -15,7 +20,18 @@ func keep(d *delivery, r *record.Range, o *page.Outcome) {
 	if d.planner.Mode != function.Update {
 		return
 	}
-	w := record.Wrote{Others: o.Others, Lost: o.Apart}
-	w.Own(o.Own, len(o.Own) == o.Reached && o.Reached > 0)
+	settled := time.Now().Add(-settledFor)
+	fresh := slices.DeleteFunc(slices.Clone(o.Own), func(key *datastore.Key) bool {
+		at := d.updated[key]
+		return at != 0 && at <= settled.UnixMicro()
+	})
+	w := record.Wrote{
+		Own: record.KeysOf(o.Own, len(o.Own) == o.Reached), Written: int64(len(o.Own)), Gone: record.KeysOf(o.Gone, len(o.Gone) == len(o.Own)),
+		Fresh: record.KeysOf(fresh, len(fresh) == len(o.Own)), Settled: settled, Others: o.Others, Lost: o.Apart,
+	}
 	r.Wrote = w.Encode()
 }
+
+// settledFor is how long an entity has been left alone, by this process's clock, that was as it is a whole minute ago: behind an hour an undo
+// reads whole minutes.
+const settledFor = 2 * time.Minute

@@ -31,6 +31,7 @@ type Outcome struct {
 
 	// What is written of the page's own entities, and what of others; and what is left as it is, by an undo.
 	Own, Others []*datastore.Key
+	Gone        []*datastore.Key // of Own: those that are deleted
 	Left        []record.Left
 	Apart       int64            // mutations that took effect by themselves
 	Examples    []record.Example // of what a rehearsal would do

@@ -259,7 +259,9 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 		switch {
 		case m.Key.Equal(key):
 			o.Written++
-			o.Own = append(o.Own, m.Key)
+			if o.Own = append(o.Own, key); m.Deletes {
+				o.Gone = append(o.Gone, key)
+			}
 		case !m.Key.Incomplete():
 			o.written[m.Key.Encode()] = true
 			o.Others = append(o.Others, m.Key)

@@ -15,6 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // A Planner reads where the entities of a range are, and decides where it is cut: for one delivery, of a
@@ -284,15 +285,15 @@ func (p *Planner) Reader(get func([]*datastore.Key, any) error) source.Reader {
 
 // Versions returns the versions of the entities that ReaderAhead reads. It is ok if they are known, or if there is
 // nothing that they would be of.
-func (p *Planner) Versions(at []*keyspace.Position) (versions []int64, ok bool) {
+func (p *Planner) Versions(at []*keyspace.Position) (versions []wire.Stamp, ok bool) {
 	switch {
 	case p.Query.Unread(true):
-		return make([]int64, len(at)), true
+		return make([]wire.Stamp, len(at)), true
 	case p.keys == nil || !p.keys.Versioned:
 		return nil, false
 	}
 	versions = p.keys.Versions(at)
-	return versions, !slices.Contains(versions, 0)
+	return versions, !slices.ContainsFunc(versions, func(s wire.Stamp) bool { return s.Version == 0 })
 }
 
 // ReaderAhead returns a Reader outside a transaction, which gets what the planner has read already.

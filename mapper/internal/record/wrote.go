@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -16,11 +17,49 @@ import (
 // A Wrote is what the commit of a page has written, for an undo, which finds the entities of the page itself by the job's query. The
 // version of the record that has it is that of all that the commit wrote.
 type Wrote struct {
-	All    bool             // of the page's entities were written
-	Hashes []byte           // of the keys of those that were, if not all were
+	Own     Keys      // of the page's entities that were written,
+	Written int64     // how many of them,
+	Gone    Keys      // those of them that were deleted,
+	Fresh   Keys      // and those that may have been changed by somebody else behind Settled
+	Settled time.Time // two minutes before the commit, by the clock of its process
+
 	Others []*datastore.Key // that the function has put or deleted besides
 	Lost   int64            // of them, that there was no room for
 }
+
+// Keys are keys of a page's entities: all of them, or those that have some hashes.
+type Keys struct {
+	All    bool   `json:"all,omitempty"`
+	Hashes []byte `json:"hashes,omitempty"`
+}
+
+// KeysOf returns some keys of a page, and whether they are all.
+func KeysOf(keys []*datastore.Key, all bool) (k Keys) {
+	if len(keys) == 0 || all {
+		return Keys{All: all && len(keys) > 0}
+	}
+	for _, key := range keys {
+		k.Hashes = append(k.Hashes, keyHash(key)...)
+	}
+	return k
+}
+
+// Has reports whether a key of the page is one of them.
+func (k Keys) Has(key *datastore.Key) bool {
+	if k.All {
+		return true
+	}
+	h := keyHash(key)
+	for some := range slices.Chunk(k.Hashes, hashBytes) {
+		if slices.Equal(some, h) {
+			return true
+		}
+	}
+	return false
+}
+
+// Any reports whether there is one.
+func (k Keys) Any() bool { return k.All || len(k.Hashes) > 0 }
 
 // A Left is an entity that an undo has left as it is, and why.
 type Left struct {
@@ -40,44 +79,20 @@ func keyHash(key *datastore.Key) []byte {
 	return h[:hashBytes]
 }
 
-// Own notes which of a page's entities were written, and whether those are all.
-func (w *Wrote) Own(keys []*datastore.Key, all bool) {
-	if w.All, w.Hashes = all, nil; all {
-		return
-	}
-	for _, key := range keys {
-		w.Hashes = append(w.Hashes, keyHash(key)...)
-	}
-}
-
-// HasOwn reports whether one of the page's entities was written.
-func (w *Wrote) HasOwn(key *datastore.Key) bool {
-	if w.All {
-		return true
-	}
-	h := keyHash(key)
-	for some := range slices.Chunk(w.Hashes, hashBytes) {
-		if slices.Equal(some, h) {
-			return true
-		}
-	}
-	return false
-}
-
-// AnyOwn reports whether any of the page's entities was written.
-func (w *Wrote) AnyOwn() bool { return w.All || len(w.Hashes) > 0 }
-
 // storedWrote is what is stored of a Wrote, as JSON.
 type storedWrote struct {
-	All    bool       `json:"all,omitempty"`
-	Hashes []byte     `json:"own,omitempty"`
-	Others [][]string `json:"others,omitempty"`
-	Lost   int64      `json:"lost,omitempty"`
+	Own     Keys       `json:"own,omitzero"`
+	Written int64      `json:"written,omitempty"`
+	Gone    Keys       `json:"gone,omitzero"`
+	Fresh   Keys       `json:"fresh,omitzero"`
+	Settled int64      `json:"settled,omitempty"` // microseconds behind 1970
+	Others  [][]string `json:"others,omitempty"`
+	Lost    int64      `json:"lost,omitempty"`
 }
 
 // Encode returns what is stored: without some of the other keys, if there is no room for all.
 func (w *Wrote) Encode() []byte {
-	s := storedWrote{w.All, w.Hashes, paths(w.Others), w.Lost}
+	s := storedWrote{w.Own, w.Written, w.Gone, w.Fresh, w.Settled.UnixMicro(), paths(w.Others), w.Lost}
 	return compressed(&s, func(half bool) int {
 		n := len(s.Others)
 		if half {
@@ -96,7 +111,7 @@ func DecodeWrote(stored []byte) (*Wrote, error) {
 	if err := decode(stored, &s); err != nil {
 		return nil, fmt.Errorf("what a page has written: %w", err)
 	}
-	w := &Wrote{All: s.All, Hashes: s.Hashes, Lost: s.Lost}
+	w := &Wrote{Own: s.Own, Written: s.Written, Gone: s.Gone, Fresh: s.Fresh, Settled: time.UnixMicro(s.Settled), Lost: s.Lost}
 	var err error
 	w.Others, err = keysOf(s.Others)
 	return w, err

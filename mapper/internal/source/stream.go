@@ -43,7 +43,7 @@ type Stream struct {
 	at       []*keyspace.Position
 	last     *keyspace.Position       // that was read
 	entities []datastore.PropertyList // if it reads them,
-	versions []int64                  // and these; 0 is unknown
+	versions []wire.Stamp             // and these
 	noted    *wire.Versions           // of the results that are to come
 	all      bool
 	err      error // why it is of no use any more
@@ -169,7 +169,7 @@ func (s *Stream) step() error {
 		s.waited.Store(int64(time.Since(s.begun)))
 	}
 	s.results++
-	version := int64(0)
+	var version wire.Stamp
 	if s.Versioned && len(s.noted.Of) > 0 {
 		version, s.noted.Of = s.noted.Of[0], s.noted.Of[1:]
 	}
@@ -256,8 +256,8 @@ func (s *Stream) Read(at []*keyspace.Position) ([]datastore.PropertyList, []bool
 	return s.entities[n : n+len(at)], make([]bool, len(at)), nil
 }
 
-// Versions returns the versions of entities that the stream has read, as Read does; 0 is unknown.
-func (s *Stream) Versions(at []*keyspace.Position) []int64 {
+// Versions returns the versions of entities that the stream has read, as Read does.
+func (s *Stream) Versions(at []*keyspace.Position) []wire.Stamp {
 	if len(at) == 0 {
 		return nil
 	}

@@ -145,7 +145,11 @@ func Check(ctx context.Context, client *datastore.Client, job, existing, created
 	u := undoer{client: client, source: source.New(client, nil)}
 	r, stored, err := u.record(ctx, record.RangeKey(job.Ref(), job.Root()))
 	if err == nil && r.State == record.Done {
-		_, err = u.lookup(ctx, []*datastore.Key{r.Key()}, commit{at: stored.UpdateTime.AsTime()}.before())
+		c := commit{at: stored.UpdateTime.AsTime()}
+		_, err = u.lookup(ctx, []*datastore.Key{r.Key()}, c.before())
+		if fault.IsFatal(err) && time.Since(c.at) > exactly {
+			_, err = u.lookup(ctx, []*datastore.Key{r.Key()}, c.minute())
+		}
 	}
 	if fault.IsPermanent(err) || fault.IsFatal(err) {
 		return fmt.Errorf("%w: of the job's first page: %w", record.ErrState, err)
@@ -186,12 +190,8 @@ func (u undoer) page(ctx context.Context, a *function.Attempt, key *datastore.Ke
 	case w == nil:
 		return fault.Permanent(errOld)
 	}
-	c := commit{version: stored.Version, at: stored.UpdateTime.AsTime()}
-	keys, err := u.written(ctx, r, w, c)
-	if err != nil {
-		return err
-	}
-	if err := u.entities(ctx, a, key, keys, c, rehearses); err != nil {
+	c := commit{version: stored.Version, at: stored.UpdateTime.AsTime(), page: key, wrote: w}
+	if err := u.undo(ctx, a, r, c, rehearses); err != nil {
 		return err
 	}
 	if w.Lost > 0 {
@@ -205,10 +205,42 @@ func (u undoer) page(ctx context.Context, a *function.Attempt, key *datastore.Ke
 type commit struct {
 	version int64
 	at      time.Time
+	page    *datastore.Key // of its record
+	wrote   *record.Wrote
 }
 
 // before returns the last time at which nothing of it was there.
 func (c commit) before() time.Time { return c.at.Add(-time.Microsecond) }
+
+// undo undoes a commit: from what was there just before it, or if it is too old for that, a whole minute before.
+func (u undoer) undo(ctx context.Context, a *function.Attempt, r *record.Range, c commit, rehearses bool) error {
+	keys, err := u.own(ctx, r, c, c.before())
+	if fault.IsFatal(err) && time.Since(c.at) > exactly {
+		return u.undoByMinute(ctx, a, r, c, rehearses)
+	}
+	if err != nil {
+		return err
+	}
+	keys = append(keys, c.wrote.Others...)
+	before, err := u.lookup(ctx, append(slices.Clip(keys), c.page), c.before())
+	if fault.IsFatal(err) && time.Since(c.at) > exactly {
+		return u.undoByMinute(ctx, a, r, c, rehearses)
+	}
+	if err != nil {
+		return err
+	}
+	var asked *wire.Results // as the commit has left them
+	return u.entities(ctx, a, keys, before, c, rehearses, func(key *datastore.Key) (*pb.EntityResult, error) {
+		if asked == nil {
+			found, err := u.lookup(ctx, keys, c.at)
+			if err != nil {
+				return nil, err
+			}
+			asked = found
+		}
+		return asked.Of(key), nil
+	})
+}
 
 // record reads the record of a page.
 func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, *pb.EntityResult, error) {
@@ -229,61 +261,48 @@ func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, 
 	return r, stored, nil
 }
 
-// written returns the keys of what the page of a range has written. Those of its own entities are found by the job's query, as it was.
-func (u undoer) written(ctx context.Context, r *record.Range, w *record.Wrote, c commit) ([]*datastore.Key, error) {
-	keys := slices.Clone(w.Others)
+// own returns the keys of what the page of a range has written of its own entities, which are found by the job's query, as it was at a time.
+func (u undoer) own(ctx context.Context, r *record.Range, c commit, at time.Time) (keys []*datastore.Key, err error) {
 	switch {
-	case !w.AnyOwn():
-		return keys, nil
+	case !c.wrote.Own.Any():
+		return nil, nil
 	case r.Alone:
-		return append(keys, r.Start.Key), nil
+		return []*datastore.Key{r.Start.Key}, nil
 	}
 	q := u.query
 	if q.Many() && r.Kind != "" {
 		q = q.In(r.Space())
 	}
-	q.KeysOnly, q.ReadTime = true, c.before()
+	q.KeysOnly, q.ReadTime = true, at
 	stream := source.NewStream(ctx, u.source.Of(ctx, q), q, r.Start, r.End, false)
 	defer stream.Close()
-	at, err := stream.Peek(math.MaxInt)
+	found, err := stream.Peek(math.MaxInt)
 	if err != nil {
 		return nil, err
 	}
-	for _, key := range keyspace.Keys(at) {
-		if w.HasOwn(key) {
-			keys = append(keys, key)
-		}
-	}
-	return keys, nil
+	return slices.DeleteFunc(keyspace.Keys(found), func(key *datastore.Key) bool { return !c.wrote.Own.Has(key) }), nil
 }
 
-// entities restores those entities that have been left alone since the commit that has done the page of a record.
-func (u undoer) entities(ctx context.Context, a *function.Attempt, page *datastore.Key, keys []*datastore.Key, c commit, rehearses bool) error {
-	before, err := u.lookup(ctx, append(slices.Clip(keys), page), c.before())
-	if err != nil {
-		return err
-	}
-	if state := before.Of(page).GetEntity().GetProperties()["state"]; state.GetStringValue() != record.Pending {
+// entities restores those entities that have been left alone since a commit, of which it is known what was before it. With returns what an
+// entity was as the commit has left it.
+func (u undoer) entities(ctx context.Context, a *function.Attempt, keys []*datastore.Key, before *wire.Results, c commit, rehearses bool, with func(*datastore.Key) (*pb.EntityResult, error)) error {
+	if state := before.Of(c.page).GetEntity().GetProperties()["state"]; state.GetStringValue() == record.Done {
 		return fault.Permanent(errChanged)
 	}
 	now, err := u.lookup(ctx, keys, time.Time{})
 	if err != nil {
 		return err
 	}
-	var asked *wire.Results // as the commit has left them
 	var changes []change
 	for _, key := range keys {
 		was, is := before.Of(key), now.Of(key)
-		does := decide(c.version, was, is, func() *pb.EntityResult {
-			if asked == nil {
-				if asked, err = u.lookup(ctx, keys, c.at); err != nil {
-					return nil
-				}
-			}
-			return asked.Of(key)
+		var failed error
+		does := decide(c.version, was, is, func() (r *pb.EntityResult) {
+			r, failed = with(key)
+			return r
 		})
-		if err != nil {
-			return err
+		if failed != nil {
+			return failed
 		}
 		switch does {
 		case restore:

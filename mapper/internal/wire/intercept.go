@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 
+	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
 )
@@ -36,10 +37,28 @@ func Intercept(ctx context.Context, method string, req, resp any, conn *grpc.Cli
 // Versions are those of the results of queries, one after the other, or of the mutations of the last commit. Where the
 // connection has no interceptor there are none. They are for the goroutine that makes the calls.
 type Versions struct {
-	Of []int64
+	Of []Stamp
 
-	on map[string]Condition // what the next commit requires, by key
+	on      map[string]Condition // what the next commit requires, by key
+	updated map[string]int64     // when entities that lookups have found were written, by key
 }
+
+// A Stamp is what the database says of an entity besides its properties; 0 is unknown.
+type Stamp struct {
+	Version int64
+	At      int64 // when it was written, in microseconds behind 1970
+}
+
+// microsOf returns when the entity of a result was written; 0 is unknown.
+func microsOf(r *pb.EntityResult) int64 {
+	if t := r.GetUpdateTime(); t.IsValid() {
+		return t.AsTime().UnixMicro()
+	}
+	return 0
+}
+
+// Updated returns when an entity was written that a lookup has found; 0 is unknown.
+func (v *Versions) Updated(key *datastore.Key) int64 { return v.updated[key.Encode()] }
 
 // Noting returns a context whose calls note versions.
 func Noting(ctx context.Context) (context.Context, *Versions) {
@@ -51,12 +70,19 @@ func (v *Versions) answer(resp any) {
 	switch resp := resp.(type) {
 	case *pb.RunQueryResponse:
 		for _, r := range resp.GetBatch().GetEntityResults() {
-			v.Of = append(v.Of, r.Version)
+			v.Of = append(v.Of, Stamp{r.Version, microsOf(r)})
+		}
+	case *pb.LookupResponse:
+		if v.updated == nil {
+			v.updated = make(map[string]int64)
+		}
+		for _, r := range resp.GetFound() {
+			v.updated[KeyOf(r.GetEntity().GetKey()).Encode()] = microsOf(r)
 		}
 	case *pb.CommitResponse:
 		v.Of = v.Of[:0]
 		for _, r := range resp.MutationResults {
-			v.Of = append(v.Of, r.Version)
+			v.Of = append(v.Of, Stamp{Version: r.Version})
 		}
 	}
 }
@@ -66,5 +92,5 @@ func (v *Versions) Last(n int) int64 {
 	if n < 1 || n > len(v.Of) {
 		return 0
 	}
-	return v.Of[len(v.Of)-n]
+	return v.Of[len(v.Of)-n].Version
 }
