@@ -25,6 +25,8 @@ type service struct {
 	reason       string
 
 	token string
+
+	straight straight // in place of a service, if its queue is named
 }
 
 const defaultTokenCommand = "gcloud auth print-identity-token"
@@ -32,6 +34,7 @@ const defaultTokenCommand = "gcloud auth print-identity-token"
 // define defines the flags of a service.
 func (s *service) define(flags *pflag.FlagSet) {
 	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the `URL` of the service, with the path above /jobs if there is one; $SCATTERMAP_SERVICE by default")
+	s.straight.define(flags)
 	flags.StringVar(&s.tokenCommand, "token-command", defaultTokenCommand, "the `command` that prints an identity token, if $SCATTERMAP_TOKEN is empty; not used for a service on this machine")
 }
 
@@ -45,13 +48,6 @@ const callTime = time.Minute
 
 // call makes a request, with a body unless that is nil, and decodes the answer into v, unless that is nil.
 func (s *service) call(ctx context.Context, method, path string, parameters url.Values, body, v any) error {
-	base, err := s.base()
-	if err != nil {
-		return err
-	}
-	if err := s.authenticate(ctx, base); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	var content io.Reader
@@ -62,13 +58,34 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 		}
 		content = bytes.NewReader(text)
 	}
-	to := base.JoinPath("jobs", path)
 	if method == http.MethodPost && s.reason != "" {
 		if parameters == nil {
 			parameters = make(url.Values)
 		}
 		parameters.Set("reason", s.reason)
 	}
+	if s.straight.queue != "" {
+		code, text, err := s.straight.call(ctx, method, path, parameters, content)
+		switch {
+		case err != nil:
+			return err
+		case code == http.StatusInternalServerError:
+			return fmt.Errorf("%s, %v", line(string(text), 1000), &s.straight.db)
+		case code != http.StatusOK:
+			return refusalOf(text)
+		case v == nil:
+			return nil
+		}
+		return json.Unmarshal(text, v)
+	}
+	base, err := s.base()
+	if err != nil {
+		return err
+	}
+	if err := s.authenticate(ctx, base); err != nil {
+		return err
+	}
+	to := base.JoinPath("jobs", path)
 	to.RawQuery = parameters.Encode()
 	r, err := http.NewRequestWithContext(ctx, method, to.String(), content)
 	if err != nil {
@@ -108,7 +125,7 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 // base returns the URL of the service.
 func (s *service) base() (*url.URL, error) {
 	if s.address == "" {
-		return nil, usageError(errors.New("no service: --service or $SCATTERMAP_SERVICE says where it is, such as https://credit-123.europe-west1.run.app"))
+		return nil, usageError(errors.New("no service: --service or $SCATTERMAP_SERVICE says where it is, such as https://credit-123.europe-west1.run.app; or --straight names a queue, to work on the database itself"))
 	}
 	u, err := url.Parse(s.address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.User != nil {
@@ -144,8 +161,8 @@ func (s *service) authenticate(ctx context.Context, base *url.URL) error {
 	return nil
 }
 
-// refusal returns what an answer that is no success says, and what to do.
-func (s *service) refusal(code int, text []byte) error {
+// refusalOf returns what an answer that is no success says.
+func refusalOf(text []byte) error {
 	var answer struct {
 		Error string `json:"error"`
 	}
@@ -153,7 +170,12 @@ func (s *service) refusal(code int, text []byte) error {
 	if json.Unmarshal(text, &answer) == nil && answer.Error != "" {
 		said = answer.Error
 	}
-	said = line(said, 1000)
+	return errors.New(line(said, 1000))
+}
+
+// refusal returns what an answer that is no success says, and what to do.
+func (s *service) refusal(code int, text []byte) error {
+	said := refusalOf(text).Error()
 	switch code {
 	case http.StatusUnauthorized:
 		return fmt.Errorf("the service at %s refuses the token (401: %s): it has to be an identity token for its URL, in $SCATTERMAP_TOKEN or printed by --token-command", s.address, said)

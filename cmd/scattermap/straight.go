@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/scattermap/scattermap/jobsapi"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/prebuilt"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// A straight is what works on jobs without a service: on their database, and on their queue. It answers as a service does.
+type straight struct {
+	db             database
+	queue          string
+	target, sender string
+
+	handler http.Handler // nil: it was not opened yet
+}
+
+// define defines its flags.
+func (st *straight) define(flags *pflag.FlagSet) {
+	flags.StringVar(&st.queue, "straight", "", "work on the database itself, and on the queue of this `name` (projects/P/locations/L/queues/Q), in place of a service")
+	flags.StringVar(&st.db.project, "project", "", "with --straight, the `project` of the database; $DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT if empty, or that of the credentials")
+	flags.StringVar(&st.db.id, "database", "", "with --straight, the `ID` of the database; the default database if empty")
+	flags.StringVar(&st.target, "target", "", "with --straight, the `URL` that the queue's tasks are sent to, for what makes tasks: that of the service's handler")
+	flags.StringVar(&st.sender, "task-account", "", "with --straight, the service `account` whose tokens the tasks carry; they carry none by default")
+}
+
+// taskless are the endings of paths by which no task is made, though they are posted to.
+var taskless = []string{"plan", "pause", "abort", "rate"}
+
+// open opens the database and the queue.
+func (st *straight) open(ctx context.Context, method, path string) error {
+	target := st.target
+	if target == "" {
+		if method != http.MethodGet && !slices.Contains(taskless, path[strings.LastIndex(path, "/")+1:]) {
+			return usageError(errors.New("with --straight this makes tasks: --target says where the queue's tasks are sent, such as https://credit-123.europe-west1.run.app/mapper/"))
+		}
+		target = "http://nowhere.invalid/" // no task is made
+	}
+	if st.handler != nil {
+		return nil
+	}
+	client, err := st.db.open(ctx, mapper.WithVersions())
+	if err != nil {
+		return err
+	}
+	queues, err := tasks.NewClient(ctx)
+	if err != nil {
+		return fmt.Errorf("cloud tasks: %w", err)
+	}
+	queue, err := tasks.NewQueue(queues, st.queue, target, &tasks.Options{ServiceAccount: st.sender, Unverified: true})
+	if err != nil {
+		return usageError(fmt.Errorf("--straight, --target: %w", err))
+	}
+	log := slog.New(slog.DiscardHandler) // what fails is answered
+	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: prebuilt.Mappers(), Logger: log})
+	if err != nil {
+		return err
+	}
+	failed := new(lastError)
+	st.handler, err = jobsapi.New(engine, &jobsapi.Options{Allow: jobsapi.Anybody, Logger: slog.New(failed)})
+	st.handler = failed.shown(st.handler)
+	return err
+}
+
+// A lastError is a log of which the last error is what a request has failed of: here the one who asks may see it.
+type lastError struct {
+	slog.Handler
+	text string
+}
+
+func (*lastError) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *lastError) Handle(_ context.Context, r slog.Record) error {
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "error" {
+			l.text = a.Value.String()
+		}
+		return true
+	})
+	return nil
+}
+
+// shown returns a handler that tells what a request has failed of.
+func (l *lastError) shown(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a := &answered{header: make(http.Header), code: http.StatusOK}
+		if next.ServeHTTP(a, r); a.code == http.StatusInternalServerError && l.text != "" {
+			a.body.Reset()
+			a.body.WriteString(l.text)
+		}
+		w.WriteHeader(a.code)
+		_, _ = w.Write(a.body.Bytes()) // to memory
+	})
+}
+
+// An answered is an answer in memory.
+type answered struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+}
+
+func (a *answered) Header() http.Header         { return a.header }
+func (a *answered) WriteHeader(code int)        { a.code = code }
+func (a *answered) Write(b []byte) (int, error) { return a.body.Write(b) }
+
+// call makes a request of the handler, and returns its answer.
+func (st *straight) call(ctx context.Context, method, path string, parameters url.Values, body io.Reader) (code int, text []byte, err error) {
+	if err := st.open(ctx, method, path); err != nil {
+		return 0, nil, err
+	}
+	to := (&url.URL{Scheme: "http", Host: "straight"}).JoinPath("jobs", path)
+	to.RawQuery = parameters.Encode()
+	r, err := http.NewRequestWithContext(ctx, method, to.String(), body)
+	if err != nil {
+		return 0, nil, err
+	}
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	a := &answered{header: make(http.Header), code: http.StatusOK}
+	st.handler.ServeHTTP(a, r)
+	return a.code, a.body.Bytes(), nil
+}
