@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,10 +36,11 @@ func init() {
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		fails := true
+		var fails atomic.Bool
+		fails.Store(true)
 		picky := mapper.Update("picky", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 			time.Sleep(time.Millisecond)
-			if fails && a.Value.Balance == 7 {
+			if fails.Load() && a.Value.Balance == 7 {
 				return mapper.Permanent(errors.New("seven"))
 			}
 			return nil
@@ -85,7 +87,7 @@ func TestOneAtATime(t *testing.T) {
 		}
 		fine("when it has ended", start("two", accounts, mapper.StartOptions{}))
 		refused("a retry meanwhile", "two", w.engine.Job("one").Retry(ctx))
-		fails = false
+		fails.Store(false)
 		if s, err := w.engine.Job("two").Wait(ctx); err != nil || s.State != mapper.Succeeded {
 			t.Fatalf("%+v, %v", s, err)
 		}
