@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/scattermap/scattermap/internal/pbkey"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -161,14 +162,7 @@ func fromProto(e *pb.Entity) (*datastore.Key, datastore.PropertyList, error) {
 		}
 		all = append(all, datastore.Property{Name: name, Value: value, NoIndex: noIndex})
 	}
-	return keyFromProto(e.GetKey()), all, nil
-}
-
-func keyFromProto(p *pb.Key) (k *datastore.Key) {
-	for _, e := range p.GetPath() {
-		k = &datastore.Key{Kind: e.GetKind(), ID: e.GetId(), Name: e.GetName(), Parent: k, Namespace: p.GetPartitionId().GetNamespaceId()}
-	}
-	return k
+	return pbkey.Of(e.GetKey()), all, nil
 }
 
 func valueFromProto(v *pb.Value) (value any, noIndex bool, err error) {
@@ -191,7 +185,7 @@ func valueFromProto(v *pb.Value) (value any, noIndex bool, err error) {
 	case *pb.Value_GeoPointValue:
 		return datastore.GeoPoint{Lat: x.GeoPointValue.GetLatitude(), Lng: x.GeoPointValue.GetLongitude()}, noIndex, nil
 	case *pb.Value_KeyValue:
-		return keyFromProto(x.KeyValue), noIndex, nil
+		return pbkey.Of(x.KeyValue), noIndex, nil
 	case *pb.Value_EntityValue:
 		key, properties, err := fromProto(x.EntityValue)
 		return &datastore.Entity{Key: key, Properties: properties}, noIndex, err

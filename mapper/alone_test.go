@@ -141,3 +141,42 @@ func TestManyStarts(t *testing.T) {
 		})
 	}
 }
+
+// TestSlotsOfReusedIDs has a job's ID be taken by another job: what that runs over does not count for the first one's slot.
+func TestSlotsOfReusedIDs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()
+		w.putAccounts(names(1000))
+		other := make([]*datastore.Key, 1000)
+		for i := range other {
+			other[i] = datastore.NameKey("Other", fmt.Sprint(i), nil)
+		}
+		for first := 0; first < len(other); first += 500 {
+			if _, err := w.client.PutMulti(ctx, other[first:first+500], make([]account, 500)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start := func(id, kind string) (*mapper.Job, error) {
+			return steadyCredit.Start(ctx, w.engine, mapper.Query{Kind: kind}, credit{1}, &mapper.StartOptions{ID: id, PageSize: 20})
+		}
+		job, err := start("nightly", "Account")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.wait(job)
+		if err := job.CleanUp(ctx, &mapper.CleanUpOptions{Job: true}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if _, err := start("nightly", "Other"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := start("another", "Account"); err != nil {
+			t.Errorf("nobody is at work on the kind: %v", err)
+		}
+		if _, err := start("third", "Account"); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "job another") {
+			t.Errorf("somebody is: %v", err)
+		}
+	})
+}

@@ -106,3 +106,49 @@ func TestBudget(t *testing.T) {
 		}
 	})
 }
+
+// TestBudgetAndFailures has a job with a budget and a limit of failures, which pause it apart: to resume it after one does not renew the other.
+func TestBudgetAndFailures(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		picky := mapper.Update("picky", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if a.Value.Balance%50 == 7 {
+				return mapper.Permanent(errors.New("seven"))
+			}
+			a.Value.Owner = "set"
+			return nil
+		})
+		w, ctx := newWorld(t, setting{queue: few(2)}, picky), t.Context()
+		w.putAccounts(names(4000))
+		job, err := picky.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{PageSize: 50, FailureLimit: 20, Budget: mapper.Budget{Operations: 6000}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		why := make(map[string]int)
+		failures, allowed := int64(0), int64(20)
+		for {
+			s := w.status(job)
+			for ; s.State == mapper.Running; s = w.status(job) {
+				time.Sleep(time.Second)
+			}
+			if s.State != mapper.Paused {
+				break
+			}
+			cause, _, _ := strings.Cut(strings.TrimPrefix(s.Error, "paused by its "), " ")
+			why[cause]++
+			failed, _, err := job.Failures(ctx, "")
+			if failures = int64(len(failed)); err != nil || failures > allowed+10 {
+				t.Fatalf("%d failures, %d are allowed: %v; paused %v", failures, allowed, err, why)
+			}
+			if cause == "failure" {
+				allowed = failures + 20
+			}
+			if err := job.Resume(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if why["budget"] == 0 || why["failure"] < 2 {
+			t.Errorf("paused %v, with %d failures", why, failures)
+		}
+	})
+}

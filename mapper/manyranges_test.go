@@ -102,6 +102,9 @@ func BenchmarkStatusOfManyRanges(b *testing.B) {
 	for name, n := range map[string]int{"200": 200, "200,000": 200_000} {
 		b.Run(name, func(b *testing.B) {
 			job, _ := manyRanges(b, n)
+			if _, err := job.Status(b.Context()); err != nil { // the embedded Datastore builds an index when it is first used
+				b.Fatal(err)
+			}
 			for b.Loop() {
 				if _, err := job.Status(b.Context()); err != nil {
 					b.Fatal(err)

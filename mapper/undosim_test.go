@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/pbkey"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
@@ -89,7 +90,7 @@ func (h *history) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInf
 		if given := committed.MutationResults[i].GetKey(); given != nil { // the database has completed it
 			key = given
 		}
-		k := wire.KeyOf(key)
+		k := pbkey.Of(key)
 		h.writes[k.String()], h.keys[k.String()] = append(h.writes[k.String()], write{by, at}), k
 	}
 	return resp, err

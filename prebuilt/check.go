@@ -83,12 +83,6 @@ func conditionOf(text string) (*pb.Filter, error) {
 	return c, nil
 }
 
-// operators are those of conditions that are filters, too.
-var operators = map[pb.PropertyFilter_Operator]string{
-	pb.PropertyFilter_EQUAL: "=", pb.PropertyFilter_LESS_THAN: "<", pb.PropertyFilter_LESS_THAN_OR_EQUAL: "<=",
-	pb.PropertyFilter_GREATER_THAN: ">", pb.PropertyFilter_GREATER_THAN_OR_EQUAL: ">=", pb.PropertyFilter_IN: "in",
-}
-
 // meets reports whether an entity with some properties meets a condition.
 func meets(c *pb.Filter, properties []datastore.Property) (bool, error) {
 	f := c.GetPropertyFilter()
@@ -107,7 +101,7 @@ func meets(c *pb.Filter, properties []datastore.Property) (bool, error) {
 		values, _ := value.([]any)
 		return differs(name, values, properties)
 	}
-	if op := operators[f.Op]; op != "" {
+	if op := gql.Filters[f.Op]; op != "" {
 		return mapper.Matches([]mapper.Filter{mapper.Where(name, op, value)}, properties)
 	}
 	return false, fmt.Errorf("a check can't have %s", f.Op)
@@ -120,12 +114,12 @@ func meetsAll(c *pb.CompositeFilter, properties []datastore.Property) (bool, err
 	any := c.GetOp() == pb.CompositeFilter_OR
 	result := !any
 	for _, each := range c.GetFilters() {
-		if f := each.GetPropertyFilter(); !any && f != nil && operators[f.Op] != "" {
+		if f := each.GetPropertyFilter(); !any && f != nil && gql.Filters[f.Op] != "" {
 			value, err := gql.GoValue(f.Value)
 			if err != nil {
 				return false, err
 			}
-			filters = append(filters, mapper.Where(f.GetProperty().GetName(), operators[f.Op], value))
+			filters = append(filters, mapper.Where(f.GetProperty().GetName(), gql.Filters[f.Op], value))
 			continue
 		}
 		met, err := meets(each, properties)

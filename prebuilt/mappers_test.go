@@ -237,6 +237,17 @@ func TestCheck(t *testing.T) {
 		if _, err := w.Client.Put(t.Context(), datastore.NameKey("Account", "noindex", nil), noted); err != nil {
 			t.Fatal(err)
 		}
+		inner := &datastore.Entity{Properties: []datastore.Property{{Name: "size", Value: int64(2)}}}
+		if _, err := w.Client.Put(t.Context(), datastore.NameKey("Box", "one", nil), &datastore.PropertyList{{Name: "inside", Value: inner}, {Name: "several", Value: []any{inner}}}); err != nil {
+			t.Fatal(err)
+		}
+		for condition, meets := range map[string]int64{
+			"inside.size = 2": 1, "inside.size != 3": 1, "inside.size != 2": 0, "inside.size NOT IN ARRAY(3, 4)": 1, "inside.size NOT IN ARRAY(2, 4)": 0, "several.size != 3": 1, "several.size != 2": 0, "inside.none != 2": 0,
+		} {
+			if s := run(t, w, "check", fmt.Sprintf(`{"condition": %q}`, condition), mapper.Query{Kind: "Box"}, mapper.StartOptions{}); s.Counters["meets"] != meets {
+				t.Errorf("%s: %v", condition, s.Counters)
+			}
+		}
 		for condition, meets := range map[string]int64{ // of n accounts, and of one whose properties are not indexed
 			"Balance >= 0":                                n + 1,
 			"Balance >= 10 AND Balance < 20":              10,
@@ -349,21 +360,28 @@ func TestErase(t *testing.T) {
 
 		// What is put meanwhile is not erased, and there is no certificate.
 		put("Account", "busy", 600)
-		key := datastore.NameKey("Account", "!", nil) // before all others
-		key.Namespace = "busy"
-		slow := make(chan struct{})
-		go func() {
-			defer close(slow)
-			for range 700 {
-				_, _ = w.Client.Put(t.Context(), key, &datastore.PropertyList{})
-				time.Sleep(10 * time.Millisecond)
+		keys := []*datastore.Key{datastore.NameKey("Account", "!", nil), datastore.NameKey("Account", "3", nil), datastore.NameKey("Account", "~", nil)} // first, in the middle, last
+		for _, key := range keys {
+			key.Namespace = "busy"
+		}
+		ended, stopped := make(chan struct{}), make(chan struct{})
+		go func() { // until the job has ended: behind its last page those of the others are there again
+			defer close(stopped)
+			for {
+				_, _ = w.Client.PutMulti(t.Context(), keys, make([]datastore.PropertyList, len(keys)))
+				select {
+				case <-ended:
+					return
+				case <-time.After(time.Millisecond):
+				}
 			}
 		}()
 		if job, err = w.Engine.StartNamed(t.Context(), "erase", mapper.Query{Namespace: "busy"}, []byte("{}"), &mapper.StartOptions{ID: "busy", PageSize: 50, Rate: mapper.Rate{Entities: 100}}); err != nil {
 			t.Fatal(err)
 		}
 		s, err := job.Wait(t.Context())
-		<-slow
+		close(ended)
+		<-stopped
 		if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, "meanwhile") || kept["busy.certificate.json"] != nil {
 			t.Errorf("%+v, %v", s, err)
 		}

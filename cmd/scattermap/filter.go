@@ -23,12 +23,6 @@ func addCondition(q *mapper.Query, text string) error {
 	return nil
 }
 
-// operators are those of GQL that filters have.
-var operators = map[pb.PropertyFilter_Operator]string{
-	pb.PropertyFilter_EQUAL: "=", pb.PropertyFilter_LESS_THAN: "<", pb.PropertyFilter_LESS_THAN_OR_EQUAL: "<=",
-	pb.PropertyFilter_GREATER_THAN: ">", pb.PropertyFilter_GREATER_THAN_OR_EQUAL: ">=", pb.PropertyFilter_IN: "in",
-}
-
 // addFilter has a query satisfy a condition, too.
 func addFilter(q *mapper.Query, c *pb.Filter) error {
 	if all := c.GetCompositeFilter(); all != nil {
@@ -54,8 +48,8 @@ func addFilter(q *mapper.Query, c *pb.Filter) error {
 		q.Ancestor = key
 	case op == pb.PropertyFilter_IN && len(f.GetValue().GetArrayValue().GetValues()) == 0:
 		return fmt.Errorf("%s IN has no values", name)
-	case name != "__key__" && operators[op] != "":
-		q.Filters = append(q.Filters, mapper.Where(name, operators[op], value))
+	case name != "__key__" && gql.Filters[op] != "":
+		q.Filters = append(q.Filters, mapper.Where(name, gql.Filters[op], value))
 	case ofKey && op == pb.PropertyFilter_GREATER_THAN_OR_EQUAL && q.Start == nil:
 		q.Start = key
 	case ofKey && op == pb.PropertyFilter_LESS_THAN && q.End == nil:

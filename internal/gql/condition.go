@@ -6,9 +6,10 @@ import (
 	"regexp"
 	"strconv"
 
-	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
 // beforeCondition makes a query of a condition, which begins on the next line.
@@ -52,7 +53,7 @@ func GoValue(v *pb.Value) (any, error) {
 	case *pb.Value_TimestampValue:
 		return v.TimestampValue.AsTime(), nil
 	case *pb.Value_KeyValue:
-		return GoKey(v.KeyValue), nil
+		return pbkey.Of(v.KeyValue), nil
 	case *pb.Value_ArrayValue:
 		all := []any{}
 		for _, each := range v.ArrayValue.Values {
@@ -67,10 +68,8 @@ func GoValue(v *pb.Value) (any, error) {
 	return nil, fmt.Errorf("a condition can't have a value like %v", v)
 }
 
-// GoKey returns a key as the Go client has it.
-func GoKey(k *pb.Key) (key *datastore.Key) {
-	for _, e := range k.GetPath() {
-		key = &datastore.Key{Kind: e.Kind, ID: e.GetId(), Name: e.GetName(), Parent: key, Namespace: k.GetPartitionId().GetNamespaceId()}
-	}
-	return key
+// Filters are the operators of conditions that are filters of a job, by how those are written.
+var Filters = map[pb.PropertyFilter_Operator]string{
+	pb.PropertyFilter_EQUAL: "=", pb.PropertyFilter_LESS_THAN: "<", pb.PropertyFilter_LESS_THAN_OR_EQUAL: "<=",
+	pb.PropertyFilter_GREATER_THAN: ">", pb.PropertyFilter_GREATER_THAN_OR_EQUAL: ">=", pb.PropertyFilter_IN: "in",
 }

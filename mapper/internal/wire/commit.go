@@ -9,6 +9,8 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
 // A Condition is on what a mutation's entity is like still, and may say what the mutation writes.
@@ -103,7 +105,7 @@ func (v *Versions) request(req any) error {
 	met := 0
 	for _, m := range r.Mutations {
 		if key := keyOf(m); key != nil {
-			if c, ok := v.on[KeyOf(key).Encode()]; ok {
+			if c, ok := v.on[pbkey.Of(key).Encode()]; ok {
 				c.set(m)
 				met++
 			}

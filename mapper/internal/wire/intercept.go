@@ -6,6 +6,8 @@ import (
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc"
+
+	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
 // A call is what the context of calls asks the interceptor for.
@@ -77,7 +79,7 @@ func (v *Versions) answer(resp any) {
 			v.updated = make(map[string]int64)
 		}
 		for _, r := range resp.GetFound() {
-			v.updated[KeyOf(r.GetEntity().GetKey()).Encode()] = microsOf(r)
+			v.updated[pbkey.Of(r.GetEntity().GetKey()).Encode()] = microsOf(r)
 		}
 	case *pb.CommitResponse:
 		v.Of = v.Of[:0]

@@ -6,6 +6,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
 // Results are what calls have read, as the database has it. Where the connection has no interceptor there are none.
@@ -34,7 +36,7 @@ func (r *Results) answer(resp any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, result := range results {
-		r.all[KeyOf(result.GetEntity().GetKey()).Encode()] = result
+		r.all[pbkey.Of(result.GetEntity().GetKey()).Encode()] = result
 	}
 }
 
@@ -43,12 +45,4 @@ func (r *Results) Of(key *datastore.Key) *pb.EntityResult {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.all[key.Encode()]
-}
-
-// KeyOf returns a key as the client has it.
-func KeyOf(k *pb.Key) (key *datastore.Key) {
-	for _, e := range k.GetPath() {
-		key = &datastore.Key{Kind: e.Kind, ID: e.GetId(), Name: e.GetName(), Parent: key, Namespace: k.GetPartitionId().GetNamespaceId()}
-	}
-	return key
 }

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+func newFailures() *cobra.Command {
+	var s service
+	var all, byCause bool
+	c := &cobra.Command{Use: "failures JOB", Short: "List the entities that a job could not process", Args: oneJob}
+	s.define(c.Flags())
+	c.Flags().BoolVar(&all, "all", false, "all of them, and not the first 100")
+	c.Flags().BoolVar(&byCause, "by-cause", false, "their causes, with how many failures each has, and an example")
+	format := outputFlag(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if byCause {
+			return causes(c, &s, args[0], format)
+		}
+		failures, more := []mapper.Failure{}, false
+		err := list(c.Context(), &s, args[0]+"/failures", "failures", nil, func(some []mapper.Failure) bool {
+			failures = append(failures, some...)
+			more = len(some) == 100 && !all
+			return all
+		})
+		if err != nil {
+			return err
+		}
+		if *format != table {
+			return format.write(c.OutOrStdout(), failures)
+		}
+		if len(failures) == 0 {
+			_, err := fmt.Fprintln(c.OutOrStdout(), "There are no failures.")
+			return err
+		}
+		lines := [][]string{{"KEY", "ATTEMPTS", "LAST", "ERROR"}}
+		for _, f := range failures {
+			lines = append(lines, []string{line(pathOf(f.Key), 80), strconv.Itoa(f.Attempts), ago(f.Time, time.Now()), line(f.Error, 100)})
+		}
+		if err := rows(c.OutOrStdout(), lines...); err != nil {
+			return err
+		}
+		if more {
+			_, err = fmt.Fprintln(c.ErrOrStderr(), "There may be more: --all lists them.")
+		}
+		return err
+	}
+	return c
+}
+
+// causes lists the causes of a job's failures.
+func causes(c *cobra.Command, s *service, id string, format *output) error {
+	var answer struct{ Causes []mapper.Cause }
+	if err := s.call(c.Context(), http.MethodGet, id+"/causes", nil, nil, &answer); err != nil {
+		return err
+	}
+	if *format != table {
+		return format.write(c.OutOrStdout(), append([]mapper.Cause{}, answer.Causes...))
+	}
+	if len(answer.Causes) == 0 {
+		_, err := fmt.Fprintln(c.OutOrStdout(), "There are no failures.")
+		return err
+	}
+	lines := [][]string{{"FAILURES", "CAUSE", "FOR INSTANCE"}}
+	for _, cause := range answer.Causes {
+		about := map[bool]string{true: "about "}[cause.Estimated]
+		lines = append(lines, []string{about + grouped(cause.Count), line(cause.Cause, 80), line(pathOf(cause.Example.Key), 60)})
+	}
+	return rows(c.OutOrStdout(), lines...)
+}

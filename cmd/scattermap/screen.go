@@ -1,0 +1,394 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"charm.land/lipgloss/v2"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// A topJob is a job on the screen.
+type topJob struct {
+	mapper.JobInfo
+	status *mapper.Status // nil: it has ended, or was not asked about
+}
+
+// An act is what a key does to a job.
+type act struct {
+	verb string // of the API; empty: nothing
+	job  string
+	rate mapper.Rate
+}
+
+// A screen is what is shown. It asks nobody.
+type screen struct {
+	address       string
+	width, height int
+
+	jobs  []*topJob
+	at    time.Time // when they were looked at
+	err   error     // why they are not as they are now
+	lives bool      // only those that have not ended
+
+	chosen  string // the ID of a job
+	first   int    // that is shown, of those that are listed
+	details bool   // of the chosen one
+	said    string // what the last key came to
+
+	asks  act    // what waits for a yes,
+	rates string // the ID of the job whose rate is typed; empty: none is
+	typed string
+}
+
+// take takes over what was loaded.
+func (s *screen) take(m loadedMsg) {
+	if s.err = m.err; m.err != nil {
+		return
+	}
+	s.jobs, s.at = m.jobs, m.at
+	slices.SortStableFunc(s.jobs, func(a, b *topJob) int { return cmp.Compare(ended(a), ended(b)) })
+	if s.job() == nil {
+		s.move(0)
+	}
+}
+
+func ended(j *topJob) int {
+	if j.State.Ended() {
+		return 1
+	}
+	return 0
+}
+
+// listed returns the jobs that are on the list.
+func (s *screen) listed() []*topJob {
+	if !s.lives {
+		return s.jobs
+	}
+	return slices.DeleteFunc(slices.Clone(s.jobs), func(j *topJob) bool { return j.State.Ended() })
+}
+
+// job returns the job that is chosen, or nil.
+func (s *screen) job() *topJob {
+	for _, j := range s.listed() {
+		if j.ID == s.chosen {
+			return j
+		}
+	}
+	return nil
+}
+
+// move chooses a job that is so many further down.
+func (s *screen) move(by int) {
+	all := s.listed()
+	if len(all) == 0 {
+		s.chosen, s.first = "", 0
+		return
+	}
+	at := max(0, slices.IndexFunc(all, func(j *topJob) bool { return j.ID == s.chosen }))
+	at = min(max(0, at+by), len(all)-1)
+	s.chosen = all[at].ID
+	s.first = min(s.first, at)
+	s.first = max(s.first, at-s.room()+1)
+}
+
+// room is how many jobs fit on the list.
+func (s *screen) room() int { return max(1, s.height-6) }
+
+// verbs are the keys that do something to a job, which those that end in "?" ask about first.
+var verbs = map[string]string{"p": "pause", "r": "resume", "a": "abort?", "t": "retry", "u": "undo?"}
+
+// press takes in a key, and returns what it does.
+func (s *screen) press(key string) (does act, quits bool) {
+	switch {
+	case key == "ctrl+c":
+		return act{}, true
+	case s.rates != "":
+		return s.typeRate(key), false
+	case s.asks.verb != "":
+		if key == "y" {
+			does = s.asks
+		}
+		s.asks, s.said = act{}, ""
+		return does, false
+	}
+	s.said = ""
+	switch key {
+	case "q":
+		return act{}, true
+	case "esc":
+		if !s.details {
+			return act{}, true
+		}
+		s.details = false
+	case "enter", "d":
+		s.details = !s.details && s.job() != nil
+	case "e":
+		s.lives = !s.lives
+		s.move(0)
+	case "up", "k":
+		s.move(-1)
+	case "down", "j":
+		s.move(1)
+	case "pgup":
+		s.move(-s.room())
+	case "pgdown":
+		s.move(s.room())
+	case "home":
+		s.move(-len(s.jobs))
+	case "end":
+		s.move(len(s.jobs))
+	case "s":
+		s.rates, s.typed = s.chosen, ""
+	default:
+		verb, asks := strings.CutSuffix(verbs[key], "?")
+		job := s.job()
+		switch {
+		case verb == "" || job == nil:
+		case asks:
+			s.asks = act{verb: verb, job: job.ID}
+		default:
+			return act{verb: verb, job: job.ID}, false
+		}
+	}
+	return act{}, false
+}
+
+// typeRate takes in a key of a rate.
+func (s *screen) typeRate(key string) act {
+	switch {
+	case key == "esc":
+		s.rates = ""
+	case key == "enter":
+		does := act{verb: "rate", job: s.rates}
+		s.rates = ""
+		n, err := strconv.ParseFloat(s.typed, 64)
+		if err != nil {
+			s.said = fmt.Sprintf("%q is no number of entities a second", s.typed)
+			return act{}
+		}
+		for _, j := range s.jobs {
+			if j.ID == does.job && j.status != nil { // what else it keeps to stays
+				does.rate = j.status.Settings.Rate
+			}
+		}
+		does.rate.Entities = n
+		return does
+	case key == "backspace":
+		s.typed = s.typed[:max(0, len(s.typed)-1)]
+	case len(key) == 1 && (key == "." || key >= "0" && key <= "9") && len(s.typed) < 12:
+		s.typed += key
+	}
+	return act{}
+}
+
+// Styles use the terminal's own colours, which go with its background.
+var (
+	faint    = lipgloss.NewStyle().Faint(true)
+	strong   = lipgloss.NewStyle().Bold(true)
+	reversed = lipgloss.NewStyle().Reverse(true)
+
+	stateStyles = map[mapper.State]lipgloss.Style{
+		mapper.Running: lipgloss.NewStyle().Foreground(lipgloss.Cyan), mapper.Paused: lipgloss.NewStyle().Foreground(lipgloss.Yellow),
+		mapper.Succeeded: lipgloss.NewStyle().Foreground(lipgloss.Green), mapper.SucceededWithFailures: lipgloss.NewStyle().Foreground(lipgloss.Yellow),
+		mapper.Failed: lipgloss.NewStyle().Foreground(lipgloss.Red), mapper.Aborted: faint,
+	}
+)
+
+// A column of the list: narrow screens leave out those with a high rank.
+type column struct {
+	name  string
+	width int // at most
+	rank  int
+	right bool
+	text  func(*topJob) string
+}
+
+var columns = []column{
+	{"JOB", 40, 0, false, func(j *topJob) string { return j.ID }},
+	{"MAPPER", 30, 4, false, func(j *topJob) string { return j.Mapper }},
+	{"STATE", 12, 0, false, func(j *topJob) string {
+		if j.State == mapper.SucceededWithFailures {
+			return "failures"
+		}
+		return string(j.State)
+	}},
+	{"PROGRESS", 21, 1, false, progressOf},
+	{"RATE", 9, 2, true, func(j *topJob) string {
+		if j.status == nil || j.State != mapper.Running {
+			return ""
+		}
+		return grouped(int64(j.status.Progress.Rate)) + "/s"
+	}},
+	{"LEFT", 8, 2, true, func(j *topJob) string {
+		if j.status == nil || j.State != mapper.Running || j.status.Progress.Left == 0 {
+			return ""
+		}
+		return roughly(j.status.Progress.Left)
+	}},
+	{"DONE", 12, 3, true, func(j *topJob) string {
+		switch {
+		case j.status != nil:
+			return grouped(j.status.Processed)
+		case j.Counted:
+			return grouped(j.Processed)
+		}
+		return ""
+	}},
+	{"FAILED", 7, 1, true, func(j *topJob) string {
+		n := j.Failures
+		if j.status != nil {
+			n = j.status.Failures
+		}
+		if n == 0 {
+			return ""
+		}
+		return grouped(n)
+	}},
+	{"STARTED", 11, 5, true, func(j *topJob) string { return ago(j.Created, time.Now()) }},
+}
+
+// progressOf draws how far a job is.
+func progressOf(j *topJob) string {
+	if j.status == nil || j.State.Ended() {
+		return ""
+	}
+	const cells = 16
+	about := min(1, max(0, j.status.Progress.About))
+	full := int(about * cells)
+	return strings.Repeat("█", full) + strings.Repeat("░", cells-full) + fmt.Sprintf("%4.0f%%", 100*about)
+}
+
+// fitting returns the columns for which there is room, as wide as what some jobs have in them.
+func fitting(width int, jobs []*topJob) []column {
+	for rank := 5; ; rank-- {
+		some := slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.rank > rank })
+		for i, c := range some {
+			widest := lipgloss.Width(c.name)
+			for _, j := range jobs {
+				widest = max(widest, lipgloss.Width(line(c.text(j), c.width)))
+			}
+			some[i].width = widest
+		}
+		all := 2
+		for _, c := range some {
+			all += c.width + 2
+		}
+		if all <= width || rank == 0 {
+			return some
+		}
+	}
+}
+
+// cell writes a text in a column.
+func (c column) cell(text string) string {
+	text = line(text, c.width)
+	space := strings.Repeat(" ", max(0, c.width-lipgloss.Width(text)))
+	if c.right {
+		return space + text + "  "
+	}
+	return text + space + "  "
+}
+
+// draw writes the screen.
+func (s *screen) draw() string {
+	head := strong.Render("scattermap top") + "  " + line(s.address, max(1, s.width-40))
+	counts := make(map[mapper.State]int)
+	for _, j := range s.jobs {
+		counts[j.State]++
+	}
+	head += faint.Render(fmt.Sprintf("  %d running, %d paused, %d failed", counts[mapper.Running], counts[mapper.Paused], counts[mapper.Failed]))
+	lines := []string{head, ""}
+	if job := s.job(); s.details && job != nil {
+		lines = append(lines, s.detail(job)...)
+	} else {
+		lines = append(lines, s.list()...)
+	}
+	for len(lines) < s.height-3 {
+		lines = append(lines, "")
+	}
+	lines = append(lines[:max(0, min(len(lines), s.height-3))], s.foot()...)
+	for i := range lines {
+		lines[i] = lipgloss.NewStyle().MaxWidth(max(1, s.width)).Render(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// list writes the list of jobs.
+func (s *screen) list() []string {
+	all := s.listed()
+	fit := fitting(s.width, all)
+	head := "  "
+	for _, c := range fit {
+		head += c.cell(c.name)
+	}
+	lines := []string{faint.Render(head)}
+	if len(all) == 0 {
+		return append(lines, "  There are no such jobs.")
+	}
+	for _, j := range all[min(s.first, len(all)):min(len(all), s.first+s.room())] {
+		row := "  "
+		if j.ID == s.chosen {
+			row = "▸ "
+		}
+		for _, c := range fit {
+			text := c.cell(c.text(j))
+			switch {
+			case j.ID == s.chosen:
+				text = reversed.Render(text)
+			case c.name == "STATE":
+				text = stateStyles[j.State].Render(text)
+			case c.name == "FAILED":
+				text = stateStyles[mapper.Failed].Render(text)
+			case j.State.Ended():
+				text = faint.Render(text)
+			}
+			row += text
+		}
+		lines = append(lines, row)
+	}
+	return lines
+}
+
+// detail writes all about a job.
+func (s *screen) detail(j *topJob) []string {
+	var b strings.Builder
+	if j.status != nil {
+		_ = describe(&b, j.status, time.Now()) // to memory
+	} else {
+		_ = rows(&b, []string{"Job:", j.ID}, []string{"Mapper:", line(j.Mapper, 100)}, []string{"State:", string(j.State)}, []string{"Error:", line(j.Error, 500)},
+			[]string{"Processed:", grouped(j.Processed)}, []string{"Failures:", grouped(j.Failures)})
+	}
+	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
+}
+
+// foot writes what matters of the chosen job, or is asked, and the keys.
+func (s *screen) foot() []string {
+	about := ""
+	switch job := s.job(); {
+	case s.rates != "":
+		return []string{"", strong.Render("Entities a second for " + line(s.rates, 60) + ", 0 is no limit: " + s.typed + "▏"), faint.Render("enter sets it, esc does not")}
+	case s.asks.verb != "":
+		return []string{"", strong.Render(strings.ToUpper(s.asks.verb[:1]) + s.asks.verb[1:] + " " + line(s.asks.job, 60) + "?"), faint.Render("y does it, any other key does not")}
+	case s.err != nil:
+		about = stateStyles[mapper.Failed].Render(fmt.Sprintf("as of %s: %s", s.at.Local().Format(time.TimeOnly), line(s.err.Error(), 300)))
+	case s.said != "":
+		about = line(s.said, 300)
+	case job != nil && job.status != nil && job.status.Why != "":
+		about = line(job.ID, 60) + ": " + line(job.status.Why, 300)
+	case job != nil && job.Error != "":
+		about = line(job.ID, 60) + ": " + line(job.Error, 300)
+	}
+	keys := "p pause  r resume  a abort  t retry  s set rate  u undo  enter details  e "
+	if s.lives {
+		keys += "show ended"
+	} else {
+		keys += "hide ended"
+	}
+	return []string{"", about, faint.Render(keys + "  q quit")}
+}
