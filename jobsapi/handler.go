@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -51,9 +52,6 @@ func New(e *mapper.Engine, o *Options) (http.Handler, error) {
 	if !strings.HasPrefix(opts.Prefix, "/") || strings.HasSuffix(opts.Prefix, "/") || strings.ContainsAny(opts.Prefix, "{} ") {
 		return nil, fmt.Errorf("jobsapi: Options.Prefix is %q, it has to be a path like /jobs", opts.Prefix)
 	}
-	if opts.Allow == nil {
-		opts.Allow = nobody
-	}
 	if opts.Logger == nil {
 		opts.Logger = slog.Default()
 	}
@@ -88,30 +86,8 @@ func New(e *mapper.Engine, o *Options) (http.Handler, error) {
 			return s.after(r, do(s.job(r), ctx))
 		})
 	}
-	return http.NewCrossOriginProtection().Handler(s.allowed(opts.Allow, mux)), nil
-}
-
-var errNobody = errors.New("Options.Allow is nil: nobody is allowed anything")
-
-func nobody(*http.Request) (string, error) { return "", errNobody }
-
-// allowed passes on the requests that are allowed, with who has sent them.
-func (s service) allowed(allow func(*http.Request) (string, error), next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, err := allow(r)
-		if err == nil {
-			next.ServeHTTP(w, r.WithContext(mapper.WithCaller(r.Context(), who)))
-			return
-		}
-		s.log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", tasks.Shown(r.URL.Path)), slog.String("error", tasks.Shown(err.Error())))
-		code, text := http.StatusForbidden, "this is not allowed"
-		if errors.Is(err, tasks.ErrToken) {
-			code, text = http.StatusUnauthorized, tasks.ErrToken.Error()
-		}
-		w.Header().Set("Connection", "close") // its body is not read
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
-		write(w, code, failure{text})
-	})
+	refuse := func(w http.ResponseWriter, code int, text string) { write(w, code, failure{text}) }
+	return http.NewCrossOriginProtection().Handler(operator.Allowed(opts.Allow, opts.Logger, refuse, mux)), nil
 }
 
 // A service answers the requests of operators.
@@ -161,7 +137,7 @@ func (s service) start(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if start.ID == "" {
-		return nil, badRequest(`"id" is empty: it makes repeated requests start one job`)
+		return nil, operator.BadRequest(`"id" is empty: it makes repeated requests start one job`)
 	}
 	job, err := s.engine.StartNamed(ctx, start.Mapper, start.Query, start.Params, &start.StartOptions)
 	if err != nil {
@@ -197,7 +173,7 @@ func (s service) list(r *http.Request) (any, error) {
 	}
 	all := q.Get("all")
 	if all != "" && all != "true" && all != "false" {
-		return nil, badRequest(fmt.Sprintf("the parameter all is %q, it has to be true or false", all))
+		return nil, operator.BadRequest(fmt.Sprintf("the parameter all is %q, it has to be true or false", all))
 	}
 	o := &mapper.JobsOptions{State: mapper.State(q.Get("state")), Mapper: q.Get("mapper"), AllQueues: all == "true"}
 	jobs, next, err := s.engine.Jobs(r.Context(), o, q.Get("cursor"))
@@ -333,11 +309,6 @@ func (s service) cleanUp(r *http.Request) (any, error) {
 	return status, err
 }
 
-// badRequest is what is wrong with a request.
-type badRequest string
-
-func (e badRequest) Error() string { return string(e) }
-
 // bodyTime is how long the body of a request may take to come.
 const bodyTime = 10 * time.Second
 
@@ -346,7 +317,7 @@ func read(w http.ResponseWriter, r *http.Request) error {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // a test's has no connection
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 	if err != nil {
-		return badRequest("the body can't be read: " + err.Error())
+		return operator.BadRequest("the body can't be read: " + err.Error())
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
@@ -358,10 +329,10 @@ func decode(r *http.Request, what string, v any) error {
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return badRequest("the body is not " + what + ": " + err.Error())
+		return operator.BadRequest("the body is not " + what + ": " + err.Error())
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return badRequest("the body has more than one JSON value")
+		return operator.BadRequest("the body has more than one JSON value")
 	}
 	return nil
 }
@@ -370,14 +341,14 @@ func decode(r *http.Request, what string, v any) error {
 func parameters(r *http.Request, known ...string) (url.Values, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, badRequest("the parameters are wrong: " + err.Error())
+		return nil, operator.BadRequest("the parameters are wrong: " + err.Error())
 	}
 	for name, values := range q {
 		if !slices.Contains(known, name) {
-			return nil, badRequest(fmt.Sprintf("there is no parameter %q: have %q", name, known))
+			return nil, operator.BadRequest(fmt.Sprintf("there is no parameter %q: have %q", name, known))
 		}
 		if len(values) > 1 {
-			return nil, badRequest(fmt.Sprintf("the parameter %s has several values", name))
+			return nil, operator.BadRequest(fmt.Sprintf("the parameter %s has several values", name))
 		}
 	}
 	return q, nil
@@ -391,7 +362,7 @@ func (s service) answer(do func(*http.Request) (any, error)) http.HandlerFunc {
 		if err == nil {
 			body, err = do(r)
 		}
-		code := codeOf(err)
+		code := operator.Code(err)
 		if err != nil {
 			body = failure{err.Error()}
 		}
@@ -413,19 +384,4 @@ func write(w http.ResponseWriter, code int, body any) {
 
 type failure struct {
 	Error string `json:"error"`
-}
-
-// codeOf is the table from errors to answers.
-func codeOf(err error) int {
-	switch {
-	case err == nil:
-		return http.StatusOK
-	case errors.Is(err, mapper.ErrNoSuchJob):
-		return http.StatusNotFound
-	case errors.Is(err, mapper.ErrOtherArguments), errors.Is(err, mapper.ErrState), errors.Is(err, mapper.ErrOtherQueue):
-		return http.StatusConflict
-	case errors.As(err, new(badRequest)), errors.Is(err, mapper.ErrUnknownMapper), errors.Is(err, mapper.ErrArguments):
-		return http.StatusBadRequest
-	}
-	return http.StatusInternalServerError
 }

@@ -2,18 +2,15 @@ package mapper
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	mathrand "math/rand/v2"
 	"net/http"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
-	"sync"
 
 	"cloud.google.com/go/datastore"
 	"go.opentelemetry.io/otel/metric"
@@ -129,7 +126,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 		said.Hook = journal.Advancing(said.Hook, func(ctx context.Context) error { return advance(ctx, e, schedules) }, said.Flaws)
 	}
 	e.log = said.Flaws
-	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said, Gate: gate.New(), Random: randomNumber}
+	e.jobs = &lifecycle.Jobs{Store: store.New(client), Queue: queue, Mappers: e.mappers, Log: e.log, Journal: said, Gate: gate.New(), Random: lifecycle.Unique}
 	var err error
 	if e.jobs.Telemetry, err = telemetry.New(o.MeterProvider, o.TracerProvider); err != nil {
 		return nil, fmt.Errorf("mapper: %w", err)
@@ -153,17 +150,13 @@ func (e *Engine) store() store.Store {
 	return store.New(e.client).Asked()
 }
 
-// randomNumber returns a number that nobody else draws.
-func randomNumber() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return binary.LittleEndian.Uint64(b[:])
-}
-
 // names lists the engine's mappers for an error.
 func (e *Engine) names() string {
-	names := slices.Sorted(maps.Keys(e.mappers))
-	return strings.Join(slices.DeleteFunc(names, isDerived), ", ")
+	var names []string
+	for _, m := range e.Mappers() {
+		names = append(names, m.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Handler returns what the queue's target has to serve: it runs the tasks of the
@@ -253,14 +246,9 @@ func (e *Engine) Drain(ctx context.Context) error {
 
 // seed has the engine draw its random numbers from a seed.
 func (e *Engine) seed(seed uint64) {
-	var turn sync.Mutex
-	rng := mathrand.New(mathrand.NewPCG(seed, 1))
+	drawn := lifecycle.Seeded(seed)
 	for _, on := range e.queues {
-		on.jobs.Random = func() uint64 {
-			turn.Lock()
-			defer turn.Unlock()
-			return rng.Uint64()
-		}
+		on.jobs.Random = drawn
 	}
 }
 
@@ -273,6 +261,23 @@ type engineKey struct{}
 func FromContext(ctx context.Context) *Engine {
 	e, _ := ctx.Value(engineKey{}).(*Engine)
 	return e
+}
+
+// A MapperInfo is what an engine knows of a mapper that it has.
+type MapperInfo struct {
+	Name   string
+	Visit  bool         // it was defined by [Visit]
+	Params reflect.Type // of its parameters
+}
+
+// Mappers returns the engine's mappers, by their names, without the rehearsals and undos that it makes of them.
+func (e *Engine) Mappers() (all []MapperInfo) {
+	for _, name := range slices.Sorted(maps.Keys(e.mappers)) {
+		if def := e.mappers[name]; !isDerived(name) {
+			all = append(all, MapperInfo{name, def.Mode == function.Visit, def.Params})
+		}
+	}
+	return all
 }
 
 // Client returns the client of the engine's database.

@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
+	"github.com/scattermap/scattermap/mapper/internal/progress"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
@@ -31,11 +32,12 @@ type JobInfo struct {
 	Created time.Time `json:"created"`
 	Ended   time.Time `json:"ended,omitzero"` // zero while it runs
 
-	// Counted says that Processed and Failures are known: once the job has succeeded. [Job.Status]
+	// Counted says that Processed, Failures and Dollars are known: once the job has succeeded. [Job.Status]
 	// adds them up for others.
-	Counted   bool  `json:"counted"`
-	Processed int64 `json:"processed"`
-	Failures  int64 `json:"failures"`
+	Counted   bool    `json:"counted"`
+	Processed int64   `json:"processed"`
+	Failures  int64   `json:"failures"`
+	Dollars   float64 `json:"dollars"` // as that of [Status]
 }
 
 // jobsPage is how many jobs a page has: with records of at most 1 MiB it fits in memory.
@@ -46,26 +48,22 @@ func (o *JobsOptions) list(ctx context.Context, st store.Store, queues []record.
 	if cursor != "" && !record.ValidPlace(cursor) {
 		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one of Jobs", ErrArguments, cursor)
 	}
-	if err := checkState(o.State); err != nil {
+	if err := record.CheckState(string(o.State)); err != nil {
 		return nil, "", fmt.Errorf("%w: %w", ErrArguments, err)
 	}
-	var found []*record.Job
-	for _, queue := range queues {
-		some, err := st.Jobs(ctx, record.Listing{Queue: queue, State: string(o.State), Mapper: o.Mapper}, cursor, jobsPage)
-		if err != nil {
-			return nil, "", err
-		}
-		found = append(found, some...)
+	found, err := st.JobsOf(ctx, queues, record.Listing{State: string(o.State), Mapper: o.Mapper}, cursor, jobsPage)
+	if err != nil {
+		return nil, "", err
 	}
-	slices.SortFunc(found, func(a, b *record.Job) int { return cmp.Compare(record.Place(b), record.Place(a)) })
-	found = found[:min(len(found), jobsPage)]
 	for _, j := range found {
 		info := JobInfo{ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended}
 		if len(j.Totals) > 0 {
-			sum, err := j.RecordedTotals()
-			if err != nil {
+			sum, bad := j.RecordedTotals()
+			q, err := query.Of(j)
+			if err = cmp.Or(bad, err); err != nil {
 				return nil, "", fmt.Errorf("job %s: %w", j.ID, err)
 			}
+			_, info.Dollars = progress.Of(j, sum, q, time.Now())
 			info.Counted, info.Processed, info.Failures = true, sum.Processed, sum.Failures
 		}
 		jobs = append(jobs, info)
@@ -74,13 +72,4 @@ func (o *JobsOptions) list(ctx context.Context, st store.Store, queues []record.
 		next = record.Place(found[jobsPage-1])
 	}
 	return jobs, next, nil
-}
-
-// checkState returns an error if a job can't be in a state. An empty one stands for all.
-func checkState(s State) error {
-	switch s {
-	case "", Running, Paused, Succeeded, SucceededWithFailures, Failed, Aborted:
-		return nil
-	}
-	return fmt.Errorf("there is no state %q: a job is %s, %s, %s, %s, %s or %s", s, Running, Paused, Succeeded, SucceededWithFailures, Failed, Aborted)
 }

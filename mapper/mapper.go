@@ -141,7 +141,7 @@ func Set(mappers ...Definition) []Definition { return mappers }
 var mapperName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,100}$`)
 
 func define[T, P any](name string, m function.Mode, fn func(context.Context, *Entity[T], P) error) *Mapper[P] {
-	d := function.Definition{Name: name, Mode: m}
+	d := function.Definition{Name: name, Mode: m, Params: reflect.TypeFor[P]()}
 	loader := reflect.PointerTo(reflect.TypeFor[T]()).Implements(reflect.TypeFor[datastore.PropertyLoadSaver]())
 	switch {
 	case !mapperName.MatchString(name):

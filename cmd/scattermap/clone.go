@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -61,10 +62,10 @@ func newClone() *cobra.Command {
 		body := startBody{old.Mapper, old.Query, old.Params, old.Settings}
 		body.Mapper, body.Rehearse = strings.CutPrefix(old.Mapper, "rehearsal:")
 		if body.ID = id; id == "" {
-			body.ID = newID(body.Mapper, body.Rehearse)
+			body.ID = operator.NewID(body.Mapper, body.Rehearse)
 		}
 		if !yes && !body.Rehearse {
-			if err := confirm(c, fmt.Sprintf("Run %s again? Job %s is %s, and has processed %s entities.", line(body.Mapper, 100), old.ID, old.State, grouped(old.Processed))); err != nil {
+			if err := confirm(c, fmt.Sprintf("Run %s again? Job %s is %s, and has processed %s entities.", operator.Line(body.Mapper, 100), old.ID, old.State, operator.Grouped(old.Processed))); err != nil {
 				return err
 			}
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -32,12 +33,12 @@ func newExamples() *cobra.Command {
 		}
 		lines := [][]string{{"KEY", "WHAT", "PROPERTY", "BEFORE", "AFTER"}}
 		for _, x := range answer.Examples {
-			row := []string{line(pathOf(x.Key), 60), x.What}
+			row := []string{operator.Line(operator.Path(x.Key), 60), x.What}
 			if len(x.Properties) == 0 {
 				lines = append(lines, append(row, "", "", ""))
 			}
 			for _, p := range x.Properties {
-				lines = append(lines, append(row, line(p.Name, 40), line(cmp.Or(p.Before, "-"), 60), line(cmp.Or(p.After, "-"), 60)))
+				lines = append(lines, append(row, operator.Line(p.Name, 40), operator.Line(cmp.Or(p.Before, "-"), 60), operator.Line(cmp.Or(p.After, "-"), 60)))
 				row = []string{"", ""}
 			}
 		}

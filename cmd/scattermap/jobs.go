@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -95,62 +96,27 @@ func show(c *cobra.Command, format *output, job *mapper.Status) error {
 	return err
 }
 
-// percent writes how far a job is, and between which bounds.
-func percent(p mapper.Progress) string {
-	text := fmt.Sprintf("%.0f%%", 100*p.About)
-	if p.AtMost-p.AtLeast > 0.01 {
-		text += fmt.Sprintf(", between %.0f%% and %.0f%%", math.Floor(100*p.AtLeast), math.Ceil(100*p.AtMost))
-	}
-	return text
-}
-
-// takes writes how long a job takes from now on, and between which bounds.
-func takes(p mapper.Progress) string {
-	switch {
-	case p.Left == 0:
-		return "not known"
-	case p.LeftAtMost == 0:
-		return fmt.Sprintf("about %s, or more", roughly(p.Left))
-	case roughly(p.LeftAtLeast) == roughly(p.LeftAtMost):
-		return "about " + roughly(p.Left)
-	}
-	return fmt.Sprintf("about %s, between %s and %s", roughly(p.Left), roughly(p.LeftAtLeast), roughly(p.LeftAtMost))
-}
-
-// roughly writes a duration with two digits, or so.
-func roughly(d time.Duration) string {
-	switch {
-	case d < 100*time.Second:
-		return fmt.Sprintf("%d s", int(math.Round(d.Seconds())))
-	case d < 100*time.Minute:
-		return fmt.Sprintf("%d min", int(math.Round(d.Minutes())))
-	case d < 72*time.Hour:
-		return fmt.Sprintf("%d h", int(math.Round(d.Hours())))
-	}
-	return fmt.Sprintf("%d days", int(math.Round(d.Hours()/24)))
-}
-
 // summary says in a line how a job stands.
 func summary(job *mapper.Status) string {
 	about := ""
 	if job.Estimated {
 		about = "about "
 	}
-	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, job.State, about, counted(job.Processed, "entity", "entities"))
+	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, job.State, about, operator.Counted(job.Processed, "entity", "entities"))
 	if undoes(job) { // its entities are pages
-		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, job.State, about, counted(job.Processed, "page", "pages"), undone(job))
+		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, job.State, about, operator.Counted(job.Processed, "page", "pages"), undone(job))
 	}
 	if left := job.Remaining; left > 0 && !job.State.Ended() {
-		text += fmt.Sprintf(" and about %s left", grouped(left))
+		text += fmt.Sprintf(" and about %s left", operator.Grouped(left))
 		if p := job.Progress; p.Left > 0 {
-			text += fmt.Sprintf(" (%s, %s)", percent(p), takes(p))
+			text += fmt.Sprintf(" (%s, %s)", operator.Percent(p), operator.Takes(p))
 		}
 	}
-	text += ", " + counted(job.Failures, "failure", "failures")
+	text += ", " + operator.Counted(job.Failures, "failure", "failures")
 	if why := job.Why; why != "" {
-		text += "; " + line(why, 300)
+		text += "; " + operator.Line(why, 300)
 	} else if job.Error != "" {
-		text += "; " + line(job.Error, 300)
+		text += "; " + operator.Line(job.Error, 300)
 	}
 	return text
 }
@@ -219,9 +185,9 @@ func newJobs() *cobra.Command {
 		for _, j := range jobs {
 			processed, failures := "", ""
 			if j.Counted {
-				processed, failures = grouped(j.Processed), grouped(j.Failures)
+				processed, failures = operator.Grouped(j.Processed), operator.Grouped(j.Failures)
 			}
-			lines = append(lines, []string{line(j.ID, 100), line(j.Mapper, 120), string(j.State), ago(j.Created, time.Now()), processed, failures, line(j.Error, 60)})
+			lines = append(lines, []string{operator.Line(j.ID, 100), operator.Line(j.Mapper, 120), string(j.State), operator.Ago(j.Created, time.Now()), processed, failures, operator.Line(j.Error, 60)})
 		}
 		if len(jobs) == 0 {
 			_, err := fmt.Fprintln(c.OutOrStdout(), "There are no such jobs.")
@@ -264,19 +230,19 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		return err
 	}
 	lines := [][]string{
-		{"Job:", line(job.ID, 100)}, {"Mapper:", line(job.Mapper, 120)}, {"Query:", line(string(query), 500)}, {"Parameters:", line(string(job.Params), 500)},
+		{"Job:", operator.Line(job.ID, 100)}, {"Mapper:", operator.Line(job.Mapper, 120)}, {"Query:", operator.Line(string(query), 500)}, {"Parameters:", operator.Line(string(job.Params), 500)},
 		{"State:", string(job.State)},
 	}
 	add := func(name, value string) {
 		if value != "" {
-			lines = append(lines, []string{name, line(value, 1000)})
+			lines = append(lines, []string{name, operator.Line(value, 1000)})
 		}
 	}
 	add("Why not faster:", job.Why)
 	if job.Why == "" {
 		add("Error:", job.Error)
 	}
-	add("Started:", job.Created.Local().Format(time.DateTime)+", "+ago(job.Created, now))
+	add("Started:", job.Created.Local().Format(time.DateTime)+", "+operator.Ago(job.Created, now))
 	if !job.Ended.IsZero() {
 		add("Ended:", fmt.Sprintf("%s, after %s", job.Ended.Local().Format(time.DateTime), job.Ended.Sub(job.Created).Round(time.Millisecond)))
 	}
@@ -285,26 +251,26 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		written = "%s%s entities, of which %s would be written"
 	}
 	if undoes(job) { // its entities are pages, and what it costs depends on theirs
-		add("Processed:", fmt.Sprintf("%s%s: %s", about, counted(job.Processed, "page", "pages"), undone(job)))
+		add("Processed:", fmt.Sprintf("%s%s: %s", about, operator.Counted(job.Processed, "page", "pages"), undone(job)))
 	} else {
-		add("Processed:", fmt.Sprintf(written, about, grouped(job.Processed), grouped(job.Written)))
+		add("Processed:", fmt.Sprintf(written, about, operator.Grouped(job.Processed), operator.Grouped(job.Written)))
 	}
 	add("Undone by:", job.Undo)
 	if !job.State.Ended() {
-		add("Left:", "about "+grouped(job.Remaining)+" entities")
-		add("Progress:", percent(job.Progress))
-		add("Time left:", takes(job.Progress))
-		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all", grouped(int64(job.Progress.Rate)), grouped(int64(job.Progress.Overall))))
+		add("Left:", "about "+operator.Grouped(job.Remaining)+" entities")
+		add("Progress:", operator.Percent(job.Progress))
+		add("Time left:", operator.Takes(job.Progress))
+		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all", operator.Grouped(int64(job.Progress.Rate)), operator.Grouped(int64(job.Progress.Overall))))
 	}
 	if !undoes(job) {
 		add("Cost:", fmt.Sprintf("about $%.4f so far, at the prices of nam5", job.Dollars))
 	}
-	add("Failures:", grouped(job.Failures))
-	add("Pages:", fmt.Sprintf("%s%s, %s of them full, by %s tasks", about, grouped(job.Pages), grouped(job.FullPages), grouped(job.Tasks)))
-	add("Open ranges:", grouped(job.Open))
+	add("Failures:", operator.Grouped(job.Failures))
+	add("Pages:", fmt.Sprintf("%s%s, %s of them full, by %s tasks", about, operator.Grouped(job.Pages), operator.Grouped(job.FullPages), operator.Grouped(job.Tasks)))
+	add("Open ranges:", operator.Grouped(job.Open))
 	add("Queue:", job.Queue)
 	for name, n := range sorted(job.Counters) {
-		add("Counter:", fmt.Sprintf("%s = %s", name, grouped(n)))
+		add("Counter:", fmt.Sprintf("%s = %s", name, operator.Grouped(n)))
 	}
 	return rows(w, lines...)
 }
@@ -364,7 +330,7 @@ func newHistory() *cobra.Command {
 		}
 		lines := [][]string{{"TIME", "WHAT", "BY", "WHY"}}
 		for _, a := range answer.History {
-			lines = append(lines, []string{a.Time.Local().Format(time.DateTime), line(a.What, 60), line(a.By, 60), line(a.Why, 100)})
+			lines = append(lines, []string{a.Time.Local().Format(time.DateTime), operator.Line(a.What, 60), operator.Line(a.By, 60), operator.Line(a.Why, 100)})
 		}
 		return rows(c.OutOrStdout(), lines...)
 	}

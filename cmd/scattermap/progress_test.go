@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -15,7 +16,7 @@ func TestProgressText(t *testing.T) {
 		"3%, between 0% and 100%; about 4 days, or more":               {About: .03, AtMost: 1, Left: 100 * time.Hour},
 		"0%, between 0% and 100%; not known":                           {AtMost: 1},
 	} {
-		if got := percent(p) + "; " + takes(p); got != want {
+		if got := operator.Percent(p) + "; " + operator.Takes(p); got != want {
 			t.Errorf("%+v is %q, want %q", p, got, want)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"charm.land/lipgloss/v2"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -223,20 +224,20 @@ var columns = []column{
 		if j.status == nil || j.State != mapper.Running {
 			return ""
 		}
-		return grouped(int64(j.status.Progress.Rate)) + "/s"
+		return operator.Grouped(int64(j.status.Progress.Rate)) + "/s"
 	}},
 	{"LEFT", 8, 2, true, func(j *topJob) string {
 		if j.status == nil || j.State != mapper.Running || j.status.Progress.Left == 0 {
 			return ""
 		}
-		return roughly(j.status.Progress.Left)
+		return operator.Roughly(j.status.Progress.Left)
 	}},
 	{"DONE", 12, 3, true, func(j *topJob) string {
 		switch {
 		case j.status != nil:
-			return grouped(j.status.Processed)
+			return operator.Grouped(j.status.Processed)
 		case j.Counted:
-			return grouped(j.Processed)
+			return operator.Grouped(j.Processed)
 		}
 		return ""
 	}},
@@ -248,9 +249,9 @@ var columns = []column{
 		if n == 0 {
 			return ""
 		}
-		return grouped(n)
+		return operator.Grouped(n)
 	}},
-	{"STARTED", 11, 5, true, func(j *topJob) string { return ago(j.Created, time.Now()) }},
+	{"STARTED", 11, 5, true, func(j *topJob) string { return operator.Ago(j.Created, time.Now()) }},
 }
 
 // progressOf draws how far a job is.
@@ -271,7 +272,7 @@ func fitting(width int, jobs []*topJob) []column {
 		for i, c := range some {
 			widest := lipgloss.Width(c.name)
 			for _, j := range jobs {
-				widest = max(widest, lipgloss.Width(line(c.text(j), c.width)))
+				widest = max(widest, lipgloss.Width(operator.Line(c.text(j), c.width)))
 			}
 			some[i].width = widest
 		}
@@ -287,7 +288,7 @@ func fitting(width int, jobs []*topJob) []column {
 
 // cell writes a text in a column.
 func (c column) cell(text string) string {
-	text = line(text, c.width)
+	text = operator.Line(text, c.width)
 	space := strings.Repeat(" ", max(0, c.width-lipgloss.Width(text)))
 	if c.right {
 		return space + text + "  "
@@ -297,7 +298,7 @@ func (c column) cell(text string) string {
 
 // draw writes the screen.
 func (s *screen) draw() string {
-	head := strong.Render("scattermap top") + "  " + line(s.address, max(1, s.width-40))
+	head := strong.Render("scattermap top") + "  " + operator.Line(s.address, max(1, s.width-40))
 	counts := make(map[mapper.State]int)
 	for _, j := range s.jobs {
 		counts[j.State]++
@@ -361,8 +362,8 @@ func (s *screen) detail(j *topJob) []string {
 	if j.status != nil {
 		_ = describe(&b, j.status, time.Now()) // to memory
 	} else {
-		_ = rows(&b, []string{"Job:", j.ID}, []string{"Mapper:", line(j.Mapper, 100)}, []string{"State:", string(j.State)}, []string{"Error:", line(j.Error, 500)},
-			[]string{"Processed:", grouped(j.Processed)}, []string{"Failures:", grouped(j.Failures)})
+		_ = rows(&b, []string{"Job:", j.ID}, []string{"Mapper:", operator.Line(j.Mapper, 100)}, []string{"State:", string(j.State)}, []string{"Error:", operator.Line(j.Error, 500)},
+			[]string{"Processed:", operator.Grouped(j.Processed)}, []string{"Failures:", operator.Grouped(j.Failures)})
 	}
 	return strings.Split(strings.TrimRight(b.String(), "\n"), "\n")
 }
@@ -372,17 +373,17 @@ func (s *screen) foot() []string {
 	about := ""
 	switch job := s.job(); {
 	case s.rates != "":
-		return []string{"", strong.Render("Entities a second for " + line(s.rates, 60) + ", 0 is no limit: " + s.typed + "▏"), faint.Render("enter sets it, esc does not")}
+		return []string{"", strong.Render("Entities a second for " + operator.Line(s.rates, 60) + ", 0 is no limit: " + s.typed + "▏"), faint.Render("enter sets it, esc does not")}
 	case s.asks.verb != "":
-		return []string{"", strong.Render(strings.ToUpper(s.asks.verb[:1]) + s.asks.verb[1:] + " " + line(s.asks.job, 60) + "?"), faint.Render("y does it, any other key does not")}
+		return []string{"", strong.Render(strings.ToUpper(s.asks.verb[:1]) + s.asks.verb[1:] + " " + operator.Line(s.asks.job, 60) + "?"), faint.Render("y does it, any other key does not")}
 	case s.err != nil:
-		about = stateStyles[mapper.Failed].Render(fmt.Sprintf("as of %s: %s", s.at.Local().Format(time.TimeOnly), line(s.err.Error(), 300)))
+		about = stateStyles[mapper.Failed].Render(fmt.Sprintf("as of %s: %s", s.at.Local().Format(time.TimeOnly), operator.Line(s.err.Error(), 300)))
 	case s.said != "":
-		about = line(s.said, 300)
+		about = operator.Line(s.said, 300)
 	case job != nil && job.status != nil && job.status.Why != "":
-		about = line(job.ID, 60) + ": " + line(job.status.Why, 300)
+		about = operator.Line(job.ID, 60) + ": " + operator.Line(job.status.Why, 300)
 	case job != nil && job.Error != "":
-		about = line(job.ID, 60) + ": " + line(job.Error, 300)
+		about = operator.Line(job.ID, 60) + ": " + operator.Line(job.Error, 300)
 	}
 	keys := "p pause  r resume  a abort  t retry  s set rate  u undo  enter details  e "
 	if s.lives {

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/spf13/pflag"
 )
 
@@ -70,7 +71,7 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 		case err != nil:
 			return err
 		case code == http.StatusInternalServerError:
-			return fmt.Errorf("%s, %v", line(string(text), 1000), &s.straight.db)
+			return fmt.Errorf("%s, %v", operator.Line(string(text), 1000), &s.straight.db)
 		case code != http.StatusOK:
 			return refusalOf(text)
 		case v == nil:
@@ -170,7 +171,7 @@ func refusalOf(text []byte) error {
 	if json.Unmarshal(text, &answer) == nil && answer.Error != "" {
 		said = answer.Error
 	}
-	return errors.New(line(said, 1000))
+	return errors.New(operator.Line(said, 1000))
 }
 
 // refusal returns what an answer that is no success says, and what to do.

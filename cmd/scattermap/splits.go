@@ -10,6 +10,7 @@ import (
 	"cloud.google.com/go/datastore"
 	"github.com/spf13/cobra"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -92,25 +93,13 @@ func printSplits(w io.Writer, splits []mapper.Split, check bool) error {
 	return err
 }
 
-// pathOf writes a key's path so that a name can't be taken for an id, nor for several elements.
-func pathOf(k *datastore.Key) string {
-	parent := ""
-	if k.Parent != nil {
-		parent = pathOf(k.Parent)
-	}
-	if k.Name != "" {
-		return fmt.Sprintf("%s/%s,%q", parent, k.Kind, k.Name)
-	}
-	return fmt.Sprintf("%s/%s,%d", parent, k.Kind, k.ID)
-}
-
 // begin says where the i-th part begins.
 func begin(q mapper.Query, i int) string {
 	if i == 0 {
 		return "the beginning"
 	}
 	if q.ShardBy == "" {
-		return pathOf(q.Start)
+		return operator.Path(q.Start)
 	}
 	from := q.Filters[0].Value // a part has no filters but its bounds, and the lower one comes first
 	switch from := from.(type) {

@@ -2,14 +2,12 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/http"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -17,40 +15,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/prebuilt"
 )
-
-// addShare has a query be over a share of the keys, or over the others.
-func addShare(q *mapper.Query, share, except string) error {
-	if share != "" && except != "" {
-		return errors.New("--share and --except contradict each other")
-	}
-	text := cmp.Or(share, except)
-	if text == "" {
-		return nil
-	}
-	number, ok := strings.CutSuffix(text, "%")
-	percent, err := strconv.ParseFloat(number, 64)
-	if parts := math.Round(percent * 1000); !ok || err != nil || parts < 100 || parts > 99_900 || math.Abs(parts-percent*1000) > 1e-6 {
-		return fmt.Errorf("the share %q is none from 0.1%% to 99.9%%, such as 1%% or 0.125%%", text)
-	}
-	parts := int64(math.Round(percent * 1000))
-	f := mapper.Share(0, parts, 100_000)
-	if except != "" {
-		f = mapper.Share(parts, 100_000, 100_000)
-	}
-	q.Filters = append(q.Filters, f)
-	return nil
-}
-
-// newID returns an ID for a job of a mapper that was given none.
-func newID(mapper string, rehearse bool) string {
-	if rehearse {
-		mapper += "-rehearsal"
-	}
-	return regexp.MustCompile(`[^A-Za-z0-9_-]`).ReplaceAllString(mapper+time.Now().UTC().Format("-20060102-150405"), "-")
-}
 
 // jobFlags are the flags that say what a job would be like.
 type jobFlags struct {
@@ -86,12 +54,12 @@ func (f *jobFlags) check() error {
 		return usageError(errors.New("--budget and --budget-operations have to be numbers of dollars and operations, or 0 for none"))
 	}
 	for _, text := range f.filters {
-		if err := addCondition(&f.query, text); err != nil {
-			return usageError(err)
+		if err := operator.AddCondition(&f.query, text); err != nil {
+			return usageError(fmt.Errorf("--filter %q: %w", text, err))
 		}
 	}
-	if err := addShare(&f.query, f.share, f.except); err != nil {
-		return usageError(err)
+	if err := operator.AddShare(&f.query, f.share, f.except); err != nil {
+		return usageError(fmt.Errorf("--share, --except: %w", err))
 	}
 	return nil
 }
@@ -149,7 +117,7 @@ func newStart() *cobra.Command {
 			}
 		}
 		if o.ID == "" {
-			o.ID = newID(args[0], o.Rehearse)
+			o.ID = operator.NewID(args[0], o.Rehearse)
 		}
 		return startBody{args[0], f.query, json.RawMessage(params), o}.start(c, &s, watch, format)
 	}
@@ -162,7 +130,7 @@ func confirmNumber(c *cobra.Command, s *service, mapper string, f jobFlags) erro
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.ErrOrStderr(), "%s is about to go over %s entities. Type that number to go on: ", line(mapper, 100), sized(est))
+	fmt.Fprintf(c.ErrOrStderr(), "%s is about to go over %s entities. Type that number to go on: ", operator.Line(mapper, 100), operator.Sized(est))
 	typed, err := bufio.NewReader(c.InOrStdin()).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -185,18 +153,6 @@ func (f jobFlags) plan(c *cobra.Command, s *service, name string, each time.Dura
 		PerEntity time.Duration `json:"per_entity"`
 		mapper.StartOptions
 	}{name, f.query, each, f.options}, est)
-}
-
-// sized writes how many entities a plan has.
-func sized(est *mapper.Estimate) string {
-	size := "about "
-	switch {
-	case est.Exact:
-		size = ""
-	case est.AtLeast:
-		size = "at least "
-	}
-	return size + grouped(est.Entities)
 }
 
 func newPlan() *cobra.Command {
@@ -224,11 +180,11 @@ func newPlan() *cobra.Command {
 			return format.write(c.OutOrStdout(), est)
 		}
 		return rows(c.OutOrStdout(),
-			[]string{"Entities:", sized(est)},
-			[]string{"Pages:", fmt.Sprintf("%s, by %s tasks, %s at once", grouped(est.Pages), grouped(est.Tasks), grouped(int64(est.Workers)))},
-			[]string{"Takes:", "about " + roughly(est.Takes)},
-			[]string{"Cost:", fmt.Sprintf("about $%.4f, at the prices of nam5: %s reads, %s writes, %s operations of tasks", est.Dollars, grouped(est.Usage.Reads), grouped(est.Usage.Writes), grouped(est.Usage.TaskOps))},
-			[]string{"The plan:", fmt.Sprintf("has used %s reads", grouped(est.Used.Reads))})
+			[]string{"Entities:", operator.Sized(est)},
+			[]string{"Pages:", fmt.Sprintf("%s, by %s tasks, %s at once", operator.Grouped(est.Pages), operator.Grouped(est.Tasks), operator.Grouped(int64(est.Workers)))},
+			[]string{"Takes:", "about " + operator.Roughly(est.Takes)},
+			[]string{"Cost:", fmt.Sprintf("about $%.4f, at the prices of nam5: %s reads, %s writes, %s operations of tasks", est.Dollars, operator.Grouped(est.Usage.Reads), operator.Grouped(est.Usage.Writes), operator.Grouped(est.Usage.TaskOps))},
+			[]string{"The plan:", fmt.Sprintf("has used %s reads", operator.Grouped(est.Used.Reads))})
 	}
 	return c
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -40,9 +41,9 @@ just before the job is left as it is, too. A job can be undone while something i
 		}
 		if !yes && !o.Rehearse {
 			if job.Undo != "" {
-				fmt.Fprintf(c.ErrOrStderr(), "Job %s undoes it already.\n", line(job.Undo, 100))
+				fmt.Fprintf(c.ErrOrStderr(), "Job %s undoes it already.\n", operator.Line(job.Undo, 100))
 			}
-			what := fmt.Sprintf("Undo job %s of %s? It is %s, and has written %s entities.", job.ID, line(job.Mapper, 100), job.State, grouped(job.Written))
+			what := fmt.Sprintf("Undo job %s of %s? It is %s, and has written %s entities.", job.ID, operator.Line(job.Mapper, 100), job.State, operator.Grouped(job.Written))
 			if undoes(job) {
 				what = fmt.Sprintf("Undo the undo %s? It is %s: %s.", job.ID, job.State, undone(job))
 			}
@@ -60,7 +61,7 @@ func undoes(job *mapper.Status) bool { return strings.Contains(job.Mapper, "undo
 
 // undone says what an undo has done.
 func undone(job *mapper.Status) string {
-	n := func(name string) string { return grouped(job.Counters[name]) }
+	n := func(name string) string { return operator.Grouped(job.Counters[name]) }
 	form := "%s entities restored, %s deleted that the job had put, %s left as they are"
 	if strings.HasPrefix(job.Mapper, "rehearsal:") {
 		form = "it would restore %s entities, delete %s that the job had put, and leave %s as they are"
@@ -107,9 +108,9 @@ func newLeft() *cobra.Command {
 		for _, l := range left {
 			key := ""
 			if l.Key != nil {
-				key = line(pathOf(l.Key), 80)
+				key = operator.Line(operator.Path(l.Key), 80)
 			}
-			lines = append(lines, []string{cmp.Or(key, "…"), line(l.Why, 100)})
+			lines = append(lines, []string{cmp.Or(key, "…"), operator.Line(l.Why, 100)})
 		}
 		if err := rows(c.OutOrStdout(), lines...); err != nil {
 			return err

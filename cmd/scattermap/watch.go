@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -89,10 +90,10 @@ func bar(f *os.File) (show func(*mapper.Status), done func()) {
 	return func(job *mapper.Status) {
 		what := job.ID + ": " + string(job.State)
 		if job.Why != "" {
-			what += ", " + line(job.Why, 60)
+			what += ", " + operator.Line(job.Why, 60)
 		}
 		if job.Failures > 0 {
-			what += fmt.Sprintf(", %s failures", grouped(job.Failures))
+			what += fmt.Sprintf(", %s failures", operator.Grouped(job.Failures))
 		}
 		b.Describe(what)
 		all := total(job)

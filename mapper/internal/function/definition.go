@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -51,6 +52,8 @@ type Definition struct {
 	Err  error // what is wrong with the definition
 
 	Queue string // that its jobs belong to; empty: the first one
+
+	Params reflect.Type // of its parameters
 
 	ByName any // what starts its jobs by name, see mapper.Mapper.ByName; nil: nothing but a start does
 

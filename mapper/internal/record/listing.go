@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"regexp"
+	"slices"
 )
 
 // A Listing is the jobs of a queue, in a state, of a mapper; what is empty does not matter. Each job is
@@ -60,4 +61,13 @@ func listed(j *Job) (all []string) {
 		}
 	}
 	return all
+}
+
+// CheckState returns an error if a job can't be in a state. An empty one stands for all.
+func CheckState(state string) error {
+	states := []string{Running, Paused, Succeeded, SucceededWithFailures, Failed, Aborted}
+	if state == "" || slices.Contains(states, state) {
+		return nil
+	}
+	return fmt.Errorf("there is no state %q: a job is one of %q", state, states)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -174,6 +175,21 @@ func (st Store) Jobs(ctx context.Context, l record.Listing, before string, limit
 	}
 	from, to := l.Bounds(before)
 	return st.jobs(ctx, datastore.NewQuery(record.JobKind).FilterField("listed", ">=", from).FilterField("listed", "<", to).Order("-listed").Limit(limit))
+}
+
+// JobsOf is Jobs for several queues together; an empty one stands for all.
+func (st Store) JobsOf(ctx context.Context, queues []record.Owner, l record.Listing, before string, limit int) ([]*record.Job, error) {
+	var found []*record.Job
+	for _, queue := range queues {
+		l.Queue = queue
+		some, err := st.Jobs(ctx, l, before, limit)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, some...)
+	}
+	slices.SortFunc(found, func(a, b *record.Job) int { return cmp.Compare(record.Place(b), record.Place(a)) })
+	return found[:min(len(found), limit)], nil
 }
 
 func (st Store) jobs(ctx context.Context, q *datastore.Query) (jobs []*record.Job, err error) {

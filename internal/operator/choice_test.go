@@ -1,4 +1,4 @@
-package main
+package operator_test
 
 import (
 	"encoding/json"
@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/scattermap/scattermap/internal/operator"
+	_ "github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -19,7 +21,7 @@ func TestFilters(t *testing.T) {
 		`active = TRUE`:                           `{"kind":"K","filters":[{"property":"active","op":"=","value":true}]}`,
 	} {
 		q := mapper.Query{Kind: "K"}
-		if err := addCondition(&q, condition); err != nil {
+		if err := operator.AddCondition(&q, condition); err != nil {
 			t.Error(err)
 			continue
 		}
@@ -30,7 +32,7 @@ func TestFilters(t *testing.T) {
 		}
 	}
 	q := mapper.Query{Kind: "K"}
-	if err := addCondition(&q, `__key__ >= KEY(K, 'a') AND __key__ < KEY(K, 7) AND __key__ HAS ANCESTOR KEY(Top, 1)`); err != nil || q.Start.Name != "a" || q.End.ID != 7 || q.Ancestor.Kind != "Top" {
+	if err := operator.AddCondition(&q, `__key__ >= KEY(K, 'a') AND __key__ < KEY(K, 7) AND __key__ HAS ANCESTOR KEY(Top, 1)`); err != nil || q.Start.Name != "a" || q.End.ID != 7 || q.Ancestor.Kind != "Top" {
 		t.Errorf("%+v, %v", q, err)
 	}
 }

@@ -1,8 +1,14 @@
-package main
+package operator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -11,14 +17,14 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// addCondition has a query be over what a condition in GQL leaves: plan = 'free' AND seen < DATETIME('2026-10-24T00:00:00Z').
-func addCondition(q *mapper.Query, text string) error {
+// AddCondition has a query be over what a condition in GQL leaves: plan = 'free' AND seen < DATETIME('2026-10-24T00:00:00Z').
+func AddCondition(q *mapper.Query, text string) error {
 	c, err := gql.ParseCondition(text)
 	if err == nil {
 		err = addFilter(q, c)
 	}
 	if err != nil {
-		return fmt.Errorf("--filter %q: it has to be a condition of GQL, such as Seats > 10 AND plan = 'free': %w", text, err)
+		return fmt.Errorf("it has to be a condition of GQL, such as Seats > 10 AND plan = 'free': %w", err)
 	}
 	return nil
 }
@@ -60,4 +66,35 @@ func addFilter(q *mapper.Query, c *pb.Filter) error {
 		return fmt.Errorf("a job has no %s: skip entities in the function", op)
 	}
 	return nil
+}
+
+// AddShare has a query be over a share of the keys, or over the others.
+func AddShare(q *mapper.Query, share, except string) error {
+	if share != "" && except != "" {
+		return errors.New("a share of the entities, and all but a share, contradict each other")
+	}
+	text := cmp.Or(share, except)
+	if text == "" {
+		return nil
+	}
+	number, ok := strings.CutSuffix(text, "%")
+	percent, err := strconv.ParseFloat(number, 64)
+	if parts := math.Round(percent * 1000); !ok || err != nil || parts < 100 || parts > 99_900 || math.Abs(parts-percent*1000) > 1e-6 {
+		return fmt.Errorf("the share %q is none from 0.1%% to 99.9%%, such as 1%% or 0.125%%", text)
+	}
+	parts := int64(math.Round(percent * 1000))
+	f := mapper.Share(0, parts, 100_000)
+	if except != "" {
+		f = mapper.Share(parts, 100_000, 100_000)
+	}
+	q.Filters = append(q.Filters, f)
+	return nil
+}
+
+// NewID returns an ID for a job of a mapper that was given none.
+func NewID(mapper string, rehearse bool) string {
+	if rehearse {
+		mapper += "-rehearsal"
+	}
+	return regexp.MustCompile(`[^A-Za-z0-9_-]`).ReplaceAllString(mapper+time.Now().UTC().Format("-20060102-150405"), "-")
 }

@@ -1,0 +1,56 @@
+package operator
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+var errNobody = errors.New("Options.Allow is nil: nobody is allowed anything")
+
+// Allowed returns a handler that passes on the requests which are allowed, with who has sent them, and has the others refused. A nil
+// allow allows nobody anything.
+func Allowed(allow func(*http.Request) (who string, err error), log *slog.Logger, refuse func(w http.ResponseWriter, code int, text string), next http.Handler) http.Handler {
+	if allow == nil {
+		allow = func(*http.Request) (string, error) { return "", errNobody }
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who, err := allow(r)
+		if err == nil {
+			next.ServeHTTP(w, r.WithContext(mapper.WithCaller(r.Context(), who)))
+			return
+		}
+		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", tasks.Shown(r.URL.Path)), slog.String("error", tasks.Shown(err.Error())))
+		code, text := http.StatusForbidden, "this is not allowed"
+		if errors.Is(err, tasks.ErrToken) {
+			code, text = http.StatusUnauthorized, tasks.ErrToken.Error()
+		}
+		w.Header().Set("Connection", "close") // its body is not read
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
+		refuse(w, code, text)
+	})
+}
+
+// A BadRequest is what is wrong with a request.
+type BadRequest string
+
+func (e BadRequest) Error() string { return string(e) }
+
+// Code is the table from errors to answers.
+func Code(err error) int {
+	switch {
+	case err == nil:
+		return http.StatusOK
+	case errors.Is(err, mapper.ErrNoSuchJob):
+		return http.StatusNotFound
+	case errors.Is(err, mapper.ErrOtherArguments), errors.Is(err, mapper.ErrState), errors.Is(err, mapper.ErrOtherQueue):
+		return http.StatusConflict
+	case errors.As(err, new(BadRequest)), errors.Is(err, mapper.ErrUnknownMapper), errors.Is(err, mapper.ErrArguments):
+		return http.StatusBadRequest
+	}
+	return http.StatusInternalServerError
+}

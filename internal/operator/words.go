@@ -1,0 +1,117 @@
+package operator
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// Grouped writes a number with its thousands apart.
+func Grouped(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// Counted writes a number of things.
+func Counted(n int64, one, several string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return Grouped(n) + " " + several
+}
+
+// Ago writes how long ago a time was.
+func Ago(t, now time.Time) string {
+	d := now.Sub(t)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s ago", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h ago", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days ago", int(d.Hours()/24))
+}
+
+// Line returns a text that may be anybody's in one line, without what a terminal would act on, and cut off.
+func Line(s string, most int) string {
+	clean := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r >= 0x200e && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if runes := []rune(clean); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return clean
+}
+
+// Percent writes how far a job is, and between which bounds.
+func Percent(p mapper.Progress) string {
+	text := fmt.Sprintf("%.0f%%", 100*p.About)
+	if p.AtMost-p.AtLeast > 0.01 {
+		text += fmt.Sprintf(", between %.0f%% and %.0f%%", math.Floor(100*p.AtLeast), math.Ceil(100*p.AtMost))
+	}
+	return text
+}
+
+// Takes writes how long a job takes from now on, and between which bounds.
+func Takes(p mapper.Progress) string {
+	switch {
+	case p.Left == 0:
+		return "not known"
+	case p.LeftAtMost == 0:
+		return fmt.Sprintf("about %s, or more", Roughly(p.Left))
+	case Roughly(p.LeftAtLeast) == Roughly(p.LeftAtMost):
+		return "about " + Roughly(p.Left)
+	}
+	return fmt.Sprintf("about %s, between %s and %s", Roughly(p.Left), Roughly(p.LeftAtLeast), Roughly(p.LeftAtMost))
+}
+
+// Roughly writes a duration with two digits, or so.
+func Roughly(d time.Duration) string {
+	switch {
+	case d < 100*time.Second:
+		return fmt.Sprintf("%d s", int(math.Round(d.Seconds())))
+	case d < 100*time.Minute:
+		return fmt.Sprintf("%d min", int(math.Round(d.Minutes())))
+	case d < 72*time.Hour:
+		return fmt.Sprintf("%d h", int(math.Round(d.Hours())))
+	}
+	return fmt.Sprintf("%d days", int(math.Round(d.Hours()/24)))
+}
+
+// Sized writes how many entities a plan has.
+func Sized(est *mapper.Estimate) string {
+	size := "about "
+	switch {
+	case est.Exact:
+		size = ""
+	case est.AtLeast:
+		size = "at least "
+	}
+	return size + Grouped(est.Entities)
+}
+
+// Path writes a key's path so that a name can't be taken for an id, nor for several elements.
+func Path(k *datastore.Key) string {
+	parent := ""
+	if k.Parent != nil {
+		parent = Path(k.Parent)
+	}
+	if k.Name != "" {
+		return fmt.Sprintf("%s/%s,%q", parent, k.Kind, k.Name)
+	}
+	return fmt.Sprintf("%s/%s,%d", parent, k.Kind, k.ID)
+}

@@ -1,0 +1,26 @@
+package lifecycle
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	mathrand "math/rand/v2"
+	"sync"
+)
+
+// Unique returns a number that nobody else draws.
+func Unique() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// Seeded returns what draws numbers from a seed, in any goroutine.
+func Seeded(seed uint64) func() uint64 {
+	var turn sync.Mutex
+	rng := mathrand.New(mathrand.NewPCG(seed, 1))
+	return func() uint64 {
+		turn.Lock()
+		defer turn.Unlock()
+		return rng.Uint64()
+	}
+}
