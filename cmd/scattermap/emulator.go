@@ -20,7 +20,7 @@ const firstQueue = "projects/local/locations/local/queues/mapper"
 // newEmulator returns the command that serves Datastore and Cloud Tasks.
 func newEmulator() *cobra.Command {
 	var o emulator.Options
-	var queue, indexes string
+	var queue, indexes, pages string
 	var keepNames bool
 	c := &cobra.Command{
 		Use: "emulator", Short: "Serve Datastore and Cloud Tasks on this machine", GroupID: databaseGroup, Args: cobra.NoArgs,
@@ -29,7 +29,7 @@ func newEmulator() *cobra.Command {
 			if err := complete(&o, indexes, keepNames); err != nil {
 				return err
 			}
-			return serve(c.Context(), &o, queue, c.OutOrStdout(), c.ErrOrStderr())
+			return serve(c.Context(), &o, queue, pages, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
 	flags := c.Flags()
@@ -42,6 +42,9 @@ func newEmulator() *cobra.Command {
 		"off, so that tests can run again against one server")
 	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index which is not in this `index.yaml`")
 	flags.StringVar(&queue, "queue", firstQueue, "a `queue` that exists from the start; empty: none")
+	flags.StringVar(&pages, "dashboard", "", "show the jobs of the queue's project on pages for a browser, at this `HOST:PORT`; "+
+		"they also run the mappers of package prebuilt, over a queue \"dashboard\"")
+	flags.Lookup("dashboard").NoOptDefVal = "127.0.0.1:8125"
 	return c
 }
 
@@ -87,7 +90,7 @@ func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 }
 
 // serve serves until ctx ends.
-func serve(ctx context.Context, o *emulator.Options, queue string, stdout, stderr io.Writer) error {
+func serve(ctx context.Context, o *emulator.Options, queue, pages string, stdout, stderr io.Writer) error {
 	e, err := emulator.Start(o)
 	if err != nil {
 		return err
@@ -107,6 +110,15 @@ export OIDC_KEYS_URL=%s
 `, e.DatastoreAddr(), e.TasksAddr(), e.KeysURL())
 	if queue != "" {
 		out += fmt.Sprintf("export TASKS_QUEUE=%s\n", queue)
+	}
+	if pages != "" {
+		d, err := openPages(context.WithoutCancel(ctx), e, queue, pages)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		out += fmt.Sprintf("export DATASTORE_PROJECT_ID=%s\n", d.project)
+		fmt.Fprintf(stderr, "dashboard: %s\n", d.url)
 	}
 	if _, err := io.WriteString(stdout, out); err != nil {
 		return err

@@ -20,6 +20,7 @@ import (
 	"github.com/scattermap/scattermap/examples/internal/cloud"
 	"github.com/scattermap/scattermap/examples/internal/command"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/prebuilt"
 )
 
 // config is what the flags say.
@@ -28,6 +29,7 @@ type config struct {
 	entities int
 	amount   int64
 	keys     string
+	pages    bool
 }
 
 func main() {
@@ -53,6 +55,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags.StringVar(&c.keys, "keys", "names", "how the accounts are keyed, `one of`:\n"+
 		"names, ids, uuid, ancestors (accounts of customers of regions),\n"+
 		"mixed (a few small ids beside a great many names)")
+	flags.BoolVar(&c.pages, "dashboard", false, "show the job on pages for a browser, at an address on this machine, until it is interrupted")
 	if err := command.Parse(flags, args, help); err != nil {
 		return c, err
 	}
@@ -74,7 +77,7 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	if c.Datastore != "embedded" {
 		say("Starting Google's emulator, which takes some seconds.")
 	}
-	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Mappers: mapper.Set(bank.AddCredit)})
+	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Mappers: append(prebuilt.Mappers(), bank.AddCredit)})
 	if err != nil {
 		return err
 	}
@@ -88,6 +91,13 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 		return fmt.Errorf("read the accounts: %w", err)
 	}
 
+	if c.pages {
+		fmt.Fprintf(stderr, "Dashboard: %s\n", on.Dashboard)
+		defer func() {
+			fmt.Fprintln(stderr, "The dashboard stays until ^C.")
+			<-ctx.Done()
+		}()
+	}
 	say("Adding %d to each balance.", c.amount)
 	used, begun := on.Usage(), time.Now()
 	job, err := bank.AddCredit.Start(ctx, on.Engine, mapper.Query{Kind: "Account"}, bank.Credit{Amount: c.amount}, &mapper.StartOptions{

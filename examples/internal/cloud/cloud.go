@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
@@ -56,6 +57,8 @@ type Cloud struct {
 	Client *datastore.Client
 	Engine *mapper.Engine
 	Usage  func() emulator.Usage // of the Datastore that has the entities
+
+	Dashboard string // the address of the pages that show the jobs
 
 	embedded *emulator.Emulator
 	faults   *emulator.Faults
@@ -150,6 +153,8 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/mapper/", c.Engine.Handler())
+	mux.Handle("/dashboard/", dashboard.New(c.Engine, &dashboard.Options{Allow: dashboard.Loopback, Logger: warnings}))
+	c.Dashboard = "http://" + listener.Addr().String() + "/dashboard/"
 	server := &http.Server{Handler: mux}
 	go server.Serve(listener)
 	c.closers = append(c.closers, func() { server.Close() })

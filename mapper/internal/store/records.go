@@ -128,17 +128,35 @@ func (st Store) HasOpen(ctx context.Context, job record.Ref) (bool, error) {
 
 // LookOpen looks at open ranges of a job, up to most of them: a random choice, and which part of all they are.
 func (st Store) LookOpen(ctx context.Context, job record.Ref, most int) (some []split.OpenRange, part float64, err error) {
-	last, now := "", time.Now()
-	err = st.Each(ctx, Marked("open", job, "").Limit(most), func(r *record.Range) error {
-		some, last = append(some, split.OpenRange{Estimate: r.Estimate, Pace: r.Pace, Age: max(0, now.Sub(r.Due()))}), r.ID
+	open, scale, err := st.Sample(ctx, job, "open", most)
+	now := time.Now()
+	for _, r := range open {
+		some = append(some, split.OpenRange{Estimate: r.Estimate, Pace: r.Pace, Age: max(0, now.Sub(r.Due()))})
+	}
+	return some, 1 / scale, err
+}
+
+// Sample returns the first records of a job that have a mark, or of all if it is empty: a random choice, as their IDs are hashes. Scale is how many
+// times as many there are, which the last ID tells; 1 if these are all.
+func (st Store) Sample(ctx context.Context, job record.Ref, mark string, most int) (some []*record.Range, scale float64, err error) {
+	q := Records(job, "", "")
+	if mark != "" {
+		q = Marked(mark, job, "")
+	}
+	err = st.Each(ctx, q.Limit(most), func(r *record.Range) error {
+		some = append(some, r)
 		return nil
 	})
 	if err != nil || len(some) < most {
 		return some, 1, err
 	}
+	last := some[most-1].ID
 	position, err := record.Hash(last)
+	if err != nil {
+		return nil, 1, fmt.Errorf("job %s: range %q: %w", job.ID, last, err)
+	}
 	const space = 1 << 64
-	return some, (float64(position) + 1) / space, err
+	return some, space / (float64(position) + 1), nil
 }
 
 // count counts the results of a query, which are read without their properties.

@@ -172,31 +172,25 @@ const statusRecords = 250
 // SampleTotals adds up the first records of a job. If there are more, their IDs tell
 // which part of all they are, because IDs are hashes.
 func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
-	n, last := 0, ""
-	sum.Sample = record.NewSample()
-	err = st.Each(ctx, Records(job.Ref(), "", "").Limit(statusRecords), func(r *record.Range) error {
-		n, last = n+1, r.ID
-		return sum.Add(r)
-	})
+	sum, scale, err := st.sum(ctx, job.Ref(), "")
 	sum.Close(job)
-	if err != nil || n < statusRecords {
+	if err != nil || scale == 1 {
 		return sum, false, err
 	}
-	if err := scaleTo(&sum, last); err != nil {
-		return record.Totals{}, false, err
-	}
+	sum.Scale(scale)
 	return sum, true, nil
 }
 
-// scaleTo has totals of the records up to one estimate those of all.
-func scaleTo(sum *record.Totals, last string) error {
-	position, err := record.Hash(last)
-	if err != nil {
-		return fmt.Errorf("job %q: %w", last, err)
+// sum adds up the first records of a job that have a mark, and returns by how much more all are.
+func (st Store) sum(ctx context.Context, job record.Ref, mark string) (sum record.Totals, scale float64, err error) {
+	sum.Sample = record.NewSample()
+	all, scale, err := st.Sample(ctx, job, mark, statusRecords)
+	for _, r := range all {
+		if err == nil {
+			err = sum.Add(r)
+		}
 	}
-	const space = 1 << 64
-	sum.Scale(space / (float64(position) + 1))
-	return nil
+	return sum, scale, err
 }
 
 // LiveTotals is SampleTotals, which of a job that has more records also looks at those that are pending: most of what is left may be in few of
@@ -206,16 +200,12 @@ func (st Store) LiveTotals(ctx context.Context, job *record.Job) (sum record.Tot
 	if err != nil || !estimated {
 		return sum, estimated, err
 	}
-	open, n, last := record.Totals{Sample: record.NewSample()}, 0, ""
-	err = st.Each(ctx, Marked("open", job.Ref(), "").Limit(statusRecords), func(r *record.Range) error {
-		n, last = n+1, r.ID
-		return open.Add(r)
-	})
-	if err == nil && n == statusRecords {
-		err = scaleTo(&open, last)
-	}
+	open, scale, err := st.sum(ctx, job.Ref(), "open")
 	if err != nil {
 		return sum, false, err
+	}
+	if scale != 1 {
+		open.Scale(scale)
 	}
 	sum.SetPending(open)
 	return sum, true, nil

@@ -1,0 +1,261 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// A verb is something that can be done to a job.
+type verb struct {
+	Name    string
+	Label   string // of its button
+	Did     string // that it was done
+	Warns   string // what it does that can't be taken back, or costs; empty: it is done without a question
+	Many    bool   // it can be done to several at once
+	Settles string // which of its fields the form has: rate or clean-up
+
+	when func(*mapper.Status) bool // what the job has to be like, as the methods of mapper.Job document; those decide
+	do   func(context.Context, *mapper.Job, url.Values) error
+}
+
+func in(states ...mapper.State) func(*mapper.Status) bool {
+	return func(s *mapper.Status) bool { return slices.Contains(states, s.State) }
+}
+
+// plain is what does something that takes no more than a job.
+func plain(do func(*mapper.Job, context.Context) error) func(context.Context, *mapper.Job, url.Values) error {
+	return func(ctx context.Context, j *mapper.Job, _ url.Values) error { return do(j, ctx) }
+}
+
+// verbs are all of them, in the order in which they are shown.
+var verbs = []verb{
+	{Name: "pause", Label: "Pause", Did: "It is paused.", Many: true, when: in(mapper.Running), do: plain((*mapper.Job).Pause)},
+	{Name: "resume", Label: "Resume", Did: "It goes on.", Many: true, when: in(mapper.Paused, mapper.Failed), do: plain((*mapper.Job).Resume)},
+	{Name: "retry", Label: "Retry failures", Did: "Its failures are tried again.",
+		when: func(s *mapper.Status) bool {
+			return s.Failures > 0 && s.State != mapper.Aborted && !s.CleanedUp && !s.Cleaning && s.Undo == ""
+		}, do: retry},
+	{Name: "rate", Label: "Set rate", Did: "Its rate is set.", Settles: "rate", when: in(mapper.Running, mapper.Paused, mapper.Failed), do: setRate},
+	{Name: "verify", Label: "Prove it again", Did: "It is verified.", Warns: "This reads the record of every range of the job, which is billed, and checks them against each other. It changes nothing.",
+		when: func(s *mapper.Status) bool { return s.State.Ended() && !s.CleanedUp && !s.Cleaning }},
+	{Name: "abort", Label: "Abort", Did: "It is aborted.", Many: true, when: in(mapper.Running, mapper.Paused, mapper.Failed), do: plain((*mapper.Job).Abort),
+		Warns: "An aborted job can't be resumed. What it has done stays, and what it has not come to stays as it is."},
+	{Name: "undo", Label: "Undo", Did: "A job undoes it.", do: func(ctx context.Context, j *mapper.Job, _ url.Values) error { _, err := j.Undo(ctx, nil); return err },
+		Warns: "This starts a job that restores what this one has changed or deleted, and deletes what it has put, as far as nobody has changed it since. The job can't be resumed or retried from then on.",
+		when: func(s *mapper.Status) bool {
+			return s.State.Ended() && s.Written > 0 && s.Undo == "" && !s.CleanedUp && !s.Cleaning && !strings.Contains(s.Mapper, ":")
+		}},
+	{Name: "clean-up", Label: "Clean up", Did: "Its records are being deleted.", Settles: "clean-up", do: cleanUp,
+		Warns: "This deletes the records of the job's ranges. It keeps its status, but has no picture and no replay any more, and can't be resumed, retried, undone or verified.",
+		when:  func(s *mapper.Status) bool { return s.State.Ended() && !s.Cleaning }},
+	{Name: "move", Label: "Move to this service", Did: "It belongs to this service's queue.", do: plain((*mapper.Job).Move),
+		Warns: "The job belongs to another queue. This has it go on in the queue of this service.", when: func(*mapper.Status) bool { return false }},
+}
+
+// foreign reports whether a job belongs to another queue than the engine's first one, which may still be one of its others.
+func foreign(s *mapper.Status, e *mapper.Engine) bool {
+	return s.Queue != "" && s.Queue != e.Queue().Name()
+}
+
+// legal returns what can be done to a job.
+func legal(s *mapper.Status, e *mapper.Engine) (all []verb) {
+	for _, v := range verbs {
+		if v.when(s) || v.Name == "move" && foreign(s, e) && !s.State.Ended() {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+func retry(ctx context.Context, j *mapper.Job, q url.Values) error {
+	cause := q.Get("cause")
+	if hash := q.Get("of"); hash != "" {
+		causes, err := j.Causes(ctx)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(causes, func(c mapper.Cause) bool { return hashOf(c.Cause) == hash })
+		if i < 0 {
+			return operator.BadRequest("no failure has this cause any more")
+		}
+		cause = causes[i].Cause
+	}
+	if cause != "" {
+		return j.RetryCause(ctx, cause)
+	}
+	return j.Retry(ctx)
+}
+
+// number reads a field of a form that is a number; an empty one is 0.
+func number(q url.Values, name string) (float64, error) {
+	text := strings.TrimSpace(q.Get(name))
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a number", name, text))
+	}
+	return n, nil
+}
+
+// lasting reads a field of a form that is a duration; an empty one is 0.
+func lasting(q url.Values, name string) (time.Duration, error) {
+	text := strings.TrimSpace(q.Get(name))
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, operator.BadRequest(fmt.Sprintf("%s is %.100q, it has to be a duration, such as 90s or 2h", name, text))
+	}
+	return d, nil
+}
+
+func setRate(ctx context.Context, j *mapper.Job, q url.Values) error {
+	entities, bad := number(q, "rate")
+	writes, worse := number(q, "writes")
+	d, worst := lasting(q, "for")
+	if err := errors.Join(bad, worse, worst); err != nil {
+		return err
+	}
+	return j.SetRateFor(ctx, mapper.Rate{Entities: entities, Writes: writes, Ramp: q.Get("ramp") != ""}, d)
+}
+
+func cleanUp(ctx context.Context, j *mapper.Job, q url.Values) error {
+	return j.CleanUp(ctx, &mapper.CleanUpOptions{Failures: q.Get("failures") != "", Job: q.Get("record") != ""})
+}
+
+// A question is what is asked before something is done.
+type question struct {
+	Verb verb
+	Jobs []string
+	Back string // where to go instead
+}
+
+// order reads what is to be done, and to which jobs.
+func order(q url.Values) (v verb, ids []string, err error) {
+	i := slices.IndexFunc(verbs, func(v verb) bool { return v.Name == q.Get("do") })
+	for _, id := range q["id"] {
+		if id != "" && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	switch {
+	case i < 0:
+		return v, nil, operator.BadRequest(fmt.Sprintf("there is nothing called %.100q to be done", q.Get("do")))
+	case len(ids) == 0:
+		return v, nil, operator.BadRequest("no job is chosen")
+	case len(ids) > 1 && !verbs[i].Many:
+		return v, nil, operator.BadRequest(verbs[i].Label + " is done to one job at a time")
+	case len(ids) > 100:
+		return v, nil, operator.BadRequest("more than 100 jobs are chosen")
+	}
+	return verbs[i], ids, nil
+}
+
+// ask answers with the question whether something is to be done.
+func (s *server) ask(_ *http.Request, q url.Values) (*answer, error) {
+	v, ids, err := order(q)
+	if err != nil {
+		return nil, err
+	}
+	return &answer{template: "act", title: v.Label, body: question{v, ids, backTo(ids)}}, nil
+}
+
+func backTo(ids []string) string {
+	if len(ids) == 1 {
+		return "job?" + url.Values{"id": ids}.Encode()
+	}
+	return "./"
+}
+
+// A refusal is why something was not done to a job.
+type refusal struct {
+	ID    string `json:"id"`
+	Error string `json:"error"`
+}
+
+// A result is what has become of an order.
+type result struct {
+	Done   []string  `json:"done"`
+	Failed []refusal `json:"failed"`
+
+	Verb verb `json:"-"`
+}
+
+// act does what was ordered. What can't be taken back is asked first, unless that was answered.
+func (s *server) act(r *http.Request, q url.Values) (*answer, error) {
+	v, ids, err := order(q)
+	if err != nil {
+		return nil, err
+	}
+	if v.Warns != "" && q.Get("confirmed") != "yes" {
+		if asJSON(r) {
+			return nil, operator.BadRequest(v.Name + " needs confirmed=yes: " + v.Warns)
+		}
+		return s.ask(r, q)
+	}
+	defer s.cache.forget()
+	if v.Name == "verify" {
+		return s.verify(r.Context(), ids[0])
+	}
+	ctx := mapper.WithReason(r.Context(), q.Get("reason"))
+	if len(ids) == 1 {
+		if err := v.do(ctx, s.engine.Job(ids[0]), q); err != nil {
+			return nil, err
+		}
+		to := backTo(ids) + "&did=" + v.Name
+		if v.Name == "clean-up" && q.Get("record") != "" {
+			to = "./?did=" + v.Name
+		}
+		return &answer{template: "acted", title: v.Label, to: to, body: result{Done: ids, Failed: []refusal{}, Verb: v}}, nil
+	}
+	done := result{Done: []string{}, Failed: []refusal{}, Verb: v}
+	for _, id := range ids {
+		if err := v.do(ctx, s.engine.Job(id), q); err != nil {
+			text := s.redact(Error, strings.TrimPrefix(err.Error(), "mapper: "))
+			if codeOf(err) == http.StatusInternalServerError {
+				s.Logger.ErrorContext(ctx, "dashboard", "do", v.Name, "job", id, "error", err)
+				text = "it failed: the log says why"
+			}
+			done.Failed = append(done.Failed, refusal{id, text})
+			continue
+		}
+		done.Done = append(done.Done, id)
+	}
+	a := &answer{template: "acted", title: v.Label, body: done}
+	if len(done.Failed) == 0 {
+		a.to = "./?did=" + v.Name
+	}
+	return a, nil
+}
+
+// A proven is the page of a proof.
+type proven struct {
+	Proof *mapper.Proof `json:"proof"`
+
+	Job string `json:"-"`
+}
+
+// verify answers with the proof of a job.
+func (s *server) verify(ctx context.Context, id string) (*answer, error) {
+	proof, err := s.engine.Job(id).Verify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range proof.Problems {
+		proof.Problems[i] = s.redact(Error, p)
+	}
+	return &answer{template: "proof", title: "Proof of " + id, body: proven{proof, id}}, nil
+}

@@ -1,0 +1,353 @@
+package dashboard_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// A browser is a page of headless Chromium.
+type browser struct {
+	*testing.T
+	ctx    context.Context
+	noJS   bool
+	width  int64
+	screen string // names its screenshots
+}
+
+// chromium returns where Chromium is.
+func chromium(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("left out: -short leaves browsers out")
+	}
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if at, err := exec.LookPath(name); err == nil {
+			return at
+		}
+	}
+	t.Skip("left out: Chromium is not installed (apt-get install chromium)")
+	return ""
+}
+
+// axe returns the source of axe-core, which checks pages for accessibility.
+func axe(t *testing.T) string {
+	t.Helper()
+	at := os.Getenv("AXE")
+	if at == "" {
+		at = "../.ci/node/node_modules/axe-core/axe.min.js"
+	}
+	source, err := os.ReadFile(at)
+	if err != nil {
+		t.Skip("left out: axe-core is not installed (npm install --prefix .ci/node axe-core@4.14.1)")
+	}
+	return string(source)
+}
+
+// newBrowser opens a page of a size.
+func newBrowser(t *testing.T, width, height int64, dark bool) *browser {
+	t.Helper()
+	at := chromium(t)
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(at), chromedp.NoSandbox, chromedp.WindowSize(int(width), int(height)),
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true))
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewExecAllocator(ctx, opts...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	b := &browser{T: t, ctx: ctx, width: width}
+	if err := chromedp.Do(ctx); err != nil { // the browser lives as long as this context
+		t.Fatal(err)
+	}
+	b.do(chromedp.EmulateViewport(width, height, func(p1 *emulation.SetDeviceMetricsOverrideParams, _ *emulation.SetTouchEmulationEnabledParams) {
+		p1.Mobile = width < 600
+	}))
+	scheme := map[bool]string{true: "dark", false: "light"}[dark]
+	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}
+	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// do does something in the browser.
+func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
+	b.Helper()
+	of(b, chromedp.Steps(steps...))
+}
+
+// of returns what the browser says.
+func of[T any](b *browser, a chromedp.Action[T]) T {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	defer cancel()
+	v, err := chromedp.Run(ctx, a)
+	if err != nil {
+		ctx, cancel := context.WithTimeout(b.ctx, 5*time.Second)
+		defer cancel()
+		text, _ := chromedp.Run(ctx, chromedp.Text(chromedp.CSS("main")))
+		b.Fatalf("%v; the page says:\n%.1500s", err, text)
+	}
+	return v
+}
+
+func (b *browser) open(url string) {
+	b.Helper()
+	b.do(chromedp.Navigate(url), chromedp.WaitReady(chromedp.CSS("main")))
+}
+
+// click clicks what a selector leads to, and waits for the next page.
+func (b *browser) click(selector string) {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	defer cancel()
+	if _, err := chromedp.RunResponse(ctx, chromedp.ScrollIntoView(chromedp.CSS(selector)), chromedp.Click(chromedp.CSS(selector))); err != nil {
+		b.Fatalf("click %s: %v; the page says:\n%.1500s", selector, err, b.text("main"))
+	}
+	b.do(chromedp.WaitReady(chromedp.CSS("main")))
+}
+
+func (b *browser) text(selector string) string {
+	b.Helper()
+	return of(b, chromedp.Text(chromedp.CSS(selector)))
+}
+
+// await waits until a text is somewhere: with JavaScript the page renews itself, and without it is loaded again.
+func (b *browser) await(selector, want string) {
+	b.Helper()
+	for begun := time.Now(); ; {
+		text := b.text(selector)
+		if strings.Contains(text, want) {
+			return
+		}
+		if time.Since(begun) > time.Minute {
+			b.Fatalf("%s says for a minute:\n%.1500s\nwant %q", selector, text, want)
+		}
+		time.Sleep(200 * time.Millisecond)
+		if b.noJS {
+			b.do(chromedp.Reload(), chromedp.WaitReady(chromedp.CSS("main")))
+		}
+	}
+}
+
+// attribute returns an attribute of what a selector leads to; nothing, if there is none now.
+func (b *browser) attribute(selector, name string) (value string) {
+	b.Helper()
+	all := of(b, chromedp.AttributesAll(chromedp.CSSAll(selector), chromedp.AtLeast(0)))
+	if len(all) == 0 {
+		return ""
+	}
+	return all[0][name]
+}
+
+// shoot has a screenshot of the whole page be in the folder $SCREENS, if it is set.
+func (b *browser) shoot(name string) {
+	b.Helper()
+	folder := os.Getenv("SCREENS")
+	if folder == "" {
+		return
+	}
+	png := of(b, chromedp.FullScreenshot(100))
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, b.screen+"-"+name+".png"), png, 0o644); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// TestBrowser goes through the life of jobs as somebody does who has only the pages: on a desk and on a phone, with JavaScript and without.
+func TestBrowser(t *testing.T) {
+	for _, test := range []struct {
+		name          string
+		width, height int64
+		noJS, dark    bool
+	}{{"desk", 1280, 800, false, false}, {"phone", 390, 844, false, false}, {"dark", 1280, 800, false, true}, {"plain", 1280, 800, true, false}} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBrowser(t, test.width, test.height, test.dark)
+			b.noJS, b.screen = test.noJS, test.name
+			if test.noJS {
+				if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.live(newWorld(t, nil))
+		})
+	}
+}
+
+func (b *browser) live(w *world) {
+	w.putAccounts(b, 6000)
+	w.fails.Store(true)
+	w.slow.Store(int64(8 * time.Millisecond))
+
+	// Start a job from the form, with its plan.
+	b.open(w.url)
+	b.shoot("empty")
+	b.click(`nav a[href="start"]`)
+	b.shoot("mappers")
+	b.click(`a[href="start?mapper=credit"]`)
+	b.do(chromedp.SendKeys(chromedp.CSS(`input[name=kind]`), "Account"), chromedp.SendKeys(chromedp.CSS(`input[name="p.Amount"]`), "ten"),
+		chromedp.SetValue(chromedp.CSS(`input[name=id]`), "spring"), chromedp.SendKeys(chromedp.CSS(`input[name=reason]`), "the spring campaign"))
+	b.do(chromedp.Click(chromedp.CSS(`#more-settings summary`)), chromedp.SetValue(chromedp.CSS(`input[name=page_size]`), "50"))
+	b.click(`button[value=plan]`)
+	b.await("main", `"ten" is no whole number`)
+	b.shoot("start-wrong")
+	b.do(chromedp.SetValue(chromedp.CSS(`input[name="p.Amount"]`), "10"))
+	b.click(`button[value=plan]`)
+	b.await(".plan", "6,000")
+	b.shoot("start-planned")
+	b.click(`button[value=start]`)
+
+	// See its bar grow.
+	b.await("h1", "spring")
+	b.grows()
+	b.shoot("job-running")
+
+	// Pause and resume it.
+	b.click(`#acts button[value=pause]`)
+	b.await("#head .state", "paused")
+	b.await("#head", "somebody has paused it")
+	b.shoot("job-paused")
+	w.slow.Store(0)
+	b.click(`#acts button[value=resume]`)
+	b.await("#head .state", "succeeded with failures")
+	b.shoot("job-failures")
+	for _, colour := range []string{"pace", "attempts", "time"} {
+		b.click(fmt.Sprintf(`.tabs a[href*="colour=%s"]`, colour))
+		b.shoot("job-" + colour)
+	}
+
+	// Open a failure, and a range.
+	b.click(`#head a[href^="failures?"]`)
+	b.await("main", "account 97 is closed")
+	b.shoot("failures")
+	b.open(w.url + "job?id=spring")
+	b.click(`#ranges a[href^="range?"]`)
+	b.await("main", "is closed")
+	b.shoot("range")
+
+	// Retry them by their cause, once it is mended.
+	w.fails.Store(false)
+	b.open(w.url + "failures?id=spring")
+	b.click(`form button[value=retry]`)
+	b.await("#head .state", "succeeded")
+	b.await("#head", "Failures\n0")
+	b.await("#acted", "its failures")
+	b.await("#acted", "the spring campaign")
+
+	// Prove it, and play it back.
+	b.click(`#acts button[value=verify]`)
+	b.shoot("verify")
+	b.click(`button[value=verify]`)
+	b.await("main", "It holds.")
+	b.shoot("proof")
+	b.open(w.url + "replay?id=spring&frame=1")
+	first := b.attribute("[data-final]:nth-child(1)", "class")
+	if b.noJS {
+		b.do(chromedp.SetValue(chromedp.CSS("#frame"), "30"))
+		b.click(`a[aria-label="The next frame"]`)
+	} else {
+		b.do(chromedp.Click(chromedp.CSS("#play")), chromedp.Sleep(1500*time.Millisecond), chromedp.Click(chromedp.CSS("#play")))
+		b.shoot("replay")
+		of(b, chromedp.Evaluate[any](`frame.value = 30; frame.oninput(); 1`))
+		if last := b.attribute("[data-final]:nth-child(1)", "class"); last != "done" || first == "done" {
+			b.Errorf("the first range is %q in the first frame, and %q in the last", first, last)
+		}
+	}
+
+	// Abort another one, which is asked before.
+	w.slow.Store(int64(20 * time.Millisecond))
+	w.start(b, "autumn", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50})
+	b.open(w.url + "?state=running")
+	b.await("#list", "autumn")
+	b.do(chromedp.Click(chromedp.CSS(`input[name=id][value=autumn]`)))
+	b.shoot("jobs-chosen")
+	b.click(`.many button[value=abort]`)
+	b.await("main", "can't be resumed")
+	b.shoot("abort")
+	b.click(`button.danger[value=abort]`)
+	b.await("#head .state", "aborted")
+	b.open(w.url)
+	b.await("#list", "autumn")
+	b.shoot("jobs")
+	b.open(w.url + "job?id=nobody")
+	b.shoot("error")
+}
+
+// grows waits until the bar of a job has grown twice.
+func (b *browser) grows() {
+	b.Helper()
+	var widths []float64
+	for begun := time.Now(); len(widths) < 3; time.Sleep(100 * time.Millisecond) {
+		var width float64
+		_, _ = fmt.Sscan(b.attribute("#head .about", "width"), &width)
+		if len(widths) == 0 || width > widths[len(widths)-1] {
+			widths = append(widths, width)
+		}
+		if time.Since(begun) > time.Minute {
+			b.Fatalf("the bar grows no more: %v", widths)
+		}
+		if b.noJS {
+			b.do(chromedp.Reload(), chromedp.WaitReady(chromedp.CSS("main")))
+		}
+	}
+}
+
+// TestAccessible has axe-core look at each page, light and dark, and on a phone.
+func TestAccessible(t *testing.T) {
+	chromium(t)
+	source := axe(t)
+	w := newWorld(t, nil)
+	w.putAccounts(t, 3000)
+	w.fails.Store(true)
+	w.run(t, "failed-some", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50})
+	w.slow.Store(int64(50 * time.Millisecond))
+	w.start(t, "runs", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50})
+	id := w.rangeOf(t, "failed-some")
+	pages := []string{"", "job?id=failed-some", "job?id=failed-some&colour=pace", "job?id=runs", "failures?id=failed-some", "range?job=failed-some&range=" + id,
+		"replay?id=failed-some&frame=7", "start", "start?mapper=credit", "act?do=abort&id=runs", "act?do=clean-up&id=failed-some", "job?id=nobody", "nowhere"}
+	for _, view := range []struct {
+		width int64
+		dark  bool
+	}{{1280, false}, {1280, true}, {390, false}, {390, true}} {
+		b := newBrowser(t, view.width, 900, view.dark)
+		for _, page := range pages {
+			b.open(w.url + page)
+			of(b, chromedp.Evaluate[any](source+"; 1"))
+			said := of(b, chromedp.Evaluate[string](`axe.run(document, {resultTypes: ["violations"], runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}).then((r) => JSON.stringify({
+				passes: r.passes.length, violations: r.violations.map((v) => ({id: v.id, help: v.help, nodes: v.nodes.slice(0, 3).map((n) => n.html + " " + n.failureSummary)}))}))`, chromedp.EvalAwaitPromise))
+			var found struct {
+				Passes     int
+				Violations []struct {
+					ID, Help string
+					Nodes    []string
+				}
+			}
+			if err := json.Unmarshal([]byte(said), &found); err != nil {
+				t.Fatalf("%s: %v: %.200s", page, err, said)
+			}
+			if found.Passes < 5 {
+				t.Errorf("%s: axe-core has looked at nothing: %.300s", page, said)
+			}
+			for _, v := range found.Violations {
+				t.Errorf("%q, %d wide, dark %v: %s: %s\n%s", page, view.width, view.dark, v.ID, v.Help, strings.Join(v.Nodes, "\n"))
+			}
+			if of(b, chromedp.Evaluate[bool](`document.documentElement.scrollWidth > document.documentElement.clientWidth`)) {
+				t.Errorf("%q, %d wide: the page has to be moved sideways to be read", page, view.width)
+			}
+		}
+	}
+}

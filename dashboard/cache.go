@@ -1,0 +1,98 @@
+package dashboard
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// freshness is how long a thing is shown that was read: until the clock has a multiple of it. So there is one reading in each such time, for
+// however many pages, which renew themselves as often.
+const freshness = 2 * time.Second
+
+// loadTime is how long the database may take.
+const loadTime = 20 * time.Second
+
+// A cache has what was read lately, so that many who look cost no more than one.
+type cache struct {
+	mu   sync.Mutex
+	all  map[string]*cached
+	when time.Time // all was last swept
+}
+
+// A cached is what is read, or was.
+type cached struct {
+	ready chan struct{} // is closed when the others are there
+	until time.Time
+	value any
+	err   error
+}
+
+// shared returns what load returns, or has returned lately for the same key. Whoever waits for it may go away: others wait for it, too. An
+// error is told to all who wait, and not kept.
+func shared[T any](ctx context.Context, c *cache, key string, load func(context.Context) (T, error)) (T, error) {
+	e, first := c.entry(key)
+	if first {
+		until := time.Now().Truncate(freshness).Add(freshness)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTime)
+			defer cancel()
+			e.value, e.err = load(ctx)
+			c.mu.Lock()
+			if e.err == nil {
+				e.until = until
+			}
+			c.mu.Unlock()
+			close(e.ready)
+		}()
+	}
+	var none T
+	select {
+	case <-ctx.Done():
+		return none, ctx.Err()
+	case <-e.ready:
+	}
+	if e.err != nil {
+		return none, e.err
+	}
+	return e.value.(T), nil
+}
+
+// entry returns the entry of a key, and whether the caller has to fill it.
+func (c *cache) entry(key string) (e *cached, first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	old := func(e *cached) bool {
+		select {
+		case <-e.ready:
+			return !now.Before(e.until)
+		default:
+			return false
+		}
+	}
+	if now.Sub(c.when) > freshness {
+		c.when = now
+		for key, e := range c.all {
+			if old(e) {
+				delete(c.all, key)
+			}
+		}
+	}
+	if e = c.all[key]; e != nil && !old(e) {
+		return e, false
+	}
+	if c.all == nil {
+		c.all = make(map[string]*cached)
+	}
+	e = &cached{ready: make(chan struct{})}
+	c.all[key] = e
+	return e, true
+}
+
+// forget has everything be read anew: something was done.
+func (c *cache) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = nil
+}

@@ -1,0 +1,49 @@
+// Package dashboard serves pages that show the jobs of an engine to people, and take their orders: a list of jobs, a job with a picture of its
+// key space, one of its ranges, its failures, its replay, and a form that starts one. A service mounts it beside the engine's own handler, at
+// any path that ends with a slash, with or without http.StripPrefix:
+//
+//	mux.Handle("/mapper/", engine.Handler()) // Cloud Tasks
+//	mux.Handle("/dashboard/", dashboard.New(engine, &dashboard.Options{Allow: verifier.Allow})) // people
+//
+// It is closed by default: [Options.Allow] says who may see and do anything, as that of package jobsapi does, and nobody may without it.
+// [Options.ReadOnly] has it refuse everything but looking. It shows what package mapper tells, and does what that does: there is nothing here
+// that the jobs API can't.
+//
+// The pages need no JavaScript: with it they renew themselves every two seconds while a job runs. All that is asked within these two seconds is
+// read once, however many people look.
+//
+// # Addresses
+//
+// The last part of the path, and the parameters, say what is shown. GET changes nothing.
+//
+//	./                          the jobs: ?state= &mapper= &name= &all=true &cursor=
+//	./job?id=ID                 a job: &colour=state, pace, attempts or time
+//	./range?job=ID&range=RANGE  one of its ranges
+//	./failures?id=ID            its failures: &cursor=
+//	./replay?id=ID              how it unfolded: &frame=1 to 30
+//	./replay.svg?id=ID          the same, animated
+//	./start                     what can be started: ?mapper=NAME
+//	./act?do=VERB&id=ID         asks before it is done
+//
+// Orders are posted, by forms: to ./act with do, one or more id, and what the verb takes (reason, cause, rate, writes, for, share), and
+// confirmed=yes for abort, undo, move and clean-up; to ./start with the fields of the form, and do=plan or do=start. A request that a browser
+// has sent from another site is refused.
+//
+// # JSON
+//
+// Each page is JSON for a request that accepts application/json before text/html, or with ?format=json. These names stay:
+//
+//	./         {"jobs": [{"id", "mapper", "queue", "state", "error", "why", "created", "ended", "processed", "failures", "dollars",
+//	           "progress"}], "next", "searched"}; "progress" and "why" are those of mapper.Status, of jobs that have not ended
+//	./job      {"status", "causes", "history", "ranges", "estimated", "series", "levels", "pages", "kept"}: status is mapper.Status, ranges
+//	           are those of picture.Picture, with bounds as texts, and series, levels and pages are those of package picture
+//	./range    {"job", "range"}: picture.Detail, with bounds as texts
+//	./failures {"failures": [{"key", "error", "attempts", "time"}], "causes": [{"cause", "count", "estimated", "example"}], "next"}
+//	./replay   {"times": [...], "frames": ["..."], "ranges"}: a letter for each range in each frame: u for uncut, p for pending, r for
+//	           running, d for done, s for slow and f for failed
+//	./start    {"mappers": [{"name", "visit", "fields": [{"name", "kind", "optional"}]}]}; posted, {"plan"} (mapper.Estimate) or {"id"}
+//	./act      posted: {"done": [ID...], "failed": [{"id", "error"}]}, and for verify {"proof"} (mapper.Proof)
+//
+// An error is {"error"}, with the code of its answer. A key is the text of its path, such as /Account,"ann". [Options.Redact] applies to JSON
+// as to pages.
+package dashboard

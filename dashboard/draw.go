@@ -1,0 +1,178 @@
+package dashboard
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/mapper/picture"
+)
+
+// Sizes of the strip, in units of its picture.
+const (
+	stripWidth  = 1000
+	stripHeight = 56
+	laneHeight  = 8 // below it, of entities by themselves
+	markWidth   = 3
+)
+
+// A strip is the picture of a key space.
+type strip struct {
+	Width, Height int
+	Slots         []slot
+	Legend        []key
+	First, Last   string // bounds of the key space
+	Says          string // in words
+}
+
+// A slot is a range on a strip.
+type slot struct {
+	X, Y, W, H string
+	Class      string
+	To         string // the address of its page
+	Text       string
+	Born, Done int    // frames of a replay, from 0 on, in which it was cut off, and done
+	Began      int    // and its page began
+	Final      string // its class when it is done
+}
+
+// A key says what a colour means.
+type key struct {
+	Class, Name string
+	Share       string // of the strip
+}
+
+// unit writes a length.
+func unit(f float64) string {
+	return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.2f", f), "0"), ".")
+}
+
+// class names the class of a range by something.
+func class(by picture.Colour, n int) string {
+	if n == picture.None {
+		return "none"
+	}
+	if by == picture.ByState {
+		return []string{"pending", "running", "done", "slow", "failed"}[n]
+	}
+	return fmt.Sprint("step", n)
+}
+
+// draw draws the ranges of a job, as they may be seen, on a strip.
+func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour) strip {
+	classes, names := p.Classes(by)
+	s := strip{Width: stripWidth, Height: stripHeight + laneHeight + 2}
+	shares := make(map[int]float64)
+	for _, at := range p.Slots(stripWidth) {
+		r := &seen[at.Range]
+		v := slot{X: unit(at.X), Y: "0", W: unit(at.Width), H: fmt.Sprint(stripHeight), Class: class(by, classes[at.Range])}
+		if r.Alone {
+			if !r.Done.IsZero() && r.State != picture.Failed {
+				continue // it is also in the page that it was in
+			}
+			v.X, v.Y, v.W, v.H = unit(min(at.X, stripWidth-markWidth)), fmt.Sprint(stripHeight+2), fmt.Sprint(markWidth), fmt.Sprint(laneHeight)
+			if r.State == picture.Failed {
+				v.Class = "failed"
+			}
+		}
+		shares[classes[at.Range]] += at.Width
+		v.To = "range?" + url.Values{"job": {job}, "range": {r.ID}}.Encode()
+		v.Text = title(r)
+		s.Slots = append(s.Slots, v)
+	}
+	for i, name := range names {
+		s.Legend = append(s.Legend, key{class(by, i), name, fmt.Sprintf("%.0f%%", 100*shares[i]/stripWidth)})
+	}
+	if shares[picture.None] > 0 {
+		s.Legend = append(s.Legend, key{"none", "nothing to say yet", fmt.Sprintf("%.0f%%", 100*shares[picture.None]/stripWidth)})
+	}
+	if len(seen) > 0 {
+		s.First, s.Last = cmp.Or(seen[0].Start, "the first key"), cmp.Or(seen[len(seen)-1].End, "the last key")
+	}
+	s.Says = fmt.Sprintf("The key space of the job in %s, by %s:", operator.Counted(int64(len(s.Slots)), "range", "ranges"), by)
+	for _, k := range s.Legend {
+		s.Says += fmt.Sprintf(" %s %s,", k.Name, k.Share)
+	}
+	s.Says = strings.TrimSuffix(s.Says, ",") + "."
+	return s
+}
+
+// title says in a line what a range is.
+func title(r *ranged) string {
+	if r.Alone {
+		return fmt.Sprintf("%s: one entity, %s", r.State, visible(cmp.Or(r.Start, "the first key"), 80))
+	}
+	text := fmt.Sprintf("%s: %s from %s", r.State, operator.Counted(r.Entities, "entity", "entities"), visible(cmp.Or(r.Start, "the first key"), 80))
+	if pace := r.Pace(); pace > 0 {
+		text += fmt.Sprintf(", %s each", span(pace))
+	}
+	if r.Attempts > 0 {
+		text += fmt.Sprintf(", delivered again %s", operator.Counted(r.Attempts, "time", "times"))
+	}
+	return text
+}
+
+// Sizes of a chart.
+const (
+	chartWidth  = 600
+	chartHeight = 90
+)
+
+// A chart is a series, drawn.
+type chart struct {
+	Width, Height int
+	Path          string
+	Most          float64
+	From, To      string // of its time
+	Says          string
+}
+
+// chartOf draws a number of each moment as steps.
+func chartOf(all []picture.Moment, of func(picture.Moment) float64) chart {
+	c := chart{Width: chartWidth, Height: chartHeight}
+	for _, m := range all {
+		c.Most = max(c.Most, of(m))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "M0 %d", chartHeight)
+	sum := 0.0
+	for i, m := range all {
+		sum += of(m)
+		y := float64(chartHeight)
+		if c.Most > 0 {
+			y -= (chartHeight - 2) * of(m) / c.Most
+		}
+		fmt.Fprintf(&b, "V%sH%s", unit(y), unit(chartWidth*float64(i+1)/float64(len(all))))
+	}
+	fmt.Fprintf(&b, "V%dZ", chartHeight)
+	c.Path = b.String()
+	if len(all) > 1 {
+		part := all[1].From.Sub(all[0].From)
+		c.From, c.To = "0", span(part*time.Duration(len(all)))
+		c.Says = fmt.Sprintf("at most %s, %s on average, over %s", amount(c.Most), amount(sum/float64(len(all))), c.To)
+	}
+	return c
+}
+
+// A branch is a level of a fan-out, drawn.
+type branch struct {
+	picture.Level
+	X, Width, OpenWidth string // of a hundred: the bar is in the middle
+}
+
+// branches draws levels as bars, one below the other, by the roots of their numbers: a level has often a thousand times as many as another.
+func branches(all []picture.Level) (drawn []branch) {
+	most := 0.0
+	for _, l := range all {
+		most = max(most, l.Ranges)
+	}
+	for _, l := range all {
+		w := 100 * math.Sqrt(l.Ranges/max(1, most))
+		drawn = append(drawn, branch{l, unit(50 - w/2), unit(w), unit(w * l.Open / max(1, l.Ranges))})
+	}
+	return drawn
+}

@@ -1,0 +1,307 @@
+package dashboard
+
+import (
+	"bytes"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/picture"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+//go:embed templates static
+var files embed.FS
+
+// pages are the templates, by their names.
+var pages = parse()
+
+func parse() map[string]*template.Template {
+	base := template.Must(template.New("base.html").Funcs(words).ParseFS(files, "templates/base.html", "templates/parts.html"))
+	found, err := fs.Glob(files, "templates/*.html")
+	if err != nil {
+		panic(err) // the pattern is wrong
+	}
+	all := make(map[string]*template.Template)
+	for _, file := range found {
+		all[strings.TrimSuffix(path.Base(file), ".html")] = template.Must(template.Must(base.Clone()).ParseFS(files, file))
+	}
+	return all
+}
+
+// A server answers requests.
+type server struct {
+	Options
+	engine *mapper.Engine
+	cache  cache
+}
+
+// New returns a handler that serves the jobs of an engine. It can be mounted at any path, with or without http.StripPrefix: only the last part
+// of a request's path matters.
+func New(e *mapper.Engine, o *Options) http.Handler {
+	s := &server{engine: e}
+	if o != nil {
+		s.Options = *o
+	}
+	if s.Logger == nil {
+		s.Logger = slog.Default()
+	}
+	guard := http.NewCrossOriginProtection()
+	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.refuse(r)(w, http.StatusForbidden, "this request was sent from another site")
+	}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		secure(w.Header())
+		allowed := operator.Allowed(s.Allow, s.Logger, s.refuse(r), http.HandlerFunc(s.serve))
+		guard.Handler(allowed).ServeHTTP(w, r)
+	})
+}
+
+// secure sets what a browser has to keep to.
+func secure(h http.Header) {
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Vary", "Accept")
+}
+
+// refuse returns what answers a request with an error.
+func (s *server) refuse(r *http.Request) func(w http.ResponseWriter, code int, text string) {
+	return func(w http.ResponseWriter, code int, text string) { s.fail(w, r, code, text) }
+}
+
+// An answer is a page: of a template, or as JSON.
+type answer struct {
+	code     int // 0: it is OK
+	template string
+	title    string
+	live     bool // the page renews itself
+	body     any
+	to       string // where to go instead, if it is no JSON
+}
+
+// bodyTime is how long the body of a request may take to come, and maxBody how large it may be.
+const (
+	bodyTime = 10 * time.Second
+	maxBody  = 1 << 20
+)
+
+// serve answers a request that is allowed.
+func (s *server) serve(w http.ResponseWriter, r *http.Request) {
+	get := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if !get && s.ReadOnly {
+		s.fail(w, r, http.StatusForbidden, "this dashboard is read-only")
+		return
+	}
+	if s.engine == nil {
+		s.fail(w, r, http.StatusInternalServerError, "the dashboard has no engine: dashboard.New was given nil")
+		return
+	}
+	name := path.Base(r.URL.Path)
+	if strings.HasSuffix(r.URL.Path, "/") {
+		name = ""
+	}
+	if r.URL.Path == "" { // mounted by StripPrefix without a slash: the links need one
+		to, _, _ := strings.Cut(r.RequestURI, "?")
+		s.write(w, r, &answer{to: path.Base(to) + "/"})
+		return
+	}
+	if get && (name == "style.css" || name == "script.js") {
+		w.Header().Set("Cache-Control", "private, max-age=300")
+		http.ServeFileFS(w, r, files, "static/"+name)
+		return
+	}
+	do := s.page(name, get)
+	if do == nil {
+		code, text := http.StatusNotFound, fmt.Sprintf("there is no page %q here", tasks.Shown(name))
+		if s.page(name, !get) != nil {
+			code, text = http.StatusMethodNotAllowed, "this page does not take a "+r.Method
+		}
+		s.fail(w, r, code, text)
+		return
+	}
+	q, err := s.parameters(w, r)
+	var a *answer
+	if err == nil {
+		a, err = do(r, q)
+	}
+	if err != nil {
+		code := codeOf(err)
+		text := s.redact(Error, strings.TrimPrefix(err.Error(), "mapper: "))
+		if code == http.StatusInternalServerError {
+			s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("path", tasks.Shown(r.URL.Path)), slog.Any("error", err))
+			text = "this can't be shown now: the log says why"
+		}
+		s.fail(w, r, code, text)
+		return
+	}
+	s.write(w, r, a)
+}
+
+// codeOf is the table from errors to answers.
+func codeOf(err error) int {
+	if errors.Is(err, picture.ErrNoSuchRange) {
+		return http.StatusNotFound
+	}
+	return operator.Code(err)
+}
+
+// page returns what answers the requests for a page.
+func (s *server) page(name string, get bool) func(*http.Request, url.Values) (*answer, error) {
+	if get {
+		switch name {
+		case "":
+			return s.jobs
+		case "job":
+			return s.job
+		case "range":
+			return s.aRange
+		case "failures":
+			return s.failures
+		case "replay":
+			return s.replay
+		case "replay.svg":
+			return s.animation
+		case "start":
+			return s.form
+		case "act":
+			return s.ask
+		}
+		return nil
+	}
+	switch name {
+	case "start":
+		return s.start
+	case "act":
+		return s.act
+	}
+	return nil
+}
+
+// parameters returns those of a request's URL, and of its body if it has one.
+func (s *server) parameters(w http.ResponseWriter, r *http.Request) (url.Values, error) {
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, operator.BadRequest("the parameters are wrong: " + err.Error())
+	}
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return q, nil
+	}
+	if r.Method != http.MethodPost {
+		return nil, operator.BadRequest("orders are posted, and not sent by " + r.Method)
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // a test's has no connection
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	if err := r.ParseMultipartForm(maxBody); err != nil && !errors.Is(err, http.ErrNotMultipart) {
+		return nil, operator.BadRequest("the form can't be read: " + err.Error())
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	return r.Form, nil
+}
+
+// asJSON reports whether a request is for JSON: by ?format=json, or because it accepts that before HTML.
+func asJSON(r *http.Request) bool {
+	if format := r.URL.Query().Get("format"); format != "" {
+		return format == "json"
+	}
+	best, json := -1.0, false
+	for part := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
+		media, rest, _ := strings.Cut(part, ";")
+		media = strings.TrimSpace(media)
+		if media != "application/json" && media != "text/html" {
+			continue
+		}
+		weight := 1.0
+		if text, ok := strings.CutPrefix(strings.TrimSpace(rest), "q="); ok {
+			weight, _ = strconv.ParseFloat(text, 64)
+		}
+		if weight > best {
+			best, json = weight, media == "application/json"
+		}
+	}
+	return json
+}
+
+// A page is what the template of all pages gets.
+type page struct {
+	Title    string
+	At       string // the name of the page, of the templates
+	Live     bool
+	ReadOnly bool
+	Did      string // what was just done, in words
+	Body     any
+}
+
+// did says what was done, of what acts.go can do and nothing else.
+func did(name string) string {
+	if name == "start" {
+		return "The job is started."
+	}
+	if i := slices.IndexFunc(verbs, func(v verb) bool { return v.Name == name }); i >= 0 {
+		return verbs[i].Did
+	}
+	return ""
+}
+
+// write writes an answer: into a buffer first, so that an error is none in the middle of a page.
+func (s *server) write(w http.ResponseWriter, r *http.Request, a *answer) {
+	var b bytes.Buffer
+	h := w.Header()
+	var err error
+	switch raw, isRaw := a.body.(svg); {
+	case isRaw:
+		h.Set("Content-Type", "image/svg+xml")
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+		b.Write(raw)
+	case asJSON(r):
+		h.Set("Content-Type", "application/json")
+		err = json.NewEncoder(&b).Encode(a.body)
+	case a.to != "":
+		h.Set("Location", a.to)
+		w.WriteHeader(http.StatusSeeOther)
+		return
+	default:
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		err = pages[a.template].ExecuteTemplate(&b, "base.html", page{a.title, a.template, a.live, s.ReadOnly, did(r.URL.Query().Get("did")), a.body})
+	}
+	if err != nil {
+		s.Logger.LogAttrs(r.Context(), slog.LevelError, "dashboard", slog.String("path", tasks.Shown(r.URL.Path)), slog.Any("error", err))
+		http.Error(w, "this can't be shown: the log says why", http.StatusInternalServerError)
+		return
+	}
+	h.Set("Content-Length", strconv.Itoa(b.Len()))
+	if a.code != 0 {
+		w.WriteHeader(a.code)
+	}
+	_, _ = w.Write(b.Bytes()) // who has asked may have gone
+}
+
+// A failure is an error that is told.
+type failure struct {
+	Error string `json:"error"`
+	Code  int    `json:"-"`
+}
+
+// fail answers with an error.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, code int, text string) {
+	s.write(w, r, &answer{code: code, template: "error", title: http.StatusText(code), body: failure{Error: text, Code: code}})
+}
+
+// An svg is an image.
+type svg []byte

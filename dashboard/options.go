@@ -1,0 +1,106 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// Options are the settings of a dashboard.
+type Options struct {
+	// Allow returns who has sent a request, or an error for one that is not allowed, as that of jobsapi.Options does: tasks.ErrToken
+	// is answered by 401, and any other error by 403. The log says what it was, and the answer does not. tasks.Verifier.Allow, a
+	// deployer's own function, [Loopback] and jobsapi.Anybody are such functions. Nobody is allowed anything without one.
+	Allow func(r *http.Request) (who string, err error)
+
+	// ReadOnly has every request refused that is no GET or HEAD, and no page offer what can't be done.
+	ReadOnly bool
+
+	// AllQueues has the list show the jobs of all queues at first, and not only of the engine's. Only those of its own can be controlled.
+	AllQueues bool
+
+	// Redact, if it is not nil, returns what is shown in place of a text that may be anything: an entity's, or a person's.
+	Redact func(what What, text string) string
+
+	// Logs, if it is not nil, returns the address of what the log has of a job, and of a range of it if that is not empty. [CloudLogs]
+	// is such a function.
+	Logs func(job, rangeID string) string
+
+	// Logger receives why requests were refused or have failed. Defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// A What says what a text is that [Options.Redact] is asked about.
+type What string
+
+// The texts that may be anything.
+const (
+	Key    What = "key"    // the path of a key, such as /Account,"ann", or a value that a job is sharded by
+	Params What = "params" // a job's parameters, or its query, as JSON
+	Error  What = "error"  // an error of a function, or a cause of errors
+	Value  What = "value"  // properties of an entity, which a rehearsal shows, as JSON
+)
+
+// Loopback allows everything to whoever sends a request from this machine to this machine, by one of its own names: for a dashboard that a
+// program opens for who has started it. A page of another site can't pass for one, though its name may lead to this machine.
+func Loopback(r *http.Request) (who string, err error) {
+	for _, addr := range []string{r.RemoteAddr, r.Host} {
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			host = addr
+		}
+		if ip := net.ParseIP(strings.Trim(host, "[]")); !(ip != nil && ip.IsLoopback() || host == "localhost" && addr == r.Host) {
+			return "", fmt.Errorf("%.100q is not this machine", addr)
+		}
+	}
+	return "", nil
+}
+
+// CloudLogs returns a function for [Options.Logs] that leads to Cloud Logging of a project.
+func CloudLogs(project string) func(job, rangeID string) string {
+	return func(job, rangeID string) string {
+		query := fmt.Sprintf("jsonPayload.job=%q", job)
+		if rangeID != "" {
+			query += fmt.Sprintf("\njsonPayload.range=%q", rangeID)
+		}
+		return "https://console.cloud.google.com/logs/query;query=" + url.PathEscape(query) + "?project=" + url.QueryEscape(project)
+	}
+}
+
+// redact returns what is shown in place of a text.
+func (o *Options) redact(what What, text string) string {
+	if o.Redact == nil || text == "" {
+		return text
+	}
+	return o.Redact(what, text)
+}
+
+// redactJSON returns what is shown in place of JSON: as a text, if it is none any more.
+func (o *Options) redactJSON(what What, v any) (json.RawMessage, error) {
+	encoded, err := json.Marshal(v)
+	if err != nil || o.Redact == nil {
+		return encoded, err
+	}
+	if shown := o.Redact(what, string(encoded)); json.Valid([]byte(shown)) {
+		return json.RawMessage(shown), nil
+	} else {
+		return json.Marshal(shown)
+	}
+}
+
+var errNoEngine = errors.New("dashboard: the engine is nil")
+
+// check returns what is wrong with what New was given.
+func check(e *mapper.Engine) error {
+	if e == nil {
+		return errNoEngine
+	}
+	return nil
+}

@@ -1,0 +1,241 @@
+package dashboard
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/scattermap/scattermap/internal/operator"
+)
+
+// A field is an input of a form, for a part of a mapper's parameters.
+type field struct {
+	Name     string `json:"name"`     // in JSON, with a dot between those of structs
+	Kind     string `json:"kind"`     // bool, int, float, text, lines, duration, time or json
+	Optional bool   `json:"optional"` // it may be absent; other empty fields are the zero value
+
+	Value string       `json:"-"` // what was entered
+	Bad   string       `json:"-"` // what is wrong with it
+	typ   reflect.Type // that the value has
+	path  []string
+	quote bool // JSON has it as a string
+}
+
+// ID is that of the input.
+func (f field) ID() string { return "p." + f.Name }
+
+// Help says what can be entered.
+func (f field) Help() string {
+	switch f.Kind {
+	case "duration":
+		return "such as 90s or 2h"
+	case "time":
+		return "such as 2026-10-24T00:00:00Z"
+	case "lines":
+		return "one in each line"
+	case "json":
+		return "JSON"
+	}
+	return ""
+}
+
+var (
+	jsonType = reflect.TypeFor[json.Unmarshaler]()
+	textType = reflect.TypeFor[encoding.TextUnmarshaler]()
+)
+
+// fieldsOf returns the inputs for a type of parameters: one of JSON for all of it, with an empty name, if it is no struct.
+func fieldsOf(t reflect.Type) []field {
+	if t == nil {
+		return nil
+	}
+	if t.Kind() != reflect.Struct || reflect.PointerTo(t).Implements(jsonType) {
+		return []field{{Kind: "json", typ: t}}
+	}
+	return inside(t, nil, 0)
+}
+
+// deepest is how deep structs have inputs of their own; what is deeper, as in types that contain themselves, is JSON.
+const deepest = 4
+
+// inside returns the inputs for a struct's fields.
+func inside(t reflect.Type, path []string, depth int) (all []field) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "-" && options == "" || !f.IsExported() && !f.Anonymous {
+			continue
+		}
+		typ := f.Type
+		if f.Anonymous && name == "" && typ.Kind() == reflect.Struct {
+			all = append(all, inside(typ, path, depth)...)
+			continue
+		}
+		if !f.IsExported() {
+			continue
+		}
+		if name == "" {
+			name = f.Name
+		}
+		at := append(append([]string{}, path...), name)
+		v := field{Name: strings.Join(at, "."), path: at, typ: typ, quote: strings.Contains(","+options+",", ",string,")}
+		if typ.Kind() == reflect.Pointer {
+			v.Optional, typ = true, typ.Elem()
+		}
+		if v.Kind = kindOf(typ); v.Kind == "" && !v.Optional && depth < deepest {
+			all = append(all, inside(typ, at, depth+1)...)
+			continue
+		}
+		if v.Kind == "" {
+			v.Kind = "json"
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// kindOf returns what a value of a type is entered as; nothing for a struct, which has inputs for its fields.
+func kindOf(t reflect.Type) string {
+	switch {
+	case t == reflect.TypeFor[time.Time]():
+		return "time"
+	case t == reflect.TypeFor[time.Duration]():
+		return "duration"
+	case reflect.PointerTo(t).Implements(jsonType):
+		return "json"
+	case reflect.PointerTo(t).Implements(textType):
+		return "text"
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return "bool"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return "int"
+	case reflect.Float32, reflect.Float64:
+		return "float"
+	case reflect.String:
+		return "text"
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.String && kindOf(t.Elem()) == "text" {
+			return "lines"
+		}
+	case reflect.Struct:
+		return ""
+	}
+	return "json"
+}
+
+// params encodes what was entered as parameters. What is wrong is noted in the fields, and the first of it returned.
+func params(fields []field, q url.Values) (encoded json.RawMessage, err error) {
+	all := make(map[string]any)
+	for i := range fields {
+		f := &fields[i]
+		f.Value = q.Get(f.ID())
+		value, bad := f.encode()
+		if bad != nil {
+			if f.Bad = bad.Error(); err == nil {
+				err = operator.BadRequest(fmt.Sprintf("the parameter %s: %s", f.Name, f.Bad))
+			}
+			continue
+		}
+		if value == nil {
+			continue
+		}
+		if f.path == nil {
+			return value, err
+		}
+		at := all
+		for _, name := range f.path[:len(f.path)-1] {
+			next, ok := at[name].(map[string]any)
+			if !ok {
+				next = make(map[string]any)
+				at[name] = next
+			}
+			at = next
+		}
+		at[f.path[len(f.path)-1]] = value
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(all)
+}
+
+// encode returns what was entered as JSON; nil if nothing was.
+func (f *field) encode() (value json.RawMessage, err error) {
+	text := f.Value
+	if f.Kind != "text" {
+		text = strings.TrimSpace(text)
+	}
+	if text == "" {
+		return nil, nil
+	}
+	var v any
+	switch f.Kind {
+	case "bool":
+		v = text == "on" || text == "true"
+	case "int":
+		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
+			if _, err := strconv.ParseUint(text, 10, 64); err != nil {
+				return nil, fmt.Errorf("%.100q is no whole number", text)
+			}
+		}
+		v = json.Number(text)
+	case "float":
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%.100q is no number", text)
+		}
+		v = n
+	case "duration":
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return nil, fmt.Errorf("%.100q is no duration: it is written as 90s or 2h", text)
+		}
+		v = d
+	case "time":
+		t, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			return nil, fmt.Errorf("%.100q is no time: it is written as 2026-10-24T00:00:00Z", text)
+		}
+		v = t
+	case "lines":
+		lines := []string{}
+		for line := range strings.Lines(text) {
+			if line = strings.TrimSpace(line); line != "" {
+				lines = append(lines, line)
+			}
+		}
+		v = lines
+	case "json":
+		if !json.Valid([]byte(text)) {
+			return nil, fmt.Errorf("%.100q is no JSON", text)
+		}
+		v = json.RawMessage(text)
+	default:
+		v = text
+	}
+	if value, err = json.Marshal(v); err != nil {
+		return nil, err
+	}
+	if f.quote && f.Kind != "text" {
+		value = json.RawMessage(strconv.Quote(string(value)))
+	}
+	return value, f.try(value)
+}
+
+// try has the value's own type read it: it may be out of its range.
+func (f *field) try(value json.RawMessage) error {
+	if f.quote || f.typ == nil {
+		return nil // the struct reads it otherwise
+	}
+	if err := json.Unmarshal(value, reflect.New(f.typ).Interface()); err != nil {
+		return fmt.Errorf("%.100q does not fit: %w", f.Value, err)
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+// What the pages do besides being there: they renew themselves, choose all, and play. Without it each works by reloading.
+"use strict";
+
+// renew takes what has changed out of another version of the page. What somebody is at stays: an open detail, a checked box, a focus.
+function renew(text) {
+  const fresh = new DOMParser().parseFromString(text, "text/html");
+  for (const old of document.querySelectorAll("[data-renew]")) {
+    const now = fresh.getElementById(old.id);
+    if (!now || now.innerHTML === old.last) continue;
+    old.last = now.innerHTML;
+    if (old.contains(document.activeElement) && document.activeElement.matches("input:not([type=checkbox]), textarea, select")) continue;
+    const focused = old.contains(document.activeElement) ? name(document.activeElement) : null;
+    const checked = new Set([...old.querySelectorAll("input[type=checkbox]:checked")].map((box) => box.value));
+    const open = [...old.querySelectorAll("details[open] > summary")].map((summary) => summary.textContent);
+    old.innerHTML = now.innerHTML;
+    for (const box of old.querySelectorAll("input[type=checkbox]")) box.checked = box.checked || (checked.has(box.value) && box.value !== "on");
+    for (const summary of old.querySelectorAll("details > summary")) {
+      if (open.includes(summary.textContent)) summary.parentElement.open = true;
+    }
+    if (focused) [...old.querySelectorAll("a, button, input, summary")].find((e) => name(e) === focused)?.focus();
+  }
+  chooseAll();
+  if (!fresh.body.dataset.live) delete document.body.dataset.live;
+}
+
+// name tells elements of a page apart.
+function name(e) { return [e.tagName, e.getAttribute("href"), e.name, e.value, e.textContent].join(" "); }
+
+// live renews the page while there is something to see.
+async function live() {
+  const stale = document.getElementById("stale");
+  const seen = new Date();
+  for (const e of document.querySelectorAll("[data-renew]")) e.last = e.innerHTML;
+  let answered = seen;
+  while (document.body.dataset.live) {
+    await new Promise((done) => setTimeout(done, Number(document.body.dataset.live)));
+    if (document.hidden) continue;
+    try {
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+      if (answer.status === 404) { location.reload(); return; }
+      if (!answer.ok) throw new Error(String(answer.status));
+      renew(await answer.text());
+      answered = new Date();
+      stale.textContent = "";
+    } catch {
+      stale.textContent = "not renewed since " + answered.toLocaleTimeString();
+    }
+  }
+}
+
+// chooseAll has the box above a list choose all of it.
+function chooseAll() {
+  const every = document.getElementById("every");
+  if (!every) return;
+  every.hidden = false;
+  every.onchange = () => { for (const box of document.querySelectorAll("input[name=id]")) box.checked = every.checked; };
+}
+
+// player has a replay play.
+function player() {
+  const form = document.getElementById("player");
+  if (!form) return;
+  const frame = document.getElementById("frame");
+  const clock = document.getElementById("clock");
+  const play = document.getElementById("play");
+  const times = form.dataset.times.split("|");
+  const slots = [...document.querySelectorAll("[data-final]")];
+  const show = () => {
+    const at = Number(frame.value) - 1;
+    for (const slot of slots) {
+      const d = slot.dataset;
+      slot.setAttribute("class", at >= d.done ? d.final : at >= d.began ? "running" : at >= d.born ? "pending" : "uncut");
+    }
+    clock.textContent = times[at] + " of " + times[times.length - 1];
+  };
+  let timer = 0;
+  const stop = () => { clearInterval(timer); timer = 0; play.textContent = "Play"; };
+  play.hidden = false;
+  document.getElementById("show").hidden = true;
+  play.onclick = () => {
+    if (timer) return stop();
+    if (frame.value === frame.max) frame.value = 1;
+    play.textContent = "Stop";
+    show();
+    timer = setInterval(() => {
+      if (frame.value === frame.max) return stop();
+      frame.value = Number(frame.value) + 1;
+      show();
+    }, 200);
+  };
+  frame.oninput = () => { stop(); show(); };
+}
+
+chooseAll();
+player();
+live();

@@ -1,0 +1,136 @@
+package dashboard
+
+import (
+	"fmt"
+	"html/template"
+	"math"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/picture"
+)
+
+// words are what templates write with.
+var words = template.FuncMap{
+	"grouped": operator.Grouped,
+	"whole":   func(f float64) string { return operator.Grouped(int64(math.Round(f))) },
+	"amount":  amount,
+	"percent": operator.Percent,
+	"takes":   operator.Takes,
+	"sized":   operator.Sized,
+	"roughly": operator.Roughly,
+	"span":    span,
+	"ago":     func(t time.Time) string { return operator.Ago(t, time.Now()) },
+	"utc":     func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"machine": func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) },
+	"dollars": dollars,
+	"seconds": func(f float64) string { return span(time.Duration(f * float64(time.Second))) },
+	"cut":     visible,
+	"all":     func(s string) string { return visible(s, math.MaxInt) },
+	"text":    func(b []byte) string { return visible(string(b), math.MaxInt) },
+	"class":   func(s mapper.State) string { return strings.ReplaceAll(string(s), " ", "-") },
+	"share":   func(f float64) string { return fmt.Sprintf("%.0f%%", 100*f) },
+	"bar":     barOf,
+	"query":   query,
+	"since":   func(t, from time.Time) string { return span(t.Sub(from)) },
+	"long":    func(s string) bool { return len(s) > 160 },
+	"dict":    dict,
+	"can": func(all []verb, name string) bool {
+		return slices.ContainsFunc(all, func(v verb) bool { return v.Name == name })
+	},
+	"colour": func(c picture.Colour) string { return colourNames[c] },
+}
+
+// query returns a query string of names and values.
+func query(pairs ...string) template.URL {
+	q := make(url.Values)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		q.Set(pairs[i], pairs[i+1])
+	}
+	return template.URL(q.Encode()) //nolint:gosec // it is encoded
+}
+
+// A bar is how far a job is, of a hundred.
+type bar struct {
+	Least, About, Most string
+	Says               string
+}
+
+func barOf(p mapper.Progress) bar {
+	return bar{unit(100 * p.AtLeast), unit(100 * p.About), unit(100 * (p.AtMost - p.AtLeast)), operator.Percent(p)}
+}
+
+// dollars writes what something costs: in cents, or finer where it is less.
+func dollars(f float64) string {
+	if f > 0 && f < 0.1 {
+		return fmt.Sprintf("$%.4f", f)
+	}
+	return fmt.Sprintf("$%.2f", f)
+}
+
+// amount writes a number with three digits or so.
+func amount(f float64) string {
+	if f > 0 && f < 10 {
+		return fmt.Sprintf("%.1f", f)
+	}
+	return operator.Grouped(int64(math.Round(f)))
+}
+
+// span writes a duration with three digits or so.
+func span(d time.Duration) string {
+	switch {
+	case d >= 100*time.Second || d <= -100*time.Second:
+		return operator.Roughly(d)
+	case d >= 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d >= time.Second:
+		return fmt.Sprintf("%.2f s", d.Seconds())
+	case d >= time.Millisecond:
+		return fmt.Sprintf("%.3g ms", float64(d)/float64(time.Millisecond))
+	case d > 0:
+		return fmt.Sprintf("%.3g µs", float64(d)/float64(time.Microsecond))
+	}
+	return "0 s"
+}
+
+// colourNames are what colours a strip, in words.
+var colourNames = map[picture.Colour]string{
+	picture.ByState: "state", picture.ByPace: "time an entity takes", picture.ByAttempts: "deliveries again", picture.ByTime: "when",
+}
+
+// dict returns a map of names and values, for a template that takes several.
+func dict(pairs ...any) (map[string]any, error) {
+	m := make(map[string]any)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		name, ok := pairs[i].(string)
+		if !ok {
+			return nil, fmt.Errorf("dict: %v is no name", pairs[i])
+		}
+		m[name] = pairs[i+1]
+	}
+	return m, nil
+}
+
+// visible returns a text that may be anybody's: cut off, and with what a browser would not show, or would act on, such as characters that turn
+// its direction, written as \u{202e}.
+func visible(s string, most int) string {
+	var b strings.Builder
+	n := 0
+	for _, r := range strings.ToValidUTF8(s, "\uFFFD") {
+		if n++; n > most {
+			return b.String() + "…"
+		}
+		switch {
+		case r == '\n' || r == '\t' || r == ' ' || unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			fmt.Fprintf(&b, `\u{%x}`, r)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,227 @@
+package dashboard_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/dashboard"
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+const (
+	location  = "projects/test/locations/here"
+	queueName = location + "/queues/mapper"
+)
+
+// An account is an entity.
+type account struct{ Balance int64 }
+
+// Extra are parameters of all sorts.
+type Extra struct {
+	Dry   bool          `json:"dry,omitempty"`
+	Tags  []string      `json:"tags,omitempty"`
+	Wait  time.Duration `json:"wait,omitempty"`
+	Since time.Time     `json:"since,omitzero"`
+	Top   *int          `json:"top,omitempty"`
+}
+
+// Params are those of the mapper.
+type Params struct {
+	Amount int64
+	Note   string `json:"note,omitempty"`
+	Extra  Extra  `json:"extra,omitzero"`
+}
+
+// A world is an engine on the embedded emulators, with a dashboard.
+type world struct {
+	*testing.T
+	emulator *emulator.Emulator
+	client   *datastore.Client
+	engine   *mapper.Engine
+	url      string // of the dashboard
+
+	slow  atomic.Int64 // nanoseconds that the function takes for an entity
+	fails atomic.Bool  // it fails for some
+	error atomic.Value // with this text
+}
+
+// newWorld returns a world whose dashboard has options, and is mounted at /some/where/.
+func newWorld(t testing.TB, o *dashboard.Options) *world {
+	t.Helper()
+	w := new(world)
+	w.T, _ = t.(*testing.T)
+	var handler http.Handler
+	w.emulator = emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }))})
+	var err error
+	if w.client, err = w.emulator.Datastore(t.Context(), "test", mapper.WithVersions()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.client.Close() })
+	taskClient, err := w.emulator.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taskClient.Close() })
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
+		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 8},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	queue, err := tasks.NewQueue(taskClient, queueName, "http://tasks.test/mapper/", &tasks.Options{Unverified: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	credit := mapper.Update("credit", func(ctx context.Context, e *mapper.Entity[account], p Params) error {
+		if d := time.Duration(w.slow.Load()); d > 0 {
+			time.Sleep(d)
+		}
+		if w.fails.Load() && e.Key.ID%97 == 0 {
+			text, _ := w.error.Load().(string)
+			if text == "" {
+				text = fmt.Sprintf("account %d is closed", e.Key.ID)
+			}
+			return mapper.Permanent(errors.New(text))
+		}
+		e.Value.Balance += p.Amount
+		e.Count("credited", 1)
+		return nil
+	})
+	look := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
+	if w.engine, err = mapper.New(w.client, queue, &mapper.Options{Mappers: mapper.Set(credit, look), Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	handler = w.engine.Handler()
+	w.url = w.serve(t, o)
+	return w
+}
+
+// serve serves a dashboard with options, at another address.
+func (w *world) serve(t testing.TB, o *dashboard.Options) (url string) {
+	if o == nil {
+		o = new(dashboard.Options)
+	}
+	opts := *o
+	if opts.Allow == nil {
+		opts.Allow = dashboard.Loopback
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/some/where/", dashboard.New(w.engine, &opts))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL + "/some/where/"
+}
+
+// putAccounts puts accounts with the ids from 1 on.
+func (w *world) putAccounts(t testing.TB, n int) {
+	t.Helper()
+	for first := 0; first < n; first += 500 {
+		var keys []*datastore.Key
+		var all []account
+		for i := first; i < min(n, first+500); i++ {
+			keys, all = append(keys, datastore.IDKey("Account", int64(i+1), nil)), append(all, account{int64(i)})
+		}
+		if _, err := w.client.PutMulti(t.Context(), keys, all); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// start starts a job, and does not wait for it.
+func (w *world) start(t testing.TB, id string, params string, o mapper.StartOptions) *mapper.Job {
+	t.Helper()
+	o.ID = id
+	job, err := w.engine.StartNamed(mapper.WithReason(mapper.WithCaller(t.Context(), "ann@example.com"), "the spring campaign"), "credit", mapper.Query{Kind: "Account"}, []byte(params), &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return job
+}
+
+// run runs a job to its end.
+func (w *world) run(t testing.TB, id string, params string, o mapper.StartOptions) *mapper.Status {
+	t.Helper()
+	s, err := w.start(t, id, params, o).Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// get gets a page, and returns its code and its text.
+func get(t testing.TB, url, accept string) (code int, text string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if accept != "" {
+		r.Header.Set("Accept", accept)
+	}
+	return send(t, r)
+}
+
+// post posts a form, with headers, and returns the answer's code and text.
+func post(t testing.TB, url, form string, headers ...string) (code int, text string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(form))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	return send(t, r)
+}
+
+func send(t testing.TB, r *http.Request) (code int, text string) {
+	t.Helper()
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+// rangeOf returns the ID of a range of a job that has failed, or of any.
+func (w *world) rangeOf(t testing.TB, job string) string {
+	t.Helper()
+	_, text := get(t, w.url+"job?id="+job+"&format=json", "")
+	var page struct {
+		Ranges []struct{ ID, State string }
+	}
+	if err := json.Unmarshal([]byte(text), &page); err != nil {
+		t.Fatalf("%v: %.200s", err, text)
+	}
+	id := ""
+	for _, r := range page.Ranges {
+		if id == "" || r.State == "failed" {
+			id = r.ID
+		}
+	}
+	return id
+}

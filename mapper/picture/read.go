@@ -1,0 +1,234 @@
+package picture
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/store"
+)
+
+// A Picture is a job's ranges, or a random choice of them, in the order of the key space.
+type Picture struct {
+	Ranges    []Range `json:"ranges"`
+	Estimated bool    `json:"estimated"` // the job has more ranges: each of these stands for several
+
+	Begun time.Time `json:"begun"`          // when the job was started
+	Until time.Time `json:"until"`          // when it ended, or when the picture was taken
+	Ended bool      `json:"ended"`          // it has ended
+	Gone  bool      `json:"gone,omitempty"` // some of its records are gone, by a clean-up
+
+	// Causes are what up to 250 of the job's failures have in common, the most frequent first, and History is what was done to the job, the
+	// oldest first: they come with the records.
+	Causes  []mapper.Cause `json:"causes,omitempty"`
+	History []mapper.Act   `json:"history,omitempty"`
+}
+
+// most is how many records of each sort are read: of all, of pending ranges, and of failures.
+const most = 250
+
+// ErrNoSuchRange says that a job has no range of an ID.
+var ErrNoSuchRange = errors.New("the job has no range of this ID")
+
+// Of returns the picture of a job. It costs up to 751 reads and four calls: of a job with fewer than 250 ranges it has all, and of others
+// a random choice of up to 250, of up to 250 of those that are pending, and of up to 250 failures.
+func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, error) {
+	p, err := read(ctx, store.New(client).Asked(), id, time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("picture: %w", err)
+	}
+	return p, nil
+}
+
+func read(ctx context.Context, st store.Store, id string, now time.Time) (*Picture, error) {
+	job, err := st.LoadJob(ctx, record.Ref{ID: id})
+	if err != nil {
+		return nil, err
+	}
+	all, scale, err := st.Sample(ctx, job.Ref(), "", most)
+	if err != nil {
+		return nil, err
+	}
+	open, openScale := marked(all, func(r *record.Range) bool { return r.State == record.Pending }), 1.0
+	failed, failedScale := marked(all, func(r *record.Range) bool { return r.Failed != "" }), 1.0
+	if scale != 1 {
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() (err error) { open, openScale, err = st.Sample(ctx, job.Ref(), "open", most); return err })
+		group.Go(func() (err error) {
+			failed, failedScale, err = st.Sample(ctx, job.Ref(), "failed", most)
+			return err
+		})
+		if err := group.Wait(); err != nil {
+			return nil, err
+		}
+	}
+	p := &Picture{Estimated: scale != 1, Begun: job.Created, Until: now, Gone: job.Cleaned || job.Cleaning != ""}
+	if p.Ended = job.Over(); p.Ended {
+		p.Until = job.Ended
+	}
+	if err := p.about(job, failed, failedScale); err != nil {
+		return nil, fmt.Errorf("job %s: %w", id, err)
+	}
+	done := marked(all, func(r *record.Range) bool { return r.State == record.Done && r.Failed == "" })
+	p.add(done, scale)
+	p.add(failed, failedScale)
+	forAll := float64(len(open))*openScale <= float64(job.AtOnce())
+	first := len(p.Ranges)
+	p.add(open, openScale)
+	for i, r := range open {
+		if job.State == record.Running && atWork(r, forAll, now) {
+			p.Ranges[first+i].State = Running
+		}
+	}
+	order := slices.Concat(done, failed, open)
+	p.sort(order)
+	p.markSlow()
+	return p, nil
+}
+
+// marked returns the records of some that a condition holds of.
+func marked(all []*record.Range, is func(*record.Range) bool) (some []*record.Range) {
+	for _, r := range all {
+		if is(r) {
+			some = append(some, r)
+		}
+	}
+	return some
+}
+
+func (p *Picture) add(all []*record.Range, stands float64) {
+	for _, r := range all {
+		p.Ranges = append(p.Ranges, rangeOf(r, stands))
+	}
+}
+
+// sort brings the ranges, whose records these are, into the order of the key space: of those that begin at one place, which are a page and
+// an entity of it by itself, the longer one first.
+func (p *Picture) sort(records []*record.Range) {
+	at := make(map[string]*record.Range, len(records))
+	for _, r := range records {
+		at[r.ID] = r
+	}
+	slices.SortStableFunc(p.Ranges, func(a, b Range) int {
+		x, y := at[a.ID], at[b.ID]
+		if x.Start == nil || y.Start == nil {
+			return keyspace.Present(x.Start != nil) - keyspace.Present(y.Start != nil)
+		}
+		return cmp.Or(keyspace.Compare(x.Start, y.Start), keyspace.Present(x.Alone)-keyspace.Present(y.Alone), cmp.Compare(a.ID, b.ID))
+	})
+}
+
+// about fills in what comes with the records.
+func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) error {
+	if len(failed) > 0 {
+		for _, c := range record.Causes(failed, int64(float64(len(failed))*scale+0.5)) {
+			example := mapper.Failure{Key: c.Example.Start.Key, Error: c.Example.Error, Attempts: int(c.Example.Refusals), Time: c.Example.Done}
+			p.Causes = append(p.Causes, mapper.Cause{Cause: c.Text, Count: c.Count, Estimated: c.Estimated, Example: example})
+		}
+	}
+	acts, err := job.History.Acts()
+	for _, a := range acts {
+		p.History = append(p.History, mapper.Act{Time: a.At, What: a.What, By: a.By, Why: a.Why, State: mapper.State(a.To)})
+	}
+	return err
+}
+
+// A Detail is all that the record of a range says.
+type Detail struct {
+	Range
+	Namespace string `json:"namespace,omitempty"` // with Kind: what its entities are in, if the query has several
+	Kind      string `json:"kind,omitempty"`
+
+	PageSize   int64     `json:"page_size"`            // the most entities of its page
+	Full       bool      `json:"full"`                 // the page was full by count, bytes or time
+	NotBefore  time.Time `json:"not_before,omitzero"`  // of its task, while it waits
+	Begun      time.Time `json:"begun,omitzero"`       // when the delivery came that has left a mark in the record
+	Exclusive  bool      `json:"exclusive,omitempty"`  // it has to run while its process does nothing else
+	Deaths     int       `json:"deaths"`               // deliveries that seem to have died of it
+	Generation int64     `json:"generation,omitempty"` // part of the name of its task
+
+	Counters json.RawMessage `json:"counters,omitempty"` // that its page has counted
+	Children []Child         `json:"children,omitempty"` // that were cut off behind its page, at most 100
+	More     int64           `json:"more,omitempty"`     // children that are left out
+}
+
+// A Child is a range that another one's task has made.
+type Child struct {
+	ID    string `json:"id"`
+	State State  `json:"state,omitempty"` // empty: its record is gone
+}
+
+// manyChildren is how many children a detail has.
+const manyChildren = 100
+
+// RangeOf returns what is known of a range of a job, in three calls.
+func RangeOf(ctx context.Context, client *datastore.Client, job, id string) (*Detail, error) {
+	d, err := detail(ctx, store.New(client).Asked(), client, job, id)
+	if err != nil {
+		return nil, fmt.Errorf("picture: %w", err)
+	}
+	return d, nil
+}
+
+func detail(ctx context.Context, st store.Store, client *datastore.Client, id, rangeID string) (*Detail, error) {
+	if !record.ValidRangeID(rangeID) {
+		return nil, fmt.Errorf("%w: %.80q", ErrNoSuchRange, rangeID)
+	}
+	job, err := st.LoadJob(ctx, record.Ref{ID: id})
+	if err != nil {
+		return nil, err
+	}
+	r, err := st.LoadRange(ctx, job.Ref(), rangeID)
+	if errors.Is(err, datastore.ErrNoSuchEntity) {
+		return nil, fmt.Errorf("%w: %s", ErrNoSuchRange, rangeID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := &Detail{
+		Range: rangeOf(r, 1), Namespace: r.Namespace, Kind: r.Kind, PageSize: int64(r.PageLimit()), Full: r.Full, NotBefore: r.NotBefore, Begun: r.BegunAt,
+		Exclusive: r.Solo, Deaths: len(r.Deaths), Generation: r.Generation, Counters: r.Counters, More: max(0, r.Children-manyChildren),
+	}
+	if job.State == record.Running && atWork(r, false, time.Now()) {
+		d.State = Running
+	}
+	return d, d.children(ctx, client, r)
+}
+
+// children looks the range's children up.
+func (d *Detail) children(ctx context.Context, client *datastore.Client, r *record.Range) error {
+	n := min(r.Children, manyChildren)
+	if n == 0 {
+		return nil
+	}
+	var keys []*datastore.Key
+	for i := range n {
+		d.Children = append(d.Children, Child{ID: record.RangeID(r.ID, i)})
+		keys = append(keys, record.RangeKey(r.Ref(), d.Children[i].ID))
+	}
+	found, dst := make([]record.Range, n), make([]any, n)
+	for i := range found {
+		dst[i] = &found[i]
+	}
+	missing, err := source.Lookup(func(keys []*datastore.Key, dst any) error { return client.GetMulti(ctx, keys, dst) }, keys, dst)
+	if err != nil {
+		return err
+	}
+	for i := range found {
+		if !missing[i] {
+			d.Children[i].State = rangeOf(&found[i], 1).State
+		}
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package picture
+
+import (
+	"slices"
+	"time"
+)
+
+// A Moment is what a job did in a part of its time.
+type Moment struct {
+	From time.Time `json:"from"`
+	Rate float64   `json:"rate"` // entities a second: those of a page are spread over the time that a task was at it
+	Busy float64   `json:"busy"` // tasks in flight, on average: those whose pages are committed by now, about
+}
+
+// Series returns what the job did in each of n parts of its time.
+func (p *Picture) Series(n int) []Moment {
+	took := max(time.Duration(n), p.Until.Sub(p.Begun))
+	part := took / time.Duration(n)
+	all, usual := make([]Moment, n), p.usual()
+	for i := range all {
+		all[i].From = p.Begun.Add(time.Duration(i) * part)
+	}
+	at := func(t time.Time) int { return min(n-1, max(0, int(t.Sub(p.Begun)/part))) }
+	for i := range p.Ranges {
+		r := &p.Ranges[i]
+		if r.Done.IsZero() || r.State == Failed {
+			continue
+		}
+		began := r.began(usual)
+		took := r.Done.Sub(began)
+		if took <= 0 {
+			all[at(r.Done)].Rate += r.weight() / part.Seconds()
+			continue
+		}
+		for k := at(began); k <= at(r.Done); k++ {
+			from, to := all[k].From, all[k].From.Add(part)
+			if began.After(from) {
+				from = began
+			}
+			if r.Done.Before(to) {
+				to = r.Done
+			}
+			share := max(0, to.Sub(from).Seconds())
+			all[k].Rate += r.weight() * share / took.Seconds() / part.Seconds()
+			all[k].Busy += r.Stands * share / part.Seconds()
+		}
+	}
+	return all
+}
+
+// A Level is what a job has at a depth of its fan-out: numbers are estimates where the picture is.
+type Level struct {
+	Depth    int64   `json:"depth"`
+	Ranges   float64 `json:"ranges"`
+	Open     float64 `json:"open"`     // of them, those that are not done
+	Entities float64 `json:"entities"` // that were processed, or are expected
+}
+
+// Levels returns the fan-out by depth. Entities that were tried by themselves count with those that they are among.
+func (p *Picture) Levels() (all []Level) {
+	for i := range p.Ranges {
+		r := &p.Ranges[i]
+		if r.Alone {
+			continue
+		}
+		for int64(len(all)) <= r.Depth && len(all) < 100 {
+			all = append(all, Level{Depth: int64(len(all))})
+		}
+		l := &all[min(r.Depth, int64(len(all)-1))]
+		l.Ranges += r.Stands
+		l.Entities += r.weight()
+		if r.Done.IsZero() {
+			l.Open += r.Stands
+		}
+	}
+	return all
+}
+
+// A Spread is how numbers are spread: half of them are not above Half, and so on.
+type Spread struct {
+	Half    float64 `json:"p50"`
+	Ninety  float64 `json:"p90"`
+	Hundred float64 `json:"p99"` // 99 in a hundred
+	Most    float64 `json:"max"`
+}
+
+func spreadOf(all []float64) Spread {
+	slices.Sort(all)
+	return Spread{quantile(all, 0.5), quantile(all, 0.9), quantile(all, 0.99), quantile(all, 1)}
+}
+
+// Pages are what the pages of a job are like.
+type Pages struct {
+	Entities Spread `json:"entities"`
+	Seconds  Spread `json:"seconds"`    // that the function took for a page
+	Each     Spread `json:"per_entity"` // seconds that it took for an entity
+}
+
+// Pages returns what the job's pages are like that had entities.
+func (p *Picture) Pages() Pages {
+	var entities, seconds, each []float64
+	for i := range p.Ranges {
+		if r := &p.Ranges[i]; !r.Alone && !r.Done.IsZero() && r.Entities > 0 {
+			entities = append(entities, float64(r.Entities))
+			seconds = append(seconds, r.Ran.Seconds())
+			each = append(each, r.Ran.Seconds()/float64(r.Entities))
+		}
+	}
+	return Pages{spreadOf(entities), spreadOf(seconds), spreadOf(each)}
+}
