@@ -73,6 +73,12 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 			return nil, err
 		}
 	}
+	done := marked(all, func(r *record.Range) bool { return r.State == record.Done && r.Failed == "" })
+	if len(job.Totals) > 0 && scale != 1 { // what all come to is known
+		if scale, failedScale, err = exactly(job, done, failed); err != nil {
+			return nil, fmt.Errorf("job %s: %w", id, err)
+		}
+	}
 	p := &Picture{Estimated: scale != 1, Begun: job.Created, Until: now, Gone: job.Cleaned || job.Cleaning != ""}
 	if p.Ended = job.Over(); p.Ended {
 		p.Until = job.Ended
@@ -80,7 +86,6 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 	if err := p.about(job, failed, failedScale); err != nil {
 		return nil, fmt.Errorf("job %s: %w", id, err)
 	}
-	done := marked(all, func(r *record.Range) bool { return r.State == record.Done && r.Failed == "" })
 	p.add(done, scale)
 	p.add(failed, failedScale)
 	forAll := float64(len(open))*openScale <= float64(job.AtOnce())
@@ -95,6 +100,16 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 	p.sort(order)
 	p.markSlow()
 	return p, nil
+}
+
+// exactly returns how many ranges each of those that are done, and have failed, stands for in a job whose totals are recorded.
+func exactly(job *record.Job, done, failed []*record.Range) (doneScale, failedScale float64, err error) {
+	sum, err := job.RecordedTotals()
+	processed := int64(0)
+	for _, r := range done {
+		processed += r.Processed
+	}
+	return float64(sum.Processed) / float64(max(1, processed)), float64(sum.Failures) / float64(max(1, len(failed))), err
 }
 
 // marked returns the records of some that a condition holds of.
