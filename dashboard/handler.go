@@ -117,10 +117,12 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	if strings.HasSuffix(r.URL.Path, "/") {
 		name = ""
 	}
-	if r.URL.Path == "" { // mounted by StripPrefix without a slash: the links need one
-		to, _, _ := strings.Cut(r.RequestURI, "?")
-		s.write(w, r, &answer{to: path.Base(to) + "/"})
-		return
+	if r.URL.Path == "" { // http.StripPrefix has taken all of it
+		name = ""
+		if to, _, _ := strings.Cut(r.RequestURI, "?"); !strings.HasSuffix(to, "/") { // the links need a slash
+			s.write(w, r, &answer{to: path.Base(to) + "/"})
+			return
+		}
 	}
 	if get && (name == "style.css" || name == "script.js") {
 		w.Header().Set("Cache-Control", "private, max-age=300")

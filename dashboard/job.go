@@ -161,19 +161,18 @@ func id(q url.Values, name string) (string, error) {
 	return "", operator.BadRequest(fmt.Sprintf("the parameter %s is missing: it is the ID of a job", name))
 }
 
-// picture returns the picture of a job, as it is, or was lately.
-func (s *server) picture(ctx context.Context, id string) (*picture.Picture, error) {
-	return shared(ctx, &s.cache, "picture\x00"+id, func(ctx context.Context) (*picture.Picture, error) {
-		return picture.Of(ctx, s.engine.Client(), id)
-	})
+// A look is how a job stands, and its picture.
+type look struct {
+	status  *mapper.Status
+	picture *picture.Picture
 }
 
-// both returns the status and the picture of a job.
-func (s *server) both(ctx context.Context, id string) (st *mapper.Status, p *picture.Picture, err error) {
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() (err error) { st, err = s.status(ctx, id); return err })
-	group.Go(func() (err error) { p, err = s.picture(ctx, id); return err })
-	return st, p, group.Wait()
+// look looks at a job, or has lately.
+func (s *server) look(ctx context.Context, id string) (look, error) {
+	return shared(ctx, &s.cache, "look\x00"+id, func(ctx context.Context) (l look, err error) {
+		l.status, l.picture, err = picture.Look(ctx, s.engine, id)
+		return l, err
+	})
 }
 
 // job answers with the page of a job.
@@ -186,15 +185,15 @@ func (s *server) job(r *http.Request, q url.Values) (*answer, error) {
 	if !slices.Contains(picture.Colours, chosen) {
 		return nil, operator.BadRequest(fmt.Sprintf("the parameter colour is %q, it has to be one of %q", chosen, picture.Colours))
 	}
-	st, p, err := s.both(r.Context(), id)
+	l, err := s.look(r.Context(), id)
 	if err != nil {
 		return nil, err
 	}
-	v, err := s.view(st, p, chosen)
+	v, err := s.view(l.status, l.picture, chosen)
 	if err != nil {
 		return nil, err
 	}
-	return &answer{template: "job", title: id, live: !st.State.Ended() || st.Cleaning, body: v}, nil
+	return &answer{template: "job", title: id, live: !l.status.State.Ended() || l.status.Cleaning, body: v}, nil
 }
 
 // view returns what a job's page shows.
@@ -294,10 +293,9 @@ type failing struct {
 	Causes   []cause  `json:"causes"`
 	Next     string   `json:"next,omitempty"`
 
-	Job    string `json:"-"`
-	Number int64  `json:"-"`
-	More   string `json:"-"`
-	Retry  bool   `json:"-"` // its failures can be tried again
+	Job   string `json:"-"`
+	More  string `json:"-"`
+	Retry bool   `json:"-"` // its failures can be tried again
 }
 
 // failures answers with the page of a job's failures.
@@ -313,7 +311,6 @@ func (s *server) failures(r *http.Request, q url.Values) (*answer, error) {
 	}
 	group, ctx := errgroup.WithContext(r.Context())
 	var found some
-	var st *mapper.Status
 	var p *picture.Picture
 	group.Go(func() (err error) {
 		found, err = shared(ctx, &s.cache, "failures\x00"+id+"\x00"+cursor, func(ctx context.Context) (f some, err error) {
@@ -322,17 +319,21 @@ func (s *server) failures(r *http.Request, q url.Values) (*answer, error) {
 		})
 		return err
 	})
-	group.Go(func() (err error) { st, p, err = s.both(ctx, id); return err })
+	group.Go(func() (err error) {
+		p, err = shared(ctx, &s.cache, "picture\x00"+id, func(ctx context.Context) (*picture.Picture, error) { return picture.Of(ctx, s.engine.Client(), id) })
+		return err
+	})
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	v := &failing{Failures: []failed{}, Causes: s.causesOf(p.Causes), Next: found.next, Job: id, Number: st.Failures}
+	v := &failing{Failures: []failed{}, Causes: s.causesOf(p.Causes), Next: found.next, Job: id}
 	for _, f := range found.failures {
 		v.Failures = append(v.Failures, s.failedOf(f))
 	}
 	if v.Next != "" {
 		v.More = "failures?" + url.Values{"id": {id}, "cursor": {v.Next}}.Encode()
 	}
-	v.Retry = slices.ContainsFunc(legal(st, s.engine), func(v verb) bool { return v.Name == "retry" })
-	return &answer{template: "failures", title: "Failures of " + id, live: cursor == "" && !st.State.Ended(), body: v}, nil
+	known := &mapper.Status{State: p.State, Undo: p.Undo, CleanedUp: p.Gone, Failures: int64(len(p.Causes))}
+	v.Retry = slices.ContainsFunc(verbs, func(v verb) bool { return v.Name == "retry" && v.when(known) })
+	return &answer{template: "failures", title: "Failures of " + id, live: cursor == "" && !p.Ended, body: v}, nil
 }

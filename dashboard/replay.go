@@ -65,10 +65,11 @@ func (s *server) replay(r *http.Request, q url.Values) (*answer, error) {
 			return nil, operator.BadRequest(fmt.Sprintf("the parameter frame is %.100q, it has to be a number in [1, %d]", text, frames))
 		}
 	}
-	st, p, err := s.both(r.Context(), id)
+	l, err := s.look(r.Context(), id)
 	if err != nil {
 		return nil, err
 	}
+	st, p := l.status, l.picture
 	v := &replayed{
 		Times: p.Frames(frames), Ranges: []ranged{}, Job: id, State: st.State, Frame: frame, Last: frames, Took: p.Until.Sub(p.Begun), Begun: p.Begun, Estimated: p.Estimated,
 	}
@@ -143,10 +144,11 @@ func (s *server) animation(r *http.Request, q url.Values) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, p, err := s.both(r.Context(), id)
+	l, err := s.look(r.Context(), id)
 	if err != nil {
 		return nil, err
 	}
+	st, p := l.status, l.picture
 	seen := make([]ranged, len(p.Ranges))
 	for i, r := range p.Ranges {
 		seen[i] = ranged{Range: r} // without texts

@@ -49,24 +49,37 @@ type Params struct {
 
 // A world is an engine on the embedded emulators, with a dashboard.
 type world struct {
-	*testing.T
 	emulator *emulator.Emulator
 	client   *datastore.Client
 	engine   *mapper.Engine
 	url      string // of the dashboard
 
-	slow  atomic.Int64 // nanoseconds that the function takes for an entity
-	fails atomic.Bool  // it fails for some
-	error atomic.Value // with this text
+	refuses atomic.Bool  // all deliveries
+	slow    atomic.Int64 // nanoseconds that the function takes for an entity
+	fails   atomic.Bool  // it fails for some
+	error   atomic.Value // with this text
 }
 
 // newWorld returns a world whose dashboard has options, and is mounted at /some/where/.
 func newWorld(t testing.TB, o *dashboard.Options) *world {
 	t.Helper()
+	w := newEngine(t)
+	w.url = w.serve(t, o)
+	return w
+}
+
+// newEngine returns a world without a dashboard.
+func newEngine(t testing.TB) *world {
+	t.Helper()
 	w := new(world)
-	w.T, _ = t.(*testing.T)
 	var handler http.Handler
-	w.emulator = emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }))})
+	w.emulator = emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if w.refuses.Load() {
+			rw.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		handler.ServeHTTP(rw, r)
+	}))})
 	var err error
 	if w.client, err = w.emulator.Datastore(t.Context(), "test", mapper.WithVersions()); err != nil {
 		t.Fatal(err)
@@ -99,6 +112,9 @@ func newWorld(t testing.TB, o *dashboard.Options) *world {
 		}
 		e.Value.Balance += p.Amount
 		e.Count("credited", 1)
+		if p.Note != "" {
+			e.Count(p.Note, 1)
+		}
 		return nil
 	})
 	look := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
@@ -106,7 +122,6 @@ func newWorld(t testing.TB, o *dashboard.Options) *world {
 		t.Fatal(err)
 	}
 	handler = w.engine.Handler()
-	w.url = w.serve(t, o)
 	return w
 }
 

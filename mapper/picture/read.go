@@ -24,6 +24,9 @@ type Picture struct {
 	Ranges    []Range `json:"ranges"`
 	Estimated bool    `json:"estimated"` // the job has more ranges: each of these stands for several
 
+	State mapper.State `json:"state"`          // of the job
+	Undo  string       `json:"undo,omitempty"` // the ID of the job that undoes it
+
 	Begun time.Time `json:"begun"`          // when the job was started
 	Until time.Time `json:"until"`          // when it ended, or when the picture was taken
 	Ended bool      `json:"ended"`          // it has ended
@@ -34,9 +37,6 @@ type Picture struct {
 	Causes  []mapper.Cause `json:"causes,omitempty"`
 	History []mapper.Act   `json:"history,omitempty"`
 }
-
-// most is how many records of each sort are read: of all, of pending ranges, and of failures.
-const most = 250
 
 // ErrNoSuchRange says that a job has no range of an ID.
 var ErrNoSuchRange = errors.New("the job has no range of this ID")
@@ -51,12 +51,24 @@ func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, err
 	return p, nil
 }
 
+// Look returns how a job of an engine stands, as [mapper.Job.Status] does, and its picture, both of the same records: so they cost up to 750
+// reads together, and the calls of a status and two more.
+func Look(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *Picture, error) {
+	ctx = store.Sharing(ctx)
+	s, err := e.Job(id).Status(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := Of(ctx, e.Client(), id)
+	return s, p, err
+}
+
 func read(ctx context.Context, st store.Store, id string, now time.Time) (*Picture, error) {
 	job, err := st.LoadJob(ctx, record.Ref{ID: id})
 	if err != nil {
 		return nil, err
 	}
-	all, scale, err := st.Sample(ctx, job.Ref(), "", most)
+	all, scale, err := st.Sample(ctx, job.Ref(), "", store.SampleSize)
 	if err != nil {
 		return nil, err
 	}
@@ -64,9 +76,12 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 	failed, failedScale := marked(all, func(r *record.Range) bool { return r.Failed != "" }), 1.0
 	if scale != 1 {
 		group, ctx := errgroup.WithContext(ctx)
-		group.Go(func() (err error) { open, openScale, err = st.Sample(ctx, job.Ref(), "open", most); return err })
 		group.Go(func() (err error) {
-			failed, failedScale, err = st.Sample(ctx, job.Ref(), "failed", most)
+			open, openScale, err = st.Sample(ctx, job.Ref(), "open", store.SampleSize)
+			return err
+		})
+		group.Go(func() (err error) {
+			failed, failedScale, err = st.Sample(ctx, job.Ref(), "failed", store.SampleSize)
 			return err
 		})
 		if err := group.Wait(); err != nil {
@@ -79,7 +94,7 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 			return nil, fmt.Errorf("job %s: %w", id, err)
 		}
 	}
-	p := &Picture{Estimated: scale != 1, Begun: job.Created, Until: now, Gone: job.Cleaned || job.Cleaning != ""}
+	p := &Picture{Estimated: scale != 1, State: mapper.State(job.State), Undo: job.Undo, Begun: job.Created, Until: now, Gone: job.Cleaned || job.Cleaning != ""}
 	if p.Ended = job.Over(); p.Ended {
 		p.Until = job.Ended
 	}

@@ -136,29 +136,6 @@ func (st Store) LookOpen(ctx context.Context, job record.Ref, most int) (some []
 	return some, 1 / scale, err
 }
 
-// Sample returns the first records of a job that have a mark, or of all if it is empty: a random choice, as their IDs are hashes. Scale is how many
-// times as many there are, which the last ID tells; 1 if these are all.
-func (st Store) Sample(ctx context.Context, job record.Ref, mark string, most int) (some []*record.Range, scale float64, err error) {
-	q := Records(job, "", "")
-	if mark != "" {
-		q = Marked(mark, job, "")
-	}
-	err = st.Each(ctx, q.Limit(most), func(r *record.Range) error {
-		some = append(some, r)
-		return nil
-	})
-	if err != nil || len(some) < most {
-		return some, 1, err
-	}
-	last := some[most-1].ID
-	position, err := record.Hash(last)
-	if err != nil {
-		return nil, 1, fmt.Errorf("job %s: range %q: %w", job.ID, last, err)
-	}
-	const space = 1 << 64
-	return some, space / (float64(position) + 1), nil
-}
-
 // count counts the results of a query, which are read without their properties.
 func (st Store) count(ctx context.Context, q *datastore.Query) (n int64, err error) {
 	for it := st.client.Run(ctx, q.KeysOnly()); ; n++ {

@@ -166,9 +166,6 @@ func (st Store) SampleEnded(ctx context.Context, job *record.Job) (_ *record.Job
 	return job, sum, estimated, err
 }
 
-// statusRecords is how many records a live status reads at most.
-const statusRecords = 250
-
 // SampleTotals adds up the first records of a job. If there are more, their IDs tell
 // which part of all they are, because IDs are hashes.
 func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
@@ -184,7 +181,7 @@ func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.T
 // sum adds up the first records of a job that have a mark, and returns by how much more all are.
 func (st Store) sum(ctx context.Context, job record.Ref, mark string) (sum record.Totals, scale float64, err error) {
 	sum.Sample = record.NewSample()
-	all, scale, err := st.Sample(ctx, job, mark, statusRecords)
+	all, scale, err := st.Sample(ctx, job, mark, SampleSize)
 	for _, r := range all {
 		if err == nil {
 			err = sum.Add(r)

@@ -1,0 +1,139 @@
+package dashboard_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/scattermap/scattermap/dashboard"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// manyRanges has a job that runs have so many ranges more, a tenth of which are open, and some failures among them: copies of the record of its
+// root under other IDs, which lie all over the key space. It returns the IDs.
+func manyRanges(t testing.TB, w *world, job string, n int) (ids []string) {
+	t.Helper()
+	var found []datastore.PropertyList
+	keys, err := w.client.GetAll(t.Context(), datastore.NewQuery("ScattermapRange"), &found)
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("%d ranges, %v", len(keys), err)
+	}
+	prefix := keys[0].Name[:strings.LastIndex(keys[0].Name, ".")+1]
+	rng := rand.New(rand.NewPCG(1, 1))
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	group, ctx := errgroup.WithContext(t.Context())
+	group.SetLimit(2)
+	for first := 0; first < n; first += 500 {
+		var keys []*datastore.Key
+		var all []datastore.PropertyList
+		for i := first; i < min(n, first+500); i++ {
+			id := fmt.Sprintf("%016x%016x", rng.Uint64(), rng.Uint64())
+			ids = append(ids, id)
+			start := &datastore.Entity{Properties: []datastore.Property{{Name: "key", Value: datastore.IDKey("Account", int64(i+1)*500, nil), NoIndex: true}}}
+			set := map[string]any{"id": id, "depth": int64(1 + i%7), "start": start, "estimate": int64(500), "created": now}
+			drop := map[string]bool{}
+			switch {
+			case i%1000 == 1:
+				set["state"], set["failed"], set["error"], set["alone"], set["done"] = "done", job, fmt.Sprintf("account %d is closed", i), true, now
+				drop["open"] = true
+			case i%10 != 0:
+				set["state"], set["processed"], set["entities"], set["written"], set["ran"], set["done"] = "done", int64(500), int64(500), int64(500), int64(rng.IntN(1e9)), now
+				drop["open"] = true
+			}
+			var p datastore.PropertyList
+			for _, from := range found[0] {
+				if _, ok := set[from.Name]; !ok && !drop[from.Name] {
+					p = append(p, from)
+				}
+			}
+			for name, v := range set {
+				p = append(p, datastore.Property{Name: name, Value: v, NoIndex: name != "failed"})
+			}
+			keys, all = append(keys, datastore.NameKey("ScattermapRange", prefix+id, nil)), append(all, p)
+		}
+		group.Go(func() error {
+			_, err := w.client.PutMulti(ctx, keys, all)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// crowded returns a world with a job that runs and has so many ranges, the IDs of some, and its dashboard's handler.
+func crowded(t testing.TB, n int) (w *world, ids []string, h http.Handler) {
+	t.Helper()
+	w = newEngine(t)
+	w.refuses.Store(true)
+	w.putAccounts(t, 1)
+	w.start(t, "many", `{"Amount": 1}`, mapper.StartOptions{})
+	ids = manyRanges(t, w, "many", n)
+	return w, ids, dashboard.New(w.engine, &dashboard.Options{Allow: func(*http.Request) (string, error) { return "", nil }})
+}
+
+// crowdedPages are those of a job with many ranges.
+func crowdedPages(ids []string) []string {
+	return []string{"/", "/?name=many", "/job?id=many", "/job?id=many&colour=pace", "/job?id=many&format=json", "/failures?id=many", "/replay?id=many", "/replay.svg?id=many", "/range?job=many&range=" + ids[0], "/start?mapper=credit", "/act?do=abort&id=many"}
+}
+
+func (w *world) calls() (sum int64) {
+	for _, n := range w.emulator.Usage().RPCs {
+		sum += n
+	}
+	return sum
+}
+
+// TestManyRanges shows each page of a job with 200,000 ranges: at most ten calls answer it.
+func TestManyRanges(t *testing.T) {
+	n := 200_000
+	if testing.Short() {
+		n = 5000
+	}
+	w, ids, h := crowded(t, n)
+	for _, at := range crowdedPages(ids) {
+		for _, first := range []bool{true, false} {
+			time.Sleep(2100 * time.Millisecond) // what was read is forgotten
+			before, begun := w.calls(), time.Now()
+			rec := httptest.NewRecorder()
+			h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, at, nil))
+			took, made := time.Since(begun), w.calls()-before
+			if rec.Code != http.StatusOK || made > 10 {
+				t.Errorf("%s: %d, %d calls", at, rec.Code, made)
+			}
+			if !first { // the embedded Datastore has built its indexes
+				t.Logf("%-28s %3d calls, %7.1f ms, %6.1f kB", at[:min(len(at), 28)], made, float64(took.Microseconds())/1000, float64(rec.Body.Len())/1000)
+			}
+		}
+	}
+}
+
+// BenchmarkPages measures each page of a job with 200,000 ranges, when nothing of it was read lately.
+func BenchmarkPages(b *testing.B) {
+	w, ids, _ := crowded(b, 200_000)
+	for _, at := range crowdedPages(ids) {
+		b.Run(strings.Map(func(r rune) rune {
+			if strings.ContainsRune("?&=/", r) {
+				return '.'
+			}
+			return r
+		}, at[1:min(len(at), 20)]), func(b *testing.B) {
+			for b.Loop() {
+				h := dashboard.New(w.engine, &dashboard.Options{Allow: func(*http.Request) (string, error) { return "", nil }})
+				rec := httptest.NewRecorder()
+				h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, at, nil))
+				if rec.Code != http.StatusOK {
+					b.Fatal(rec.Code)
+				}
+			}
+		})
+	}
+}

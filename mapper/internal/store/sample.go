@@ -1,0 +1,82 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// SampleSize is how many records a sample of a job has, for a status or a picture. Those of one call of Datastore are 300.
+const SampleSize = 250
+
+// Sample returns the first records of a job that have a mark, or of all if it is empty: a random choice, as their IDs are hashes. Scale is how many
+// times as many there are, which the last ID tells; 1 if these are all. The records are not to be changed: see Sharing.
+func (st Store) Sample(ctx context.Context, job record.Ref, mark string, most int) (some []*record.Range, scale float64, err error) {
+	if s, ok := ctx.Value(sharedKey{}).(*shared); ok {
+		return s.sample(sampled{job, mark, most}, func() ([]*record.Range, float64, error) { return st.sample(ctx, job, mark, most) })
+	}
+	return st.sample(ctx, job, mark, most)
+}
+
+func (st Store) sample(ctx context.Context, job record.Ref, mark string, most int) (some []*record.Range, scale float64, err error) {
+	q := Records(job, "", "")
+	if mark != "" {
+		q = Marked(mark, job, "")
+	}
+	err = st.Each(ctx, q.Limit(most), func(r *record.Range) error {
+		some = append(some, r)
+		return nil
+	})
+	if err != nil || len(some) < most {
+		return some, 1, err
+	}
+	last := some[most-1].ID
+	position, err := record.Hash(last)
+	if err != nil {
+		return nil, 1, fmt.Errorf("job %s: range %q: %w", job.ID, last, err)
+	}
+	const space = 1 << 64
+	return some, space / (float64(position) + 1), nil
+}
+
+// Sharing returns a context with which a sample is read once: who asks for it again gets the same records.
+func Sharing(ctx context.Context) context.Context {
+	return context.WithValue(ctx, sharedKey{}, &shared{all: make(map[sampled]sample)})
+}
+
+type sharedKey struct{}
+
+// A sampled is what a sample is of.
+type sampled struct {
+	job  record.Ref
+	mark string
+	most int
+}
+
+// A sample is what was read.
+type sample struct {
+	records []*record.Range
+	scale   float64
+}
+
+// A shared has the samples of a context.
+type shared struct {
+	mu  sync.Mutex
+	all map[sampled]sample
+}
+
+// sample returns what was read, or reads it. One who asks waits for another, which is what is to be shared.
+func (s *shared) sample(of sampled, read func() ([]*record.Range, float64, error)) ([]*record.Range, float64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if have, ok := s.all[of]; ok {
+		return have.records, have.scale, nil
+	}
+	records, scale, err := read()
+	if err == nil {
+		s.all[of] = sample{records, scale}
+	}
+	return records, scale, err
+}

@@ -1,0 +1,289 @@
+package picture_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	_ "github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+	"github.com/scattermap/scattermap/mapper/picture"
+)
+
+type account struct{ Balance int64 }
+
+var errClosed = errors.New("the account is closed")
+
+var credit = mapper.Update("credit", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
+	time.Sleep(time.Millisecond)
+	if e.Key.ID > 1000 && e.Key.ID <= 1050 {
+		time.Sleep(20 * time.Millisecond) // virtual
+	}
+	if e.Key.ID%500 == 7 {
+		return mapper.Permanent(errClosed)
+	}
+	e.Value.Balance++
+	return nil
+})
+
+// inJob calls test with a job that is over n accounts, in virtual time.
+func inJob(t *testing.T, n int, o *mapper.StartOptions, test func(t *testing.T, w *mappertest.World, job *mapper.Job)) {
+	mappertest.Run(t, mapper.Set(credit), nil, func(t *testing.T, w *mappertest.World) {
+		client := w.Engine.Client()
+		for first := 0; first < n; first += 500 {
+			var keys []*datastore.Key
+			var all []account
+			for i := first; i < min(n, first+500); i++ {
+				keys, all = append(keys, datastore.IDKey("Account", int64(i+1), nil)), append(all, account{})
+			}
+			if _, err := client.PutMulti(t.Context(), keys, all); err != nil {
+				t.Fatal(err)
+			}
+		}
+		job, err := credit.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"}, mapper.None{}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, w, job)
+	})
+}
+
+func pictureOf(t *testing.T, w *mappertest.World, id string) *picture.Picture {
+	t.Helper()
+	p, err := picture.Of(t.Context(), w.Engine.Client(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestPicture looks at a job that has ended: all of its ranges are there, in the order of their keys, and come to what its status says.
+func TestPicture(t *testing.T) {
+	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 50, Workers: 8}, func(t *testing.T, w *mappertest.World, job *mapper.Job) {
+		s, err := job.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := pictureOf(t, w, "j")
+		if p.Estimated || !p.Ended || !p.Begun.Equal(s.Created) || !p.Until.Equal(s.Ended) || len(p.History) != 1 {
+			t.Errorf("%+v", p)
+		}
+		var processed, failed, slow int64
+		last := int64(0)
+		for _, r := range p.Ranges {
+			if r.Start != nil && r.Start.Key.ID < last {
+				t.Errorf("%d is behind %d", r.Start.Key.ID, last)
+			}
+			if r.Start != nil {
+				last = r.Start.Key.ID
+			}
+			switch r.State {
+			case picture.Failed:
+				failed++
+				continue
+			case picture.Slow:
+				slow++
+				if r.Start == nil || r.Start.Key.ID > 1050 || r.Start.Key.ID < 900 {
+					t.Errorf("%v is slow", r.Start)
+				}
+			case picture.Done:
+			default:
+				t.Errorf("%s is %s", r.ID, r.State)
+			}
+			processed += r.Entities
+		}
+		if processed != s.Processed || failed != s.Failures || failed != 6 || slow == 0 {
+			t.Errorf("%d processed, %d failed, %d slow; the status says %d and %d", processed, failed, slow, s.Processed, s.Failures)
+		}
+		if len(p.Causes) != 1 || p.Causes[0].Count != 6 || p.Causes[0].Cause != errClosed.Error() || p.Causes[0].Estimated {
+			t.Errorf("causes %+v", p.Causes)
+		}
+		checkShapes(t, p, s)
+		for _, i := range p.Notable(4)[:1] {
+			d, err := picture.RangeOf(t.Context(), w.Engine.Client(), "j", p.Ranges[i].ID)
+			if err != nil || d.State != picture.Failed || d.Error != errClosed.Error() || d.Refusals != 1 || !d.Alone {
+				t.Errorf("%+v, %v", d, err)
+			}
+		}
+		root, err := picture.RangeOf(t.Context(), w.Engine.Client(), "j", p.Ranges[0].ID)
+		if err != nil || root.Start != nil || root.Depth != 0 || len(root.Children) == 0 || root.PageSize != 50 {
+			t.Errorf("root %+v, %v", root, err)
+		}
+		for _, c := range root.Children {
+			if c.State != picture.Done && c.State != picture.Failed {
+				t.Errorf("child %+v", c)
+			}
+		}
+		for _, id := range []string{"", "x", "00000000000000000000000000000000", "../../../"} {
+			if _, err := picture.RangeOf(t.Context(), w.Engine.Client(), "j", id); !errors.Is(err, picture.ErrNoSuchRange) {
+				t.Errorf("range %q: %v", id, err)
+			}
+		}
+		if _, err := picture.Of(t.Context(), w.Engine.Client(), "nobody"); !errors.Is(err, mapper.ErrNoSuchJob) {
+			t.Error(err)
+		}
+	})
+}
+
+// checkShapes checks what is calculated from a picture of all of a job's ranges.
+func checkShapes(t *testing.T, p *picture.Picture, s *mapper.Status) {
+	t.Helper()
+	x := 0.0
+	for _, slot := range p.Slots(1000) {
+		if math.Abs(slot.X-x) > 1e-6 || slot.Width < 0 || p.Ranges[slot.Range].Alone != (slot.Width == 0) {
+			t.Errorf("slot %+v at %v", slot, x)
+		}
+		x += slot.Width
+	}
+	if math.Abs(x-1000) > 1e-6 {
+		t.Errorf("the strip is %v wide", x)
+	}
+	sum, busy := 0.0, 0.0
+	part := p.Until.Sub(p.Begun).Seconds() / 60
+	for _, m := range p.Series(60) {
+		sum, busy = sum+m.Rate*part, max(busy, m.Busy)
+	}
+	if math.Abs(sum-float64(s.Processed)) > 1 || busy < 4 || busy > 9 {
+		t.Errorf("the series has %v entities, and up to %v tasks", sum, busy)
+	}
+	ranges, entities := 0.0, 0.0
+	for _, l := range p.Levels() {
+		ranges, entities = ranges+l.Ranges, entities+l.Entities
+	}
+	if entities != float64(s.Processed) || int64(ranges) != s.Pages {
+		t.Errorf("levels of %v ranges with %v entities: %+v", ranges, entities, s)
+	}
+	if q := p.Pages(); q.Entities.Most > 50 || q.Entities.Half < 30 || q.Each.Half < 0.001 || q.Each.Half > 0.002 || q.Each.Most < 0.005 {
+		t.Errorf("pages %+v", q)
+	}
+	for _, by := range picture.Colours {
+		classes, names := p.Classes(by)
+		seen := make(map[int]bool)
+		for i, c := range classes {
+			if c < picture.None || c >= len(names) {
+				t.Fatalf("%s: %s is of class %d of %q", by, p.Ranges[i].ID, c, names)
+			}
+			seen[c] = true
+		}
+		if len(seen) < 2 {
+			t.Errorf("%s tells nothing apart: %v of %q", by, seen, names)
+		}
+	}
+	frames := p.Frames(30)
+	if !frames[0].Equal(p.Begun) || !frames[29].Equal(p.Until) {
+		t.Errorf("frames from %v to %v", frames[0], frames[29])
+	}
+	order := []picture.State{picture.Uncut, picture.Pending, picture.Running, picture.Done}
+	before := make([]int, len(p.Ranges))
+	for _, at := range frames {
+		for i, state := range p.At(at) {
+			now := slices.Index(order, state)
+			if now < 0 {
+				now = 3
+			}
+			if now < before[i] {
+				t.Errorf("%s becomes %s again", p.Ranges[i].ID, state)
+			}
+			before[i] = now
+		}
+	}
+	if i := slices.IndexFunc(before, func(n int) bool { return n != 3 }); i >= 0 {
+		t.Errorf("%s is not done in the last frame", p.Ranges[i].ID)
+	}
+}
+
+// TestPictureRunning looks at a job again and again while it runs: in the end it has seen ranges of all sorts.
+func TestPictureRunning(t *testing.T) {
+	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, Workers: 4}, func(t *testing.T, w *mappertest.World, job *mapper.Job) {
+		seen := make(map[picture.State]int)
+		for {
+			s, err := job.Status(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := pictureOf(t, w, "j")
+			for _, r := range p.Ranges {
+				seen[r.State]++
+			}
+			if s.State.Ended() {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		for _, state := range []picture.State{picture.Running, picture.Done, picture.Slow, picture.Failed} {
+			if seen[state] == 0 {
+				t.Errorf("no range was ever %s: %v", state, seen)
+			}
+		}
+	})
+}
+
+// TestPictureEstimated looks at a job with more ranges than a picture has: what it says is close to what there is.
+func TestPictureEstimated(t *testing.T) {
+	inJob(t, 20_000, &mapper.StartOptions{ID: "j", PageSize: 10, Workers: 16}, func(t *testing.T, w *mappertest.World, job *mapper.Job) {
+		time.Sleep(500 * time.Millisecond)
+		if err := job.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		check := func(when string) {
+			s, err := job.Status(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := pictureOf(t, w, "j")
+			done, left := 0.0, 0.0
+			for _, r := range p.Ranges {
+				switch {
+				case r.State == picture.Running:
+					t.Errorf("%s: %s runs", when, r.ID)
+				case r.State == picture.Failed:
+				case r.Done.IsZero():
+					left += r.Stands * float64(r.Entities)
+				default:
+					done += r.Stands * float64(r.Entities)
+				}
+			}
+			t.Logf("%s: %v done, %v left of %d ranges; the status says %d and %d", when, done, left, len(p.Ranges), s.Processed, s.Remaining)
+			near := func(a float64, b int64) bool { return math.Abs(a-float64(b)) <= 0.02*20_000 }
+			if !near(done, s.Processed) || s.State == mapper.Paused && !near(left, s.Remaining) {
+				t.Errorf("%s: %v done, %v left; the status says %+v", when, done, left, s)
+			}
+			if s.State.Ended() && (!p.Estimated || len(p.Ranges) > 750) {
+				t.Errorf("%s: %d ranges, estimated %v", when, len(p.Ranges), p.Estimated)
+			}
+		}
+		check("paused")
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := job.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		check("ended")
+	})
+}
+
+// TestPictureOfNothing draws a job without ranges, as after a clean-up, and one whose ranges had no entities.
+func TestPictureOfNothing(t *testing.T) {
+	for _, p := range []*picture.Picture{{}, {Ranges: []picture.Range{{ID: "x", State: picture.Pending}, {ID: "y", State: picture.Done, Done: time.Unix(1, 0)}}}} {
+		p.Slots(1000)
+		p.Series(60)
+		p.Levels()
+		p.Pages()
+		p.At(time.Now())
+		p.Notable(10)
+		for _, by := range picture.Colours {
+			if classes, _ := p.Classes(by); len(classes) != len(p.Ranges) {
+				t.Error(fmt.Sprint(by, classes))
+			}
+		}
+	}
+}
