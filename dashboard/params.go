@@ -67,8 +67,9 @@ const deepest = 4
 func inside(t reflect.Type, path []string, depth int) (all []field) {
 	for i := range t.NumField() {
 		f := t.Field(i)
-		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name == "-" && options == "" || !f.IsExported() && !f.Anonymous {
+		tag := f.Tag.Get("json")
+		name, options, _ := strings.Cut(tag, ",")
+		if tag == "-" || !f.IsExported() && !f.Anonymous {
 			continue
 		}
 		typ := f.Type
