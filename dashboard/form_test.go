@@ -170,7 +170,7 @@ type (
 		Bytes  []byte         `json:"bytes,omitempty"`
 		Ratio  float32        `json:"ratio"`
 		Hidden string         `json:"-"`
-		Dash   string         `json:"-,"`
+		Dash   string         `json:"-,"` //nolint:staticcheck // it is meant to be called so
 		inner  int
 	}
 	// Embedded has fields that its struct has, too.

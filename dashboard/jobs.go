@@ -161,6 +161,9 @@ func (r row) Done() mapper.Progress {
 	return mapper.Progress{}
 }
 
+// Runs reports whether the job is getting on.
+func (r row) Runs() bool { return r.Progress != nil && r.State == mapper.Running }
+
 // Took returns how long the job took, which has ended.
 func (r row) Took() time.Duration { return r.Ended.Sub(r.Created) }
 

@@ -2,15 +2,12 @@ package dashboard
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
-
-	"github.com/scattermap/scattermap/mapper"
 )
 
 // Options are the settings of a dashboard.
@@ -54,9 +51,10 @@ func Loopback(r *http.Request) (who string, err error) {
 	for _, addr := range []string{r.RemoteAddr, r.Host} {
 		host, _, err := net.SplitHostPort(addr)
 		if err != nil {
-			host = addr
+			host = strings.Trim(addr, "[]")
 		}
-		if ip := net.ParseIP(strings.Trim(host, "[]")); !(ip != nil && ip.IsLoopback() || host == "localhost" && addr == r.Host) {
+		named := host == "localhost" && addr == r.Host
+		if ip := net.ParseIP(host); !named && (ip == nil || !ip.IsLoopback()) {
 			return "", fmt.Errorf("%.100q is not this machine", addr)
 		}
 	}
@@ -88,19 +86,9 @@ func (o *Options) redactJSON(what What, v any) (json.RawMessage, error) {
 	if err != nil || o.Redact == nil {
 		return encoded, err
 	}
-	if shown := o.Redact(what, string(encoded)); json.Valid([]byte(shown)) {
+	shown := o.Redact(what, string(encoded))
+	if json.Valid([]byte(shown)) {
 		return json.RawMessage(shown), nil
-	} else {
-		return json.Marshal(shown)
 	}
-}
-
-var errNoEngine = errors.New("dashboard: the engine is nil")
-
-// check returns what is wrong with what New was given.
-func check(e *mapper.Engine) error {
-	if e == nil {
-		return errNoEngine
-	}
-	return nil
+	return json.Marshal(shown)
 }

@@ -163,7 +163,7 @@ func animate(st *mapper.Status, p *picture.Picture, d strip, all []string) svg {
 	height := top + d.Height + foot
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" font-family="system-ui, sans-serif" font-size="14">`,
 		stripWidth+20, height, stripWidth+20, height)
-	caption := fmt.Sprintf("%s: %s entities by %s ranges in %s", st.ID, operator.Grouped(st.Processed), operator.Grouped(st.Tasks), span(p.Until.Sub(p.Begun)))
+	caption := fmt.Sprintf("%s: %s entities by %s tasks in %s", st.ID, operator.Grouped(st.Processed), operator.Grouped(st.Tasks), span(p.Until.Sub(p.Begun)))
 	fmt.Fprintf(&b, `<title>%s</title><rect width="100%%" height="100%%" rx="6" fill="#ffffff"/><text x="10" y="20" fill="#0f172a">%s</text><g transform="translate(10 %d)" shape-rendering="crispEdges">`,
 		html.EscapeString(caption), html.EscapeString(caption), top)
 	for _, v := range d.Slots {

@@ -56,6 +56,7 @@ type world struct {
 
 	refuses atomic.Bool  // all deliveries
 	slow    atomic.Int64 // nanoseconds that the function takes for an entity
+	hot     atomic.Int64 // the first of 80 entities for which it takes longer
 	fails   atomic.Bool  // it fails for some
 	error   atomic.Value // with this text
 }
@@ -101,6 +102,9 @@ func newEngine(t testing.TB) *world {
 	}
 	credit := mapper.Update("credit", func(ctx context.Context, e *mapper.Entity[account], p Params) error {
 		if d := time.Duration(w.slow.Load()); d > 0 {
+			if from := w.hot.Load(); from > 0 && e.Key.ID >= from && e.Key.ID < from+80 {
+				d *= 8
+			}
 			time.Sleep(d)
 		}
 		if w.fails.Load() && e.Key.ID%97 == 0 {

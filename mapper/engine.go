@@ -263,18 +263,18 @@ func FromContext(ctx context.Context) *Engine {
 	return e
 }
 
-// A MapperInfo is what an engine knows of a mapper that it has.
-type MapperInfo struct {
+// A Registered is a mapper that an engine has.
+type Registered struct {
 	Name   string
 	Visit  bool         // it was defined by [Visit]
 	Params reflect.Type // of its parameters
 }
 
 // Mappers returns the engine's mappers, by their names, without the rehearsals and undos that it makes of them.
-func (e *Engine) Mappers() (all []MapperInfo) {
+func (e *Engine) Mappers() (all []Registered) {
 	for _, name := range slices.Sorted(maps.Keys(e.mappers)) {
 		if def := e.mappers[name]; !isDerived(name) {
-			all = append(all, MapperInfo{name, def.Mode == function.Visit, def.Params})
+			all = append(all, Registered{name, def.Mode == function.Visit, def.Params})
 		}
 	}
 	return all

@@ -51,7 +51,7 @@ func (o *JobsOptions) list(ctx context.Context, st store.Store, queues []record.
 	if err := record.CheckState(string(o.State)); err != nil {
 		return nil, "", fmt.Errorf("%w: %w", ErrArguments, err)
 	}
-	found, err := st.JobsOf(ctx, queues, record.Listing{State: string(o.State), Mapper: o.Mapper}, cursor, jobsPage)
+	found, err := st.Jobs(ctx, queues, record.Listing{State: string(o.State), Mapper: o.Mapper}, cursor, jobsPage)
 	if err != nil {
 		return nil, "", err
 	}

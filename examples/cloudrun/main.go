@@ -18,6 +18,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/cloudlog"
+	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/jobsapi"
 	"github.com/scattermap/scattermap/mapper"
@@ -152,10 +153,11 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 		return nil, nil, open, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/mapper/", engine.Handler())                                   // Cloud Tasks
-	mux.Handle("/jobs", jobs)                                                  // operators
-	mux.Handle("/jobs/", jobs)                                                 // operators
-	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {}) // the process is up
+	mux.Handle("/mapper/", engine.Handler())                                                        // Cloud Tasks
+	mux.Handle("/jobs", jobs)                                                                       // operators
+	mux.Handle("/jobs/", jobs)                                                                      // operators
+	mux.Handle("/dashboard/", dashboard.New(engine, &dashboard.Options{Allow: allow, Logger: log})) // operators, in a browser
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})                      // the process is up
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
 		if err := engine.Ready(r.Context()); err != nil {
 			log.Warn("not ready", "error", err)

@@ -136,6 +136,15 @@ func (st Store) LookOpen(ctx context.Context, job record.Ref, most int) (some []
 	return some, 1 / scale, err
 }
 
+// Sample returns the first records of a job that have a mark, or of all if it is empty: a random choice, as their IDs are hashes. Scale is how many
+// times as many there are, which the last ID tells; 1 if these are all. The records are not to be changed: see Sharing.
+func (st Store) Sample(ctx context.Context, job record.Ref, mark string, most int) (some []*record.Range, scale float64, err error) {
+	if s, ok := ctx.Value(sharedKey{}).(*shared); ok {
+		return s.sample(sampled{job, mark, most}, func() ([]*record.Range, float64, error) { return firstRecords(ctx, st, job, mark, most) })
+	}
+	return firstRecords(ctx, st, job, mark, most)
+}
+
 // count counts the results of a query, which are read without their properties.
 func (st Store) count(ctx context.Context, q *datastore.Query) (n int64, err error) {
 	for it := st.client.Run(ctx, q.KeysOnly()); ; n++ {

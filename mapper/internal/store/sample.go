@@ -11,16 +11,8 @@ import (
 // SampleSize is how many records a sample of a job has, for a status or a picture. Those of one call of Datastore are 300.
 const SampleSize = 250
 
-// Sample returns the first records of a job that have a mark, or of all if it is empty: a random choice, as their IDs are hashes. Scale is how many
-// times as many there are, which the last ID tells; 1 if these are all. The records are not to be changed: see Sharing.
-func (st Store) Sample(ctx context.Context, job record.Ref, mark string, most int) (some []*record.Range, scale float64, err error) {
-	if s, ok := ctx.Value(sharedKey{}).(*shared); ok {
-		return s.sample(sampled{job, mark, most}, func() ([]*record.Range, float64, error) { return st.sample(ctx, job, mark, most) })
-	}
-	return st.sample(ctx, job, mark, most)
-}
-
-func (st Store) sample(ctx context.Context, job record.Ref, mark string, most int) (some []*record.Range, scale float64, err error) {
+// firstRecords reads a sample.
+func firstRecords(ctx context.Context, st Store, job record.Ref, mark string, most int) (some []*record.Range, scale float64, err error) {
 	q := Records(job, "", "")
 	if mark != "" {
 		q = Marked(mark, job, "")

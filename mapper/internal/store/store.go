@@ -168,21 +168,17 @@ func (st Store) Active(ctx context.Context) ([]*record.Job, error) {
 	return st.jobs(ctx, datastore.NewQuery(record.JobKind).FilterField("active", "=", true))
 }
 
-// Jobs loads the records of a listing, the job that was started last first, from before a place on.
-func (st Store) Jobs(ctx context.Context, l record.Listing, before string, limit int) ([]*record.Job, error) {
+// Jobs loads the records of a listing for each of some queues, of which an empty one stands for all: the job that was started last first, from
+// before a place on.
+func (st Store) Jobs(ctx context.Context, queues []record.Owner, l record.Listing, before string, limit int) ([]*record.Job, error) {
 	if st.client == nil {
 		return nil, errNoClient
 	}
-	from, to := l.Bounds(before)
-	return st.jobs(ctx, datastore.NewQuery(record.JobKind).FilterField("listed", ">=", from).FilterField("listed", "<", to).Order("-listed").Limit(limit))
-}
-
-// JobsOf is Jobs for several queues together; an empty one stands for all.
-func (st Store) JobsOf(ctx context.Context, queues []record.Owner, l record.Listing, before string, limit int) ([]*record.Job, error) {
 	var found []*record.Job
 	for _, queue := range queues {
 		l.Queue = queue
-		some, err := st.Jobs(ctx, l, before, limit)
+		from, to := l.Bounds(before)
+		some, err := st.jobs(ctx, datastore.NewQuery(record.JobKind).FilterField("listed", ">=", from).FilterField("listed", "<", to).Order("-listed").Limit(limit))
 		if err != nil {
 			return nil, err
 		}

@@ -169,7 +169,7 @@ func (st Store) SampleEnded(ctx context.Context, job *record.Job) (_ *record.Job
 // SampleTotals adds up the first records of a job. If there are more, their IDs tell
 // which part of all they are, because IDs are hashes.
 func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.Totals, estimated bool, err error) {
-	sum, scale, err := st.sum(ctx, job.Ref(), "")
+	sum, scale, err := sumOf(ctx, st, job.Ref(), "")
 	sum.Close(job)
 	if err != nil || scale == 1 {
 		return sum, false, err
@@ -178,8 +178,8 @@ func (st Store) SampleTotals(ctx context.Context, job *record.Job) (sum record.T
 	return sum, true, nil
 }
 
-// sum adds up the first records of a job that have a mark, and returns by how much more all are.
-func (st Store) sum(ctx context.Context, job record.Ref, mark string) (sum record.Totals, scale float64, err error) {
+// sumOf adds up the first records of a job that have a mark, and returns by how much more all are.
+func sumOf(ctx context.Context, st Store, job record.Ref, mark string) (sum record.Totals, scale float64, err error) {
 	sum.Sample = record.NewSample()
 	all, scale, err := st.Sample(ctx, job, mark, SampleSize)
 	for _, r := range all {
@@ -197,7 +197,7 @@ func (st Store) LiveTotals(ctx context.Context, job *record.Job) (sum record.Tot
 	if err != nil || !estimated {
 		return sum, estimated, err
 	}
-	open, scale, err := st.sum(ctx, job.Ref(), "open")
+	open, scale, err := sumOf(ctx, st, job.Ref(), "open")
 	if err != nil {
 		return sum, false, err
 	}
