@@ -117,7 +117,7 @@ export OIDC_KEYS_URL=%s
 			return err
 		}
 		defer d.Close()
-		out += fmt.Sprintf("export DATASTORE_PROJECT_ID=%s\n", d.project)
+		out += fmt.Sprintf("export DATASTORE_PROJECT_ID=%s\nexport SCATTERMAP_DASHBOARD=%s\n", d.project, d.url)
 		fmt.Fprintf(stderr, "dashboard: %s\n", d.url)
 	}
 	if _, err := io.WriteString(stdout, out); err != nil {

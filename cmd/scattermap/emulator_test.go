@@ -4,13 +4,18 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
@@ -41,8 +46,11 @@ func startServer(t *testing.T, args ...string) *server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.process.Process.Kill() })
-	lines := bufio.NewScanner(stdout)
-	for len(s.env) < 4 && lines.Scan() {
+	lines, said := bufio.NewScanner(stdout), 4
+	if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "--dashboard") }) {
+		said += 2
+	}
+	for len(s.env) < said && lines.Scan() {
 		name, value, ok := strings.Cut(strings.TrimPrefix(lines.Text(), "export "), "=")
 		if !ok {
 			t.Fatalf("it printed %q", lines.Text())
@@ -200,5 +208,67 @@ func TestLoopbackUnlessTold(t *testing.T) {
 	}
 	if strings.Count(warnings.String(), "open to other machines") != 1 {
 		t.Errorf("warnings %q, want one", warnings.String())
+	}
+}
+
+// TestDashboard starts the command with pages, and counts entities from their form. Another name of the address is refused, as is an address that
+// others can reach.
+func TestDashboard(t *testing.T) {
+	s := startServer(t, "--dashboard=127.0.0.1:0")
+	for name, value := range s.env {
+		t.Setenv(name, value)
+	}
+	client, err := datastore.NewClient(t.Context(), s.env["DATASTORE_PROJECT_ID"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := client.Put(t.Context(), datastore.NameKey("K", "a", nil), &datastore.PropertyList{}); err != nil {
+		t.Fatal(err)
+	}
+	pages := s.env["SCATTERMAP_DASHBOARD"]
+	send := func(method, path, host string, form url.Values) (code int, text string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), method, pages+path, strings.NewReader(form.Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Header.Set("Accept", "application/json")
+		if host != "" {
+			r.Host = host
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	if code, text := send("POST", "start", "", url.Values{"mapper": {"count"}, "kind": {"K"}, "id": {"counted"}, "do": {"start"}}); code != http.StatusOK {
+		t.Fatalf("%d %s", code, text)
+	}
+	for range 100 {
+		if _, text := send("GET", "job?id=counted", "", nil); strings.Contains(text, `"entities":1`) && strings.Contains(text, `"succeeded"`) {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if code, text := send("GET", "job?id=counted", "", nil); code != http.StatusOK || !strings.Contains(text, `"counters":{"entities":1}`) {
+		t.Errorf("%d %s", code, text)
+	}
+	if code, _ := send("GET", "", "evil.example", nil); code != http.StatusForbidden {
+		t.Errorf("by another name: %d", code)
+	}
+	for _, addr := range []string{"0.0.0.0:0", "nowhere", "10.0.0.1:80"} {
+		var out bytes.Buffer
+		err := run(t.Context(), []string{"emulator", "--datastore", "127.0.0.1:0", "--tasks", "127.0.0.1:0", "--dashboard=" + addr}, nil, &out, &out)
+		if !errors.Is(err, errUsage) || !strings.Contains(err.Error(), "--dashboard") {
+			t.Errorf("%s: %v", addr, err)
+		}
 	}
 }

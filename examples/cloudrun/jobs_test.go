@@ -48,6 +48,12 @@ func (s *site) await(id, token string, want mapper.State) (status mapper.Status)
 func TestOperate(t *testing.T) {
 	s := newSite(t)
 	admin := s.token(operator, s.url)
+	if code, _ := s.send("GET", "/dashboard/", "", ""); code != 401 {
+		t.Errorf("a stranger sees the dashboard: %d", code)
+	}
+	if code, page := s.send("GET", "/dashboard/", admin, ""); code != 200 || !strings.Contains(page, "There are no such jobs.") {
+		t.Errorf("%d %s", code, page)
+	}
 	const n = 60
 	keys, accounts := make([]*datastore.Key, n), make([]any, n)
 	for i := range keys {

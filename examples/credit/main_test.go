@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -152,5 +155,45 @@ func TestGrouped(t *testing.T) {
 		if got := bank.Grouped(n); got != want {
 			t.Errorf("%d is written %s, want %s", n, got, want)
 		}
+	}
+}
+
+// TestDashboard runs the job with its pages: they show it, and stay until the command is interrupted.
+func TestDashboard(t *testing.T) {
+	c, err := parse([]string{"-dashboard", "-entities", "500"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	said, out := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, c, io.Discard, out)
+		out.Close()
+	}()
+	address := ""
+	lines := bufio.NewScanner(said)
+	for lines.Scan() {
+		if at, ok := strings.CutPrefix(lines.Text(), "Dashboard: "); ok {
+			address = at
+		}
+		if strings.Contains(lines.Text(), "stays until") {
+			break
+		}
+	}
+	resp, err := http.Get(address + "job?id=spring-credit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(page), "succeeded") {
+		t.Errorf("%d %s, %v", resp.StatusCode, page, err)
+	}
+	interrupt()
+	go func() { _, _ = io.Copy(io.Discard, said) }()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
