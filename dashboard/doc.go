@@ -20,6 +20,8 @@
 //	./job?id=ID                 a job: &colour=state, pace, attempts or time
 //	./range?job=ID&range=RANGE  one of its ranges
 //	./failures?id=ID            its failures: &cursor=
+//	./examples?id=ID            what a rehearsal would do to some entities
+//	./left?id=ID                what an undo has left as it is: &cursor=
 //	./replay?id=ID              how it unfolded: &frame=1 to 30
 //	./replay.svg?id=ID          the same, animated
 //	./start                     what can be started: ?mapper=NAME
@@ -39,6 +41,8 @@
 //	           are those of picture.Picture, with bounds as texts, and series, levels and pages are those of package picture
 //	./range    {"job", "range"}: picture.Detail, with bounds as texts
 //	./failures {"failures": [{"key", "error", "attempts", "time"}], "causes": [{"cause", "count", "estimated", "example"}], "next"}
+//	./examples {"examples": [{"key", "what", "properties": [{"name", "before", "after"}]}]}
+//	./left     {"left": [{"key", "why"}], "next"}
 //	./replay   {"times": [...], "frames": ["..."], "ranges"}: a letter for each range in each frame: u for uncut, p for pending, r for
 //	           running, d for done, s for slow and f for failed
 //	./start    {"mappers": [{"name", "visit", "fields": [{"name", "kind", "optional"}]}]}; posted, {"plan"} (mapper.Estimate) or {"id"}

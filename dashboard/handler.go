@@ -176,6 +176,10 @@ func (s *server) page(name string, get bool) func(*http.Request, url.Values) (*a
 			return s.aRange
 		case "failures":
 			return s.failures
+		case "examples":
+			return s.examples
+		case "left":
+			return s.left
 		case "replay":
 			return s.replay
 		case "replay.svg":

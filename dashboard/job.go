@@ -124,18 +124,20 @@ type view struct {
 	Levels    []picture.Level  `json:"levels"`
 	Pages     picture.Pages    `json:"pages"`
 
-	Strip    strip            `json:"-"`
-	Chosen   picture.Colour   `json:"-"`
-	Colours  []picture.Colour `json:"-"`
-	Rates    chart            `json:"-"`
-	Busy     chart            `json:"-"`
-	Tree     []branch         `json:"-"`
-	Notable  []ranged         `json:"-"`
-	Verbs    []verb           `json:"-"`
-	Logs     string           `json:"-"`
-	Counters []counter        `json:"-"`
-	Foreign  bool             `json:"-"` // it belongs to another queue
-	Settings []setting        `json:"-"`
+	Undone    string           `json:"-"` // what it has taken back, of an undo
+	Rehearsed bool             `json:"-"`
+	Strip     strip            `json:"-"`
+	Chosen    picture.Colour   `json:"-"`
+	Colours   []picture.Colour `json:"-"`
+	Rates     chart            `json:"-"`
+	Busy      chart            `json:"-"`
+	Tree      []branch         `json:"-"`
+	Notable   []ranged         `json:"-"`
+	Verbs     []verb           `json:"-"`
+	Logs      string           `json:"-"`
+	Counters  []counter        `json:"-"`
+	Foreign   bool             `json:"-"` // it belongs to another queue
+	Settings  []setting        `json:"-"`
 }
 
 // A counter is one of a job.
@@ -212,6 +214,10 @@ func (s *server) view(st *mapper.Status, p *picture.Picture, chosen picture.Colo
 	}
 	for _, i := range p.Notable(manyNotable) {
 		v.Notable = append(v.Notable, v.Ranges[i])
+	}
+	v.Rehearsed = strings.HasPrefix(st.Mapper, "rehearsal:")
+	if operator.Undoes(st) {
+		v.Undone = operator.Undone(st)
 	}
 	v.Strip = draw(st.ID, p, v.Ranges, chosen)
 	v.Rates = chartOf(v.Series, func(m picture.Moment) float64 { return m.Rate })
@@ -336,4 +342,80 @@ func (s *server) failures(r *http.Request, q url.Values) (*answer, error) {
 	known := &mapper.Status{State: p.State, Undo: p.Undo, CleanedUp: p.Gone, Failures: int64(len(p.Causes))}
 	v.Retry = slices.ContainsFunc(verbs, func(v verb) bool { return v.Name == "retry" && v.when(known) })
 	return &answer{template: "failures", title: "Failures of " + id, live: cursor == "" && !p.Ended, body: v}, nil
+}
+
+// An example is what a rehearsal would do to an entity, as it may be seen.
+type example struct {
+	Key        string                   `json:"key"`
+	What       string                   `json:"what"`
+	Properties []mapper.ExampleProperty `json:"properties,omitempty"`
+}
+
+// An exampled is the page of what a rehearsal would do.
+type exampled struct {
+	Examples []example `json:"examples"`
+
+	Job string `json:"-"`
+}
+
+// examples answers with the page of what a rehearsal would do to some entities.
+func (s *server) examples(r *http.Request, q url.Values) (*answer, error) {
+	id, err := id(q, "id")
+	if err != nil {
+		return nil, err
+	}
+	all, err := shared(r.Context(), &s.cache, "examples\x00"+id, func(ctx context.Context) ([]mapper.Example, error) {
+		return s.engine.Job(id).Examples(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	v := &exampled{Examples: []example{}, Job: id}
+	for _, x := range all {
+		shown := example{Key: s.redact(Key, operator.Path(x.Key)), What: x.What}
+		for _, p := range x.Properties {
+			shown.Properties = append(shown.Properties, mapper.ExampleProperty{Name: p.Name, Before: s.redact(Value, p.Before), After: s.redact(Value, p.After)})
+		}
+		v.Examples = append(v.Examples, shown)
+	}
+	return &answer{template: "examples", title: "What " + id + " would do", body: v}, nil
+}
+
+// A leaving is an entity that an undo has left as it is, as it may be seen.
+type leaving struct {
+	Key string `json:"key,omitempty"`
+	Why string `json:"why"`
+}
+
+// A leavings is the page of what an undo has left.
+type leavings struct {
+	Left []leaving `json:"left"`
+	Next string    `json:"next,omitempty"`
+
+	Job  string `json:"-"`
+	More string `json:"-"`
+}
+
+// left answers with the page of what an undo has left as it is.
+func (s *server) left(r *http.Request, q url.Values) (*answer, error) {
+	id, err := id(q, "id")
+	if err != nil {
+		return nil, err
+	}
+	all, next, err := s.engine.Job(id).Left(r.Context(), q.Get("cursor"))
+	if err != nil {
+		return nil, err
+	}
+	v := &leavings{Left: []leaving{}, Next: next, Job: id}
+	for _, l := range all {
+		shown := leaving{Why: s.redact(Error, l.Why)}
+		if l.Key != nil {
+			shown.Key = s.redact(Key, operator.Path(l.Key))
+		}
+		v.Left = append(v.Left, shown)
+	}
+	if next != "" {
+		v.More = "left?" + url.Values{"id": {id}, "cursor": {next}}.Encode()
+	}
+	return &answer{template: "left", title: "What " + id + " has left", body: v}, nil
 }

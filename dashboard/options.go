@@ -61,12 +61,12 @@ func Loopback(r *http.Request) (who string, err error) {
 	return "", nil
 }
 
-// CloudLogs returns a function for [Options.Logs] that leads to Cloud Logging of a project.
+// CloudLogs returns a function for [Options.Logs] that leads to Cloud Logging of a project, for lines as package cloudlog writes them.
 func CloudLogs(project string) func(job, rangeID string) string {
 	return func(job, rangeID string) string {
-		query := fmt.Sprintf("jsonPayload.job=%q", job)
+		query := fmt.Sprintf("labels.job=%q", job)
 		if rangeID != "" {
-			query += fmt.Sprintf("\njsonPayload.range=%q", rangeID)
+			query += fmt.Sprintf("\nlabels.range=%q", rangeID)
 		}
 		return "https://console.cloud.google.com/logs/query;query=" + url.PathEscape(query) + "?project=" + url.QueryEscape(project)
 	}

@@ -39,6 +39,7 @@ var words = template.FuncMap{
 	"query":   query,
 	"since":   func(t, from time.Time) string { return span(t.Sub(from)) },
 	"long":    func(s string) bool { return len(s) > 160 },
+	"more":    func(all, shown, left int) int64 { return int64(max(0, all-shown) + left) },
 	"dict":    dict,
 	"can": func(all []verb, name string) bool {
 		return slices.ContainsFunc(all, func(v verb) bool { return v.Name == name })

@@ -275,6 +275,9 @@ func (j *Job) Left(ctx context.Context, cursor string) (left []Left, next string
 // An Example is what a rehearsal would do to an entity: which, what, and some of its properties before and after.
 type Example = record.Example
 
+// An ExampleProperty is a property of an [Example], with its values as texts of up to 200 characters.
+type ExampleProperty = record.ExampleProperty
+
 // Examples returns what a job that is a rehearsal would do to some entities, two of each of up to 20 of its pages: a random choice of
 // pages, and the same each time.
 func (j *Job) Examples(ctx context.Context) (examples []Example, err error) {

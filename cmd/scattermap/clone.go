@@ -56,7 +56,7 @@ func newClone() *cobra.Command {
 		if err := s.call(c.Context(), http.MethodGet, args[0], nil, nil, old); err != nil {
 			return err
 		}
-		if undoes(old) {
+		if operator.Undoes(old) {
 			return fmt.Errorf("%s is an undo, which is not cloned: \"scattermap undo\" undoes the job again, and \"scattermap undo %s\" that undo", args[0], args[0])
 		}
 		body := startBody{old.Mapper, old.Query, old.Params, old.Settings}

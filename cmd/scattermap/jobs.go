@@ -103,8 +103,8 @@ func summary(job *mapper.Status) string {
 		about = "about "
 	}
 	text := fmt.Sprintf("%s: %s, %s%s processed", job.ID, job.State, about, operator.Counted(job.Processed, "entity", "entities"))
-	if undoes(job) { // its entities are pages
-		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, job.State, about, operator.Counted(job.Processed, "page", "pages"), undone(job))
+	if operator.Undoes(job) { // its entities are pages
+		text = fmt.Sprintf("%s: %s, %s%s looked at: %s", job.ID, job.State, about, operator.Counted(job.Processed, "page", "pages"), operator.Undone(job))
 	}
 	if left := job.Remaining; left > 0 && !job.State.Ended() {
 		text += fmt.Sprintf(" and about %s left", operator.Grouped(left))
@@ -250,8 +250,8 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	if strings.HasPrefix(job.Mapper, "rehearsal:") {
 		written = "%s%s entities, of which %s would be written"
 	}
-	if undoes(job) { // its entities are pages, and what it costs depends on theirs
-		add("Processed:", fmt.Sprintf("%s%s: %s", about, operator.Counted(job.Processed, "page", "pages"), undone(job)))
+	if operator.Undoes(job) { // its entities are pages, and what it costs depends on theirs
+		add("Processed:", fmt.Sprintf("%s%s: %s", about, operator.Counted(job.Processed, "page", "pages"), operator.Undone(job)))
 	} else {
 		add("Processed:", fmt.Sprintf(written, about, operator.Grouped(job.Processed), operator.Grouped(job.Written)))
 	}
@@ -262,7 +262,7 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		add("Time left:", operator.Takes(job.Progress))
 		add("Rate:", fmt.Sprintf("%s entities a second in the last minute, %s over all", operator.Grouped(int64(job.Progress.Rate)), operator.Grouped(int64(job.Progress.Overall))))
 	}
-	if !undoes(job) {
+	if !operator.Undoes(job) {
 		add("Cost:", fmt.Sprintf("about $%.4f so far, at the prices of nam5", job.Dollars))
 	}
 	add("Failures:", operator.Grouped(job.Failures))

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -44,8 +43,8 @@ just before the job is left as it is, too. A job can be undone while something i
 				fmt.Fprintf(c.ErrOrStderr(), "Job %s undoes it already.\n", operator.Line(job.Undo, 100))
 			}
 			what := fmt.Sprintf("Undo job %s of %s? It is %s, and has written %s entities.", job.ID, operator.Line(job.Mapper, 100), job.State, operator.Grouped(job.Written))
-			if undoes(job) {
-				what = fmt.Sprintf("Undo the undo %s? It is %s: %s.", job.ID, job.State, undone(job))
+			if operator.Undoes(job) {
+				what = fmt.Sprintf("Undo the undo %s? It is %s: %s.", job.ID, job.State, operator.Undone(job))
 			}
 			if err := confirm(c, what); err != nil {
 				return err
@@ -54,19 +53,6 @@ just before the job is left as it is, too. A job can be undone while something i
 		return beginJob(c, &s, args[0]+"/undo", o, watch, format)
 	}
 	return c
-}
-
-// undoes reports whether a job is an undo, or the rehearsal of one.
-func undoes(job *mapper.Status) bool { return strings.Contains(job.Mapper, "undo:") }
-
-// undone says what an undo has done.
-func undone(job *mapper.Status) string {
-	n := func(name string) string { return operator.Grouped(job.Counters[name]) }
-	form := "%s entities restored, %s deleted that the job had put, %s left as they are"
-	if strings.HasPrefix(job.Mapper, "rehearsal:") {
-		form = "it would restore %s entities, delete %s that the job had put, and leave %s as they are"
-	}
-	return fmt.Sprintf(form, n("restored"), n("removed"), n("left"))
 }
 
 func newLeft() *cobra.Command {

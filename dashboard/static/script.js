@@ -56,6 +56,21 @@ function chooseAll() {
   every.onchange = () => { for (const box of document.querySelectorAll("input[name=id]")) box.checked = every.checked; };
 }
 
+// arrows have the arrow keys move along a strip, of which the tab key comes to one range.
+function arrows() {
+  document.addEventListener("keydown", (event) => {
+    const all = event.target.closest?.(".strip > svg")?.querySelectorAll("a");
+    if (!all) return;
+    const at = [...all].indexOf(event.target);
+    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: all.length - 1 }[event.key];
+    if (at < 0 || !all[to]) return;
+    event.preventDefault();
+    all[at].setAttribute("tabindex", "-1");
+    all[to].setAttribute("tabindex", "0");
+    all[to].focus();
+  });
+}
+
 // player has a replay play.
 function player() {
   const form = document.getElementById("player");
@@ -92,5 +107,6 @@ function player() {
 }
 
 chooseAll();
+arrows();
 player();
 live();

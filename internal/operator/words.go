@@ -115,3 +115,16 @@ func Path(k *datastore.Key) string {
 	}
 	return fmt.Sprintf("%s/%s,%d", parent, k.Kind, k.ID)
 }
+
+// Undoes reports whether a job is an undo, or the rehearsal of one.
+func Undoes(job *mapper.Status) bool { return strings.Contains(job.Mapper, "undo:") }
+
+// Undone says what an undo has done.
+func Undone(job *mapper.Status) string {
+	n := func(name string) string { return Grouped(job.Counters[name]) }
+	form := "%s entities restored, %s deleted that the job had put, %s left as they are"
+	if strings.HasPrefix(job.Mapper, "rehearsal:") {
+		form = "it would restore %s entities, delete %s that the job had put, and leave %s as they are"
+	}
+	return fmt.Sprintf(form, n("restored"), n("removed"), n("left"))
+}
