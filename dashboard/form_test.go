@@ -240,7 +240,7 @@ func TestFormOddParams(t *testing.T) {
 // TestBodies posts what no browser does.
 func TestBodies(t *testing.T) {
 	w := newEngine(t)
-	h := dashboard.New(w.engine, &dashboard.Options{Allow: func(*http.Request) (string, error) { return "", nil }})
+	h := dashboard.New(w.engine, everybody)
 	for name, test := range map[string]struct {
 		typ, body string
 		code      int

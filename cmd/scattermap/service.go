@@ -15,8 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/spf13/pflag"
+
+	"github.com/scattermap/scattermap/internal/operator"
 )
 
 // A service is where the jobs are, and who asks.

@@ -152,12 +152,13 @@ func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine
 	if err != nil {
 		return nil, nil, open, err
 	}
+	pages := dashboard.New(engine, &dashboard.Options{Allow: allow, Logger: log, Logs: dashboard.CloudLogs(c.project)})
 	mux := http.NewServeMux()
-	mux.Handle("/mapper/", engine.Handler())                                                        // Cloud Tasks
-	mux.Handle("/jobs", jobs)                                                                       // operators
-	mux.Handle("/jobs/", jobs)                                                                      // operators
-	mux.Handle("/dashboard/", dashboard.New(engine, &dashboard.Options{Allow: allow, Logger: log, Logs: dashboard.CloudLogs(c.project)})) // operators, in a browser
-	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})                      // the process is up
+	mux.Handle("/mapper/", engine.Handler())                                   // Cloud Tasks
+	mux.Handle("/jobs", jobs)                                                  // operators
+	mux.Handle("/jobs/", jobs)                                                 // operators
+	mux.Handle("/dashboard/", pages)                                           // operators, in a browser
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {}) // the process is up
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
 		if err := engine.Ready(r.Context()); err != nil {
 			log.Warn("not ready", "error", err)

@@ -1,0 +1,104 @@
+package dashboard_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// TestLegal checks that what a job's page offers is what the job can do, in each state: nothing that is offered is refused, and what is not is.
+func TestLegal(t *testing.T) {
+	w := newWorld(t, nil)
+	w.putAccounts(t, 200)
+	prepare := map[mapper.State]func(id string){
+		mapper.Succeeded: func(id string) { w.fails.Store(false); w.run(t, id, `{"Amount": 1}`, mapper.StartOptions{}) },
+		mapper.SucceededWithFailures: func(id string) {
+			w.fails.Store(true)
+			w.run(t, id, `{"Amount": 1}`, mapper.StartOptions{})
+		},
+		mapper.Running: func(id string) {
+			w.slow.Store(int64(50 * time.Millisecond))
+			w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Beside: true})
+		},
+		mapper.Paused: func(id string) {
+			w.slow.Store(int64(50 * time.Millisecond))
+			if err := w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Beside: true}).Pause(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		},
+		mapper.Aborted: func(id string) {
+			w.slow.Store(int64(50 * time.Millisecond))
+			if err := w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Beside: true}).Abort(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	n := 0
+	for state, start := range prepare {
+		for _, verb := range []string{"pause", "resume", "retry", "abort", "rate", "undo", "clean-up", "verify"} {
+			n++
+			id := fmt.Sprint("j", n)
+			w.slow.Store(0)
+			start(id)
+			_, page := get(t, w.url+"job?id="+id, "")
+			offered := strings.Contains(page, `value="`+verb+`"`) || strings.Contains(page, "do="+verb)
+			code, text := post(t, w.url+"act", "do="+verb+"&confirmed=yes&id="+id)
+			switch {
+			case offered && code >= 400:
+				t.Errorf("%s is offered for a job that is %s, and refused: %d %.400s", verb, state, code, text[strings.Index(text, "<main"):])
+			case !offered && code < 400 && !harmless[fmt.Sprint(state, " ", verb)]:
+				t.Errorf("%s is not offered for a job that is %s, and done: %d", verb, state, code)
+			}
+			_ = w.engine.Job(id).Abort(t.Context())
+		}
+	}
+}
+
+// harmless is what a job can do that is not worth a button: it has nothing to undo or to retry, is so already, or revives only.
+var harmless = map[string]bool{
+	"running resume": true, "running retry": true, "paused retry": true, "paused pause": true, "succeeded retry": true, "aborted abort": true, "aborted undo": true,
+	"running verify": true, "paused verify": true,
+}
+
+// TestMany does something to several jobs at once: to those that can do it, and says of the others why not.
+func TestMany(t *testing.T) {
+	w := newWorld(t, nil)
+	w.putAccounts(t, 100)
+	w.slow.Store(int64(100 * time.Millisecond))
+	for _, id := range []string{"a", "b"} {
+		w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Beside: true})
+	}
+	if code, text := post(t, w.url+"act", "do=pause&id=a&id=b&reason=lunch"); code != http.StatusSeeOther {
+		t.Fatalf("%d %.300s", code, text)
+	}
+	for _, id := range []string{"a", "b"} {
+		if s, err := w.engine.Job(id).Status(t.Context()); err != nil || s.State != mapper.Paused {
+			t.Errorf("%s: %+v, %v", id, s, err)
+		}
+	}
+	code, text := post(t, w.url+"act", "do=resume&id=a&id=nobody&id=b", "Accept", "application/json")
+	var done struct {
+		Done   []string
+		Failed []struct{ ID, Error string }
+	}
+	if err := json.Unmarshal([]byte(text), &done); err != nil || code != http.StatusOK || !slices.Equal(done.Done, []string{"a", "b"}) || len(done.Failed) != 1 || done.Failed[0].ID != "nobody" {
+		t.Errorf("%d %s", code, text)
+	}
+	if code, text := post(t, w.url+"act", "do=abort&id=a&id=b"); code != http.StatusOK || !strings.Contains(text, "can&#39;t be resumed") || strings.Count(text, `name="id"`) != 2 {
+		t.Errorf("%d %.2000s", code, text)
+	}
+	for form, want := range map[string]int{"do=abort": 400, "do=undo&id=a&id=b": 400, "do=x&id=a": 400, "do=rate&id=a&rate=x": 400, "do=rate&id=a&rate=-1": 400, "do=rate&id=a&rate=NaN": 400, "do=rate&id=a&for=x": 400,
+		"do=pause&id=nobody": 404, "do=abort&id=a&confirmed=yes": 303, "do=resume&id=a": 409, "do=retry&id=b&cause=x": 400, "do=retry&id=b&of=x": 400} {
+		if code, text := post(t, w.url+"act", form); code != want {
+			t.Errorf("%s: %d %.300s, want %d", form, code, text, want)
+		}
+	}
+}
+
+// TestWatchersCostOne has fifty people watch a job for a minute, each by a page that renews itself every two seconds: together they cost about as

@@ -1,0 +1,47 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// An example is what a rehearsal would do to an entity, as it may be seen.
+type example struct {
+	Key        string                   `json:"key"`
+	What       string                   `json:"what"`
+	Properties []mapper.ExampleProperty `json:"properties,omitempty"`
+}
+
+// An exampled is the page of what a rehearsal would do.
+type exampled struct {
+	Examples []example `json:"examples"`
+
+	Job string `json:"-"`
+}
+
+// examples answers with the page of what a rehearsal would do to some entities.
+func (s *server) examples(r *http.Request, q url.Values) (*answer, error) {
+	id, err := id(q, "id")
+	if err != nil {
+		return nil, err
+	}
+	all, err := shared(r.Context(), &s.cache, "examples\x00"+id, func(ctx context.Context) ([]mapper.Example, error) {
+		return s.engine.Job(id).Examples(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	v := &exampled{Examples: []example{}, Job: id}
+	for _, x := range all {
+		shown := example{Key: s.redact(Key, operator.Path(x.Key)), What: x.What}
+		for _, p := range x.Properties {
+			shown.Properties = append(shown.Properties, mapper.ExampleProperty{Name: p.Name, Before: s.redact(Value, p.Before), After: s.redact(Value, p.After)})
+		}
+		v.Examples = append(v.Examples, shown)
+	}
+	return &answer{template: "examples", title: "What " + id + " would do", body: v}, nil
+}

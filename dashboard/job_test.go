@@ -1,0 +1,90 @@
+package dashboard_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/picture"
+)
+
+// one that is sharded by a property, one without entities, and one whose records are gone.
+func TestKindsOfJobs(t *testing.T) {
+	w := newWorld(t, nil)
+	w.putAccounts(t, 300)
+	for _, namespace := range []string{"a", "b"} {
+		key := datastore.IDKey("Account", 5, nil)
+		key.Namespace = namespace
+		if _, err := w.client.Put(t.Context(), key, &account{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := func(id string, name string, q mapper.Query, o mapper.StartOptions) {
+		t.Helper()
+		o.ID, o.PageSize = id, 20
+		job, err := w.engine.StartNamed(t.Context(), name, q, []byte(`{}`), &o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := job.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.run(t, "done", `{"Amount": 1}`, mapper.StartOptions{PageSize: 20})
+	if _, err := w.client.Put(t.Context(), datastore.IDKey("Account", 7, nil), &account{1000}); err != nil {
+		t.Fatal(err)
+	}
+	if code, text := post(t, w.url+"act", "do=undo&id=done&confirmed=yes"); code != http.StatusSeeOther {
+		t.Fatalf("%d %s", code, text)
+	}
+	if s, err := w.engine.Job("undo-done").Wait(t.Context()); err != nil || s.State != mapper.Succeeded {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	w.run(t, "rehearsal", `{"Amount": 1}`, mapper.StartOptions{PageSize: 20, Rehearse: true})
+	start("spaces", "look", mapper.Query{Kind: "Account", Namespaces: []string{"", "a", "b"}}, mapper.StartOptions{})
+	start("sharded", "look", mapper.Query{Kind: "Account", ShardBy: "Balance"}, mapper.StartOptions{})
+	start("empty", "look", mapper.Query{Kind: "Nothing"}, mapper.StartOptions{AllowEmpty: true})
+	start("gone", "look", mapper.Query{Kind: "Account"}, mapper.StartOptions{})
+	if code, text := post(t, w.url+"act", "do=clean-up&id=gone&confirmed=yes"); code != http.StatusSeeOther {
+		t.Fatalf("%d %s", code, text)
+	}
+	for begun := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		if p, err := picture.Of(t.Context(), w.client, "gone"); err != nil || len(p.Ranges) == 0 {
+			break // its status says that it is being cleaned up until the next sweep
+		}
+		if time.Since(begun) > time.Minute {
+			t.Fatal("it is not cleaned up")
+		}
+	}
+	time.Sleep(2100 * time.Millisecond) // what was read is forgotten
+	for at, want := range map[string][]string{
+		"job?id=undo-done":      {"299 entities restored", "1 left as they are", "left?id=undo-done"},
+		"left?id=undo-done":     {"/Account,7", "changed"},
+		"job?id=done":           {"The job that undoes it", "undo-done"},
+		"job?id=rehearsal":      {"A rehearsal: nothing is written", "would(change)"},
+		"examples?id=rehearsal": {"/Account,", "change", "Balance"},
+		"examples?id=done":      {"There is nothing to show"},
+		"job?id=spaces":         {"Kinds and namespaces", "Account [b]", "the default one"},
+		"job?id=sharded":        {"succeeded", "/Account,"},
+		"job?id=empty":          {"succeeded", "The key space"},
+		"replay?id=empty":       {"How it unfolded"},
+		"replay.svg?id=empty":   {"<svg"},
+		"job?id=gone":           {"were cleaned up"},
+		"replay?id=gone":        {"nothing to play back"},
+		"replay.svg?id=gone":    {"<svg"},
+	} {
+		code, text := get(t, w.url+at, "text/html")
+		for _, words := range want {
+			if code != http.StatusOK || !strings.Contains(text, words) {
+				t.Errorf("%s: %d, does not say %q:\n%.3000s", at, code, words, text[max(0, strings.Index(text, "<main")):])
+			}
+		}
+	}
+	if texts := everyPage(t, w); len(texts) < 50 {
+		t.Errorf("%d pages", len(texts))
+	}
+}

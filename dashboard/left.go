@@ -1,0 +1,47 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+
+	"github.com/scattermap/scattermap/internal/operator"
+)
+
+// A leaving is an entity that an undo has left as it is, as it may be seen.
+type leaving struct {
+	Key string `json:"key,omitempty"`
+	Why string `json:"why"`
+}
+
+// A leavings is the page of what an undo has left.
+type leavings struct {
+	Left []leaving `json:"left"`
+	Next string    `json:"next,omitempty"`
+
+	Job  string `json:"-"`
+	More string `json:"-"`
+}
+
+// left answers with the page of what an undo has left as it is.
+func (s *server) left(r *http.Request, q url.Values) (*answer, error) {
+	id, err := id(q, "id")
+	if err != nil {
+		return nil, err
+	}
+	all, next, err := s.engine.Job(id).Left(r.Context(), q.Get("cursor"))
+	if err != nil {
+		return nil, err
+	}
+	v := &leavings{Left: []leaving{}, Next: next, Job: id}
+	for _, l := range all {
+		shown := leaving{Why: s.redact(Error, l.Why)}
+		if l.Key != nil {
+			shown.Key = s.redact(Key, operator.Path(l.Key))
+		}
+		v.Left = append(v.Left, shown)
+	}
+	if next != "" {
+		v.More = "left?" + url.Values{"id": {id}, "cursor": {next}}.Encode()
+	}
+	return &answer{template: "left", title: "What " + id + " has left", body: v}, nil
+}

@@ -1,0 +1,46 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"github.com/scattermap/scattermap/mapper/picture"
+)
+
+// A detail is the page of a range.
+type detail struct {
+	Job   string   `json:"job"`
+	Range oneRange `json:"range"`
+
+	Logs string `json:"-"`
+}
+
+// A oneRange is a range with all that is known of it, as it may be seen.
+type oneRange struct {
+	*picture.Detail
+	Start string `json:"start,omitempty"` // in place of those of Detail
+	End   string `json:"end,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+// aRange answers with the page of a range.
+func (s *server) aRange(r *http.Request, q url.Values) (*answer, error) {
+	job, err := id(q, "job")
+	if err != nil {
+		return nil, err
+	}
+	name := q.Get("range")
+	d, err := shared(r.Context(), &s.cache, "range\x00"+job+"\x00"+name, func(ctx context.Context) (*picture.Detail, error) {
+		return picture.RangeOf(ctx, s.engine.Client(), job, name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	shown := s.rangedOf(d.Range)
+	v := &detail{Job: job, Range: oneRange{d, shown.Start, shown.End, shown.Error}}
+	if s.Logs != nil {
+		v.Logs = s.Logs(job, name)
+	}
+	return &answer{template: "range", title: "Range " + name, live: d.State == picture.Pending || d.State == picture.Running, body: v}, nil
+}

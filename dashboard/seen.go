@@ -1,0 +1,103 @@
+package dashboard
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/picture"
+)
+
+// A status is that of a job, as it may be seen.
+type status struct {
+	*mapper.Status
+	Query  json.RawMessage `json:"query"` // in place of those of Status
+	Params json.RawMessage `json:"params"`
+	Error  string          `json:"error,omitempty"`
+	Why    string          `json:"why,omitempty"`
+}
+
+// statusOf returns what may be seen of a status.
+func (s *server) statusOf(from *mapper.Status) (v status, err error) {
+	v = status{Status: from, Error: s.redact(Error, from.Error), Why: s.redact(Error, from.Why)}
+	if v.Query, err = s.redactJSON(Params, from.Query); err == nil {
+		v.Params, err = s.redactJSON(Params, from.Params)
+	}
+	return v, err
+}
+
+// A cause is that of some failures, as it may be seen.
+type cause struct {
+	Cause     string  `json:"cause"`
+	Count     int64   `json:"count"`
+	Estimated bool    `json:"estimated"`
+	Example   failed  `json:"example"`
+	Hash      string  `json:"-"` // of the cause itself, which may not be seen
+	Share     float64 `json:"-"`
+}
+
+// hashOf returns what stands for a text.
+func hashOf(text string) string {
+	h := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(h[:8])
+}
+
+// A failed is an entity that has failed, as it may be seen.
+type failed struct {
+	Key      string    `json:"key"`
+	Error    string    `json:"error"`
+	Attempts int       `json:"attempts"`
+	Time     time.Time `json:"time"`
+}
+
+func (s *server) failedOf(f mapper.Failure) failed {
+	return failed{s.redact(Key, operator.Path(f.Key)), s.redact(Error, f.Error), f.Attempts, f.Time}
+}
+
+func (s *server) causesOf(from []mapper.Cause) []cause {
+	all := []cause{}
+	total := int64(0)
+	for _, c := range from {
+		total += c.Count
+	}
+	for _, c := range from {
+		all = append(all, cause{s.redact(Error, c.Cause), c.Count, c.Estimated, s.failedOf(c.Example), hashOf(c.Cause), float64(c.Count) / float64(max(1, total))})
+	}
+	return all
+}
+
+// A ranged is a range, as it may be seen.
+type ranged struct {
+	picture.Range
+	Start string `json:"start,omitempty"` // in place of those of Range
+	End   string `json:"end,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+func (s *server) rangedOf(r picture.Range) ranged {
+	return ranged{r, s.place(r.Start), s.place(r.End), s.redact(Error, r.Error)}
+}
+
+// place writes a bound; an empty text is none.
+func (s *server) place(p *picture.Place) string {
+	if p == nil {
+		return ""
+	}
+	text := ""
+	if p.Value != nil {
+		text = fmt.Sprintf("%v ", p.Value)
+	}
+	switch {
+	case p.Key != nil && p.Key.Namespace != "":
+		text += "[" + p.Key.Namespace + "]" + operator.Path(p.Key)
+	case p.Key != nil:
+		text += operator.Path(p.Key)
+	default:
+		text += fmt.Sprintf("the beginning of %s [%s]", p.Kind, p.Namespace)
+	}
+	return s.redact(Key, text)
+}
