@@ -22,7 +22,7 @@ short: ## Run the tests that take seconds, without Google's emulators
 
 .PHONY: race
 race: ## Run the core packages' tests under the race detector
-	go test -race -short ./emulator/... ./mapper/... ./tasks/...
+	go test -race -short ./emulator/... ./mapper/... ./tasks/... ./dashboard/...
 
 .PHONY: simulate
 SEEDS ?= 10000

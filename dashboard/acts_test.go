@@ -93,10 +93,15 @@ func TestMany(t *testing.T) {
 	if code, text := post(t, w.url+"act", "do=abort&id=a&id=b"); code != http.StatusOK || !strings.Contains(text, "can&#39;t be resumed") || strings.Count(text, `name="id"`) != 2 {
 		t.Errorf("%d %.2000s", code, text)
 	}
-	for form, want := range map[string]int{"do=abort": 400, "do=undo&id=a&id=b": 400, "do=x&id=a": 400, "do=rate&id=a&rate=x": 400, "do=rate&id=a&rate=-1": 400, "do=rate&id=a&rate=NaN": 400, "do=rate&id=a&for=x": 400,
-		"do=pause&id=nobody": 404, "do=abort&id=a&confirmed=yes": 303, "do=resume&id=a": 409, "do=retry&id=b&cause=x": 400, "do=retry&id=b&of=x": 400} {
-		if code, text := post(t, w.url+"act", form); code != want {
-			t.Errorf("%s: %d %.300s, want %d", form, code, text, want)
+	for _, test := range []struct {
+		form string
+		code int
+	}{
+		{"do=abort", 400}, {"do=undo&id=a&id=b", 400}, {"do=x&id=a", 400}, {"do=rate&id=a&rate=x", 400}, {"do=rate&id=a&rate=-1", 400}, {"do=rate&id=a&rate=NaN", 400}, {"do=rate&id=a&for=x", 400},
+		{"do=pause&id=nobody", 404}, {"do=abort&id=a&confirmed=yes", 303}, {"do=resume&id=a", 409}, {"do=retry&id=b&cause=x", 400}, {"do=retry&id=b&of=x", 400},
+	} {
+		if code, text := post(t, w.url+"act", test.form); code != test.code {
+			t.Errorf("%s: %d %.300s, want %d", test.form, code, text, test.code)
 		}
 	}
 }
