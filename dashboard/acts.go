@@ -62,15 +62,11 @@ var verbs = []verb{
 		Warns: "The job belongs to another queue. This has it go on in the queue of this service.", when: func(*mapper.Status) bool { return false }},
 }
 
-// foreign reports whether a job belongs to another queue than the engine's first one, which may still be one of its others.
-func foreign(s *mapper.Status, e *mapper.Engine) bool {
-	return s.Queue != "" && s.Queue != e.Queue().Name()
-}
-
-// legal returns what can be done to a job.
+// legal returns what can be done to a job. One of a queue that is not the engine's can only be looked at, and moved.
 func legal(s *mapper.Status, e *mapper.Engine) (all []verb) {
+	foreign := s.Queue != "" && !e.Owns(s.Queue)
 	for _, v := range verbs {
-		if v.when(s) || v.Name == "move" && foreign(s, e) && !s.State.Ended() {
+		if v.when(s) && (!foreign || v.Name == "verify") || v.Name == "move" && foreign && !s.State.Ended() {
 			all = append(all, v)
 		}
 	}
@@ -138,9 +134,12 @@ func cleanUp(ctx context.Context, j *mapper.Job, q url.Values) error {
 
 // A question is what is asked before something is done.
 type question struct {
-	Verb verb
-	Jobs []string
-	Back string // where to go instead
+	Do    string   `json:"do"`
+	Jobs  []string `json:"jobs"`
+	Warns string   `json:"warns,omitempty"`
+
+	Verb verb   `json:"-"`
+	Back string `json:"-"` // where to go instead
 }
 
 // order reads what is to be done, and to which jobs.
@@ -170,7 +169,7 @@ func (s *server) ask(_ *http.Request, q url.Values) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &answer{template: "act", title: v.Label, body: question{v, ids, backTo(ids)}}, nil
+	return &answer{template: "act", title: v.Label, body: question{v.Name, ids, v.Warns, v, backTo(ids)}}, nil
 }
 
 func backTo(ids []string) string {

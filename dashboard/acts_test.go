@@ -3,13 +3,17 @@ package dashboard_test
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
 )
 
 // TestLegal checks that what a job's page offers is what the job can do, in each state: nothing that is offered is refused, and what is not is.
@@ -30,6 +34,14 @@ func TestLegal(t *testing.T) {
 			w.slow.Store(int64(50 * time.Millisecond))
 			if err := w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Beside: true}).Pause(t.Context()); err != nil {
 				t.Fatal(err)
+			}
+		},
+		mapper.Failed: func(id string) {
+			w.fails.Store(true)
+			w.all.Store(true)
+			defer w.all.Store(false)
+			if s := w.run(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 20}); s.State != mapper.Failed {
+				t.Fatalf("%+v", s)
 			}
 		},
 		mapper.Aborted: func(id string) {
@@ -63,7 +75,7 @@ func TestLegal(t *testing.T) {
 // harmless is what a job can do that is not worth a button: it has nothing to undo or to retry, is so already, or revives only.
 var harmless = map[string]bool{
 	"running resume": true, "running retry": true, "paused retry": true, "paused pause": true, "succeeded retry": true, "aborted abort": true, "aborted undo": true,
-	"running verify": true, "paused verify": true,
+	"running verify": true, "failed retry": true, "failed undo": true, "paused verify": true,
 }
 
 // TestMany does something to several jobs at once: to those that can do it, and says of the others why not.
@@ -107,3 +119,64 @@ func TestMany(t *testing.T) {
 }
 
 // TestWatchersCostOne has fifty people watch a job for a minute, each by a page that renews itself every two seconds: together they cost about as
+
+// TestForeign looks at a job that belongs to another queue: nothing is offered but what can be done to it.
+func TestForeign(t *testing.T) {
+	w := newWorld(t, nil)
+	w.putAccounts(t, 200)
+	w.slow.Store(int64(50 * time.Millisecond))
+	w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 10})
+	other, err := tasks.NewQueue(w.queues, location+"/queues/other", "http://other.test/mapper/", &tasks.Options{Unverified: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := w.engine
+	if w.engine, err = mapper.New(w.client, other, &mapper.Options{Mappers: w.mappers, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
+	url := w.serve(t, &dashboard.Options{AllQueues: true})
+	if _, page := get(t, url, ""); !strings.Contains(page, `job?id=j"`) {
+		t.Error("it is not listed")
+	}
+	_, page := get(t, url+"job?id=j", "")
+	for _, verb := range []string{"pause", "abort", "rate", "retry"} {
+		if strings.Contains(page, `value="`+verb+`"`) {
+			t.Errorf("%s is offered", verb)
+		}
+		if code, text := post(t, url+"act", "do="+verb+"&confirmed=yes&id=j"); code != http.StatusConflict || !strings.Contains(text, "queue") {
+			t.Errorf("%s: %d %s", verb, code, text)
+		}
+	}
+	if !strings.Contains(page, `value="move"`) {
+		t.Error("it can't be moved")
+	}
+	if err := ours.Job("j").Abort(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRate sets a job's rate by the fields of its page: what the form shows is kept unless somebody changes it.
+func TestRate(t *testing.T) {
+	w := newWorld(t, nil)
+	w.putAccounts(t, 500)
+	w.slow.Store(int64(50 * time.Millisecond))
+	job := w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Rate: mapper.Rate{Entities: 1000, Writes: 770, Ramp: true}})
+	_, page := get(t, w.url+"job?id=j", "")
+	form := url.Values{"do": {"rate"}, "id": {"j"}}
+	for _, n := range elements(t, page) {
+		if name := attribute(n, "name"); n.Data == "input" && slices.Contains([]string{"rate", "writes", "ramp", "for"}, name) {
+			form.Set(name, attribute(n, "value"))
+		}
+	}
+	form.Set("rate", "500")
+	if code, text := post(t, w.url+"act", form.Encode()); code != http.StatusSeeOther {
+		t.Fatalf("%d %s", code, text)
+	}
+	s, err := job.Status(t.Context())
+	if want := (mapper.Rate{Entities: 500, Writes: 770, Ramp: true}); err != nil || s.Settings.Rate != want {
+		t.Errorf("%+v, %v, want %+v", s.Settings.Rate, err, want)
+	}
+	if err := job.Abort(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

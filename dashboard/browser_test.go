@@ -351,3 +351,32 @@ func TestAccessible(t *testing.T) {
 		}
 	}
 }
+
+// TestLivePage watches a job while somebody writes into its page: that is not disturbed, and what has changed meanwhile is shown afterwards. A list
+// that was empty has all it needs when it fills up.
+func TestLivePage(t *testing.T) {
+	w := newWorld(t, nil)
+	b := newBrowser(t, 1280, 900, false)
+	b.open(w.url)
+	b.await("#list", "There are no such jobs.")
+	w.putAccounts(t, 600)
+	w.slow.Store(int64(60 * time.Millisecond))
+	w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 5})
+	b.await("#list", "The chosen jobs")
+	b.open(w.url + "job?id=j&did=start")
+	b.await("main", "The job is started.")
+	b.do(chromedp.SendKeys(chromedp.CSS(`#acts input[name=reason]`), "half a reas"))
+	b.await("#head .state", "succeeded")
+	if text := b.text("#acts"); !strings.Contains(text, "Pause") {
+		t.Errorf("what somebody writes into was replaced: %s", text)
+	}
+	b.do(chromedp.SendKeys(chromedp.CSS(`#acts input[name=reason]`), "on"))
+	b.do(chromedp.Blur(chromedp.CSS(`#acts input[name=reason]`)))
+	b.await("#acts", "Prove it again")
+	if text := b.text("main"); strings.Contains(text, "Pause") || strings.Contains(text, "The job is started.") {
+		t.Errorf("the page says what is over:\n%.600s", text)
+	}
+	if reason := of(b, chromedp.Value(chromedp.CSS(`#acts input[name=reason]`))); reason != "half a reason" {
+		t.Errorf("what was written is %q now", reason)
+	}
+}

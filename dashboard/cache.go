@@ -2,6 +2,8 @@ package dashboard
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -37,7 +39,7 @@ func shared[T any](ctx context.Context, c *cache, key string, load func(context.
 		go func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTime)
 			defer cancel()
-			e.value, e.err = load(ctx)
+			e.value, e.err = guarded(ctx, load)
 			c.mu.Lock()
 			if e.err == nil {
 				e.until = until
@@ -56,6 +58,16 @@ func shared[T any](ctx context.Context, c *cache, key string, load func(context.
 		return none, e.err
 	}
 	return e.value.(T), nil
+}
+
+// guarded returns what load returns. A panic is an error: in a goroutine it would end the process.
+func guarded[T any](ctx context.Context, load func(context.Context) (T, error)) (v T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return load(ctx)
 }
 
 // entry returns the entry of a key, and whether the caller has to fill it.

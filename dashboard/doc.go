@@ -25,18 +25,20 @@
 //	./replay?id=ID              how it unfolded: &frame=1 to 30
 //	./replay.svg?id=ID          the same, animated
 //	./start                     what can be started: ?mapper=NAME
-//	./act?do=VERB&id=ID         asks before it is done
+//	./act?do=VERB&id=ID         asks before it is done: pause, resume, retry, rate, abort, undo, move, verify, clean-up
 //
-// Orders are posted, by forms: to ./act with do, one or more id, and what the verb takes (reason, cause, rate, writes, for, share), and
-// confirmed=yes for abort, undo, move and clean-up; to ./start with the fields of the form, and do=plan or do=start. A request that a browser
-// has sent from another site is refused.
+// Orders are posted, by forms: to ./act with do, one or more id, a reason, and confirmed=yes for abort, undo, move, verify and clean-up. A retry
+// takes a cause, or the hash of one as of; rate takes rate, writes, ramp=on and for, and what is absent is no limit; clean-up takes failures=on and record=on.
+// Forms that start a job are posted to ./start, with their fields, and do=plan or do=start. A request that a browser has sent from another site is
+// refused.
 //
 // # JSON
 //
 // Each page is JSON for a request that accepts application/json before text/html, or with ?format=json. These names stay:
 //
-//	./         {"jobs": [{"id", "mapper", "queue", "state", "error", "why", "created", "ended", "processed", "failures", "dollars",
-//	           "progress"}], "next", "searched"}; "progress" and "why" are those of mapper.Status, of jobs that have not ended
+//	./         {"jobs": [{"id", "mapper", "queue", "state", "error", "why", "created", "ended", "counted", "processed", "failures",
+//	           "dollars", "progress"}], "next", "searched"}: those of mapper.JobInfo, or, of up to 20 jobs that have not succeeded,
+//	           those of mapper.Status, whose "progress" and "why" are there while a job has not ended
 //	./job      {"status", "causes", "history", "ranges", "estimated", "series", "levels", "pages", "kept"}: status is mapper.Status, ranges
 //	           are those of picture.Picture, with bounds as texts, and series, levels and pages are those of package picture
 //	./range    {"job", "range"}: picture.Detail, with bounds as texts
@@ -45,8 +47,9 @@
 //	./left     {"left": [{"key", "why"}], "next"}
 //	./replay   {"times": [...], "frames": ["..."], "ranges"}: a letter for each range in each frame: u for uncut, p for pending, r for
 //	           running, d for done, s for slow and f for failed
-//	./start    {"mappers": [{"name", "visit", "fields": [{"name", "kind", "optional"}]}]}; posted, {"plan"} (mapper.Estimate) or {"id"}
-//	./act      posted: {"done": [ID...], "failed": [{"id", "error"}]}, and for verify {"proof"} (mapper.Proof)
+//	./start    {"mappers": [{"name", "visit", "fields": [{"name", "kind", "optional"}]}]}: the field NAME is posted
+//	           as p.NAME; posted, {"plan"} (mapper.Estimate) or {"id"}
+//	./act      {"do", "jobs", "warns"}; posted: {"done": [ID...], "failed": [{"id", "error"}]}, and for verify {"proof"} (mapper.Proof)
 //
 // An error is {"error"}, with the code of its answer. A key is the text of its path, such as /Account,"ann". [Options.Redact] applies to JSON
 // as to pages.

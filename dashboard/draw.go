@@ -33,6 +33,7 @@ type strip struct {
 type slot struct {
 	X, Y, W, H string
 	Class      string
+	Range      int    // its place among those of the picture
 	To         string // the address of its page
 	Text       string
 	Born, Done int    // frames of a replay, from 0 on, in which it was cut off, and done
@@ -43,7 +44,7 @@ type slot struct {
 // A key says what a colour means.
 type key struct {
 	Class, Name string
-	Share       string // of the strip
+	Share       string // of the strip, or how many
 }
 
 // unit writes a length.
@@ -66,7 +67,7 @@ func class(by picture.Colour, n int) string {
 func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour) strip {
 	classes, names := p.Classes(by)
 	s := strip{Width: stripWidth, Height: stripHeight + laneHeight + 2}
-	shares := make(map[int]float64)
+	shares, failed := make(map[int]float64), 0.0
 	for _, at := range p.Slots(stripWidth) {
 		r := &seen[at.Range]
 		v := slot{X: unit(at.X), Y: "0", W: unit(at.Width), H: fmt.Sprint(stripHeight), Class: class(by, classes[at.Range])}
@@ -77,19 +78,28 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour) stri
 			v.X, v.Y, v.W, v.H = unit(min(at.X, stripWidth-markWidth)), fmt.Sprint(stripHeight+2), fmt.Sprint(markWidth), fmt.Sprint(laneHeight)
 			if r.State == picture.Failed {
 				v.Class = "failed"
+				failed += r.Stands
 			}
 		}
 		shares[classes[at.Range]] += at.Width
+		v.Range = at.Range
 		v.To = "range?" + url.Values{"job": {job}, "range": {r.ID}}.Encode()
 		v.Text = title(r)
 		s.Slots = append(s.Slots, v)
 	}
 	for i, name := range names {
-		s.Legend = append(s.Legend, key{class(by, i), name, fmt.Sprintf("%.0f%%", 100*shares[i]/stripWidth)})
+		if class := class(by, i); class != "failed" {
+			s.Legend = append(s.Legend, key{class, name, fmt.Sprintf("%.0f%%", 100*shares[i]/stripWidth)})
+		}
 	}
 	if shares[picture.None] > 0 {
 		s.Legend = append(s.Legend, key{"none", "nothing to say yet", fmt.Sprintf("%.0f%%", 100*shares[picture.None]/stripWidth)})
 	}
+	marks := operator.Grouped(int64(math.Round(failed)))
+	if failed > 0 && p.Estimated {
+		marks = "about " + marks
+	}
+	s.Legend = append(s.Legend, key{"failed", "failed", marks})
 	if len(seen) > 0 {
 		s.First, s.Last = cmp.Or(seen[0].Start, "the first key"), cmp.Or(seen[len(seen)-1].End, "the last key")
 	}
@@ -110,8 +120,8 @@ func title(r *ranged) string {
 	if pace := r.Pace(); pace > 0 {
 		text += fmt.Sprintf(", %s each", span(pace))
 	}
-	if r.Attempts > 0 {
-		text += fmt.Sprintf(", delivered again %s", operator.Counted(r.Attempts, "time", "times"))
+	if n := r.InVain(); n > 0 {
+		text += ", " + operator.Counted(n, "attempt", "attempts") + " in vain"
 	}
 	return text
 }
@@ -127,7 +137,7 @@ type chart struct {
 	Width, Height int
 	Path          string
 	Most          float64
-	From, To      string // of its time
+	To            string // how long it is
 	Says          string
 }
 
@@ -152,7 +162,7 @@ func chartOf(all []picture.Moment, of func(picture.Moment) float64) chart {
 	c.Path = b.String()
 	if len(all) > 1 {
 		part := all[1].From.Sub(all[0].From)
-		c.From, c.To = "0", span(part*time.Duration(len(all)))
+		c.To = span(part * time.Duration(len(all)))
 		c.Says = fmt.Sprintf("at most %s, %s on average, over %s", amount(c.Most), amount(sum/float64(len(all))), c.To)
 	}
 	return c

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -37,7 +36,7 @@ func (s *server) examples(r *http.Request, q url.Values) (*answer, error) {
 	}
 	v := &exampled{Examples: []example{}, Job: id}
 	for _, x := range all {
-		shown := example{Key: s.redact(Key, operator.Path(x.Key)), What: x.What}
+		shown := example{Key: s.keyOf(x.Key), What: x.What}
 		for _, p := range x.Properties {
 			shown.Properties = append(shown.Properties, mapper.ExampleProperty{Name: p.Name, Before: s.redact(Value, p.Before), After: s.redact(Value, p.After)})
 		}

@@ -24,6 +24,9 @@ func form(pairs ...string) string {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		q.Set(pairs[i], pairs[i+1])
 	}
+	if q.Get("mapper") != "credit" {
+		q.Del("p.Amount")
+	}
 	return q.Encode()
 }
 
@@ -145,6 +148,11 @@ func TestPlanBeforeStart(t *testing.T) {
 		alsoHasTitle string
 	}{{"rehearsal", "", 1000, 1000, "rehearsal:credit", false, "Start the rehearsal"}, {"canary", "10%", 30, 200, "credit", true, "Start the canary"}, {"rest", "10%", 800, 970, "credit", true, "Start the job"}} {
 		planned, text := plan("how", test.how, "share", test.share, "id", test.how)
+		var answer struct{ Plan mapper.Estimate }
+		_, said := post(t, w.url+"start", form("id", test.how, "how", test.how, "share", test.share, "do", "plan"), "Accept", "application/json")
+		if err := json.Unmarshal([]byte(said), &answer); err != nil || answer.Plan.Usage.Writes < test.least == test.wrote {
+			t.Errorf("%s: %s, %v", test.how, said, err)
+		}
 		if !strings.Contains(text, test.alsoHasTitle) {
 			t.Errorf("%s: %s", test.how, text)
 		}
@@ -162,16 +170,23 @@ type (
 	// Odd are parameters of types that no input is made for.
 	Odd struct {
 		Embedded
-		Map    map[string]int `json:"map,omitempty"`
-		Any    any            `json:"any,omitempty"`
-		Deep   *Odd           `json:"deep,omitempty"`
-		Quoted int64          `json:"quoted,string"`
-		Small  int8           `json:"small"`
-		Bytes  []byte         `json:"bytes,omitempty"`
-		Ratio  float32        `json:"ratio"`
-		Hidden string         `json:"-"`
-		Dash   string         `json:"-,"` //nolint:staticcheck // it is meant to be called so
+		Map  map[string]int `json:"map,omitempty"`
+		Any  any            `json:"any,omitempty"`
+		Deep *Odd           `json:"deep,omitempty"`
+		*Pointed
+		Quoted int64   `json:"quoted,string"`
+		Text   string  `json:"text,string,omitempty"`
+		Maybe  *bool   `json:"maybe,omitempty"`
+		Small  int8    `json:"small"`
+		Bytes  []byte  `json:"bytes,omitempty"`
+		Ratio  float32 `json:"ratio"`
+		Hidden string  `json:"-"`
+		Dash   string  `json:"-,"` //nolint:staticcheck // it is meant to be called so
 		inner  int
+	}
+	// Pointed has them behind a pointer.
+	Pointed struct {
+		Far string `json:"far,omitempty"`
 	}
 	// Embedded has fields that its struct has, too.
 	Embedded struct {
@@ -207,9 +222,9 @@ func TestFormOddParams(t *testing.T) {
 		entered []string
 		want    string // its parameters, or what is wrong
 	}{
-		{"odd", []string{"p.name", "ann", "p.map", `{"a": 1}`, "p.any", `[1, "x"]`, "p.deep", `{"name": "b", "quoted": "2", "small": 3, "ratio": 0}`, "p.quoted", "12", "p.small", "-128", "p.bytes", `"AAE="`, "p.ratio", "0.5", "p.-", "d"},
-			`{"name":"ann","map":{"a":1},"any":[1,"x"],"deep":{"name":"b","quoted":"2","small":3,"ratio":0,"-":""},"quoted":"12","small":-128,"bytes":"AAE=","ratio":0.5,"-":"d"}`},
-		{"odd", []string{"p.name", "bad"}, "bad name"}, {"odd", []string{"p.small", "128"}, "p.small"}, {"odd", []string{"p.map", "{"}, "p.map"}, {"odd", []string{"p.map", `{"a": "x"}`}, "p.map"},
+		{"odd", []string{"p.name", "ann", "p.map", `{"a": 1}`, "p.any", `[1, "x"]`, "p.deep", `{"name": "b", "quoted": "2", "small": 3, "ratio": 0}`, "p.quoted", "12", "p.small", "-128", "p.bytes", `"AAE="`, "p.ratio", "0.5", "p.-", "d", "p.text", "te\"xt", "p.maybe", "false", "p.far", "off"},
+			`{"name":"ann","map":{"a":1},"any":[1,"x"],"deep":{"name":"b","quoted":"2","small":3,"ratio":0,"-":""},"far":"off","quoted":"12","text":"\"te\\\"xt\"","maybe":false,"small":-128,"bytes":"AAE=","ratio":0.5,"-":"d"}`},
+		{"odd", []string{"p.name", "bad"}, "bad name"}, {"odd", []string{"p.nmae", "ann"}, "nmae"}, {"odd", []string{"p.small", "128"}, "p.small"}, {"odd", []string{"p.map", "{"}, "p.map"}, {"odd", []string{"p.map", `{"a": "x"}`}, "p.map"},
 		{"list", []string{"p.", "[1, 2]"}, "[1,2]"}, {"list", []string{"p.", "x"}, "is no JSON"},
 		{"set", []string{"p.property", "plan", "p.value", `"gold"`, "how", "rehearsal"}, `{"property":"plan","value":"gold"}`},
 		{"drop", []string{"p.properties", "a\nb", "how", "rehearsal"}, `{"properties":["a","b"]}`},

@@ -130,10 +130,21 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	do := s.page(name, get)
+	if do != nil && !get && r.Method != http.MethodPost {
+		do = nil
+	}
 	if do == nil {
 		code, text := http.StatusNotFound, fmt.Sprintf("there is no page %q here", tasks.Shown(name))
-		if s.page(name, !get) != nil {
-			code, text = http.StatusMethodNotAllowed, "this page does not take a "+r.Method
+		var allowed []string
+		if s.page(name, true) != nil {
+			allowed = append(allowed, http.MethodGet, http.MethodHead)
+		}
+		if s.page(name, false) != nil {
+			allowed = append(allowed, http.MethodPost)
+		}
+		if allowed != nil {
+			code, text = http.StatusMethodNotAllowed, "this page does not take a "+tasks.Shown(r.Method)
+			w.Header().Set("Allow", strings.Join(allowed, ", "))
 		}
 		s.fail(w, r, code, text)
 		return
@@ -208,9 +219,6 @@ func (s *server) parameters(w http.ResponseWriter, r *http.Request) (url.Values,
 	}
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return q, nil
-	}
-	if r.Method != http.MethodPost {
-		return nil, operator.BadRequest("orders are posted, and not sent by " + r.Method)
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // a test's has no connection
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)

@@ -30,20 +30,21 @@ type view struct {
 	Levels    []picture.Level  `json:"levels"`
 	Pages     picture.Pages    `json:"pages"`
 
-	Undone    string           `json:"-"` // what it has taken back, of an undo
-	Rehearsed bool             `json:"-"`
-	Strip     strip            `json:"-"`
-	Chosen    picture.Colour   `json:"-"`
-	Colours   []picture.Colour `json:"-"`
-	Rates     chart            `json:"-"`
-	Busy      chart            `json:"-"`
-	Tree      []branch         `json:"-"`
-	Notable   []ranged         `json:"-"`
-	Verbs     []verb           `json:"-"`
-	Logs      string           `json:"-"`
-	Counters  []counter        `json:"-"`
-	Foreign   bool             `json:"-"` // it belongs to another queue
-	Settings  []setting        `json:"-"`
+	Undone       string           `json:"-"` // what it has taken back, of an undo
+	Rehearsed    bool             `json:"-"`
+	Strip        strip            `json:"-"`
+	Chosen       picture.Colour   `json:"-"`
+	Colours      []picture.Colour `json:"-"`
+	Rates        chart            `json:"-"`
+	Busy         chart            `json:"-"`
+	Tree         []branch         `json:"-"`
+	Notable      []ranged         `json:"-"`
+	Verbs        []verb           `json:"-"`
+	Logs         string           `json:"-"`
+	MoreCounters int              `json:"-"` // that a page leaves out
+	Counters     []counter        `json:"-"`
+	Foreign      bool             `json:"-"` // it belongs to another queue
+	Settings     []setting        `json:"-"`
 }
 
 // A counter is one of a job.
@@ -111,9 +112,9 @@ func (s *server) view(st *mapper.Status, p *picture.Picture, chosen picture.Colo
 		return nil, err
 	}
 	v := &view{
-		Status: shown, Causes: s.causesOf(p.Causes), History: append([]mapper.Act{}, p.History...), Ranges: []ranged{}, Estimated: p.Estimated, Kept: len(p.Ranges) > 0,
+		Status: shown, Causes: s.causesOf(p.Causes), History: s.actsOf(p.History), Ranges: []ranged{}, Estimated: p.Estimated, Kept: len(p.Ranges) > 0,
 		Series: p.Series(moments), Levels: append([]picture.Level{}, p.Levels()...), Pages: p.Pages(), Chosen: chosen, Colours: picture.Colours,
-		Verbs: legal(st, s.engine), Foreign: foreign(st, s.engine),
+		Verbs: legal(st, s.engine),
 	}
 	for _, r := range p.Ranges {
 		v.Ranges = append(v.Ranges, s.rangedOf(r))
@@ -129,11 +130,11 @@ func (s *server) view(st *mapper.Status, p *picture.Picture, chosen picture.Colo
 	v.Rates = chartOf(v.Series, func(m picture.Moment) float64 { return m.Rate })
 	v.Busy = chartOf(v.Series, func(m picture.Moment) float64 { return m.Busy })
 	v.Tree = branches(v.Levels)
-	for _, name := range slices.Sorted(maps.Keys(st.Counters)) {
-		if v.Counters = append(v.Counters, counter{name, st.Counters[name]}); len(v.Counters) == manyCounters {
-			break
-		}
+	for _, name := range slices.Sorted(maps.Keys(shown.Counters)) {
+		v.Counters = append(v.Counters, counter{name, shown.Counters[name]})
 	}
+	v.MoreCounters = max(0, len(v.Counters)-manyCounters)
+	v.Counters = v.Counters[:len(v.Counters)-v.MoreCounters]
 	if v.Settings, err = settingsOf(st.Settings); s.Logs != nil {
 		v.Logs = s.Logs(st.ID, "")
 	}

@@ -19,6 +19,7 @@ import (
 type row struct {
 	mapper.JobInfo
 	Why      string           `json:"why,omitempty"`
+	Asked    bool             `json:"-"`                  // its numbers are known
 	Progress *mapper.Progress `json:"progress,omitempty"` // of a job that has not ended
 }
 
@@ -107,26 +108,34 @@ func (s *server) list(ctx context.Context, f filter, cursor string) (*list, erro
 				l.Jobs = append(l.Jobs, row{JobInfo: j})
 			}
 		}
+		if f.Name != "" {
+			l.Searched += len(p.jobs)
+		}
 		if cursor, l.Next = p.next, p.next; f.Name == "" || cursor == "" {
 			break
 		}
-		l.Searched += len(p.jobs)
 	}
 	return l, s.statuses(ctx, l.Jobs)
 }
 
-// statuses asks how jobs stand that have not ended, and what those cost that have not succeeded. A job that was cleaned up meanwhile is shown as it was.
+// statuses asks how jobs stand whose records do not say it: those that have not ended, and then those that were aborted or have failed, as far
+// as there are not too many. A job that was cleaned up meanwhile is shown as it was.
 func (s *server) statuses(ctx context.Context, rows []row) error {
+	var ask []*row
+	for _, ended := range []bool{false, true} {
+		for i := range rows {
+			j := &rows[i]
+			if j.Asked = j.Asked || j.Counted; !j.Counted && j.State.Ended() == ended && len(ask) < manyStatuses {
+				ask = append(ask, j)
+			}
+		}
+	}
+	for i := range rows {
+		rows[i].Error = s.redact(Error, rows[i].Error)
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(8)
-	asked := 0
-	for i := range rows {
-		j := &rows[i]
-		j.Error = s.redact(Error, j.Error)
-		if j.Counted || asked == manyStatuses {
-			continue
-		}
-		asked++
+	for _, j := range ask {
 		group.Go(func() error {
 			status, err := s.status(ctx, j.ID)
 			switch {
@@ -135,7 +144,7 @@ func (s *server) statuses(ctx context.Context, rows []row) error {
 			case err != nil:
 				return err
 			}
-			j.State, j.Processed, j.Failures, j.Dollars = status.State, status.Processed, status.Failures, status.Dollars
+			j.Asked, j.State, j.Processed, j.Failures, j.Dollars = true, status.State, status.Processed, status.Failures, status.Dollars
 			j.Error, j.Why = s.redact(Error, status.Error), s.redact(Error, status.Why)
 			if j.Ended = status.Ended; !status.State.Ended() {
 				j.Progress = &status.Progress

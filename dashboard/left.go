@@ -3,8 +3,6 @@ package dashboard
 import (
 	"net/http"
 	"net/url"
-
-	"github.com/scattermap/scattermap/internal/operator"
 )
 
 // A leaving is an entity that an undo has left as it is, as it may be seen.
@@ -36,7 +34,7 @@ func (s *server) left(r *http.Request, q url.Values) (*answer, error) {
 	for _, l := range all {
 		shown := leaving{Why: s.redact(Error, l.Why)}
 		if l.Key != nil {
-			shown.Key = s.redact(Key, operator.Path(l.Key))
+			shown.Key = s.keyOf(l.Key)
 		}
 		v.Left = append(v.Left, shown)
 	}

@@ -39,10 +39,12 @@ type What string
 
 // The texts that may be anything.
 const (
-	Key    What = "key"    // the path of a key, such as /Account,"ann", or a value that a job is sharded by
-	Params What = "params" // a job's parameters, or its query, as JSON
-	Error  What = "error"  // an error of a function, or a cause of errors
-	Value  What = "value"  // properties of an entity, which a rehearsal shows, as JSON
+	Key     What = "key"     // the path of a key, such as /Account,"ann", a value that a job is sharded by, or a namespace
+	Params  What = "params"  // a job's parameters as JSON, or its query, as JSON or in words
+	Error   What = "error"   // an error, or a cause of errors
+	Value   What = "value"   // the value of a property of an entity, which a rehearsal shows
+	Counter What = "counter" // the name of a counter
+	Reason  What = "reason"  // why somebody has done something
 )
 
 // Loopback allows everything to whoever sends a request from this machine to this machine, by one of its own names: for a dashboard that a

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -73,9 +74,14 @@ func inside(t reflect.Type, path []string, depth int) (all []field) {
 			continue
 		}
 		typ := f.Type
-		if f.Anonymous && name == "" && typ.Kind() == reflect.Struct {
-			all = append(all, inside(typ, path, depth)...)
-			continue
+		if inner := typ; f.Anonymous && name == "" {
+			if inner.Kind() == reflect.Pointer && f.IsExported() {
+				inner = inner.Elem()
+			}
+			if inner.Kind() == reflect.Struct && depth < deepest {
+				all = append(all, inside(inner, path, depth+1)...)
+				continue
+			}
 		}
 		if !f.IsExported() {
 			continue
@@ -133,6 +139,11 @@ func kindOf(t reflect.Type) string {
 
 // params encodes what was entered as parameters. What is wrong is noted in the fields, and the first of it returned.
 func params(fields []field, q url.Values) (encoded json.RawMessage, err error) {
+	for name := range q {
+		if known := slices.ContainsFunc(fields, func(f field) bool { return f.ID() == name }); strings.HasPrefix(name, "p.") && !known {
+			return nil, operator.BadRequest(fmt.Sprintf("the mapper has no parameter %.100q", name[2:]))
+		}
+	}
 	all := make(map[string]any)
 	for i := range fields {
 		f := &fields[i]
@@ -179,7 +190,7 @@ func (f *field) encode() (value json.RawMessage, err error) {
 	var v any
 	switch f.Kind {
 	case "bool":
-		v = text == "on" || text == "true"
+		v = text == "on" || text == "true" // false otherwise
 	case "int":
 		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
 			if _, err := strconv.ParseUint(text, 10, 64); err != nil {
@@ -224,8 +235,10 @@ func (f *field) encode() (value json.RawMessage, err error) {
 	if value, err = json.Marshal(v); err != nil {
 		return nil, err
 	}
-	if f.quote && f.Kind != "text" {
-		value = json.RawMessage(strconv.Quote(string(value)))
+	if f.quote {
+		if value, err = json.Marshal(string(value)); err != nil {
+			return nil, err
+		}
 	}
 	return value, f.try(value)
 }

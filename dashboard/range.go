@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/url"
 
@@ -22,6 +23,9 @@ type oneRange struct {
 	Start string `json:"start,omitempty"` // in place of those of Detail
 	End   string `json:"end,omitempty"`
 	Error string `json:"error,omitempty"`
+
+	Namespace string          `json:"namespace,omitempty"`
+	Counters  json.RawMessage `json:"counters,omitempty"`
 }
 
 // aRange answers with the page of a range.
@@ -38,7 +42,12 @@ func (s *server) aRange(r *http.Request, q url.Values) (*answer, error) {
 		return nil, err
 	}
 	shown := s.rangedOf(d.Range)
-	v := &detail{Job: job, Range: oneRange{d, shown.Start, shown.End, shown.Error}}
+	v := &detail{Job: job, Range: oneRange{d, shown.Start, shown.End, shown.Error, s.redact(Key, d.Namespace), nil}}
+	if len(d.Counters) > 0 {
+		if v.Range.Counters, err = s.redactJSON(Counter, d.Counters); err != nil {
+			return nil, err
+		}
+	}
 	if s.Logs != nil {
 		v.Logs = s.Logs(job, name)
 	}

@@ -26,14 +26,12 @@ type replayed struct {
 	Ranges []ranged    `json:"ranges"`
 
 	Job        string        `json:"-"`
-	State      mapper.State  `json:"-"`
 	Frame      int           `json:"-"` // that is shown, from 1 on
 	Last       int           `json:"-"`
 	At         time.Duration `json:"-"` // since the job's beginning
 	Took       time.Duration `json:"-"`
 	Strip      strip         `json:"-"`
 	Prev, Next string        `json:"-"` // addresses
-	Begun      time.Time     `json:"-"`
 	Estimated  bool          `json:"-"`
 	Spans      string        `json:"-"` // of each frame, for the script
 }
@@ -69,9 +67,9 @@ func (s *server) replay(r *http.Request, q url.Values) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, p := l.status, l.picture
+	p := l.picture
 	v := &replayed{
-		Times: p.Frames(frames), Ranges: []ranged{}, Job: id, State: st.State, Frame: frame, Last: frames, Took: p.Until.Sub(p.Begun), Begun: p.Begun, Estimated: p.Estimated,
+		Times: p.Frames(frames), Ranges: []ranged{}, Job: id, Frame: frame, Last: frames, Took: p.Until.Sub(p.Begun), Estimated: p.Estimated,
 	}
 	v.Frames = unfold(p, v.Times)
 	v.At = v.Times[frame-1].Sub(p.Begun)
@@ -83,7 +81,7 @@ func (s *server) replay(r *http.Request, q url.Values) (*answer, error) {
 	for i := range v.Strip.Legend {
 		v.Strip.Legend[i].Share = "" // it is that of the end
 	}
-	v.Strip.play(p, v.Frames, frame)
+	v.Strip.play(v.Frames, frame)
 	v.Strip.Says = fmt.Sprintf("The key space of the job %s after its start.", span(v.At))
 	to := func(frame int) string {
 		return "replay?" + url.Values{"id": {id}, "frame": {strconv.Itoa(frame)}}.Encode()
@@ -98,11 +96,10 @@ func (s *server) replay(r *http.Request, q url.Values) (*answer, error) {
 }
 
 // play has each slot look as it did in a frame, and know when it changes.
-func (s *strip) play(p *picture.Picture, all []string, frame int) {
+func (s *strip) play(all []string, frame int) {
 	for i := range s.Slots {
 		v := &s.Slots[i]
-		id := v.To[strings.LastIndex(v.To, "=")+1:]
-		at := p.Find(id)
+		at := v.Range
 		v.Class = className(all[frame-1][at])
 		v.Born, v.Began, v.Done = since(all, at, 'u'), since(all, at, 'u', 'p'), since(all, at, 'u', 'p', 'r')
 		v.Final = className(all[len(all)-1][at])
@@ -132,7 +129,7 @@ func className(letter byte) string {
 // The colours of an animation, which stands by itself, on light and on dark pages.
 var colours = map[byte]string{'u': "#e2e8f0", 'p': "#94a3b8", 'r': "#2563eb", 'd': "#15803d", 's': "#d97706", 'f': "#dc2626"}
 
-// playTime is how long an animation takes, and holdFrames how many frames it holds at its end.
+// playTime is how long an animation takes, of which there are three rounds, and holdFrames how many frames it holds at its end.
 const (
 	playTime   = 6 * time.Second
 	holdFrames = 8
@@ -167,17 +164,17 @@ func animate(st *mapper.Status, p *picture.Picture, d strip, all []string) svg {
 	fmt.Fprintf(&b, `<title>%s</title><rect width="100%%" height="100%%" rx="6" fill="#ffffff"/><text x="10" y="20" fill="#0f172a">%s</text><g transform="translate(10 %d)" shape-rendering="crispEdges">`,
 		html.EscapeString(caption), html.EscapeString(caption), top)
 	for _, v := range d.Slots {
-		at := p.Find(v.To[strings.LastIndex(v.To, "=")+1:])
+		at := v.Range
 		fmt.Fprintf(&b, `<rect x="%s" y="%s" width="%s" height="%s" fill="%s">`, v.X, v.Y, v.W, v.H, colours[all[len(all)-1][at]])
 		values, times := turns(all, at)
 		if len(values) > 1 {
-			fmt.Fprintf(&b, `<animate attributeName="fill" dur="%ds" repeatCount="indefinite" calcMode="discrete" values="%s" keyTimes="%s"/>`,
+			fmt.Fprintf(&b, `<animate attributeName="fill" dur="%ds" repeatCount="3" calcMode="discrete" values="%s" keyTimes="%s"/>`,
 				int(playTime.Seconds()), strings.Join(values, ";"), strings.Join(times, ";"))
 		}
 		b.WriteString(`</rect>`)
 	}
 	played := float64(frames) / (frames + holdFrames)
-	fmt.Fprintf(&b, `<rect y="%d" width="%d" height="3" fill="#64748b"><animate attributeName="width" dur="%ds" repeatCount="indefinite" values="0;%d;%d" keyTimes="0;%s;1"/></rect></g>`,
+	fmt.Fprintf(&b, `<rect y="%d" width="%d" height="3" fill="#64748b"><animate attributeName="width" dur="%ds" repeatCount="3" values="0;%d;%d" keyTimes="0;%s;1"/></rect></g>`,
 		d.Height+4, stripWidth, int(playTime.Seconds()), stripWidth, stripWidth, unit(played))
 	x := 10
 	for _, k := range []struct {

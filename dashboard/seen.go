@@ -5,7 +5,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
+
+	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/internal/operator"
 	"github.com/scattermap/scattermap/mapper"
@@ -19,15 +22,48 @@ type status struct {
 	Params json.RawMessage `json:"params"`
 	Error  string          `json:"error,omitempty"`
 	Why    string          `json:"why,omitempty"`
+
+	Spaces   []mapper.SpaceStatus `json:"spaces,omitempty"`
+	Counters map[string]int64     `json:"counters"`
+
+	Over string `json:"-"` // the query in words
 }
 
 // statusOf returns what may be seen of a status.
 func (s *server) statusOf(from *mapper.Status) (v status, err error) {
-	v = status{Status: from, Error: s.redact(Error, from.Error), Why: s.redact(Error, from.Why)}
+	v = status{Status: from, Error: s.redact(Error, from.Error), Why: s.redact(Error, from.Why), Over: s.redact(Params, operator.Over(from.Query)), Counters: make(map[string]int64)}
+	for _, space := range from.Spaces {
+		space.Namespace = s.redact(Key, space.Namespace)
+		v.Spaces = append(v.Spaces, space)
+	}
+	for name, n := range from.Counters {
+		v.Counters[s.redact(Counter, name)] += n // those that look the same now are one
+	}
 	if v.Query, err = s.redactJSON(Params, from.Query); err == nil {
 		v.Params, err = s.redactJSON(Params, from.Params)
 	}
 	return v, err
+}
+
+// actsOf returns what may be seen of what was done to a job.
+func (s *server) actsOf(from []mapper.Act) []mapper.Act {
+	all := []mapper.Act{}
+	for _, a := range from {
+		a.Why = s.redact(Reason, a.Why)
+		all = append(all, a)
+	}
+	return all
+}
+
+// keyOf writes a key, as it may be seen.
+func (s *server) keyOf(k *datastore.Key) string { return s.redact(Key, keyText(k)) }
+
+// keyText writes a key, with its namespace if it has one.
+func keyText(k *datastore.Key) string {
+	if k.Namespace == "" {
+		return operator.Path(k)
+	}
+	return "[" + k.Namespace + "]" + operator.Path(k)
 }
 
 // A cause is that of some failures, as it may be seen.
@@ -55,7 +91,7 @@ type failed struct {
 }
 
 func (s *server) failedOf(f mapper.Failure) failed {
-	return failed{s.redact(Key, operator.Path(f.Key)), s.redact(Error, f.Error), f.Attempts, f.Time}
+	return failed{s.keyOf(f.Key), s.redact(Error, f.Error), f.Attempts, f.Time}
 }
 
 func (s *server) causesOf(from []mapper.Cause) []cause {
@@ -87,17 +123,18 @@ func (s *server) place(p *picture.Place) string {
 	if p == nil {
 		return ""
 	}
-	text := ""
+	var parts []string
 	if p.Value != nil {
-		text = fmt.Sprintf("%v ", p.Value)
+		parts = append(parts, operator.Value(p.Value))
 	}
 	switch {
-	case p.Key != nil && p.Key.Namespace != "":
-		text += "[" + p.Key.Namespace + "]" + operator.Path(p.Key)
 	case p.Key != nil:
-		text += operator.Path(p.Key)
-	default:
-		text += fmt.Sprintf("the beginning of %s [%s]", p.Kind, p.Namespace)
+		parts = append(parts, keyText(p.Key))
+	case p.Value == nil && p.Namespace != "":
+		parts = append(parts, fmt.Sprintf("the beginning of %s in [%s]", p.Kind, p.Namespace))
+	case p.Value == nil:
+		parts = append(parts, "the beginning of "+p.Kind)
 	}
+	text := strings.Join(parts, " at ")
 	return s.redact(Key, text)
 }

@@ -28,15 +28,36 @@ func TestRedact(t *testing.T) {
 	}
 	w.fails.Store(true)
 	w.error.Store("the error of " + secret)
-	w.run(t, "j", `{"Amount": 1, "extra": {"tags": ["`+secret+`"]}}`, mapper.StartOptions{PageSize: 5})
+	if _, err := w.client.Put(t.Context(), datastore.IDKey("Account", 5, nil), &account{}); err != nil {
+		t.Fatal(err)
+	}
+	inside := datastore.IDKey("Account", 97, nil)
+	inside.Namespace = secret
+	if _, err := w.client.Put(t.Context(), inside, &account{}); err != nil {
+		t.Fatal(err)
+	}
+	params := []byte(`{"Amount": 1, "note": "` + secret + `", "extra": {"tags": ["` + secret + `"]}}`)
+	w.run(t, "j", string(params), mapper.StartOptions{PageSize: 5})
+	spaces := mapper.Query{Kind: "Account", Namespaces: []string{"", secret}, Filters: []mapper.Filter{mapper.Where("Balance", "<", int64(1_000_000))}}
+	for _, id := range []string{"spaces", "rehearsal"} {
+		job, err := w.engine.StartNamed(mapper.WithReason(t.Context(), secret), "credit", spaces, params, &mapper.StartOptions{ID: id, Rehearse: id == "rehearsal"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := job.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
 	texts := everyPage(t, w)
 	for at, text := range texts {
 		if strings.Contains(text, secret) {
 			t.Errorf("%s says it", at)
 		}
 	}
-	if asked[dashboard.Key] == 0 || asked[dashboard.Params] == 0 || asked[dashboard.Error] == 0 {
-		t.Errorf("asked about %v", asked)
+	for _, what := range []dashboard.What{dashboard.Key, dashboard.Params, dashboard.Error, dashboard.Value, dashboard.Counter, dashboard.Reason} {
+		if asked[what] == 0 {
+			t.Errorf("asked about %v, and not about a %s", asked, what)
+		}
 	}
 	hash := ""
 	for _, n := range elements(t, texts[w.url+"job?id=j"]) {

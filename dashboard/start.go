@@ -38,6 +38,7 @@ type form struct {
 	Bad     string            `json:"-"` // what is wrong with it
 	Planned string            `json:"-"` // stands for what was planned
 	Changed bool              `json:"-"` // it was changed since it was planned
+	Exists  bool              `json:"-"` // there is a job of the ID already
 }
 
 // How a job is tried first, as the field "how" has it.
@@ -191,6 +192,8 @@ func (s *server) start(r *http.Request, q url.Values) (*answer, error) {
 		if f.Plan, err = s.plan(r.Context(), in); err != nil {
 			return s.again(r, f, err)
 		}
+		_, err := s.engine.Job(in.options.ID).History(r.Context())
+		f.Exists = err == nil
 		f.Mappers = nil
 		return &answer{template: "start", title: "Start a job", body: f}, nil
 	}

@@ -101,7 +101,7 @@ func span(d time.Duration) string {
 
 // colourNames are what colours a strip, in words.
 var colourNames = map[picture.Colour]string{
-	picture.ByState: "state", picture.ByPace: "time an entity takes", picture.ByAttempts: "deliveries again", picture.ByTime: "when",
+	picture.ByState: "state", picture.ByPace: "time an entity takes", picture.ByAttempts: "attempts in vain", picture.ByTime: "when",
 }
 
 // dict returns a map of names and values, for a template that takes several.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 
@@ -51,12 +52,15 @@ type Params struct {
 type world struct {
 	emulator *emulator.Emulator
 	client   *datastore.Client
+	queues   *cloudtasks.Client
+	mappers  []mapper.Definition
 	engine   *mapper.Engine
 	url      string // of the dashboard
 
 	refuses atomic.Bool  // all deliveries
 	slow    atomic.Int64 // nanoseconds that the function takes for an entity
 	hot     atomic.Int64 // the first of 80 entities for which it takes longer
+	all     atomic.Bool  // it fails for all, if it does for some
 	fails   atomic.Bool  // it fails for some
 	error   atomic.Value // with this text
 }
@@ -91,6 +95,7 @@ func newEngine(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { taskClient.Close() })
+	w.queues = taskClient
 	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
 		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 8},
 	}}); err != nil {
@@ -107,7 +112,7 @@ func newEngine(t testing.TB) *world {
 			}
 			time.Sleep(d)
 		}
-		if w.fails.Load() && e.Key.ID%97 == 0 {
+		if w.fails.Load() && (e.Key.ID%97 == 0 || w.all.Load()) {
 			text, _ := w.error.Load().(string)
 			if text == "" {
 				text = fmt.Sprintf("account %d is closed", e.Key.ID)
@@ -122,7 +127,8 @@ func newEngine(t testing.TB) *world {
 		return nil
 	})
 	look := mapper.Visit("look", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
-	if w.engine, err = mapper.New(w.client, queue, &mapper.Options{Mappers: mapper.Set(credit, look), Logger: slog.New(slog.DiscardHandler)}); err != nil {
+	w.mappers = mapper.Set(credit, look)
+	if w.engine, err = mapper.New(w.client, queue, &mapper.Options{Mappers: w.mappers, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	handler = w.engine.Handler()

@@ -286,6 +286,9 @@ func (e *Engine) Client() *datastore.Client { return e.client }
 // Queue returns the engine's first queue.
 func (e *Engine) Queue() *tasks.Queue { return e.queue }
 
+// Owns reports whether a job of a queue, by its name, is one of the engine's.
+func (e *Engine) Owns(queue string) bool { return e.queues.has(record.Owner(queue)) }
+
 // Check returns what contradicts each other in the settings of the engine's queues and of the service that
 // runs their tasks, see [tasks.Queue.Check], or nil if nothing does.
 func (e *Engine) Check(ctx context.Context, s tasks.Service) error {

@@ -52,7 +52,7 @@ type Estimate struct {
 	Used billing.Usage `json:"used"`
 }
 
-// PlanNamed is [Plan] for a job of a mapper that the engine has, by its name: PlanOptions.Visit is what that is.
+// PlanNamed is [Plan] for a job of a mapper that the engine has, by its name: PlanOptions.Visit is what that is; a rehearsal writes as little as one.
 func PlanNamed(ctx context.Context, e *Engine, mapper string, q Query, o *PlanOptions) (*Estimate, error) {
 	if e == nil || e.mappers[mapper] == nil {
 		return nil, fmt.Errorf("mapper: plan: %w %q", ErrUnknownMapper, mapper)
@@ -61,7 +61,7 @@ func PlanNamed(ctx context.Context, e *Engine, mapper string, q Query, o *PlanOp
 	if o != nil {
 		opts = *o
 	}
-	if opts.Visit = e.mappers[mapper].Mode == function.Visit; opts.Visit {
+	if opts.Visit = e.mappers[mapper].Mode == function.Visit || opts.Rehearse; opts.Visit {
 		opts.Writes = 0
 	}
 	return Plan(ctx, e, q, &opts)

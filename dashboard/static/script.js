@@ -1,27 +1,42 @@
 // What the pages do besides being there: they renew themselves, choose all, and play. Without it each works by reloading.
 "use strict";
 
-// renew takes what has changed out of another version of the page. What somebody is at stays: an open detail, a checked box, a focus.
+// renew takes what has changed out of another version of the page, and tells whether that was all of it. What somebody is at stays: an open
+// detail, a checked box, what was entered, the focus. What somebody is writing into is left for another time.
 function renew(text) {
   const fresh = new DOMParser().parseFromString(text, "text/html");
+  let all = true;
   for (const old of document.querySelectorAll("[data-renew]")) {
     const now = fresh.getElementById(old.id);
     if (!now || now.innerHTML === old.last) continue;
-    old.last = now.innerHTML;
-    if (old.contains(document.activeElement) && document.activeElement.matches("input:not([type=checkbox]), textarea, select")) continue;
-    const focused = old.contains(document.activeElement) ? name(document.activeElement) : null;
-    const checked = new Set([...old.querySelectorAll("input[type=checkbox]:checked")].map((box) => box.value));
+    const inside = old.contains(document.activeElement);
+    if (inside && document.activeElement.matches("input:not([type=checkbox]), textarea, select")) {
+      all = false;
+      continue;
+    }
+    const focused = inside ? name(document.activeElement) : null;
+    const entered = new Map();
+    for (const e of old.querySelectorAll("input:not([type=hidden])")) {
+      if (e.value !== e.defaultValue || e.checked !== e.defaultChecked) entered.set(input(e), e);
+    }
     const open = [...old.querySelectorAll("details[open] > summary")].map((summary) => summary.textContent);
+    old.last = now.innerHTML;
     old.innerHTML = now.innerHTML;
-    for (const box of old.querySelectorAll("input[type=checkbox]")) box.checked = box.checked || (checked.has(box.value) && box.value !== "on");
+    for (const e of old.querySelectorAll("input:not([type=hidden])")) {
+      const before = entered.get(input(e));
+      if (before) [e.value, e.checked] = [before.value, before.checked];
+    }
     for (const summary of old.querySelectorAll("details > summary")) {
       if (open.includes(summary.textContent)) summary.parentElement.open = true;
     }
     if (focused) [...old.querySelectorAll("a, button, input, summary")].find((e) => name(e) === focused)?.focus();
   }
   chooseAll();
-  if (!fresh.body.dataset.live) delete document.body.dataset.live;
+  if (!fresh.body.dataset.live && all) delete document.body.dataset.live;
 }
+
+// input tells the inputs of a part of a page apart.
+function input(e) { return [e.name, e.type === "checkbox" ? e.defaultValue : ""].join(" "); }
 
 // name tells elements of a page apart.
 function name(e) { return [e.tagName, e.getAttribute("href"), e.name, e.value, e.textContent].join(" "); }
@@ -32,6 +47,7 @@ async function live() {
   const seen = new Date();
   for (const e of document.querySelectorAll("[data-renew]")) e.last = e.innerHTML;
   let answered = seen;
+  setTimeout(() => document.querySelector(".flash")?.remove(), 6000); // what was just done is no news any more
   while (document.body.dataset.live) {
     await new Promise((done) => setTimeout(done, Number(document.body.dataset.live)));
     if (document.hidden) continue;

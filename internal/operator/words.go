@@ -3,6 +3,7 @@ package operator
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -127,4 +128,73 @@ func Undone(job *mapper.Status) string {
 		form = "it would restore %s entities, delete %s that the job had put, and leave %s as they are"
 	}
 	return fmt.Sprintf(form, n("restored"), n("removed"), n("left"))
+}
+
+// Value writes a value of a query, or of a position, as GQL has it.
+func Value(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "NULL"
+	case string:
+		return strconv.Quote(v)
+	case []byte:
+		return fmt.Sprintf("BLOB(%d bytes)", len(v))
+	case time.Time:
+		return v.UTC().Format(time.RFC3339Nano)
+	case *datastore.Key:
+		return Path(v)
+	case []any:
+		var all []string
+		for _, each := range v {
+			all = append(all, Value(each))
+		}
+		return "(" + strings.Join(all, ", ") + ")"
+	}
+	return fmt.Sprint(v)
+}
+
+// Over writes in words which entities a job is over.
+func Over(q mapper.Query) string {
+	text := strings.Join(append(slices.Clone(q.Kinds), q.Kind), ", ")
+	text = strings.TrimSuffix(text, ", ")
+	switch {
+	case q.AllNamespaces:
+		text += " in all namespaces"
+	case len(q.Namespaces) > 3:
+		text += fmt.Sprintf(" in %d namespaces", len(q.Namespaces))
+	case len(q.Namespaces) > 0:
+		text += fmt.Sprintf(" in the namespaces %q", q.Namespaces)
+	case q.Namespace != "":
+		text += fmt.Sprintf(" in the namespace %q", q.Namespace)
+	}
+	var conditions []string
+	for _, f := range q.Filters {
+		if f.Op == "share" {
+			conditions = append(conditions, fmt.Sprintf("a share of the keys, %v", f.Value))
+			continue
+		}
+		conditions = append(conditions, f.Property+" "+f.Op+" "+Value(f.Value))
+	}
+	if q.Ancestor != nil {
+		conditions = append(conditions, "below "+Path(q.Ancestor))
+	}
+	if q.Start != nil {
+		conditions = append(conditions, "from "+Path(q.Start))
+	}
+	if q.End != nil {
+		conditions = append(conditions, "before "+Path(q.End))
+	}
+	if len(conditions) > 0 {
+		text += " where " + strings.Join(conditions, ", ")
+	}
+	if q.ShardBy != "" {
+		text += ", sharded by " + q.ShardBy
+	}
+	if !q.ReadTime.IsZero() {
+		text += ", as of " + q.ReadTime.UTC().Format(time.RFC3339Nano)
+	}
+	if q.KeysOnly {
+		text += ", keys only"
+	}
+	return text
 }

@@ -287,3 +287,41 @@ func TestPictureOfNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestPicturePaused looks at a job that was paused for a while, and then went on: no task was in flight meanwhile.
+func TestPicturePaused(t *testing.T) {
+	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, Workers: 4}, func(t *testing.T, w *mappertest.World, job *mapper.Job) {
+		time.Sleep(300 * time.Millisecond)
+		if err := job.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := job.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		p := pictureOf(t, w, "j")
+		halted, resumed := p.History[1].Time.Add(5*time.Second), p.History[2].Time
+		idle := 0
+		for _, m := range p.Series(120) {
+			if m.From.After(halted) && m.From.Add(time.Second).Before(resumed) {
+				if idle++; m.Busy > 0 || m.Rate > 0 {
+					t.Errorf("%v tasks in flight at %v, while the job was paused", m.Busy, m.From)
+				}
+			}
+			if m.Busy > 11 {
+				t.Errorf("%v tasks in flight", m.Busy)
+			}
+		}
+		if idle < 50 {
+			t.Errorf("%d parts of the time while the job was paused", idle)
+		}
+		for _, state := range p.At(halted) {
+			if state == picture.Running {
+				t.Error("a range runs while the job is paused")
+			}
+		}
+	})
+}

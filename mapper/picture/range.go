@@ -69,6 +69,9 @@ func (r *Range) Pace() time.Duration {
 	return r.Ran / time.Duration(r.Entities)
 }
 
+// InVain returns how many attempts have not done the range's page: deliveries that ended without it, and attempts that were refused.
+func (r *Range) InVain() int64 { return r.Attempts + r.Refusals }
+
 // weight is how many entities the range stands for.
 func (r *Range) weight() float64 { return float64(r.Entities) * r.Stands }
 

@@ -30,7 +30,7 @@ type Picture struct {
 	Begun time.Time `json:"begun"`          // when the job was started
 	Until time.Time `json:"until"`          // when it ended, or when the picture was taken
 	Ended bool      `json:"ended"`          // it has ended
-	Gone  bool      `json:"gone,omitempty"` // some of its records are gone, by a clean-up
+	Gone  bool      `json:"gone,omitempty"` // it was cleaned up: there are no Ranges, whatever records are left
 
 	// Causes are what up to 250 of the job's failures have in common, the most frequent first, and History is what was done to the job, the
 	// oldest first: they come with the records.
@@ -101,6 +101,9 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 	if err := p.about(job, failed, failedScale); err != nil {
 		return nil, fmt.Errorf("job %s: %w", id, err)
 	}
+	if p.Gone {
+		return p, nil
+	}
 	p.add(done, scale)
 	p.add(failed, failedScale)
 	forAll := float64(len(open))*openScale <= float64(job.AtOnce())
@@ -163,6 +166,9 @@ func (p *Picture) sort(records []*record.Range) {
 func (p *Picture) about(job *record.Job, failed []*record.Range, scale float64) error {
 	if len(failed) > 0 {
 		for _, c := range record.Causes(failed, int64(float64(len(failed))*scale+0.5)) {
+			if c.Example.Start == nil {
+				return fmt.Errorf("the range %s has failed, and its record has no entity", c.Example.ID)
+			}
 			example := mapper.Failure{Key: c.Example.Start.Key, Error: c.Example.Error, Attempts: int(c.Example.Refusals), Time: c.Example.Done}
 			p.Causes = append(p.Causes, mapper.Cause{Cause: c.Text, Count: c.Count, Estimated: c.Estimated, Example: example})
 		}

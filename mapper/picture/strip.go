@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/scattermap/scattermap/mapper"
 )
 
 // A Slot is where a range lies on a strip of the key space, from its left end on.
@@ -80,7 +82,7 @@ type Colour string
 const (
 	ByState    Colour = "state"    // how ranges stand
 	ByPace     Colour = "pace"     // how long the function took for an entity
-	ByAttempts Colour = "attempts" // how often they were delivered again
+	ByAttempts Colour = "attempts" // how many attempts were in vain
 	ByTime     Colour = "time"     // when they were done
 )
 
@@ -141,7 +143,7 @@ func brief(d time.Duration) string {
 }
 
 func byAttempts(r *Range) int {
-	switch n := r.Attempts + r.Refusals; {
+	switch n := r.InVain(); {
 	case n <= 2:
 		return int(n)
 	case n <= 5:
@@ -168,34 +170,67 @@ func (p *Picture) byTime() (func(*Range) int, []string) {
 	}, names
 }
 
-// usual returns how long a delivery is at a page, in half of those that are known: of pages with which the task of another one went on. It is 0
-// if there are none.
-func (p *Picture) usual() time.Duration {
+// A timing says when deliveries came to pages.
+type timing struct {
+	usual  time.Duration // that a delivery is at a page, in half of those of which it is known; 0 if it is of none
+	halted [][2]time.Time
+}
+
+// timing finds out what is known of deliveries: how long they take from pages with which the task of another one went on, and when there were none
+// from the job's history.
+func (p *Picture) timing() timing {
+	var t timing
+	var from time.Time
+	for _, a := range p.History {
+		switch runs := a.State == mapper.Running; {
+		case !runs && from.IsZero():
+			from = a.Time
+		case runs && !from.IsZero():
+			t.halted, from = append(t.halted, [2]time.Time{from, a.Time}), time.Time{}
+		}
+	}
 	var all []float64
 	for i := range p.Ranges {
-		if r := &p.Ranges[i]; r.Continues && !r.Done.IsZero() {
-			all = append(all, float64(r.Done.Sub(r.Created)))
+		if r := &p.Ranges[i]; r.goneOn() {
+			all = append(all, float64(r.Done.Sub(t.behind(r.Created, r.Done))))
 		}
 	}
 	slices.Sort(all)
-	return time.Duration(quantile(all, 0.5))
+	t.usual = time.Duration(quantile(all, 0.5))
+	return t
 }
 
-// began returns when a delivery came to the range's page, which is done. Of a range that its task began with that is an estimate, by how long
-// pages usually take: it may have waited in the queue before.
-func (r *Range) began(usual time.Duration) time.Time {
-	if r.Continues || usual == 0 {
-		return r.Created
+// goneOn reports whether the task of the page before has gone on with the range's page until that was done.
+func (r *Range) goneOn() bool {
+	return r.Continues && !r.Done.IsZero() && r.Attempts == 0 && r.Refusals == 0
+}
+
+// behind returns the end of the last halt between two times, or the first of them if there was none.
+func (t *timing) behind(from, to time.Time) time.Time {
+	for _, h := range t.halted {
+		if h[1].After(from) && h[1].Before(to) {
+			from = h[1]
+		}
 	}
-	if began := r.Done.Add(-max(usual, r.Ran)); began.After(r.Created) {
+	return from
+}
+
+// began returns when a delivery came to a range's page, which is done. Of a range that its task began with that is an estimate, by how long
+// pages usually take: it may have waited in the queue before.
+func (t *timing) began(r *Range) time.Time {
+	first := t.behind(r.Created, r.Done)
+	if r.goneOn() || t.usual == 0 {
+		return first
+	}
+	if began := r.Done.Add(-max(t.usual, r.Ran)); began.After(first) {
 		return began
 	}
-	return r.Created
+	return first
 }
 
 // At returns how each range stood at a time.
 func (p *Picture) At(t time.Time) []State {
-	states, usual := make([]State, len(p.Ranges)), p.usual()
+	states, timing := make([]State, len(p.Ranges)), p.timing()
 	for i := range p.Ranges {
 		r := &p.Ranges[i]
 		switch {
@@ -203,7 +238,7 @@ func (p *Picture) At(t time.Time) []State {
 			states[i] = Uncut
 		case r.Done.IsZero() && !t.Before(p.Until), !r.Done.IsZero() && !t.Before(r.Done):
 			states[i] = r.State
-		case !r.Done.IsZero() && !t.Before(r.began(usual)):
+		case !r.Done.IsZero() && !t.Before(timing.began(r)):
 			states[i] = Running
 		default:
 			states[i] = Pending
@@ -221,36 +256,31 @@ func (p *Picture) Frames(n int) []time.Time {
 	return times
 }
 
-// Find returns the place of a range among Picture.Ranges, or -1.
-func (p *Picture) Find(id string) int {
-	return slices.IndexFunc(p.Ranges, func(r Range) bool { return r.ID == id })
-}
-
-// Notable returns up to n ranges that are worth a look, by their places: some that failed, then slow ones, then those that were delivered or
-// refused most often, then those at which tasks are. In each of these the worst comes first.
-func (p *Picture) Notable(n int) []int {
-	rank := map[State]int{Failed: 0, Slow: 1, Running: 3, Pending: 4, Done: 5}
+// Notable returns up to n ranges that are worth a look, by their places: some that failed, then slow ones, then those with attempts in vain,
+// then those at which tasks are. In each of these the worst comes first.
+func (p *Picture) Notable(n int) (all []int) {
+	rank := map[State]int{Failed: 0, Slow: 1, Running: 3}
 	worst := func(r *Range) (int, float64) {
-		if again := r.Attempts + r.Refusals; again > 0 && rank[r.State] > 1 {
-			return 2, float64(again)
+		if rank, ok := rank[r.State]; ok && (rank < 2 || r.InVain() == 0) {
+			return rank, float64(r.Pace())
 		}
-		return rank[r.State], float64(r.Pace())
+		return 2, float64(r.InVain())
 	}
-	all := make([]int, len(p.Ranges))
-	for i := range all {
-		all[i] = i
+	few := 0 // failures, which are listed elsewhere
+	for i := range p.Ranges {
+		r := &p.Ranges[i]
+		_, ranked := rank[r.State]
+		if r.State == Failed {
+			few++
+		}
+		if (ranked || r.InVain() > 0) && (r.State != Failed || few <= n/4) {
+			all = append(all, i)
+		}
 	}
 	slices.SortStableFunc(all, func(a, b int) int {
 		ra, na := worst(&p.Ranges[a])
 		rb, nb := worst(&p.Ranges[b])
 		return cmp.Or(cmp.Compare(ra, rb), cmp.Compare(nb, na))
-	})
-	few := 0 // failures, which are listed elsewhere
-	all = slices.DeleteFunc(all, func(i int) bool {
-		if p.Ranges[i].State == Failed {
-			few++
-		}
-		return p.Ranges[i].State == Failed && few > n/4
 	})
 	return all[:min(n, len(all))]
 }

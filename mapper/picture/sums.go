@@ -16,7 +16,7 @@ type Moment struct {
 func (p *Picture) Series(n int) []Moment {
 	took := max(time.Duration(n), p.Until.Sub(p.Begun))
 	part := took / time.Duration(n)
-	all, usual := make([]Moment, n), p.usual()
+	all, timing := make([]Moment, n), p.timing()
 	for i := range all {
 		all[i].From = p.Begun.Add(time.Duration(i) * part)
 	}
@@ -26,7 +26,7 @@ func (p *Picture) Series(n int) []Moment {
 		if r.Done.IsZero() || r.State == Failed {
 			continue
 		}
-		began := r.began(usual)
+		began := timing.began(r)
 		took := r.Done.Sub(began)
 		if took <= 0 {
 			all[at(r.Done)].Rate += r.weight() / part.Seconds()

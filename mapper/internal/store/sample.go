@@ -35,7 +35,7 @@ func firstRecords(ctx context.Context, st Store, job record.Ref, mark string, mo
 
 // Sharing returns a context with which a sample is read once: who asks for it again gets the same records.
 func Sharing(ctx context.Context) context.Context {
-	return context.WithValue(ctx, sharedKey{}, &shared{all: make(map[sampled]sample)})
+	return context.WithValue(ctx, sharedKey{}, new(shared))
 }
 
 type sharedKey struct{}
@@ -49,26 +49,30 @@ type sampled struct {
 
 // A sample is what was read.
 type sample struct {
+	once    sync.Once
 	records []*record.Range
 	scale   float64
+	err     error
 }
 
 // A shared has the samples of a context.
 type shared struct {
 	mu  sync.Mutex
-	all map[sampled]sample
+	all map[sampled]*sample
 }
 
-// sample returns what was read, or reads it. One who asks waits for another, which is what is to be shared.
+// sample returns what was read, or reads it. Who asks for it meanwhile waits.
 func (s *shared) sample(of sampled, read func() ([]*record.Range, float64, error)) ([]*record.Range, float64, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if have, ok := s.all[of]; ok {
-		return have.records, have.scale, nil
+	have := s.all[of]
+	if have == nil {
+		if s.all == nil {
+			s.all = make(map[sampled]*sample)
+		}
+		have = new(sample)
+		s.all[of] = have
 	}
-	records, scale, err := read()
-	if err == nil {
-		s.all[of] = sample{records, scale}
-	}
-	return records, scale, err
+	s.mu.Unlock()
+	have.once.Do(func() { have.records, have.scale, have.err = read() })
+	return have.records, have.scale, have.err
 }
