@@ -163,7 +163,7 @@ func chartOf(all []picture.Moment, of func(picture.Moment) float64) chart {
 	if len(all) > 1 {
 		part := all[1].From.Sub(all[0].From)
 		c.To = span(part * time.Duration(len(all)))
-		c.Says = fmt.Sprintf("at most %s, %s on average, over %s", amount(c.Most), amount(sum/float64(len(all))), c.To)
+		c.Says = fmt.Sprintf("at most %s, %s on average", amount(c.Most), amount(sum/float64(len(all))))
 	}
 	return c
 }
