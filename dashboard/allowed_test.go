@@ -119,5 +119,10 @@ func TestLoopback(t *testing.T) {
 		if _, err := dashboard.Loopback(r); (err == nil) != test.ok {
 			t.Errorf("%+v: %v", test, err)
 		}
+		if r.Header.Set("X-Forwarded-For", "203.0.113.5"); test.ok {
+			if _, err := dashboard.Loopback(r); err == nil {
+				t.Errorf("%+v is allowed when a proxy has passed it on", test)
+			}
+		}
 	}
 }

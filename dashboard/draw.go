@@ -100,8 +100,14 @@ func draw(job string, p *picture.Picture, seen []ranged, by picture.Colour) stri
 		marks = "about " + marks
 	}
 	s.Legend = append(s.Legend, key{"failed", "failed", marks})
+	s.First, s.Last = "the first key", "the last key"
 	if len(seen) > 0 {
-		s.First, s.Last = cmp.Or(seen[0].Start, "the first key"), cmp.Or(seen[len(seen)-1].End, "the last key")
+		s.First = cmp.Or(seen[0].Start, s.First)
+	}
+	for i := range seen {
+		if !seen[i].Alone {
+			s.Last = cmp.Or(seen[i].End, "the last key")
+		}
 	}
 	s.Says = fmt.Sprintf("The key space of the job in %s, by %s:", operator.Counted(int64(len(s.Slots)), "range", "ranges"), by)
 	for _, k := range s.Legend {

@@ -43,7 +43,6 @@ type view struct {
 	Logs         string           `json:"-"`
 	MoreCounters int              `json:"-"` // that a page leaves out
 	Counters     []counter        `json:"-"`
-	Foreign      bool             `json:"-"` // it belongs to another queue
 	Settings     []setting        `json:"-"`
 }
 

@@ -48,8 +48,14 @@ const (
 )
 
 // Loopback allows everything to whoever sends a request from this machine to this machine, by one of its own names: for a dashboard that a
-// program opens for who has started it. A page of another site can't pass for one, though its name may lead to this machine.
+// program opens for who has started it. A page of another site can't pass for one, though its name may lead to this machine. A request that a
+// proxy has passed on, and says so, is refused: it may be anybody's.
 func Loopback(r *http.Request) (who string, err error) {
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via"} {
+		if r.Header.Get(name) != "" {
+			return "", fmt.Errorf("the request has the header %s: a proxy has passed it on", name)
+		}
+	}
 	for _, addr := range []string{r.RemoteAddr, r.Host} {
 		host, _, err := net.SplitHostPort(addr)
 		if err != nil {

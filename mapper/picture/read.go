@@ -51,8 +51,8 @@ func Of(ctx context.Context, client *datastore.Client, id string) (*Picture, err
 	return p, nil
 }
 
-// Look returns how a job of an engine stands, as [mapper.Job.Status] does, and its picture, both of the same records: so they cost up to 750
-// reads together, and the calls of a status and two more.
+// Look returns how a job of an engine stands, as [mapper.Job.Status] does, and its picture, both of the same records: so they cost some 750
+// reads together at most, and the calls of a status and two more.
 func Look(ctx context.Context, e *mapper.Engine, id string) (*mapper.Status, *Picture, error) {
 	ctx = store.Sharing(ctx)
 	s, err := e.Job(id).Status(ctx)
@@ -88,15 +88,15 @@ func read(ctx context.Context, st store.Store, id string, now time.Time) (*Pictu
 			return nil, err
 		}
 	}
-	done := marked(all, func(r *record.Range) bool { return r.State == record.Done && r.Failed == "" })
-	if len(job.Totals) > 0 && scale != 1 { // what all come to is known
-		if scale, failedScale, err = exactly(job, done, failed); err != nil {
-			return nil, fmt.Errorf("job %s: %w", id, err)
-		}
-	}
 	p := &Picture{Estimated: scale != 1, State: mapper.State(job.State), Undo: job.Undo, Begun: job.Created, Until: now, Gone: job.Cleaned || job.Cleaning != ""}
 	if p.Ended = job.Over(); p.Ended {
 		p.Until = job.Ended
+	}
+	done := marked(all, func(r *record.Range) bool { return r.State == record.Done && r.Failed == "" })
+	if len(job.Totals) > 0 && p.Estimated { // what all come to is known
+		if scale, failedScale, err = exactly(job, done, failed); err != nil {
+			return nil, fmt.Errorf("job %s: %w", id, err)
+		}
 	}
 	if err := p.about(job, failed, failedScale); err != nil {
 		return nil, fmt.Errorf("job %s: %w", id, err)
