@@ -61,7 +61,7 @@ func newBrowser(t *testing.T, width, height int64, dark bool) *browser {
 	at := chromium(t)
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(at), chromedp.NoSandbox, chromedp.WindowSize(int(width), int(height)),
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true))
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewExecAllocator(ctx, opts...)
 	t.Cleanup(cancel)
@@ -176,6 +176,7 @@ func TestBrowser(t *testing.T) {
 		noJS, dark    bool
 	}{{"desk", 1280, 800, false, false}, {"phone", 390, 844, false, false}, {"dark", 1280, 800, false, true}, {"plain", 1280, 800, true, false}} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			b := newBrowser(t, test.width, test.height, test.dark)
 			b.noJS, b.screen = test.noJS, test.name
 			if test.noJS {
@@ -310,6 +311,7 @@ func (b *browser) grows() {
 func TestAccessible(t *testing.T) {
 	chromium(t)
 	source := axe(t)
+	t.Parallel()
 	w := newWorld(t, nil)
 	w.putAccounts(t, 3000)
 	w.fails.Store(true)
@@ -355,6 +357,7 @@ func TestAccessible(t *testing.T) {
 // TestLivePage watches a job while somebody writes into its page: that is not disturbed, and what has changed meanwhile is shown afterwards. A list
 // that was empty has all it needs when it fills up.
 func TestLivePage(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, nil)
 	b := newBrowser(t, 1280, 900, false)
 	b.open(w.url)

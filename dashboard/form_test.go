@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/dashboard"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/prebuilt"
 )
@@ -32,6 +33,7 @@ func form(pairs ...string) string {
 
 // TestFormParams starts jobs with parameters of all types: each job has what its mapper's type has for what was entered.
 func TestFormParams(t *testing.T) {
+	testflag.Sequential(t)
 	w := newWorld(t, nil)
 	w.putAccounts(t, 1)
 	top := 5
@@ -63,6 +65,7 @@ func TestFormParams(t *testing.T) {
 
 // TestFormRefused checks that what is wrong with a form is said, by the name of its field, beside what was entered, and that nothing is started.
 func TestFormRefused(t *testing.T) {
+	testflag.Sequential(t)
 	w := newWorld(t, nil)
 	w.putAccounts(t, 1)
 	for _, test := range []struct {
@@ -106,6 +109,7 @@ func TestFormRefused(t *testing.T) {
 
 // TestPlanBeforeStart checks that a form starts what was planned, and nothing else: one that was changed since is planned anew.
 func TestPlanBeforeStart(t *testing.T) {
+	testflag.Sequential(t)
 	w := newWorld(t, nil)
 	w.putAccounts(t, 1000)
 	plan := func(entered ...string) (planned, text string) {
@@ -207,6 +211,7 @@ func (n *Named) UnmarshalText(b []byte) error {
 
 // TestFormOddParams has a form for types that are rarely parameters, and for those of the prebuilt mappers.
 func TestFormOddParams(t *testing.T) {
+	testflag.Sequential(t)
 	w := newEngine(t)
 	odd := mapper.Visit("odd", func(context.Context, *mapper.Entity[account], Odd) error { return nil })
 	list := mapper.Visit("list", func(context.Context, *mapper.Entity[account], []int) error { return nil })

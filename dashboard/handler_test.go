@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/scattermap/scattermap/dashboard"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // TestMounted mounts the pages in all the ways that are there: each link leads to a page.
 func TestMounted(t *testing.T) {
+	testflag.Sequential(t)
 	w := newWorld(t, nil)
 	w.putAccounts(t, 20)
 	w.run(t, "j", `{"Amount": 1}`, mapper.StartOptions{})

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/scattermap/scattermap/dashboard"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -113,6 +114,7 @@ func everything(t *testing.T, w *world) map[string]datastore.PropertyList {
 
 // database is as it was.
 func TestGetChangesNothing(t *testing.T) {
+	testflag.Sequential(t)
 	w := newWorld(t, nil)
 	w.putAccounts(t, 300)
 	w.run(t, "good", `{"Amount": 1}`, mapper.StartOptions{PageSize: 50})
@@ -172,6 +174,7 @@ var hostile = []string{
 
 // that comes from them, and characters that turn the direction of texts are shown, and not obeyed.
 func TestHostile(t *testing.T) {
+	testflag.Sequential(t)
 	w := newWorld(t, &dashboard.Options{Allow: func(*http.Request) (string, error) { return hostile[0] + hostile[5], nil }})
 	var keys []*datastore.Key
 	for i, name := range hostile {

@@ -8,12 +8,14 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/picture"
 )
 
 // one that is sharded by a property, one without entities, and one whose records are gone.
 func TestKindsOfJobs(t *testing.T) {
+	testflag.Sequential(t)
 	w := newWorld(t, nil)
 	w.putAccounts(t, 300)
 	for _, namespace := range []string{"a", "b"} {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -31,6 +32,7 @@ func names(v any, prefix string) (all []string) {
 
 // TestJSON checks the names that programs rely on, by both ways of asking for them.
 func TestJSON(t *testing.T) {
+	testflag.Sequential(t)
 	w := newWorld(t, nil)
 	w.putAccounts(t, 300)
 	w.fails.Store(true)

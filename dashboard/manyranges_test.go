@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/scattermap/scattermap/dashboard"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -97,6 +98,7 @@ func (w *world) calls() (sum int64) {
 
 // TestManyRanges shows each page of a job with 200,000 ranges: at most ten calls answer it.
 func TestManyRanges(t *testing.T) {
+	testflag.Sequential(t)
 	n := 200_000
 	if testing.Short() {
 		n = 5000

@@ -11,11 +11,11 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestReadmeScreens makes the pictures of the README, where $SCREENS says in which folder: SCREENS=$PWD/docs/images go test ./dashboard -run README.
+// TestReadmeScreens makes the pictures of the README, in the folder $README_SCREENS: README_SCREENS=$PWD/docs/images go test ./dashboard -run ReadmeScreens.
 func TestReadmeScreens(t *testing.T) {
-	folder := os.Getenv("SCREENS")
+	folder := os.Getenv("README_SCREENS")
 	if folder == "" {
-		t.Skip("left out: $SCREENS names no folder for the pictures of the README")
+		t.Skip("left out: $README_SCREENS names no folder for the pictures of the README")
 	}
 	chromium(t)
 	w := newWorld(t, nil)

@@ -9,11 +9,13 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/dashboard"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // TestRedact has keys, parameters and errors be hidden: no page says any of it, and a cause can still be retried.
 func TestRedact(t *testing.T) {
+	testflag.Sequential(t)
 	var mu sync.Mutex
 	asked := make(map[dashboard.What]int)
 	w := newWorld(t, &dashboard.Options{Redact: func(what dashboard.What, _ string) string {

@@ -11,7 +11,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
-	_ "github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
 	"github.com/scattermap/scattermap/mapper/picture"
@@ -227,6 +227,7 @@ func TestPictureRunning(t *testing.T) {
 
 // TestPictureEstimated looks at a job with more ranges than a picture has: what it says is close to what there is.
 func TestPictureEstimated(t *testing.T) {
+	testflag.Sequential(t)
 	inJob(t, 20_000, &mapper.StartOptions{ID: "j", PageSize: 10, Workers: 16}, func(t *testing.T, w *mappertest.World, job *mapper.Job) {
 		time.Sleep(500 * time.Millisecond)
 		if err := job.Pause(t.Context()); err != nil {
@@ -290,6 +291,7 @@ func TestPictureOfNothing(t *testing.T) {
 
 // TestPicturePaused looks at a job that was paused for a while, and then went on: no task was in flight meanwhile.
 func TestPicturePaused(t *testing.T) {
+	testflag.Sequential(t)
 	inJob(t, 3000, &mapper.StartOptions{ID: "j", PageSize: 20, Workers: 4}, func(t *testing.T, w *mappertest.World, job *mapper.Job) {
 		time.Sleep(300 * time.Millisecond)
 		if err := job.Pause(t.Context()); err != nil {
