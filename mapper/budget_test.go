@@ -12,12 +12,14 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // TestBudget runs jobs of several shapes with budgets: each pauses before its pages pass that, and not long before, and goes on when it is
 // resumed, until it has processed all.
 func TestBudget(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	const n = 6000
 	copies := mapper.Update("copies", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {

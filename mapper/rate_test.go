@@ -300,6 +300,7 @@ func TestBadRates(t *testing.T) {
 
 // TestRateFor sets the rate of a job for a time: then it goes as fast again as it did before.
 func TestRateFor(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, ctx := newWorld(t, setting{queue: few(4)}, addCredit), t.Context()

@@ -227,6 +227,7 @@ func TestMetrics(t *testing.T) {
 // TestIdle has the time since the last page grow while a job is stuck, for as long as somebody looks, whichever process that is; and
 // not while it is paused.
 func TestIdle(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, reader, _ := observed(t, setting{queue: few(4)}, steadyCredit)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/googletest"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
@@ -300,6 +301,7 @@ type task struct {
 
 // TestUndoQueries undoes jobs over all forms of queries, whose functions have the entities leave the query.
 func TestUndoQueries(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	top := datastore.NameKey("Top", "one", nil)
 	for name, q := range map[string]mapper.Query{
@@ -362,6 +364,7 @@ func TestUndoQueries(t *testing.T) {
 
 // TestUndoLarge undoes pages whose images are more than a commit can hold, and one that has put more than its record has room for.
 func TestUndoLarge(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		deletes := mapper.Update("deletes", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
