@@ -27,11 +27,11 @@ func TestLegal(t *testing.T) {
 			w.run(t, id, `{"Amount": 1}`, mapper.StartOptions{})
 		},
 		mapper.Running: func(id string) {
-			w.slow.Store(int64(50 * time.Millisecond))
+			w.slow.Store(int64(150 * time.Millisecond))
 			w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Beside: true})
 		},
 		mapper.Paused: func(id string) {
-			w.slow.Store(int64(50 * time.Millisecond))
+			w.slow.Store(int64(150 * time.Millisecond))
 			if err := w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Beside: true}).Pause(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -45,7 +45,7 @@ func TestLegal(t *testing.T) {
 			}
 		},
 		mapper.Aborted: func(id string) {
-			w.slow.Store(int64(50 * time.Millisecond))
+			w.slow.Store(int64(150 * time.Millisecond))
 			if err := w.start(t, id, `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Beside: true}).Abort(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -124,7 +124,7 @@ func TestMany(t *testing.T) {
 func TestForeign(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 200)
-	w.slow.Store(int64(50 * time.Millisecond))
+	w.slow.Store(int64(150 * time.Millisecond))
 	w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 10})
 	other, err := tasks.NewQueue(w.queues, location+"/queues/other", "http://other.test/mapper/", &tasks.Options{Unverified: true})
 	if err != nil {
@@ -159,7 +159,7 @@ func TestForeign(t *testing.T) {
 func TestRate(t *testing.T) {
 	w := newWorld(t, nil)
 	w.putAccounts(t, 500)
-	w.slow.Store(int64(50 * time.Millisecond))
+	w.slow.Store(int64(150 * time.Millisecond))
 	job := w.start(t, "j", `{"Amount": 1}`, mapper.StartOptions{PageSize: 10, Rate: mapper.Rate{Entities: 1000, Writes: 770, Ramp: true}})
 	_, page := get(t, w.url+"job?id=j", "")
 	form := url.Values{"do": {"rate"}, "id": {"j"}}
