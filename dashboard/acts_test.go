@@ -118,8 +118,6 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestWatchersCostOne has fifty people watch a job for a minute, each by a page that renews itself every two seconds: together they cost about as
-
 // TestForeign looks at a job that belongs to another queue: nothing is offered but what can be done to it.
 func TestForeign(t *testing.T) {
 	w := newWorld(t, nil)

@@ -129,22 +129,19 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 		http.ServeFileFS(w, r, files, "static/"+name)
 		return
 	}
-	do := s.page(name, get)
-	if do != nil && !get && r.Method != http.MethodPost {
-		do = nil
+	shows, does := s.page(name)
+	do := shows
+	if !get {
+		do = does
 	}
-	if do == nil {
+	if do == nil || !get && r.Method != http.MethodPost {
 		code, text := http.StatusNotFound, fmt.Sprintf("there is no page %q here", tasks.Shown(name))
-		var allowed []string
-		if s.page(name, true) != nil {
-			allowed = append(allowed, http.MethodGet, http.MethodHead)
-		}
-		if s.page(name, false) != nil {
-			allowed = append(allowed, http.MethodPost)
-		}
-		if allowed != nil {
+		if shows != nil {
+			w.Header().Set("Allow", "GET, HEAD")
+			if does != nil {
+				w.Header().Set("Allow", "GET, HEAD, POST")
+			}
 			code, text = http.StatusMethodNotAllowed, "this page does not take a "+tasks.Shown(r.Method)
-			w.Header().Set("Allow", strings.Join(allowed, ", "))
 		}
 		s.fail(w, r, code, text)
 		return
@@ -175,40 +172,31 @@ func codeOf(err error) int {
 	return operator.Code(err)
 }
 
-// page returns what answers the requests for a page.
-func (s *server) page(name string, get bool) func(*http.Request, url.Values) (*answer, error) {
-	if get {
-		switch name {
-		case "":
-			return s.jobs
-		case "job":
-			return s.job
-		case "range":
-			return s.aRange
-		case "failures":
-			return s.failures
-		case "examples":
-			return s.examples
-		case "left":
-			return s.left
-		case "replay":
-			return s.replay
-		case "replay.svg":
-			return s.animation
-		case "start":
-			return s.form
-		case "act":
-			return s.ask
-		}
-		return nil
-	}
+// page returns what shows a page, and what does what is posted to it; nil if there is no such thing.
+func (s *server) page(name string) (shows, does func(*http.Request, url.Values) (*answer, error)) {
 	switch name {
+	case "":
+		return s.jobs, nil
+	case "job":
+		return s.job, nil
+	case "range":
+		return s.aRange, nil
+	case "failures":
+		return s.failures, nil
+	case "examples":
+		return s.examples, nil
+	case "left":
+		return s.left, nil
+	case "replay":
+		return s.replay, nil
+	case "replay.svg":
+		return s.animation, nil
 	case "start":
-		return s.start
+		return s.form, s.start
 	case "act":
-		return s.act
+		return s.ask, s.act
 	}
-	return nil
+	return nil, nil
 }
 
 // parameters returns those of a request's URL, and of its body if it has one.

@@ -111,7 +111,6 @@ func everything(t *testing.T, w *world) map[string]datastore.PropertyList {
 }
 
 // TestGetChangesNothing follows every link of the pages of a job that is paused, of one that has failures, and of one that succeeded: the
-
 // database is as it was.
 func TestGetChangesNothing(t *testing.T) {
 	testflag.Sequential(t)
@@ -171,7 +170,6 @@ var hostile = []string{
 }
 
 // TestHostile has names, keys, errors, parameters, reasons, callers and counters be hostile: no page has an element, an attribute or an address
-
 // that comes from them, and characters that turn the direction of texts are shown, and not obeyed.
 func TestHostile(t *testing.T) {
 	testflag.Sequential(t)

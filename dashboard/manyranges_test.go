@@ -131,13 +131,17 @@ func BenchmarkPages(b *testing.B) {
 			}
 			return r
 		}, at[1:min(len(at), 20)]), func(b *testing.B) {
-			for b.Loop() {
+			look := func() {
 				h := dashboard.New(w.engine, everybody)
 				rec := httptest.NewRecorder()
 				h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, at, nil))
 				if rec.Code != http.StatusOK {
 					b.Fatal(rec.Code)
 				}
+			}
+			look() // the embedded Datastore builds an index when it is first used
+			for b.Loop() {
+				look()
 			}
 		})
 	}
