@@ -93,7 +93,7 @@ func of[T any](b *browser, a chromedp.Action[T]) T {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
 	defer cancel()
-	v, err := chromedp.Run(ctx, a)
+	v, err := steadily(ctx, func() (T, error) { return chromedp.Run(ctx, a) })
 	if err != nil {
 		ctx, cancel := context.WithTimeout(b.ctx, 5*time.Second)
 		defer cancel()
@@ -101,6 +101,17 @@ func of[T any](b *browser, a chromedp.Action[T]) T {
 		b.Fatalf("%v; the page says:\n%.1500s", err, text)
 	}
 	return v
+}
+
+// steadily does something up to five times: an element may be replaced by a newer one, of a page that has renewed itself, just when it was found.
+func steadily[T any](ctx context.Context, do func() (T, error)) (v T, err error) {
+	for range 5 {
+		if v, err = do(); err == nil || ctx.Err() != nil {
+			return v, err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return v, err
 }
 
 func (b *browser) open(url string) {
@@ -113,7 +124,10 @@ func (b *browser) click(selector string) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
 	defer cancel()
-	if _, err := chromedp.RunResponse(ctx, chromedp.ScrollIntoView(chromedp.CSS(selector)), chromedp.Click(chromedp.CSS(selector))); err != nil {
+	_, err := steadily(ctx, func() (any, error) {
+		return chromedp.RunResponse(ctx, chromedp.ScrollIntoView(chromedp.CSS(selector)), chromedp.Click(chromedp.CSS(selector)))
+	})
+	if err != nil {
 		b.Fatalf("click %s: %v; the page says:\n%.1500s", selector, err, b.text("main"))
 	}
 	b.do(chromedp.WaitReady(chromedp.CSS("main")))

@@ -10,6 +10,10 @@ function renew(text) {
     const now = fresh.getElementById(old.id);
     if (!now || now.innerHTML === old.last) continue;
     const inside = old.contains(document.activeElement);
+    if (pressed && old.contains(pressed)) { // a button that is replaced now would not be clicked
+      all = false;
+      continue;
+    }
     if (inside && document.activeElement.matches("input:not([type=checkbox]), textarea, select")) {
       all = false;
       continue;
@@ -34,6 +38,11 @@ function renew(text) {
   chooseAll();
   if (!fresh.body.dataset.live && all) delete document.body.dataset.live;
 }
+
+// pressed is what a pointer is held down on.
+let pressed = null;
+addEventListener("pointerdown", (event) => { pressed = event.target; });
+for (const over of ["pointerup", "pointercancel"]) addEventListener(over, () => setTimeout(() => { pressed = null; }));
 
 // input tells the inputs of a part of a page apart.
 function input(e) { return [e.name, e.type === "checkbox" ? e.defaultValue : ""].join(" "); }
