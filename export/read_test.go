@@ -86,6 +86,11 @@ func checkRecords(t *testing.T, bucket *blob.Bucket, m *export.Manifest) {
 // readLines reads a file of a manifest with a library for its format.
 func readLines(t *testing.T, m *export.Manifest, bucket *blob.Bucket, name string) (all []line) {
 	t.Helper()
+	return readLinesIn(t, folder, m, bucket, name)
+}
+
+func readLinesIn(t *testing.T, folder string, m *export.Manifest, bucket *blob.Bucket, name string) (all []line) {
+	t.Helper()
 	fail := func(err error) {
 		t.Helper()
 		if err != nil {

@@ -1,0 +1,271 @@
+package export_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"gocloud.dev/blob"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+var writeOld = flag.String("old", "", "have TestOldRecords write testdata/old/`NAME`, with the records of this build, for all later ones to read")
+
+// oldOrders is how many entities the exports on file have.
+const oldOrders = 60
+
+// newAged returns the export whose records are on file. Changing it makes them unreadable.
+func newAged(bucket *blob.Bucket) *export.Export[mapper.None] {
+	return export.New("aged", bucket, func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+		return line(e.Value), nil
+	}, &export.Options{Compression: export.Gzip, Files: 3})
+}
+
+// oldKinds are the kinds of the records on file, and that of the entities.
+var oldKinds = []string{"ScattermapJob", "ScattermapRange", "ScattermapSlot", "ScattermapPart", "ScattermapFile", "Order"}
+
+// A relic is a database and a bucket with what exports have stored, and an engine for them.
+type relic struct {
+	*testing.T
+	store  *store
+	export *export.Export[mapper.None]
+	client *datastore.Client
+	raw    datastorepb.DatastoreClient
+	engine *mapper.Engine
+}
+
+func newRelic(t *testing.T) *relic {
+	t.Helper()
+	r := &relic{T: t, store: newStore()}
+	r.export = newAged(r.store.open())
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var handler http.Handler
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+		handler.ServeHTTP(rw, req)
+	}))})
+	var err error
+	r.client, err = e.Datastore(t.Context(), "test", mapper.WithVersions())
+	must(err)
+	t.Cleanup(func() { r.client.Close() })
+	conn, err := grpc.NewClient("passthrough:///"+e.DatastoreAddr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must(err)
+	t.Cleanup(func() { conn.Close() })
+	r.raw = datastorepb.NewDatastoreClient(conn)
+	queues, err := e.CloudTasks(t.Context())
+	must(err)
+	t.Cleanup(func() { queues.Close() })
+	_, err = queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "projects/test/locations/here", Queue: &cloudtaskspb.Queue{
+		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 2}}})
+	must(err)
+	queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
+	must(err)
+	r.engine, err = mapper.New(r.client, queue, &mapper.Options{Mappers: r.export.Mappers(), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	must(err)
+	handler = r.engine.Handler()
+	return r
+}
+
+func (r *relic) start(id string) *export.Run {
+	r.Helper()
+	run, err := r.export.Start(r.Context(), r.engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+		StartOptions: mapper.StartOptions{ID: id, PageSize: 6}, Folder: "out/" + id})
+	if err != nil {
+		r.Fatal(err)
+	}
+	return run
+}
+
+// write writes to a folder what the database and the bucket have of three exports: one that is paused in the middle; one of which two
+// of three files are joined; and one that has succeeded.
+func (r *relic) write(folder string) {
+	r.Helper()
+	must := func(err error) {
+		r.Helper()
+		if err != nil {
+			r.Fatal(err)
+		}
+	}
+	for n := range int64(oldOrders) {
+		o := order(lineOf(n))
+		_, err := r.client.Put(r.Context(), datastore.NameKey("Order", fmt.Sprint(n*7919%10007), nil), &o)
+		must(err)
+	}
+	_, err := r.start("done").Wait(r.Context())
+	must(err)
+	r.store.hook = func(c *call) error {
+		switch {
+		case strings.Contains(c.key, "out/joining") && strings.Contains(c.key, "00002-of-00003"):
+			return errLost
+		case strings.Contains(c.key, "out/paused") && c.op == "write":
+			time.Sleep(50 * time.Millisecond)
+		}
+		return c.effect()
+	}
+	joining := r.start("joining").Jobs()
+	for {
+		s, err := joining[1].Status(r.Context())
+		if err == nil && s.Processed == 2 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	paused := r.start("paused").Jobs()[0]
+	for {
+		s, err := paused.Status(r.Context())
+		must(err)
+		if s.Processed > oldOrders/3 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	must(paused.Pause(r.Context()))
+	time.Sleep(time.Second)
+	must(os.MkdirAll(folder, 0o755))
+	for _, kind := range oldKinds {
+		var text bytes.Buffer
+		for _, e := range r.entities(kind) {
+			line, err := protojson.Marshal(e)
+			must(err)
+			fmt.Fprintf(&text, "%s\n", line)
+		}
+		must(os.WriteFile(filepath.Join(folder, kind+".jsonl"), text.Bytes(), 0o644))
+	}
+	text, err := json.MarshalIndent(r.store.now(), "", "\t")
+	must(err)
+	must(os.WriteFile(filepath.Join(folder, "bucket.json"), append(text, '\n'), 0o644))
+}
+
+// entities returns all entities of a kind.
+func (r *relic) entities(kind string) (all []*datastorepb.Entity) {
+	r.Helper()
+	resp, err := r.raw.RunQuery(r.Context(), &datastorepb.RunQueryRequest{ProjectId: "test", QueryType: &datastorepb.RunQueryRequest_Query{Query: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}}})
+	if err != nil {
+		r.Fatal(err)
+	}
+	if n := len(resp.GetBatch().GetEntityResults()); n >= 300 {
+		r.Fatalf("a batch has %d %s, and there may be more", n, kind)
+	}
+	for _, e := range resp.GetBatch().GetEntityResults() {
+		all = append(all, e.Entity)
+	}
+	return all
+}
+
+// load writes what a folder has into the database and the bucket.
+func (r *relic) load(folder string) {
+	r.Helper()
+	for _, kind := range oldKinds {
+		text, err := os.ReadFile(filepath.Join(folder, kind+".jsonl"))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			r.Fatal(err)
+		}
+		for line := range bytes.Lines(text) {
+			e := new(datastorepb.Entity)
+			if err := protojson.Unmarshal(line, e); err != nil {
+				r.Fatal(err)
+			}
+			if _, err := r.raw.Commit(r.Context(), &datastorepb.CommitRequest{ProjectId: "test", Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*datastorepb.Mutation{{Operation: &datastorepb.Mutation_Upsert{Upsert: e}}}}); err != nil {
+				r.Fatal(err)
+			}
+		}
+	}
+	var blobs map[string][]byte
+	text, err := os.ReadFile(filepath.Join(folder, "bucket.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &blobs)
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+	for name, text := range blobs {
+		r.store.put(name, text)
+	}
+}
+
+// TestOldRecords has this build go on with the exports that older ones have left: one that was paused in the middle, and one whose files
+// were being joined; and has it read one that has succeeded. A change of what is stored adds a folder, by -old NAME, and leaves the others.
+func TestOldRecords(t *testing.T) {
+	if *writeOld != "" {
+		newRelic(t).write(filepath.Join("testdata", "old", *writeOld))
+	}
+	folders, err := filepath.Glob("testdata/old/*")
+	if err != nil || len(folders) == 0 {
+		t.Fatalf("no old records: %v", err)
+	}
+	for _, folder := range folders {
+		t.Run(filepath.Base(folder), func(t *testing.T) {
+			r := newRelic(t)
+			r.load(folder)
+			bucket, manifests := r.store.open(), make(map[string]*export.Manifest)
+			for id, last := range map[string]int{"paused": 0, "joining": 1, "done": -1} {
+				run, err := r.export.Find(t.Context(), r.engine, id)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if last >= 0 {
+					if err := run.Jobs()[last].Resume(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if again := r.start(id); again.Folder != run.Folder {
+					t.Errorf("the start of before once more is in %q", again.Folder)
+				}
+				m, err := run.Wait(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				manifests[id] = m
+				if read, err := export.ReadManifest(t.Context(), bucket, run.Folder); err != nil || read.Run != m.Run {
+					t.Errorf("the manifest of %s: %+v, %v", id, read, err)
+				}
+				seen := make(map[int64]bool)
+				for _, f := range m.Files {
+					for _, l := range readLinesIn(t, run.Folder, m, bucket, f.Name) {
+						if seen[l.N] || l.Name != lineOf(l.N).Name {
+							t.Errorf("%s: %+v is wrong, or there twice", id, l)
+						}
+						seen[l.N] = true
+					}
+				}
+				if len(seen) != oldOrders || m.Records != oldOrders || len(m.Files) != 3 {
+					t.Errorf("%s: %d records, and the manifest %+v", id, len(seen), m)
+				}
+			}
+			for _, name := range r.store.names() {
+				if strings.Contains(name, "_parts/") || strings.HasSuffix(name, export.StartedName) {
+					t.Errorf("%s is left", name)
+				}
+			}
+			for _, kind := range []string{"ScattermapPart", "ScattermapFile"} {
+				if n := len(r.entities(kind)); n > 0 {
+					t.Errorf("%d entities of %s are left", n, kind)
+				}
+			}
+		})
+	}
+}
