@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path"
 
 	"gocloud.dev/blob/fileblob"
 
@@ -49,7 +50,7 @@ func Example() {
 	manifest, err := run.Wait(ctx)
 	check(err)
 	for _, f := range manifest.Files {
-		fmt.Println(f.Name, "has", f.Records, "records")
+		fmt.Println(path.Base(f.Name), "has", f.Records, "records")
 	}
 	// Output: 00001-of-00001.jsonl.gz has 2 records
 }

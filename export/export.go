@@ -81,6 +81,18 @@ type startParams[P any] struct {
 	Folder string `json:"folder"`
 	Files  int    `json:"files,omitempty"`
 	Params P      `json:"params"`
+	Layout int    `json:"layout,omitempty"`
+}
+
+// layoutRuns is the layout in which each run writes to a folder of its own. An older build has none, and does not take the parameters of a
+// job that has one: its deliveries fail until one comes to a newer build.
+const layoutRuns = 2
+
+func layoutOf(p place) int {
+	if p.direct {
+		return 0
+	}
+	return layoutRuns
 }
 
 // New defines an export to a bucket: the function makes a record of each entity, or returns mapper.Skip for one that is
@@ -122,7 +134,7 @@ func New[T, R, P any](name string, bucket *blob.Bucket, record func(ctx context.
 		if err != nil {
 			return mapper.Permanent(err)
 		}
-		return x.plan(ctx, d, stage{Export: params.Export, Run: params.Run, Folder: params.Folder, Files: params.Files, Params: given})
+		return x.plan(ctx, d, stage{Export: params.Export, Run: params.Run, Folder: params.Folder, Files: params.Files, Params: given, Layout: params.Layout})
 	})
 	x.parts.ByName(x.startByName)
 	x.joins = mapper.Collect(name+joinSuffix, x.join, putJoined).OnDone(x.list)
@@ -168,14 +180,14 @@ func (x *Export[P]) Mappers() []mapper.Definition { return mapper.Set(x.parts, x
 
 // StartOptions are the settings of one export.
 type StartOptions struct {
-	// StartOptions are those of the job over the entities. Its ID has up to 90 bytes.
+	// StartOptions are those of the job over the entities. Its ID has up to 90 bytes. Beside is always true: an export only reads.
 	mapper.StartOptions
 
 	// Files is Options.Files for this export.
 	Files int
 
-	// Folder is where files are, in the bucket: a path without a slash at its ends. It has to be empty, and neither above nor below
-	// that of another export, as what is there in the end and not in the manifest is deleted. Defaults to the ID.
+	// Folder is where the manifest is, in the bucket, and the folder of the run, which has the files: a path without a slash at its
+	// ends, and without the folder of a run. Defaults to the ID. Several exports may have the same folder; see ReadManifest.
 	Folder string
 }
 
@@ -192,6 +204,7 @@ func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query,
 		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, x.err))
 	}
 	opts := o.StartOptions
+	opts.Beside = true // it only reads
 	if opts.ID == "" {
 		opts.ID = newID()
 	}
@@ -217,17 +230,20 @@ func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query,
 		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, err))
 	}
 	run := &Run{ID: opts.ID, Folder: folder, engine: e, bucket: x.bucket, allow: x.opts.AllowFailures}
-	claims, err := run.claim(ctx, x.name)
-	if err != nil {
-		return fail(err)
-	}
-	if _, err := x.parts.Start(ctx, e, q, startParams[P]{run.ID, run.run, folder, files, params}, &opts); err != nil {
-		if refused := errors.Is(err, mapper.ErrArguments) || errors.Is(err, mapper.ErrUnknownMapper); refused && claims {
-			err = errors.Join(err, dropClaim(context.WithoutCancel(ctx), x.bucket, folder, run.run))
+	for first := true; ; first = false {
+		known, err := run.find(ctx, x.name)
+		if err != nil {
+			return fail(err)
 		}
-		return fail(err)
+		_, err = x.parts.Start(ctx, e, q, startParams[P]{run.ID, run.place.run, folder, files, params, layoutOf(run.place)}, &opts)
+		switch {
+		case err == nil:
+			return run, nil
+		case !known && first && errors.Is(err, mapper.ErrOtherArguments): // than another start at this moment, which has a run of its own
+		default:
+			return fail(err)
+		}
 	}
-	return run, nil
 }
 
 // NamedParams are the parameters of an export that is started by its name, over package jobsapi, say: {"folder": "accounts"}. They are

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -98,7 +99,8 @@ func runExport(t *testing.T, w *mappertest.World, x *export.Export[mapper.None])
 // checkTidy checks that nothing is left but what the manifest names.
 func checkTidy(t *testing.T, client *datastore.Client, bucket *blob.Bucket, m *export.Manifest) {
 	t.Helper()
-	want := []string{folder + "/_SUCCESS", folder + "/manifest.json"}
+	run := folder + "/" + path.Dir(m.Files[0].Name)
+	want := []string{run + "/_SUCCESS", run + "/manifest.json", folder + "/manifest.json"}
 	for _, f := range m.Files {
 		want = append(want, folder+"/"+f.Name)
 	}
@@ -265,12 +267,9 @@ func TestRefused(t *testing.T) {
 		"bad folder":       {newExport(bucket, nil), "a//b", `"a//b"`},
 		"no text":          {newExport(bucket, nil), "a\xff", `"a\xff"`},
 		"above the bucket": {newExport(bucket, nil), "../b", `"../b"`},
-		"full folder":      {newExport(bucket, nil), "full", `"full/of"`},
+		"of a run":         {newExport(bucket, nil), "a/run-0123456789abcdefghijklmnop/b", `"run-0123456789abcdefghijklmnop"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := bucket.WriteAll(t.Context(), "full/of", nil, nil); err != nil {
-				t.Fatal(err)
-			}
 			mappertest.Run(t, test.x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 				putOrders(t, w.Client)
 				_, err := test.x.Start(t.Context(), w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{Folder: test.folder})

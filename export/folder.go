@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -16,14 +17,51 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A claim says whose a folder is. It is there from an export's start to its end, as [StartedName].
-type claim struct {
-	Export string `json:"export"` // the ID
-	Run    string `json:"run"`    // what tells it from others of that ID
+// A place is where one run of an export writes. No other run has it, also not another one of the same ID: so a late write or deletion of
+// one run changes nothing of another.
+type place struct {
+	folder string // of the export
+	run    string
+	direct bool // the run was begun by an older build, and has its files directly in the folder
 }
 
-// claimed reads the claim of a folder, and returns nil if there is none.
-func claimed(ctx context.Context, bucket *blob.Bucket, folder string) (*claim, error) {
+// runPrefix is what the folders of runs begin with.
+const runPrefix = "run-"
+
+var runFolder = regexp.MustCompile("^" + runPrefix + "[0-9a-z]{20,32}$")
+
+// newRun returns what tells a run from all others.
+func newRun() string {
+	digits := strconv.FormatUint(rand.Uint64(), 36) + strconv.FormatUint(rand.Uint64(), 36)
+	return strings.Repeat("0", 26-len(digits)) + digits
+}
+
+// name returns the name of something of the run, as a manifest has it: below the export's folder.
+func (p place) name(of string) string {
+	if p.direct {
+		return of
+	}
+	return runPrefix + p.run + "/" + of
+}
+
+func (p place) path(of string) string { return p.folder + "/" + p.name(of) }
+
+// parts returns where the parts are. Folders have the first two digits of their names, so that parts can be listed in stretches.
+func (p place) parts() string { return p.path("_parts/") }
+
+func (p place) part(name string) string { return p.parts() + name[:2] + "/" + name }
+
+// outcome returns the name below which it is decided, once, whether the run may succeed.
+func (p place) outcome() string { return p.folder + "/" + runPrefix + p.run + "/" + ManifestName }
+
+// A claim said whose a folder is, as long as exports had their files directly in it.
+type claim struct {
+	Export string `json:"export"` // the ID
+	Run    string `json:"run"`
+}
+
+// readClaim reads the claim of a folder, and returns nil if there is none.
+func readClaim(ctx context.Context, bucket *blob.Bucket, folder string) (*claim, error) {
 	text, err := bucket.ReadAll(ctx, folder+"/"+StartedName)
 	if gcerrors.Code(err) == gcerrors.NotFound {
 		return nil, nil
@@ -38,95 +76,73 @@ func claimed(ctx context.Context, bucket *blob.Bucket, folder string) (*claim, e
 	return c, nil
 }
 
-// claimFolder has a folder be an export's alone, with all below it: what is there and not in the manifest is deleted in the end. It
-// returns the run, which is that of an earlier start of the same ID if that has got no further than here.
-//
-// Each start first makes its claim, and then looks above and below for others'. So of two that are in each other's way at least one sees the
-// other, and perhaps both.
-func claimFolder(ctx context.Context, bucket *blob.Bucket, folder, id string) (run string, err error) {
-	c := &claim{id, strconv.FormatUint(rand.Uint64(), 36) + strconv.FormatUint(rand.Uint64(), 36)}
-	text, err := json.Marshal(c)
-	if err != nil {
-		return "", err
-	}
-	err = bucket.WriteAll(ctx, folder+"/"+StartedName, text, &blob.WriterOptions{IfNotExist: true, ContentType: "application/json"})
-	switch {
-	case gcerrors.Code(err) == gcerrors.FailedPrecondition:
-		if c, err = claimed(ctx, bucket, folder); err != nil {
-			return "", err
-		}
-		if c == nil {
-			return "", fmt.Errorf("another export has just had the folder %q: try again", folder)
-		}
-		if c.Export != id {
-			return "", fmt.Errorf("%w: the folder %q is that of export %q, which has not succeeded: choose another one, or discard that export (Run.Discard)", mapper.ErrArguments, folder, c.Export)
-		}
-	case err != nil:
-		return "", fmt.Errorf("claim the folder %q: %w", folder, err)
-	default:
-		defer func() {
-			if err != nil {
-				err = errors.Join(err, dropClaim(context.WithoutCancel(ctx), bucket, folder, c.Run))
-			}
-		}()
-	}
-	if err := checkAbove(ctx, bucket, folder); err != nil {
-		return "", err
-	}
-	return c.Run, checkBelow(ctx, bucket, folder)
-}
-
 // dropClaim gives up a folder that is a run's.
-func dropClaim(ctx context.Context, bucket *blob.Bucket, folder, run string) error {
-	c, err := claimed(ctx, bucket, folder)
-	if err != nil || c == nil || c.Run != run {
+func dropClaim(ctx context.Context, bucket *blob.Bucket, p place) error {
+	c, err := readClaim(ctx, bucket, p.folder)
+	if err != nil || c == nil || c.Run != p.run {
 		return err
 	}
-	if err := bucket.Delete(ctx, folder+"/"+StartedName); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
-		return fmt.Errorf("give up the folder %q: %w", folder, err)
+	return remove(ctx, bucket, p.folder+"/"+StartedName)
+}
+
+// remove deletes a blob, if it is there.
+func remove(ctx context.Context, bucket *blob.Bucket, key string) error {
+	if err := bucket.Delete(ctx, key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+		return fmt.Errorf("delete %s: %w", key, err)
 	}
 	return nil
 }
 
-// checkAbove returns an error if a folder is in that of another export.
-func checkAbove(ctx context.Context, bucket *blob.Bucket, folder string) error {
-	for i, r := range folder {
-		if r != '/' {
+// checkOld returns an error if a folder, or one above it, is that of an export which an older build has begun, and has not ended: its
+// end may delete all else that is there.
+func (r *Run) checkOld(ctx context.Context, folder string) error {
+	for i := range len(folder) + 1 {
+		if i < len(folder) && folder[i] != '/' {
 			continue
 		}
-		for _, name := range []string{StartedName, ManifestName} {
-			there, err := bucket.Exists(ctx, folder[:i]+"/"+name)
-			if err != nil {
-				return fmt.Errorf("look for an export above the folder %q: %w", folder, err)
-			}
-			if there {
-				return fmt.Errorf("%w: the folder %q is in that of another export, %q", mapper.ErrArguments, folder, folder[:i])
-			}
+		above := folder[:i]
+		c, err := readClaim(ctx, r.bucket, above)
+		if err != nil {
+			return err
+		}
+		if c == nil {
+			continue
+		}
+		other := &Run{ID: c.Export, engine: r.engine, bucket: r.bucket}
+		switch err := other.load(ctx, ""); {
+		case err == nil && other.place == place{above, c.Run, true}:
+			return fmt.Errorf("%w: an older build has begun export %q in the folder %q, and its end may delete what else is there: "+
+				"wait for its end, discard it (Run.Discard), or choose another folder", mapper.ErrArguments, c.Export, above)
+		case err != nil && !errors.Is(err, mapper.ErrNoSuchJob):
+			return err
+		}
+		// A start that was refused has left the claim, or the export is one of another database.
+		switch _, err := r.bucket.List(&blob.ListOptions{Prefix: above + "/_parts/"}).Next(ctx); {
+		case err == nil:
+			return fmt.Errorf("%w: in the folder %q are parts of export %q of an older build, and there is no such job in this database: "+
+				"if it does not go on elsewhere, delete %s there, or choose another folder", mapper.ErrArguments, above, c.Export, StartedName)
+		case !errors.Is(err, io.EOF):
+			return fmt.Errorf("look into the folder %q: %w", above, err)
 		}
 	}
 	return nil
 }
 
-// checkBelow returns an error if there is anything in a folder but a claim.
-func checkBelow(ctx context.Context, bucket *blob.Bucket, folder string) error {
-	for it := bucket.List(&blob.ListOptions{Prefix: folder + "/"}); ; {
-		found, err := it.Next(ctx)
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return fmt.Errorf("look into the folder %q: %w", folder, err)
-		case found.Key != folder+"/"+StartedName:
-			return fmt.Errorf("%w: the folder %q is not empty, it has %q: choose another one, or delete what is in it", mapper.ErrArguments, folder, found.Key)
-		}
-	}
-}
-
-// checkFolder returns an error for what can't be a folder.
+// checkFolder returns an error for what can't be the folder of an export.
 func checkFolder(folder string) error {
 	for element := range strings.SplitSeq(folder, "/") {
+		if runFolder.MatchString(element) {
+			return fmt.Errorf("the folder %q is in that of a run, %q, in which its export deletes what it does not know", folder, element)
+		}
+	}
+	return checkPath("the folder", folder)
+}
+
+// checkPath returns an error for what is no path of names.
+func checkPath(what, path string) error {
+	for element := range strings.SplitSeq(path, "/") {
 		if element == "" || element == "." || element == ".." || strings.HasPrefix(element, "_") || !printable(element) {
-			return fmt.Errorf("the folder %q is no path of names, without a slash at its ends, and without a name that is dots alone, begins with '_' or has control characters", folder)
+			return fmt.Errorf("%s %q is no path of names, without a slash at its ends, and without a name that is dots alone, begins with '_' or has control characters", what, path)
 		}
 	}
 	return nil

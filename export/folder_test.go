@@ -1,15 +1,22 @@
 package export_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"gocloud.dev/blob/memblob"
+	"gocloud.dev/gcerrors"
 
 	"github.com/scattermap/scattermap/export"
 	"github.com/scattermap/scattermap/mapper"
@@ -31,61 +38,82 @@ func wantRefused(t *testing.T, err error, want string) {
 	}
 }
 
-// TestFoldersApart has no export begin in, above or below the folder of another one, whether that runs or has succeeded: its end deletes
-// what its manifest does not name.
+// TestFoldersApart has exports run at once in one folder, and above and below it: none of them touches what another one has written.
 func TestFoldersApart(t *testing.T) {
-	bucket := memblob.OpenBucket(nil)
-	defer bucket.Close()
-	x := newExport(bucket, nil)
+	store := newStore()
+	bucket := store.open()
+	x := newExport(bucket, &export.Options{Files: 2})
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 		putOrders(t, w.Client)
-		run, err := startIn(t, w, x, "first", "a/b")
-		if err != nil {
-			t.Fatal(err)
+		store.put("a/b/of somebody else", []byte("x"))
+		runs := make(map[string]*export.Run)
+		for id, in := range map[string]string{"first": "a/b", "same": "a/b", "above": "a", "below": "a/b/c/d"} {
+			run, err := startIn(t, w, x, id, in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs[id] = run
 		}
-		refused := func(ended bool) {
-			t.Helper()
-			_, err := startIn(t, w, x, "above", "a")
-			wantRefused(t, err, `"a" is not empty`)
-			_, err = startIn(t, w, x, "below", "a/b/c/d")
-			wantRefused(t, err, `"a/b/c/d" is in that of another export, "a/b"`)
-			_, err = startIn(t, w, x, "same", "a/b")
-			wantRefused(t, err, map[bool]string{false: `"a/b" is that of export "first"`, true: `"a/b" is not empty`}[ended])
-		}
-		refused(false)
-		m, err := run.Wait(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		refused(true)
-		beside, err := startIn(t, w, x, "beside", "a/bc")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := beside.Wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range m.Files {
-			if there, err := bucket.Exists(t.Context(), "a/b/"+f.Name); err != nil || !there {
-				t.Errorf("%s is there: %t, %v", f.Name, there, err)
+		want := []string{"a/b/manifest-2.json", "a/b/of somebody else"}
+		for id, run := range runs {
+			m, err := run.Wait(t.Context())
+			if err != nil || m.Export != id || m.Records != orders-24 || len(m.Files) != 2 {
+				t.Fatalf("%+v, %v", m, err)
+			}
+			of := run.Folder + "/" + path.Dir(m.Files[0].Name)
+			want = append(want, of+"/manifest.json", of+"/_SUCCESS")
+			for _, f := range m.Files {
+				want = append(want, run.Folder+"/"+f.Name)
+			}
+			if id != "same" {
+				want = append(want, run.Folder+"/manifest.json")
 			}
 		}
-		for _, name := range list(t, bucket) {
-			if strings.HasSuffix(name, export.StartedName) {
-				t.Errorf("%s is left", name)
+		for _, run := range runs { // once all have ended
+			m, err := run.Wait(t.Context())
+			if err != nil {
+				t.Fatal(err)
 			}
+			checkFiles(t, store, run.Folder, m)
+		}
+		slices.Sort(want)
+		if got := store.names(); !slices.Equal(got, want) {
+			t.Errorf("in the bucket are %q, want %q", got, want)
+		}
+		var last export.Manifest
+		m, err := export.ReadManifest(t.Context(), bucket, "a/b")
+		if err == nil {
+			err = json.Unmarshal(store.get("a/b/manifest-2.json"), &last)
+		}
+		if err != nil || m.Run != last.Run {
+			t.Errorf("the manifest in the folder is %+v, %v, want the last one", m, err)
 		}
 	})
 }
 
-// TestStartsAtOnce has many starts at once into a folder, and into one above it: with one ID they are one export, and
-// without at most one begins. What was begun is whole.
+// checkFiles checks that the files of a manifest are there, as it says.
+func checkFiles(t *testing.T, s *store, folder string, m *export.Manifest) {
+	t.Helper()
+	records := int64(0)
+	for _, f := range m.Files {
+		text := s.get(folder + "/" + f.Name)
+		sum := sha256.Sum256(text)
+		if text == nil || hex.EncodeToString(sum[:]) != f.SHA256 || int64(len(text)) != f.Bytes || int64(bytes.Count(text, []byte("\n"))) != f.Records {
+			t.Errorf("%s of export %s has %d bytes and %d records, there %t; the manifest says %+v", f.Name, m.Export, len(text), bytes.Count(text, []byte("\n")), text != nil, f)
+		}
+		records += f.Records
+	}
+	if records != m.Records || m.Discarded {
+		t.Errorf("the manifest says %d records, its files have %d: %+v", m.Records, records, m)
+	}
+}
+
+// TestStartsAtOnce has many starts at once into a folder, and into one above it: with one ID they are one export.
 func TestStartsAtOnce(t *testing.T) {
 	for _, id := range []string{"orders", ""} {
 		t.Run(fmt.Sprintf("ID %q", id), func(t *testing.T) {
-			bucket := memblob.OpenBucket(nil)
-			defer bucket.Close()
-			x := newExport(bucket, nil)
+			store := newStore()
+			x := newExport(store.open(), nil)
 			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 				putOrders(t, w.Client)
 				runs, errs := make([]*export.Run, 8), make([]error, 8)
@@ -100,26 +128,74 @@ func TestStartsAtOnce(t *testing.T) {
 					})
 				}
 				wg.Wait()
-				begun := 0
-				for i, run := range runs {
-					if errs[i] != nil {
-						if id != "" {
-							t.Errorf("start %d: %v", i, errs[i])
-						}
-						continue
-					}
-					begun++
+				if err := errors.Join(errs...); err != nil {
+					t.Fatal(err)
+				}
+				seen := make(map[string]bool)
+				for _, run := range runs {
 					m, err := run.Wait(t.Context())
 					if err != nil || m.Export != run.ID || m.Records != orders-24 {
-						t.Errorf("%+v, %v", m, err)
+						t.Fatalf("%+v, %v", m, err)
 					}
+					seen[m.Run] = true
+					checkFiles(t, store, run.Folder, m)
 				}
-				if id == "" && begun > 1 {
-					t.Errorf("%d have begun", begun)
+				if want := map[string]int{"": 8, "orders": 1}[id]; len(seen) != want {
+					t.Errorf("%d runs, want %d", len(seen), want)
 				}
 			})
 		})
 	}
+}
+
+// TestRefusedStart has a start that is refused, for whatever reason, leave nothing in the bucket.
+func TestRefusedStart(t *testing.T) {
+	store := newStore()
+	x := newExport(store.open(), nil)
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		putOrders(t, w.Client)
+		start := func(kind, id, in string) error {
+			_, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: kind}, mapper.None{}, &export.StartOptions{StartOptions: mapper.StartOptions{ID: id}, Folder: in})
+			return err
+		}
+		if err := start("Order", "first", "first"); err != nil {
+			t.Fatal(err)
+		}
+		run, err := x.Find(t.Context(), w.Engine, "first")
+		if err == nil {
+			_, err = run.Wait(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := store.names()
+		refused := func(err, want error) {
+			t.Helper()
+			if !errors.Is(err, want) {
+				t.Errorf("%v, want %v", err, want)
+			}
+			if after := store.names(); !slices.Equal(after, before) {
+				t.Errorf("after that the bucket has %q, and before %q", after, before)
+			}
+		}
+		refused(start("Nothing", "second", "second"), mapper.ErrArguments)
+		refused(start("Order", "first", "second"), mapper.ErrOtherArguments)
+		refused(start("Order", "first-join", "second"), mapper.ErrOtherArguments)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = x.Start(ctx, w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{Folder: "second"})
+		if err == nil {
+			t.Error("a start whose context has ended begins")
+		}
+		refused(err, err)
+		if err := run.Jobs()[0].CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}); err != nil {
+			t.Fatal(err)
+		}
+		refused(start("Order", "first", "first"), mapper.ErrState)
+		if err := start("Order", "by-hand", "second"); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestUsedID has an ID of which later stages are left be refused: the export would write nothing, as these have succeeded.
@@ -150,7 +226,7 @@ func TestUsedID(t *testing.T) {
 	})
 }
 
-// TestDiscard has the folder of an export that was aborted be free once it is discarded, and not before.
+// TestDiscard has an export that was aborted leave nothing but a mark once it is discarded, and another one succeed in its folder.
 func TestDiscard(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
@@ -181,13 +257,15 @@ func TestDiscard(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute) // until the pages under way are refused
-		_, err = startIn(t, w, x, "new", folder)
-		wantRefused(t, err, `that of export "old"`)
 		if err := run.Discard(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if left := list(t, bucket); len(left) > 0 {
-			t.Errorf("%q are left", left)
+		left := list(t, bucket)
+		if len(left) != 1 || !strings.HasSuffix(left[0], "/manifest.json") || path.Dir(left[0]) == folder {
+			t.Errorf("%q are left, want the mark of the run", left)
+		}
+		if _, err := export.ReadManifest(ctx, bucket, folder); gcerrors.Code(err) != gcerrors.NotFound {
+			t.Errorf("the manifest: %v, want that there is none", err)
 		}
 		if run, err = startIn(t, w, x, "new", folder); err != nil {
 			t.Fatal(err)
@@ -197,6 +275,9 @@ func TestDiscard(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkRecords(t, bucket, m)
+		if err := bucket.Delete(ctx, left[0]); err != nil {
+			t.Fatal(err)
+		}
 		checkTidy(t, w.Client, bucket, m)
 		if err := run.Discard(ctx); !errors.Is(err, mapper.ErrState) {
 			t.Errorf("%v, want ErrState once it has succeeded", err)

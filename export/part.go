@@ -35,12 +35,6 @@ const (
 	partsCounter   = "export/parts"
 )
 
-// partsFolder returns where the parts of an export are. Folders have the first two digits of their names, so that parts can be listed
-// in stretches.
-func partsFolder(folder string) string { return folder + "/_parts/" }
-
-func partPath(folder, name string) string { return partsFolder(folder) + name[:2] + "/" + name }
-
 // entityName returns the name of an entity of a run. That is hashed, as it is longer than a key's name may be.
 func entityName(run, name string) string {
 	h := sha256.Sum256([]byte(run))
@@ -64,7 +58,7 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 	if err != nil {
 		return mapper.Permanent(fmt.Errorf("a part can't be written: %w", err))
 	}
-	path := partPath(s.Folder, p.Name())
+	path := (place{s.Folder, s.Run, s.Layout == 0}).part(p.Name())
 	p.OnLost(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -22,8 +23,8 @@ type Run struct {
 
 	engine *mapper.Engine
 	bucket *blob.Bucket
-	run    string // what tells it from others of the ID
-	allow  bool   // failures
+	place  place
+	allow  bool // failures
 }
 
 // Find returns the export of an ID that was started.
@@ -41,22 +42,24 @@ func (r *Run) load(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if status.Mapper != name {
-		return fmt.Errorf("%w: it is a job of %q", mapper.ErrOtherArguments, status.Mapper)
-	}
 	var params startParams[json.RawMessage]
 	if err := json.Unmarshal(status.Params, &params); err != nil {
 		return fmt.Errorf("the job's parameters: %w", err)
 	}
-	r.run, r.Folder = params.Run, params.Folder
+	if name != "" && status.Mapper != name {
+		return fmt.Errorf("%w: it is a job of %q", mapper.ErrOtherArguments, status.Mapper)
+	}
+	r.place = place{params.Folder, params.Run, params.Layout == 0}
+	r.Folder = params.Folder
 	return nil
 }
 
-// claim has the export's folder be its own, unless its first job is there already. Then it reads what that says.
-func (r *Run) claim(ctx context.Context, name string) (claims bool, err error) {
+// find finds the run that the first job has, if it is there. Otherwise it makes a new one, of which nobody knows until the job is
+// there: a start that is refused leaves nothing.
+func (r *Run) find(ctx context.Context, name string) (known bool, err error) {
 	folder := r.Folder
 	if err := r.load(ctx, name); !errors.Is(err, mapper.ErrNoSuchJob) {
-		return false, err
+		return err == nil, err
 	}
 	jobs := r.Jobs()
 	for _, job := range jobs[1:] {
@@ -66,13 +69,8 @@ func (r *Run) claim(ctx context.Context, name string) (claims bool, err error) {
 			return false, err
 		}
 	}
-	if r.run, err = claimFolder(ctx, r.bucket, folder, r.ID); err != nil {
-		if r.load(ctx, name) == nil { // another start of this ID came before, and has begun to fill the folder
-			return false, nil
-		}
-		return false, err
-	}
-	return true, nil
+	r.place = place{folder: folder, run: newRun()}
+	return false, r.checkOld(ctx, folder)
 }
 
 // Jobs returns the jobs of the export, as far as they have begun: over the entities, over the files, and of the deletion of parts.
@@ -99,11 +97,16 @@ func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 			return nil, fmt.Errorf("export %s: job %s is %s: %s", r.ID, job.ID, status.State, status.Error)
 		}
 	}
-	m, err := ReadManifest(ctx, r.bucket, r.Folder)
-	if err == nil && m.Run != r.run {
-		return nil, fmt.Errorf("export %s: the manifest in the folder %q is that of another export, %q", r.ID, r.Folder, m.Export)
+	m, err := r.place.settled(ctx, r.bucket)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("export %s: read its manifest in %q: %w", r.ID, r.Folder, err)
+	case m == nil:
+		return nil, fmt.Errorf("export %s: its jobs have succeeded, and no manifest in the folder %q is that of its run %s: has somebody deleted it?", r.ID, r.Folder, r.place.run)
+	case m.Discarded:
+		return nil, fmt.Errorf("export %s: it was discarded", r.ID)
 	}
-	return m, err
+	return m, nil
 }
 
 // awaitJob waits for a job, which another one has started just now, perhaps.
@@ -121,10 +124,12 @@ func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Statu
 	}
 }
 
-// Discard deletes what an export has written that was aborted, has failed, or has failures that nobody retries, so that its
-// folder is free. It is mapper.ErrState for one that goes on or has succeeded. Its jobs stay: clean them up, but do not go on with them.
+// Discard deletes what an export has written that was aborted, has failed, or has failures that nobody retries. It is mapper.ErrState
+// for one that goes on or has succeeded. What is left is a mark that the run was discarded, so that whatever comes late of it does not count.
+// Its jobs stay: clean them up, but do not go on with them.
 func (r *Run) Discard(ctx context.Context) error {
 	fail := func(err error) error { return fmt.Errorf("export: discard %s: %w", r.ID, err) }
+	succeeded := fmt.Errorf("%w: it has succeeded: delete the folder %q", mapper.ErrState, r.Folder)
 	done := 0
 	for _, job := range r.Jobs() {
 		status, err := job.Status(ctx)
@@ -142,29 +147,47 @@ func (r *Run) Discard(ctx context.Context) error {
 		}
 	}
 	if done == len(r.Jobs()) {
-		return fail(fmt.Errorf("%w: it has succeeded: delete its folder", mapper.ErrState))
+		return fail(succeeded)
 	}
-	c, err := claimed(ctx, r.bucket, r.Folder)
+	// Whatever was read until here may have changed. From here on it is decided that the run does not succeed.
+	decided, err := r.place.settle(ctx, r.bucket, r.place.discarded(r.ID), nil)
 	if err != nil {
 		return fail(err)
 	}
-	ours := c != nil && c.Run == r.run
-	if ours {
-		if err := deleteAll(ctx, r.bucket, r.Folder+"/", map[string]bool{r.Folder + "/" + StartedName: true}); err != nil {
-			return fail(err)
-		}
+	if !decided.Discarded {
+		return fail(succeeded)
+	}
+	if err := r.deleteBlobs(ctx); err != nil {
+		return fail(err)
 	}
 	for _, kind := range []string{partKind, fileKind} {
-		if err := deleteEntities(ctx, r.engine.Client(), kind, r.run); err != nil {
+		if err := deleteEntities(ctx, r.engine.Client(), kind, r.place.run); err != nil {
 			return fail(err)
 		}
 	}
-	if ours {
-		if err := dropClaim(ctx, r.bucket, r.Folder, r.run); err != nil {
+	if r.place.direct {
+		if err := dropClaim(ctx, r.bucket, r.place); err != nil {
 			return fail(err)
 		}
 	}
 	return nil
+}
+
+// deleteBlobs deletes what a run that was discarded has in the bucket. It keeps the mark that says so. One that an older build has begun
+// had its folder for itself, but for other runs' folders and their manifests.
+func (r *Run) deleteBlobs(ctx context.Context) error {
+	keep := func(name string) bool { return name == ManifestName }
+	if !r.place.direct {
+		return deleteAll(ctx, r.bucket, r.place.path(""), keep)
+	}
+	c, err := readClaim(ctx, r.bucket, r.Folder)
+	if err != nil || c == nil || c.Run != r.place.run {
+		return err
+	}
+	return deleteAll(ctx, r.bucket, r.Folder+"/", func(name string) bool {
+		first, _, _ := strings.Cut(name, "/")
+		return name == StartedName || slotName.MatchString(name) || runFolder.MatchString(first)
+	})
 }
 
 // deleteEntities deletes all entities of a kind that are a run's.

@@ -12,6 +12,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 
 	"cloud.google.com/go/datastore"
 	"gocloud.dev/blob"
@@ -33,7 +34,12 @@ type stage struct {
 	Query    mapper.Query `json:"query"`
 
 	Params json.RawMessage `json:"params,omitempty"` // of the export
+
+	Layout   int           `json:"layout,omitempty"`   // see layoutRuns
+	Coverage *mapper.Proof `json:"coverage,omitempty"` // of the third job, for the manifest
 }
+
+func (s stage) place() place { return place{s.Folder, s.Run, s.Layout == 0} }
 
 // A plannedFile is a file of an export, as its entity says. Its key has its index.
 type plannedFile struct {
@@ -61,13 +67,11 @@ func (x *Export[P]) plan(ctx context.Context, d *mapper.Done, s stage) error {
 	if status.Failures > 0 && !x.opts.AllowFailures {
 		return nil // a retry comes here again
 	}
-	if begun, err := hasBegun(ctx, client, s.Export+joinSuffix); begun || err != nil {
+	if begun, err := stageBegun(ctx, s, joinSuffix); begun || err != nil {
 		return err
 	}
-	if c, err := claimed(ctx, x.bucket, s.Folder); err != nil {
+	if err := s.place().wasDiscarded(ctx, x.bucket); err != nil {
 		return err
-	} else if c == nil || c.Run != s.Run {
-		return mapper.Permanent(fmt.Errorf("the folder %q is not this export's any more: somebody has deleted %s there, or discarded the export", s.Folder, StartedName))
 	}
 	all, err := x.stretches(ctx, client, s, status.Counters)
 	if err != nil {
@@ -99,13 +103,29 @@ func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool,
 	return err == nil, err
 }
 
+// stageBegun is hasBegun, and an error if the next stage's job is that of another run: this one comes late, or another export had the ID.
+func stageBegun(ctx context.Context, s stage, suffix string) (bool, error) {
+	status, err := mapper.FromContext(ctx).Job(s.Export + suffix).Status(ctx)
+	if errors.Is(err, mapper.ErrNoSuchJob) {
+		return false, nil
+	}
+	var next stage
+	if err == nil {
+		err = json.Unmarshal(status.Params, &next)
+	}
+	if err == nil && next.Run != s.Run {
+		err = mapper.Permanent(fmt.Errorf("job %s is that of another run, %q: clean it up, and resume this one", status.ID, next.Run))
+	}
+	return err == nil, err
+}
+
 // checkNames returns an error unless files have different names, of which none is that of something else.
 func (x *Export[P]) checkNames(s stage, files int) error {
 	s.Files = files
 	seen := make(map[string]int, files)
 	for i := range files {
 		name := x.opts.Name(x.file(s, int64(i)))
-		if err := checkFolder(name); err != nil || name == ManifestName {
+		if err := checkPath("the name", name); err != nil || name == ManifestName {
 			return fmt.Errorf("Options.Name returns %q for file %d, which is no path of names, begins with '_', or is the manifest's", name, i)
 		}
 		if other, there := seen[name]; there {
@@ -186,7 +206,7 @@ func (x *Export[P]) checkFiles(n int) error {
 func startStage(ctx context.Context, m *mapper.Mapper[stage], suffix string, s stage) error {
 	e := mapper.FromContext(ctx)
 	q := mapper.Query{Kind: fileKind, Start: fileKey(s.Run, 0), End: datastore.NameKey(fileKind, entityName(s.Run, lastName), nil)}
-	_, err := m.Start(ctx, e, q, s, &mapper.StartOptions{ID: s.Export + suffix, PageSize: 1, Timeout: e.Queue().Deadline() / 2})
+	_, err := m.Start(ctx, e, q, s, &mapper.StartOptions{ID: s.Export + suffix, Beside: true, PageSize: 1, Timeout: e.Queue().Deadline() / 2})
 	return err
 }
 
@@ -196,31 +216,49 @@ func (x *Export[P]) file(s stage, i int64) File {
 }
 
 func (x *Export[P]) filePath(s stage, i int64) string {
-	return s.Folder + "/" + x.opts.Name(x.file(s, i))
+	return s.place().path(x.opts.Name(x.file(s, i)))
 }
 
-// join writes a file of its parts. It may be done several times: a file is the same each time.
+// join writes a file of its parts, unless it is there: then it is what an attempt before this one has written, and stays. All
+// attempts have the same parts, which are there until each file is recorded; what is recorded is what the file has.
 func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s stage) (plannedFile, error) {
 	f := e.Value
 	f.Records, f.Parts, f.Bytes = 0, 0, 0
-	ctx, cancel := context.WithCancel(ctx)
+	writing, cancel := context.WithCancel(ctx)
 	defer cancel() // before Close it drops what was written
-	w, err := x.bucket.NewWriter(ctx, x.filePath(s, f.Index), &blob.WriterOptions{DisableContentTypeDetection: true})
+	path := x.filePath(s, f.Index)
+	// A run of an older build may have a file that an attempt of it has written halfway through its parts.
+	w, err := x.bucket.NewWriter(writing, path, &blob.WriterOptions{IfNotExist: s.Layout != 0, DisableContentTypeDetection: true})
 	if err != nil {
 		return f, fmt.Errorf("write a file: %w", err)
 	}
-	counting := &counter{w: w, sum: sha256.New()}
-	err = x.joinParts(ctx, mapper.FromContext(ctx).Client(), counting, &f, s)
+	written := &counter{w: w, sum: sha256.New()}
+	err = x.joinParts(ctx, mapper.FromContext(ctx).Client(), written, &f, s)
 	if err != nil {
 		cancel()
 		_ = w.Close() // which fails, as its context has ended
 		return f, err
 	}
-	if err := w.Close(); err != nil {
+	err = w.Close()
+	if gcerrors.Code(err) == gcerrors.FailedPrecondition {
+		written, err = x.readBack(ctx, path)
+	}
+	if err != nil {
 		return f, fmt.Errorf("write a file: %w", err)
 	}
-	f.Written, f.Bytes, f.SHA256 = true, counting.n, hex.EncodeToString(counting.sum.Sum(nil))
+	f.Written, f.Bytes, f.SHA256 = true, written.n, hex.EncodeToString(written.sum.Sum(nil))
 	return f, nil
+}
+
+// readBack counts and sums what a file has.
+func (x *Export[P]) readBack(ctx context.Context, path string) (*counter, error) {
+	r, err := x.bucket.NewReader(ctx, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	c := &counter{w: io.Discard, sum: sha256.New()}
+	_, err = io.Copy(c, r)
+	return c, errors.Join(err, r.Close())
 }
 
 // joinParts writes the parts of a file, one behind the other.
@@ -246,7 +284,7 @@ func (x *Export[P]) joinParts(ctx context.Context, client *datastore.Client, w i
 		if !ok {
 			return nil, cmp.Or(<-errs, io.EOF)
 		}
-		return x.bucket.NewReader(ctx, partPath(s.Folder, name), nil)
+		return x.bucket.NewReader(ctx, s.place().part(name), nil)
 	}
 	err := x.coder.join(w, x.file(s, f.Index), next)
 	cancel()
@@ -277,44 +315,89 @@ func putJoined(_ context.Context, p *mapper.Page[plannedFile], s stage) error {
 	return nil
 }
 
-// list ends the second stage: it writes the manifest, and starts the third one.
+// list ends the second stage: it checks what the files have, before anything is deleted, and starts the third one.
 func (x *Export[P]) list(ctx context.Context, d *mapper.Done, s stage) error {
 	if d.Status.Failures > 0 {
 		return nil // a retry comes here again
 	}
-	client := mapper.FromContext(ctx).Client()
-	begun, err := hasBegun(ctx, client, s.Export+deleteSuffix)
-	if begun || err != nil {
+	if begun, err := stageBegun(ctx, s, deleteSuffix); begun || err != nil {
 		return err
 	}
-	keys, files := make([]*datastore.Key, s.Files), make([]plannedFile, s.Files)
-	for i := range keys {
-		keys[i] = fileKey(s.Run, int64(i))
+	if err := s.place().wasDiscarded(ctx, x.bucket); err != nil {
+		return err
 	}
+	m, err := x.manifest(ctx, s)
+	if err != nil {
+		return err
+	}
+	proof, err := coverage(ctx, s)
+	if err != nil {
+		return err
+	}
+	if s.Layout == 0 { // an older build may come to the end, and looks for the manifest
+		m.Coverage = proof
+		if err := x.publish(ctx, s, m); err != nil {
+			return err
+		}
+	} else {
+		s.Coverage = proof
+	}
+	return startStage(ctx, x.deletes, deleteSuffix, s)
+}
+
+// manifest makes the manifest of the files that are recorded.
+func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
+	keys, files := fileKeys(s), make([]plannedFile, s.Files)
 	for i := 0; i < len(keys); i += 1000 {
-		if err := client.GetMulti(ctx, keys[i:min(i+1000, len(keys))], files[i:min(i+1000, len(keys))]); err != nil {
-			return fmt.Errorf("read the files: %w", err)
+		j := min(i+1000, len(keys))
+		if err := mapper.FromContext(ctx).Client().GetMulti(ctx, keys[i:j], files[i:j]); err != nil {
+			return nil, fmt.Errorf("read the files: %w", err)
 		}
 	}
-	m := &Manifest{Export: s.Export, Run: s.Run, Format: x.opts.Format, Compression: x.opts.Compression, Query: s.Query, Failures: s.Failures}
+	m := &Manifest{Export: s.Export, Run: s.Run, Format: x.opts.Format, Compression: x.opts.Compression, Query: s.Query,
+		Failures: s.Failures, Coverage: s.Coverage}
 	for i, f := range files {
 		if !f.Written {
-			return mapper.Permanent(fmt.Errorf("file %d was not written: this is a mistake in scattermap, please report it", i))
+			return nil, mapper.Permanent(fmt.Errorf("file %d was not written: this is a mistake in scattermap, please report it", i))
 		}
 		m.Records += f.Records
 		m.Bytes += f.Bytes
-		m.Files = append(m.Files, ManifestFile{Name: x.opts.Name(x.file(s, int64(i))), Records: f.Records, Bytes: f.Bytes, SHA256: f.SHA256})
+		name := s.place().name(x.opts.Name(x.file(s, int64(i))))
+		m.Files = append(m.Files, ManifestFile{Name: name, Records: f.Records, Bytes: f.Bytes, SHA256: f.SHA256})
 	}
 	if m.Records != s.Records {
-		return mapper.Permanent(fmt.Errorf("the files have %d records, and %d were counted: is a part missing?", m.Records, s.Records))
+		return nil, mapper.Permanent(fmt.Errorf("the files have %d records, and %d were counted: is a part missing?", m.Records, s.Records))
 	}
-	if m.Coverage, err = coverage(ctx, s); err != nil {
-		return err
+	return m, nil
+}
+
+// publish has the export succeed, unless it was discarded.
+func (x *Export[P]) publish(ctx context.Context, s stage, m *Manifest) error {
+	decided, err := s.place().settle(ctx, x.bucket, m, func() error {
+		if s.Layout == 0 {
+			return nil // in which the mark comes last
+		}
+		return x.markSuccess(ctx, s)
+	})
+	if err == nil && decided.Discarded {
+		err = s.place().errDiscarded()
 	}
-	if err := m.write(ctx, x.bucket, s.Folder); err != nil {
-		return err
+	return err
+}
+
+func (x *Export[P]) markSuccess(ctx context.Context, s stage) error {
+	if err := x.bucket.WriteAll(ctx, s.place().path(SuccessName), nil, nil); err != nil {
+		return fmt.Errorf("write the mark of success: %w", err)
 	}
-	return startStage(ctx, x.deletes, deleteSuffix, s)
+	return nil
+}
+
+func fileKeys(s stage) []*datastore.Key {
+	keys := make([]*datastore.Key, s.Files)
+	for i := range keys {
+		keys[i] = fileKey(s.Run, int64(i))
+	}
+	return keys
 }
 
 // coverage returns the proof that the job has covered its query; nil, if that would take too long.
@@ -335,27 +418,36 @@ func coverage(ctx context.Context, s stage) (*mapper.Proof, error) {
 // deleteParts deletes a share of the parts, with what nobody has recorded, for each file.
 func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFile], s stage) error {
 	client := mapper.FromContext(ctx).Client()
-	var keys []*datastore.Key
+	var names []string
 	flush := func() error {
-		err := client.DeleteMulti(ctx, keys)
-		keys = nil
-		return err
+		group, within := errgroup.WithContext(ctx)
+		group.SetLimit(deletesAtOnce)
+		keys := make([]*datastore.Key, len(names))
+		for i, name := range names { // whether or not a listing shows them yet
+			keys[i] = datastore.NameKey(partKind, entityName(s.Run, name), nil)
+			group.Go(func() error { return remove(within, x.bucket, s.place().part(name)) })
+		}
+		names = nil
+		if err := group.Wait(); err != nil {
+			return err
+		}
+		return client.DeleteMulti(ctx, keys)
 	}
 	err := eachPart(ctx, client, s.Run, stretch{From: e.Value.From, To: e.Value.To}, func(name string, _ part) error {
-		if keys = append(keys, datastore.NameKey(partKind, entityName(s.Run, name), nil)); len(keys) == 500 {
+		if names = append(names, name); len(names) == 500 {
 			return flush()
 		}
 		return nil
 	})
-	if err == nil && len(keys) > 0 {
+	if err == nil && len(names) > 0 {
 		err = flush()
 	}
 	if err != nil {
-		return fmt.Errorf("delete the records of parts: %w", err)
+		return fmt.Errorf("delete the parts: %w", err)
 	}
 	for i := range int64(256) { // the folders of parts
 		if i*int64(min(s.Files, 256))/256 == e.Value.Index {
-			if err := deleteAll(ctx, x.bucket, partsFolder(s.Folder)+strconv.FormatInt(256+i, 16)[1:]+"/", nil); err != nil {
+			if err := deleteAll(ctx, x.bucket, s.place().parts()+strconv.FormatInt(256+i, 16)[1:]+"/", nil); err != nil {
 				return err
 			}
 		}
@@ -366,8 +458,8 @@ func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFil
 // deletesAtOnce is how many blobs a task deletes at the same time.
 const deletesAtOnce = 16
 
-// deleteAll deletes all blobs with a prefix, but for those to keep.
-func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep map[string]bool) error {
+// deleteAll deletes all blobs with a prefix, but for those that keep, if it is not nil, reports by what follows the prefix.
+func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(name string) bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(deletesAtOnce)
 	for it := bucket.List(&blob.ListOptions{Prefix: prefix}); ; {
@@ -376,17 +468,11 @@ func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep map
 			return group.Wait()
 		}
 		if err != nil {
-			return errors.Join(group.Wait(), fmt.Errorf("list the parts: %w", err))
+			return errors.Join(group.Wait(), fmt.Errorf("list %s: %w", prefix, err))
 		}
-		if keep[found.Key] {
-			continue
+		if keep == nil || !keep(strings.TrimPrefix(found.Key, prefix)) {
+			group.Go(func() error { return remove(ctx, bucket, found.Key) })
 		}
-		group.Go(func() error {
-			if err := bucket.Delete(ctx, found.Key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
-				return fmt.Errorf("delete a part: %w", err)
-			}
-			return nil
-		})
 	}
 }
 
@@ -395,37 +481,59 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Done, s stage) error 
 	if d.Status.Failures > 0 {
 		return nil
 	}
-	m, err := ReadManifest(ctx, x.bucket, s.Folder)
+	settled, err := s.place().settled(ctx, x.bucket)
 	if err != nil {
 		return err
 	}
-	if m.Run != s.Run {
-		return mapper.Permanent(fmt.Errorf("the manifest in the folder %q is that of another export, %q", s.Folder, m.Run))
+	switch {
+	case s.Layout == 0:
+		err = x.succeedDirectly(ctx, s, settled)
+	case settled == nil: // otherwise an attempt before this one was here
+		err = x.succeedOnce(ctx, s)
+	case settled.Discarded:
+		err = s.place().errDiscarded()
 	}
-	// The folder was empty when the export began. What else is there is parts that came late, and what processes that were killed
-	// have written halfway.
-	keep := map[string]bool{s.Folder + "/" + ManifestName: true, s.Folder + "/" + SuccessName: true, s.Folder + "/" + StartedName: true}
-	for _, f := range m.Files {
-		keep[s.Folder+"/"+f.Name] = true
-	}
-	if err := deleteAll(ctx, x.bucket, s.Folder+"/", keep); err != nil {
+	if err != nil {
 		return err
 	}
-	keys := make([]*datastore.Key, s.Files)
-	for i := range keys {
-		keys[i] = fileKey(s.Run, int64(i))
-	}
-	for some := range slices.Chunk(keys, 500) {
+	for some := range slices.Chunk(fileKeys(s), 500) {
 		if err := mapper.FromContext(ctx).Client().DeleteMulti(ctx, some); err != nil {
 			return fmt.Errorf("delete the records of files: %w", err)
 		}
 	}
-	// The manifest says whose the folder is from here on.
-	if err := dropClaim(ctx, x.bucket, s.Folder, s.Run); err != nil {
+	return nil
+}
+
+// succeedOnce deletes what is no file, and then writes the manifest.
+func (x *Export[P]) succeedOnce(ctx context.Context, s stage) error {
+	m, err := x.manifest(ctx, s)
+	if err != nil {
 		return err
 	}
-	if err := x.bucket.WriteAll(ctx, s.Folder+"/"+SuccessName, nil, nil); err != nil {
-		return fmt.Errorf("write the mark of success: %w", err)
+	// The folder of the run is its own. What else is there is parts that came late, and what processes that were killed have written halfway.
+	keep := map[string]bool{ManifestName: true, SuccessName: true}
+	for _, f := range m.Files {
+		keep[strings.TrimPrefix(f.Name, s.place().name(""))] = true
 	}
-	return nil
+	if err := deleteAll(ctx, x.bucket, s.place().path(""), func(name string) bool { return keep[name] }); err != nil {
+		return err
+	}
+	return x.publish(ctx, s, m)
+}
+
+// succeedDirectly ends an export that an older build has begun. Its manifest is there.
+func (x *Export[P]) succeedDirectly(ctx context.Context, s stage, m *Manifest) error {
+	switch {
+	case m == nil:
+		return mapper.Permanent(fmt.Errorf("no manifest in the folder %q is that of run %s: has somebody deleted it?", s.Folder, s.Run))
+	case m.Discarded:
+		return s.place().errDiscarded()
+	}
+	if err := deleteAll(ctx, x.bucket, s.place().parts(), nil); err != nil {
+		return err
+	}
+	if err := dropClaim(ctx, x.bucket, s.place()); err != nil {
+		return err
+	}
+	return x.markSuccess(ctx, s)
 }
