@@ -269,3 +269,68 @@ func TestOldRecords(t *testing.T) {
 		})
 	}
 }
+
+// TestOldDiscard has exports that an older build has left be discarded: nothing is deleted that is another one's, and none that has a manifest.
+func TestOldDiscard(t *testing.T) {
+	folders, err := filepath.Glob("testdata/old/*")
+	if err != nil || len(folders) == 0 {
+		t.Fatalf("no old records: %v", err)
+	}
+	r := newRelic(t)
+	r.load(folders[0])
+	find := func(id string, abort int) *export.Run {
+		t.Helper()
+		run, err := r.export.Find(t.Context(), r.engine, id)
+		if err == nil && abort >= 0 {
+			err = run.Jobs()[abort].Abort(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return run
+	}
+	if err := find("done", -1).Discard(t.Context()); !errors.Is(err, mapper.ErrState) {
+		t.Errorf("%v, want ErrState for one that has succeeded", err)
+	}
+	if _, err := r.export.Start(t.Context(), r.engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{Folder: "out/paused/below"}); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), `"out/paused"`) {
+		t.Errorf("%v, want an error that names the folder of the export which may delete what is there", err)
+	}
+	// The folder has become another run's, as an older build did that.
+	s := r.store
+	own := string(s.get("out/joining/_STARTED"))
+	s.put("out/joining/_STARTED", []byte(`{"export":"x","run":"another"}`))
+	s.put("out/paused/run-0123456789abcdefghijklmnop/00001-of-00001.jsonl.gz", []byte("x"))
+	before := s.names()
+	joining := find("joining", 1)
+	if err := joining.Discard(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range before {
+		if s.get(name) == nil {
+			t.Errorf("%s was deleted, and is another run's", name)
+		}
+	}
+	s.put("out/joining/_STARTED", []byte(own))
+	for _, run := range []*export.Run{joining, find("paused", 0)} {
+		if err := run.Discard(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range s.names() {
+		if strings.HasPrefix(name, "out/joining/") && !strings.HasSuffix(name, "/manifest.json") || strings.Contains(name, "_parts/") || strings.HasSuffix(name, "_STARTED") {
+			t.Errorf("%s is left", name)
+		}
+	}
+	if s.get("out/paused/run-0123456789abcdefghijklmnop/00001-of-00001.jsonl.gz") == nil {
+		t.Error("what another run has in its own folder was deleted")
+	}
+	for _, kind := range []string{"ScattermapPart", "ScattermapFile"} {
+		if n := len(r.entities(kind)); n > 0 {
+			t.Errorf("%d entities of %s are left", n, kind)
+		}
+	}
+	m, err := r.start("paused-2").Wait(t.Context())
+	if err != nil || m.Records != oldOrders {
+		t.Errorf("%+v, %v", m, err)
+	}
+}

@@ -1,0 +1,380 @@
+package export_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"gocloud.dev/blob"
+
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+)
+
+var seeds = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 12, or 2 under -short")
+
+// TestSimulation has exports be started, aborted, discarded, resumed, cleaned up and started again, under the same and other IDs and all in one
+// folder, while calls of the database, the queue and the bucket fail, are slow and take effect late: some after all else. Whatever manifest
+// anybody was given stays true.
+func TestSimulation(t *testing.T) {
+	seed, n := testflag.Seed(t), *seeds
+	if n == 0 {
+		if n = 12; testing.Short() {
+			n = 2
+		}
+	}
+	for i := range uint64(n) {
+		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) { simulate(t, seed+i) })
+	}
+}
+
+// simOrders is how many entities there are.
+const simOrders = 300
+
+// A simulation is one seed.
+type simulation struct {
+	*testing.T
+	seed   uint64
+	store  *store
+	clean  *blob.Bucket // without faults
+	export *export.Export[mapper.None]
+	world  *mappertest.World
+
+	mu       sync.Mutex
+	rng      *rand.Rand
+	calm     bool
+	late     []func() error // what takes effect after all else
+	lost     float64        // shares of calls
+	slow     float64
+	stalled  float64
+	hasty    int                         // how often operators abort, of 20 times
+	promised map[string]*export.Manifest // by run, as somebody was given them
+	given    int
+	ids      map[string]bool // of exports that were begun
+	pending  sync.WaitGroup  // what takes effect meanwhile
+}
+
+type stallKey struct{}
+
+func simulate(t *testing.T, seed uint64) {
+	s := &simulation{seed: seed, store: newStore(), rng: rand.New(rand.NewPCG(seed, 1)), calm: true, promised: make(map[string]*export.Manifest), ids: make(map[string]bool)}
+	square := func() float64 { return s.rng.Float64() * s.rng.Float64() }
+	s.lost, s.slow, s.stalled, s.hasty = 0.1*square(), 0.2*square(), 0.05*s.rng.Float64(), s.rng.IntN(4)
+	s.clean = s.store.open()
+	s.store.hook, s.store.lag = s.call, s.lag
+	options := &export.Options{Format: export.JSONLines, Files: 1 + s.rng.IntN(4)}
+	s.export = newExport(s.store.open(), options)
+	mappertest.Run(t, s.export.Mappers(), &mappertest.Options{Seed: seed, Workers: 2 + s.rng.IntN(10)}, func(t *testing.T, w *mappertest.World) {
+		s.T, s.world = t, w
+		s.run()
+	})
+}
+
+// random returns a number from 0 to below 1.
+func (s *simulation) random() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rng.Float64()
+}
+
+func (s *simulation) isCalm() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calm
+}
+
+// lag returns how old is what a listing shows.
+func (s *simulation) lag(string) time.Duration {
+	if s.isCalm() || s.random() < 0.7 {
+		return 0
+	}
+	return time.Duration(s.random() * float64(2*time.Minute))
+}
+
+// call carries out a call of the bucket.
+func (s *simulation) call(c *call) error {
+	if s.isCalm() {
+		return c.effect()
+	}
+	wait := time.Duration(s.random() * float64(20*time.Millisecond))
+	switch dice := s.random(); {
+	case dice < s.stalled && c.Value(stallKey{}) != nil: // an operator's process stands still
+		wait = time.Duration(s.random() * float64(12*time.Hour))
+	case dice < s.slow:
+		wait = time.Duration(s.random() * s.random() * float64(time.Minute))
+	}
+	select {
+	case <-c.Done():
+		if c.op == "write" || c.op == "delete" {
+			s.later(c)
+		}
+		return c.Err()
+	case <-time.After(wait):
+	}
+	if s.random() >= s.lost {
+		return c.effect()
+	}
+	switch dice := s.random(); {
+	case dice < 0.3:
+		_ = c.effect() // whose answer is lost
+	case dice < 0.7 && c.op != "read" && c.op != "list":
+		s.later(c)
+	}
+	return errLost
+}
+
+// later has a call take effect some time, or after all else.
+func (s *simulation) later(c *call) {
+	if s.random() < 0.3 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.late = append(s.late, c.effect)
+		return
+	}
+	wait := time.Duration(s.random() * s.random() * float64(3*time.Hour))
+	s.pending.Go(func() {
+		time.Sleep(wait)
+		_ = c.effect()
+	})
+}
+
+// promise notes a manifest that somebody was given, and looks whether it is that of before.
+func (s *simulation) promise(m *export.Manifest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.given++
+	if before := s.promised[m.Run]; before != nil && fmt.Sprint(before.Files) != fmt.Sprint(m.Files) {
+		s.Errorf("the manifest of run %s was %+v, and is %+v", m.Run, before, m)
+	}
+	s.promised[m.Run] = m
+}
+
+func (s *simulation) run() {
+	for n := range int64(simOrders) {
+		o := order(lineOf(n))
+		if _, err := s.world.Client.Put(s.Context(), datastore.NameKey("Order", fmt.Sprint(n*7919%10007), nil), &o); err != nil {
+			s.Fatal(err)
+		}
+	}
+	s.store.put(folder+"/of somebody else", []byte("x"))
+	s.store.put("of/other.json", []byte("x"))
+	s.setCalm(false)
+	s.world.Trouble()
+	until := time.Now().Add(time.Duration(1+s.rng.IntN(8)) * time.Hour)
+	var operators sync.WaitGroup
+	for i := range 2 + s.rng.IntN(3) {
+		rng := rand.New(rand.NewPCG(s.seed, uint64(i+2)))
+		operators.Go(func() { s.operate(rng, until) })
+	}
+	operators.Go(func() {
+		for time.Now().Before(until) {
+			time.Sleep(time.Duration(s.random() * float64(time.Minute)))
+			if m, err := export.ReadManifest(s.Context(), s.clean, folder); err == nil {
+				s.promise(m)
+			}
+		}
+	})
+	operators.Wait()
+	s.world.Calm()
+	s.setCalm(true)
+	s.pending.Wait()
+	s.end()
+}
+
+func (s *simulation) setCalm(calm bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calm = calm
+}
+
+// operate is an operator, who does something now and then.
+func (s *simulation) operate(rng *rand.Rand, until time.Time) {
+	pause := time.Duration(rng.Float64() * rng.Float64() * float64(20*time.Minute))
+	for time.Now().Before(until) {
+		time.Sleep(time.Duration(rng.ExpFloat64() * float64(pause)))
+		id := fmt.Sprint("export-", rng.IntN(3), "-", int(time.Until(until)/time.Hour))
+		ctx, cancel := context.WithCancel(context.WithValue(s.Context(), stallKey{}, true))
+		if rng.IntN(4) == 0 { // he gives up, or his process ends
+			ctx, cancel = context.WithTimeout(ctx, time.Duration(rng.Float64()*float64(time.Minute)))
+		}
+		s.act(ctx, rng, id)
+		cancel()
+	}
+}
+
+func (s *simulation) act(ctx context.Context, rng *rand.Rand, id string) {
+	run, err := s.export.Find(ctx, s.world.Engine, id)
+	if err != nil {
+		s.mu.Lock()
+		s.ids[id] = true
+		s.mu.Unlock()
+		run, err = s.export.Start(ctx, s.world.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+			StartOptions: mapper.StartOptions{ID: id, PageSize: 10 + rng.IntN(30)}, Folder: folder})
+		if err != nil && strings.Contains(err.Error(), "is there still") {
+			for _, suffix := range []string{"-join", "-delete"} {
+				job := s.world.Engine.Job(id + suffix)
+				_ = job.Abort(ctx)
+				_ = job.CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+	time.Sleep(time.Duration(rng.Float64() * rng.Float64() * float64(time.Minute)))
+	job := run.Jobs()[rng.IntN(3)]
+	switch dice := rng.IntN(20); {
+	case dice < s.hasty:
+		_ = job.Abort(ctx)
+		time.Sleep(time.Duration(rng.Float64() * rng.Float64() * float64(time.Minute)))
+		_ = run.Discard(ctx)
+	case dice < 4:
+		_ = run.Discard(ctx)
+	case dice < 7:
+		_ = job.Resume(ctx)
+	case dice < 8:
+		_ = job.Pause(ctx)
+	case dice < 9:
+		_ = job.Retry(ctx)
+	case dice < 10: // so that the ID is free
+		for _, job := range run.Jobs() {
+			_ = job.CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
+		}
+	default:
+		ctx, cancel := context.WithTimeout(ctx, time.Duration(rng.Float64()*float64(time.Hour)))
+		defer cancel()
+		if m, err := run.Wait(ctx); err == nil {
+			s.promise(m)
+		}
+	}
+}
+
+// end brings all exports to their end, has what is late take effect, and looks what there is.
+func (s *simulation) end() {
+	time.Sleep(24 * time.Hour) // until nothing of before goes on
+	succeeded, discarded := 0, 0
+	settle := func() {
+		s.Helper()
+		for id := range s.ids {
+			run, err := s.export.Find(s.Context(), s.world.Engine, id)
+			if err != nil {
+				continue
+			}
+			for _, job := range run.Jobs() {
+				_ = job.Abort(s.Context())
+			}
+			time.Sleep(time.Minute)
+			switch err := run.Discard(s.Context()); {
+			case err == nil:
+				discarded++
+			case errors.Is(err, mapper.ErrState) && strings.Contains(err.Error(), "has succeeded"):
+				succeeded++
+			default:
+				s.Errorf("discard %s at the end: %v", id, err)
+			}
+		}
+	}
+	settle()
+	s.mu.Lock()
+	late := s.late
+	s.late = nil
+	s.rng.Shuffle(len(late), func(i, j int) { late[i], late[j] = late[j], late[i] })
+	s.mu.Unlock()
+	for _, effect := range late {
+		_ = effect()
+	}
+	settle()
+	last, err := startIn(s.T, s.world, s.export, "last", folder)
+	if err != nil {
+		s.Fatal(err)
+	}
+	m, err := last.Wait(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.promise(m)
+	if read, err := export.ReadManifest(s.Context(), s.clean, folder); err != nil || read.Run != m.Run {
+		s.Errorf("the manifest in the folder is %+v, %v, want the last one", read, err)
+	}
+	for name, text := range s.store.now() { // also what nobody has read yet
+		if path.Dir(name) != folder || !strings.HasPrefix(path.Base(name), "manifest") {
+			continue
+		}
+		m := new(export.Manifest)
+		if err := json.Unmarshal(text, m); err != nil {
+			s.Errorf("%s: %v", name, err)
+		} else if !m.Discarded {
+			s.promise(m)
+		}
+	}
+	for _, m := range s.promised {
+		s.checkTrue(m)
+	}
+	s.checkNames()
+	s.Logf("%d exports were given %d times, of %d IDs at the end %d had succeeded and %d were discarded, %d calls were late", len(s.promised), s.given, len(s.ids), succeeded/2, discarded/2, len(late))
+}
+
+// checkTrue checks that a manifest is true: its files have each entity once.
+func (s *simulation) checkTrue(m *export.Manifest) {
+	s.Helper()
+	checkFiles(s.T, s.store, folder, m)
+	seen := make(map[string]bool)
+	for _, f := range m.Files {
+		for text := range bytes.Lines(s.store.get(folder + "/" + f.Name)) {
+			seen[string(text)] = true
+		}
+	}
+	if len(seen) != simOrders || m.Records != simOrders {
+		s.Errorf("the files of export %s have %d records, and its manifest says %d, want %d", m.Export, len(seen), m.Records, simOrders)
+	}
+}
+
+var ofRun = regexp.MustCompile(`^of/today/run-([0-9a-z]+)/(.*)$`)
+
+// checkNames checks that what is there is what runs have written that have succeeded, and the marks of others; that each name was decided once;
+// and that nothing else was touched.
+func (s *simulation) checkNames() {
+	s.Helper()
+	named := map[string]bool{folder + "/of somebody else": true, "of/other.json": true}
+	for _, m := range s.promised {
+		for _, f := range m.Files {
+			named[folder+"/"+f.Name] = true
+		}
+	}
+	for name := range s.store.now() {
+		run := ofRun.FindStringSubmatch(name)
+		switch {
+		case named[name], strings.HasPrefix(name, folder+"/manifest"):
+		case run == nil:
+			s.Errorf("%s is there", name)
+		case run[2] == "manifest.json", run[2] == "_SUCCESS":
+		default:
+			if s.promised[run[1]] != nil {
+				s.Logf("%s came late", name)
+			}
+		}
+	}
+	for name := range named {
+		if s.store.get(name) == nil {
+			s.Errorf("%s is not there any more", name)
+		}
+	}
+	for name, versions := range s.store.blobs {
+		if run := ofRun.FindStringSubmatch(name); len(versions) > 1 && (run == nil || named[name]) {
+			s.Errorf("%s was written %d times", name, len(versions))
+		}
+	}
+}

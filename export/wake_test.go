@@ -1,0 +1,280 @@
+package export_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"gocloud.dev/gcerrors"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// runAsked runs a test in a bubble, in which it is asked about each delivery: how often it is carried out, at the same time.
+func runAsked(t *testing.T, mappers []mapper.Definition, ask func(path, body string) int, test func(t *testing.T, client *datastore.Client, e *mapper.Engine)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var handler http.Handler
+		em := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			serveTimes(handler, ask, rw, r)
+		}))})
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		client, err := em.Datastore(t.Context(), "test", mapper.WithVersions())
+		must(err)
+		t.Cleanup(func() { client.Close() })
+		queues, err := em.CloudTasks(t.Context())
+		must(err)
+		t.Cleanup(func() { queues.Close() })
+		_, err = queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "projects/test/locations/here", Queue: &cloudtaskspb.Queue{Name: queueName}})
+		must(err)
+		queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
+		must(err)
+		engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		must(err)
+		handler = engine.Handler()
+		t.Cleanup(func() {
+			em.Reset()
+			time.Sleep(24 * time.Hour)
+		})
+		test(t, client, engine)
+	})
+}
+
+func serveTimes(handler http.Handler, ask func(path, body string) int, rw http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		rw.WriteHeader(http.StatusBadGateway)
+		return
+	}
+	again := func() *http.Request {
+		r := r.Clone(r.Context())
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		return r
+	}
+	n := ask(r.URL.Path, string(body))
+	if n == 0 {
+		rw.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	var others sync.WaitGroup
+	for range n - 1 {
+		others.Go(func() { handler.ServeHTTP(httptest.NewRecorder(), again()) })
+		time.Sleep(time.Second)
+	}
+	handler.ServeHTTP(rw, again())
+	others.Wait()
+}
+
+// startOrders starts an export of all orders.
+func startOrders(t *testing.T, e *mapper.Engine, x *export.Export[mapper.None]) *export.Run {
+	t.Helper()
+	run, err := x.Start(t.Context(), e, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+		StartOptions: mapper.StartOptions{ID: "orders", PageSize: 50}, Folder: folder})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
+// TestLatePlan has two deliveries plan the files of an export. One stands still until a file is joined, and then goes on: it does not forget that.
+func TestLatePlan(t *testing.T) {
+	s := newStore()
+	x := newExport(s.open(), &export.Options{Files: 2})
+	var mu sync.Mutex
+	var joined, late chan bool
+	plans := 0
+	ask := func(path, body string) int {
+		if strings.HasSuffix(path, "/finalize") && strings.Contains(body, `"orders"`) {
+			return 2
+		}
+		return 1
+	}
+	s.hook = func(c *call) error {
+		switch {
+		case c.op == "read" && strings.HasPrefix(c.key, folder+"/run-") && strings.HasSuffix(c.key, "/manifest.json"):
+			mu.Lock()
+			plans++
+			first := plans == 1
+			mu.Unlock()
+			if first {
+				<-joined
+				defer time.AfterFunc(10*time.Second, func() { close(late) })
+			}
+		case c.op == "write" && strings.Contains(c.key, "/00002-of-"):
+			time.Sleep(time.Second) // until the first file is recorded
+			select {
+			case <-joined:
+			default:
+				close(joined)
+			}
+			<-late
+		}
+		return c.effect()
+	}
+	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *mapper.Engine) {
+		joined, late = make(chan bool), make(chan bool)
+		putOrders(t, client)
+		m, err := startOrders(t, e, x).Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkFiles(t, s, folder, m)
+		if plans < 3 || m.Records != orders-24 { // two plans, and the list
+			t.Errorf("%d looked whether the run was discarded; %+v", plans, m)
+		}
+	})
+}
+
+// TestMissingPart has the record of a part vanish before files are joined: there is no manifest, and the parts stay.
+func TestMissingPart(t *testing.T) {
+	s := newStore()
+	x := newExport(s.open(), &export.Options{Files: 2})
+	var open atomic.Bool
+	ask := func(_, body string) int {
+		if strings.Contains(body, `"orders-join"`) && !open.Load() {
+			return 0
+		}
+		return 1
+	}
+	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *mapper.Engine) {
+		putOrders(t, client)
+		run := startOrders(t, e, x)
+		for {
+			if _, err := run.Jobs()[1].Status(t.Context()); err == nil {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		keys, err := client.GetAll(t.Context(), datastore.NewQuery("ScattermapPart").KeysOnly().Limit(1), nil)
+		if err == nil {
+			err = client.DeleteMulti(t.Context(), keys)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		open.Store(true)
+		m, err := run.Wait(t.Context())
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprint("and ", orders-24, " were counted")) {
+			t.Errorf("%+v, %v, want an error with the numbers of records", m, err)
+		}
+		if _, err := export.ReadManifest(t.Context(), s.open(), folder); gcerrors.Code(err) != gcerrors.NotFound {
+			t.Errorf("the manifest: %v, want that there is none", err)
+		}
+		parts := 0
+		for _, name := range s.names() {
+			if strings.Contains(name, "/_parts/") {
+				parts++
+			}
+		}
+		if want := (orders + 49) / 50; parts < want {
+			t.Errorf("%d parts are left, want %d", parts, want)
+		}
+	})
+}
+
+// TestOthersStage has an export not go on with the files of another run of its ID, but say so.
+func TestOthersStage(t *testing.T) {
+	s := newStore()
+	x := newExport(s.open(), nil)
+	var open atomic.Bool
+	ask := func(path, body string) int {
+		if strings.HasSuffix(path, "/finalize") && strings.Contains(body, `"orders"`) && !open.Load() {
+			return 0
+		}
+		return 1
+	}
+	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *mapper.Engine) {
+		putOrders(t, client)
+		run := startOrders(t, e, x)
+		stage := `{"export":"orders","run":"another","folder":"else","files":1,"parts":1,"records":1,"failures":0,"query":{"kind":"Order"},"layout":2}`
+		if _, err := e.StartNamed(t.Context(), "orders-join", mapper.Query{Kind: "Order"}, []byte(stage), &mapper.StartOptions{ID: "orders-join"}); err != nil {
+			t.Fatal(err)
+		}
+		open.Store(true)
+		if _, err := run.Jobs()[0].Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := run.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), `job orders-join is that of another run, "another": clean it up`) {
+			t.Errorf("%+v, %v, want an error that says what to do", m, err)
+		}
+	})
+}
+
+// TestDiscardBesideOthers has an export be discarded while another one of its folder runs, and again when that has succeeded: nothing of it
+// is touched.
+func TestDiscardBesideOthers(t *testing.T) {
+	s := newStore()
+	x := newExport(s.open(), &export.Options{Files: 2})
+	var open atomic.Bool
+	ask := func(_, body string) int {
+		if strings.Contains(body, `-join"`) && !open.Load() {
+			return 0
+		}
+		return 1
+	}
+	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *mapper.Engine) {
+		putOrders(t, client)
+		start := func(id string) *export.Run {
+			run, err := x.Start(t.Context(), e, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+				StartOptions: mapper.StartOptions{ID: id, PageSize: 50}, Folder: folder})
+			if err == nil {
+				_, err = run.Jobs()[0].Wait(t.Context())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return run
+		}
+		first, second := start("first"), start("second")
+		if err := first.Jobs()[1].Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		count := func() (parts int64) {
+			n, err := client.Count(t.Context(), datastore.NewQuery("ScattermapPart"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return int64(n)
+		}
+		before := count()
+		if err := first.Discard(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if after := count(); after != before/2 {
+			t.Errorf("%d parts are recorded, want those of the other run, %d", after, before/2)
+		}
+		open.Store(true)
+		m, err := second.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Discard(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		checkLast(t, s, second, m)
+		if err := second.Discard(t.Context()); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("%v, want ErrState for one that has succeeded", err)
+		}
+		checkLast(t, s, second, m)
+	})
+}
