@@ -37,7 +37,7 @@ func exportedOf(key *datastore.Key, r record) exported {
 
 // BenchmarkExport exports a kind to a folder, as JSON Lines compressed by gzip, and has a loop do so that its user would write by hand
 // instead: as many goroutines, each of which reads its part of the keys and writes a file. The loop promises nothing. x-loop is how many
-// times as fast as the loop the export is, from its call of Start until the mark of success is there; heap-MiB is by how much
+// times as fast as the loop the export is, from its call of Start until its manifest is there; heap-MiB is by how much
 // the live heap of its process has grown at most. The loop runs before and after.
 //
 //	go test ./bench -run '^$' -bench Export -benchtime 1x -timeout 1h

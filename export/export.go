@@ -33,7 +33,7 @@ type Options struct {
 	Files    int
 	MaxFiles int
 
-	// Name returns the name of a file, below the folder of the export. It has to be different for each, and the same whenever it is
+	// Name returns the name of a file, below the folder of the run. It has to be different for each, and the same whenever it is
 	// asked. Defaults to 00001-of-00012.jsonl.gz, for instance.
 	Name func(File) string
 
@@ -54,7 +54,7 @@ type File struct {
 	Index  int    `json:"index"` // from 0 on
 	Of     int    `json:"of"`
 	Export string `json:"export"` // the ID of the export
-	Folder string `json:"folder"`
+	Folder string `json:"folder"` // of the export
 
 	// Params are the parameters of the export, as JSON.
 	Params json.RawMessage `json:"params,omitempty"`
@@ -261,7 +261,7 @@ func (x *Export[P]) startByName(ctx context.Context, e *mapper.Engine, q mapper.
 	}
 	var recorded startParams[json.RawMessage]
 	if strictly(given, &recorded) == nil && recorded.Run != "" { // of a job that was started, which somebody wants once more
-		return fail("params", fmt.Errorf(`those of a job that has begun can't be used again: an export needs a folder of its own, such as {"folder": %q}`, recorded.Folder+"-2"))
+		return fail("params", fmt.Errorf(`those of a job that has begun can't be used again: give the folder, such as {"folder": %q}`, recorded.Folder+"-2"))
 	}
 	named := NamedParams{Params: json.RawMessage("{}")}
 	if err := strictly(given, &named); err != nil {

@@ -176,17 +176,18 @@ func (r *Run) Discard(ctx context.Context) error {
 // deleteBlobs deletes what a run that was discarded has in the bucket. It keeps the mark that says so. One that an older build has begun
 // had its folder for itself, but for other runs' folders and their manifests.
 func (r *Run) deleteBlobs(ctx context.Context) error {
-	keep := func(name string) bool { return name == ManifestName }
-	if !r.place.direct {
-		return deleteAll(ctx, r.bucket, r.place.path(""), keep)
+	if r.place.direct {
+		c, err := readClaim(ctx, r.bucket, r.Folder)
+		if err != nil || c == nil || c.Run != r.place.run {
+			return err
+		}
 	}
-	c, err := readClaim(ctx, r.bucket, r.Folder)
-	if err != nil || c == nil || c.Run != r.place.run {
+	if err := remove(ctx, r.bucket, r.place.path(SuccessName)); err != nil { // before the files that it is for
 		return err
 	}
-	return deleteAll(ctx, r.bucket, r.Folder+"/", func(name string) bool {
+	return deleteAll(ctx, r.bucket, r.place.path(""), func(name string) bool {
 		first, _, _ := strings.Cut(name, "/")
-		return name == StartedName || slotName.MatchString(name) || runFolder.MatchString(first)
+		return name == ManifestName || r.place.direct && (name == StartedName || slotName.MatchString(name) || runFolder.MatchString(first))
 	})
 }
 

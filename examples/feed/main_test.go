@@ -108,7 +108,7 @@ func TestTooLarge(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "Options.MaxFiles is 3") {
 		t.Errorf("%v, want an error that names the maximum", err)
 	}
-	found, _ := filepath.Glob(dir + "/*/availability*/*.gz")
+	found, _ := filepath.Glob(dir + "/*/availability*/*/*.gz")
 	if len(found) > 0 {
 		t.Errorf("there are %q", found)
 	}

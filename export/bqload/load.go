@@ -51,6 +51,8 @@ func Load[R any](ctx context.Context, client *bigquery.Client, m *export.Manifes
 		return fail(fmt.Errorf("Options.Bucket is %q, want one like gs://my-exports", o.Bucket))
 	case o.Folder == "" || o.Table == nil:
 		return fail(errors.New("Options.Folder and Options.Table are required"))
+	case m.Discarded:
+		return fail(errors.New("it was discarded, and has no files: read the manifest by export.ReadManifest"))
 	case len(m.Files) > mostFiles:
 		return fail(fmt.Errorf("the export has %d files, and a load job up to %d", len(m.Files), mostFiles))
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"cloud.google.com/go/bigquery"
 	"github.com/google/go-cmp/cmp"
+	"gocloud.dev/blob/memblob"
 	"google.golang.org/api/option"
 
 	"github.com/scattermap/scattermap/export"
@@ -105,7 +107,7 @@ func newClient(t *testing.T) (*bigQuery, *bigquery.Client) {
 
 func manifest(format export.Format, c export.Compression) *export.Manifest {
 	return &export.Manifest{Export: "teams", Run: "teams.0123", Format: format, Compression: c,
-		Files: []export.ManifestFile{{Name: "00001-of-00002.x"}, {Name: "00002-of-00002.x"}}}
+		Files: []export.ManifestFile{{Name: "run-0123/00001-of-00002.x"}, {Name: "run-0123/00002-of-00002.x"}}}
 }
 
 // TestLoad has the real client send load jobs to a server that checks what they ask for.
@@ -147,11 +149,48 @@ func TestLoad(t *testing.T) {
 			}
 			want["createDisposition"] = "CREATE_IF_NEEDED"
 			want["destinationTable"] = map[string]any{"projectId": "my-project", "datasetId": "company", "tableId": "teams"}
-			want["sourceUris"] = []any{"gs://my-exports/teams/today/00001-of-00002.x", "gs://my-exports/teams/today/00002-of-00002.x"}
+			want["sourceUris"] = []any{"gs://my-exports/teams/today/run-0123/00001-of-00002.x", "gs://my-exports/teams/today/run-0123/00002-of-00002.x"}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("the job asks for something else (-want +got): %s", diff)
 			}
 		})
+	}
+}
+
+// TestOldManifest loads what an older build has exported, with its files directly in the folder of the export.
+func TestOldManifest(t *testing.T) {
+	text, err := os.ReadFile("../testdata/old/2026-11/bucket.json")
+	var blobs map[string][]byte
+	if err == nil {
+		err = json.Unmarshal(text, &blobs)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	bucket := memblob.OpenBucket(nil)
+	defer bucket.Close()
+	for name, text := range blobs {
+		if err := bucket.WriteAll(t.Context(), name, text, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := export.ReadManifest(t.Context(), bucket, "out/done")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, client := newClient(t)
+	job, err := bqload.Load[row](t.Context(), client, m, bqload.Options{Bucket: "gs://b", Folder: "out/done", Table: client.Dataset("company").Table("orders")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	uris := server.load(job.ID())["sourceUris"].([]any)
+	for _, uri := range uris {
+		if name := strings.TrimPrefix(uri.(string), "gs://b/"); blobs[name] == nil {
+			t.Errorf("%s is loaded, and not there", name)
+		}
+	}
+	if len(uris) != 3 {
+		t.Errorf("%d files are loaded, want 3", len(uris))
 	}
 }
 
@@ -190,6 +229,7 @@ func TestRefused(t *testing.T) {
 		`"zstd"`:      {manifest(export.JSONLines, export.Zstd), good},
 		`"file:///e`:  {manifest(export.JSONLines, export.None), bad},
 		"Options.Fol": {manifest(export.JSONLines, export.None), bqload.Options{Bucket: "gs://b"}},
+		"discarded":   {&export.Manifest{Export: "teams", Format: export.Avro, Discarded: true}, good},
 	} {
 		if _, err := bqload.Load[row](t.Context(), client, test.m, test.o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error with %s", err, want)
