@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"gocloud.dev/blob"
 
@@ -82,18 +83,12 @@ type startParams[P any] struct {
 	Files  int    `json:"files,omitempty"`
 	Params P      `json:"params"`
 	Layout int    `json:"layout,omitempty"`
+	Coding string `json:"coding,omitempty"`
 }
 
 // layoutRuns is the layout in which each run writes to a folder of its own. An older build has none, and does not take the parameters of a
 // job that has one: its deliveries fail until one comes to a newer build.
 const layoutRuns = 2
-
-func layoutOf(p place) int {
-	if p.direct {
-		return 0
-	}
-	return layoutRuns
-}
 
 // New defines an export to a bucket: the function makes a record of each entity, or returns mapper.Skip for one that is
 // left out. Its errors are those of a mapper.Visit. A record that can't be written is a failure of its entity.
@@ -134,7 +129,7 @@ func New[T, R, P any](name string, bucket *blob.Bucket, record func(ctx context.
 		if err != nil {
 			return mapper.Permanent(err)
 		}
-		return x.plan(ctx, d, stage{Export: params.Export, Run: params.Run, Folder: params.Folder, Files: params.Files, Params: given, Layout: params.Layout})
+		return x.plan(ctx, d, stage{Export: params.Export, Run: params.Run, Folder: params.Folder, Files: params.Files, Params: given, Layout: params.Layout, Coding: params.Coding})
 	})
 	x.parts.ByName(x.startByName)
 	x.joins = mapper.Collect(name+joinSuffix, x.join, putJoined).OnDone(x.list)
@@ -161,6 +156,19 @@ func (o *Options) setDefaults() {
 	if o.Name == nil {
 		o.Name = func(f File) string { return fmt.Sprintf("%05d-of-%05d%s", f.Index+1, f.Of, f.Ext) }
 	}
+}
+
+// coding names how records are written. All parts and files of a run have the same.
+func (o *Options) coding() string {
+	return strings.TrimSuffix(string(o.Format)+" "+string(o.Compression), " ")
+}
+
+// checkCoding returns an error if a run was begun by a build that writes otherwise. An export of an older build has no coding.
+func (o *Options) checkCoding(begun string) error {
+	if begun == "" || begun == o.coding() {
+		return nil
+	}
+	return fmt.Errorf("the export was begun with the format and compression %q, and this build has %q: deploy a build with those of before and resume it, or start another export", begun, o.coding())
 }
 
 func (o *Options) validate() error {
@@ -235,7 +243,11 @@ func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query,
 		if err != nil {
 			return fail(err)
 		}
-		_, err = x.parts.Start(ctx, e, q, startParams[P]{run.ID, run.place.run, folder, files, params, layoutOf(run.place)}, &opts)
+		p := startParams[P]{Export: run.ID, Run: run.place.run, Folder: folder, Files: files, Params: params}
+		if !run.place.direct {
+			p.Layout, p.Coding = layoutRuns, x.opts.coding()
+		}
+		_, err = x.parts.Start(ctx, e, q, p, &opts)
 		switch {
 		case err == nil:
 			return run, nil

@@ -54,6 +54,9 @@ func (x *Export[P]) writePart(ctx context.Context, p *mapper.Page[any], s startP
 			return mapper.Permanent(errors.New("the export has been written without this entity, as Options.AllowFailures has it: start another one"))
 		}
 	}
+	if err := x.opts.checkCoding(s.Coding); err != nil {
+		return err
+	}
 	text, err := x.coder.part(p.Records)
 	if err != nil {
 		return mapper.Permanent(fmt.Errorf("a part can't be written: %w", err))

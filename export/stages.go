@@ -36,6 +36,7 @@ type stage struct {
 	Params json.RawMessage `json:"params,omitempty"` // of the export
 
 	Layout   int           `json:"layout,omitempty"`   // see layoutRuns
+	Coding   string        `json:"coding,omitempty"`   // of parts and files, see Options.coding
 	Coverage *mapper.Proof `json:"coverage,omitempty"` // of the third job, for the manifest
 }
 
@@ -48,6 +49,7 @@ type plannedFile struct {
 
 	// Known once it is written.
 	Written bool   `datastore:",noindex"`
+	Name    string `datastore:",noindex,omitempty"` // as the manifest has it; empty in a run of an older build
 	Records int64  `datastore:",noindex"`
 	Parts   int64  `datastore:",noindex"`
 	Bytes   int64  `datastore:",noindex"`
@@ -223,6 +225,9 @@ func (x *Export[P]) filePath(s stage, i int64) string {
 // attempts have the same parts, which are there until each file is recorded; what is recorded is what the file has.
 func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s stage) (plannedFile, error) {
 	f := e.Value
+	if err := x.opts.checkCoding(s.Coding); err != nil {
+		return f, err
+	}
 	f.Records, f.Parts, f.Bytes = 0, 0, 0
 	writing, cancel := context.WithCancel(ctx)
 	defer cancel() // before Close it drops what was written
@@ -245,6 +250,9 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	}
 	if err != nil {
 		return f, fmt.Errorf("write a file: %w", err)
+	}
+	if s.Layout != 0 {
+		f.Name = strings.TrimPrefix(path, s.Folder+"/")
 	}
 	f.Written, f.Bytes, f.SHA256 = true, written.n, hex.EncodeToString(written.sum.Sum(nil))
 	return f, nil
@@ -347,6 +355,9 @@ func (x *Export[P]) list(ctx context.Context, d *mapper.Done, s stage) error {
 
 // manifest makes the manifest of the files that are recorded.
 func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
+	if err := x.opts.checkCoding(s.Coding); err != nil {
+		return nil, err
+	}
 	keys, files := fileKeys(s), make([]plannedFile, s.Files)
 	for i := 0; i < len(keys); i += 1000 {
 		j := min(i+1000, len(keys))
@@ -362,8 +373,10 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 		}
 		m.Records += f.Records
 		m.Bytes += f.Bytes
-		name := s.place().name(x.opts.Name(x.file(s, int64(i))))
-		m.Files = append(m.Files, ManifestFile{Name: name, Records: f.Records, Bytes: f.Bytes, SHA256: f.SHA256})
+		if f.Name == "" {
+			f.Name = x.opts.Name(x.file(s, int64(i)))
+		}
+		m.Files = append(m.Files, ManifestFile{Name: f.Name, Records: f.Records, Bytes: f.Bytes, SHA256: f.SHA256})
 	}
 	if m.Records != s.Records {
 		return nil, mapper.Permanent(fmt.Errorf("the files have %d records, and %d were counted: is a part missing?", m.Records, s.Records))

@@ -2,6 +2,7 @@ package export_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,8 +26,14 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
+// A deployed is the engine that deliveries come to. Another build may take its place.
+type deployed struct {
+	*mapper.Engine
+	deploy func(mappers []mapper.Definition)
+}
+
 // runAsked runs a test in a bubble, in which it is asked about each delivery: how often it is carried out, at the same time.
-func runAsked(t *testing.T, mappers []mapper.Definition, ask func(path, body string) int, test func(t *testing.T, client *datastore.Client, e *mapper.Engine)) {
+func runAsked(t *testing.T, mappers []mapper.Definition, ask func(path, body string) int, test func(t *testing.T, client *datastore.Client, d *deployed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var handler http.Handler
@@ -49,14 +56,18 @@ func runAsked(t *testing.T, mappers []mapper.Definition, ask func(path, body str
 		must(err)
 		queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
 		must(err)
-		engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
-		must(err)
-		handler = engine.Handler()
+		d := new(deployed)
+		d.deploy = func(mappers []mapper.Definition) {
+			d.Engine, err = mapper.New(client, queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+			must(err)
+			handler = d.Handler()
+		}
+		d.deploy(mappers)
 		t.Cleanup(func() {
 			em.Reset()
 			time.Sleep(24 * time.Hour)
 		})
-		test(t, client, engine)
+		test(t, client, d)
 	})
 }
 
@@ -86,9 +97,9 @@ func serveTimes(handler http.Handler, ask func(path, body string) int, rw http.R
 }
 
 // startOrders starts an export of all orders.
-func startOrders(t *testing.T, e *mapper.Engine, x *export.Export[mapper.None]) *export.Run {
+func startOrders(t *testing.T, e *deployed, x *export.Export[mapper.None]) *export.Run {
 	t.Helper()
-	run, err := x.Start(t.Context(), e, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+	run, err := x.Start(t.Context(), e.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
 		StartOptions: mapper.StartOptions{ID: "orders", PageSize: 50}, Folder: folder})
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +142,7 @@ func TestLatePlan(t *testing.T) {
 		}
 		return c.effect()
 	}
-	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *mapper.Engine) {
+	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
 		joined, late = make(chan bool), make(chan bool)
 		putOrders(t, client)
 		m, err := startOrders(t, e, x).Wait(t.Context())
@@ -156,7 +167,7 @@ func TestMissingPart(t *testing.T) {
 		}
 		return 1
 	}
-	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *mapper.Engine) {
+	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
 		putOrders(t, client)
 		run := startOrders(t, e, x)
 		for {
@@ -203,7 +214,7 @@ func TestOthersStage(t *testing.T) {
 		}
 		return 1
 	}
-	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *mapper.Engine) {
+	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
 		putOrders(t, client)
 		run := startOrders(t, e, x)
 		stage := `{"export":"orders","run":"another","folder":"else","files":1,"parts":1,"records":1,"failures":0,"query":{"kind":"Order"},"layout":2}`
@@ -232,10 +243,10 @@ func TestDiscardBesideOthers(t *testing.T) {
 		}
 		return 1
 	}
-	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *mapper.Engine) {
+	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
 		putOrders(t, client)
 		start := func(id string) *export.Run {
-			run, err := x.Start(t.Context(), e, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
+			run, err := x.Start(t.Context(), e.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{
 				StartOptions: mapper.StartOptions{ID: id, PageSize: 50}, Folder: folder})
 			if err == nil {
 				_, err = run.Jobs()[0].Wait(t.Context())
@@ -277,4 +288,54 @@ func TestDiscardBesideOthers(t *testing.T) {
 		}
 		checkLast(t, s, second, m)
 	})
+}
+
+// TestOtherBuild has a build with other options come to an export: it does not go on with another format, and files keep the names that they were
+// written under.
+func TestOtherBuild(t *testing.T) {
+	for name, options := range map[string]*export.Options{
+		"format": {Files: 2, Format: export.CSV},
+		"names":  {Files: 2, Name: func(f export.File) string { return fmt.Sprint("other-", f.Index) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore()
+			bucket := s.open()
+			before, after := newExport(bucket, &export.Options{Files: 2}), newExport(bucket, options)
+			var end atomic.Bool
+			ask := func(path, body string) int {
+				if strings.Contains(body, `"orders-join"`) && strings.HasSuffix(path, "/finalize") && !end.Load() {
+					return 0
+				}
+				return 1
+			}
+			runAsked(t, before.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
+				putOrders(t, client)
+				run := startOrders(t, e, before)
+				for {
+					if status, err := run.Jobs()[1].Status(t.Context()); err == nil && status.Processed == 2 {
+						break
+					}
+					time.Sleep(time.Second)
+				}
+				e.deploy(after.Mappers())
+				end.Store(true)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				m, err := run.Wait(ctx)
+				if name == "names" {
+					if err != nil {
+						t.Fatal(err)
+					}
+					checkLast(t, s, run, m)
+					return
+				}
+				if err == nil {
+					t.Errorf("%+v, want an error", m)
+				}
+				if status, err := run.Jobs()[1].Status(t.Context()); err != nil || !strings.Contains(status.Error, `"jsonl", and this build has "csv"`) {
+					t.Errorf("%+v, %v, want an error that names both formats", status, err)
+				}
+			})
+		})
+	}
 }
