@@ -19,7 +19,8 @@ import (
 
 // A store is a bucket in memory. A test sees each call, and decides when it takes effect and what is answered.
 type store struct {
-	// hook carries out a call, if it is set: it runs the call's effect when it likes, or never, and returns what the caller sees.
+	// hook carries out a call, if it is set: it runs the call's effect when it likes, or never, and returns what the
+	// caller sees.
 	hook func(*call) error
 	// lag is how old is what a listing shows of a name.
 	lag func(key string) time.Duration
@@ -143,7 +144,8 @@ func (s *store) ListPaged(ctx context.Context, o *driver.ListOptions) (*driver.L
 				then = then.Add(-s.lag(key))
 			}
 			text := s.at(key, then)
-			if rest, below := strings.CutPrefix(key, o.Prefix); text == nil || !below || o.Delimiter != "" && strings.Contains(rest, o.Delimiter) {
+			if rest, below := strings.CutPrefix(key, o.Prefix); text == nil || !below || o.Delimiter != "" &&
+				strings.Contains(rest, o.Delimiter) {
 				continue
 			}
 			page.Objects = append(page.Objects, &driver.ListObject{Key: key, Size: int64(len(text))})
@@ -163,7 +165,8 @@ func (r *storeReader) Attributes() *driver.ReaderAttributes {
 	return &driver.ReaderAttributes{Size: r.size}
 }
 
-func (s *store) NewRangeReader(ctx context.Context, key string, offset, length int64, _ *driver.ReaderOptions) (driver.Reader, error) {
+func (s *store) NewRangeReader(ctx context.Context, key string, offset, length int64,
+	_ *driver.ReaderOptions) (driver.Reader, error) {
 	r := new(storeReader)
 	return r, s.do(ctx, "read", key, nil, func() error {
 		text := s.get(key)

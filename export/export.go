@@ -34,8 +34,8 @@ type Options struct {
 	Files    int
 	MaxFiles int
 
-	// Name returns the name of a file, below the folder of the run. It has to be different for each, and the same whenever it is
-	// asked. Defaults to 00001-of-00012.jsonl.gz, for instance.
+	// Name returns the name of a file, below the folder of the run. It has to be different for each, and the same
+	// whenever it is asked. Defaults to 00001-of-00012.jsonl.gz, for instance.
 	Name func(File) string
 
 	// Wrap returns what is before and behind the records of a file of the format JSON, between which are commas. It has
@@ -86,8 +86,8 @@ type startParams[P any] struct {
 	Coding string `json:"coding,omitempty"`
 }
 
-// layoutRuns is the layout in which each run writes to a folder of its own. An older build has none, and does not take the parameters of a
-// job that has one: its deliveries fail until one comes to a newer build.
+// layoutRuns is the layout in which each run writes to a folder of its own. An older build has none, and does not take
+// the parameters of a job that has one: its deliveries fail until one comes to a newer build.
 const layoutRuns = 2
 
 // New defines an export to a bucket: the function makes a record of each entity, or returns mapper.Skip for one that is
@@ -129,7 +129,8 @@ func New[T, R, P any](name string, bucket *blob.Bucket, record func(ctx context.
 		if err != nil {
 			return mapper.Permanent(err)
 		}
-		return x.plan(ctx, d, stage{Export: params.Export, Run: params.Run, Folder: params.Folder, Files: params.Files, Params: given, Layout: params.Layout, Coding: params.Coding})
+		return x.plan(ctx, d, stage{Export: params.Export, Run: params.Run, Folder: params.Folder,
+			Files: params.Files, Params: given, Layout: params.Layout, Coding: params.Coding})
 	})
 	x.parts.ByName(x.startByName)
 	x.joins = mapper.Collect(name+joinSuffix, x.join, putJoined).OnDone(x.list)
@@ -163,12 +164,14 @@ func (o *Options) coding() string {
 	return strings.TrimSuffix(string(o.Format)+" "+string(o.Compression), " ")
 }
 
-// checkCoding returns an error if a run was begun by a build that writes otherwise. An export of an older build has no coding.
+// checkCoding returns an error if a run was begun by a build that writes otherwise. An export of an older build has no
+// coding.
 func (o *Options) checkCoding(begun string) error {
 	if begun == "" || begun == o.coding() {
 		return nil
 	}
-	return fmt.Errorf("the export was begun with the format and compression %q, and this build has %q: deploy a build with those of before and resume it, or start another export", begun, o.coding())
+	return fmt.Errorf("the export was begun with the format and compression %q, and this build has %q: deploy a "+
+		"build with those of before and resume it, or start another export", begun, o.coding())
 }
 
 func (o *Options) validate() error {
@@ -188,14 +191,16 @@ func (x *Export[P]) Mappers() []mapper.Definition { return mapper.Set(x.parts, x
 
 // StartOptions are the settings of one export.
 type StartOptions struct {
-	// StartOptions are those of the job over the entities. Its ID has up to 90 bytes. Beside is always true: an export only reads.
+	// StartOptions are those of the job over the entities. Its ID has up to 90 bytes. Beside is always true: an export
+	// only reads.
 	mapper.StartOptions
 
 	// Files is Options.Files for this export.
 	Files int
 
-	// Folder is where the manifest is, in the bucket, and the folder of the run, which has the files: a path without a slash at its
-	// ends, and without the folder of a run. Defaults to the ID. Several exports may have the same folder; see ReadManifest.
+	// Folder is where the manifest is, in the bucket, and the folder of the run, which has the files: a path without a
+	// slash at its ends, and without the folder of a run. Defaults to the ID. Several exports may have the same folder;
+	// see ReadManifest.
 	Folder string
 }
 
@@ -248,11 +253,11 @@ func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query,
 			p.Layout, p.Coding = layoutRuns, x.opts.coding()
 		}
 		_, err = x.parts.Start(ctx, e, q, p, &opts)
-		switch {
-		case err == nil:
+		if err == nil {
 			return run, nil
-		case !known && first && errors.Is(err, mapper.ErrOtherArguments): // than another start at this moment, which has a run of its own
-		default:
+		}
+		// Another start of the ID may have been first at this moment, and has a run of its own.
+		if known || !first || !errors.Is(err, mapper.ErrOtherArguments) {
 			return fail(err)
 		}
 	}
@@ -273,7 +278,9 @@ func (x *Export[P]) startByName(ctx context.Context, e *mapper.Engine, q mapper.
 	}
 	var recorded startParams[json.RawMessage]
 	if strictly(given, &recorded) == nil && recorded.Run != "" { // of a job that was started, which somebody wants once more
-		return fail("params", fmt.Errorf(`those of a job that has begun can't be used again: give the folder, such as {"folder": %q}`, recorded.Folder+"-2"))
+		return fail("params",
+			fmt.Errorf(`those of a job that has begun can't be used again: give the folder, such as {"folder": %q}`,
+				recorded.Folder+"-2"))
 	}
 	named := NamedParams{Params: json.RawMessage("{}")}
 	if err := strictly(given, &named); err != nil {

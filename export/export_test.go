@@ -267,7 +267,8 @@ func TestRefused(t *testing.T) {
 		"bad folder":       {newExport(bucket, nil), "a//b", `"a//b"`},
 		"no text":          {newExport(bucket, nil), "a\xff", `"a\xff"`},
 		"above the bucket": {newExport(bucket, nil), "../b", `"../b"`},
-		"of a run":         {newExport(bucket, nil), "a/run-0123456789abcdefghijklmnop/b", `"run-0123456789abcdefghijklmnop"`},
+		"of a run": {newExport(bucket, nil), "a/run-0123456789abcdefghijklmnop/b",
+			`"run-0123456789abcdefghijklmnop"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mappertest.Run(t, test.x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {

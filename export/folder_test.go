@@ -38,7 +38,8 @@ func wantRefused(t *testing.T, err error, want string) {
 	}
 }
 
-// TestFoldersApart has exports run at once in one folder, and above and below it: none of them touches what another one has written.
+// TestFoldersApart has exports run at once in one folder, and above and below it: none of them touches what another one
+// has written.
 func TestFoldersApart(t *testing.T) {
 	store := newStore()
 	bucket := store.open()
@@ -98,8 +99,10 @@ func checkFiles(t *testing.T, s *store, folder string, m *export.Manifest) {
 	for _, f := range m.Files {
 		text := s.get(folder + "/" + f.Name)
 		sum := sha256.Sum256(text)
-		if text == nil || hex.EncodeToString(sum[:]) != f.SHA256 || int64(len(text)) != f.Bytes || int64(bytes.Count(text, []byte("\n"))) != f.Records {
-			t.Errorf("%s of export %s has %d bytes and %d records, there %t; the manifest says %+v", f.Name, m.Export, len(text), bytes.Count(text, []byte("\n")), text != nil, f)
+		if text == nil || hex.EncodeToString(sum[:]) != f.SHA256 || int64(len(text)) != f.Bytes ||
+			int64(bytes.Count(text, []byte("\n"))) != f.Records {
+			t.Errorf("%s of export %s has %d bytes and %d records, there %t; the manifest says %+v", f.Name, m.Export,
+				len(text), bytes.Count(text, []byte("\n")), text != nil, f)
 		}
 		records += f.Records
 	}
@@ -155,7 +158,8 @@ func TestRefusedStart(t *testing.T) {
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 		putOrders(t, w.Client)
 		start := func(kind, id, in string) error {
-			_, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: kind}, mapper.None{}, &export.StartOptions{StartOptions: mapper.StartOptions{ID: id}, Folder: in})
+			_, err := x.Start(t.Context(), w.Engine, mapper.Query{Kind: kind}, mapper.None{},
+				&export.StartOptions{StartOptions: mapper.StartOptions{ID: id}, Folder: in})
 			return err
 		}
 		if err := start("Order", "first", "first"); err != nil {
@@ -183,7 +187,8 @@ func TestRefusedStart(t *testing.T) {
 		refused(start("Order", "first-join", "second"), mapper.ErrOtherArguments)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err = x.Start(ctx, w.Engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{Folder: "second"})
+		_, err = x.Start(ctx, w.Engine, mapper.Query{Kind: "Order"}, mapper.None{},
+			&export.StartOptions{Folder: "second"})
 		if err == nil {
 			t.Error("a start whose context has ended begins")
 		}
@@ -226,7 +231,8 @@ func TestUsedID(t *testing.T) {
 	})
 }
 
-// TestDiscard has an export that was aborted leave nothing but a mark once it is discarded, and another one succeed in its folder.
+// TestDiscard has an export that was aborted leave nothing but a mark once it is discarded, and another one succeed in
+// its folder.
 func TestDiscard(t *testing.T) {
 	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()

@@ -16,8 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// A late is a hook of a store that has the first of some calls take effect later, although its caller is told that it was lost. Until
-// it is let go, all others of them are lost.
+// A late is a hook of a store that has the first of some calls take effect later, although its caller is told that it
+// was lost. Until it is let go, all others of them are lost.
 type late struct {
 	op    string
 	match func(key string) bool
@@ -68,18 +68,20 @@ var lateCalls = map[string]struct {
 	match func(key string) bool
 	stage int
 }{
-	"a part":               {"write", func(key string) bool { return strings.Contains(key, "/_parts/") }, 0},
-	"a file":               {"write", func(key string) bool { return strings.Contains(key, "/00001-of-") }, 1},
-	"a part's deletion":    {"delete", func(key string) bool { return strings.Contains(key, "/_parts/") }, 2},
-	"the outcome":          {"write", func(key string) bool { return path.Base(key) == "manifest.json" && key != folder+"/manifest.json" }, 2},
+	"a part":            {"write", func(key string) bool { return strings.Contains(key, "/_parts/") }, 0},
+	"a file":            {"write", func(key string) bool { return strings.Contains(key, "/00001-of-") }, 1},
+	"a part's deletion": {"delete", func(key string) bool { return strings.Contains(key, "/_parts/") }, 2},
+	"the outcome": {"write", func(key string) bool {
+		return path.Base(key) == "manifest.json" && key != folder+"/manifest.json"
+	}, 2},
 	"the mark of success":  {"write", func(key string) bool { return path.Base(key) == "_SUCCESS" }, 2},
 	"the manifest":         {"write", func(key string) bool { return key == folder+"/manifest.json" }, 2},
 	"the second manifest":  {"write", func(key string) bool { return key == folder+"/manifest-2.json" }, 2},
 	"a leftover's removal": {"delete", func(key string) bool { return strings.HasSuffix(key, "/half.tmp") }, 2},
 }
 
-// TestLateAfterDiscard has a call of an export take effect after it was aborted and discarded, and another one has succeeded in its folder:
-// that one's manifest stays true, and is the one that is read.
+// TestLateAfterDiscard has a call of an export take effect after it was aborted and discarded, and another one has
+// succeeded in its folder: that one's manifest stays true, and is the one that is read.
 func TestLateAfterDiscard(t *testing.T) {
 	for what, c := range lateCalls {
 		t.Run(what, func(t *testing.T) {
@@ -106,7 +108,8 @@ func TestLateAfterDiscard(t *testing.T) {
 				if _, err := first.Wait(t.Context()); err == nil {
 					t.Error("it was discarded, and has a manifest")
 				}
-				if _, err := w.Client.Put(t.Context(), datastore.NameKey("Order", "late", nil), &order{N: orders, Name: "late"}); err != nil {
+				if _, err := w.Client.Put(t.Context(), datastore.NameKey("Order", "late", nil), &order{N: orders,
+					Name: "late"}); err != nil {
 					t.Fatal(err)
 				}
 				second, err := startIn(t, w, x, "second", folder)
@@ -126,7 +129,9 @@ func TestLateAfterDiscard(t *testing.T) {
 				}
 				checkLast(t, s, second, m)
 				for _, name := range s.names() {
-					if own := path.Dir(name) == folder || path.Base(name) == "manifest.json"; !own && !strings.HasPrefix(name, folder+"/"+path.Dir(m.Files[0].Name)) && what != "the second manifest" {
+					if own := path.Dir(name) == folder || path.Base(name) == "manifest.json"; !own &&
+						!strings.HasPrefix(name, folder+"/"+path.Dir(m.Files[0].Name)) &&
+						what != "the second manifest" {
 						t.Errorf("%s is left", name)
 					}
 				}
@@ -189,7 +194,8 @@ func begunBefore(t *testing.T, w *mappertest.World, x *export.Export[mapper.None
 	}
 }
 
-// leaving has a process that was killed leave what it has written halfway in the folder of each run, when that writes a part.
+// leaving has a process that was killed leave what it has written halfway in the folder of each run, when that writes a
+// part.
 func leaving(s *store, hook func(*call) error) func(*call) error {
 	return func(c *call) error {
 		if run, _, part := strings.Cut(c.key, "/_parts/"); part && c.op == "write" {

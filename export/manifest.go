@@ -15,10 +15,11 @@ import (
 
 // The names of what is in a folder besides files.
 const (
-	// ManifestName is in the export's folder, and the last that it writes: an export whose manifest is there has succeeded. The
-	// folder of its run has a copy from shortly before.
+	// ManifestName is in the export's folder, and the last that it writes: an export whose manifest is there has
+	// succeeded. The folder of its run has a copy from shortly before.
 	ManifestName = "manifest.json"
-	// SuccessName is in the folder of a run, once all of its files are. Whether the export has succeeded, only the manifest says.
+	// SuccessName is in the folder of a run, once all of its files are. Whether the export has succeeded, only the
+	// manifest says.
 	SuccessName = "_SUCCESS"
 	// StartedName was in the folder of an export until its end, when files were directly in it.
 	StartedName = "_STARTED"
@@ -36,7 +37,8 @@ type Manifest struct {
 	Failures    int64          `json:"failures"` // entities that the function has failed on, which are in no file
 	Files       []ManifestFile `json:"files"`
 
-	// Discarded says that this is no manifest: the export was discarded, and what it names is not there. ReadManifest passes it over.
+	// Discarded says that this is no manifest: the export was discarded, and what it names is not there. ReadManifest
+	// passes it over.
 	Discarded bool `json:"discarded,omitempty"`
 
 	// Coverage is the proof that the export's job has covered its query: that of mapper.Job.Verify. It is left out of exports of
@@ -52,8 +54,8 @@ type ManifestFile struct {
 	SHA256  string `json:"sha256"`
 }
 
-// ReadManifest reads the manifest in a folder of a bucket: that of the export which succeeded last, if several have. What it
-// returns stays true, as nothing that belongs to an export which has succeeded is changed or deleted any more.
+// ReadManifest reads the manifest in a folder of a bucket: that of the export which succeeded last, if several have.
+// What it returns stays true, as nothing that belongs to an export which has succeeded is changed or deleted any more.
 func ReadManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Manifest, error) {
 	var last, discarded *Manifest
 	err := eachManifest(ctx, bucket, folder, func(m *Manifest) {
@@ -121,7 +123,8 @@ func decide(ctx context.Context, bucket *blob.Bucket, key string, m *Manifest) (
 	if err != nil {
 		return nil, mapper.Permanent(err)
 	}
-	err = bucket.WriteAll(ctx, key, append(text, '\n'), &blob.WriterOptions{IfNotExist: true, ContentType: "application/json"})
+	err = bucket.WriteAll(ctx, key, append(text, '\n'), &blob.WriterOptions{IfNotExist: true,
+		ContentType: "application/json"})
 	if err == nil {
 		return m, nil
 	}
@@ -135,12 +138,13 @@ func decide(ctx context.Context, bucket *blob.Bucket, key string, m *Manifest) (
 	return decided, err
 }
 
-// settle decides, once, that a run has succeeded, by its manifest, or that it was discarded, by one that says so. It returns
-// which of both it is. Of a run that succeeds, it calls before right before the folder says so.
+// settle decides, once, that a run has succeeded, by its manifest, or that it was discarded, by one that says so. It
+// returns which of both it is. Of a run that succeeds, it calls before right before the folder says so.
 //
-// The run's outcome is decided first, under a name of its own. If that is the discard, the run comes no further. Otherwise its manifest may
-// be on its way to the first name in the export's folder that is free, and that name decides: of a run, at most one of
-// both is there. Whoever comes to a name that another run has goes on to the next one.
+// The run's outcome is decided first, under a name of its own. If that is the discard, the run comes no further.
+// Otherwise its manifest may be on its way to the first name in the export's folder that is free, and that name
+// decides: of a run, at most one of both is there. Whoever comes to a name that another run has goes on to the next
+// one.
 func (p place) settle(ctx context.Context, bucket *blob.Bucket, m *Manifest, before func() error) (*Manifest, error) {
 	if settled, err := p.settled(ctx, bucket); settled != nil || err != nil {
 		return settled, err
@@ -177,7 +181,8 @@ func (p place) settled(ctx context.Context, bucket *blob.Bucket) (settled *Manif
 	return settled, err
 }
 
-// discarded returns the opposite of a run's manifest. It names a file that is not there, so that a reader which takes it for one fails.
+// discarded returns the opposite of a run's manifest. It names a file that is not there, so that a reader which takes
+// it for one fails.
 func (p place) discarded(id string) *Manifest {
 	return &Manifest{Export: id, Run: p.run, Discarded: true, Files: []ManifestFile{{Name: p.name("_DISCARDED")}}}
 }
@@ -192,5 +197,6 @@ func (p place) wasDiscarded(ctx context.Context, bucket *blob.Bucket) error {
 }
 
 func (p place) errDiscarded() error {
-	return mapper.Permanent(fmt.Errorf("run %s of the export in %q was discarded (Run.Discard): start another export", p.run, p.folder))
+	return mapper.Permanent(fmt.Errorf("run %s of the export in %q was discarded (Run.Discard): start another export",
+		p.run, p.folder))
 }

@@ -29,7 +29,8 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-var writeOld = flag.String("old", "", "have TestOldRecords write testdata/old/`NAME`, with the records of this build, for all later ones to read")
+var writeOld = flag.String("old", "", "have TestOldRecords write testdata/old/`NAME`, with the records of this "+
+	"build, for all later ones to read")
 
 // oldOrders is how many entities the exports on file have.
 const oldOrders = 60
@@ -42,7 +43,8 @@ func newAged(bucket *blob.Bucket) *export.Export[mapper.None] {
 }
 
 // oldKinds are the kinds of the records on file, and that of the entities.
-var oldKinds = []string{"ScattermapJob", "ScattermapRange", "ScattermapSlot", "ScattermapPart", "ScattermapFile", "Order"}
+var oldKinds = []string{"ScattermapJob", "ScattermapRange", "ScattermapSlot", "ScattermapPart", "ScattermapFile",
+	"Order"}
 
 // A relic is a database and a bucket with what exports have stored, and an engine for them.
 type relic struct {
@@ -65,26 +67,30 @@ func newRelic(t *testing.T) *relic {
 		}
 	}
 	var handler http.Handler
-	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
-		handler.ServeHTTP(rw, req)
-	}))})
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0",
+		Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+			handler.ServeHTTP(rw, req)
+		}))})
 	var err error
 	r.client, err = e.Datastore(t.Context(), "test", mapper.WithVersions())
 	must(err)
 	t.Cleanup(func() { r.client.Close() })
-	conn, err := grpc.NewClient("passthrough:///"+e.DatastoreAddr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+e.DatastoreAddr(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(err)
 	t.Cleanup(func() { conn.Close() })
 	r.raw = datastorepb.NewDatastoreClient(conn)
 	queues, err := e.CloudTasks(t.Context())
 	must(err)
 	t.Cleanup(func() { queues.Close() })
-	_, err = queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "projects/test/locations/here", Queue: &cloudtaskspb.Queue{
-		Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 2}}})
+	_, err = queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "projects/test/locations/here",
+		Queue: &cloudtaskspb.Queue{
+			Name: queueName, RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 2}}})
 	must(err)
 	queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
 	must(err)
-	r.engine, err = mapper.New(r.client, queue, &mapper.Options{Mappers: r.export.Mappers(), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	r.engine, err = mapper.New(r.client, queue, &mapper.Options{Mappers: r.export.Mappers(),
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	must(err)
 	handler = r.engine.Handler()
 	return r
@@ -100,8 +106,8 @@ func (r *relic) start(id string) *export.Run {
 	return run
 }
 
-// write writes to a folder what the database and the bucket have of three exports: one that is paused in the middle; one of which two
-// of three files are joined; and one that has succeeded.
+// write writes to a folder what the database and the bucket have of three exports: one that is paused in the middle;
+// one of which two of three files are joined; and one that has succeeded.
 func (r *relic) write(folder string) {
 	r.Helper()
 	must := func(err error) {
@@ -163,7 +169,8 @@ func (r *relic) write(folder string) {
 // entities returns all entities of a kind.
 func (r *relic) entities(kind string) (all []*datastorepb.Entity) {
 	r.Helper()
-	resp, err := r.raw.RunQuery(r.Context(), &datastorepb.RunQueryRequest{ProjectId: "test", QueryType: &datastorepb.RunQueryRequest_Query{Query: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}}})
+	resp, err := r.raw.RunQuery(r.Context(), &datastorepb.RunQueryRequest{ProjectId: "test",
+		QueryType: &datastorepb.RunQueryRequest_Query{Query: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}}})
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -189,7 +196,8 @@ func (r *relic) load(folder string) {
 			if err := protojson.Unmarshal(line, e); err != nil {
 				r.Fatal(err)
 			}
-			if _, err := r.raw.Commit(r.Context(), &datastorepb.CommitRequest{ProjectId: "test", Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*datastorepb.Mutation{{Operation: &datastorepb.Mutation_Upsert{Upsert: e}}}}); err != nil {
+			if _, err := r.raw.Commit(r.Context(), &datastorepb.CommitRequest{ProjectId: "test",
+				Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*datastorepb.Mutation{{Operation: &datastorepb.Mutation_Upsert{Upsert: e}}}}); err != nil {
 				r.Fatal(err)
 			}
 		}
@@ -207,8 +215,9 @@ func (r *relic) load(folder string) {
 	}
 }
 
-// TestOldRecords has this build go on with the exports that older ones have left: one that was paused in the middle, and one whose files
-// were being joined; and has it read one that has succeeded. A change of what is stored adds a folder, by -old NAME, and leaves the others.
+// TestOldRecords has this build go on with the exports that older ones have left: one that was paused in the middle,
+// and one whose files were being joined; and has it read one that has succeeded. A change of what is stored adds a
+// folder, by -old NAME, and leaves the others.
 func TestOldRecords(t *testing.T) {
 	if *writeOld != "" {
 		newRelic(t).write(filepath.Join("testdata", "old", *writeOld))
@@ -270,7 +279,8 @@ func TestOldRecords(t *testing.T) {
 	}
 }
 
-// TestOldDiscard has exports that an older build has left be discarded: nothing is deleted that is another one's, and none that has a manifest.
+// TestOldDiscard has exports that an older build has left be discarded: nothing is deleted that is another one's, and
+// none that has a manifest.
 func TestOldDiscard(t *testing.T) {
 	folders, err := filepath.Glob("testdata/old/*")
 	if err != nil || len(folders) == 0 {
@@ -292,7 +302,9 @@ func TestOldDiscard(t *testing.T) {
 	if err := find("done", -1).Discard(t.Context()); !errors.Is(err, mapper.ErrState) {
 		t.Errorf("%v, want ErrState for one that has succeeded", err)
 	}
-	if _, err := r.export.Start(t.Context(), r.engine, mapper.Query{Kind: "Order"}, mapper.None{}, &export.StartOptions{Folder: "out/paused/below"}); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), `"out/paused"`) {
+	if _, err := r.export.Start(t.Context(), r.engine, mapper.Query{Kind: "Order"}, mapper.None{},
+		&export.StartOptions{Folder: "out/paused/below"}); !errors.Is(err, mapper.ErrArguments) ||
+		!strings.Contains(err.Error(), `"out/paused"`) {
 		t.Errorf("%v, want an error that names the folder of the export which may delete what is there", err)
 	}
 	// The folder has become another run's, as an older build did that.
@@ -317,7 +329,8 @@ func TestOldDiscard(t *testing.T) {
 		}
 	}
 	for _, name := range s.names() {
-		if strings.HasPrefix(name, "out/joining/") && !strings.HasSuffix(name, "/manifest.json") || strings.Contains(name, "_parts/") || strings.HasSuffix(name, "_STARTED") {
+		if strings.HasPrefix(name, "out/joining/") && !strings.HasSuffix(name, "/manifest.json") ||
+			strings.Contains(name, "_parts/") || strings.HasSuffix(name, "_STARTED") {
 			t.Errorf("%s is left", name)
 		}
 	}

@@ -54,8 +54,8 @@ func (r *Run) load(ctx context.Context, name string) error {
 	return nil
 }
 
-// find finds the run that the first job has, if it is there. Otherwise it makes a new one, of which nobody knows until the job is
-// there: a start that is refused leaves nothing.
+// find finds the run that the first job has, if it is there. Otherwise it makes a new one, of which nobody knows until
+// the job is there: a start that is refused leaves nothing.
 func (r *Run) find(ctx context.Context, name string) (known bool, err error) {
 	folder := r.Folder
 	if err := r.load(ctx, name); !errors.Is(err, mapper.ErrNoSuchJob) {
@@ -102,7 +102,8 @@ func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
 	case err != nil:
 		return nil, fmt.Errorf("export %s: read its manifest in %q: %w", r.ID, r.Folder, err)
 	case m == nil:
-		return nil, fmt.Errorf("export %s: its jobs have succeeded, and no manifest in the folder %q is that of its run %s: has somebody deleted it?", r.ID, r.Folder, r.place.run)
+		return nil, fmt.Errorf("export %s: its jobs have succeeded, and no manifest in the folder %q is that of "+
+			"its run %s: has somebody deleted it?", r.ID, r.Folder, r.place.run)
 	case m.Discarded:
 		return nil, fmt.Errorf("export %s: it was discarded", r.ID)
 	}
@@ -124,9 +125,9 @@ func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Statu
 	}
 }
 
-// Discard deletes what an export has written that was aborted, has failed, or has failures that nobody retries. It is mapper.ErrState
-// for one that goes on or has succeeded. What is left is a mark that the run was discarded, so that whatever comes late of it does not count.
-// Its jobs stay: clean them up, but do not go on with them.
+// Discard deletes what an export has written that was aborted, has failed, or has failures that nobody retries. It is
+// mapper.ErrState for one that goes on or has succeeded. What is left is a mark that the run was discarded, so that
+// whatever comes late of it does not count. Its jobs stay: clean them up, but do not go on with them.
 func (r *Run) Discard(ctx context.Context) error {
 	fail := func(err error) error { return fmt.Errorf("export: discard %s: %w", r.ID, err) }
 	succeeded := fmt.Errorf("%w: it has succeeded: delete the folder %q", mapper.ErrState, r.Folder)
@@ -173,8 +174,8 @@ func (r *Run) Discard(ctx context.Context) error {
 	return nil
 }
 
-// deleteBlobs deletes what a run that was discarded has in the bucket. It keeps the mark that says so. One that an older build has begun
-// had its folder for itself, but for other runs' folders and their manifests.
+// deleteBlobs deletes what a run that was discarded has in the bucket. It keeps the mark that says so. One that an
+// older build has begun had its folder for itself, but for other runs' folders and their manifests.
 func (r *Run) deleteBlobs(ctx context.Context) error {
 	if r.place.direct {
 		c, err := readClaim(ctx, r.bucket, r.Folder)
@@ -187,7 +188,8 @@ func (r *Run) deleteBlobs(ctx context.Context) error {
 	}
 	return deleteAll(ctx, r.bucket, r.place.path(""), func(name string) bool {
 		first, _, _ := strings.Cut(name, "/")
-		return name == ManifestName || r.place.direct && (name == StartedName || slotName.MatchString(name) || runFolder.MatchString(first))
+		return name == ManifestName || r.place.direct && (name == StartedName || slotName.MatchString(name) ||
+			runFolder.MatchString(first))
 	})
 }
 

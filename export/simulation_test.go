@@ -26,9 +26,9 @@ import (
 
 var seeds = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 12, or 2 under -short")
 
-// TestSimulation has exports be started, aborted, discarded, resumed, cleaned up and started again, under the same and other IDs and all in one
-// folder, while calls of the database, the queue and the bucket fail, are slow and take effect late: some after all else. Whatever manifest
-// anybody was given stays true.
+// TestSimulation has exports be started, aborted, discarded, resumed, cleaned up and started again, under the same and
+// other IDs and all in one folder, while calls of the database, the queue and the bucket fail, are slow and take effect
+// late: some after all else. Whatever manifest anybody was given stays true.
 func TestSimulation(t *testing.T) {
 	seed, n := testflag.Seed(t), *seeds
 	if n == 0 {
@@ -70,17 +70,19 @@ type simulation struct {
 type stallKey struct{}
 
 func simulate(t *testing.T, seed uint64) {
-	s := &simulation{seed: seed, store: newStore(), rng: rand.New(rand.NewPCG(seed, 1)), calm: true, promised: make(map[string]*export.Manifest), ids: make(map[string]bool)}
+	s := &simulation{seed: seed, store: newStore(), rng: rand.New(rand.NewPCG(seed, 1)), calm: true,
+		promised: make(map[string]*export.Manifest), ids: make(map[string]bool)}
 	square := func() float64 { return s.rng.Float64() * s.rng.Float64() }
 	s.lost, s.slow, s.stalled, s.hasty = 0.1*square(), 0.2*square(), 0.05*s.rng.Float64(), s.rng.IntN(4)
 	s.clean = s.store.open()
 	s.store.hook, s.store.lag = s.call, s.lag
 	options := &export.Options{Format: export.JSONLines, Files: 1 + s.rng.IntN(4)}
 	s.export = newExport(s.store.open(), options)
-	mappertest.Run(t, s.export.Mappers(), &mappertest.Options{Seed: seed, Workers: 2 + s.rng.IntN(10)}, func(t *testing.T, w *mappertest.World) {
-		s.T, s.world = t, w
-		s.run()
-	})
+	mappertest.Run(t, s.export.Mappers(), &mappertest.Options{Seed: seed, Workers: 2 + s.rng.IntN(10)},
+		func(t *testing.T, w *mappertest.World) {
+			s.T, s.world = t, w
+			s.run()
+		})
 }
 
 // random returns a number from 0 to below 1.
@@ -165,7 +167,8 @@ func (s *simulation) promise(m *export.Manifest) {
 func (s *simulation) run() {
 	for n := range int64(simOrders) {
 		o := order(lineOf(n))
-		if _, err := s.world.Client.Put(s.Context(), datastore.NameKey("Order", fmt.Sprint(n*7919%10007), nil), &o); err != nil {
+		if _, err := s.world.Client.Put(s.Context(), datastore.NameKey("Order", fmt.Sprint(n*7919%10007), nil),
+			&o); err != nil {
 			s.Fatal(err)
 		}
 	}
@@ -324,7 +327,8 @@ func (s *simulation) end() {
 		s.checkTrue(m)
 	}
 	s.checkNames()
-	s.Logf("%d exports were given %d times, of %d IDs at the end %d had succeeded and %d were discarded, %d calls were late", len(s.promised), s.given, len(s.ids), succeeded/2, discarded/2, len(late))
+	s.Logf("%d exports were given %d times, of %d IDs at the end %d had succeeded and %d were discarded, %d calls "+
+		"were late", len(s.promised), s.given, len(s.ids), succeeded/2, discarded/2, len(late))
 }
 
 // checkTrue checks that a manifest is true: its files have each entity once.
@@ -338,14 +342,15 @@ func (s *simulation) checkTrue(m *export.Manifest) {
 		}
 	}
 	if len(seen) != simOrders || m.Records != simOrders {
-		s.Errorf("the files of export %s have %d records, and its manifest says %d, want %d", m.Export, len(seen), m.Records, simOrders)
+		s.Errorf("the files of export %s have %d records, and its manifest says %d, want %d", m.Export, len(seen),
+			m.Records, simOrders)
 	}
 }
 
 var ofRun = regexp.MustCompile(`^of/today/run-([0-9a-z]+)/(.*)$`)
 
-// checkNames checks that what is there is what runs have written that have succeeded, and the marks of others; that each name was decided once;
-// and that nothing else was touched.
+// checkNames checks that what is there is what runs have written that have succeeded, and the marks of others; that
+// each name was decided once; and that nothing else was touched.
 func (s *simulation) checkNames() {
 	s.Helper()
 	named := map[string]bool{folder + "/of somebody else": true, "of/other.json": true}

@@ -105,7 +105,8 @@ func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool,
 	return err == nil, err
 }
 
-// stageBegun is hasBegun, and an error if the next stage's job is that of another run: this one comes late, or another export had the ID.
+// stageBegun is hasBegun, and an error if the next stage's job is that of another run: this one comes late, or another
+// export had the ID.
 func stageBegun(ctx context.Context, s stage, suffix string) (bool, error) {
 	status, err := mapper.FromContext(ctx).Job(s.Export + suffix).Status(ctx)
 	if errors.Is(err, mapper.ErrNoSuchJob) {
@@ -116,7 +117,8 @@ func stageBegun(ctx context.Context, s stage, suffix string) (bool, error) {
 		err = json.Unmarshal(status.Params, &next)
 	}
 	if err == nil && next.Run != s.Run {
-		err = mapper.Permanent(fmt.Errorf("job %s is that of another run, %q: clean it up, and resume this one", status.ID, next.Run))
+		err = mapper.Permanent(fmt.Errorf("job %s is that of another run, %q: clean it up, and resume this one",
+			status.ID, next.Run))
 	}
 	return err == nil, err
 }
@@ -208,7 +210,8 @@ func (x *Export[P]) checkFiles(n int) error {
 func startStage(ctx context.Context, m *mapper.Mapper[stage], suffix string, s stage) error {
 	e := mapper.FromContext(ctx)
 	q := mapper.Query{Kind: fileKind, Start: fileKey(s.Run, 0), End: datastore.NameKey(fileKind, entityName(s.Run, lastName), nil)}
-	_, err := m.Start(ctx, e, q, s, &mapper.StartOptions{ID: s.Export + suffix, Beside: true, PageSize: 1, Timeout: e.Queue().Deadline() / 2})
+	_, err := m.Start(ctx, e, q, s, &mapper.StartOptions{ID: s.Export + suffix, Beside: true, PageSize: 1,
+		Timeout: e.Queue().Deadline() / 2})
 	return err
 }
 
@@ -221,8 +224,9 @@ func (x *Export[P]) filePath(s stage, i int64) string {
 	return s.place().path(x.opts.Name(x.file(s, i)))
 }
 
-// join writes a file of its parts, unless it is there: then it is what an attempt before this one has written, and stays. All
-// attempts have the same parts, which are there until each file is recorded; what is recorded is what the file has.
+// join writes a file of its parts, unless it is there: then it is what an attempt before this one has written, and
+// stays. All attempts have the same parts, which are there until each file is recorded; what is recorded is what the
+// file has.
 func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s stage) (plannedFile, error) {
 	f := e.Value
 	if err := x.opts.checkCoding(s.Coding); err != nil {
@@ -233,7 +237,8 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	defer cancel() // before Close it drops what was written
 	path := x.filePath(s, f.Index)
 	// A run of an older build may have a file that an attempt of it has written halfway through its parts.
-	w, err := x.bucket.NewWriter(writing, path, &blob.WriterOptions{IfNotExist: s.Layout != 0, DisableContentTypeDetection: true})
+	w, err := x.bucket.NewWriter(writing, path, &blob.WriterOptions{IfNotExist: s.Layout != 0,
+		DisableContentTypeDetection: true})
 	if err != nil {
 		return f, fmt.Errorf("write a file: %w", err)
 	}
@@ -369,7 +374,8 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 		Failures: s.Failures, Coverage: s.Coverage}
 	for i, f := range files {
 		if !f.Written {
-			return nil, mapper.Permanent(fmt.Errorf("file %d was not written: this is a mistake in scattermap, please report it", i))
+			return nil, mapper.Permanent(fmt.Errorf("file %d was not written: this is a mistake in scattermap, "+
+				"please report it", i))
 		}
 		m.Records += f.Records
 		m.Bytes += f.Bytes
@@ -379,7 +385,8 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 		m.Files = append(m.Files, ManifestFile{Name: f.Name, Records: f.Records, Bytes: f.Bytes, SHA256: f.SHA256})
 	}
 	if m.Records != s.Records {
-		return nil, mapper.Permanent(fmt.Errorf("the files have %d records, and %d were counted: is a part missing?", m.Records, s.Records))
+		return nil, mapper.Permanent(fmt.Errorf("the files have %d records, and %d were counted: is a part missing?",
+			m.Records, s.Records))
 	}
 	return m, nil
 }
@@ -460,7 +467,8 @@ func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFil
 	}
 	for i := range int64(256) { // the folders of parts
 		if i*int64(min(s.Files, 256))/256 == e.Value.Index {
-			if err := deleteAll(ctx, x.bucket, s.place().parts()+strconv.FormatInt(256+i, 16)[1:]+"/", nil); err != nil {
+			if err := deleteAll(ctx, x.bucket, s.place().parts()+strconv.FormatInt(256+i, 16)[1:]+"/",
+				nil); err != nil {
 				return err
 			}
 		}
@@ -471,7 +479,8 @@ func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFil
 // deletesAtOnce is how many blobs a task deletes at the same time.
 const deletesAtOnce = 16
 
-// deleteAll deletes all blobs with a prefix, but for those that keep, if it is not nil, reports by what follows the prefix.
+// deleteAll deletes all blobs with a prefix, but for those that keep, if it is not nil, reports by what follows the
+// prefix.
 func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(name string) bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(deletesAtOnce)
@@ -523,7 +532,8 @@ func (x *Export[P]) succeedOnce(ctx context.Context, s stage) error {
 	if err != nil {
 		return err
 	}
-	// The folder of the run is its own. What else is there is parts that came late, and what processes that were killed have written halfway.
+	// The folder of the run is its own. What else is there is parts that came late, and what processes that were killed
+	// have written halfway.
 	keep := map[string]bool{ManifestName: true, SuccessName: true}
 	for _, f := range m.Files {
 		keep[strings.TrimPrefix(f.Name, s.place().name(""))] = true
@@ -538,7 +548,8 @@ func (x *Export[P]) succeedOnce(ctx context.Context, s stage) error {
 func (x *Export[P]) succeedDirectly(ctx context.Context, s stage, m *Manifest) error {
 	switch {
 	case m == nil:
-		return mapper.Permanent(fmt.Errorf("no manifest in the folder %q is that of run %s: has somebody deleted it?", s.Folder, s.Run))
+		return mapper.Permanent(fmt.Errorf("no manifest in the folder %q is that of run %s: has somebody deleted it?",
+			s.Folder, s.Run))
 	case m.Discarded:
 		return s.place().errDiscarded()
 	}

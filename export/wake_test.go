@@ -32,14 +32,18 @@ type deployed struct {
 	deploy func(mappers []mapper.Definition)
 }
 
-// runAsked runs a test in a bubble, in which it is asked about each delivery: how often it is carried out, at the same time.
-func runAsked(t *testing.T, mappers []mapper.Definition, ask func(path, body string) int, test func(t *testing.T, client *datastore.Client, d *deployed)) {
+// runAsked runs a test in a bubble, in which it is asked about each delivery: how often it is carried out, at the same
+// time.
+func runAsked(t *testing.T, mappers []mapper.Definition, ask func(path, body string) int, test func(t *testing.T,
+	client *datastore.Client, d *deployed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var handler http.Handler
-		em := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-			serveTimes(handler, ask, rw, r)
-		}))})
+		em := emulator.ForTest(t,
+			&emulator.Options{Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter,
+				r *http.Request) {
+				serveTimes(handler, ask, rw, r)
+			}))})
 		must := func(err error) {
 			t.Helper()
 			if err != nil {
@@ -52,13 +56,16 @@ func runAsked(t *testing.T, mappers []mapper.Definition, ask func(path, body str
 		queues, err := em.CloudTasks(t.Context())
 		must(err)
 		t.Cleanup(func() { queues.Close() })
-		_, err = queues.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: "projects/test/locations/here", Queue: &cloudtaskspb.Queue{Name: queueName}})
+		_, err = queues.CreateQueue(t.Context(),
+			&cloudtaskspb.CreateQueueRequest{Parent: "projects/test/locations/here",
+				Queue: &cloudtaskspb.Queue{Name: queueName}})
 		must(err)
 		queue, err := tasks.NewQueue(queues, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
 		must(err)
 		d := new(deployed)
 		d.deploy = func(mappers []mapper.Definition) {
-			d.Engine, err = mapper.New(client, queue, &mapper.Options{Mappers: mappers, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+			d.Engine, err = mapper.New(client, queue, &mapper.Options{Mappers: mappers,
+				Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 			must(err)
 			handler = d.Handler()
 		}
@@ -107,7 +114,8 @@ func startOrders(t *testing.T, e *deployed, x *export.Export[mapper.None]) *expo
 	return run
 }
 
-// TestLatePlan has two deliveries plan the files of an export. One stands still until a file is joined, and then goes on: it does not forget that.
+// TestLatePlan has two deliveries plan the files of an export. One stands still until a file is joined, and then goes
+// on: it does not forget that.
 func TestLatePlan(t *testing.T) {
 	s := newStore()
 	x := newExport(s.open(), &export.Options{Files: 2})
@@ -218,21 +226,23 @@ func TestOthersStage(t *testing.T) {
 		putOrders(t, client)
 		run := startOrders(t, e, x)
 		stage := `{"export":"orders","run":"another","folder":"else","files":1,"parts":1,"records":1,"failures":0,"query":{"kind":"Order"},"layout":2}`
-		if _, err := e.StartNamed(t.Context(), "orders-join", mapper.Query{Kind: "Order"}, []byte(stage), &mapper.StartOptions{ID: "orders-join"}); err != nil {
+		if _, err := e.StartNamed(t.Context(), "orders-join", mapper.Query{Kind: "Order"}, []byte(stage),
+			&mapper.StartOptions{ID: "orders-join"}); err != nil {
 			t.Fatal(err)
 		}
 		open.Store(true)
 		if _, err := run.Jobs()[0].Wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if m, err := run.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), `job orders-join is that of another run, "another": clean it up`) {
+		if m, err := run.Wait(t.Context()); err == nil || !strings.Contains(err.Error(),
+			`job orders-join is that of another run, "another": clean it up`) {
 			t.Errorf("%+v, %v, want an error that says what to do", m, err)
 		}
 	})
 }
 
-// TestDiscardBesideOthers has an export be discarded while another one of its folder runs, and again when that has succeeded: nothing of it
-// is touched.
+// TestDiscardBesideOthers has an export be discarded while another one of its folder runs, and again when that has
+// succeeded: nothing of it is touched.
 func TestDiscardBesideOthers(t *testing.T) {
 	s := newStore()
 	x := newExport(s.open(), &export.Options{Files: 2})
@@ -290,8 +300,8 @@ func TestDiscardBesideOthers(t *testing.T) {
 	})
 }
 
-// TestOtherBuild has a build with other options come to an export: it does not go on with another format, and files keep the names that they were
-// written under.
+// TestOtherBuild has a build with other options come to an export: it does not go on with another format, and files
+// keep the names that they were written under.
 func TestOtherBuild(t *testing.T) {
 	for name, options := range map[string]*export.Options{
 		"format": {Files: 2, Format: export.CSV},
@@ -332,7 +342,8 @@ func TestOtherBuild(t *testing.T) {
 				if err == nil {
 					t.Errorf("%+v, want an error", m)
 				}
-				if status, err := run.Jobs()[1].Status(t.Context()); err != nil || !strings.Contains(status.Error, `"jsonl", and this build has "csv"`) {
+				if status, err := run.Jobs()[1].Status(t.Context()); err != nil || !strings.Contains(status.Error,
+					`"jsonl", and this build has "csv"`) {
 					t.Errorf("%+v, %v, want an error that names both formats", status, err)
 				}
 			})

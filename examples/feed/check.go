@@ -87,8 +87,8 @@ func checkFolder(dir string, maxBytes int64, most int) (*Report, error) {
 	return r, nil
 }
 
-// isNoted reports whether a file is no part of a feed, but says of an export that it is done: a manifest, of which there are several in
-// the folder of several exports, or the mark of success.
+// isNoted reports whether a file is no part of a feed, but says of an export that it is done: a manifest, of which
+// there are several in the folder of several exports, or the mark of success.
 func isNoted(name string) bool {
 	return name == export.SuccessName || strings.HasPrefix(name, "manifest") && strings.HasSuffix(name, ".json")
 }

@@ -149,7 +149,8 @@ func TestLoad(t *testing.T) {
 			}
 			want["createDisposition"] = "CREATE_IF_NEEDED"
 			want["destinationTable"] = map[string]any{"projectId": "my-project", "datasetId": "company", "tableId": "teams"}
-			want["sourceUris"] = []any{"gs://my-exports/teams/today/run-0123/00001-of-00002.x", "gs://my-exports/teams/today/run-0123/00002-of-00002.x"}
+			want["sourceUris"] = []any{"gs://my-exports/teams/today/run-0123/00001-of-00002.x",
+				"gs://my-exports/teams/today/run-0123/00002-of-00002.x"}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("the job asks for something else (-want +got): %s", diff)
 			}
@@ -179,7 +180,8 @@ func TestOldManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	server, client := newClient(t)
-	job, err := bqload.Load[row](t.Context(), client, m, bqload.Options{Bucket: "gs://b", Folder: "out/done", Table: client.Dataset("company").Table("orders")})
+	job, err := bqload.Load[row](t.Context(), client, m, bqload.Options{Bucket: "gs://b", Folder: "out/done",
+		Table: client.Dataset("company").Table("orders")})
 	if err != nil {
 		t.Fatal(err)
 	}
