@@ -6,6 +6,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,4 +218,58 @@ func checkLast(t *testing.T, s *store, run *export.Run, m *export.Manifest) {
 	if err != nil || last.Run != m.Run {
 		t.Errorf("the manifest of the folder is %+v, %v, want that of %s", last, err, run.ID)
 	}
+}
+
+// TestLateListings has a bucket list what it had an hour ago: an export deletes its parts all the same, and what a Discard has not seen, a
+// later one deletes. A listing that still shows what was deleted does no harm.
+func TestLateListings(t *testing.T) {
+	s := newStore()
+	s.lag = func(string) time.Duration { return time.Hour }
+	x := newExport(s.open(), &export.Options{Files: 2})
+	var failing atomic.Bool
+	s.hook = func(c *call) error {
+		if failing.Load() && c.op == "write" && strings.Contains(c.key, "/00001-of-") {
+			return errLost
+		}
+		return c.effect()
+	}
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		putOrders(t, w.Client)
+		first, err := startIn(t, w, x, "first", folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := first.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkLast(t, s, first, m)
+		if all := s.names(); len(all) != 5 {
+			t.Errorf("in the bucket are %q, want two files, the mark of success and two manifests", all)
+		}
+		failing.Store(true)
+		second, err := startIn(t, w, x, "second", folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for {
+			if status, err := second.Jobs()[1].Status(t.Context()); err == nil && status.Error != "" {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		if err := second.Jobs()[1].Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := second.Discard(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Hour)
+		}
+		if all := s.names(); len(all) != 6 {
+			t.Errorf("in the bucket are %q, want what was there before, and the mark of the second run", all)
+		}
+		checkLast(t, s, first, m)
+	})
 }
