@@ -1,0 +1,144 @@
+package export
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"cloud.google.com/go/datastore"
+	"gocloud.dev/blob"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// deleteParts deletes a share of the parts, with what nobody has recorded, for each file.
+func (x *Export[P]) deleteParts(ctx context.Context, e *mapper.Entity[plannedFile], s stage) error {
+	client := mapper.FromContext(ctx).Client()
+	var names []string
+	flush := func() error {
+		group, within := errgroup.WithContext(ctx)
+		group.SetLimit(deletesAtOnce)
+		keys := make([]*datastore.Key, len(names))
+		for i, name := range names { // whether or not a listing shows them yet
+			keys[i] = datastore.NameKey(partKind, entityName(s.Run, name), nil)
+			group.Go(func() error { return remove(within, x.bucket, s.place().part(name)) })
+		}
+		names = nil
+		if err := group.Wait(); err != nil {
+			return err
+		}
+		return client.DeleteMulti(ctx, keys)
+	}
+	err := eachPart(ctx, client, s.Run, stretch{From: e.Value.From, To: e.Value.To}, func(name string, _ part) error {
+		if names = append(names, name); len(names) == 500 {
+			return flush()
+		}
+		return nil
+	})
+	if err == nil && len(names) > 0 {
+		err = flush()
+	}
+	if err != nil {
+		return fmt.Errorf("delete the parts: %w", err)
+	}
+	for i := range int64(256) { // the folders of parts
+		if i*int64(min(s.Files, 256))/256 == e.Value.Index {
+			if err := deleteAll(ctx, x.bucket, s.place().parts()+strconv.FormatInt(256+i, 16)[1:]+"/",
+				nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// deletesAtOnce is how many blobs a task deletes at the same time.
+const deletesAtOnce = 16
+
+// deleteAll deletes all blobs with a prefix, but for those that keep, if it is not nil, reports by what follows the
+// prefix.
+func deleteAll(ctx context.Context, bucket *blob.Bucket, prefix string, keep func(name string) bool) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(deletesAtOnce)
+	for it := bucket.List(&blob.ListOptions{Prefix: prefix}); ; {
+		found, err := it.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return group.Wait()
+		}
+		if err != nil {
+			return errors.Join(group.Wait(), fmt.Errorf("list %s: %w", prefix, err))
+		}
+		if keep == nil || !keep(strings.TrimPrefix(found.Key, prefix)) {
+			group.Go(func() error { return remove(ctx, bucket, found.Key) })
+		}
+	}
+}
+
+// succeed ends the third stage, and the export.
+func (x *Export[P]) succeed(ctx context.Context, d *mapper.Done, s stage) error {
+	if d.Status.Failures > 0 {
+		return nil
+	}
+	settled, err := s.place().settled(ctx, x.bucket)
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.Layout == 0:
+		err = x.succeedDirectly(ctx, s, settled)
+	case settled == nil: // otherwise an attempt before this one was here
+		err = x.succeedOnce(ctx, s)
+	case settled.Discarded:
+		err = s.place().errDiscarded()
+	}
+	if err != nil {
+		return err
+	}
+	for some := range slices.Chunk(fileKeys(s), 500) {
+		if err := mapper.FromContext(ctx).Client().DeleteMulti(ctx, some); err != nil {
+			return fmt.Errorf("delete the records of files: %w", err)
+		}
+	}
+	return nil
+}
+
+// succeedOnce deletes what is no file, and then writes the manifest.
+func (x *Export[P]) succeedOnce(ctx context.Context, s stage) error {
+	m, err := x.manifest(ctx, s)
+	if err != nil {
+		return err
+	}
+	// The folder of the run is its own. What else is there is parts that came late, and what processes that were killed
+	// have written halfway.
+	keep := map[string]bool{ManifestName: true, SuccessName: true}
+	for _, f := range m.Files {
+		keep[strings.TrimPrefix(f.Name, s.place().name(""))] = true
+	}
+	if err := deleteAll(ctx, x.bucket, s.place().path(""), func(name string) bool { return keep[name] }); err != nil {
+		return err
+	}
+	return x.publish(ctx, s, m)
+}
+
+// succeedDirectly ends an export that an older build has begun. Its manifest is there.
+func (x *Export[P]) succeedDirectly(ctx context.Context, s stage, m *Manifest) error {
+	switch {
+	case m == nil:
+		return mapper.Permanent(fmt.Errorf("no manifest in the folder %q is that of run %s: has somebody deleted it?",
+			s.Folder, s.Run))
+	case m.Discarded:
+		return s.place().errDiscarded()
+	}
+	if err := deleteAll(ctx, x.bucket, s.place().parts(), nil); err != nil {
+		return err
+	}
+	if err := dropClaim(ctx, x.bucket, s.place()); err != nil {
+		return err
+	}
+	return x.markSuccess(ctx, s)
+}
