@@ -63,12 +63,14 @@ func (l *late) letGo() {
 	l.let = true
 }
 
-// lateCalls are those of an export, by what they do, and the stage that makes them.
-var lateCalls = map[string]struct {
+type lateCall struct {
 	op    string
 	match func(key string) bool
 	stage int
-}{
+}
+
+// lateCalls are those of an export, by what they do, and the stage that makes them.
+var lateCalls = map[string]lateCall{
 	"a part":            {"write", func(key string) bool { return strings.Contains(key, "/_parts/") }, 0},
 	"a file":            {"write", func(key string) bool { return strings.Contains(key, "/00001-of-") }, 1},
 	"a part's deletion": {"delete", func(key string) bool { return strings.Contains(key, "/_parts/") }, 2},
@@ -85,60 +87,75 @@ var lateCalls = map[string]struct {
 // succeeded in its folder: that one's manifest stays true, and is the one that is read.
 func TestLateAfterDiscard(t *testing.T) {
 	for what, c := range lateCalls {
-		t.Run(what, func(t *testing.T) {
-			s, l := newStore(), &late{op: c.op, match: c.match}
-			s.hook = leaving(s, l.hook)
-			bucket := s.open()
-			x := newExport(bucket, &export.Options{Files: 2})
-			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
-				putOrders(t, w.Client)
-				begunBefore(t, w, x, what)
-				first, err := startIn(t, w, x, "first", folder)
-				if err != nil {
-					t.Fatal(err)
-				}
-				l.held(t)
-				if err := first.Jobs()[c.stage].Abort(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(time.Minute) // until what is under way is refused
-				l.letGo()
-				if err := first.Discard(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := first.Wait(t.Context()); err == nil {
-					t.Error("it was discarded, and has a manifest")
-				}
-				if _, err := w.Client.Put(t.Context(), datastore.NameKey("Order", "late", nil), &order{N: orders,
-					Name: "late"}); err != nil {
-					t.Fatal(err)
-				}
-				second, err := startIn(t, w, x, "second", folder)
-				if err != nil {
-					t.Fatal(err)
-				}
-				m, err := second.Wait(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := l.effect(); err != nil && !errors.Is(err, errIsThere) && !errors.Is(err, errNotThere) {
-					t.Fatal(err)
-				}
-				checkLast(t, s, second, m)
-				if err := first.Discard(t.Context()); err != nil { // which finds what came late
-					t.Errorf("once more: %v", err)
-				}
-				checkLast(t, s, second, m)
-				for _, name := range s.names() {
-					if own := path.Dir(name) == folder || path.Base(name) == "manifest.json"; !own &&
-						!strings.HasPrefix(name, folder+"/"+path.Dir(m.Files[0].Name)) &&
-						what != "the second manifest" {
-						t.Errorf("%s is left", name)
-					}
-				}
-			})
-		})
+		t.Run(what+" after the next", func(t *testing.T) { testLateAfterDiscard(t, what, c, false) })
+		t.Run(what+" before the next", func(t *testing.T) { testLateAfterDiscard(t, what, c, true) })
 	}
+}
+
+func testLateAfterDiscard(t *testing.T, what string, c lateCall, before bool) {
+	s, l := newStore(), &late{op: c.op, match: c.match}
+	s.hook = leaving(s, l.hook)
+	bucket := s.open()
+	x := newExport(bucket, &export.Options{Files: 2})
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		putOrders(t, w.Client)
+		begunBefore(t, w, x, what)
+		first, err := startIn(t, w, x, "first", folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.held(t)
+		if err := first.Jobs()[c.stage].Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // until what is under way is refused
+		l.letGo()
+		if err := first.Discard(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		takeEffect := func() {
+			t.Helper()
+			if err := l.effect(); err != nil && !errors.Is(err, errIsThere) && !errors.Is(err, errNotThere) {
+				t.Fatal(err)
+			}
+		}
+		if before {
+			takeEffect()
+		}
+		if _, err := first.Wait(t.Context()); err == nil {
+			t.Error("it was discarded, and has a manifest")
+		}
+		if m, err := export.ReadManifest(t.Context(), bucket, folder); err == nil && m.Export == first.ID {
+			t.Errorf("it was discarded, and the manifest in the folder is %+v", m)
+		}
+		if _, err := w.Client.Put(t.Context(), datastore.NameKey("Order", "late", nil), &order{N: orders,
+			Name: "late"}); err != nil {
+			t.Fatal(err)
+		}
+		second, err := startIn(t, w, x, "second", folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := second.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !before {
+			takeEffect()
+		}
+		checkLast(t, s, second, m)
+		if err := first.Discard(t.Context()); err != nil { // which finds what came late
+			t.Errorf("once more: %v", err)
+		}
+		checkLast(t, s, second, m)
+		for _, name := range s.names() {
+			if own := path.Dir(name) == folder || path.Base(name) == "manifest.json"; !own &&
+				!strings.HasPrefix(name, folder+"/"+path.Dir(m.Files[0].Name)) &&
+				what != "the second manifest" {
+				t.Errorf("%s is left", name)
+			}
+		}
+	})
 }
 
 // TestLateInRun has a call of an export that succeeds take effect after that: its manifest stays true.
