@@ -38,7 +38,7 @@ type version struct {
 // A call is one of a bucket.
 type call struct {
 	context.Context
-	op     string // read, write, delete or list
+	op     string // read, open, write, delete or list; a write is opened before its text is known
 	key    string // for a list, the prefix
 	text   []byte // of a write
 	effect func() error
@@ -190,6 +190,9 @@ type storeWriter struct {
 func (w *storeWriter) Close() error { return w.close(append([]byte{}, w.Bytes()...)) }
 
 func (s *store) NewTypedWriter(ctx context.Context, key, _ string, o *driver.WriterOptions) (driver.Writer, error) {
+	if err := s.do(ctx, "open", key, nil, func() error { return nil }); err != nil {
+		return nil, err
+	}
 	return &storeWriter{close: func(text []byte) error {
 		return s.do(ctx, "write", key, text, func() error {
 			if o.IfNotExist {

@@ -237,8 +237,8 @@ func checkLast(t *testing.T, s *store, run *export.Run, m *export.Manifest) {
 	}
 }
 
-// TestLateListings has a bucket list what it had an hour ago: an export deletes its parts all the same, and what a Discard has not seen, a
-// later one deletes. A listing that still shows what was deleted does no harm.
+// TestLateListings has a bucket list what it had an hour ago: an export deletes its parts all the same, and what a
+// Discard has not seen, a later one deletes. A listing that still shows what was deleted does no harm.
 func TestLateListings(t *testing.T) {
 	s := newStore()
 	s.lag = func(string) time.Duration { return time.Hour }

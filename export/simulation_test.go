@@ -132,7 +132,7 @@ func (s *simulation) call(c *call) error {
 	switch dice := s.random(); {
 	case dice < 0.3:
 		_ = c.effect() // whose answer is lost
-	case dice < 0.7 && c.op != "read" && c.op != "list":
+	case dice < 0.7 && (c.op == "write" || c.op == "delete"):
 		s.later(c)
 	}
 	return errLost

@@ -164,6 +164,49 @@ func TestLatePlan(t *testing.T) {
 	})
 }
 
+// TestLateJoin has two deliveries join a file. One stands still until the export has succeeded, and goes on when the
+// parts are deleted: the file stays as it is.
+func TestLateJoin(t *testing.T) {
+	s := newStore()
+	x := newExport(s.open(), &export.Options{Files: 2})
+	ask := func(path, body string) int {
+		if strings.Contains(body, `"orders-join"`) && !strings.HasSuffix(path, "/finalize") {
+			return 2
+		}
+		return 1
+	}
+	var first, late, wrote atomic.Bool
+	s.hook = func(c *call) error {
+		if !strings.Contains(c.key, "/00001-of-") {
+			return c.effect()
+		}
+		if c.op == "open" && first.CompareAndSwap(false, true) {
+			time.Sleep(280 * time.Second) // until a sweep has ended the stage, and before the function has taken too long
+			late.Store(true)
+		}
+		if c.op == "write" && late.Load() {
+			wrote.Store(true)
+		}
+		return c.effect()
+	}
+	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
+		putOrders(t, client)
+		run := startOrders(t, e, x)
+		m, err := run.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if late.Load() {
+			t.Error("the export has waited for the one that stands still")
+		}
+		time.Sleep(time.Hour)
+		if !wrote.Load() {
+			t.Error("nothing was written late")
+		}
+		checkLast(t, s, run, m)
+	})
+}
+
 // TestMissingPart has the record of a part vanish before files are joined: there is no manifest, and the parts stay.
 func TestMissingPart(t *testing.T) {
 	s := newStore()
