@@ -55,8 +55,8 @@ type Options struct {
 	// own finalizer, see [Mapper.OnDone].
 	OnState func(ctx context.Context, c StateChange)
 
-	// Schedules are those whose ticks may wait for the end of a run, see [QueueTick]: the engine advances them when a job ends
-	// in its process, and in [Engine.Revive].
+	// Schedules are those whose ticks may wait for the end of a job, see [QueueTick]: the engine advances them when any job ends or is
+	// paused in its process, and in [Engine.Revive].
 	Schedules []ScheduleDefinition
 
 	// MeterProvider and TracerProvider receive what docs/telemetry.md lists. Default to the global ones of OpenTelemetry, which do

@@ -6,34 +6,39 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// An Overlap says what becomes of a tick of a [Schedule] while its last run is unfinished: while its job runs or is paused.
+// An Overlap says what becomes of a tick of a [Schedule] while a job is in its way. That is the schedule's last run while it runs or is
+// paused. It is also any other job, started by hand or by another schedule, that runs the same mapper over one of the kinds; a paused one
+// is in nobody's way, as for [Mapper.Start].
 type Overlap string
 
 const (
 	// SkipTick has the tick start nothing.
 	SkipTick Overlap = "skip"
-	// QueueTick has it wait for the end of the run, and start one then, before any later tick does. Of several that come while
-	// a run is unfinished, the last one waits.
+	// QueueTick has it wait until nothing is in its way, and start a run then, before any later tick does. Of several that come
+	// meanwhile, the last one waits.
 	QueueTick Overlap = "queue"
-	// ReplaceRun has the run be aborted, and the tick start another one, if that can start. Pages of the first that are under way come
-	// to their end.
+	// ReplaceRun has the schedule's last run be aborted, and the tick start another one, if that can start. Pages of the first that are under
+	// way come to their end. No other job is ever aborted: while one is in the way the tick waits as with QueueTick, and the last run, if it
+	// is paused meanwhile, is aborted when the tick can start.
 	ReplaceRun Overlap = "replace"
 )
 
 // What becomes of a tick.
 const (
 	TickStarted = record.TickStarted // it has started a run
-	TickSkipped = record.TickSkipped // it starts nothing: a run is unfinished, or another tick is later
-	TickQueued  = record.TickQueued  // it waits for the end of a run
+	TickSkipped = record.TickSkipped // it starts nothing: a job was in its way, or a later tick has come before it or in its place
+	TickQueued  = record.TickQueued  // it waits for the end of a job
 	TickRefused = record.TickRefused // it has waited, and could not start a run then: the log says why
 )
 
@@ -41,6 +46,10 @@ const (
 // times for a tick, and several processes may be called at once: a tick is one run, and no run starts while the last one is
 // unfinished. Both are decided in the transaction that records the run's job. A run that had ended, and is resumed or retried, is the last
 // one from then on; while another is unfinished that is refused, by ErrState.
+//
+// A run also counts among the jobs of its mapper as any other one does: none starts, and none is resumed or retried, while another job runs
+// the mapper over one of its kinds, unless one of them may run beside others ([StartOptions].Beside). A tick that waits goes on waiting if a
+// deployment changes the overlap.
 type Schedule[P any] struct {
 	name    string
 	mapper  *Mapper[P]
@@ -54,14 +63,14 @@ func NewSchedule[P any](name string, m *Mapper[P], overlap Overlap) *Schedule[P]
 
 // A ScheduleDefinition is a [Schedule] of any parameters.
 type ScheduleDefinition interface {
-	// Advance starts the run of a tick that waits, if the one before has ended.
+	// Advance starts the run of a tick that waits, if nothing is in its way any more.
 	Advance(ctx context.Context, e *Engine) error
 }
 
 // A Ticked is what became of a tick.
 type Ticked struct {
-	Outcome string // TickStarted, TickSkipped or TickQueued
-	Job     *Job   // that the tick has started; otherwise the one that is unfinished, or was started last
+	Outcome string // TickStarted, TickSkipped, TickQueued or TickRefused
+	Job     *Job   // that the tick has started; otherwise the one that was, or is, in its way, or was started last
 }
 
 // RunID returns the ID of the job of a tick.
@@ -71,7 +80,8 @@ func (s *Schedule[P]) RunID(at time.Time) string {
 
 // Tick starts a run of the schedule's mapper, for a time that the caller gives, in seconds: that at which it was due, and not that at
 // which the call came. A second call for the same time does no more, and says what became of it; so a caller that gets an error
-// calls again. StartOptions.ID has to be empty.
+// calls again. StartOptions.ID has to be empty. What became of the last 100 ticks is remembered; of older ones, those that have no job
+// were skipped.
 func (s *Schedule[P]) Tick(ctx context.Context, e *Engine, at time.Time, q Query, params P, o *StartOptions) (*Ticked, error) {
 	at = at.UTC().Truncate(time.Second)
 	fail := func(err error) (*Ticked, error) {
@@ -81,6 +91,7 @@ func (s *Schedule[P]) Tick(ctx context.Context, e *Engine, at time.Time, q Query
 	if o != nil {
 		t.Options = *o
 	}
+	t.Options.Beside = t.Options.Beside || FromContext(ctx) != nil // also if it waits, and somebody else starts it
 	if err := s.check(e, t); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
@@ -88,7 +99,7 @@ func (s *Schedule[P]) Tick(ctx context.Context, e *Engine, at time.Time, q Query
 	if t.Params, err = function.EncodeParams(params); err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}
-	ticked, err := s.tick(ctx, e, t)
+	ticked, err := s.tick(apart(ctx), e, t)
 	if err != nil {
 		return fail(err)
 	}
@@ -127,12 +138,16 @@ type tick struct {
 	Options StartOptions    `json:"options"`
 }
 
-// turns are those of the schedule's runs.
-func (s *Schedule[P]) turns(e *Engine) store.Turns {
-	return store.Turns{Store: store.New(e.client), Name: s.name, Jumps: s.overlap == ReplaceRun}
+// turns are those of the schedule's runs, of which a tick would start one.
+func (s *Schedule[P]) turns(e *Engine, start *starting) store.Turns {
+	t := store.Turns{Store: store.New(e.client), Name: s.name, RunID: s.RunID, Jumps: s.overlap == ReplaceRun}
+	if start != nil && !start.opts.Beside {
+		t.Mapper, t.Kinds = start.def.Name, start.query.AllKinds()
+	}
+	return t
 }
 
-// decides is how often a tick is decided about anew, because the run that it waits for has ended meanwhile.
+// decides is how often a tick is decided about anew, because the job that is in its way has ended meanwhile.
 const decides = 5
 
 // tick starts the run of a tick, or does what the overlap says.
@@ -144,10 +159,14 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *Ticked, f
 	}
 	ctx, ended := start.traced(ctx)
 	defer func() { ended(failed) }()
-	turns := s.turns(e)
+	turns := s.turns(e, start)
 	for range decides {
 		var waits store.WaitsError
 		err = turns.May(ctx, t.At) // before anything is enqueued
+		replaces := errors.As(err, &waits) && s.overlap == ReplaceRun && waits.Run.ID != "" && waits.Held.ID == ""
+		if waits.Waits && !replaces { // it was able to start before it waited
+			return &Ticked{TickQueued, e.Job(waits.Other())}, nil
+		}
 		if err == nil || s.overlap != SkipTick {
 			// Before anything waits for this run, or is aborted for it, it has to be able to start.
 			if err := s.ready(ctx, start, err); err != nil {
@@ -159,35 +178,41 @@ func (s *Schedule[P]) tick(ctx context.Context, e *Engine, t tick) (_ *Ticked, f
 			if job, err = s.run(ctx, e, start, t); err == nil {
 				return &Ticked{TickStarted, job}, nil
 			}
+			waits = store.WaitsError{}
 		}
 		switch {
+		case errors.As(err, new(store.HeldError)): // somebody was faster
+			continue
 		case !errors.As(err, &waits):
 			return nil, err
 		case waits.Became != "":
-			return &Ticked{waits.Became, e.Job(waits.Run)}, nil
+			return &Ticked{waits.Became, e.Job(waits.Job)}, nil
 		case waits.First:
 			if err := s.Advance(ctx, e); err != nil {
 				return nil, err
 			}
 			continue
-		case s.overlap == ReplaceRun:
-			if err := e.Job(waits.Run).Abort(ctx); err != nil && !errors.Is(err, ErrState) {
-				return nil, fmt.Errorf("replace job %s: %w", waits.Run, err)
+		case replaces:
+			if err := s.replace(ctx, e, turns, t.At, waits.Run); err != nil && !errors.Is(err, ErrState) {
+				return nil, fmt.Errorf("replace job %s: %w", waits.Run.ID, err)
 			}
 			continue
 		}
 		var what []byte
-		if s.overlap == QueueTick {
+		if s.overlap != SkipTick {
 			if what, err = json.Marshal(t); err != nil {
 				return nil, err
 			}
 		}
 		decided, err := turns.Wait(ctx, t.At, what)
-		if decided != "" || err != nil {
-			return &Ticked{decided, e.Job(waits.Run)}, err
+		if err != nil {
+			return nil, err
+		}
+		if decided.Became != "" {
+			return &Ticked{decided.Became, e.Job(decided.Job)}, nil
 		}
 	}
-	return nil, fmt.Errorf("runs begin and end all the time: %w", err)
+	return nil, fmt.Errorf("jobs begin and end all the time: %w", err)
 }
 
 // ready finds out what a run needs, unless it was found out before, or the tick starts none.
@@ -199,26 +224,39 @@ func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) err
 	return start.findOut(ctx)
 }
 
+// replace aborts the last run for a tick: only while it is all that is in the tick's way, as the transaction that aborts it finds.
+func (s *Schedule[P]) replace(ctx context.Context, e *Engine, turns store.Turns, at time.Time, run record.Ref) error {
+	job := &Job{ID: run.ID, incarnation: run.Incarnation, engine: e}
+	jobs := *job.control(ctx).Jobs
+	jobs.Store = jobs.Store.When(func(tx *datastore.Transaction) error { return turns.Replaces(tx, at, run) })
+	return lifecycle.Control{Jobs: &jobs}.Abort(ctx, job.ref())
+}
+
+// errTaken says that a tick can never start a run, as its ID is another job's.
+var errTaken = fmt.Errorf("%w: the schedule has not started the job that has the ID of the run", ErrState)
+
 // run starts the run of a tick.
 func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tick) (*Job, error) {
-	turns := s.turns(e)
-	job, err := start.run(ctx, &turn{s.name, func(tx *datastore.Transaction) error { return turns.Begin(tx, t.At, t.Options.ID) }})
+	turns := s.turns(e, start)
+	began := &turn{s.name, func(tx *datastore.Transaction) error { return turns.Begin(tx, t.At, t.Options.ID) }}
+	job, err := start.run(ctx, began)
 	if err == nil && job.incarnation != start.created.Incarnation { // there was one of its ID
 		if err = turns.May(ctx, t.At); err == nil {
-			err = fmt.Errorf("%w: there is a job %s that the schedule has not started", ErrState, t.Options.ID)
+			err = fmt.Errorf("job %s: %w", t.Options.ID, errTaken)
 		}
 	}
 	return job, err
 }
 
-// Advance starts the run of a tick that waits, if the run before it has ended. Engines whose Options.Schedules have the schedule do so
-// when a job ends in their process, and in [Engine.Revive].
+// Advance starts the run of a tick that waits, if nothing is in its way any more. Engines whose Options.Schedules have the schedule do so
+// whenever a job of any mapper stops running in their process, and in [Engine.Revive]. A tick that can't start a run any more, because its
+// arguments are refused or its ID is another job's, is refused, and the log says why.
 func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	fail := func(err error) error { return fmt.Errorf("mapper: advance schedule %q: %w", s.name, err) }
 	if e == nil || e.client == nil {
 		return fail(errNoEngine)
 	}
-	turns := s.turns(e)
+	turns := s.turns(e, nil)
 	r, err := turns.Read(ctx)
 	if err != nil {
 		return fail(err)
@@ -231,12 +269,11 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 		return fail(err)
 	}
 	t.At = t.At.UTC()
-	t.Options.ID = s.RunID(t.At)
-	if err := turns.May(ctx, t.At); errors.As(err, new(store.WaitsError)) {
-		return nil
+	if _, err := e.queues.forStart(&s.mapper.def, &t.Options); err != nil {
+		return fail(err) // another engine may have the queue
 	}
-	_, err = s.tick(ctx, e, t)
-	if why := err; errors.Is(err, ErrArguments) {
+	_, err = s.tick(apart(ctx), e, t)
+	if why := err; slices.ContainsFunc([]error{ErrArguments, ErrOtherArguments, ErrOtherQueue, errTaken}, func(e error) bool { return errors.Is(why, e) }) {
 		refused := false
 		if refused, err = turns.Refuse(ctx, t.At); refused {
 			e.log.LogAttrs(ctx, slog.LevelWarn, "a tick that has waited can't start a run", slog.String("schedule", s.name), slog.Time("tick", t.At), slog.Any("error", why))
@@ -246,6 +283,11 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 		return fail(err)
 	}
 	return nil
+}
+
+// apart returns the context of a start that no function and no finalizer asks for: a tick may be advanced in the task that ends a job.
+func apart(ctx context.Context) context.Context {
+	return context.WithValue(ctx, engineKey{}, (*Engine)(nil))
 }
 
 // advance advances schedules.

@@ -27,7 +27,7 @@ func TestStoredNames(t *testing.T) {
 		{new(Job), "incarnation history undo beside mapper queue schedule query params state active listed generation epoch forestalled page_size page_time timeout workers concurrent splitting rate rate_until rate_then ramp_from masks times limit_step limit limit_share limited budget poor spent " +
 			"counters_lost counters_dropped attempts backoff_first backoff_max tolerant failures tried finalizes finalized replaying replaying_of created ended error trouble totals drafted cleaning cleaned expires " + suspicion},
 		{new(Draft), "epoch link from ledger kept"},
-		{new(Schedule), "tick outcome run queued waits"},
+		{new(Schedule), "tick outcome run queued waits slots past"},
 		{new(Slot), "mapper kind job incarnation"},
 	} {
 		fill(reflect.ValueOf(test.record).Elem())

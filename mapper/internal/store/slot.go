@@ -9,36 +9,72 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// takeSlots gives a job that is about to run the slots of its mapper on its kinds: unless another one has them, and runs. A run of
-// a schedule, whose overlap says what happens then, needs none.
+// A HeldError says that a job can't run now, because another one has a slot that it needs.
+type HeldError struct {
+	Job    record.Ref // that has it
+	Mapper string
+	Kind   string
+}
+
+func (h HeldError) Error() string {
+	return fmt.Sprintf("%v: job %s runs %s over the kind %q already: pause or abort it, wait for its end, or have this one run beside it (StartOptions.Beside)",
+		record.ErrState, h.Job.ID, h.Mapper, h.Kind)
+}
+
+func (h HeldError) Unwrap() error { return record.ErrState }
+
+// get reads an entity, of a transaction or not.
+type get = func(*datastore.Key, any) error
+
+// slotKeys returns the keys of the slots of a mapper on kinds.
+func slotKeys(mapper string, kinds []string) (keys []*datastore.Key) {
+	for _, kind := range kinds {
+		keys = append(keys, record.SlotKey(mapper, kind))
+	}
+	return keys
+}
+
+// holder reads a slot. With it, it returns a HeldError if a job has it that runs, and is none but the one of a reference.
+func holder(get get, key *datastore.Key, but record.Ref) (*record.Slot, error) {
+	slot := new(record.Slot)
+	if _, err := found(get, key, slot); err != nil {
+		return nil, err
+	}
+	has := record.Ref{ID: slot.Job, Incarnation: slot.Incarnation}
+	if slot.Job == "" || has == but {
+		return slot, nil
+	}
+	other := &record.Job{ID: slot.Job}
+	there, err := found(get, record.JobKey(slot.Job), other)
+	if err != nil {
+		return nil, err
+	}
+	if there && other.State == record.Running && other.Ref() == has { // the ID may be another job's by now
+		return slot, HeldError{has, slot.Mapper, slot.Kind}
+	}
+	return slot, nil
+}
+
+// takeSlots gives a job that is about to run the slots of its mapper on its kinds: unless another one has one of them, and runs.
 func takeSlots(tx *datastore.Transaction, job *record.Job) error {
-	if job.Beside || job.Schedule != "" {
+	if job.Beside {
 		return nil
 	}
 	q, err := query.Of(job)
 	if err != nil {
 		return err
 	}
-	for _, kind := range q.AllKinds() {
-		key, slot := record.SlotKey(job.Mapper, kind), new(record.Slot)
-		if _, err := found(tx.Get, key, slot); err != nil {
+	kinds := q.AllKinds()
+	for i, key := range slotKeys(job.Mapper, kinds) {
+		slot, err := holder(tx.Get, key, job.Ref())
+		if err != nil {
 			return err
 		}
 		if slot.Job == job.ID && slot.Incarnation == job.Incarnation {
 			continue
 		}
-		other := &record.Job{ID: slot.Job}
-		if slot.Job != "" && slot.Job != job.ID {
-			there, err := found(tx.Get, record.JobKey(slot.Job), other)
-			if err != nil {
-				return err
-			}
-			if there && other.State == record.Running && other.Incarnation == slot.Incarnation {
-				return fmt.Errorf("%w: job %s runs %s over the kind %q already: pause or abort it, wait for its end, or have this one run beside it (StartOptions.Beside)",
-					record.ErrState, other.ID, job.Mapper, kind)
-			}
-		}
-		if _, err := tx.Put(key, &record.Slot{Mapper: job.Mapper, Kind: kind, Job: job.ID, Incarnation: job.Incarnation}); err != nil {
+		next := &record.Slot{Mapper: job.Mapper, Kind: kinds[i], Job: job.ID, Incarnation: job.Incarnation}
+		if _, err := tx.Put(key, next); err != nil {
 			return err
 		}
 	}

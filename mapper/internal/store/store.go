@@ -22,6 +22,7 @@ import (
 type Store struct {
 	client *datastore.Client
 	asked  bool
+	when   func(*datastore.Transaction) error // see When
 }
 
 // New returns the store in a client's database.
@@ -31,6 +32,13 @@ func New(client *datastore.Client) Store { return Store{client: client} }
 // any longer than 20 seconds, and the error then names the database.
 func (st Store) Asked() Store {
 	st.asked = true
+	return st
+}
+
+// When returns the store for somebody who changes the record of a job on a condition: each transaction of UpdateJob calls f, and changes
+// nothing if that returns an error.
+func (st Store) When(f func(*datastore.Transaction) error) Store {
+	st.when = f
 	return st
 }
 
@@ -108,6 +116,11 @@ func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*reco
 		return st.Transact(ctx, func(tx *datastore.Transaction) error {
 			if altered, err = GetJob(tx, ref); err != nil {
 				return err
+			}
+			if st.when != nil {
+				if err := st.when(tx); err != nil {
+					return err
+				}
 			}
 			ended, ran := !altered.Unfinished(), altered.State == record.Running
 			if changed, err := change(altered); err != nil || !changed {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -12,19 +13,28 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Schedule reads the record of a schedule, and whether its last run is unfinished. Get reads an entity, of a transaction or not.
-func Schedule(get func(*datastore.Key, any) error, name string) (s *record.Schedule, unfinished bool, err error) {
+// Schedule reads the record of a schedule, and its last run, if that is unfinished.
+func Schedule(get get, name string) (s *record.Schedule, unfinished *record.Job, err error) {
 	s = new(record.Schedule)
 	if _, err := found(get, record.ScheduleKey(name), s); err != nil || s.Run == "" {
-		return s, false, err
+		return s, nil, err
 	}
-	run := &record.Job{ID: s.Run}
-	there, err := found(get, record.JobKey(s.Run), run) // it may have been cleaned up
-	return s, there && run.Unfinished(), err
+	run, there, err := runOf(get, name, s.Run)
+	if err != nil || !there || !run.Unfinished() {
+		return s, nil, err
+	}
+	return s, run, nil
+}
+
+// runOf reads a run of a schedule, and reports whether it is there: it may have been cleaned up, and its ID be another job's.
+func runOf(get get, name, id string) (run *record.Job, there bool, err error) {
+	run = &record.Job{ID: id}
+	there, err = found(get, record.JobKey(id), run)
+	return run, there && run.Schedule == name, err
 }
 
 // found reads an entity, and reports whether it is there.
-func found(get func(*datastore.Key, any) error, key *datastore.Key, dst any) (bool, error) {
+func found(get get, key *datastore.Key, dst any) (bool, error) {
 	err := property.IgnoreUndeclared(get(key, dst))
 	if errors.Is(err, datastore.ErrNoSuchEntity) {
 		return false, nil
@@ -41,7 +51,7 @@ func takeTurn(tx *datastore.Transaction, job *record.Job) error {
 	switch {
 	case err != nil || s.Run == job.ID || s.Run == "":
 		return err
-	case unfinished:
+	case unfinished != nil:
 		return fmt.Errorf("%w: run %s of its schedule %q is unfinished, and one of them runs at a time", record.ErrState, s.Run, job.Schedule)
 	}
 	s.Run = job.ID
@@ -49,18 +59,25 @@ func takeTurn(tx *datastore.Transaction, job *record.Job) error {
 	return err
 }
 
-// Turns are those of the runs of a schedule, one after the other, as the record of that has them.
+// Turns are those of the runs of a schedule, one after the other, as the record of that has them. A run also takes the slots that any job
+// of its mapper takes.
 type Turns struct {
-	Store Store
-	Name  string // of the schedule
-	Jumps bool   // a tick does not wait for another one that waits
+	Store  Store
+	Name   string                 // of the schedule
+	RunID  func(time.Time) string // the ID of the job of a tick
+	Jumps  bool                   // a tick replaces a run, and does not wait for another one that waits
+	Mapper string                 // of the run that a tick would start,
+	Kinds  []string               // which it is over; none: it takes no slots
 }
 
 // A WaitsError says that a tick can't start a run now.
 type WaitsError struct {
-	Became string // of it, before; empty: nothing yet
-	Run    string // the last one, which is unfinished
-	First  bool   // or it has ended, and another tick waits for that
+	Became string     // of it, before; empty: nothing yet
+	Job    string     // which job that was about: the run that it has started, or what was in its way
+	Run    record.Ref // the last run, which is unfinished
+	Held   record.Ref // another job, which has a slot that the run needs
+	First  bool       // another tick waits, and can start its run now
+	Waits  bool       // the tick itself waits already, as is recorded
 }
 
 func (w WaitsError) Error() string {
@@ -68,9 +85,17 @@ func (w WaitsError) Error() string {
 	case w.Became != "":
 		return "the tick is " + w.Became
 	case w.First:
-		return fmt.Sprintf("another tick waits for the end of job %s", w.Run)
+		return "another tick waits, and comes first"
 	}
-	return fmt.Sprintf("job %s is unfinished", w.Run)
+	return fmt.Sprintf("job %s is unfinished", w.Other())
+}
+
+// Other returns the ID of the job that is in the tick's way.
+func (w WaitsError) Other() string {
+	if w.Held.ID != "" {
+		return w.Held.ID
+	}
+	return w.Run.ID
 }
 
 // Read reads the record of the schedule.
@@ -79,19 +104,27 @@ func (t Turns) Read(ctx context.Context) (*record.Schedule, error) {
 	return s, err
 }
 
-func (t Turns) get(ctx context.Context) func(*datastore.Key, any) error {
+func (t Turns) get(ctx context.Context) get {
 	return func(key *datastore.Key, dst any) error { return t.Store.client.Get(ctx, key, dst) }
+}
+
+// slots returns the names of the slots that a run takes.
+func (t Turns) slots() (names []string) {
+	for _, key := range slotKeys(t.Mapper, t.Kinds) {
+		names = append(names, key.Name)
+	}
+	return names
 }
 
 // May says whether a tick could start a run now, without deciding it.
 func (t Turns) May(ctx context.Context, at time.Time) error {
-	_, err := t.look(t.get(ctx), at)
+	_, err := t.look(t.get(ctx), at, t.slots())
 	return err
 }
 
-// Begin has a tick start a run, in the transaction that records the run's job.
+// Begin has a tick start a run, in the transaction that records the run's job, and takes its slots.
 func (t Turns) Begin(tx *datastore.Transaction, at time.Time, run string) error {
-	s, err := t.look(tx.Get, at)
+	s, err := t.look(tx.Get, at, nil)
 	if err != nil {
 		return err
 	}
@@ -100,41 +133,118 @@ func (t Turns) Begin(tx *datastore.Transaction, at time.Time, run string) error 
 	return err
 }
 
-// look reads how the schedule stands. With it, it returns a WaitsError if a tick can't start a run.
-func (t Turns) look(get func(*datastore.Key, any) error, at time.Time) (*record.Schedule, error) {
+// Replaces returns an error unless a run is all that is in a tick's way, in the transaction that aborts it.
+func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref) error {
+	_, err := t.look(tx.Get, at, t.slots())
+	var waits WaitsError
+	if errors.As(err, &waits) && waits.Became == "" && waits.Run == run && waits.Held.ID == "" {
+		return nil
+	}
+	if err == nil || errors.As(err, &waits) {
+		return fmt.Errorf("%w: it is not in the way of the tick any more", record.ErrState)
+	}
+	return err
+}
+
+// look reads how the schedule stands. With it, it returns a WaitsError if a tick can't start a run, which needs some slots.
+func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, error) {
 	s, unfinished, err := Schedule(get, t.Name)
 	if err != nil {
 		return nil, err
 	}
-	became, waits := s.May(at, unfinished)
-	first := !unfinished && len(s.Queued) > 0 && !s.Has(at) && !t.Jumps
-	if became != "" || waits || first {
-		return s, WaitsError{became, s.Run, first}
+	w := WaitsError{Waits: s.Has(at) && slices.Equal(s.Slots, t.slots())}
+	if !s.Has(at) {
+		past, known, err := t.became(get, s, at)
+		switch {
+		case err != nil:
+			return nil, err
+		case known:
+			return s, WaitsError{Became: past.Outcome, Job: past.Job}
+		}
+	}
+	if unfinished != nil {
+		w.Run = unfinished.Ref()
+	} else if len(s.Queued) > 0 && !s.Has(at) && !t.Jumps {
+		var held record.Ref
+		if held, err = heldBy(get, s.Slots, w.Run); err != nil {
+			return nil, err
+		}
+		w.First = held.ID == ""
+	}
+	if unfinished == nil || t.Jumps {
+		if w.Held, err = heldBy(get, slots, w.Run); err != nil {
+			return nil, err
+		}
+	}
+	if w.Run.ID != "" || w.Held.ID != "" || w.First {
+		return s, w
 	}
 	return s, nil
 }
 
-// Wait has a tick wait for the end of a run, with what it then starts one with; without that it is skipped. It decides nothing if
-// the run has ended meanwhile.
-func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided string, err error) {
-	_, err = t.Store.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-		s, err := t.look(tx.Get, at)
+// became returns what became of a tick that does not wait. One that is older than another, of which nothing is known, has started a run,
+// if there is one, and was skipped otherwise.
+func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.PastTick, known bool, err error) {
+	if past, known = s.Became(at); known || !at.Before(s.Tick) {
+		return past, known, nil
+	}
+	run, started, err := runOf(get, t.Name, t.RunID(at))
+	if err != nil {
+		return past, false, err
+	}
+	if started {
+		return record.PastTick{At: at, Outcome: record.TickStarted, Job: run.ID}, true, nil
+	}
+	last, _ := s.Became(s.Tick)
+	return record.PastTick{At: at, Outcome: record.TickSkipped, Job: last.Job}, true, nil
+}
+
+// heldBy returns the first job that has one of some slots, and runs, if there is one, and it is none but that of a reference.
+func heldBy(get get, slots []string, but record.Ref) (record.Ref, error) {
+	for _, name := range slots {
+		_, err := holder(get, datastore.NameKey(record.SlotKind, name, nil), but)
+		var held HeldError
+		if errors.As(err, &held) {
+			return held.Job, nil
+		}
+		if err != nil {
+			return record.Ref{}, err
+		}
+	}
+	return record.Ref{}, nil
+}
+
+// Wait has a tick wait for the end of what is in its way, with what it then starts a run with; without that it is skipped. A tick that
+// waits already goes on waiting. It decides nothing if nothing is in the way any more.
+func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided WaitsError, err error) {
+	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+		decided = WaitsError{}
+		s, err := t.look(tx.Get, at, t.slots())
 		var waits WaitsError
 		switch {
 		case err != nil && !errors.As(err, &waits):
 			return err
-		case err == nil || waits.First: // its turn has come, or that of one before it
-			decided = ""
-			return nil
 		case waits.Became != "":
-			decided = waits.Became
-			return nil
-		case what != nil:
-			s.Queue(at, what)
-		default:
-			s.Skip(at)
+			decided = waits
+			return ErrNothing
+		case err == nil, waits.First, t.Jumps && waits.Held.ID == "": // its turn has come, or that of one before it
+			return ErrNothing
 		}
-		decided = s.Outcome
+		decided.Job = waits.Other()
+		switch {
+		case waits.Waits:
+			decided.Became = record.TickQueued
+			return ErrNothing
+		case s.Has(at): // an older build has noted it
+			s.Slots = t.slots()
+			decided.Became = record.TickQueued
+		case what != nil:
+			s.Queue(at, what, t.slots(), waits.Other())
+			decided.Became = record.TickQueued
+		default:
+			s.Skip(at, waits.Other())
+			decided.Became = record.TickSkipped
+		}
 		_, err = tx.Put(record.ScheduleKey(t.Name), s)
 		return err
 	})
@@ -143,7 +253,7 @@ func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided str
 
 // Refuse has a tick not wait any longer that can't start a run, and reports whether it did.
 func (t Turns) Refuse(ctx context.Context, at time.Time) (refused bool, err error) {
-	_, err = t.Store.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		s, _, err := Schedule(tx.Get, t.Name)
 		if refused = err == nil && s.Has(at); !refused {
 			return err
@@ -152,5 +262,10 @@ func (t Turns) Refuse(ctx context.Context, at time.Time) (refused bool, err erro
 		_, err = tx.Put(record.ScheduleKey(t.Name), s)
 		return err
 	})
-	return refused && err == nil, err
+	if refused && err != nil { // the answer to the commit may be lost
+		s, lookup := t.Read(ctx)
+		past, known := s.Became(at)
+		return lookup == nil && known && past.Outcome == record.TickRefused, err
+	}
+	return refused, err
 }
