@@ -168,6 +168,8 @@ type mishap struct {
 	mu       sync.Mutex
 	after    int // otherwise it happens behind so many calls and answers
 	happened bool
+
+	commits, since int // that were answered: in all, and since it happened
 }
 
 type mishapKey struct{}
@@ -186,6 +188,12 @@ func (m *mishap) pass(p *process, method string, answered bool) {
 		now = committed && !m.happened
 	}
 	dies := m.deadly && m.happened && committed
+	if committed {
+		m.commits++
+		if m.happened {
+			m.since++
+		}
+	}
 	m.happened = m.happened || now
 	m.mu.Unlock()
 	if now {

@@ -105,9 +105,7 @@ func (c *claim) transact(ctx context.Context, attempts int, f func(*datastore.Tr
 		return ours, nil
 	}
 	var fenced fencedError
-	if errors.As(err, &fenced) {
-		c.beaten = fenced.standing == done && !slices.ContainsFunc(c.finished, fenced.found.Done.Equal)
-	} else {
+	if !errors.As(err, &fenced) {
 		r, lookup := c.store.LoadRange(ctx, c.job.Ref(), c.record.ID)
 		if lookup != nil {
 			return ours, err
@@ -119,6 +117,7 @@ func (c *claim) transact(ctx context.Context, attempts int, f func(*datastore.Tr
 	if fenced.standing == done || fenced.standing == changed {
 		c.record = fenced.found
 	}
+	c.beaten = fenced.standing == done && !slices.ContainsFunc(c.finished, c.record.Done.Equal)
 	return fenced.standing, nil
 }
 

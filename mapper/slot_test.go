@@ -1,0 +1,447 @@
+package mapper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// advancing gives a world an engine that advances schedules by itself.
+func (w *world) advancing(log io.Writer, mappers []mapper.Definition, schedules ...mapper.ScheduleDefinition) {
+	w.Helper()
+	var err error
+	w.engine, err = mapper.New(w.client, w.queue, &mapper.Options{Mappers: mappers, Schedules: schedules, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.handler = w.engine.Handler()
+}
+
+// minute returns a tick.
+func minute(n int) time.Time { return midnight.Add(time.Duration(n) * time.Minute) }
+
+// tickOver ticks a schedule of credits over kinds.
+func (w *world) tickOver(s *mapper.Schedule[credit], at time.Time, kinds ...string) *mapper.Ticked {
+	w.Helper()
+	got, err := s.Tick(w.Context(), w.engine, at, mapper.Query{Kinds: kinds}, credit{1}, &mapper.StartOptions{PageSize: 10})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return got
+}
+
+// byHand starts a job of steadyCredit over kinds.
+func (w *world) byHand(id string, kinds ...string) (*mapper.Job, error) {
+	return steadyCredit.Start(w.Context(), w.engine, mapper.Query{Kinds: kinds}, credit{1}, &mapper.StartOptions{ID: id, PageSize: 10})
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// wantTick checks what became of a tick, and which job it names.
+func (w *world) wantTick(got *mapper.Ticked, outcome, job string) {
+	w.Helper()
+	if got.Outcome != outcome || got.Job.ID != job {
+		w.Errorf("the tick is %s, of job %s, want %s of job %s", got.Outcome, got.Job.ID, outcome, job)
+	}
+}
+
+// putOthers puts entities of another kind.
+func (w *world) putOthers(n int) (keys []*datastore.Key) {
+	w.Helper()
+	for i := range n {
+		keys = append(keys, datastore.NameKey("Other", fmt.Sprintf("o-%04d", i), nil))
+	}
+	_, err := w.client.PutMulti(w.Context(), keys, make([]account, n))
+	w.must(err)
+	return keys
+}
+
+// TestTickBesideAJob has a tick come while a job that was started by hand runs its mapper over its kind: it is skipped, or waits for the end
+// of that, which is never aborted. Whoever asks again gets the same answer.
+func TestTickBesideAJob(t *testing.T) {
+	t.Parallel()
+	for _, overlap := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
+		t.Run(string(overlap), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, overlap)
+				w.advancing(t.Output(), mapper.Set(steadyCredit), s)
+				w.putAccounts(names(100))
+				hand, err := w.byHand("by-hand", "Account")
+				w.must(err)
+				outcome := mapper.TickQueued
+				if overlap == mapper.SkipTick {
+					outcome = mapper.TickSkipped
+				}
+				for range 2 {
+					w.wantTick(w.tickOver(s, minute(1), "Account"), outcome, "by-hand")
+				}
+				w.wait(hand) // it has succeeded
+				time.Sleep(10 * time.Minute)
+				if overlap == mapper.SkipTick {
+					w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickSkipped, "by-hand")
+					w.wantBalances(names(100), 1)
+					return
+				}
+				w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickStarted, s.RunID(minute(1)))
+				w.wantBalances(names(100), 2)
+			})
+		})
+	}
+}
+
+// TestJobBesideARun has jobs be started, resumed and retried by hand while a run of a schedule is at work on one of their kinds.
+func TestJobBesideARun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()
+		w.putAccounts(names(100))
+		w.putOthers(10)
+		s, other := mapper.NewSchedule("nightly", steadyCredit, mapper.SkipTick), mapper.NewSchedule("hourly", steadyCredit, mapper.QueueTick)
+		early, err := w.byHand("early", "Account")
+		w.must(err)
+		w.must(early.Pause(ctx))
+		run := w.tickOver(s, minute(1), "Account").Job // a paused job is in nobody's way
+		w.wantTick(&mapper.Ticked{Outcome: mapper.TickStarted, Job: run}, mapper.TickStarted, s.RunID(minute(1)))
+		refused := func(what string, err error) {
+			t.Helper()
+			if !errors.Is(err, mapper.ErrState) || !strings.Contains(fmt.Sprint(err), run.ID) {
+				t.Errorf("%s: %v, want that %s runs", what, err, run.ID)
+			}
+		}
+		_, err = w.byHand("late", "Account")
+		refused("a start", err)
+		_, err = w.byHand("late", "Account", "Other")
+		refused("a start over two kinds", err)
+		refused("a resume", early.Resume(ctx))
+		w.wantTick(w.tickOver(other, minute(2), "Other", "Account"), mapper.TickQueued, run.ID)
+		_, err = w.byHand("free", "Other")
+		w.must(err)
+		w.must(run.Pause(ctx))
+		w.must(early.Resume(ctx)) // nor is a paused run
+		if err := run.Resume(ctx); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "early") {
+			t.Errorf("a resume of the run: %v, want that early runs", err)
+		}
+		w.wantTick(w.tickOver(s, minute(3), "Account"), mapper.TickSkipped, run.ID)
+		w.wait(early)
+		w.must(run.Resume(ctx))
+		w.wait(run)
+		w.must(other.Advance(ctx, w.engine))
+		w.wait(w.engine.Job(other.RunID(minute(2))))
+		w.wantBalances(names(100), 3)
+	})
+}
+
+// TestTwoSchedulesAtOnce has ticks of two schedules come at once, over kinds that they share in part: their runs come one after the other, and
+// none is lost.
+func TestTwoSchedulesAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{})
+		a, b := mapper.NewSchedule("a", steadyCredit, mapper.QueueTick), mapper.NewSchedule("b", steadyCredit, mapper.ReplaceRun)
+		w.advancing(t.Output(), mapper.Set(steadyCredit), a, b)
+		w.putAccounts(names(100))
+		others := w.putOthers(10)
+		var group sync.WaitGroup
+		got := make([]*mapper.Ticked, 4)
+		for i, s := range []*mapper.Schedule[credit]{a, a, b, b} {
+			kinds := []string{"Account", "Other"}[:1+i%2*i/3] // b has both, or one of them: whoever is first decides
+			group.Go(func() {
+				for got[i] == nil { // as schedulers do
+					got[i], _ = s.Tick(t.Context(), w.engine, minute(1), mapper.Query{Kinds: kinds}, credit{1}, &mapper.StartOptions{PageSize: 10})
+					time.Sleep(time.Second)
+				}
+			})
+		}
+		group.Wait()
+		if a, b := got[0].Outcome, got[2].Outcome; (a == mapper.TickStarted) == (b == mapper.TickStarted) {
+			t.Errorf("the ticks are %s and %s, want one that waits for the other", a, b)
+		}
+		time.Sleep(time.Hour)
+		for _, s := range []*mapper.Schedule[credit]{a, b} {
+			w.wait(w.engine.Job(s.RunID(minute(1))))
+		}
+		w.wantBalances(names(100), 2)
+		apart(w, a.RunID(minute(1)), b.RunID(minute(1)))
+		if n := w.account(others[0]).Balance; n > 1 {
+			t.Errorf("the other kind was credited %d", n)
+		}
+	})
+}
+
+// apart checks that jobs have not run at the same time.
+func apart(w *world, ids ...string) {
+	w.Helper()
+	jobs, _, err := w.engine.Jobs(w.Context(), nil, "")
+	w.must(err)
+	jobs = slices.DeleteFunc(jobs, func(j mapper.JobInfo) bool { return !slices.Contains(ids, j.ID) })
+	for i := 1; i < len(jobs); i++ { // the last one first
+		if before, after := jobs[i], jobs[i-1]; after.Created.Before(before.Ended) {
+			w.Errorf("%s begins at %v, and %s ends at %v", after.ID, after.Created, before.ID, before.Ended)
+		}
+	}
+}
+
+// TestPausedJobLetsATickStart has a tick wait for a job that is paused then: the tick starts its run, and nobody has to revive anything.
+func TestPausedJobLetsATickStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, mapper.QueueTick)
+		w.advancing(t.Output(), mapper.Set(steadyCredit), s)
+		w.putAccounts(names(100))
+		hand, err := w.byHand("by-hand", "Account")
+		w.must(err)
+		w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickQueued, "by-hand")
+		w.must(hand.Pause(t.Context()))
+		w.wait(w.engine.Job(s.RunID(minute(1))))
+		w.must(hand.Resume(t.Context()))
+		w.wait(hand)
+		w.wantBalances(names(100), 2)
+	})
+}
+
+// TestOverlapChanges has a tick wait, and a deployment change its schedule's overlap: it is started all the same.
+func TestOverlapChanges(t *testing.T) {
+	t.Parallel()
+	for _, now := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
+		t.Run(string(now), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()
+				w.putAccounts(names(100))
+				hand, err := w.byHand("by-hand", "Account")
+				w.must(err)
+				w.wantTick(w.tickOver(mapper.NewSchedule("nightly", steadyCredit, mapper.QueueTick), minute(1), "Account"), mapper.TickQueued, "by-hand")
+				s := mapper.NewSchedule("nightly", steadyCredit, now)
+				w.must(s.Advance(ctx, w.engine))
+				w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickQueued, "by-hand")
+				if now == mapper.SkipTick {
+					w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickSkipped, "by-hand")
+				}
+				w.wait(hand)
+				w.must(s.Advance(ctx, w.engine))
+				w.wait(w.engine.Job(s.RunID(minute(1))))
+				w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickStarted, s.RunID(minute(1)))
+				if now == mapper.SkipTick {
+					w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickSkipped, "by-hand")
+				}
+				w.wantBalances(names(100), 2)
+			})
+		})
+	}
+}
+
+// TestReplaceAbortsItsOwn has a tick come that replaces runs, while the last run is paused and a job that was started by hand runs: the run is left
+// alone until the tick can start.
+func TestReplaceAbortsItsOwn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, ctx, s := newWorld(t, setting{}), t.Context(), mapper.NewSchedule("nightly", steadyCredit, mapper.ReplaceRun)
+		w.advancing(t.Output(), mapper.Set(steadyCredit), s)
+		w.putAccounts(names(100))
+		run := w.tickOver(s, minute(1), "Account").Job
+		w.must(run.Pause(ctx))
+		hand, err := w.byHand("by-hand", "Account")
+		w.must(err)
+		w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickQueued, "by-hand")
+		w.wantTick(w.tickOver(s, minute(3), "Account"), mapper.TickQueued, "by-hand")
+		if status := w.status(run); status.State != mapper.Paused {
+			t.Errorf("the run is %s before the tick can start", status.State)
+		}
+		w.wait(hand)
+		time.Sleep(time.Minute)
+		if status := w.status(run); status.State != mapper.Aborted {
+			t.Errorf("the run is %s", status.State)
+		}
+		w.wait(w.engine.Job(s.RunID(minute(3))))
+		for i, want := range []string{1: mapper.TickStarted, 2: mapper.TickSkipped, 3: mapper.TickStarted} {
+			if i > 0 && w.tickOver(s, minute(i), "Account").Outcome != want {
+				t.Errorf("tick %d is %s, want %s", i, w.tickOver(s, minute(i), "Account").Outcome, want)
+			}
+		}
+	})
+}
+
+// TestTakenID has a tick wait whose ID a job has that somebody has started by hand: it is refused, and the schedule goes on.
+func TestTakenID(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log logged
+		w, s := newWorld(t, setting{}), mapper.NewSchedule("nightly", steadyCredit, mapper.QueueTick)
+		w.advancing(&log, mapper.Set(steadyCredit), s)
+		w.putAccounts(names(100))
+		hand, err := w.byHand(s.RunID(minute(1)), "Account")
+		w.must(err)
+		w.wantTick(w.tickOver(s, minute(1), "Account"), mapper.TickQueued, hand.ID)
+		w.wait(hand)
+		time.Sleep(time.Minute)
+		w.must(w.engine.Revive(t.Context()))
+		if got := w.tickOver(s, minute(1), "Account"); got.Outcome != mapper.TickRefused {
+			t.Errorf("the tick is %s, want that it is refused", got.Outcome)
+		}
+		if log.count("a tick that has waited can't start a run") != 1 {
+			t.Errorf("the log does not say so once:\n%s", log.String())
+		}
+		w.wantTick(w.tickOver(s, minute(2), "Account"), mapper.TickStarted, s.RunID(minute(2)))
+	})
+}
+
+// TestTickStalls has the process of a tick stand still, at each of its calls, while a job of its mapper ends, begins or is paused, or the tick is decided
+// by somebody else. No two jobs run at once, nobody's job is aborted but the run in the tick's way, and a tick waits only for a job that runs.
+func TestTickStalls(t *testing.T) {
+	t.Parallel()
+	for _, overlap := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
+		for what, test := range map[string]struct {
+			before    string // what runs before: "run", "hand" or nothing
+			meanwhile func(w *world, s *mapper.Schedule[credit])
+		}{
+			"the run ends": {"run", func(w *world, s *mapper.Schedule[credit]) {
+				w.must(w.engine.Job(s.RunID(minute(1))).Abort(w.Context()))
+			}},
+			"a job ends": {"hand", func(w *world, _ *mapper.Schedule[credit]) { w.must(w.engine.Job("by-hand").Abort(w.Context())) }},
+			"a job begins": {"", func(w *world, _ *mapper.Schedule[credit]) { _, _ = w.byHand("by-hand", "Account") }},
+			"another job takes over": {"run", func(w *world, s *mapper.Schedule[credit]) {
+				_ = w.engine.Job(s.RunID(minute(1))).Pause(w.Context()) // it may be replaced already
+				_, _ = w.byHand("by-hand", "Account")
+			}},
+		} {
+			t.Run(fmt.Sprint(overlap, "/", what), func(t *testing.T) {
+				t.Parallel()
+				step := 1
+				if testing.Short() {
+					step = 4
+				}
+				for after, reached := rand.IntN(step), true; reached && !t.Failed(); after += step {
+					m := &mishap{after: after}
+					synctest.Test(t, func(t *testing.T) {
+						w, s := newWorld(t, setting{}, steadyCredit), mapper.NewSchedule("nightly", steadyCredit, overlap)
+						staller := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
+						w.putAccounts(names(20))
+						switch test.before {
+						case "run":
+							w.tickOver(s, minute(1), "Account")
+						case "hand":
+							_, err := w.byHand("by-hand", "Account")
+							w.must(err)
+						}
+						m.happen = func(*process) { test.meanwhile(w, s) }
+						q := mapper.Query{Kind: "Account"}
+						got, err := s.Tick(m.with(t.Context()), staller.pick().engine, minute(2), q, credit{1}, &mapper.StartOptions{PageSize: 10})
+						if err != nil {
+							t.Fatalf("at call %d: %v", after, err)
+						}
+						running := 0
+						for _, id := range []string{s.RunID(minute(1)), s.RunID(minute(2)), "by-hand"} {
+							if status, err := w.engine.Job(id).Status(t.Context()); err == nil && status.State == mapper.Running {
+								running++
+							}
+						}
+						if running > 1 || got.Outcome != mapper.TickStarted && running == 0 && m.since > 0 {
+							t.Errorf("at call %d: the tick is %s, of %s; %d jobs run", after, got.Outcome, got.Job.ID, running)
+						}
+						if hand, err := w.engine.Job("by-hand").Status(t.Context()); err == nil && what != "a job ends" && hand.State == mapper.Aborted {
+							t.Errorf("at call %d: the job of somebody else is aborted", after)
+						}
+					})
+					reached = m.happened
+				}
+			})
+		}
+	}
+}
+
+// TestLateReplacement has a process that is about to abort a run for a tick stand still, until the tick has long been decided by another one, and
+// somebody retries the run: that is left alone.
+func TestLateReplacement(t *testing.T) {
+	t.Parallel()
+	for after := 0; ; after++ {
+		m, aborted := &mishap{after: after}, false
+		synctest.Test(t, func(t *testing.T) {
+			w, ctx, s := newWorld(t, setting{}, steadyCredit), t.Context(), mapper.NewSchedule("nightly", steadyCredit, mapper.ReplaceRun)
+			late := newFleetOf(w, queueName, target, 1, 1, steadyCredit)
+			w.putAccounts(names(20))
+			first := w.tickOver(s, minute(1), "Account").Job
+			m.happen = func(*process) { // the first run ends, another process has the tick start one, and that ends, too
+				if aborted = w.status(first).State == mapper.Aborted; aborted {
+					return
+				}
+				w.wait(first)
+				w.wait(w.tickOver(s, minute(2), "Account").Job)
+				w.must(first.Retry(ctx)) // there is nothing to retry: it runs for a moment
+			}
+			_, err := s.Tick(m.with(ctx), late.pick().engine, minute(2), mapper.Query{Kind: "Account"}, credit{1}, &mapper.StartOptions{PageSize: 10})
+			if err != nil {
+				t.Fatalf("at call %d: %v", after, err)
+			}
+			if !m.happened || aborted {
+				return
+			}
+			if status, err := first.Wait(ctx); err != nil || status.State != mapper.Succeeded {
+				t.Errorf("at call %d: the run is %+v, %v", after, status, err)
+			}
+		})
+		if !m.happened || t.Failed() {
+			return
+		}
+	}
+}
+
+// TestSlotOfAnIDsSecondJob has a job take the ID of one that was cleaned up, and that job's slot: while it runs nobody else does.
+func TestSlotOfAnIDsSecondJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, steadyCredit)
+		w.putAccounts(names(100))
+		for range 2 {
+			job, err := w.byHand("nightly", "Account")
+			w.must(err)
+			if _, err := w.byHand("other", "Account"); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "job nightly") {
+				t.Errorf("a start beside it: %v", err)
+			}
+			w.wait(job)
+			w.must(job.CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}))
+			time.Sleep(time.Hour)
+		}
+	})
+}
+
+// TestSlotsOfAllKinds has a job over two kinds keep others from both, and one that finds one of two kinds busy take neither.
+func TestSlotsOfAllKinds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, steadyCredit)
+		w.putAccounts(names(100))
+		w.putOthers(100)
+		both, err := w.byHand("both", "Account", "Other")
+		w.must(err)
+		for _, kind := range []string{"Account", "Other"} {
+			if _, err := w.byHand("one", kind); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), fmt.Sprintf("kind %q", kind)) {
+				t.Errorf("a start over %s: %v", kind, err)
+			}
+		}
+		w.must(both.Abort(context.Background()))
+		_, err = w.byHand("other", "Other")
+		w.must(err)
+		if _, err := w.byHand("again", "Account", "Other"); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("a start over both: %v", err)
+		}
+		_, err = w.byHand("account", "Account") // which the start that was refused has not taken
+		w.must(err)
+	})
+}
