@@ -314,7 +314,7 @@ func TestTickStalls(t *testing.T) {
 			"the run ends": {"run", func(w *world, s *mapper.Schedule[credit]) {
 				w.must(w.engine.Job(s.RunID(minute(1))).Abort(w.Context()))
 			}},
-			"a job ends": {"hand", func(w *world, _ *mapper.Schedule[credit]) { w.must(w.engine.Job("by-hand").Abort(w.Context())) }},
+			"a job ends":   {"hand", func(w *world, _ *mapper.Schedule[credit]) { w.must(w.engine.Job("by-hand").Abort(w.Context())) }},
 			"a job begins": {"", func(w *world, _ *mapper.Schedule[credit]) { _, _ = w.byHand("by-hand", "Account") }},
 			"another job takes over": {"run", func(w *world, s *mapper.Schedule[credit]) {
 				_ = w.engine.Job(s.RunID(minute(1))).Pause(w.Context()) // it may be replaced already
