@@ -229,7 +229,8 @@ func (e *Engine) Revive(ctx context.Context) error {
 
 // Drain has the engine take no more deliveries: they are answered so that the queue delivers their tasks
 // again, to another process. Those under way end behind the entity that they have in hand: their pages, shorter
-// then, are committed, and what is left gets tasks of its own. None of this counts as an attempt, or as a crash.
+// then, are committed, and what is left gets tasks of its own. None of this counts as an attempt, or as a crash. What the process has
+// set aside of the budgets of jobs goes back to them.
 // Drain returns when all are out, or with an error when ctx is done. A drained engine stays so; it can still
 // start and follow jobs.
 //
@@ -240,6 +241,9 @@ func (e *Engine) Drain(ctx context.Context) error {
 	}
 	if left, err := e.jobs.Gate.Drain(ctx); err != nil {
 		return fmt.Errorf("mapper: drain: deliveries still under way: %d: %w", left, err)
+	}
+	for _, on := range e.queues {
+		on.ranges.GiveBack(ctx)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // rooms are the packages below mapper/internal, in their order: each imports only those before it.
-var rooms = []string{"keyspace", "fault", "pace", "property", "tally", "split", "record", "query", "progress", "splitsim", "gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner", "forecast", "page", "proof", "telemetry", "journal", "lifecycle", "executor"}
+var rooms = []string{"keyspace", "fault", "recent", "pace", "property", "tally", "split", "record", "query", "progress", "splitsim", "gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner", "forecast", "page", "proof", "telemetry", "journal", "lifecycle", "executor"}
 
 // callers are those of them that act: they call the database. The others decide.
 var callers = []string{"gate", "body", "wire", "function", "bridge", "source", "store", "undo", "survey", "planner", "forecast", "page", "proof", "telemetry", "journal", "lifecycle", "executor"}

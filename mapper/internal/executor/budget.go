@@ -2,16 +2,21 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"sync"
+	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/progress"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
 // aroundPages is what a job uses besides its pages, from its start or a resume on: records are read when it is split, paused and resumed, which
@@ -30,13 +35,13 @@ func CheckBudget(budget record.Budget, page, tasks int, writes float64) error {
 	return nil
 }
 
-// A purse is what a process has taken out of a job's budget, as a share of that, and not spent yet. What a process that dies has in it
-// counts as spent.
+// A purse is what a process has taken out of a job's budget, as a share of that, and not spent yet. It is given back when the process drains, when
+// it has nothing more to do for the job, and when it forgets the job. What a process that dies has in it counts as spent.
 type purse struct {
 	turn *semaphore.Weighted // of who takes more out of the budget
 	left float64             // less than 0: a page has cost more than was expected
 
-	generation int64 // of the job
+	allowance int64 // of the job, see record.Job: what is left of an earlier one does not count
 }
 
 // usageOf returns what a page of so many entities uses, which makes so many writes besides those of its records.
@@ -70,14 +75,13 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 	if !d.ahead { // each page of a delivery has the next one read, and what the last one has read is read again by somebody
 		ahead = progress.Share(budget, billing.Usage{Reads: int64(2 * n)})
 	}
-	if p.generation != d.job.Generation { // it was resumed
-		p.generation, p.left = d.job.Generation, 0
-	}
+	p.renew(d.job.Allowance)
 	if need := expected + ahead - p.left; need > 0 {
-		got, err := takeOut(ctx, d.x, d.job, need, progress.Share(budget, aroundPages(d.job.PageSize, d.job.AtOnce())), budget)
+		got, allowance, err := takeOut(ctx, d.x, d.job, need, progress.Share(budget, aroundPages(d.job.PageSize, d.job.AtOnce())), budget)
 		if err != nil || got == 0 {
 			return nil, stopped, err
 		}
+		p.renew(allowance)
 		p.left += got
 	}
 	p.left -= expected + ahead
@@ -94,17 +98,87 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 	}), ours, nil
 }
 
-// takeOut takes a share out of a job's budget, for some pages of each task. If less is left than is needed it pauses the job, and returns 0.
-func takeOut(ctx context.Context, x *Executor, job *record.Job, need, around float64, budget record.Budget) (got float64, err error) {
-	_, err = x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
+// renew has the purse begin with an allowance of its job, if that is a new one.
+func (p *purse) renew(allowance int64) {
+	if allowance > p.allowance {
+		p.allowance, p.left = allowance, 0
+	}
+}
+
+// takeOut takes a share out of a job's budget, for some pages of each task, and returns of which allowance that is. If less is left than is
+// needed it pauses the job, and returns 0.
+func takeOut(ctx context.Context, x *Executor, job *record.Job, need, around float64, budget record.Budget) (got float64, allowance int64, err error) {
+	j, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
 		got = record.Spend(j, around, need, need*float64(max(1, j.AtOnce())))
 		return got > 0, nil
 	})
-	if err != nil || got > 0 {
-		return got, err
+	if err != nil {
+		return 0, 0, err
+	}
+	if got > 0 {
+		return got, j.Allowance, nil
 	}
 	_, err = x.Change(ctx, job.Ref(), "its budget is spent", func(j *record.Job) (changed bool, err error) {
 		return record.PauseByBudget(j, around, need, budget), nil
 	})
-	return 0, err
+	return 0, 0, err
+}
+
+// giveBackTime is how long a process tries to give back what it has not spent.
+const giveBackTime = 20 * time.Second
+
+// takeAll takes out what is left, unless somebody else is about to.
+func (p *purse) takeAll() (left float64, allowance int64) {
+	if !p.turn.TryAcquire(1) {
+		return 0, 0
+	}
+	defer p.turn.Release(1)
+	if p.left > 0 {
+		left, p.left = p.left, 0
+	}
+	return left, p.allowance
+}
+
+// giveBack gives what this process has not spent of an allowance of a job back to it. If the answer to that is lost
+// it is not done again: what was given back might have been spent since.
+func (x *Executor) giveBack(ctx context.Context, job record.Ref, left float64, allowance int64) {
+	if left == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
+	defer cancel()
+	err := x.Store.ChangeOnce(ctx, job, func(j *record.Job) (changed bool) { return record.GiveBack(j, allowance, left) })
+	if err != nil && !errors.Is(err, record.ErrNoSuchJob) {
+		x.Log.LogAttrs(ctx, slog.LevelWarn, "what is left of a job's budget in this process counts as spent",
+			slog.String("job", job.ID), slog.Any("error", err))
+	}
+}
+
+// giveBackIdle is giveBack for a job whose last delivery here has ended, if there may be no other one: it does not run any more, or runs in
+// another queue.
+func (x *Executor) giveBackIdle(ctx context.Context, job record.Ref, r *cachedJob) {
+	if !r.turn.TryAcquire(1) {
+		return
+	}
+	known := r.record
+	r.turn.Release(1)
+	if known != nil && (known.State != record.Running || known.Queue.Is(x.Queue.Name()) != nil) {
+		left, allowance := r.purse.takeAll()
+		x.giveBack(ctx, job, left, allowance)
+	}
+}
+
+// GiveBack gives back what this process has taken out of the budgets of jobs and not spent, when it has drained.
+func (x *Executor) GiveBack(ctx context.Context) {
+	var group errgroup.Group
+	group.SetLimit(source.Parallel)
+	for job, r := range x.cache.idle() {
+		if left, allowance := r.purse.takeAll(); left > 0 {
+			group.Go(func() error {
+				x.giveBack(ctx, job, left, allowance)
+				return nil
+			})
+		}
+	}
+	_ = group.Wait()
 }

@@ -97,9 +97,14 @@ func (x *Executor) run(ctx context.Context, t body.Range, queued tasks.Delivery)
 // runAll does the range, and what is left of it, as one of the job's deliveries of this process. It reports
 // whether it is up to this one to check whether the job is complete.
 func (d *delivery) runAll(ctx context.Context) (checks bool, err error) {
-	job, ended := d.x.cache.at(d.job.Ref()), false
-	job.enter()
-	defer func() { checks = job.leave(ended) }() // also if it panics
+	ref, ended := d.job.Ref(), false
+	job := d.x.cache.enter(ref)
+	defer func() { // also if it panics
+		last := false
+		if checks, last = d.x.cache.leave(job, ended); last {
+			d.x.giveBackIdle(ctx, ref, job)
+		}
+	}()
 	for first := d.record.ID; ; {
 		ended, err = d.runRange(ctx) // 2 to 5
 		if err != nil && handOver(ctx, d, d.record.ID != first, err) {

@@ -31,7 +31,14 @@ type Executor struct {
 
 // New returns an executor for jobs whose records are in a client's database.
 func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
-	return &Executor{Jobs: jobs, client: client, source: source.New(client, jobs.Log)}
+	x := &Executor{Jobs: jobs, client: client, source: source.New(client, jobs.Log)}
+	x.paces.InUse = x.cache.inUse
+	x.cache.forget = func(job record.Ref, r *cachedJob) {
+		if left, allowance := r.purse.takeAll(); left > 0 {
+			go x.giveBack(context.Background(), job, left, allowance) // whoever needs the place does not wait for that
+		}
+	}
+	return x
 }
 
 // pacer returns what knows how large pages may be.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"sync"
 	"time"
+
+	"github.com/scattermap/scattermap/mapper/internal/recent"
 )
 
 // A Throughput is what a process has observed of a job's entities.
@@ -45,19 +47,29 @@ func (p Throughput) Fit(n int) bool { return p.Entities+p.expected > 0 && p.Chun
 // A Book keeps the throughput of each job that a process has worked for lately. Its zero value is ready
 // for use, by several goroutines.
 type Book[Job comparable] struct {
-	mu    sync.Mutex
-	job   map[Job]Throughput
-	brake map[Job]*Brake
+	InUse func(Job) bool // reports whether the process is at work for a job, which is not forgotten then; nil: for none
+
+	mu  sync.Mutex
+	job recent.Map[Job, *page]
 }
 
-// maxJobs bounds a book. A job that is forgotten starts over.
+// A page of a book is what it has of a job.
+type page struct {
+	Throughput
+	brake Brake
+}
+
+// maxJobs bounds how many jobs a book has that are not in use. One that is forgotten starts over.
 const maxJobs = 1000
 
 // Get returns what was observed of a job.
 func (p *Book[Job]) Get(job Job) Throughput {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.job[job]
+	if known, ok := p.job.Get(job); ok {
+		return known.Throughput
+	}
+	return Throughput{}
 }
 
 // Writes returns how many writes the function makes for an entity: on average so far, or usual if nothing
@@ -87,24 +99,22 @@ func (p *Book[Job]) Expect(job Job, bytes int64) {
 func (p *Book[Job]) change(job Job, f func(*Throughput)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.job == nil || len(p.job) >= maxJobs {
-		p.job = make(map[Job]Throughput)
+	f(&p.of(job).Throughput)
+}
+
+// of returns the page of a job. The one that was used longest ago is torn out for it.
+func (p *Book[Job]) of(job Job) *page {
+	known, ok := p.job.Get(job)
+	if !ok {
+		known = new(page)
+		p.job.Put(job, known, maxJobs, func(job Job, _ *page) bool { return p.InUse != nil && p.InUse(job) })
 	}
-	known := p.job[job]
-	f(&known)
-	p.job[job] = known
+	return known
 }
 
 // Brake returns the brake of a job's calls.
 func (p *Book[Job]) Brake(job Job) *Brake {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b := p.brake[job]
-	if b == nil {
-		if b = new(Brake); p.brake == nil || len(p.brake) >= maxJobs {
-			p.brake = make(map[Job]*Brake)
-		}
-		p.brake[job] = b
-	}
-	return b
+	return &p.of(job).brake
 }

@@ -25,3 +25,18 @@ func TestBook(t *testing.T) {
 		t.Error("another job has its pace")
 	}
 }
+
+// TestBookKeepsWhatIsInUse has more jobs than a book has room for: those in use keep what is known of them, and the brake that slows their calls.
+func TestBookKeepsWhatIsInUse(t *testing.T) {
+	b := Book[int]{InUse: func(job int) bool { return job < 5 }}
+	brakes := make(map[int]*Brake)
+	for job := range 3 * maxJobs {
+		b.Add(job, Throughput{Entities: int64(job + 1)})
+		brakes[job] = b.Brake(job)
+	}
+	for job, want := range map[int]bool{0: true, 4: true, 5: false, 2*maxJobs + 4: false, 2*maxJobs + 5: true, 3*maxJobs - 1: true} {
+		if got := b.Get(job).Entities == int64(job+1) && b.Brake(job) == brakes[job]; got != want {
+			t.Errorf("job %d is known: %v, want %v", job, got, want)
+		}
+	}
+}

@@ -101,6 +101,7 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 	}
 	if j.Poor {
 		j.Spent = 0 // as much again
+		j.Allowance++
 	}
 	j.goOn(now)
 	return nil

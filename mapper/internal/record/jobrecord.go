@@ -67,6 +67,8 @@ type Job struct {
 	Poor   bool    `datastore:"poor,omitempty,noindex"`   // it has paused the job
 	Spent  float64 `datastore:"spent,omitempty,noindex"`  // of it, as a share: by pages, or taken out by processes for theirs
 
+	Allowance int64 `datastore:"allowance,omitempty,noindex"` // counts the resumes that have allowed as much again
+
 	// CountersLost says that it has failed because its counters can't be kept, and CountersDropped
 	// that it was resumed since, and has none.
 	CountersLost    bool `datastore:"counters_lost,omitempty,noindex"`

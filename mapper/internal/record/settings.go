@@ -98,6 +98,15 @@ func Spend(j *Job, around, need, want float64) (got float64) {
 	return got
 }
 
+// GiveBack gives a share back that was taken out of an allowance of a job's budget, and not spent.
+func GiveBack(j *Job, allowance int64, share float64) (changed bool) {
+	if j.Allowance != allowance || j.Over() && j.State != Failed {
+		return false
+	}
+	j.Spent = max(0, j.Spent-share)
+	return true
+}
+
 // leftOf returns which share is left of a job's budget, for pages.
 func leftOf(j *Job, around float64) float64 {
 	if j.Spent == 0 {

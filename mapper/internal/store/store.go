@@ -142,6 +142,29 @@ func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*reco
 	return altered, err
 }
 
+// ChangeOnce changes the record of a job at most once. It does not try again once its commit may have taken place.
+func (st Store) ChangeOnce(ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool)) (err error) {
+	for range Attempts {
+		_, err = st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+			job, err := GetJob(tx, ref)
+			if err != nil {
+				return err
+			}
+			if !change(job) {
+				return ErrNothing
+			}
+			return Write(tx, job.Update())
+		}, datastore.MaxAttempts(1))
+		if !errors.Is(err, datastore.ErrConcurrentTransaction) { // of which nothing has taken place
+			break
+		}
+	}
+	if errors.Is(err, ErrNothing) {
+		return nil
+	}
+	return err
+}
+
 // GetJob reads the record of a job in a transaction.
 func GetJob(tx *datastore.Transaction, ref record.Ref) (*record.Job, error) {
 	j := &record.Job{ID: ref.ID}
