@@ -282,7 +282,18 @@ func newProcess(f *fleet) *process {
 	if err != nil {
 		panic(err)
 	}
-	p.engine, err = mapper.New(database, queue, &mapper.Options{Mappers: f.mappers, Logger: slog.New(&noErrors{slog.NewTextHandler(w.Output(), nil), f})})
+	o := &mapper.Options{Mappers: f.mappers, Logger: slog.New(&noErrors{slog.NewTextHandler(w.Output(), nil), f})}
+	for _, name := range w.others {
+		other, err := tasks.NewQueue(client, name, f.target, &tasks.Options{Unverified: true, Deadline: w.queue.Deadline()})
+		if err != nil {
+			panic(err)
+		}
+		o.Queues = append(o.Queues, other)
+	}
+	if w.more != nil {
+		w.more(o)
+	}
+	p.engine, err = mapper.New(database, queue, o)
 	if err != nil {
 		panic(err)
 	}

@@ -43,6 +43,9 @@ type world struct {
 	handler http.Handler
 	options []option.ClientOption // of Datastore clients
 
+	more   func(*mapper.Options) // changes the options of processes; nil: nothing does
+	others []string              // queues that processes have besides the first
+
 	mu            sync.Mutex // ending is set once no delivery begins any more
 	ending        bool
 	deliveries    sync.WaitGroup
