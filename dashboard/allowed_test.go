@@ -119,9 +119,11 @@ func TestLoopback(t *testing.T) {
 		if _, err := dashboard.Loopback(r); (err == nil) != test.ok {
 			t.Errorf("%+v: %v", test, err)
 		}
-		if r.Header.Set("X-Forwarded-For", "203.0.113.5"); test.ok {
-			if _, err := dashboard.Loopback(r); err == nil {
-				t.Errorf("%+v is allowed when a proxy has passed it on", test)
+		for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via"} {
+			passed := r.Clone(t.Context())
+			passed.Header.Set(name, "203.0.113.5")
+			if _, err := dashboard.Loopback(passed); err == nil {
+				t.Errorf("%+v is allowed when a proxy has passed it on, and says so by %s", test, name)
 			}
 		}
 	}

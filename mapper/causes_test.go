@@ -24,7 +24,7 @@ func TestCauses(t *testing.T) {
 				return mapper.Permanent(fmt.Errorf("the ledger has no %s", a.Key.Name))
 			case n%100 == 8 && !mended.Load():
 				return mapper.Permanent(fmt.Errorf("invoice %d of %q is open", n, a.Value.Owner))
-			case n%200 == 9:
+			case n%200 == 9 && !mended.Load(): // would succeed, if it were retried
 				return mapper.Permanent(errors.New("a plain error"))
 			}
 			a.Value.Balance += p.Amount
@@ -83,11 +83,11 @@ func TestCauses(t *testing.T) {
 		if err := job.Retry(ctx); err != nil {
 			t.Fatal(err)
 		}
-		wait(mapper.SucceededWithFailures, 30)
+		wait(mapper.SucceededWithFailures, 20)
 		if proof, err := job.Verify(ctx); err != nil || len(proof.Problems) > 0 {
 			t.Errorf("%+v, %v", proof, err)
 		}
-		if right, err := w.client.Count(ctx, datastore.NewQuery("Account").FilterField("Balance", ">=", 10_000)); err != nil || right != n-30 {
+		if right, err := w.client.Count(ctx, datastore.NewQuery("Account").FilterField("Balance", ">=", 10_000)); err != nil || right != n-20 {
 			t.Errorf("%d accounts are credited, %v", right, err)
 		}
 		if double, err := w.client.Count(ctx, datastore.NewQuery("Account").FilterField("Balance", ">=", 20_000)); err != nil || double != 0 {
