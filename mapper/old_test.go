@@ -133,7 +133,7 @@ func (r *relic) write(folder string) {
 	for len(r.entities("ScattermapDraft")) == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	job, err := aged.Start(r.Context(), r.engine, mapper.Query{Kind: "Account"}, credit{5}, &mapper.StartOptions{ID: "paused", PageSize: 10, FailureLimit: -1})
+	job, err := aged.Start(r.Context(), r.engine, mapper.Query{Kind: "Account"}, credit{5}, &mapper.StartOptions{ID: "paused", PageSize: 10, FailureLimit: -1, Beside: true})
 	must(err)
 	for {
 		s, err := job.Status(r.Context())
