@@ -23,8 +23,9 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestBeatenAtTheCommit has the commit of a page fail, which says nothing of the range, while another delivery of its task does it and goes on with
-// what is left. The first one gives that no second task, and what it has made elsewhere is taken away.
+// TestBeatenAtTheCommit has the commit of a page fail, which says nothing of the range, while another delivery of its
+// task does it and goes on with what is left. The first one gives that no second task, and what it has made elsewhere
+// is taken away.
 func TestBeatenAtTheCommit(t *testing.T) {
 	t.Parallel()
 	for _, plain := range []bool{false, true} {

@@ -24,8 +24,8 @@ func (w *world) spentOf(id string) float64 {
 	return spent
 }
 
-// TestBudgetAmongManyJobs has a process work for more than a thousand other jobs while it has a page of a job with a budget in hand: nothing
-// of that is lost.
+// TestBudgetAmongManyJobs has a process work for more than a thousand other jobs while it has a page of a job with a
+// budget in hand: nothing of that is lost.
 func TestBudgetAmongManyJobs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out a thousand jobs")
@@ -65,8 +65,8 @@ func TestBudgetAmongManyJobs(t *testing.T) {
 	}
 }
 
-// TestBudgetIsGivenBack has the processes of a job with a budget drain, or an operator pause and resume it, again and again: what
-// they have set aside and not spent is not lost, so the job spends hardly more than if it is left alone.
+// TestBudgetIsGivenBack has the processes of a job with a budget drain, or an operator pause and resume it, again and
+// again: what they have set aside and not spent is not lost, so the job spends hardly more than if it is left alone.
 func TestBudgetIsGivenBack(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()

@@ -55,8 +55,8 @@ type Options struct {
 	// own finalizer, see [Mapper.OnDone].
 	OnState func(ctx context.Context, c StateChange)
 
-	// Schedules are those whose ticks may wait for the end of a job, see [QueueTick]: the engine advances them when any job ends or is
-	// paused in its process, and in [Engine.Revive].
+	// Schedules are those whose ticks may wait for the end of a job, see [QueueTick]: the engine advances them when
+	// any job ends or is paused in its process, and in [Engine.Revive].
 	Schedules []ScheduleDefinition
 
 	// MeterProvider and TracerProvider receive what docs/telemetry.md lists. Default to the global ones of OpenTelemetry, which do
@@ -227,12 +227,11 @@ func (e *Engine) Revive(ctx context.Context) error {
 	return nil
 }
 
-// Drain has the engine take no more deliveries: they are answered so that the queue delivers their tasks
-// again, to another process. Those under way end behind the entity that they have in hand: their pages, shorter
-// then, are committed, and what is left gets tasks of its own. None of this counts as an attempt, or as a crash. What the process has
-// set aside of the budgets of jobs goes back to them.
-// Drain returns when all are out, or with an error when ctx is done. A drained engine stays so; it can still
-// start and follow jobs.
+// Drain has the engine take no more deliveries: they are answered so that the queue delivers their tasks again, to
+// another process. Those under way end behind the entity that they have in hand: their pages, shorter then, are
+// committed, and what is left gets tasks of its own. None of this counts as an attempt, or as a crash. What the
+// process has set aside of the budgets of jobs goes back to them. Drain returns when all are out, or with an error
+// when ctx is done. A drained engine stays so; it can still start and follow jobs.
 //
 // A service that is told to end calls Drain first, and then shuts down its server.
 func (e *Engine) Drain(ctx context.Context) error {
@@ -243,7 +242,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 		return fmt.Errorf("mapper: drain: deliveries still under way: %d: %w", left, err)
 	}
 	for _, on := range e.queues {
-		on.ranges.GiveBack(ctx)
+		executor.GiveBack(ctx, on.ranges)
 	}
 	return nil
 }

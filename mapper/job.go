@@ -76,9 +76,10 @@ type StartOptions struct {
 	// that is too large. Default is false.
 	Rehearse bool `json:"rehearse,omitempty"`
 
-	// Beside has the job run beside others of its mapper over the same kind. By default a start, a resume or a retry is refused with
-	// [ErrState] while another one runs that does not run beside others, also a run of a [Schedule]; the error names it. Undos, and jobs that
-	// are started by functions and finalizers of others ([FromContext]), run beside others in any case.
+	// Beside has the job run beside others of its mapper over the same kind. By default a start, a resume or a retry
+	// is refused with [ErrState] while another one runs that does not run beside others, also a run of a [Schedule];
+	// the error names it. Undos, and jobs that are started by functions and finalizers of others ([FromContext]), run
+	// beside others in any case.
 	Beside bool `json:"beside,omitempty"`
 
 	// AllowEmpty has a job start over a kind that has no entities, or with a filter by a

@@ -47,7 +47,8 @@ func TestReviveOfAllQueues(t *testing.T) {
 	})
 }
 
-// TestMoveLeavesNoTasks moves a job to another service while a delivery is under way in the old one: that enqueues nothing more there.
+// TestMoveLeavesNoTasks moves a job to another service while a delivery is under way in the old one: that enqueues
+// nothing more there.
 func TestMoveLeavesNoTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -76,8 +77,8 @@ func TestMoveLeavesNoTasks(t *testing.T) {
 	})
 }
 
-// TestLateLimit has a delivery find that too many entities have failed, and stand still until the job was paused and resumed by somebody: that
-// does not pause it once more.
+// TestLateLimit has a delivery find that too many entities have failed, and stand still until the job was paused and
+// resumed by somebody: that does not pause it once more.
 func TestLateLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -110,7 +111,8 @@ func TestLateLimit(t *testing.T) {
 	})
 }
 
-// TestNoPageBeginsWhileDraining has a process drain while it looks for the entities of a page: the function is not called for any of them.
+// TestNoPageBeginsWhileDraining has a process drain while it looks for the entities of a page: the function is not
+// called for any of them.
 func TestNoPageBeginsWhileDraining(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

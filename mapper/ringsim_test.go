@@ -25,9 +25,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// TestRingSimulation has schedules tick, and people start, pause, resume, abort, retry, move and slow jobs of one mapper over two kinds beside them,
-// from several processes, while everything goes wrong that can. No two jobs run at once that may not, no tick is lost or decided twice, no
-// account is credited twice by a job, and in the end all that may go on has ended.
+// TestRingSimulation has schedules tick, and people start, pause, resume, abort, retry, move and slow jobs of one
+// mapper over two kinds beside them, from several processes, while everything goes wrong that can. No two jobs run at
+// once that may not, no tick is lost or decided twice, no account is credited twice by a job, and in the end all that
+// may go on has ended.
 func TestRingSimulation(t *testing.T) {
 	seed, n := testflag.Seed(t), *seeds
 	if n == 0 {
@@ -161,8 +162,8 @@ func (r *ring) draw(n int) int {
 	return r.dice.IntN(n)
 }
 
-// ask has a process do something for somebody. In every third case the process dies or freezes at one of its calls; in others somebody who got an
-// error asks again.
+// ask has a process do something for somebody. In every third case the process dies or freezes at one of its calls;
+// in others somebody who got an error asks again.
 func (r *ring) ask(times int, do func(context.Context, *mapper.Engine) error) (err error) {
 	for range times {
 		p, ctx := r.fleet.pick(), r.Context()
@@ -325,7 +326,8 @@ func (r *ring) platform(rng *rand.Rand) {
 	}
 }
 
-// end has everything that may go on come to its end: what is late comes, what is paused or has failed is resumed, and a scheduler calls Revive.
+// end has everything that may go on come to its end: what is late comes, what is paused or has failed is resumed, and
+// a scheduler calls Revive.
 func (r *ring) end() {
 	for range 30 { // whoever still waits for an answer, in processes that stop for hours
 		r.fleet.thaw()
@@ -554,7 +556,8 @@ func (j *ringJobs) intervals(so func(ringJob) bool) (all []interval) {
 	return all
 }
 
-// check checks that no two jobs ran at once which may not, that runs of a schedule were unfinished one after the other, and budgets.
+// check checks that no two jobs ran at once which may not, that runs of a schedule were unfinished one after the
+// other, and budgets.
 func (j *ringJobs) check(t *testing.T) {
 	slices.SortStableFunc(j.all, func(a, b ringJob) int { return int(a.at - b.at) })
 	running := j.intervals(func(job ringJob) bool { return job.state == "running" && !job.beside })

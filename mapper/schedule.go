@@ -17,27 +17,27 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// An Overlap says what becomes of a tick of a [Schedule] while a job is in its way. That is the schedule's last run while it runs or is
-// paused. It is also any other job, started by hand or by another schedule, that runs the same mapper over one of the kinds; a paused one
-// is in nobody's way, as for [Mapper.Start].
+// An Overlap says what becomes of a tick of a [Schedule] while a job is in its way. That is the schedule's last run
+// while it runs or is paused. It is also any other job, started by hand or by another schedule, that runs the same
+// mapper over one of the kinds; a paused one is in nobody's way, as for [Mapper.Start].
 type Overlap string
 
 const (
 	// SkipTick has the tick start nothing.
 	SkipTick Overlap = "skip"
-	// QueueTick has it wait until nothing is in its way, and start a run then, before any later tick does. Of several that come
-	// meanwhile, the last one waits.
+	// QueueTick has it wait until nothing is in its way, and start a run then, before any later tick does. Of several
+	// that come meanwhile, the last one waits.
 	QueueTick Overlap = "queue"
-	// ReplaceRun has the schedule's last run be aborted, and the tick start another one, if that can start. Pages of the first that are under
-	// way come to their end. No other job is ever aborted: while one is in the way the tick waits as with QueueTick, and the last run, if it
-	// is paused meanwhile, is aborted when the tick can start.
+	// ReplaceRun has the schedule's last run be aborted, and the tick start another one, if that can start. Pages of
+	// the first that are under way come to their end. No other job is ever aborted: while one is in the way the tick
+	// waits as with QueueTick, and the last run, if it is paused meanwhile, is aborted when the tick can start.
 	ReplaceRun Overlap = "replace"
 )
 
 // What becomes of a tick.
 const (
 	TickStarted = record.TickStarted // it has started a run
-	TickSkipped = record.TickSkipped // it starts nothing: a job was in its way, or a later tick has come before it or in its place
+	TickSkipped = record.TickSkipped // it starts nothing: a job was in its way, or a later tick came first or took its place
 	TickQueued  = record.TickQueued  // it waits for the end of a job
 	TickRefused = record.TickRefused // it has waited, and could not start a run then: the log says why
 )
@@ -47,9 +47,9 @@ const (
 // unfinished. Both are decided in the transaction that records the run's job. A run that had ended, and is resumed or retried, is the last
 // one from then on; while another is unfinished that is refused, by ErrState.
 //
-// A run also counts among the jobs of its mapper as any other one does: none starts, and none is resumed or retried, while another job runs
-// the mapper over one of its kinds, unless one of them may run beside others ([StartOptions].Beside). A tick that waits goes on waiting if a
-// deployment changes the overlap.
+// A run also counts among the jobs of its mapper as any other one does: none starts, and none is resumed or retried,
+// while another job runs the mapper over one of its kinds, unless one of them may run beside others
+// ([StartOptions].Beside). A tick that waits goes on waiting if a deployment changes the overlap.
 type Schedule[P any] struct {
 	name    string
 	mapper  *Mapper[P]
@@ -78,10 +78,10 @@ func (s *Schedule[P]) RunID(at time.Time) string {
 	return s.name + "-" + at.UTC().Format("20060102T150405Z")
 }
 
-// Tick starts a run of the schedule's mapper, for a time that the caller gives, in seconds: that at which it was due, and not that at
-// which the call came. A second call for the same time does no more, and says what became of it; so a caller that gets an error
-// calls again. StartOptions.ID has to be empty. What became of the last 100 ticks is remembered; of older ones, those that have no job
-// were skipped.
+// Tick starts a run of the schedule's mapper, for a time that the caller gives, in seconds: that at which it was due,
+// and not that at which the call came. A second call for the same time does no more, and says what became of it; so a
+// caller that gets an error calls again. StartOptions.ID has to be empty. What became of the last 100 ticks is
+// remembered; of older ones, those that have no job were skipped.
 func (s *Schedule[P]) Tick(ctx context.Context, e *Engine, at time.Time, q Query, params P, o *StartOptions) (*Ticked, error) {
 	at = at.UTC().Truncate(time.Second)
 	fail := func(err error) (*Ticked, error) {
@@ -224,11 +224,12 @@ func (s *Schedule[P]) ready(ctx context.Context, start *starting, may error) err
 	return start.findOut(ctx)
 }
 
-// replace aborts the last run for a tick: only while it is all that is in the tick's way, as the transaction that aborts it finds.
+// replace aborts the last run for a tick: only while it is all that is in the tick's way, as the transaction that
+// aborts it finds.
 func (s *Schedule[P]) replace(ctx context.Context, e *Engine, turns store.Turns, at time.Time, run record.Ref) error {
 	job := &Job{ID: run.ID, incarnation: run.Incarnation, engine: e}
 	jobs := *job.control(ctx).Jobs
-	jobs.Store = jobs.Store.When(func(tx *datastore.Transaction) error { return turns.Replaces(tx, at, run) })
+	jobs.Store = store.When(jobs.Store, func(tx *datastore.Transaction) error { return turns.Replaces(tx, at, run) })
 	return lifecycle.Control{Jobs: &jobs}.Abort(ctx, job.ref())
 }
 
@@ -248,9 +249,13 @@ func (s *Schedule[P]) run(ctx context.Context, e *Engine, start *starting, t tic
 	return job, err
 }
 
-// Advance starts the run of a tick that waits, if nothing is in its way any more. Engines whose Options.Schedules have the schedule do so
-// whenever a job of any mapper stops running in their process, and in [Engine.Revive]. A tick that can't start a run any more, because its
-// arguments are refused or its ID is another job's, is refused, and the log says why.
+// hopeless are the errors with which a tick that waits can never start a run.
+var hopeless = []error{ErrArguments, ErrOtherArguments, ErrOtherQueue, errTaken}
+
+// Advance starts the run of a tick that waits, if nothing is in its way any more. Engines whose Options.Schedules
+// have the schedule do so whenever a job of any mapper stops running in their process, and in [Engine.Revive]. A tick
+// that can't start a run any more, because its arguments are refused or its ID is another job's, is refused, and the
+// log says why.
 func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	fail := func(err error) error { return fmt.Errorf("mapper: advance schedule %q: %w", s.name, err) }
 	if e == nil || e.client == nil {
@@ -273,10 +278,11 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 		return fail(err) // another engine may have the queue
 	}
 	_, err = s.tick(apart(ctx), e, t)
-	if why := err; slices.ContainsFunc([]error{ErrArguments, ErrOtherArguments, ErrOtherQueue, errTaken}, func(e error) bool { return errors.Is(why, e) }) {
+	if why := err; slices.ContainsFunc(hopeless, func(e error) bool { return errors.Is(why, e) }) {
 		refused := false
 		if refused, err = turns.Refuse(ctx, t.At); refused {
-			e.log.LogAttrs(ctx, slog.LevelWarn, "a tick that has waited can't start a run", slog.String("schedule", s.name), slog.Time("tick", t.At), slog.Any("error", why))
+			e.log.LogAttrs(ctx, slog.LevelWarn, "a tick that has waited can't start a run",
+				slog.String("schedule", s.name), slog.Time("tick", t.At), slog.Any("error", why))
 		}
 	}
 	if err != nil {
@@ -285,7 +291,8 @@ func (s *Schedule[P]) Advance(ctx context.Context, e *Engine) error {
 	return nil
 }
 
-// apart returns the context of a start that no function and no finalizer asks for: a tick may be advanced in the task that ends a job.
+// apart returns the context of a start that no function and no finalizer asks for: a tick may be advanced in the task
+// that ends a job.
 func apart(ctx context.Context) context.Context {
 	return context.WithValue(ctx, engineKey{}, (*Engine)(nil))
 }

@@ -74,8 +74,8 @@ func (w *world) putOthers(n int) (keys []*datastore.Key) {
 	return keys
 }
 
-// TestTickBesideAJob has a tick come while a job that was started by hand runs its mapper over its kind: it is skipped, or waits for the end
-// of that, which is never aborted. Whoever asks again gets the same answer.
+// TestTickBesideAJob has a tick come while a job that was started by hand runs its mapper over its kind: it is
+// skipped, or waits for the end of that, which is never aborted. Whoever asks again gets the same answer.
 func TestTickBesideAJob(t *testing.T) {
 	t.Parallel()
 	for _, overlap := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
@@ -107,7 +107,8 @@ func TestTickBesideAJob(t *testing.T) {
 	}
 }
 
-// TestJobBesideARun has jobs be started, resumed and retried by hand while a run of a schedule is at work on one of their kinds.
+// TestJobBesideARun has jobs be started, resumed and retried by hand while a run of a schedule is at work on one of
+// their kinds.
 func TestJobBesideARun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,8 +150,8 @@ func TestJobBesideARun(t *testing.T) {
 	})
 }
 
-// TestTwoSchedulesAtOnce has ticks of two schedules come at once, over kinds that they share in part: their runs come one after the other, and
-// none is lost.
+// TestTwoSchedulesAtOnce has ticks of two schedules come at once, over kinds that they share in part: their runs come
+// one after the other, and none is lost.
 func TestTwoSchedulesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,7 +200,8 @@ func apart(w *world, ids ...string) {
 	}
 }
 
-// TestPausedJobLetsATickStart has a tick wait for a job that is paused then: the tick starts its run, and nobody has to revive anything.
+// TestPausedJobLetsATickStart has a tick wait for a job that is paused then: the tick starts its run, and nobody has
+// to revive anything.
 func TestPausedJobLetsATickStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -247,8 +249,8 @@ func TestOverlapChanges(t *testing.T) {
 	}
 }
 
-// TestReplaceAbortsItsOwn has a tick come that replaces runs, while the last run is paused and a job that was started by hand runs: the run is left
-// alone until the tick can start.
+// TestReplaceAbortsItsOwn has a tick come that replaces runs, while the last run is paused and a job that was started
+// by hand runs: the run is left alone until the tick can start.
 func TestReplaceAbortsItsOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -278,7 +280,8 @@ func TestReplaceAbortsItsOwn(t *testing.T) {
 	})
 }
 
-// TestTakenID has a tick wait whose ID a job has that somebody has started by hand: it is refused, and the schedule goes on.
+// TestTakenID has a tick wait whose ID a job has that somebody has started by hand: it is refused, and the schedule
+// goes on.
 func TestTakenID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -302,8 +305,9 @@ func TestTakenID(t *testing.T) {
 	})
 }
 
-// TestTickStalls has the process of a tick stand still, at each of its calls, while a job of its mapper ends, begins or is paused, or the tick is decided
-// by somebody else. No two jobs run at once, nobody's job is aborted but the run in the tick's way, and a tick waits only for a job that runs.
+// TestTickStalls has the process of a tick stand still, at each of its calls, while a job of its mapper ends, begins
+// or is paused, or the tick is decided by somebody else. No two jobs run at once, nobody's job is aborted but the run
+// in the tick's way, and a tick waits only for a job that runs.
 func TestTickStalls(t *testing.T) {
 	t.Parallel()
 	for _, overlap := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
@@ -366,8 +370,8 @@ func TestTickStalls(t *testing.T) {
 	}
 }
 
-// TestLateReplacement has a process that is about to abort a run for a tick stand still, until the tick has long been decided by another one, and
-// somebody retries the run: that is left alone.
+// TestLateReplacement has a process that is about to abort a run for a tick stand still, until the tick has long been
+// decided by another one, and somebody retries the run: that is left alone.
 func TestLateReplacement(t *testing.T) {
 	t.Parallel()
 	for after := 0; ; after++ {
@@ -402,7 +406,8 @@ func TestLateReplacement(t *testing.T) {
 	}
 }
 
-// TestSlotOfAnIDsSecondJob has a job take the ID of one that was cleaned up, and that job's slot: while it runs nobody else does.
+// TestSlotOfAnIDsSecondJob has a job take the ID of one that was cleaned up, and that job's slot: while it runs
+// nobody else does.
 func TestSlotOfAnIDsSecondJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -421,7 +426,8 @@ func TestSlotOfAnIDsSecondJob(t *testing.T) {
 	})
 }
 
-// TestSlotsOfAllKinds has a job over two kinds keep others from both, and one that finds one of two kinds busy take neither.
+// TestSlotsOfAllKinds has a job over two kinds keep others from both, and one that finds one of two kinds busy take
+// neither.
 func TestSlotsOfAllKinds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

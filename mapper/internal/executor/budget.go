@@ -17,6 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/progress"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
 // aroundPages is what a job uses besides its pages, from its start or a resume on: records are read when it is split, paused and resumed, which
@@ -35,8 +36,9 @@ func CheckBudget(budget record.Budget, page, tasks int, writes float64) error {
 	return nil
 }
 
-// A purse is what a process has taken out of a job's budget, as a share of that, and not spent yet. It is given back when the process drains, when
-// it has nothing more to do for the job, and when it forgets the job. What a process that dies has in it counts as spent.
+// A purse is what a process has taken out of a job's budget, as a share of that, and not spent yet. It is given back
+// when the process drains, when it has nothing more to do for the job, and when it forgets the job. What a process
+// that dies has in it counts as spent.
 type purse struct {
 	turn *semaphore.Weighted // of who takes more out of the budget
 	left float64             // less than 0: a page has cost more than was expected
@@ -77,7 +79,8 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 	}
 	p.renew(d.job.Allowance)
 	if need := expected + ahead - p.left; need > 0 {
-		got, allowance, err := takeOut(ctx, d.x, d.job, need, progress.Share(budget, aroundPages(d.job.PageSize, d.job.AtOnce())), budget)
+		around := progress.Share(budget, aroundPages(d.job.PageSize, d.job.AtOnce()))
+		got, allowance, err := takeOut(ctx, d.x, d.job, need, around, budget)
 		if err != nil || got == 0 {
 			return nil, stopped, err
 		}
@@ -105,9 +108,11 @@ func (p *purse) renew(allowance int64) {
 	}
 }
 
-// takeOut takes a share out of a job's budget, for some pages of each task, and returns of which allowance that is. If less is left than is
-// needed it pauses the job, and returns 0.
-func takeOut(ctx context.Context, x *Executor, job *record.Job, need, around float64, budget record.Budget) (got float64, allowance int64, err error) {
+// takeOut takes a share out of a job's budget, for some pages of each task, and returns of which allowance that is.
+// If less is left than is needed it pauses the job, and returns 0.
+func takeOut(
+	ctx context.Context, x *Executor, job *record.Job, need, around float64, budget record.Budget,
+) (got float64, allowance int64, err error) {
 	j, err := x.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (changed bool, err error) {
 		got = record.Spend(j, around, need, need*float64(max(1, j.AtOnce())))
 		return got > 0, nil
@@ -141,22 +146,24 @@ func (p *purse) takeAll() (left float64, allowance int64) {
 
 // giveBack gives what this process has not spent of an allowance of a job back to it. If the answer to that is lost
 // it is not done again: what was given back might have been spent since.
-func (x *Executor) giveBack(ctx context.Context, job record.Ref, left float64, allowance int64) {
+func giveBack(ctx context.Context, x *Executor, job record.Ref, left float64, allowance int64) {
 	if left == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 	defer cancel()
-	err := x.Store.ChangeOnce(ctx, job, func(j *record.Job) (changed bool) { return record.GiveBack(j, allowance, left) })
+	err := store.ChangeOnce(ctx, x.Store, job, func(j *record.Job) (changed bool) {
+		return record.GiveBack(j, allowance, left)
+	})
 	if err != nil && !errors.Is(err, record.ErrNoSuchJob) {
 		x.Log.LogAttrs(ctx, slog.LevelWarn, "what is left of a job's budget in this process counts as spent",
 			slog.String("job", job.ID), slog.Any("error", err))
 	}
 }
 
-// giveBackIdle is giveBack for a job whose last delivery here has ended, if there may be no other one: it does not run any more, or runs in
-// another queue.
-func (x *Executor) giveBackIdle(ctx context.Context, job record.Ref, r *cachedJob) {
+// giveBackIdle is giveBack for a job whose last delivery here has ended, if there may be no other one: it does not
+// run any more, or runs in another queue.
+func giveBackIdle(ctx context.Context, x *Executor, job record.Ref, r *cachedJob) {
 	if !r.turn.TryAcquire(1) {
 		return
 	}
@@ -164,18 +171,18 @@ func (x *Executor) giveBackIdle(ctx context.Context, job record.Ref, r *cachedJo
 	r.turn.Release(1)
 	if known != nil && (known.State != record.Running || known.Queue.Is(x.Queue.Name()) != nil) {
 		left, allowance := r.purse.takeAll()
-		x.giveBack(ctx, job, left, allowance)
+		giveBack(ctx, x, job, left, allowance)
 	}
 }
 
 // GiveBack gives back what this process has taken out of the budgets of jobs and not spent, when it has drained.
-func (x *Executor) GiveBack(ctx context.Context) {
+func GiveBack(ctx context.Context, x *Executor) {
 	var group errgroup.Group
 	group.SetLimit(source.Parallel)
 	for job, r := range x.cache.idle() {
 		if left, allowance := r.purse.takeAll(); left > 0 {
 			group.Go(func() error {
-				x.giveBack(ctx, job, left, allowance)
+				giveBack(ctx, x, job, left, allowance)
 				return nil
 			})
 		}

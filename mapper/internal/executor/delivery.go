@@ -102,7 +102,7 @@ func (d *delivery) runAll(ctx context.Context) (checks bool, err error) {
 	defer func() { // also if it panics
 		last := false
 		if checks, last = d.x.cache.leave(job, ended); last {
-			d.x.giveBackIdle(ctx, ref, job)
+			giveBackIdle(ctx, d.x, ref, job)
 		}
 	}()
 	for first := d.record.ID; ; {

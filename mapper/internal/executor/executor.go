@@ -35,7 +35,7 @@ func New(client *datastore.Client, jobs *lifecycle.Jobs) *Executor {
 	x.paces.InUse = x.cache.inUse
 	x.cache.forget = func(job record.Ref, r *cachedJob) {
 		if left, allowance := r.purse.takeAll(); left > 0 {
-			go x.giveBack(context.Background(), job, left, allowance) // whoever needs the place does not wait for that
+			go giveBack(context.Background(), x, job, left, allowance) // whoever needs the place does not wait for that
 		}
 	}
 	return x

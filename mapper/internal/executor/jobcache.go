@@ -48,7 +48,8 @@ const cachedFor = time.Second
 // maxCached bounds of how many jobs something is remembered that have no delivery under way.
 const maxCached = 1000
 
-// at returns the place of a job. The one that was used longest ago is forgotten for it, if it has no delivery under way.
+// at returns the place of a job. The one that was used longest ago is forgotten for it, if it has no delivery under
+// way.
 func (j *jobCache) at(job record.Ref) *cachedJob {
 	j.mu.Lock()
 	r, forgotten := j.place(job)

@@ -26,7 +26,8 @@ func TestBook(t *testing.T) {
 	}
 }
 
-// TestBookKeepsWhatIsInUse has more jobs than a book has room for: those in use keep what is known of them, and the brake that slows their calls.
+// TestBookKeepsWhatIsInUse has more jobs than a book has room for: those in use keep what is known of them, and the
+// brake that slows their calls.
 func TestBookKeepsWhatIsInUse(t *testing.T) {
 	b := Book[int]{InUse: func(job int) bool { return job < 5 }}
 	brakes := make(map[int]*Brake)

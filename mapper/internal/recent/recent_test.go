@@ -2,7 +2,8 @@ package recent
 
 import "testing"
 
-// TestForgets puts more than a map may have: it forgets what was used longest ago, and nothing that is in use, also if that is all.
+// TestForgets puts more than a map may have: it forgets what was used longest ago, and nothing that is in use, also
+// if that is all.
 func TestForgets(t *testing.T) {
 	var m Map[int, string]
 	inUse := func(key int, _ string) bool { return key%10 == 0 }

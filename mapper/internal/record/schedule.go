@@ -19,7 +19,7 @@ type Schedule struct {
 	Tick    time.Time `datastore:"tick,noindex"`    // the last one that was decided about
 	Outcome string    `datastore:"outcome,noindex"` // what that was
 	Run     string    `datastore:"run,noindex"`     // the ID of the last job
-	Queued  []byte    `datastore:"queued,noindex"`  // the tick that waits, as package mapper encodes it; empty: none does
+	Queued  []byte    `datastore:"queued,noindex"`  // the tick that waits; empty: none does
 	Waits   time.Time `datastore:"waits,noindex"`   // when that tick was
 
 	// Slots are the names of the slots that the run of the tick that waits takes. Older builds note none.
@@ -107,7 +107,8 @@ func (s *Schedule) replaced(at time.Time, job string) {
 	}
 }
 
-// Queue notes that a tick waits for the end of a job, to start a run that takes some slots. It takes the place of one that did before.
+// Queue notes that a tick waits for the end of a job, to start a run that takes some slots. It takes the place of one
+// that did before.
 func (s *Schedule) Queue(at time.Time, what []byte, slots []string, job string) {
 	s.replaced(at, job)
 	s.Tick, s.Outcome, s.Queued, s.Waits, s.Slots = at, TickQueued, what, at, slots

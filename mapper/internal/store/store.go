@@ -35,9 +35,9 @@ func (st Store) Asked() Store {
 	return st
 }
 
-// When returns the store for somebody who changes the record of a job on a condition: each transaction of UpdateJob calls f, and changes
-// nothing if that returns an error.
-func (st Store) When(f func(*datastore.Transaction) error) Store {
+// When returns the store for somebody who changes the record of a job on a condition: each transaction of UpdateJob
+// calls f, and changes nothing if that returns an error.
+func When(st Store, f func(*datastore.Transaction) error) Store {
 	st.when = f
 	return st
 }
@@ -143,7 +143,7 @@ func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*reco
 }
 
 // ChangeOnce changes the record of a job at most once. It does not try again once its commit may have taken place.
-func (st Store) ChangeOnce(ctx context.Context, ref record.Ref, change func(*record.Job) (changed bool)) (err error) {
+func ChangeOnce(ctx context.Context, st Store, ref record.Ref, change func(*record.Job) (changed bool)) (err error) {
 	for range Attempts {
 		_, err = st.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 			job, err := GetJob(tx, ref)

@@ -26,7 +26,8 @@ func Schedule(get get, name string) (s *record.Schedule, unfinished *record.Job,
 	return s, run, nil
 }
 
-// runOf reads a run of a schedule, and reports whether it is there: it may have been cleaned up, and its ID be another job's.
+// runOf reads a run of a schedule, and reports whether it is there: it may have been cleaned up, and its ID be
+// another job's.
 func runOf(get get, name, id string) (run *record.Job, there bool, err error) {
 	run = &record.Job{ID: id}
 	there, err = found(get, record.JobKey(id), run)
@@ -59,8 +60,8 @@ func takeTurn(tx *datastore.Transaction, job *record.Job) error {
 	return err
 }
 
-// Turns are those of the runs of a schedule, one after the other, as the record of that has them. A run also takes the slots that any job
-// of its mapper takes.
+// Turns are those of the runs of a schedule, one after the other, as the record of that has them. A run also takes
+// the slots that any job of its mapper takes.
 type Turns struct {
 	Store  Store
 	Name   string                 // of the schedule
@@ -146,7 +147,8 @@ func (t Turns) Replaces(tx *datastore.Transaction, at time.Time, run record.Ref)
 	return err
 }
 
-// look reads how the schedule stands. With it, it returns a WaitsError if a tick can't start a run, which needs some slots.
+// look reads how the schedule stands. With it, it returns a WaitsError if a tick can't start a run, which needs some
+// slots.
 func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, error) {
 	s, unfinished, err := Schedule(get, t.Name)
 	if err != nil {
@@ -182,8 +184,8 @@ func (t Turns) look(get get, at time.Time, slots []string) (*record.Schedule, er
 	return s, nil
 }
 
-// became returns what became of a tick that does not wait. One that is older than another, of which nothing is known, has started a run,
-// if there is one, and was skipped otherwise.
+// became returns what became of a tick that does not wait. One that is older than another, of which nothing is known,
+// has started a run, if there is one, and was skipped otherwise.
 func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.PastTick, known bool, err error) {
 	if past, known = s.Became(at); known || !at.Before(s.Tick) {
 		return past, known, nil
@@ -199,7 +201,8 @@ func (t Turns) became(get get, s *record.Schedule, at time.Time) (past record.Pa
 	return record.PastTick{At: at, Outcome: record.TickSkipped, Job: last.Job}, true, nil
 }
 
-// heldBy returns the first job that has one of some slots, and runs, if there is one, and it is none but that of a reference.
+// heldBy returns the first job that has one of some slots, and runs, if there is one, and it is none but that of a
+// reference.
 func heldBy(get get, slots []string, but record.Ref) (record.Ref, error) {
 	for _, name := range slots {
 		_, err := holder(get, datastore.NameKey(record.SlotKind, name, nil), but)
@@ -214,8 +217,8 @@ func heldBy(get get, slots []string, but record.Ref) (record.Ref, error) {
 	return record.Ref{}, nil
 }
 
-// Wait has a tick wait for the end of what is in its way, with what it then starts a run with; without that it is skipped. A tick that
-// waits already goes on waiting. It decides nothing if nothing is in the way any more.
+// Wait has a tick wait for the end of what is in its way, with what it then starts a run with; without that it is
+// skipped. A tick that waits already goes on waiting. It decides nothing if nothing is in the way any more.
 func (t Turns) Wait(ctx context.Context, at time.Time, what []byte) (decided WaitsError, err error) {
 	err = t.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		decided = WaitsError{}
