@@ -64,6 +64,45 @@ func (f *jobFlags) check() error {
 	return nil
 }
 
+// A retention is a flag's time in days, or in what time.ParseDuration reads.
+type retention time.Duration
+
+func (r *retention) Type() string { return "time" }
+
+func (r *retention) String() string {
+	switch d := time.Duration(*r); {
+	case d < 0:
+		return "always"
+	case d == 0:
+		return ""
+	default:
+		return d.String()
+	}
+}
+
+func (r *retention) Set(text string) error {
+	if text == "always" {
+		*r = retention(mapper.RetainAlways)
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		var n int
+		if n, err = strconv.Atoi(days); n > maxRetainDays {
+			err = fmt.Errorf("more than %d days", maxRetainDays)
+		}
+		d = time.Duration(n) * 24 * time.Hour
+	}
+	if err != nil || d < mapper.MinRetain {
+		return fmt.Errorf("it has to be at least %d days, such as 30d, or always", mapper.MinRetain/(24*time.Hour))
+	}
+	*r = retention(d)
+	return nil
+}
+
+// maxRetainDays is how many days fit a time.Duration, about.
+const maxRetainDays = 100_000
+
 // oneMapper checks that a command has one argument, a mapper.
 func oneMapper(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
@@ -91,6 +130,7 @@ func newStart() *cobra.Command {
 	flags.StringVar(&f.options.ID, "id", "", "the `ID` of the job; a new one by default")
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0, "how many entities may fail before the job is paused; 1,000 by default, -1 is no limit")
+	flags.Var((*retention)(&f.options.Retain), "retain", "how long the job's records are kept after its end, a `time` such as 30d, at least 8d, or always; what the service says by default")
 	flags.BoolVar(&execute, "execute", false, "have set, rename, drop and delete do it, and not rehearse it")
 	flags.BoolVarP(&yes, "yes", "y", false, "do not ask, with --execute, for how many entities it is")
 	flags.BoolVar(&f.options.Rehearse, "rehearse", false, "run the function and write nothing: the job's counters say what it would have written")

@@ -18,7 +18,7 @@ func refuse(j *Job) error { return fmt.Errorf("%w: it is %q", ErrState, j.State)
 // refuseCleaned refuses what needs the records of a job's ranges, as the job has left them.
 func refuseCleaned(j *Job) error {
 	if j.Cleaned || j.Cleaning != "" {
-		return fmt.Errorf("%w: its records are cleaned up", ErrState)
+		return CleanedUp(j)
 	}
 	if j.Undo != "" {
 		return fmt.Errorf("%w: job %s undoes it", ErrState, j.Undo)

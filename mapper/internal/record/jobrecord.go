@@ -93,6 +93,11 @@ type Job struct {
 	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire
 	Expires  time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see mapper.Job.CleanUp
 
+	Retain    time.Duration `datastore:"retain,omitempty,noindex"`     // how long its records are kept once it has ended; 0: until somebody cleans them up
+	Retires   string        `datastore:"retires,omitempty"`            // indexed, while they will be cleaned up for that: see retires
+	Retired   bool          `datastore:"retired,omitempty,noindex"`    // they were, or are being cleaned up,
+	CleanedAt time.Time     `datastore:"cleaned_at,omitempty,noindex"` // since then
+
 	AttemptSettings
 	Suspicion // that its finalizer kills its process
 }
@@ -104,7 +109,7 @@ func (j *Job) Insert() *datastore.Mutation { return j.mutation(datastore.NewInse
 func (j *Job) Update() *datastore.Mutation { return j.mutation(datastore.NewUpdate) }
 
 func (j *Job) mutation(mutation func(*datastore.Key, any) *datastore.Mutation) *datastore.Mutation {
-	j.Active, j.Listed = j.HasTasks(), listed(j)
+	j.Active, j.Listed, j.Retires = j.HasTasks(), listed(j), retires(j)
 	return mutation(JobKey(j.ID), j)
 }
 
