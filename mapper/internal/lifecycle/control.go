@@ -93,6 +93,8 @@ func sameArguments(j, o *record.Job) error {
 		return err
 	}
 	switch {
+	case !j.Erased.IsZero():
+		return fmt.Errorf("%w: a job of this ID had what it was about erased on %s, and it is not known whether that was the same: take another ID", record.ErrState, j.Erased.Format(time.DateOnly))
 	case j.Mapper != o.Mapper:
 		return fmt.Errorf("%w: it runs the mapper %q", record.ErrOtherArguments, j.Mapper)
 	case string(j.Query) != string(o.Query):

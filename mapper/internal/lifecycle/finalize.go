@@ -77,6 +77,10 @@ func (fi finalizer) begin(ctx context.Context, job *record.Job, t body.Job, m re
 func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 	var failed error // the function's
 	ready := false   // all that is left is the commit
+	if fi.def.Forget != nil && len(job.Closing) > 0 {
+		failed, err := forget(ctx, fi, job)
+		return fi.retry(ctx, job, failed, err)
+	}
 	err := fi.end(ctx, job, "", func(tx *datastore.Transaction, j *record.Job) error {
 		failed, ready = nil, false
 		if err := j.Succeed(fi.sum, time.Now()); err != nil {
@@ -93,6 +97,11 @@ func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 	if refused := new(fault.CommitRefusal); failed == nil && ready && errors.As(fault.AsCommitRefusal(err), refused) {
 		failed = fault.Permanent(fmt.Errorf("the database refuses what it writes: %w", refused))
 	}
+	return fi.retry(ctx, job, failed, err)
+}
+
+// retry has a finalizer that has failed be tried again, or fails its job. Without a failure it returns err.
+func (fi finalizer) retry(ctx context.Context, job *record.Job, failed, err error) error {
 	if failed == nil {
 		return err
 	}

@@ -98,6 +98,9 @@ type Job struct {
 	Retired   bool          `datastore:"retired,omitempty,noindex"`    // they were, or are being cleaned up,
 	CleanedAt time.Time     `datastore:"cleaned_at,omitempty,noindex"` // since then
 
+	Closing []byte    `datastore:"closing,omitempty,noindex"` // JSON, see [Closing]; empty: it does not delete its records before its end
+	Erased  time.Time `datastore:"erased,omitempty,noindex"`  // when what it was about was taken out of the record, see [Redact]
+
 	AttemptSettings
 	Suspicion // that its finalizer kills its process
 }
@@ -180,7 +183,10 @@ func (j *Job) goOn(now time.Time) {
 	if j.State != Running {
 		j.RampFrom = now.UTC().Truncate(time.Microsecond)
 	}
-	j.State, j.Error, j.Trouble, j.Ended, j.Totals = Running, "", "", time.Time{}, nil
+	j.State, j.Error, j.Trouble, j.Ended = Running, "", "", time.Time{}
+	if len(j.Closing) == 0 {
+		j.Totals = nil
+	}
 	j.Suspicion = Suspicion{}
 	j.Generation++
 	j.Epoch++
