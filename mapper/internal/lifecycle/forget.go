@@ -264,13 +264,13 @@ func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 // job returns what has a job forget; nil if there is nothing to forget, or something is in the way.
 func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool, l *look) func() error {
 	ref, holding := j.Ref(), l.holding[j.Ref()]
-	values := false
+	values, about := false, f.Subject.IsAbout(j)
 	if f.Subject.Everywhere && j.Over() {
 		probe := *j
 		values, _ = record.RedactValues(&probe) // an error shows when it is done
-		mentioned = mentioned || j.Erased.IsZero() && record.NamesKeys(j)
+		about = about || j.Erased.IsZero() && record.NamesKeys(j)
 	}
-	if !holding && !mentioned && !named && !values {
+	if !holding && !mentioned && !about && !values {
 		return nil
 	}
 	block := func(format string, args ...any) func() error {
@@ -284,20 +284,25 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool
 		return block("job %s: %v: have it cleaned up there", j.ID, err)
 	case j.Cleaning != "":
 		return func() error { return nil } // it waits
-	case !j.Erased.IsZero() && mentioned && !named && !holding:
+	case !j.Erased.IsZero() && about && !named && !holding:
 		return block("job %s, whose record does not say any more what it was about: delete it", j.ID)
 	}
 	redact := func(now *record.Job) (bool, error) {
 		switch {
 		case !now.Over() || now.Cleaning != "":
 			return false, nil
-		case mentioned && now.Cleaned && !holding:
+		case about && now.Cleaned && !holding:
 			return true, record.Redact(now, f.Subject, f.salt(), time.Now())
 		}
-		return record.RedactValues(now)
+		said, err := record.RedactTexts(now, f.Subject)
+		if err != nil || !about && !holding && !values {
+			return said, err
+		}
+		changed, err := record.RedactValues(now)
+		return said || changed, err
 	}
 	return func() error {
-		if _, err := f.Store.UpdateJob(ctx, ref, redact); err != nil || !named && !holding && j.Cleaned {
+		if _, err := f.Store.UpdateJob(ctx, ref, redact); err != nil || !about && !holding || about && !named && !holding && j.Cleaned {
 			return err
 		}
 		err := f.of(j.Queue).CleanUp(ctx, ref, CleanUp{Failures: true, Job: named})

@@ -99,6 +99,40 @@ func Redact(j *Job, s Subject, salt string, now time.Time) error {
 	return err
 }
 
+// RedactTexts takes out of a job's record what mentions a subject, but its query and parameters: in what was done to it, errors, and the
+// names of counters. It reports whether there was something.
+func RedactTexts(j *Job, s Subject) (changed bool, err error) {
+	acts, err := j.History.Acts()
+	if err != nil {
+		return false, err
+	}
+	var history History
+	said := false
+	for _, a := range acts {
+		for _, text := range []*string{&a.What, &a.By, &a.Why} {
+			if s.InText(*text) {
+				*text, said = erasedText, true
+			}
+		}
+		history = history.With(a)
+	}
+	if said {
+		j.History = history
+	}
+	for _, text := range []*string{&j.Error, &j.Trouble, &j.RetryOf} {
+		if s.InText(*text) {
+			*text, said = erasedText, true
+		}
+	}
+	totals := &Job{Totals: j.Totals}
+	if !s.InJob(totals) {
+		return said, nil
+	}
+	changed, err = RedactValues(totals)
+	j.Totals, j.CountersDropped = totals.Totals, j.CountersDropped || totals.CountersDropped
+	return said || changed, err
+}
+
 // RedactValues takes out of a job's record what may quote an entity, whatever its query: errors, and the names of counters and namespaces. It
 // reports whether there was something.
 func RedactValues(j *Job) (changed bool, err error) {

@@ -73,12 +73,12 @@ func (s Subject) InJSON(document []byte) bool {
 // InJob reports whether the record of a job mentions the subject: what it is about, is called and has counted, and what was said of it. Names
 // that a program or an operator gives, of mappers, queues and settings, do not count.
 func (s Subject) InJob(j *Job) bool {
-	for _, text := range []string{j.ID, j.Schedule, j.Undo, j.Error, j.Trouble, j.RetryOf} {
+	for _, text := range []string{j.Error, j.Trouble, j.RetryOf} {
 		if s.InText(text) {
 			return true
 		}
 	}
-	if s.InJSON(j.Query) || s.InJSON(j.Params) {
+	if s.IsAbout(j) {
 		return true
 	}
 	acts, err := j.History.Acts()
@@ -92,6 +92,16 @@ func (s Subject) InJob(j *Job) bool {
 	}
 	totals, err := tally.Unpack(j.Totals)
 	return err != nil || s.InJSON(totals)
+}
+
+// IsAbout reports whether a job is about the subject: by its query, its parameters, its ID, its schedule or its undo.
+func (s Subject) IsAbout(j *Job) bool {
+	for _, text := range []string{j.ID, j.Schedule, j.Undo} {
+		if s.InText(text) {
+			return true
+		}
+	}
+	return s.InJSON(j.Query) || s.InJSON(j.Params)
 }
 
 // InKey reports whether a key is in the namespace of the subject, or has a name that mentions it.
