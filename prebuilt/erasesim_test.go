@@ -157,6 +157,9 @@ func (f *fleet) insist(do func(ctx context.Context) error) error {
 		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrArguments) || errors.Is(err, mapper.ErrNoSuchJob) || errors.Is(err, mapper.ErrOtherArguments) {
 			return err
 		}
+		if f.Context().Err() != nil { // the test is over
+			return nil
+		}
 		time.Sleep(f.upTo(time.Minute))
 	}
 }
