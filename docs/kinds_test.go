@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestKindsOfRecords checks that the page about personal data has every kind that the code gives to records of its own, and no other, and that
-// each begins as those do that an erasure looks through.
+// TestKindsOfRecords checks that the page about personal data has every kind that the code gives to records of its own,
+// and no other, and that each begins as those do that an erasure looks through.
 func TestKindsOfRecords(t *testing.T) {
 	page, err := os.ReadFile("retention.md")
 	if err != nil {
@@ -22,7 +22,8 @@ func TestKindsOfRecords(t *testing.T) {
 	}
 	constant := regexp.MustCompile(`(?m)^\s*(?:const\s+)?\w*Kind\s*=\s*"(\w+)"`)
 	err = filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "examples") {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+			strings.Contains(path, "examples") {
 			return err
 		}
 		source, err := os.ReadFile(path)

@@ -154,8 +154,9 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	return nil
 }
 
-// SetRetain changes how long the records of the job are kept after its end, see [StartOptions.Retain]: [RetainAlways] is until somebody
-// cleans them up. Those of a job that ended longer ago are cleaned up soon. What is cleaned up already is [ErrState].
+// SetRetain changes how long the records of the job are kept after its end, see [StartOptions.Retain]: [RetainAlways]
+// is until somebody cleans them up. Those of a job that ended longer ago are cleaned up soon. What is cleaned up
+// already is [ErrState].
 func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
 	err := checkRetain("the retention", d)
 	switch {

@@ -70,8 +70,9 @@ type Options struct {
 	// first one, too: the engine's Handler knows which queue a task was put into.
 	Queues []*tasks.Queue
 
-	// Retain is how long the records of new jobs are kept after their end, if [StartOptions.Retain] does not say so: those of jobs
-	// that schedules, exports, prebuilt mappers and undos start, too. Defaults to [RetainAlways]. A job keeps what it was started with.
+	// Retain is how long the records of new jobs are kept after their end, if [StartOptions.Retain] does not say so:
+	// those of jobs that schedules, exports, prebuilt mappers and undos start, too. Defaults to [RetainAlways]. A job
+	// keeps what it was started with.
 	Retain time.Duration
 }
 

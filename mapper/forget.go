@@ -2,48 +2,15 @@ package mapper
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// Forget has the mapper's jobs keep nothing of what they were about. When a job has come to all of its entities, and none is a failure, it
-// deletes the records of its ranges. Then fn is called, in a task of its own and in no transaction, for up to half of the queue's Deadline. When it
-// returns nil the job ends, and its record loses query, parameters, errors, reasons and counters: a hash stays, whose salt nobody keeps. A
-// start of its ID is refused with [ErrState] from then on. The job can't be undone, retried or verified.
-//
-// The function runs at least once. Its error has it tried again by the queue's back-off, and is shown in Status.Error; one that is marked by
-// [Permanent] fails the job, and [Job.Resume] calls it again. [Done.Proof] is what the records have proved, and [Done.Forget] has other records
-// forget. Put and Delete of the Done have no effect. A job with failures calls the finalizer of [Mapper.OnDone] instead, if there is one. It
-// returns the mapper, for use in its definition.
-func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Done, params P) error) *Mapper[P] {
-	if fn == nil {
-		m.def.Err = errors.New("Forget: the function is nil")
-		return m
-	}
-	m.def.Forget = func(ctx context.Context, a *function.Attempt, j *record.Job, sum record.Totals) error {
-		status, err := statusOf(j, sum)
-		if err != nil {
-			return err
-		}
-		var params P
-		if err := function.DecodeParams(j.Params, &params); err != nil {
-			return err
-		}
-		closing, err := record.ClosingOf(j)
-		if err != nil || closing == nil {
-			return fmt.Errorf("what the records have proved is gone: %w", err)
-		}
-		return fn(ctx, &Done{Status: status, attempt: a, closing: closing}, params)
-	}
-	return m
-}
-
-// Proof returns what the records of the job have proved before they were deleted, see [Mapper.Forget]; nil in another function.
+// Proof returns what the records of the job have proved before they were deleted, see [Mapper.Forget]; nil in another
+// function.
 func (d *Done) Proof() *Proof {
 	if d.closing == nil {
 		return nil
@@ -51,7 +18,8 @@ func (d *Done) Proof() *Proof {
 	return &Proof{Ranges: int(d.closing.Ranges), Alone: int(d.closing.Alone), Failures: int(d.closing.Failures)}
 }
 
-// A Subject is what records are to forget. Of them are keys and texts; whatever is compressed or encoded is looked into.
+// A Subject is what records are to forget. Of them are keys and texts; whatever is compressed or encoded is looked
+// into.
 type Subject struct {
 	// Namespace is one: all keys in it, and its name where it is a word by itself, with no letter or digit beside it.
 	Namespace string
@@ -77,13 +45,14 @@ type Forgotten struct {
 // HashID returns the hash of the ID of a job in [Forgotten].
 func HashID(salt, id string) string { return record.Salted(salt, id) }
 
-// Forget looks through all records of scattermap in the database, those of package export included, for something of a subject. Without an
-// error there was nothing left, but in the record of this job itself.
+// Forget looks through all records of scattermap in the database, those of package export included, for something of a
+// subject. Without an error there was nothing left, but in the record of this job itself.
 //
-// Where a job that has ended has something, its records are cleaned up with its failures, and errors and counters are taken out of its own record;
-// if that mentions the subject it loses what it was about, as by [Mapper.Forget], and if its ID does it is deleted. Such a job can't be undone, retried
-// or verified any more. While that goes on Forget returns an error, for another attempt. What is in the way is an error that is [Permanent] and
-// names it: a job that has not ended, is being undone, or belongs to a queue that the engine does not have; a tick of a schedule that waits.
+// Where a job that has ended has something, its records are cleaned up with its failures, and errors and counters are
+// taken out of its own record; if that mentions the subject it loses what it was about, as by [Mapper.Forget], and if
+// its ID does it is deleted. Such a job can't be undone, retried or verified any more. While that goes on Forget
+// returns an error, for another attempt. What is in the way is an error that is [Permanent] and names it: a job that
+// has not ended, is being undone, or belongs to a queue that the engine does not have; a tick of a schedule that waits.
 //
 // It reads all records: a million take about a minute, and the time of the function is bounded.
 func (d *Done) Forget(ctx context.Context, s Subject) (*Forgotten, error) {

@@ -142,24 +142,27 @@ type StartOptions struct {
 	// to 250 ranges. Defaults to 1: FailureLimit alone decides.
 	FailureShare float64 `json:"failure_share,omitempty"`
 
-	// Retain is how long the records of the job's ranges are kept after its end, with the keys and errors that are in them: at
-	// least [MinRetain]. Then they are cleaned up as [Job.CleanUp] does with CleanUpOptions.Failures, and the job's own record
-	// stays, so that a start of its ID returns the job. What goes on again, by [Job.Resume] or [Job.Retry], is kept until so long
-	// after its next end. Defaults to [Options.Retain]; [RetainAlways] is until somebody cleans up. [Job.SetRetain] changes it.
+	// Retain is how long the records of the job's ranges are kept after its end, with the keys and errors that are in
+	// them: at least [MinRetain]. Then they are cleaned up as [Job.CleanUp] does with CleanUpOptions.Failures, and the
+	// job's own record stays, so that a start of its ID returns the job. What goes on again, by [Job.Resume] or
+	// [Job.Retry], is kept until so long after its next end. Defaults to [Options.Retain]; [RetainAlways] is until
+	// somebody cleans up. [Job.SetRetain] changes it.
 	Retain time.Duration `json:"retain_ns,omitempty"`
 }
 
 // RetainAlways, as a retention, has the records of a job be kept until somebody cleans them up.
 const RetainAlways time.Duration = -1
 
-// MinRetain is the shortest retention: longer than an undo is possible. Point-in-time recovery keeps what was there for seven days
-// (https://cloud.google.com/datastore/docs/pitr), and a day more is for clocks that differ, and for whoever undoes at the last moment.
+// MinRetain is the shortest retention: longer than an undo is possible. Point-in-time recovery keeps what was there for
+// seven days (https://cloud.google.com/datastore/docs/pitr), and a day more is for clocks that differ, and for whoever
+// undoes at the last moment.
 const MinRetain = 8 * 24 * time.Hour
 
 // checkRetain returns an error if a retention can't be kept to; zero is the default.
 func checkRetain(name string, d time.Duration) error {
 	if d > 0 && d < MinRetain {
-		return fmt.Errorf("%s has to be at least %v, as an undo needs the records for seven days, or RetainAlways; it is %v", name, MinRetain, d)
+		return fmt.Errorf("%s has to be at least %v, as an undo needs the records for seven days, or RetainAlways; it is %v",
+			name, MinRetain, d)
 	}
 	return nil
 }
@@ -236,7 +239,8 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	case o.Workers < 0 || o.Workers > maxWorkers: // 0: what the queue delivers at once
 		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
 	}
-	if err := cmp.Or(o.Retries.validate("StartOptions.Retries"), checkRetain("StartOptions.Retain", o.Retain)); err != nil {
+	err := cmp.Or(o.Retries.validate("StartOptions.Retries"), checkRetain("StartOptions.Retain", o.Retain))
+	if err != nil {
 		return err
 	}
 	return o.Splitting.strategy().Validate()

@@ -34,7 +34,8 @@ func (w *world) ranges(id string) (n int) {
 	return n
 }
 
-// TestRetention has jobs be cleaned up a time after their end, and not before: whoever does nothing more, and what each step says then.
+// TestRetention has jobs be cleaned up a time after their end, and not before: whoever does nothing more, and what each
+// step says then.
 func TestRetention(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -45,11 +46,13 @@ func TestRetention(t *testing.T) {
 		before, job := over(w, failing77, o), w.engine.Job("j")
 		over(w, failing77, &mapper.StartOptions{ID: "kept", PageSize: 10})
 		kept := w.ranges("kept")
-		if want := before.Ended.Add(40 * day); before.Failures == 0 || !before.CleanUpAt.Equal(want) || before.Settings.Retain != o.Retain {
+		if want := before.Ended.Add(40 * day); before.Failures == 0 || !before.CleanUpAt.Equal(want) ||
+			before.Settings.Retain != o.Retain {
 			t.Fatalf("clean up at %v, want %v: %+v", before.CleanUpAt, want, before)
 		}
 		listed, _, err := w.engine.Jobs(t.Context(), nil, "")
-		if err != nil || len(listed) != 2 || !listed[1].CleanUpAt.Equal(before.CleanUpAt) || !listed[0].CleanUpAt.IsZero() {
+		if err != nil || len(listed) != 2 || !listed[1].CleanUpAt.Equal(before.CleanUpAt) ||
+			!listed[0].CleanUpAt.IsZero() {
 			t.Errorf("%+v, %v", listed, err)
 		}
 
@@ -80,7 +83,8 @@ func TestRetention(t *testing.T) {
 			t.Errorf("%d records of %d are left of a job that is kept", n, kept)
 		}
 		after := w.status(job)
-		if after.Processed != ended.Processed || after.Failures != ended.Failures || !after.CleanedUp || after.Cleaning || !after.CleanUpAt.IsZero() || after.RetiredAt.IsZero() {
+		if after.Processed != ended.Processed || after.Failures != ended.Failures || !after.CleanedUp ||
+			after.Cleaning || !after.CleanUpAt.IsZero() || after.RetiredAt.IsZero() {
 			t.Errorf("status %+v", after)
 		}
 		says := "were cleaned up on " + after.RetiredAt.Format(time.DateOnly) + ", as its retention of 40 days says"
@@ -107,7 +111,8 @@ func TestRetention(t *testing.T) {
 	})
 }
 
-// TestRetentionOfOtherStates has jobs be aborted while they are paused, set later, cleaned up by hand before, and lose all tasks.
+// TestRetentionOfOtherStates has jobs be aborted while they are paused, set later, cleaned up by hand before, and lose
+// all tasks.
 func TestRetentionOfOtherStates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -211,16 +216,21 @@ func TestRetentionWaitsForUndo(t *testing.T) {
 	})
 }
 
-// TestDefaultRetention has an engine's new jobs be kept as its options say, those of schedules and undos, too, and refuses what is too short.
+// TestDefaultRetention has an engine's new jobs be kept as its options say, those of schedules and undos, too, and
+// refuses what is too short.
 func TestDefaultRetention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, failing77)
 		for _, d := range []time.Duration{1, mapper.MinRetain - 1} {
-			if _, err := mapper.New(w.client, w.queue, &mapper.Options{Mappers: mapper.Set(failing77), Retain: d}); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), "Options.Retain") {
+			if _, err := mapper.New(w.client, w.queue,
+				&mapper.Options{Mappers: mapper.Set(failing77), Retain: d}); !errors.Is(err, mapper.ErrArguments) ||
+				!strings.Contains(err.Error(), "Options.Retain") {
 				t.Errorf("%v: %v", d, err)
 			}
-			if _, err := failing77.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{Retain: d}); !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), "StartOptions.Retain") {
+			if _, err := failing77.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{Retain: d}); !errors.Is(err, mapper.ErrArguments) ||
+				!strings.Contains(err.Error(), "StartOptions.Retain") {
 				t.Errorf("%v: %v", d, err)
 			}
 		}
@@ -255,7 +265,8 @@ func TestDefaultRetention(t *testing.T) {
 	})
 }
 
-// TestRetentionOps counts what the clean-up of a retention takes: a read and a delete of each record, and a few besides.
+// TestRetentionOps counts what the clean-up of a retention takes: a read and a delete of each record, and a few
+// besides.
 func TestRetentionOps(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
@@ -271,7 +282,8 @@ func TestRetentionOps(t *testing.T) {
 			t.Fatalf("%d records are left", left)
 		}
 		after := w.emulator.Usage()
-		if deletes, reads := after.Deletes-before.Deletes, after.Reads-before.Reads; deletes != n || reads < n || reads > n+60 {
+		if deletes, reads := after.Deletes-before.Deletes, after.Reads-before.Reads; deletes != n || reads < n ||
+			reads > n+60 {
 			t.Errorf("%d deletes and %d reads for %d records", deletes, reads, n)
 		}
 		if writes, ops := after.Writes-before.Writes, after.TaskOps-before.TaskOps; writes > 4 || ops > 60 {

@@ -51,8 +51,8 @@ type Status struct {
 	CleanedUp bool `json:"cleaned_up,omitempty"`
 	Cleaning  bool `json:"cleaning,omitempty"`
 
-	// CleanUpAt is when the retention of a job that has ended will clean it up, see [StartOptions.Retain]; zero if it will not.
-	// RetiredAt is when it has.
+	// CleanUpAt is when the retention of a job that has ended will clean it up, see [StartOptions.Retain]; zero if it
+	// will not. RetiredAt is when it has.
 	CleanUpAt time.Time `json:"clean_up_at,omitzero"`
 	RetiredAt time.Time `json:"retired_at,omitzero"`
 

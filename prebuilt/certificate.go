@@ -15,14 +15,14 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// A Certificate says that a namespace, or a tenant, was erased, and what that means: what was looked at between Looked and Ended. It is not
-// known what was put since.
+// A Certificate says that a namespace, or a tenant, was erased, and what that means: what was looked at between Looked
+// and Ended. It is not known what was put since.
 //
-// Of a namespace it proves that the job came to all entities of these kinds, that a count of each found none left, that the namespace had
-// no other kind, and that no record of scattermap held a key in it or its name. Of a tenant it proves that the job came to all entities of these
-// kinds and deleted those that had the value, whether it was indexed or not; that fresh queries for the value found none, in all kinds that there
-// were; and that no record held keys of a job, or the value. An entity that somebody put behind the job with a value that is not indexed
-// is found by no query.
+// Of a namespace it proves that the job came to all entities of these kinds, that a count of each found none left, that
+// the namespace had no other kind, and that no record of scattermap held a key in it or its name. Of a tenant it proves
+// that the job came to all entities of these kinds and deleted those that had the value, whether it was indexed or not;
+// that fresh queries for the value found none, in all kinds that there were; and that no record held keys of a job, or
+// the value. An entity that somebody put behind the job with a value that is not indexed is found by no query.
 type Certificate struct {
 	Job       string       `json:"job"`
 	Run       string       `json:"run"` // what tells the job from later ones of its ID
@@ -37,8 +37,8 @@ type Certificate struct {
 	Coverage  mapper.Proof `json:"coverage"`  // of the job: that it came to all entities of these kinds
 	Remaining int64        `json:"remaining"` // entities at Ended: 0
 
-	// Records are how many records of scattermap were looked through, by kind, and Jobs the jobs that have forgotten something: hashes of their IDs, see
-	// mapper.HashID, and MoreJobs how many more there were.
+	// Records are how many records of scattermap were looked through, by kind, and Jobs the jobs that have forgotten
+	// something: hashes of their IDs, see mapper.HashID, and MoreJobs how many more there were.
 	Records  map[string]int64 `json:"records"`
 	Jobs     []string         `json:"jobs,omitempty"`
 	MoreJobs int64            `json:"more_jobs,omitempty"`
@@ -88,8 +88,8 @@ func ReadCertificate(kept []byte, key ed25519.PublicKey) (*Certificate, error) {
 	return c, nil
 }
 
-// certify has the records of other jobs forget what was erased, and then looks at everything, and keeps the certificate. The job's own records are
-// gone by then. If something is in the way, or was put meanwhile, there is none.
+// certify has the records of other jobs forget what was erased, and then looks at everything, and keeps the
+// certificate. The job's own records are gone by then. If something is in the way, or was put meanwhile, there is none.
 func (o EraseOptions) certify(ctx context.Context, d *mapper.Done, p EraseParams) error {
 	e, s := mapper.FromContext(ctx), d.Status
 	c := Certificate{
@@ -146,7 +146,8 @@ func (o EraseOptions) lookAtNamespace(ctx context.Context, e *mapper.Engine, c *
 }
 
 // lookForTenant returns an error if entities have the tenant's value, or may have it unseen.
-func (o EraseOptions) lookForTenant(ctx context.Context, e *mapper.Engine, q mapper.Query, p EraseParams, c *Certificate) error {
+func (o EraseOptions) lookForTenant(ctx context.Context, e *mapper.Engine, q mapper.Query, p EraseParams,
+	c *Certificate) error {
 	namespaces, err := namespacesOf(ctx, e, q)
 	if err != nil {
 		return err
@@ -167,7 +168,8 @@ func (o EraseOptions) lookForTenant(ctx context.Context, e *mapper.Engine, q map
 	}
 	for _, namespace := range namespaces {
 		for _, kind := range c.Kinds {
-			found, err := e.Client().GetAll(ctx, datastore.NewQuery(kind).Namespace(namespace).FilterField(p.Property, "=", p.Value.V).KeysOnly().Limit(1), nil)
+			left := datastore.NewQuery(kind).Namespace(namespace).FilterField(p.Property, "=", p.Value.V)
+			found, err := e.Client().GetAll(ctx, left.KeysOnly().Limit(1), nil)
 			if err != nil {
 				return fmt.Errorf("look for what is left in the kind %q: %w", kind, err)
 			}

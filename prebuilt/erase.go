@@ -33,8 +33,9 @@ type EraseOptions struct {
 
 // EraseParams are the parameters of [Erase].
 type EraseParams struct {
-	// Property and Value, if they are set, erase entities that have the value, or one of several, in the property, whose name may lead into
-	// entities inside. A value has a type: "7" is another one than 7, and 7.0 another one than both.
+	// Property and Value, if they are set, erase entities that have the value, or one of several, in the property,
+	// whose name may lead into entities inside. A value has a type: "7" is another one than 7, and 7.0 another one than
+	// both.
 	Property string `json:"property,omitempty"`
 	Value    *Value `json:"value,omitempty"`
 
@@ -45,22 +46,23 @@ type EraseParams struct {
 	AllKinds bool `json:"all_kinds,omitempty"`
 }
 
-// Erase returns the mapper "erase": it deletes all entities of a namespace, of whatever kinds, or those of a tenant, which have a value in a
-// property; has the records of scattermap forget them; and then keeps a signed certificate of that, under the name of the job, see [Certificate].
-// It is started by its name.
+// Erase returns the mapper "erase": it deletes all entities of a namespace, of whatever kinds, or those of a tenant,
+// which have a value in a property; has the records of scattermap forget them; and then keeps a signed certificate of
+// that, under the name of the job, see [Certificate]. It is started by its name.
 //
-// To erase a namespace, the query has that and nothing else: the kinds are those of the namespace at its start, at most 500. The empty namespace is
-// refused. To erase a tenant, the query may name kinds and namespaces; all that there are is the default. Then the job reads all entities, as a value that
-// is not indexed is found by no query.
+// To erase a namespace, the query has that and nothing else: the kinds are those of the namespace at its start, at most
+// 500. The empty namespace is refused. To erase a tenant, the query may name kinds and namespaces; all that there are
+// is the default. Then the job reads all entities, as a value that is not indexed is found by no query.
 //
-// What other jobs have kept of it goes, too: those that have ended are cleaned up with their failures, and can't be undone, retried or verified
-// any more; where a tenant is erased these are all jobs of the database. A job that has not ended, or is being undone, refuses the start, or
-// fails the erasure, and is named: abort it, or wait, and resume the erasure. [mapper.Done.Forget] has the details. The job itself has no records
-// left when it has succeeded, its own one names neither namespace nor tenant, and it can't be undone. Its ID stays, as given: choose one without the name of the namespace, if that
-// is a secret; one with the tenant's value or one of the words is refused.
+// What other jobs have kept of it goes, too: those that have ended are cleaned up with their failures, and can't be
+// undone, retried or verified any more; where a tenant is erased these are all jobs of the database. A job that has not
+// ended, or is being undone, refuses the start, or fails the erasure, and is named: abort it, or wait, and resume the
+// erasure. [mapper.Done.Forget] has the details. The job itself has no records left when it has succeeded, its own one
+// names neither namespace nor tenant, and it can't be undone. Its ID stays, as given: choose one without the name of
+// the namespace, if that is a secret; one with the tenant's value or one of the words is refused.
 //
-// If entities were put meanwhile there is no certificate, and the job fails: start another one. By default no other retention counts, and the
-// job runs beside others.
+// If entities were put meanwhile there is no certificate, and the job fails: start another one. By default no other
+// retention counts, and the job runs beside others.
 func Erase(o EraseOptions) mapper.Definition {
 	m := mapper.Update(eraseName, func(_ context.Context, e *mapper.Entity[entity], p EraseParams) error {
 		if p.Property != "" {
@@ -141,15 +143,18 @@ func (p EraseParams) subject(namespace string) mapper.Subject {
 
 // check returns what is wrong with a start.
 func (o EraseOptions) check(q mapper.Query, p EraseParams, opts mapper.StartOptions) error {
-	bounded := len(q.Filters) > 0 || q.Ancestor != nil || q.Start != nil || q.End != nil || q.ShardBy != "" || !q.ReadTime.IsZero()
+	bounded := len(q.Filters) > 0 || q.Ancestor != nil || q.Start != nil || q.End != nil || q.ShardBy != "" ||
+		!q.ReadTime.IsZero()
 	switch {
 	case len(o.Key) != ed25519.PrivateKeySize || o.Keep == nil:
 		return errors.New("EraseOptions.Key and Keep are required")
-	case p.Property == "" && p.Value != nil, p.Property != "" && (p.Value == nil || p.Value.V == nil), p.Property != "" && p.Value.V == "":
+	case p.Property == "" && p.Value != nil,
+		p.Property != "" && (p.Value == nil || p.Value.V == nil || p.Value.V == ""):
 		return errors.New(`the params "property" and "value" name a tenant together, whose value is not empty`)
 	case slices.Contains(p.Words, ""):
 		return errors.New(`one of the param "words" is empty`)
-	case p.Property == "" && (q.Namespace == "" || q.Kind != "" || len(q.Kinds)+len(q.Namespaces) > 0 || q.AllNamespaces || bounded):
+	case p.Property == "" && (q.Namespace == "" || q.Kind != "" || len(q.Kinds)+len(q.Namespaces) > 0 ||
+		q.AllNamespaces || bounded):
 		return errors.New(`the query has to have a namespace, and nothing else, or the params "property" and "value" a tenant`)
 	case bounded:
 		return errors.New("the query of a tenant can have kinds and namespaces, and nothing else")
@@ -222,8 +227,8 @@ func complete(ctx context.Context, e *mapper.Engine, q *mapper.Query, p ErasePar
 	return nil
 }
 
-// unfinished returns an error if jobs have not ended that may keep something of what is to be erased: it looks at their queries. The others are found at
-// the end.
+// unfinished returns an error if jobs have not ended that may keep something of what is to be erased: it looks at their
+// queries. The others are found at the end.
 func unfinished(ctx context.Context, e *mapper.Engine, q mapper.Query, p EraseParams, self string) error {
 	var found []string
 	for _, state := range []mapper.State{mapper.Running, mapper.Paused} {
@@ -241,7 +246,8 @@ func unfinished(ctx context.Context, e *mapper.Engine, q mapper.Query, p ErasePa
 					return err
 				}
 				o := s.Query
-				if j.ID != self && (p.Property != "" || o.AllNamespaces || o.Namespace == q.Namespace || slices.Contains(o.Namespaces, q.Namespace)) {
+				if j.ID != self && (p.Property != "" || o.AllNamespaces || o.Namespace == q.Namespace ||
+					slices.Contains(o.Namespaces, q.Namespace)) {
 					found = append(found, fmt.Sprintf("%s (%s)", j.ID, s.State))
 				}
 			}

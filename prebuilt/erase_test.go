@@ -41,7 +41,8 @@ func newDrawer(t *testing.T) *drawer {
 }
 
 func (d *drawer) erase() mapper.Definition {
-	return prebuilt.Erase(prebuilt.EraseOptions{Key: d.private, Keep: func(ctx context.Context, name string, text []byte) error {
+	return prebuilt.Erase(prebuilt.EraseOptions{Key: d.private, Keep: func(ctx context.Context, name string,
+		text []byte) error {
 		c, err := prebuilt.ReadCertificate(text, d.public)
 		if err == nil && d.keep != nil {
 			err = d.keep(ctx, c)
@@ -80,7 +81,8 @@ func texts(properties []datastore.Property) string {
 				}
 			}
 			fmt.Fprintln(&b, string(v))
-			for _, word := range strings.FieldsFunc(string(v), func(r rune) bool { return strings.ContainsRune(`",:{}[] `, r) }) {
+			for _, word := range strings.FieldsFunc(string(v),
+				func(r rune) bool { return strings.ContainsRune(`",:{}[] `, r) }) {
 				if key, err := datastore.DecodeKey(word); err == nil {
 					add(key)
 				}
@@ -110,7 +112,8 @@ func texts(properties []datastore.Property) string {
 }
 
 // grep returns where the records of scattermap have a text: kinds, keys and properties.
-func grep(ctx context.Context, client *datastore.Client, text string, but func(kind string, key *datastore.Key, all datastore.PropertyList) bool) (found []string, err error) {
+func grep(ctx context.Context, client *datastore.Client, text string, but func(kind string, key *datastore.Key,
+	all datastore.PropertyList) bool) (found []string, err error) {
 	kinds, err := client.GetAll(ctx, datastore.NewQuery("__kind__").KeysOnly(), nil)
 	if err != nil {
 		return nil, err
@@ -126,7 +129,8 @@ func grep(ctx context.Context, client *datastore.Client, text string, but func(k
 		}
 		for i, key := range keys {
 			for _, p := range append(all[i], datastore.Property{Name: "its key", Value: key}) {
-				if strings.Contains(texts([]datastore.Property{p}), text) && (but == nil || !but(kind.Name, key, all[i])) {
+				if strings.Contains(texts([]datastore.Property{p}), text) && (but == nil || !but(kind.Name, key,
+					all[i])) {
 					found = append(found, kind.Name+" "+key.Name+" "+p.Name)
 				}
 			}
@@ -154,7 +158,8 @@ func (w tenancy) put(namespace, kind, name string, properties ...datastore.Prope
 func (w tenancy) start(name string, q mapper.Query, params, id string) *mapper.Job {
 	w.Helper()
 	ctx := mapper.WithReason(w.Context(), "as alice-0001@example.com of acme asks")
-	job, err := w.Engine.StartNamed(ctx, name, q, []byte(params), &mapper.StartOptions{ID: id, PageSize: 10, Beside: true})
+	job, err := w.Engine.StartNamed(ctx, name, q, []byte(params),
+		&mapper.StartOptions{ID: id, PageSize: 10, Beside: true})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -177,7 +182,8 @@ func (w tenancy) earlier(q mapper.Query, prefix string) {
 	w.run("check", q, `{"condition": "n >= 5"}`, prefix+"check") // with failures
 	w.run("count", q, `{"by": "owner"}`, prefix+"count")
 	w.run("copy", q, `{"namespace": "elsewhere"}`, prefix+"copy")
-	job, err := w.Engine.StartNamed(w.Context(), "delete", q, []byte("{}"), &mapper.StartOptions{ID: prefix + "rehearsal", Rehearse: true})
+	job, err := w.Engine.StartNamed(w.Context(), "delete", q, []byte("{}"),
+		&mapper.StartOptions{ID: prefix + "rehearsal", Rehearse: true})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -185,7 +191,8 @@ func (w tenancy) earlier(q mapper.Query, prefix string) {
 		w.Fatal(err)
 	}
 	undone := w.run("set", q, `{"property": "other", "value": "bob of acme"}`, prefix+"undone")
-	w.put(q.Namespace, "Account", "alice-0003@example.com", datastore.Property{Name: "n", Value: int64(3)}, datastore.Property{Name: "tenant", Value: "acme"})
+	w.put(q.Namespace, "Account", "alice-0003@example.com", datastore.Property{Name: "n", Value: int64(3)},
+		datastore.Property{Name: "tenant", Value: "acme"})
 	undo, err := w.Engine.Job(undone.ID).Undo(w.Context(), nil)
 	if err != nil {
 		w.Fatal(err)
@@ -208,7 +215,8 @@ func TestEraseForgets(t *testing.T) {
 	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
 		w := tenancy{t, world}
 		for i := range 60 {
-			w.put("acme", "Account", alice(i), datastore.Property{Name: "n", Value: int64(i)}, datastore.Property{Name: "owner", Value: alice(i)})
+			w.put("acme", "Account", alice(i), datastore.Property{Name: "n", Value: int64(i)},
+				datastore.Property{Name: "owner", Value: alice(i)})
 			w.put("other", "Account", fmt.Sprintf("carol-%04d", i), datastore.Property{Name: "n", Value: int64(i)})
 		}
 		for i := range 120 { // more than a hundred kinds
@@ -243,7 +251,8 @@ func TestEraseForgets(t *testing.T) {
 		time.Sleep(time.Hour)
 		job := w.start("erase", mapper.Query{Namespace: "acme"}, `{"words": ["carol-0059"]}`, "erasure")
 		for ctx, left := t.Context(), 20; left > 0; left-- { // somebody starts one meanwhile
-			if _, err := w.Engine.StartNamed(ctx, "touch", q, []byte("{}"), &mapper.StartOptions{ID: "meanwhile", Beside: true, AllowEmpty: true}); err == nil {
+			if _, err := w.Engine.StartNamed(ctx, "touch", q, []byte("{}"),
+				&mapper.StartOptions{ID: "meanwhile", Beside: true, AllowEmpty: true}); err == nil {
 				break
 			}
 		}
@@ -268,7 +277,8 @@ func TestEraseForgets(t *testing.T) {
 			}
 		}
 		c := d.certificate(t, "erasure")
-		if c.Namespace != "acme" || c.Deleted != 181 || len(c.Kinds) != 122 || c.Coverage.Ranges == 0 || len(c.Outside) == 0 || !slices.Contains(c.Jobs, mapper.HashID(c.Salt, "check")) {
+		if c.Namespace != "acme" || c.Deleted != 181 || len(c.Kinds) != 122 || c.Coverage.Ranges == 0 ||
+			len(c.Outside) == 0 || !slices.Contains(c.Jobs, mapper.HashID(c.Salt, "check")) {
 			t.Errorf("%+v", c)
 		}
 		for _, kind := range []string{"ScattermapJob", "ScattermapRange", "ScattermapSchedule"} {
@@ -289,7 +299,9 @@ func TestEraseForgets(t *testing.T) {
 		if failures, _, err := w.Engine.Job(kept.ID).Failures(t.Context(), ""); err != nil || len(failures) != 5 {
 			t.Errorf("%v, %v", failures, err)
 		}
-		if _, err := w.Engine.StartNamed(t.Context(), "set", q, []byte(`{"property": "seen", "value": true}`), &mapper.StartOptions{ID: "set", AllowEmpty: true}); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "erased on") {
+		if _, err := w.Engine.StartNamed(t.Context(), "set", q, []byte(`{"property": "seen", "value": true}`),
+			&mapper.StartOptions{ID: "set", AllowEmpty: true}); !errors.Is(err, mapper.ErrState) ||
+			!strings.Contains(err.Error(), "erased on") {
 			t.Errorf("a start of a job that was erased: %v", err)
 		}
 		if _, err := w.Engine.Job("erasure").Undo(t.Context(), nil); !errors.Is(err, mapper.ErrState) {
@@ -326,8 +338,10 @@ func TestEraseTenant(t *testing.T) {
 		}
 		for i, namespace := range []string{"", "eu", "us"} {
 			for j := range 40 {
-				w.put(namespace, "Account", alice(100*i+j), datastore.Property{Name: "n", Value: int64(j)}, tenant("acme", false))
-				w.put(namespace, "Account", fmt.Sprintf("bob-%d", j), datastore.Property{Name: "n", Value: int64(j)}, tenant("umbrella", false))
+				w.put(namespace, "Account", alice(100*i+j), datastore.Property{Name: "n", Value: int64(j)},
+					tenant("acme", false))
+				w.put(namespace, "Account", fmt.Sprintf("bob-%d", j), datastore.Property{Name: "n", Value: int64(j)},
+					tenant("umbrella", false))
 			}
 			w.put(namespace, "Note", alice(i), tenant("acme", true))
 			w.put(namespace, "Note", "several", tenant([]any{"x", "acme"}, false))
@@ -340,7 +354,8 @@ func TestEraseTenant(t *testing.T) {
 		w.earlier(mapper.Query{Kind: "Account", Namespace: "eu"}, "b-")
 		time.Sleep(time.Hour)
 		for _, params := range []string{`{"property": "tenant"}`, `{"value": "acme"}`, `{"property": "tenant", "value": null}`, `{"property": "tenant", "value": ""}`, `{"property": "tenant", "value": "acme", "what": 1}`} {
-			if _, err := w.Engine.StartNamed(t.Context(), "erase", mapper.Query{}, []byte(params), nil); !errors.Is(err, mapper.ErrArguments) {
+			if _, err := w.Engine.StartNamed(t.Context(), "erase", mapper.Query{}, []byte(params),
+				nil); !errors.Is(err, mapper.ErrArguments) {
 				t.Errorf("%s: %v", params, err)
 			}
 		}
@@ -355,7 +370,8 @@ func TestEraseTenant(t *testing.T) {
 			t.Errorf("%d were erased", s.Written)
 		}
 		c := d.certificate(t, "tenant")
-		if c.Tenant == nil || c.Tenant.Property != "tenant" || c.Tenant.Value.V != "acme" || c.Unindexed != 3 || !slices.Contains(c.Tenant.Namespaces, "us") {
+		if c.Tenant == nil || c.Tenant.Property != "tenant" || c.Tenant.Value.V != "acme" || c.Unindexed != 3 ||
+			!slices.Contains(c.Tenant.Namespaces, "us") {
 			text, _ := json.Marshal(c)
 			t.Errorf("%s", text)
 		}
@@ -367,7 +383,8 @@ func TestEraseTenant(t *testing.T) {
 		}
 		for kind, want := range map[string]int{"Account": 40, "Note": 1, "Count": 2} {
 			for _, namespace := range []string{"", "eu", "us"} {
-				if n, err := w.Client.Count(t.Context(), datastore.NewQuery(kind).Namespace(namespace)); err != nil || n != want {
+				if n, err := w.Client.Count(t.Context(), datastore.NewQuery(kind).Namespace(namespace)); err != nil ||
+					n != want {
 					t.Errorf("%d of %s in %q, want %d; %v", n, kind, namespace, want, err)
 				}
 			}

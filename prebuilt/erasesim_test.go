@@ -28,9 +28,11 @@ import (
 
 var eraseSeeds = flag.Int("seeds", 0, "how many seeds TestEraseSimulation has; 0 is 6, or 2 in a short run")
 
-// TestEraseSimulation erases namespaces and tenants behind and beside jobs of all sorts, while calls, answers and deliveries are lost, processes stop at any call
-// for hours and then make it, others put entities, and operators pause, abort, resume, undo and clean up. Whenever a certificate is kept, nothing of what it says
-// is gone may be in any entity, or in any record, looked at from outside in that moment. Copies and renames beside others' writes lose and double nothing.
+// TestEraseSimulation erases namespaces and tenants behind and beside jobs of all sorts, while calls, answers and
+// deliveries are lost, processes stop at any call for hours and then make it, others put entities, and operators pause,
+// abort, resume, undo and clean up. Whenever a certificate is kept, nothing of what it says is gone may be in any
+// entity, or in any record, looked at from outside in that moment. Copies and renames beside others' writes lose and
+// double nothing.
 func TestEraseSimulation(t *testing.T) {
 	seed, n := testflag.Seed(t), *eraseSeeds
 	if n == 0 {
@@ -73,7 +75,8 @@ func (f *fleet) upTo(most time.Duration) time.Duration {
 
 // stops has a process stop at a call, and make it when it wakes, whoever waits for it by then; or stop behind it.
 func (f *fleet) stops(share float64) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		o ...grpc.CallOption) error {
 		switch {
 		case f.chance(share):
 			time.Sleep(f.upTo(3 * time.Hour))
@@ -128,9 +131,11 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.Definition) *fleet {
 		db, err := e.Datastore(t.Context(), "test", options...)
 		must(err)
 		t.Cleanup(func() { db.Close() })
-		queue, err := tasks.NewQueue(client, location+"/queues/jobs", "http://worker/mapper/", &tasks.Options{Unverified: true})
+		queue, err := tasks.NewQueue(client, location+"/queues/jobs", "http://worker/mapper/",
+			&tasks.Options{Unverified: true})
 		must(err)
-		engine, err := mapper.New(db, queue, &mapper.Options{Mappers: mappers, Retain: mapper.MinRetain, Logger: slog.New(slog.DiscardHandler)})
+		engine, err := mapper.New(db, queue,
+			&mapper.Options{Mappers: mappers, Retain: mapper.MinRetain, Logger: slog.New(slog.DiscardHandler)})
 		must(err)
 		if f.all = append(f.all, engine); i == 2 {
 			f.calm = db
@@ -154,7 +159,8 @@ func (f *fleet) insist(do func(ctx context.Context) error) error {
 		ctx, cancel := context.WithTimeout(f.Context(), time.Minute)
 		err := do(ctx)
 		cancel()
-		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrArguments) || errors.Is(err, mapper.ErrNoSuchJob) || errors.Is(err, mapper.ErrOtherArguments) {
+		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrArguments) || errors.Is(err,
+			mapper.ErrNoSuchJob) || errors.Is(err, mapper.ErrOtherArguments) {
 			return err
 		}
 		if f.Context().Err() != nil { // the test is over
@@ -246,7 +252,8 @@ func (s *simulation) fill() {
 	}
 	keys, all := []*datastore.Key{}, []datastore.PropertyList{}
 	for i := range 40 {
-		keys, all = append(keys, key("docs", "Doc", fmt.Sprintf("doc-%03d", i))), append(all, datastore.PropertyList{{Name: "n", Value: int64(0)}, {Name: "title", Value: fmt.Sprint(i)}})
+		keys, all = append(keys, key("docs", "Doc", fmt.Sprintf("doc-%03d", i))), append(all,
+			datastore.PropertyList{{Name: "n", Value: int64(0)}, {Name: "title", Value: fmt.Sprint(i)}})
 	}
 	if _, err := s.calm.PutMulti(s.Context(), keys, all); err != nil {
 		s.Fatal(err)
@@ -290,12 +297,15 @@ func (s *simulation) job(id string) {
 	s.ended(job)
 	if which.mapper == "set" && !o.Rehearse && s.chance(0.5) {
 		var undo *mapper.Job
-		if s.insist(func(ctx context.Context) (err error) { undo, err = job.Undo(ctx, nil); return err }) == nil && s.chance(0.7) {
+		if s.insist(func(ctx context.Context) (err error) { undo, err = job.Undo(ctx, nil); return err }) == nil &&
+			s.chance(0.7) {
 			s.ended(undo)
 		}
 	}
 	if s.chance(0.3) {
-		s.give(func(ctx context.Context) error { return job.CleanUp(ctx, &mapper.CleanUpOptions{Failures: s.chance(0.5)}) })
+		s.give(func(ctx context.Context) error {
+			return job.CleanUp(ctx, &mapper.CleanUpOptions{Failures: s.chance(0.5)})
+		})
 	}
 	if s.chance(0.2) {
 		s.give(job.Retry)
@@ -343,7 +353,8 @@ func (s *simulation) write(ctx context.Context) {
 		}
 		name := fmt.Sprint("guest-", i)
 		s.give(func(ctx context.Context) error {
-			_, err := s.all[3].Client().Put(ctx, key("acme", "Account", name), &datastore.PropertyList{{Name: "tenant", Value: "acme"}, {Name: "n", Value: int64(9)}})
+			_, err := s.all[3].Client().Put(ctx, key("acme", "Account", name),
+				&datastore.PropertyList{{Name: "tenant", Value: "acme"}, {Name: "n", Value: int64(9)}})
 			return err
 		})
 		s.mu.Lock()
@@ -371,9 +382,21 @@ func (s *simulation) erase() {
 	for i := range 40 {
 		var job *mapper.Job
 		err := s.insist(func(ctx context.Context) (err error) {
-			job, err = s.engine().StartNamed(ctx, "erase", q, []byte(params), &mapper.StartOptions{ID: fmt.Sprint("erasure-", i), PageSize: 7 + s.chosen(20)})
+			job, err = s.engine().StartNamed(ctx, "erase", q, []byte(params),
+				&mapper.StartOptions{ID: fmt.Sprint("erasure-", i), PageSize: 7 + s.chosen(20)})
 			return err
 		})
+		if err == nil && s.chance(0.5) { // somebody begins, and does not go on
+			var beside *mapper.Job
+			started := s.insist(func(ctx context.Context) (err error) {
+				beside, err = s.all[2].StartNamed(ctx, "touch", mapper.Query{Kind: "Account", AllNamespaces: true},
+					[]byte("{}"), &mapper.StartOptions{ID: fmt.Sprint("paused-", i), PageSize: 3, Beside: true})
+				return err
+			})
+			if started == nil {
+				s.give(beside.Pause)
+			}
+		}
 		if err != nil {
 			if strings.Contains(err.Error(), "has no entities") {
 				return
@@ -495,7 +518,8 @@ func (s *simulation) docs() {
 		group.Go(func() {
 			var job *mapper.Job
 			err := s.insist(func(ctx context.Context) (err error) {
-				job, err = s.engine().StartNamed(ctx, each[0], q, []byte(each[1]), &mapper.StartOptions{ID: "docs-" + each[0], PageSize: 7})
+				job, err = s.engine().StartNamed(ctx, each[0], q, []byte(each[1]),
+					&mapper.StartOptions{ID: "docs-" + each[0], PageSize: 7})
 				return err
 			})
 			if err != nil {

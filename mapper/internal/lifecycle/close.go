@@ -15,9 +15,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
-// A closer ends a job that deletes the records of its ranges first, whose mapper has a function Forget. They are added up, and one transaction
-// records that and closes the job: from then on they are cleaned up, while it runs, and what they add up to is what the job's record has. Then
-// the function runs, in no transaction, and the one that ends the job takes out of its record what it was about.
+// A closer ends a job that deletes the records of its ranges first, whose mapper has a function Forget. They are added
+// up, and one transaction records that and closes the job: from then on they are cleaned up, while it runs, and what
+// they add up to is what the job's record has. Then the function runs, in no transaction, and the one that ends the job
+// takes out of its record what it was about.
 type closer struct {
 	*Jobs
 	def *function.Definition
@@ -33,7 +34,7 @@ func (cs closer) begin(ctx context.Context, job *record.Job, t body.Job, l *reco
 		if !j.MayEnd(t.Epoch) || len(j.Closing) > 0 {
 			return false, nil
 		}
-		return true, record.Close(j, l, cs.salt(), string(how))
+		return true, record.Close(j, l, saltOf(cs.Jobs), string(how))
 	})
 	if err != nil || !t.Current(job) || len(job.Closing) == 0 {
 		return err
@@ -41,7 +42,7 @@ func (cs closer) begin(ctx context.Context, job *record.Job, t body.Job, l *reco
 	return cs.run(ctx, job, t)
 }
 
-func (js *Jobs) salt() string {
+func saltOf(js *Jobs) string {
 	return strconv.FormatUint(js.Random(), 36) + strconv.FormatUint(js.Random(), 36)
 }
 
@@ -63,7 +64,8 @@ func (cs closer) run(ctx context.Context, job *record.Job, t body.Job) error {
 	return finalizer{cs.Jobs, cs.def, sum}.run(ctx, job, t)
 }
 
-// clean deletes the records, and returns the job when none is left; nil if its other tasks and its sweeps go on with that.
+// clean deletes the records, and returns the job when none is left; nil if its other tasks and its sweeps go on with
+// that.
 func (cs closer) clean(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
 	cl := cleaner{cs.Jobs}
 	for job.Cleaning != "" {
@@ -116,6 +118,6 @@ func forget(ctx context.Context, fi finalizer, job *record.Job) (failed, err err
 			return err
 		}
 		j.Finalizes, j.Finalized = true, j.Epoch
-		return record.Redact(j, record.Subject{}, fi.salt(), time.Now())
+		return record.Redact(j, record.Subject{}, saltOf(fi.Jobs), time.Now())
 	})
 }

@@ -97,7 +97,8 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 	if err != nil {
 		return err
 	}
-	l, err := adder{js}.addUp(ctx, job, finalizePath, t, func(j *record.Job) bool { return j.MayEnd(job.Epoch) && len(j.Closing) == 0 })
+	goesOn := func(j *record.Job) bool { return j.MayEnd(job.Epoch) && len(j.Closing) == 0 }
+	l, err := adder{js}.addUp(ctx, job, finalizePath, t, goesOn)
 	place.Leave()
 	if err != nil || l == nil {
 		return err

@@ -94,7 +94,7 @@ func sameArguments(j, o *record.Job) error {
 	}
 	switch {
 	case !j.Erased.IsZero():
-		return fmt.Errorf("%w: a job of this ID had what it was about erased on %s, and it is not known whether that was the same: take another ID", record.ErrState, j.Erased.Format(time.DateOnly))
+		return fmt.Errorf("%w: what a job of this ID was about was erased on %s, and can't be compared: take another ID", record.ErrState, j.Erased.Format(time.DateOnly))
 	case j.Mapper != o.Mapper:
 		return fmt.Errorf("%w: it runs the mapper %q", record.ErrOtherArguments, j.Mapper)
 	case string(j.Query) != string(o.Query):
@@ -178,10 +178,11 @@ func (ct Control) Pause(ctx context.Context, ref record.Ref) error {
 // Abort ends a job for good.
 func (ct Control) Abort(ctx context.Context, ref record.Ref) error {
 	// Its sweeps may have ended, while it was paused.
-	if err := (retainer(ct)).foresee(ctx, ref, func(j *record.Job) (bool, error) { return j.Abort(time.Now()) }); err != nil {
+	abort := func(j *record.Job) (bool, error) { return j.Abort(time.Now()) }
+	if err := (retainer(ct)).foresee(ctx, ref, abort); err != nil {
 		return err
 	}
-	_, err := ct.Change(ctx, ref, "aborted", ct.owned(func(j *record.Job) (bool, error) { return j.Abort(time.Now()) }))
+	_, err := ct.Change(ctx, ref, "aborted", ct.owned(abort))
 	return err
 }
 
@@ -280,7 +281,8 @@ func (ct Control) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error 
 }
 
 // cleanUp begins to clean up the records of a job for a cause, if it may.
-func (ct Control) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause string, may func(*record.Job) error) error {
+func (ct Control) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause string,
+	may func(*record.Job) error) error {
 	if o.Expire < 0 {
 		return fmt.Errorf("%w: CleanUpOptions.Expire is %v", fault.ErrArguments, o.Expire)
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A Forgetter has all records of ours forget a subject. It does a part, and says what it waits for, until it looks through all of them and finds
-// nothing: so what it then says has been seen, and not concluded. What could bring something back has been fenced before, by the clean-up of its
-// job: that takes open ranges away, and raises the epoch.
+// A Forgetter has all records of ours forget a subject. It does a part, and says what it waits for, until it looks
+// through all of them and finds nothing: so what it then says has been seen, and not concluded. What could bring
+// something back has been fenced before, by the clean-up of its job: that takes open ranges away, and raises the epoch.
 type Forgetter struct {
 	*Jobs
 	Client  *datastore.Client
@@ -69,7 +69,8 @@ func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
 		if n := len(l.blocked); n > 10 {
 			l.blocked, more = l.blocked[:10], fmt.Sprintf("; and %d more", n-10)
 		}
-		return nil, fault.Permanent(fmt.Errorf("%w: records hold something of what is erased: %s%s", record.ErrState, strings.Join(l.blocked, "; "), more))
+		return nil, fault.Permanent(fmt.Errorf("%w: records hold something of what is erased: %s%s", record.ErrState,
+			strings.Join(l.blocked, "; "), more))
 	}
 	if len(l.orphans) > 0 {
 		for some := range slices.Chunk(l.orphans, cleanupBatch) {
@@ -111,7 +112,8 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 		if belongs && ref == f.For {
 			continue // it is about to go
 		}
-		if holds := f.Subject.InText(key.Name) || f.Subject.Mentions(about(kind, all)); !holds && !(f.Subject.Everywhere && belongs) {
+		holds := f.Subject.InText(key.Name) || f.Subject.Mentions(about(kind, all))
+		if !holds && !(f.Subject.Everywhere && belongs) {
 			continue
 		}
 		switch {
@@ -124,7 +126,8 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 		case kind == record.ScheduleKind:
 			err = f.schedule(ctx, key, l)
 		default:
-			l.blocked = append(l.blocked, fmt.Sprintf("the %s %q: discard what it belongs to, or delete it", kind, key.Name))
+			l.blocked = append(l.blocked, fmt.Sprintf("the %s %q: discard what it belongs to, or delete it", kind,
+				key.Name))
 		}
 		if err != nil {
 			return err
@@ -132,7 +135,8 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 	}
 }
 
-// about returns the properties of a record that can hold something of a subject: a program gives mappers and kinds their names.
+// about returns the properties of a record that can hold something of a subject: a program gives mappers and kinds
+// their names.
 func about(kind string, all []datastore.Property) []datastore.Property {
 	if kind == record.SlotKind {
 		return slices.DeleteFunc(slices.Clone(all), func(p datastore.Property) bool { return p.Name != "job" })
@@ -194,7 +198,8 @@ func (f Forgetter) schedule(ctx context.Context, key *datastore.Key, l *look) er
 			return err
 		}
 		if f.Subject.InText(string(s.Queued)) {
-			l.blocked = append(l.blocked, fmt.Sprintf("a tick of the schedule %q waits, and would start a job over it: wait for that job's end", key.Name))
+			l.blocked = append(l.blocked, fmt.Sprintf(
+				"a tick of the schedule %q waits, and would start a job over it: wait for that job's end", key.Name))
 			return store.ErrNothing
 		}
 		if _, err := store.GetJob(tx, record.Ref{ID: s.Run}); !errors.Is(err, record.ErrNoSuchJob) {
@@ -292,7 +297,7 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool
 		case !now.Over() || now.Cleaning != "":
 			return false, nil
 		case about && now.Cleaned && !holding:
-			return true, record.Redact(now, f.Subject, f.salt(), time.Now())
+			return true, record.Redact(now, f.Subject, saltOf(f.Jobs), time.Now())
 		}
 		said, err := record.RedactTexts(now, f.Subject)
 		if err != nil || !about && !holding && !values {
@@ -302,10 +307,11 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool
 		return said || changed, err
 	}
 	return func() error {
-		if _, err := f.Store.UpdateJob(ctx, ref, redact); err != nil || !about && !holding || about && !named && !holding && j.Cleaned {
+		_, err := f.Store.UpdateJob(ctx, ref, redact)
+		if gone := j.Cleaned && !holding && !named; err != nil || !about && !holding || gone {
 			return err
 		}
-		err := f.of(j.Queue).CleanUp(ctx, ref, CleanUp{Failures: true, Job: named})
+		err = f.of(j.Queue).CleanUp(ctx, ref, CleanUp{Failures: true, Job: named})
 		if errors.Is(err, record.ErrState) {
 			return fault.Permanent(fmt.Errorf("job %s can't be cleaned up: %w", j.ID, err))
 		}

@@ -11,9 +11,10 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/store"
 )
 
-// A retainer cleans up jobs whose retention has come to its end. The record of such a job is listed by the time (record.Job.Retires), and a
-// task waits for that: a chain of them, as the queue takes tasks for up to 30 days. What counts is the record, in the transaction that begins
-// the clean-up: a task may come early, late, twice or never, and a revival finds what is listed.
+// A retainer cleans up jobs whose retention has come to its end. The record of such a job is listed by the time
+// (record.Job.Retires), and a task waits for that: a chain of them, as the queue takes tasks for up to 30 days. What
+// counts is the record, in the transaction that begins the clean-up: a task may come early, late, twice or never, and a
+// revival finds what is listed.
 type retainer struct{ *Jobs }
 
 const (
@@ -61,8 +62,8 @@ func (rt retainer) again(ctx context.Context, job *record.Job, at time.Time) err
 	return rt.enqueue(ctx, job, retainPath, body.Job{Tick: at.Truncate(retainAgain).Unix()}, at)
 }
 
-// foresee enqueues the task for a job that a change is about to end, before that is committed: who makes the change may die behind it. If nothing
-// is committed the task finds a job that has not ended.
+// foresee enqueues the task for a job that a change is about to end, before that is committed: who makes the change may
+// die behind it. If nothing is committed the task finds a job that has not ended.
 func (rt retainer) foresee(ctx context.Context, ref record.Ref, f change) error {
 	seen, err := rt.Store.LoadJob(ctx, ref)
 	if err != nil {
@@ -87,13 +88,14 @@ func (rt retainer) run(ctx context.Context, job *record.Job, t body.Job) error {
 	if job.Cleaning != "" || !record.Due(job, now) {
 		return rt.next(ctx, job, t.Tick, now) // none, if it goes on
 	}
-	err := Control(rt).cleanUp(ctx, job.Ref(), CleanUp{Failures: true}, "cleaned up, as its retention of "+record.Days(job.Retain)+" says", func(j *record.Job) error {
-		if !record.Due(j, now) {
-			return errNotDue
-		}
-		record.Retire(j, now)
-		return nil
-	})
+	err := Control(rt).cleanUp(ctx, job.Ref(), CleanUp{Failures: true},
+		"cleaned up, as its retention of "+record.Days(job.Retain)+" says", func(j *record.Job) error {
+			if !record.Due(j, now) {
+				return errNotDue
+			}
+			record.Retire(j, now)
+			return nil
+		})
 	switch {
 	case errors.Is(err, errNotDue): // who has changed that has seen to its task
 		return nil

@@ -26,8 +26,8 @@ func Due(j *Job, now time.Time) bool {
 	return !at.IsZero() && !at.After(now)
 }
 
-// retires returns the value that lists a job whose retention will clean it up among those of its queue, by the time. It is empty for
-// all others, and while a clean-up is under way.
+// retires returns the value that lists a job whose retention will clean it up among those of its queue, by the time. It
+// is empty for all others, and while a clean-up is under way.
 func retires(j *Job) string {
 	if at := DueAt(j); !at.IsZero() && j.Cleaning == "" {
 		return retiring(j.Queue) + fmt.Sprintf("%016x", at.UnixMicro())
@@ -71,5 +71,6 @@ func CheckRecords(j *Job) error {
 	if !j.Retired {
 		return nil
 	}
-	return fmt.Errorf("%w: its records were cleaned up on %s, as its retention of %s says", ErrState, j.CleanedAt.Format(time.DateOnly), Days(j.Retain))
+	return fmt.Errorf("%w: its records were cleaned up on %s, as its retention of %s says", ErrState,
+		j.CleanedAt.Format(time.DateOnly), Days(j.Retain))
 }

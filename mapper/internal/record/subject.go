@@ -20,8 +20,9 @@ type Subject struct {
 	Words      []string
 }
 
-// Mentions reports whether properties hold something of the subject: a key in its namespace, or a text that has the name of that, as a word, or
-// one of its words. What is compressed is looked into, and so are keys that are encoded in texts.
+// Mentions reports whether properties hold something of the subject: a key in its namespace, or a text that has the
+// name of that, as a word, or one of its words. What is compressed is looked into, and so are keys that are encoded in
+// texts.
 func (s Subject) Mentions(properties []datastore.Property) bool {
 	for _, p := range properties {
 		if s.inValue(p.Value) {
@@ -70,8 +71,8 @@ func (s Subject) InJSON(document []byte) bool {
 	}
 }
 
-// InJob reports whether the record of a job mentions the subject: what it is about, is called and has counted, and what was said of it. Names
-// that a program or an operator gives, of mappers, queues and settings, do not count.
+// InJob reports whether the record of a job mentions the subject: what it is about, is called and has counted, and what
+// was said of it. Names that a program or an operator gives, of mappers, queues and settings, do not count.
 func (s Subject) InJob(j *Job) bool {
 	for _, text := range []string{j.Error, j.Trouble, j.RetryOf} {
 		if s.InText(text) {
@@ -156,7 +157,9 @@ func hasWord(text, word string) bool {
 			return false
 		}
 		at += i
-		if end := at + len(word); (at == 0 || !alphanumeric(text[at-1])) && (end == len(text) || !alphanumeric(text[end])) {
+		end := at + len(word)
+		begins, ends := at == 0 || !alphanumeric(text[at-1]), end == len(text) || !alphanumeric(text[end])
+		if begins && ends {
 			return true
 		}
 		i = at + 1
