@@ -227,6 +227,9 @@ func (e *Engine) Jobs(ctx context.Context, o *JobsOptions, cursor string) (jobs 
 // the path "revive" of the handler, finds such jobs. It costs a read for each job that
 // runs, and for those of the engine's queues a task, up to 21 reads, and two calls of the queue
 // that tell the log why tasks can't be delivered, if so.
+//
+// It also finds jobs whose retention is over and whose task is lost, see [StartOptions.Retain]: up to 1,000 for each
+// queue, the oldest first, at a read and a task each.
 func (e *Engine) Revive(ctx context.Context) error {
 	if e == nil {
 		return fmt.Errorf("mapper: revive: %w: the engine is nil", ErrArguments)

@@ -15,8 +15,8 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// eraseName is the name of the mapper that [Erase] returns.
-const eraseName = "erase"
+// EraseName is the name of the mapper that [Erase] returns. Its jobs need no kind.
+const EraseName = "erase"
 
 // EraseOptions are what [Erase] needs. Both are required.
 type EraseOptions struct {
@@ -64,7 +64,7 @@ type EraseParams struct {
 // If entities were put meanwhile there is no certificate, and the job fails: start another one. By default no other
 // retention counts, and the job runs beside others.
 func Erase(o EraseOptions) mapper.Definition {
-	m := mapper.Update(eraseName, func(_ context.Context, e *mapper.Entity[entity], p EraseParams) error {
+	m := mapper.Update(EraseName, func(_ context.Context, e *mapper.Entity[entity], p EraseParams) error {
 		if p.Property != "" {
 			has, indexed, err := p.has(e.Value)
 			switch {
