@@ -391,3 +391,108 @@ func TestEraseTenant(t *testing.T) {
 		}
 	})
 }
+
+// TestEraseIsInTheWay has a tick that waits, and an undo under way, be in the way of a certificate: each is named, and the erasure is resumed
+// when it is gone.
+func TestEraseIsInTheWay(t *testing.T) {
+	d := newDrawer(t)
+	nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.QueueTick)
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+		w := tenancy{t, world}
+		for i := range 40 {
+			w.put("acme", "Account", alice(i), datastore.Property{Name: "n", Value: int64(i)})
+		}
+		q := mapper.Query{Namespace: "acme", Kind: "Account"}
+		set := w.run("set", q, `{"property": "seen", "value": true}`, "set")
+		first, err := nightly.Tick(t.Context(), w.Engine, time.Now(), q, mapper.None{}, &mapper.StartOptions{Rate: mapper.Rate{Entities: 200}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Job.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ticked, err := nightly.Tick(t.Context(), w.Engine, time.Now().Add(time.Hour), q, mapper.None{}, nil)
+		if err != nil || ticked.Outcome != mapper.TickQueued {
+			t.Fatalf("%+v, %v", ticked, err)
+		}
+		if err := first.Job.Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		undo, err := w.Engine.Job(set.ID).Undo(t.Context(), nil)
+		if err == nil {
+			err = undo.Pause(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := w.start("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure")
+		blocked := func(want string) {
+			t.Helper()
+			s, err := job.Wait(t.Context())
+			if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, want) || len(d.kept) > 0 {
+				t.Fatalf("%+v, %v, %d certificates; want %q", s, err, len(d.kept), want)
+			}
+		}
+		blocked(`a tick of the schedule "nightly" waits`)
+		if err := nightly.Advance(t.Context(), w.Engine); err == nil { // there is nothing left for it
+			time.Sleep(time.Hour)
+		} else if record := datastore.NameKey("ScattermapSchedule", "nightly", nil); w.Client.Delete(t.Context(), record) != nil {
+			t.Fatal("the schedule can't be deleted")
+		}
+		if err := job.Retry(t.Context()); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("a retry of a job without records: %v", err)
+		}
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		blocked("undo-set")
+		if err := undo.Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || len(d.kept) != 1 {
+			t.Fatalf("%+v, %v, %d certificates", s, err, len(d.kept))
+		}
+		for _, text := range []string{"alice", "acme"} {
+			if found, err := grep(t.Context(), w.Client, text, nil); err != nil || len(found) > 0 {
+				t.Errorf("%q is left in %q, %v", text, found, err)
+			}
+		}
+	})
+}
+
+// TestEraseBesideALatePage has a page stand still that has read keys, and its job be aborted, before any record has one: when it wakes, behind
+// the certificate, it writes none.
+func TestEraseBesideALatePage(t *testing.T) {
+	d := newDrawer(t)
+	slow := mapper.Update("slow", func(context.Context, *mapper.Entity[datastore.PropertyList], mapper.None) error {
+		time.Sleep(20 * time.Second)
+		return mapper.Skip
+	})
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase(), slow), nil, func(t *testing.T, world *mappertest.World) {
+		w := tenancy{t, world}
+		for i := range 40 {
+			w.put("acme", "Account", alice(i))
+		}
+		o := &mapper.StartOptions{ID: "late", Workers: 1, PageSize: 5}
+		late, err := slow.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account", AllNamespaces: true}, mapper.None{}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if err := late.Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s := w.run("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure"); s.State != mapper.Succeeded {
+			t.Fatalf("%+v", s)
+		}
+		for range 2 {
+			if found, err := grep(t.Context(), w.Client, "alice", nil); err != nil || len(found) > 0 {
+				t.Errorf("%q, %v", found, err)
+			}
+			time.Sleep(time.Hour)
+		}
+	})
+}

@@ -42,6 +42,7 @@ const recordKinds = "Scattermap"
 type look struct {
 	looked  Looked
 	holding map[record.Ref]bool // jobs whose records hold something; false: only their own record, if at all
+	open    map[record.Ref]bool // jobs that have open ranges, which pages may be about to commit
 	orphans []*datastore.Key    // records that hold something and belong to no job that is there
 	blocked []string
 	waits   int // what waits for the end of something
@@ -49,7 +50,7 @@ type look struct {
 
 // Forget looks through all records. Without an error none holds anything of the subject.
 func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
-	l := &look{looked: make(Looked), holding: make(map[record.Ref]bool)}
+	l := &look{looked: make(Looked), holding: make(map[record.Ref]bool), open: make(map[record.Ref]bool)}
 	kinds, err := f.kinds(ctx)
 	if err != nil {
 		return nil, err
@@ -112,6 +113,9 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 		if belongs && ref == f.For {
 			continue // it is about to go
 		}
+		if kind == record.RangeKind && isOpen(all) {
+			l.open[ref] = true
+		}
 		holds := f.Subject.InText(key.Name) || f.Subject.Mentions(about(kind, all))
 		if !holds && !(f.Subject.Everywhere && belongs) {
 			continue
@@ -142,6 +146,11 @@ func about(kind string, all []datastore.Property) []datastore.Property {
 		return slices.DeleteFunc(slices.Clone(all), func(p datastore.Property) bool { return p.Name != "job" })
 	}
 	return all
+}
+
+// isOpen reports whether a range is open.
+func isOpen(all []datastore.Property) bool {
+	return slices.ContainsFunc(all, func(p datastore.Property) bool { return p.Name == "open" && p.Value != "" })
 }
 
 // refOf returns the job that a record belongs to, if it does.
@@ -270,6 +279,10 @@ func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool, l *look) func() error {
 	ref, holding := j.Ref(), l.holding[j.Ref()]
 	values, about := false, f.Subject.IsAbout(j)
+	if f.Subject.Everywhere || record.ComesAnywhere(j) {
+		// What a page has read it may be about to write into a record, though none has it yet.
+		holding = holding || l.open[ref] || !j.Over()
+	}
 	if f.Subject.Everywhere && j.Over() {
 		probe := *j
 		values, _ = record.RedactValues(&probe) // an error shows when it is done

@@ -155,6 +155,15 @@ func RedactValues(j *Job) (changed bool, err error) {
 	return true, sum.RecordIn(j)
 }
 
+// ComesAnywhere reports whether a job may come to entities, or to records, whatever their namespace: an undo does, too.
+func ComesAnywhere(j *Job) bool {
+	var q struct {
+		Kind string `json:"kind"`
+		All  bool   `json:"all_namespaces"`
+	}
+	return json.Unmarshal(j.Query, &q) != nil || q.All || q.Kind == RangeKind
+}
+
 // NamesKeys reports whether the query of a job has keys.
 func NamesKeys(j *Job) bool {
 	var q struct{ Ancestor, Start, End json.RawMessage }
