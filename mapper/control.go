@@ -1,6 +1,7 @@
 package mapper
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -149,6 +150,23 @@ func (j *Job) CleanUp(ctx context.Context, o *CleanUpOptions) error {
 	}
 	if err := j.control(ctx).CleanUp(ctx, j.ref(), lifecycle.CleanUp(opts)); err != nil {
 		return fmt.Errorf("mapper: clean up %s: %w", j.ID, err)
+	}
+	return nil
+}
+
+// SetRetain changes how long the records of the job are kept after its end, see [StartOptions.Retain]: [RetainAlways]
+// is until somebody cleans them up. Those of a job that ended longer ago are cleaned up soon. What is cleaned up
+// already is [ErrState].
+func (j *Job) SetRetain(ctx context.Context, d time.Duration) error {
+	err := checkRetain("the retention", d)
+	switch {
+	case err != nil || d == 0:
+		err = fmt.Errorf("%w: %w", ErrArguments, cmp.Or(err, checkRetain("the retention", 1)))
+	default:
+		err = j.control(ctx).Retain(ctx, j.ref(), max(0, d))
+	}
+	if err != nil {
+		return fmt.Errorf("mapper: set the retention of %s: %w", j.ID, err)
 	}
 	return nil
 }

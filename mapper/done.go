@@ -4,6 +4,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // A Done is a job that is done, in the hands of its finalizer. It belongs to one
@@ -14,6 +15,7 @@ type Done struct {
 	Status *Status
 
 	attempt *function.Attempt
+	closing *record.Closing // of a job that has deleted its records
 }
 
 // Run returns what tells this job from all others, also from a later one of the same ID.

@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"cloud.google.com/go/datastore"
 	"go.opentelemetry.io/otel/metric"
@@ -68,6 +69,11 @@ type Options struct {
 	// work, or has a rate of its own, see [Mapper.OnQueue] and [StartOptions.Queue]. Their tasks are sent to the URL of the
 	// first one, too: the engine's Handler knows which queue a task was put into.
 	Queues []*tasks.Queue
+
+	// Retain is how long the records of new jobs are kept after their end, if [StartOptions.Retain] does not say so:
+	// those of jobs that schedules, exports, prebuilt mappers and undos start, too. Defaults to [RetainAlways]. A job
+	// keeps what it was started with.
+	Retain time.Duration
 }
 
 // An Engine starts jobs, follows them, and runs their tasks. All engines with
@@ -84,6 +90,7 @@ type Engine struct {
 	ranges  *executor.Executor
 	queues  queues // of the process; all of their engines have the same
 	health  *store.Health
+	retain  time.Duration // of new jobs
 }
 
 // New returns an engine that keeps its records in the client's database and
@@ -95,7 +102,10 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	if o == nil || len(o.Mappers) == 0 {
 		return nil, errors.New("mapper: Options.Mappers is empty: list the mappers with mapper.Set")
 	}
-	e := &Engine{client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger, health: new(store.Health)}
+	if err := checkRetain("Options.Retain", o.Retain); err != nil {
+		return nil, fmt.Errorf("mapper: %w: %w", ErrArguments, err)
+	}
+	e := &Engine{retain: o.Retain, client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger, health: new(store.Health)}
 	if e.log == nil {
 		e.log = slog.Default()
 	}
@@ -217,6 +227,9 @@ func (e *Engine) Jobs(ctx context.Context, o *JobsOptions, cursor string) (jobs 
 // the path "revive" of the handler, finds such jobs. It costs a read for each job that
 // runs, and for those of the engine's queues a task, up to 21 reads, and two calls of the queue
 // that tell the log why tasks can't be delivered, if so.
+//
+// It also finds jobs whose retention is over and whose task is lost, see [StartOptions.Retain]: up to 1,000 for each
+// queue, the oldest first, at a read and a task each.
 func (e *Engine) Revive(ctx context.Context) error {
 	if e == nil {
 		return fmt.Errorf("mapper: revive: %w: the engine is nil", ErrArguments)

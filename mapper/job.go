@@ -142,6 +142,30 @@ type StartOptions struct {
 	// paused, in (0, 1]. It counts from the eleventh failure on, by an estimate from up
 	// to 250 ranges. Defaults to 1: FailureLimit alone decides.
 	FailureShare float64 `json:"failure_share,omitempty"`
+
+	// Retain is how long the records of the job's ranges are kept after its end, with the keys and errors that are in
+	// them: at least [MinRetain]. Then they are cleaned up as [Job.CleanUp] does with CleanUpOptions.Failures, and the
+	// job's own record stays, so that a start of its ID returns the job. What goes on again, by [Job.Resume] or
+	// [Job.Retry], is kept until so long after its next end. Defaults to [Options.Retain]; [RetainAlways] is until
+	// somebody cleans up. [Job.SetRetain] changes it.
+	Retain time.Duration `json:"retain_ns,omitempty"`
+}
+
+// RetainAlways, as a retention, has the records of a job be kept until somebody cleans them up.
+const RetainAlways time.Duration = -1
+
+// MinRetain is the shortest retention: longer than an undo is possible. Point-in-time recovery keeps what was there for
+// seven days (https://cloud.google.com/datastore/docs/pitr), and a day more is for clocks that differ, and for whoever
+// undoes at the last moment.
+const MinRetain = 8 * 24 * time.Hour
+
+// checkRetain returns an error if a retention can't be kept to; zero is the default.
+func checkRetain(name string, d time.Duration) error {
+	if d > 0 && d < MinRetain {
+		return fmt.Errorf("%s has to be at least %v, as an undo needs the records for seven days, or RetainAlways; it is %v",
+			name, MinRetain, d)
+	}
+	return nil
 }
 
 // settingsOf returns the settings of a job, as they are in force.
@@ -151,7 +175,7 @@ func settingsOf(j *record.Job) (StartOptions, error) {
 	budget, worse := record.BudgetOf(j)
 	return StartOptions{
 		ID: j.ID, Beside: j.Beside, PageSize: int(j.PageSize), PageTime: time.Duration(j.PageTime), Workers: int(j.Workers), Splitting: Splitting(strategy), Rate: Rate(limit), Budget: Budget(budget),
-		Timeout: time.Duration(j.Timeout), FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare, Retries: retriesOf(j),
+		Timeout: time.Duration(j.Timeout), FailureLimit: int(j.LimitStep), FailureShare: j.LimitShare, Retries: retriesOf(j), Retain: j.Retain,
 	}, cmp.Or(err, bad, worse)
 }
 
@@ -216,7 +240,8 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	case o.Workers < 0 || o.Workers > maxWorkers: // 0: what the queue delivers at once
 		return fmt.Errorf("StartOptions.Workers has to be in [1, %d], it is %d", maxWorkers, o.Workers)
 	}
-	if err := o.Retries.validate("StartOptions.Retries"); err != nil {
+	err := cmp.Or(o.Retries.validate("StartOptions.Retries"), checkRetain("StartOptions.Retain", o.Retain))
+	if err != nil {
 		return err
 	}
 	return o.Splitting.strategy().Validate()

@@ -32,6 +32,8 @@ type JobInfo struct {
 	Created time.Time `json:"created"`
 	Ended   time.Time `json:"ended,omitzero"` // zero while it runs
 
+	CleanUpAt time.Time `json:"clean_up_at,omitzero"` // as that of [Status]
+
 	// Counted says that Processed, Failures and Dollars are known: once the job has succeeded. [Job.Status]
 	// adds them up for others.
 	Counted   bool    `json:"counted"`
@@ -56,7 +58,7 @@ func (o *JobsOptions) list(ctx context.Context, st store.Store, queues []record.
 		return nil, "", err
 	}
 	for _, j := range found {
-		info := JobInfo{ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended}
+		info := JobInfo{ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended, CleanUpAt: record.DueAt(j)}
 		if len(j.Totals) > 0 {
 			sum, bad := j.RecordedTotals()
 			q, err := query.Of(j)

@@ -96,6 +96,40 @@ func (m *Mapper[P]) OnDone(fn func(ctx context.Context, d *Done, params P) error
 	return m
 }
 
+// Forget has the mapper's jobs keep nothing of what they were about. When a job has come to all of its entities, and
+// none is a failure, it deletes the records of its ranges. Then fn is called, in a task of its own and in no
+// transaction, for up to half of the queue's Deadline. When it returns nil the job ends, and its record loses query,
+// parameters, errors, reasons and counters: a hash stays, whose salt nobody keeps. A start of its ID is refused with
+// [ErrState] from then on. The job can't be undone, retried or verified.
+//
+// The function runs at least once. Its error has it tried again by the queue's back-off, and is shown in Status.Error;
+// one that is marked by [Permanent] fails the job, and [Job.Resume] calls it again. [Done.Proof] is what the records
+// have proved, and [Done.Forget] has other records forget. Put and Delete of the Done have no effect. A job with
+// failures calls the finalizer of [Mapper.OnDone] instead, if there is one. It returns the mapper, for use in its
+// definition.
+func (m *Mapper[P]) Forget(fn func(ctx context.Context, d *Done, params P) error) *Mapper[P] {
+	if fn == nil {
+		m.def.Err = errors.New("Forget: the function is nil")
+		return m
+	}
+	m.def.Forget = func(ctx context.Context, a *function.Attempt, j *record.Job, sum record.Totals) error {
+		status, err := statusOf(j, sum)
+		if err != nil {
+			return err
+		}
+		var params P
+		if err := function.DecodeParams(j.Params, &params); err != nil {
+			return err
+		}
+		closing, err := record.ClosingOf(j)
+		if err != nil || closing == nil {
+			return fmt.Errorf("what the records have proved is gone: %w", err)
+		}
+		return fn(ctx, &Done{Status: status, attempt: a, closing: closing}, params)
+	}
+	return m
+}
+
 // A starter starts jobs by name.
 type starter = func(ctx context.Context, e *Engine, q Query, params json.RawMessage, o *StartOptions) (*Job, error)
 

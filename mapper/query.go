@@ -12,7 +12,7 @@ import (
 // A Query says which entities a job is over. What can be combined with what is listed in
 // docs/queries.md; the rest is refused when a job starts.
 type Query struct {
-	// Kind is the kind of the entities. Kinds, in its place, are several, up to 100.
+	// Kind is the kind of the entities. Kinds, in its place, are several, up to 500.
 	Kind  string   `json:"kind,omitempty"`
 	Kinds []string `json:"kinds,omitempty"`
 

@@ -119,6 +119,7 @@ func (s *starting) findOut(ctx context.Context) (err error) {
 	if s.created, err = newJob(s.def, s.query, s.params, s.opts, e.queue.Name(), s.found.Concurrent, e.jobs.Random()); err != nil {
 		return s.fail(err)
 	}
+	s.created.Retain = max(0, cmp.Or(s.opts.Retain, e.retain))
 	s.created.Beside = s.opts.Beside || undo.Is(s.def.Name) || FromContext(ctx) != nil
 	if s.found.Existing == nil {
 		if err := s.found.Database(s.created); err != nil {

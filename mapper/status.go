@@ -51,6 +51,11 @@ type Status struct {
 	CleanedUp bool `json:"cleaned_up,omitempty"`
 	Cleaning  bool `json:"cleaning,omitempty"`
 
+	// CleanUpAt is when the retention of a job that has ended will clean it up, see [StartOptions.Retain]; zero if it
+	// will not. RetiredAt is when it has.
+	CleanUpAt time.Time `json:"clean_up_at,omitzero"`
+	RetiredAt time.Time `json:"retired_at,omitzero"`
+
 	Processed int64            `json:"processed"`  // entities that the function has processed
 	Written   int64            `json:"written"`    // of the processed ones, those that the function of an [Update] has changed or deleted; the others are stored as they were
 	Failures  int64            `json:"failures"`   // entities that it could not process
@@ -171,7 +176,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 		return nil, err
 	}
 	return &Status{
-		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State), Error: cmp.Or(j.Error, j.Trouble), Params: slices.Clone(j.Params), Settings: settings, Created: j.Created, Ended: j.Ended, Undo: j.Undo,
+		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", CleanUpAt: record.DueAt(j), RetiredAt: j.CleanedAt, ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State), Error: cmp.Or(j.Error, j.Trouble), Params: slices.Clone(j.Params), Settings: settings, Created: j.Created, Ended: j.Ended, Undo: j.Undo,
 		Processed: sum.Processed, Written: sum.Written, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
 		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost, Spaces: spacesOf(&sum), SpacesLeftOut: sum.SpacesLeftOut,
 	}, nil
@@ -222,6 +227,9 @@ func (j *Job) Causes(ctx context.Context) ([]Cause, error) {
 	job, err := j.engine.store().LoadJob(ctx, j.ref())
 	if err != nil {
 		return nil, fmt.Errorf("mapper: causes: %w", err)
+	}
+	if err := record.CheckRecords(job); err != nil {
+		return nil, fmt.Errorf("mapper: causes of %s: %w", j.ID, err)
 	}
 	failed, err := j.engine.store().FirstMarked(ctx, "failed", job.Ref(), "", causesRead)
 	if err != nil {

@@ -7,7 +7,8 @@
 //	scattermap start set --kind Account --params '{"property": "plan", "value": "free"}' --filter 'plan IS NULL'
 //	scattermap start check --kind Account --params '{"condition": "Balance >= 0"}'
 //
-// [Erase] erases a namespace, and signs that; it is registered by itself, as it needs a key, and a place for its certificates.
+// [Erase] erases a namespace, or a tenant that is a value in a property, has the records of all jobs forget it, and
+// signs that; it is registered by itself, as it needs a key, and a place for its certificates.
 //
 // They are updates and visits as any: exact, resumable, with failures and rehearsals. The command line makes those that destroy
 // something rehearsals, unless it is told to execute them. Whoever may start jobs of a service that registers them may delete its

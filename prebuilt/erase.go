@@ -1,21 +1,22 @@
 package prebuilt
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
-	"time"
 
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// eraseName is the name of the mapper that [Erase] returns.
-const eraseName = "erase"
+// EraseName is the name of the mapper that [Erase] returns. Its jobs need no kind.
+const EraseName = "erase"
 
 // EraseOptions are what [Erase] needs. Both are required.
 type EraseOptions struct {
@@ -30,112 +31,233 @@ type EraseOptions struct {
 	Keep func(ctx context.Context, name string, certificate []byte) error
 }
 
-// A Certificate says that a namespace was erased. It is not known what was put since.
-type Certificate struct {
-	Job       string       `json:"job"`
-	Run       string       `json:"run"` // what tells the job from later ones of its ID
-	Namespace string       `json:"namespace"`
-	Kinds     []string     `json:"kinds"`   // all that the namespace had when the job was started
-	Deleted   int64        `json:"deleted"` // entities
-	Started   time.Time    `json:"started"`
-	Ended     time.Time    `json:"ended"`
-	Coverage  mapper.Proof `json:"coverage"`  // of the job: that it came to all entities of these kinds
-	Remaining int64        `json:"remaining"` // entities of these kinds at Ended: 0
+// EraseParams are the parameters of [Erase].
+type EraseParams struct {
+	// Property and Value, if they are set, erase entities that have the value, or one of several, in the property,
+	// whose name may lead into entities inside. A value has a type: "7" is another one than 7, and 7.0 another one than
+	// both.
+	Property string `json:"property,omitempty"`
+	Value    *Value `json:"value,omitempty"`
+
+	// Words are texts, such as addresses of a customer: records of other jobs that have one forget it, too.
+	Words []string `json:"words,omitempty"`
+
+	// AllKinds says that the query has all kinds that there are. The start sets it.
+	AllKinds bool `json:"all_kinds,omitempty"`
 }
 
-// A signed certificate is what is kept: the signature is of the certificate's bytes.
-type signed struct {
-	Certificate []byte `json:"certificate"` // JSON
-	Signature   []byte `json:"signature"`   // Ed25519
-	PublicKey   []byte `json:"public_key"`
-}
-
-// ReadCertificate reads what was kept of an erasure, and checks that it was signed by the owner of a key.
-func ReadCertificate(kept []byte, key ed25519.PublicKey) (*Certificate, error) {
-	var s signed
-	if err := json.Unmarshal(kept, &s); err != nil {
-		return nil, fmt.Errorf("prebuilt: certificate: %w", err)
-	}
-	if len(key) != ed25519.PublicKeySize || !ed25519.Verify(key, s.Certificate, s.Signature) {
-		return nil, errors.New("prebuilt: certificate: it was not signed by the owner of that key, or was changed since")
-	}
-	c := new(Certificate)
-	if err := json.Unmarshal(s.Certificate, c); err != nil {
-		return nil, fmt.Errorf("prebuilt: certificate: %w", err)
-	}
-	return c, nil
-}
-
-// Erase returns the mapper "erase": it deletes all entities of a namespace, of whatever kinds, and then keeps a signed certificate of that,
-// under the name of the job, with the proof that the job came to all of them: see [Certificate]. It is started by its name, with a
-// query that has a namespace and nothing else: the kinds are those of the namespace at its start, at most 100. If entities were put
-// meanwhile there is no certificate, and the job fails: start another one. The empty namespace is refused.
+// Erase returns the mapper "erase": it deletes all entities of a namespace, of whatever kinds, or those of a tenant,
+// which have a value in a property; has the records of scattermap forget them; and then keeps a signed certificate of
+// that, under the name of the job, see [Certificate]. It is started by its name.
+//
+// To erase a namespace, the query has that and nothing else: the kinds are those of the namespace at its start, at most
+// 500. The empty namespace is refused. To erase a tenant, the query may name kinds and namespaces; all that there are
+// is the default. Then the job reads all entities, as a value that is not indexed is found by no query.
+//
+// What other jobs have kept of it goes, too: those that have ended are cleaned up with their failures, and can't be
+// undone, retried or verified any more; where a tenant is erased these are all jobs of the database. A job that has not
+// ended, or is being undone, refuses the start, or fails the erasure, and is named: abort it, or wait, and resume the
+// erasure. [mapper.Done.Forget] has the details. The job itself has no records left when it has succeeded, its own one
+// names neither namespace nor tenant, and it can't be undone. Its ID stays, as given: choose one without the name of
+// the namespace, if that is a secret; one with the tenant's value or one of the words is refused.
+//
+// If entities were put meanwhile there is no certificate, and the job fails: start another one. By default no other
+// retention counts, and the job runs beside others.
 func Erase(o EraseOptions) mapper.Definition {
-	m := mapper.Update(eraseName, func(_ context.Context, e *mapper.Entity[entity], _ mapper.None) error {
-		e.Delete(e.Key)
-		return nil
-	}).OnDone(func(ctx context.Context, d *mapper.Done, _ mapper.None) error { return o.certify(ctx, d) })
-	return m.ByName(func(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, opts *mapper.StartOptions) (*mapper.Job, error) {
-		fail := func(err error) (*mapper.Job, error) {
-			return nil, fmt.Errorf("erase: %w: %w", mapper.ErrArguments, err)
-		}
-		switch {
-		case len(o.Key) != ed25519.PrivateKeySize || o.Keep == nil:
-			return fail(errors.New("EraseOptions.Key and Keep are required"))
-		case q.Namespace == "" || q.Kind != "" || len(q.Kinds)+len(q.Namespaces)+len(q.Filters) > 0 || q.AllNamespaces || q.Ancestor != nil || q.Start != nil || q.End != nil:
-			return fail(errors.New("the query has to have a namespace, and nothing else"))
-		case len(params) > 0 && strings.TrimSpace(string(params)) != "{}":
-			return fail(errors.New("it takes no params"))
-		}
-		found, err := e.Client().GetAll(ctx, datastore.NewQuery("__kind__").Namespace(q.Namespace).KeysOnly(), nil)
-		if err != nil {
-			return nil, fmt.Errorf("erase: list the kinds of the namespace %q: %w", q.Namespace, err)
-		}
-		for _, key := range found {
-			if !strings.HasPrefix(key.Name, "__") {
-				q.Kinds = append(q.Kinds, key.Name)
+	m := mapper.Update(EraseName, func(_ context.Context, e *mapper.Entity[entity], p EraseParams) error {
+		if p.Property != "" {
+			has, indexed, err := p.has(e.Value)
+			switch {
+			case err != nil:
+				return mapper.Permanent(err)
+			case !has:
+				return mapper.Skip
+			case !indexed:
+				e.Count(unindexedCounter, 1)
 			}
 		}
-		if len(q.Kinds) == 0 {
-			return fail(fmt.Errorf("the namespace %q has no entities", q.Namespace))
+		e.Delete(e.Key)
+		return nil
+	}).OnDone(func(_ context.Context, d *mapper.Done, _ EraseParams) error {
+		return mapper.Permanent(fmt.Errorf("%d entities could not be deleted, so there is no certificate: retry the job", d.Status.Failures))
+	}).Forget(func(ctx context.Context, d *mapper.Done, p EraseParams) error { return o.certify(ctx, d, p) })
+	return m.ByName(func(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, opts *mapper.StartOptions) (*mapper.Job, error) {
+		var p EraseParams
+		decoder := json.NewDecoder(bytes.NewReader(params))
+		decoder.DisallowUnknownFields()
+		var bad error
+		if len(bytes.TrimSpace(params)) > 0 {
+			bad = decoder.Decode(&p)
 		}
-		q.KeysOnly = true
-		return m.Start(ctx, e, q, mapper.None{}, opts)
+		given := mapper.StartOptions{}
+		if opts != nil {
+			given = *opts
+		}
+		if bad == nil {
+			bad = o.check(q, p, given)
+		}
+		if bad != nil {
+			return nil, fmt.Errorf("erase: %w: %w", mapper.ErrArguments, bad)
+		}
+		p.AllKinds = p.Property != "" && q.Kind == "" && len(q.Kinds) == 0
+		if err := complete(ctx, e, &q, p); err != nil {
+			return nil, fmt.Errorf("erase: %w", err)
+		}
+		if !given.Rehearse {
+			if err := unfinished(ctx, e, q, p, given.ID); err != nil {
+				return nil, fmt.Errorf("erase: %w", err)
+			}
+		}
+		given.Beside = true
+		return m.Start(ctx, e, q, p, &given)
 	})
 }
 
-// certify keeps the certificate of a job that is done.
-func (o EraseOptions) certify(ctx context.Context, d *mapper.Done) error {
-	e, s := mapper.FromContext(ctx), d.Status
-	c := Certificate{Job: s.ID, Run: d.Run(), Namespace: s.Query.Namespace, Kinds: s.Query.Kinds, Deleted: s.Written, Started: s.Created, Ended: time.Now().UTC()}
-	if s.Query.Kind != "" { // it is the only one
-		c.Kinds = []string{s.Query.Kind}
-	}
-	for _, kind := range c.Kinds {
-		n, err := e.Client().Count(ctx, datastore.NewQuery(kind).Namespace(c.Namespace))
+const unindexedCounter = "erase/unindexed"
+
+// has reports whether an entity has the value, and whether that is indexed.
+func (p EraseParams) has(properties []datastore.Property) (has, indexed bool, err error) {
+	filter := []mapper.Filter{mapper.Where("v", "=", p.Value.V)}
+	for _, v := range valuesOf(p.Property, properties) {
+		is, err := mapper.Matches(filter, []datastore.Property{{Name: "v", Value: v}})
 		if err != nil {
-			return fmt.Errorf("count what is left of the kind %q: %w", kind, err)
+			return false, false, err
 		}
-		c.Remaining += int64(n)
+		has = has || is
 	}
-	if c.Remaining > 0 {
-		return mapper.Permanent(fmt.Errorf("%d entities were put into the namespace %q meanwhile, so it is not erased: start another job", c.Remaining, c.Namespace))
+	indexed, err = mapper.Matches([]mapper.Filter{mapper.Where(p.Property, "=", p.Value.V)}, properties)
+	return has, indexed, err
+}
+
+// subject returns what records are to forget.
+func (p EraseParams) subject(namespace string) mapper.Subject {
+	s := mapper.Subject{Namespace: namespace, Words: slices.Clone(p.Words)}
+	if p.Property != "" {
+		s.Namespace, s.Everywhere = "", true
+		if text, ok := p.Value.V.(string); ok {
+			s.Words = append(s.Words, text)
+		}
 	}
-	proof, err := e.Job(s.ID).Verify(ctx)
+	return s
+}
+
+// check returns what is wrong with a start.
+func (o EraseOptions) check(q mapper.Query, p EraseParams, opts mapper.StartOptions) error {
+	bounded := len(q.Filters) > 0 || q.Ancestor != nil || q.Start != nil || q.End != nil || q.ShardBy != "" ||
+		!q.ReadTime.IsZero()
+	switch {
+	case len(o.Key) != ed25519.PrivateKeySize || o.Keep == nil:
+		return errors.New("EraseOptions.Key and Keep are required")
+	case p.Property == "" && p.Value != nil,
+		p.Property != "" && (p.Value == nil || p.Value.V == nil || p.Value.V == ""):
+		return errors.New(`the params "property" and "value" name a tenant together, whose value is not empty`)
+	case slices.Contains(p.Words, ""):
+		return errors.New(`one of the param "words" is empty`)
+	case p.Property == "" && (q.Namespace == "" || q.Kind != "" || len(q.Kinds)+len(q.Namespaces) > 0 ||
+		q.AllNamespaces || bounded):
+		return errors.New(`the query has to have a namespace, and nothing else, or the params "property" and "value" a tenant`)
+	case bounded:
+		return errors.New("the query of a tenant can have kinds and namespaces, and nothing else")
+	}
+	if p.subject("").Mentions(opts.ID) {
+		return fmt.Errorf("the job's ID %q has a word of what is to be erased, and stays: take another one", opts.ID)
+	}
+	return nil
+}
+
+// ours begins the names of the kinds of scattermap's own records, which are in the default namespace.
+const ours = "Scattermap"
+
+// kindsOf returns the kinds of namespaces, without those of Datastore and of scattermap's records.
+func kindsOf(ctx context.Context, e *mapper.Engine, namespaces []string) (kinds []string, err error) {
+	for _, namespace := range namespaces {
+		found, err := e.Client().GetAll(ctx, datastore.NewQuery("__kind__").Namespace(namespace).KeysOnly(), nil)
+		if err != nil {
+			return nil, fmt.Errorf("list the kinds of the namespace %q: %w", namespace, err)
+		}
+		for _, key := range found {
+			name := key.Name
+			reserved := len(name) >= 4 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__")
+			if !reserved && (namespace != "" || !strings.HasPrefix(name, ours)) {
+				kinds = append(kinds, name)
+			}
+		}
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds), nil
+}
+
+// namespacesOf returns the namespaces of a query.
+func namespacesOf(ctx context.Context, e *mapper.Engine, q mapper.Query) (all []string, err error) {
+	if !q.AllNamespaces {
+		if len(q.Namespaces) > 0 {
+			return q.Namespaces, nil
+		}
+		return []string{q.Namespace}, nil
+	}
+	found, err := e.Client().GetAll(ctx, datastore.NewQuery("__namespace__").KeysOnly(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("list the namespaces: %w", err)
+	}
+	for _, key := range found {
+		all = append(all, key.Name) // the empty one has an ID
+	}
+	return all, nil
+}
+
+// complete completes the query.
+func complete(ctx context.Context, e *mapper.Engine, q *mapper.Query, p EraseParams) error {
+	if p.Property != "" && q.Namespace == "" && len(q.Namespaces) == 0 {
+		q.AllNamespaces = true
+	}
+	q.KeysOnly = p.Property == ""
+	if q.Kind != "" || len(q.Kinds) > 0 {
+		return nil
+	}
+	namespaces, err := namespacesOf(ctx, e, *q)
 	if err != nil {
 		return err
 	}
-	if len(proof.Problems) > 0 || s.Failures > 0 {
-		return mapper.Permanent(fmt.Errorf("the job does not prove that it came to all entities: %d failures, %q", s.Failures, proof.Problems))
-	}
-	c.Coverage = *proof
-	text, err := json.MarshalIndent(c, "", "  ")
-	if err != nil {
+	if q.Kinds, err = kindsOf(ctx, e, namespaces); err != nil {
 		return err
 	}
-	kept, err := json.Marshal(signed{text, ed25519.Sign(o.Key, text), o.Key.Public().(ed25519.PublicKey)})
-	if err != nil {
-		return err
+	if len(q.Kinds) == 0 {
+		return fmt.Errorf("%w: the namespace %q has no entities", mapper.ErrArguments, strings.Join(namespaces, " "))
 	}
-	return o.Keep(ctx, s.ID+".certificate.json", kept)
+	return nil
+}
+
+// unfinished returns an error if jobs have not ended that may keep something of what is to be erased: it looks at their
+// queries. The others are found at the end.
+func unfinished(ctx context.Context, e *mapper.Engine, q mapper.Query, p EraseParams, self string) error {
+	var found []string
+	for _, state := range []mapper.State{mapper.Running, mapper.Paused} {
+		for cursor := ""; ; {
+			jobs, next, err := e.Jobs(ctx, &mapper.JobsOptions{State: state, AllQueues: true}, cursor)
+			if err != nil {
+				return err
+			}
+			for _, j := range jobs {
+				s, err := e.Job(j.ID).Status(ctx)
+				if errors.Is(err, mapper.ErrNoSuchJob) || err == nil && s.State.Ended() {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				o := s.Query
+				if j.ID != self && (p.Property != "" || o.AllNamespaces || o.Namespace == q.Namespace ||
+					slices.Contains(o.Namespaces, q.Namespace)) {
+					found = append(found, fmt.Sprintf("%s (%s)", j.ID, s.State))
+				}
+			}
+			if cursor = next; next == "" {
+				break
+			}
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: these jobs keep records of what is to be erased, and have not ended: %s: wait for their end, or abort them", mapper.ErrState, strings.Join(found, ", "))
 }

@@ -21,7 +21,7 @@ func Mappers() []mapper.Definition {
 
 // Destroys reports whether the mapper of a name changes or deletes what is stored: its jobs should be rehearsed first.
 func Destroys(name string) bool {
-	return slices.Contains([]string{Delete.Name(), Set.Name(), Rename.Name(), Drop.Name(), eraseName}, name)
+	return slices.Contains([]string{Delete.Name(), Set.Name(), Rename.Name(), Drop.Name(), EraseName}, name)
 }
 
 // An entity has whatever properties there are.

@@ -243,6 +243,12 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 		add("Error:", job.Error)
 	}
 	add("Started:", job.Created.Local().Format(time.DateTime)+", "+operator.Ago(job.Created, now))
+	switch {
+	case !job.RetiredAt.IsZero():
+		add("Records:", "cleaned up on "+job.RetiredAt.Local().Format(time.DateTime)+", as its retention says")
+	case !job.CleanUpAt.IsZero():
+		add("Records:", "kept until "+job.CleanUpAt.Local().Format(time.DateTime))
+	}
 	if !job.Ended.IsZero() {
 		add("Ended:", fmt.Sprintf("%s, after %s", job.Ended.Local().Format(time.DateTime), job.Ended.Sub(job.Created).Round(time.Millisecond)))
 	}

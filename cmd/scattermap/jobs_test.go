@@ -57,7 +57,7 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 })
 
 // newService returns the URL of a service with n accounts, which lets in who has a token.
-func newService(t *testing.T, n int) string {
+func newService(t *testing.T, n int, more ...mapper.Definition) string {
 	t.Helper()
 	var handler http.Handler
 	e := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))})
@@ -91,7 +91,7 @@ func newService(t *testing.T, n int) string {
 	bucket := memblob.OpenBucket(nil)
 	t.Cleanup(func() { bucket.Close() })
 	log := slog.New(slog.DiscardHandler) // deliveries go on when the test is over
-	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: slices.Concat(mapper.Set(addCredit), prebuilt.Mappers(), export.NewEntities("export", bucket, nil).Mappers()), Logger: log})
+	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: slices.Concat(mapper.Set(addCredit), prebuilt.Mappers(), more, export.NewEntities("export", bucket, nil).Mappers()), Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,9 +45,9 @@ func (f *jobFlags) define(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.options.AllowEmpty, "allow-empty", false, "start over a kind without entities, too")
 }
 
-// check completes the query.
-func (f *jobFlags) check() error {
-	if f.query.Kind == "" {
+// check completes the query, which may have to have a kind.
+func (f *jobFlags) check(kind bool) error {
+	if kind && f.query.Kind == "" {
 		return usageError(errors.New("--kind names no kind"))
 	}
 	if b := f.options.Budget; !(b.Dollars >= 0) || math.IsInf(b.Dollars, 1) || b.Operations < 0 {
@@ -63,6 +63,45 @@ func (f *jobFlags) check() error {
 	}
 	return nil
 }
+
+// A retention is a flag's time in days, or in what time.ParseDuration reads.
+type retention time.Duration
+
+func (r *retention) Type() string { return "time" }
+
+func (r *retention) String() string {
+	switch d := time.Duration(*r); {
+	case d < 0:
+		return "always"
+	case d == 0:
+		return ""
+	default:
+		return d.String()
+	}
+}
+
+func (r *retention) Set(text string) error {
+	if text == "always" {
+		*r = retention(mapper.RetainAlways)
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		var n int
+		if n, err = strconv.Atoi(days); n > maxRetainDays {
+			err = fmt.Errorf("more than %d days", maxRetainDays)
+		}
+		d = time.Duration(n) * 24 * time.Hour
+	}
+	if err != nil || d < mapper.MinRetain {
+		return fmt.Errorf("it has to be at least %d days, such as 30d, or always", mapper.MinRetain/(24*time.Hour))
+	}
+	*r = retention(d)
+	return nil
+}
+
+// maxRetainDays is how many days fit a time.Duration, about.
+const maxRetainDays = 100_000
 
 // oneMapper checks that a command has one argument, a mapper.
 func oneMapper(c *cobra.Command, args []string) error {
@@ -82,6 +121,7 @@ func newStart() *cobra.Command {
 		Long: "Starts a job that runs a mapper of the service over the entities of a kind. Starting it again with the same --id and\narguments finds the job that there is.\n\nA service may have the mappers of package prebuilt: count, check, touch, copy, set, rename, drop and delete. The last four are\nrehearsals without --execute.",
 		Example: `  scattermap start add-credit --kind Account --params '{"Amount": 10}' --id spring-credit --watch
   scattermap start add-credit --kind Account --params '{"Amount": 10}' --share 1% --watch    # and then --except 1%
+  scattermap start erase --namespace acme --execute
   scattermap start expire --kind Session --filter "seen < DATETIME('2026-10-24T00:00:00Z')" --rate 500`,
 	}
 	flags := c.Flags()
@@ -91,13 +131,15 @@ func newStart() *cobra.Command {
 	flags.StringVar(&f.options.ID, "id", "", "the `ID` of the job; a new one by default")
 	flags.StringVar(&params, "params", "{}", "the mapper's parameters as `JSON`")
 	flags.IntVar(&f.options.FailureLimit, "failure-limit", 0, "how many entities may fail before the job is paused; 1,000 by default, -1 is no limit")
+	flags.Var((*retention)(&f.options.Retain), "retain", "how long the job's records are kept after its end, a `time` such as 30d, at least 8d, or always; what the service says by default")
 	flags.BoolVar(&execute, "execute", false, "have set, rename, drop and delete do it, and not rehearse it")
 	flags.BoolVarP(&yes, "yes", "y", false, "do not ask, with --execute, for how many entities it is")
 	flags.BoolVar(&f.options.Rehearse, "rehearse", false, "run the function and write nothing: the job's counters say what it would have written")
 	flags.BoolVarP(&watch, "watch", "w", false, "follow the job to its end, as the command watch does")
 	format := outputFlag(flags)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := f.check(); err != nil {
+		erases := args[0] == prebuilt.EraseName && f.query.Kind == ""
+		if err := f.check(!erases); err != nil {
 			return err
 		}
 		if !json.Valid([]byte(params)) {
@@ -111,7 +153,12 @@ func newStart() *cobra.Command {
 			o.Rehearse = true
 			fmt.Fprintf(c.ErrOrStderr(), "This is a rehearsal, which writes nothing: --execute does it.\n")
 		}
-		if prebuilt.Destroys(args[0]) && !o.Rehearse && !yes {
+		switch destroys := prebuilt.Destroys(args[0]) && !o.Rehearse && !yes; {
+		case destroys && erases:
+			if err := confirm(c, erasing(f.query.Namespace, params)); err != nil {
+				return err
+			}
+		case destroys:
 			if err := confirmNumber(c, &s, args[0], f); err != nil {
 				return err
 			}
@@ -122,6 +169,16 @@ func newStart() *cobra.Command {
 		return startBody{args[0], f.query, json.RawMessage(params), o}.start(c, &s, watch, format)
 	}
 	return c
+}
+
+// erasing asks whether to erase a namespace, or what params say.
+func erasing(namespace, params string) string {
+	if namespace == "" {
+		return fmt.Sprintf("Erase, in all kinds and namespaces, what has %s, and what all jobs have kept of it?",
+			operator.Line(params, 200))
+	}
+	return fmt.Sprintf("Erase the namespace %s, with %s, and what all jobs have kept of it?",
+		operator.Line(namespace, 100), operator.Line(params, 200))
 }
 
 // confirmNumber says how many entities a job that destroys something is over, and returns an error unless that number is typed.
@@ -169,7 +226,7 @@ func newPlan() *cobra.Command {
 	c.Flags().DurationVar(&each, "per-entity", 2*time.Millisecond, "how long the function takes for an entity")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := f.check(); err != nil {
+		if err := f.check(true); err != nil {
 			return err
 		}
 		est, err := f.plan(c, &s, args[0], each)

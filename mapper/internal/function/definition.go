@@ -65,6 +65,10 @@ type Definition struct {
 	// onDone is the finalizer of a job whose records add up to sum, or nil.
 	OnDone func(ctx context.Context, a *Attempt, j *record.Job, sum record.Totals) error
 
+	// Forget is called before the transaction that ends a job, behind which its own records are gone; nil: the job
+	// keeps them.
+	Forget func(ctx context.Context, a *Attempt, j *record.Job, sum record.Totals) error
+
 	// prepare decodes a job's parameters, and returns the function over one
 	// entity.
 	Prepare func(params json.RawMessage, keysOnly bool) (Func, error)

@@ -74,6 +74,9 @@ func (cl cleaner) sweep(ctx context.Context, job *record.Job, now time.Time) err
 	case err != nil:
 		return err
 	case n == 0:
+		if err := retainer(cl).plan(ctx, job); err != nil { // what was left may go later
+			return err
+		}
 		return cl.finish(ctx, job)
 	case n == cleanupRanges:
 		return cl.enqueueFirst(ctx, job)

@@ -90,11 +90,15 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 	if err != nil || open {
 		return err
 	}
+	if len(job.Closing) > 0 {
+		return closer{js, def}.run(ctx, job, t)
+	}
 	place, err := js.Gate.Enter(ctx, false)
 	if err != nil {
 		return err
 	}
-	l, err := adder{js}.addUp(ctx, job, finalizePath, t, func(j *record.Job) bool { return j.MayEnd(job.Epoch) })
+	goesOn := func(j *record.Job) bool { return j.MayEnd(job.Epoch) && len(j.Closing) == 0 }
+	l, err := adder{js}.addUp(ctx, job, finalizePath, t, goesOn)
 	place.Leave()
 	if err != nil || l == nil {
 		return err
@@ -102,6 +106,9 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 	sum := l.Totals
 	if wrong := cmp.Or(l.Err(), l.Lost); wrong != nil {
 		return js.failAtEnd(ctx, job, wrong, sum)
+	}
+	if def.Forget != nil && sum.Failures == 0 {
+		return closer{js, def}.begin(ctx, job, t, l)
 	}
 	if def.OnDone == nil {
 		return js.end(ctx, job, "", func(_ *datastore.Transaction, j *record.Job) error { return j.Succeed(sum, time.Now()) })

@@ -93,6 +93,8 @@ func sameArguments(j, o *record.Job) error {
 		return err
 	}
 	switch {
+	case !j.Erased.IsZero():
+		return fmt.Errorf("%w: what a job of this ID was about was erased on %s, and can't be compared: take another ID", record.ErrState, j.Erased.Format(time.DateOnly))
 	case j.Mapper != o.Mapper:
 		return fmt.Errorf("%w: it runs the mapper %q", record.ErrOtherArguments, j.Mapper)
 	case string(j.Query) != string(o.Query):
@@ -175,7 +177,12 @@ func (ct Control) Pause(ctx context.Context, ref record.Ref) error {
 
 // Abort ends a job for good.
 func (ct Control) Abort(ctx context.Context, ref record.Ref) error {
-	_, err := ct.Change(ctx, ref, "aborted", ct.owned(func(j *record.Job) (bool, error) { return j.Abort(time.Now()) }))
+	// Its sweeps may have ended, while it was paused.
+	abort := func(j *record.Job) (bool, error) { return j.Abort(time.Now()) }
+	if err := (retainer(ct)).foresee(ctx, ref, abort); err != nil {
+		return err
+	}
+	_, err := ct.Change(ctx, ref, "aborted", ct.owned(abort))
 	return err
 }
 
@@ -270,6 +277,12 @@ func (ct Control) Retry(ctx context.Context, ref record.Ref, cause string) (err 
 
 // CleanUp begins to clean up the records of a job that has ended.
 func (ct Control) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error {
+	return ct.cleanUp(ctx, ref, o, "cleaned up", func(*record.Job) error { return nil })
+}
+
+// cleanUp begins to clean up the records of a job for a cause, if it may.
+func (ct Control) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause string,
+	may func(*record.Job) error) error {
 	if o.Expire < 0 {
 		return fmt.Errorf("%w: CleanUpOptions.Expire is %v", fault.ErrArguments, o.Expire)
 	}
@@ -281,7 +294,14 @@ func (ct Control) CleanUp(ctx context.Context, ref record.Ref, o CleanUp) error 
 	if err := ct.undone(ctx, ref); err != nil {
 		return err
 	}
-	job, err := guard(ct).update(ctx, ref, "cleaned up", ct.owned(func(j *record.Job) (bool, error) { return j.CleanUp(string(encoded)) }))
+	job, err := guard(ct).update(ctx, ref, cause, ct.owned(func(j *record.Job) (bool, error) {
+		before := j.Retired
+		if err := may(j); err != nil {
+			return false, err
+		}
+		changed, err := j.CleanUp(string(encoded))
+		return changed || j.Retired != before, err
+	}))
 	if err != nil {
 		return err
 	}
@@ -320,6 +340,7 @@ func (js *Jobs) Revive(ctx context.Context) error {
 		failed = append(failed, sweeper{all[i]}.revive(ctx, job, time.Now()))
 		Lookout{all[i]}.Look(ctx, job)
 	}
+	failed = append(failed, retainer{js}.revive(ctx, time.Now()))
 	if js.Revived != nil {
 		failed = append(failed, js.Revived(ctx))
 	}

@@ -77,6 +77,13 @@ func (fi finalizer) begin(ctx context.Context, job *record.Job, t body.Job, m re
 func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 	var failed error // the function's
 	ready := false   // all that is left is the commit
+	if fi.def.Forget != nil && len(job.Closing) > 0 {
+		failed, err := forget(ctx, fi, job)
+		if errors.Is(failed, ErrWaits) {
+			return errors.Join(err, fi.wait(ctx, job, failed))
+		}
+		return fi.retry(ctx, job, failed, err)
+	}
 	err := fi.end(ctx, job, "", func(tx *datastore.Transaction, j *record.Job) error {
 		failed, ready = nil, false
 		if err := j.Succeed(fi.sum, time.Now()); err != nil {
@@ -93,6 +100,33 @@ func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 	if refused := new(fault.CommitRefusal); failed == nil && ready && errors.As(fault.AsCommitRefusal(err), refused) {
 		failed = fault.Permanent(fmt.Errorf("the database refuses what it writes: %w", refused))
 	}
+	return fi.retry(ctx, job, failed, err)
+}
+
+// forgetEvery is the time between two looks of a job that waits until others have forgotten.
+const forgetEvery = 30 * time.Second
+
+// wait has a function Forget that waits for something run again in a while. Its task has one name, whoever enqueues it.
+func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error {
+	_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
+		text := "waits to end: " + fault.Text(why)
+		if j.State != record.Running || j.Epoch != job.Epoch || j.Error == text {
+			return false, nil
+		}
+		j.Error = text
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	any := *job
+	any.Generation = 0
+	at := time.Now().Truncate(forgetEvery).Add(2 * forgetEvery)
+	return fi.enqueue(ctx, &any, finalizePath, body.Job{Tick: at.Unix()}, at)
+}
+
+// retry has a finalizer that has failed be tried again, or fails its job. Without a failure it returns err.
+func (fi finalizer) retry(ctx context.Context, job *record.Job, failed, err error) error {
 	if failed == nil {
 		return err
 	}

@@ -55,6 +55,7 @@ func (js *Jobs) Handlers() map[string]http.Handler {
 		retryPath:    js.chain(retryPath, js.inCompany(Retrier{js}.run)),
 		finalizePath: js.chain(finalizePath, js.runEnd),
 		cleanupPath:  js.chain(cleanupPath, js.inCompany(cleaner{js}.run)),
+		retainPath:   js.chain(retainPath, js.inCompany(retainer{js}.run)),
 		revivePath: js.Handler(revivePath, func(ctx context.Context, _ tasks.Delivery) error {
 			place, err := js.Gate.Enter(ctx, false)
 			if err != nil {

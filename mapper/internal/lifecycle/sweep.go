@@ -74,6 +74,9 @@ func (sw sweeper) run(ctx context.Context, job *record.Job, t body.Job) error {
 		return cleaner(sw).sweep(ctx, job, latest(job, now, t))
 	}
 	if !t.Current(job) {
+		if err := retainer(sw).plan(ctx, job); err != nil {
+			return err
+		}
 		return Retrier(sw).sweepAfter(ctx, job, t.Epoch)
 	}
 	if t.After == "" { // first of all, as what follows may fail for long

@@ -2,7 +2,6 @@ package proof
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -15,9 +14,8 @@ func OfRecords(ctx context.Context, st store.Store, ref record.Ref) (*record.Job
 	if err != nil {
 		return nil, nil, err
 	}
-	cleaned := fmt.Errorf("%w: its records are cleaned up", record.ErrState)
 	if job.Cleaned {
-		return nil, nil, cleaned
+		return nil, nil, record.CleanedUp(job)
 	}
 	l, err := st.Fold(ctx, job)
 	if err != nil {
@@ -33,7 +31,7 @@ func OfRecords(ctx context.Context, st store.Store, ref record.Ref) (*record.Job
 	case err != nil:
 		return nil, nil, err
 	case now.Cleaned: // since the beginning
-		return nil, nil, cleaned
+		return nil, nil, record.CleanedUp(now)
 	}
 	return job, l, nil
 }

@@ -11,7 +11,7 @@ import (
 
 // The most kinds and namespaces that a query names, which are in the record of its job.
 const (
-	maxKinds      = 100
+	maxKinds      = 500
 	maxNamespaces = 1000
 )
 

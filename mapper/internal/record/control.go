@@ -18,7 +18,7 @@ func refuse(j *Job) error { return fmt.Errorf("%w: it is %q", ErrState, j.State)
 // refuseCleaned refuses what needs the records of a job's ranges, as the job has left them.
 func refuseCleaned(j *Job) error {
 	if j.Cleaned || j.Cleaning != "" {
-		return fmt.Errorf("%w: its records are cleaned up", ErrState)
+		return CleanedUp(j)
 	}
 	if j.Undo != "" {
 		return fmt.Errorf("%w: job %s undoes it", ErrState, j.Undo)
@@ -93,7 +93,7 @@ func (j *Job) Resume(failed int64, now time.Time) error {
 	default:
 		return refuse(j)
 	}
-	if err := refuseCleaned(j); err != nil {
+	if err := refuseCleaned(j); err != nil && len(j.Closing) == 0 { // that is about to end, and needs none
 		return err
 	}
 	if j.Limited && j.Limit > 0 {
@@ -165,7 +165,9 @@ func (j *Job) CleanUp(how string) (changed bool, err error) {
 }
 
 // MayEnd reports whether a job that was seen in an epoch may end: no ranges have appeared since.
-func (j *Job) MayEnd(epoch int64) bool { return j.State == Running && !j.Retrying && j.Epoch == epoch }
+func (j *Job) MayEnd(epoch int64) bool {
+	return j.State == Running && !j.Retrying && j.Epoch == epoch && j.Cleaning == ""
+}
 
 // Forestall gives a job the epoch after its own, which somebody was about to give it in a commit: that is
 // refused then. Nothing else changes.

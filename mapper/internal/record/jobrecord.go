@@ -95,6 +95,14 @@ type Job struct {
 	Cleaned  bool      `datastore:"cleaned,noindex"`   // some of its records are gone, or expire
 	Expires  time.Time `datastore:"expires,omitempty"` // for a time-to-live policy, see mapper.Job.CleanUp
 
+	Retain    time.Duration `datastore:"retain,omitempty,noindex"`     // how long its records are kept once it has ended; 0: until somebody cleans them up
+	Retires   string        `datastore:"retires,omitempty"`            // indexed, while they will be cleaned up for that: see retires
+	Retired   bool          `datastore:"retired,omitempty,noindex"`    // they were, or are being cleaned up,
+	CleanedAt time.Time     `datastore:"cleaned_at,omitempty,noindex"` // since then
+
+	Closing []byte    `datastore:"closing,omitempty,noindex"` // JSON, see [Closing]; empty: it does not delete its records before its end
+	Erased  time.Time `datastore:"erased,omitempty,noindex"`  // when what it was about was taken out of the record, see [Redact]
+
 	AttemptSettings
 	Suspicion // that its finalizer kills its process
 }
@@ -106,7 +114,7 @@ func (j *Job) Insert() *datastore.Mutation { return j.mutation(datastore.NewInse
 func (j *Job) Update() *datastore.Mutation { return j.mutation(datastore.NewUpdate) }
 
 func (j *Job) mutation(mutation func(*datastore.Key, any) *datastore.Mutation) *datastore.Mutation {
-	j.Active, j.Listed = j.HasTasks(), listed(j)
+	j.Active, j.Listed, j.Retires = j.HasTasks(), listed(j), retires(j)
 	return mutation(JobKey(j.ID), j)
 }
 
@@ -177,7 +185,10 @@ func (j *Job) goOn(now time.Time) {
 	if j.State != Running {
 		j.RampFrom = now.UTC().Truncate(time.Microsecond)
 	}
-	j.State, j.Error, j.Trouble, j.Ended, j.Totals = Running, "", "", time.Time{}, nil
+	j.State, j.Error, j.Trouble, j.Ended = Running, "", "", time.Time{}
+	if len(j.Closing) == 0 {
+		j.Totals = nil
+	}
 	j.Suspicion = Suspicion{}
 	j.Generation++
 	j.Epoch++

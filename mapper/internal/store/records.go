@@ -107,6 +107,9 @@ func (st Store) Page(ctx context.Context, ref record.Ref, mark, cursor string, l
 	if err != nil {
 		return nil, "", err
 	}
+	if err := record.CheckRecords(job); err != nil {
+		return nil, "", err
+	}
 	after, ok := strings.CutPrefix(cursor, job.Incarnation)
 	if cursor != "" && (!ok || !record.ValidRangeID(after)) {
 		return nil, "", fmt.Errorf("%w: the cursor %.80q is not one that the job's listing has returned", fault.ErrArguments, cursor)

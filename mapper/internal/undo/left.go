@@ -21,7 +21,7 @@ func Left(ctx context.Context, st store.Store, ref record.Ref, cursor string) (l
 	case !Is(job.Mapper):
 		return nil, "", fmt.Errorf("%w: it is no undo, but a job of %q: name the undo", fault.ErrArguments, job.Mapper)
 	case job.Cleaned || job.Cleaning != "":
-		return nil, "", fmt.Errorf("%w: its records are cleaned up", record.ErrState)
+		return nil, "", record.CleanedUp(job)
 	}
 	ranges, next, err := st.Page(ctx, job.Ref(), "left_of", cursor, leftPage)
 	for i := 0; err == nil && i < len(ranges); i++ {

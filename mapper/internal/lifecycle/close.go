@@ -1,0 +1,123 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/body"
+	"github.com/scattermap/scattermap/mapper/internal/function"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// A closer ends a job that deletes the records of its ranges first, whose mapper has a function Forget. They are added
+// up, and one transaction records that and closes the job: from then on they are cleaned up, while it runs, and what
+// they add up to is what the job's record has. Then the function runs, in no transaction, and the one that ends the job
+// takes out of its record what it was about.
+type closer struct {
+	*Jobs
+	def *function.Definition
+}
+
+// begin closes a job whose records are added up.
+func (cs closer) begin(ctx context.Context, job *record.Job, t body.Job, l *record.Ledger) error {
+	how, err := json.Marshal(CleanUp{Failures: true})
+	if err != nil {
+		return err
+	}
+	job, err = cs.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
+		if !j.MayEnd(t.Epoch) || len(j.Closing) > 0 {
+			return false, nil
+		}
+		return true, record.Close(j, l, saltOf(cs.Jobs), string(how))
+	})
+	if err != nil || !t.Current(job) || len(job.Closing) == 0 {
+		return err
+	}
+	return cs.run(ctx, job, t)
+}
+
+func saltOf(js *Jobs) string {
+	return strconv.FormatUint(js.Random(), 36) + strconv.FormatUint(js.Random(), 36)
+}
+
+// run deletes what is left of the records, and then runs the function.
+func (cs closer) run(ctx context.Context, job *record.Job, t body.Job) error {
+	place, err := cs.Gate.Enter(ctx, false)
+	if err != nil {
+		return err
+	}
+	job, err = cs.clean(ctx, job, t)
+	place.Leave()
+	if err != nil || job == nil {
+		return err
+	}
+	sum, err := job.RecordedTotals()
+	if err != nil {
+		return err
+	}
+	return finalizer{cs.Jobs, cs.def, sum}.run(ctx, job, t)
+}
+
+// clean deletes the records, and returns the job when none is left; nil if its other tasks and its sweeps go on with
+// that.
+func (cs closer) clean(ctx context.Context, job *record.Job, t body.Job) (*record.Job, error) {
+	cl := cleaner{cs.Jobs}
+	for job.Cleaning != "" {
+		_, n, err := cl.cleanRecords(ctx, job, "", "")
+		switch {
+		case err != nil:
+			return nil, err
+		case n > 0 && (time.Since(t.BegunAt) > cs.Queue.Deadline()/4 || cs.Gate.IsDraining()):
+			return nil, cl.enqueueFirst(ctx, job)
+		case n > 0:
+			continue
+		}
+		if err := cl.finish(ctx, job); err != nil {
+			return nil, err
+		}
+		if job, err = cs.Store.LoadJob(ctx, job.Ref()); err != nil || !t.Current(job) {
+			return nil, err
+		}
+	}
+	return job, nil
+}
+
+// forget runs the function, and ends the job. It returns the function's error, or that of the end.
+func forget(ctx context.Context, fi finalizer, job *record.Job) (failed, err error) {
+	ended := *job
+	if err := ended.Succeed(fi.sum, time.Now()); err != nil { // as the function sees it
+		return nil, err
+	}
+	a := function.NewAttempt(job.Ref(), function.Update, record.JobKey(job.ID))
+	longest := fi.Queue.Deadline() / 2
+	err = function.Calls(ctx, longest, &fi.Gate.Strays, func(r *function.Runner) {
+		r.Call(func(ctx context.Context) {
+			defer function.Recovered(&failed)
+			failed = a.Run(func() error { return fi.def.Forget(ctx, a, &ended, fi.sum) })
+		})
+	})
+	switch {
+	case errors.Is(err, function.ErrTimeout): // what it does has no effect on failed any more
+		return fmt.Errorf("it took more than %v", longest), nil
+	case err != nil:
+		return err, nil
+	case failed != nil:
+		return failed, nil
+	}
+	return nil, fi.end(ctx, job, "", func(_ *datastore.Transaction, j *record.Job) error {
+		if len(j.Closing) == 0 {
+			return fmt.Errorf("job %s was closed and is not any more", j.ID)
+		}
+		if err := j.Succeed(fi.sum, time.Now()); err != nil {
+			return err
+		}
+		j.Finalizes, j.Finalized = true, j.Epoch
+		return record.Redact(j, record.Subject{}, saltOf(fi.Jobs), time.Now())
+	})
+}

@@ -1,0 +1,361 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/api/iterator"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
+)
+
+// A Forgetter has all records of ours forget a subject. It does a part, and says what it waits for, until it looks
+// through all of them and finds nothing: so what it then says has been seen, and not concluded. What could bring
+// something back has been fenced before, by the clean-up of its job: that takes open ranges away, and raises the epoch.
+type Forgetter struct {
+	*Jobs
+	Client  *datastore.Client
+	Subject record.Subject
+	For     record.Ref // the job that it is for, whose own record does not count
+}
+
+// Looked is what was looked through: how many records by kind.
+type Looked map[string]int64
+
+// ErrWaits says that something goes on which has to end first.
+var ErrWaits = errors.New("its records of the subject are being cleaned up")
+
+// recordKinds begins the names of the kinds of all records of ours, those of package export included.
+const recordKinds = "Scattermap"
+
+// a look is what was found.
+type look struct {
+	looked  Looked
+	holding map[record.Ref]bool // jobs whose records hold something; false: only their own record, if at all
+	open    map[record.Ref]bool // jobs that have open ranges, which pages may be about to commit
+	orphans []*datastore.Key    // records that hold something and belong to no job that is there
+	blocked []string
+	waits   int // what waits for the end of something
+}
+
+// Forget looks through all records. Without an error none holds anything of the subject.
+func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
+	l := &look{looked: make(Looked), holding: make(map[record.Ref]bool), open: make(map[record.Ref]bool)}
+	kinds, err := f.kinds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range kinds {
+		if err := f.read(ctx, kind, l); err != nil {
+			return nil, fmt.Errorf("look through %s: %w", kind, err)
+		}
+	}
+	waits, err := f.jobs(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	if len(l.blocked) > 0 {
+		slices.Sort(l.blocked)
+		more := ""
+		if n := len(l.blocked); n > 10 {
+			l.blocked, more = l.blocked[:10], fmt.Sprintf("; and %d more", n-10)
+		}
+		return nil, fault.Permanent(fmt.Errorf("%w: records hold something of what is erased: %s%s", record.ErrState,
+			strings.Join(l.blocked, "; "), more))
+	}
+	if len(l.orphans) > 0 {
+		for some := range slices.Chunk(l.orphans, cleanupBatch) {
+			if err := f.Store.Delete(ctx, some); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if n := waits + l.waits + len(l.orphans); n > 0 {
+		return nil, fmt.Errorf("%w: it looks again at %d jobs and records", ErrWaits, n)
+	}
+	return l.looked, nil
+}
+
+// kinds returns the kinds that our records have.
+func (f Forgetter) kinds(ctx context.Context) (kinds []string, err error) {
+	keys, err := f.Client.GetAll(ctx, datastore.NewQuery("__kind__").KeysOnly(), nil)
+	for _, key := range keys {
+		if strings.HasPrefix(key.Name, recordKinds) && key.Name != record.JobKind {
+			kinds = append(kinds, key.Name)
+		}
+	}
+	return kinds, err
+}
+
+// read looks through the records of a kind, but those of jobs.
+func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
+	for it := f.Client.Run(ctx, datastore.NewQuery(kind)); ; {
+		var all datastore.PropertyList
+		key, err := it.Next(&all)
+		if errors.Is(err, iterator.Done) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		l.looked[kind]++
+		ref, belongs := refOf(kind, key, all)
+		if belongs && ref == f.For {
+			continue // it is about to go
+		}
+		if kind == record.RangeKind && isOpen(all) {
+			l.open[ref] = true
+		}
+		holds := f.Subject.InText(key.Name) || f.Subject.Mentions(about(kind, all))
+		if !holds && !(f.Subject.Everywhere && belongs) {
+			continue
+		}
+		switch {
+		case belongs:
+			l.holding[ref] = true
+		case kind == record.RangeKind: // of a start that came too late
+			l.orphans = append(l.orphans, key)
+		case kind == record.SlotKind:
+			err = f.slot(ctx, key, l)
+		case kind == record.ScheduleKind:
+			err = f.schedule(ctx, key, l)
+		default:
+			l.blocked = append(l.blocked, fmt.Sprintf("the %s %q: discard what it belongs to, or delete it", kind,
+				key.Name))
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// about returns the properties of a record that can hold something of a subject: a program gives mappers and kinds
+// their names.
+func about(kind string, all []datastore.Property) []datastore.Property {
+	if kind == record.SlotKind {
+		return slices.DeleteFunc(slices.Clone(all), func(p datastore.Property) bool { return p.Name != "job" })
+	}
+	return all
+}
+
+// isOpen reports whether a range is open.
+func isOpen(all []datastore.Property) bool {
+	return slices.ContainsFunc(all, func(p datastore.Property) bool { return p.Name == "open" && p.Value != "" })
+}
+
+// refOf returns the job that a record belongs to, if it does.
+func refOf(kind string, key *datastore.Key, all []datastore.Property) (ref record.Ref, belongs bool) {
+	switch kind {
+	case record.RangeKind:
+		for _, p := range all {
+			switch text, _ := p.Value.(string); p.Name {
+			case "job":
+				ref.ID = text
+			case "incarnation":
+				ref.Incarnation = text
+			}
+		}
+	case record.DraftKind: // its name is HASH.ID.INCARNATION.draft
+		if parts := strings.Split(key.Name, "."); len(parts) == 4 {
+			ref = record.Ref{ID: parts[1], Incarnation: parts[2]}
+		}
+	}
+	return ref, ref.ID != ""
+}
+
+// slot deletes a slot that names a job which is gone: nobody has it then.
+func (f Forgetter) slot(ctx context.Context, key *datastore.Key, l *look) error {
+	gone := false
+	err := f.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+		s := new(record.Slot)
+		if err := property.IgnoreUndeclared(tx.Get(key, s)); errors.Is(err, datastore.ErrNoSuchEntity) {
+			return store.ErrNothing
+		} else if err != nil {
+			return err
+		}
+		_, err := store.GetJob(tx, record.Ref{ID: s.Job, Incarnation: s.Incarnation})
+		if gone = errors.Is(err, record.ErrNoSuchJob); gone {
+			return tx.Delete(key)
+		}
+		return err
+	})
+	if !gone && err == nil { // when the job goes
+		l.waits++
+	}
+	return err
+}
+
+// schedule has a schedule forget its last run, if that is gone.
+func (f Forgetter) schedule(ctx context.Context, key *datastore.Key, l *look) error {
+	if f.Subject.InText(key.Name) {
+		l.blocked = append(l.blocked, fmt.Sprintf("the schedule %q has it in its name: delete its record", key.Name))
+		return nil
+	}
+	return f.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+		s := new(record.Schedule)
+		if err := property.IgnoreUndeclared(tx.Get(key, s)); err != nil {
+			return err
+		}
+		if f.Subject.InText(string(s.Queued)) {
+			l.blocked = append(l.blocked, fmt.Sprintf(
+				"a tick of the schedule %q waits, and would start a job over it: wait for that job's end", key.Name))
+			return store.ErrNothing
+		}
+		if _, err := store.GetJob(tx, record.Ref{ID: s.Run}); !errors.Is(err, record.ErrNoSuchJob) {
+			l.waits++
+			return err
+		}
+		s.Run = ""
+		_, err := tx.Put(key, s)
+		return err
+	})
+}
+
+// jobs looks through the records of jobs, and has those forget that hold something. It returns how many it waits for.
+func (f Forgetter) jobs(ctx context.Context, l *look) (waits int, err error) {
+	there, acts, ids := make(map[record.Ref]bool), []func() error{}, []string(nil)
+	for it := f.Client.Run(ctx, datastore.NewQuery(record.JobKind)); ; {
+		var all datastore.PropertyList
+		key, err := it.Next(&all)
+		if errors.Is(err, iterator.Done) {
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		l.looked[record.JobKind]++
+		j := &record.Job{ID: key.Name}
+		if err := property.IgnoreUndeclared(datastore.LoadStruct(j, all)); err != nil {
+			return 0, fmt.Errorf("the record of job %s: %w", key.Name, err)
+		}
+		there[j.Ref()] = true
+		if j.Ref() == f.For {
+			continue
+		}
+		if act := f.job(ctx, j, f.Subject.InText(j.ID), f.Subject.InJob(j), l); act != nil {
+			acts, ids = append(acts, act), append(ids, j.ID)
+		}
+	}
+	for ref := range maps.Keys(l.holding) {
+		if !there[ref] {
+			if err := f.orphan(ctx, ref, l); err != nil {
+				return 0, err
+			}
+		}
+	}
+	if len(acts) == 0 || len(l.blocked) > 0 {
+		return 0, nil
+	}
+	if err := f.note(ctx, ids); err != nil {
+		return 0, err
+	}
+	for _, act := range acts {
+		if err := act(); err != nil {
+			return 0, err
+		}
+	}
+	return len(acts), nil
+}
+
+// orphan has the records of a job that is gone be deleted: a clean-up has left them, or they are of a copy.
+func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
+	return f.Store.Each(ctx, store.Records(ref, "", ""), func(r *record.Range) error {
+		l.orphans = append(l.orphans, r.Stored)
+		return nil
+	})
+}
+
+// job returns what has a job forget; nil if there is nothing to forget, or something is in the way.
+func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool, l *look) func() error {
+	ref, holding := j.Ref(), l.holding[j.Ref()]
+	values, about := false, f.Subject.IsAbout(j)
+	if f.Subject.Everywhere || record.ComesAnywhere(j) {
+		// What a page has read it may be about to write into a record, though none has it yet.
+		holding = holding || l.open[ref] || !j.Over()
+	}
+	if f.Subject.Everywhere && j.Over() {
+		probe := *j
+		values, _ = record.RedactValues(&probe) // an error shows when it is done
+		about = about || j.Erased.IsZero() && record.NamesKeys(j)
+	}
+	if !holding && !mentioned && !about && !values {
+		return nil
+	}
+	block := func(format string, args ...any) func() error {
+		l.blocked = append(l.blocked, fmt.Sprintf(format, args...))
+		return nil
+	}
+	switch err := j.Queue.Is(f.Queue.Name()); {
+	case !j.Over():
+		return block("job %s is %s: abort it, or wait for its end", j.ID, j.State)
+	case err != nil && !f.owns(j.Queue):
+		return block("job %s: %v: have it cleaned up there", j.ID, err)
+	case j.Cleaning != "":
+		return func() error { return nil } // it waits
+	case !j.Erased.IsZero() && about && !named && !holding:
+		return block("job %s, whose record does not say any more what it was about: delete it", j.ID)
+	}
+	redact := func(now *record.Job) (bool, error) {
+		switch {
+		case !now.Over() || now.Cleaning != "":
+			return false, nil
+		case about && now.Cleaned && !holding:
+			return true, record.Redact(now, f.Subject, saltOf(f.Jobs), time.Now())
+		}
+		said, err := record.RedactTexts(now, f.Subject)
+		if err != nil || !about && !holding && !values {
+			return said, err
+		}
+		changed, err := record.RedactValues(now)
+		return said || changed, err
+	}
+	return func() error {
+		_, err := f.Store.UpdateJob(ctx, ref, redact)
+		if gone := j.Cleaned && !holding && !named; err != nil || !about && !holding || gone {
+			return err
+		}
+		err = f.of(j.Queue).CleanUp(ctx, ref, CleanUp{Failures: true, Job: named})
+		if errors.Is(err, record.ErrState) {
+			return fault.Permanent(fmt.Errorf("job %s can't be cleaned up: %w", j.ID, err))
+		}
+		return err
+	}
+}
+
+// owns reports whether one of the engine's queues is that of a job.
+func (f Forgetter) owns(queue record.Owner) bool {
+	return slices.ContainsFunc(f.Beside, func(js *Jobs) bool { return queue.Is(js.Queue.Name()) == nil })
+}
+
+// of returns the control of the jobs of a queue.
+func (f Forgetter) of(queue record.Owner) Control {
+	for _, js := range f.Beside {
+		if queue != "" && queue.Is(js.Queue.Name()) == nil {
+			return Control{js}
+		}
+	}
+	return Control{f.Jobs}
+}
+
+// note notes in the record of the job that this is for which jobs forget for it.
+func (f Forgetter) note(ctx context.Context, ids []string) error {
+	_, err := f.Store.UpdateJob(ctx, f.For, func(j *record.Job) (bool, error) {
+		c, err := record.ClosingOf(j)
+		if err != nil || c == nil || !c.Forget(ids) {
+			return false, err
+		}
+		j.Closing, err = json.Marshal(c)
+		return true, err
+	})
+	return err
+}

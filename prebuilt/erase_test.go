@@ -1,0 +1,496 @@
+package prebuilt_test
+
+import (
+	"bytes"
+	"compress/flate"
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+	"github.com/scattermap/scattermap/prebuilt"
+)
+
+// A drawer keeps certificates.
+type drawer struct {
+	mu      sync.Mutex
+	public  ed25519.PublicKey
+	private ed25519.PrivateKey
+	kept    map[string][]byte
+	keep    func(ctx context.Context, c *prebuilt.Certificate) error // is called for each; nil: nothing is
+}
+
+func newDrawer(t *testing.T) *drawer {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &drawer{public: public, private: private, kept: make(map[string][]byte)}
+}
+
+func (d *drawer) erase() mapper.Definition {
+	return prebuilt.Erase(prebuilt.EraseOptions{Key: d.private, Keep: func(ctx context.Context, name string,
+		text []byte) error {
+		c, err := prebuilt.ReadCertificate(text, d.public)
+		if err == nil && d.keep != nil {
+			err = d.keep(ctx, c)
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.kept[name] = text
+		return err
+	}})
+}
+
+func (d *drawer) certificate(t *testing.T, job string) *prebuilt.Certificate {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c, err := prebuilt.ReadCertificate(d.kept[job+".certificate.json"], d.public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// ourKinds are the kinds of records that the features of this test leave in the database at some time.
+var ourKinds = []string{"ScattermapDraft", "ScattermapFile", "ScattermapJob", "ScattermapPart", "ScattermapRange", "ScattermapSchedule", "ScattermapSlot"}
+
+// texts returns all that an entity says, decompressed and decoded, one text a line.
+func texts(properties []datastore.Property) string {
+	var b strings.Builder
+	var add func(v any)
+	add = func(v any) {
+		switch v := v.(type) {
+		case []byte:
+			if len(v) > 0 && v[0] == 0 {
+				if text, err := io.ReadAll(flate.NewReader(bytes.NewReader(v[1:]))); err == nil {
+					v = text
+				}
+			}
+			fmt.Fprintln(&b, string(v))
+			for _, word := range strings.FieldsFunc(string(v),
+				func(r rune) bool { return strings.ContainsRune(`",:{}[] `, r) }) {
+				if key, err := datastore.DecodeKey(word); err == nil {
+					add(key)
+				}
+			}
+		case *datastore.Key:
+			if v != nil {
+				fmt.Fprintln(&b, v.Namespace, v.String())
+			}
+		case *datastore.Entity:
+			if v != nil {
+				add(v.Key)
+				fmt.Fprint(&b, texts(v.Properties))
+			}
+		case []any:
+			for _, each := range v {
+				add(each)
+			}
+		default:
+			fmt.Fprintln(&b, v)
+		}
+	}
+	for _, p := range properties {
+		fmt.Fprint(&b, p.Name, " ")
+		add(p.Value)
+	}
+	return b.String()
+}
+
+// grep returns where the records of scattermap have a text: kinds, keys and properties.
+func grep(ctx context.Context, client *datastore.Client, text string, but func(kind string, key *datastore.Key,
+	all datastore.PropertyList) bool) (found []string, err error) {
+	kinds, err := client.GetAll(ctx, datastore.NewQuery("__kind__").KeysOnly(), nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, kind := range kinds {
+		if !strings.HasPrefix(kind.Name, "Scattermap") {
+			continue
+		}
+		var all []datastore.PropertyList
+		keys, err := client.GetAll(ctx, datastore.NewQuery(kind.Name), &all)
+		if err != nil {
+			return nil, err
+		}
+		for i, key := range keys {
+			for _, p := range append(all[i], datastore.Property{Name: "its key", Value: key}) {
+				if strings.Contains(texts([]datastore.Property{p}), text) && (but == nil || !but(kind.Name, key,
+					all[i])) {
+					found = append(found, kind.Name+" "+key.Name+" "+p.Name)
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
+// A tenancy puts entities, and runs jobs over them that keep something of them.
+type tenancy struct {
+	*testing.T
+	*mappertest.World
+}
+
+func (w tenancy) put(namespace, kind, name string, properties ...datastore.Property) {
+	w.Helper()
+	key := datastore.NameKey(kind, name, nil)
+	key.Namespace = namespace
+	list := datastore.PropertyList(properties)
+	if _, err := w.Client.Put(w.Context(), key, &list); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w tenancy) start(name string, q mapper.Query, params, id string) *mapper.Job {
+	w.Helper()
+	ctx := mapper.WithReason(w.Context(), "as alice-0001@example.com of acme asks")
+	job, err := w.Engine.StartNamed(ctx, name, q, []byte(params),
+		&mapper.StartOptions{ID: id, PageSize: 10, Beside: true})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return job
+}
+
+func (w tenancy) run(name string, q mapper.Query, params, id string) *mapper.Status {
+	w.Helper()
+	s, err := w.start(name, q, params, id).Wait(w.Context())
+	if err != nil || s.State == mapper.Failed || s.State == mapper.Running {
+		w.Fatalf("%+v, %v", s, err)
+	}
+	return s
+}
+
+// earlier runs jobs of all sorts over a query.
+func (w tenancy) earlier(q mapper.Query, prefix string) {
+	w.Helper()
+	w.run("set", q, `{"property": "seen", "value": true}`, prefix+"set")
+	w.run("check", q, `{"condition": "n >= 5"}`, prefix+"check") // with failures
+	w.run("count", q, `{"by": "owner"}`, prefix+"count")
+	w.run("copy", q, `{"namespace": "elsewhere"}`, prefix+"copy")
+	job, err := w.Engine.StartNamed(w.Context(), "delete", q, []byte("{}"),
+		&mapper.StartOptions{ID: prefix + "rehearsal", Rehearse: true})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if _, err := job.Wait(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+	undone := w.run("set", q, `{"property": "other", "value": "bob of acme"}`, prefix+"undone")
+	w.put(q.Namespace, "Account", "alice-0003@example.com", datastore.Property{Name: "n", Value: int64(3)},
+		datastore.Property{Name: "tenant", Value: "acme"})
+	undo, err := w.Engine.Job(undone.ID).Undo(w.Context(), nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if s, err := undo.Wait(w.Context()); err != nil || s.State != mapper.Succeeded {
+		w.Fatalf("%+v, %v", s, err)
+	}
+	job = w.start("touch", q, "{}", prefix+"aborted")
+	if err := errors.Join(job.Pause(w.Context()), job.Abort(w.Context())); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func alice(i int) string { return fmt.Sprintf("alice-%04d@example.com", i) }
+
+// TestEraseForgets erases a namespace behind jobs of all sorts that keep its keys: none of them is in any record then.
+func TestEraseForgets(t *testing.T) {
+	d := newDrawer(t)
+	nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.SkipTick)
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+		w := tenancy{t, world}
+		for i := range 60 {
+			w.put("acme", "Account", alice(i), datastore.Property{Name: "n", Value: int64(i)},
+				datastore.Property{Name: "owner", Value: alice(i)})
+			w.put("other", "Account", fmt.Sprintf("carol-%04d", i), datastore.Property{Name: "n", Value: int64(i)})
+		}
+		for i := range 120 { // more than a hundred kinds
+			w.put("acme", fmt.Sprintf("Kind%d", i), alice(i))
+		}
+		w.put("acme", "__session", alice(7))
+		q := mapper.Query{Namespace: "acme", Kind: "Account"}
+		w.earlier(q, "")
+		everywhere := w.run("count", mapper.Query{AllNamespaces: true, Kind: "Account"}, "{}", "everywhere")
+		named := w.run("touch", mapper.Query{Namespace: "other", Kind: "Account"}, "{}", "touch-for-acme")
+		kept := w.run("check", mapper.Query{Namespace: "other", Kind: "Account"}, `{"condition": "n >= 5"}`, "kept")
+		if _, err := nightly.Tick(t.Context(), w.Engine, time.Now(), q, mapper.None{}, nil); err != nil {
+			t.Fatal(err)
+		}
+
+		// A job that has not ended is in the way, before and behind the start.
+		paused := w.start("touch", q, "{}", "paused")
+		if err := paused.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.Engine.StartNamed(t.Context(), "erase", mapper.Query{Namespace: "acme"}, []byte("{}"), nil)
+		if !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "paused (paused)") {
+			t.Errorf("a job is paused: %v", err)
+		}
+		if err := paused.Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ours, err := grep(t.Context(), w.Client, alice(1), nil)
+		if err != nil || len(ours) < 5 {
+			t.Fatalf("jobs keep %q, %v", ours, err)
+		}
+		time.Sleep(time.Hour)
+		job := w.start("erase", mapper.Query{Namespace: "acme"}, `{"words": ["carol-0059"]}`, "erasure")
+		for ctx, left := t.Context(), 20; left > 0; left-- { // somebody starts one meanwhile
+			if _, err := w.Engine.StartNamed(ctx, "touch", q, []byte("{}"),
+				&mapper.StartOptions{ID: "meanwhile", Beside: true, AllowEmpty: true}); err == nil {
+				break
+			}
+		}
+		s, err := job.Wait(t.Context())
+		for i := 0; err == nil && s.State == mapper.Failed && i < 5; i++ { // the other one had not ended
+			if !strings.Contains(s.Error, "meanwhile") {
+				t.Fatalf("%+v", s)
+			}
+			time.Sleep(time.Hour)
+			if err := job.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			s, err = job.Wait(t.Context())
+		}
+		if err != nil || s.State != mapper.Succeeded || s.Written != 181 {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		for _, text := range []string{"alice", "acme", "bob"} {
+			found, err := grep(t.Context(), w.Client, text, nil)
+			if err != nil || len(found) > 0 {
+				t.Errorf("%q is left in %q, %v", text, found, err)
+			}
+		}
+		c := d.certificate(t, "erasure")
+		if c.Namespace != "acme" || c.Deleted != 181 || len(c.Kinds) != 122 || c.Coverage.Ranges == 0 ||
+			len(c.Outside) == 0 || !slices.Contains(c.Jobs, mapper.HashID(c.Salt, "check")) {
+			t.Errorf("%+v", c)
+		}
+		for _, kind := range []string{"ScattermapJob", "ScattermapRange", "ScattermapSchedule"} {
+			if c.Records[kind] == 0 {
+				t.Errorf("the certificate does not say that %s were looked at: %v", kind, c.Records)
+			}
+		}
+		// Those of others stay, as far as they can.
+		if _, err := w.Engine.Job(named.ID).Status(t.Context()); !errors.Is(err, mapper.ErrNoSuchJob) {
+			t.Errorf("a job whose ID names it: %v", err)
+		}
+		if again := w.status(everywhere.ID); again.Processed != everywhere.Processed || !again.CleanedUp {
+			t.Errorf("%+v", again)
+		}
+		if _, err := w.Engine.Job(kept.ID).Verify(t.Context()); err != nil {
+			t.Errorf("a job of another namespace: %v", err)
+		}
+		if failures, _, err := w.Engine.Job(kept.ID).Failures(t.Context(), ""); err != nil || len(failures) != 5 {
+			t.Errorf("%v, %v", failures, err)
+		}
+		if _, err := w.Engine.StartNamed(t.Context(), "set", q, []byte(`{"property": "seen", "value": true}`),
+			&mapper.StartOptions{ID: "set", AllowEmpty: true}); !errors.Is(err, mapper.ErrState) ||
+			!strings.Contains(err.Error(), "erased on") {
+			t.Errorf("a start of a job that was erased: %v", err)
+		}
+		if _, err := w.Engine.Job("erasure").Undo(t.Context(), nil); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("undo: %v", err)
+		}
+		kinds, err := w.Client.GetAll(t.Context(), datastore.NewQuery("__kind__").KeysOnly(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kind := range kinds {
+			if strings.HasPrefix(kind.Name, "Scattermap") && !slices.Contains(ourKinds, kind.Name) {
+				t.Errorf("%s is a kind of ours that no test of erasures knows: does its content name jobs by properties that lifecycle.refOf reads?", kind.Name)
+			}
+		}
+	})
+}
+
+func (w tenancy) status(id string) *mapper.Status {
+	w.Helper()
+	s, err := w.Engine.Job(id).Status(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+// TestEraseTenant erases what has a value in a property, in all kinds and namespaces, whether it is indexed or not.
+func TestEraseTenant(t *testing.T) {
+	d := newDrawer(t)
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+		w := tenancy{t, world}
+		tenant := func(v any, noindex bool) datastore.Property {
+			return datastore.Property{Name: "tenant", Value: v, NoIndex: noindex}
+		}
+		for i, namespace := range []string{"", "eu", "us"} {
+			for j := range 40 {
+				w.put(namespace, "Account", alice(100*i+j), datastore.Property{Name: "n", Value: int64(j)},
+					tenant("acme", false))
+				w.put(namespace, "Account", fmt.Sprintf("bob-%d", j), datastore.Property{Name: "n", Value: int64(j)},
+					tenant("umbrella", false))
+			}
+			w.put(namespace, "Note", alice(i), tenant("acme", true))
+			w.put(namespace, "Note", "several", tenant([]any{"x", "acme"}, false))
+			w.put(namespace, "Note", "similar", tenant("acme2", false))
+			w.put(namespace, "Count", "text", tenant("7", false))
+			w.put(namespace, "Count", "number", tenant(int64(7), false))
+			w.put(namespace, "Count", "float", tenant(7.0, false))
+		}
+		w.earlier(mapper.Query{Kind: "Account"}, "a-")
+		w.earlier(mapper.Query{Kind: "Account", Namespace: "eu"}, "b-")
+		time.Sleep(time.Hour)
+		for _, params := range []string{`{"property": "tenant"}`, `{"value": "acme"}`, `{"property": "tenant", "value": null}`, `{"property": "tenant", "value": ""}`, `{"property": "tenant", "value": "acme", "what": 1}`} {
+			if _, err := w.Engine.StartNamed(t.Context(), "erase", mapper.Query{}, []byte(params),
+				nil); !errors.Is(err, mapper.ErrArguments) {
+				t.Errorf("%s: %v", params, err)
+			}
+		}
+		if _, err := w.Engine.StartNamed(t.Context(), "erase", mapper.Query{}, []byte(`{"property": "tenant", "value": "acme"}`), &mapper.StartOptions{ID: "acme-erasure"}); !errors.Is(err, mapper.ErrArguments) {
+			t.Errorf("an ID that names the tenant: %v", err)
+		}
+		if s := w.run("erase", mapper.Query{}, `{"property": "tenant", "value": 7}`, "seven"); s.Written != 3 {
+			t.Errorf("%+v", s)
+		}
+		s := w.run("erase", mapper.Query{}, `{"property": "tenant", "value": "acme"}`, "tenant")
+		if s.Written != 126+80+1 { // copies, and one that was put again, too
+			t.Errorf("%d were erased", s.Written)
+		}
+		c := d.certificate(t, "tenant")
+		if c.Tenant == nil || c.Tenant.Property != "tenant" || c.Tenant.Value.V != "acme" || c.Unindexed != 3 ||
+			!slices.Contains(c.Tenant.Namespaces, "us") {
+			text, _ := json.Marshal(c)
+			t.Errorf("%s", text)
+		}
+		for _, text := range []string{"alice", "acme"} {
+			found, err := grep(t.Context(), w.Client, text, nil)
+			if err != nil || len(found) > 0 {
+				t.Errorf("%q is left in %q, %v", text, found, err)
+			}
+		}
+		for kind, want := range map[string]int{"Account": 40, "Note": 1, "Count": 2} {
+			for _, namespace := range []string{"", "eu", "us"} {
+				if n, err := w.Client.Count(t.Context(), datastore.NewQuery(kind).Namespace(namespace)); err != nil ||
+					n != want {
+					t.Errorf("%d of %s in %q, want %d; %v", n, kind, namespace, want, err)
+				}
+			}
+		}
+	})
+}
+
+// TestEraseIsInTheWay has a tick that waits, and an undo under way, be in the way of a certificate: each is named, and the erasure is resumed
+// when it is gone.
+func TestEraseIsInTheWay(t *testing.T) {
+	d := newDrawer(t)
+	nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.QueueTick)
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+		w := tenancy{t, world}
+		for i := range 40 {
+			w.put("acme", "Account", alice(i), datastore.Property{Name: "n", Value: int64(i)})
+		}
+		q := mapper.Query{Namespace: "acme", Kind: "Account"}
+		set := w.run("set", q, `{"property": "seen", "value": true}`, "set")
+		first, err := nightly.Tick(t.Context(), w.Engine, time.Now(), q, mapper.None{}, &mapper.StartOptions{Rate: mapper.Rate{Entities: 200}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Job.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ticked, err := nightly.Tick(t.Context(), w.Engine, time.Now().Add(time.Hour), q, mapper.None{}, nil)
+		if err != nil || ticked.Outcome != mapper.TickQueued {
+			t.Fatalf("%+v, %v", ticked, err)
+		}
+		if err := first.Job.Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		undo, err := w.Engine.Job(set.ID).Undo(t.Context(), nil)
+		if err == nil {
+			err = undo.Pause(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := w.start("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure")
+		blocked := func(want string) {
+			t.Helper()
+			s, err := job.Wait(t.Context())
+			if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, want) || len(d.kept) > 0 {
+				t.Fatalf("%+v, %v, %d certificates; want %q", s, err, len(d.kept), want)
+			}
+		}
+		blocked(`a tick of the schedule "nightly" waits`)
+		if err := nightly.Advance(t.Context(), w.Engine); err == nil { // there is nothing left for it
+			time.Sleep(time.Hour)
+		} else if record := datastore.NameKey("ScattermapSchedule", "nightly", nil); w.Client.Delete(t.Context(), record) != nil {
+			t.Fatal("the schedule can't be deleted")
+		}
+		if err := job.Retry(t.Context()); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("a retry of a job without records: %v", err)
+		}
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		blocked("undo-set")
+		if err := undo.Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || len(d.kept) != 1 {
+			t.Fatalf("%+v, %v, %d certificates", s, err, len(d.kept))
+		}
+		for _, text := range []string{"alice", "acme"} {
+			if found, err := grep(t.Context(), w.Client, text, nil); err != nil || len(found) > 0 {
+				t.Errorf("%q is left in %q, %v", text, found, err)
+			}
+		}
+	})
+}
+
+// TestEraseBesideALatePage has a page stand still that has read keys, and its job be aborted, before any record has one: when it wakes, behind
+// the certificate, it writes none.
+func TestEraseBesideALatePage(t *testing.T) {
+	d := newDrawer(t)
+	slow := mapper.Visit("slow", func(context.Context, *mapper.Entity[datastore.PropertyList], mapper.None) error {
+		time.Sleep(20 * time.Second)
+		return errors.New("no") // which the page records with the key
+	})
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase(), slow), nil, func(t *testing.T, world *mappertest.World) {
+		w := tenancy{t, world}
+		w.put("acme", "Account", alice(1)) // one, so that no range ends at its key
+		o := &mapper.StartOptions{ID: "late", Workers: 1}
+		late, err := slow.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account", AllNamespaces: true}, mapper.None{}, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if err := late.Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s := w.run("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure"); s.State != mapper.Succeeded {
+			t.Fatalf("%+v", s)
+		}
+		for range 2 {
+			if found, err := grep(t.Context(), w.Client, "alice", nil); err != nil || len(found) > 0 {
+				t.Errorf("%q, %v", found, err)
+			}
+			time.Sleep(time.Hour)
+		}
+	})
+}

@@ -1,0 +1,562 @@
+package prebuilt_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/prebuilt"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+var eraseSeeds = flag.Int("seeds", 0, "how many seeds TestEraseSimulation has; 0 is 6, or 2 in a short run")
+
+// TestEraseSimulation erases namespaces and tenants behind and beside jobs of all sorts, while calls, answers and
+// deliveries are lost, processes stop at any call for hours and then make it, others put entities, and operators pause,
+// abort, resume, undo and clean up. Whenever a certificate is kept, nothing of what it says is gone may be in any
+// entity, or in any record, looked at from outside in that moment. Copies and renames beside others' writes lose and
+// double nothing.
+func TestEraseSimulation(t *testing.T) {
+	seed, n := testflag.Seed(t), *eraseSeeds
+	if n == 0 {
+		if n = 6; testing.Short() {
+			n = 2
+		}
+	}
+	kept := 0
+	for i := range uint64(n) {
+		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { kept += simulateErase(t, seed+i) })
+		})
+	}
+	if t.Logf("%d certificates of %d seeds", kept, n); kept*2 < n && !t.Failed() {
+		t.Errorf("only %d certificates were kept in %d seeds", kept, n)
+	}
+}
+
+// A fleet is several processes with one database and one queue.
+type fleet struct {
+	*testing.T
+	rng    *rand.Rand
+	mu     sync.Mutex // of rng
+	faults *emulator.Faults
+	calm   *datastore.Client // of nobody who stops
+	all    []*mapper.Engine
+}
+
+func (f *fleet) chance(share float64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.rng.Float64() < share
+}
+
+func (f *fleet) upTo(most time.Duration) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return time.Duration(f.rng.Int64N(int64(most)))
+}
+
+// stops has a process stop at a call, and make it when it wakes, whoever waits for it by then; or stop behind it.
+func (f *fleet) stops(share float64) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		o ...grpc.CallOption) error {
+		switch {
+		case f.chance(share):
+			time.Sleep(f.upTo(3 * time.Hour))
+			ctx = context.WithoutCancel(ctx)
+		case f.chance(share):
+			defer func() { time.Sleep(f.upTo(3 * time.Hour)) }()
+		}
+		return invoke(ctx, method, req, reply, cc, o...)
+	}
+}
+
+func newFleet(t *testing.T, seed uint64, mappers []mapper.Definition) *fleet {
+	t.Helper()
+	f := &fleet{T: t, rng: rand.New(rand.NewPCG(seed, 7))}
+	share := func(most float64) float64 { return most * f.rng.Float64() }
+	f.faults = emulator.NewFaults(seed,
+		emulator.Fault{Kind: emulator.LoseCall, Share: share(0.05)}, emulator.Fault{Kind: emulator.LoseAnswer, Share: share(0.05)},
+		emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Exponential{Mean: 10 * time.Millisecond}}, emulator.Fault{Kind: emulator.AbortCommit, Share: share(0.1)},
+		emulator.Fault{Kind: emulator.DeliverTwice, Share: share(0.2), Latency: emulator.Uniform{Max: 2 * time.Hour}},
+		emulator.Fault{Kind: emulator.DeliverTogether, Share: share(0.2), Latency: emulator.Uniform{Max: time.Second}},
+		emulator.Fault{Kind: emulator.DeliverLate, Share: share(0.1), Latency: emulator.Uniform{Max: time.Hour}},
+		emulator.Fault{Kind: emulator.CrashReceiver, Share: share(0.1)}, emulator.Fault{Kind: emulator.LoseReply, Share: share(0.1)})
+	f.faults.Pause()
+	var handlers []http.Handler
+	var running sync.WaitGroup
+	e := emulator.ForTest(t, &emulator.Options{Faults: f.faults, Seed: seed, Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		running.Add(1)
+		defer running.Done()
+		f.mu.Lock()
+		i := f.rng.IntN(len(handlers))
+		f.mu.Unlock()
+		handlers[i].ServeHTTP(rw, r)
+	}))})
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	client, err := e.CloudTasks(t.Context())
+	must(err)
+	t.Cleanup(func() { client.Close() })
+	const location = "projects/test/locations/here"
+	_, err = client.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{Name: location + "/queues/jobs", RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 8}}})
+	must(err)
+	stop := 0.004 * f.rng.Float64()
+	for i := range 4 { // the last one is that of operators, and takes no deliveries; the one before never stops
+		options := []option.ClientOption{mapper.WithVersions()}
+		if i != 2 {
+			options = append(options, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(f.stops(stop))))
+		}
+		db, err := e.Datastore(t.Context(), "test", options...)
+		must(err)
+		t.Cleanup(func() { db.Close() })
+		queue, err := tasks.NewQueue(client, location+"/queues/jobs", "http://worker/mapper/",
+			&tasks.Options{Unverified: true})
+		must(err)
+		engine, err := mapper.New(db, queue,
+			&mapper.Options{Mappers: mappers, Retain: mapper.MinRetain, Logger: slog.New(slog.DiscardHandler)})
+		must(err)
+		if f.all = append(f.all, engine); i == 2 {
+			f.calm = db
+		} else if i < 2 {
+			handlers = append(handlers, engine.Handler())
+		}
+	}
+	handlers = append(handlers, f.all[2].Handler())
+	t.Cleanup(func() {
+		f.faults.Pause()
+		e.Reset()
+		time.Sleep(24 * time.Hour)
+		running.Wait()
+	})
+	return f
+}
+
+// insist does something until it is done, or an error says that it can't be.
+func (f *fleet) insist(do func(ctx context.Context) error) error {
+	for {
+		ctx, cancel := context.WithTimeout(f.Context(), time.Minute)
+		err := do(ctx)
+		cancel()
+		if err == nil || errors.Is(err, mapper.ErrState) || errors.Is(err, mapper.ErrArguments) || errors.Is(err,
+			mapper.ErrNoSuchJob) || errors.Is(err, mapper.ErrOtherArguments) {
+			return err
+		}
+		if f.Context().Err() != nil { // the test is over
+			return nil
+		}
+		time.Sleep(f.upTo(time.Minute))
+	}
+}
+
+// quietly looks at the database as it is, whatever goes wrong elsewhere.
+func (f *fleet) quietly(look func(ctx context.Context) error) {
+	f.faults.Pause()
+	err := f.insist(look)
+	f.faults.Resume()
+	if err != nil {
+		f.Error(err)
+	}
+}
+
+// A simulation is one of an erasure.
+type simulation struct {
+	*fleet
+	tenant bool
+
+	mu     sync.Mutex
+	guests map[string]time.Time // put into what is erased by others: since when they are there
+}
+
+func key(namespace, kind, name string) *datastore.Key {
+	k := datastore.NameKey(kind, name, nil)
+	k.Namespace = namespace
+	return k
+}
+
+// simulateErase returns how many certificates were kept.
+func simulateErase(t *testing.T, seed uint64) (kept int) {
+	d := newDrawer(t)
+	s := &simulation{guests: make(map[string]time.Time)}
+	var certificates sync.Mutex
+	d.keep = func(ctx context.Context, c *prebuilt.Certificate) error {
+		if s.chance(0.2) {
+			time.Sleep(s.upTo(5 * time.Minute)) // a bucket is slow
+		}
+		s.look(c)
+		certificates.Lock()
+		kept++
+		certificates.Unlock()
+		if s.chance(0.2) {
+			return errors.New("the bucket does not answer")
+		}
+		return nil
+	}
+	s.fleet = newFleet(t, seed, append(prebuilt.Mappers(), d.erase()))
+	s.tenant = s.rng.IntN(2) == 0
+	s.fill()
+	s.faults.Resume()
+	s.before()
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	group.Go(func() { s.write(ctx) })
+	group.Go(func() { s.operate(ctx) })
+	group.Go(s.docs)
+	s.erase()
+	cancel()
+	group.Wait()
+	certificates.Lock()
+	defer certificates.Unlock()
+	return min(kept, 1)
+}
+
+// fill puts what is there in the beginning: of one who is erased, alice and the names with her, and of others.
+func (s *simulation) fill() {
+	n := 20 + s.rng.IntN(100)
+	for _, namespace := range []string{"acme", "other"} {
+		for _, kind := range []string{"Account", "__note"} {
+			keys, all := []*datastore.Key{}, []datastore.PropertyList{}
+			for i := range n {
+				name, tenant := fmt.Sprintf("alice-%04d", i), "acme"
+				if namespace == "other" && (!s.tenant || i%3 > 0) {
+					name, tenant = fmt.Sprintf("carol-%04d", i), "umbrella"
+				}
+				keys = append(keys, key(namespace, kind, name))
+				all = append(all, datastore.PropertyList{{Name: "n", Value: int64(i)}, {Name: "tenant", Value: tenant, NoIndex: i%5 == 0}, {Name: "name", Value: name}})
+			}
+			if _, err := s.calm.PutMulti(s.Context(), keys, all); err != nil {
+				s.Fatal(err)
+			}
+		}
+	}
+	keys, all := []*datastore.Key{}, []datastore.PropertyList{}
+	for i := range 40 {
+		keys, all = append(keys, key("docs", "Doc", fmt.Sprintf("doc-%03d", i))), append(all,
+			datastore.PropertyList{{Name: "n", Value: int64(0)}, {Name: "title", Value: fmt.Sprint(i)}})
+	}
+	if _, err := s.calm.PutMulti(s.Context(), keys, all); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// engine returns that of operators, or of a process that runs tasks.
+func (s *simulation) engine() *mapper.Engine {
+	if s.chance(0.5) {
+		return s.all[2]
+	}
+	return s.all[3]
+}
+
+// job starts a job of some sort, and has some of them end early, or be undone or cleaned up.
+func (s *simulation) job(id string) {
+	s.mu.Lock()
+	jobs := []struct{ mapper, params string }{{"check", `{"condition": "n >= 5"}`}, {"set", `{"property": "seen", "value": "alice"}`}, {"touch", "{}"}, {"count", `{"by": "name"}`}, {"delete", "{}"}}
+	which := jobs[s.chosen(len(jobs))]
+	q := []mapper.Query{{Kind: "Account", AllNamespaces: true}, {Kind: "Account", Namespace: "acme"}, {Kinds: []string{"Account", "__note"}, Namespace: "acme"}, {Kind: "Account", Namespace: "other"}}[s.chosen(4)]
+	s.mu.Unlock()
+	o := &mapper.StartOptions{ID: id, PageSize: 5 + s.chosen(20), Beside: true, AllowEmpty: true, Rehearse: which.mapper == "delete" || which.mapper == "set" && s.chance(0.3)}
+	var job *mapper.Job
+	err := s.insist(func(ctx context.Context) (err error) {
+		job, err = s.engine().StartNamed(mapper.WithReason(ctx, "alice asks"), which.mapper, q, []byte(which.params), o)
+		return err
+	})
+	if err != nil {
+		return // it has been erased already, say
+	}
+	if s.chance(0.3) {
+		time.Sleep(s.upTo(time.Second))
+		s.give(job.Abort)
+		return
+	}
+	if s.chance(0.3) {
+		s.give(job.Pause)
+		time.Sleep(s.upTo(10 * time.Minute))
+		s.give(job.Resume)
+	}
+	s.ended(job)
+	if which.mapper == "set" && !o.Rehearse && s.chance(0.5) {
+		var undo *mapper.Job
+		if s.insist(func(ctx context.Context) (err error) { undo, err = job.Undo(ctx, nil); return err }) == nil &&
+			s.chance(0.7) {
+			s.ended(undo)
+		}
+	}
+	if s.chance(0.3) {
+		s.give(func(ctx context.Context) error {
+			return job.CleanUp(ctx, &mapper.CleanUpOptions{Failures: s.chance(0.5)})
+		})
+	}
+	if s.chance(0.2) {
+		s.give(job.Retry)
+		s.ended(job)
+	}
+}
+
+func (f *fleet) chosen(n int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.rng.IntN(n)
+}
+
+// give does something to a job that its state may not allow.
+func (s *simulation) give(do func(context.Context) error) { _ = s.insist(do) }
+
+// ended waits for the end of a job, for some hours.
+func (s *simulation) ended(job *mapper.Job) (status *mapper.Status) {
+	for range 12 * 60 {
+		err := s.insist(func(ctx context.Context) (err error) { status, err = job.Status(ctx); return err })
+		if err != nil || status.State.Ended() {
+			return status
+		}
+		time.Sleep(time.Minute)
+	}
+	return status
+}
+
+func (s *simulation) before() {
+	var group sync.WaitGroup
+	for i := range 2 + s.chosen(4) {
+		group.Go(func() { s.job(fmt.Sprint("before-", i)) })
+	}
+	group.Wait()
+}
+
+// write puts guests into what is erased.
+func (s *simulation) write(ctx context.Context) {
+	if s.chance(0.5) {
+		return
+	}
+	for i := range 5 {
+		if time.Sleep(s.upTo(20 * time.Minute)); ctx.Err() != nil {
+			return
+		}
+		name := fmt.Sprint("guest-", i)
+		s.give(func(ctx context.Context) error {
+			_, err := s.all[3].Client().Put(ctx, key("acme", "Account", name),
+				&datastore.PropertyList{{Name: "tenant", Value: "acme"}, {Name: "n", Value: int64(9)}})
+			return err
+		})
+		s.mu.Lock()
+		s.guests[name] = time.Now()
+		s.mu.Unlock()
+	}
+}
+
+// operate starts other jobs meanwhile.
+func (s *simulation) operate(ctx context.Context) {
+	for i := range s.chosen(3) {
+		if time.Sleep(s.upTo(30 * time.Minute)); ctx.Err() != nil {
+			return
+		}
+		s.job(fmt.Sprint("beside-", i))
+	}
+}
+
+// erase erases, again and again until it is done: what is in the way is aborted.
+func (s *simulation) erase() {
+	q, params := mapper.Query{Namespace: "acme"}, `{"words": ["alice"]}` // which reasons say
+	if s.tenant {
+		q, params = mapper.Query{}, `{"property": "tenant", "value": "acme", "words": ["alice"]}`
+	}
+	for i := range 40 {
+		var job *mapper.Job
+		err := s.insist(func(ctx context.Context) (err error) {
+			job, err = s.engine().StartNamed(ctx, "erase", q, []byte(params),
+				&mapper.StartOptions{ID: fmt.Sprint("erasure-", i), PageSize: 7 + s.chosen(20)})
+			return err
+		})
+		if err == nil && s.chance(0.5) { // somebody begins, and does not go on
+			var beside *mapper.Job
+			started := s.insist(func(ctx context.Context) (err error) {
+				beside, err = s.all[2].StartNamed(ctx, "touch", mapper.Query{Kind: "Account", AllNamespaces: true},
+					[]byte("{}"), &mapper.StartOptions{ID: fmt.Sprint("paused-", i), PageSize: 3, Beside: true})
+				return err
+			})
+			if started == nil {
+				s.give(beside.Pause)
+			}
+		}
+		if err != nil {
+			if strings.Contains(err.Error(), "has no entities") {
+				return
+			}
+			s.clear()
+			continue
+		}
+		if s.chance(0.3) {
+			time.Sleep(s.upTo(5 * time.Minute))
+			s.give(job.Pause)
+			time.Sleep(s.upTo(time.Hour))
+			s.give(job.Resume)
+		}
+		for range 10 {
+			status := s.ended(job)
+			if status == nil || !status.State.Ended() {
+				s.clear() // an undo, say
+				continue
+			}
+			if status.State == mapper.Succeeded {
+				return
+			}
+			if status.State != mapper.Failed || strings.Contains(status.Error, "start another") {
+				break
+			}
+			s.clear()
+			s.give(job.Resume)
+		}
+	}
+	s.Error("it could not be erased")
+}
+
+// clear aborts what has not ended, or waits for it.
+func (s *simulation) clear() {
+	time.Sleep(s.upTo(30 * time.Minute))
+	for _, state := range []mapper.State{mapper.Running, mapper.Paused, mapper.Failed} {
+		var jobs []mapper.JobInfo
+		s.give(func(ctx context.Context) (err error) {
+			jobs, _, err = s.engine().Jobs(ctx, &mapper.JobsOptions{State: state}, "")
+			return err
+		})
+		for _, j := range jobs {
+			if !strings.HasPrefix(j.ID, "erasure") && !strings.HasPrefix(j.ID, "docs") {
+				s.give(s.engine().Job(j.ID).Abort)
+			}
+		}
+	}
+}
+
+// look looks at everything when a certificate is kept.
+func (s *simulation) look(c *prebuilt.Certificate) {
+	s.mu.Lock()
+	before := make(map[string]bool)
+	for name, at := range s.guests {
+		before[name] = at.Before(c.Looked)
+	}
+	s.mu.Unlock()
+	s.quietly(func(ctx context.Context) error {
+		for _, namespace := range []string{"acme", "other", "docs", ""} {
+			for _, kind := range []string{"Account", "__note"} {
+				keys, err := s.calm.GetAll(ctx, datastore.NewQuery(kind).Namespace(namespace).KeysOnly(), nil)
+				if err != nil {
+					return err
+				}
+				for _, k := range keys {
+					gone := s.tenant || namespace == "acme"
+					if strings.HasPrefix(k.Name, "alice") && gone || before[k.Name] {
+						s.Errorf("%v is there, and there is a certificate: looked at %v", k, c.Looked)
+					}
+				}
+			}
+		}
+		found, err := grep(ctx, s.calm, "alice", func(kind string, key *datastore.Key, _ datastore.PropertyList) bool {
+			return kind == "ScattermapJob" && key.Name == c.Job // its own, until it has ended
+		})
+		if err == nil && len(found) > 0 {
+			s.Errorf("a certificate is kept, and there are %q", found)
+		}
+		return err
+	})
+}
+
+// docs renames a property and copies entities while others change them.
+func (s *simulation) docs() {
+	count := make([]int64, 40)
+	var group sync.WaitGroup
+	group.Go(func() {
+		for range 60 {
+			i := s.chosen(len(count))
+			time.Sleep(s.upTo(time.Second))
+			err := s.insist(func(ctx context.Context) error {
+				_, err := s.calm.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+					var all datastore.PropertyList
+					k := key("docs", "Doc", fmt.Sprintf("doc-%03d", i))
+					if err := tx.Get(k, &all); err != nil {
+						return err
+					}
+					for j := range all {
+						if all[j].Name == "n" {
+							if all[j].Value.(int64) != count[i] { // the answer to its commit was lost
+								return nil
+							}
+							all[j].Value = count[i] + 1
+						}
+					}
+					_, err := tx.Put(k, &all)
+					return err
+				})
+				return err
+			})
+			if err != nil {
+				s.Error(err)
+			}
+			count[i]++
+		}
+	})
+	q := mapper.Query{Kind: "Doc", Namespace: "docs"}
+	for _, each := range [][2]string{{"rename", `{"from": "title", "to": "name"}`}, {"copy", `{"kind": "Copy"}`}} {
+		group.Go(func() {
+			var job *mapper.Job
+			err := s.insist(func(ctx context.Context) (err error) {
+				job, err = s.engine().StartNamed(ctx, each[0], q, []byte(each[1]),
+					&mapper.StartOptions{ID: "docs-" + each[0], PageSize: 7})
+				return err
+			})
+			if err != nil {
+				return // a tenant's erasure is in the way of nothing, but may have come before
+			}
+			if status := s.ended(job); status != nil && status.State != mapper.Succeeded {
+				s.Errorf("%+v", status)
+			}
+		})
+	}
+	group.Wait()
+	s.quietly(func(ctx context.Context) error {
+		for _, kind := range []string{"Doc", "Copy"} {
+			var all []datastore.PropertyList
+			keys, err := s.calm.GetAll(ctx, datastore.NewQuery(kind).Namespace("docs").Order("__key__"), &all)
+			if err != nil {
+				return err
+			}
+			if len(all) != len(count) {
+				s.Errorf("%d of %s, want %d", len(all), kind, len(count))
+				return nil
+			}
+			for i, list := range all {
+				values := make(map[string]any)
+				for _, p := range list {
+					values[p.Name] = p.Value
+				}
+				title := values["name"]
+				if kind == "Copy" && title == nil {
+					title = values["title"]
+				}
+				n, _ := values["n"].(int64)
+				if len(list) != 2 || title != fmt.Sprint(i) || n > count[i] || kind == "Doc" && n != count[i] {
+					s.Errorf("%v is %v, and was changed %d times", keys[i], values, count[i])
+				}
+			}
+		}
+		return nil
+	})
+}
