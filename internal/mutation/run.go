@@ -1,0 +1,308 @@
+package mutation
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/scattermap/scattermap/internal/mutation/mutant"
+)
+
+// suites are the packages whose tests look for mutants, by their folders below the module's root.
+var suites = []string{"mapper", "mapper/mappertest", "mapper/internal/record", "mapper/internal/lifecycle", "export", "prebuilt"}
+
+// A Test is one of the tests that look for mutants, with what it takes.
+type Test struct {
+	Binary, Dir, Name string
+	Args              []string // of the test's own flags
+	CPU               time.Duration
+	Seen              []byte // by mutant: 1 if it differs there
+}
+
+// String returns the test's name, with its package.
+func (t *Test) String() string {
+	return strings.Join(append([]string{filepath.Base(t.Dir) + "." + t.Name}, t.Args...), " ")
+}
+
+// A Lab has the binaries with all mutants of some targets, and the tests that look for them.
+type Lab struct {
+	Mutants []Mutant
+	Tests   []*Test
+	Broken  []string // tests that fail though no mutant is on, which look for none
+
+	root, dir string
+	workers   int
+
+	mu    sync.Mutex
+	kills map[string]map[*Test]int // by function
+}
+
+// Build generates the mutants, and builds the tests with all of them, in a folder.
+func Build(ctx context.Context, root, dir string, targets []Target, workers int) (*Lab, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
+	}
+	mutants, files, err := Generate(root, targets)
+	if err != nil {
+		return nil, err
+	}
+	overlay, err := Overlay(files, dir)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", dir + string(filepath.Separator)}
+	for _, s := range suites {
+		args = append(args, "./"+s)
+	}
+	build := exec.CommandContext(ctx, "go", args...)
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the tests with mutants: %w\n%.4000s", err, out)
+	}
+	return &Lab{Mutants: mutants, root: root, dir: dir, workers: workers, kills: make(map[string]map[*Test]int)}, nil
+}
+
+// Simulations are random tests that need more seeds than others, and from which one on.
+var Simulations = map[string]int{"TestSimulation": 40, "TestUndoSimulation": 12, "TestStorm": 12}
+
+const seedsAtOnce = 4
+
+// All lists the tests, and more seeds of simulations.
+func (l *Lab) All(ctx context.Context) error {
+	for _, s := range suites {
+		binary, dir := filepath.Join(l.dir, filepath.Base(s)+".test"), filepath.Join(l.root, s)
+		list := exec.CommandContext(ctx, binary, "-test.list", "^(Test|Example|Fuzz)")
+		list.Dir = dir
+		out, err := list.Output()
+		if err != nil {
+			return fmt.Errorf("list the tests of %s: %w", s, err)
+		}
+		for name := range strings.FieldsSeq(string(out)) {
+			n, random := Simulations[name]
+			if !random {
+				l.Tests = append(l.Tests, &Test{Binary: binary, Dir: dir, Name: name, Args: []string{"-seed", "1"}})
+			}
+			for seed := 1; seed <= n; seed += seedsAtOnce {
+				l.Tests = append(l.Tests, &Test{Binary: binary, Dir: dir, Name: name,
+					Args: []string{"-seed", strconv.Itoa(seed), "-seeds", strconv.Itoa(seedsAtOnce)}})
+			}
+		}
+	}
+	return nil
+}
+
+// Reach runs each test with no mutant on, and notes what it takes, and which mutants would differ in it.
+// Tests that fail are none.
+func (l *Lab) Reach(ctx context.Context, say func(string)) error {
+	var mu sync.Mutex
+	var good []*Test
+	err := l.Each(len(l.Tests), func(i int) error {
+		t := l.Tests[i]
+		seen := filepath.Join(l.dir, fmt.Sprintf("seen.%d", i))
+		if err := os.WriteFile(seen, make([]byte, len(l.Mutants)+1), 0o600); err != nil {
+			return err
+		}
+		defer os.Remove(seen)
+		r := run(ctx, []*Test{t}, limits{cpu: 10 * time.Minute, wall: 20 * time.Minute}, mutant.SeenEnv+"="+seen)
+		if r.err != nil && !r.failed {
+			return r.err
+		}
+		data, err := os.ReadFile(seen)
+		if err != nil {
+			return err
+		}
+		t.Seen, t.CPU = data, r.cpu
+		mu.Lock()
+		defer mu.Unlock()
+		if r.failed {
+			l.Broken = append(l.Broken, t.String())
+			say(fmt.Sprintf("%s fails with no mutant on:\n%.3000s", t, r.out))
+		} else {
+			good = append(good, t)
+		}
+		return ctx.Err()
+	})
+	slices.SortFunc(good, func(a, b *Test) int { return cmp.Or(cmp.Compare(a.CPU, b.CPU), cmp.Compare(a.String(), b.String())) })
+	l.Tests = good
+	return err
+}
+
+// Each calls do for numbers below n, some at a time.
+func (l *Lab) Each(n int, do func(int) error) error {
+	next, errs := make(chan int), make([]error, l.workers)
+	var all sync.WaitGroup
+	for w := range l.workers {
+		all.Go(func() {
+			for i := range next {
+				if errs[w] == nil {
+					errs[w] = do(i)
+				}
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// A Result is what became of a mutant.
+type Result struct {
+	Mutant  string        `json:"mutant"`
+	Place   string        `json:"place"`
+	Found   string        `json:"found,omitempty"`   // the test that fails; empty: it survived
+	Reached int           `json:"reached,omitempty"` // how many tests come to where it differs
+	Left    int           `json:"left,omitempty"`    // tests that were not run, as they take too long
+	CPU     time.Duration `json:"cpu,omitempty"`
+}
+
+// Try runs the tests that reach a mutant until one fails, those first that have found its neighbours, and then the fastest, as long as
+// they take no more than most altogether.
+func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, error) {
+	res := Result{Mutant: m.Name(), Place: m.Place}
+	var tests []*Test
+	for _, t := range l.Tests {
+		if t.Seen[m.ID] != 0 {
+			tests = append(tests, t)
+		}
+	}
+	res.Reached = len(tests)
+	near := m.Target + "." + m.Func
+	l.mu.Lock()
+	kills := maps.Clone(l.kills[near])
+	l.mu.Unlock()
+	slices.SortStableFunc(tests, func(a, b *Test) int { return cmp.Compare(kills[b], kills[a]) })
+	first := 0
+	for first < len(tests) && first < 4 && kills[tests[first]] > 0 {
+		first++
+	}
+	rest := slices.Clone(tests[first:])
+	slices.SortStableFunc(rest, func(a, b *Test) int { return cmp.Compare(a.CPU, b.CPU) })
+	tests = append(tests[:first:first], rest...)
+	var spent time.Duration
+	for len(tests) > 0 {
+		batch := nextBatch(tests, spent, first)
+		first = 0
+		var expected time.Duration
+		for _, t := range batch {
+			expected += t.CPU
+		}
+		if spent > 0 && spent+expected > most {
+			res.Left = len(tests)
+			break
+		}
+		tests = tests[len(batch):]
+		spent += expected
+		r, err := l.confirmed(ctx, batch, expected, m)
+		res.CPU += r.cpu
+		if err != nil {
+			return res, err
+		}
+		if r.failed {
+			by := batch[0]
+			for _, t := range batch {
+				if regexp.MustCompile(`(?m)^\s*(--- FAIL: |panic: test timed out.*\n\s+running tests:\n\s+)` + t.Name + `\b`).Match(r.out) {
+					by = t
+				}
+			}
+			res.Found = by.String()
+			l.mu.Lock()
+			if l.kills[near] == nil {
+				l.kills[near] = make(map[*Test]int)
+			}
+			l.kills[near][by]++
+			l.mu.Unlock()
+			return res, nil
+		}
+	}
+	return res, nil
+}
+
+// nextBatch returns the next tests that one process runs: of one binary and arguments, and longer the longer nothing is found.
+func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
+	most := max(500*time.Millisecond, spent)
+	n, sum := 0, time.Duration(0)
+	for n < len(tests) && (n == 0 || sum+tests[n].CPU <= most && (first == 0 || n < first)) &&
+		tests[n].Binary == tests[0].Binary && slices.Equal(tests[n].Args, tests[0].Args) {
+		sum += tests[n].CPU
+		n++
+	}
+	return tests[:n]
+}
+
+// confirmed runs tests with a mutant on. If they take too long they run once more, with more time.
+func (l *Lab) confirmed(ctx context.Context, tests []*Test, expected time.Duration, m Mutant) (r ran, err error) {
+	lim := limits{cpu: 5*time.Second + 6*expected, wall: time.Minute + 30*expected}
+	r = run(ctx, tests, lim, mutant.OnEnv+"="+strconv.Itoa(m.ID))
+	if r.failed && r.late {
+		before := r.cpu
+		r = run(ctx, tests, limits{cpu: 3 * lim.cpu, wall: 2 * lim.wall}, mutant.OnEnv+"="+strconv.Itoa(m.ID))
+		r.cpu += before
+	}
+	if r.failed {
+		return r, nil
+	}
+	return r, r.err
+}
+
+// limits are how much time a process has.
+type limits struct{ cpu, wall time.Duration }
+
+// ran is what a process of tests did.
+type ran struct {
+	failed, late bool // late: because it took too long
+	out          []byte
+	cpu          time.Duration
+	err          error // that it could not run, or has failed
+}
+
+// memoryKiB is how much address space a process of tests has: a mutant may allocate without end.
+const memoryKiB = 8 << 20
+
+func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
+	names := make([]string, len(tests))
+	for i, t := range tests {
+		names[i] = t.Name
+	}
+	script := fmt.Sprintf("ulimit -t %d; ulimit -v %d; exec \"$@\"", int(lim.cpu.Seconds())+1, memoryKiB)
+	args := []string{"-c", script, "sh", tests[0].Binary, "-test.failfast", "-test.short", "-test.run", "^(" + strings.Join(names, "|") + ")$",
+		"-test.timeout", lim.wall.String()}
+	args = append(args, tests[0].Args...)
+	c := exec.CommandContext(ctx, "sh", args...)
+	c.Dir, c.Env = tests[0].Dir, append(os.Environ(), env, "GOMAXPROCS=1", "GOGC=400")
+	var out bytes.Buffer
+	c.Stdout, c.Stderr, c.WaitDelay = &out, &out, 10*time.Second
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	r.err = c.Run()
+	r.out = out.Bytes()
+	if c.ProcessState != nil {
+		r.cpu = c.ProcessState.UserTime() + c.ProcessState.SystemTime()
+	}
+	exit := new(exec.ExitError)
+	switch {
+	case ctx.Err() != nil:
+		r.err = ctx.Err()
+	case errors.As(r.err, &exit) && exit.ExitCode() != 126 && exit.ExitCode() != 127:
+		r.failed = true
+		status, ok := exit.Sys().(syscall.WaitStatus)
+		r.late = bytes.Contains(r.out, []byte("panic: test timed out")) || bytes.Contains(r.out, []byte("SIGXCPU")) ||
+			ok && status.Signaled() && (status.Signal() == syscall.SIGXCPU || status.Signal() == syscall.SIGKILL)
+	}
+	return r
+}
