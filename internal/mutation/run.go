@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"os"
 	"os/exec"
@@ -76,10 +78,10 @@ func Build(ctx context.Context, root, dir string, targets []Target, workers int)
 	return &Lab{Mutants: mutants, root: root, dir: dir, workers: workers, kills: make(map[string]map[*Test]int)}, nil
 }
 
-// Simulations are random tests that need more seeds than others, and from which one on.
-var Simulations = map[string]int{"TestSimulation": 40, "TestUndoSimulation": 12, "TestStorm": 12}
+// simulations are random tests, which run on so many seeds.
+var simulations = map[string]int{"TestSimulation": 12, "TestUndoSimulation": 4, "TestStorm": 2}
 
-const seedsAtOnce = 4
+const seedsAtOnce = 2
 
 // All lists the tests, and more seeds of simulations.
 func (l *Lab) All(ctx context.Context) error {
@@ -92,7 +94,7 @@ func (l *Lab) All(ctx context.Context) error {
 			return fmt.Errorf("list the tests of %s: %w", s, err)
 		}
 		for name := range strings.FieldsSeq(string(out)) {
-			n, random := Simulations[name]
+			n, random := simulations[name]
 			if !random {
 				l.Tests = append(l.Tests, &Test{Binary: binary, Dir: dir, Name: name, Args: []string{"-seed", "1"}})
 			}
@@ -106,39 +108,116 @@ func (l *Lab) All(ctx context.Context) error {
 }
 
 // Reach runs each test with no mutant on, and notes what it takes, and which mutants would differ in it.
-// Tests that fail are none.
-func (l *Lab) Reach(ctx context.Context, say func(string)) error {
+// Tests that fail are none. Those that a file has are taken from it, and the others are added there; no file: none are.
+func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
+	known, err := readReach(file)
+	if err != nil {
+		return err
+	}
 	var mu sync.Mutex
 	var good []*Test
-	err := l.Each(len(l.Tests), func(i int) error {
+	err = l.Each(len(l.Tests), func(i int) error {
 		t := l.Tests[i]
-		seen := filepath.Join(l.dir, fmt.Sprintf("seen.%d", i))
-		if err := os.WriteFile(seen, make([]byte, len(l.Mutants)+1), 0o600); err != nil {
-			return err
+		if of, ok := known[t.String()]; ok {
+			t.CPU, t.Seen = of.CPU, make([]byte, len(l.Mutants))
+			for _, m := range l.Mutants {
+				if _, ok := slices.BinarySearch(of.Seen, hash(m.Name())); ok {
+					t.Seen[m.ID] = 1
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			good = append(good, t)
+			return nil
 		}
-		defer os.Remove(seen)
-		r := run(ctx, []*Test{t}, limits{cpu: 10 * time.Minute, wall: 20 * time.Minute}, mutant.SeenEnv+"="+seen)
-		if r.err != nil && !r.failed {
-			return r.err
-		}
-		data, err := os.ReadFile(seen)
+		r, err := l.reach(ctx, t, fmt.Sprintf("seen.%d", i))
 		if err != nil {
 			return err
 		}
-		t.Seen, t.CPU = data, r.cpu
 		mu.Lock()
 		defer mu.Unlock()
 		if r.failed {
 			l.Broken = append(l.Broken, t.String())
 			say(fmt.Sprintf("%s fails with no mutant on:\n%.3000s", t, r.out))
-		} else {
-			good = append(good, t)
+			return nil
 		}
-		return ctx.Err()
+		good = append(good, t)
+		return l.writeReach(file, t)
 	})
 	slices.SortFunc(good, func(a, b *Test) int { return cmp.Or(cmp.Compare(a.CPU, b.CPU), cmp.Compare(a.String(), b.String())) })
 	l.Tests = good
 	return err
+}
+
+// reach runs a test, and notes what it takes and where it comes.
+func (l *Lab) reach(ctx context.Context, t *Test, file string) (ran, error) {
+	seen := filepath.Join(l.dir, file)
+	if err := os.WriteFile(seen, make([]byte, len(l.Mutants)), 0o600); err != nil {
+		return ran{}, err
+	}
+	defer os.Remove(seen)
+	r := run(ctx, []*Test{t}, limits{cpu: 10 * time.Minute, wall: time.Hour}, mutant.SeenEnv+"="+seen)
+	if r.err != nil && !r.failed {
+		return r, r.err
+	}
+	data, err := os.ReadFile(seen)
+	t.Seen, t.CPU = data, r.cpu
+	return r, err
+}
+
+// reached is what a file says of a test: the hashes of the names of the mutants that would differ in it.
+type reached struct {
+	Test string
+	CPU  time.Duration
+	Seen []uint64
+}
+
+func hash(name string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return h.Sum64()
+}
+
+func readReach(file string) (map[string]reached, error) {
+	known := make(map[string]reached)
+	if file == "" {
+		return known, nil
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return known, nil
+	}
+	for line := range bytes.Lines(text) {
+		var r reached
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		known[r.Test] = r
+	}
+	return known, err
+}
+
+func (l *Lab) writeReach(file string, t *Test) error {
+	if file == "" {
+		return nil
+	}
+	r := reached{Test: t.String(), CPU: t.CPU}
+	for _, m := range l.Mutants {
+		if t.Seen[m.ID] != 0 {
+			r.Seen = append(r.Seen, hash(m.Name()))
+		}
+	}
+	slices.Sort(r.Seen)
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(line, '\n'))
+	return errors.Join(err, f.Close())
 }
 
 // Each calls do for numbers below n, some at a time.

@@ -26,6 +26,7 @@ var (
 	workers = flag.Int("p", 2, "how many tests run at once")
 	most    = flag.Duration("most", 2*time.Minute, "how long the tests may take, of one core, that look for one mutant")
 	results = flag.String("results", "", "a file of results: mutants that it has as found are not tried again, and new results are added")
+	reach   = flag.String("reach", "", "a file of where tests come: tests that it has do not run again to know that, and others are added")
 	only    = flag.String("only", "", "try only mutants whose names contain this")
 	limit   = flag.Duration("for", 0, "stop after this time, and count what was not run; 0: never")
 )
@@ -70,7 +71,7 @@ func mutate(ctx context.Context) (ok bool, err error) {
 	}
 	say := func(text string) { fmt.Println(text) }
 	fmt.Printf("%d mutants; %d tests run once\n", len(lab.Mutants), len(lab.Tests))
-	if err := lab.Reach(ctx, say); err != nil {
+	if err := lab.Reach(ctx, *reach, say); err != nil {
 		return false, err
 	}
 	fmt.Printf("%v: the tests have run\n", time.Since(began).Round(time.Second))
