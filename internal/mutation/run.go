@@ -23,8 +23,8 @@ import (
 	"github.com/scattermap/scattermap/internal/mutation/mutant"
 )
 
-// suites are the packages whose tests look for mutants, by their folders below the module's root.
-var suites = []string{"mapper", "mapper/mappertest", "mapper/internal/record", "mapper/internal/lifecycle", "export", "prebuilt"}
+// Suites are the packages whose tests look for mutants, by their folders below the module's root.
+var Suites = []string{"mapper", "mapper/mappertest", "mapper/internal/record", "mapper/internal/lifecycle", "export", "prebuilt"}
 
 // A Test is one of the tests that look for mutants, with what it takes.
 type Test struct {
@@ -46,14 +46,15 @@ type Lab struct {
 	Broken  []string // tests that fail though no mutant is on, which look for none
 
 	root, dir string
+	suites    []string
 	workers   int
 
 	mu    sync.Mutex
 	kills map[string]map[*Test]int // by function
 }
 
-// Build generates the mutants, and builds the tests with all of them, in a folder.
-func Build(ctx context.Context, root, dir string, targets []Target, workers int) (*Lab, error) {
+// Build generates the mutants, and builds the tests of suites with all of them, in a folder.
+func Build(ctx context.Context, root, dir string, targets []Target, suites []string, workers int) (*Lab, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return nil, err
@@ -75,7 +76,7 @@ func Build(ctx context.Context, root, dir string, targets []Target, workers int)
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the tests with mutants: %w\n%.4000s", err, out)
 	}
-	return &Lab{Mutants: mutants, root: root, dir: dir, workers: workers, kills: make(map[string]map[*Test]int)}, nil
+	return &Lab{Mutants: mutants, root: root, dir: dir, suites: suites, workers: workers, kills: make(map[string]map[*Test]int)}, nil
 }
 
 // simulations are random tests, which run on so many seeds.
@@ -85,7 +86,7 @@ const seedsAtOnce = 2
 
 // All lists the tests, and more seeds of simulations.
 func (l *Lab) All(ctx context.Context) error {
-	for _, s := range suites {
+	for _, s := range l.suites {
 		binary, dir := filepath.Join(l.dir, filepath.Base(s)+".test"), filepath.Join(l.root, s)
 		list := exec.CommandContext(ctx, binary, "-test.list", "^(Test|Example|Fuzz)")
 		list.Dir = dir

@@ -28,6 +28,7 @@ var (
 	results = flag.String("results", "", "a file of results: mutants that it has as found are not tried again, and new results are added")
 	reach   = flag.String("reach", "", "a file of where tests come: tests that it has do not run again to know that, and others are added")
 	only    = flag.String("only", "", "try only mutants whose names contain this")
+	list    = flag.Bool("list", false, "print the names of the mutants, and try none")
 	limit   = flag.Duration("for", 0, "stop after this time, and count what was not run; 0: never")
 )
 
@@ -57,12 +58,21 @@ func mutate(ctx context.Context) (ok bool, err error) {
 			return false, fmt.Errorf("%s is no package that is mutated", name)
 		}
 	}
+	if *list {
+		mutants, _, err := mutation.Generate(*root, mutation.Targets)
+		for _, m := range mutants {
+			if slices.Contains(names, m.Target) && strings.Contains(m.Name(), *only) {
+				fmt.Printf("%s\t%s\n", m.Name(), m.Place)
+			}
+		}
+		return err == nil, err
+	}
 	dir, err := os.MkdirTemp("", "mutants")
 	if err != nil {
 		return false, err
 	}
 	defer os.RemoveAll(dir)
-	lab, err := mutation.Build(ctx, *root, dir, mutation.Targets, *workers)
+	lab, err := mutation.Build(ctx, *root, dir, mutation.Targets, mutation.Suites, *workers)
 	if err != nil {
 		return false, err
 	}
