@@ -328,7 +328,7 @@ func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 
 // confirmed runs tests with a mutant on. If they take too long they run once more, with more time.
 func (l *Lab) confirmed(ctx context.Context, tests []*Test, expected time.Duration, m Mutant) (r ran, err error) {
-	lim := limits{cpu: 5*time.Second + 6*expected, wall: time.Minute + 30*expected}
+	lim := limits{cpu: 5*time.Second + 6*expected, wall: 20*time.Second + 20*expected}
 	r = run(ctx, tests, lim, mutant.OnEnv+"="+strconv.Itoa(m.ID))
 	if r.failed && r.late {
 		before := r.cpu
