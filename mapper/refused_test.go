@@ -30,7 +30,10 @@ type denial struct {
 
 type denialKey struct{}
 
-func refuse(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func refuse(
+	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
 	if r, ok := ctx.Value(denialKey{}).(*denial); ok && r.calls.Add(1) == r.after+1 {
 		r.what = path.Base(method)
 		return status.Error(codes.PermissionDenied, "the account lacks a role")
@@ -47,14 +50,15 @@ type refusedWorld struct {
 }
 
 func newRefusedWorld(t *testing.T) *refusedWorld {
-	w := &refusedWorld{mapper: mapper.Update("refused", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+	w := new(refusedWorld)
+	w.mapper = mapper.Update("refused", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 		time.Sleep(10 * time.Millisecond)
 		if strings.HasSuffix(a.Key.Name, "7") {
 			return mapper.Permanent(errors.New("no"))
 		}
 		a.Value.Balance += 10
 		return nil
-	})}
+	})
 	w.world = newWorld(t, setting{queue: few(2)}, w.mapper)
 	w.putAccounts(names(30))
 	intercept := option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(refuse))
@@ -72,7 +76,8 @@ func newRefusedWorld(t *testing.T) *refusedWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.operator, err = mapper.New(database, queue, &mapper.Options{Mappers: mapper.Set(w.mapper), Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	w.operator, err = mapper.New(database, queue, &mapper.Options{Mappers: mapper.Set(w.mapper), Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +87,8 @@ func newRefusedWorld(t *testing.T) *refusedWorld {
 
 // start starts the job.
 func (w *refusedWorld) start(ctx context.Context, e *mapper.Engine) error {
-	_, err := w.mapper.Start(ctx, e, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j", PageSize: 5, Workers: 2})
+	o := &mapper.StartOptions{ID: "j", PageSize: 5, Workers: 2}
+	_, err := w.mapper.Start(ctx, e, mapper.Query{Kind: "Account"}, mapper.None{}, o)
 	return err
 }
 
@@ -124,6 +130,16 @@ func (w *refusedWorld) ticked() {
 	}
 }
 
+// waits has a tick wait for the end of a run, which has ended.
+func (w *refusedWorld) waits() {
+	w.Helper()
+	w.ticked()
+	if err := w.tick(w.Context(), w.engine, 1); err != nil {
+		w.Fatal(err)
+	}
+	time.Sleep(2 * time.Minute)
+}
+
 // running has the job be under way.
 func (w *refusedWorld) running() {
 	w.Helper()
@@ -133,85 +149,135 @@ func (w *refusedWorld) running() {
 	time.Sleep(100 * time.Millisecond)
 }
 
-// TestRefusedCalls has every call of every operation be refused, one at a time: the operation fails, and says why. Where a call only
-// helps, the operation succeeds without it; the test names those.
+// A refusedOperation is one whose calls are refused.
+type refusedOperation struct {
+	before func(*refusedWorld)
+	do     func(context.Context, *refusedWorld) error
+	helps  []string // calls without which it succeeds, by their methods
+}
+
+func errOf[T any](_ T, err error) error          { return err }
+func errOf2[T, U any](_ T, _ U, err error) error { return err }
+
+// refusedOperations are all that somebody does to jobs. What is read of a queue, or for a line of the log, only helps.
+var refusedOperations = map[string]refusedOperation{
+	"start": {
+		do:    func(ctx context.Context, w *refusedWorld) error { return w.start(ctx, w.operator) },
+		helps: []string{"GetQueue"},
+	},
+	"pause": {
+		before: (*refusedWorld).running,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.job.Pause(ctx) },
+		helps:  []string{"RunQuery"},
+	},
+	"resume": {
+		before: (*refusedWorld).running,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.job.Resume(ctx) },
+	},
+	"abort": {
+		before: (*refusedWorld).running,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.job.Abort(ctx) },
+		helps:  []string{"RunQuery"},
+	},
+	"retry": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.job.Retry(ctx) },
+		helps:  []string{"RunQuery"},
+	},
+	"retry of a cause": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.job.RetryCause(ctx, "no") },
+		helps:  []string{"RunQuery"},
+	},
+	"undo": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Undo(ctx, nil)) },
+		helps:  []string{"GetQueue"},
+	},
+	"clean up": {
+		before: (*refusedWorld).ran,
+		do: func(ctx context.Context, w *refusedWorld) error {
+			return w.job.CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
+		},
+	},
+	"set rate": {
+		before: (*refusedWorld).running,
+		do: func(ctx context.Context, w *refusedWorld) error {
+			return w.job.SetRateFor(ctx, mapper.Rate{Entities: 100}, time.Hour)
+		},
+	},
+	"status": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Status(ctx)) },
+	},
+	"status of a job that runs": {
+		before: (*refusedWorld).running,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Status(ctx)) },
+		helps:  []string{"GetTask", "GetTask"},
+	},
+	"history": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.History(ctx)) },
+	},
+	"failures": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf2(w.job.Failures(ctx, "")) },
+	},
+	"causes": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Causes(ctx)) },
+	},
+	"left": {
+		before: (*refusedWorld).undone,
+		do: func(ctx context.Context, w *refusedWorld) error {
+			return errOf2(w.operator.Job("undo-j").Left(ctx, ""))
+		},
+	},
+	"examples": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Examples(ctx)) },
+	},
+	"verify": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf(w.job.Verify(ctx)) },
+	},
+	"verify entities": {
+		before: (*refusedWorld).ran,
+		do: func(ctx context.Context, w *refusedWorld) error {
+			return errOf(w.job.VerifyEntities(ctx, time.Time{}))
+		},
+	},
+	"list jobs": {
+		before: (*refusedWorld).ran,
+		do:     func(ctx context.Context, w *refusedWorld) error { return errOf2(w.operator.Jobs(ctx, nil, "")) },
+	},
+	"tick": {
+		do:    func(ctx context.Context, w *refusedWorld) error { return w.tick(ctx, w.operator, 0) },
+		helps: []string{"GetQueue"},
+	},
+	"tick that waits": {
+		before: (*refusedWorld).ticked,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.tick(ctx, w.operator, 1) },
+		helps:  []string{"GetQueue"},
+	},
+	"advance": {
+		before: (*refusedWorld).waits,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.schedule().Advance(ctx, w.operator) },
+		helps:  []string{"Lookup", "Lookup", "GetQueue"}, // whether it has to wait is looked at again
+	},
+	"revive": {
+		before: (*refusedWorld).running,
+		do:     func(ctx context.Context, w *refusedWorld) error { return w.operator.Revive(ctx) },
+		helps:  []string{"RunQuery", "GetTask", "GetTask"},
+	},
+	"ready": {do: func(ctx context.Context, w *refusedWorld) error { return w.operator.Ready(ctx) }},
+}
+
+// TestRefusedCalls has every call of every operation be refused, one at a time: the operation fails, and says
+// why, or succeeds without a call that only helps.
 func TestRefusedCalls(t *testing.T) {
 	t.Parallel()
-	for name, op := range map[string]struct {
-		before func(*refusedWorld)
-		do     func(context.Context, *refusedWorld) error
-		helps  []string // calls that only help, by their methods
-	}{
-		"start":  {do: func(ctx context.Context, w *refusedWorld) error { return w.start(ctx, w.operator) }, helps: []string{"GetQueue"}},
-		"pause":  {before: (*refusedWorld).running, do: func(ctx context.Context, w *refusedWorld) error { return w.job.Pause(ctx) }, helps: []string{"RunQuery"}},
-		"resume": {before: (*refusedWorld).running, do: func(ctx context.Context, w *refusedWorld) error { return w.job.Resume(ctx) }},
-		"abort":  {before: (*refusedWorld).running, do: func(ctx context.Context, w *refusedWorld) error { return w.job.Abort(ctx) }, helps: []string{"RunQuery"}},
-		"retry":  {before: (*refusedWorld).ran, do: func(ctx context.Context, w *refusedWorld) error { return w.job.Retry(ctx) }, helps: []string{"RunQuery"}},
-		"retry of a cause": {before: (*refusedWorld).ran, do: func(ctx context.Context, w *refusedWorld) error {
-			return w.job.RetryCause(ctx, "no")
-		}, helps: []string{"RunQuery"}},
-		"undo": {before: (*refusedWorld).ran, do: func(ctx context.Context, w *refusedWorld) error {
-			_, err := w.job.Undo(ctx, nil)
-			return err
-		}, helps: []string{"GetQueue"}},
-		"clean up": {before: (*refusedWorld).ran, do: func(ctx context.Context, w *refusedWorld) error { return w.job.CleanUp(ctx, &mapper.CleanUpOptions{Job: true}) }},
-		"set rate": {before: (*refusedWorld).running, do: func(ctx context.Context, w *refusedWorld) error {
-			return w.job.SetRateFor(ctx, mapper.Rate{Entities: 100}, time.Hour)
-		}},
-		"status": {before: (*refusedWorld).ran, do: func(ctx context.Context, w *refusedWorld) error {
-			_, err := w.job.Status(ctx)
-			return err
-		}},
-		"status of a job that runs": {before: (*refusedWorld).running, do: func(ctx context.Context, w *refusedWorld) error {
-			_, err := w.job.Status(ctx)
-			return err
-		}, helps: []string{"GetTask", "GetTask"}},
-		"history": {before: (*refusedWorld).ran, do: func(ctx context.Context, w *refusedWorld) error {
-			_, err := w.job.History(ctx)
-			return err
-		}},
-		"failures": {before: (*refusedWorld).ran, do: func(ctx context.Context, w *refusedWorld) error {
-			_, _, err := w.job.Failures(ctx, "")
-			return err
-		}},
-		"causes": {before: (*refusedWorld).ran, do: func(ctx context.Context, w *refusedWorld) error {
-			_, err := w.job.Causes(ctx)
-			return err
-		}},
-		"left": {before: (*refusedWorld).undone, do: func(ctx context.Context, w *refusedWorld) error {
-			_, _, err := w.operator.Job("undo-j").Left(ctx, "")
-			return err
-		}},
-		"examples": {before: (*refusedWorld).ran, do: func(ctx context.Context, w *refusedWorld) error {
-			_, err := w.job.Examples(ctx)
-			return err
-		}},
-		"verify": {before: (*refusedWorld).ran, do: func(ctx context.Context, w *refusedWorld) error {
-			_, err := w.job.Verify(ctx)
-			return err
-		}},
-		"verify entities": {before: (*refusedWorld).ran, do: func(ctx context.Context, w *refusedWorld) error {
-			_, err := w.job.VerifyEntities(ctx, time.Time{})
-			return err
-		}},
-		"list jobs": {before: (*refusedWorld).ran, do: func(ctx context.Context, w *refusedWorld) error {
-			_, _, err := w.operator.Jobs(ctx, nil, "")
-			return err
-		}},
-		"tick": {do: func(ctx context.Context, w *refusedWorld) error { return w.tick(ctx, w.operator, 0) }, helps: []string{"GetQueue"}},
-		"tick that waits": {before: (*refusedWorld).ticked, do: func(ctx context.Context, w *refusedWorld) error {
-			return w.tick(ctx, w.operator, 1)
-		}, helps: []string{"GetQueue"}},
-		"advance": {before: func(w *refusedWorld) {
-			w.ticked()
-			if err := w.tick(w.Context(), w.engine, 1); err != nil {
-				w.Fatal(err)
-			}
-			time.Sleep(2 * time.Minute)
-		}, do: func(ctx context.Context, w *refusedWorld) error { return w.schedule().Advance(ctx, w.operator) }, helps: []string{"Lookup", "Lookup", "GetQueue"}},
-		"revive": {before: (*refusedWorld).running, do: func(ctx context.Context, w *refusedWorld) error { return w.operator.Revive(ctx) }, helps: []string{"RunQuery", "GetTask", "GetTask"}},
-		"ready":  {do: func(ctx context.Context, w *refusedWorld) error { return w.operator.Ready(ctx) }},
-	} {
+	for name, op := range refusedOperations {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			helps := slices.Clone(op.helps)

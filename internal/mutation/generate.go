@@ -148,8 +148,7 @@ func (g *generator) target(root string, t Target) error {
 		files, names = append(files, f), append(names, p)
 	}
 	g.info = &types.Info{
-		Types: make(map[ast.Expr]types.TypeAndValue), Uses: make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object),
-		Selections: make(map[*ast.SelectorExpr]*types.Selection),
+		Types: make(map[ast.Expr]types.TypeAndValue), Uses: make(map[*ast.Ident]types.Object),
 	}
 	config := types.Config{Importer: g.imports}
 	if _, err := config.Check(path.Join(module, t.Dir), g.fset, files, g.info); err != nil {
@@ -365,8 +364,11 @@ func isField(e ast.Expr) bool {
 
 // Calls that do not decide: what is logged and measured, and what frees memory and locks.
 var (
-	neutralPackages = []string{"fmt", "log/slog", "sync", "hash", "strings", "bytes", "io", module + "/mapper/internal/telemetry", module + "/mapper/internal/journal"}
-	neutralNames    = []string{"Close", "Unlock", "RUnlock", "Stop", "cancel", "stop", "panic", "clear", "Recovered"}
+	neutralPackages = []string{
+		"fmt", "log/slog", "sync", "hash", "strings", "bytes", "io",
+		module + "/mapper/internal/telemetry", module + "/mapper/internal/journal",
+	}
+	neutralNames = []string{"Close", "Unlock", "RUnlock", "Stop", "cancel", "stop", "panic", "clear", "Recovered"}
 )
 
 // matters reports whether a call may change what a job does.
@@ -439,7 +441,7 @@ func (g *generator) constructsError(call *ast.CallExpr) bool {
 		return true // error(x), or a conversion
 	}
 	p := o.Pkg().Path()
-	return p == "errors" || p == "context" || strings.HasSuffix(p, "/fault") || strings.HasPrefix(id.Name, "refuse") && id.Name != "refuseCleaned"
+	return p == "errors" || p == "context" || strings.HasSuffix(p, "/fault")
 }
 
 // result mutates what is returned or assigned: a step, or a decision.
@@ -572,8 +574,8 @@ func isPure(e ast.Expr) bool {
 	return false
 }
 
-// comparison mutates a comparison of what is ordered: at its boundary; and where two numbers have to be equal, one may be larger, or
-// smaller.
+// comparison mutates a comparison of what is ordered: at its boundary; and where two numbers have to be equal,
+// one may be larger, or smaller.
 func (g *generator) comparison(x *ast.BinaryExpr) {
 	if !g.isOrdered(x.X) || !g.isOrdered(x.Y) || g.info.Types[x].Value != nil {
 		return
@@ -587,7 +589,7 @@ func (g *generator) comparison(x *ast.BinaryExpr) {
 		return
 	}
 	equals := x.Op == token.NEQ || x.Op == token.EQL
-	if equals && (!g.isNumber(x.X) || !g.isNumber(x.Y) || g.info.Types[x.X].Value != nil || g.info.Types[x.Y].Value != nil) {
+	if equals && (!g.isVariable(x.X) || !g.isVariable(x.Y)) {
 		return
 	}
 	if equals && (onlyGrows(x.X) || onlyGrows(x.Y)) {
@@ -628,7 +630,11 @@ func (g *generator) basic(e ast.Expr) types.BasicInfo {
 
 func (g *generator) isOrdered(e ast.Expr) bool { return g.basic(e)&types.IsOrdered != 0 }
 func (g *generator) isString(e ast.Expr) bool  { return g.basic(e)&types.IsString != 0 }
-func (g *generator) isNumber(e ast.Expr) bool  { return g.basic(e)&types.IsInteger != 0 }
+
+// isVariable reports whether an expression is a number, and no constant.
+func (g *generator) isVariable(e ast.Expr) bool {
+	return g.basic(e)&types.IsInteger != 0 && g.info.Types[e].Value == nil
+}
 
 // Overlay writes files to a folder, and returns the file that has the Go command take them for those of
 // the module.

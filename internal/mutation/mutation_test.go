@@ -90,8 +90,8 @@ func TestGenerate(t *testing.T) {
 //go:embed sample.txt
 var sample string
 
-// TestMutations takes the most important fences of the protocol away, one at a time, and has tests find each: those that sample.txt
-// names. With no mutant on, the same tests pass.
+// TestMutations takes the most important fences of the protocol away, one at a time, and has tests find each:
+// those that sample.txt names. With no mutant on, the same tests pass.
 func TestMutations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out mutations of the protocol")
@@ -145,7 +145,8 @@ func TestMutations(t *testing.T) {
 	t.Run("none", func(t *testing.T) {
 		t.Parallel()
 		for test := range used {
-			if r := run(t.Context(), []*Test{test}, limits{cpu: 5 * time.Minute, wall: 10 * time.Minute}, mutant.OnEnv+"="); r.err != nil {
+			lim := limits{cpu: 5 * time.Minute, wall: 10 * time.Minute}
+			if r := run(t.Context(), []*Test{test}, lim, mutant.OnEnv+"="); r.err != nil {
 				t.Errorf("%s fails with no mutant on: %v\n%.2000s", test, r.err, r.out)
 			}
 		}
@@ -161,9 +162,11 @@ func TestSwitch(t *testing.T) {
 	}
 	for a := range 3 {
 		for b := range 3 {
-			if mutant.Less(1, a, b) != (a < b) || mutant.AtMost(1, a, b) != (a <= b) || mutant.More(1, a, b) != (a > b) ||
-				mutant.AtLeast(1, a, b) != (a >= b) || mutant.Equal(1, a, b) != (a == b) || mutant.Unequal(1, a, b) != (a != b) ||
-				mutant.NoNumber(1, a, b) != b || mutant.AnyCase(1, a, b) != b || mutant.NoCase(1, strconv.Itoa(a), strconv.Itoa(b)) != strconv.Itoa(b) {
+			s, r := strconv.Itoa(a), strconv.Itoa(b)
+			if mutant.Less(1, a, b) != (a < b) || mutant.AtMost(1, a, b) != (a <= b) ||
+				mutant.More(1, a, b) != (a > b) || mutant.AtLeast(1, a, b) != (a >= b) ||
+				mutant.Equal(1, a, b) != (a == b) || mutant.Unequal(1, a, b) != (a != b) ||
+				mutant.NoNumber(1, a, b) != b || mutant.AnyCase(1, a, b) != b || mutant.NoCase(1, s, r) != r {
 				t.Errorf("of %d and %d: another comparison", a, b)
 			}
 		}

@@ -24,7 +24,9 @@ import (
 )
 
 // Suites are the packages whose tests look for mutants, by their folders below the module's root.
-var Suites = []string{"mapper", "mapper/mappertest", "mapper/internal/record", "mapper/internal/lifecycle", "export", "prebuilt"}
+var Suites = []string{
+	"mapper", "mapper/mappertest", "mapper/internal/record", "mapper/internal/lifecycle", "export", "prebuilt",
+}
 
 // A Test is one of the tests that look for mutants, with what it takes.
 type Test struct {
@@ -67,7 +69,8 @@ func Build(ctx context.Context, root, dir string, targets []Target, suites []str
 	if err != nil {
 		return nil, err
 	}
-	args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", dir + string(filepath.Separator)}
+	to := dir + string(filepath.Separator)
+	args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", to}
 	for _, s := range suites {
 		args = append(args, "./"+s)
 	}
@@ -76,7 +79,8 @@ func Build(ctx context.Context, root, dir string, targets []Target, suites []str
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the tests with mutants: %w\n%.4000s", err, out)
 	}
-	return &Lab{Mutants: mutants, root: root, dir: dir, suites: suites, workers: workers, kills: make(map[string]map[*Test]int)}, nil
+	kills := make(map[string]map[*Test]int)
+	return &Lab{Mutants: mutants, root: root, dir: dir, suites: suites, workers: workers, kills: kills}, nil
 }
 
 // simulations are random tests, which run on so many seeds.
@@ -88,7 +92,7 @@ const seedsAtOnce = 2
 func (l *Lab) All(ctx context.Context) error {
 	for _, s := range l.suites {
 		binary, dir := filepath.Join(l.dir, filepath.Base(s)+".test"), filepath.Join(l.root, s)
-		list := exec.CommandContext(ctx, binary, "-test.list", "^(Test|Example|Fuzz)")
+		list := exec.CommandContext(ctx, binary, "-test.list", "^(Test|Fuzz)") // examples wait in real time
 		list.Dir = dir
 		out, err := list.Output()
 		if err != nil {
@@ -145,7 +149,9 @@ func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
 		good = append(good, t)
 		return l.writeReach(file, t)
 	})
-	slices.SortFunc(good, func(a, b *Test) int { return cmp.Or(cmp.Compare(a.CPU, b.CPU), cmp.Compare(a.String(), b.String())) })
+	slices.SortFunc(good, func(a, b *Test) int {
+		return cmp.Or(cmp.Compare(a.CPU, b.CPU), cmp.Compare(a.String(), b.String()))
+	})
 	l.Tests = good
 	return err
 }
@@ -252,8 +258,8 @@ type Result struct {
 	CPU     time.Duration `json:"cpu,omitempty"`
 }
 
-// Try runs the tests that reach a mutant until one fails, those first that have found its neighbours, and then the fastest, as long as
-// they take no more than most altogether.
+// Try runs the tests that reach a mutant until one fails, those first that have found its neighbours, and then
+// the fastest, as long as they take no more than most altogether.
 func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, error) {
 	res := Result{Mutant: m.Name(), Place: m.Place}
 	var tests []*Test
@@ -297,7 +303,7 @@ func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, er
 		if r.failed {
 			by := batch[0]
 			for _, t := range batch {
-				if regexp.MustCompile(`(?m)^\s*(--- FAIL: |panic: test timed out.*\n\s+running tests:\n\s+)` + t.Name + `\b`).Match(r.out) {
+				if regexp.MustCompile(failing + t.Name + `\b`).Match(r.out) {
 					by = t
 				}
 			}
@@ -314,7 +320,11 @@ func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, er
 	return res, nil
 }
 
-// nextBatch returns the next tests that one process runs: of one binary and arguments, and longer the longer nothing is found.
+// failing is what stands before the name of a test that has failed, or was running when time was up.
+const failing = `(?m)^\s*(--- FAIL: |panic: test timed out.*\n\s+running tests:\n\s+)`
+
+// nextBatch returns the next tests that one process runs: of one binary and arguments, and longer the longer
+// nothing is found.
 func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 	most := max(500*time.Millisecond, spent)
 	n, sum := 0, time.Duration(0)
@@ -328,11 +338,11 @@ func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 
 // confirmed runs tests with a mutant on. If they take too long they run once more, with more time.
 func (l *Lab) confirmed(ctx context.Context, tests []*Test, expected time.Duration, m Mutant) (r ran, err error) {
-	lim := limits{cpu: 5*time.Second + 6*expected, wall: 20*time.Second + 20*expected}
+	lim := limits{cpu: 4*time.Second + 6*expected, wall: 15*time.Second + 20*expected}
 	r = run(ctx, tests, lim, mutant.OnEnv+"="+strconv.Itoa(m.ID))
 	if r.failed && r.late {
 		before := r.cpu
-		r = run(ctx, tests, limits{cpu: 3 * lim.cpu, wall: 2 * lim.wall}, mutant.OnEnv+"="+strconv.Itoa(m.ID))
+		r = run(ctx, tests, limits{cpu: 2 * lim.cpu, wall: 2 * lim.wall}, mutant.OnEnv+"="+strconv.Itoa(m.ID))
 		r.cpu += before
 	}
 	if r.failed {
@@ -361,8 +371,8 @@ func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
 		names[i] = t.Name
 	}
 	script := fmt.Sprintf("ulimit -t %d; ulimit -v %d; exec \"$@\"", int(lim.cpu.Seconds())+1, memoryKiB)
-	args := []string{"-c", script, "sh", tests[0].Binary, "-test.failfast", "-test.short", "-test.run", "^(" + strings.Join(names, "|") + ")$",
-		"-test.timeout", lim.wall.String()}
+	args := []string{"-c", script, "sh", tests[0].Binary, "-test.failfast", "-test.short",
+		"-test.run", "^(" + strings.Join(names, "|") + ")$", "-test.timeout", lim.wall.String()}
 	args = append(args, tests[0].Args...)
 	c := exec.CommandContext(ctx, "sh", args...)
 	c.Dir, c.Env = tests[0].Dir, append(os.Environ(), env, "GOMAXPROCS=1", "GOGC=400")

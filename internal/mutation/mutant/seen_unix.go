@@ -22,7 +22,8 @@ func seenFrom(path string) []byte {
 	if err != nil {
 		panic(fmt.Sprintf("%s: %v", SeenEnv, err))
 	}
-	data, err := syscall.Mmap(int(f.Fd()), 0, int(info.Size()), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	const access = syscall.PROT_READ | syscall.PROT_WRITE
+	data, err := syscall.Mmap(int(f.Fd()), 0, int(info.Size()), access, syscall.MAP_SHARED)
 	if err != nil {
 		panic(fmt.Sprintf("%s: %v", SeenEnv, err))
 	}

@@ -1,5 +1,5 @@
-// Command mutate changes the conditions of what decides about the promises, one at a time, runs the tests that come there, and says which
-// changes no test finds.
+// Command mutate changes the conditions of what decides about the promises, one at a time, runs the tests that
+// come there, and says which changes no test finds.
 //
 //	go run ./internal/mutation/mutate            # all
 //	go run ./internal/mutation/mutate undo store # of some packages
@@ -25,8 +25,8 @@ var (
 	root    = flag.String("root", ".", "the module's folder")
 	workers = flag.Int("p", 2, "how many tests run at once")
 	most    = flag.Duration("most", 2*time.Minute, "how long the tests may take, of one core, that look for one mutant")
-	results = flag.String("results", "", "a file of results: mutants that it has as found are not tried again, and new results are added")
-	reach   = flag.String("reach", "", "a file of where tests come: tests that it has do not run again to know that, and others are added")
+	results = flag.String("results", "", "a file: mutants that it has as found are not tried again; results are added")
+	reach   = flag.String("reach", "", "a file: tests of which it knows are not run for that; others are added")
 	only    = flag.String("only", "", "try only mutants whose names contain this")
 	list    = flag.Bool("list", false, "print the names of the mutants, and try none")
 	limit   = flag.Duration("for", 0, "stop after this time, and count what was not run; 0: never")
@@ -91,8 +91,8 @@ func mutate(ctx context.Context) (ok bool, err error) {
 // A count is a line of the table.
 type count struct{ all, run, found, survived, explained int }
 
-// report tries the mutants, and prints the table and what survived without a reason. It is ok if no such mutant is left,
-// and 90% of those that matter were found.
+// report tries the mutants, and prints the table and what survived without a reason. It is ok if no such mutant
+// is left, and 90% of those that matter were found.
 func report(ctx context.Context, lab *mutation.Lab, names []string, began time.Time) (ok bool, err error) {
 	reasons, err := mutation.Survivors()
 	if err != nil {
@@ -121,7 +121,9 @@ func report(ctx context.Context, lab *mutation.Lab, names []string, began time.T
 			todo = append(todo, m)
 		}
 	}
-	slices.SortStableFunc(todo, func(a, b mutation.Mutant) int { return slices.Index(names, a.Target) - slices.Index(names, b.Target) })
+	slices.SortStableFunc(todo, func(a, b mutation.Mutant) int {
+		return slices.Index(names, a.Target) - slices.Index(names, b.Target)
+	})
 	note := func(m mutation.Mutant, r mutation.Result) {
 		c := counts[m.Target]
 		c.run++
@@ -212,7 +214,8 @@ func table(counts map[string]*count) {
 	for _, t := range mutation.Targets {
 		if c := counts[t.Name]; c != nil {
 			row("`"+t.Name+"`", *c)
-			sum = count{sum.all + c.all, sum.run + c.run, sum.found + c.found, sum.survived + c.survived, sum.explained + c.explained}
+			sum.all, sum.run, sum.found = sum.all+c.all, sum.run+c.run, sum.found+c.found
+			sum.survived, sum.explained = sum.survived+c.survived, sum.explained+c.explained
 		}
 	}
 	row("all", sum)

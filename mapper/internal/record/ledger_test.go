@@ -6,13 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"cloud.google.com/go/datastore"
-
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/split"
 )
 
-// family returns a job that has ended, and its records: of a page, of what it has left to another one, and of an entity that has failed.
+// family returns a job that has ended, and its records: of a page, of what it has left to another one, and of
+// an entity that has failed.
 func family(t *testing.T) (*Job, []*Range) {
 	t.Helper()
 	j := &Job{ID: "j", Mapper: "m", PageSize: 100, Created: noon, Generation: 2, State: SucceededWithFailures}
@@ -50,8 +49,8 @@ func ledgerOf(t *testing.T, j *Job, all []*Range) *Ledger {
 	return l
 }
 
-// TestDamagedRecords changes one thing of a job's records at a time, also where the one who changes it seals the record again, and
-// looks what the ledger says.
+// TestDamagedRecords changes one thing of a job's records at a time, also where the one who changes it seals
+// the record again, and looks what the ledger says.
 func TestDamagedRecords(t *testing.T) {
 	const root, rest, alone = 0, 1, 2
 	for name, test := range map[string]struct {
@@ -59,40 +58,50 @@ func TestDamagedRecords(t *testing.T) {
 		change func(*Range)
 		want   string // empty: nothing
 	}{
-		"nothing":                        {root, func(*Range) {}, ""},
-		"stored as another":              {rest, func(r *Range) { r.Stored = datastore.NameKey(RangeKind, "x", nil) }, "is stored as x"},
-		"not known as what":              {rest, func(r *Range) { r.Stored = nil }, ""},
-		"fewer children than none":       {rest, func(r *Range) { r.Children = -1 }, "has -1 children"},
-		"more children than any":         {rest, func(r *Range) { r.Children = maxChildren + 1 }, "children"},
-		"one child more":                 {rest, func(r *Range) { r.Children++ }, "one is missing"},
-		"another state":                  {rest, func(r *Range) { r.State = "new" }, `in the state "new"`},
-		"abandoned":                      {rest, func(r *Range) { r.State, r.Open = Abandoned, "" }, "is in the state"},
-		"pending without its mark":       {rest, func(r *Range) { r.State = Pending }, "its mark is"},
-		"done with the mark":             {rest, func(r *Range) { r.Open = "j" }, "its mark is"},
-		"done with another's mark":       {rest, func(r *Range) { r.Open = "k" }, "its mark is"},
-		"an error and no failure":        {rest, func(r *Range) { r.Error = "no" }, "mark as a failure"},
-		"a failure without an error":     {alone, func(r *Range) { r.Error = "" }, "mark as a failure"},
-		"another's failure":              {alone, func(r *Range) { r.Failed = "k" }, "mark as a failure"},
-		"another's failure and no error": {alone, func(r *Range) { r.Failed, r.Error = "k", "" }, "mark as a failure"},
-		"a failure of many":              {rest, func(r *Range) { r.Failed, r.Error = "j", "no" }, "mark as a failure"},
-		"a failure that is pending":      {alone, func(r *Range) { r.State, r.Open = Pending, "j" }, "mark as a failure"},
+		"nothing":                    {root, func(*Range) {}, ""},
+		"stored as another":          {rest, func(r *Range) { r.Stored = RangeKey(Ref{}, "x") }, "is stored as"},
+		"not known as what":          {rest, func(r *Range) { r.Stored = nil }, ""},
+		"fewer children than none":   {rest, func(r *Range) { r.Children = -1 }, "has -1 children"},
+		"more children than any":     {rest, func(r *Range) { r.Children = maxChildren + 1 }, "children"},
+		"one child more":             {rest, func(r *Range) { r.Children++ }, "one is missing"},
+		"another state":              {rest, func(r *Range) { r.State = "new" }, `in the state "new"`},
+		"abandoned":                  {rest, func(r *Range) { r.State, r.Open = Abandoned, "" }, "is in the state"},
+		"pending without its mark":   {rest, func(r *Range) { r.State = Pending }, "its mark is"},
+		"done with the mark":         {rest, func(r *Range) { r.Open = "j" }, "its mark is"},
+		"done with another's mark":   {rest, func(r *Range) { r.Open = "k" }, "its mark is"},
+		"an error and no failure":    {rest, func(r *Range) { r.Error = "no" }, "mark as a failure"},
+		"a failure without an error": {alone, func(r *Range) { r.Error = "" }, "mark as a failure"},
+		"another's failure":          {alone, func(r *Range) { r.Failed = "k" }, "mark as a failure"},
+		"another's failure and no error": {alone, func(r *Range) {
+			r.Failed, r.Error = "k", ""
+		}, "mark as a failure"},
+		"a failure of many": {rest, func(r *Range) { r.Failed, r.Error = "j", "no" }, "mark as a failure"},
+		"a failure that is pending": {alone, func(r *Range) {
+			r.State, r.Open = Pending, "j"
+		}, "mark as a failure"},
 		"turned round":                   {root, func(r *Range) { r.Start = at(16) }, "ends before that"},
 		"of nothing":                     {root, func(r *Range) { r.Start = at(15) }, "do not tile"},
 		"a single one without its place": {alone, func(r *Range) { r.Start = nil }, "and has none"},
-		"a single one without its key":   {alone, func(r *Range) { r.Start = &keyspace.Position{} }, "and has none"},
-		"another single one":             {alone, func(r *Range) { r.Start = at(13) }, "is not the one that its page had"},
-		"begun":                          {rest, func(r *Range) { r.Begun = "d" }, "has begun and not ended"},
-		"done at no time":                {rest, func(r *Range) { r.Done = time.Time{} }, "has begun and not ended"},
-		"fewer processed than none":      {rest, func(r *Range) { r.Processed, r.Written = -1, -1 }, "had 3 entities, of which -1"},
-		"fewer failures than none":       {rest, func(r *Range) { r.Retries = -1; r.Children = 0 }, "and -1 failed"},
-		"more than there were":           {rest, func(r *Range) { r.Processed = 4 }, "had 3 entities, of which 4"},
-		"fewer written than none":        {rest, func(r *Range) { r.Written = -1 }, "has written -1"},
-		"more written than processed":    {rest, func(r *Range) { r.Written = 4 }, "has written 4"},
-		"fewer processed":                {rest, func(r *Range) { r.Processed, r.Written = 2, 2 }, "the totals of the job are"},
-		"fewer written":                  {rest, func(r *Range) { r.Written = 2 }, "written entities of the job's totals"},
-		"another start":                  {rest, func(r *Range) { r.Start = at(16) }, "do not tile"},
-		"no start":                       {rest, func(r *Range) { r.Start = nil }, "do not tile"},
-		"an end":                         {rest, func(r *Range) { r.End = at(20) }, "do not tile"},
+		"a single one without its key": {alone, func(r *Range) {
+			r.Start = &keyspace.Position{}
+		}, "and has none"},
+		"another single one": {alone, func(r *Range) { r.Start = at(13) }, "is not the one that its page had"},
+		"begun":              {rest, func(r *Range) { r.Begun = "d" }, "has begun and not ended"},
+		"done at no time":    {rest, func(r *Range) { r.Done = time.Time{} }, "has begun and not ended"},
+		"fewer processed than none": {rest, func(r *Range) {
+			r.Processed, r.Written = -1, -1
+		}, "had 3 entities, of which -1"},
+		"fewer failures than none":    {rest, func(r *Range) { r.Retries = -1; r.Children = 0 }, "and -1 failed"},
+		"more than there were":        {rest, func(r *Range) { r.Processed = 4 }, "had 3 entities, of which 4"},
+		"fewer written than none":     {rest, func(r *Range) { r.Written = -1 }, "has written -1"},
+		"more written than processed": {rest, func(r *Range) { r.Written = 4 }, "has written 4"},
+		"fewer processed": {rest, func(r *Range) {
+			r.Processed, r.Written = 2, 2
+		}, "the totals of the job are"},
+		"fewer written": {rest, func(r *Range) { r.Written = 2 }, "written entities of the job's totals"},
+		"another start": {rest, func(r *Range) { r.Start = at(16) }, "do not tile"},
+		"no start":      {rest, func(r *Range) { r.Start = nil }, "do not tile"},
+		"an end":        {rest, func(r *Range) { r.End = at(20) }, "do not tile"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j, all := family(t)
@@ -145,7 +154,10 @@ func TestDamagedJob(t *testing.T) {
 			}
 		})
 	}
-	for _, change := range []func(*Totals){func(s *Totals) { s.Ranges++ }, func(s *Totals) { s.Failures-- }, func(s *Totals) { s.Failures++ }, func(s *Totals) { s.Ranges-- }} {
+	for _, change := range []func(*Totals){
+		func(s *Totals) { s.Ranges++ }, func(s *Totals) { s.Ranges-- },
+		func(s *Totals) { s.Failures++ }, func(s *Totals) { s.Failures-- },
+	} {
 		j, all := family(t)
 		sum, err := j.RecordedTotals()
 		if err != nil {

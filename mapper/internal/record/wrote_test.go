@@ -33,7 +33,8 @@ func TestWroteAgain(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, w) {
 		t.Errorf("%+v, %v, want %+v", got, err, w)
 	}
-	if got.Own.Has(all[0]) != true || got.Gone.Has(all[2]) || !got.Gone.Has(all[1]) || got.Fresh.Has(all[0]) || !got.Fresh.Has(all[2]) {
+	if !got.Own.Has(all[0]) || got.Gone.Has(all[2]) || !got.Gone.Has(all[1]) ||
+		got.Fresh.Has(all[0]) || !got.Fresh.Has(all[2]) {
 		t.Errorf("other keys: %+v", got)
 	}
 	if none := KeysOf(nil, true); none.Any() || !KeysOf(all[:1], false).Any() || !got.Own.Any() {
@@ -99,7 +100,8 @@ func TestLeftAgain(t *testing.T) {
 // TestDamagedKeys refuses stored keys that are none, wherever they are.
 func TestDamagedKeys(t *testing.T) {
 	for _, path := range []string{
-		`["", "K"]`, `["", "K", "n"]`, `["", "K", "i"]`, `["", "K", ""]`, `["", "K", "x7"]`, `["", "K", "i7x"]`, `["", "K", "n1", "L"]`,
+		`["", "K"]`, `["", "K", "n"]`, `["", "K", "i"]`, `["", "K", ""]`, `["", "K", "x7"]`, `["", "K", "i7x"]`,
+		`["", "K", "n1", "L"]`,
 		`["", "K", "i99999999999999999999"]`, `["", "K", "n1", "L", "7"]`,
 	} {
 		if got, err := DecodeWrote([]byte(`{"others": [` + path + `]}`)); err == nil {
@@ -130,8 +132,8 @@ func TestDamagedSettings(t *testing.T) {
 	_, totals := j.RecordedTotals()
 	_, examples := ExamplesOf([]*Range{{Examples: bad}})
 	for what, err := range map[string]error{
-		"budget": budget, "rate": rate, "splitting": strategy, "history": history, "totals": totals, "examples": examples,
-		"draft": (&Draft{Stored: bad}).Decode(),
+		"budget": budget, "rate": rate, "splitting": strategy, "history": history, "totals": totals,
+		"examples": examples, "draft": (&Draft{Stored: bad}).Decode(),
 	} {
 		if err == nil {
 			t.Errorf("the %s can be read", what)
@@ -163,7 +165,8 @@ func TestSpend(t *testing.T) {
 			t.Errorf("%+v: it takes %v", test, got)
 		}
 		j = &Job{State: test.state, Spent: test.spent}
-		if changed := PauseByBudget(j, 0.0625, test.need, Budget{Dollars: 1}); changed != test.pauses || changed != j.Poor || changed && j.State != Paused {
+		changed := PauseByBudget(j, 0.0625, test.need, Budget{Dollars: 1})
+		if changed != test.pauses || changed != j.Poor || changed && j.State != Paused {
 			t.Errorf("%+v: it is %s, %v", test, j.State, changed)
 		}
 	}
