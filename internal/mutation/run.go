@@ -338,11 +338,11 @@ func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 
 // confirmed runs tests with a mutant on. If they take too long they run once more, with more time.
 func (l *Lab) confirmed(ctx context.Context, tests []*Test, expected time.Duration, m Mutant) (r ran, err error) {
-	lim := limits{cpu: 4*time.Second + 6*expected, wall: 15*time.Second + 20*expected}
+	lim := limits{cpu: 2*time.Second + 3*expected, wall: 15*time.Second + 20*expected}
 	r = run(ctx, tests, lim, mutant.OnEnv+"="+strconv.Itoa(m.ID))
 	if r.failed && r.late {
 		before := r.cpu
-		r = run(ctx, tests, limits{cpu: 2 * lim.cpu, wall: 2 * lim.wall}, mutant.OnEnv+"="+strconv.Itoa(m.ID))
+		r = run(ctx, tests, limits{cpu: 3 * lim.cpu / 2, wall: 2 * lim.wall}, mutant.OnEnv+"="+strconv.Itoa(m.ID))
 		r.cpu += before
 	}
 	if r.failed {
