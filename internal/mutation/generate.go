@@ -611,6 +611,9 @@ func (g *generator) comparison(x *ast.BinaryExpr) {
 
 // onlyGrows reports whether what an expression is about is never less than it was: an epoch or a generation.
 func onlyGrows(e ast.Expr) bool {
+	if b, ok := e.(*ast.BinaryExpr); ok {
+		e = b.X
+	}
 	s, ok := e.(*ast.SelectorExpr)
 	return ok && (s.Sel.Name == "Epoch" || s.Sel.Name == "Generation")
 }

@@ -28,6 +28,7 @@ var (
 	results = flag.String("results", "", "a file: mutants that it has as found are not tried again; results are added")
 	reach   = flag.String("reach", "", "a file: tests of which it knows are not run for that; others are added")
 	only    = flag.String("only", "", "try only mutants whose names contain this")
+	file    = flag.String("names", "", "a file: try only mutants whose names begin its lines, up to a tab")
 	list    = flag.Bool("list", false, "print the names of the mutants, and try none")
 	limit   = flag.Duration("for", 0, "stop after this time, and count what was not run; 0: never")
 )
@@ -58,10 +59,25 @@ func mutate(ctx context.Context) (ok bool, err error) {
 			return false, fmt.Errorf("%s is no package that is mutated", name)
 		}
 	}
+	wanted := func(m mutation.Mutant) bool {
+		return slices.Contains(names, m.Target) && strings.Contains(m.Name(), *only)
+	}
+	if *file != "" {
+		text, err := os.ReadFile(*file)
+		if err != nil {
+			return false, err
+		}
+		in := make(map[string]bool)
+		for line := range strings.Lines(string(text)) {
+			name, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
+			in[name] = true
+		}
+		wanted = func(m mutation.Mutant) bool { return in[m.Name()] }
+	}
 	if *list {
 		mutants, _, err := mutation.Generate(*root, mutation.Targets)
 		for _, m := range mutants {
-			if slices.Contains(names, m.Target) && strings.Contains(m.Name(), *only) {
+			if wanted(m) {
 				fmt.Printf("%s\t%s\n", m.Name(), m.Place)
 			}
 		}
@@ -85,7 +101,7 @@ func mutate(ctx context.Context) (ok bool, err error) {
 		return false, err
 	}
 	fmt.Printf("%v: the tests have run\n", time.Since(began).Round(time.Second))
-	return report(ctx, lab, names, began)
+	return report(ctx, lab, names, wanted, began)
 }
 
 // A count is a line of the table.
@@ -93,7 +109,9 @@ type count struct{ all, run, found, survived, explained int }
 
 // report tries the mutants, and prints the table and what survived without a reason. It is ok if no such mutant
 // is left, and 90% of those that matter were found.
-func report(ctx context.Context, lab *mutation.Lab, names []string, began time.Time) (ok bool, err error) {
+func report(
+	ctx context.Context, lab *mutation.Lab, names []string, wanted func(mutation.Mutant) bool, began time.Time,
+) (ok bool, err error) {
 	reasons, err := mutation.Survivors()
 	if err != nil {
 		return false, err
@@ -117,7 +135,7 @@ func report(ctx context.Context, lab *mutation.Lab, names []string, began time.T
 			counts[m.Target] = new(count)
 		}
 		counts[m.Target].all++
-		if strings.Contains(m.Name(), *only) {
+		if wanted(m) {
 			todo = append(todo, m)
 		}
 	}
