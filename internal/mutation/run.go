@@ -253,6 +253,7 @@ type Result struct {
 	Mutant  string        `json:"mutant"`
 	Place   string        `json:"place"`
 	Found   string        `json:"found,omitempty"`   // the test that fails; empty: it survived
+	Late    bool          `json:"late,omitempty"`    // it fails as it does not end
 	Reached int           `json:"reached,omitempty"` // how many tests come to where it differs
 	Left    int           `json:"left,omitempty"`    // tests that were not run, as they take too long
 	CPU     time.Duration `json:"cpu,omitempty"`
@@ -307,7 +308,7 @@ func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, er
 					by = t
 				}
 			}
-			res.Found = by.String()
+			res.Found, res.Late = by.String(), r.late
 			l.mu.Lock()
 			if l.kills[near] == nil {
 				l.kills[near] = make(map[*Test]int)
@@ -338,7 +339,7 @@ func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
 
 // confirmed runs tests with a mutant on. If they take too long they run once more, with more time.
 func (l *Lab) confirmed(ctx context.Context, tests []*Test, expected time.Duration, m Mutant) (r ran, err error) {
-	lim := limits{cpu: 2*time.Second + 3*expected, wall: 15*time.Second + 20*expected}
+	lim := limits{cpu: 2*time.Second + 3*expected, wall: 10*time.Minute + 60*expected}
 	r = run(ctx, tests, lim, mutant.OnEnv+"="+strconv.Itoa(m.ID))
 	if r.failed && r.late {
 		before := r.cpu
@@ -376,10 +377,17 @@ func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
 	args = append(args, tests[0].Args...)
 	c := exec.CommandContext(ctx, "sh", args...)
 	c.Dir, c.Env = tests[0].Dir, append(os.Environ(), env, "GOMAXPROCS=1", "GOGC=400")
+	waited := make(chan struct{})
 	var out bytes.Buffer
 	c.Stdout, c.Stderr, c.WaitDelay = &out, &out, 10*time.Second
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	r.err = c.Run()
+	if r.err = c.Start(); r.err != nil {
+		return r
+	}
+	idle := make(chan bool)
+	go func() { idle <- stopIdle(c.Process, waited) }()
+	r.err = c.Wait()
+	close(waited)
+	stopped := <-idle
 	r.out = out.Bytes()
 	if c.ProcessState != nil {
 		r.cpu = c.ProcessState.UserTime() + c.ProcessState.SystemTime()
@@ -391,8 +399,50 @@ func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
 	case errors.As(r.err, &exit) && exit.ExitCode() != 126 && exit.ExitCode() != 127:
 		r.failed = true
 		status, ok := exit.Sys().(syscall.WaitStatus)
-		r.late = bytes.Contains(r.out, []byte("panic: test timed out")) || bytes.Contains(r.out, []byte("SIGXCPU")) ||
-			ok && status.Signaled() && (status.Signal() == syscall.SIGXCPU || status.Signal() == syscall.SIGKILL)
+		r.late = stopped || bytes.Contains(r.out, []byte("panic: test timed out")) ||
+			bytes.Contains(r.out, []byte("SIGXCPU")) || ok && status.Signaled()
 	}
 	return r
+}
+
+// idleFor is how long a process that waits for something may do nothing.
+const idleFor = 30 * time.Second
+
+// stopIdle kills a process that does nothing any more, and reports whether it did. A busy machine may have it
+// wait for long; then it still gets some time. Where nothing says how much it has had, it is let alone, and the
+// tests' own time-out ends it.
+func stopIdle(p *os.Process, waited <-chan struct{}) bool {
+	var before string
+	since := time.Now()
+	for {
+		select {
+		case <-waited:
+			return false
+		case <-time.After(2 * time.Second):
+		}
+		used, ok := cpuOf(p.Pid)
+		if !ok || used != before {
+			before, since = used, time.Now()
+		}
+		if time.Since(since) > idleFor {
+			return p.Kill() == nil
+		}
+	}
+}
+
+// cpuOf returns how much processor time a process has had, to a twentieth of a second.
+func cpuOf(pid int) (string, bool) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", false
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return "", false
+	}
+	user, err1 := strconv.Atoi(fields[11])
+	system, err2 := strconv.Atoi(fields[12])
+	const ticks = 100 / 20
+	return strconv.Itoa((user + system) / ticks), err1 == nil && err2 == nil
 }

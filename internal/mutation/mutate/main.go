@@ -215,6 +215,8 @@ func report(
 
 func says(r mutation.Result) string {
 	switch {
+	case r.Late:
+		return "found by " + r.Found + ", which does not end"
 	case r.Found != "":
 		return "found by " + r.Found
 	case r.Reached == 0:
