@@ -84,7 +84,9 @@ func Build(ctx context.Context, root, dir string, targets []Target, suites []str
 }
 
 // simulations are random tests, which run on so many seeds.
-var simulations = map[string]int{"TestSimulation": 12, "TestUndoSimulation": 4, "TestStorm": 2}
+var simulations = map[string]int{
+	"TestSimulation": 12, "TestUndoSimulation": 4, "TestRingSimulation": 4, "TestEraseSimulation": 2, "TestStorm": 2,
+}
 
 const seedsAtOnce = 2
 
