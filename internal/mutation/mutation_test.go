@@ -106,17 +106,11 @@ func TestMutations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := lab.All(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	tests, mutants := make(map[string]*Test), make(map[string]Mutant)
-	for _, test := range lab.Tests {
-		tests[test.String()] = test
-	}
+	mutants := make(map[string]Mutant)
 	for _, m := range lab.Mutants {
 		mutants[m.Name()] = m
 	}
-	used := make(map[*Test]bool)
+	used := make(map[string]*Test)
 	for line := range strings.Lines(sample) {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -128,12 +122,14 @@ func TestMutations(t *testing.T) {
 			t.Errorf("sample.txt: there is no mutant %q any more: name the one that is there instead", name)
 			continue
 		}
-		test := tests[by]
+		test := used[by]
 		if test == nil {
-			t.Errorf("sample.txt: there is no test %q, which is to find %q", by, name)
-			continue
+			if test = lab.test(by); test == nil {
+				t.Errorf("sample.txt: no package has the test %q, which is to find %q", by, name)
+				continue
+			}
+			used[by] = test
 		}
-		used[test] = true
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, err := lab.confirmed(t.Context(), []*Test{test}, time.Minute, m)
@@ -144,7 +140,7 @@ func TestMutations(t *testing.T) {
 	}
 	t.Run("none", func(t *testing.T) {
 		t.Parallel()
-		for test := range used {
+		for _, test := range used {
 			lim := limits{cpu: 5 * time.Minute, wall: 10 * time.Minute}
 			if r := run(t.Context(), []*Test{test}, lim, mutant.OnEnv+"="); r.err != nil {
 				t.Errorf("%s fails with no mutant on: %v\n%.2000s", test, r.err, r.out)

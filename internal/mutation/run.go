@@ -11,6 +11,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -108,6 +109,20 @@ func (l *Lab) All(ctx context.Context) error {
 			for seed := 1; seed <= n; seed += seedsAtOnce {
 				l.Tests = append(l.Tests, &Test{Binary: binary, Dir: dir, Name: name,
 					Args: []string{"-seed", strconv.Itoa(seed), "-seeds", strconv.Itoa(seedsAtOnce)}})
+			}
+		}
+	}
+	return nil
+}
+
+// test returns the test of a name that String returns.
+func (l *Lab) test(name string) *Test {
+	of := strings.Fields(name)
+	pkg, name, _ := strings.Cut(of[0], ".")
+	for _, s := range l.suites {
+		if path.Base(s) == pkg {
+			return &Test{
+				Binary: filepath.Join(l.dir, pkg+".test"), Dir: filepath.Join(l.root, s), Name: name, Args: of[1:],
 			}
 		}
 	}
