@@ -179,7 +179,7 @@ func (l *Lab) reach(ctx context.Context, t *Test, file string) (ran, error) {
 	if err := os.WriteFile(seen, make([]byte, len(l.Mutants)), 0o600); err != nil {
 		return ran{}, err
 	}
-	defer os.Remove(seen)
+	defer os.RemoveAll(seen)
 	r := run(ctx, []*Test{t}, limits{cpu: 10 * time.Minute, wall: time.Hour}, mutant.SeenEnv+"="+seen)
 	if r.err != nil && !r.failed {
 		return r, r.err
@@ -198,7 +198,7 @@ type reached struct {
 
 func hash(name string) uint64 {
 	h := fnv.New64a()
-	h.Write([]byte(name))
+	_, _ = h.Write([]byte(name)) // it never fails
 	return h.Sum64()
 }
 
