@@ -30,15 +30,16 @@ simulate: ## Run the fault simulation on many seeds, SEEDS=10000; some hours on 
 	go test ./mapper -run TestSimulation -timeout 24h -args -seeds $(SEEDS)
 
 .PHONY: fuzz
-fuzz: ## Fuzz what parses and calculates, for half a minute each
-	go test ./mapper/internal/keyspace -run '^$$' -fuzz FuzzBisectNames -fuzztime 30s
-	go test ./mapper -run '^$$' -fuzz FuzzParseTask -fuzztime 30s
-	go test ./mapper -run '^$$' -fuzz FuzzDeliveries -fuzztime 30s
-	go test ./emulator/internal/gql -run '^$$' -fuzz FuzzParse -fuzztime 30s
-	go test ./emulator/internal/tasksemu -run '^$$' -fuzz FuzzRequests -fuzztime 30s
-	go test ./emulator/internal/collate -run '^$$' -fuzz FuzzKeyForm -fuzztime 30s
-	for target in FuzzQuery FuzzRequests FuzzCursor; do \
-		go test ./emulator/internal/dsemu -run '^$$' -fuzz "$$target\$$" -fuzztime 30s || exit 1; done
+FUZZTIME ?= 30s
+fuzz: ## Fuzz what parses and calculates, every target for half a minute; FUZZTIME=30s
+	@for pkg in $$(grep -rl '^func Fuzz' --include='*_test.go' . | xargs -n 1 dirname | sort -u); do \
+		for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+			echo "$$pkg $$target"; \
+			go test $$pkg -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) || exit 1; done; done
+
+.PHONY: mutations
+mutations: ## Change every condition that decides about a promise, and see that tests notice; some hours
+	go run ./internal/mutation/mutate
 
 .PHONY: lint
 lint: ## Check formatting, vet and lint
@@ -49,3 +50,7 @@ lint: ## Check formatting, vet and lint
 .PHONY: ci
 ci: ## Run what CI runs
 	.ci/run
+
+.PHONY: nightly
+nightly: ## Run what takes longer than CI may, for some hours
+	.ci/nightly

@@ -9,6 +9,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/nightly"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -23,6 +24,9 @@ func TestQueriesAPage(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%d/%d", m.name, n, workers), func(t *testing.T) {
 					if n > 20_000 && (testing.Short() || workers != 32) {
 						t.Skip("left out: jobs of 100,000 entities in -short, and with other than 32 workers")
+					}
+					if n > 20_000 {
+						nightly.Leave(t)
 					}
 					synctest.Test(t, func(t *testing.T) { queriesAPage(t, m, n, workers) })
 				})

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/scattermap/scattermap/internal/nightly"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -55,7 +56,13 @@ func TestShapes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out makespans")
 	}
-	seeds, n, workers := cmp.Or(*seedsFlag, 3), cmp.Or(*entities, 1_000_000), cmp.Or(*workersFlag, 100)
+	few := 1
+	if nightly.Is() {
+		few = 3
+	} else if *seedsFlag == 0 {
+		t.Log("left out: .ci/nightly runs more shapes")
+	}
+	seeds, n, workers := cmp.Or(*seedsFlag, few), cmp.Or(*entities, 1_000_000), cmp.Or(*workersFlag, 100)
 	small := *seedsFlag == 0
 	if small {
 		n, workers = 100_000, 10

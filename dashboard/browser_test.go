@@ -14,6 +14,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
+	"github.com/scattermap/scattermap/internal/nightly"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -190,6 +191,9 @@ func TestBrowser(t *testing.T) {
 		noJS, dark    bool
 	}{{"desk", 1280, 800, false, false}, {"phone", 390, 844, false, false}, {"dark", 1280, 800, false, true}, {"plain", 1280, 800, true, false}} {
 		t.Run(test.name, func(t *testing.T) {
+			if test.name != "desk" {
+				nightly.Leave(t)
+			}
 			t.Parallel()
 			b := newBrowser(t, test.width, test.height, test.dark)
 			b.noJS, b.screen = test.noJS, test.name
@@ -338,7 +342,12 @@ func TestAccessible(t *testing.T) {
 	for _, view := range []struct {
 		width int64
 		dark  bool
-	}{{1280, false}, {1280, true}, {390, false}, {390, true}} {
+		often bool
+	}{{1280, false, true}, {1280, true, false}, {390, false, false}, {390, true, true}} {
+		if !view.often && !nightly.Is() {
+			t.Logf("left out: .ci/nightly looks at pages %d wide, dark %v", view.width, view.dark)
+			continue
+		}
 		b := newBrowser(t, view.width, 900, view.dark)
 		for _, page := range pages {
 			b.open(w.url + page)

@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"testing"
+
+	"github.com/scattermap/scattermap/internal/nightly"
 )
 
 // TestGooglePortTaken has each of Google's emulators find its port taken, by a server that answers every
@@ -14,6 +16,7 @@ func TestGooglePortTaken(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
 	}
+	nightly.Leave(t)
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer other.Close()
 	u, err := url.Parse(other.URL)

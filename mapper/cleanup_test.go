@@ -9,6 +9,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -195,6 +196,56 @@ func TestCleanUpBeforeAPage(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestCleanUpBesideAPage cleans up an aborted job while a page ends, at every moment of the clean-up: the page is
+// counted, or takes no effect.
+func TestCleanUpBesideAPage(t *testing.T) {
+	t.Parallel()
+	committed, refused := 0, 0
+	for ends := time.Duration(0); ends < 300*time.Millisecond; ends += 10 * time.Millisecond {
+		synctest.Test(t, func(t *testing.T) {
+			cleaning := make(chan struct{})
+			m := mapper.Update("late", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+				if a.Key.Name == "user-0000017" {
+					<-cleaning
+					time.Sleep(ends)
+				}
+				a.Value.Balance += 10
+				return nil
+			})
+			call := emulator.Constant(20 * time.Millisecond)
+			slow := emulator.NewFaults(0, emulator.Fault{Kind: emulator.SlowCall, Latency: call})
+			w := newWorld(t, setting{queue: few(10), emulator: emulator.Options{Faults: slow}}, m)
+			w.putAccounts(names(30))
+			o := &mapper.StartOptions{ID: "j", PageSize: 10}
+			job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second)
+			if err := job.Abort(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			close(cleaning)
+			if err := job.CleanUp(t.Context(), &mapper.CleanUpOptions{Expire: 1000 * time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+			s, credited := w.status(job), w.credited(30)
+			if s.Processed != credited {
+				t.Errorf("a page that ends %v later: %d accounts were credited, status %+v", ends, credited, s)
+			}
+			if credited > 20 {
+				committed++
+			} else {
+				refused++
+			}
+		})
+	}
+	if t.Logf("%d pages were committed, and %d refused", committed, refused); committed == 0 || refused == 0 {
+		t.Errorf("%d pages were committed, and %d refused: no moment between is tried", committed, refused)
 	}
 }
 

@@ -187,3 +187,21 @@ func TestForestall(t *testing.T) {
 		}
 	}
 }
+
+// TestMayEnd has only a job end that runs, in the epoch of whoever ends it, and has no failures to open.
+func TestMayEnd(t *testing.T) {
+	for _, test := range []struct {
+		j    Job
+		want bool
+	}{
+		{Job{State: Running, Epoch: 3}, true},
+		{Job{State: Running, Epoch: 2}, false},
+		{Job{State: Running, Epoch: 4}, false},
+		{Job{State: Running, Epoch: 3, Retrying: true}, false},
+		{Job{State: Paused, Epoch: 3}, false},
+	} {
+		if got := test.j.MayEnd(3); got != test.want {
+			t.Errorf("%s in epoch %d, retrying %v: %v", test.j.State, test.j.Epoch, test.j.Retrying, got)
+		}
+	}
+}

@@ -1,0 +1,283 @@
+// Command mutate changes the conditions of what decides about the promises, one at a time, runs the tests that
+// come there, and says which changes no test finds.
+//
+//	go run ./internal/mutation/mutate            # all
+//	go run ./internal/mutation/mutate undo store # of some packages
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/scattermap/scattermap/internal/mutation"
+)
+
+var (
+	root    = flag.String("root", ".", "the module's folder")
+	workers = flag.Int("p", 2, "how many tests run at once")
+	most    = flag.Duration("most", 2*time.Minute, "how long the tests may take, of one core, that look for one mutant")
+	results = flag.String("results", "", "a file: mutants that it has as found are not tried again; results are added")
+	reach   = flag.String("reach", "", "a file: tests of which it knows are not run for that; others are added")
+	only    = flag.String("only", "", "try only mutants whose names contain this")
+	file    = flag.String("names", "", "a file: try only mutants whose names begin its lines, up to a tab")
+	list    = flag.Bool("list", false, "print the names of the mutants, and try none")
+	limit   = flag.Duration("for", 0, "stop after this time, and count what was not run; 0: never")
+)
+
+func main() {
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	ok, err := mutate(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	if err != nil || !ok {
+		os.Exit(1)
+	}
+}
+
+func mutate(ctx context.Context) (ok bool, err error) {
+	began := time.Now()
+	names := flag.Args()
+	for _, t := range mutation.Targets {
+		if flag.NArg() == 0 {
+			names = append(names, t.Name)
+		}
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(mutation.Targets, func(t mutation.Target) bool { return t.Name == name }) {
+			return false, fmt.Errorf("%s is no package that is mutated", name)
+		}
+	}
+	wanted := func(m mutation.Mutant) bool {
+		return slices.Contains(names, m.Target) && strings.Contains(m.Name(), *only)
+	}
+	if *file != "" {
+		text, err := os.ReadFile(*file)
+		if err != nil {
+			return false, err
+		}
+		in := make(map[string]bool)
+		for line := range strings.Lines(string(text)) {
+			name, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
+			in[name] = true
+		}
+		wanted = func(m mutation.Mutant) bool { return in[m.Name()] }
+	}
+	if *list {
+		mutants, _, err := mutation.Generate(*root, mutation.Targets)
+		for _, m := range mutants {
+			if wanted(m) {
+				fmt.Printf("%s\t%s\n", m.Name(), m.Place)
+			}
+		}
+		return err == nil, err
+	}
+	dir, err := os.MkdirTemp("", "mutants")
+	if err != nil {
+		return false, err
+	}
+	defer os.RemoveAll(dir)
+	lab, err := mutation.Build(ctx, *root, dir, mutation.Targets, mutation.Suites, *workers)
+	if err != nil {
+		return false, err
+	}
+	if err := lab.All(ctx); err != nil {
+		return false, err
+	}
+	say := func(text string) { fmt.Println(text) }
+	fmt.Printf("%d mutants; %d tests run once\n", len(lab.Mutants), len(lab.Tests))
+	if err := lab.Reach(ctx, *reach, say); err != nil {
+		return false, err
+	}
+	fmt.Printf("%v: the tests have run\n", time.Since(began).Round(time.Second))
+	return report(ctx, lab, names, wanted, began)
+}
+
+// A count is a line of the table.
+type count struct{ all, run, found, survived, explained int }
+
+// report tries the mutants, and prints the table and what survived without a reason. It is ok if no such mutant
+// is left, and 90% of those that matter were found.
+func report(
+	ctx context.Context, lab *mutation.Lab, names []string, wanted func(mutation.Mutant) bool, began time.Time,
+) (ok bool, err error) {
+	reasons, err := mutation.Survivors()
+	if err != nil {
+		return false, err
+	}
+	known, add, done, err := open()
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	counts := make(map[string]*count)
+	var mu sync.Mutex
+	var open, stale []string
+	existing := make(map[string]bool)
+	var todo []mutation.Mutant
+	for _, m := range lab.Mutants {
+		existing[m.Name()] = true
+		if !slices.Contains(names, m.Target) {
+			continue
+		}
+		if counts[m.Target] == nil {
+			counts[m.Target] = new(count)
+		}
+		counts[m.Target].all++
+		if wanted(m) {
+			todo = append(todo, m)
+		}
+	}
+	slices.SortStableFunc(todo, func(a, b mutation.Mutant) int {
+		return slices.Index(names, a.Target) - slices.Index(names, b.Target)
+	})
+	note := func(m mutation.Mutant, r mutation.Result) {
+		c := counts[m.Target]
+		c.run++
+		switch {
+		case r.Found != "":
+			c.found++
+			if reasons[r.Mutant] != "" {
+				stale = append(stale, r.Mutant+": found by "+r.Found)
+			}
+		case reasons[r.Mutant] != "":
+			c.survived++
+			c.explained++
+		default:
+			c.survived++
+			why := fmt.Sprintf("%d tests reach it", r.Reached)
+			if r.Left > 0 {
+				why += fmt.Sprintf(", %d of them were not run", r.Left)
+			}
+			open = append(open, fmt.Sprintf("%s\t(%s; %s)", r.Mutant, r.Place, why))
+		}
+	}
+	err = lab.Each(len(todo), func(i int) error {
+		m := todo[i]
+		if *limit > 0 && time.Since(began) > *limit {
+			return nil
+		}
+		mu.Lock()
+		r, found := known[m.Name()]
+		mu.Unlock()
+		if !found {
+			var err error
+			if r, err = lab.Try(ctx, m, *most); err != nil {
+				return fmt.Errorf("%s: %w", m.Name(), err)
+			}
+			if err := add(r); err != nil {
+				return err
+			}
+			mu.Lock()
+			fmt.Printf("%6d/%d %s: %s\n", i+1, len(todo), m.Name(), says(r))
+			mu.Unlock()
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		note(m, r)
+		return nil
+	})
+	table(counts)
+	for _, s := range open {
+		fmt.Println("SURVIVED:", s)
+	}
+	for _, s := range stale {
+		fmt.Println("NOT A SURVIVOR:", s)
+	}
+	for name := range reasons {
+		target, _, _ := strings.Cut(name, ".")
+		if counts[target] != nil && !existing[name] {
+			stale = append(stale, name)
+			fmt.Println("NO SUCH MUTANT:", name)
+		}
+	}
+	fmt.Printf("%v\n", time.Since(began).Round(time.Second))
+	if err != nil {
+		return false, err
+	}
+	enough := true
+	for _, c := range counts {
+		enough = enough && c.found*10 >= 9*(c.run-c.explained)
+	}
+	return enough && len(open) == 0 && len(stale) == 0 && len(lab.Broken) == 0, nil
+}
+
+func says(r mutation.Result) string {
+	switch {
+	case r.Late:
+		return "found by " + r.Found + ", which does not end"
+	case r.Found != "":
+		return "found by " + r.Found
+	case r.Reached == 0:
+		return "SURVIVED: no test comes there"
+	}
+	return fmt.Sprintf("SURVIVED %d tests, %d not run", r.Reached-r.Left, r.Left)
+}
+
+func table(counts map[string]*count) {
+	fmt.Println("\n| package | mutants | run | found | survived | of these explained |\n|---|---|---|---|---|---|")
+	var sum count
+	row := func(name string, c count) {
+		fmt.Printf("| %s | %d | %d | %d | %d | %d |\n", name, c.all, c.run, c.found, c.survived, c.explained)
+	}
+	for _, t := range mutation.Targets {
+		if c := counts[t.Name]; c != nil {
+			row("`"+t.Name+"`", *c)
+			sum.all, sum.run, sum.found = sum.all+c.all, sum.run+c.run, sum.found+c.found
+			sum.survived, sum.explained = sum.survived+c.survived, sum.explained+c.explained
+		}
+	}
+	row("all", sum)
+	if sum.run > sum.explained {
+		fmt.Printf("\n%.1f%% of those that matter are found\n", 100*float64(sum.found)/float64(sum.run-sum.explained))
+	}
+}
+
+// open returns which mutants are known as found, and adds results to the file.
+func open() (known map[string]mutation.Result, add func(mutation.Result) error, done func(), err error) {
+	known = make(map[string]mutation.Result)
+	if *results == "" {
+		return known, func(mutation.Result) error { return nil }, func() {}, nil
+	}
+	text, err := os.ReadFile(*results)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, nil, nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		var r mutation.Result
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			return nil, nil, nil, fmt.Errorf("%s: %w", *results, err)
+		}
+		delete(known, r.Mutant)
+		if r.Found != "" {
+			known[r.Mutant] = r
+		}
+	}
+	f, err := os.OpenFile(*results, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	var mu sync.Mutex
+	add = func(r mutation.Result) error {
+		line, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		_, err = f.Write(append(line, '\n'))
+		return err
+	}
+	return known, add, func() { f.Close() }, nil
+}

@@ -1,0 +1,465 @@
+package mutation
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/scattermap/scattermap/internal/mutation/mutant"
+)
+
+// Suites are the packages whose tests look for mutants, by their folders below the module's root.
+var Suites = []string{
+	"mapper", "mapper/mappertest", "mapper/internal/record", "mapper/internal/lifecycle", "export", "prebuilt",
+}
+
+// A Test is one of the tests that look for mutants, with what it takes.
+type Test struct {
+	Binary, Dir, Name string
+	Args              []string // of the test's own flags
+	CPU               time.Duration
+	Seen              []byte // by mutant: 1 if it differs there
+}
+
+// String returns the test's name, with its package.
+func (t *Test) String() string {
+	return strings.Join(append([]string{filepath.Base(t.Dir) + "." + t.Name}, t.Args...), " ")
+}
+
+// A Lab has the binaries with all mutants of some targets, and the tests that look for them.
+type Lab struct {
+	Mutants []Mutant
+	Tests   []*Test
+	Broken  []string // tests that fail though no mutant is on, which look for none
+
+	root, dir string
+	suites    []string
+	workers   int
+
+	mu    sync.Mutex
+	kills map[string]map[*Test]int // by function
+}
+
+// Build generates the mutants, and builds the tests of suites with all of them, in a folder.
+func Build(ctx context.Context, root, dir string, targets []Target, suites []string, workers int) (*Lab, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return nil, err
+	}
+	mutants, files, err := Generate(root, targets)
+	if err != nil {
+		return nil, err
+	}
+	overlay, err := Overlay(files, dir)
+	if err != nil {
+		return nil, err
+	}
+	to := dir + string(filepath.Separator)
+	args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", to}
+	for _, s := range suites {
+		args = append(args, "./"+s)
+	}
+	build := exec.CommandContext(ctx, "go", args...)
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the tests with mutants: %w\n%.4000s", err, out)
+	}
+	kills := make(map[string]map[*Test]int)
+	return &Lab{Mutants: mutants, root: root, dir: dir, suites: suites, workers: workers, kills: kills}, nil
+}
+
+// simulations are random tests, which run on so many seeds.
+var simulations = map[string]int{
+	"TestSimulation": 12, "TestUndoSimulation": 4, "TestRingSimulation": 4, "TestEraseSimulation": 2, "TestStorm": 2,
+}
+
+const seedsAtOnce = 2
+
+// All lists the tests, and more seeds of simulations.
+func (l *Lab) All(ctx context.Context) error {
+	for _, s := range l.suites {
+		binary, dir := filepath.Join(l.dir, filepath.Base(s)+".test"), filepath.Join(l.root, s)
+		list := exec.CommandContext(ctx, binary, "-test.list", "^(Test|Fuzz)") // examples wait in real time
+		list.Dir = dir
+		out, err := list.Output()
+		if err != nil {
+			return fmt.Errorf("list the tests of %s: %w", s, err)
+		}
+		for name := range strings.FieldsSeq(string(out)) {
+			n, random := simulations[name]
+			if !random {
+				l.Tests = append(l.Tests, &Test{Binary: binary, Dir: dir, Name: name, Args: []string{"-seed", "1"}})
+			}
+			for seed := 1; seed <= n; seed += seedsAtOnce {
+				l.Tests = append(l.Tests, &Test{Binary: binary, Dir: dir, Name: name,
+					Args: []string{"-seed", strconv.Itoa(seed), "-seeds", strconv.Itoa(seedsAtOnce)}})
+			}
+		}
+	}
+	return nil
+}
+
+// test returns the test of a name that String returns.
+func (l *Lab) test(name string) *Test {
+	of := strings.Fields(name)
+	pkg, name, _ := strings.Cut(of[0], ".")
+	for _, s := range l.suites {
+		if path.Base(s) == pkg {
+			return &Test{
+				Binary: filepath.Join(l.dir, pkg+".test"), Dir: filepath.Join(l.root, s), Name: name, Args: of[1:],
+			}
+		}
+	}
+	return nil
+}
+
+// Reach runs each test with no mutant on, and notes what it takes, and which mutants would differ in it.
+// Tests that fail are none. Those that a file has are taken from it, and the others are added there; no file: none are.
+func (l *Lab) Reach(ctx context.Context, file string, say func(string)) error {
+	known, err := readReach(file)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	var good []*Test
+	err = l.Each(len(l.Tests), func(i int) error {
+		t := l.Tests[i]
+		if of, ok := known[t.String()]; ok {
+			t.CPU, t.Seen = of.CPU, make([]byte, len(l.Mutants))
+			for _, m := range l.Mutants {
+				if _, ok := slices.BinarySearch(of.Seen, hash(m.Name())); ok {
+					t.Seen[m.ID] = 1
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			good = append(good, t)
+			return nil
+		}
+		r, err := l.reach(ctx, t, fmt.Sprintf("seen.%d", i))
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if r.failed {
+			l.Broken = append(l.Broken, t.String())
+			say(fmt.Sprintf("%s fails with no mutant on:\n%.3000s", t, r.out))
+			return nil
+		}
+		good = append(good, t)
+		return l.writeReach(file, t)
+	})
+	slices.SortFunc(good, func(a, b *Test) int {
+		return cmp.Or(cmp.Compare(a.CPU, b.CPU), cmp.Compare(a.String(), b.String()))
+	})
+	l.Tests = good
+	return err
+}
+
+// reach runs a test, and notes what it takes and where it comes.
+func (l *Lab) reach(ctx context.Context, t *Test, file string) (ran, error) {
+	seen := filepath.Join(l.dir, file)
+	if err := os.WriteFile(seen, make([]byte, len(l.Mutants)), 0o600); err != nil {
+		return ran{}, err
+	}
+	defer os.RemoveAll(seen)
+	r := run(ctx, []*Test{t}, limits{cpu: 10 * time.Minute, wall: time.Hour}, mutant.SeenEnv+"="+seen)
+	if r.err != nil && !r.failed {
+		return r, r.err
+	}
+	data, err := os.ReadFile(seen)
+	t.Seen, t.CPU = data, r.cpu
+	return r, err
+}
+
+// reached is what a file says of a test: the hashes of the names of the mutants that would differ in it.
+type reached struct {
+	Test string
+	CPU  time.Duration
+	Seen []uint64
+}
+
+func hash(name string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name)) // it never fails
+	return h.Sum64()
+}
+
+func readReach(file string) (map[string]reached, error) {
+	known := make(map[string]reached)
+	if file == "" {
+		return known, nil
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return known, nil
+	}
+	for line := range bytes.Lines(text) {
+		var r reached
+		if err := json.Unmarshal(line, &r); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		known[r.Test] = r
+	}
+	return known, err
+}
+
+func (l *Lab) writeReach(file string, t *Test) error {
+	if file == "" {
+		return nil
+	}
+	r := reached{Test: t.String(), CPU: t.CPU}
+	for _, m := range l.Mutants {
+		if t.Seen[m.ID] != 0 {
+			r.Seen = append(r.Seen, hash(m.Name()))
+		}
+	}
+	slices.Sort(r.Seen)
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(line, '\n'))
+	return errors.Join(err, f.Close())
+}
+
+// Each calls do for numbers below n, some at a time.
+func (l *Lab) Each(n int, do func(int) error) error {
+	next, errs := make(chan int), make([]error, l.workers)
+	var all sync.WaitGroup
+	for w := range l.workers {
+		all.Go(func() {
+			for i := range next {
+				if errs[w] == nil {
+					errs[w] = do(i)
+				}
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// A Result is what became of a mutant.
+type Result struct {
+	Mutant  string        `json:"mutant"`
+	Place   string        `json:"place"`
+	Found   string        `json:"found,omitempty"`   // the test that fails; empty: it survived
+	Late    bool          `json:"late,omitempty"`    // it fails as it does not end
+	Reached int           `json:"reached,omitempty"` // how many tests come to where it differs
+	Left    int           `json:"left,omitempty"`    // tests that were not run, as they take too long
+	CPU     time.Duration `json:"cpu,omitempty"`
+}
+
+// Try runs the tests that reach a mutant until one fails, those first that have found its neighbours, and then
+// the fastest, as long as they take no more than most altogether.
+func (l *Lab) Try(ctx context.Context, m Mutant, most time.Duration) (Result, error) {
+	res := Result{Mutant: m.Name(), Place: m.Place}
+	var tests []*Test
+	for _, t := range l.Tests {
+		if t.Seen[m.ID] != 0 {
+			tests = append(tests, t)
+		}
+	}
+	res.Reached = len(tests)
+	near := m.Target + "." + m.Func
+	l.mu.Lock()
+	kills := maps.Clone(l.kills[near])
+	l.mu.Unlock()
+	slices.SortStableFunc(tests, func(a, b *Test) int { return cmp.Compare(kills[b], kills[a]) })
+	first := 0
+	for first < len(tests) && first < 4 && kills[tests[first]] > 0 {
+		first++
+	}
+	rest := slices.Clone(tests[first:])
+	slices.SortStableFunc(rest, func(a, b *Test) int { return cmp.Compare(a.CPU, b.CPU) })
+	tests = append(tests[:first:first], rest...)
+	var spent time.Duration
+	for len(tests) > 0 {
+		batch := nextBatch(tests, spent, first)
+		first = 0
+		var expected time.Duration
+		for _, t := range batch {
+			expected += t.CPU
+		}
+		if spent > 0 && spent+expected > most {
+			res.Left = len(tests)
+			break
+		}
+		tests = tests[len(batch):]
+		spent += expected
+		r, err := l.confirmed(ctx, batch, expected, m)
+		res.CPU += r.cpu
+		if err != nil {
+			return res, err
+		}
+		if r.failed {
+			by := batch[0]
+			for _, t := range batch {
+				if regexp.MustCompile(failing + t.Name + `\b`).Match(r.out) {
+					by = t
+				}
+			}
+			res.Found, res.Late = by.String(), r.late
+			l.mu.Lock()
+			if l.kills[near] == nil {
+				l.kills[near] = make(map[*Test]int)
+			}
+			l.kills[near][by]++
+			l.mu.Unlock()
+			return res, nil
+		}
+	}
+	return res, nil
+}
+
+// failing is what stands before the name of a test that has failed, or was running when time was up.
+const failing = `(?m)^\s*(--- FAIL: |panic: test timed out.*\n\s+running tests:\n\s+)`
+
+// nextBatch returns the next tests that one process runs: of one binary and arguments, and longer the longer
+// nothing is found.
+func nextBatch(tests []*Test, spent time.Duration, first int) []*Test {
+	most := max(500*time.Millisecond, spent)
+	n, sum := 0, time.Duration(0)
+	for n < len(tests) && (n == 0 || sum+tests[n].CPU <= most && (first == 0 || n < first)) &&
+		tests[n].Binary == tests[0].Binary && slices.Equal(tests[n].Args, tests[0].Args) {
+		sum += tests[n].CPU
+		n++
+	}
+	return tests[:n]
+}
+
+// confirmed runs tests with a mutant on. If they take too long they run once more, with more time.
+func (l *Lab) confirmed(ctx context.Context, tests []*Test, expected time.Duration, m Mutant) (r ran, err error) {
+	lim := limits{cpu: 2*time.Second + 3*expected, wall: 10*time.Minute + 60*expected}
+	r = run(ctx, tests, lim, mutant.OnEnv+"="+strconv.Itoa(m.ID))
+	if r.failed && r.late {
+		before := r.cpu
+		r = run(ctx, tests, limits{cpu: 3 * lim.cpu / 2, wall: 2 * lim.wall}, mutant.OnEnv+"="+strconv.Itoa(m.ID))
+		r.cpu += before
+	}
+	if r.failed {
+		return r, nil
+	}
+	return r, r.err
+}
+
+// limits are how much time a process has.
+type limits struct{ cpu, wall time.Duration }
+
+// ran is what a process of tests did.
+type ran struct {
+	failed, late bool // late: because it took too long
+	out          []byte
+	cpu          time.Duration
+	err          error // that it could not run, or has failed
+}
+
+// memoryKiB is how much address space a process of tests has: a mutant may allocate without end.
+const memoryKiB = 8 << 20
+
+func run(ctx context.Context, tests []*Test, lim limits, env string) (r ran) {
+	names := make([]string, len(tests))
+	for i, t := range tests {
+		names[i] = t.Name
+	}
+	script := fmt.Sprintf("ulimit -t %d; ulimit -v %d; exec \"$@\"", int(lim.cpu.Seconds())+1, memoryKiB)
+	args := []string{"-c", script, "sh", tests[0].Binary, "-test.failfast", "-test.short",
+		"-test.run", "^(" + strings.Join(names, "|") + ")$", "-test.timeout", lim.wall.String()}
+	args = append(args, tests[0].Args...)
+	c := exec.CommandContext(ctx, "sh", args...)
+	c.Dir, c.Env = tests[0].Dir, append(os.Environ(), env, "GOMAXPROCS=1", "GOGC=400")
+	waited := make(chan struct{})
+	var out bytes.Buffer
+	c.Stdout, c.Stderr, c.WaitDelay = &out, &out, 10*time.Second
+	if r.err = c.Start(); r.err != nil {
+		return r
+	}
+	idle := make(chan bool)
+	go func() { idle <- stopIdle(c.Process, waited) }()
+	r.err = c.Wait()
+	close(waited)
+	stopped := <-idle
+	r.out = out.Bytes()
+	if c.ProcessState != nil {
+		r.cpu = c.ProcessState.UserTime() + c.ProcessState.SystemTime()
+	}
+	exit := new(exec.ExitError)
+	switch {
+	case ctx.Err() != nil:
+		r.err = ctx.Err()
+	case errors.As(r.err, &exit) && exit.ExitCode() != 126 && exit.ExitCode() != 127:
+		r.failed = true
+		status, ok := exit.Sys().(syscall.WaitStatus)
+		r.late = stopped || bytes.Contains(r.out, []byte("panic: test timed out")) ||
+			bytes.Contains(r.out, []byte("SIGXCPU")) || ok && status.Signaled()
+	}
+	return r
+}
+
+// idleFor is how long a process that waits for something may do nothing.
+const idleFor = 30 * time.Second
+
+// stopIdle kills a process that does nothing any more, and reports whether it did. A busy machine may have it
+// wait for long; then it still gets some time. Where nothing says how much it has had, it is let alone, and the
+// tests' own time-out ends it.
+func stopIdle(p *os.Process, waited <-chan struct{}) bool {
+	var before string
+	since := time.Now()
+	for {
+		select {
+		case <-waited:
+			return false
+		case <-time.After(2 * time.Second):
+		}
+		used, ok := cpuOf(p.Pid)
+		if !ok || used != before {
+			before, since = used, time.Now()
+		}
+		if time.Since(since) > idleFor {
+			return p.Kill() == nil
+		}
+	}
+}
+
+// cpuOf returns how much processor time a process has had, to a twentieth of a second.
+func cpuOf(pid int) (string, bool) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", false
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return "", false
+	}
+	user, err1 := strconv.Atoi(fields[11])
+	system, err2 := strconv.Atoi(fields[12])
+	const ticks = 100 / 20
+	return strconv.Itoa((user + system) / ticks), err1 == nil && err2 == nil
+}

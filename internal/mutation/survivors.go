@@ -1,0 +1,33 @@
+package mutation
+
+import (
+	_ "embed" // of the list
+	"fmt"
+	"strings"
+)
+
+//go:embed survivors.txt
+var survivors string
+
+// Survivors returns the mutants that no test needs to find, with the reasons, by their names.
+func Survivors() (map[string]string, error) {
+	reasons := make(map[string]string)
+	n := 0
+	for line := range strings.Lines(survivors) {
+		n++
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		name, reason, ok := strings.Cut(line, "\t")
+		reason = strings.TrimSpace(reason)
+		if !ok || reason == "" {
+			return nil, fmt.Errorf("survivors.txt:%d: has to be a mutant's name, a tab and the reason", n)
+		}
+		if reasons[name] != "" {
+			return nil, fmt.Errorf("survivors.txt:%d: %s is there twice", n, name)
+		}
+		reasons[name] = reason
+	}
+	return reasons, nil
+}
