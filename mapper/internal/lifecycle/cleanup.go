@@ -63,6 +63,9 @@ func (cl cleaner) sweep(ctx context.Context, job *record.Job, now time.Time) err
 	if err := cl.enqueueSweep(ctx, job, now); err != nil {
 		return err
 	}
+	if held, err := cl.Store.HoldsBack(ctx, job); err != nil || held {
+		return err // a later sweep goes on
+	}
 	if len(job.Totals) == 0 {
 		if d, err := adder(cl).draft(ctx, job); err != nil || now.Sub(d.Kept) < sweepEvery {
 			return err // whoever adds up is at it
@@ -85,6 +88,9 @@ func (cl cleaner) sweep(ctx context.Context, job *record.Job, now time.Time) err
 func (cl cleaner) run(ctx context.Context, job *record.Job, t body.Job) error {
 	if job.Cleaning == "" || job.Epoch != t.Epoch {
 		return nil
+	}
+	if held, err := cl.Store.HoldsBack(ctx, job); err != nil || held {
+		return err // a sweep goes on
 	}
 	i := t.Tick % (addUpTask + 1)
 	if i == addUpTask {

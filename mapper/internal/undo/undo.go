@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -29,18 +28,15 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// namePrefix begins the names of the mappers that undo the jobs of others, and of no mapper of users.
-const namePrefix = "undo:"
-
 // Is reports whether a mapper of that name undoes jobs, or is a rehearsal of that.
-func Is(name string) bool { return strings.Contains(name, namePrefix) }
+func Is(name string) bool { return record.IsUndo(name) }
 
 // Name returns the name of the mapper that undoes the jobs of another one. What one of those has done it undoes itself.
 func Name(mapper string) string {
 	if Is(mapper) {
 		return mapper
 	}
-	return namePrefix + mapper
+	return record.UndoPrefix + mapper
 }
 
 // ID returns the ID that the undo of a job has by default: "undo-" and that of the job; or, if another job has that, or one that was
@@ -132,16 +128,9 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger)
 	}
 }
 
-// Check returns an error if a job can't be undone: because another job has the ID of the undo that is about to be created, the client notes no
-// versions, or the database does not serve any more what was there when the job's first page was committed. Existing is the job of
-// that ID, if there is one.
-func Check(ctx context.Context, client *datastore.Client, job, existing, created *record.Job) error {
-	if existing != nil {
-		if existing.Mapper != created.Mapper || !bytes.Equal(existing.Params, created.Params) {
-			return fmt.Errorf("%w: job %s is another one: give the undo another ID", record.ErrOtherArguments, existing.ID)
-		}
-		return nil
-	}
+// Check returns an error if a job can't be undone: because the client notes no versions, or the database does not serve any more what was
+// there when the job's first page was committed.
+func Check(ctx context.Context, client *datastore.Client, job *record.Job) error {
 	u := undoer{client: client, source: source.New(client, nil)}
 	r, stored, err := u.record(ctx, record.RangeKey(job.Ref(), job.Root()))
 	if err == nil && r.State == record.Done {
