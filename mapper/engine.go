@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"cloud.google.com/go/datastore"
 	"go.opentelemetry.io/otel/metric"
@@ -84,6 +85,8 @@ type Engine struct {
 	ranges  *executor.Executor
 	queues  queues // of the process; all of their engines have the same
 	health  *store.Health
+
+	undoMost *atomic.Int64 // bytes that the commit of an undo's page has; 0: the default
 }
 
 // New returns an engine that keeps its records in the client's database and
@@ -95,7 +98,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	if o == nil || len(o.Mappers) == 0 {
 		return nil, errors.New("mapper: Options.Mappers is empty: list the mappers with mapper.Set")
 	}
-	e := &Engine{client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger, health: new(store.Health)}
+	e := &Engine{client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger, health: new(store.Health), undoMost: new(atomic.Int64)}
 	if e.log == nil {
 		e.log = slog.Default()
 	}
@@ -115,7 +118,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 		}
 		e.mappers[def.Name] = def
 		if def.Mode == function.Update {
-			undoes := undo.Mapper(def, client, e.log)
+			undoes := undo.Mapper(def, client, e.log, e.undoMost)
 			for _, d := range []*function.Definition{undoes, undoes.Rehearsal(UpdateAttempts), def.Rehearsal(UpdateAttempts)} {
 				e.mappers[d.Name] = d
 			}

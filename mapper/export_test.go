@@ -65,3 +65,6 @@ func Reopen(ctx context.Context, e *Engine, id string) error {
 func SetPortion(e *Engine, records int, longest time.Duration) {
 	e.jobs.Portion = lifecycle.Portion{Records: records, Time: longest}
 }
+
+// SetUndoMost has the commits of an engine's undos have so many bytes of images at most: the rest is restored in batches.
+func SetUndoMost(e *Engine, bytes int64) { e.undoMost.Store(bytes) }

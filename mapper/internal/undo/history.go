@@ -1,0 +1,463 @@
+package undo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/store"
+)
+
+// Several pages of a job may write one entity. What was there just before the last of them is then what another one has written, and no
+// state to go back to. So an undo follows the writes of an entity: back from the page that wrote it last, through those of the job, to what
+// was there before the first. That page restores it. A page after which another one of the job wrote it leaves it to that one. Where
+// somebody else wrote it in between, the undo of the later pages goes back to his state, and that of the earlier ones lists it.
+//
+// Whose a write was, its time tells. A page's commit also writes the record of its range, which is open just before it, and not with it: so
+// the records that were closed at that moment are candidates, and what one keeps of its page says whether it wrote the entity. The states
+// of an hour ago and less can be read at any microsecond.
+
+// Reasons why an entity stays as it is. Pages of the job may have changed it, too.
+const (
+	whyChanged = "it was changed after the page wrote it"
+	whyDeleted = "it was deleted after the page wrote it"
+	whyUnkept  = "it was changed while the job ran, perhaps by another of its pages, which is not known any more: more than an hour ago only whole minutes are kept"
+	whyOpen    = "it was changed while the job ran, perhaps by another of its pages: too many ranges were open then to find out"
+)
+
+const (
+	maxWrites = 1000 // pages of the job that wrote an entity one after the other
+	maxOpen   = 5000 // ranges that were open when an entity was written
+	maxLooks  = 100  // at the past of an entity, to find one write
+)
+
+// whyOften is for an entity that more than maxWrites pages wrote.
+var whyOften = fmt.Sprintf("more than %d pages of the job wrote it, one after the other: what was there before the first is not looked for", maxWrites)
+
+// skew is by how much the clocks of a process and of the database may differ.
+const skew = 2 * time.Minute
+
+// A history is what is known of when a job wrote.
+type history struct {
+	mu      sync.Mutex
+	job     *record.Job // that is undone
+	begun   time.Time   // when it was recorded, by the database's clock, or a little earlier; zero: not asked yet
+	closers map[time.Time]*closers
+}
+
+// closers are the records of ranges that were closed at a time.
+type closers struct {
+	once sync.Once
+	all  []closer
+	why  string // they are not known
+	err  error
+}
+
+// A closer is the record of a range as it is.
+type closer struct {
+	*record.Range
+	at    time.Time // of its last change
+	wrote *record.Wrote
+}
+
+// load reads the record of the job.
+func (u undoer) load(ctx context.Context) (*record.Job, error) {
+	h := u.history
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.job == nil {
+		job, err := store.New(u.client).LoadJob(ctx, u.undone())
+		if errors.Is(err, record.ErrNoSuchJob) {
+			return nil, fault.Permanent(errGone)
+		}
+		if err != nil {
+			return nil, err
+		}
+		h.job = job
+	}
+	return h.job, nil
+}
+
+// beforeJob reports whether a time is before all that the job has written.
+func (u undoer) beforeJob(ctx context.Context, t time.Time) (bool, error) {
+	job, err := u.load(ctx)
+	if err != nil {
+		return false, err
+	}
+	if !t.After(job.Created.Add(-skew)) {
+		return true, nil
+	}
+	begun, err := u.begun(ctx, job)
+	return !t.After(begun), err
+}
+
+// begun returns when the job was recorded: it follows the record of its root back to its first write. If that can't be read any more it is
+// the time by the clock of the process that started the job, less what that may be wrong by.
+func (u undoer) begun(ctx context.Context, job *record.Job) (time.Time, error) {
+	h := u.history
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.begun.IsZero() {
+		return h.begun, nil
+	}
+	root, at := record.RangeKey(job.Ref(), job.Root()), time.Time{} // as it is
+	begun := job.Created.Add(-skew)
+	for range maxLooks {
+		stored, err := u.at(ctx, root, at)
+		if fault.IsFatal(err) {
+			break
+		}
+		if err != nil {
+			return begun, err
+		}
+		if stored == nil {
+			if !at.IsZero() {
+				begun = at.Add(time.Microsecond)
+			}
+			break
+		}
+		at = timeOf(stored).Add(-time.Microsecond)
+	}
+	h.begun = begun
+	return begun, nil
+}
+
+// timeOf returns when an entity was written.
+func timeOf(e *pb.EntityResult) time.Time { return e.GetUpdateTime().AsTime() }
+
+// at returns an entity as it was at a time, or as it is if that is zero.
+func (u undoer) at(ctx context.Context, key *datastore.Key, at time.Time) (*pb.EntityResult, error) {
+	found, err := u.lookup(ctx, []*datastore.Key{key}, at)
+	if err != nil {
+		return nil, err
+	}
+	return found.Of(key), nil
+}
+
+// oldest returns the oldest time, from one on, that can be read to the microsecond.
+func oldest(from time.Time) time.Time {
+	if kept := time.Now().Add(-exactly); kept.After(from) {
+		return kept.Truncate(time.Microsecond)
+	}
+	return from
+}
+
+// wrote reports whether the job has written an entity at a time. If that is not known it says why.
+func (u undoer) wrote(ctx context.Context, key *datastore.Key, at time.Time) (wrote bool, why string, err error) {
+	if before, err := u.beforeJob(ctx, at); err != nil || before {
+		return false, "", err
+	}
+	h := u.history
+	h.mu.Lock()
+	c := h.closers[at]
+	if c == nil {
+		if h.closers == nil {
+			h.closers = make(map[time.Time]*closers)
+		}
+		c = new(closers)
+		h.closers[at] = c
+	}
+	h.mu.Unlock()
+	c.once.Do(func() { c.all, c.why, c.err = u.closedAt(ctx, at) })
+	if c.err != nil {
+		h.mu.Lock()
+		delete(h.closers, at) // for the next attempt
+		h.mu.Unlock()
+		return false, "", c.err
+	}
+	for _, r := range c.all {
+		if r.has(key, at, u.query.ShardBy != "") {
+			return true, "", nil
+		}
+	}
+	return false, c.why, nil
+}
+
+// closedAt returns the records of the job's ranges that were closed at a time.
+func (u undoer) closedAt(ctx context.Context, at time.Time) (all []closer, why string, err error) {
+	if time.Since(at) > exactly {
+		return nil, whyUnkept, nil
+	}
+	before, err := u.openAt(ctx, at.Add(-time.Microsecond))
+	if err != nil {
+		return nil, "", err
+	}
+	with, err := u.openAt(ctx, at)
+	if err != nil {
+		return nil, "", err
+	}
+	if len(before) > maxOpen || len(with) > maxOpen {
+		return nil, whyOpen, nil
+	}
+	still := make(map[string]bool, len(with))
+	for _, key := range with {
+		still[key.Name] = true
+	}
+	for _, key := range before {
+		if still[key.Name] {
+			continue
+		}
+		r, stored, err := u.record(ctx, key)
+		if err != nil {
+			return nil, "", err
+		}
+		w, err := record.DecodeWrote(r.Wrote)
+		if err != nil {
+			return nil, "", fault.Permanent(err)
+		}
+		all = append(all, closer{r, timeOf(stored), w})
+	}
+	return all, "", nil
+}
+
+// openAt returns the keys of the ranges that were open at a time, up to one more than maxOpen.
+func (u undoer) openAt(ctx context.Context, at time.Time) ([]*datastore.Key, error) {
+	tx, err := u.client.NewTransaction(ctx, datastore.ReadOnly, datastore.WithReadTime(at))
+	if err != nil {
+		return nil, fmt.Errorf("look for ranges that were open: %w", err)
+	}
+	return u.client.GetAll(ctx, store.Marked("open", u.undone(), "").KeysOnly().Limit(maxOpen+1).Transaction(tx), nil)
+}
+
+// has reports whether the commit that closed a range at a time has written an entity.
+func (c closer) has(key *datastore.Key, at time.Time, sharded bool) bool {
+	switch {
+	case !c.at.Equal(at): // another program has changed the record: better no state of another page than one
+		return true
+	case c.State != record.Done || c.Failed != "":
+		return false
+	case c.wrote == nil || c.wrote.Lost > 0:
+		return true
+	}
+	for _, other := range c.wrote.Others {
+		if other.Equal(key) {
+			return true
+		}
+	}
+	return c.wrote.Own.Any() && c.wrote.Own.Has(key) && (sharded || c.Contains(&keyspace.Position{Key: key}))
+}
+
+// settle decides what becomes of entities that pages of the job, or others, may have written before or after a commit.
+func (u undoer) settle(ctx context.Context, c commit, all []*entity) error {
+	var some []*entity
+	var first, last []*datastore.Key // to look up as they were when the job began, and when it had ended
+	for _, e := range all {
+		before, err := u.beforeJob(ctx, timeOf(e.before))
+		switch {
+		case err != nil:
+			return err
+		case !e.changed && before && e.before != nil:
+			continue
+		case !e.changed && e.before == nil:
+			first = append(first, e.key)
+		case e.changed:
+			last = append(last, e.key)
+		}
+		some = append(some, e)
+	}
+	if len(some) == 0 {
+		return nil
+	}
+	job, err := u.load(ctx)
+	if err != nil {
+		return err
+	}
+	begun, err := u.begun(ctx, job)
+	if err != nil {
+		return err
+	}
+	s := settling{undoer: u, c: c, from: oldest(begun), until: time.Now()}
+	if job.State == record.Succeeded || job.State == record.SucceededWithFailures {
+		s.until = job.Ended.Add(skew)
+	}
+	was, err := u.lookup(ctx, first, s.from)
+	if err != nil {
+		return unkept(err, some)
+	}
+	ended := s.until.Before(time.Now().Add(-time.Second))
+	then := was
+	if ended {
+		if then, err = u.lookup(ctx, last, s.until); err != nil {
+			return unkept(err, some)
+		}
+	}
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(source.Parallel)
+	for _, e := range some {
+		switch {
+		case !e.changed && e.before == nil && was.Of(e.key) == nil: // it was not there when the job began
+		case !e.changed:
+			group.Go(func() error { return s.goBack(gctx, e) })
+		default:
+			at := e.now
+			if ended && (e.now == nil || timeOf(e.now).After(s.until)) {
+				at = then.Of(e.key)
+			}
+			group.Go(func() error { return s.lookFurther(gctx, e, at) })
+		}
+	}
+	return group.Wait()
+}
+
+// unkept leaves entities if an error says that the database does not serve their past.
+func unkept(err error, all []*entity) error {
+	if !fault.IsFatal(err) {
+		return err
+	}
+	for _, e := range all {
+		e.why = whyUnkept
+	}
+	return nil
+}
+
+// A settling decides what becomes of entities that a commit has written.
+type settling struct {
+	undoer
+	c           commit
+	from, until time.Time // in between the job wrote, as far as that can be read
+}
+
+// goBack has an entity become what it was before the job's first write, of those that end with the commit and between which nobody else
+// wrote it.
+func (s settling) goBack(ctx context.Context, e *entity) error {
+	image, why, err := s.first(ctx, e.key, s.c.at, e.before)
+	if fault.IsFatal(err) {
+		why, err = whyUnkept, nil
+	}
+	e.becomes, e.why = image.GetEntity(), why
+	return err
+}
+
+// first follows the writes of an entity back from one of the job, before which it was something, or nothing.
+func (s settling) first(ctx context.Context, key *datastore.Key, at time.Time, before *pb.EntityResult) (image *pb.EntityResult, why string, err error) {
+	for range maxWrites {
+		switch {
+		case before != nil:
+			at = timeOf(before)
+		default:
+			deleted, found, err := s.lastDeletion(ctx, key, at)
+			if err != nil || !found {
+				return nil, "", err
+			}
+			at = deleted
+		}
+		wrote, why, err := s.wrote(ctx, key, at)
+		if err != nil || why != "" || !wrote {
+			return before, why, err
+		}
+		if before, err = s.at(ctx, key, at.Add(-time.Microsecond)); err != nil {
+			return nil, "", err
+		}
+	}
+	return nil, whyOften, nil
+}
+
+// lastDeletion returns when an entity was deleted that is not there just before a time, and was there when the job began. If it came and went
+// in between, that is not seen.
+func (s settling) lastDeletion(ctx context.Context, key *datastore.Key, at time.Time) (deleted time.Time, found bool, err error) {
+	there, gone := s.from, at.Add(-time.Microsecond)
+	was, err := s.at(ctx, key, there)
+	if err != nil || was == nil || !gone.After(there) {
+		return at, false, err
+	}
+	for gone.Sub(there) > time.Microsecond {
+		middle := there.Add(gone.Sub(there) / 2).Truncate(time.Microsecond)
+		if was, err = s.at(ctx, key, middle); err != nil {
+			return at, false, err
+		}
+		if was != nil {
+			there = middle
+		} else {
+			gone = middle
+		}
+	}
+	return gone, true, nil
+}
+
+// lookFurther decides about an entity that was written again after the commit. Then is what it was when the job had ended.
+func (s settling) lookFurther(ctx context.Context, e *entity, then *pb.EntityResult) error {
+	next, found, err := s.next(ctx, e, then)
+	if err == nil && found {
+		var wrote bool
+		if wrote, _, err = s.wrote(ctx, e.key, next); err == nil && wrote {
+			e.passed, err = s.leadsBack(ctx, e, next)
+		}
+	}
+	if err == nil && !e.passed { // perhaps it is what it was before, again
+		image, why, failed := s.first(ctx, e.key, s.c.at, e.before)
+		err = failed
+		e.passed = failed == nil && why == "" && same(image, e.now)
+	}
+	if err != nil && !fault.IsFatal(err) {
+		return err
+	}
+	if e.why = whyChanged; e.now == nil {
+		e.why = whyDeleted
+	}
+	return nil
+}
+
+func same(a, b *pb.EntityResult) bool {
+	return a == nil && b == nil || a != nil && b != nil && proto.Equal(a.Entity, b.Entity)
+}
+
+// next returns when an entity was written after the commit for the first time, if that was before the job had ended: it looks at the past
+// between the commit and a time at which it was another one.
+func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (at time.Time, found bool, err error) {
+	left := func(is *pb.EntityResult) bool { // as the commit has left it
+		return e.deleted && is == nil || !e.deleted && is.GetVersion() == s.c.version
+	}
+	if left(then) {
+		return at, false, nil
+	}
+	from, to, jumped := s.c.at, s.until, false
+	if now := time.Now().Add(-time.Second); to.After(now) && then == nil {
+		to = now.Truncate(time.Microsecond) // what was deleted within a second is nobody's: the job has ended
+	}
+	if then != nil {
+		to, jumped = timeOf(then), true
+	}
+	for range maxLooks {
+		if to.Sub(from) <= time.Microsecond {
+			return to, true, nil
+		}
+		middle := from.Add(to.Sub(from) / 2).Truncate(time.Microsecond)
+		if jumped { // it was written then: often that was the next time
+			middle = to.Add(-time.Microsecond)
+		}
+		jumped = !jumped
+		is, err := s.at(ctx, e.key, middle)
+		switch {
+		case err != nil:
+			return at, false, err
+		case left(is):
+			from = middle
+		case is != nil:
+			to = timeOf(is)
+		default:
+			to = middle
+		}
+	}
+	return at, false, nil
+}
+
+// leadsBack reports whether whoever follows the writes of an entity back from one comes to the commit. That is so but for what was deleted,
+// as that leaves nothing in between.
+func (s settling) leadsBack(ctx context.Context, e *entity, from time.Time) (bool, error) {
+	if !e.deleted {
+		return true, nil
+	}
+	deleted, found, err := s.lastDeletion(ctx, e.key, from)
+	return found && deleted.Equal(s.c.at), err
+}
