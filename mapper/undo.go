@@ -35,6 +35,7 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 	if err != nil {
 		return nil, err
 	}
+	opts.FailureLimit = cmp.Or(opts.FailureLimit, -1) // what can't be undone is no reason to let the rest grow older
 	if opts.PageSize = cmp.Or(opts.PageSize, undo.PageSize); opts.ID == "" && !opts.Rehearse {
 		if opts.ID, err = undo.ID(ctx, e.store(), job, params); err != nil {
 			return nil, err
