@@ -14,6 +14,7 @@ const (
 	RangeKind = record.RangeKind
 	JobKind   = record.JobKind
 	DraftKind = record.DraftKind
+	BatchKind = record.BatchKind
 )
 
 // LateRetry does what a delivery of a job's retry does that has read the job, and then

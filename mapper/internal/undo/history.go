@@ -4,16 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -50,18 +51,23 @@ const skew = 2 * time.Minute
 
 // A history is what is known of when a job wrote.
 type history struct {
-	mu      sync.Mutex
-	job     *record.Job // that is undone
-	begun   time.Time   // when it was recorded, by the database's clock, or a little earlier; zero: not asked yet
+	turn    *semaphore.Weighted // of who uses the rest, and may read it
+	job     *record.Job         // that is undone
+	begun   time.Time           // when it was recorded, by the database's clock, or a little earlier; zero: not asked yet
+	kept    bool                // what was there then can be read
 	closers map[time.Time]*closers
+}
+
+func newHistory() *history {
+	return &history{turn: semaphore.NewWeighted(1), closers: make(map[time.Time]*closers)}
 }
 
 // closers are the records of ranges that were closed at a time.
 type closers struct {
-	once sync.Once
+	turn *semaphore.Weighted
+	read bool
 	all  []closer
 	why  string // they are not known
-	err  error
 }
 
 // A closer is the record of a range as it is.
@@ -74,8 +80,10 @@ type closer struct {
 // load reads the record of the job.
 func (u undoer) load(ctx context.Context) (*record.Job, error) {
 	h := u.history
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	if err := h.turn.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer h.turn.Release(1)
 	if h.job == nil {
 		job, err := store.New(u.client).LoadJob(ctx, u.undone())
 		if errors.Is(err, record.ErrNoSuchJob) {
@@ -106,8 +114,10 @@ func (u undoer) beforeJob(ctx context.Context, t time.Time) (bool, error) {
 // the time by the clock of the process that started the job, less what that may be wrong by.
 func (u undoer) begun(ctx context.Context, job *record.Job) (time.Time, error) {
 	h := u.history
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	if err := h.turn.Acquire(ctx, 1); err != nil {
+		return time.Time{}, err
+	}
+	defer h.turn.Release(1)
 	if !h.begun.IsZero() {
 		return h.begun, nil
 	}
@@ -123,7 +133,7 @@ func (u undoer) begun(ctx context.Context, job *record.Job) (time.Time, error) {
 		}
 		if stored == nil {
 			if !at.IsZero() {
-				begun = at.Add(time.Microsecond)
+				begun, h.kept = at.Add(time.Microsecond), true
 			}
 			break
 		}
@@ -145,36 +155,14 @@ func (u undoer) at(ctx context.Context, key *datastore.Key, at time.Time) (*pb.E
 	return found.Of(key), nil
 }
 
-// oldest returns the oldest time, from one on, that can be read to the microsecond.
-func oldest(from time.Time) time.Time {
-	if kept := time.Now().Add(-exactly); kept.After(from) {
-		return kept.Truncate(time.Microsecond)
-	}
-	return from
-}
-
 // wrote reports whether the job has written an entity at a time. If that is not known it says why.
 func (u undoer) wrote(ctx context.Context, key *datastore.Key, at time.Time) (wrote bool, why string, err error) {
 	if before, err := u.beforeJob(ctx, at); err != nil || before {
 		return false, "", err
 	}
-	h := u.history
-	h.mu.Lock()
-	c := h.closers[at]
-	if c == nil {
-		if h.closers == nil {
-			h.closers = make(map[time.Time]*closers)
-		}
-		c = new(closers)
-		h.closers[at] = c
-	}
-	h.mu.Unlock()
-	c.once.Do(func() { c.all, c.why, c.err = u.closedAt(ctx, at) })
-	if c.err != nil {
-		h.mu.Lock()
-		delete(h.closers, at) // for the next attempt
-		h.mu.Unlock()
-		return false, "", c.err
+	c, err := u.closersOf(ctx, at)
+	if err != nil {
+		return false, "", err
 	}
 	for _, r := range c.all {
 		if r.has(key, at, u.query.ShardBy != "") {
@@ -184,18 +172,44 @@ func (u undoer) wrote(ctx context.Context, key *datastore.Key, at time.Time) (wr
 	return false, c.why, nil
 }
 
+// closersOf returns the records of the job's ranges that were closed at a time. Whoever asks for them first reads them, for all.
+func (u undoer) closersOf(ctx context.Context, at time.Time) (*closers, error) {
+	h := u.history
+	if err := h.turn.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	c := h.closers[at]
+	if c == nil {
+		c = &closers{turn: semaphore.NewWeighted(1)}
+		h.closers[at] = c
+	}
+	h.turn.Release(1)
+	if err := c.turn.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer c.turn.Release(1)
+	if c.read {
+		return c, nil
+	}
+	all, why, err := u.closedAt(ctx, at)
+	if err == nil {
+		c.all, c.why, c.read = all, why, true
+	}
+	return c, err
+}
+
 // closedAt returns the records of the job's ranges that were closed at a time.
 func (u undoer) closedAt(ctx context.Context, at time.Time) (all []closer, why string, err error) {
-	if time.Since(at) > exactly {
-		return nil, whyUnkept, nil
-	}
 	before, err := u.openAt(ctx, at.Add(-time.Microsecond))
-	if err != nil {
-		return nil, "", err
+	var with []*datastore.Key
+	if err == nil {
+		with, err = u.openAt(ctx, at)
 	}
-	with, err := u.openAt(ctx, at)
-	if err != nil {
-		return nil, "", err
+	switch {
+	case fault.IsFatal(err):
+		return nil, whyUnkept, nil
+	case err != nil:
+		return nil, "", fmt.Errorf("look for ranges that were open: %w", err)
 	}
 	if len(before) > maxOpen || len(with) > maxOpen {
 		return nil, whyOpen, nil
@@ -223,11 +237,12 @@ func (u undoer) closedAt(ctx context.Context, at time.Time) (all []closer, why s
 
 // openAt returns the keys of the ranges that were open at a time, up to one more than maxOpen.
 func (u undoer) openAt(ctx context.Context, at time.Time) ([]*datastore.Key, error) {
-	tx, err := u.client.NewTransaction(ctx, datastore.ReadOnly, datastore.WithReadTime(at))
+	q := store.Marked("open", u.undone(), "").KeysOnly().Limit(maxOpen + 1)
+	q, err := u.source.Of(ctx, query.Query{ReadTime: at}).At.Query(q)
 	if err != nil {
-		return nil, fmt.Errorf("look for ranges that were open: %w", err)
+		return nil, err
 	}
-	return u.client.GetAll(ctx, store.Marked("open", u.undone(), "").KeysOnly().Limit(maxOpen+1).Transaction(tx), nil)
+	return u.client.GetAll(ctx, q, nil)
 }
 
 // has reports whether the commit that closed a range at a time has written an entity.
@@ -277,7 +292,10 @@ func (u undoer) settle(ctx context.Context, c commit, all []*entity) error {
 	if err != nil {
 		return err
 	}
-	s := settling{undoer: u, c: c, from: oldest(begun), until: time.Now()}
+	s := settling{undoer: u, c: c, from: begun, until: time.Now()}
+	if oldest := s.until.Add(-exactly).Truncate(time.Microsecond); !u.history.kept && oldest.After(begun) {
+		s.from = oldest
+	}
 	if job.State == record.Succeeded || job.State == record.SucceededWithFailures {
 		s.until = job.Ended.Add(skew)
 	}

@@ -106,7 +106,7 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger,
 			return function.EncodeParams(params)
 		},
 		Prepare: func(encoded json.RawMessage, _ bool) (function.Func, error) {
-			u := undoer{client: client, source: source.New(client, log), most: cmp.Or(int(most.Load()), together), history: new(history)}
+			u := undoer{client: client, source: source.New(client, log), most: cmp.Or(int(most.Load()), together), history: newHistory()}
 			if err := function.DecodeParams(encoded, &u.params); err != nil {
 				return nil, err
 			}
