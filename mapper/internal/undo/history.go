@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -56,10 +57,32 @@ type history struct {
 	begun   time.Time           // when it was recorded, by the database's clock, or a little earlier; zero: not asked yet
 	kept    bool                // what was there then can be read
 	closers map[time.Time]*closers
+
+	mu       sync.Mutex
+	restores map[string]restoring // by key
 }
 
 func newHistory() *history {
-	return &history{turn: semaphore.NewWeighted(1), closers: make(map[time.Time]*closers)}
+	return &history{turn: semaphore.NewWeighted(1), closers: make(map[time.Time]*closers), restores: make(map[string]restoring)}
+}
+
+// A restoring is a page that has something be there again.
+type restoring struct {
+	page  string
+	image *pb.Entity
+}
+
+// taken reports whether the undo of another page, in this delivery, has an entity be the same again, which several have deleted and which
+// is not there: nothing tells which of them was the last, and one commit writes it once.
+func (h *history) taken(key *datastore.Key, page string, image *pb.Entity) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	other, ok := h.restores[key.Encode()]
+	if ok && other.page != page {
+		return proto.Equal(other.image, image)
+	}
+	h.restores[key.Encode()] = restoring{page, image}
+	return false
 }
 
 // closers are the records of ranges that were closed at a time.
@@ -303,7 +326,7 @@ func (u undoer) settle(ctx context.Context, c commit, all []*entity) error {
 	if err != nil {
 		return unkept(err, some)
 	}
-	ended := s.until.Before(time.Now().Add(-time.Second))
+	ended := s.until.Before(time.Now().Add(-skew)) // by the database's clock, too
 	then := was
 	if ended {
 		if then, err = u.lookup(ctx, last, s.until); err != nil {
@@ -440,8 +463,8 @@ func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (a
 		return at, false, nil
 	}
 	from, to, jumped := s.c.at, s.until, false
-	if now := time.Now().Add(-time.Second); to.After(now) && then == nil {
-		to = now.Truncate(time.Microsecond) // what was deleted within a second is nobody's: the job has ended
+	if now := time.Now().Truncate(time.Microsecond); to.After(now) {
+		to = now
 	}
 	if then != nil {
 		to, jumped = timeOf(then), true
@@ -457,6 +480,8 @@ func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (a
 		jumped = !jumped
 		is, err := s.at(ctx, e.key, middle)
 		switch {
+		case fault.IsFatal(err) && time.Since(middle) < skew: // it is the future, by the database's clock
+			to = middle
 		case err != nil:
 			return at, false, err
 		case left(is):

@@ -18,12 +18,12 @@ func (c commit) minute() time.Time { return c.before().Truncate(time.Minute) }
 // exactly is for how long any microsecond can be read.
 const exactly = time.Hour - time.Minute
 
-// undoByMinute undoes a commit from what was there a whole minute before it: what was left alone for longer than that. The rest is listed.
-func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c commit) error {
+// undoByMinute decides what becomes of all that a commit has written, from what was there a whole minute before it: what was left alone for longer than that. The rest is listed.
+func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
 	w, minute := c.wrote, c.minute()
 	own, err := u.own(ctx, r, c, minute)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if missing := w.Written - int64(len(own)); missing > 0 {
 		o.leave(nil, missing, fmt.Sprintf("%d entities of the page were put, or came into the query, within the minute before it, and more than an hour ago only whole minutes are kept", missing))
@@ -42,7 +42,7 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 	}
 	before, err := u.lookup(ctx, append(slices.Clip(keys), c.record), minute)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	all, err := u.look(ctx, o, keys, before, c, func(key *datastore.Key) (*pb.EntityResult, error) {
 		if w.Gone.Has(key) {
@@ -51,13 +51,13 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 		return &pb.EntityResult{Version: c.version}, nil
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, e := range all {
 		first, err := u.beforeJob(ctx, timeOf(e.before))
 		switch {
 		case err != nil:
-			return err
+			return nil, err
 		case e.changed && same(e.before, e.now):
 			e.passed = true
 		case e.changed && e.now == nil:
@@ -68,5 +68,5 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 			e.why = whyUnkept
 		}
 	}
-	return u.take(ctx, o, all)
+	return all, nil
 }

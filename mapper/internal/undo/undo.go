@@ -237,20 +237,26 @@ func (c commit) unlike(before *wire.Results) bool {
 
 // undo undoes a commit: from what was there just before it, or if it is too old for that, a whole minute before.
 func (u undoer) undo(ctx context.Context, o *outcome, r *record.Range, c commit) error {
-	keys, err := u.own(ctx, r, c, c.before())
+	all, err := u.undoExactly(ctx, o, r, c)
 	if fault.IsFatal(err) && time.Since(c.at) > exactly {
-		return u.undoByMinute(ctx, o, r, c)
+		all, err = u.undoByMinute(ctx, o, r, c)
 	}
 	if err != nil {
 		return err
+	}
+	return u.take(ctx, o, all)
+}
+
+// undoExactly decides what becomes of all that a commit has written.
+func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
+	keys, err := u.own(ctx, r, c, c.before())
+	if err != nil {
+		return nil, err
 	}
 	keys = append(keys, c.wrote.Others...)
 	before, err := u.lookup(ctx, append(slices.Clip(keys), c.record), c.before())
-	if fault.IsFatal(err) && time.Since(c.at) > exactly {
-		return u.undoByMinute(ctx, o, r, c)
-	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var asked *wire.Results // as the commit has left them
 	all, err := u.look(ctx, o, keys, before, c, func(key *datastore.Key) (*pb.EntityResult, error) {
@@ -263,13 +269,10 @@ func (u undoer) undo(ctx context.Context, o *outcome, r *record.Range, c commit)
 		}
 		return asked.Of(key), nil
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		err = u.settle(ctx, c, all)
 	}
-	if err := u.settle(ctx, c, all); err != nil {
-		return err
-	}
-	return u.take(ctx, o, all)
+	return all, err
 }
 
 // record reads the record of a page.
@@ -371,6 +374,7 @@ func (u undoer) take(ctx context.Context, o *outcome, all []*entity) error {
 		case e.passed || e.why == "" && e.becomes == nil && e.now == nil:
 		case e.why != "":
 			o.leave(e.key, 1, e.why)
+		case e.now == nil && u.history.taken(e.key, o.page, e.becomes):
 		default:
 			o.changes = append(o.changes, change{e.key, e.becomes, e.now.GetVersion()})
 		}
