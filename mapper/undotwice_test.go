@@ -283,7 +283,7 @@ func TestUndoBatches(t *testing.T) {
 				var first *datastorepb.Key
 				if ok {
 					for _, key := range keysOfCommit(c) {
-						if kind := key.Path[0].Kind; first == nil && (kind == "Big" || kind == "Added") {
+						if kind := key.Path[0].Kind; kind == "Added" || kind == "Big" && first == nil {
 							first = key
 						}
 					}
@@ -306,7 +306,7 @@ func TestUndoBatches(t *testing.T) {
 				mine = key.String()
 				return invoker(ctx, method, req, reply, cc, opts...)
 			}, deletes)
-			mapper.SetUndoMost(e, 8000)
+			mapper.SetUndoMost(e, 16000)
 			w.handler = e.Handler()
 			undo, err := e.Job("deletes").Undo(ctx, nil)
 			if err != nil {
@@ -314,7 +314,7 @@ func TestUndoBatches(t *testing.T) {
 			}
 			s, left := w.wait(undo), leftBy(t, undo)
 			w.handler = w.engine.Handler()
-			mapper.SetUndoMost(w.engine, 8000)
+			mapper.SetUndoMost(w.engine, 16000)
 			want := maps.Clone(before)
 			now := images(t, w.client, "Big", "Added")
 			restored, removed := int64(40), int64(4)
