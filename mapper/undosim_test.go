@@ -359,7 +359,7 @@ func (s *undoSimulation) again(what string, do func() error) {
 		go func() { done <- do() }()
 		select {
 		case err := <-done:
-			if err == nil || errors.Is(err, mapper.ErrState) && what == "abort" {
+			if err == nil || errors.Is(err, mapper.ErrState) && (what == "abort" || what == "pause") {
 				return
 			}
 		case <-time.After(10 * time.Minute): // its process is frozen
