@@ -76,7 +76,7 @@ func mayUndo(ctx context.Context, e *Engine, job *record.Job, id string) error {
 			return err
 		}
 	}
-	return job.MayBeUndone()
+	return record.MayBeUndone(job)
 }
 
 // isDerived reports whether a mapper of that name is made from another one, of a user.

@@ -111,12 +111,12 @@ var mutations = []mutation{
 		new: `	if u.query.Kind != record.RangeKind || r.Alone || BROKEN {`,
 	},
 	{
-		name: "an undo says that what is restored already was changed", test: "TestUndoRecords", file: "internal/undo/history.go",
+		name: "an undo says that what is restored already was changed", test: "TestUndoRecords", file: "internal/undo/settle.go",
 		old: `why == "" && same(image, e.now)`,
 		new: `why == "" && same(image, e.now) && !BROKEN`,
 	},
 	{
-		name: "an undo takes the state between two writes of the job for the one before", test: "TestUndoTwice", file: "internal/undo/history.go",
+		name: "an undo takes the state between two writes of the job for the one before", test: "TestUndoTwice", file: "internal/undo/settle.go",
 		old: `		if err != nil || why != "" || !wrote {
 			return before`,
 		new: `		if err != nil || why != "" || !wrote || BROKEN {
@@ -129,8 +129,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "a clean-up begins beside an undo", test: "TestUndoBesideCleanUp", file: "internal/store/undo.go",
-		old: `		case cleans && undo.NeedsUndone():`,
-		new: `		case cleans && undo.NeedsUndone() && !BROKEN:`,
+		old: `		case cleans && record.NeedsUndone(undo):`,
+		new: `		case cleans && record.NeedsUndone(undo) && !BROKEN:`,
 	},
 	{
 		name: "an undo begins behind a clean-up", test: "TestUndoBesideCleanUp", file: "internal/store/undo.go",
@@ -146,13 +146,13 @@ var mutations = []mutation{
 	},
 	{
 		name: "a clean-up of an older build goes on beside an undo", test: "TestOldCleanUp", file: "internal/store/undo.go",
-		old: `	return undo != nil && undo.NeedsUndone(), err`,
-		new: `	return undo != nil && undo.NeedsUndone() && !BROKEN, err`,
+		old: `	return undo != nil && record.NeedsUndone(undo), err`,
+		new: `	return undo != nil && record.NeedsUndone(undo) && !BROKEN, err`,
 	},
 	{
 		name: "an undo succeeds though records were deleted meanwhile", test: "TestOldCleanUp", file: "internal/store/undo.go",
-		old: `	case err == nil && undone.HasRecords() != nil:`,
-		new: `	case err == nil && undone.HasRecords() != nil && !BROKEN:`,
+		old: `	case err == nil && record.HasRecords(undone) != nil:`,
+		new: `	case err == nil && record.HasRecords(undone) != nil && !BROKEN:`,
 	},
 	{
 		name: "there is no fence", file: "internal/executor/fence.go",

@@ -64,7 +64,7 @@ func (cl cleaner) sweep(ctx context.Context, job *record.Job, now time.Time) err
 	if err := cl.enqueueSweep(ctx, job, now); err != nil {
 		return err
 	}
-	if held, err := cl.Store.HoldsBack(ctx, job); err != nil || held {
+	if held, err := store.HoldsBack(ctx, cl.Store, job); err != nil || held {
 		return err // a later sweep goes on
 	}
 	if len(job.Totals) == 0 {
@@ -90,7 +90,7 @@ func (cl cleaner) run(ctx context.Context, job *record.Job, t body.Job) error {
 	if job.Cleaning == "" || job.Epoch != t.Epoch {
 		return nil
 	}
-	if held, err := cl.Store.HoldsBack(ctx, job); err != nil || held {
+	if held, err := store.HoldsBack(ctx, cl.Store, job); err != nil || held {
 		return err // a sweep goes on
 	}
 	i := t.Tick % (addUpTask + 1)
@@ -224,7 +224,7 @@ func (cl cleaner) cleanRecords(ctx context.Context, job *record.Job, from, to st
 // cleanBatches cleans up the batches of an undo in a stretch of IDs, and returns how many there were.
 func (cl cleaner) cleanBatches(ctx context.Context, job *record.Job, from, to string, o CleanUp) (n int, err error) {
 	var keys []*datastore.Key
-	err = cl.Store.EachBatch(ctx, store.Batches(job.Ref(), from, to), func(key *datastore.Key, b *record.Batch) error {
+	err = store.EachBatch(ctx, cl.Store, store.Batches(job.Ref(), from, to), func(key *datastore.Key, b *record.Batch) error {
 		if o.Expire == 0 || b.Expires.IsZero() {
 			keys = append(keys, key)
 		}
@@ -238,7 +238,7 @@ func (cl cleaner) cleanBatches(ctx context.Context, job *record.Job, from, to st
 		if o.Expire == 0 {
 			err = cl.Store.Delete(ctx, some)
 		} else {
-			err = cl.Store.ExpireBatches(ctx, some, expires)
+			err = store.ExpireBatches(ctx, cl.Store, some, expires)
 		}
 		if err != nil {
 			return n, err

@@ -17,7 +17,7 @@ func refuse(j *Job) error { return fmt.Errorf("%w: it is %q", ErrState, j.State)
 
 // refuseCleaned refuses what needs the records of a job's ranges, as the job has left them.
 func refuseCleaned(j *Job) error {
-	if err := j.HasRecords(); err != nil {
+	if err := HasRecords(j); err != nil {
 		return err
 	}
 	if j.Undo != "" {

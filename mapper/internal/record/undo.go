@@ -26,17 +26,17 @@ func Undone(j *Job) (ref Ref, takes bool) {
 }
 
 // Undoes reports whether a job is the undo that the record of another one names.
-func (j *Job) Undoes(o *Job) bool {
+func Undoes(j, o *Job) bool {
 	ref, takes := Undone(j)
 	return takes && j.ID == o.Undo && ref == o.Ref()
 }
 
-// NeedsUndone reports whether the job is an undo that may still read the records of the job that it undoes: it runs, is paused, or has
+// NeedsUndone reports whether a job is an undo that may still read the records of the job that it undoes: it runs, is paused, or has
 // failed and may be resumed.
-func (j *Job) NeedsUndone() bool { return j.Unfinished() || j.State == Failed }
+func NeedsUndone(j *Job) bool { return j.Unfinished() || j.State == Failed }
 
 // HasRecords returns an error if records of a job's ranges are deleted, or are about to be.
-func (j *Job) HasRecords() error {
+func HasRecords(j *Job) error {
 	if j.Cleaned || j.Cleaning != "" {
 		return fmt.Errorf("%w: its records are cleaned up", ErrState)
 	}
@@ -44,16 +44,16 @@ func (j *Job) HasRecords() error {
 }
 
 // MayBeUndone returns an error if a job can't be undone, by whatever job: it has to have ended, and to have its records.
-func (j *Job) MayBeUndone() error {
+func MayBeUndone(j *Job) error {
 	if !j.Over() {
 		return fmt.Errorf("%w: it is %q: abort it first", ErrState, j.State)
 	}
-	return j.HasRecords()
+	return HasRecords(j)
 }
 
 // Undo notes which job undoes one. The store sees to it that another one which was noted before is over, see store.UpdateJob.
 func Undo(j *Job, id string) (changed bool, err error) {
-	if err := j.MayBeUndone(); err != nil || j.Undo == id {
+	if err := MayBeUndone(j); err != nil || j.Undo == id {
 		return false, err
 	}
 	j.Undo = id

@@ -22,7 +22,7 @@ func Batches(job record.Ref, from, to string) *datastore.Query {
 }
 
 // EachBatch calls f for the batches of a query.
-func (st Store) EachBatch(ctx context.Context, q *datastore.Query, f func(*datastore.Key, *record.Batch) error) error {
+func EachBatch(ctx context.Context, st Store, q *datastore.Query, f func(*datastore.Key, *record.Batch) error) error {
 	for it := st.client.Run(ctx, q); ; {
 		b := new(record.Batch)
 		key, err := it.Next(b)
@@ -39,7 +39,7 @@ func (st Store) EachBatch(ctx context.Context, q *datastore.Query, f func(*datas
 }
 
 // ExpireBatches has batches expire, those that are still there.
-func (st Store) ExpireBatches(ctx context.Context, keys []*datastore.Key, at time.Time) error {
+func ExpireBatches(ctx context.Context, st Store, keys []*datastore.Key, at time.Time) error {
 	return st.Transact(ctx, func(tx *datastore.Transaction) error {
 		for _, key := range keys {
 			b := new(record.Batch)

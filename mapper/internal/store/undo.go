@@ -22,7 +22,7 @@ func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 		case err != nil:
 			return err
 		case undo == nil:
-		case cleans && undo.NeedsUndone():
+		case cleans && record.NeedsUndone(undo):
 			return fmt.Errorf("%w: job %s undoes it, which needs its records, and is %s: wait for its end, or abort it", record.ErrState, undo.ID, undo.State)
 		case !cleans && undo.State != record.Aborted:
 			return fmt.Errorf("%w: job %s undoes it", record.ErrState, undo.ID)
@@ -40,7 +40,7 @@ func undoOf(get func(*datastore.Key, any) error, job *record.Job) (*record.Job, 
 		return nil, nil
 	}
 	undo := &record.Job{ID: job.Undo}
-	if there, err := found(get, record.JobKey(job.Undo), undo); err != nil || !there || !undo.Undoes(job) {
+	if there, err := found(get, record.JobKey(job.Undo), undo); err != nil || !there || !record.Undoes(undo, job) {
 		return nil, err
 	}
 	return undo, nil
@@ -64,7 +64,7 @@ func goesOn(tx *datastore.Transaction, job *record.Job, failed bool) error {
 	case failed && undone.Cleaning != "":
 		return nil
 	}
-	if err := undone.MayBeUndone(); err != nil {
+	if err := record.MayBeUndone(undone); err != nil {
 		return fmt.Errorf("job %s, which it undoes: %w", ref.ID, err)
 	}
 	return nil
@@ -72,9 +72,9 @@ func goesOn(tx *datastore.Transaction, job *record.Job, failed bool) error {
 
 // HoldsBack reports whether a clean-up of a job has to wait, as the undo of the job needs the records. The transaction that begins a
 // clean-up refuses it then; one of an older build does not.
-func (st Store) HoldsBack(ctx context.Context, job *record.Job) (bool, error) {
+func HoldsBack(ctx context.Context, st Store, job *record.Job) (bool, error) {
 	undo, err := undoOf(func(key *datastore.Key, dst any) error { return st.client.Get(ctx, key, dst) }, job)
-	return undo != nil && undo.NeedsUndone(), err
+	return undo != nil && record.NeedsUndone(undo), err
 }
 
 // errIncomplete is why an undo fails that can't know whether all was undone.
@@ -92,7 +92,7 @@ func Incomplete(tx *datastore.Transaction, job *record.Job) (why, err error) {
 	switch {
 	case errors.Is(err, record.ErrNoSuchJob):
 		return errIncomplete, nil
-	case err == nil && undone.HasRecords() != nil:
+	case err == nil && record.HasRecords(undone) != nil:
 		return errIncomplete, nil
 	}
 	return nil, err

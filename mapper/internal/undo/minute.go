@@ -54,7 +54,7 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 		return nil, err
 	}
 	for _, e := range all {
-		first, err := u.beforeJob(ctx, timeOf(e.before))
+		first, err := past{u}.beforeJob(ctx, timeOf(e.before))
 		switch {
 		case err != nil:
 			return nil, err

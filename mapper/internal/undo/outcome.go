@@ -172,7 +172,7 @@ func (u undoer) readBatches(ctx context.Context, o *outcome) error {
 		return nil
 	}
 	q := store.Batches(o.job.Ref, o.page, o.page+"g") // the name goes on with a dot
-	return store.New(u.client).EachBatch(ctx, q, func(key *datastore.Key, b *record.Batch) error {
+	return store.EachBatch(ctx, store.New(u.client), q, func(key *datastore.Key, b *record.Batch) error {
 		w, err := record.DecodeWrote(b.Wrote)
 		if err != nil {
 			return fault.Permanent(err)
@@ -197,7 +197,7 @@ func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, e
 		to = r.End.Key.Name[len(prefix):]
 	}
 	ctx, results := wire.Reading(ctx)
-	err = store.New(u.client).EachBatch(ctx, store.Batches(u.undone(), from, to), func(key *datastore.Key, b *record.Batch) error {
+	err = store.EachBatch(ctx, store.New(u.client), store.Batches(u.undone(), from, to), func(key *datastore.Key, b *record.Batch) error {
 		w, err := record.DecodeWrote(b.Wrote)
 		stored := results.Of(key)
 		switch {

@@ -1,11 +1,8 @@
 package undo
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,7 +22,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
-	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
@@ -38,33 +34,6 @@ func Name(mapper string) string {
 		return mapper
 	}
 	return record.UndoPrefix + mapper
-}
-
-// ID returns the ID that the undo of a job has by default: "undo-" and that of the job; or, if another job has that, or one that was
-// aborted, with a part of the incarnation behind it, or a number.
-func ID(ctx context.Context, st store.Store, job *record.Job, params json.RawMessage) (string, error) {
-	const prefix, most, tries = "undo-", 100, 20
-	id := prefix + job.ID
-	if len(id) > most-24 {
-		h := sha256.Sum256([]byte(job.ID))
-		id = id[:most-24-9] + "-" + hex.EncodeToString(h[:4])
-	}
-	for n := range tries {
-		some := id
-		if n > 0 {
-			some = fmt.Sprintf("%s-%s-%d", id, job.Incarnation[:8], n)
-		}
-		other, err := st.LoadJob(ctx, record.Ref{ID: some})
-		switch {
-		case errors.Is(err, record.ErrNoSuchJob):
-			return some, nil
-		case err != nil:
-			return "", err
-		case other.Mapper == Name(job.Mapper) && bytes.Equal(other.Params, params) && other.State != record.Aborted:
-			return some, nil
-		}
-	}
-	return "", fmt.Errorf("%w: %d jobs have the IDs that its undo might have: give it another one", record.ErrState, tries)
 }
 
 // PageSize is how many pages of up to 1,000 entities one of an undo takes back, by default: its commit has at most 10 MiB, and its record
@@ -270,7 +239,7 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 		return asked.Of(key), nil
 	})
 	if err == nil {
-		err = u.settle(ctx, c, all)
+		err = settle(ctx, past{u}, c, all)
 	}
 	return all, err
 }
