@@ -280,6 +280,7 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 	begin()
 	if undo == nil {
 		t.Logf("%s is cleaned up, and is not undone", id)
+		s.faults.Pause()
 		return nil
 	}
 	aborted := rng.IntN(5) == 0
