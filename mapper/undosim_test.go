@@ -218,6 +218,8 @@ func simulateUndo(t *testing.T, seed uint64) {
 		s.cleanUp(&cleaning)
 	}
 	undo := s.undo("done", others)
+	s.fleet.stops.calm()
+	s.fleet.thaw() // an operator's process, too
 	cleaning.Wait()
 	if undo != nil && rng.IntN(2) == 0 {
 		s.trouble()
