@@ -283,6 +283,9 @@ func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
 	if undo == nil {
 		t.Logf("%s is cleaned up, and is not undone", id)
 		s.faults.Pause()
+		s.fleet.stops.calm()
+		s.fleet.thaw()
+		time.Sleep(24 * time.Hour) // for the end of that
 		return nil
 	}
 	aborted := rng.IntN(5) == 0
