@@ -80,17 +80,19 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 
 // Undo starts a job that takes back what this job, of an [Update], has done to entities. It reads each as it was just before its page's
 // commit, and has it be that again, byte for byte: what the job has changed or deleted is restored, and what it has put is deleted. An
-// entity that anybody has changed since stays as it is, and is listed by [Job.Left]. Of an entity that several pages have written only
-// what the last of them did is taken back, and it is listed. What a finalizer has put or deleted is not taken back.
+// entity that anybody else has changed since stays as it is, and is listed by [Job.Left]. An entity that several pages have written becomes what
+// it was before the first of them, or what somebody else has made of it in between, and is listed then. What a finalizer has put or deleted
+// is not taken back.
 //
 // The undo takes effect once for each page, and can be paused, resumed, retried and verified as any job, while Datastore keeps what
-// was there. Its entities are pages: Status.Counters has "restored", "removed" and "left". StartOptions.Rehearse has it only count.
+// was there. Its entities are pages: Status.Counters has "restored", "removed" and "left". A page that can't be undone is a failure;
+// StartOptions.FailureLimit defaults to -1, none, as the rest would grow too old while the undo stands. StartOptions.Rehearse has it only count.
 // StartOptions.ID defaults to "undo-" and the job's ID, or if another job has that, with more behind it: so a second Undo is the same job,
 // unless the first one was aborted.
 //
 // The job has to have ended, and its records have to be there. From the undo's start on it can't be resumed or retried,
-// nor cleaned up before the undo has ended. The engine's client needs
-// [WithVersions].
+// nor cleaned up before the undo has ended, or was aborted if it has failed. If a build that does not know of that cleans it up all the same,
+// the undo fails, and says that it may not have seen all. The engine's client needs [WithVersions].
 //
 // Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for seven days. Where only those are kept, an
 // entity that somebody had changed within two minutes before its page, and what the function has put or deleted besides, is left and listed. If

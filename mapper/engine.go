@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -91,6 +92,8 @@ type Engine struct {
 	queues  queues // of the process; all of their engines have the same
 	health  *store.Health
 	retain  time.Duration // of new jobs
+
+	undoMost *atomic.Int64 // bytes that the commit of an undo's page has; 0: the default
 }
 
 // New returns an engine that keeps its records in the client's database and
@@ -105,7 +108,10 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	if err := checkRetain("Options.Retain", o.Retain); err != nil {
 		return nil, fmt.Errorf("mapper: %w: %w", ErrArguments, err)
 	}
-	e := &Engine{retain: o.Retain, client: client, queue: queue, mappers: make(map[string]*function.Definition), log: o.Logger, health: new(store.Health)}
+	e := &Engine{
+		client: client, queue: queue, log: o.Logger, retain: o.Retain,
+		mappers: make(map[string]*function.Definition), health: new(store.Health), undoMost: new(atomic.Int64),
+	}
 	if e.log == nil {
 		e.log = slog.Default()
 	}
@@ -125,7 +131,7 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 		}
 		e.mappers[def.Name] = def
 		if def.Mode == function.Update {
-			undoes := undo.Mapper(def, client, e.log)
+			undoes := undo.Mapper(def, client, e.log, e.undoMost)
 			for _, d := range []*function.Definition{undoes, undoes.Rehearsal(UpdateAttempts), def.Rehearsal(UpdateAttempts)} {
 				e.mappers[d.Name] = d
 			}

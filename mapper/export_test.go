@@ -14,6 +14,7 @@ const (
 	RangeKind = record.RangeKind
 	JobKind   = record.JobKind
 	DraftKind = record.DraftKind
+	BatchKind = record.BatchKind
 )
 
 // LateRetry does what a delivery of a job's retry does that has read the job, and then
@@ -65,3 +66,6 @@ func Reopen(ctx context.Context, e *Engine, id string) error {
 func SetPortion(e *Engine, records int, longest time.Duration) {
 	e.jobs.Portion = lifecycle.Portion{Records: records, Time: longest}
 }
+
+// SetUndoMost has the commits of an engine's undos have so many bytes of images at most: the rest is restored in batches.
+func SetUndoMost(e *Engine, bytes int64) { e.undoMost.Store(bytes) }

@@ -26,6 +26,7 @@ type fleet struct {
 
 	portion     int           // see mapper.SetPortion; 0: the default
 	portionTime time.Duration // 0: the default
+	undoMost    int64         // see mapper.SetUndoMost; 0: the default
 
 	mu        sync.Mutex
 	rng       *rand.Rand
@@ -91,6 +92,16 @@ func (f *fleet) addIn(records int, longest time.Duration) {
 	f.portion, f.portionTime = records, longest
 	for _, p := range f.processes {
 		mapper.SetPortion(p.engine, records, longest)
+	}
+}
+
+// undoesBy has the commits of undos have so many bytes of images at most.
+func (f *fleet) undoesBy(most int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.undoMost = most
+	for _, p := range f.processes {
+		mapper.SetUndoMost(p.engine, most)
 	}
 }
 

@@ -3,9 +3,11 @@ package mapper_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -89,11 +91,11 @@ func newRelic(t *testing.T) *relic {
 	return r
 }
 
-// kinds are the kinds of the records on file, and that of the entities.
-var kinds = []string{mapper.JobKind, mapper.RangeKind, "ScattermapDraft", "ScattermapSchedule", "Account"}
+// kinds are the kinds of the records on file, and those of the entities. Older folders lack some.
+var kinds = []string{mapper.JobKind, mapper.RangeKind, "ScattermapDraft", "ScattermapSchedule", "ScattermapSlot", "Account", "Done", "Half", "Clean", "Held"}
 
-// entities returns all entities of a kind.
-func (r *relic) entities(kind string) (all []*datastorepb.Entity) {
+// entities returns all entities of a kind, with their versions.
+func (r *relic) entities(kind string) (all []*datastorepb.EntityResult) {
 	r.Helper()
 	resp, err := r.raw.RunQuery(r.Context(), &datastorepb.RunQueryRequest{ProjectId: "test", QueryType: &datastorepb.RunQueryRequest_Query{Query: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}}})
 	if err != nil {
@@ -102,28 +104,101 @@ func (r *relic) entities(kind string) (all []*datastorepb.Entity) {
 	if n := len(resp.GetBatch().GetEntityResults()); n >= 300 {
 		r.Fatalf("a batch has %d %s, and there may be more", n, kind)
 	}
-	for _, e := range resp.GetBatch().GetEntityResults() {
-		all = append(all, e.Entity)
+	return resp.GetBatch().GetEntityResults()
+}
+
+// keep writes entities into a file.
+func (r *relic) keep(file string, all []*datastorepb.EntityResult) {
+	r.Helper()
+	var text bytes.Buffer
+	for _, e := range all {
+		e.Cursor = nil
+		line, err := protojson.Marshal(e)
+		if err != nil {
+			r.Fatal(err)
+		}
+		fmt.Fprintf(&text, "%s\n", line)
 	}
-	return all
+	if err := os.WriteFile(file, text.Bytes(), 0o644); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// undoKinds are the kinds of the entities of the jobs that writeUndo starts, each with 40.
+var undoKinds = []string{"Done", "Half", "Clean", "Held"}
+
+// putOld puts what is there before the jobs.
+func (r *relic) putOld() {
+	r.Helper()
+	for _, kind := range undoKinds {
+		keys, all := make([]*datastore.Key, 40), make([]account, 40)
+		for i := range keys {
+			keys[i], all[i] = datastore.NameKey(kind, fmt.Sprintf("%02d", i), nil), account{Owner: "before", Balance: int64(i)}
+		}
+		if _, err := r.client.PutMulti(r.Context(), keys, all); err != nil {
+			r.Fatal(err)
+		}
+	}
+}
+
+// writeUndo leaves jobs that are done, and may be undone or cleaned up; and one whose undo is paused in the middle.
+func (r *relic) writeUndo() {
+	r.Helper()
+	must := r.must
+	jobs := make(map[string]*mapper.Job)
+	for _, kind := range undoKinds[:3] {
+		job, err := aged.Start(r.Context(), r.engine, mapper.Query{Kind: kind}, credit{1000}, &mapper.StartOptions{ID: strings.ToLower(kind), PageSize: 5})
+		must(err)
+		_, err = job.Wait(r.Context())
+		must(err)
+		jobs[kind] = job
+	}
+	undo, err := jobs["Half"].Undo(r.Context(), &mapper.StartOptions{PageSize: 1, Workers: 1, Rate: mapper.Rate{Entities: 3}})
+	must(err)
+	for {
+		s, err := undo.Status(r.Context())
+		must(err)
+		if s.Counters["restored"] > 0 {
+			break
+		}
+	}
+	must(undo.Pause(r.Context()))
+	time.Sleep(time.Second)
+}
+
+// writeHeld begins to clean up a job, and leaves one that has a slot.
+func (r *relic) writeHeld() {
+	r.Helper()
+	r.gate = func(*http.Request) bool { return false }
+	r.must(r.engine.Job("clean").CleanUp(r.Context(), nil))
+	_, err := aged.Start(r.Context(), r.engine, mapper.Query{Kind: "Held"}, credit{1000}, &mapper.StartOptions{ID: "held", PageSize: 5})
+	r.must(err)
+}
+
+func (r *relic) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
 }
 
 // write writes what there is to a folder: a job that is paused in the middle, with failures; one that is being added up at its end; and a schedule whose
 // run that is.
 func (r *relic) write(folder string) {
 	r.Helper()
-	must := func(err error) {
-		r.Helper()
-		if err != nil {
-			r.Fatal(err)
-		}
-	}
+	must := r.must
 	accounts := make([]account, 200)
 	for i := range accounts {
 		accounts[i].Owner = fmt.Sprint("owner ", i)
 	}
 	_, err := r.client.PutMulti(r.Context(), names(len(accounts)), accounts)
 	must(err)
+	r.putOld()
+	var before []*datastorepb.EntityResult
+	for _, kind := range undoKinds {
+		before = append(before, r.entities(kind)...)
+	}
+	r.writeUndo()
 	mapper.SetPortion(r.engine, 1, time.Nanosecond) // a task keeps a draft, and leaves the rest to another one
 	var ends atomic.Int64
 	r.gate = func(req *http.Request) bool { return !strings.HasSuffix(req.URL.Path, "/finalize") || ends.Add(1) == 1 }
@@ -144,42 +219,75 @@ func (r *relic) write(folder string) {
 	}
 	must(job.Pause(r.Context()))
 	time.Sleep(time.Second)
+	r.writeHeld()
 	must(os.MkdirAll(folder, 0o755))
+	r.keep(filepath.Join(folder, "Before.jsonl"), before)
 	for _, kind := range kinds {
-		var text bytes.Buffer
-		for _, e := range r.entities(kind) {
-			line, err := protojson.Marshal(e)
-			must(err)
-			fmt.Fprintf(&text, "%s\n", line)
-		}
-		must(os.WriteFile(filepath.Join(folder, kind+".jsonl"), text.Bytes(), 0o644))
+		r.keep(filepath.Join(folder, kind+".jsonl"), r.entities(kind))
 	}
 }
 
-// load writes the entities of a folder into the database.
-func (r *relic) load(folder string) (found []string) {
+// commit writes entities in one commit.
+func (r *relic) commit(all ...*datastorepb.Entity) {
 	r.Helper()
-	for _, kind := range kinds {
-		text, err := os.ReadFile(filepath.Join(folder, kind+".jsonl"))
-		if err != nil {
-			r.Fatal(err)
-		}
-		for line := range bytes.Lines(text) {
-			e := new(datastorepb.Entity)
-			if err := protojson.Unmarshal(line, e); err != nil {
+	c := &datastorepb.CommitRequest{
+		ProjectId: "test", Mode: datastorepb.CommitRequest_TRANSACTIONAL,
+		TransactionSelector: &datastorepb.CommitRequest_SingleUseTransaction{SingleUseTransaction: new(datastorepb.TransactionOptions)},
+	}
+	for _, e := range all {
+		c.Mutations = append(c.Mutations, &datastorepb.Mutation{Operation: &datastorepb.Mutation_Upsert{Upsert: e}})
+	}
+	if _, err := r.raw.Commit(r.Context(), c); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// parse returns the entities of a file, in which the lines of the first folder have no versions.
+func (r *relic) parse(file string) (all []*datastorepb.EntityResult) {
+	r.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil && !os.IsNotExist(err) {
+		r.Fatal(err)
+	}
+	for line := range bytes.Lines(text) {
+		e := new(datastorepb.EntityResult)
+		if protojson.Unmarshal(line, e) != nil {
+			e = &datastorepb.EntityResult{Entity: new(datastorepb.Entity)}
+			if err := protojson.Unmarshal(line, e.Entity); err != nil {
 				r.Fatal(err)
 			}
-			if _, err := r.raw.Commit(r.Context(), &datastorepb.CommitRequest{ProjectId: "test", Mode: datastorepb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*datastorepb.Mutation{{Operation: &datastorepb.Mutation_Upsert{Upsert: e}}}}); err != nil {
-				r.Fatal(err)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// load writes the entities of a folder into the database: first those that were there before the jobs. What one commit had written, one
+// commit writes again, so that it has one version again.
+func (r *relic) load(folder string) (found []string) {
+	r.Helper()
+	for _, e := range r.parse(filepath.Join(folder, "Before.jsonl")) {
+		r.commit(e.Entity)
+	}
+	commits := make(map[int64][]*datastorepb.Entity)
+	for _, kind := range kinds {
+		for _, e := range r.parse(filepath.Join(folder, kind+".jsonl")) {
+			if e.Version == 0 {
+				r.commit(e.Entity)
+			} else {
+				commits[e.Version] = append(commits[e.Version], e.Entity)
 			}
 			found = append(found, kind)
 		}
+	}
+	for _, version := range slices.Sorted(maps.Keys(commits)) {
+		r.commit(commits[version]...)
 	}
 	return slices.Compact(found)
 }
 
 // TestOldRecords has this build go on with the records that older ones have left: a job that was paused in the middle, and has failures; one that was
-// being added up; and a schedule. Whoever changes what is stored adds a folder, by -old NAME, and leaves the others.
+// being added up; a schedule; a job to undo, one whose undo is under way, one that is being cleaned up, and one that has a slot. Whoever changes what is stored adds a folder, by -old NAME, and leaves the others.
 func TestOldRecords(t *testing.T) {
 	if *writeOld != "" {
 		newRelic(t).write(filepath.Join("testdata", "old", *writeOld))
@@ -191,14 +299,25 @@ func TestOldRecords(t *testing.T) {
 	for _, folder := range folders {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
 			r := newRelic(t)
-			if found := r.load(folder); !slices.Equal(found, kinds) {
-				t.Fatalf("the folder has %q, want some of each of %q", found, kinds)
+			found := r.load(folder)
+			if !slices.Contains(found, mapper.JobKind) || !slices.Contains(found, mapper.RangeKind) {
+				t.Fatalf("the folder has %q", found)
 			}
 			jobs, _, err := r.engine.Jobs(t.Context(), nil, "")
-			if err != nil || len(jobs) != 2 || jobs[0].ID != "paused" || jobs[0].State != mapper.Paused || jobs[1].State != mapper.Running {
-				t.Fatalf("jobs %+v, %v", jobs, err)
+			if err != nil {
+				t.Fatal(err)
 			}
-			scheduled, paused := r.engine.Job(jobs[1].ID), r.engine.Job("paused")
+			for _, kind := range undoKinds {
+				if slices.Contains(found, kind) {
+					oldUndo[kind](t, r)
+				}
+			}
+			i := slices.IndexFunc(jobs, func(j mapper.JobInfo) bool { return j.ID == "paused" })
+			k := slices.IndexFunc(jobs, func(j mapper.JobInfo) bool { return strings.HasPrefix(j.ID, "nightly") })
+			if i < 0 || k < 0 || jobs[i].State != mapper.Paused || jobs[k].State != mapper.Running {
+				t.Fatalf("jobs %+v", jobs)
+			}
+			scheduled, paused := r.engine.Job(jobs[k].ID), r.engine.Job("paused")
 			if acts, err := paused.History(t.Context()); err != nil || len(acts) != 2 || acts[1].What != "paused" {
 				t.Errorf("history %+v, %v", acts, err)
 			}
@@ -243,4 +362,91 @@ func TestOldRecords(t *testing.T) {
 			}
 		})
 	}
+}
+
+// oldUndo goes on with what older builds have left of undo, clean-up and slots, by the kind of the entities.
+var oldUndo = map[string]func(*testing.T, *relic){
+	"Done": func(t *testing.T, r *relic) { // nobody has undone it yet
+		undo, err := r.engine.Job("done").Undo(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := undo.Wait(t.Context())
+		if err != nil || s.State != mapper.Succeeded || s.Counters["restored"] != 40 || s.Counters["left"] != 0 {
+			t.Errorf("the undo of a job that was done: %+v, %v", s, err)
+		}
+		r.isAsBefore("Done")
+	},
+	"Half": func(t *testing.T, r *relic) { // its undo is paused in the middle
+		undo := r.engine.Job("undo-half")
+		if err := r.engine.Job("half").CleanUp(t.Context(), nil); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("a clean-up beside the undo: %v", err)
+		}
+		if err := undo.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s, err := undo.Wait(t.Context())
+		if err != nil || s.State != mapper.Succeeded || s.Counters["restored"] != 40 || s.Counters["left"] != 0 {
+			t.Errorf("an undo that was paused: %+v, %v", s, err)
+		}
+		r.isAsBefore("Half")
+	},
+	"Clean": func(t *testing.T, r *relic) { // it is being cleaned up
+		job := r.engine.Job("clean")
+		if _, err := job.Undo(t.Context(), nil); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("the undo of a job that is being cleaned up: %v", err)
+		}
+		if err := job.CleanUp(t.Context(), nil); err != nil { // its tasks are in no queue
+			t.Fatal(err)
+		}
+		for r.count(".clean.") > 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+	},
+	"Held": func(t *testing.T, r *relic) { // it runs, and has the slot
+		q := mapper.Query{Kind: "Held"}
+		if _, err := aged.Start(t.Context(), r.engine, q, credit{1}, &mapper.StartOptions{ID: "other"}); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("a start beside a job that has the slot: %v", err)
+		}
+		held := r.engine.Job("held")
+		if err := held.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := held.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != 40 {
+			t.Errorf("the job that has the slot: %+v, %v", s, err)
+		}
+		other, err := aged.Start(t.Context(), r.engine, q, credit{1}, &mapper.StartOptions{ID: "other"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := other.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != 40 {
+			t.Errorf("a job after it: %+v, %v", s, err)
+		}
+	},
+}
+
+// isAsBefore checks that the entities of a kind are what they were before the jobs.
+func (r *relic) isAsBefore(kind string) {
+	r.Helper()
+	wrong, all := 0, r.entities(kind)
+	for _, e := range all {
+		p := e.Entity.Properties
+		if p["Owner"].GetStringValue() != "before" || p["Balance"].GetIntegerValue() >= 1000 {
+			wrong++
+		}
+	}
+	if wrong > 0 || len(all) != 40 {
+		r.Errorf("%d of %d %s are not what they were", wrong, len(all), kind)
+	}
+}
+
+// count returns how many ranges' records have a text in their names.
+func (r *relic) count(text string) (n int) {
+	r.Helper()
+	for _, e := range r.entities(mapper.RangeKind) {
+		if strings.Contains(e.Entity.Key.Path[0].GetName(), text) {
+			n++
+		}
+	}
+	return n
 }

@@ -299,6 +299,7 @@ func newProcess(f *fleet) *process {
 	}
 	bridge.Seed(p.engine, f.rng.Uint64())
 	mapper.SetPortion(p.engine, f.portion, f.portionTime)
+	mapper.SetUndoMost(p.engine, f.undoMost)
 	p.handler = p.engine.Handler()
 	var cancel func()
 	p.Context, cancel = context.WithCancel(context.Background())

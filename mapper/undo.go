@@ -3,6 +3,7 @@ package mapper
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"cloud.google.com/go/datastore"
@@ -26,11 +27,6 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 	case def.Mode != function.Update:
 		return nil, fmt.Errorf("%w: its mapper %q is no Update, and what that did elsewhere is not known here", ErrArguments, job.Mapper)
 	}
-	probe := *job
-	probe.Undo = "" // that is looked at later
-	if _, err := record.Undo(&probe, "it"); err != nil {
-		return nil, err
-	}
 	opts := StartOptions{}
 	if o != nil {
 		opts = *o
@@ -39,6 +35,7 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 	if err != nil {
 		return nil, err
 	}
+	opts.FailureLimit = cmp.Or(opts.FailureLimit, -1) // what can't be undone is no reason to let the rest grow older
 	if opts.PageSize = cmp.Or(opts.PageSize, undo.PageSize); opts.ID == "" && !opts.Rehearse {
 		if opts.ID, err = undo.ID(ctx, e.store(), job, params); err != nil {
 			return nil, err
@@ -53,17 +50,33 @@ func startUndo(ctx context.Context, j *Job, o *StartOptions) (undone *Job, err e
 	}
 	ctx, ended := s.traced(ctx)
 	defer func() { ended(err) }()
+	if err = mayUndo(ctx, e, job, opts.ID); err != nil {
+		return nil, err
+	}
 	if err = s.findOut(ctx); err != nil {
 		return nil, err
 	}
-	if err = undo.Check(ctx, e.client, job, s.found.Existing, s.created); err == nil && !opts.Rehearse {
-		err = s.control.Undo(ctx, job, opts.ID)
+	if s.found.Existing == nil {
+		if err = undo.Check(ctx, e.client, job); err == nil && !opts.Rehearse {
+			err = s.control.Undo(ctx, job, opts.ID)
+		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	undone, err = s.run(ctx, nil)
 	return undone, err
+}
+
+// mayUndo says why a job can't be undone by one of an ID. If there is that one it was started before, and is as any other job that is
+// started again.
+func mayUndo(ctx context.Context, e *Engine, job *record.Job, id string) error {
+	if id != "" {
+		if _, err := e.store().LoadJob(ctx, record.Ref{ID: id}); !errors.Is(err, record.ErrNoSuchJob) {
+			return err
+		}
+	}
+	return record.MayBeUndone(job)
 }
 
 // isDerived reports whether a mapper of that name is made from another one, of a user.

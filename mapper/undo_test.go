@@ -187,14 +187,14 @@ func TestUndo(t *testing.T) {
 				}
 				want, wantLeft := maps.Clone(before), make(map[string]string)
 				for _, key := range touched {
-					want[key.String()], wantLeft[key.String()] = after[key.String()], "it was changed since"
+					want[key.String()], wantLeft[key.String()] = after[key.String()], "it was changed after the page wrote it"
 				}
 				for _, key := range []*datastore.Key{account(9), account(n), note(8)} {
 					want[key.String()] = after[key.String()]
 				}
 				for _, key := range gone {
 					delete(want, key.String())
-					wantLeft[key.String()] = "it was deleted since"
+					wantLeft[key.String()] = "it was deleted after the page wrote it"
 				}
 				delete(wantLeft, note(144).String()) // that was not there before, either
 				if diff := cmp.Diff(want, images(t, w.client, "Account", "Note", "Event")); diff != "" {
@@ -277,7 +277,7 @@ func TestUndoOnGoogle(t *testing.T) {
 			if diff := cmp.Diff(before, images(t, w.client, "Account", "Note", "Event")); diff != "" || status.Counters["left"] != 1 {
 				t.Errorf("%+v (-want +got)\n%.3000s", status, diff)
 			}
-			if diff := cmp.Diff(map[string]string{other.String(): "it was changed since"}, leftBy(t, undo)); diff != "" {
+			if diff := cmp.Diff(map[string]string{other.String(): "it was changed after the page wrote it"}, leftBy(t, undo)); diff != "" {
 				t.Error(diff)
 			}
 		})

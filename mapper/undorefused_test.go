@@ -81,6 +81,30 @@ func TestUndoRefused(t *testing.T) {
 			})
 		})
 	}
+	t.Run("paused", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w, ctx := newWorld(t, setting{queue: few(1)}, setOwner), t.Context()
+			w.putAccounts(names(50))
+			job, err := setOwner.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 5, Rate: mapper.Rate{Entities: 5}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(3 * time.Second)
+			if err := job.Pause(ctx); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			if _, err := job.Undo(ctx, nil); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "abort it first") {
+				t.Errorf("the undo of a job that is paused: %v", err)
+			}
+			if err := job.Resume(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if s := w.wait(job); s.Processed != 50 || s.Undo != "" {
+				t.Errorf("%+v", s)
+			}
+		})
+	})
 	t.Run("by name", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, setting{}, setOwner)
@@ -187,6 +211,10 @@ func TestUndoRecords(t *testing.T) {
 		if err := job.CleanUp(ctx, nil); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "undo-nightly") {
 			t.Errorf("a clean-up meanwhile: %v", err)
 		}
+		time.Sleep(30 * time.Second)
+		if s := w.status(undo); s.Counters["restored"] == 0 || s.State != mapper.Running {
+			t.Fatalf("%+v", s)
+		}
 		if err := undo.Abort(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +222,9 @@ func TestUndoRecords(t *testing.T) {
 		if err != nil || again.ID == undo.ID {
 			t.Fatalf("once more: %v", err)
 		}
-		w.wait(again)
+		if s := w.wait(again); s.Counters["left"] > 0 { // what the first one has restored is as it was
+			t.Errorf("%v", s.Counters)
+		}
 		if diff := cmp.Diff(before, images(t, w.client, "Account")); diff != "" {
 			t.Errorf("%.1000s", diff)
 		}

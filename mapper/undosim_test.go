@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -45,18 +46,9 @@ func TestUndoSimulation(t *testing.T) {
 	}
 }
 
-// A writer is who has committed something.
-type writer string
-
-const (
-	someone writer = "another client"
-	theJob  writer = "the job"
-	theUndo writer = "the undo"
-)
-
 // A write is what a commit did to an entity.
 type write struct {
-	by      writer
+	by      string // the ID of the job; empty: another client
 	version int64
 }
 
@@ -73,14 +65,10 @@ func (h *history) intercept(ctx context.Context, req any, _ *grpc.UnaryServerInf
 	if !ok || err != nil {
 		return resp, err
 	}
-	by, all := someone, keysOfCommit(req.(*datastorepb.CommitRequest))
+	by, all := "", keysOfCommit(req.(*datastorepb.CommitRequest))
 	for _, key := range all {
-		switch {
-		case key.Path[0].Kind != mapper.RangeKind:
-		case strings.Contains(key.Path[0].GetName(), ".undo-done."):
-			by = theUndo
-		case strings.Contains(key.Path[0].GetName(), ".done.") && by == someone:
-			by = theJob
+		if kind := key.Path[0].Kind; kind == mapper.RangeKind || kind == mapper.BatchKind {
+			by = strings.Split(key.Path[0].GetName(), ".")[1]
 		}
 	}
 	at := commitTime(committed).AsTime().UnixMicro()
@@ -123,32 +111,100 @@ type undoSimulation struct {
 	n       int // accounts
 }
 
+// scribbler returns a mapper that does what the meddler does; and, by the last digit but one, writes what other pages write, too: one entity
+// of all, those of others, and those that others delete. Some accounts fail at first.
+func scribbler(n int) *mapper.Mapper[credit] {
+	var mu sync.Mutex
+	failed := make(map[string]bool)
+	return mapper.Update("meddler", func(_ context.Context, a *mapper.Entity[account], p credit) error {
+		name := a.Key.Name
+		i, err := strconv.Atoi(strings.TrimPrefix(name, "a-"))
+		if err != nil {
+			return mapper.Permanent(err)
+		}
+		switch i / 10 % 10 {
+		case 1:
+			a.Put(datastore.NameKey("Hot", "one", nil), &account{Owner: name})
+		case 2:
+			a.Put(datastore.NameKey("Account", fmt.Sprintf("a-%05d", (i+37)%n), nil), &account{Owner: name, Balance: 5})
+		case 3:
+			a.Delete(datastore.NameKey("Note", fmt.Sprintf("a-%05d", (i+1)%n), nil))
+		case 4:
+			a.Put(datastore.NameKey("Hot", fmt.Sprint("some ", i%3), nil), &account{Owner: name})
+		case 5:
+			a.Put(datastore.NameKey("Note", fmt.Sprintf("a-%05d", i/2), nil), &account{Owner: name})
+		case 6:
+			mu.Lock()
+			first := !failed[name]
+			failed[name] = true
+			mu.Unlock()
+			if first && i%2 == 0 {
+				return errors.New("at first")
+			}
+		}
+		switch i % 10 {
+		case 0, 1, 2:
+			a.Value.Balance += p.Amount
+		case 3:
+			a.Delete(a.Key)
+		case 4: // some notes are there
+			a.Put(datastore.NameKey("Note", name, nil), &account{Owner: "meddler"})
+		case 5:
+			a.Put(datastore.IncompleteKey("Event", a.Key), &account{Owner: name})
+			a.Put(datastore.IncompleteKey("Event", nil), &account{Owner: name})
+		case 6:
+			a.Delete(datastore.NameKey("Note", name, nil))
+			a.Value.Balance = -1
+		case 7:
+			return mapper.Permanent(errors.New("seven"))
+		case 8:
+			a.Touch()
+		}
+		return nil
+	})
+}
+
 func simulateUndo(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 20))
 	s := &undoSimulation{
 		rng: rng, faults: emulator.NewFaults(seed, trouble(rng)...), n: 50 + rng.IntN(400),
 		history: &history{writes: make(map[string][]write), keys: make(map[string]*datastore.Key)},
 	}
+	m := scribbler(s.n)
+	if rng.IntN(3) == 0 {
+		m = meddler
+	}
 	s.faults.Pause()
 	s.world = newWorld(t, setting{
 		emulator: emulator.Options{Faults: s.faults, Pessimistic: rng.IntN(3) == 0, Interceptor: s.history.intercept, Retention: 60 * 24 * time.Hour},
 		queue:    few(int32(1 + rng.IntN(20))), deadline: time.Duration(60+rng.IntN(1200)) * time.Second,
-	}, meddler)
-	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), meddler)
+	}, m)
+	s.fleet = newFleet(s.world, seed, 1+rng.IntN(4), m)
 	s.fleet.fails.Store(true) // a tenth of the accounts do
 	s.fleet.zombies = rng.Float64() / 3
 	s.fleet.stops.most = time.Hour
+	if rng.IntN(2) == 0 { // pages are restored in batches
+		s.fleet.undoesBy(500 + rng.Int64N(8000))
+	}
 	putMeddled(t, s.client, s.n)
+	for _, name := range []string{"one", "some 1"} {
+		if _, err := s.client.Put(t.Context(), datastore.NameKey("Hot", name, nil), &account{Owner: "before"}); err != nil {
+			t.Fatal(err)
+		}
+	}
 
 	s.trouble()
 	s.again("start", func() error {
-		_, err := meddler.Start(t.Context(), s.fleet.pick().engine, mapper.Query{Kind: "Account"}, credit{7}, &mapper.StartOptions{ID: "done", PageSize: 5 + rng.IntN(50), FailureLimit: -1})
+		_, err := m.Start(t.Context(), s.fleet.pick().engine, mapper.Query{Kind: "Account"}, credit{7}, &mapper.StartOptions{ID: "done", PageSize: 5 + rng.IntN(50), FailureLimit: -1})
 		return err
 	})
 	others := s.disturb(rng.IntN(80))
-	if rng.IntN(3) == 0 {
+	switch rng.IntN(6) {
+	case 0, 1:
 		time.Sleep(time.Duration(math.Pow(2000, rng.Float64()) * float64(10*time.Millisecond)))
 		s.again("abort", func() error { return s.fleet.pick().engine.Job("done").Abort(t.Context()) })
+	case 2:
+		s.pausedUndo()
 	}
 	s.await("done")
 	if rng.IntN(2) == 0 {
@@ -157,23 +213,113 @@ func simulateUndo(t *testing.T, seed uint64) {
 	s.disturb(rng.IntN(40)).Wait()
 	s.trouble()
 	others = s.disturb(rng.IntN(40))
-	s.again("undo", func() error {
-		_, err := s.fleet.pick().engine.Job("done").Undo(t.Context(), &mapper.StartOptions{PageSize: 1 + rng.IntN(5), FailureLimit: -1})
+	var cleaning sync.WaitGroup
+	if rng.IntN(4) == 0 {
+		s.cleanUp(&cleaning)
+	}
+	undo := s.undo("done", others)
+	s.fleet.stops.calm()
+	s.fleet.thaw() // an operator's process, too
+	cleaning.Wait()
+	if undo != nil && rng.IntN(2) == 0 {
+		s.trouble()
+		s.undo(undo.ID, s.disturb(rng.IntN(20)))
+	}
+	t.Logf("%d accounts; %d processes died; went wrong: %v", s.n, s.fleet.deaths(), s.faults.Counts())
+}
+
+// pausedUndo pauses the job, and tries to undo it: that is refused.
+func (s *undoSimulation) pausedUndo() {
+	time.Sleep(time.Duration(s.rng.IntN(200)) * time.Millisecond)
+	s.again("pause", func() error { return s.fleet.pick().engine.Job("done").Pause(s.Context()) })
+	if status, err := s.engine.Job("done").Status(s.Context()); err != nil || status.State != mapper.Paused {
+		return // it had ended
+	}
+	s.again("undo while it is paused", func() error {
+		_, err := s.fleet.pick().engine.Job("done").Undo(s.Context(), nil)
+		if err == nil {
+			s.Error("a job that is paused is undone")
+		}
+		if errors.Is(err, mapper.ErrState) {
+			return nil
+		}
 		return err
 	})
-	status := s.await("undo-done")
+	s.again("resume", func() error { return s.fleet.pick().engine.Job("done").Resume(s.Context()) })
+}
+
+// cleanUp has operators clean the job up at some times, whose processes stop at any call.
+func (s *undoSimulation) cleanUp(people *sync.WaitGroup) {
+	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 1))
+	for range 1 + rng.IntN(3) {
+		options := []*mapper.CleanUpOptions{nil, {Failures: true}, {Expire: 24 * time.Hour}}[rng.IntN(3)]
+		after := time.Duration(math.Pow(1000, rng.Float64()) * float64(5*time.Millisecond))
+		people.Go(func() {
+			time.Sleep(after)
+			err := s.fleet.pick().engine.Job("done").CleanUp(s.Context(), options)
+			s.Logf("clean-up after %v: %v", after, err)
+		})
+	}
+}
+
+// undo undoes a job and checks what became of it. It returns the undo, unless the job was cleaned up before.
+func (s *undoSimulation) undo(id string, others *sync.WaitGroup) *mapper.Job {
+	t, rng := s.T, s.rng
+	var undo *mapper.Job
+	begin := func() {
+		size := 1 + rng.IntN(5)
+		s.again("undo", func() (err error) {
+			j, err := s.fleet.pick().engine.Job(id).Undo(t.Context(), &mapper.StartOptions{PageSize: size})
+			if errors.Is(err, mapper.ErrState) && strings.Contains(err.Error(), "cleaned up") {
+				return nil
+			}
+			if err == nil {
+				undo = s.engine.Job(j.ID)
+			}
+			return err
+		})
+	}
+	begin()
+	if undo == nil {
+		t.Logf("%s is cleaned up, and is not undone", id)
+		s.faults.Pause()
+		s.fleet.stops.calm()
+		s.fleet.thaw()
+		time.Sleep(24 * time.Hour) // for the end of that
+		return nil
+	}
+	aborted := rng.IntN(5) == 0
+	if aborted {
+		time.Sleep(time.Duration(math.Pow(2000, rng.Float64()) * float64(10*time.Millisecond)))
+		s.again("abort", func() error { return s.fleet.pick().engine.Job(undo.ID).Abort(t.Context()) })
+		first := undo.ID
+		begin()
+		aborted = undo.ID != first // it had ended
+	} else if rng.IntN(3) == 0 {
+		time.Sleep(time.Duration(rng.IntN(1000)) * time.Millisecond)
+		begin() // once more is the same
+	}
+	status := s.await(undo.ID)
 	s.faults.Pause()
 	for tries := 0; status.State != mapper.Succeeded && tries < 5; tries++ {
-		job := s.engine.Job("undo-done")
-		failures, _, err := job.Failures(t.Context(), "")
+		failures, _, err := undo.Failures(t.Context(), "")
 		t.Logf("the undo has ended as %q %s: %v %v", status.State, status.Error, failures, err)
-		s.again("retry", func() error {
+		refused := false
+		s.again("retry", func() (err error) {
 			if status.State == mapper.Failed {
-				return job.Resume(t.Context())
+				err = undo.Resume(t.Context())
+			} else {
+				err = undo.Retry(t.Context())
 			}
-			return job.Retry(t.Context())
+			if refused = errors.Is(err, mapper.ErrState); refused {
+				return nil
+			}
+			return err
 		})
-		status = s.await("undo-done")
+		if refused { // a clean-up came first, after the undo had ended: what it has not restored are its failures
+			return nil
+		}
+		status = s.await(undo.ID)
 	}
 	if status.State != mapper.Succeeded {
 		t.Errorf("%+v", status)
@@ -181,11 +327,27 @@ func simulateUndo(t *testing.T, seed uint64) {
 	others.Wait()
 	s.fleet.thaw()
 	time.Sleep(24 * time.Hour) // for what is late, and wakes
-	s.check(leftBy(t, s.engine.Job("undo-done")))
-	if proof, err := s.engine.Job("undo-done").Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+	var left []mapper.Left
+	for cursor := ""; ; {
+		some, next, err := undo.Left(t.Context(), cursor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, some...)
+		if cursor = next; next == "" {
+			break
+		}
+	}
+	counts := status.Counters
+	if aborted {
+		counts = nil
+	}
+	s.check(id, left, counts)
+	if proof, err := undo.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
 		t.Errorf("%+v, %v", proof, err)
 	}
-	t.Logf("%d accounts, %v; %d processes died; went wrong: %v", s.n, status.Counters, s.fleet.deaths(), s.faults.Counts())
+	t.Logf("undo of %s: %v", id, status.Counters)
+	return undo
 }
 
 // trouble has everything go wrong.
@@ -203,7 +365,7 @@ func (s *undoSimulation) again(what string, do func() error) {
 		go func() { done <- do() }()
 		select {
 		case err := <-done:
-			if err == nil || errors.Is(err, mapper.ErrState) && what == "abort" {
+			if err == nil || errors.Is(err, mapper.ErrState) && (what == "abort" || what == "pause") {
 				return
 			}
 		case <-time.After(10 * time.Minute): // its process is frozen
@@ -236,7 +398,11 @@ func (s *undoSimulation) disturb(times int) *sync.WaitGroup {
 		for range times {
 			name := fmt.Sprintf("a-%05d", rng.IntN(s.n+5))
 			key := datastore.NameKey([]string{"Account", "Note"}[rng.IntN(2)], name, nil)
-			if rng.IntN(4) == 0 {
+			hot := rng.IntN(20) == 0
+			if hot {
+				key = datastore.NameKey("Hot", []string{"one", "some 0", "some 1", "some 2"}[rng.IntN(4)], nil)
+			}
+			if rng.IntN(4) == 0 && !hot {
 				_ = s.client.Delete(s.Context(), key)
 			} else {
 				_, _ = s.client.Put(s.Context(), key, &datastore.PropertyList{{Name: "Mine", Value: rng.Int64()}, {Name: "Balance", Value: int64(1)}})
@@ -260,76 +426,173 @@ func (s *undoSimulation) image(key *datastore.Key, version int64) *datastorepb.E
 	return results.Of(key).GetEntity()
 }
 
-// check checks each entity that the job has written, and all others, by what each commit has done.
-func (s *undoSimulation) check(left map[string]string) {
-	restored, leaves := 0, 0
+// check checks each entity that a job has written, and all others, by what each commit has done: after the undos of the job, the last of
+// which has left some, and has counted.
+func (s *undoSimulation) check(job string, left []mapper.Left, counts map[string]int64) {
+	listed := make(map[string]string)
+	for _, l := range left {
+		if l.Key == nil {
+			s.Errorf("an entity without a key is left: %s", l.Why)
+			continue
+		}
+		listed[l.Key.String()] = l.Why
+	}
+	if counts != nil && counts["left"] != int64(len(left)) {
+		s.Errorf("%d entities are left by the list, and %d by the count", len(left), counts["left"])
+	}
+	var restored, removed int64
 	for name, writes := range s.history.writes {
 		key := s.history.keys[name]
 		if strings.HasPrefix(key.Kind, "Scattermap") {
 			continue
 		}
-		writes = slices.DeleteFunc(slices.Clone(writes), func(w write) bool { // that have deleted nothing
-			return w.by == someone && s.image(key, w.version-1) == nil && s.image(key, w.version) == nil
-		})
-		at := -1
-		for i, w := range writes {
-			if w.by == theJob {
-				if at >= 0 {
-					s.Fatalf("the job has written %s twice: %v", name, writes)
-				}
-				at = i
+		e := &scribbled{undoSimulation: s, key: key, why: listed[name]}
+		for _, w := range writes {
+			was, is := s.image(key, w.version-1), s.image(key, w.version)
+			if was != nil || is != nil { // otherwise nothing was there to delete
+				e.all = append(e.all, wrote{by: roleOf(w.by, job), was: was, is: is})
 			}
 		}
-		undone := func(i int) bool { return i < len(writes) && writes[i].by == theUndo }
-		_, listed := left[name]
-		var was, is *datastorepb.Entity
-		if at >= 0 {
-			was, is = s.image(key, writes[at].version-1), s.image(key, writes[at].version)
-		}
-		back := false             // and forth
-		if at >= 0 && is == nil { // what the job has deleted, and somebody has put and deleted since, is as the job has left it
-			since := writes[at+1:]
-			for i, w := range since {
-				if w.by == someone && s.image(key, w.version) == nil && !slices.ContainsFunc(since[:i], func(w write) bool { return w.by == theUndo }) {
-					writes, back = append(slices.Clone(writes[:at+1]), since[i+1:]...), true
-				}
+		delete(listed, name)
+		e.check()
+		for _, w := range e.all {
+			switch {
+			case w.by == itsUndo && w.is == nil:
+				removed++
+			case w.by == itsUndo:
+				restored++
 			}
 		}
-		n := 0
-		for i := range writes {
-			if undone(i) {
-				n++
+	}
+	if len(listed) > 0 {
+		s.Errorf("entities that nobody has written are left: %v", listed)
+	}
+	if counts != nil && (restored != counts["restored"] || removed != counts["removed"]) {
+		s.Errorf("%d entities were restored and %d removed, and the undo says %v", restored, removed, counts)
+	}
+	s.Logf("%d entities restored, %d removed, %d left", restored, removed, len(left))
+}
+
+// A role is what a writer is to a job.
+type role string
+
+const (
+	someone role = "another client"
+	itself  role = "the job"
+	itsUndo role = "its undo"
+)
+
+// roleOf returns what the job of an ID is to another one: its undos are named after it, and theirs are others.
+func roleOf(by, job string) role {
+	switch rest, undoes := strings.CutPrefix(by, "undo-"+job); {
+	case by == job:
+		return itself
+	case undoes && (rest == "" || rest[0] == '-'):
+		return itsUndo
+	}
+	return someone
+}
+
+// A wrote is what a commit did to an entity.
+type wrote struct {
+	by      role
+	was, is *datastorepb.Entity // nil: none
+}
+
+// A scribbled is an entity, with all that was done to it.
+type scribbled struct {
+	*undoSimulation
+	key *datastore.Key
+	why string // it is listed as left; empty: it is not
+	all []wrote
+}
+
+func (e *scribbled) wrong(format string, args ...any) {
+	e.Helper()
+	var text []string
+	for _, w := range e.all {
+		text = append(text, fmt.Sprintf("%s: %.80s -> %.80s", w.by, fmt.Sprint(w.was), fmt.Sprint(w.is)))
+	}
+	e.Errorf("%s, listed as %q: %s\n%s", e.key, e.why, fmt.Sprintf(format, args...), strings.Join(text, "\n"))
+}
+
+func alike(a, b *datastorepb.Entity) bool {
+	return a == nil && b == nil || a != nil && b != nil && proto.Equal(a, b)
+}
+
+// check checks the entity. The job's writes are in runs, between which others wrote. The last one is taken back, unless somebody wrote
+// after it; the others are listed.
+func (e *scribbled) check() {
+	first := slices.IndexFunc(e.all, func(w wrote) bool { return w.by == itself })
+	undone := 0
+	for i, w := range e.all {
+		if w.by == itsUndo {
+			undone++
+			if i == 0 || first < 0 || first > i {
+				e.wrong("it is undone before the job has written it")
+				return
 			}
 		}
+	}
+	if first < 0 {
+		if e.why != "" {
+			e.wrong("the job has not written it")
+		}
+		return
+	}
+	gone := 0 // times that it was deleted, after which nothing tells who wrote it before
+	for i, w := range e.all[first:] {
+		if w.is == nil && w.by != itsUndo && (w.by != itself || slices.ContainsFunc(e.all[first+i+1:], func(w wrote) bool { return w.by != itsUndo })) {
+			gone++
+		}
+	}
+	if gone > 0 {
+		e.checkGone(first)
+		return
+	}
+	if undone > 1 {
+		e.wrong("it is undone %d times", undone)
+		return
+	}
+	mayList, mustList := false, false
+	for i := first; i < len(e.all); i++ {
+		if e.all[i].by != itself || i > 0 && e.all[i-1].by == itself {
+			continue
+		}
+		end := i
+		for end < len(e.all) && e.all[end].by == itself {
+			end++
+		}
+		was, after := e.all[i].was, e.all[end:]
+		again := slices.ContainsFunc(after, func(w wrote) bool { return alike(w.is, was) }) // perhaps when the undo looked
 		switch {
-		case at < 0 || was == nil && is == nil:
-			if n > 0 || listed {
-				s.Errorf("%s, which the job has not changed, is undone, or listed as %q: %v", name, left[name], writes)
+		case len(after) > 0 && after[0].by == itsUndo:
+			if !alike(after[0].is, was) {
+				e.wrong("it was %v, and became %v", was, after[0].is)
 			}
-		case undone(at + 1):
-			restored++
-			if got := s.image(key, writes[at+1].version); n != 1 || listed || !proto.Equal(was, got) {
-				s.Errorf("%s is undone %d times, listed as %q; it was %v, and became %v: %v", name, n, left[name], was, got, writes)
-			}
-		case at+1 < len(writes): // somebody else was there before the undo
-			if listed {
-				leaves++
-			}
-			wasBack := slices.ContainsFunc(writes[at+1:], func(w write) bool { // perhaps when the undo looked
-				now := s.image(key, w.version)
-				return was == nil && now == nil || was != nil && now != nil && proto.Equal(was, now)
-			})
-			if n > 0 || !listed && !wasBack {
-				s.Errorf("%s, which somebody has changed since, is undone %d times, listed as %q: %v", name, n, left[name], writes)
-			}
-		case back && listed: // when the undo came to it, it was there
-			leaves++
-		case !proto.Equal(was, is):
-			s.Errorf("%s is not undone, listed as %q: %v", name, left[name], writes)
+		case len(after) == 0 && !alike(e.all[end-1].is, was):
+			e.wrong("it is not undone")
+		case len(after) > 0:
+			mayList, mustList = true, mustList || !again
 		}
 	}
-	if leaves < len(left) {
-		s.Errorf("%d entities are listed, and %d of them were changed since: %v", len(left), leaves, left)
+	if e.why != "" && !mayList || e.why == "" && mustList {
+		e.wrong("it may be listed: %v; it has to be: %v", mayList, mustList)
 	}
-	s.Logf("%d entities restored, %d left", restored, leaves)
+}
+
+// checkGone checks an entity that was deleted in between: it becomes something that it was before a write of the job, or is listed.
+func (e *scribbled) checkGone(first int) {
+	before := func(is *datastorepb.Entity) bool {
+		return slices.ContainsFunc(e.all, func(w wrote) bool { return w.by == itself && alike(w.was, is) })
+	}
+	for _, w := range e.all {
+		if w.by == itsUndo && !before(w.is) {
+			e.wrong("it became what it was never before a write of the job")
+		}
+	}
+	last := e.all[len(e.all)-1]
+	if e.why == "" && last.by == itself && !before(last.is) {
+		e.wrong("it is neither restored nor listed")
+	}
 }

@@ -27,7 +27,7 @@ func keep(d *delivery, r *record.Range, o *page.Outcome) {
 	})
 	w := record.Wrote{
 		Own: record.KeysOf(o.Own, len(o.Own) == o.Reached), Written: int64(len(o.Own)), Gone: record.KeysOf(o.Gone, len(o.Gone) == len(o.Own)),
-		Fresh: record.KeysOf(fresh, len(fresh) == len(o.Own)), Settled: settled, Others: o.Others, Lost: o.Apart,
+		Fresh: record.KeysOf(fresh, len(fresh) == len(o.Own)), Settled: settled, Others: o.Others,
 	}
 	r.Wrote = w.Encode()
 }

@@ -31,7 +31,6 @@ type Effect struct {
 	Collected []any // for the function over the page
 
 	Left    []record.Left           // as it is, by an undo
-	Apart   int64                   // mutations that took effect by themselves, as a page's commit could not hold them
 	Example func() []record.Example // of what a rehearsal would do; nil: nothing
 }
 
@@ -184,9 +183,6 @@ func Restoring(key *datastore.Key, image *pb.Entity, version int64) *datastore.M
 	}
 	return datastore.NewUpdate(key, &nothing)
 }
-
-// Apart notes that so many mutations took effect by themselves.
-func (a *Attempt) Apart(n int) { a.effect.Apart += int64(n) }
 
 // Leave notes that an undo leaves an entity as it is.
 func (a *Attempt) Leave(key *datastore.Key, why string) {

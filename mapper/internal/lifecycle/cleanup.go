@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -63,6 +64,9 @@ func (cl cleaner) sweep(ctx context.Context, job *record.Job, now time.Time) err
 	if err := cl.enqueueSweep(ctx, job, now); err != nil {
 		return err
 	}
+	if held, err := store.HoldsBack(ctx, cl.Store, job); err != nil || held {
+		return err // a later sweep goes on
+	}
 	if len(job.Totals) == 0 {
 		if d, err := adder(cl).draft(ctx, job); err != nil || now.Sub(d.Kept) < sweepEvery {
 			return err // whoever adds up is at it
@@ -88,6 +92,9 @@ func (cl cleaner) sweep(ctx context.Context, job *record.Job, now time.Time) err
 func (cl cleaner) run(ctx context.Context, job *record.Job, t body.Job) error {
 	if job.Cleaning == "" || job.Epoch != t.Epoch {
 		return nil
+	}
+	if held, err := store.HoldsBack(ctx, cl.Store, job); err != nil || held {
+		return err // a sweep goes on
 	}
 	i := t.Tick % (addUpTask + 1)
 	if i == addUpTask {
@@ -206,10 +213,42 @@ func (cl cleaner) cleanRecords(ctx context.Context, job *record.Job, from, to st
 	if errors.Is(err, errFull) {
 		err = nil
 	}
+	if err == nil && n < cleanupRanges && record.IsUndo(job.Mapper) {
+		var batches int
+		batches, err = cl.cleanBatches(ctx, job, from, to, o)
+		n += batches
+	}
 	if err := errors.Join(err, group.Wait()); err != nil {
 		return "", 0, fmt.Errorf("clean up job %s: %w", job.ID, err)
 	}
 	return last, n, nil
+}
+
+// cleanBatches cleans up the batches of an undo in a stretch of IDs, and returns how many there were.
+func (cl cleaner) cleanBatches(ctx context.Context, job *record.Job, from, to string, o CleanUp) (n int, err error) {
+	var keys []*datastore.Key
+	err = store.EachBatch(ctx, cl.Store, store.Batches(job.Ref(), from, to), func(key *datastore.Key, b *record.Batch) error {
+		if o.Expire == 0 || b.Expires.IsZero() {
+			keys = append(keys, key)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	expires := time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
+	for some := range slices.Chunk(keys, cleanupBatch) {
+		if o.Expire == 0 {
+			err = cl.Store.Delete(ctx, some)
+		} else {
+			err = store.ExpireBatches(ctx, cl.Store, some, expires)
+		}
+		if err != nil {
+			return n, err
+		}
+		n += len(some)
+	}
+	return n, nil
 }
 
 // cleanBatch cleans up some records. Those to expire are changed in a transaction, which leaves out

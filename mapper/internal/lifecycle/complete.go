@@ -135,9 +135,10 @@ func (js *Jobs) fail(ctx context.Context, job *record.Job, reason error, besides
 }
 
 // end changes the record of a job that runs, for a reason, if no ranges have appeared since its
-// epoch was read.
+// epoch was read. An undo that has not seen all records fails.
 func (js *Jobs) end(ctx context.Context, job *record.Job, cause string, change func(*datastore.Transaction, *record.Job) error) error {
 	var s step
+	said := cause
 	err := js.Store.Transact(ctx, func(tx *datastore.Transaction) error {
 		s = step{}
 		j, err := store.GetJob(tx, job.Ref())
@@ -151,14 +152,25 @@ func (js *Jobs) end(ctx context.Context, job *record.Job, cause string, change f
 		if err := change(tx, j); err != nil {
 			return err
 		}
-		s = step{from, j}
+		why := cause
+		if j.State != record.Failed {
+			incomplete, err := store.Incomplete(tx, j)
+			if err != nil {
+				return err
+			}
+			if incomplete != nil {
+				why = fault.Summary(incomplete)
+				j.Fail(fault.Text(incomplete), false, time.Now())
+			}
+		}
+		s, said = step{from, j}, why
 		if err := store.EndDraft(tx, j); err != nil {
 			return err
 		}
 		_, err = tx.Mutate(j.Update())
 		return err
 	})
-	if err = js.settle(ctx, s, cause, err); err != nil {
+	if err = js.settle(ctx, s, said, err); err != nil {
 		return fmt.Errorf("end job %s: %w", job.ID, err)
 	}
 	return nil

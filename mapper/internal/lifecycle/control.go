@@ -188,21 +188,9 @@ func (ct Control) Abort(ctx context.Context, ref record.Ref) error {
 
 // Undo notes by which job one that was read is undone, and takes its open ranges away from pages that are still under way: from here on
 // nothing of it changes, as ranges appear only in the commit of one that is open. An undo that was noted before, and is gone or
-// was aborted, does not count.
+// was aborted, does not count: should it come to life later, its creation finds another note.
 func (ct Control) Undo(ctx context.Context, job *record.Job, by string) error {
-	gone := ""
-	if job.Undo != "" && job.Undo != by {
-		other, err := ct.Store.LoadJob(ctx, record.Ref{ID: job.Undo})
-		if errors.Is(err, record.ErrNoSuchJob) || err == nil && other.State == record.Aborted {
-			gone = job.Undo
-		}
-	}
-	_, err := ct.Change(ctx, job.Ref(), "undone by job "+by, ct.owned(func(j *record.Job) (bool, error) {
-		if gone != "" && j.Undo == gone {
-			j.Undo = ""
-		}
-		return record.Undo(j, by)
-	}))
+	_, err := ct.Change(ctx, job.Ref(), "undone by job "+by, ct.owned(func(j *record.Job) (bool, error) { return record.Undo(j, by) }))
 	if err != nil {
 		return err
 	}
@@ -291,9 +279,6 @@ func (ct Control) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause 
 	if err != nil {
 		return err
 	}
-	if err := ct.undone(ctx, ref); err != nil {
-		return err
-	}
 	job, err := guard(ct).update(ctx, ref, cause, ct.owned(func(j *record.Job) (bool, error) {
 		before := j.Retired
 		if err := may(j); err != nil {
@@ -306,22 +291,6 @@ func (ct Control) cleanUp(ctx context.Context, ref record.Ref, o CleanUp, cause 
 		return err
 	}
 	return cleaner(ct).enqueueFirst(ctx, job)
-}
-
-// undone returns an error if a job is being undone: that needs its records.
-func (ct Control) undone(ctx context.Context, ref record.Ref) error {
-	job, err := ct.Store.LoadJob(ctx, ref)
-	if err != nil || job.Undo == "" {
-		return err
-	}
-	undo, err := ct.Store.LoadJob(ctx, record.Ref{ID: job.Undo})
-	switch {
-	case errors.Is(err, record.ErrNoSuchJob):
-		return nil
-	case err == nil && (undo.Unfinished() || undo.State == record.Failed):
-		return fmt.Errorf("%w: job %s undoes it, which needs its records, and is %s: wait for its end, or abort it", record.ErrState, undo.ID, undo.State)
-	}
-	return err
 }
 
 // Revive makes sure that every job of this engine's queues that runs has a sweep.

@@ -33,7 +33,6 @@ type Outcome struct {
 	Own, Others []*datastore.Key
 	Gone        []*datastore.Key // of Own: those that are deleted
 	Left        []record.Left
-	Apart       int64            // mutations that took effect by themselves
 	Examples    []record.Example // of what a rehearsal would do
 
 	// Page is what the function over the page asks for.

@@ -251,7 +251,6 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 	o.writes += len(e.Mutations) + len(incomplete.Mutations)
 	o.incomplete.Mutations = append(o.incomplete.Mutations, incomplete.Mutations...)
 	o.Left = append(o.Left, e.Left...)
-	o.Apart += e.Apart
 	if e.Example != nil && len(o.Examples) < record.PageExamples {
 		o.Examples = append(o.Examples, e.Example()...)
 	}

@@ -34,7 +34,7 @@ func (q Query) normalSpaces() (Query, error) {
 		if err := keyspace.CheckKind(k); err != nil {
 			return q, fmt.Errorf("Query.Kinds: one %w", err)
 		}
-		if k == record.JobKind || k == record.RangeKind {
+		if k == record.JobKind || k == record.RangeKind || k == record.BatchKind {
 			return q, fmt.Errorf("Query.Kind %q holds the records of jobs themselves", k)
 		}
 	}

@@ -17,28 +17,13 @@ func refuse(j *Job) error { return fmt.Errorf("%w: it is %q", ErrState, j.State)
 
 // refuseCleaned refuses what needs the records of a job's ranges, as the job has left them.
 func refuseCleaned(j *Job) error {
-	if j.Cleaned || j.Cleaning != "" {
-		return CleanedUp(j)
+	if err := HasRecords(j); err != nil {
+		return err
 	}
 	if j.Undo != "" {
 		return fmt.Errorf("%w: job %s undoes it", ErrState, j.Undo)
 	}
 	return nil
-}
-
-// Undo notes which job undoes one, which has to have ended, and to have its records.
-func Undo(j *Job, id string) (changed bool, err error) {
-	switch {
-	case !j.Over():
-		return false, fmt.Errorf("%w: it is %q: abort it first", ErrState, j.State)
-	case j.Undo == id:
-		return false, nil
-	}
-	if err := refuseCleaned(j); err != nil {
-		return false, err
-	}
-	j.Undo = id
-	return true, nil
 }
 
 // Over reports whether the job does nothing more, unless it is resumed or its failures are retried.

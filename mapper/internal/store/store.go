@@ -122,9 +122,13 @@ func (st Store) UpdateJob(ctx context.Context, ref record.Ref, change func(*reco
 					return err
 				}
 			}
+			was := *altered
 			ended, ran := !altered.Unfinished(), altered.State == record.Running
 			if changed, err := change(altered); err != nil || !changed {
 				return cmp.Or(err, ErrNothing)
+			}
+			if err := keepUndo(tx, &was, altered); err != nil {
+				return err
 			}
 			if ended && altered.Unfinished() {
 				if err := takeTurn(tx, altered); err != nil {
@@ -244,6 +248,9 @@ func (st Store) Create(ctx context.Context, job *record.Job, when func(*datastor
 				return err
 			}
 			job.Created = time.Now().UTC().Truncate(time.Microsecond) // behind what it has waited for
+		}
+		if err := goesOn(tx, job, false); err != nil {
+			return err
 		}
 		if err := takeSlots(tx, job); err != nil {
 			return err

@@ -5,4 +5,7 @@
 // it was, and one that was not is deleted. This is the function of a mapper, over the records of the job that is undone: so an undo is
 // a job as any, and each page of it takes effect once. Its mutations are on the condition that the entities have the versions that
 // were compared, however late they are committed.
+//
+// What several pages have written becomes what it was before the first of them (history.go). What a page's commit can't hold is restored before
+// it, in batches that are recorded (outcome.go).
 package undo

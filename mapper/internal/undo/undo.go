@@ -1,22 +1,19 @@
 package undo
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"slices"
-	"strings"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -25,49 +22,18 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
-	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// namePrefix begins the names of the mappers that undo the jobs of others, and of no mapper of users.
-const namePrefix = "undo:"
-
 // Is reports whether a mapper of that name undoes jobs, or is a rehearsal of that.
-func Is(name string) bool { return strings.Contains(name, namePrefix) }
+func Is(name string) bool { return record.IsUndo(name) }
 
 // Name returns the name of the mapper that undoes the jobs of another one. What one of those has done it undoes itself.
 func Name(mapper string) string {
 	if Is(mapper) {
 		return mapper
 	}
-	return namePrefix + mapper
-}
-
-// ID returns the ID that the undo of a job has by default: "undo-" and that of the job; or, if another job has that, or one that was
-// aborted, with a part of the incarnation behind it, or a number.
-func ID(ctx context.Context, st store.Store, job *record.Job, params json.RawMessage) (string, error) {
-	const prefix, most, tries = "undo-", 100, 20
-	id := prefix + job.ID
-	if len(id) > most-24 {
-		h := sha256.Sum256([]byte(job.ID))
-		id = id[:most-24-9] + "-" + hex.EncodeToString(h[:4])
-	}
-	for n := range tries {
-		some := id
-		if n > 0 {
-			some = fmt.Sprintf("%s-%s-%d", id, job.Incarnation[:8], n)
-		}
-		other, err := st.LoadJob(ctx, record.Ref{ID: some})
-		switch {
-		case errors.Is(err, record.ErrNoSuchJob):
-			return some, nil
-		case err != nil:
-			return "", err
-		case other.Mapper == Name(job.Mapper) && bytes.Equal(other.Params, params) && other.State != record.Aborted:
-			return some, nil
-		}
-	}
-	return "", fmt.Errorf("%w: %d jobs have the IDs that its undo might have: give it another one", record.ErrState, tries)
+	return record.UndoPrefix + mapper
 }
 
 // PageSize is how many pages of up to 1,000 entities one of an undo takes back, by default: its commit has at most 10 MiB, and its record
@@ -96,8 +62,9 @@ func Records(j *record.Job) query.Query {
 	}
 }
 
-// Mapper returns the mapper that undoes the jobs of another one, with a client that notes versions.
-func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger) *function.Definition {
+// Mapper returns the mapper that undoes the jobs of another one, with a client that notes versions. Most is how many bytes of images the
+// commit of a page has at most, if it is not 0: see together.
+func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger, most *atomic.Int64) *function.Definition {
 	return &function.Definition{
 		Name: Name(of.Name), Mode: function.Update, Queue: of.Queue,
 		Canonical: func(encoded json.RawMessage) (json.RawMessage, error) {
@@ -108,7 +75,7 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger)
 			return function.EncodeParams(params)
 		},
 		Prepare: func(encoded json.RawMessage, _ bool) (function.Func, error) {
-			u := undoer{client: client, source: source.New(client, log)}
+			u := undoer{client: client, source: source.New(client, log), most: cmp.Or(int(most.Load()), together), history: newHistory()}
 			if err := function.DecodeParams(encoded, &u.params); err != nil {
 				return nil, err
 			}
@@ -119,7 +86,7 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger)
 			return func(ctx context.Context, j function.Job, key *datastore.Key, _ []datastore.Property) (_ *function.Effect, err error) {
 				defer function.Recovered(&err)
 				a := function.NewAttempt(j.Ref, function.Update, key)
-				err = a.Run(func() error { return u.page(ctx, a, key, j.Rehearses) })
+				err = a.Run(func() error { return u.page(ctx, a, j, key) })
 				if fault.IsFatal(err) { // of this page: others may be younger
 					err = fault.Permanent(err)
 				}
@@ -132,16 +99,9 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger)
 	}
 }
 
-// Check returns an error if a job can't be undone: because another job has the ID of the undo that is about to be created, the client notes no
-// versions, or the database does not serve any more what was there when the job's first page was committed. Existing is the job of
-// that ID, if there is one.
-func Check(ctx context.Context, client *datastore.Client, job, existing, created *record.Job) error {
-	if existing != nil {
-		if existing.Mapper != created.Mapper || !bytes.Equal(existing.Params, created.Params) {
-			return fmt.Errorf("%w: job %s is another one: give the undo another ID", record.ErrOtherArguments, existing.ID)
-		}
-		return nil
-	}
+// Check returns an error if a job can't be undone: because the client notes no versions, or the database does not serve any more what was
+// there when the job's first page was committed.
+func Check(ctx context.Context, client *datastore.Client, job *record.Job) error {
 	u := undoer{client: client, source: source.New(client, nil)}
 	r, stored, err := u.record(ctx, record.RangeKey(job.Ref(), job.Root()))
 	if err == nil && r.State == record.Done {
@@ -159,10 +119,17 @@ func Check(ctx context.Context, client *datastore.Client, job, existing, created
 
 // An undoer undoes pages of a job.
 type undoer struct {
-	client *datastore.Client
-	source source.Source
-	params Params
-	query  query.Query
+	client  *datastore.Client
+	source  source.Source
+	params  Params
+	query   query.Query
+	most    int // bytes of images in a commit
+	history *history
+}
+
+// undone names the job that is undone.
+func (u undoer) undone() record.Ref {
+	return record.Ref{ID: u.params.Job, Incarnation: u.params.Incarnation}
 }
 
 // Errors of pages that can't be undone.
@@ -174,63 +141,94 @@ var (
 	errChanged    = errors.New("the page's record was changed since its commit, so that is not known, or the database does not serve what was there before")
 )
 
-// page undoes the page of a range.
-func (u undoer) page(ctx context.Context, a *function.Attempt, key *datastore.Key, rehearses bool) error {
+// page undoes all that commits of a page of a range have written.
+func (u undoer) page(ctx context.Context, a *function.Attempt, j function.Job, key *datastore.Key) error {
 	r, stored, err := u.record(ctx, key)
 	if err != nil {
 		return err
 	}
-	if r.State != record.Done || r.Failed != "" {
-		return nil // nothing was written
+	for tries := 1; ; tries++ {
+		o := &outcome{job: j, page: r.ID, batches: make(map[string]bool), done: make(map[string]bool)}
+		err := u.commits(ctx, o, r, stored)
+		switch {
+		case err == nil:
+			o.ask(a)
+			return nil
+		case tries == batchAttempts || !errors.Is(err, errMoved):
+			return err
+		}
 	}
-	w, err := record.DecodeWrote(r.Wrote)
-	switch {
-	case err != nil:
-		return fault.Permanent(err)
-	case w == nil:
-		return fault.Permanent(errOld)
-	}
-	c := commit{version: stored.Version, at: stored.UpdateTime.AsTime(), page: key, wrote: w}
-	if err := u.undo(ctx, a, r, c, rehearses); err != nil {
+}
+
+// commits undoes the commits of a page of a range: its own, and those before it, if it is a page of an undo.
+func (u undoer) commits(ctx context.Context, o *outcome, r *record.Range, stored *pb.EntityResult) error {
+	all, err := u.batchesOf(ctx, r)
+	if err != nil {
 		return err
 	}
-	if w.Lost > 0 {
-		a.Leave(nil, fmt.Sprintf("the page has put or deleted %d other entities that its record had no room for", w.Lost))
-		a.Count("left", w.Lost)
+	if r.State == record.Done && r.Failed == "" { // otherwise nothing was written
+		w, err := record.DecodeWrote(r.Wrote)
+		switch {
+		case err != nil:
+			return fault.Permanent(err)
+		case w == nil:
+			return fault.Permanent(errOld)
+		}
+		all = append(all, commit{version: stored.Version, at: stored.UpdateTime.AsTime(), record: r.Key(), wrote: w})
+	}
+	for _, c := range all {
+		if err := u.undo(ctx, o, r, c); err != nil {
+			return err
+		}
+		if c.wrote.Lost > 0 {
+			o.leave(nil, c.wrote.Lost, fmt.Sprintf("the page has put or deleted %d other entities that its record had no room for", c.wrote.Lost))
+		}
 	}
 	return nil
 }
 
-// A commit is that of a page.
+// A commit is that of a page, or of a batch.
 type commit struct {
 	version int64
 	at      time.Time
-	page    *datastore.Key // of its record
+	record  *datastore.Key // which it has written along
 	wrote   *record.Wrote
 }
 
 // before returns the last time at which nothing of it was there.
 func (c commit) before() time.Time { return c.at.Add(-time.Microsecond) }
 
+// unlike reports whether the record of a commit was there before it, other than pending: so it was changed since.
+func (c commit) unlike(before *wire.Results) bool {
+	was := before.Of(c.record)
+	return was != nil && was.GetEntity().GetProperties()["state"].GetStringValue() != record.Pending
+}
+
 // undo undoes a commit: from what was there just before it, or if it is too old for that, a whole minute before.
-func (u undoer) undo(ctx context.Context, a *function.Attempt, r *record.Range, c commit, rehearses bool) error {
-	keys, err := u.own(ctx, r, c, c.before())
+func (u undoer) undo(ctx context.Context, o *outcome, r *record.Range, c commit) error {
+	all, err := u.undoExactly(ctx, o, r, c)
 	if fault.IsFatal(err) && time.Since(c.at) > exactly {
-		return u.undoByMinute(ctx, a, r, c, rehearses)
+		all, err = u.undoByMinute(ctx, o, r, c)
 	}
 	if err != nil {
 		return err
+	}
+	return u.take(ctx, o, all)
+}
+
+// undoExactly decides what becomes of all that a commit has written.
+func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
+	keys, err := u.own(ctx, r, c, c.before())
+	if err != nil {
+		return nil, err
 	}
 	keys = append(keys, c.wrote.Others...)
-	before, err := u.lookup(ctx, append(slices.Clip(keys), c.page), c.before())
-	if fault.IsFatal(err) && time.Since(c.at) > exactly {
-		return u.undoByMinute(ctx, a, r, c, rehearses)
-	}
+	before, err := u.lookup(ctx, append(slices.Clip(keys), c.record), c.before())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var asked *wire.Results // as the commit has left them
-	return u.entities(ctx, a, keys, before, c, rehearses, func(key *datastore.Key) (*pb.EntityResult, error) {
+	all, err := u.look(ctx, o, keys, before, c, func(key *datastore.Key) (*pb.EntityResult, error) {
 		if asked == nil {
 			found, err := u.lookup(ctx, keys, c.at)
 			if err != nil {
@@ -240,6 +238,10 @@ func (u undoer) undo(ctx context.Context, a *function.Attempt, r *record.Range, 
 		}
 		return asked.Of(key), nil
 	})
+	if err == nil {
+		err = settle(ctx, past{u}, c, all)
+	}
+	return all, err
 }
 
 // record reads the record of a page.
@@ -283,92 +285,70 @@ func (u undoer) own(ctx context.Context, r *record.Range, c commit, at time.Time
 	return slices.DeleteFunc(keyspace.Keys(found), func(key *datastore.Key) bool { return !c.wrote.Own.Has(key) }), nil
 }
 
-// entities restores those entities that have been left alone since a commit, of which it is known what was before it. With returns what an
-// entity was as the commit has left it.
-func (u undoer) entities(ctx context.Context, a *function.Attempt, keys []*datastore.Key, before *wire.Results, c commit, rehearses bool, with func(*datastore.Key) (*pb.EntityResult, error)) error {
-	if state := before.Of(c.page).GetEntity().GetProperties()["state"]; state.GetStringValue() == record.Done {
-		return fault.Permanent(errChanged)
+// An entity is one that a commit has written.
+type entity struct {
+	key         *datastore.Key
+	before, now *pb.EntityResult // nil: it was not there, or is not
+	deleted     bool             // by the commit
+	changed     bool             // since
+
+	becomes *pb.Entity // what was there before the job wrote it first; nil: nothing
+	why     string     // it stays as it is
+	passed  bool       // there is nothing to do, and to say
+}
+
+// look reads what a commit has written of some entities, and what became of it since. What it has not written is left out, and so is what
+// an earlier attempt has restored. With returns what an entity was as the commit has left it.
+func (u undoer) look(ctx context.Context, o *outcome, keys []*datastore.Key, before *wire.Results, c commit, with func(*datastore.Key) (*pb.EntityResult, error)) (all []*entity, err error) {
+	if c.unlike(before) {
+		return nil, fault.Permanent(errChanged)
 	}
 	now, err := u.lookup(ctx, keys, time.Time{})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var changes []change
+	if err := u.readBatches(ctx, o); err != nil { // after that: what has changed between the two is in both
+		return nil, err
+	}
+	seen := make(map[string]bool, len(keys))
 	for _, key := range keys {
-		was, is := before.Of(key), now.Of(key)
+		name := key.Encode()
+		if seen[name] || o.done[name] {
+			continue
+		}
+		seen[name] = true
+		e := &entity{key: key, before: before.Of(key), now: now.Of(key)}
 		var failed error
-		does := decide(c.version, was, is, func() (r *pb.EntityResult) {
+		does := decide(c.version, e.before, e.now, func() (r *pb.EntityResult) {
 			r, failed = with(key)
+			e.deleted = r == nil
 			return r
 		})
 		if failed != nil {
-			return failed
+			return nil, failed
 		}
-		switch does {
-		case restore:
-			changes = append(changes, change{key, was.Entity, is.GetVersion()})
-			a.Count("restored", 1)
-		case remove:
-			changes = append(changes, change{key, nil, is.Version})
-			a.Count("removed", 1)
-		case leave:
-			why := "it was changed since"
-			if is == nil {
-				why = "it was deleted since"
-			}
-			a.Leave(key, why)
-			a.Count("left", 1)
+		if does == nothing {
+			continue
 		}
+		e.becomes, e.changed = e.before.GetEntity(), does == changed
+		all = append(all, e)
 	}
-	return u.change(ctx, a, changes, rehearses)
+	return all, nil
 }
 
-// A change is what an entity becomes: an image, or nothing, if it has a version still; 0: if it is not there.
-type change struct {
-	key     *datastore.Key
-	image   *pb.Entity
-	version int64
-}
-
-// together is how many bytes of images the commit of a page of the undo takes, well below the 10 MiB that one can have.
-const together = 4 << 20
-
-// change has changes take effect with the commit of the page. What that can't hold takes effect before it: should the page be tried again
-// after that, these entities are what they were already.
-func (u undoer) change(ctx context.Context, a *function.Attempt, changes []change, rehearses bool) error {
-	size := 0
-	for _, c := range changes {
-		size += proto.Size(c.image) + keyspace.KeySize(c.key)
-	}
-	for !rehearses && size > together {
-		var some []wire.Mutation
-		bytes := 0
-		for len(changes) > 0 && (len(some) == 0 || bytes+proto.Size(changes[0].image) < together/2) && len(some) < 500 {
-			c := changes[0]
-			bytes += proto.Size(c.image) + keyspace.KeySize(c.key)
-			some, changes = append(some, wire.Mutation{Mutation: function.Restoring(c.key, c.image, c.version), Condition: wire.Condition{Version: c.version, Writes: c.image}}), changes[1:]
+// take has entities become what they are to, or be left.
+func (u undoer) take(ctx context.Context, o *outcome, all []*entity) error {
+	for _, e := range all {
+		switch {
+		case e.passed || e.why == "" && e.becomes == nil && e.now == nil:
+		case e.why != "":
+			o.leave(e.key, 1, e.why)
+		case e.now == nil && u.history.taken(e.key, o.page, e.becomes):
+		default:
+			o.changes = append(o.changes, change{e.key, e.becomes, e.now.GetVersion()})
 		}
-		if _, err := wire.Commit(ctx, u.client, some); err != nil {
-			return fmt.Errorf("restore a part of a page: %w", err)
-		}
-		a.Apart(len(some))
-		size -= bytes
 	}
-	for _, c := range changes {
-		if rehearses {
-			c.image = smaller(c.image)
-		}
-		a.Restore(c.key, c.image, c.version)
-	}
-	return nil
-}
-
-// smaller returns an image for a rehearsal, which writes nothing, and counts what it would: nil stays nil.
-func smaller(image *pb.Entity) *pb.Entity {
-	if image == nil {
-		return nil
-	}
-	return &pb.Entity{Key: image.Key}
+	return u.commitApart(ctx, o)
 }
 
 // lookup reads entities as they were at a time; as they are, if that is zero.

@@ -1,0 +1,59 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/api/iterator"
+
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+)
+
+// Batches returns the query for the batches of an undo whose names are in [from, to), as for Records.
+func Batches(job record.Ref, from, to string) *datastore.Query {
+	if to == "" {
+		to = "g" // above all hexadecimal digits
+	}
+	return datastore.NewQuery(record.BatchKind).Order("__key__").
+		FilterField("__key__", ">=", record.BatchKey(job, from)).FilterField("__key__", "<", record.BatchKey(job, to))
+}
+
+// EachBatch calls f for the batches of a query.
+func EachBatch(ctx context.Context, st Store, q *datastore.Query, f func(*datastore.Key, *record.Batch) error) error {
+	for it := st.client.Run(ctx, q); ; {
+		b := new(record.Batch)
+		key, err := it.Next(b)
+		if errors.Is(err, iterator.Done) {
+			return nil
+		}
+		if err := property.IgnoreUndeclared(err); err != nil {
+			return err
+		}
+		if err := f(key, b); err != nil {
+			return err
+		}
+	}
+}
+
+// ExpireBatches has batches expire, those that are still there.
+func ExpireBatches(ctx context.Context, st Store, keys []*datastore.Key, at time.Time) error {
+	return st.Transact(ctx, func(tx *datastore.Transaction) error {
+		for _, key := range keys {
+			b := new(record.Batch)
+			there, err := found(tx.Get, key, b)
+			if err != nil {
+				return err
+			}
+			if there && b.Expires.IsZero() {
+				b.Expires = at
+				if err := Write(tx, datastore.NewUpdate(key, b)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}

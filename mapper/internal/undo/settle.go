@@ -1,0 +1,234 @@
+package undo
+
+import (
+	"context"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+)
+
+// settle decides what becomes of entities that pages of the job, or others, may have written before or after a commit.
+func settle(ctx context.Context, u past, c commit, all []*entity) error {
+	var some []*entity
+	var first, last []*datastore.Key // to look up as they were when the job began, and when it had ended
+	for _, e := range all {
+		before, err := u.beforeJob(ctx, timeOf(e.before))
+		switch {
+		case err != nil:
+			return err
+		case !e.changed && before && e.before != nil:
+			continue
+		case !e.changed && e.before == nil:
+			first = append(first, e.key)
+		case e.changed:
+			last = append(last, e.key)
+		}
+		some = append(some, e)
+	}
+	if len(some) == 0 {
+		return nil
+	}
+	job, err := u.load(ctx)
+	if err != nil {
+		return err
+	}
+	begun, err := u.begun(ctx, job)
+	if err != nil {
+		return err
+	}
+	s := settling{past: u, c: c, from: begun, until: time.Now()}
+	if oldest := s.until.Add(-exactly).Truncate(time.Microsecond); !u.history.kept && oldest.After(begun) {
+		s.from = oldest
+	}
+	if job.State == record.Succeeded || job.State == record.SucceededWithFailures {
+		s.until = job.Ended.Add(skew)
+	}
+	was, err := u.lookup(ctx, first, s.from)
+	if err != nil {
+		return unkept(err, some)
+	}
+	ended := s.until.Before(time.Now().Add(-skew)) // by the database's clock, too
+	then := was
+	if ended {
+		if then, err = u.lookup(ctx, last, s.until); err != nil {
+			return unkept(err, some)
+		}
+	}
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(source.Parallel)
+	for _, e := range some {
+		switch {
+		case !e.changed && e.before == nil && was.Of(e.key) == nil: // it was not there when the job began
+		case !e.changed:
+			group.Go(func() error { return s.goBack(gctx, e) })
+		default:
+			at := e.now
+			if ended && (e.now == nil || timeOf(e.now).After(s.until)) {
+				at = then.Of(e.key)
+			}
+			group.Go(func() error { return s.lookFurther(gctx, e, at) })
+		}
+	}
+	return group.Wait()
+}
+
+// unkept leaves entities if an error says that the database does not serve their past.
+func unkept(err error, all []*entity) error {
+	if !fault.IsFatal(err) {
+		return err
+	}
+	for _, e := range all {
+		e.why = whyUnkept
+	}
+	return nil
+}
+
+// A settling decides what becomes of entities that a commit has written.
+type settling struct {
+	past
+	c           commit
+	from, until time.Time // in between the job wrote, as far as that can be read
+}
+
+// goBack has an entity become what it was before the job's first write, of those that end with the commit and between which nobody else
+// wrote it.
+func (s settling) goBack(ctx context.Context, e *entity) error {
+	image, why, err := s.first(ctx, e.key, s.c.at, e.before)
+	if fault.IsFatal(err) {
+		why, err = whyUnkept, nil
+	}
+	e.becomes, e.why = image.GetEntity(), why
+	return err
+}
+
+// first follows the writes of an entity back from one of the job, before which it was something, or nothing.
+func (s settling) first(ctx context.Context, key *datastore.Key, at time.Time, before *pb.EntityResult) (image *pb.EntityResult, why string, err error) {
+	for range maxWrites {
+		switch {
+		case before != nil:
+			at = timeOf(before)
+		default:
+			deleted, found, err := s.lastDeletion(ctx, key, at)
+			if err != nil || !found {
+				return nil, "", err
+			}
+			at = deleted
+		}
+		wrote, why, err := s.wrote(ctx, key, at)
+		if err != nil || why != "" || !wrote {
+			return before, why, err
+		}
+		if before, err = s.at(ctx, key, at.Add(-time.Microsecond)); err != nil {
+			return nil, "", err
+		}
+	}
+	return nil, whyOften, nil
+}
+
+// lastDeletion returns when an entity was deleted that is not there just before a time, and was there when the job began. If it came and went
+// in between, that is not seen.
+func (s settling) lastDeletion(ctx context.Context, key *datastore.Key, at time.Time) (deleted time.Time, found bool, err error) {
+	there, gone := s.from, at.Add(-time.Microsecond)
+	was, err := s.at(ctx, key, there)
+	if err != nil || was == nil || !gone.After(there) {
+		return at, false, err
+	}
+	for gone.Sub(there) > time.Microsecond {
+		middle := there.Add(gone.Sub(there) / 2).Truncate(time.Microsecond)
+		if was, err = s.at(ctx, key, middle); err != nil {
+			return at, false, err
+		}
+		if was != nil {
+			there = middle
+		} else {
+			gone = middle
+		}
+	}
+	return gone, true, nil
+}
+
+// lookFurther decides about an entity that was written again after the commit. Then is what it was when the job had ended.
+func (s settling) lookFurther(ctx context.Context, e *entity, then *pb.EntityResult) error {
+	next, found, err := s.next(ctx, e, then)
+	if err == nil && found {
+		var wrote bool
+		if wrote, _, err = s.wrote(ctx, e.key, next); err == nil && wrote {
+			e.passed, err = s.leadsBack(ctx, e, next)
+		}
+	}
+	if err == nil && !e.passed { // perhaps it is what it was before, again
+		image, why, failed := s.first(ctx, e.key, s.c.at, e.before)
+		err = failed
+		e.passed = failed == nil && why == "" && same(image, e.now)
+	}
+	if err != nil && !fault.IsFatal(err) {
+		return err
+	}
+	if e.why = whyChanged; e.now == nil {
+		e.why = whyDeleted
+	}
+	return nil
+}
+
+func same(a, b *pb.EntityResult) bool {
+	return a == nil && b == nil || a != nil && b != nil && proto.Equal(a.Entity, b.Entity)
+}
+
+// next returns when an entity was written after the commit for the first time, if that was before the job had ended: it looks at the past
+// between the commit and a time at which it was another one.
+func (s settling) next(ctx context.Context, e *entity, then *pb.EntityResult) (at time.Time, found bool, err error) {
+	left := func(is *pb.EntityResult) bool { // as the commit has left it
+		return e.deleted && is == nil || !e.deleted && is.GetVersion() == s.c.version
+	}
+	if left(then) {
+		return at, false, nil
+	}
+	from, to, jumped := s.c.at, s.until, false
+	if now := time.Now().Truncate(time.Microsecond); to.After(now) {
+		to = now
+	}
+	if then != nil {
+		to, jumped = timeOf(then), true
+	}
+	for range maxLooks {
+		if to.Sub(from) <= time.Microsecond {
+			return to, true, nil
+		}
+		middle := from.Add(to.Sub(from) / 2).Truncate(time.Microsecond)
+		if jumped { // it was written then: often that was the next time
+			middle = to.Add(-time.Microsecond)
+		}
+		jumped = !jumped
+		is, err := s.at(ctx, e.key, middle)
+		switch {
+		case fault.IsFatal(err) && time.Since(middle) < skew: // it is the future, by the database's clock
+			to = middle
+		case err != nil:
+			return at, false, err
+		case left(is):
+			from = middle
+		case is != nil:
+			to = timeOf(is)
+		default:
+			to = middle
+		}
+	}
+	return at, false, nil
+}
+
+// leadsBack reports whether whoever follows the writes of an entity back from one comes to the commit. That is so but for what was deleted,
+// as that leaves nothing in between.
+func (s settling) leadsBack(ctx context.Context, e *entity, from time.Time) (bool, error) {
+	if !e.deleted {
+		return true, nil
+	}
+	deleted, found, err := s.lastDeletion(ctx, e.key, from)
+	return found && deleted.Equal(s.c.at), err
+}

@@ -1,0 +1,371 @@
+package mapper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// hot is an entity that pages put.
+var hot = datastore.NameKey("Hot", "one", nil)
+
+// TestUndoTwice undoes jobs whose pages write entities that other pages have written, too: each becomes what it was before the first of them.
+// The undo of that undo has each be what the job had left.
+func TestUndoTwice(t *testing.T) {
+	t.Parallel()
+	owner := func(owner string) *account { return &account{Owner: owner} }
+	at := func(i int) *datastore.Key { return datastore.NameKey("Account", fmt.Sprintf("user-%07d", i), nil) }
+	for name, test := range map[string]struct {
+		there    bool // the hot entity, before
+		f        func(i int, a *mapper.Entity[account])
+		restored int64
+		removed  int64
+	}{
+		"one is put by all pages": {true, func(_ int, a *mapper.Entity[account]) { a.Put(hot, owner(a.Key.Name)) }, 1, 0},
+		"and was not there":       {false, func(_ int, a *mapper.Entity[account]) { a.Put(hot, owner(a.Key.Name)) }, 0, 1},
+		"one is put and deleted": {true, func(i int, a *mapper.Entity[account]) {
+			if i/10%2 == 0 {
+				a.Put(hot, owner(a.Key.Name))
+			} else {
+				a.Delete(hot)
+			}
+		}, 1, 0},
+		"it was not there, and is put and deleted": {false, func(i int, a *mapper.Entity[account]) {
+			if i/10%2 == 0 {
+				a.Put(hot, owner(a.Key.Name))
+			} else {
+				a.Delete(hot)
+			}
+		}, 0, 0},
+		"those of other pages": {true, func(i int, a *mapper.Entity[account]) {
+			a.Value.Owner = "own"
+			a.Put(at((i+100)%200), owner("by "+a.Key.Name))
+		}, 200, 0},
+		"those of other pages are deleted": {true, func(i int, a *mapper.Entity[account]) {
+			if i%2 == 0 {
+				a.Value.Owner = "own"
+			} else {
+				a.Delete(at((i + 99) % 200))
+			}
+		}, 100, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, size := range []int{1, 4, 100} {
+				synctest.Test(t, func(t *testing.T) {
+					twice := mapper.Update("twice", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+						var i int
+						if _, err := fmt.Sscanf(a.Key.Name, "user-%d", &i); err != nil {
+							return err
+						}
+						test.f(i, a)
+						return nil
+					})
+					w, ctx := newWorld(t, setting{}, twice), t.Context()
+					w.putAccounts(names(200))
+					if test.there {
+						if _, err := w.client.Put(ctx, hot, owner("before")); err != nil {
+							t.Fatal(err)
+						}
+					}
+					time.Sleep(time.Second)
+					before := images(t, w.client, "Account", "Hot")
+					job, err := twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 10, Workers: 4})
+					if err != nil {
+						t.Fatal(err)
+					}
+					w.wait(job)
+					after := images(t, w.client, "Account", "Hot")
+					rehearsal, err := job.Undo(ctx, &mapper.StartOptions{Rehearse: true, PageSize: size})
+					if err != nil {
+						t.Fatal(err)
+					}
+					rehearsed := w.wait(rehearsal)
+					undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: size})
+					if err != nil {
+						t.Fatal(err)
+					}
+					s := w.wait(undo)
+					if diff := cmp.Diff(before, images(t, w.client, "Account", "Hot")); diff != "" || s.State != mapper.Succeeded {
+						t.Errorf("%+v (-want +got)\n%.2000s", s, diff)
+					}
+					if c := s.Counters; c["restored"] != test.restored || c["removed"] != test.removed || c["left"] != 0 {
+						t.Errorf("%v: left %v", c, leftBy(t, undo))
+					}
+					for _, what := range []string{"restored", "removed", "left"} {
+						if !strings.Contains(name, "delete") && s.Counters[what] != rehearsed.Counters[what] {
+							t.Errorf("%s: %d, rehearsed %d", what, s.Counters[what], rehearsed.Counters[what])
+						}
+					}
+					redo, err := undo.Undo(ctx, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					s = w.wait(redo)
+					if diff := cmp.Diff(after, images(t, w.client, "Account", "Hot")); diff != "" || s.State != mapper.Succeeded || s.Counters["left"] != 0 {
+						t.Errorf("the undo of the undo: %+v (-want +got)\n%.2000s", s, diff)
+					}
+				})
+			}
+		})
+	}
+}
+
+// TestUndoMixed has another client write an entity between pages of a job that do, too. Its undo goes back to what that client has written,
+// and lists the entity once, as pages before that were not undone: in whatever order it comes to the pages.
+func TestUndoMixed(t *testing.T) {
+	t.Parallel()
+	for seed := range int64(6) {
+		synctest.Test(t, func(t *testing.T) {
+			var w *world
+			mixed := mapper.Update("mixed", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
+				if a.Key.Name == "user-0000055" {
+					if _, err := w.client.Put(ctx, hot, &account{Owner: "somebody else"}); err != nil {
+						return err
+					}
+					return nil
+				}
+				if a.Key.Name[:11] != "user-000005" {
+					a.Put(hot, &account{Owner: a.Key.Name})
+				}
+				return nil
+			})
+			w = newWorld(t, setting{queue: few(1)}, mixed)
+			ctx := t.Context()
+			w.putAccounts(names(100))
+			if _, err := w.client.Put(ctx, hot, &account{Owner: "before"}); err != nil {
+				t.Fatal(err)
+			}
+			job, err := mixed.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 10, Workers: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.wait(job)
+			undo, err := job.Undo(ctx, &mapper.StartOptions{PageSize: 1 + int(seed), Workers: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := w.wait(undo)
+			var a account
+			if err := w.client.Get(ctx, hot, &a); err != nil || a.Owner != "somebody else" {
+				t.Errorf("%+v, %v", a, err)
+			}
+			if diff := cmp.Diff(map[string]string{hot.String(): "it was changed after the page wrote it"}, leftBy(t, undo)); diff != "" || s.Counters["left"] != 1 {
+				t.Errorf("%v %s", s.Counters, diff)
+			}
+		})
+	}
+}
+
+// TestUndoTwiceByMinute undoes pages of more than an hour ago: an entity that another page may have put before is left, and listed.
+func TestUndoTwiceByMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		twice := mapper.Update("twice", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			a.Value.Owner = "own"
+			if a.Key.Name == "user-0000000" {
+				a.Put(datastore.NameKey("Account", "user-0000099", nil), &account{Owner: "by another page"})
+			}
+			return nil
+		})
+		w, ctx := newWorld(t, setting{emulator: emulator.Options{PointInTime: true}}, twice), t.Context()
+		w.putAccounts(names(100))
+		time.Sleep(10 * time.Minute)
+		before := images(t, w.client, "Account")
+		job, err := twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 10, Workers: 1, Rate: mapper.Rate{Entities: 0.1}})
+		if err != nil {
+			job, err = twice.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 10, Workers: 1})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		w.wait(job)
+		after := images(t, w.client, "Account")
+		time.Sleep(2 * time.Hour)
+		undo, err := job.Undo(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, left := w.wait(undo), leftBy(t, undo)
+		want := maps.Clone(before)
+		twiceWritten := datastore.NameKey("Account", "user-0000099", nil).String()
+		want[twiceWritten] = after[twiceWritten]
+		if diff := cmp.Diff(want, images(t, w.client, "Account")); diff != "" {
+			t.Errorf("%v (-want +got)\n%.2000s", s.Counters, diff)
+		}
+		if left[twiceWritten] == "" || len(left) != 1 {
+			t.Errorf("left %v", left)
+		}
+	})
+}
+
+// TestUndoAlone undoes a job whose entities failed at first, and were retried alone.
+func TestUndoAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int64
+		fails := mapper.Update("fails", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if strings.HasSuffix(a.Key.Name, "7") && calls.Add(1) <= 10 {
+				return errors.New("at first")
+			}
+			a.Value.Owner = "set"
+			return nil
+		})
+		w, ctx := newWorld(t, setting{}, fails), t.Context()
+		w.putAccounts(names(100))
+		before := images(t, w.client, "Account")
+		job, err := fails.Start(ctx, w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "done", PageSize: 100, Workers: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := w.wait(job); s.Failures > 0 || calls.Load() <= 10 || w.unrestored() != 100 {
+			t.Fatalf("%+v", s)
+		}
+		undo, err := job.Undo(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := w.wait(undo); s.Counters["restored"] != 100 {
+			t.Errorf("%v", s.Counters)
+		}
+		if diff := cmp.Diff(before, images(t, w.client, "Account")); diff != "" {
+			t.Errorf("%.2000s", diff)
+		}
+	})
+}
+
+// TestUndoBatches undoes a page in batches, while calls fail and another client writes between what the undo has read and its commits. What
+// it says is exact, and nothing of the other client's is lost; and the undo of the undo has all that the job had left.
+func TestUndoBatches(t *testing.T) {
+	t.Parallel()
+	deletes := mapper.Update("deletes", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+		if strings.HasSuffix(e.Key.Name, "5") {
+			e.Value = append(e.Value, datastore.Property{Name: "More", Value: true})
+			e.Put(datastore.NameKey("Added", e.Key.Name, nil), &account{Owner: "added"})
+		} else {
+			e.Delete(e.Key)
+		}
+		return nil
+	})
+	for fails := range 12 { // the commit of the undo that gets no answer, or another client's in front of it
+		synctest.Test(t, func(t *testing.T) {
+			w, ctx := newWorld(t, setting{}, deletes), t.Context()
+			for i := range 40 {
+				if _, err := w.client.Put(ctx, datastore.NameKey("Big", fmt.Sprintf("%03d", i), nil), &datastore.PropertyList{{Name: "B", Value: make([]byte, 1000), NoIndex: true}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := images(t, w.client, "Big", "Added")
+			job, err := deletes.Start(ctx, w.engine, mapper.Query{Kind: "Big"}, mapper.None{}, &mapper.StartOptions{ID: "deletes", Workers: 1, PageSize: 40})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.wait(job)
+			after := images(t, w.client, "Big", "Added")
+			commits := 0
+			mine := ""
+			e := w.beside(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				c, ok := req.(*datastorepb.CommitRequest)
+				var first *datastorepb.Key
+				if ok {
+					for _, key := range keysOfCommit(c) {
+						if kind := key.Path[0].Kind; kind == "Added" || kind == "Big" && (first == nil || strings.HasSuffix(key.Path[0].GetName(), "5")) {
+							first = key
+						}
+					}
+				}
+				if first == nil {
+					return invoker(ctx, method, req, reply, cc, opts...)
+				}
+				commits++
+				if commits != 1+fails/2 {
+					return invoker(ctx, method, req, reply, cc, opts...)
+				}
+				if fails%2 == 0 { // the answer is lost
+					_ = invoker(ctx, method, req, reply, cc, opts...)
+					return errors.New("the connection was lost")
+				}
+				key := datastore.NameKey(first.Path[0].Kind, first.Path[0].GetName(), nil)
+				if _, err := w.client.Put(t.Context(), key, &account{Owner: "mine"}); err != nil {
+					t.Error(err)
+				}
+				mine = key.String()
+				return invoker(ctx, method, req, reply, cc, opts...)
+			}, deletes)
+			mapper.SetUndoMost(e, 16000)
+			w.handler = e.Handler()
+			undo, err := e.Job("deletes").Undo(ctx, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, left := w.wait(undo), leftBy(t, undo)
+			w.handler = w.engine.Handler()
+			mapper.SetUndoMost(w.engine, 16000)
+			want := maps.Clone(before)
+			now := images(t, w.client, "Big", "Added")
+			restored, removed := int64(40), int64(4)
+			if mine != "" {
+				want[mine] = now[mine]
+				if strings.Contains(mine, "Big") {
+					restored--
+				} else {
+					removed--
+				}
+				if !strings.Contains(now[mine], "mine") || left[mine] == "" {
+					t.Errorf("%d: %s of another client is listed as %q: %.100s", fails, mine, left[mine], now[mine])
+				}
+			}
+			if c := s.Counters; c["restored"] != restored || c["removed"] != removed || c["left"] != int64(len(left)) || mine == "" && len(left) > 0 || commits < 4 {
+				t.Errorf("%d: after %d commits: %v, want %d restored and %d removed; left %v", fails, commits, c, restored, removed, left)
+			}
+			if diff := cmp.Diff(want, now); diff != "" {
+				t.Errorf("%d (-want +got)\n%.2000s", fails, diff)
+			}
+			if n := w.count(mapper.BatchKind, "page"); n < 2 {
+				t.Errorf("%d: %d batches", fails, n)
+			}
+			redo, err := w.engine.Job(undo.ID).Undo(ctx, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again := w.wait(redo)
+			wantAfter := maps.Clone(after)
+			if mine != "" {
+				wantAfter[mine] = now[mine]
+			}
+			if diff := cmp.Diff(wantAfter, images(t, w.client, "Big", "Added")); diff != "" || again.Counters["left"] > 0 {
+				t.Errorf("%d: the undo of the undo: %v (-want +got)\n%.2000s", fails, again.Counters, diff)
+			}
+
+			// What is cleaned up has no batches.
+			if err := undo.CleanUp(ctx, &mapper.CleanUpOptions{Expire: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+			if all, expire := w.count(mapper.BatchKind, "page"), w.count(mapper.BatchKind, "expires"); all != expire || all == 0 {
+				t.Errorf("%d: %d of %d batches expire", fails, expire, all)
+			}
+			if err := undo.CleanUp(ctx, &mapper.CleanUpOptions{Job: true}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour)
+			if n := w.count(mapper.BatchKind, "page"); n > 0 {
+				t.Errorf("%d: %d batches are there still", fails, n)
+			}
+		})
+	}
+}
