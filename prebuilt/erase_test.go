@@ -66,7 +66,8 @@ func (d *drawer) certificate(t *testing.T, job string) *prebuilt.Certificate {
 }
 
 // ourKinds are the kinds of records that the features of this test leave in the database at some time.
-var ourKinds = []string{"ScattermapDraft", "ScattermapFile", "ScattermapJob", "ScattermapPart", "ScattermapRange", "ScattermapSchedule", "ScattermapSlot"}
+var ourKinds = []string{"ScattermapDraft", "ScattermapFile", "ScattermapJob", "ScattermapPart", "ScattermapRange", "ScattermapSchedule",
+	"ScattermapSlot", "ScattermapUndoBatch"}
 
 // texts returns all that an entity says, decompressed and decoded, one text a line.
 func texts(properties []datastore.Property) string {
@@ -447,6 +448,19 @@ func TestEraseIsInTheWay(t *testing.T) {
 		}
 		blocked("undo-set")
 		if err := undo.Abort(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		stray := datastore.NameKey("ScattermapUndoBatch", "stray", nil) // somebody has copied it under another name
+		if _, err := w.Client.Put(t.Context(), stray, &datastore.PropertyList{
+			{Name: "job", Value: "gone", NoIndex: true}, {Name: "incarnation", Value: "0", NoIndex: true},
+			{Name: "wrote", Value: []byte(`{"others":[["acme","Account","nalice"]]}`), NoIndex: true}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		blocked("of job gone")
+		if err := w.Client.Delete(t.Context(), stray); err != nil {
 			t.Fatal(err)
 		}
 		if err := job.Resume(t.Context()); err != nil {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -226,29 +225,30 @@ func (cl cleaner) cleanRecords(ctx context.Context, job *record.Job, from, to st
 
 // cleanBatches cleans up the batches of an undo in a stretch of IDs, and returns how many there were.
 func (cl cleaner) cleanBatches(ctx context.Context, job *record.Job, from, to string, o CleanUp) (n int, err error) {
+	expires := time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
 	var keys []*datastore.Key
+	flush := func() (err error) {
+		if o.Expire == 0 {
+			err = cl.Store.Delete(ctx, keys)
+		} else {
+			err = store.ExpireBatches(ctx, cl.Store, keys, expires)
+		}
+		n, keys = n+len(keys), nil
+		return err
+	}
 	err = store.EachBatch(ctx, cl.Store, store.Batches(job.Ref(), from, to), func(key *datastore.Key, b *record.Batch) error {
 		if o.Expire == 0 || b.Expires.IsZero() {
 			keys = append(keys, key)
 		}
-		return nil
+		if len(keys) < cleanupBatch {
+			return nil
+		}
+		return flush()
 	})
-	if err != nil {
-		return 0, err
+	if err == nil && len(keys) > 0 {
+		err = flush()
 	}
-	expires := time.Now().Add(o.Expire).UTC().Truncate(time.Microsecond)
-	for some := range slices.Chunk(keys, cleanupBatch) {
-		if o.Expire == 0 {
-			err = cl.Store.Delete(ctx, some)
-		} else {
-			err = store.ExpireBatches(ctx, cl.Store, some, expires)
-		}
-		if err != nil {
-			return n, err
-		}
-		n += len(some)
-	}
-	return n, nil
+	return n, err
 }
 
 // cleanBatch cleans up some records. Those to expire are changed in a transaction, which leaves out

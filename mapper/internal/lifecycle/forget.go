@@ -156,7 +156,7 @@ func isOpen(all []datastore.Property) bool {
 // refOf returns the job that a record belongs to, if it does.
 func refOf(kind string, key *datastore.Key, all []datastore.Property) (ref record.Ref, belongs bool) {
 	switch kind {
-	case record.RangeKind:
+	case record.RangeKind, record.BatchKind:
 		for _, p := range all {
 			switch text, _ := p.Value.(string); p.Name {
 			case "job":
@@ -269,10 +269,23 @@ func (f Forgetter) jobs(ctx context.Context, l *look) (waits int, err error) {
 
 // orphan has the records of a job that is gone be deleted: a clean-up has left them, or they are of a copy.
 func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
-	return f.Store.Each(ctx, store.Records(ref, "", ""), func(r *record.Range) error {
+	before := len(l.orphans)
+	err := f.Store.Each(ctx, store.Records(ref, "", ""), func(r *record.Range) error {
 		l.orphans = append(l.orphans, r.Stored)
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	err = store.EachBatch(ctx, f.Store, store.Batches(ref, "", ""), func(key *datastore.Key, _ *record.Batch) error {
+		l.orphans = append(l.orphans, key)
+		return nil
+	})
+	if err == nil && len(l.orphans) == before {
+		l.blocked = append(l.blocked, fmt.Sprintf("records that say they are of job %s, which is gone, have names of no job: "+
+			"delete them", ref.ID))
+	}
+	return err
 }
 
 // job returns what has a job forget; nil if there is nothing to forget, or something is in the way.

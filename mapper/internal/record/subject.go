@@ -56,7 +56,8 @@ func (s Subject) inValue(v any) bool {
 	return false
 }
 
-// InJSON reports whether a text of a JSON document mentions the subject, or the document does, if it is none.
+// InJSON reports whether a text of a JSON document mentions the subject, or the document does, if it is none. A name in a
+// stored path is written after an "n", see path.
 func (s Subject) InJSON(document []byte) bool {
 	for d := json.NewDecoder(bytes.NewReader(document)); ; {
 		token, err := d.Token()
@@ -65,7 +66,7 @@ func (s Subject) InJSON(document []byte) bool {
 			return false
 		case err != nil:
 			return s.InText(string(document))
-		case ok && s.InText(text):
+		case ok && (s.InText(text) || s.InText(strings.TrimPrefix(text, "n"))):
 			return true
 		}
 	}
