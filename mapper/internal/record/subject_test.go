@@ -15,7 +15,9 @@ func TestSubjectMentions(t *testing.T) {
 	for i := range many {
 		many[i] = datastore.IDKey("Account", int64(1+i), nil)
 	}
-	wrote := func(key *datastore.Key) []byte { return (&Wrote{Others: append([]*datastore.Key{key}, many...)}).Encode() }
+	wrote := func(key *datastore.Key) []byte {
+		return (&Wrote{Others: append([]*datastore.Key{key}, many...)}).Encode()
+	}
 	left := func(key *datastore.Key) []byte {
 		r := &Range{Job: "j"}
 		Leave(r, []Left{{Key: key, Why: "it was changed after the page wrote it"}})
