@@ -151,7 +151,7 @@ type StartOptions struct {
 	Retain time.Duration `json:"retain_ns,omitempty"`
 }
 
-// RetainAlways, as a retention, has the records of a job be kept until somebody cleans them up.
+// RetainAlways is the retention of a job whose records are kept until somebody cleans them up.
 const RetainAlways time.Duration = -1
 
 // MinRetain is the shortest retention: longer than an undo is possible. Point-in-time recovery keeps what was there for

@@ -2,6 +2,7 @@ package mutation
 
 import (
 	_ "embed"
+	"errors"
 	"go/parser"
 	"go/token"
 	"os"
@@ -167,7 +168,7 @@ func TestSwitch(t *testing.T) {
 			}
 		}
 	}
-	if !mutant.Do(1) || mutant.Step(1, func() error { return os.ErrExist }) != os.ErrExist {
+	if !mutant.Do(1) || !errors.Is(mutant.Step(1, func() error { return os.ErrExist }), os.ErrExist) {
 		t.Error("a step is left out")
 	}
 }

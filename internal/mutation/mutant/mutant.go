@@ -59,7 +59,7 @@ func AtLeast[T cmp.Ordered](id int, a, b T) bool { return a > b || a == b && !no
 
 // Unequal is a != b; or with the first mutant a < b, and with the second one a > b.
 func Unequal[T cmp.Ordered](id int, a, b T) bool {
-	return a != b && !(a > b && note(id)) && !(a < b && note(id+1))
+	return a != b && (a <= b || !note(id)) && (a >= b || !note(id+1))
 }
 
 // Equal is a == b; or with the first mutant a >= b, and with the second one a <= b.

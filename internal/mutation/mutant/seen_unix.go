@@ -17,7 +17,7 @@ func seenFrom(path string) []byte {
 	if err != nil {
 		panic(fmt.Sprintf("%s: %v", SeenEnv, err))
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // the mapping stays
 	info, err := f.Stat()
 	if err != nil {
 		panic(fmt.Sprintf("%s: %v", SeenEnv, err))

@@ -279,5 +279,5 @@ func open() (known map[string]mutation.Result, add func(mutation.Result) error, 
 		_, err = f.Write(append(line, '\n'))
 		return err
 	}
-	return known, add, func() { f.Close() }, nil
+	return known, add, func() { _ = f.Close() }, nil
 }

@@ -116,8 +116,8 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 		if kind == record.RangeKind && isOpen(all) {
 			l.open[ref] = true
 		}
-		holds := f.Subject.InText(key.Name) || f.Subject.Mentions(about(kind, all))
-		if !holds && !(f.Subject.Everywhere && belongs) {
+		holds := f.Subject.Everywhere && belongs || f.Subject.InText(key.Name) || f.Subject.Mentions(about(kind, all))
+		if !holds {
 			continue
 		}
 		switch {
