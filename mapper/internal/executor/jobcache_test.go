@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 

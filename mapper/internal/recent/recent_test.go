@@ -1,6 +1,10 @@
 package recent
 
-import "testing"
+import (
+	"testing"
+
+	_ "github.com/scattermap/scattermap/internal/testflag" // its flags are passed to all tests
+)
 
 // TestForgets puts more than a map may have: it forgets what was used longest ago, and nothing that is in use, also
 // if that is all.
