@@ -281,39 +281,48 @@ func TestWaitingRefused(t *testing.T) {
 
 // TestOneRunGoesOn has a run that has failed not go on while the next one is unfinished, and no tick start one while it does.
 func TestOneRunGoesOn(t *testing.T) {
-	broken := true
-	m := mapper.Update("brittle", func(_ context.Context, e *mapper.Entity[leaf], _ string) error {
-		time.Sleep(10 * time.Millisecond)
-		if broken && e.Key.ID%100 == 0 {
-			return mapper.Permanent(errors.New("broken"))
-		}
-		return mapper.Skip
-	})
-	s := mapper.NewSchedule("nightly", m, mapper.SkipTick)
-	mappertest.Run(t, mapper.Set(m), nil, func(t *testing.T, w *mappertest.World) {
-		putLeaves(t, w.Client)
-		first := ticker(t, w, s, midnight).Job
-		if status, err := first.Wait(t.Context()); err != nil || status.State != mapper.SucceededWithFailures {
-			t.Fatalf("%+v, %v", status, err)
-		}
-		broken = false
-		second := ticker(t, w, s, midnight.Add(time.Hour)).Job
-		if err := first.Retry(t.Context()); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), second.ID) {
-			t.Errorf("a retry beside the next run: %v, want ErrState that names it", err)
-		}
-		if _, err := second.Wait(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := first.Retry(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if got := ticker(t, w, s, midnight.Add(2*time.Hour)); got.Outcome != mapper.TickSkipped || got.Job.ID != first.ID {
-			t.Errorf("a tick beside the retry is %s, of %s", got.Outcome, got.Job.ID)
-		}
-		if status, err := first.Wait(t.Context()); err != nil || status.State != mapper.Succeeded {
-			t.Errorf("%+v, %v", status, err)
-		}
-	})
+	for _, beside := range []bool{false, true} { // with it, no slot is in the way
+		broken := true
+		m := mapper.Update("brittle", func(_ context.Context, e *mapper.Entity[leaf], _ string) error {
+			time.Sleep(10 * time.Millisecond)
+			if broken && e.Key.ID%100 == 0 {
+				return mapper.Permanent(errors.New("broken"))
+			}
+			return mapper.Skip
+		})
+		s := mapper.NewSchedule("nightly", m, mapper.SkipTick)
+		mappertest.Run(t, mapper.Set(m), nil, func(t *testing.T, w *mappertest.World) {
+			putLeaves(t, w.Client)
+			tick := func(at time.Time) *mapper.Ticked {
+				got, err := s.Tick(t.Context(), w.Engine, at, mapper.Query{Kind: "Leaf"}, "night", &mapper.StartOptions{Beside: beside})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got
+			}
+			first := tick(midnight).Job
+			if status, err := first.Wait(t.Context()); err != nil || status.State != mapper.SucceededWithFailures {
+				t.Fatalf("%+v, %v", status, err)
+			}
+			broken = false
+			second := tick(midnight.Add(time.Hour)).Job
+			if err := first.Retry(t.Context()); !errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), second.ID) {
+				t.Errorf("beside %v: a retry beside the next run: %v, want ErrState that names it", beside, err)
+			}
+			if _, err := second.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := first.Retry(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := tick(midnight.Add(2 * time.Hour)); got.Outcome != mapper.TickSkipped || got.Job.ID != first.ID {
+				t.Errorf("beside %v: a tick beside the retry is %s, of %s", beside, got.Outcome, got.Job.ID)
+			}
+			if status, err := first.Wait(t.Context()); err != nil || status.State != mapper.Succeeded {
+				t.Errorf("%+v, %v", status, err)
+			}
+		})
+	}
 }
 
 // TestScheduleRefused has what can't be carried out be refused, with an error that names it.
