@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"net/http"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -290,4 +292,41 @@ func TestRetentionOps(t *testing.T) {
 			t.Errorf("%d writes, and %d operations of tasks", writes, ops)
 		}
 	})
+}
+
+// TestRetentionStalls has the process that begins the clean-up of a retention stand still at each of its calls, while an operator has
+// the records be kept: the clean-up has begun, or they are there a day later.
+func TestRetentionStalls(t *testing.T) {
+	t.Parallel()
+	step := 1
+	if testing.Short() {
+		step = 4
+	}
+	for after, reached := rand.IntN(step), true; reached && !t.Failed(); after += step {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, setting{}, failing77)
+			w.putAccounts(names(30))
+			over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 10, Retain: mapper.MinRetain})
+			records, job := w.ranges("j"), w.engine.Job("j")
+			var kept error
+			m := &mishap{after: after, happen: func(*process) { kept = job.SetRetain(t.Context(), mapper.RetainAlways) }}
+			own, stalls := w.handler, newFleetOf(w, queueName, target, 1, 1, failing77).pick().handler
+			w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				if strings.HasSuffix(r.URL.Path, "/retain") {
+					stalls.ServeHTTP(rw, r.WithContext(m.with(r.Context())))
+					return
+				}
+				own.ServeHTTP(rw, r)
+			})
+			time.Sleep(mapper.MinRetain + day)
+			reached = m.happened
+			s, left := w.status(job), w.ranges("j")
+			switch {
+			case kept == nil && reached && (s.CleanedUp || left != records):
+				t.Errorf("at call %d: it is to be kept, and %d of %d records are there: %+v", after, left, records, s)
+			case (kept != nil || !reached) && (!s.CleanedUp || left != 0):
+				t.Errorf("at call %d: it is due, %v, and %d of %d records are there: %+v", after, kept, left, records, s)
+			}
+		})
+	}
 }
