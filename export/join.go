@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"strings"
 
 	"cloud.google.com/go/datastore"
 	"gocloud.dev/blob"
@@ -29,7 +28,8 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	f.Records, f.Parts, f.Bytes = 0, 0, 0
 	writing, cancel := context.WithCancel(ctx)
 	defer cancel() // before Close it drops what was written
-	path := x.filePath(s, f.Index)
+	name := x.fileName(s, f)
+	path := s.Folder + "/" + name
 	// In the folder of an older build's run may be the file of another one, which it writes over, as that build did.
 	w, err := x.bucket.NewWriter(writing, path, &blob.WriterOptions{IfNotExist: s.Layout != 0,
 		DisableContentTypeDetection: true})
@@ -51,7 +51,7 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 		return f, fmt.Errorf("write a file: %w", err)
 	}
 	if s.Layout != 0 {
-		f.Name = strings.TrimPrefix(path, s.Folder+"/")
+		f.Name = name
 	}
 	f.Written, f.Bytes, f.SHA256 = true, written.n, hex.EncodeToString(written.sum.Sum(nil))
 	return f, nil
