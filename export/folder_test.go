@@ -11,9 +11,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"cloud.google.com/go/datastore"
 	"gocloud.dev/blob/memblob"
 	"gocloud.dev/gcerrors"
 
@@ -86,6 +88,64 @@ func TestFoldersApart(t *testing.T) {
 		m, err := export.ReadManifest(t.Context(), bucket, "a/b")
 		if err != nil || m.Run != last.Run {
 			t.Errorf("the manifest in the folder is %+v, %v, want the last one", m, err)
+		}
+	})
+}
+
+// TestOldestDeleted has somebody delete the oldest exports of a folder, as a lifecycle rule of the bucket would: the
+// others are read and waited for as before, and so is the next one.
+func TestOldestDeleted(t *testing.T) {
+	s := newStore()
+	bucket := s.open()
+	x := newExport(bucket, &export.Options{Files: 2})
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		putOrders(t, w.Client)
+		var runs []*export.Run
+		var manifests []*export.Manifest
+		next := func() {
+			t.Helper()
+			run, err := startIn(t, w, x, fmt.Sprint("night-", len(runs)), folder)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := run.Wait(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs, manifests = append(runs, run), append(manifests, m)
+			checkLast(t, s, run, m)
+		}
+		drop := func(m *export.Manifest, fixed bool) {
+			for _, name := range s.names() {
+				if strings.HasPrefix(name, folder+"/"+path.Dir(m.Files[0].Name)+"/") || fixed && path.Dir(name) == folder {
+					s.put(name, nil)
+				}
+			}
+		}
+		for range 4 {
+			next()
+		}
+		drop(manifests[0], false) // its copy is left, and names what is not there
+		checkLast(t, s, runs[3], manifests[3])
+		drop(manifests[1], true)
+		for _, i := range []int{2, 3} {
+			m, err := runs[i].Wait(t.Context())
+			if err != nil || m.Run != manifests[i].Run {
+				t.Errorf("%+v, %v, want the manifest of before", m, err)
+			}
+		}
+		checkLast(t, s, runs[3], manifests[3])
+		next()
+		for _, m := range manifests[2:] {
+			checkFiles(t, s, folder, m)
+			drop(m, false)
+		}
+		m, err := export.ReadManifest(t.Context(), bucket, folder)
+		if gcerrors.Code(err) != gcerrors.NotFound {
+			t.Errorf("%+v, %v, want that there is none, as all are deleted", m, err)
+		}
+		if err := runs[4].Discard(t.Context()); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("%v, want ErrState for one that has succeeded, and was deleted", err)
 		}
 	})
 }
@@ -318,5 +378,87 @@ func TestRetryTooLate(t *testing.T) {
 			t.Errorf("%v, want an error that says what to do", err)
 		}
 		checkTidy(t, w.Client, bucket, m)
+	})
+}
+
+// TestRetryMeetsTheEnd has an entity be retried while the files are planned. If its part is recorded before files are
+// joined, it is in one; if it is later, it is in none, and the manifest counts it as a failure.
+func TestRetryMeetsTheEnd(t *testing.T) {
+	for name, late := range map[string]bool{"before the join": false, "after the join": true} {
+		t.Run(name, func(t *testing.T) { testRetryMeetsTheEnd(t, late) })
+	}
+}
+
+func testRetryMeetsTheEnd(t *testing.T, late bool) {
+	s := newStore()
+	var mended, planned, parted, recorded, joining atomic.Bool
+	until := func(b *atomic.Bool) {
+		for !b.Load() {
+			time.Sleep(time.Second)
+		}
+	}
+	x := export.New("orders", s.open(), func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+		if e.Value.N == 3 && !mended.Load() {
+			return line{}, mapper.Permanent(errors.New("three"))
+		}
+		return line(e.Value), nil
+	}, &export.Options{Files: 2, AllowFailures: true})
+	var d *deployed
+	s.hook = func(c *call) error {
+		switch {
+		case c.op == "read" && path.Base(c.key) == "manifest.json" && planned.CompareAndSwap(false, true):
+			mended.Store(true)
+			if err := d.Job("orders").Retry(c); err != nil {
+				t.Error(err)
+			}
+			until(&parted)
+		case c.op == "write" && strings.Contains(c.key, "/_parts/") && mended.Load():
+			parted.Store(true)
+			until(&recorded)
+		}
+		return c.effect()
+	}
+	ask := func(_, body string) int {
+		if strings.Contains(body, `"orders-join"`) && !joining.Load() {
+			return 0
+		}
+		return 1
+	}
+	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
+		d = e
+		putOrders(t, client)
+		run := startOrders(t, e, x)
+		await := func(job *mapper.Job, ended bool) {
+			t.Helper()
+			for range 1000 {
+				if status, err := job.Status(t.Context()); err == nil && (!ended || status.State.Ended()) {
+					return
+				}
+				time.Sleep(time.Second)
+			}
+			t.Fatalf("job %s does not get on", job.ID)
+		}
+		await(run.Jobs()[1], false)
+		failures := int64(1)
+		if late {
+			joining.Store(true)
+			await(run.Jobs()[2], true)
+			recorded.Store(true)
+			await(run.Jobs()[0], true)
+		} else {
+			recorded.Store(true)
+			await(run.Jobs()[0], true)
+			joining.Store(true)
+			failures = 0
+		}
+		m, err := run.Wait(t.Context())
+		if err != nil || m.Failures != failures || m.Records != orders-failures {
+			t.Fatalf("%+v, %v, want %d failures", m, err, failures)
+		}
+		checkLast(t, s, run, m)
+		status, err := run.Jobs()[0].Status(t.Context())
+		if err != nil || status.Processed != orders || status.Failures != 0 {
+			t.Errorf("%+v, %v, want that the retry has processed the entity", status, err)
+		}
 	})
 }
