@@ -35,7 +35,8 @@ type Options struct {
 	MaxFiles int
 
 	// Name returns the name of a file, below the folder of the run. It has to be different for each, and the same
-	// whenever it is asked. A build with another one names only files that are planned after it was deployed. Defaults to 00001-of-00012.jsonl.gz, for instance.
+	// whenever it is asked. A build with another one names only files that are planned after it was deployed. Defaults
+	// to 00001-of-00012.jsonl.gz, for instance.
 	Name func(File) string
 
 	// Wrap returns what is before and behind the records of a file of the format JSON, between which are commas. It has
@@ -43,8 +44,8 @@ type Options struct {
 	Wrap func(File) (head, tail string)
 
 	// AllowFailures has files be written although the function has failed on entities. A retry that comes while the first
-	// job ends may process one that is in no file, and is a failure in the manifest. By default the export waits until somebody
-	// has retried them (mapper.Job.Retry), and [Run.Wait] says so.
+	// job ends may process one that is in no file, and is a failure in the manifest. By default the export waits until
+	// somebody has retried them (mapper.Job.Retry), and [Run.Wait] says so.
 	AllowFailures bool
 }
 

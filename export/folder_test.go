@@ -382,16 +382,17 @@ func TestRetryTooLate(t *testing.T) {
 }
 
 // TestRetryMeetsTheEnd has an entity be retried while the files are planned. If its part is recorded before files are
-// joined, it is in one; if it is later, it is in none, and the manifest counts it as a failure.
+// joined, it is in one; if it is later, it is in none, and the manifest counts it as a failure. If it is recorded after
+// an attempt has written the file, which has not recorded that, there is no manifest, as nobody knows what it has.
 func TestRetryMeetsTheEnd(t *testing.T) {
-	for name, late := range map[string]bool{"before the join": false, "after the join": true} {
-		t.Run(name, func(t *testing.T) { testRetryMeetsTheEnd(t, late) })
+	for _, when := range []string{"before", "during", "after"} {
+		t.Run(when+" the join", func(t *testing.T) { testRetryMeetsTheEnd(t, when) })
 	}
 }
 
-func testRetryMeetsTheEnd(t *testing.T, late bool) {
+func testRetryMeetsTheEnd(t *testing.T, when string) {
 	s := newStore()
-	var mended, planned, parted, recorded, joining atomic.Bool
+	var mended, planned, parted, recorded, joining, wrote atomic.Bool
 	until := func(b *atomic.Bool) {
 		for !b.Load() {
 			time.Sleep(time.Second)
@@ -415,6 +416,9 @@ func testRetryMeetsTheEnd(t *testing.T, late bool) {
 		case c.op == "write" && strings.Contains(c.key, "/_parts/") && mended.Load():
 			parted.Store(true)
 			until(&recorded)
+		case c.op == "write" && strings.Contains(c.key, "-of-") && !recorded.Load() && when == "during":
+			defer wrote.Store(true)
+			return errors.Join(errLost, c.effect())
 		}
 		return c.effect()
 	}
@@ -440,12 +444,28 @@ func testRetryMeetsTheEnd(t *testing.T, late bool) {
 		}
 		await(run.Jobs()[1], false)
 		failures := int64(1)
-		if late {
+		switch when {
+		case "during":
+			joining.Store(true)
+			until(&wrote)
+			joining.Store(false)
+			recorded.Store(true)
+			await(run.Jobs()[0], true)
+			joining.Store(true)
+			m, err := run.Wait(t.Context())
+			if err == nil {
+				t.Errorf("%+v, want an error", m)
+			}
+			if m, err := export.ReadManifest(t.Context(), s.open(), folder); err == nil {
+				t.Errorf("%+v, want no manifest", m)
+			}
+			return
+		case "after":
 			joining.Store(true)
 			await(run.Jobs()[2], true)
 			recorded.Store(true)
 			await(run.Jobs()[0], true)
-		} else {
+		case "before":
 			recorded.Store(true)
 			await(run.Jobs()[0], true)
 			joining.Store(true)
