@@ -138,17 +138,29 @@ func (s *store) ListPaged(ctx context.Context, o *driver.ListOptions) (*driver.L
 	return page, s.do(ctx, "list", o.Prefix, nil, func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, key := range slices.Sorted(maps.Keys(s.blobs)) {
+		below := make(map[string]*driver.ListObject)
+		for key := range s.blobs {
+			rest, in := strings.CutPrefix(key, o.Prefix)
+			if !in {
+				continue
+			}
 			then := time.Now()
 			if s.lag != nil {
 				then = then.Add(-s.lag(key))
 			}
 			text := s.at(key, then)
-			if rest, below := strings.CutPrefix(key, o.Prefix); text == nil || !below || o.Delimiter != "" &&
-				strings.Contains(rest, o.Delimiter) {
+			if text == nil {
 				continue
 			}
-			page.Objects = append(page.Objects, &driver.ListObject{Key: key, Size: int64(len(text))})
+			if first, _, deeper := strings.Cut(rest, o.Delimiter); o.Delimiter != "" && deeper {
+				dir := o.Prefix + first + o.Delimiter
+				below[dir] = &driver.ListObject{Key: dir, IsDir: true}
+				continue
+			}
+			below[key] = &driver.ListObject{Key: key, Size: int64(len(text))}
+		}
+		for _, key := range slices.Sorted(maps.Keys(below)) {
+			page.Objects = append(page.Objects, below[key])
 		}
 		return nil
 	})

@@ -8,8 +8,9 @@
 //  2. Parts are joined into files of even size, without being compressed again.
 //  3. What is not a file is deleted: all parts, recorded or not. Then a manifest lists the files.
 //
-// A run of an export writes to a folder of its own, and a name is written once. Its manifest, in the folder of the
-// export, comes last: from then on nothing that it names changes, however late a write or a deletion takes effect.
+// A run of an export writes to a folder of its own, and a name is written once. The manifest there comes after all else,
+// and decides that the export has succeeded: from then on nothing that it names changes, however late a write or a
+// deletion takes effect. [ReadManifest] finds the last one of a folder.
 //
 // Memory is bounded by the parts, for each task: some 4 MiB of entities, however many there are.
 package export

@@ -35,15 +35,17 @@ type Options struct {
 	MaxFiles int
 
 	// Name returns the name of a file, below the folder of the run. It has to be different for each, and the same
-	// whenever it is asked. Defaults to 00001-of-00012.jsonl.gz, for instance.
+	// whenever it is asked. A build with another one names only files that are planned after it was deployed. Defaults
+	// to 00001-of-00012.jsonl.gz, for instance.
 	Name func(File) string
 
 	// Wrap returns what is before and behind the records of a file of the format JSON, between which are commas. It has
 	// to be the same whenever it is asked. Defaults to the brackets of an array.
 	Wrap func(File) (head, tail string)
 
-	// AllowFailures has files be written although the function has failed on entities. By default the export waits until somebody
-	// has retried them (mapper.Job.Retry), and [Run.Wait] says so.
+	// AllowFailures has files be written although the function has failed on entities. A retry that comes while the first
+	// job ends may process one that is in no file, and is a failure in the manifest. By default the export waits until
+	// somebody has retried them (mapper.Job.Retry), and [Run.Wait] says so.
 	AllowFailures bool
 }
 
@@ -198,9 +200,9 @@ type StartOptions struct {
 	// Files is Options.Files for this export.
 	Files int
 
-	// Folder is where the manifest is, in the bucket, and the folder of the run, which has the files: a path without a
-	// slash at its ends, and without the folder of a run. Defaults to the ID. Several exports may have the same folder;
-	// see ReadManifest.
+	// Folder is where the folder of the run is, in the bucket, which has the files and their manifest: a path without a
+	// slash at its ends, and without the folder of a run. Defaults to the ID. Several exports may have the same folder:
+	// ReadManifest reads the manifest of the last one.
 	Folder string
 }
 

@@ -84,17 +84,21 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Done, s stage) error 
 	if d.Status.Failures > 0 {
 		return nil
 	}
-	settled, err := s.place().settled(ctx, x.bucket)
+	decided, err := s.place().decided(ctx, x.bucket)
+	if err == nil && decided == nil { // otherwise an attempt before this one was here
+		decided, err = x.decide(ctx, s)
+	}
 	if err != nil {
 		return err
 	}
-	switch {
-	case s.Layout == 0:
-		err = x.succeedDirectly(ctx, s, settled)
-	case settled == nil: // otherwise an attempt before this one was here
-		err = x.succeedOnce(ctx, s)
-	case settled.Discarded:
-		err = s.place().errDiscarded()
+	if decided.Discarded {
+		return s.place().errDiscarded()
+	}
+	if s.Layout == 0 {
+		err = x.tidyDirectly(ctx, s)
+	}
+	if err == nil {
+		err = x.announce(ctx, s, decided)
 	}
 	if err != nil {
 		return err
@@ -107,11 +111,15 @@ func (x *Export[P]) succeed(ctx context.Context, d *mapper.Done, s stage) error 
 	return nil
 }
 
-// succeedOnce deletes what is no file, and then writes the manifest.
-func (x *Export[P]) succeedOnce(ctx context.Context, s stage) error {
+// decide deletes what is no file, and then decides that the export has succeeded, unless it was discarded.
+func (x *Export[P]) decide(ctx context.Context, s stage) (*Manifest, error) {
+	if s.Layout == 0 {
+		return nil, mapper.Permanent(fmt.Errorf("no manifest in the folder %q is that of run %s: has somebody deleted it?",
+			s.Folder, s.Run))
+	}
 	m, err := x.manifest(ctx, s)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// The folder of the run is its own. What else is there is parts that came late, and what processes that were killed
 	// have written halfway.
@@ -120,25 +128,23 @@ func (x *Export[P]) succeedOnce(ctx context.Context, s stage) error {
 		keep[strings.TrimPrefix(f.Name, s.place().name(""))] = true
 	}
 	if err := deleteAll(ctx, x.bucket, s.place().path(""), func(name string) bool { return keep[name] }); err != nil {
-		return err
+		return nil, err
 	}
-	return x.publish(ctx, s, m)
+	return s.place().decide(ctx, x.bucket, m)
 }
 
-// succeedDirectly ends an export that an older build has begun. Its manifest is there.
-func (x *Export[P]) succeedDirectly(ctx context.Context, s stage, m *Manifest) error {
-	switch {
-	case m == nil:
-		return mapper.Permanent(fmt.Errorf("no manifest in the folder %q is that of run %s: has somebody deleted it?",
-			s.Folder, s.Run))
-	case m.Discarded:
-		return s.place().errDiscarded()
+// announce says where others look that an export has succeeded. It was decided before, so this may come late.
+func (x *Export[P]) announce(ctx context.Context, s stage, m *Manifest) error {
+	if err := x.bucket.WriteAll(ctx, s.place().path(SuccessName), nil, nil); err != nil {
+		return fmt.Errorf("write the mark of success: %w", err)
 	}
+	return s.place().copyManifest(ctx, x.bucket, m)
+}
+
+// tidyDirectly deletes what is no file of an export that an older build has begun.
+func (x *Export[P]) tidyDirectly(ctx context.Context, s stage) error {
 	if err := deleteAll(ctx, x.bucket, s.place().parts(), nil); err != nil {
 		return err
 	}
-	if err := dropClaim(ctx, x.bucket, s.place()); err != nil {
-		return err
-	}
-	return x.markSuccess(ctx, s)
+	return dropClaim(ctx, x.bucket, s.place())
 }

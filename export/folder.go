@@ -52,7 +52,7 @@ func (p place) parts() string { return p.path("_parts/") }
 
 func (p place) part(name string) string { return p.parts() + name[:2] + "/" + name }
 
-// outcome returns the name below which it is decided, once, whether the run may succeed.
+// outcome returns the name which decides, once, whether the run has succeeded or was discarded.
 func (p place) outcome() string { return p.folder + "/" + runPrefix + p.run + "/" + ManifestName }
 
 // A claim said whose a folder is, as long as exports had their files directly in it.

@@ -5,16 +5,17 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"cloud.google.com/go/datastore"
 	"gocloud.dev/blob/memblob"
 	"gocloud.dev/gcerrors"
 
@@ -55,7 +56,7 @@ func TestFoldersApart(t *testing.T) {
 			}
 			runs[id] = run
 		}
-		want := []string{"a/b/manifest-2.json", "a/b/of somebody else"}
+		want, last := []string{"a/b/of somebody else"}, new(export.Manifest)
 		for id, run := range runs {
 			m, err := run.Wait(t.Context())
 			if err != nil || m.Export != id || m.Records != orders-24 || len(m.Files) != 2 {
@@ -66,8 +67,11 @@ func TestFoldersApart(t *testing.T) {
 			for _, f := range m.Files {
 				want = append(want, run.Folder+"/"+f.Name)
 			}
-			if id != "same" {
+			if id != "same" { // the folder has that of one of both
 				want = append(want, run.Folder+"/manifest.json")
+			}
+			if run.Folder == "a/b" && (m.Ended.After(last.Ended) || m.Ended.Equal(last.Ended) && m.Run > last.Run) {
+				last = m
 			}
 		}
 		for _, run := range runs { // once all have ended
@@ -81,13 +85,67 @@ func TestFoldersApart(t *testing.T) {
 		if got := store.names(); !slices.Equal(got, want) {
 			t.Errorf("in the bucket are %q, want %q", got, want)
 		}
-		var last export.Manifest
 		m, err := export.ReadManifest(t.Context(), bucket, "a/b")
-		if err == nil {
-			err = json.Unmarshal(store.get("a/b/manifest-2.json"), &last)
-		}
 		if err != nil || m.Run != last.Run {
 			t.Errorf("the manifest in the folder is %+v, %v, want the last one", m, err)
+		}
+	})
+}
+
+// TestOldestDeleted has somebody delete the oldest exports of a folder, as a lifecycle rule of the bucket would: the
+// others are read and waited for as before, and so is the next one.
+func TestOldestDeleted(t *testing.T) {
+	s := newStore()
+	bucket := s.open()
+	x := newExport(bucket, &export.Options{Files: 2})
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		putOrders(t, w.Client)
+		var runs []*export.Run
+		var manifests []*export.Manifest
+		next := func() {
+			t.Helper()
+			run, err := startIn(t, w, x, fmt.Sprint("night-", len(runs)), folder)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := run.Wait(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs, manifests = append(runs, run), append(manifests, m)
+			checkLast(t, s, run, m)
+		}
+		drop := func(m *export.Manifest, fixed bool) {
+			for _, name := range s.names() {
+				if strings.HasPrefix(name, folder+"/"+path.Dir(m.Files[0].Name)+"/") || fixed && path.Dir(name) == folder {
+					s.put(name, nil)
+				}
+			}
+		}
+		for range 4 {
+			next()
+		}
+		drop(manifests[0], false) // its copy is left, and names what is not there
+		checkLast(t, s, runs[3], manifests[3])
+		drop(manifests[1], true)
+		for _, i := range []int{2, 3} {
+			m, err := runs[i].Wait(t.Context())
+			if err != nil || m.Run != manifests[i].Run {
+				t.Errorf("%+v, %v, want the manifest of before", m, err)
+			}
+		}
+		checkLast(t, s, runs[3], manifests[3])
+		next()
+		for _, m := range manifests[2:] {
+			checkFiles(t, s, folder, m)
+			drop(m, false)
+		}
+		m, err := export.ReadManifest(t.Context(), bucket, folder)
+		if gcerrors.Code(err) != gcerrors.NotFound {
+			t.Errorf("%+v, %v, want that there is none, as all are deleted", m, err)
+		}
+		if err := runs[4].Discard(t.Context()); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("%v, want ErrState for one that has succeeded, and was deleted", err)
 		}
 	})
 }
@@ -320,5 +378,107 @@ func TestRetryTooLate(t *testing.T) {
 			t.Errorf("%v, want an error that says what to do", err)
 		}
 		checkTidy(t, w.Client, bucket, m)
+	})
+}
+
+// TestRetryMeetsTheEnd has an entity be retried while the files are planned. If its part is recorded before files are
+// joined, it is in one; if it is later, it is in none, and the manifest counts it as a failure. If it is recorded after
+// an attempt has written the file, which has not recorded that, there is no manifest, as nobody knows what it has.
+func TestRetryMeetsTheEnd(t *testing.T) {
+	for _, when := range []string{"before", "during", "after"} {
+		t.Run(when+" the join", func(t *testing.T) { testRetryMeetsTheEnd(t, when) })
+	}
+}
+
+func testRetryMeetsTheEnd(t *testing.T, when string) {
+	s := newStore()
+	var mended, planned, parted, recorded, joining, wrote atomic.Bool
+	until := func(b *atomic.Bool) {
+		for !b.Load() {
+			time.Sleep(time.Second)
+		}
+	}
+	x := export.New("orders", s.open(), func(_ context.Context, e *mapper.Entity[order], _ mapper.None) (line, error) {
+		if e.Value.N == 3 && !mended.Load() {
+			return line{}, mapper.Permanent(errors.New("three"))
+		}
+		return line(e.Value), nil
+	}, &export.Options{Files: 2, AllowFailures: true})
+	var d *deployed
+	s.hook = func(c *call) error {
+		switch {
+		case c.op == "read" && path.Base(c.key) == "manifest.json" && planned.CompareAndSwap(false, true):
+			mended.Store(true)
+			if err := d.Job("orders").Retry(c); err != nil {
+				t.Error(err)
+			}
+			until(&parted)
+		case c.op == "write" && strings.Contains(c.key, "/_parts/") && mended.Load():
+			parted.Store(true)
+			until(&recorded)
+		case c.op == "write" && strings.Contains(c.key, "-of-") && !recorded.Load() && when == "during":
+			defer wrote.Store(true)
+			return errors.Join(errLost, c.effect())
+		}
+		return c.effect()
+	}
+	ask := func(_, body string) int {
+		if strings.Contains(body, `"orders-join"`) && !joining.Load() {
+			return 0
+		}
+		return 1
+	}
+	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
+		d = e
+		putOrders(t, client)
+		run := startOrders(t, e, x)
+		await := func(job *mapper.Job, ended bool) {
+			t.Helper()
+			for range 1000 {
+				if status, err := job.Status(t.Context()); err == nil && (!ended || status.State.Ended()) {
+					return
+				}
+				time.Sleep(time.Second)
+			}
+			t.Fatalf("job %s does not get on", job.ID)
+		}
+		await(run.Jobs()[1], false)
+		failures := int64(1)
+		switch when {
+		case "during":
+			joining.Store(true)
+			until(&wrote)
+			joining.Store(false)
+			recorded.Store(true)
+			await(run.Jobs()[0], true)
+			joining.Store(true)
+			m, err := run.Wait(t.Context())
+			if err == nil {
+				t.Errorf("%+v, want an error", m)
+			}
+			if m, err := export.ReadManifest(t.Context(), s.open(), folder); err == nil {
+				t.Errorf("%+v, want no manifest", m)
+			}
+			return
+		case "after":
+			joining.Store(true)
+			await(run.Jobs()[2], true)
+			recorded.Store(true)
+			await(run.Jobs()[0], true)
+		case "before":
+			recorded.Store(true)
+			await(run.Jobs()[0], true)
+			joining.Store(true)
+			failures = 0
+		}
+		m, err := run.Wait(t.Context())
+		if err != nil || m.Failures != failures || m.Records != orders-failures {
+			t.Fatalf("%+v, %v, want %d failures", m, err, failures)
+		}
+		checkLast(t, s, run, m)
+		status, err := run.Jobs()[0].Status(t.Context())
+		if err != nil || status.Processed != orders || status.Failures != 0 {
+			t.Errorf("%+v, %v, want that the retry has processed the entity", status, err)
+		}
 	})
 }

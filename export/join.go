@@ -1,6 +1,7 @@
 package export
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -9,7 +10,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"strings"
 
 	"cloud.google.com/go/datastore"
 	"gocloud.dev/blob"
@@ -19,8 +19,8 @@ import (
 )
 
 // join writes a file of its parts, unless it is there: then it is what an attempt before this one has written, and
-// stays. All attempts have the same parts, which are there until each file is recorded; what is recorded is what the
-// file has.
+// stays. All attempts have the same parts, which are there until each file is recorded, unless failures are retried
+// meanwhile. What is recorded is what the file has.
 func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s stage) (plannedFile, error) {
 	f := e.Value
 	if err := x.opts.checkCoding(s.Coding); err != nil {
@@ -29,7 +29,8 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	f.Records, f.Parts, f.Bytes = 0, 0, 0
 	writing, cancel := context.WithCancel(ctx)
 	defer cancel() // before Close it drops what was written
-	path := x.filePath(s, f.Index)
+	name := x.fileName(s, f)
+	path := s.Folder + "/" + name
 	// In the folder of an older build's run may be the file of another one, which it writes over, as that build did.
 	w, err := x.bucket.NewWriter(writing, path, &blob.WriterOptions{IfNotExist: s.Layout != 0,
 		DisableContentTypeDetection: true})
@@ -45,13 +46,19 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	}
 	err = w.Close()
 	if gcerrors.Code(err) == gcerrors.FailedPrecondition {
+		joined := written
 		written, err = x.readBack(ctx, path)
+		// A failure that was retried in between may have recorded a part, so how many records the file has is not known.
+		if err == nil && s.Failures > 0 && !bytes.Equal(joined.sum.Sum(nil), written.sum.Sum(nil)) {
+			err = mapper.Permanent(fmt.Errorf("an attempt before has written %s of other parts, as failures were retried "+
+				"meanwhile: discard the run (Run.Discard), and start another export", path))
+		}
 	}
 	if err != nil {
 		return f, fmt.Errorf("write a file: %w", err)
 	}
 	if s.Layout != 0 {
-		f.Name = strings.TrimPrefix(path, s.Folder+"/")
+		f.Name = name
 	}
 	f.Written, f.Bytes, f.SHA256 = true, written.n, hex.EncodeToString(written.sum.Sum(nil))
 	return f, nil

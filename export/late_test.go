@@ -67,39 +67,39 @@ type lateCall struct {
 	op    string
 	match func(key string) bool
 	stage int
+	told  bool // it tells what was decided before: that the run has succeeded
 }
 
 // lateCalls are those of an export, by what they do, and the stage that makes them.
 var lateCalls = map[string]lateCall{
-	"a part":            {"write", func(key string) bool { return strings.Contains(key, "/_parts/") }, 0},
-	"a file":            {"write", func(key string) bool { return strings.Contains(key, "/00001-of-") }, 1},
-	"a part's deletion": {"delete", func(key string) bool { return strings.Contains(key, "/_parts/") }, 2},
+	"a part":            {"write", func(key string) bool { return strings.Contains(key, "/_parts/") }, 0, false},
+	"a file":            {"write", func(key string) bool { return strings.Contains(key, "/00001-of-") }, 1, false},
+	"a part's deletion": {"delete", func(key string) bool { return strings.Contains(key, "/_parts/") }, 2, false},
 	"the outcome": {"write", func(key string) bool {
 		return path.Base(key) == "manifest.json" && key != folder+"/manifest.json"
-	}, 2},
-	"the mark of success":  {"write", func(key string) bool { return path.Base(key) == "_SUCCESS" }, 2},
-	"the manifest":         {"write", func(key string) bool { return key == folder+"/manifest.json" }, 2},
-	"the second manifest":  {"write", func(key string) bool { return key == folder+"/manifest-2.json" }, 2},
-	"a leftover's removal": {"delete", func(key string) bool { return strings.HasSuffix(key, "/half.tmp") }, 2},
+	}, 2, false},
+	"a leftover's removal": {"delete", func(key string) bool { return strings.HasSuffix(key, "/half.tmp") }, 2, false},
+	"the mark of success":  {"write", func(key string) bool { return path.Base(key) == "_SUCCESS" }, 2, true},
+	"the copy":             {"write", func(key string) bool { return key == folder+"/manifest.json" }, 2, true},
 }
 
 // TestLateAfterDiscard has a call of an export take effect after it was aborted and discarded, and another one has
-// succeeded in its folder: that one's manifest stays true, and is the one that is read.
+// succeeded in its folder: that one's manifest stays true, and is the one that is read. If the call comes after it was
+// decided that the first one has succeeded, that stays true, and it can't be discarded.
 func TestLateAfterDiscard(t *testing.T) {
 	for what, c := range lateCalls {
-		t.Run(what+" after the next", func(t *testing.T) { testLateAfterDiscard(t, what, c, false) })
-		t.Run(what+" before the next", func(t *testing.T) { testLateAfterDiscard(t, what, c, true) })
+		t.Run(what+" after the next", func(t *testing.T) { testLateAfterDiscard(t, c, false) })
+		t.Run(what+" before the next", func(t *testing.T) { testLateAfterDiscard(t, c, true) })
 	}
 }
 
-func testLateAfterDiscard(t *testing.T, what string, c lateCall, before bool) {
+func testLateAfterDiscard(t *testing.T, c lateCall, before bool) {
 	s, l := newStore(), &late{op: c.op, match: c.match}
 	s.hook = leaving(s, l.hook)
 	bucket := s.open()
 	x := newExport(bucket, &export.Options{Files: 2})
 	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 		putOrders(t, w.Client)
-		begunBefore(t, w, x, what)
 		first, err := startIn(t, w, x, "first", folder)
 		if err != nil {
 			t.Fatal(err)
@@ -110,9 +110,16 @@ func testLateAfterDiscard(t *testing.T, what string, c lateCall, before bool) {
 		}
 		time.Sleep(time.Minute) // until what is under way is refused
 		l.letGo()
-		if err := first.Discard(t.Context()); err != nil {
-			t.Fatal(err)
+		discard := func() {
+			t.Helper()
+			switch err := first.Discard(t.Context()); {
+			case c.told && (!errors.Is(err, mapper.ErrState) || !strings.Contains(err.Error(), "it has succeeded")):
+				t.Errorf("%v, want ErrState, as it has succeeded", err)
+			case !c.told && err != nil:
+				t.Fatal(err)
+			}
 		}
+		discard()
 		takeEffect := func() {
 			t.Helper()
 			if err := l.effect(); err != nil && !errors.Is(err, errIsThere) && !errors.Is(err, errNotThere) {
@@ -122,11 +129,12 @@ func testLateAfterDiscard(t *testing.T, what string, c lateCall, before bool) {
 		if before {
 			takeEffect()
 		}
-		if _, err := first.Wait(t.Context()); err == nil {
-			t.Error("it was discarded, and has a manifest")
+		earlier, err := first.Wait(t.Context())
+		if (err == nil) != c.told {
+			t.Errorf("%+v, %v; it has succeeded: %t", earlier, err, c.told)
 		}
-		if m, err := export.ReadManifest(t.Context(), bucket, folder); err == nil && m.Export == first.ID {
-			t.Errorf("it was discarded, and the manifest in the folder is %+v", m)
+		if m, err := export.ReadManifest(t.Context(), bucket, folder); (err == nil) != c.told {
+			t.Errorf("the manifest in the folder is %+v, %v; the first export has succeeded: %t", m, err, c.told)
 		}
 		if _, err := w.Client.Put(t.Context(), datastore.NameKey("Order", "late", nil), &order{N: orders,
 			Name: "late"}); err != nil {
@@ -144,14 +152,15 @@ func testLateAfterDiscard(t *testing.T, what string, c lateCall, before bool) {
 			takeEffect()
 		}
 		checkLast(t, s, second, m)
-		if err := first.Discard(t.Context()); err != nil { // which finds what came late
-			t.Errorf("once more: %v", err)
-		}
+		discard() // which finds what came late
 		checkLast(t, s, second, m)
+		if c.told {
+			checkFiles(t, s, folder, earlier)
+			return
+		}
 		for _, name := range s.names() {
 			if own := path.Dir(name) == folder || path.Base(name) == "manifest.json"; !own &&
-				!strings.HasPrefix(name, folder+"/"+path.Dir(m.Files[0].Name)) &&
-				what != "the second manifest" {
+				!strings.HasPrefix(name, folder+"/"+path.Dir(m.Files[0].Name)) {
 				t.Errorf("%s is left", name)
 			}
 		}
@@ -173,7 +182,6 @@ func TestLateInRun(t *testing.T) {
 			x := newExport(s.open(), &export.Options{Files: 2})
 			mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 				putOrders(t, w.Client)
-				begunBefore(t, w, x, what)
 				run, err := startIn(t, w, x, "orders", folder)
 				if err != nil {
 					t.Fatal(err)
@@ -194,21 +202,6 @@ func TestLateInRun(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// begunBefore has an export succeed before, if the late call is one of a folder that has a manifest.
-func begunBefore(t *testing.T, w *mappertest.World, x *export.Export[mapper.None], what string) {
-	t.Helper()
-	if what != "the second manifest" {
-		return
-	}
-	run, err := startIn(t, w, x, "before", folder)
-	if err == nil {
-		_, err = run.Wait(t.Context())
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

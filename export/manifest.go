@@ -1,25 +1,29 @@
 package export
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
+	"io"
+	"strings"
+	"sync"
+	"time"
 
 	"gocloud.dev/blob"
 	"gocloud.dev/gcerrors"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // The names of what is in a folder besides files.
 const (
-	// ManifestName is in the export's folder, and the last that it writes: an export whose manifest is there has
-	// succeeded. The folder of its run has a copy from shortly before.
+	// ManifestName is the name of a manifest. The one in the folder of a run decides: its export has succeeded, or was
+	// discarded. The one in the export's folder is a copy, of the first export that succeeded there.
 	ManifestName = "manifest.json"
-	// SuccessName is in the folder of a run, once all of its files are. Whether the export has succeeded, only the
-	// manifest says.
+	// SuccessName is in the folder of a run that has succeeded.
 	SuccessName = "_SUCCESS"
 	// StartedName was in the folder of an export until its end, when files were directly in it.
 	StartedName = "_STARTED"
@@ -34,8 +38,11 @@ type Manifest struct {
 	Query       mapper.Query   `json:"query"` // with its ReadTime, if it has one
 	Records     int64          `json:"records"`
 	Bytes       int64          `json:"bytes"`
-	Failures    int64          `json:"failures"` // entities that the function has failed on, which are in no file
+	Failures    int64          `json:"failures"` // entities that were counted as failed, and are in no file
 	Files       []ManifestFile `json:"files"`
+
+	// Ended is when the files were complete, by the clock of the process that has found that. An older build left it out.
+	Ended time.Time `json:"ended,omitzero"`
 
 	// Discarded says that this is no manifest: the export was discarded, and what it names is not there. ReadManifest
 	// passes it over.
@@ -54,56 +61,93 @@ type ManifestFile struct {
 	SHA256  string `json:"sha256"`
 }
 
-// ReadManifest reads the manifest in a folder of a bucket: that of the export which succeeded last, if several have.
-// What it returns stays true, as nothing that belongs to an export which has succeeded is changed or deleted any more.
+// ReadManifest reads the manifest in a folder of a bucket: that of the export which ended last, of those that have
+// succeeded and are there. It lists the folder, and reads a manifest for each run in it. What it returns stays true, as
+// no export changes or deletes what belongs to one that has succeeded.
 func ReadManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Manifest, error) {
-	var last, discarded *Manifest
-	err := eachManifest(ctx, bucket, folder, func(m *Manifest) {
-		if discarded = m; !m.Discarded {
-			last = m
-		}
-	})
-	switch {
-	case err == nil && last == nil && discarded != nil:
-		err = fmt.Errorf("export %q was discarded, and no other one has succeeded there", discarded.Export)
-	case err == nil && last == nil:
-		if _, err = bucket.ReadAll(ctx, folder+"/"+ManifestName); err == nil { // it has come just now
-			return ReadManifest(ctx, bucket, folder)
-		}
-	}
+	last, err := lastManifest(ctx, bucket, folder)
 	if err != nil {
 		return nil, fmt.Errorf("export: read the manifest in %q: %w", folder, err)
 	}
 	return last, nil
 }
 
-var slotName = regexp.MustCompile(`^manifest(-[0-9]+)?\.json$`)
-
-// manifestName returns the name of a manifest in the export's folder, from 1 on.
-func manifestName(i int) string {
-	if i == 1 {
-		return ManifestName
+func lastManifest(ctx context.Context, bucket *blob.Bucket, folder string) (*Manifest, error) {
+	first, missing := manifestAt(ctx, bucket, folder+"/"+ManifestName)
+	if missing != nil && gcerrors.Code(missing) != gcerrors.NotFound {
+		return nil, missing
 	}
-	return fmt.Sprintf("manifest-%d.json", i)
+	runs, err := runsIn(ctx, bucket, folder)
+	if err != nil {
+		return nil, err
+	}
+	if first != nil { // which a late listing may not show, or whose name is that of an older build's run
+		runs[first.Run] = true
+	}
+	var (
+		mu   sync.Mutex
+		last *Manifest
+	)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(readsAtOnce)
+	for run := range runs {
+		group.Go(func() error {
+			m, err := manifestAt(ctx, bucket, place{folder: folder, run: run}.outcome())
+			mu.Lock()
+			defer mu.Unlock()
+			switch notThere := gcerrors.Code(err) == gcerrors.NotFound; {
+			case notThere && first != nil && first.Run == run && first.Ended.IsZero():
+				m = first // an older build has written it, and nothing else
+			case notThere: // it goes on, or somebody has deleted it
+				missing = err
+				return nil
+			case err != nil:
+				return err
+			}
+			if !m.Discarded && m.Run == run && (last == nil || m.after(last)) {
+				last = m
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil || last != nil {
+		return last, err
+	}
+	if missing == nil {
+		missing = errors.New("all exports there were discarded")
+	}
+	return nil, missing
 }
 
-// eachManifest calls f for what each of the manifests' names has, to the first that has nothing.
-func eachManifest(ctx context.Context, bucket *blob.Bucket, folder string, f func(*Manifest)) error {
-	for i := 1; ; i++ {
-		m, err := readManifest(ctx, bucket, folder+"/"+manifestName(i))
-		if err != nil || m == nil {
-			return err
+// readsAtOnce is how many manifests ReadManifest reads at the same time.
+const readsAtOnce = 16
+
+// after reports whether an export ended after another one.
+func (m *Manifest) after(other *Manifest) bool {
+	return cmp.Or(m.Ended.Compare(other.Ended), cmp.Compare(m.Run, other.Run)) > 0
+}
+
+// runsIn lists the runs that have a folder of their own in that of an export.
+func runsIn(ctx context.Context, bucket *blob.Bucket, folder string) (map[string]bool, error) {
+	runs, prefix := make(map[string]bool), folder+"/"+runPrefix
+	for it := bucket.List(&blob.ListOptions{Prefix: prefix, Delimiter: "/"}); ; {
+		found, err := it.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return runs, nil
 		}
-		f(m)
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %w", prefix, err)
+		}
+		name := strings.TrimSuffix(strings.TrimPrefix(found.Key, folder+"/"), "/")
+		if found.IsDir && runFolder.MatchString(name) {
+			runs[strings.TrimPrefix(name, runPrefix)] = true
+		}
 	}
 }
 
-// readManifest reads what a name has, and returns nil if that is nothing.
-func readManifest(ctx context.Context, bucket *blob.Bucket, key string) (*Manifest, error) {
+// manifestAt reads the manifest that a name has. The error says so if it has none.
+func manifestAt(ctx context.Context, bucket *blob.Bucket, key string) (*Manifest, error) {
 	text, err := bucket.ReadAll(ctx, key)
-	if gcerrors.Code(err) == gcerrors.NotFound {
-		return nil, nil
-	}
 	m := new(Manifest)
 	if err == nil {
 		err = json.Unmarshal(text, m)
@@ -117,68 +161,63 @@ func readManifest(ctx context.Context, bucket *blob.Bucket, key string) (*Manife
 	return m, nil
 }
 
-// decide writes a manifest under a name that nothing has yet, and returns what it has then: a name is decided once.
-func decide(ctx context.Context, bucket *blob.Bucket, key string, m *Manifest) (*Manifest, error) {
+// readManifest is manifestAt, and returns nil if the name has nothing.
+func readManifest(ctx context.Context, bucket *blob.Bucket, key string) (*Manifest, error) {
+	m, err := manifestAt(ctx, bucket, key)
+	if gcerrors.Code(err) == gcerrors.NotFound {
+		return nil, nil
+	}
+	return m, err
+}
+
+// writeOnce writes a manifest under a name, if that has nothing yet, and reports whether it did.
+func writeOnce(ctx context.Context, bucket *blob.Bucket, key string, m *Manifest) (bool, error) {
 	text, err := json.MarshalIndent(m, "", "\t")
 	if err != nil {
-		return nil, mapper.Permanent(err)
+		return false, mapper.Permanent(err)
 	}
 	err = bucket.WriteAll(ctx, key, append(text, '\n'), &blob.WriterOptions{IfNotExist: true,
 		ContentType: "application/json"})
-	if err == nil {
-		return m, nil
+	if err != nil && gcerrors.Code(err) != gcerrors.FailedPrecondition {
+		return false, fmt.Errorf("write %s: %w", key, err)
 	}
-	if gcerrors.Code(err) != gcerrors.FailedPrecondition {
-		return nil, fmt.Errorf("write %s: %w", key, err)
+	return err == nil, nil
+}
+
+// decide decides, once, that a run has succeeded, by its manifest, or that it was discarded, by one that says so: the
+// first of both takes the name. It returns what the name has then.
+func (p place) decide(ctx context.Context, bucket *blob.Bucket, m *Manifest) (*Manifest, error) {
+	if decided, err := p.decided(ctx, bucket); decided != nil || err != nil {
+		return decided, err
 	}
-	decided, err := readManifest(ctx, bucket, key)
+	if written, err := writeOnce(ctx, bucket, p.outcome(), m); written || err != nil {
+		return m, err
+	}
+	decided, err := readManifest(ctx, bucket, p.outcome())
 	if err == nil && decided == nil {
-		err = fmt.Errorf("%s was there, and is not: has somebody deleted it?", key)
+		err = fmt.Errorf("%s was there, and is not: has somebody deleted it?", p.outcome())
 	}
 	return decided, err
 }
 
-// settle decides, once, that a run has succeeded, by its manifest, or that it was discarded, by one that says so. It
-// returns which of both it is. Of a run that succeeds, it calls before right before the folder says so.
-//
-// The run's outcome is decided first, under a name of its own. If that is the discard, the run comes no further.
-// Otherwise its manifest may be on its way to the first name in the export's folder that is free, and that name
-// decides: of a run, at most one of both is there. Whoever comes to a name that another run has goes on to the next
-// one.
-func (p place) settle(ctx context.Context, bucket *blob.Bucket, m *Manifest, before func() error) (*Manifest, error) {
-	if settled, err := p.settled(ctx, bucket); settled != nil || err != nil {
-		return settled, err
-	}
-	decided, err := decide(ctx, bucket, p.outcome(), m)
-	if err != nil || decided.Discarded {
-		return decided, err
-	}
-	if !m.Discarded {
-		m = decided // what an attempt before this one has made
-		if err := before(); err != nil {
-			return nil, err
+// decided returns what was decided of a run, and nil if nothing was. An older build has decided that a run has
+// succeeded by the manifest in the export's folder.
+func (p place) decided(ctx context.Context, bucket *blob.Bucket) (*Manifest, error) {
+	m, err := readManifest(ctx, bucket, p.outcome())
+	if m == nil && err == nil && p.direct {
+		m, err = readManifest(ctx, bucket, p.folder+"/"+ManifestName)
+		if m != nil && m.Run != p.run {
+			m = nil
 		}
 	}
-	for i := 1; ; i++ {
-		key := p.folder + "/" + manifestName(i)
-		decided, err := readManifest(ctx, bucket, key)
-		if err == nil && decided == nil {
-			decided, err = decide(ctx, bucket, key, m)
-		}
-		if err != nil || decided.Run == p.run {
-			return decided, err
-		}
-	}
+	return m, err
 }
 
-// settled returns what the export's folder says of a run, and nil if that is nothing.
-func (p place) settled(ctx context.Context, bucket *blob.Bucket) (settled *Manifest, err error) {
-	err = eachManifest(ctx, bucket, p.folder, func(m *Manifest) {
-		if m.Run == p.run {
-			settled = m
-		}
-	})
-	return settled, err
+// copyManifest copies the manifest of a run that has succeeded to the export's folder, if no other one is there. It may
+// come late, as the manifest is true.
+func (p place) copyManifest(ctx context.Context, bucket *blob.Bucket, m *Manifest) error {
+	_, err := writeOnce(ctx, bucket, p.folder+"/"+ManifestName, m)
+	return err
 }
 
 // discarded returns the opposite of a run's manifest. It names a file that is not there, so that a reader which takes

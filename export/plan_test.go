@@ -70,3 +70,44 @@ func TestEqual(t *testing.T) {
 		}
 	}
 }
+
+// TestTiles has files of one plan pass, and files of two plans not.
+func TestTiles(t *testing.T) {
+	rng := testflag.Rand(t)
+	planned := func(parts []size, n int) []plannedFile {
+		files := make([]plannedFile, n)
+		for i, s := range even(parts, n) {
+			files[i] = plannedFile{From: s.From, To: s.To, Index: int64(i), Name: fmt.Sprint(i)}
+		}
+		return files
+	}
+	of := stage{Layout: layoutRuns}
+	for range 300 {
+		n := 1 + rng.IntN(20)
+		parts, _, _ := randomSizes(rng, rng.IntN(100))
+		files := planned(parts, n)
+		if err := checkTiles(of, files); err != nil {
+			t.Fatalf("%d parts in %d files: %v", len(parts), n, err)
+		}
+		i := rng.IntN(n)
+		broken := func(what string, file plannedFile) {
+			t.Helper()
+			before := files[i]
+			files[i] = file
+			if err := checkTiles(of, files); err == nil {
+				t.Errorf("%d parts in %d files, of which %d has %s: no error", len(parts), n, i, what)
+			}
+			files[i] = before
+		}
+		f := files[i]
+		f.From += "0"
+		broken("another beginning", f)
+		f = files[i]
+		f.To += "0"
+		broken("another end", f)
+		if f = files[i]; n > 1 {
+			f.Name = files[(i+1)%n].Name
+			broken("the name of another", f)
+		}
+	}
+}

@@ -78,41 +78,47 @@ func (r *Run) Jobs() [3]*mapper.Job {
 	return [3]*mapper.Job{r.engine.Job(r.ID), r.engine.Job(r.ID + joinSuffix), r.engine.Job(r.ID + deleteSuffix)}
 }
 
-// Wait waits until the export has succeeded, and returns its manifest. It is an error if one of its jobs can't go on by itself, which the
-// error says.
+// Wait waits until the export has succeeded, and returns its manifest. It is an error if one of its jobs can't go on by
+// itself, which the error says, unless that is the last one and its manifest was written before.
 func (r *Run) Wait(ctx context.Context) (*Manifest, error) {
-	for i, job := range r.Jobs() {
+	var stopped error // that the last job has not succeeded
+	jobs := r.Jobs()
+	for i, job := range jobs {
 		status, err := awaitJob(ctx, job, i > 0)
 		if err != nil {
 			return nil, fmt.Errorf("export %s: %w", r.ID, err)
 		}
-		switch status.State {
-		case mapper.Succeeded:
-		case mapper.SucceededWithFailures:
-			if i == 0 && r.allow {
-				continue
-			}
-			return nil, fmt.Errorf("export %s: job %s has failed on %d entities: see its Failures, and Retry it", r.ID, job.ID, status.Failures)
+		switch {
+		case status.State == mapper.Succeeded || status.State == mapper.SucceededWithFailures && i == 0 && r.allow:
+			continue
+		case status.State == mapper.SucceededWithFailures:
+			stopped = fmt.Errorf("export %s: job %s has failed on %d entities: see its Failures, and Retry it", r.ID,
+				job.ID, status.Failures)
 		default:
-			return nil, fmt.Errorf("export %s: job %s is %s: %s", r.ID, job.ID, status.State, status.Error)
+			stopped = fmt.Errorf("export %s: job %s is %s: %s", r.ID, job.ID, status.State, status.Error)
+		}
+		if i < len(jobs)-1 {
+			return nil, stopped
 		}
 	}
-	m, err := r.place.settled(ctx, r.bucket)
+	m, err := r.place.decided(ctx, r.bucket)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("export %s: read its manifest in %q: %w", r.ID, r.Folder, err)
+		return nil, errors.Join(stopped, fmt.Errorf("export %s: read its manifest in %q: %w", r.ID, r.Folder, err))
+	case m != nil && !m.Discarded:
+		return m, nil
+	case stopped != nil:
+		return nil, stopped
 	case m == nil:
 		return nil, fmt.Errorf("export %s: its jobs have succeeded, and no manifest in the folder %q is that of "+
 			"its run %s: has somebody deleted it?", r.ID, r.Folder, r.place.run)
-	case m.Discarded:
-		return nil, fmt.Errorf("export %s: it was discarded", r.ID)
 	}
-	return m, nil
+	return nil, fmt.Errorf("export %s: it was discarded", r.ID)
 }
 
 // awaitJob waits for a job, which another one has started just now, perhaps.
 func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Status, error) {
-	for {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
 		status, err := job.Wait(ctx)
 		if !follows || !errors.Is(err, mapper.ErrNoSuchJob) {
 			return status, err
@@ -120,17 +126,25 @@ func awaitJob(ctx context.Context, job *mapper.Job, follows bool) (*mapper.Statu
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(wait):
 		}
 	}
 }
 
 // Discard deletes what an export has written that was aborted, has failed, or has failures that nobody retries. It is
-// mapper.ErrState for one that goes on or has succeeded. What is left is a mark that the run was discarded, so that
-// whatever comes late of it does not count. Its jobs stay: clean them up, but do not go on with them.
+// mapper.ErrState for one that goes on, or has succeeded: its manifest is there, whatever has become of its jobs. What is
+// left is a mark that the run was discarded, so that whatever comes late of it does not count. Its jobs stay: clean them
+// up, but do not go on with them.
 func (r *Run) Discard(ctx context.Context) error {
 	fail := func(err error) error { return fmt.Errorf("export: discard %s: %w", r.ID, err) }
 	succeeded := fmt.Errorf("%w: it has succeeded: delete the folder %q", mapper.ErrState, r.Folder)
+	decided, err := r.place.decided(ctx, r.bucket)
+	if err != nil {
+		return fail(err)
+	}
+	if decided != nil && !decided.Discarded {
+		return fail(succeeded)
+	}
 	done := 0
 	for _, job := range r.Jobs() {
 		status, err := job.Status(ctx)
@@ -147,11 +161,11 @@ func (r *Run) Discard(ctx context.Context) error {
 			done++
 		}
 	}
-	if done == len(r.Jobs()) {
+	if done == len(r.Jobs()) { // and somebody has deleted its manifest
 		return fail(succeeded)
 	}
 	// Whatever was read until here may have changed. From here on it is decided that the run does not succeed.
-	decided, err := r.place.settle(ctx, r.bucket, r.place.discarded(r.ID), nil)
+	decided, err = r.place.decide(ctx, r.bucket, r.place.discarded(r.ID))
 	if err != nil {
 		return fail(err)
 	}
@@ -183,13 +197,9 @@ func (r *Run) deleteBlobs(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := remove(ctx, r.bucket, r.place.path(SuccessName)); err != nil { // before the files that it is for
-		return err
-	}
 	return deleteAll(ctx, r.bucket, r.place.path(""), func(name string) bool {
 		first, _, _ := strings.Cut(name, "/")
-		return name == ManifestName || r.place.direct && (name == StartedName || slotName.MatchString(name) ||
-			runFolder.MatchString(first))
+		return name == ManifestName || r.place.direct && (name == StartedName || runFolder.MatchString(first))
 	})
 }
 

@@ -1,10 +1,12 @@
 package export
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -35,10 +37,10 @@ func (s stage) place() place { return place{s.Folder, s.Run, s.Layout == 0} }
 type plannedFile struct {
 	From, To string `datastore:",noindex"` // the names of its parts
 	Index    int64  `datastore:",noindex"`
+	Name     string `datastore:",noindex,omitempty"` // as the manifest has it; empty if an older build has planned it
 
 	// Known once it is written.
 	Written bool   `datastore:",noindex"`
-	Name    string `datastore:",noindex,omitempty"` // as the manifest has it; empty in a run of an older build
 	Records int64  `datastore:",noindex"`
 	Parts   int64  `datastore:",noindex"`
 	Bytes   int64  `datastore:",noindex"`
@@ -68,18 +70,21 @@ func (x *Export[P]) plan(ctx context.Context, d *mapper.Done, s stage) error {
 	if err != nil {
 		return err
 	}
-	keys, files := make([]*datastore.Key, len(all)), make([]plannedFile, len(all))
-	for i, f := range all {
-		keys[i], files[i] = fileKey(s.Run, int64(i)), plannedFile{From: f.From, To: f.To, Index: int64(i)}
-	}
-	if err := putFiles(ctx, client, s.Export+joinSuffix, keys, files); err != nil {
-		return fmt.Errorf("put the files: %w", err)
-	}
 	if err := x.checkNames(s, len(all)); err != nil {
 		return mapper.Permanent(err)
 	}
 	s.Parts = status.Counters[partsCounter]
 	s.Files, s.Records, s.Failures, s.Query = len(all), status.Counters[recordsCounter], status.Failures, status.Query
+	keys, files := make([]*datastore.Key, len(all)), make([]plannedFile, len(all))
+	for i, f := range all {
+		keys[i], files[i] = fileKey(s.Run, int64(i)), plannedFile{From: f.From, To: f.To, Index: int64(i)}
+		if s.Layout != 0 { // an older build can't read the record of a file that has a name
+			files[i].Name = x.fileName(s, files[i])
+		}
+	}
+	if err := putFiles(ctx, client, s.Export+joinSuffix, keys, files); err != nil {
+		return fmt.Errorf("put the files: %w", err)
+	}
 	return startStage(ctx, x.joins, joinSuffix, s)
 }
 
@@ -209,8 +214,9 @@ func (x *Export[P]) file(s stage, i int64) File {
 	return File{Index: int(i), Of: s.Files, Export: s.Export, Folder: s.Folder, Params: s.Params, Ext: x.coder.extension()}
 }
 
-func (x *Export[P]) filePath(s stage, i int64) string {
-	return s.place().path(x.opts.Name(x.file(s, i)))
+// fileName returns the name of a file, as the manifest has it. Once it is recorded, no other build changes it.
+func (x *Export[P]) fileName(s stage, f plannedFile) string {
+	return cmp.Or(f.Name, s.place().name(x.opts.Name(x.file(s, f.Index))))
 }
 
 // list ends the second stage: it checks what the files have, before anything is deleted, and starts the third one.
@@ -256,7 +262,7 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 		}
 	}
 	m := &Manifest{Export: s.Export, Run: s.Run, Format: x.opts.Format, Compression: x.opts.Compression, Query: s.Query,
-		Failures: s.Failures, Coverage: s.Coverage}
+		Coverage: s.Coverage, Ended: time.Now().UTC()}
 	for i, f := range files {
 		if !f.Written {
 			return nil, mapper.Permanent(fmt.Errorf("file %d was not written: this is a mistake in scattermap, "+
@@ -264,37 +270,51 @@ func (x *Export[P]) manifest(ctx context.Context, s stage) (*Manifest, error) {
 		}
 		m.Records += f.Records
 		m.Bytes += f.Bytes
-		if f.Name == "" {
-			f.Name = x.opts.Name(x.file(s, int64(i)))
-		}
-		m.Files = append(m.Files, ManifestFile{Name: f.Name, Records: f.Records, Bytes: f.Bytes, SHA256: f.SHA256})
+		m.Files = append(m.Files, ManifestFile{Name: x.fileName(s, f), Records: f.Records, Bytes: f.Bytes,
+			SHA256: f.SHA256})
 	}
-	if m.Records != s.Records {
+	if err := checkTiles(s, files); err != nil {
+		return nil, mapper.Permanent(err)
+	}
+	// A failure that was retried before its file was joined is in that, although the plan has counted it.
+	retried := m.Records - s.Records
+	if m.Failures = s.Failures - retried; retried < 0 || m.Failures < 0 {
 		return nil, mapper.Permanent(fmt.Errorf("the files have %d records, and %d were counted: is a part missing?",
 			m.Records, s.Records))
 	}
 	return m, nil
 }
 
-// publish has the export succeed, unless it was discarded.
-func (x *Export[P]) publish(ctx context.Context, s stage, m *Manifest) error {
-	decided, err := s.place().settle(ctx, x.bucket, m, func() error {
-		if s.Layout == 0 {
-			return nil // in which the mark comes last
+// checkTiles returns an error unless each part is in one file, under a name that no other one has: plans of more files
+// than a transaction has are recorded in several, and two plans may be recorded at once.
+func checkTiles(s stage, files []plannedFile) error {
+	if s.Layout == 0 {
+		return nil
+	}
+	end, names := "", make(map[string]bool, len(files))
+	for i, f := range files {
+		if f.From != end || int64(i) != f.Index || f.Name != "" && names[f.Name] {
+			return fmt.Errorf("file %d of run %s is of another plan than the one before: two processes have planned at "+
+				"the same moment; discard the run (Run.Discard), and start another export", i, s.Run)
 		}
-		return x.markSuccess(ctx, s)
-	})
+		end, names[f.Name] = f.To, true
+	}
+	if end != "" && end != lastName {
+		return fmt.Errorf("the files of run %s end at %q: is one missing?", s.Run, end)
+	}
+	return nil
+}
+
+// publish has an export succeed that an older build has begun, unless it was discarded.
+func (x *Export[P]) publish(ctx context.Context, s stage, m *Manifest) error {
+	decided, err := s.place().decide(ctx, x.bucket, m)
 	if err == nil && decided.Discarded {
 		err = s.place().errDiscarded()
 	}
-	return err
-}
-
-func (x *Export[P]) markSuccess(ctx context.Context, s stage) error {
-	if err := x.bucket.WriteAll(ctx, s.place().path(SuccessName), nil, nil); err != nil {
-		return fmt.Errorf("write the mark of success: %w", err)
+	if err != nil {
+		return err
 	}
-	return nil
+	return s.place().copyManifest(ctx, x.bucket, decided)
 }
 
 func fileKeys(s stage) []*datastore.Key {

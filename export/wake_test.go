@@ -393,3 +393,46 @@ func TestOtherBuild(t *testing.T) {
 		})
 	}
 }
+
+// TestOtherNames has a build come to an export while its files are joined that names one as the build before named
+// another: files have the names that were planned.
+func TestOtherNames(t *testing.T) {
+	s := newStore()
+	bucket := s.open()
+	name := func(shift int) func(f export.File) string {
+		return func(f export.File) string { return fmt.Sprint("file-", (f.Index+shift)%f.Of) }
+	}
+	before := newExport(bucket, &export.Options{Files: 3, Name: name(0)})
+	after := newExport(bucket, &export.Options{Files: 3, Name: name(1)})
+	var changed atomic.Bool
+	s.hook = func(c *call) error {
+		if c.op == "write" && !changed.Load() && strings.Contains(c.key, "/file-") && !strings.HasSuffix(c.key, "/file-1") {
+			return errLost
+		}
+		return c.effect()
+	}
+	runAsked(t, before.Mappers(), func(string, string) int { return 1 }, func(t *testing.T, client *datastore.Client,
+		e *deployed) {
+		putOrders(t, client)
+		run := startOrders(t, e, before)
+		for {
+			if status, err := run.Jobs()[1].Status(t.Context()); err == nil && status.Processed == 1 {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		e.deploy(after.Mappers())
+		changed.Store(true)
+		m, err := run.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkLast(t, s, run, m)
+		checkRecords(t, bucket, m)
+		for i, f := range m.Files {
+			if want := fmt.Sprint("/file-", i); !strings.HasSuffix(f.Name, want) {
+				t.Errorf("file %d is %s, want %s", i, f.Name, want)
+			}
+		}
+	})
+}
