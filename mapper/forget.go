@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -27,8 +28,16 @@ type Subject struct {
 	// Everywhere says that keys of any namespace can be of it: the records of all jobs.
 	Everywhere bool
 
-	// Words are texts, such as a customer's address: where one is a word by itself, something is of the subject.
+	// Words are texts, such as a customer's address: where one is a word by itself, something is of the subject. A word
+	// that is a number counts as one, too.
 	Words []string
+
+	// Numbers are integers: IDs of keys, numbers in parameters, in filters of queries and where ranges begin and end, and
+	// words in texts. Numbers that scattermap counts by itself are none of them.
+	Numbers []int64
+
+	// Times count in the same places, in any zone, and in texts as RFC 3339 has them in UTC.
+	Times []time.Time
 }
 
 // Mentions reports whether a text mentions the subject: by a word, or by the name of its namespace.

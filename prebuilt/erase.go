@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -134,8 +136,17 @@ func (p EraseParams) subject(namespace string) mapper.Subject {
 	s := mapper.Subject{Namespace: namespace, Words: slices.Clone(p.Words)}
 	if p.Property != "" {
 		s.Namespace, s.Everywhere = "", true
-		if text, ok := p.Value.V.(string); ok {
-			s.Words = append(s.Words, text)
+		switch v := p.Value.V.(type) {
+		case string:
+			s.Words = append(s.Words, v)
+		case int64:
+			s.Numbers = []int64{v}
+		case time.Time:
+			s.Times = []time.Time{v}
+		case *datastore.Key:
+			s.Words = append(s.Words, v.Encode(), v.String())
+		case []byte:
+			s.Words = append(s.Words, base64.StdEncoding.EncodeToString(v))
 		}
 	}
 	return s
