@@ -204,7 +204,8 @@ func (w tenancy) earlier(q mapper.Query, prefix string) {
 	undone := w.run("set", q, `{"property": "other", "value": "bob of acme"}`, prefix+"undone")
 	w.put(q.Namespace, "Account", "alice-0003@example.com", datastore.Property{Name: "n", Value: int64(3)},
 		datastore.Property{Name: "tenant", Value: "acme"})
-	undo, err := w.Engine.Job(undone.ID).Undo(w.Context(), nil)
+	// Its record is looked at after that of the job that it undoes.
+	undo, err := w.Engine.Job(undone.ID).Undo(w.Context(), &mapper.StartOptions{ID: "z-" + prefix + "undo"})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -407,10 +407,14 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool
 		return changed || mentioned, nil // what this build does not know goes, too
 	}
 	return func() error {
-		if _, err := f.Store.UpdateJob(ctx, ref, redact); err != nil || !cleanUp {
+		_, err := f.Store.UpdateJob(ctx, ref, redact)
+		if errors.Is(err, record.ErrState) && !fault.IsPermanent(err) {
+			return fault.Permanent(fmt.Errorf("job %s can't forget: %w: abort that job, or wait for its end", j.ID, err))
+		}
+		if err != nil || !cleanUp {
 			return err
 		}
-		err := f.of(j.Queue).CleanUp(ctx, ref, CleanUp{Failures: true, Job: named})
+		err = f.of(j.Queue).CleanUp(ctx, ref, CleanUp{Failures: true, Job: named})
 		if errors.Is(err, record.ErrState) {
 			return fault.Permanent(fmt.Errorf("job %s can't be cleaned up: %w", j.ID, err))
 		}
