@@ -61,7 +61,9 @@ func HashID(salt, id string) string { return record.Salted(salt, id) }
 // taken out of its own record; if that mentions the subject it loses what it was about, as by [Mapper.Forget], and if
 // its ID does it is deleted. Such a job can't be undone, retried or verified any more. While that goes on Forget
 // returns an error, for another attempt. What is in the way is an error that is [Permanent] and names it: a job that
-// has not ended, is being undone, or belongs to a queue that the engine does not have; a tick of a schedule that waits.
+// has not ended, is being undone, or belongs to a queue that the engine does not have; a tick of a schedule that waits;
+// a record that can't be read, or would still mention the subject. Schedules keep what became of ticks, without the IDs
+// of jobs that mention it.
 //
 // It reads all records: a million take about a minute, and the time of the function is bounded.
 func (d *Done) Forget(ctx context.Context, s Subject) (*Forgotten, error) {

@@ -41,7 +41,9 @@ type EraseParams struct {
 	Property string `json:"property,omitempty"`
 	Value    *Value `json:"value,omitempty"`
 
-	// Words are texts, such as addresses of a customer: records of other jobs that have one forget it, too.
+	// Words are texts, such as addresses of a customer: records of other jobs that have one forget it, too. Where one is an
+	// integer, such as "4711", that counts as well. Give some for a tenant whose value is a bool or a float: records are
+	// not searched for these.
 	Words []string `json:"words,omitempty"`
 
 	// AllKinds says that the query has all kinds that there are. The start sets it.
