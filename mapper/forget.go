@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -27,8 +28,16 @@ type Subject struct {
 	// Everywhere says that keys of any namespace can be of it: the records of all jobs.
 	Everywhere bool
 
-	// Words are texts, such as a customer's address: where one is a word by itself, something is of the subject.
+	// Words are texts, such as a customer's address: where one is a word by itself, something is of the subject. A word
+	// that is a number counts as one, too.
 	Words []string
+
+	// Numbers are integers: IDs of keys, numbers in parameters, in filters of queries and where ranges begin and end, and
+	// words in texts. Numbers that scattermap counts by itself are none of them.
+	Numbers []int64
+
+	// Times count in the same places, in any zone, and in texts as RFC 3339 has them in UTC.
+	Times []time.Time
 }
 
 // Mentions reports whether a text mentions the subject: by a word, or by the name of its namespace.
@@ -52,7 +61,9 @@ func HashID(salt, id string) string { return record.Salted(salt, id) }
 // taken out of its own record; if that mentions the subject it loses what it was about, as by [Mapper.Forget], and if
 // its ID does it is deleted. Such a job can't be undone, retried or verified any more. While that goes on Forget
 // returns an error, for another attempt. What is in the way is an error that is [Permanent] and names it: a job that
-// has not ended, is being undone, or belongs to a queue that the engine does not have; a tick of a schedule that waits.
+// has not ended, is being undone, or belongs to a queue that the engine does not have; a tick of a schedule that waits;
+// a record that can't be read, or would still mention the subject. Schedules keep what became of ticks, without the IDs
+// of jobs that mention it.
 //
 // It reads all records: a million take about a minute, and the time of the function is bounded.
 func (d *Done) Forget(ctx context.Context, s Subject) (*Forgotten, error) {

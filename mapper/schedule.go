@@ -70,7 +70,7 @@ type ScheduleDefinition interface {
 // A Ticked is what became of a tick.
 type Ticked struct {
 	Outcome string // TickStarted, TickSkipped, TickQueued or TickRefused
-	Job     *Job   // that the tick has started; otherwise the one that was, or is, in its way, or was started last
+	Job     *Job   // that the tick has started; otherwise the one that was, or is, in its way, or was started last; of one that an erasure has taken out, a hash
 }
 
 // RunID returns the ID of the job of a tick.

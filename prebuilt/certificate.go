@@ -22,7 +22,9 @@ import (
 // the namespace had no other kind, and that no record of scattermap held a key in it or its name. Of a tenant it proves
 // that the job came to all entities of these kinds and deleted those that had the value, whether it was indexed or not;
 // that fresh queries for the value found none, in all kinds that there were; and that no record held keys of a job, or
-// the value. An entity that somebody put behind the job with a value that is not indexed is found by no query.
+// the value, if that is a text, an integer, a time, a key or bytes: records are not searched for a bool or a float, and
+// the words of [EraseParams] stand for them. An entity that somebody put after the job with a value that is not indexed is
+// found by no query.
 type Certificate struct {
 	Job       string       `json:"job"`
 	Run       string       `json:"run"` // what tells the job from later ones of its ID

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -39,7 +41,9 @@ type EraseParams struct {
 	Property string `json:"property,omitempty"`
 	Value    *Value `json:"value,omitempty"`
 
-	// Words are texts, such as addresses of a customer: records of other jobs that have one forget it, too.
+	// Words are texts, such as addresses of a customer: records of other jobs that have one forget it, too. Where one is an
+	// integer, such as "4711", that counts as well. Give some for a tenant whose value is a bool or a float: records are
+	// not searched for these.
 	Words []string `json:"words,omitempty"`
 
 	// AllKinds says that the query has all kinds that there are. The start sets it.
@@ -134,8 +138,17 @@ func (p EraseParams) subject(namespace string) mapper.Subject {
 	s := mapper.Subject{Namespace: namespace, Words: slices.Clone(p.Words)}
 	if p.Property != "" {
 		s.Namespace, s.Everywhere = "", true
-		if text, ok := p.Value.V.(string); ok {
-			s.Words = append(s.Words, text)
+		switch v := p.Value.V.(type) {
+		case string:
+			s.Words = append(s.Words, v)
+		case int64:
+			s.Numbers = []int64{v}
+		case time.Time:
+			s.Times = []time.Time{v}
+		case *datastore.Key:
+			s.Words = append(s.Words, v.Encode(), v.String())
+		case []byte:
+			s.Words = append(s.Words, base64.StdEncoding.EncodeToString(v))
 		}
 	}
 	return s

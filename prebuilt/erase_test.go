@@ -73,8 +73,23 @@ var ourKinds = []string{"ScattermapDraft", "ScattermapFile", "ScattermapJob", "S
 func texts(properties []datastore.Property) string {
 	var b strings.Builder
 	var add func(v any)
+	encoded := func(text string) {
+		for _, word := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(`",:{}[] `, r) }) {
+			for i := range len(word) {
+				if i > 0 && word[i-1] != '-' && word[i-1] != '_' {
+					continue
+				}
+				if key, err := datastore.DecodeKey(word[i:]); err == nil {
+					add(key)
+				}
+			}
+		}
+	}
 	add = func(v any) {
 		switch v := v.(type) {
+		case string:
+			fmt.Fprintln(&b, v)
+			encoded(v)
 		case []byte:
 			if len(v) > 0 && v[0] == 0 {
 				if text, err := io.ReadAll(flate.NewReader(bytes.NewReader(v[1:]))); err == nil {
@@ -82,12 +97,7 @@ func texts(properties []datastore.Property) string {
 				}
 			}
 			fmt.Fprintln(&b, string(v))
-			for _, word := range strings.FieldsFunc(string(v),
-				func(r rune) bool { return strings.ContainsRune(`",:{}[] `, r) }) {
-				if key, err := datastore.DecodeKey(word); err == nil {
-					add(key)
-				}
-			}
+			encoded(string(v))
 		case *datastore.Key:
 			if v != nil {
 				fmt.Fprintln(&b, v.Namespace, v.String())
@@ -194,7 +204,8 @@ func (w tenancy) earlier(q mapper.Query, prefix string) {
 	undone := w.run("set", q, `{"property": "other", "value": "bob of acme"}`, prefix+"undone")
 	w.put(q.Namespace, "Account", "alice-0003@example.com", datastore.Property{Name: "n", Value: int64(3)},
 		datastore.Property{Name: "tenant", Value: "acme"})
-	undo, err := w.Engine.Job(undone.ID).Undo(w.Context(), nil)
+	// Its record is looked at after that of the job that it undoes.
+	undo, err := w.Engine.Job(undone.ID).Undo(w.Context(), &mapper.StartOptions{ID: "z-" + prefix + "undo"})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -505,6 +516,220 @@ func TestEraseBesideALatePage(t *testing.T) {
 				t.Errorf("%q, %v", found, err)
 			}
 			time.Sleep(time.Hour)
+		}
+	})
+}
+
+// TestEraseTicks erases a namespace after a job whose ID names it was in the way of a schedule's tick: the schedule
+// forgets the ID, and not what became of the tick, whether it has had runs since, and whether these are there.
+func TestEraseTicks(t *testing.T) {
+	for _, variant := range []string{"no run", "the run is there", "the run is gone", "the job and the run are gone"} {
+		t.Run(variant, func(t *testing.T) {
+			d := newDrawer(t)
+			nightly := mapper.NewSchedule("nightly", prebuilt.Touch, mapper.SkipTick)
+			mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+				w := tenancy{t, world}
+				must := func(err error) {
+					t.Helper()
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				for i := range 60 {
+					w.put("acme", "Account", alice(i))
+					w.put("other", "Account", fmt.Sprintf("carol-%04d", i))
+				}
+				tick := func(at time.Time, want string) *mapper.Job {
+					t.Helper()
+					ticked, err := nightly.Tick(t.Context(), w.Engine, at, mapper.Query{Namespace: "other", Kind: "Account"},
+						mapper.None{}, nil)
+					if err != nil || ticked.Outcome != want {
+						t.Fatalf("%+v, %v, want %s", ticked, err, want)
+					}
+					return ticked.Job
+				}
+				byHand, err := prebuilt.Touch.Start(t.Context(), w.Engine, mapper.Query{Namespace: "acme", Kind: "Account"},
+					mapper.None{}, &mapper.StartOptions{ID: "touch-acme", Rate: mapper.Rate{Entities: 100}})
+				must(err)
+				skipped := time.Now()
+				tick(skipped, mapper.TickSkipped)
+				_, err = byHand.Wait(t.Context())
+				must(err)
+				if variant != "no run" {
+					time.Sleep(time.Hour)
+					run := tick(time.Now(), mapper.TickStarted)
+					_, err := run.Wait(t.Context())
+					must(err)
+					if variant == "the job and the run are gone" {
+						must(byHand.CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}))
+					}
+					if variant != "the run is there" {
+						must(run.CleanUp(t.Context(), &mapper.CleanUpOptions{Job: true}))
+						time.Sleep(24 * time.Hour)
+					}
+				}
+				if found, err := grep(t.Context(), w.Client, "acme", func(kind string, _ *datastore.Key,
+					_ datastore.PropertyList) bool {
+					return kind != "ScattermapSchedule"
+				}); err != nil || len(found) == 0 {
+					t.Fatalf("the schedule does not name the job: %v", err)
+				}
+				w.run("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure")
+				d.certificate(t, "erasure")
+				if found, err := grep(t.Context(), w.Client, "acme", nil); err != nil || len(found) > 0 {
+					t.Errorf("it is left in %q, %v", found, err)
+				}
+				tick(skipped, mapper.TickSkipped)
+				time.Sleep(time.Hour)
+				_, err = tick(time.Now(), mapper.TickStarted).Wait(t.Context())
+				must(err)
+			})
+		})
+	}
+}
+
+// TestEraseQueuedTick erases a word that JSON escapes, and that is in the parameters of a tick that waits.
+func TestEraseQueuedTick(t *testing.T) {
+	d := newDrawer(t)
+	nightly := mapper.NewSchedule("nightly", prebuilt.Set, mapper.QueueTick)
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+		w := tenancy{t, world}
+		for i := range 60 {
+			w.put("acme", "Account", alice(i))
+			w.put("other", "Account", fmt.Sprintf("carol-%04d", i))
+		}
+		q := mapper.Query{Namespace: "other", Kind: "Account"}
+		first, err := prebuilt.Set.Start(t.Context(), w.Engine, q, prebuilt.SetParams{Property: "p", Value: prebuilt.Value{V: "x"}},
+			&mapper.StartOptions{ID: "by-hand", Rate: mapper.Rate{Entities: 100}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticked, err := nightly.Tick(t.Context(), w.Engine, time.Now(), q,
+			prebuilt.SetParams{Property: "p", Value: prebuilt.Value{V: "AT&T"}}, nil)
+		if err != nil || ticked.Outcome != mapper.TickQueued {
+			t.Fatalf("%+v, %v", ticked, err)
+		}
+		if _, err := first.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		job := w.start("erase", mapper.Query{Namespace: "acme"}, `{"words": ["AT&T"]}`, "erasure")
+		s, err := job.Wait(t.Context())
+		if err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, `a tick of the schedule "nightly" waits`) {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		if err := nightly.Advance(t.Context(), w.Engine); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if s, err = job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		for _, text := range []string{"AT&T", `AT\u0026T`} {
+			if found, err := grep(t.Context(), w.Client, text, nil); err != nil || len(found) > 0 {
+				t.Errorf("%q is left in %q, %v", text, found, err)
+			}
+		}
+	})
+}
+
+// TestEraseValues erases tenants whose values are numbers and times, after jobs that have them in filters, parameters,
+// keys, names of counters and IDs, and where their ranges begin.
+func TestEraseValues(t *testing.T) {
+	at := time.Date(2026, 11, 26, 10, 20, 30, 0, time.UTC)
+	for _, test := range []struct {
+		value any
+		json  string
+		texts []string // that say it
+		id    int64
+	}{
+		{int64(4711471147), "4711471147", []string{"4711471147"}, 4711471147},
+		{at, `{"time": "2026-11-26T11:20:30+01:00"}`, []string{"T10:20:30", "T11:20:30", "10:20:30 +0000"}, 7},
+	} {
+		t.Run(fmt.Sprintf("%T", test.value), func(t *testing.T) {
+			d := newDrawer(t)
+			mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+				w := tenancy{t, world}
+				tenant := datastore.Property{Name: "tenant", Value: test.value}
+				for i := range 60 {
+					w.put("", "Account", alice(i), tenant)
+				}
+				key := datastore.IDKey("Account", test.id, nil)
+				if _, err := w.Client.Put(t.Context(), key, &datastore.PropertyList{tenant}); err != nil {
+					t.Fatal(err)
+				}
+				all := mapper.Query{Kind: "Account"}
+				filtered := mapper.Query{Kind: "Account", Filters: []mapper.Filter{mapper.Where("tenant", "=", test.value)}}
+				w.run("touch", filtered, "{}", "touched")
+				w.run("touch", mapper.Query{Kind: "Account", ShardBy: "tenant"}, "{}", "sharded")
+				w.run("touch", mapper.Query{Kind: "Account", Start: key}, "{}", "started")
+				w.run("set", all, `{"property": "was", "value": `+test.json+`}`, "set")
+				w.run("count", all, `{"by": "tenant"}`, "counted")
+				if test.id > 7 {
+					w.run("touch", all, "{}", fmt.Sprint("touch-", test.id))
+				}
+				s := w.run("erase", mapper.Query{}, `{"property": "tenant", "value": `+test.json+`}`, "erasure")
+				if d.certificate(t, "erasure"); s.Written != 61 {
+					t.Errorf("%d were erased", s.Written)
+				}
+				for _, text := range test.texts {
+					if found, err := grep(t.Context(), w.Client, text, nil); err != nil || len(found) > 0 {
+						t.Errorf("%q is left in %q, %v", text, found, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestEraseWaitsLong has an erasure wait for a clean-up for hours: deliveries that wait do not count as deaths of their
+// processes, also after one has failed.
+func TestEraseWaitsLong(t *testing.T) {
+	d := newDrawer(t)
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase()), nil, func(t *testing.T, world *mappertest.World) {
+		w := tenancy{t, world}
+		for i := range 20 {
+			w.put("acme", "Account", alice(i))
+		}
+		w.run("touch", mapper.Query{Namespace: "acme", Kind: "Account"}, "{}", "touched")
+		change := func(id string, set map[string]any) {
+			t.Helper()
+			k := datastore.NameKey("ScattermapJob", id, nil)
+			var all datastore.PropertyList
+			if err := w.Client.Get(t.Context(), k, &all); err != nil {
+				t.Fatal(err)
+			}
+			for i, p := range all {
+				if v, ok := set[p.Name]; ok {
+					all[i].Value = v
+				}
+			}
+			if _, err := w.Client.Put(t.Context(), k, &all); err != nil {
+				t.Fatal(err)
+			}
+		}
+		change("touched", map[string]any{"cleaning": "broken"}) // so it does not go on
+		job := w.start("erase", mapper.Query{Namespace: "acme"}, "{}", "erasure")
+		failed := false
+		for range 2 * 6 {
+			time.Sleep(10 * time.Minute)
+			s := w.status("erasure")
+			if s.State != mapper.Running {
+				t.Fatalf("%+v", s)
+			}
+			if !failed && strings.Contains(s.Error, "waits to end") {
+				change("erasure", map[string]any{"solo": true}) // as after a delivery that has failed
+				failed = true
+			}
+		}
+		if !failed {
+			t.Fatal("it did not wait")
+		}
+		change("touched", map[string]any{"cleaning": ""})
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded {
+			t.Fatalf("%+v, %v", s, err)
 		}
 	})
 }

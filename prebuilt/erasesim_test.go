@@ -2,6 +2,7 @@ package prebuilt_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -183,11 +184,16 @@ func (f *fleet) quietly(look func(ctx context.Context) error) {
 // A simulation is one of an erasure.
 type simulation struct {
 	*fleet
-	tenant bool
+	tenant   bool
+	acme     any // the tenant's value: a text or a number
+	schedule *mapper.Schedule[mapper.None]
 
 	mu     sync.Mutex
 	guests map[string]time.Time // put into what is erased by others: since when they are there
 }
+
+// tenantNumber is long enough to be in no hash by chance.
+const tenantNumber int64 = 4711471147
 
 func key(namespace, kind, name string) *datastore.Key {
 	k := datastore.NameKey(kind, name, nil)
@@ -214,7 +220,12 @@ func simulateErase(t *testing.T, seed uint64) (kept int) {
 		return nil
 	}
 	s.fleet = newFleet(t, seed, append(prebuilt.Mappers(), d.erase()))
-	s.tenant = s.rng.IntN(2) == 0
+	s.tenant, s.acme = s.rng.IntN(2) == 0, "acme"
+	if s.rng.IntN(2) == 0 {
+		s.acme = tenantNumber
+	}
+	overlap := []mapper.Overlap{mapper.SkipTick, mapper.QueueTick}[s.rng.IntN(2)]
+	s.schedule = mapper.NewSchedule("nightly", prebuilt.Touch, overlap)
 	s.fill()
 	s.faults.Resume()
 	s.before()
@@ -238,7 +249,7 @@ func (s *simulation) fill() {
 		for _, kind := range []string{"Account", "__note"} {
 			keys, all := []*datastore.Key{}, []datastore.PropertyList{}
 			for i := range n {
-				name, tenant := fmt.Sprintf("alice-%04d", i), "acme"
+				name, tenant := fmt.Sprintf("alice-%04d", i), s.acme
 				if namespace == "other" && (!s.tenant || i%3 > 0) {
 					name, tenant = fmt.Sprintf("carol-%04d", i), "umbrella"
 				}
@@ -271,9 +282,10 @@ func (s *simulation) engine() *mapper.Engine {
 // job starts a job of some sort, and has some of them end early, or be undone or cleaned up.
 func (s *simulation) job(id string) {
 	s.mu.Lock()
-	jobs := []struct{ mapper, params string }{{"check", `{"condition": "n >= 5"}`}, {"set", `{"property": "seen", "value": "alice"}`}, {"touch", "{}"}, {"count", `{"by": "name"}`}, {"delete", "{}"}}
+	value, _ := json.Marshal(s.acme)
+	jobs := []struct{ mapper, params string }{{"set", `{"property": "of", "value": ` + string(value) + `}`}, {"check", `{"condition": "n >= 5"}`}, {"set", `{"property": "seen", "value": "alice"}`}, {"touch", "{}"}, {"count", `{"by": "name"}`}, {"delete", "{}"}}
 	which := jobs[s.chosen(len(jobs))]
-	q := []mapper.Query{{Kind: "Account", AllNamespaces: true}, {Kind: "Account", Namespace: "acme"}, {Kinds: []string{"Account", "__note"}, Namespace: "acme"}, {Kind: "Account", Namespace: "other"}}[s.chosen(4)]
+	q := []mapper.Query{{Kind: "Account", AllNamespaces: true}, {Kind: "Account", Namespace: "acme"}, {Kinds: []string{"Account", "__note"}, Namespace: "acme"}, {Kind: "Account", Namespace: "other"}, {Kind: "Account", AllNamespaces: true, ShardBy: "tenant"}, {Kind: "Account", Namespace: "other", Filters: []mapper.Filter{mapper.Where("tenant", "=", s.acme)}}}[s.chosen(6)]
 	s.mu.Unlock()
 	o := &mapper.StartOptions{ID: id, PageSize: 5 + s.chosen(20), Beside: true, AllowEmpty: true, Rehearse: which.mapper == "delete" || which.mapper == "set" && s.chance(0.3)}
 	var job *mapper.Job
@@ -337,9 +349,41 @@ func (s *simulation) ended(job *mapper.Job) (status *mapper.Status) {
 func (s *simulation) before() {
 	var group sync.WaitGroup
 	for i := range 2 + s.chosen(4) {
-		group.Go(func() { s.job(fmt.Sprint("before-", i)) })
+		group.Go(func() { s.job(fmt.Sprint([]string{"before-", "alice-before-"}[i%2], i)) })
 	}
+	group.Go(s.tick)
 	group.Wait()
+}
+
+// tick has a schedule tick while a job is in the way whose ID names alice, or the tenant.
+func (s *simulation) tick() {
+	id := []string{"touch-alice", fmt.Sprint("touch-of-", s.acme, "-for-alice")}[s.chosen(2)]
+	var job *mapper.Job
+	err := s.insist(func(ctx context.Context) (err error) {
+		q := mapper.Query{Kind: "Account", Namespace: []string{"acme", "other"}[s.chosen(2)]}
+		job, err = s.all[2].StartNamed(ctx, "touch", q, []byte("{}"),
+			&mapper.StartOptions{ID: id, PageSize: 5, Rate: mapper.Rate{Entities: 0.5}, AllowEmpty: true})
+		return err
+	})
+	if err != nil {
+		return
+	}
+	q := mapper.Query{Kind: "Account", Namespace: "other"}
+	if s.chance(0.3) {
+		q.Filters = []mapper.Filter{mapper.Where("tenant", "=", s.acme)}
+	}
+	at := time.Now()
+	s.give(func(ctx context.Context) error {
+		_, err := s.schedule.Tick(ctx, s.all[2], at, q, mapper.None{}, &mapper.StartOptions{AllowEmpty: true})
+		return err
+	})
+	if s.chance(0.5) {
+		s.give(job.Abort)
+	}
+	s.ended(job)
+	if s.chance(0.5) {
+		s.give(func(ctx context.Context) error { return s.schedule.Advance(ctx, s.all[2]) })
+	}
 }
 
 // write puts guests into what is erased.
@@ -354,7 +398,7 @@ func (s *simulation) write(ctx context.Context) {
 		name := fmt.Sprint("guest-", i)
 		s.give(func(ctx context.Context) error {
 			_, err := s.all[3].Client().Put(ctx, key("acme", "Account", name),
-				&datastore.PropertyList{{Name: "tenant", Value: "acme"}, {Name: "n", Value: int64(9)}})
+				&datastore.PropertyList{{Name: "tenant", Value: s.acme}, {Name: "n", Value: int64(9)}})
 			return err
 		})
 		s.mu.Lock()
@@ -377,8 +421,10 @@ func (s *simulation) operate(ctx context.Context) {
 func (s *simulation) erase() {
 	q, params := mapper.Query{Namespace: "acme"}, `{"words": ["alice"]}` // which reasons say
 	if s.tenant {
-		q, params = mapper.Query{}, `{"property": "tenant", "value": "acme", "words": ["alice"]}`
+		value, _ := json.Marshal(s.acme)
+		q, params = mapper.Query{}, fmt.Sprintf(`{"property": "tenant", "value": %s, "words": ["alice"]}`, value)
 	}
+	why := ""
 	for i := range 40 {
 		var job *mapper.Job
 		err := s.insist(func(ctx context.Context) (err error) {
@@ -401,6 +447,7 @@ func (s *simulation) erase() {
 			if strings.Contains(err.Error(), "has no entities") {
 				return
 			}
+			why = err.Error()
 			s.clear()
 			continue
 		}
@@ -413,12 +460,16 @@ func (s *simulation) erase() {
 		for range 10 {
 			status := s.ended(job)
 			if status == nil || !status.State.Ended() {
+				if status != nil {
+					why = status.Error
+				}
 				s.clear() // an undo, say
 				continue
 			}
 			if status.State == mapper.Succeeded {
 				return
 			}
+			why = status.Error
 			if status.State != mapper.Failed || strings.Contains(status.Error, "start another") {
 				break
 			}
@@ -426,12 +477,13 @@ func (s *simulation) erase() {
 			s.give(job.Resume)
 		}
 	}
-	s.Error("it could not be erased")
+	s.Errorf("it could not be erased: %s", why)
 }
 
 // clear aborts what has not ended, or waits for it.
 func (s *simulation) clear() {
 	time.Sleep(s.upTo(30 * time.Minute))
+	s.give(func(ctx context.Context) error { return s.schedule.Advance(ctx, s.engine()) }) // a tick may wait
 	for _, state := range []mapper.State{mapper.Running, mapper.Paused, mapper.Failed} {
 		var jobs []mapper.JobInfo
 		s.give(func(ctx context.Context) (err error) {
@@ -469,13 +521,22 @@ func (s *simulation) look(c *prebuilt.Certificate) {
 				}
 			}
 		}
-		found, err := grep(ctx, s.calm, "alice", func(kind string, key *datastore.Key, _ datastore.PropertyList) bool {
-			return kind == "ScattermapJob" && key.Name == c.Job // its own, until it has ended
-		})
-		if err == nil && len(found) > 0 {
-			s.Errorf("a certificate is kept, and there are %q", found)
+		texts := []string{"alice"}
+		if s.tenant && s.acme == tenantNumber { // a word of the program's, "acme" is in names of namespaces, too
+			texts = append(texts, fmt.Sprint(s.acme))
 		}
-		return err
+		for _, text := range texts {
+			found, err := grep(ctx, s.calm, text, func(kind string, key *datastore.Key, _ datastore.PropertyList) bool {
+				return kind == "ScattermapJob" && key.Name == c.Job // its own, until it has ended
+			})
+			if err != nil {
+				return err
+			}
+			if len(found) > 0 {
+				s.Errorf("a certificate is kept, and there are %q: %s", found, text)
+			}
+		}
+		return nil
 	})
 }
 

@@ -61,7 +61,7 @@ func (cs closer) run(ctx context.Context, job *record.Job, t body.Job) error {
 	if err != nil {
 		return err
 	}
-	return finalizer{cs.Jobs, cs.def, sum}.run(ctx, job, t)
+	return finalizer{Jobs: cs.Jobs, def: cs.def, sum: sum}.run(ctx, job, t)
 }
 
 // clean deletes the records, and returns the job when none is left; nil if its other tasks and its sweeps go on with

@@ -113,7 +113,7 @@ func (js *Jobs) runEnd(ctx context.Context, job *record.Job, t body.Job) error {
 	if def.OnDone == nil {
 		return js.end(ctx, job, "", func(_ *datastore.Transaction, j *record.Job) error { return j.Succeed(sum, time.Now()) })
 	}
-	return finalizer{js, def, sum}.run(ctx, job, t)
+	return finalizer{Jobs: js, def: def, sum: sum}.run(ctx, job, t)
 }
 
 // Fail ends a job for a reason. Its open ranges stay recorded as they are; their

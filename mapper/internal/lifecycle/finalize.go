@@ -18,8 +18,9 @@ import (
 // A finalizer runs the finalizer of a job whose records add up to sum.
 type finalizer struct {
 	*Jobs
-	def *function.Definition
-	sum record.Totals
+	def      *function.Definition
+	sum      record.Totals
+	delivery string // that has left a mark; empty: none has
 }
 
 // run runs the finalizer. The first delivery of its task does so in company. The ones after
@@ -36,6 +37,7 @@ func (fi finalizer) run(ctx context.Context, job *record.Job, t body.Job) error 
 		return fi.commit(ctx, job)
 	}
 	delivery := fi.NewDelivery()
+	fi.delivery = delivery
 	err = fi.runAlone(ctx, job, t, record.CrashMark{Delivery: delivery, At: t.BegunAt.UTC().Truncate(time.Microsecond), Task: t.Queued.TaskID, Try: int64(t.Queued.Retries), Alone: place.Alone})
 	if err != nil { // it stays alone until its mark, if it has left one, is gone
 		fi.Insist(ctx, func(ctx context.Context) error {
@@ -110,8 +112,9 @@ const forgetEvery = 30 * time.Second
 func (fi finalizer) wait(ctx context.Context, job *record.Job, why error) error {
 	_, err := fi.Store.UpdateJob(ctx, job.Ref(), func(j *record.Job) (bool, error) {
 		text := "waits to end: " + fault.Text(why)
+		changed := fi.delivery != "" && j.Alive(fi.delivery) // this delivery ends, and the job does not
 		if j.State != record.Running || j.Epoch != job.Epoch || j.Error == text {
-			return false, nil
+			return changed, nil
 		}
 		j.Error = text
 		return true, nil

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +23,10 @@ import (
 // A Forgetter has all records of ours forget a subject. It does a part, and says what it waits for, until it looks
 // through all of them and finds nothing: so what it then says has been seen, and not concluded. What could bring
 // something back has been fenced before, by the clean-up of its job: that takes open ranges away, and raises the epoch.
+//
+// A record of any kind that mentions the subject has one of three fates. It is deleted. It is written without that, by a
+// transaction that requires the record as it will be not to mention it. Or it is in the way, and an error names it. In
+// the first two cases, and while it waits for its job to go, the look is not the last one.
 type Forgetter struct {
 	*Jobs
 	Client  *datastore.Client
@@ -44,13 +49,15 @@ type look struct {
 	holding map[record.Ref]bool // jobs whose records hold something; false: only their own record, if at all
 	open    map[record.Ref]bool // jobs that have open ranges, which pages may be about to commit
 	orphans []*datastore.Key    // records that hold something and belong to no job that is there
+	drafts  map[record.Ref]*datastore.Key
 	blocked []string
 	waits   int // what waits for the end of something
 }
 
 // Forget looks through all records. Without an error none holds anything of the subject.
 func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
-	l := &look{looked: make(Looked), holding: make(map[record.Ref]bool), open: make(map[record.Ref]bool)}
+	l := &look{looked: make(Looked), holding: make(map[record.Ref]bool), open: make(map[record.Ref]bool),
+		drafts: make(map[record.Ref]*datastore.Key)}
 	kinds, err := f.kinds(ctx)
 	if err != nil {
 		return nil, err
@@ -116,13 +123,19 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 		if kind == record.RangeKind && isOpen(all) {
 			l.open[ref] = true
 		}
-		holds := f.Subject.Everywhere && belongs || f.Subject.InText(key.Name) || f.Subject.Mentions(about(kind, all))
+		holds := f.Subject.Everywhere && belongs || f.Subject.InText(key.Name) || f.Subject.InRecord(kind, all)
 		if !holds {
 			continue
 		}
 		switch {
+		case belongs && !isNamed(key, ref): // no clean-up of that job finds it
+			l.block("the %s %q says that it is of job %s, and has the name of none of its records: delete it", kind,
+				key.Name, ref.ID)
 		case belongs:
 			l.holding[ref] = true
+			if kind == record.DraftKind {
+				l.drafts[ref] = key
+			}
 		case kind == record.RangeKind: // of a start that came too late
 			l.orphans = append(l.orphans, key)
 		case kind == record.SlotKind:
@@ -130,8 +143,7 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 		case kind == record.ScheduleKind:
 			err = f.schedule(ctx, key, l)
 		default:
-			l.blocked = append(l.blocked, fmt.Sprintf("the %s %q: discard what it belongs to, or delete it", kind,
-				key.Name))
+			l.block("the %s %q: discard what it belongs to, or delete it", kind, key.Name)
 		}
 		if err != nil {
 			return err
@@ -139,13 +151,15 @@ func (f Forgetter) read(ctx context.Context, kind string, l *look) error {
 	}
 }
 
-// about returns the properties of a record that can hold something of a subject: a program gives mappers and kinds
-// their names.
-func about(kind string, all []datastore.Property) []datastore.Property {
-	if kind == record.SlotKind {
-		return slices.DeleteFunc(slices.Clone(all), func(p datastore.Property) bool { return p.Name != "job" })
-	}
-	return all
+// block notes a record that is in the way.
+func (l *look) block(format string, args ...any) {
+	l.blocked = append(l.blocked, fmt.Sprintf(format, args...))
+}
+
+// isNamed reports whether a record has the name of one of a job, as store.Records finds it.
+func isNamed(key *datastore.Key, job record.Ref) bool {
+	id, ok := strings.CutPrefix(key.Name, record.RangePrefix(job))
+	return ok && id < "g"
 }
 
 // isOpen reports whether a range is open.
@@ -173,52 +187,100 @@ func refOf(kind string, key *datastore.Key, all []datastore.Property) (ref recor
 	return ref, ref.ID != ""
 }
 
-// slot deletes a slot that names a job which is gone: nobody has it then.
-func (f Forgetter) slot(ctx context.Context, key *datastore.Key, l *look) error {
-	gone := false
-	err := f.Store.Transact(ctx, func(tx *datastore.Transaction) error {
-		s := new(record.Slot)
-		if err := property.IgnoreUndeclared(tx.Get(key, s)); errors.Is(err, datastore.ErrNoSuchEntity) {
-			return store.ErrNothing
-		} else if err != nil {
-			return err
-		}
-		_, err := store.GetJob(tx, record.Ref{ID: s.Job, Incarnation: s.Incarnation})
-		if gone = errors.Is(err, record.ErrNoSuchJob); gone {
-			return tx.Delete(key)
-		}
-		return err
-	})
-	if !gone && err == nil { // when the job goes
-		l.waits++
+// get reads a record in a transaction. One that can't be read never can.
+func get(tx *datastore.Transaction, key *datastore.Key, into any) error {
+	err := property.IgnoreUndeclared(tx.Get(key, into))
+	if errors.As(err, new(*datastore.ErrFieldMismatch)) {
+		return fault.Permanent(fmt.Errorf("the %s %q can't be read: %w: delete it", key.Kind, key.Name, err))
 	}
 	return err
 }
 
-// schedule has a schedule forget its last run, if that is gone.
-func (f Forgetter) schedule(ctx context.Context, key *datastore.Key, l *look) error {
-	if f.Subject.InText(key.Name) {
-		l.blocked = append(l.blocked, fmt.Sprintf("the schedule %q has it in its name: delete its record", key.Name))
-		return nil
-	}
+// mentions reports whether a record of a kind mentions the subject, once it is written.
+func (f Forgetter) mentions(kind string, written any) (bool, error) {
+	properties, err := datastore.SaveStruct(written)
+	return err == nil && f.Subject.InRecord(kind, properties), err
+}
+
+// slot deletes a slot that names a job which is gone: nobody has it then. One whose job is there waits for it to go.
+func (f Forgetter) slot(ctx context.Context, key *datastore.Key, l *look) error {
+	l.waits++
 	return f.Store.Transact(ctx, func(tx *datastore.Transaction) error {
-		s := new(record.Schedule)
-		if err := property.IgnoreUndeclared(tx.Get(key, s)); err != nil {
-			return err
-		}
-		if f.Subject.InText(string(s.Queued)) {
-			l.blocked = append(l.blocked, fmt.Sprintf(
-				"a tick of the schedule %q waits, and would start a job over it: wait for that job's end", key.Name))
+		s := new(record.Slot)
+		if err := get(tx, key, s); errors.Is(err, datastore.ErrNoSuchEntity) {
 			return store.ErrNothing
-		}
-		if _, err := store.GetJob(tx, record.Ref{ID: s.Run}); !errors.Is(err, record.ErrNoSuchJob) {
-			l.waits++
+		} else if err != nil {
 			return err
 		}
-		s.Run = ""
-		_, err := tx.Put(key, s)
+		if s.Job == "" {
+			return tx.Delete(key)
+		}
+		_, err := store.GetJob(tx, record.Ref{ID: s.Job, Incarnation: s.Incarnation})
+		if errors.Is(err, record.ErrNoSuchJob) {
+			return tx.Delete(key)
+		}
+		if err != nil {
+			return err
+		}
+		if _, err = tx.Put(key, s); err != nil || f.Subject.InText(s.Job) { // which goes then
+			return err
+		}
+		in, err := f.mentions(record.SlotKind, s)
+		if in {
+			err = fault.Permanent(fmt.Errorf("the slot %q mentions what is erased: delete it", key.Name))
+		}
 		return err
 	})
+}
+
+// schedule has a schedule forget its last run, if that is gone, and jobs that were in the way of its ticks.
+func (f Forgetter) schedule(ctx context.Context, key *datastore.Key, l *look) error {
+	if f.Subject.InText(key.Name) {
+		l.block("the schedule %q has it in its name: delete its record", key.Name)
+		return nil
+	}
+	blocked := ""
+	err := f.Store.Transact(ctx, func(tx *datastore.Transaction) error {
+		blocked = ""
+		s := new(record.Schedule)
+		if err := get(tx, key, s); errors.Is(err, datastore.ErrNoSuchEntity) {
+			return store.ErrNothing
+		} else if err != nil {
+			return err
+		}
+		s.RedactPast(f.Subject, saltOf(f.Jobs))
+		rest := *s
+		if f.Subject.InText(s.Run) {
+			rest.Run = "" // when the job goes
+			switch _, err := store.GetJob(tx, record.Ref{ID: s.Run}); {
+			case errors.Is(err, record.ErrNoSuchJob):
+				s.Run = ""
+			case err != nil:
+				return err
+			}
+		}
+		in, err := f.mentions(record.ScheduleKind, &rest)
+		if err != nil {
+			return err
+		}
+		if !in {
+			_, err = tx.Put(key, s)
+			return err
+		}
+		blocked = "the schedule %q mentions it: delete its record"
+		rest.Queued = nil
+		if in, err = f.mentions(record.ScheduleKind, &rest); !in {
+			blocked = "a tick of the schedule %q waits, and would start a job over it: wait for that job's end, or delete " +
+				"the schedule's record if nothing advances it"
+		}
+		return cmp.Or(err, store.ErrNothing)
+	})
+	if blocked != "" {
+		l.block(blocked, key.Name)
+	} else {
+		l.waits++
+	}
+	return err
 }
 
 // jobs looks through the records of jobs, and has those forget that hold something. It returns how many it waits for.
@@ -236,13 +298,13 @@ func (f Forgetter) jobs(ctx context.Context, l *look) (waits int, err error) {
 		l.looked[record.JobKind]++
 		j := &record.Job{ID: key.Name}
 		if err := property.IgnoreUndeclared(datastore.LoadStruct(j, all)); err != nil {
-			return 0, fmt.Errorf("the record of job %s: %w", key.Name, err)
+			return 0, fault.Permanent(fmt.Errorf("the record of job %s can't be read: %w: delete it", key.Name, err))
 		}
 		there[j.Ref()] = true
 		if j.Ref() == f.For {
 			continue
 		}
-		if act := f.job(ctx, j, f.Subject.InText(j.ID), f.Subject.InJob(j), l); act != nil {
+		if act := f.job(ctx, j, f.Subject.InText(j.ID), f.Subject.InRecord(record.JobKind, all), l); act != nil {
 			acts, ids = append(acts, act), append(ids, j.ID)
 		}
 	}
@@ -270,6 +332,9 @@ func (f Forgetter) jobs(ctx context.Context, l *look) (waits int, err error) {
 // orphan has the records of a job that is gone be deleted: a clean-up has left them, or they are of a copy.
 func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 	before := len(l.orphans)
+	if key := l.drafts[ref]; key != nil {
+		l.orphans = append(l.orphans, key)
+	}
 	err := f.Store.Each(ctx, store.Records(ref, "", ""), func(r *record.Range) error {
 		l.orphans = append(l.orphans, r.Stored)
 		return nil
@@ -282,8 +347,7 @@ func (f Forgetter) orphan(ctx context.Context, ref record.Ref, l *look) error {
 		return nil
 	})
 	if err == nil && len(l.orphans) == before {
-		l.blocked = append(l.blocked, fmt.Sprintf("records that say they are of job %s, which is gone, have names of no job: "+
-			"delete them", ref.ID))
+		l.waits++ // they have gone meanwhile
 	}
 	return err
 }
@@ -301,11 +365,11 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool
 		values, _ = record.RedactValues(&probe) // an error shows when it is done
 		about = about || j.Erased.IsZero() && record.NamesKeys(j)
 	}
-	if !holding && !mentioned && !about && !values {
+	if !holding && !mentioned && !named && !about && !values {
 		return nil
 	}
 	block := func(format string, args ...any) func() error {
-		l.blocked = append(l.blocked, fmt.Sprintf(format, args...))
+		l.block(format, args...)
 		return nil
 	}
 	switch err := j.Queue.Is(f.Queue.Name()); {
@@ -318,23 +382,36 @@ func (f Forgetter) job(ctx context.Context, j *record.Job, named, mentioned bool
 	case !j.Erased.IsZero() && about && !named && !holding:
 		return block("job %s, whose record does not say any more what it was about: delete it", j.ID)
 	}
-	redact := func(now *record.Job) (bool, error) {
+	cleanUp := named || holding || about && !j.Cleaned // and then it looks again
+	redact := func(now *record.Job) (changed bool, err error) {
 		switch {
 		case !now.Over() || now.Cleaning != "":
 			return false, nil
 		case about && now.Cleaned && !holding:
-			return true, record.Redact(now, f.Subject, saltOf(f.Jobs), time.Now())
+			changed, err = true, record.Redact(now, f.Subject, saltOf(f.Jobs), time.Now())
+		default:
+			changed, err = record.RedactTexts(now, f.Subject)
+			if err == nil && (about || holding || values) {
+				var said bool
+				said, err = record.RedactValues(now)
+				changed = changed || said
+			}
 		}
-		said, err := record.RedactTexts(now, f.Subject)
-		if err != nil || !about && !holding && !values {
-			return said, err
+		switch {
+		case err != nil:
+			return false, fault.Permanent(fmt.Errorf("the record of job %s can't be redacted: %w: delete it", now.ID, err))
+		case !cleanUp && f.Subject.InJob(now):
+			return false, fault.Permanent(fmt.Errorf("%w: the record of job %s still mentions what is erased: delete it",
+				record.ErrState, now.ID))
 		}
-		changed, err := record.RedactValues(now)
-		return said || changed, err
+		return changed || mentioned, nil // what this build does not know goes, too
 	}
 	return func() error {
 		_, err := f.Store.UpdateJob(ctx, ref, redact)
-		if gone := j.Cleaned && !holding && !named; err != nil || !about && !holding || gone {
+		if errors.Is(err, record.ErrState) && !fault.IsPermanent(err) {
+			return fault.Permanent(fmt.Errorf("job %s can't forget: %w: abort that job, or wait for its end", j.ID, err))
+		}
+		if err != nil || !cleanUp {
 			return err
 		}
 		err = f.of(j.Queue).CleanUp(ctx, ref, CleanUp{Failures: true, Job: named})

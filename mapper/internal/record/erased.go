@@ -105,11 +105,8 @@ func Redact(j *Job, s Subject, salt string, now time.Time) error {
 // it, errors, and the names of counters. It reports whether there was something.
 func RedactTexts(j *Job, s Subject) (changed bool, err error) {
 	acts, err := j.History.Acts()
-	if err != nil {
-		return false, err
-	}
+	said := err != nil // what can't be read says nothing
 	var history History
-	said := false
 	for _, a := range acts {
 		for _, text := range []*string{&a.What, &a.By, &a.Why} {
 			if s.InText(*text) {
@@ -127,7 +124,7 @@ func RedactTexts(j *Job, s Subject) (changed bool, err error) {
 		}
 	}
 	totals := &Job{Totals: j.Totals}
-	if !s.InJob(totals) {
+	if !s.inTotals(j.Totals) {
 		return said, nil
 	}
 	changed, err = RedactValues(totals)
@@ -168,4 +165,19 @@ func ComesAnywhere(j *Job) bool {
 func NamesKeys(j *Job) bool {
 	var q struct{ Ancestor, Start, End json.RawMessage }
 	return json.Unmarshal(j.Query, &q) != nil || len(q.Ancestor)+len(q.Start)+len(q.End) > 0
+}
+
+// RedactPast takes out of what became of a schedule's ticks the IDs of jobs that mention a subject: a hash of each stays,
+// whose salt nobody keeps. What can't be read goes.
+func (s *Schedule) RedactPast(of Subject, salt string) {
+	all := s.past()
+	for i, p := range all {
+		if of.InText(p.Job) {
+			all[i].Job = "erased-" + Salted(salt, p.Job)
+		}
+	}
+	s.Past = nil
+	if len(all) > 0 {
+		s.Past, _ = json.Marshal(all) // as in note
+	}
 }

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"io"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"cloud.google.com/go/datastore"
 
@@ -18,21 +21,63 @@ type Subject struct {
 	Namespace  string
 	Everywhere bool
 	Words      []string
+	Numbers    []int64
+	Times      []time.Time
 }
 
-// Mentions reports whether properties hold something of the subject: a key in its namespace, or a text that has the
-// name of that, as a word, or one of its words. What is compressed is looked into, and so are keys that are encoded in
-// texts.
-func (s Subject) Mentions(properties []datastore.Property) bool {
+// ownProperties are those of our records that hold nothing which users or operators have given: names that a program
+// gives to mappers, kinds and queues, settings, states, and what tells records and deliveries apart. Every other
+// property is looked at, also one that another build has written.
+var ownProperties = map[string][]string{
+	JobKind: {"mapper", "queue", "incarnation", "state", "listed", "retires", "splitting", "rate", "rate_then", "budget",
+		"cleaning", "closing", "begun", "seen_task", "deaths"},
+	RangeKind:    {"incarnation", "id", "state", "keys", "seal", "single", "begun", "seen_task", "deaths"},
+	BatchKind:    {"incarnation", "page"},
+	DraftKind:    {"from"},
+	ScheduleKind: {"outcome", "slots"},
+	SlotKind:     {"mapper", "kind", "incarnation"},
+}
+
+// givenValues are the properties whose numbers and times users have given. The others are our own bookkeeping.
+var givenValues = map[string][]string{
+	JobKind:   {"params"},
+	RangeKind: {"start", "end", "samples"},
+}
+
+// InRecord reports whether a record of ours of a kind mentions the subject in its properties: in a key in its namespace,
+// or with a name or an ID of its; in a text that has the name of the namespace, a word or a number of it, as a word; or
+// in a number or a time that users have given. What is compressed is looked into, and so are keys that are encoded in
+// texts. The key of the record is not looked at.
+func (s Subject) InRecord(kind string, properties []datastore.Property) bool {
 	for _, p := range properties {
-		if s.inValue(p.Value) {
+		if slices.Contains(ownProperties[kind], p.Name) {
+			continue
+		}
+		document, _ := p.Value.([]byte)
+		in := false
+		switch {
+		case kind == JobKind && p.Name == "query":
+			in = s.inQuery(document)
+		case kind == JobKind && p.Name == "history":
+			in = s.inFields(document, "at", "to")
+		case kind == JobKind && p.Name == "totals":
+			in = s.inTotals(document)
+		case kind == ScheduleKind && p.Name == "past":
+			in = s.inFields(document, "at", "outcome")
+		case kind == ScheduleKind && p.Name == "queued":
+			in = s.inTick(document)
+		default:
+			in = s.inValue(p.Value, slices.Contains(givenValues[kind], p.Name))
+		}
+		if in {
 			return true
 		}
 	}
 	return false
 }
 
-func (s Subject) inValue(v any) bool {
+// inValue reports whether a value mentions the subject. Given says that users have given numbers and times in it.
+func (s Subject) inValue(v any, given bool) bool {
 	switch v := v.(type) {
 	case string:
 		return s.InText(v)
@@ -41,14 +86,74 @@ func (s Subject) inValue(v any) bool {
 		if err != nil { // it is none of ours
 			text = v
 		}
-		return s.InJSON(text)
+		return s.inJSON(text, given)
+	case int64:
+		return given && s.isNumber(strconv.FormatInt(v, 10))
+	case time.Time:
+		return given && s.isTime(v)
 	case *datastore.Key:
 		return s.InKey(v)
 	case *datastore.Entity:
-		return v != nil && (s.InKey(v.Key) || s.Mentions(v.Properties))
+		return v != nil && (s.InKey(v.Key) || slices.ContainsFunc(v.Properties, func(p datastore.Property) bool {
+			return s.inValue(p.Value, given)
+		}))
 	case []any:
-		for _, each := range v {
-			if s.inValue(each) {
+		return slices.ContainsFunc(v, func(each any) bool { return s.inValue(each, given) })
+	}
+	return false
+}
+
+// inJSON reports whether a text of a JSON document mentions the subject, or a number of it does that was given, or the
+// document does, if it is none. A name in a stored path is written after an "n", and an ID after an "i", see path.
+func (s Subject) inJSON(document []byte, given bool) bool {
+	d := json.NewDecoder(bytes.NewReader(document))
+	d.UseNumber()
+	for {
+		token, err := d.Token()
+		switch {
+		case errors.Is(err, io.EOF):
+			return false
+		case err != nil:
+			return s.InText(string(document))
+		}
+		switch v := token.(type) {
+		case json.Number:
+			if given && s.isNumber(v.String()) {
+				return true
+			}
+		case string:
+			id, isID := strings.CutPrefix(v, "i")
+			at, err := time.Parse(time.RFC3339Nano, v)
+			if s.InText(v) || s.InText(strings.TrimPrefix(v, "n")) || isID && s.isNumber(id) ||
+				given && err == nil && s.isTime(at) {
+				return true
+			}
+		}
+	}
+}
+
+// inQuery reports whether the JSON of a query mentions the subject: of its numbers and times those of filters count,
+// and a share of the keys is none of these.
+func (s Subject) inQuery(document []byte) bool {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(document, &fields) != nil {
+		return s.inJSON(document, true)
+	}
+	for name, text := range fields {
+		var filters []struct {
+			Property string          `json:"property"`
+			Op       string          `json:"op"`
+			Value    json.RawMessage `json:"value"`
+		}
+		switch {
+		case name == "read_time":
+		case name != "filters" || json.Unmarshal(text, &filters) != nil:
+			if s.inJSON(text, name == "filters") {
+				return true
+			}
+		}
+		for _, f := range filters {
+			if f.Op != "share" && (s.InText(f.Property) || s.inJSON(f.Value, true)) {
 				return true
 			}
 		}
@@ -56,44 +161,63 @@ func (s Subject) inValue(v any) bool {
 	return false
 }
 
-// InJSON reports whether a text of a JSON document mentions the subject, or the document does, if it is none. A name in a
-// stored path is written after an "n", see path.
-func (s Subject) InJSON(document []byte) bool {
-	for d := json.NewDecoder(bytes.NewReader(document)); ; {
-		token, err := d.Token()
-		switch text, ok := token.(string); {
-		case errors.Is(err, io.EOF):
-			return false
-		case err != nil:
-			return s.InText(string(document))
-		case ok && (s.InText(text) || s.InText(strings.TrimPrefix(text, "n"))):
+// inTick reports whether the JSON of a tick that waits mentions the subject.
+func (s Subject) inTick(document []byte) bool {
+	var fields map[string]json.RawMessage
+	if len(document) > 0 && json.Unmarshal(document, &fields) != nil {
+		return s.inJSON(document, true)
+	}
+	for name, text := range fields {
+		if name == "query" && s.inQuery(text) || name != "query" && name != "at" && s.inJSON(text, name == "params") {
 			return true
 		}
 	}
+	return false
+}
+
+// inFields reports whether the JSON of a list of objects mentions the subject, in other fields than some.
+func (s Subject) inFields(document []byte, but ...string) bool {
+	var all []map[string]json.RawMessage
+	if len(document) > 0 && json.Unmarshal(document, &all) != nil {
+		return s.inJSON(document, false)
+	}
+	for _, fields := range all {
+		for name, text := range fields {
+			if !slices.Contains(but, name) && s.inJSON(text, false) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// inTotals reports whether the names of counters and namespaces of a job's totals mention the subject.
+func (s Subject) inTotals(stored []byte) bool {
+	if len(stored) == 0 {
+		return false
+	}
+	sum, err := (&Job{Totals: stored}).RecordedTotals()
+	if err != nil {
+		return s.inValue(stored, false)
+	}
+	for name := range sum.Counters {
+		if s.InText(name) {
+			return true
+		}
+	}
+	for name := range sum.Spaces {
+		if s.InText(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // InJob reports whether the record of a job mentions the subject: what it is about, is called and has counted, and what
 // was said of it. Names that a program or an operator gives, of mappers, queues and settings, do not count.
 func (s Subject) InJob(j *Job) bool {
-	for _, text := range []string{j.Error, j.Trouble, j.RetryOf} {
-		if s.InText(text) {
-			return true
-		}
-	}
-	if s.IsAbout(j) {
-		return true
-	}
-	acts, err := j.History.Acts()
-	if err != nil && s.InText(string(j.History)) {
-		return true
-	}
-	for _, a := range acts {
-		if s.InText(a.What) || s.InText(a.By) || s.InText(a.Why) {
-			return true
-		}
-	}
-	totals, err := tally.Unpack(j.Totals)
-	return err != nil || s.InJSON(totals)
+	properties, err := datastore.SaveStruct(j)
+	return err != nil || s.InText(j.ID) || s.InRecord(JobKind, properties)
 }
 
 // IsAbout reports whether a job is about the subject: by its query, its parameters, its ID, its schedule or its undo.
@@ -103,10 +227,10 @@ func (s Subject) IsAbout(j *Job) bool {
 			return true
 		}
 	}
-	return s.InJSON(j.Query) || s.InJSON(j.Params)
+	return s.inQuery(j.Query) || s.inJSON(j.Params, true)
 }
 
-// InKey reports whether a key is in the namespace of the subject, or has a name that mentions it.
+// InKey reports whether a key is in the namespace of the subject, or has a name or an ID that mentions it.
 func (s Subject) InKey(k *datastore.Key) bool {
 	if k == nil {
 		return false
@@ -115,7 +239,7 @@ func (s Subject) InKey(k *datastore.Key) bool {
 		return true
 	}
 	for ; k != nil; k = k.Parent {
-		if s.inPlain(k.Name) {
+		if s.inPlain(k.Name) || k.ID != 0 && s.isNumber(strconv.FormatInt(k.ID, 10)) {
 			return true
 		}
 	}
@@ -125,20 +249,54 @@ func (s Subject) InKey(k *datastore.Key) bool {
 // encodedKey is what the text of a datastore.Key can be.
 var encodedKey = regexp.MustCompile(`[A-Za-z0-9_-]{10,}`)
 
+// mostCuts bounds in how many ways a word is looked at as a key with something before or after it.
+const mostCuts = 256
+
 // InText reports whether a text mentions the subject.
 func (s Subject) InText(text string) bool {
 	if s.inPlain(text) {
 		return true
 	}
 	for _, word := range encodedKey.FindAllString(text, -1) {
-		if k, err := datastore.DecodeKey(word); err == nil && s.InKey(k) {
+		if s.inEncoded(word) {
 			return true
 		}
 	}
 	return false
 }
 
+// inEncoded reports whether a word is, or has after and before a '-' or '_', the text of a key that mentions the
+// subject.
+func (s Subject) inEncoded(word string) bool {
+	var begins, ends []int
+	for i := range len(word) {
+		if word[i] == '-' || word[i] == '_' {
+			begins, ends = append(begins, i+1), append(ends, i)
+		}
+	}
+	begins, ends = append([]int{0}, begins...), append(ends, len(word))
+	slices.Reverse(ends)
+	cuts := 0
+	for _, end := range ends { // the whole rest first, after each begin
+		for _, begin := range begins {
+			if end-begin < 10 {
+				continue
+			}
+			if cuts++; cuts > mostCuts {
+				return false
+			}
+			if k, err := datastore.DecodeKey(word[begin:end]); err == nil && s.InKey(k) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (s Subject) inPlain(text string) bool {
+	if text == "" {
+		return false
+	}
 	if s.Namespace != "" && hasWord(text, s.Namespace) {
 		return true
 	}
@@ -147,8 +305,29 @@ func (s Subject) inPlain(text string) bool {
 			return true
 		}
 	}
+	for _, n := range s.Numbers {
+		if hasWord(text, strconv.FormatInt(n, 10)) {
+			return true
+		}
+	}
+	for _, t := range s.Times {
+		if hasWord(text, t.UTC().Format(time.RFC3339Nano)) {
+			return true
+		}
+	}
 	return false
 }
+
+// isNumber reports whether a number, as JSON has it, is one of the subject's numbers, or of its words.
+func (s Subject) isNumber(text string) bool {
+	if slices.Contains(s.Words, text) {
+		return true
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	return err == nil && slices.Contains(s.Numbers, n)
+}
+
+func (s Subject) isTime(t time.Time) bool { return slices.ContainsFunc(s.Times, t.Equal) }
 
 // hasWord reports whether a text has a word with no letter or digit before or behind it.
 func hasWord(text, word string) bool {

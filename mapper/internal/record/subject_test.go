@@ -1,13 +1,15 @@
 package record
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/datastore"
 )
 
-// TestSubjectMentions checks where something of a subject is found: in keys, texts, encoded keys, and what our records compress.
-func TestSubjectMentions(t *testing.T) {
+// TestSubjectInRecord checks where something of a subject is found: in keys, texts, encoded keys, and what our records compress.
+func TestSubjectInRecord(t *testing.T) {
 	alice := datastore.NameKey("Account", "alice@example.com", nil)
 	inside := &datastore.Key{Kind: "Account", ID: 7, Namespace: "acme"}
 	child := datastore.NameKey("Order", "1", alice)
@@ -35,6 +37,10 @@ func TestSubjectMentions(t *testing.T) {
 		{"a key of another namespace", namespace, alice, false},
 		{"an ancestor", words, child, true},
 		{"an encoded key", words, "failed on " + child.Encode() + ".", true},
+		{"an encoded key after a prefix", words, "undo-job_" + child.Encode(), true},
+		{"an encoded key before an end", words, "a-" + child.Encode() + "-b_c", true},
+		{"an encoded key of another one after a prefix", words, "job-" + inside.Encode(), false},
+		{"so many words", words, strings.Repeat("Eh-", 10_000), false},
 		{"a text", words, "no mail to alice@example.com", true},
 		{"a longer word", words, "no mail to malice@example.community", false},
 		{"a longer namespace", namespace, "acme2", false},
@@ -48,7 +54,70 @@ func TestSubjectMentions(t *testing.T) {
 		{"bytes that are nothing of ours", words, []byte("to alice@example.com, and more"), true},
 		{"nothing", words, nil, false},
 	} {
-		if got := test.s.Mentions([]datastore.Property{{Name: "p", Value: test.value}}); got != test.want {
+		if got := test.s.InRecord(RangeKind, []datastore.Property{{Name: "p", Value: test.value}}); got != test.want {
+			t.Errorf("%s: %v", test.name, got)
+		}
+	}
+}
+
+// TestSubjectValues checks that numbers and times are found where users have given them, and that our own are not.
+func TestSubjectValues(t *testing.T) {
+	at := time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC)
+	zone := at.In(time.FixedZone("", 3600)).Format(time.RFC3339)
+	number, word := Subject{Numbers: []int64{4711}}, Subject{Words: []string{"4711"}}
+	moment := Subject{Times: []time.Time{at}}
+	id := datastore.IDKey("Account", 4711, nil)
+	position := func(v any) *datastore.Entity {
+		return &datastore.Entity{Properties: []datastore.Property{{Name: "valued", Value: true}, {Name: "value", Value: v}}}
+	}
+	left := &Range{Job: "j"}
+	Leave(left, []Left{{Key: datastore.NameKey("Order", "x", id), Why: "it was changed"}})
+	for _, test := range []struct {
+		name           string
+		s              Subject
+		kind, property string
+		value          any
+		want           bool
+	}{
+		{"a parameter", number, JobKind, "params", []byte(`{"property": "tenant", "value": 4711}`), true},
+		{"a word that is a number", word, JobKind, "params", []byte(`{"value": [1, 4711]}`), true},
+		{"another number", number, JobKind, "params", []byte(`{"value": 47110, "other": 4711.5}`), false},
+		{"a text that is a number", number, JobKind, "params", []byte(`{"value": {"int": "4711"}}`), true},
+		{"a filter", number, JobKind, "query", []byte(`{"filters":[{"property":"tenant","op":"=","value":4711}]}`), true},
+		{"one of a filter", number, JobKind, "query", []byte(`{"filters":[{"property":"t","op":"in","value":[1,4711]}]}`), true},
+		{"a share", number, JobKind, "query",
+			[]byte(`{"kind":"A","filters":[{"property":"__key__","op":"share","value":"0-4711/10000"}]}`), false},
+		{"the key of a query", number, JobKind, "query", []byte(`{"ancestor":"` + id.Encode() + `"}`), true},
+		{"a count", number, JobKind, "totals", []byte(`{"processed":4711,"counters":{"n":4711}}`), false},
+		{"the name of a counter", number, JobKind, "totals", []byte(`{"processed":1,"counters":{"tenant/4711":3}}`), true},
+		{"a setting", number, JobKind, "page_size", int64(4711), false},
+		{"a reason", number, JobKind, "history", []byte(`[{"at":"2026-11-26T00:00:00Z","what":"paused","why":"for 4711"}]`), true},
+		{"an error", number, RangeKind, "error", "no such account: 4711", true},
+		{"the ID of a key", number, RangeKind, "samples", []any{&datastore.Entity{Properties: []datastore.Property{
+			{Name: "key", Value: id}}}}, true},
+		{"where a range begins", number, RangeKind, "start", position(int64(4711)), true},
+		{"what a range has processed", number, RangeKind, "processed", int64(4711), false},
+		{"an ID in a stored path", number, RangeKind, "left", left.Left, true},
+		{"how many were written", number, BatchKind, "wrote", []byte(`{"written":4711}`), false},
+		{"a tick's query", number, ScheduleKind, "queued",
+			[]byte(`{"query":{"filters":[{"property":"t","op":"=","value":4711}]},"params":{}}`), true},
+		{"a tick's parameter", number, ScheduleKind, "queued", []byte(`{"query":{},"params":{"value":4711}}`), true},
+		{"a tick's setting", number, ScheduleKind, "queued", []byte(`{"query":{},"params":{},"options":{"PageSize":4711}}`), false},
+		{"a tick's text, escaped", Subject{Words: []string{"AT&T"}}, ScheduleKind, "queued",
+			[]byte(`{"query":{},"params":{"value":"AT\u0026T"}}`), true},
+		{"a job before a tick", number, ScheduleKind, "past",
+			[]byte(`[{"at":"2026-11-26T00:00:00Z","outcome":"skipped","job":"touch-4711"}]`), true},
+		{"a time", moment, JobKind, "params", []byte(`{"value": {"time": "2026-11-26T00:00:00Z"}}`), true},
+		{"a time of a zone", moment, JobKind, "params", []byte(`{"value": "` + zone + `"}`), true},
+		{"a time in an error", moment, JobKind, "error", "nothing at 2026-11-26T00:00:00Z", true},
+		{"a time where a range ends", moment, RangeKind, "end", position(at), true},
+		{"when a tick was", moment, ScheduleKind, "past",
+			[]byte(`[{"at":"2026-11-26T00:00:00Z","outcome":"skipped","job":"touch"}]`), false},
+		{"when a job began", moment, JobKind, "created", at, false},
+		{"a property of another build", word, ScheduleKind, "later", "touch-4711", true},
+		{"a state", Subject{Words: []string{"succeeded"}}, JobKind, "state", "succeeded", false},
+	} {
+		if got := test.s.InRecord(test.kind, []datastore.Property{{Name: test.property, Value: test.value}}); got != test.want {
 			t.Errorf("%s: %v", test.name, got)
 		}
 	}

@@ -22,6 +22,7 @@ func keepUndo(tx *datastore.Transaction, was, job *record.Job) error {
 		case err != nil:
 			return err
 		case undo == nil:
+		case job.Undo == "" && job.Cleaned && !record.NeedsUndone(undo): // nobody can undo it again
 		case cleans && record.NeedsUndone(undo):
 			return fmt.Errorf("%w: job %s undoes it, which needs its records, and is %s: wait for its end, or abort it", record.ErrState, undo.ID, undo.State)
 		case !cleans && undo.State != record.Aborted:
