@@ -59,13 +59,16 @@ func checkInvariants(t testing.TB, client *datastore.Client) {
 	t.Helper()
 	for job, ranges := range records(t, client) {
 		var j struct {
-			State string `datastore:"state"`
+			State   string `datastore:"state"`
+			Cleaned bool   `datastore:"cleaned"`
 		}
 		err := client.Get(context.Background(), datastore.NameKey(mapper.JobKind, job, nil), &j)
 		if mismatch := new(datastore.ErrFieldMismatch); err != nil && !errors.As(err, &mismatch) {
 			t.Errorf("job %s: %v", job, err)
 		}
-		checkRecords(t, job, j.State, ranges)
+		if !j.Cleaned { // otherwise some ranges are gone
+			checkRecords(t, job, j.State, ranges)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package undo
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -75,7 +77,7 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger,
 			return function.EncodeParams(params)
 		},
 		Prepare: func(encoded json.RawMessage, _ bool) (function.Func, error) {
-			u := undoer{client: client, source: source.New(client, log), most: cmp.Or(int(most.Load()), together), history: newHistory()}
+			u := undoer{client: client, source: source.New(client, log), most: cmp.Or(int(most.Load()), together), history: newHistory(), undoes: newHistory()}
 			if err := function.DecodeParams(encoded, &u.params); err != nil {
 				return nil, err
 			}
@@ -125,6 +127,7 @@ type undoer struct {
 	query   query.Query
 	most    int // bytes of images in a commit
 	history *history
+	undoes  *history // of the undo itself
 }
 
 // undone names the job that is undone.
@@ -148,7 +151,7 @@ func (u undoer) page(ctx context.Context, a *function.Attempt, j function.Job, k
 		return err
 	}
 	for tries := 1; ; tries++ {
-		o := &outcome{job: j, page: r.ID, batches: make(map[string]bool), done: make(map[string]bool)}
+		o := &outcome{job: j, page: r.ID, batches: make(map[string]bool), done: make(map[string]bool), changing: make(map[string]bool)}
 		err := u.commits(ctx, o, r, stored)
 		switch {
 		case err == nil:
@@ -218,16 +221,21 @@ func (u undoer) undo(ctx context.Context, o *outcome, r *record.Range, c commit)
 
 // undoExactly decides what becomes of all that a commit has written.
 func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
-	keys, err := u.own(ctx, r, c, c.before())
+	own, err := u.own(ctx, r, c, c.before())
 	if err != nil {
 		return nil, err
 	}
-	keys = append(keys, c.wrote.Others...)
+	keys := append(slices.Clip(own.keys), c.wrote.Others...)
 	before, err := u.lookup(ctx, append(slices.Clip(keys), c.record), c.before())
 	if err != nil {
 		return nil, err
 	}
 	var asked *wire.Results // as the commit has left them
+	if !own.same {
+		if asked, err = u.lookup(ctx, keys, c.at); err != nil {
+			return nil, err
+		}
+	}
 	all, err := u.look(ctx, o, keys, before, c, func(key *datastore.Key) (*pb.EntityResult, error) {
 		if asked == nil {
 			found, err := u.lookup(ctx, keys, c.at)
@@ -238,10 +246,49 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 		}
 		return asked.Of(key), nil
 	})
-	if err == nil {
-		err = settle(ctx, past{u}, c, all)
+	if err != nil {
+		return nil, err
 	}
-	return all, err
+	if !own.same && !u.query.Unread(true) { // what is not found of one that does not read was not there to be deleted
+		o.leaveUnfound(c, own, before, asked)
+	}
+	if err := u.lookBetween(ctx, c, all); err != nil {
+		return nil, err
+	}
+	if err := u.lookAgain(ctx, o, c, all); err != nil {
+		return nil, err
+	}
+	if err := settle(ctx, past{u}, c, all); err != nil {
+		return nil, err
+	}
+	for _, e := range all {
+		switch {
+		case !e.again || e.why != "":
+		case e.becomes == nil:
+			e.why = whyTwice
+		default:
+			e.passed = proto.Equal(e.becomes, e.now.Entity)
+		}
+	}
+	return all, nil
+}
+
+// leaveUnfound notes how many entities of its own a page has written that the query does not find just before the
+// commit. What it finds besides, the commit has not written: the states before it and with it tell.
+func (o *outcome) leaveUnfound(c commit, own owned, before, with *wire.Results) {
+	missing := c.wrote.Written
+	for _, key := range own.keys {
+		was, is := before.Of(key), with.Of(key)
+		wrote := is != nil && is.Version == c.version || is == nil && was != nil
+		if wrote && !slices.ContainsFunc(c.wrote.Others, key.Equal) {
+			missing--
+		}
+	}
+	if missing > 0 {
+		const why = "the job's query did not find %d entities of the page any more just before its commit: " +
+			"others have changed or deleted them meanwhile"
+		o.leave(nil, missing, fmt.Sprintf(why, missing))
+	}
 }
 
 // record reads the record of a page.
@@ -263,13 +310,22 @@ func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, 
 	return r, stored, nil
 }
 
-// own returns the keys of what the page of a range has written of its own entities, which are found by the job's query, as it was at a time.
-func (u undoer) own(ctx context.Context, r *record.Range, c commit, at time.Time) (keys []*datastore.Key, err error) {
+// An owned is what the query finds of a page, at a time, that its commit may have written.
+type owned struct {
+	keys  []*datastore.Key
+	found int64 // entities, written or not
+	same  bool  // they are those of the page, and no others
+}
+
+// own returns the keys of what the page of a range has written of its own entities, which are found by the job's
+// query, as it was at a time. The record has no keys of theirs: whether those that are found are those of the page,
+// its digest of them tells.
+func (u undoer) own(ctx context.Context, r *record.Range, c commit, at time.Time) (own owned, err error) {
 	switch {
 	case !c.wrote.Own.Any():
-		return nil, nil
+		return owned{same: true}, nil
 	case r.Alone:
-		return []*datastore.Key{r.Start.Key}, nil
+		return owned{keys: []*datastore.Key{r.Start.Key}, found: 1, same: true}, nil
 	}
 	q := u.query
 	if q.Many() && r.Kind != "" {
@@ -280,9 +336,12 @@ func (u undoer) own(ctx context.Context, r *record.Range, c commit, at time.Time
 	defer stream.Close()
 	found, err := stream.Peek(math.MaxInt)
 	if err != nil {
-		return nil, err
+		return own, err
 	}
-	return slices.DeleteFunc(keyspace.Keys(found), func(key *datastore.Key) bool { return !c.wrote.Own.Has(key) }), nil
+	own.found = int64(len(found))
+	own.same = own.found == r.Entities && bytes.Equal(record.KeysDigest(found), r.Keys)
+	own.keys = slices.DeleteFunc(keyspace.Keys(found), func(key *datastore.Key) bool { return !c.wrote.Own.Has(key) })
+	return own, nil
 }
 
 // An entity is one that a commit has written.
@@ -291,6 +350,8 @@ type entity struct {
 	before, now *pb.EntityResult // nil: it was not there, or is not
 	deleted     bool             // by the commit
 	changed     bool             // since
+	shown       *pb.EntityResult // what was there in between, of one that the commit has deleted and that is not there
+	again       bool             // it is there again by the undo of a page that had deleted it before this one
 
 	becomes *pb.Entity // what was there before the job wrote it first; nil: nothing
 	why     string     // it stays as it is
@@ -344,7 +405,10 @@ func (u undoer) take(ctx context.Context, o *outcome, all []*entity) error {
 		case e.why != "":
 			o.leave(e.key, 1, e.why)
 		case e.now == nil && u.history.taken(e.key, o.page, e.becomes):
+		case o.changing[e.key.Encode()]: // by another commit of the page
+			o.leave(e.key, 1, whyTwice)
 		default:
+			o.changing[e.key.Encode()] = true
 			o.changes = append(o.changes, change{e.key, e.becomes, e.now.GetVersion()})
 		}
 	}
