@@ -2,7 +2,7 @@ package undo
 
 import (
 	"context"
-	"time"
+	"slices"
 
 	"cloud.google.com/go/datastore"
 
@@ -22,6 +22,7 @@ func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*enti
 	p := past{u}
 	p.history = u.undoes
 	p.params.Job, p.params.Incarnation = o.job.Ref.ID, o.job.Ref.Incarnation
+	undone := make(map[string][]closer) // by the page of the undo
 	for _, e := range all {
 		if !e.deleted || !e.changed || e.now == nil {
 			continue
@@ -41,11 +42,22 @@ func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*enti
 			if !r.at.Equal(at) || !r.has(e.key, at, false) {
 				continue
 			}
-			last, found, err := u.lastOf(ctx, r.Range, c, e.key)
-			if err != nil {
-				return err
+			pages, ok := undone[r.ID]
+			if !ok {
+				if pages, err = u.pagesOf(ctx, r.Range); err != nil {
+					return err
+				}
+				undone[r.ID] = pages
 			}
-			if found && last.Before(c.at) {
+			others := 0
+			last := slices.IndexFunc(pages, func(p closer) bool { // another one that has written it, and as late
+				if p.Key().Equal(c.record) || !p.has(e.key, p.at, u.query.ShardBy != "") {
+					return false
+				}
+				others++
+				return !p.at.Before(c.at)
+			}) < 0
+			if last && others > 0 {
 				e.changed, e.again = false, true
 			}
 		}
@@ -53,39 +65,30 @@ func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*enti
 	return nil
 }
 
-// lastOf returns when pages that a page of the undo is over have written an entity last, other than by a commit.
-func (u undoer) lastOf(ctx context.Context, undone *record.Range, c commit, key *datastore.Key) (last time.Time, found bool, err error) {
-	q := datastore.NewQuery(record.RangeKind).Order("__key__").Limit(int(max(1, undone.Entities)))
+// pagesOf returns the pages that a page of the undo is over.
+func (u undoer) pagesOf(ctx context.Context, of *record.Range) (pages []closer, err error) {
 	prefix := record.RangePrefix(u.undone())
-	first, end := datastore.NameKey(record.RangeKind, prefix+"0", nil), datastore.NameKey(record.RangeKind, prefix+"g", nil) // see Records
-	if undone.Start != nil {
-		first = undone.Start.Key
+	first, end := prefix+"0", prefix+"g" // see Records
+	if of.Start != nil {
+		first = of.Start.Key.Name
 	}
-	if undone.End != nil {
-		end = undone.End.Key
+	if of.End != nil {
+		end = of.End.Key.Name
 	}
+	q := datastore.NewQuery(record.RangeKind).Order("__key__").Limit(int(max(1, of.Entities))).
+		FilterField("__key__", ">=", datastore.NameKey(record.RangeKind, first, nil)).
+		FilterField("__key__", "<", datastore.NameKey(record.RangeKind, end, nil))
 	var all []*record.Range
 	reading, results := wire.Reading(ctx)
-	q = q.FilterField("__key__", ">=", first).FilterField("__key__", "<", end)
 	if _, err := u.client.GetAll(reading, q, &all); property.IgnoreUndeclared(err) != nil {
-		return last, false, err
+		return nil, err
 	}
 	for _, r := range all {
-		stored := results.Of(r.Key())
-		if r.Key().Equal(c.record) || stored == nil {
-			continue
-		}
 		w, err := record.DecodeWrote(r.Wrote)
 		if err != nil {
-			return last, false, fault.Permanent(err)
+			return nil, fault.Permanent(err)
 		}
-		at := timeOf(stored)
-		if (closer{r, at, w}).has(key, at, u.query.ShardBy != "") {
-			found = true
-			if at.After(last) {
-				last = at
-			}
-		}
+		pages = append(pages, closer{r, timeOf(results.Of(r.Key())), w})
 	}
-	return last, found, nil
+	return pages, nil
 }

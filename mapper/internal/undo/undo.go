@@ -279,8 +279,7 @@ func (o *outcome) leaveUnfound(c commit, own owned, before, with *wire.Results) 
 	missing := c.wrote.Written
 	for _, key := range own.keys {
 		was, is := before.Of(key), with.Of(key)
-		wrote := is != nil && is.Version == c.version || is == nil && was != nil
-		if wrote && !slices.ContainsFunc(c.wrote.Others, key.Equal) {
+		if is != nil && is.Version == c.version || is == nil && was != nil {
 			missing--
 		}
 	}
