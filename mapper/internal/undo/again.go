@@ -18,7 +18,7 @@ import (
 
 // lookAgain finds those of the entities that a commit has deleted that are there again by this undo, and that it
 // deleted last.
-func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*entity) error {
+func lookAgain(ctx context.Context, u undoer, o *outcome, c commit, all []*entity) error {
 	p := past{u}
 	p.history = u.undoes
 	p.params.Job, p.params.Incarnation = o.job.Ref.ID, o.job.Ref.Incarnation
@@ -44,7 +44,7 @@ func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*enti
 			}
 			pages, ok := undone[r.ID]
 			if !ok {
-				if pages, err = u.pagesOf(ctx, r.Range); err != nil {
+				if pages, err = pagesOf(ctx, u, r.Range); err != nil {
 					return err
 				}
 				undone[r.ID] = pages
@@ -66,7 +66,7 @@ func (u undoer) lookAgain(ctx context.Context, o *outcome, c commit, all []*enti
 }
 
 // pagesOf returns the pages that a page of the undo is over.
-func (u undoer) pagesOf(ctx context.Context, of *record.Range) (pages []closer, err error) {
+func pagesOf(ctx context.Context, u undoer, of *record.Range) (pages []closer, err error) {
 	prefix := record.RangePrefix(u.undone())
 	first, end := prefix+"0", prefix+"g" // see Records
 	if of.Start != nil {

@@ -14,7 +14,7 @@ import (
 // when the job ended, and between that and now.
 
 // moments returns when to look, between a commit and now.
-func (u past) moments(ctx context.Context, c commit) ([]time.Time, error) {
+func moments(ctx context.Context, u past, c commit) ([]time.Time, error) {
 	job, err := u.load(ctx)
 	if err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (u past) moments(ctx context.Context, c commit) ([]time.Time, error) {
 
 // lookBetween finds those of the entities that a commit has deleted, and that are not there, that were there in
 // between: they have changed.
-func (u undoer) lookBetween(ctx context.Context, c commit, all []*entity) error {
+func lookBetween(ctx context.Context, u undoer, c commit, all []*entity) error {
 	absent := make(map[string]*entity)
 	var keys []*datastore.Key
 	for _, e := range all {
@@ -51,11 +51,11 @@ func (u undoer) lookBetween(ctx context.Context, c commit, all []*entity) error 
 	if len(keys) == 0 {
 		return nil
 	}
-	moments, err := past{u}.moments(ctx, c)
+	looks, err := moments(ctx, past{u}, c)
 	if err != nil {
 		return err
 	}
-	for _, at := range moments {
+	for _, at := range looks {
 		if !at.After(c.at) {
 			continue
 		}

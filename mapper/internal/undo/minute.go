@@ -25,7 +25,7 @@ const exactly = time.Hour - time.Minute
 // undoByMinute decides what becomes of all that a commit has written, from what was there a whole minute before it: what was left alone for longer than that. The rest is listed.
 func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
 	w, minute := c.wrote, c.minute()
-	own, err := u.own(ctx, r, c, minute)
+	own, err := ownOf(ctx, u, r, c, minute)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 	if err != nil {
 		return nil, err
 	}
-	if err := u.lookBetween(ctx, c, all); err != nil {
+	if err := lookBetween(ctx, u, c, all); err != nil {
 		return nil, err
 	}
 	for _, e := range all {

@@ -1,14 +1,12 @@
 package undo
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -19,7 +17,6 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
-	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -221,7 +218,7 @@ func (u undoer) undo(ctx context.Context, o *outcome, r *record.Range, c commit)
 
 // undoExactly decides what becomes of all that a commit has written.
 func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
-	own, err := u.own(ctx, r, c, c.before())
+	own, err := ownOf(ctx, u, r, c, c.before())
 	if err != nil {
 		return nil, err
 	}
@@ -250,12 +247,12 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 		return nil, err
 	}
 	if !own.same && !u.query.Unread(true) { // what is not found of one that does not read was not there to be deleted
-		o.leaveUnfound(c, own, before, asked)
+		leaveUnfound(o, c, own, before, asked)
 	}
-	if err := u.lookBetween(ctx, c, all); err != nil {
+	if err := lookBetween(ctx, u, c, all); err != nil {
 		return nil, err
 	}
-	if err := u.lookAgain(ctx, o, c, all); err != nil {
+	if err := lookAgain(ctx, u, o, c, all); err != nil {
 		return nil, err
 	}
 	if err := settle(ctx, past{u}, c, all); err != nil {
@@ -271,23 +268,6 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 		}
 	}
 	return all, nil
-}
-
-// leaveUnfound notes how many entities of its own a page has written that the query does not find just before the
-// commit. What it finds besides, the commit has not written: the states before it and with it tell.
-func (o *outcome) leaveUnfound(c commit, own owned, before, with *wire.Results) {
-	missing := c.wrote.Written
-	for _, key := range own.keys {
-		was, is := before.Of(key), with.Of(key)
-		if is != nil && is.Version == c.version || is == nil && was != nil {
-			missing--
-		}
-	}
-	if missing > 0 {
-		const why = "the job's query did not find %d entities of the page any more just before its commit: " +
-			"others have changed or deleted them meanwhile"
-		o.leave(nil, missing, fmt.Sprintf(why, missing))
-	}
 }
 
 // record reads the record of a page.
@@ -307,40 +287,6 @@ func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, 
 		return nil, nil, fault.Permanent(errNoTime)
 	}
 	return r, stored, nil
-}
-
-// An owned is what the query finds of a page, at a time, that its commit may have written.
-type owned struct {
-	keys  []*datastore.Key
-	found int64 // entities, written or not
-	same  bool  // they are those of the page, and no others
-}
-
-// own returns the keys of what the page of a range has written of its own entities, which are found by the job's
-// query, as it was at a time. The record has no keys of theirs: whether those that are found are those of the page,
-// its digest of them tells.
-func (u undoer) own(ctx context.Context, r *record.Range, c commit, at time.Time) (own owned, err error) {
-	switch {
-	case !c.wrote.Own.Any():
-		return owned{same: true}, nil
-	case r.Alone:
-		return owned{keys: []*datastore.Key{r.Start.Key}, found: 1, same: true}, nil
-	}
-	q := u.query
-	if q.Many() && r.Kind != "" {
-		q = q.In(r.Space())
-	}
-	q.KeysOnly, q.ReadTime = true, at
-	stream := source.NewStream(ctx, u.source.Of(ctx, q), q, r.Start, r.End, false)
-	defer stream.Close()
-	found, err := stream.Peek(math.MaxInt)
-	if err != nil {
-		return own, err
-	}
-	own.found = int64(len(found))
-	own.same = own.found == r.Entities && bytes.Equal(record.KeysDigest(found), r.Keys)
-	own.keys = slices.DeleteFunc(keyspace.Keys(found), func(key *datastore.Key) bool { return !c.wrote.Own.Has(key) })
-	return own, nil
 }
 
 // An entity is one that a commit has written.
