@@ -84,6 +84,10 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 // it was before the first of them, or what somebody else has made of it in between, and is listed then. What a finalizer has put or deleted
 // is not taken back.
 //
+// An entity that the job has deleted is restored if it is not there, unless others have put it since: the undo looks at it
+// when the job ended, and half way from there to now. What others put and deleted again in between leaves no trace, and
+// what the job has deleted is restored then.
+//
 // The undo takes effect once for each page, and can be paused, resumed, retried and verified as any job, while Datastore keeps what
 // was there. Its entities are pages: Status.Counters has "restored", "removed" and "left". A page that can't be undone is a failure;
 // StartOptions.FailureLimit defaults to -1, none, as the rest would grow too old while the undo stands. StartOptions.Rehearse has it only count.
@@ -95,7 +99,9 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 // the undo fails, and says that it may not have seen all. The engine's client needs [WithVersions].
 //
 // Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for seven days. Where only those are kept, an
-// entity that somebody had changed within two minutes before its page, and what the function has put or deleted besides, is left and listed. If
+// entity that somebody had changed within two minutes before its page, and what the function has put or deleted besides, is left and listed.
+// So is what the page has deleted, or somebody has changed since, where others had put or deleted entities of the page within
+// the minute before. If
 // nothing is kept for the first page, Undo is refused with [ErrState]. That a commit's entities have the version of the record which it
 // writes is seen on the embedded Datastore and on Google's Firestore emulator, and the rule of whole minutes on the embedded one; for production
 // both are what Datastore documents.

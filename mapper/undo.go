@@ -84,6 +84,6 @@ func isDerived(name string) bool { return function.IsRehearsal(name) || undo.Is(
 
 // A Left is an entity that an undo has left as it is.
 type Left struct {
-	Key *datastore.Key `json:"key"` // nil: Why says how many more there are, which the job's records have no room for
+	Key *datastore.Key `json:"key"` // nil: Why says how many more there are, whose keys are not known
 	Why string         `json:"why"`
 }

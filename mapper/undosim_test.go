@@ -440,17 +440,22 @@ func (s *undoSimulation) check(job string, left []mapper.Left, counts map[string
 	if counts != nil && counts["left"] != int64(len(left)) {
 		s.Errorf("%d entities are left by the list, and %d by the count", len(left), counts["left"])
 	}
+	status, err := s.engine.Job(job).Status(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	ended := status.Ended
 	var restored, removed int64
 	for name, writes := range s.history.writes {
 		key := s.history.keys[name]
 		if strings.HasPrefix(key.Kind, "Scattermap") {
 			continue
 		}
-		e := &scribbled{undoSimulation: s, key: key, why: listed[name]}
+		e := &scribbled{undoSimulation: s, key: key, ended: ended, why: listed[name]}
 		for _, w := range writes {
 			was, is := s.image(key, w.version-1), s.image(key, w.version)
 			if was != nil || is != nil { // otherwise nothing was there to delete
-				e.all = append(e.all, wrote{by: roleOf(w.by, job), was: was, is: is})
+				e.all = append(e.all, wrote{by: roleOf(w.by, job), at: time.UnixMicro(w.version), was: was, is: is})
 			}
 		}
 		delete(listed, name)
@@ -496,15 +501,17 @@ func roleOf(by, job string) role {
 // A wrote is what a commit did to an entity.
 type wrote struct {
 	by      role
+	at      time.Time
 	was, is *datastorepb.Entity // nil: none
 }
 
 // A scribbled is an entity, with all that was done to it.
 type scribbled struct {
 	*undoSimulation
-	key *datastore.Key
-	why string // it is listed as left; empty: it is not
-	all []wrote
+	key   *datastore.Key
+	ended time.Time // the job
+	why   string    // it is listed as left; empty: it is not
+	all   []wrote
 }
 
 func (e *scribbled) wrong(format string, args ...any) {
@@ -581,7 +588,9 @@ func (e *scribbled) check() {
 	}
 }
 
-// checkGone checks an entity that was deleted in between: it becomes something that it was before a write of the job, or is listed.
+// checkGone checks an entity that was deleted in between: it becomes something that it was before a write of the job,
+// or is listed. What somebody has put after the job deleted it, was there when the job ended, and was deleted since,
+// stays so, and is listed.
 func (e *scribbled) checkGone(first int) {
 	before := func(is *datastorepb.Entity) bool {
 		return slices.ContainsFunc(e.all, func(w wrote) bool { return w.by == itself && alike(w.was, is) })
@@ -595,4 +604,25 @@ func (e *scribbled) checkGone(first int) {
 	if e.why == "" && last.by == itself && !before(last.is) {
 		e.wrong("it is neither restored nor listed")
 	}
+	if e.stood() && (e.why == "" || last.is != nil) {
+		e.wrong("others have put it when the job had deleted it, and deleted it when the job had ended")
+	}
+}
+
+// stood reports whether the job has deleted the entity last, and somebody else put it before the job ended, and
+// deleted it after that and before the undo wrote it; and nobody else wrote it.
+func (e *scribbled) stood() bool {
+	last := -1 // of the job's writes
+	for i, w := range e.all {
+		if w.by == itself {
+			last = i
+		}
+	}
+	if e.all[last].is != nil || len(e.all) < last+3 {
+		return false
+	}
+	put, deleted := e.all[last+1], e.all[last+2]
+	rest := e.all[last+3:]
+	return put.by == someone && put.is != nil && !put.at.After(e.ended) && deleted.by == someone && deleted.is == nil && deleted.at.After(e.ended) &&
+		!slices.ContainsFunc(rest, func(w wrote) bool { return w.by == someone })
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // An Outcome is what became of a page's entities.
@@ -38,11 +39,12 @@ type Outcome struct {
 	// Page is what the function over the page asks for.
 	Page function.Effect
 
-	hung    time.Duration   // of Ran, by calls that took too long
-	dearest time.Duration   // of Ran, by one entity
-	lately  pace.Lately     // what the function took for the last ones
-	written map[string]bool // entities that others put or deleted
-	writes  int             // mutations
+	hung     time.Duration   // of Ran, by calls that took too long
+	dearest  time.Duration   // of Ran, by one entity
+	lately   pace.Lately     // what the function took for the last ones
+	written  map[string]bool // entities that others put or deleted
+	collides bool            // the entity after those that were reached writes one of them on a condition: it is for the next page
+	writes   int             // mutations
 
 	incomplete function.Effect // what was put under keys that the database has to complete
 	late       Late            // nil: it never ends for the sake of others
@@ -138,6 +140,20 @@ func (o *Outcome) NextPage(most int64, budget, usual time.Duration) int64 {
 		each = usual
 	}
 	return max(1, min(int64(budget/each), most))
+}
+
+// collide reports whether an effect has a mutation on a condition of an entity that the page writes already: one
+// commit can't have both.
+func (o *Outcome) collide(e *function.Effect) bool {
+	if o.Reached == 0 {
+		return false
+	}
+	for _, m := range e.Mutations {
+		if m.On != (wire.Condition{}) && !m.Key.Incomplete() && o.written[m.Key.Encode()] {
+			return true
+		}
+	}
+	return false
 }
 
 // accept takes over what an entity counted, if its mutations are accepted.

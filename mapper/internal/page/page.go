@@ -176,6 +176,9 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 					}
 					failing := len(o.Failures) > failed
 					brake.Done(time.Now(), failing, failing && !o.Failures[failed].Permanent)
+					if full = o.collides; full {
+						return
+					}
 				}
 				dealt(paused)
 			}
@@ -230,6 +233,9 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 	}
 	if err == nil {
 		err = p.keepsPlace(key, sharded, e)
+	}
+	if o.collides = err == nil && o.collide(e); o.collides {
+		return true
 	}
 	var incomplete function.Effect
 	if err == nil {

@@ -33,6 +33,7 @@ const (
 	whyChanged = "it was changed after the page wrote it"
 	whyDeleted = "it was deleted after the page wrote it"
 	whyUnkept  = "it was changed while the job ran, perhaps by another of its pages, which is not known any more: more than an hour ago only whole minutes are kept"
+	whyTwice   = "another page of the job had deleted it, too, and the undo of that has restored it"
 	whyOpen    = "it was changed while the job ran, perhaps by another of its pages: too many ranges were open then to find out"
 )
 

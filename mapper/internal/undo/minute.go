@@ -15,25 +15,42 @@ import (
 // minute returns the last whole minute at which nothing of it was there: behind an hour the database serves no other times.
 func (c commit) minute() time.Time { return c.before().Truncate(time.Minute) }
 
+// whyWhich is for an entity that was there the minute before, where the page's entities were others.
+const whyWhich = "perhaps the page wrote it: others have put or deleted entities within the minute before, " +
+	"and more than an hour ago only whole minutes are kept"
+
 // exactly is for how long any microsecond can be read.
 const exactly = time.Hour - time.Minute
 
 // undoByMinute decides what becomes of all that a commit has written, from what was there a whole minute before it: what was left alone for longer than that. The rest is listed.
 func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
 	w, minute := c.wrote, c.minute()
-	own, err := u.own(ctx, r, c, minute)
+	own, err := ownOf(ctx, u, r, c, minute)
 	if err != nil {
 		return nil, err
 	}
-	if missing := w.Written - int64(len(own)); missing > 0 {
+	sure := own.same || !w.Own.All // each of the keys is one that the page has written
+	switch missing := w.Written - int64(len(own.keys)); {
+	case sure && missing > 0:
 		o.leave(nil, missing, fmt.Sprintf("%d entities of the page were put, or came into the query, within the minute before it, and more than an hour ago only whole minutes are kept", missing))
+	case !sure:
+		least := max(0, w.Written-own.found)
+		if least == 0 && w.Written == own.found {
+			least = 1
+		}
+		const unknown = "others have put or deleted entities within the minute before the page, which has written %d: " +
+			"at least %d of those are not known, as more than an hour ago only whole minutes are kept"
+		o.leave(nil, least, fmt.Sprintf(unknown, w.Written, least))
 	}
 	const why = "what it was just before is not kept: it may have been changed within the minute before, and more than an hour ago only whole minutes are kept"
 	var keys []*datastore.Key
-	for _, key := range own {
-		if w.Settled.After(minute) || w.Fresh.Has(key) {
+	for _, key := range own.keys {
+		switch {
+		case !sure && (w.Settled.After(minute) || w.Fresh.All):
+			o.leave(key, 1, whyWhich)
+		case w.Settled.After(minute) || w.Fresh.Has(key):
 			o.leave(key, 1, why)
-		} else {
+		default:
 			keys = append(keys, key)
 		}
 	}
@@ -53,6 +70,9 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 	if err != nil {
 		return nil, err
 	}
+	if err := lookBetween(ctx, u, c, all); err != nil {
+		return nil, err
+	}
 	for _, e := range all {
 		first, err := past{u}.beforeJob(ctx, timeOf(e.before))
 		switch {
@@ -60,6 +80,8 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 			return nil, err
 		case e.changed && same(e.before, e.now):
 			e.passed = true
+		case !sure && e.now.GetVersion() != c.version && (w.Gone.All || !w.Gone.Has(e.key)):
+			e.why = whyWhich
 		case e.changed && e.now == nil:
 			e.why = whyDeleted
 		case e.changed:

@@ -32,6 +32,7 @@ type outcome struct {
 	job  function.Job
 	page string // the ID of its range
 
+	changing          map[string]bool // what changes, by key
 	changes           []change        // which take effect with the commit of the page
 	restored, removed int64           // by batches, of this attempt and of those before it
 	batches           map[string]bool // by their names: they are counted

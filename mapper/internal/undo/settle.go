@@ -70,7 +70,9 @@ func settle(ctx context.Context, u past, c commit, all []*entity) error {
 			group.Go(func() error { return s.goBack(gctx, e) })
 		default:
 			at := e.now
-			if ended && (e.now == nil || timeOf(e.now).After(s.until)) {
+			if e.shown != nil {
+				at = e.shown
+			} else if ended && (e.now == nil || timeOf(e.now).After(s.until)) {
 				at = then.Of(e.key)
 			}
 			group.Go(func() error { return s.lookFurther(gctx, e, at) })
@@ -132,26 +134,60 @@ func (s settling) first(ctx context.Context, key *datastore.Key, at time.Time, b
 	return nil, whyOften, nil
 }
 
-// lastDeletion returns when an entity was deleted that is not there just before a time, and was there when the job began. If it came and went
-// in between, that is not seen.
+// lastDeletion returns when an entity was deleted that is not there just before a time, and was there when the job
+// began. If it came and went in between, that is seen if one of the looks meets it.
 func (s settling) lastDeletion(ctx context.Context, key *datastore.Key, at time.Time) (deleted time.Time, found bool, err error) {
 	there, gone := s.from, at.Add(-time.Microsecond)
 	was, err := s.at(ctx, key, there)
 	if err != nil || was == nil || !gone.After(there) {
 		return at, false, err
 	}
-	for gone.Sub(there) > time.Microsecond {
-		middle := there.Add(gone.Sub(there) / 2).Truncate(time.Microsecond)
-		if was, err = s.at(ctx, key, middle); err != nil {
+	for range maxLooks {
+		if deleted, err = s.deletion(ctx, key, there, gone); err != nil {
 			return at, false, err
 		}
-		if was != nil {
+		again, err := s.between(ctx, key, deleted, gone)
+		switch {
+		case err != nil:
+			return at, false, err
+		case again.IsZero():
+			return deleted, true, nil
+		}
+		there = again // and it was deleted after that
+	}
+	return deleted, true, nil
+}
+
+// deletion returns when an entity was deleted, once, between two times: at the first it was there, and at the second
+// it was gone.
+func (s settling) deletion(ctx context.Context, key *datastore.Key, there, gone time.Time) (time.Time, error) {
+	for gone.Sub(there) > time.Microsecond {
+		middle := there.Add(gone.Sub(there) / 2).Truncate(time.Microsecond)
+		was, err := s.at(ctx, key, middle)
+		switch {
+		case err != nil:
+			return gone, err
+		case was != nil:
 			there = middle
-		} else {
+		default:
 			gone = middle
 		}
 	}
-	return gone, true, nil
+	return gone, nil
+}
+
+// between returns a time between two, at both of which an entity was not there, at which it was; zero if no look
+// meets one. The looks are close together at both ends, as those who put and delete an entity again may do so beside
+// a page, and ever wider apart from there.
+func (s settling) between(ctx context.Context, key *datastore.Key, from, to time.Time) (at time.Time, err error) {
+	for away := time.Millisecond; away < to.Sub(from); away *= 4 {
+		for _, at := range []time.Time{to.Add(-away), from.Add(away)} {
+			if was, err := s.at(ctx, key, at); err != nil || was != nil {
+				return at, err
+			}
+		}
+	}
+	return time.Time{}, nil
 }
 
 // lookFurther decides about an entity that was written again after the commit. Then is what it was when the job had ended.

@@ -7,17 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
-	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -75,7 +74,7 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger,
 			return function.EncodeParams(params)
 		},
 		Prepare: func(encoded json.RawMessage, _ bool) (function.Func, error) {
-			u := undoer{client: client, source: source.New(client, log), most: cmp.Or(int(most.Load()), together), history: newHistory()}
+			u := undoer{client: client, source: source.New(client, log), most: cmp.Or(int(most.Load()), together), history: newHistory(), undoes: newHistory()}
 			if err := function.DecodeParams(encoded, &u.params); err != nil {
 				return nil, err
 			}
@@ -125,6 +124,7 @@ type undoer struct {
 	query   query.Query
 	most    int // bytes of images in a commit
 	history *history
+	undoes  *history // of the undo itself
 }
 
 // undone names the job that is undone.
@@ -148,7 +148,7 @@ func (u undoer) page(ctx context.Context, a *function.Attempt, j function.Job, k
 		return err
 	}
 	for tries := 1; ; tries++ {
-		o := &outcome{job: j, page: r.ID, batches: make(map[string]bool), done: make(map[string]bool)}
+		o := &outcome{job: j, page: r.ID, batches: make(map[string]bool), done: make(map[string]bool), changing: make(map[string]bool)}
 		err := u.commits(ctx, o, r, stored)
 		switch {
 		case err == nil:
@@ -218,16 +218,21 @@ func (u undoer) undo(ctx context.Context, o *outcome, r *record.Range, c commit)
 
 // undoExactly decides what becomes of all that a commit has written.
 func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
-	keys, err := u.own(ctx, r, c, c.before())
+	own, err := ownOf(ctx, u, r, c, c.before())
 	if err != nil {
 		return nil, err
 	}
-	keys = append(keys, c.wrote.Others...)
+	keys := append(slices.Clip(own.keys), c.wrote.Others...)
 	before, err := u.lookup(ctx, append(slices.Clip(keys), c.record), c.before())
 	if err != nil {
 		return nil, err
 	}
 	var asked *wire.Results // as the commit has left them
+	if !own.same {
+		if asked, err = u.lookup(ctx, keys, c.at); err != nil {
+			return nil, err
+		}
+	}
 	all, err := u.look(ctx, o, keys, before, c, func(key *datastore.Key) (*pb.EntityResult, error) {
 		if asked == nil {
 			found, err := u.lookup(ctx, keys, c.at)
@@ -238,10 +243,31 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 		}
 		return asked.Of(key), nil
 	})
-	if err == nil {
-		err = settle(ctx, past{u}, c, all)
+	if err != nil {
+		return nil, err
 	}
-	return all, err
+	if !own.same && !u.query.Unread(true) { // what is not found of one that does not read was not there to be deleted
+		leaveUnfound(o, c, own, before, asked)
+	}
+	if err := lookBetween(ctx, u, c, all); err != nil {
+		return nil, err
+	}
+	if err := lookAgain(ctx, u, o, c, all); err != nil {
+		return nil, err
+	}
+	if err := settle(ctx, past{u}, c, all); err != nil {
+		return nil, err
+	}
+	for _, e := range all {
+		switch {
+		case !e.again || e.why != "":
+		case e.becomes == nil:
+			e.why = whyTwice
+		default:
+			e.passed = proto.Equal(e.becomes, e.now.Entity)
+		}
+	}
+	return all, nil
 }
 
 // record reads the record of a page.
@@ -263,34 +289,14 @@ func (u undoer) record(ctx context.Context, key *datastore.Key) (*record.Range, 
 	return r, stored, nil
 }
 
-// own returns the keys of what the page of a range has written of its own entities, which are found by the job's query, as it was at a time.
-func (u undoer) own(ctx context.Context, r *record.Range, c commit, at time.Time) (keys []*datastore.Key, err error) {
-	switch {
-	case !c.wrote.Own.Any():
-		return nil, nil
-	case r.Alone:
-		return []*datastore.Key{r.Start.Key}, nil
-	}
-	q := u.query
-	if q.Many() && r.Kind != "" {
-		q = q.In(r.Space())
-	}
-	q.KeysOnly, q.ReadTime = true, at
-	stream := source.NewStream(ctx, u.source.Of(ctx, q), q, r.Start, r.End, false)
-	defer stream.Close()
-	found, err := stream.Peek(math.MaxInt)
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(keyspace.Keys(found), func(key *datastore.Key) bool { return !c.wrote.Own.Has(key) }), nil
-}
-
 // An entity is one that a commit has written.
 type entity struct {
 	key         *datastore.Key
 	before, now *pb.EntityResult // nil: it was not there, or is not
 	deleted     bool             // by the commit
 	changed     bool             // since
+	shown       *pb.EntityResult // what was there in between, of one that the commit has deleted and that is not there
+	again       bool             // it is there again by the undo of a page that had deleted it before this one
 
 	becomes *pb.Entity // what was there before the job wrote it first; nil: nothing
 	why     string     // it stays as it is
@@ -344,7 +350,10 @@ func (u undoer) take(ctx context.Context, o *outcome, all []*entity) error {
 		case e.why != "":
 			o.leave(e.key, 1, e.why)
 		case e.now == nil && u.history.taken(e.key, o.page, e.becomes):
+		case o.changing[e.key.Encode()]: // by another commit of the page
+			o.leave(e.key, 1, whyTwice)
 		default:
+			o.changing[e.key.Encode()] = true
 			o.changes = append(o.changes, change{e.key, e.becomes, e.now.GetVersion()})
 		}
 	}

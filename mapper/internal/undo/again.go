@@ -1,0 +1,94 @@
+package undo
+
+import (
+	"context"
+	"slices"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
+)
+
+// Two pages of a job may have deleted one entity, which somebody put again in between. The undo of the page that
+// deleted it first sees nothing of that, and restores it. Then that of the other page restores what was there before
+// its own deletion: over the write of this undo, and over nobody else's.
+
+// lookAgain finds those of the entities that a commit has deleted that are there again by this undo, and that it
+// deleted last.
+func lookAgain(ctx context.Context, u undoer, o *outcome, c commit, all []*entity) error {
+	p := past{u}
+	p.history = u.undoes
+	p.params.Job, p.params.Incarnation = o.job.Ref.ID, o.job.Ref.Incarnation
+	undone := make(map[string][]closer) // by the page of the undo
+	for _, e := range all {
+		if !e.deleted || !e.changed || e.now == nil {
+			continue
+		}
+		at := timeOf(e.now)
+		if before, err := p.beforeJob(ctx, at); err != nil || before {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		by, err := p.closersOf(ctx, at)
+		if err != nil {
+			return err
+		}
+		for _, r := range by.all {
+			if !r.at.Equal(at) || !r.has(e.key, at, false) {
+				continue
+			}
+			pages, ok := undone[r.ID]
+			if !ok {
+				if pages, err = pagesOf(ctx, u, r.Range); err != nil {
+					return err
+				}
+				undone[r.ID] = pages
+			}
+			others := 0
+			last := slices.IndexFunc(pages, func(p closer) bool { // another one that has written it, and as late
+				if p.Key().Equal(c.record) || !p.has(e.key, p.at, u.query.ShardBy != "") {
+					return false
+				}
+				others++
+				return !p.at.Before(c.at)
+			}) < 0
+			if last && others > 0 {
+				e.changed, e.again = false, true
+			}
+		}
+	}
+	return nil
+}
+
+// pagesOf returns the pages that a page of the undo is over.
+func pagesOf(ctx context.Context, u undoer, of *record.Range) (pages []closer, err error) {
+	prefix := record.RangePrefix(u.undone())
+	first, end := prefix+"0", prefix+"g" // see Records
+	if of.Start != nil {
+		first = of.Start.Key.Name
+	}
+	if of.End != nil {
+		end = of.End.Key.Name
+	}
+	q := datastore.NewQuery(record.RangeKind).Order("__key__").Limit(int(max(1, of.Entities))).
+		FilterField("__key__", ">=", datastore.NameKey(record.RangeKind, first, nil)).
+		FilterField("__key__", "<", datastore.NameKey(record.RangeKind, end, nil))
+	var all []*record.Range
+	reading, results := wire.Reading(ctx)
+	if _, err := u.client.GetAll(reading, q, &all); property.IgnoreUndeclared(err) != nil {
+		return nil, err
+	}
+	for _, r := range all {
+		w, err := record.DecodeWrote(r.Wrote)
+		if err != nil {
+			return nil, fault.Permanent(err)
+		}
+		pages = append(pages, closer{r, timeOf(results.Of(r.Key())), w})
+	}
+	return pages, nil
+}
