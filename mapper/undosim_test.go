@@ -32,7 +32,7 @@ import (
 func TestUndoSimulation(t *testing.T) {
 	seed, n := testflag.Seed(t), *seeds
 	if n == 0 {
-		if n = 12; testing.Short() {
+		if n = 6; testing.Short() {
 			n = 2
 		}
 	}
