@@ -294,8 +294,8 @@ func TestRetentionOps(t *testing.T) {
 	})
 }
 
-// TestRetentionStalls has the process that begins the clean-up of a retention stand still at each of its calls, while an operator has
-// the records be kept: the clean-up has begun, or they are there a day later.
+// TestRetentionStalls stops the process that begins the clean-up of a retention at each of its calls, while an
+// operator keeps the records: the clean-up has begun, or they are there a day later.
 func TestRetentionStalls(t *testing.T) {
 	t.Parallel()
 	step := 1
@@ -306,8 +306,7 @@ func TestRetentionStalls(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, setting{}, failing77)
 			w.putAccounts(names(30))
-			over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 10, Retain: mapper.MinRetain})
-			records, job := w.ranges("j"), w.engine.Job("j")
+			job := w.engine.Job("j")
 			var kept error
 			m := &mishap{after: after, happen: func(*process) { kept = job.SetRetain(t.Context(), mapper.RetainAlways) }}
 			own, stalls := w.handler, newFleetOf(w, queueName, target, 1, 1, failing77).pick().handler
@@ -318,6 +317,8 @@ func TestRetentionStalls(t *testing.T) {
 				}
 				own.ServeHTTP(rw, r)
 			})
+			over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 10, Retain: mapper.MinRetain})
+			records := w.ranges("j")
 			time.Sleep(mapper.MinRetain + day)
 			reached = m.happened
 			s, left := w.status(job), w.ranges("j")
