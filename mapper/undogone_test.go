@@ -219,3 +219,30 @@ func TestUndoBetween(t *testing.T) {
 		}
 	})
 }
+
+// TestUndoTouched saves entities as they are, which changes no version, while somebody else puts one beside them: there
+// is nothing to restore, and nothing is left.
+func TestUndoTouched(t *testing.T) {
+	t.Parallel()
+	for _, all := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var w *world
+			m := mapper.Update("touches", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+				if a.Key.Name == "user-0000005" {
+					w.putOwner(datastore.NameKey("Account", "user-0000005x", nil), "somebody else")
+				}
+				if all || a.Key.Name != "user-0000003" {
+					a.Touch()
+				}
+				return nil
+			})
+			w = newWorld(t, setting{queue: few(1)}, m)
+			w.putAccounts(names(20))
+			time.Sleep(time.Second)
+			undo, s := runAndUndo(w, m, mapper.Query{Kind: "Account"}, 10, 4, func() {})
+			if left := leftBy(t, undo); len(left) > 0 || s.Counters["left"] != 0 || s.Counters["restored"] != 0 {
+				t.Errorf("all %v: %v: left %v", all, s.Counters, left)
+			}
+		})
+	}
+}

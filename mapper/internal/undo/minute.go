@@ -29,18 +29,16 @@ func (u undoer) undoByMinute(ctx context.Context, o *outcome, r *record.Range, c
 	if err != nil {
 		return nil, err
 	}
-	sure := own.same || !w.Own.All // each of the keys is one that the page has written
-	switch missing := w.Written - int64(len(own.keys)); {
-	case sure && missing > 0:
-		o.leave(nil, missing, fmt.Sprintf("%d entities of the page were put, or came into the query, within the minute before it, and more than an hour ago only whole minutes are kept", missing))
+	sure, unfound := own.sure(w), own.unfound(w)
+	switch {
+	case sure && unfound > 0:
+		const late = "%d entities of the page were put, or came into the query, within the minute before it, " +
+			"and more than an hour ago only whole minutes are kept"
+		o.leave(nil, unfound, fmt.Sprintf(late, unfound))
 	case !sure:
-		least := max(0, w.Written-own.found)
-		if least == 0 && w.Written == own.found {
-			least = 1
-		}
 		const unknown = "others have put or deleted entities within the minute before the page, which has written %d: " +
 			"at least %d of those are not known, as more than an hour ago only whole minutes are kept"
-		o.leave(nil, least, fmt.Sprintf(unknown, w.Written, least))
+		o.leave(nil, unfound, fmt.Sprintf(unknown, w.Written, unfound))
 	}
 	const why = "what it was just before is not kept: it may have been changed within the minute before, and more than an hour ago only whole minutes are kept"
 	var keys []*datastore.Key

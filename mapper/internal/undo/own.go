@@ -3,7 +3,6 @@ package undo
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
-	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // An owned is what the query finds of a page, at a time, that its commit may have written.
@@ -50,19 +48,18 @@ func ownOf(ctx context.Context, u undoer, r *record.Range, c commit, at time.Tim
 	return own, nil
 }
 
-// leaveUnfound notes how many entities of its own a page has written that the query does not find just before the
-// commit. What it finds besides, the commit has not written: the states before it and with it tell.
-func leaveUnfound(o *outcome, c commit, own owned, before, with *wire.Results) {
-	missing := c.wrote.Written
-	for _, key := range own.keys {
-		was, is := before.Of(key), with.Of(key)
-		if is != nil && is.Version == c.version || is == nil && was != nil {
-			missing--
-		}
+// sure reports whether the page has written each of the keys.
+func (own owned) sure(w *record.Wrote) bool { return own.same || !w.Own.All }
+
+// unfound returns how many entities of its own a page has written, at least, that are not among those found. If it
+// has written all of its entities, and others are found, which of them are its own is not known. Versions do not tell:
+// a write that changes nothing leaves an entity its version.
+func (own owned) unfound(w *record.Wrote) int64 {
+	switch {
+	case own.sure(w):
+		return max(0, w.Written-int64(len(own.keys)))
+	case w.Written == own.found: // as many, and not the same
+		return 1
 	}
-	if missing > 0 {
-		const why = "the job's query did not find %d entities of the page any more just before its commit: " +
-			"others have changed or deleted them meanwhile"
-		o.leave(nil, missing, fmt.Sprintf(why, missing))
-	}
+	return max(0, w.Written-own.found)
 }

@@ -216,6 +216,10 @@ func (u undoer) undo(ctx context.Context, o *outcome, r *record.Range, c commit)
 	return u.take(ctx, o, all)
 }
 
+// whyUnfound is for entities that are not where the page has found them.
+const whyUnfound = "the job's query did not find %d entities of the page any more just before its commit: " +
+	"others have changed or deleted them meanwhile"
+
 // undoExactly decides what becomes of all that a commit has written.
 func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c commit) ([]*entity, error) {
 	own, err := ownOf(ctx, u, r, c, c.before())
@@ -228,11 +232,6 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 		return nil, err
 	}
 	var asked *wire.Results // as the commit has left them
-	if !own.same {
-		if asked, err = u.lookup(ctx, keys, c.at); err != nil {
-			return nil, err
-		}
-	}
 	all, err := u.look(ctx, o, keys, before, c, func(key *datastore.Key) (*pb.EntityResult, error) {
 		if asked == nil {
 			found, err := u.lookup(ctx, keys, c.at)
@@ -247,7 +246,9 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 		return nil, err
 	}
 	if !own.same && !u.query.Unread(true) { // what is not found of one that does not read was not there to be deleted
-		leaveUnfound(o, c, own, before, asked)
+		if n := own.unfound(c.wrote); n > 0 {
+			o.leave(nil, n, fmt.Sprintf(whyUnfound, n))
+		}
 	}
 	if err := lookBetween(ctx, u, c, all); err != nil {
 		return nil, err
