@@ -232,7 +232,8 @@ func simulateUndo(t *testing.T, seed uint64) {
 func (s *undoSimulation) pausedUndo() {
 	time.Sleep(time.Duration(s.rng.IntN(200)) * time.Millisecond)
 	s.again("pause", func() error { return s.fleet.pick().engine.Job("done").Pause(s.Context()) })
-	if status, err := s.engine.Job("done").Status(s.Context()); err != nil || status.State != mapper.Paused {
+	status := tryAgain(s, "status", func() (*mapper.Status, error) { return s.engine.Job("done").Status(s.Context()) })
+	if status.State != mapper.Paused {
 		return // it had ended
 	}
 	s.again("undo while it is paused", func() error {
@@ -388,11 +389,15 @@ func tryAgain[T any](s *undoSimulation, what string, do func() (T, error)) (is T
 	return is
 }
 
-// await waits until a job has ended.
+// await waits until a job has ended. It resumes one that a person has paused late, whose process had stood still.
 func (s *undoSimulation) await(id string) *mapper.Status {
 	for range 10_000 {
-		if status, err := s.engine.Job(id).Status(s.Context()); err == nil && status.State.Ended() {
+		status, err := s.engine.Job(id).Status(s.Context())
+		switch {
+		case err == nil && status.State.Ended():
 			return status
+		case err == nil && status.State == mapper.Paused:
+			_ = s.engine.Job(id).Resume(s.Context())
 		}
 		time.Sleep(time.Minute)
 		s.fleet.thaw()
