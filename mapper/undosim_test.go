@@ -377,7 +377,7 @@ func tryAgain[T any](s *undoSimulation, what string, do func() (T, error)) (is T
 		}()
 		select {
 		case a := <-done:
-			if a.err == nil || errors.Is(a.err, mapper.ErrState) && (what == "abort" || what == "pause") {
+			if a.err == nil || errors.Is(a.err, mapper.ErrState) && slices.Contains([]string{"abort", "pause", "resume"}, what) {
 				return a.is
 			}
 		case <-time.After(10 * time.Minute): // its process is frozen
