@@ -24,6 +24,7 @@ type database struct {
 	log          []change // commits that a read may not have seen, oldest first
 	trimmed      int      // of them, those that are done with
 	transactions map[string]*transaction
+	expiredAt    time.Time      // expired ones were looked for
 	lastID       *atomic.Uint64 // of a transaction; the server's, so that no id comes twice
 	closed       bool           // by a reset
 	ids          *rand.Rand

@@ -218,12 +218,17 @@ func (s *Server) Rollback(_ context.Context, req *pb.RollbackRequest) (*pb.Rollb
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.expire(time.Now())
-	if db.transactions[string(req.Transaction)] == nil {
+	now := time.Now()
+	db.expire(now)
+	tx := db.transactions[string(req.Transaction)]
+	if tx == nil {
 		return nil, errTransaction
 	}
-	db.end(db.transactions[string(req.Transaction)])
-	db.trim(time.Now())
+	db.end(tx)
+	if tx.expired(now) {
+		return nil, errTransaction
+	}
+	db.trim(now)
 	return new(pb.RollbackResponse), nil
 }
 

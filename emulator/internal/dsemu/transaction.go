@@ -91,6 +91,10 @@ func (db *database) newTransaction(o *pb.TransactionOptions, now time.Time) (*tr
 func (db *database) transaction(id []byte, now time.Time) (*transaction, error) {
 	db.expire(now)
 	tx := db.transactions[string(id)]
+	if tx != nil && tx.expired(now) {
+		db.end(tx)
+		tx = nil
+	}
 	if tx == nil || tx.aborted {
 		return nil, errTransaction
 	}
@@ -98,10 +102,23 @@ func (db *database) transaction(id []byte, now time.Time) (*transaction, error) 
 	return tx, nil
 }
 
+// expired reports whether the client of a transaction has gone.
+func (tx *transaction) expired(now time.Time) bool {
+	return now.Sub(tx.begun) > maxTransactionAge || now.Sub(tx.used) > maxTransactionIdle
+}
+
+// expireEvery is how often expired transactions are looked for: there may be
+// thousands, as nothing ends those that only read.
+const expireEvery = time.Second
+
 // expire ends the transactions whose clients have gone.
 func (db *database) expire(now time.Time) {
+	if now.Sub(db.expiredAt) < expireEvery {
+		return
+	}
+	db.expiredAt = now
 	for _, tx := range db.transactions {
-		if now.Sub(tx.begun) > maxTransactionAge || now.Sub(tx.used) > maxTransactionIdle {
+		if tx.expired(now) {
 			db.end(tx)
 		}
 	}
