@@ -126,11 +126,28 @@ func (f Form) Key() *pb.Key { return decode(f.wire[:f.keyLen]).Key }
 // Properties reads the properties.
 func (f Form) Properties() map[string]*pb.Value { return decode(f.wire[f.keyLen:]).Properties }
 
-func decode(wire []byte) *pb.Entity {
-	e := new(pb.Entity)
-	if err := proto.Unmarshal(wire, e); err != nil {
+// Some reads the properties of these names alone, which takes a fraction of the time.
+func (f Form) Some(wanted func(name string) bool) map[string]*pb.Value {
+	some := new(pb.Entity)
+	for rest := f.wire[f.keyLen:]; len(rest) > 0; {
+		name, n := firstProperty(rest)
+		if wanted(name) {
+			merge(some, rest[:n])
+		}
+		rest = rest[n:]
+	}
+	return some.Properties
+}
+
+func merge(e *pb.Entity, wire []byte) {
+	if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(wire, e); err != nil {
 		panic("dsemu: a stored entity does not decode: " + err.Error())
 	}
+}
+
+func decode(wire []byte) *pb.Entity {
+	e := new(pb.Entity)
+	merge(e, wire)
 	return e
 }
 

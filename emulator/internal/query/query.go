@@ -24,6 +24,7 @@ type Query struct {
 	aggregated []string // by name: what is summed and averaged; then they are what is projected
 	Distinct   int      // how many of the orders come first and make a group, of which the first row is a result
 	anyOf      []*conjunction
+	named      []string      // the properties on which rows depend
 	orders     []store.Order // explicit, then those that inequalities and projection imply
 	After      string        // sort key of the start cursor
 	AfterGroup string
@@ -98,6 +99,7 @@ func Parse(db model.Database, o Options, p *pb.PartitionId, q *pb.Query, aggrega
 	if err := parsed.chooseIndexes(o.Indexes); err != nil {
 		return nil, err
 	}
+	parsed.named = parsed.namesRead()
 	parsed.print = parsed.fingerprint()
 	return parsed, parsed.parseCursors(q.StartCursor, q.EndCursor)
 }

@@ -2,6 +2,7 @@ package query
 
 import (
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -34,12 +35,12 @@ func (q *Query) Rows(dst []Row, r *store.Record, v store.Version) []Row {
 		if !ok {
 			return dst
 		}
-		if !slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal) == 0 || c.holds(v.Properties()) }) {
+		if !slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal) == 0 || c.holds(v.Some(q.reads)) }) {
 			return dst
 		}
 		return append(dst, Row{SortKey: string(value[:]) + r.Path, Version: v})
 	}
-	properties := v.Properties()
+	properties := v.Some(q.reads)
 	var satisfied []*conjunction
 	for _, c := range q.anyOf {
 		if c.holdsPath(r.Path) && c.holds(properties) {
@@ -122,6 +123,30 @@ func fromIndex(v *pb.Value) *pb.Value {
 func (q *Query) needsProperties() bool {
 	return slices.ContainsFunc(q.orders, func(o store.Order) bool { return o.Property != model.KeyProperty }) ||
 		slices.ContainsFunc(q.anyOf, func(c *conjunction) bool { return len(c.equal)+len(c.between) > 0 })
+}
+
+// reads reports whether rows depend on a property of that name, or on one inside it.
+func (q *Query) reads(name string) bool {
+	return slices.ContainsFunc(q.named, func(p string) bool {
+		return strings.HasPrefix(p, name) && (len(p) == len(name) || p[len(name)] == '.')
+	})
+}
+
+// namesRead returns the names of the properties on which rows depend.
+func (q *Query) namesRead() (names []string) {
+	for _, o := range q.orders {
+		names = append(names, o.Property)
+	}
+	for _, c := range q.anyOf {
+		for _, e := range c.equal {
+			names = append(names, e.property)
+		}
+		for _, iv := range c.between {
+			names = append(names, iv.property)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // holdsPath reports whether the filter allows an entity's key.
