@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"path"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,21 +22,37 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// A denial has one call of whoever has its context be refused, as where an account lacks a role.
+// A denial refuses one call of whoever has its context, as where an account lacks a role. Calls that run side by side
+// come in any order: so it is one of a method.
 type denial struct {
-	after int64 // so many calls
-	calls atomic.Int64
-	what  string // the method that was refused
+	method string // empty: none is refused
+	after  int    // so many calls of it
+
+	mu    sync.Mutex
+	calls map[string]int // by method
+	did   bool
 }
 
 type denialKey struct{}
+
+// refuses counts a call, and reports whether it is the one to refuse.
+func (r *denial) refuses(method string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.calls == nil {
+		r.calls = make(map[string]int)
+	}
+	r.calls[method]++
+	now := method == r.method && r.calls[method] == r.after+1
+	r.did = r.did || now
+	return now
+}
 
 func refuse(
 	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
-	if r, ok := ctx.Value(denialKey{}).(*denial); ok && r.calls.Add(1) == r.after+1 {
-		r.what = path.Base(method)
+	if r, ok := ctx.Value(denialKey{}).(*denial); ok && r.refuses(path.Base(method)) {
 		return status.Error(codes.PermissionDenied, "the account lacks a role")
 	}
 	return invoke(ctx, method, req, reply, conn, opts...)
@@ -280,32 +297,42 @@ func TestRefusedCalls(t *testing.T) {
 	for name, op := range refusedOperations {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			helps := slices.Clone(op.helps)
-			for after, reached := int64(0), true; reached; after++ {
+			run := func(r *denial) (err error) {
 				synctest.Test(t, func(t *testing.T) {
-					w, r := newRefusedWorld(t), &denial{after: after}
+					w := newRefusedWorld(t)
 					if op.before != nil {
 						op.before(w)
 					}
 					defer time.Sleep(10 * time.Minute) // until what it has begun has ended
-					err := op.do(context.WithValue(t.Context(), denialKey{}, r), w)
-					reached = r.what != ""
-					switch {
-					case !reached && err != nil:
-						t.Errorf("with no call refused: %v", err)
-					case !reached && after == 0:
-						t.Error("it makes no call")
-					case reached && err == nil:
-						i := slices.Index(helps, r.what)
-						if i < 0 {
-							t.Errorf("%s, its call %d, is refused, and it says nothing", r.what, after+1)
-							break
-						}
-						helps = slices.Delete(helps, i, i+1)
-					case reached && !strings.Contains(err.Error(), "lacks a role"):
-						t.Errorf("%s is refused, and it says %v", r.what, err)
-					}
+					err = op.do(context.WithValue(t.Context(), denialKey{}, r), w)
 				})
+				return err
+			}
+			all := new(denial)
+			if err := run(all); err != nil || len(all.calls) == 0 {
+				t.Errorf("with no call refused: %v after calls of %v", err, all.calls)
+			}
+			helps := slices.Clone(op.helps)
+			for _, method := range slices.Sorted(maps.Keys(all.calls)) {
+				for after := 0; ; after++ {
+					r := &denial{method: method, after: after}
+					err := run(r)
+					if !r.did {
+						break
+					}
+					if err != nil {
+						if !strings.Contains(err.Error(), "lacks a role") {
+							t.Errorf("%s is refused, and it says %v", method, err)
+						}
+						continue
+					}
+					i := slices.Index(helps, method)
+					if i < 0 {
+						t.Errorf("%s, its call %d, is refused, and it says nothing", method, after+1)
+						break
+					}
+					helps = slices.Delete(helps, i, i+1)
+				}
 			}
 		})
 	}

@@ -320,6 +320,7 @@ func TestRetentionStalls(t *testing.T) {
 			over(w, failing77, &mapper.StartOptions{ID: "j", PageSize: 10, Retain: mapper.MinRetain})
 			records := w.ranges("j")
 			time.Sleep(mapper.MinRetain + day)
+			synctest.Wait() // the operator is done
 			reached = m.happened
 			s, left := w.status(job), w.ranges("j")
 			switch {
