@@ -391,7 +391,7 @@ func tryAgain[T any](s *undoSimulation, what string, do func() (T, error)) (is T
 
 // await waits until a job has ended. It resumes one that a person has paused late, whose process had stood still.
 func (s *undoSimulation) await(id string) *mapper.Status {
-	for range 10_000 {
+	for range 2000 {
 		status, err := s.engine.Job(id).Status(s.Context())
 		switch {
 		case err == nil && status.State.Ended():
@@ -399,9 +399,11 @@ func (s *undoSimulation) await(id string) *mapper.Status {
 		case err == nil && status.State == mapper.Paused:
 			_ = s.engine.Job(id).Resume(s.Context())
 		}
-		time.Sleep(time.Minute)
-		s.fleet.thaw()
-		_ = s.engine.Revive(s.Context())
+		for range 5 { // a status reads many records
+			time.Sleep(time.Minute)
+			s.fleet.thaw()
+			_ = s.engine.Revive(s.Context())
+		}
 	}
 	s.Fatalf("job %s does not end", id)
 	return nil
