@@ -25,7 +25,7 @@ func TestQueriesAPage(t *testing.T) {
 					if n > 20_000 && (testing.Short() || workers != 32) {
 						t.Skip("left out: jobs of 100,000 entities in -short, and with other than 32 workers")
 					}
-					if n > 20_000 {
+					if n > 20_000 || n == 20_000 && workers != 32 {
 						nightly.Leave(t)
 					}
 					synctest.Test(t, func(t *testing.T) { queriesAPage(t, m, n, workers) })

@@ -15,6 +15,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/examples/internal/bank"
+	"github.com/scattermap/scattermap/internal/nightly"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -74,7 +75,10 @@ func TestGoogle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, keys := range keyings {
-				const n = 3000
+				n := int64(1000)
+				if nightly.Is() {
+					n = 3000
+				}
 				r, err := credit(t, "-datastore", name, "-keys", keys, "-entities", fmt.Sprint(n))
 				if errors.Is(err, emulator.ErrNotInstalled) {
 					t.Skipf("left out: %v", err)
