@@ -48,3 +48,17 @@ func TestMove(t *testing.T) {
 		}
 	}
 }
+
+// TestForestallMove forestalls moves to a queue: each time the job differs from what the move has read, unless it is in
+// the queue already.
+func TestForestallMove(t *testing.T) {
+	j := &Job{Queue: "here"}
+	for n := range int64(2) {
+		if changed := Owner("there").Forestall(j); !changed || j.Forestalled != n+1 || j.Queue != "here" {
+			t.Errorf("%v: %+v", changed, j)
+		}
+	}
+	if changed := Owner("here").Forestall(j); changed || j.Forestalled != 2 {
+		t.Errorf("%v: %+v", changed, j)
+	}
+}

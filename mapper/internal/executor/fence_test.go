@@ -1,0 +1,80 @@
+package executor
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
+)
+
+// TestStandings checks how a record stands to a delivery that knows another state of it.
+func TestStandings(t *testing.T) {
+	known := record.Range{State: record.Pending, Generation: 3, Children: 2}
+	for name, test := range map[string]struct {
+		change func(r *record.Range)
+		want   standing
+	}{
+		"as it was":                {func(*record.Range) {}, ours},
+		"done":                     {func(r *record.Range) { r.State = record.Done }, done},
+		"done under another task":  {func(r *record.Range) { r.State, r.Generation = record.Done, 4 }, done},
+		"of another task":          {func(r *record.Range) { r.Generation = 4 }, superseded},
+		"of an earlier task":       {func(r *record.Range) { r.Generation = 2 }, superseded},
+		"abandoned":                {func(r *record.Range) { r.State = record.Abandoned }, superseded},
+		"with more children":       {func(r *record.Range) { r.Children = 3 }, changed},
+		"cut":                      {func(r *record.Range) { r.Cut = true }, changed},
+		"with children, and moved": {func(r *record.Range) { r.Children, r.Generation = 3, 4 }, superseded},
+	} {
+		now := known
+		test.change(&now)
+		c := &claim{record: &known, generation: 3}
+		if got := c.check(&now); got != test.want {
+			t.Errorf("%s: %d, want %d", name, got, test.want)
+		}
+	}
+}
+
+// TestChangeOfWhatIsKnown changes a range that somebody else has changed since it was read, and one that nobody has:
+// of two changes from one state, the first takes effect alone.
+func TestChangeOfWhatIsKnown(t *testing.T) {
+	e, err := emulator.Start(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	intercept := option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(wire.Intercept))
+	client, err := e.Datastore(t.Context(), "test", intercept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	job := &record.Job{ID: "j", Incarnation: "0123456789abcdef01234567"}
+	st := store.New(client)
+	first := &record.Range{Job: job.ID, Incarnation: job.Incarnation, ID: job.Root(), State: record.Pending, Open: job.ID, Generation: 1}
+	ctx, versions := wire.Noting(t.Context())
+	if _, err := client.Mutate(ctx, first.Insert()); err != nil {
+		t.Fatal(err)
+	}
+	first.Version = versions.Last(1)
+	claims := make([]*claim, 2)
+	for i := range claims {
+		claims[i] = &claim{client: client, store: st, job: job, record: first.Clone(), generation: 1}
+	}
+	add := func(r *record.Range) ([]*record.Range, error) { r.Attempts++; return nil, nil }
+	for i, want := range []bool{true, false} {
+		if got := claims[i].changeKnown(context.WithoutCancel(t.Context()), nil, add); got != want {
+			t.Errorf("change %d takes place: %v", i+1, got)
+		}
+	}
+	if now, err := st.LoadRange(t.Context(), job.Ref(), first.ID); err != nil || now.Attempts != 1 {
+		t.Errorf("%+v, %v: changed twice", now, err)
+	}
+	if !claims[0].changeKnown(t.Context(), nil, add) {
+		t.Error("who has changed it can't do so again")
+	}
+}

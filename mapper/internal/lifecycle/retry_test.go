@@ -1,0 +1,70 @@
+package lifecycle
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/store"
+)
+
+// TestReopen opens ranges of a job: of one that retries still, those that have failed.
+func TestReopen(t *testing.T) {
+	e, err := emulator.Start(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	client, err := e.Datastore(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	st := store.New(client)
+	rt := Retrier{&Jobs{Store: st}}
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	retries := record.Job{
+		ID: "j", Incarnation: "0123456789abcdef01234567", State: record.Running, Retrying: true, Epoch: 4,
+	}
+	failed := record.Range{
+		Job: retries.ID, Incarnation: retries.Incarnation, ID: retries.Root(), State: record.Done, Failed: retries.ID,
+		Error: "no", Generation: 7,
+	}
+	for name, test := range map[string]struct {
+		change func(j *record.Job, r *record.Range) // since they were seen
+		opens  bool
+	}{
+		"nothing has changed":  {func(*record.Job, *record.Range) {}, true},
+		"the retry has ended":  {func(j *record.Job, _ *record.Range) { j.Retrying, j.Epoch = false, 5 }, false},
+		"another retry is on":  {func(j *record.Job, _ *record.Range) { j.Epoch = 6 }, false},
+		"the job has ended":    {func(j *record.Job, _ *record.Range) { j.State = record.Failed }, false},
+		"it is open again":     {func(_ *record.Job, r *record.Range) { r.State, r.Failed, r.Open = record.Pending, "", "j" }, false},
+		"it is open and named": {func(_ *record.Job, r *record.Range) { r.State, r.Open = record.Pending, "j" }, false},
+		"it is done":           {func(_ *record.Job, r *record.Range) { r.Failed, r.Error = "", "" }, false},
+	} {
+		job, r := retries, failed
+		test.change(&job, &r)
+		if _, err := client.Put(t.Context(), record.JobKey(job.ID), &job); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Put(t.Context(), r.Key(), &r); err != nil {
+			t.Fatal(err)
+		}
+		seen, seenJob := failed, retries
+		if err := rt.Reopen(t.Context(), &seenJob, &seen); err != nil && !errors.Is(err, store.ErrNothing) {
+			t.Fatal(err)
+		}
+		is, err := st.LoadRange(t.Context(), job.Ref(), r.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if opened := is.Generation != 7; opened != test.opens {
+			t.Errorf("%s: it is opened: %v", name, opened)
+		}
+		if test.opens && (is.State != record.Pending || is.Failed != "" || is.Created.Before(now)) {
+			t.Errorf("%s: %+v", name, is)
+		}
+	}
+}
