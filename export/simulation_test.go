@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"regexp"
@@ -26,22 +25,12 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-var seeds = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 4, or 1 under -short")
-
 // TestSimulation has exports be started, aborted, discarded, resumed, cleaned up and started again, under the same and
 // other IDs and all in one folder, while calls of the database, the queue and the bucket fail, are slow and take effect
 // late: some after all else. Somebody deletes the oldest manifests, as a lifecycle rule of the bucket would. Whatever
 // other manifest anybody was given stays true, and the one that is read is of the last export that has succeeded.
 func TestSimulation(t *testing.T) {
-	seed, n := testflag.Seed(t), *seeds
-	if n == 0 {
-		if n = 4; testing.Short() {
-			n = 1
-		}
-	}
-	for i := range uint64(n) {
-		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) { simulate(t, seed+i) })
-	}
+	testflag.Simulate(t, 4, 1, simulate)
 }
 
 // simOrders is how many entities there are.

@@ -143,7 +143,7 @@ func TestOperatorsDie(t *testing.T) {
 				t.Parallel()
 				reached, step := true, 2 // every call and answer in two runs, on average
 				switch {
-				case *seeds > 0:
+				case *testflag.Seeds > 0:
 					step = 1
 				case testing.Short():
 					step = 15

@@ -3,7 +3,6 @@ package mapper_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -245,53 +244,45 @@ func TestMove(t *testing.T) {
 // TestMoveInTrouble moves a job to and fro between two services while calls and deliveries go wrong: each
 // account is credited once, and the records prove it.
 func TestMoveInTrouble(t *testing.T) {
-	first, n := testflag.Seed(t), uint64(*seeds)
-	if n == 0 {
-		if n = 10; testing.Short() {
-			n = 2
-		}
-	}
 	t.Parallel()
-	for seed := first; seed < first+n; seed++ {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				rng := rand.New(rand.NewPCG(seed, 0))
-				faults := emulator.NewFaults(seed, trouble(rng)...)
-				faults.Pause()
-				w := newWorld(t, setting{queue: few(4), log: new(logged), emulator: emulator.Options{Faults: faults}}, steadyCredit)
-				other := w.second(steadyCredit)
-				keys := names(1000)
-				w.putAccounts(keys)
-				job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one", PageSize: 20})
-				if err != nil {
-					t.Fatal(err)
-				}
-				faults.Resume()
-				handles := []*mapper.Job{other.engine.Job("one"), job}
-				for i := range 6 {
-					time.Sleep(time.Duration(rng.IntN(10_000)) * time.Millisecond)
-					for { // until it has been moved
-						err := handles[i%2].Move(t.Context())
-						if err == nil {
-							break
-						}
-						time.Sleep(time.Second)
+	testflag.Simulate(t, 10, 2, func(t *testing.T, seed uint64) {
+		testflag.SideBySide(t)
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 0))
+			faults := emulator.NewFaults(seed, trouble(rng)...)
+			faults.Pause()
+			w := newWorld(t, setting{queue: few(4), log: new(logged), emulator: emulator.Options{Faults: faults}}, steadyCredit)
+			other := w.second(steadyCredit)
+			keys := names(1000)
+			w.putAccounts(keys)
+			job, err := steadyCredit.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{ID: "one", PageSize: 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			faults.Resume()
+			handles := []*mapper.Job{other.engine.Job("one"), job}
+			for i := range 6 {
+				time.Sleep(time.Duration(rng.IntN(10_000)) * time.Millisecond)
+				for { // until it has been moved
+					err := handles[i%2].Move(t.Context())
+					if err == nil {
+						break
 					}
+					time.Sleep(time.Second)
 				}
-				faults.Pause()
-				time.Sleep(10 * time.Minute) // for what is late, and a sweep
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
-				defer cancel()
-				s, err := job.Wait(ctx)
-				if err != nil || s.State != mapper.Succeeded || s.Processed != 1000 || s.Counters["credited"] != 1000 || s.Queue != queueName {
-					t.Errorf("%+v, %v", s, err)
-				}
-				w.wantBalances(keys, 10)
-				if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
-					t.Errorf("%+v, %v", proof, err)
-				}
-			})
+			}
+			faults.Pause()
+			time.Sleep(10 * time.Minute) // for what is late, and a sweep
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Hour)
+			defer cancel()
+			s, err := job.Wait(ctx)
+			if err != nil || s.State != mapper.Succeeded || s.Processed != 1000 || s.Counters["credited"] != 1000 || s.Queue != queueName {
+				t.Errorf("%+v, %v", s, err)
+			}
+			w.wantBalances(keys, 10)
+			if proof, err := job.Verify(t.Context()); err != nil || len(proof.Problems) > 0 {
+				t.Errorf("%+v, %v", proof, err)
+			}
 		})
-	}
+	})
 }

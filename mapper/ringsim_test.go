@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -30,20 +29,10 @@ import (
 // once that may not, no tick is lost or decided twice, no account is credited twice by a job, and in the end all that
 // may go on has ended.
 func TestRingSimulation(t *testing.T) {
-	seed, n := testflag.Seed(t), *seeds
-	if n == 0 {
-		if n = 8; testing.Short() {
-			n = 2
-		}
-	}
-	for i := range uint64(n) {
-		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
-			if flag.Lookup("test.failfast").Value.String() != "true" { // which has no effect on parallel tests
-				t.Parallel()
-			}
-			synctest.Test(t, func(t *testing.T) { simulateRing(t, seed+i) })
-		})
-	}
+	testflag.Simulate(t, 8, 2, func(t *testing.T, seed uint64) {
+		testflag.SideBySide(t)
+		synctest.Test(t, func(t *testing.T) { simulateRing(t, seed) })
+	})
 }
 
 // ringKinds are the kinds of accounts.

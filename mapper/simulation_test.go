@@ -21,30 +21,16 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-var (
-	seeds    = flag.Int("seeds", 0, "how many seeds TestSimulation runs; 0: 40, or 3 under -short")
-	formFlag = flag.String("form", "", "of the query, empty: half of the simulations are over the whole kind, and half over the other forms")
-)
+var formFlag = flag.String("form", "", "of the query, empty: half of the simulations are over the whole kind, and half over the other forms")
 
 // TestSimulation runs jobs while everything goes wrong that can, and checks
 // after each that every account was credited exactly once, and that the records
 // prove it.
 func TestSimulation(t *testing.T) {
-	seed, n := testflag.Seed(t), *seeds
-	if n == 0 {
-		if n = 40; testing.Short() {
-			n = 3
-		}
-	}
-	t.Logf("and %d more; with -seeds 1 it is one", n-1)
-	for i := range uint64(n) {
-		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
-			if flag.Lookup("test.failfast").Value.String() != "true" { // which has no effect on parallel tests
-				t.Parallel()
-			}
-			synctest.Test(t, func(t *testing.T) { simulate(t, seed+i) })
-		})
-	}
+	testflag.Simulate(t, 40, 3, func(t *testing.T, seed uint64) {
+		testflag.SideBySide(t)
+		synctest.Test(t, func(t *testing.T) { simulate(t, seed) })
+	})
 }
 
 // A simulation is some jobs under one ID, one after the other, in a world that a seed has chosen;

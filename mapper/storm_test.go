@@ -3,7 +3,6 @@ package mapper_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -33,18 +32,9 @@ func impatient(n int32) *cloudtaskspb.Queue {
 func TestStorm(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	seed := testflag.Seed(t)
-	n := uint64(*seeds)
-	if n == 0 {
-		if n = 6; testing.Short() {
-			n = 1
-		}
-	}
-	for i := range n {
-		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { rage(t, rand.New(rand.NewPCG(seed+i, 0))) })
-		})
-	}
+	testflag.Simulate(t, 6, 1, func(t *testing.T, seed uint64) {
+		synctest.Test(t, func(t *testing.T) { rage(t, rand.New(rand.NewPCG(seed, 0))) })
+	})
 }
 
 func rage(t *testing.T, rng *rand.Rand) {

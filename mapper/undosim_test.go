@@ -3,7 +3,6 @@ package mapper_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -30,20 +29,10 @@ import (
 // TestUndoSimulation undoes jobs that have ended, or were aborted on their way, while everything goes wrong that can and others write to the
 // same entities: before, meanwhile and afterwards. What every commit has done to every entity says what has to be there in the end.
 func TestUndoSimulation(t *testing.T) {
-	seed, n := testflag.Seed(t), *seeds
-	if n == 0 {
-		if n = 12; testing.Short() {
-			n = 2
-		}
-	}
-	for i := range uint64(n) {
-		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
-			if flag.Lookup("test.failfast").Value.String() != "true" { // which has no effect on parallel tests
-				t.Parallel()
-			}
-			synctest.Test(t, func(t *testing.T) { simulateUndo(t, seed+i) })
-		})
-	}
+	testflag.Simulate(t, 12, 2, func(t *testing.T, seed uint64) {
+		testflag.SideBySide(t)
+		synctest.Test(t, func(t *testing.T) { simulateUndo(t, seed) })
+	})
 }
 
 // A write is what a commit did to an entity.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -27,26 +26,16 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
-var eraseSeeds = flag.Int("seeds", 0, "how many seeds TestEraseSimulation has; 0 is 6, or 2 in a short run")
-
 // TestEraseSimulation erases namespaces and tenants behind and beside jobs of all sorts, while calls, answers and
 // deliveries are lost, processes stop at any call for hours and then make it, others put entities, and operators pause,
 // abort, resume, undo and clean up. Whenever a certificate is kept, nothing of what it says is gone may be in any
 // entity, or in any record, looked at from outside in that moment. Copies and renames beside others' writes lose and
 // double nothing.
 func TestEraseSimulation(t *testing.T) {
-	seed, n := testflag.Seed(t), *eraseSeeds
-	if n == 0 {
-		if n = 6; testing.Short() {
-			n = 2
-		}
-	}
 	kept := 0
-	for i := range uint64(n) {
-		t.Run(fmt.Sprint("seed ", seed+i), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { kept += simulateErase(t, seed+i) })
-		})
-	}
+	n := testflag.Simulate(t, 6, 2, func(t *testing.T, seed uint64) {
+		synctest.Test(t, func(t *testing.T) { kept += simulateErase(t, seed) })
+	})
 	if t.Logf("%d certificates of %d seeds", kept, n); kept*2 < n && !t.Failed() {
 		t.Errorf("only %d certificates were kept in %d seeds", kept, n)
 	}

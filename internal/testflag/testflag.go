@@ -10,6 +10,7 @@ package testflag
 
 import (
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -17,6 +18,9 @@ import (
 
 // Sequences is how many random sequences the differential test runs.
 var Sequences = flag.Int("sequences", 60, "how many random sequences of calls are compared")
+
+// Seeds is how many seeds tests of random worlds try; 0: as many as each says.
+var Seeds = flag.Int("seeds", 0, "how many seeds simulations try; 0: a few")
 
 var seed = flag.Uint64("seed", 0, "the first seed of random tests; 0 is a new one")
 
@@ -29,6 +33,32 @@ func Seed(t testing.TB) uint64 {
 	}
 	t.Logf("seed %d; replay it by -args -seed %d", first, first)
 	return first
+}
+
+// Simulate runs a test on some seeds, one after the other: on as many as usual, on few in a short run, or on [Seeds]. It
+// returns how many these were.
+func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64)) (n int) {
+	t.Helper()
+	first := Seed(t)
+	switch n = usual; {
+	case *Seeds > 0:
+		n = *Seeds
+	case testing.Short():
+		n = few
+	}
+	for i := range uint64(n) {
+		t.Run(fmt.Sprint("seed ", first+i), func(t *testing.T) { run(t, first+i) })
+	}
+	return n
+}
+
+// SideBySide has a seed of [Simulate] run beside others, unless the first failure ends all: that has no effect on
+// parallel tests.
+func SideBySide(t *testing.T) {
+	t.Helper()
+	if flag.Lookup("test.failfast").Value.String() != "true" {
+		t.Parallel()
+	}
 }
 
 // Rand returns a source of random numbers whose seed a failing test shows.
