@@ -49,9 +49,33 @@ const (
 	descTies    = "the Firestore emulator sorts equal values of a descending order by descending keys"
 )
 
+// family puts an entity of the letters' kind with descendants of the same kind, and asks for them.
+func family(q func(root *datastore.Key) *datastore.Query) func(*env) string {
+	return func(e *env) string {
+		root := datastore.NameKey("P", "a", nil)
+		for _, k := range []*datastore.Key{root, datastore.NameKey("P", "b", root), datastore.IDKey("P", 7, root), datastore.NameKey("P", "b", nil)} {
+			_, err := e.client.Put(e.Context(), k, &struct{ S, T string }{"x", k.Name})
+			e.must(err)
+		}
+		asked := q(root)
+		count, err := e.client.Count(e.Context(), asked)
+		e.must(err)
+		return fmt.Sprintf("%s: %d", e.keys(asked), count)
+	}
+}
+
 func refusedBy(code string) *difference { return &difference{code, older} }
 
 var queryCases = []conformanceCase{
+	{name: "ancestor, downwards", doc: "an ancestor query has the ancestor itself", run: family(func(root *datastore.Key) *datastore.Query {
+		return all.Ancestor(root).Order("-__key__")
+	}), want: "b 7 a: 3"},
+	{name: "equality and ancestor, downwards", doc: "an ancestor query has the ancestor itself", run: family(func(root *datastore.Key) *datastore.Query {
+		return all.Ancestor(root).FilterField("S", "=", "x").Order("-__key__")
+	}), want: "b 7 a: 3"},
+	{name: "equality, ancestor and keys, downwards", doc: "the range ends above its lower end", run: family(func(root *datastore.Key) *datastore.Query {
+		return all.Ancestor(root).FilterField("S", "=", "x").FilterField("__key__", ">=", root).FilterField("__key__", "<", datastore.NameKey("P", "b", root)).Order("-__key__")
+	}), want: "7 a: 2"},
 	{name: "kind", doc: "a query without filters returns the kind by key", run: ask(all), want: "a b c d e f g h i"},
 	{name: "equality", doc: "entities with that value", run: ask(all.FilterField("s", "=", "x")), want: "a c g i"},
 	{name: "equality with null", doc: "null is a value like others", run: ask(all.FilterField("n", "=", nil)), want: "e"},
