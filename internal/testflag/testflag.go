@@ -18,6 +18,9 @@ import (
 // Sequences is how many random sequences the differential test runs.
 var Sequences = flag.Int("sequences", 60, "how many random sequences of calls are compared")
 
+// Comparisons is how many pairs of answers the metamorphic test compares.
+var Comparisons = flag.Int("comparisons", 600, "how many pairs of answers of the embedded Datastore are compared")
+
 var seed = flag.Uint64("seed", 0, "the first seed of random tests; 0 is a new one")
 
 // Seed returns the first seed of a random test, which the test shows if it fails.
