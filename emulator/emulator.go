@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"sync"
@@ -60,6 +61,19 @@ type Options struct {
 	// minutes can be read. Retention defaults to seven days then.
 	PointInTime bool
 
+	// VersionMemory is how many bytes of memory old versions may take in each database,
+	// about: those that only reads of the past see, and deleted entities. Beyond it the
+	// oldest ones are dropped before their time. Reads of a time at which they were
+	// there are refused then, as are reads from before Retention. What an open
+	// transaction may read stays. Defaults to 256 MiB; a negative value is no limit.
+	VersionMemory int64
+
+	// IndexMemory is how many bytes of memory indexes may take in each database, about.
+	// An index is built when a query first needs it. Beyond this memory those are dropped
+	// that queries have not used for the longest time; they are built again when a query
+	// needs them. Defaults to 1 GiB.
+	IndexMemory int64
+
 	// Seed decides which ids are allocated. Defaults to 0, a seed like others.
 	Seed uint64
 
@@ -115,6 +129,14 @@ func (o *Options) withDefaults() Options {
 	} else if opts.Retention == 0 {
 		opts.Retention = time.Hour
 	}
+	if opts.VersionMemory == 0 {
+		opts.VersionMemory = 256 << 20
+	} else if opts.VersionMemory < 0 {
+		opts.VersionMemory = math.MaxInt64
+	}
+	if opts.IndexMemory == 0 {
+		opts.IndexMemory = 1 << 30
+	}
 	if opts.Transport == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.Proxy = nil
@@ -131,6 +153,8 @@ func (o Options) validate() error {
 		return fmt.Errorf("emulator: Options.Scatter has to be in [1, %d], it is %d", 1<<16, o.Scatter)
 	case o.Retention < 0:
 		return fmt.Errorf("emulator: Options.Retention has to be at least 0, it is %v", o.Retention)
+	case o.IndexMemory < 0:
+		return fmt.Errorf("emulator: Options.IndexMemory has to be at least 0, it is %d", o.IndexMemory)
 	case o.Batch < 1:
 		return fmt.Errorf("emulator: Options.Batch has to be at least 1, it is %d", o.Batch)
 	}
@@ -184,6 +208,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 	e.datastore, err = startService(opts.DatastoreAddr, interceptors, func(s *grpc.Server) {
 		e.datastoreServer = dsemu.NewServer(dsemu.Options{
 			Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed, Retention: opts.Retention, PointInTime: opts.PointInTime, Pessimistic: opts.Pessimistic, Indexes: enforced,
+			VersionMemory: opts.VersionMemory, IndexMemory: opts.IndexMemory,
 		}, e.meter)
 		datastorepb.RegisterDatastoreServer(s, e.datastoreServer)
 	})
