@@ -1,6 +1,7 @@
 package store
 
 import (
+	"runtime"
 	"slices"
 
 	"github.com/scattermap/scattermap/emulator/internal/entity"
@@ -31,7 +32,8 @@ type update struct {
 }
 
 const (
-	takeAtOnce = 256 // versions
+	takeAtOnce = 64 // versions
+	yieldEvery = 8
 	fewUpdates = 32  // are done with the database locked
 	maxRepeats = 100 // then all are, lest a stream of writes holds up the build for ever
 )
@@ -86,9 +88,13 @@ func (b *Build) Next() bool {
 	return false
 }
 
-// Work makes the entries of what was taken. It needs no lock.
+// Work makes the entries of what was taken. It needs no lock, and yields often: what
+// others do is a matter of microseconds, and building an index one of seconds.
 func (b *Build) Work() {
-	for _, u := range b.batch {
+	for i, u := range b.batch {
+		if i%yieldEvery == 0 {
+			runtime.Gosched()
+		}
 		properties := u.form.Some(b.index.definition.reads)
 		if u.remove {
 			b.index.remove(u.record, properties)
