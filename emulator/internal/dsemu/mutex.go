@@ -10,9 +10,11 @@ import (
 type mutex struct {
 	sync.Mutex
 	waiting atomic.Int32
+	locked  atomic.Int64 // how often
 }
 
 func (m *mutex) Lock() {
+	m.locked.Add(1)
 	if m.TryLock() {
 		return
 	}

@@ -167,10 +167,10 @@ func TestQueryWaitsForIndex(t *testing.T) {
 		t.Fatal("the query was answered before its index is there")
 	default:
 	}
-	b.Work()
+	b.Work(func() {})
 	db.mu.Lock()
 	for b.Next() {
-		b.Work()
+		b.Work(func() {})
 	}
 	db.mu.Unlock()
 	if got := <-answered; got != n-1 {

@@ -2,6 +2,8 @@ package dsemu
 
 import (
 	"context"
+	"runtime"
+	"time"
 
 	"google.golang.org/grpc/status"
 
@@ -65,13 +67,15 @@ func (db *database) await(ctx context.Context, k *store.Kind, d store.Definition
 func (db *database) build(k *store.Kind, d store.Definition) {
 	few := k.Records.Len() <= fewRecords
 	b := k.Build(d)
+	p := &pace{mu: &db.mu}
 	for b.Next() {
 		if few {
-			b.Work()
+			b.Work(func() {})
 			continue
 		}
 		db.mu.Unlock()
-		b.Work()
+		b.Work(p.rest)
+		p.own++
 		db.mu.Lock()
 		if db.closed {
 			b.End()
@@ -79,6 +83,34 @@ func (db *database) build(k *store.Kind, d store.Definition) {
 		}
 	}
 	db.boundIndexes()
+}
+
+// A pace is that of the build of an index. It takes seconds of a processor, and what
+// others ask for takes microseconds: on a machine that has no processor to spare, a build
+// that never rests has them wait for milliseconds, whatever it locks. So it works in
+// short turns while others ask for things, and without rests when nobody does.
+type pace struct {
+	mu   *mutex
+	own  int64 // how often the build has locked the database
+	seen int64 // how often others had
+	at   time.Time
+}
+
+const (
+	restFor   = 50 * time.Microsecond // twice as long as a turn, about, with what waking up takes
+	restWhile = 100 * time.Millisecond
+)
+
+func (p *pace) rest() {
+	now := time.Now()
+	if others := p.mu.locked.Load() - p.own; others != p.seen {
+		p.seen, p.at = others, now
+	}
+	if now.Sub(p.at) < restWhile {
+		time.Sleep(restFor)
+	} else {
+		runtime.Gosched()
+	}
 }
 
 // boundIndexes drops indexes that nobody has asked for in a while, if all of them take

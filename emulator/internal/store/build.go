@@ -1,7 +1,6 @@
 package store
 
 import (
-	"runtime"
 	"slices"
 
 	"github.com/scattermap/scattermap/emulator/internal/entity"
@@ -33,7 +32,7 @@ type update struct {
 
 const (
 	takeAtOnce = 64 // versions
-	yieldEvery = 8
+	restEvery  = 16
 	fewUpdates = 32  // are done with the database locked
 	maxRepeats = 100 // then all are, lest a stream of writes holds up the build for ever
 )
@@ -79,7 +78,7 @@ func (b *Build) Next() bool {
 	if b.repeats++; len(b.batch) > fewUpdates && b.repeats < maxRepeats {
 		return true
 	}
-	b.Work()
+	b.Work(func() {})
 	b.index.upkeep = 0
 	b.kind.indexes = append(b.kind.indexes, b.index)
 	b.kind.totals.Indexes += b.index.bytes
@@ -88,12 +87,11 @@ func (b *Build) Next() bool {
 	return false
 }
 
-// Work makes the entries of what was taken. It needs no lock, and yields often: what
-// others do is a matter of microseconds, and building an index one of seconds.
-func (b *Build) Work() {
+// Work makes the entries of what was taken, and rests in between. It needs no lock.
+func (b *Build) Work(rest func()) {
 	for i, u := range b.batch {
-		if i%yieldEvery == 0 {
-			runtime.Gosched()
+		if i%restEvery == restEvery-1 {
+			rest()
 		}
 		properties := u.form.Some(b.index.definition.reads)
 		if u.remove {

@@ -83,7 +83,7 @@ func TestBuildBesideWrites(t *testing.T) {
 			for range rng.IntN(80) {
 				change()
 			}
-			b.Work()
+			b.Work(func() {})
 			if chunks < 40 {
 				for range rng.IntN(80) {
 					change()

@@ -54,7 +54,7 @@ func (k *Kind) Entries(d Definition) Iterator {
 	if idx == nil {
 		b := k.Build(d)
 		for b.Next() {
-			b.Work()
+			b.Work(func() {})
 		}
 		idx = b.index
 	}
