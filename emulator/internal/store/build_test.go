@@ -57,7 +57,7 @@ func TestBuildBesideWrites(t *testing.T) {
 	for range 5 {
 		var totals, others Totals
 		k, whole := NewKind("K", &totals), NewKind("K", &others)
-		whole.Entries(d).Close() // there from the beginning
+		whole.Entries(d) // there from the beginning, and held
 		seed, at := rng.Uint64(), int64(0)
 		mine, theirs := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 0))
 		type written struct{ a, b *Record }
@@ -95,6 +95,7 @@ func TestBuildBesideWrites(t *testing.T) {
 		default:
 			t.Fatal("whoever waits for the index is not told")
 		}
+		k.Hold(d)
 		again := NewKind("K", new(Totals))
 		again.Records = k.Records
 		again.Entries(d).Close()
