@@ -11,6 +11,7 @@ import (
 	"time"
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/api/option"
@@ -23,6 +24,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/dsemu"
 	"github.com/scattermap/scattermap/emulator/internal/indexes"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
+	"github.com/scattermap/scattermap/emulator/internal/rest"
 	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
 )
 
@@ -82,7 +84,8 @@ type Options struct {
 	// none: only clients of this process reach it.
 	DatastoreAddr string
 
-	// TasksAddr is an address on which Cloud Tasks listens. Defaults to none.
+	// TasksAddr is an address on which Cloud Tasks listens, for gRPC and for its REST
+	// API as JSON. Defaults to none.
 	TasksAddr string
 
 	// KeysAddr is an address on which the public keys of the tokens that tasks
@@ -166,6 +169,8 @@ type Emulator struct {
 	datastore, tasks *service
 	datastoreServer  *dsemu.Server
 	tasksServer      *tasksemu.Server
+	rest             *http.Server
+	restConn         *grpc.ClientConn
 	keys             *http.Server
 	keysAddr         string
 	meter            *meter.Meter
@@ -211,7 +216,7 @@ func Start(o *Options) (_ *Emulator, err error) {
 			VersionMemory: opts.VersionMemory, IndexMemory: opts.IndexMemory,
 		}, e.meter)
 		datastorepb.RegisterDatastoreServer(s, e.datastoreServer)
-	})
+	}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Datastore: %w", err)
 	}
@@ -220,7 +225,10 @@ func Start(o *Options) (_ *Emulator, err error) {
 		tasksOptions.Faults = taskFaults{opts.Faults}
 	}
 	e.tasksServer = tasksemu.NewServer(tasksOptions, e.meter)
-	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) })
+	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) }, rest.Split)
+	if err == nil {
+		err = e.serveREST()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Cloud Tasks: %w", err)
 	}
@@ -230,6 +238,22 @@ func Start(o *Options) (_ *Emulator, err error) {
 		}
 	}
 	return e, nil
+}
+
+// serveREST serves the JSON of Cloud Tasks where its gRPC is served, for other processes.
+func (e *Emulator) serveREST() error {
+	if e.tasks.other == nil {
+		return nil
+	}
+	conn, err := grpc.NewClient("passthrough:///memory", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(e.tasks.dial), grpc.WithIdleTimeout(0))
+	if err != nil {
+		return err
+	}
+	e.restConn = conn
+	e.rest = &http.Server{Handler: rest.Handler(cloudtaskspb.NewCloudTasksClient(conn)), ReadHeaderTimeout: 10 * time.Second}
+	go e.rest.Serve(e.tasks.other)
+	return nil
 }
 
 func (e *Emulator) serveKeys(addr string) error {
@@ -251,6 +275,10 @@ func (e *Emulator) Close() {
 	}
 	if e.keys != nil {
 		e.keys.Close()
+	}
+	if e.rest != nil {
+		e.rest.Close()
+		e.restConn.Close()
 	}
 	for _, s := range []*service{e.tasks, e.datastore} {
 		if s != nil {
@@ -308,6 +336,7 @@ func (e *Emulator) Usage() Usage { return e.meter.Usage() }
 type service struct {
 	server *grpc.Server
 	memory *bufconn.Listener
+	other  net.Listener // connections that are not gRPC, if they are split off
 	addr   string
 	serves sync.WaitGroup
 }
@@ -316,7 +345,8 @@ type service struct {
 // Datastore takes, so that the service can refuse it.
 const maxMessage = 16 << 20
 
-func startService(addr string, interceptors []grpc.UnaryServerInterceptor, register func(*grpc.Server)) (*service, error) {
+func startService(addr string, interceptors []grpc.UnaryServerInterceptor, register func(*grpc.Server),
+	split func(net.Listener) (grpc, other net.Listener)) (*service, error) {
 	s := &service{
 		server: grpc.NewServer(
 			grpc.ChainUnaryInterceptor(interceptors...),
@@ -334,6 +364,9 @@ func startService(addr string, interceptors []grpc.UnaryServerInterceptor, regis
 			return nil, err
 		}
 		s.addr = listener.Addr().String()
+		if split != nil {
+			listener, s.other = split(listener)
+		}
 		listeners = append(listeners, listener)
 	}
 	for _, l := range listeners {
@@ -351,12 +384,16 @@ func (s *service) stop() {
 	s.serves.Wait()
 }
 
+// dial connects in memory.
+func (s *service) dial(ctx context.Context, _ string) (net.Conn, error) {
+	return s.memory.DialContext(ctx)
+}
+
 // clientOptions connect a client in memory, with the retries and limits that
 // the client sets up for production.
 func (s *service) clientOptions() []option.ClientOption {
-	dial := func(ctx context.Context, _ string) (net.Conn, error) { return s.memory.DialContext(ctx) }
 	return append(insecureOptions("passthrough:///memory"),
-		option.WithGRPCDialOption(grpc.WithContextDialer(dial)),
+		option.WithGRPCDialOption(grpc.WithContextDialer(s.dial)),
 		// A connection in memory need not rest. Where it does, after half an hour, gRPC
 		// 1.83 has a data race with the next call; in virtual time that is often.
 		option.WithGRPCDialOption(grpc.WithIdleTimeout(0)))

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 var indexed = flag.Int("indexed", 1000000, "how many entities the benchmark IndexBuild builds an index over")
@@ -56,7 +58,11 @@ func BenchmarkIndexBuild(b *testing.B) {
 				group.Go(func() { *measure = append(*measure, gets(ctx, client)...) })
 				begun := time.Now()
 				if measure == &with {
-					if keys, err := client.GetAll(b.Context(), q.Limit(1).KeysOnly(), nil); err != nil || len(keys) != 1 {
+					keys, err := client.GetAll(b.Context(), q.Limit(1).KeysOnly(), nil)
+					for status.Code(err) == codes.DeadlineExceeded { // on a busy machine: the build goes on
+						keys, err = client.GetAll(b.Context(), q.Limit(1).KeysOnly(), nil)
+					}
+					if err != nil || len(keys) != 1 {
 						b.Fatalf("%d keys, %v", len(keys), err)
 					}
 					building += time.Since(begun)

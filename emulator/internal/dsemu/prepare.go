@@ -67,7 +67,7 @@ func (db *database) await(ctx context.Context, k *store.Kind, d store.Definition
 func (db *database) build(k *store.Kind, d store.Definition) {
 	few := k.Records.Len() <= fewRecords
 	b := k.Build(d)
-	p := &pace{mu: &db.mu}
+	p := &pace{mu: &db.mu, begun: time.Now()}
 	for b.Next() {
 		if few {
 			b.Work(func() {})
@@ -94,11 +94,14 @@ type pace struct {
 	own  int64 // how often the build has locked the database
 	seen int64 // how often others had
 	at   time.Time
+
+	begun time.Time
 }
 
 const (
 	restFor   = 50 * time.Microsecond // twice as long as a turn, about, with what waking up takes
 	restWhile = 100 * time.Millisecond
+	restUntil = 40 * time.Second // most clients wait for a minute
 )
 
 func (p *pace) rest() {
@@ -106,7 +109,7 @@ func (p *pace) rest() {
 	if others := p.mu.locked.Load() - p.own; others != p.seen {
 		p.seen, p.at = others, now
 	}
-	if now.Sub(p.at) < restWhile {
+	if now.Sub(p.at) < restWhile && now.Sub(p.begun) < restUntil {
 		time.Sleep(restFor)
 	} else {
 		runtime.Gosched()

@@ -32,7 +32,7 @@ type update struct {
 
 const (
 	takeAtOnce = 64 // versions
-	restEvery  = 16
+	restEvery  = 24
 	fewUpdates = 32  // are done with the database locked
 	maxRepeats = 100 // then all are, lest a stream of writes holds up the build for ever
 )
