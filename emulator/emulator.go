@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"sync"
 	"time"
 
 	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/api/option"
@@ -22,6 +24,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/dsemu"
 	"github.com/scattermap/scattermap/emulator/internal/indexes"
 	"github.com/scattermap/scattermap/emulator/internal/meter"
+	"github.com/scattermap/scattermap/emulator/internal/rest"
 	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
 )
 
@@ -60,6 +63,19 @@ type Options struct {
 	// minutes can be read. Retention defaults to seven days then.
 	PointInTime bool
 
+	// VersionMemory is how many bytes of memory old versions may take in each database,
+	// about: those that only reads of the past see, and deleted entities. Beyond it the
+	// oldest ones are dropped before their time. Reads of a time at which they were
+	// there are refused then, as are reads from before Retention. What an open
+	// transaction may read stays. Defaults to 256 MiB; a negative value is no limit.
+	VersionMemory int64
+
+	// IndexMemory is how many bytes of memory indexes may take in each database, about.
+	// An index is built when a query first needs it. Beyond this memory those are dropped
+	// that queries have not used for the longest time; they are built again when a query
+	// needs them. Defaults to 1 GiB.
+	IndexMemory int64
+
 	// Seed decides which ids are allocated. Defaults to 0, a seed like others.
 	Seed uint64
 
@@ -68,7 +84,8 @@ type Options struct {
 	// none: only clients of this process reach it.
 	DatastoreAddr string
 
-	// TasksAddr is an address on which Cloud Tasks listens. Defaults to none.
+	// TasksAddr is an address on which Cloud Tasks listens, for gRPC and for its REST
+	// API as JSON. Defaults to none.
 	TasksAddr string
 
 	// KeysAddr is an address on which the public keys of the tokens that tasks
@@ -115,6 +132,14 @@ func (o *Options) withDefaults() Options {
 	} else if opts.Retention == 0 {
 		opts.Retention = time.Hour
 	}
+	if opts.VersionMemory == 0 {
+		opts.VersionMemory = 256 << 20
+	} else if opts.VersionMemory < 0 {
+		opts.VersionMemory = math.MaxInt64
+	}
+	if opts.IndexMemory == 0 {
+		opts.IndexMemory = 1 << 30
+	}
 	if opts.Transport == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.Proxy = nil
@@ -131,6 +156,8 @@ func (o Options) validate() error {
 		return fmt.Errorf("emulator: Options.Scatter has to be in [1, %d], it is %d", 1<<16, o.Scatter)
 	case o.Retention < 0:
 		return fmt.Errorf("emulator: Options.Retention has to be at least 0, it is %v", o.Retention)
+	case o.IndexMemory < 0:
+		return fmt.Errorf("emulator: Options.IndexMemory has to be at least 0, it is %d", o.IndexMemory)
 	case o.Batch < 1:
 		return fmt.Errorf("emulator: Options.Batch has to be at least 1, it is %d", o.Batch)
 	}
@@ -142,6 +169,8 @@ type Emulator struct {
 	datastore, tasks *service
 	datastoreServer  *dsemu.Server
 	tasksServer      *tasksemu.Server
+	rest             *http.Server
+	restConn         *grpc.ClientConn
 	keys             *http.Server
 	keysAddr         string
 	meter            *meter.Meter
@@ -184,9 +213,10 @@ func Start(o *Options) (_ *Emulator, err error) {
 	e.datastore, err = startService(opts.DatastoreAddr, interceptors, func(s *grpc.Server) {
 		e.datastoreServer = dsemu.NewServer(dsemu.Options{
 			Scatter: opts.Scatter, Batch: opts.Batch, Seed: opts.Seed, Retention: opts.Retention, PointInTime: opts.PointInTime, Pessimistic: opts.Pessimistic, Indexes: enforced,
+			VersionMemory: opts.VersionMemory, IndexMemory: opts.IndexMemory,
 		}, e.meter)
 		datastorepb.RegisterDatastoreServer(s, e.datastoreServer)
-	})
+	}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Datastore: %w", err)
 	}
@@ -195,7 +225,10 @@ func Start(o *Options) (_ *Emulator, err error) {
 		tasksOptions.Faults = taskFaults{opts.Faults}
 	}
 	e.tasksServer = tasksemu.NewServer(tasksOptions, e.meter)
-	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) })
+	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) }, rest.Split)
+	if err == nil {
+		err = e.serveREST()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Cloud Tasks: %w", err)
 	}
@@ -205,6 +238,22 @@ func Start(o *Options) (_ *Emulator, err error) {
 		}
 	}
 	return e, nil
+}
+
+// serveREST serves the JSON of Cloud Tasks where its gRPC is served, for other processes.
+func (e *Emulator) serveREST() error {
+	if e.tasks.other == nil {
+		return nil
+	}
+	conn, err := grpc.NewClient("passthrough:///memory", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(e.tasks.dial), grpc.WithIdleTimeout(0))
+	if err != nil {
+		return err
+	}
+	e.restConn = conn
+	e.rest = &http.Server{Handler: rest.Handler(cloudtaskspb.NewCloudTasksClient(conn)), ReadHeaderTimeout: 10 * time.Second}
+	go e.rest.Serve(e.tasks.other)
+	return nil
 }
 
 func (e *Emulator) serveKeys(addr string) error {
@@ -226,6 +275,10 @@ func (e *Emulator) Close() {
 	}
 	if e.keys != nil {
 		e.keys.Close()
+	}
+	if e.rest != nil {
+		e.rest.Close()
+		e.restConn.Close()
 	}
 	for _, s := range []*service{e.tasks, e.datastore} {
 		if s != nil {
@@ -283,6 +336,7 @@ func (e *Emulator) Usage() Usage { return e.meter.Usage() }
 type service struct {
 	server *grpc.Server
 	memory *bufconn.Listener
+	other  net.Listener // connections that are not gRPC, if they are split off
 	addr   string
 	serves sync.WaitGroup
 }
@@ -291,7 +345,8 @@ type service struct {
 // Datastore takes, so that the service can refuse it.
 const maxMessage = 16 << 20
 
-func startService(addr string, interceptors []grpc.UnaryServerInterceptor, register func(*grpc.Server)) (*service, error) {
+func startService(addr string, interceptors []grpc.UnaryServerInterceptor, register func(*grpc.Server),
+	split func(net.Listener) (grpc, other net.Listener)) (*service, error) {
 	s := &service{
 		server: grpc.NewServer(
 			grpc.ChainUnaryInterceptor(interceptors...),
@@ -309,6 +364,9 @@ func startService(addr string, interceptors []grpc.UnaryServerInterceptor, regis
 			return nil, err
 		}
 		s.addr = listener.Addr().String()
+		if split != nil {
+			listener, s.other = split(listener)
+		}
 		listeners = append(listeners, listener)
 	}
 	for _, l := range listeners {
@@ -326,12 +384,16 @@ func (s *service) stop() {
 	s.serves.Wait()
 }
 
+// dial connects in memory.
+func (s *service) dial(ctx context.Context, _ string) (net.Conn, error) {
+	return s.memory.DialContext(ctx)
+}
+
 // clientOptions connect a client in memory, with the retries and limits that
 // the client sets up for production.
 func (s *service) clientOptions() []option.ClientOption {
-	dial := func(ctx context.Context, _ string) (net.Conn, error) { return s.memory.DialContext(ctx) }
 	return append(insecureOptions("passthrough:///memory"),
-		option.WithGRPCDialOption(grpc.WithContextDialer(dial)),
+		option.WithGRPCDialOption(grpc.WithContextDialer(s.dial)),
 		// A connection in memory need not rest. Where it does, after half an hour, gRPC
 		// 1.83 has a data race with the next call; in virtual time that is often.
 		option.WithGRPCDialOption(grpc.WithIdleTimeout(0)))

@@ -23,12 +23,18 @@ func integer(v any) int64 {
 func raw(t *testing.T) (datastorepb.DatastoreClient, *emulator.Emulator) {
 	t.Helper()
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
+	return rawOf(t, e), e
+}
+
+// rawOf returns the protocol's own client of an emulator that listens.
+func rawOf(t *testing.T, e *emulator.Emulator) datastorepb.DatastoreClient {
+	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+e.DatastoreAddr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return datastorepb.NewDatastoreClient(conn), e
+	return datastorepb.NewDatastoreClient(conn)
 }
 
 func pathKey(kind, name string) *datastorepb.Key {

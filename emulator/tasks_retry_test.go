@@ -3,6 +3,7 @@ package emulator_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -176,4 +177,21 @@ func TestRetryAfter(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestExecutionCount has answers by 5XX not counted, as Cloud Tasks has it; retries are.
+func TestExecutionCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := []int{500, 503, 404, 429, 200}
+		r := &receiver{answer: func(n int) int { return answers[n-1] }}
+		mustCreate(t, tasksIn(t, r, nil), task("t"))
+		time.Sleep(time.Hour)
+		var got []string
+		for _, d := range r.deliveries() {
+			got = append(got, d.headers.Get("X-CloudTasks-TaskRetryCount")+" "+d.headers.Get("X-CloudTasks-TaskExecutionCount"))
+		}
+		if want := []string{"0 0", "1 0", "2 0", "3 1", "4 2"}; !slices.Equal(got, want) {
+			t.Errorf("retries and executions: %q, want %q", got, want)
+		}
+	})
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
+	"slices"
 	"strings"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -20,7 +22,9 @@ const firstQueue = "projects/local/locations/local/queues/mapper"
 // newEmulator returns the command that serves Datastore and Cloud Tasks.
 func newEmulator() *cobra.Command {
 	var o emulator.Options
-	var queue, indexes, pages string
+	var indexes, pages string
+	var queues []string
+	var versions, indexed int64
 	var keepNames bool
 	c := &cobra.Command{
 		Use: "emulator", Short: "Serve Datastore and Cloud Tasks on this machine", GroupID: databaseGroup, Args: cobra.NoArgs,
@@ -29,7 +33,10 @@ func newEmulator() *cobra.Command {
 			if err := complete(&o, indexes, keepNames); err != nil {
 				return err
 			}
-			return serve(c.Context(), &o, queue, pages, c.OutOrStdout(), c.ErrOrStderr())
+			if err := bound(&o, versions, indexed); err != nil {
+				return err
+			}
+			return serve(c.Context(), &o, named(queues), pages, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
 	flags := c.Flags()
@@ -41,7 +48,9 @@ func newEmulator() *cobra.Command {
 	flags.BoolVar(&keepNames, "keep-queue-names", false, "refuse to create a queue by the name of one that was deleted less than 72 hours ago, as production does; "+
 		"off, so that tests can run again against one server")
 	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index which is not in this `index.yaml`")
-	flags.StringVar(&queue, "queue", firstQueue, "a `queue` that exists from the start; empty: none")
+	flags.StringArrayVar(&queues, "queue", []string{firstQueue}, "a `queue` that exists from the start; may be given several times; empty: none")
+	flags.Int64Var(&versions, "version-memory", 256, "drop old versions of entities beyond so many `MiB` for each database; reads of the past before them are refused")
+	flags.Int64Var(&indexed, "index-memory", 1024, "drop indexes that were not used for long beyond so many `MiB` for each database; they are built again when needed")
 	flags.StringVar(&pages, "dashboard", "", "show the jobs of the queue's project on pages for a browser, at this `HOST:PORT`; "+
 		"they also run the mappers of package prebuilt, over a queue \"dashboard\"")
 	flags.Lookup("dashboard").NoOptDefVal = "127.0.0.1:8125"
@@ -71,6 +80,27 @@ func complete(o *emulator.Options, indexes string, keepNames bool) error {
 	return nil
 }
 
+// bound bounds memory by what flags say in MiB.
+func bound(o *emulator.Options, versions, indexed int64) error {
+	for name, mib := range map[string]int64{"--version-memory": versions, "--index-memory": indexed} {
+		if mib < 0 || mib > math.MaxInt64>>20 {
+			return usageError(fmt.Errorf("%s is %d, it has to be a number of MiB that is at least 0", name, mib))
+		}
+	}
+	o.VersionMemory, o.IndexMemory = max(versions<<20, 1), max(indexed<<20, 1) // 0 would be the default
+	return nil
+}
+
+// named returns the names of queues, each once; an empty one is none.
+func named(queues []string) (names []string) {
+	for _, q := range queues {
+		if q != "" && !slices.Contains(names, q) {
+			names = append(names, q)
+		}
+	}
+	return names
+}
+
 // createQueue creates a queue by its name, with default settings; an empty name is none.
 func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 	if name == "" {
@@ -90,14 +120,20 @@ func createQueue(ctx context.Context, e *emulator.Emulator, name string) error {
 }
 
 // serve serves until ctx ends.
-func serve(ctx context.Context, o *emulator.Options, queue, pages string, stdout, stderr io.Writer) error {
+func serve(ctx context.Context, o *emulator.Options, queues []string, pages string, stdout, stderr io.Writer) error {
 	e, err := emulator.Start(o)
 	if err != nil {
 		return err
 	}
 	defer e.Close()
-	if err := createQueue(context.WithoutCancel(ctx), e, queue); err != nil { // an interrupt ends the serving, below
-		return err
+	queue := "" // the first
+	for i, name := range queues {
+		if err := createQueue(context.WithoutCancel(ctx), e, name); err != nil { // an interrupt ends the serving, below
+			return err
+		}
+		if i == 0 {
+			queue = name
+		}
 	}
 	for _, addr := range []string{e.DatastoreAddr(), e.TasksAddr(), strings.TrimSuffix(strings.TrimPrefix(e.KeysURL(), "http://"), "/")} {
 		if host, _, err := net.SplitHostPort(addr); err == nil && !net.ParseIP(host).IsLoopback() {

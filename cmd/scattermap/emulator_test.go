@@ -164,6 +164,7 @@ func TestBadCommands(t *testing.T) {
 		"emulator --scatter -5":        {"Scatter", exitError},
 		"emulator --indexes /none":     {"--indexes", exitError},
 		"emulator --unknown":           {"--unknown", exitUsage},
+		"emulator --version-memory -1": {"--version-memory", exitUsage},
 		"emulator --datastore 127.0.0.1:0 --tasks 127.0.0.1:0 --queue mapper": {"it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE", exitError},
 		"emulator --datastore 192.0.2.1:1 --tasks 127.0.0.1:0":                {"Datastore", exitError},
 	} {
@@ -175,6 +176,26 @@ func TestBadCommands(t *testing.T) {
 		var out strings.Builder
 		if err := run(t.Context(), strings.Fields(args), nil, &out, io.Discard); err != nil || !strings.Contains(out.String(), "Usage") {
 			t.Errorf("%q: %v\n%s", args, err, out.String())
+		}
+	}
+}
+
+// TestQueueFlags has several queues exist from the start; the first is that of the
+// environment.
+func TestQueueFlags(t *testing.T) {
+	const first, second = "projects/p/locations/l/queues/a", "projects/q/locations/l/queues/b"
+	s := startServer(t, "--queue", first, "--queue", second, "--queue", first, "--version-memory", "0")
+	if got := s.env["TASKS_QUEUE"]; got != first {
+		t.Errorf("TASKS_QUEUE is %q, want %q", got, first)
+	}
+	for _, name := range []string{first, second} {
+		resp, err := http.Get("http://" + s.env["CLOUD_TASKS_EMULATOR_HOST"] + "/v2/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", name, resp.Status)
 		}
 	}
 }

@@ -74,13 +74,19 @@ func newEnv(t *testing.T, product string) *env {
 	case "firestore":
 		addr = googletest.Addr(t, emulator.Firestore)
 	}
+	e.connect(addr)
+	return e
+}
+
+// connect connects an env to an address.
+func (e *env) connect(addr string) {
+	t := e.T
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
 	e.conn, e.raw = conn, pb.NewDatastoreClient(conn)
-	return e
 }
 
 // empty returns an env with another database. Its client is closed with the

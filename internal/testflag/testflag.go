@@ -22,6 +22,9 @@ var Sequences = flag.Int("sequences", 60, "how many random sequences of calls ar
 // Seeds is how many seeds tests of random worlds try; 0: as many as each says.
 var Seeds = flag.Int("seeds", 0, "how many seeds simulations try; 0: a few")
 
+// Comparisons is how many pairs of answers the metamorphic test compares.
+var Comparisons = flag.Int("comparisons", 600, "how many pairs of answers of the embedded Datastore are compared")
+
 var seed = flag.Uint64("seed", 0, "the first seed of random tests; 0 is a new one")
 
 // Seed returns the first seed of a random test, which the test shows if it fails.

@@ -1,6 +1,7 @@
 package dsemu
 
 import (
+	"context"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -11,16 +12,23 @@ import (
 
 // aggregate returns the aggregations of a query's rows, and how many of its
 // index's entries they came from.
-func (db *database) aggregate(q *query.Query, tallies []*query.Tally, o *pb.ReadOptions) (resp *pb.RunAggregationQueryResponse, entries int64, err error) {
+func (db *database) aggregate(ctx context.Context, q *query.Query, tallies []*query.Tally, o *pb.ReadOptions) (resp *pb.RunAggregationQueryResponse, entries int64, err error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
+	release, err := db.prepare(ctx, q)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer release()
 	view, err := db.view(o, time.Now())
 	if err != nil {
 		return nil, 0, err
 	}
+	defer db.scan(view.at)()
+	seen := view.remember(q)
 	skip, last := q.Offset, ""
 	stopped := false
-	q.Scan(db.kinds(q, view.at), view.at, func(r query.Row) bool {
+	q.Scan(db.kinds(q, view.at), view.at, &db.mu, func(r query.Row) bool {
 		if entries == int64(q.Limit) || query.Full(tallies) {
 			stopped = true
 			return false
@@ -36,7 +44,9 @@ func (db *database) aggregate(q *query.Query, tallies []*query.Tally, o *pb.Read
 		}
 		return true
 	})
-	view.remember(q, last, stopped)
+	if stopped {
+		seen.to = last
+	}
 	properties := make(map[string]*pb.Value)
 	for _, t := range tallies {
 		properties[t.Alias] = t.Result()

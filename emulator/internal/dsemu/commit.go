@@ -29,6 +29,7 @@ func (db *database) commit(ctx context.Context, req *pb.CommitRequest) (*pb.Comm
 	for {
 		resp, holder, err := db.tryCommit(req, time.Now())
 		if holder == nil {
+			db.tidy()
 			return resp, err
 		}
 		if time.Since(begun) >= maxLockWait {
@@ -140,7 +141,7 @@ func (db *database) apply(tx *transaction, mutations []*pb.Mutation, now time.Ti
 			return nil, holders[0], nil
 		}
 	}
-	db.write(drafts.order, versions, at, now)
+	db.write(drafts.order, versions, at)
 	resp := &pb.CommitResponse{IndexUpdates: drafts.indexUpdates()}
 	if tx != nil {
 		resp.CommitTime = entity.Time(at)
@@ -152,7 +153,7 @@ func (db *database) apply(tx *transaction, mutations []*pb.Mutation, now time.Ti
 }
 
 // write makes versions the newest ones. The database is locked.
-func (db *database) write(drafts []*draft, versions []store.Version, at int64, now time.Time) {
+func (db *database) write(drafts []*draft, versions []store.Version, at int64) {
 	for i, d := range drafts {
 		if !d.changed || !d.exists && !d.existed {
 			continue
@@ -162,5 +163,5 @@ func (db *database) write(drafts []*draft, versions []store.Version, at int64, n
 		db.log = append(db.log, change{at: at, kind: k, record: r})
 	}
 	db.lastCommit = at
-	db.trim(now)
+	db.boundIndexes()
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,13 +17,17 @@ type database struct {
 	model.Database
 	opts Options
 
-	mu           sync.Mutex
+	mu           mutex
+	totals       store.Totals
 	namespaces   map[string]map[string]*store.Kind
-	lastCommit   int64    // microseconds
-	log          []change // commits that a read may not have seen, oldest first
-	trimmed      int      // of them, those that are done with
+	lastCommit   int64         // microseconds
+	log          []change      // commits that a read may not have seen, oldest first
+	trimmed      int           // of them, those that are done with
+	forgotten    int64         // what no read sees any more: the time before which versions were dropped to save memory
+	scans        map[int64]int // by the time that they see, how many
 	transactions map[string]*transaction
 	expiredAt    time.Time      // expired ones were looked for
+	trimmedAt    time.Time      // something was forgotten
 	lastID       *atomic.Uint64 // of a transaction; the server's, so that no id comes twice
 	closed       bool           // by a reset
 	ids          *rand.Rand
@@ -48,6 +51,7 @@ func newDatabase(project, id string, opts Options, lastID *atomic.Uint64) *datab
 		lastCommit:   time.Now().UnixMicro(),
 		ids:          rand.New(rand.NewPCG(opts.Seed, 0)),
 		reservedIDs:  make(map[string]bool),
+		scans:        make(map[int64]int),
 	}
 }
 
@@ -64,7 +68,7 @@ func (db *database) addKind(namespace, name string) *store.Kind {
 	}
 	k := kinds[name]
 	if k == nil {
-		k = &store.Kind{Name: name}
+		k = store.NewKind(name, &db.totals)
 		kinds[name] = k
 	}
 	return k
@@ -92,27 +96,78 @@ func (db *database) nextCommit(now time.Time) int64 {
 	return max(now.UnixMicro(), db.lastCommit+1)
 }
 
-// horizon is the time before which no read looks.
-func (db *database) horizon(now time.Time) int64 {
-	h := min(db.lastCommit, now.Add(-db.opts.Retention).UnixMicro())
+// needed is the time before which no open transaction looks, and no query that is
+// answered now.
+func (db *database) needed() int64 {
+	h := db.lastCommit
 	for _, tx := range db.transactions {
 		if !tx.aborted {
 			h = min(h, tx.snapshot)
 		}
 	}
+	for at := range db.scans {
+		h = min(h, at)
+	}
 	return h
 }
 
-// trim forgets what no read looks at any more.
-func (db *database) trim(now time.Time) {
-	h := db.horizon(now)
-	for ; db.trimmed < len(db.log) && db.log[db.trimmed].at <= h; db.trimmed++ {
-		db.log[db.trimmed].kind.Prune(db.log[db.trimmed].record, h)
-		db.log[db.trimmed] = change{at: db.log[db.trimmed].at}
+// scan keeps what a query sees until its end, which is what it returns.
+func (db *database) scan(at int64) (end func()) {
+	db.scans[at]++
+	return func() {
+		if db.scans[at]--; db.scans[at] == 0 {
+			delete(db.scans, at)
+		}
+	}
+}
+
+// How much trim does at once: so many changes that nothing was kept of, or so many
+// versions that were.
+const (
+	trimChanges  = 1024
+	trimVersions = 64
+)
+
+// trim forgets some of what no read looks at any more, and of what there is no room
+// for: versions that are older than others, so that reads of all times after one are
+// right, and those before it are refused. It reports whether there is more to forget.
+func (db *database) trim(now time.Time) (more bool) {
+	if db.trimmed == len(db.log) {
+		return false
+	}
+	db.trimmedAt = now
+	needed := db.needed()
+	h := min(needed, now.Add(-db.opts.Retention).UnixMicro())
+	for work := 0; db.trimmed < len(db.log); db.trimmed++ {
+		c := db.log[db.trimmed]
+		early := c.at > h
+		if early && (c.at > needed || db.totals.Old <= db.opts.VersionMemory) {
+			break
+		}
+		if work >= trimChanges {
+			more = true
+			break
+		}
+		if early {
+			db.forgotten = c.at
+		}
+		work += 1 + c.kind.Prune(c.record, max(c.at, h))*trimChanges/trimVersions
+		db.log[db.trimmed] = change{at: c.at}
 	}
 	if db.trimmed > len(db.log)/2 {
 		db.log = append(db.log[:0:0], db.log[db.trimmed:]...)
 		db.trimmed = 0
+	}
+	return more
+}
+
+// tidy trims until there is nothing to forget. The database is not locked: others get
+// their turn in between.
+func (db *database) tidy() {
+	for more := true; more; {
+		db.mu.Lock()
+		more = db.trim(time.Now())
+		db.mu.Unlock()
 	}
 }
 

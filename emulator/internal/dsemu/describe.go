@@ -31,7 +31,7 @@ const (
 // describe returns one of the reserved kinds, which is empty if it is unknown.
 // The database is locked.
 func (db *database) describe(namespace, name string, at int64) *store.Kind {
-	d := &description{db: db, namespace: namespace, at: at, kind: &store.Kind{Name: name}}
+	d := &description{db: db, namespace: namespace, at: at, kind: store.NewKind(name, new(store.Totals))}
 	switch name {
 	case namespaceKind:
 		for _, ns := range d.namespaces() {
@@ -126,11 +126,24 @@ func (d *description) kinds(namespace string) []string {
 	return all
 }
 
+// pauseEvery is after how many records a description looks whether somebody waits.
+const pauseEvery = 64
+
 func (d *description) entities(namespace, kind string, visit func(store.Version) bool) {
-	d.db.kind(namespace, kind).Records.Scan(func(_ string, r *store.Record) bool {
-		v, ok := r.At(d.at)
-		return !ok || visit(v)
-	})
+	records := d.db.kind(namespace, kind).Keys()
+	for n, more := 1, records.Seek(""); more; n++ {
+		if v, ok := records.Record().At(d.at); ok && !visit(v) {
+			return
+		}
+		next := records.Key() + "\x00"
+		if n%pauseEvery == 0 && d.db.mu.Wanted() {
+			d.db.mu.Pause()
+			records.Renew()
+			more = records.Seek(next)
+		} else {
+			more = records.Next()
+		}
+	}
 }
 
 // properties makes an entity for each indexed property of each kind, with the

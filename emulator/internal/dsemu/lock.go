@@ -52,7 +52,7 @@ func (tx *transaction) holds(d *draft, after store.Version) bool {
 		return true
 	}
 	r := &store.Record{Path: d.key.Path}
-	return slices.ContainsFunc(tx.queries, func(s scanned) bool {
+	return slices.ContainsFunc(tx.queries, func(s *scanned) bool {
 		return s.covers(d.key.PB) && (d.existed && s.saw(r, d.before) || d.exists && s.saw(r, after))
 	})
 }

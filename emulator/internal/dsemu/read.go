@@ -1,6 +1,7 @@
 package dsemu
 
 import (
+	"context"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -30,6 +31,9 @@ type view struct {
 func (db *database) view(o *pb.ReadOptions, now time.Time) (view, error) {
 	if db.closed {
 		return view{}, errClosed
+	}
+	if now.Sub(db.trimmedAt) > time.Second {
+		db.trim(now) // where only reads come
 	}
 	var tx *transaction
 	var err error
@@ -70,6 +74,9 @@ func (db *database) readTime(t *timestamppb.Timestamp, now time.Time) (int64, er
 		return 0, model.Invalid("read_time %v is in the future", t.AsTime())
 	case micros < now.Add(-db.opts.Retention).UnixMicro():
 		return 0, status.Errorf(codes.FailedPrecondition, "read_time %v is too old: versions are kept for %v", t.AsTime(), db.opts.Retention)
+	case micros < db.forgotten:
+		return 0, status.Errorf(codes.FailedPrecondition, "read_time %v is too old: versions since %v are kept, as older ones would take more than %d bytes of memory",
+			t.AsTime(), time.UnixMicro(db.forgotten).UTC(), db.opts.VersionMemory)
 	case db.opts.PointInTime && micros < now.Add(-time.Hour).UnixMicro() && micros%time.Minute.Microseconds() != 0:
 		return 0, model.Invalid("read_time %v is more than an hour ago, and no whole minute", t.AsTime())
 	}
@@ -83,6 +90,7 @@ func (db *database) lookup(keys []model.Key, req *pb.LookupRequest) (*pb.LookupR
 	if err != nil {
 		return nil, err
 	}
+	defer db.scan(view.at)()
 	resp := &pb.LookupResponse{Transaction: view.begun, ReadTime: entity.Time(view.at)}
 	size := 0
 	for i, key := range keys {
@@ -123,13 +131,20 @@ func keepMasked(r *pb.EntityResult, v store.Version, paths []string) error {
 }
 
 // runQuery returns one batch of a query's results.
-func (db *database) runQuery(q *query.Query, req *pb.RunQueryRequest) (*pb.RunQueryResponse, error) {
+func (db *database) runQuery(ctx context.Context, q *query.Query, req *pb.RunQueryRequest) (*pb.RunQueryResponse, error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()
+	release, err := db.prepare(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	view, err := db.view(req.ReadOptions, time.Now())
 	if err != nil {
 		return nil, err
 	}
+	defer db.scan(view.at)()
+	seen := view.remember(q)
 	batch := &pb.QueryResultBatch{
 		EntityResultType: q.ResultType(),
 		MoreResults:      pb.QueryResultBatch_NO_MORE_RESULTS,
@@ -142,7 +157,7 @@ func (db *database) runQuery(q *query.Query, req *pb.RunQueryRequest) (*pb.RunQu
 	size, last := 0, query.Row{SortKey: q.After, Group: len(q.AfterGroup)}
 	var skipped query.Row
 	stopped := false
-	q.Scan(db.kinds(q, view.at), view.at, func(r query.Row) bool {
+	q.Scan(db.kinds(q, view.at), view.at, &db.mu, func(r query.Row) bool {
 		switch n := len(batch.EntityResults); {
 		case n == q.Limit:
 			batch.MoreResults = pb.QueryResultBatch_MORE_RESULTS_AFTER_LIMIT
@@ -176,20 +191,20 @@ func (db *database) runQuery(q *query.Query, req *pb.RunQueryRequest) (*pb.RunQu
 		batch.SkippedCursor = q.Cursor(skipped)
 	}
 	batch.EndCursor = q.Cursor(last)
-	view.remember(q, last.SortKey, stopped)
+	if stopped {
+		seen.to = last.SortKey
+	}
 	return &pb.RunQueryResponse{Batch: batch, Transaction: view.begun}, nil
 }
 
-// remember has the transaction remember a query up to where it was read.
-func (v view) remember(q *query.Query, last string, stopped bool) {
-	if v.tx == nil {
-		return
+// remember has the transaction remember a query: as one that was read to its end,
+// until it is known how far it was read, since others may go on meanwhile.
+func (v view) remember(q *query.Query) *scanned {
+	seen := &scanned{query: q}
+	if v.tx != nil {
+		v.tx.queries = append(v.tx.queries, seen)
 	}
-	seen := scanned{query: q}
-	if stopped {
-		seen.to = last
-	}
-	v.tx.queries = append(v.tx.queries, seen)
+	return seen
 }
 
 // kinds returns the kinds that a query is over. The database is locked.
@@ -197,6 +212,11 @@ func (db *database) kinds(q *query.Query, at int64) []*store.Kind {
 	if model.Reserved(q.Kind) {
 		return []*store.Kind{db.describe(q.Namespace, q.Kind, at)}
 	}
+	return db.stored(q)
+}
+
+// stored returns the kinds that have records, of those that a query is over.
+func (db *database) stored(q *query.Query) []*store.Kind {
 	var kinds []*store.Kind
 	for name, k := range db.namespaces[q.Namespace] {
 		if q.Kind == "" || q.Kind == name {

@@ -26,6 +26,9 @@ type Options struct {
 	PointInTime bool          // of what is older than an hour, whole minutes can be read
 	Pessimistic bool          // transactions lock what they read
 	Indexes     *indexes.Set  // that queries need; nil: any query is served
+
+	VersionMemory int64 // bytes of versions that only reads of the past see, in each database
+	IndexMemory   int64 // bytes of indexes, in each database
 }
 
 // A Server is a google.datastore.v1 service.
@@ -94,7 +97,7 @@ func (s *Server) Lookup(_ context.Context, req *pb.LookupRequest) (*pb.LookupRes
 }
 
 // RunQuery returns one batch of a query's results.
-func (s *Server) RunQuery(_ context.Context, req *pb.RunQueryRequest) (*pb.RunQueryResponse, error) {
+func (s *Server) RunQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.RunQueryResponse, error) {
 	db, err := s.database(req.ProjectId, req.DatabaseId)
 	if err != nil {
 		return nil, err
@@ -120,7 +123,7 @@ func (s *Server) RunQuery(_ context.Context, req *pb.RunQueryRequest) (*pb.RunQu
 	if plans(req.ExplainOptions) {
 		resp.ExplainMetrics = &pb.ExplainMetrics{PlanSummary: q.Summary()}
 	} else {
-		if resp, err = db.runQuery(q, req); err != nil {
+		if resp, err = db.runQuery(ctx, q, req); err != nil {
 			return nil, err
 		}
 		reads, small := s.meter.RunQuery(resp, q.Distinct > 0)
@@ -139,7 +142,7 @@ func (s *Server) RunQuery(_ context.Context, req *pb.RunQueryRequest) (*pb.RunQu
 }
 
 // RunAggregationQuery counts and adds up the results of a query.
-func (s *Server) RunAggregationQuery(_ context.Context, req *pb.RunAggregationQueryRequest) (*pb.RunAggregationQueryResponse, error) {
+func (s *Server) RunAggregationQuery(ctx context.Context, req *pb.RunAggregationQueryRequest) (*pb.RunAggregationQueryResponse, error) {
 	db, err := s.database(req.ProjectId, req.DatabaseId)
 	if err != nil {
 		return nil, err
@@ -167,7 +170,7 @@ func (s *Server) RunAggregationQuery(_ context.Context, req *pb.RunAggregationQu
 		resp.ExplainMetrics = &pb.ExplainMetrics{PlanSummary: q.Summary()}
 	} else {
 		var entries int64
-		if resp, entries, err = db.aggregate(q, tallies, req.ReadOptions); err != nil {
+		if resp, entries, err = db.aggregate(ctx, q, tallies, req.ReadOptions); err != nil {
 			return nil, err
 		}
 		reads := s.meter.Aggregation(entries)

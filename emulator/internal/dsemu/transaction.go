@@ -33,7 +33,7 @@ type transaction struct {
 	aborted  bool // it conflicted, and can only be rolled back
 
 	keys    map[string]model.Key
-	queries []scanned
+	queries []*scanned
 
 	ended    chan struct{}  // closed once nobody has to wait for it
 	waitsFor []*transaction // those that hold up its commit
@@ -178,13 +178,13 @@ func (db *database) conflicts(tx *transaction) bool {
 }
 
 // covers reports whether a key is of what the query is over.
-func (s scanned) covers(key *pb.Key) bool {
+func (s *scanned) covers(key *pb.Key) bool {
 	return s.query.Namespace == key.GetPartitionId().GetNamespaceId() &&
 		(s.query.Kind == "" || s.query.Kind == key.Path[len(key.Path)-1].Kind)
 }
 
 // saw reports whether a version belongs to the part of the result that was seen.
-func (s scanned) saw(r *store.Record, v store.Version) bool {
+func (s *scanned) saw(r *store.Record, v store.Version) bool {
 	for _, row := range s.query.Rows(nil, r, v) {
 		if row.SortKey > s.query.After && (!s.query.Bounded || row.SortKey <= s.query.Until) && (s.to == "" || row.SortKey <= s.to) {
 			return true

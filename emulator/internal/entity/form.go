@@ -35,6 +35,12 @@ func (f Form) KeyOnly() Form {
 	return Form{wire: f.wire[:f.keyLen:f.keyLen], keyLen: f.keyLen}
 }
 
+// Clone returns the form in memory of its own.
+func (f Form) Clone() Form {
+	f.wire = bytes.Clone(f.wire)
+	return f
+}
+
 // With returns the form with these properties, and no others.
 func (f Form) With(properties map[string]*pb.Value) (Form, error) {
 	f = f.KeyOnly()

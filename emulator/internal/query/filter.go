@@ -20,6 +20,7 @@ type conjunction struct {
 	ancestor string      // path prefix of the ancestor, if there is one
 	equal    []condition // each holds for one of the property's values
 	between  []*interval // by property: one value satisfies all inequalities
+	never    bool        // nothing satisfies it
 }
 
 type condition struct {
@@ -85,7 +86,27 @@ func parseFilter(db model.Database, namespace string, f *pb.Filter) ([]*conjunct
 			return nil, model.Invalid("all disjunctions of a query need the same HAS_ANCESTOR filter")
 		}
 	}
+	for _, c := range all {
+		c.join()
+	}
 	return all, nil
+}
+
+// join has the inequalities on a property hold for one of the values that the
+// equalities on it name, as Google's Firestore emulator does.
+func (c *conjunction) join() {
+	for i, iv := range c.between {
+		equal, holds := false, false
+		for _, e := range c.equal {
+			if e.property == iv.property {
+				equal, holds = true, holds || iv.holds(e.form)
+			}
+		}
+		if equal {
+			c.never = c.never || !holds
+			c.between[i] = &interval{property: iv.property}
+		}
+	}
 }
 
 func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {

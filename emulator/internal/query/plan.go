@@ -62,14 +62,27 @@ func (q *Query) plan(c *conjunction) scan {
 }
 
 // invertBounds returns the bounds of an interval in descending order. They may be
-// a little too wide: rows are checked anyway.
+// a little too wide: rows are checked anyway. The lower bound may be the beginning
+// of forms that are in the interval, as the path of an ancestor is: none of them may
+// be left out.
 func invertBounds(lo, hi string) (string, string) {
 	from, to := "", ""
 	if hi != "" {
 		from = collate.Invert(strings.TrimSuffix(hi, behind("")))
 	}
 	if lo != "" {
-		to = behind(collate.Invert(lo))
+		to = afterAll(collate.Invert(lo))
 	}
 	return from, to
+}
+
+// afterAll returns the least string above all that begin with a prefix, or "" if
+// there is none.
+func afterAll(prefix string) string {
+	for i := len(prefix) - 1; i >= 0; i-- {
+		if prefix[i] < 0xFF {
+			return prefix[:i] + string([]byte{prefix[i] + 1})
+		}
+	}
+	return ""
 }

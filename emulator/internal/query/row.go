@@ -209,6 +209,9 @@ func (c *conjunction) holdsPath(path string) bool {
 
 // holds reports whether properties satisfy the conjunction.
 func (c *conjunction) holds(properties map[string]*pb.Value) bool {
+	if c.never {
+		return false
+	}
 	for _, e := range c.equal {
 		if !slices.ContainsFunc(collate.Entries(properties, e.property), func(v collate.Entry) bool { return v.Form == e.form }) {
 			return false

@@ -8,25 +8,54 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
+// A Pause lets others work in the middle of a scan, which may look at millions of
+// entries.
+type Pause interface {
+	Wanted() bool // somebody waits
+	Pause()       // what is scanned may have changed after it
+}
+
+// pauseEvery is after how many entries a scan looks whether somebody waits.
+const pauseEvery = 64
+
+// Needs returns the indexes that a scan of a kind needs.
+func (q *Query) Needs() []store.Definition {
+	var all []store.Definition
+	if q.byScatter() {
+		return nil
+	}
+	for _, c := range q.anyOf {
+		if s := q.plan(c); !c.never && len(s.definition) > 0 {
+			all = append(all, s.definition)
+		}
+	}
+	return all
+}
+
 // Scan visits the rows of a query as of a time, in order, until visit returns
-// false.
+// false. It pauses if somebody waits; versions that are seen at that time have to
+// stay meanwhile.
 //
 // Each conjunction is a scan of an index that has its results in the order of
 // the query, from the start cursor on. Several are merged; so are all kinds, for
 // a query without one.
-func (q *Query) Scan(kinds []*store.Kind, at int64, visit func(Row) bool) {
-	var sources []*source
+func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) bool) {
+	m := &merge{pause: p}
+	defer m.close()
 	for _, k := range kinds {
 		if q.byScatter() {
-			sources = append(sources, q.source(k.Scattered(), scan{}, at))
+			m.add(q.source(k.Scattered(), scan{}, at))
 			continue
 		}
 		for _, c := range q.anyOf {
+			if c.never {
+				continue
+			}
 			s := q.plan(c)
 			if len(s.definition) == 0 {
-				sources = append(sources, q.source(k.Keys(), s, at))
+				m.add(q.source(k.Keys(), s, at))
 			} else {
-				sources = append(sources, q.source(k.Entries(s.definition), s, at))
+				m.add(q.source(k.Entries(s.definition), s, at))
 			}
 		}
 	}
@@ -34,7 +63,7 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, visit func(Row) bool) {
 	// The group that a cursor was made in has had its row.
 	group, grouped := q.AfterGroup, q.After != ""
 	for {
-		r, ok := least(sources)
+		r, ok := m.least()
 		if !ok || q.Bounded && r.SortKey > q.Until {
 			return
 		}
@@ -55,10 +84,47 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, visit func(Row) bool) {
 	}
 }
 
+// A merge merges the rows of sources.
+type merge struct {
+	sources []*source
+	pause   Pause
+	looked  int // at entries
+}
+
+func (m *merge) add(s *source) {
+	s.merge = m
+	m.sources = append(m.sources, s)
+}
+
+func (m *merge) close() {
+	for _, s := range m.sources {
+		s.iter.Close()
+	}
+}
+
+// look notes that an entry was looked at, and pauses if that is wanted.
+func (m *merge) look() {
+	if m.looked++; m.looked%pauseEvery != 0 || !m.pause.Wanted() {
+		return
+	}
+	next := make([]string, len(m.sources))
+	for i, s := range m.sources {
+		if s.first {
+			next[i] = s.iter.Key()
+		}
+	}
+	m.pause.Pause()
+	for i, s := range m.sources {
+		if s.first {
+			s.resume(next[i])
+		}
+	}
+}
+
 // least takes the next row of the source whose next row comes first.
-func least(sources []*source) (Row, bool) {
+func (m *merge) least() (Row, bool) {
 	var first *source
-	for _, s := range sources {
+	for _, s := range m.sources {
 		if !s.peek() {
 			continue
 		}
@@ -76,6 +142,7 @@ func least(sources []*source) (Row, bool) {
 // A source returns the rows of one scan.
 type source struct {
 	query  *Query
+	merge  *merge
 	at     int64
 	prefix string
 	end    string // of the entries; empty: none
@@ -113,6 +180,21 @@ func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
 	return src
 }
 
+// resume goes on with the entry that was the next one, or with the next one that is
+// still there.
+func (s *source) resume(next string) {
+	s.iter.Renew()
+	switch found := s.iter.Seek(next); {
+	case !s.down:
+		s.first = found
+	case !found:
+		s.iter.Renew()
+		s.first = s.iter.Last()
+	default:
+		s.first = s.iter.Key() == next || s.iter.Prev()
+	}
+}
+
 // peek makes sure that the next row is known, if there is one.
 func (s *source) peek() bool {
 	q := s.query
@@ -130,6 +212,7 @@ func (s *source) peek() bool {
 			}
 			s.first = s.iter.Next()
 		}
+		s.merge.look()
 		v, ok := r.At(s.at)
 		if !ok {
 			continue

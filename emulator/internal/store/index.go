@@ -1,6 +1,9 @@
 package store
 
 import (
+	"slices"
+	"strings"
+
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"github.com/tidwall/btree"
 
@@ -16,12 +19,26 @@ type Definition []Order
 // ancestors.
 const AncestorProperty = "__ancestor__"
 
+// reads reports whether the index depends on a property of that name, or on one
+// inside it.
+func (d Definition) reads(name string) bool {
+	return slices.ContainsFunc(d, func(o Order) bool {
+		p := o.Property
+		return strings.HasPrefix(p, name) && (len(p) == len(name) || p[len(name)] == '.')
+	})
+}
+
 // An index has an entry for each combination of the values that any kept version
 // of a record has: their ordered forms, and the key's. A scan looks at the version
 // that it sees.
 type index struct {
 	definition Definition
 	entries    btree.Map[string, entry]
+	bytes      int64 // of memory, about
+
+	used   int64 // when a query asked for it last, as Totals count
+	upkeep int   // entries that were written since
+	held   int   // by how many queries, now
 }
 
 // An entry leads to a record, of which some versions have it.
@@ -30,11 +47,17 @@ type entry struct {
 	versions int
 }
 
+// entryOverhead is what an entry takes besides its bytes, about.
+const entryOverhead = 80
+
 // add adds the entries of a version.
 func (idx *index) add(r *Record, properties map[string]*pb.Value) {
 	for _, key := range idx.entriesOf(r.Path, properties) {
-		e, _ := idx.entries.Get(key)
+		e, ok := idx.entries.Get(key)
 		idx.entries.Set(key, entry{r, e.versions + 1})
+		if idx.upkeep++; !ok {
+			idx.bytes += int64(len(key)) + entryOverhead
+		}
 	}
 }
 
@@ -42,12 +65,20 @@ func (idx *index) add(r *Record, properties map[string]*pb.Value) {
 // another one has them.
 func (idx *index) remove(r *Record, properties map[string]*pb.Value) {
 	for _, key := range idx.entriesOf(r.Path, properties) {
+		idx.upkeep++
 		if e, _ := idx.entries.Get(key); e.versions > 1 {
 			idx.entries.Set(key, entry{r, e.versions - 1})
-		} else {
-			idx.entries.Delete(key)
+		} else if _, ok := idx.entries.Delete(key); ok {
+			idx.bytes -= int64(len(key)) + entryOverhead
 		}
 	}
+}
+
+// idle reports whether keeping the index up to date since it was last asked for has
+// taken several times as much as building it again would.
+func (idx *index) idle() bool {
+	const times, least = 4, 4096
+	return idx.held == 0 && idx.upkeep > times*idx.entries.Len()+least
 }
 
 // maxEntries bounds the combinations of the values of arrays: as many entries as

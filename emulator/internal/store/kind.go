@@ -14,8 +14,27 @@ type Kind struct {
 	Name    string
 	Records btree.Map[string, *Record] // by ordered key
 	scatter btree.Map[string, *Record] // by scatter value and ordered key
-	indexes []*index                   // built when first asked for; the one used last comes last
+	indexes []*index                   // built when first asked for
+	builds  []*Build                   // of others, under way
+	totals  *Totals
 }
+
+// Totals are of all kinds of a database.
+type Totals struct {
+	Old     int64 // bytes of versions that are not an entity's last, and of deleted entities
+	Indexes int64 // bytes
+
+	uses int64 // of indexes
+}
+
+// use notes that a query asks for an index.
+func (t *Totals) use(idx *index) {
+	t.uses++
+	idx.used, idx.upkeep = t.uses, 0
+}
+
+// NewKind returns a kind without records, which adds to totals.
+func NewKind(name string, t *Totals) *Kind { return &Kind{Name: name, totals: t} }
 
 // Put adds a version to the record at key, which may be new.
 func (k *Kind) Put(key model.Key, v Version, proportion int) *Record {
@@ -27,60 +46,107 @@ func (k *Kind) Put(key model.Key, v Version, proportion int) *Record {
 			k.scatter.Set(string(value[:])+r.Path, r)
 		}
 	} else {
+		if !r.Last.Deleted {
+			k.totals.Old += r.Last.size()
+		}
 		r.add(v)
 	}
-	if !v.Deleted && len(k.indexes) > 0 {
-		properties := v.Properties()
-		for _, idx := range k.indexes {
-			idx.add(r, properties)
-		}
+	if v.Deleted {
+		k.totals.Old += v.size()
+	} else {
+		k.change(r, v, false)
 	}
 	return r
 }
 
-// Prune drops what no read at or after horizon sees: old versions with their
-// index entries, and the record itself if it is deleted.
-func (k *Kind) Prune(r *Record, horizon int64) {
-	for _, v := range r.prune(horizon) {
-		if v.Deleted || len(k.indexes) == 0 {
-			continue
-		}
-		properties := v.Properties()
-		for _, idx := range k.indexes {
+// change has all indexes add or remove a version.
+func (k *Kind) change(r *Record, v Version, remove bool) {
+	for _, b := range k.builds {
+		b.note(r, update{r, v.Form, remove})
+	}
+	if len(k.indexes) == 0 {
+		return
+	}
+	properties := v.Some(func(name string) bool {
+		return slices.ContainsFunc(k.indexes, func(idx *index) bool { return idx.definition.reads(name) })
+	})
+	idle := false
+	for _, idx := range k.indexes {
+		before := idx.bytes
+		if remove {
 			idx.remove(r, properties)
+		} else {
+			idx.add(r, properties)
+		}
+		k.totals.Indexes += idx.bytes - before
+		idle = idle || idx.idle()
+	}
+	if idle {
+		k.drop((*index).idle)
+	}
+}
+
+// Prune drops what no read at or after horizon sees: old versions with their
+// index entries, and the record itself if it is deleted. It returns how many
+// versions that were.
+func (k *Kind) Prune(r *Record, horizon int64) int {
+	dropped := r.prune(horizon)
+	for _, v := range dropped {
+		k.totals.Old -= v.size()
+		if !v.Deleted {
+			k.change(r, v, true)
 		}
 	}
-	if len(r.older) > 0 || !r.Last.Deleted {
-		return
+	if len(r.older) > 0 || !r.Last.Deleted || r.Last.At > horizon {
+		return len(dropped)
 	}
 	if current, ok := k.Records.Get(r.Path); !ok || current != r {
-		return
+		return len(dropped)
 	}
+	k.totals.Old -= r.Last.size()
 	k.Records.Delete(r.Path)
 	value, _ := Scatter(r.Last.Key().Path, 1)
 	k.scatter.Delete(string(value[:]) + r.Path)
+	return len(dropped) + 1
 }
 
-// maxIndexes bounds what is kept for queries that were asked once.
-const maxIndexes = 32
+// Indexed reports whether an index is there.
+func (k *Kind) Indexed(d Definition) bool { return k.index(d) != nil }
 
-// index returns the index of a definition, and builds it if it is not there.
 func (k *Kind) index(d Definition) *index {
 	if i := slices.IndexFunc(k.indexes, func(idx *index) bool { return slices.Equal(idx.definition, d) }); i >= 0 {
-		idx := k.indexes[i]
-		k.indexes = append(slices.Delete(k.indexes, i, i+1), idx)
-		return idx
+		return k.indexes[i]
 	}
-	if len(k.indexes) == maxIndexes {
-		k.indexes = slices.Delete(k.indexes, 0, 1)
-	}
-	idx := &index{definition: d}
-	k.Records.Scan(func(_ string, r *Record) bool {
-		for _, v := range r.versions() {
-			idx.add(r, v.Properties())
+	return nil
+}
+
+// drop drops some indexes.
+func (k *Kind) drop(which func(*index) bool) {
+	k.indexes = slices.DeleteFunc(k.indexes, func(idx *index) bool {
+		if which(idx) {
+			k.totals.Indexes -= idx.bytes
+			return true
 		}
-		return true
+		return false
 	})
-	k.indexes = append(k.indexes, idx)
-	return idx
+}
+
+// DropUnused drops, of all indexes of some kinds, the one that was asked for the
+// longest time ago and that no query holds, and reports whether there was one. The
+// last one that was asked for stays.
+func DropUnused(t *Totals, kinds func(yield func(*Kind) bool)) bool {
+	var of *Kind
+	var oldest *index
+	for k := range kinds {
+		for _, idx := range k.indexes {
+			if idx.held == 0 && idx.used < t.uses && (oldest == nil || idx.used < oldest.used) {
+				of, oldest = k, idx
+			}
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	of.drop(func(idx *index) bool { return idx == oldest })
+	return true
 }

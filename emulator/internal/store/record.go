@@ -18,6 +18,12 @@ type Version struct {
 	Deleted bool // then the form has the key alone
 }
 
+// versionOverhead is what a version takes besides its bytes, about.
+const versionOverhead = 128
+
+// size is how many bytes of memory a version takes, about.
+func (v Version) size() int64 { return int64(len(v.Wire(false))) + versionOverhead }
+
 // entityField is the number of EntityResult.entity.
 const entityField = 1
 

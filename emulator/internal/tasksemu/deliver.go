@@ -59,6 +59,9 @@ func (q *queue) deliver(ctx context.Context, d *delivery) {
 	}
 	if result.httpStatus != 0 {
 		t.responses++
+		if result.httpStatus < 500 {
+			t.executions++
+		}
 	}
 	t.previous = result
 	if t.dispatches == d.copy.dispatches { // no later attempt has begun

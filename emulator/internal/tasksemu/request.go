@@ -26,7 +26,7 @@ func (s *Server) httpRequest(ctx context.Context, d *delivery) (*http.Request, e
 	set("X-Cloudtasks-Queuename", d.config.Name[strings.LastIndexByte(d.config.Name, '/')+1:])
 	set("X-Cloudtasks-Taskname", t.id)
 	set("X-Cloudtasks-Taskretrycount", strconv.Itoa(t.dispatches-1))
-	set("X-Cloudtasks-Taskexecutioncount", strconv.Itoa(t.responses))
+	set("X-Cloudtasks-Taskexecutioncount", strconv.Itoa(t.executions))
 	set("X-Cloudtasks-Tasketa", eta(t.due))
 	if t.previous.httpStatus != 0 {
 		set("X-Cloudtasks-Taskpreviousresponse", strconv.Itoa(t.previous.httpStatus))

@@ -39,6 +39,7 @@ type task struct {
 
 	dispatches int // attempts begun
 	responses  int // attempts that the handler answered
+	executions int // of them, those that it did not answer by 5XX: "this number does not include failures due to 5XX error codes"
 	first      time.Time
 	last       attempt
 	previous   outcome // of the last attempt that has ended

@@ -1,0 +1,39 @@
+package dsemu
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+)
+
+// A mutex is one that whoever has it for long can lend to those who wait.
+type mutex struct {
+	sync.Mutex
+	waiting atomic.Int32
+	locked  atomic.Int64 // how often
+}
+
+func (m *mutex) Lock() {
+	m.locked.Add(1)
+	if m.TryLock() {
+		return
+	}
+	m.waiting.Add(1)
+	m.Mutex.Lock()
+	m.waiting.Add(-1)
+}
+
+// Wanted reports whether somebody waits.
+func (m *mutex) Wanted() bool { return m.waiting.Load() > 0 }
+
+// Pause unlocks the mutex for others, and locks it again. Without the loop, whoever
+// unlocks it would mostly be the next one to lock it.
+func (m *mutex) Pause() {
+	const tries = 200
+	n := m.waiting.Load()
+	m.Unlock()
+	for i := 0; i < tries && n > 0 && m.waiting.Load() >= n; i++ {
+		runtime.Gosched()
+	}
+	m.Lock()
+}

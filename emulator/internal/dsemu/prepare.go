@@ -1,0 +1,134 @@
+package dsemu
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/emulator/internal/query"
+	"github.com/scattermap/scattermap/emulator/internal/store"
+)
+
+// fewRecords are indexed without unlocking the database.
+const fewRecords = 256
+
+// prepare has the indexes built that a query needs, and keeps them until release. The
+// database is locked, but not all the time: whoever asks for other things goes on while
+// an index is built, and whoever asks for the same index waits for it.
+func (db *database) prepare(ctx context.Context, q *query.Query) (release func(), err error) {
+	var held []func()
+	release = func() {
+		for _, let := range held {
+			let()
+		}
+	}
+	if model.Reserved(q.Kind) {
+		return release, nil // its kind is made for the query
+	}
+	for _, k := range db.stored(q) {
+		for _, d := range q.Needs() {
+			for !k.Indexed(d) {
+				if err := db.await(ctx, k, d); err != nil {
+					release()
+					return nil, err
+				}
+			}
+			held = append(held, k.Hold(d))
+		}
+	}
+	return release, nil
+}
+
+// await builds an index, or waits for whoever builds it.
+func (db *database) await(ctx context.Context, k *store.Kind, d store.Definition) error {
+	if b := k.Building(d); b != nil {
+		db.mu.Unlock()
+		select {
+		case <-b.Done:
+		case <-ctx.Done():
+		}
+		db.mu.Lock()
+	} else {
+		db.build(k, d)
+	}
+	switch {
+	case db.closed:
+		return errClosed
+	case ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	return nil
+}
+
+// build builds an index, unless the database is reset meanwhile.
+func (db *database) build(k *store.Kind, d store.Definition) {
+	few := k.Records.Len() <= fewRecords
+	b := k.Build(d)
+	p := &pace{mu: &db.mu, begun: time.Now()}
+	for b.Next() {
+		if few {
+			b.Work(func() {})
+			continue
+		}
+		db.mu.Unlock()
+		b.Work(p.rest)
+		p.own++
+		db.mu.Lock()
+		if db.closed {
+			b.End()
+			return
+		}
+	}
+	db.boundIndexes()
+}
+
+// A pace is that of the build of an index. It takes seconds of a processor, and what
+// others ask for takes microseconds: on a machine that has no processor to spare, a build
+// that never rests has them wait for milliseconds, whatever it locks. So it works in
+// short turns while others ask for things, and without rests when nobody does.
+type pace struct {
+	mu   *mutex
+	own  int64 // how often the build has locked the database
+	seen int64 // how often others had
+	at   time.Time
+
+	begun time.Time
+}
+
+const (
+	restFor   = 50 * time.Microsecond // twice as long as a turn, about, with what waking up takes
+	restWhile = 100 * time.Millisecond
+	restUntil = 40 * time.Second // most clients wait for a minute
+)
+
+func (p *pace) rest() {
+	now := time.Now()
+	if others := p.mu.locked.Load() - p.own; others != p.seen {
+		p.seen, p.at = others, now
+	}
+	if now.Sub(p.at) < restWhile && now.Sub(p.begun) < restUntil {
+		time.Sleep(restFor)
+	} else {
+		runtime.Gosched()
+	}
+}
+
+// boundIndexes drops indexes that nobody has asked for in a while, if all of them take
+// too much memory.
+func (db *database) boundIndexes() {
+	for db.totals.Indexes > db.opts.IndexMemory && store.DropUnused(&db.totals, db.allKinds) {
+	}
+}
+
+func (db *database) allKinds(yield func(*store.Kind) bool) {
+	for _, kinds := range db.namespaces {
+		for _, k := range kinds {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}

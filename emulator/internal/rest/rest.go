@@ -1,0 +1,186 @@
+// Package rest serves Cloud Tasks as JSON over HTTP/1.1, for clients that have no gRPC.
+//
+// Paths are those of the documented REST API, /v2/projects/…. Firebase's Admin SDK sends
+// its own to CLOUD_TASKS_EMULATOR_HOST without the version. What it enqueues for has a
+// queue by then in production, as deploying a task function makes one: so a queue that
+// such a request names is created if it is not there.
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+
+	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+)
+
+// maxBody is more than any request that the service takes.
+const maxBody = 4 << 20
+
+// Handler serves what c does.
+func Handler(c pb.CloudTasksClient) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		resp, err := serve(r.Context(), c, r, http.MaxBytesReader(w, r.Body, maxBody))
+		w.Header().Set("Content-Type", "application/json; charset=UTF-8")
+		if err != nil {
+			s := status.Convert(err)
+			w.WriteHeader(httpStatus(s.Code()))
+			body := map[string]any{"error": map[string]any{"code": httpStatus(s.Code()), "message": s.Message(), "status": codeName(s.Code())}}
+			_ = json.NewEncoder(w).Encode(body) // the client has gone
+			return
+		}
+		body, err := protojson.Marshal(resp)
+		if err != nil {
+			body = []byte("{}")
+		}
+		_, _ = w.Write(body) // the client has gone
+	})
+}
+
+func serve(ctx context.Context, c pb.CloudTasksClient, r *http.Request, body io.Reader) (proto.Message, error) {
+	path := strings.Trim(r.URL.Path, "/")
+	name, versioned := strings.CutPrefix(path, "v2/")
+	name, verb, _ := strings.Cut(name, ":")
+	parts := strings.Split(name, "/")
+	call := r.Method + " " + verb
+	for i, p := range parts {
+		if i%2 == 0 {
+			call += "/" + p
+		} else if p == "" {
+			return nil, unknown(r)
+		}
+	}
+	if len(parts)%2 == 0 {
+		call += "/*"
+	}
+	parent := strings.Join(parts[:max(0, len(parts)-1)], "/")
+	read := func(m proto.Message) error {
+		text, err := io.ReadAll(body)
+		if err != nil {
+			return status.Errorf(codes.InvalidArgument, "the body can't be read: %v", err)
+		}
+		if len(text) == 0 {
+			return nil
+		}
+		if err := (protojson.UnmarshalOptions{DiscardUnknown: !versioned}).Unmarshal(text, m); err != nil {
+			return status.Errorf(codes.InvalidArgument, "Invalid JSON payload received: %v", err)
+		}
+		return nil
+	}
+	query := r.URL.Query()
+	const queues, tasks = "/projects/locations/queues", "/projects/locations/queues/tasks"
+	switch call {
+	case "POST " + queues:
+		req := &pb.CreateQueueRequest{Parent: parent, Queue: new(pb.Queue)}
+		if err := read(req.Queue); err != nil {
+			return nil, err
+		}
+		return c.CreateQueue(ctx, req)
+	case "GET " + queues:
+		return c.ListQueues(ctx, &pb.ListQueuesRequest{Parent: parent, PageToken: query.Get("pageToken")})
+	case "GET " + queues + "/*":
+		return c.GetQueue(ctx, &pb.GetQueueRequest{Name: name})
+	case "PATCH " + queues + "/*":
+		req := &pb.UpdateQueueRequest{Queue: new(pb.Queue)}
+		if err := read(req.Queue); err != nil {
+			return nil, err
+		}
+		req.Queue.Name = name
+		if mask := query.Get("updateMask"); mask != "" {
+			quoted, _ := json.Marshal(mask)
+			req.UpdateMask = new(fieldmaskpb.FieldMask)
+			if err := protojson.Unmarshal(quoted, req.UpdateMask); err != nil {
+				return nil, status.Errorf(codes.InvalidArgument, "updateMask: %v", err)
+			}
+		}
+		return c.UpdateQueue(ctx, req)
+	case "DELETE " + queues + "/*":
+		return c.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: name})
+	case "POST pause" + queues + "/*":
+		return c.PauseQueue(ctx, &pb.PauseQueueRequest{Name: name})
+	case "POST resume" + queues + "/*":
+		return c.ResumeQueue(ctx, &pb.ResumeQueueRequest{Name: name})
+	case "POST purge" + queues + "/*":
+		return c.PurgeQueue(ctx, &pb.PurgeQueueRequest{Name: name})
+	case "POST " + tasks:
+		req := new(pb.CreateTaskRequest)
+		if err := read(req); err != nil {
+			return nil, err
+		}
+		req.Parent = parent
+		if !versioned {
+			if err := ensure(ctx, c, parent); err != nil {
+				return nil, err
+			}
+		}
+		return c.CreateTask(ctx, req)
+	case "GET " + tasks:
+		return c.ListTasks(ctx, &pb.ListTasksRequest{Parent: parent, PageToken: query.Get("pageToken"), ResponseView: view(query.Get("responseView"))})
+	case "GET " + tasks + "/*":
+		return c.GetTask(ctx, &pb.GetTaskRequest{Name: name, ResponseView: view(query.Get("responseView"))})
+	case "DELETE " + tasks + "/*":
+		return c.DeleteTask(ctx, &pb.DeleteTaskRequest{Name: name})
+	case "POST run" + tasks + "/*":
+		req := new(pb.RunTaskRequest)
+		if err := read(req); err != nil {
+			return nil, err
+		}
+		req.Name = name
+		return c.RunTask(ctx, req)
+	}
+	return nil, unknown(r)
+}
+
+func unknown(r *http.Request) error {
+	return status.Errorf(codes.NotFound, "there is no %s %.200s here: this is Cloud Tasks, as gRPC, and as JSON below /v2/projects/", r.Method, r.URL.Path)
+}
+
+// ensure creates a queue that is not there.
+func ensure(ctx context.Context, c pb.CloudTasksClient, name string) error {
+	_, err := c.GetQueue(ctx, &pb.GetQueueRequest{Name: name})
+	if status.Code(err) != codes.NotFound {
+		return err
+	}
+	location, _, _ := strings.Cut(name, "/queues/")
+	_, err = c.CreateQueue(ctx, &pb.CreateQueueRequest{Parent: location, Queue: &pb.Queue{Name: name}})
+	if status.Code(err) == codes.AlreadyExists {
+		return nil
+	}
+	return err
+}
+
+func view(text string) pb.Task_View { return pb.Task_View(pb.Task_View_value[text]) }
+
+// httpStatuses are by the table in google/rpc/code.proto.
+var httpStatuses = map[codes.Code]int{
+	codes.InvalidArgument: 400, codes.FailedPrecondition: 400, codes.OutOfRange: 400, codes.Unauthenticated: 401,
+	codes.PermissionDenied: 403, codes.NotFound: 404, codes.AlreadyExists: 409, codes.Aborted: 409,
+	codes.ResourceExhausted: 429, codes.Canceled: 499, codes.Unimplemented: 501, codes.Unavailable: 503,
+	codes.DeadlineExceeded: 504,
+}
+
+func httpStatus(c codes.Code) int {
+	if s, ok := httpStatuses[c]; ok {
+		return s
+	}
+	return http.StatusInternalServerError
+}
+
+// codeName spells a code as Google's JSON does: NOT_FOUND.
+func codeName(c codes.Code) string {
+	var b strings.Builder
+	for i, r := range c.String() {
+		if i > 0 && r >= 'A' && r <= 'Z' {
+			b.WriteByte('_')
+		}
+		b.WriteRune(r)
+	}
+	return strings.ToUpper(b.String())
+}

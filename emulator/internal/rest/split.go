@@ -1,0 +1,111 @@
+package rest
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// preface is what a gRPC client sends first, and no HTTP/1.1 client does.
+const preface = "PRI * HTTP/2.0"
+
+// prefaceTime is how long a connection may take to send its first bytes.
+const prefaceTime = 10 * time.Second
+
+// Split splits the connections of a listener: those of gRPC, and others. Both of what it
+// returns have to be accepted from; closing the first closes the listener.
+func Split(l net.Listener) (grpc, other net.Listener) {
+	s := &split{Listener: l, ended: make(chan struct{})}
+	a := &half{split: s, conns: make(chan net.Conn), closed: make(chan struct{}), owner: true}
+	b := &half{split: s, conns: make(chan net.Conn), closed: make(chan struct{})}
+	go s.run(a, b)
+	return a, b
+}
+
+type split struct {
+	net.Listener
+	ended chan struct{}
+	once  sync.Once
+	err   error
+}
+
+// run sorts connections until the listener is closed.
+func (s *split) run(grpc, other *half) {
+	for {
+		conn, err := s.Accept()
+		if err != nil {
+			if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
+				continue
+			}
+			s.once.Do(func() { s.err = err; close(s.ended) })
+			return
+		}
+		go func() {
+			first := make([]byte, len(preface))
+			_ = conn.SetReadDeadline(time.Now().Add(prefaceTime)) // what fails here fails below
+			n := 0
+			var err error
+			for err == nil && n < len(first) && bytes.HasPrefix([]byte(preface), first[:n]) {
+				var more int
+				more, err = conn.Read(first[n:])
+				n += more
+			}
+			_ = conn.SetReadDeadline(time.Time{})
+			if n == 0 {
+				conn.Close()
+				return
+			}
+			to := other
+			if string(first[:n]) == preface {
+				to = grpc
+			}
+			c := &begun{Conn: conn, rest: io.MultiReader(bytes.NewReader(first[:n]), conn)}
+			select {
+			case to.conns <- c:
+			case <-to.closed:
+				conn.Close()
+			case <-s.ended:
+				conn.Close()
+			}
+		}()
+	}
+}
+
+// A half has the connections of one sort.
+type half struct {
+	*split
+	conns chan net.Conn
+	owner bool // closes the listener
+
+	closed chan struct{}
+	close  sync.Once
+}
+
+func (h *half) Close() error {
+	h.close.Do(func() { close(h.closed) })
+	if h.owner {
+		return h.Listener.Close()
+	}
+	return nil
+}
+
+func (h *half) Accept() (net.Conn, error) {
+	select {
+	case c := <-h.conns:
+		return c, nil
+	case <-h.ended:
+		return nil, h.err
+	case <-h.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// begun is a connection whose first bytes were read.
+type begun struct {
+	net.Conn
+	rest io.Reader
+}
+
+func (b *begun) Read(p []byte) (int, error) { return b.rest.Read(p) }
