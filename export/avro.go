@@ -31,6 +31,11 @@ func avroEncoding[R any](c Compression) (coder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%v has no Avro schema: %w", reflect.TypeFor[R](), err)
 	}
+	w := &avroWriters{named: make(map[string]*avro.SchemaNode), made: make(map[avroPlace]*avroWriter)}
+	write, err := w.of(schema.Root(), reflect.TypeFor[R]())
+	if err != nil {
+		return nil, err
+	}
 	a := &avroFormat{schema: schema}
 	switch c {
 	case Gzip:
@@ -42,7 +47,10 @@ func avroEncoding[R any](c Compression) (coder, error) {
 		}
 		a.codec = ocf.NopCloser(codec)
 	}
-	a.frames = frames{ext: ".avro", line: func(record any) ([]byte, error) { return schema.AppendEncode(nil, record) }, head: a.header}
+	a.frames = frames{ext: ".avro", head: a.header, line: func(record any) ([]byte,
+		error) {
+		return write(nil, addressable(record), 0)
+	}}
 	return a, nil
 }
 

@@ -1,16 +1,14 @@
 package export
 
 import (
-	"bytes"
-	"encoding"
 	"encoding/base64"
-	"encoding/csv"
-	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // csvEncoding returns the encoding of structs as lines of CSV.
@@ -19,95 +17,131 @@ func csvEncoding[R any](s squeezer) (*frames, error) {
 	if t.Kind() != reflect.Struct {
 		return nil, fmt.Errorf("records of %q are structs, and not of the type %v", CSV, t)
 	}
-	var names []string
-	var fields []int
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("csv"), ",")
-		switch {
-		case !f.IsExported() || name == "-":
-			continue
-		case !writable(f.Type):
-			return nil, fmt.Errorf("field %s of %v is of the type %v, which %q has no value for: give it the tag `csv:\"-\"`, or a method MarshalText", f.Name, t, f.Type, CSV)
-		case name == "":
-			name = f.Name
-		}
-		names, fields = append(names, name), append(fields, i)
+	fields, err := fieldsOf(t, "csv")
+	if err != nil {
+		return nil, err
 	}
-	if len(names) == 0 {
+	if len(fields) == 0 {
 		return nil, fmt.Errorf("%v has no fields that %q could write", t, CSV)
 	}
-	return &frames{squeezer: s, ext: ".csv",
-		head: func(File) ([]byte, error) { return csvLine(names) },
+	var names []cell
+	for _, f := range fields {
+		switch name := goName(t, f.Index); {
+		case !writable(f.Type):
+			return nil, fmt.Errorf("field %s of %v is of the type %v, which %q has no value for: give it the "+
+				"tag `csv:\"-\"`, "+
+				"or a method MarshalText", name, t, f.Type, CSV)
+		case !utf8.ValidString(f.column):
+			return nil, fmt.Errorf("field %s of %v: its name is not valid UTF-8", name, t)
+		default:
+			if err := checkMethod(f.Type, "MarshalText", "csv"); err != nil {
+				return nil, fmt.Errorf("field %s of %v: %w", name, t, err)
+			}
+		}
+		names = append(names, cell{f.column, true})
+	}
+	return &frames{squeezer: s, ext: ".csv", rev: secondRevision,
+		head: func(File) ([]byte, error) { return csvLine(names), nil },
 		line: func(record any) ([]byte, error) {
-			v := reflect.ValueOf(record)
-			values := make([]string, len(fields))
-			for i, f := range fields {
+			v := addressable(record)
+			cells := make([]cell, len(fields))
+			for i := range fields {
+				f := &fields[i]
+				value, there := f.value(v)
+				if !there { // in an embedded struct that is nil
+					continue
+				}
 				var err error
-				if values[i], err = cell(v.Field(f)); err != nil {
-					return nil, fmt.Errorf("field %s: %w", names[i], err)
+				if cells[i], err = cellOf(value); err != nil {
+					return nil, inside(goName(t, f.Index), err)
 				}
 			}
-			return csvLine(values)
+			return csvLine(cells), nil
 		}}, nil
 }
 
-func csvLine(values []string) ([]byte, error) {
-	if len(values) == 1 && values[0] == "" {
-		return []byte("\"\"\r\n"), nil // readers take an empty line for none
+// A cell is the text of a value; null has none. Null is nothing between two commas, and the empty text is "": so they
+// are two, for readers that tell what is quoted.
+type cell struct {
+	text  string
+	there bool
+}
+
+// csvLine returns a line, as RFC 4180 has it. Line ends inside values stay what they are.
+func csvLine(cells []cell) []byte {
+	var b []byte
+	for i, c := range cells {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if !c.there {
+			continue
+		}
+		first, _ := utf8.DecodeRuneInString(c.text)
+		if c.text != "" && c.text != `\.` && !strings.ContainsAny(c.text, "\",\r\n\x00") &&
+			!unicode.IsSpace(first) && first != '\ufeff' {
+			b = append(b, c.text...)
+			continue
+		}
+		b = append(b, '"')
+		b = append(b, strings.ReplaceAll(c.text, `"`, `""`)...)
+		b = append(b, '"')
 	}
-	var b bytes.Buffer
-	w := csv.NewWriter(&b) // whose UseCRLF would change line ends inside values, too
-	err := w.Write(values)
-	w.Flush()
-	if err = errors.Join(err, w.Error()); err != nil {
-		return nil, err
-	}
-	return append(bytes.TrimSuffix(b.Bytes(), []byte("\n")), "\r\n"...), nil
+	return append(b, "\r\n"...)
 }
 
 // writable reports whether values of a type can be in a cell.
 func writable(t reflect.Type) bool {
-	if t.Implements(textMarshaler) || t == bytesType {
+	if t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler) || t == bytesType {
 		return true
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
 		return writable(t.Elem())
 	case reflect.Bool, reflect.String, reflect.Float32, reflect.Float64,
-		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		return true
 	}
 	return false
 }
 
-// cell returns what is in a cell: nothing for nil, RFC 3339 with nanoseconds for times, and base64 for bytes.
-func cell(v reflect.Value) (string, error) {
-	switch {
+// cellOf returns what is in a cell: nothing for nil, RFC 3339 with nanoseconds for times, and base64 for bytes.
+func cellOf(v reflect.Value) (cell, error) {
+	switch t := v.Type(); {
 	case v.Kind() == reflect.Pointer && v.IsNil():
-		return "", nil
-	case v.Type() == timeType:
-		return v.Interface().(time.Time).Format(time.RFC3339Nano), nil
-	case v.Type().Implements(textMarshaler):
-		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
-		return string(text), err
-	case v.Type() == bytesType:
-		return base64.StdEncoding.EncodeToString(v.Bytes()), nil
+		return cell{}, nil
+	case t == timeType:
+		at := v.Interface().(time.Time)
+		return cell{at.Format(time.RFC3339Nano), true}, checkText(at)
+	case v.Kind() == reflect.Pointer && v.Type().Elem() == timeType:
+		return cellOf(v.Elem())
+	case t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler):
+		text, there, err := textOf(v)
+		if err == nil && !utf8.Valid(text) {
+			err = errText
+		}
+		return cell{string(text), there}, err
+	case t == bytesType:
+		return cell{base64.StdEncoding.EncodeToString(v.Bytes()), !v.IsNil()}, nil
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
-		return cell(v.Elem())
+		return cellOf(v.Elem())
 	case reflect.Bool:
-		return strconv.FormatBool(v.Bool()), nil
+		return cell{strconv.FormatBool(v.Bool()), true}, nil
 	case reflect.Float32:
-		return strconv.FormatFloat(v.Float(), 'g', -1, 32), nil
+		return cell{strconv.FormatFloat(v.Float(), 'g', -1, 32), true}, nil
 	case reflect.Float64:
-		return strconv.FormatFloat(v.Float(), 'g', -1, 64), nil
+		return cell{strconv.FormatFloat(v.Float(), 'g', -1, 64), true}, nil
 	case reflect.String:
-		return v.String(), nil
+		if !utf8.ValidString(v.String()) {
+			return cell{}, errText
+		}
+		return cell{v.String(), true}, nil
 	}
 	if v.CanInt() {
-		return strconv.FormatInt(v.Int(), 10), nil
+		return cell{strconv.FormatInt(v.Int(), 10), true}, nil
 	}
-	return strconv.FormatUint(v.Uint(), 10), nil
+	return cell{strconv.FormatUint(v.Uint(), 10), true}, nil
 }

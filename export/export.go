@@ -17,8 +17,12 @@ import (
 
 // Options say how an export writes.
 //
-// A record of [CSV] is a struct. Its fields have the names of their csv tags, or their own; the tag "-" leaves one out. Nil pointers
-// are empty, times as RFC 3339 has them, and bytes in base64; types of their own are written by MarshalText.
+// A record of [CSV] is a struct. Its fields, and those of structs that it embeds, have the names of their csv tags, or
+// their own; the tag "-" leaves one out. Null, which is a nil pointer or nil bytes, is an empty cell, and an empty text
+// is "". Times are as RFC 3339 has them, and bytes in base64; types of their own are written by MarshalText.
+//
+// What a format can't hold is refused by Start, if the type says so, and else is the failure of the entity. Both errors
+// name the field. See docs/export.md for what each format writes of each Go type.
 type Options struct {
 	// Format defaults to JSONLines, and Compression to None.
 	Format      Format
@@ -47,6 +51,9 @@ type Options struct {
 	// job ends may process one that is in no file, and is a failure in the manifest. By default the export waits until
 	// somebody has retried them (mapper.Job.Retry), and [Run.Wait] says so.
 	AllowFailures bool
+
+	// revision is that of how values are written: see coder.
+	revision string
 }
 
 // mostFiles is the most files that an export has.
@@ -102,7 +109,9 @@ func New[T, R, P any](name string, bucket *blob.Bucket, record func(ctx context.
 		x.opts = *o
 	}
 	x.opts.setDefaults()
-	x.coder, x.err = coderOf[R](&x.opts)
+	if x.coder, x.err = coderOf[R](&x.opts); x.err == nil {
+		x.opts.revision = x.coder.revision()
+	}
 	switch {
 	case bucket == nil:
 		x.err = errors.New("the bucket is nil")
@@ -163,7 +172,7 @@ func (o *Options) setDefaults() {
 
 // coding names how records are written. All parts and files of a run have the same.
 func (o *Options) coding() string {
-	return strings.TrimSuffix(string(o.Format)+" "+string(o.Compression), " ")
+	return strings.TrimSuffix(string(o.Format)+o.revision+" "+string(o.Compression), " ")
 }
 
 // checkCoding returns an error if a run was begun by a build that writes otherwise. An export of an older build has no

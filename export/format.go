@@ -1,11 +1,9 @@
 package export
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
 )
 
 // A Format is how records are written to files.
@@ -37,7 +35,12 @@ type coder interface {
 	extra(f File) (file, part int64, err error)
 	// extension returns what the names of files end with.
 	extension() string
+	// revision is different where an older build writes other values of the same records, which one file must not have
+	// both of.
+	revision() string
 }
+
+const secondRevision = "/2"
 
 // A frames is a coder whose files are frames, one behind the other: what joins them need not know what is in them.
 type frames struct {
@@ -48,7 +51,10 @@ type frames struct {
 	head  func(f File) ([]byte, error)
 	tail  func(f File) ([]byte, error)
 	ext   string
+	rev   string
 }
+
+func (e *frames) revision() string { return e.rev }
 
 func (e *frames) extension() string { return e.ext + e.squeezer.extension() }
 
@@ -145,16 +151,16 @@ func coderOf[R any](o *Options) (coder, error) {
 	if o.Wrap != nil && o.Format != JSON {
 		return nil, fmt.Errorf("Options.Wrap is for the format %q, and not for %q", JSON, o.Format)
 	}
-	if unsupported := (*json.UnsupportedTypeError)(nil); o.Format == JSONLines || o.Format == JSON {
-		if _, err := json.Marshal(*new(R)); errors.As(err, &unsupported) {
-			return nil, fmt.Errorf("%v has no JSON: %w", reflect.TypeFor[R](), err)
-		}
-	}
 	switch o.Format {
-	case JSONLines:
-		return &frames{squeezer: s, line: json.Marshal, ends: "\n", ext: ".jsonl"}, nil
-	case JSON:
-		return jsonEncoding(s, o.Wrap), nil
+	case JSONLines, JSON:
+		line, rev, err := jsonLine[R]()
+		if err != nil {
+			return nil, err
+		}
+		if o.Format == JSON {
+			return jsonEncoding(s, line, rev, o.Wrap), nil
+		}
+		return &frames{squeezer: s, line: line, ends: "\n", ext: ".jsonl", rev: rev}, nil
 	case CSV:
 		return csvEncoding[R](s)
 	case Avro:
@@ -166,11 +172,11 @@ func coderOf[R any](o *Options) (coder, error) {
 }
 
 // jsonEncoding returns the encoding of files of one value.
-func jsonEncoding(s squeezer, wrap func(File) (head, tail string)) coder {
+func jsonEncoding(s squeezer, line func(any) ([]byte, error), rev string, wrap func(File) (head, tail string)) coder {
 	if wrap == nil {
 		wrap = func(File) (head, tail string) { return "[\n", "\n]\n" }
 	}
-	return &frames{squeezer: s, line: json.Marshal, apart: ",\n", ext: ".json",
+	return &frames{squeezer: s, line: line, apart: ",\n", ext: ".json", rev: rev,
 		head: func(f File) ([]byte, error) { head, _ := wrap(f); return []byte(head), nil },
 		tail: func(f File) ([]byte, error) { _, tail := wrap(f); return []byte(tail), nil }}
 }

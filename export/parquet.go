@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress"
@@ -15,7 +16,9 @@ import (
 // anew, in larger groups: groups of a few hundred rows would make every reader slow.
 type parquetFormat[R any] struct {
 	schema *parquet.Schema
+	write  parquetWriter
 	codec  compress.Codec
+	rev    string
 }
 
 // A group has at most so many rows, and about so many bytes before they are compressed. They are in memory until it is complete.
@@ -35,6 +38,16 @@ func parquetEncoding[R any](c Compression) (p *parquetFormat[R], err error) {
 		}
 	}()
 	p = &parquetFormat[R]{schema: parquet.SchemaOf(new(R)), codec: &parquet.Uncompressed}
+	w := new(parquetWriters)
+	if p.write, err = w.of(p.schema, t); err != nil {
+		return nil, err
+	}
+	if w.ofDay {
+		p.rev = secondRevision
+	}
+	if len(p.schema.Columns()) == 0 {
+		return nil, fmt.Errorf("%v has no fields that %q could write", t, Parquet)
+	}
 	switch c {
 	case Gzip:
 		p.codec = &parquet.Gzip
@@ -51,14 +64,15 @@ func (p *parquetFormat[R]) extra(File) (file, part int64, err error) {
 
 func (*parquetFormat[R]) extension() string { return ".parquet" }
 
-// encode tries the record by itself, so that one that can't be written is the error of its entity.
-func (p *parquetFormat[R]) encode(record any) (_ any, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("the record can't be written as %q: %v", Parquet, r)
-		}
-	}()
-	return p.schema.Deconstruct(nil, record), nil
+func (p *parquetFormat[R]) revision() string { return p.rev }
+
+// encode makes a row of a record, so that one that can't be written is the error of its entity.
+func (p *parquetFormat[R]) encode(record any) (any, error) {
+	columns := make([][]parquet.Value, len(p.schema.Columns()))
+	if err := p.write(columns, parquetLevels{}, addressable(record)); err != nil {
+		return nil, err
+	}
+	return parquet.Row(slices.Concat(columns...)), nil
 }
 
 func (p *parquetFormat[R]) writer(w io.Writer) *parquet.GenericWriter[R] {

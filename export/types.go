@@ -1,25 +1,25 @@
 package export
 
 import (
-	"encoding"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
 var (
-	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
-	timeType      = reflect.TypeFor[time.Time]()
-	durationType  = reflect.TypeFor[time.Duration]()
-	bytesType     = reflect.TypeFor[[]byte]()
+	timeType     = reflect.TypeFor[time.Time]()
+	durationType = reflect.TypeFor[time.Duration]()
+	bytesType    = reflect.TypeFor[[]byte]()
 )
 
 // A precise is what a tag says of a type whose default would drop part of its value.
 type precise struct {
 	says []string // what the tag has to have one of; one that ends with '-' or '(' is the beginning of it
-	all  string   // the one of them that keeps all that Datastore has
+	want string   // what the error says without it
 }
 
 // A schemed is a format whose schema is that of a Go type.
@@ -34,11 +34,17 @@ type schemed struct {
 
 var (
 	ofAvro = schemed{Avro, "avro", map[reflect.Type]precise{
-		timeType:     {[]string{"timestamp-", "local-timestamp-", "date"}, "timestamp-micros"},
-		durationType: {[]string{"time-"}, "time-micros"},
+		timeType: {[]string{"timestamp-", "local-timestamp-", "date"},
+			"its tag has to say the precision of a time.Time: `avro:\",timestamp-micros\"` keeps all that " +
+				"Datastore has"},
+		durationType: {[]string{"time-"}, "a time.Duration has no type in Avro: make it an int64, of " +
+			"nanoseconds for instance, " +
+			"or give it the tag `avro:\",time-micros\"` if it is a time of day, from 0 to below 24 h"},
 	}, true, true}
 	ofParquet = schemed{Parquet, "parquet", map[reflect.Type]precise{
-		timeType: {[]string{"timestamp(", "date"}, "timestamp(microsecond)"},
+		timeType: {[]string{"timestamp(", "date"},
+			"its tag has to say the precision of a time.Time: `parquet:\",timestamp(microsecond)\"` keeps all " +
+				"that Datastore has"},
 	}, false, false}
 )
 
@@ -58,50 +64,109 @@ func (s schemed) checkStruct(t reflect.Type, above []reflect.Type) error {
 		return fmt.Errorf("%v is inside itself, and a schema of %q has an end: give the field the tag `%s:\"-\"`", t, s.format, s.tag)
 	}
 	above = append(slices.Clip(above), t)
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, options, _ := strings.Cut(f.Tag.Get(s.tag), ",")
-		if !f.IsExported() && !f.Anonymous || name == "-" {
-			continue
-		}
-		if err := s.checkValue(f.Type, strings.Split(options, ","), above); err != nil {
-			return fmt.Errorf("field %s of %v: %w", f.Name, t, err)
+	fields, err := fieldsOf(t, s.tag)
+	if err != nil {
+		return err
+	}
+	for _, f := range fields {
+		if err := s.checkValue(f.Type, f.Tag, above); err != nil {
+			return fmt.Errorf("field %s of %v: %w", goName(t, f.Index), t, err)
 		}
 	}
 	return nil
 }
 
-// checkValue checks the type of a field, or of what is in it. Its tag's options are nil where a tag does not reach.
-func (s schemed) checkValue(t reflect.Type, options []string, above []reflect.Type) error {
+// checkValue checks the type of a field, or of what is in it. Its tag is empty where none reaches.
+func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []reflect.Type) error {
+	if len(above) > 100 || t.Kind() != reflect.Struct && slices.Contains(above, t) {
+		return fmt.Errorf("%v is inside itself, or nested too deeply for %q", t, s.format)
+	}
 	if p, there := s.precise[t]; there {
+		_, options, tagged := strings.Cut(tag.Get(s.tag), ",")
 		for _, say := range p.says {
-			if slices.ContainsFunc(options, func(o string) bool { return o == say || strings.HasPrefix(o, say) && strings.ContainsAny(say, "-(") }) {
+			if slices.ContainsFunc(strings.Split(options, ","), func(o string) bool {
+				return o == say ||
+					strings.HasPrefix(o, say) && strings.ContainsAny(say, "-(")
+			}) {
 				return nil
 			}
 		}
-		if options == nil {
+		if (tag == "" && !tagged || tag == nested) && inList(above) {
 			return fmt.Errorf("no tag says the precision of a %v here, and part of it would be lost: put it into a struct of its own", t)
 		}
-		return fmt.Errorf("its tag has to say the precision of a %v: `%s:\",%s\"` keeps all that Datastore has", t, s.tag, p.all)
+		return errors.New(p.want)
 	}
 	if s.texts && (t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler)) {
 		return nil
 	}
+	if t.Kind() != reflect.Struct {
+		above = append(slices.Clip(above), t)
+	}
 	switch t.Kind() {
-	case reflect.Pointer, reflect.Slice, reflect.Array:
-		return s.checkValue(t.Elem(), options, above)
-	case reflect.Map:
-		if err := s.checkValue(t.Key(), nil, above); err != nil {
+	case reflect.Pointer:
+		return s.checkValue(t.Elem(), tag, above)
+	case reflect.Slice, reflect.Array:
+		if err := s.checkList(t, tag); err != nil {
 			return err
 		}
-		return s.checkValue(t.Elem(), nil, above)
+		return s.checkValue(t.Elem(), s.tagOf(tag, "-element"), above)
+	case reflect.Map:
+		if err := s.checkValue(t.Key(), s.tagOf(tag, "-key"), above); err != nil {
+			return err
+		}
+		return s.checkValue(t.Elem(), s.tagOf(tag, "-value"), above)
 	case reflect.Struct:
-		if !slices.ContainsFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return f.IsExported() }) {
+		if !hasExported(t) {
 			return fmt.Errorf("%v has no fields that %q could write, and all of its values would be empty: give it as a text, or as bytes", t, s.format)
 		}
 		return s.checkStruct(t, above)
-	case reflect.Interface:
+	case reflect.Interface, reflect.Chan, reflect.Func, reflect.Complex64, reflect.Complex128,
+		reflect.Uintptr, reflect.UnsafePointer:
 		return fmt.Errorf("%v has no type that %q knows: give it as a text, or as bytes", t, s.format)
 	}
 	return nil
+}
+
+// inList reports whether a value is in a list or map, where the tag of the field does not reach.
+func inList(above []reflect.Type) bool {
+	for _, t := range slices.Backward(above) {
+		if t.Kind() != reflect.Pointer {
+			return t.Kind() != reflect.Struct
+		}
+	}
+	return false
+}
+
+// checkList returns an error for lists that Parquet does not have, or has by a tag only.
+func (s schemed) checkList(t reflect.Type, tag reflect.StructTag) error {
+	inner := t.Elem()
+	if s.format != Parquet || inner.Kind() == reflect.Uint8 {
+		return nil
+	}
+	if t.Kind() == reflect.Array {
+		return fmt.Errorf("%v has no type that %q knows: let it be a slice", t, s.format)
+	}
+	_, options, _ := strings.Cut(tag.Get(s.tag), ",")
+	if inner.Kind() == reflect.Slice && inner.Elem().Kind() != reflect.Uint8 && tag != nested &&
+		!slices.Contains(strings.Split(options, ","), "list") {
+		return fmt.Errorf("%v is a list of lists, which needs the tag `parquet:\",list\"`", t)
+	}
+	return nil
+}
+
+// nested is the tag of the lists in one that has the tag "list".
+const nested = reflect.StructTag(`parquet:",list"`)
+
+// tagOf returns the tag of what is in a list or map: Parquet has such, and Avro has none.
+func (s schemed) tagOf(tag reflect.StructTag, part string) reflect.StructTag {
+	if s.format == Parquet {
+		if inner := tag.Get(s.tag + part); inner != "" {
+			return reflect.StructTag(s.tag + ":" + strconv.Quote(inner))
+		}
+		_, options, _ := strings.Cut(tag.Get(s.tag), ",")
+		if part == "-element" && slices.Contains(strings.Split(options, ","), "list") {
+			return nested
+		}
+	}
+	return ""
 }

@@ -386,7 +386,7 @@ func TestOtherBuild(t *testing.T) {
 					t.Errorf("%+v, want an error", m)
 				}
 				if status, err := run.Jobs()[1].Status(t.Context()); err != nil || !strings.Contains(status.Error,
-					`"jsonl", and this build has "csv"`) {
+					`"jsonl", and this build has "csv/2"`) {
 					t.Errorf("%+v, %v, want an error that names both formats", status, err)
 				}
 			})

@@ -174,19 +174,20 @@ func schemaOf(t reflect.Type, tag string, above ...reflect.Type) (bigquery.Schem
 		if err != nil {
 			return nil, fmt.Errorf("field %s of %v: %w", f.Name, t, err)
 		}
-		if f.Anonymous && name == "" && tag == "json" && field.Type == bigquery.RecordFieldType {
-			schema = append(schema, field.Schema...) // whose fields JSON has in the outer struct
+		if f.Anonymous && name == "" && field.Type == bigquery.RecordFieldType {
+			schema = append(schema, field.Schema...) // whose fields both formats have in the outer struct
 			continue
 		}
 		field.Name = cmp.Or(name, f.Name)
 		schema = append(schema, field)
 	}
-	seen := make(map[string]bool)
+	seen := make(map[string]string)
 	for _, f := range schema {
-		if seen[f.Name] {
-			return nil, fmt.Errorf("%v has two fields of the name %q", t, f.Name)
+		if other, there := seen[strings.ToLower(f.Name)]; there {
+			return nil, fmt.Errorf("%v has two fields of the names %q and %q, which BigQuery takes for one: "+
+				"give one of them another name", t, other, f.Name)
 		}
-		seen[f.Name] = true
+		seen[strings.ToLower(f.Name)] = f.Name
 	}
 	return schema, nil
 }

@@ -296,7 +296,13 @@ func TestSchema(t *testing.T) {
 		"circle is inside itself":                        func() (*bigquery.Job, error) { return bqload.Load[circle](t.Context(), client, m, o) },
 		"export.Entity is not known: set Options.Schema": func() (*bigquery.Job, error) { return bqload.Load[export.Entity](t.Context(), client, m, o) },
 		"BigQuery has no type for interface {}":          func() (*bigquery.Job, error) { return bqload.Load[struct{ A any }](t.Context(), client, m, o) },
-		"what big.Int is in JSON is not known":           func() (*bigquery.Job, error) { return bqload.Load[struct{ A big.Int }](t.Context(), client, m, o) },
+		`the names "id" and "ID", which BigQuery takes for one`: func() (*bigquery.Job, error) {
+			return bqload.Load[struct {
+				A int `json:"id"`
+				B int `json:"ID"`
+			}](t.Context(), client, m, o)
+		},
+		"what big.Int is in JSON is not known": func() (*bigquery.Job, error) { return bqload.Load[struct{ A big.Int }](t.Context(), client, m, o) },
 	} {
 		if _, err := load(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error with %s", err, want)

@@ -1,0 +1,264 @@
+package export
+
+import (
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+var (
+	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
+	jsonMarshaler = reflect.TypeFor[json.Marshaler]()
+)
+
+// A field is one that a format writes of a struct.
+type field struct {
+	reflect.StructField // whose Index leads through embedded structs
+	column              string
+}
+
+// fieldsOf returns the fields that a format writes of a struct, under the names of its tag. Those of embedded structs
+// are among them, as in Go. It returns an error if one of them could not be told from another one, or would be left out
+// without a word.
+func fieldsOf(t reflect.Type, tag string) ([]field, error) {
+	all, err := appendFields(nil, t, tag, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	seen := make(map[string]field)
+	for _, f := range all {
+		other, there := seen[strings.ToLower(f.column)]
+		seen[strings.ToLower(f.column)] = f
+		switch {
+		case !there:
+		case other.column == f.column:
+			return nil, fmt.Errorf("fields %s and %s of %v have one name, %q: give one of them another name, or "+
+				"the tag `%s:\"-\"`",
+				goName(t, other.Index), goName(t, f.Index), t, f.column, tag)
+		default:
+			return nil, fmt.Errorf("fields %s and %s of %v have the names %q and %q, which readers such as "+
+				"BigQuery and DuckDB take "+
+				"for one: give one of them another name, or the tag `%s:\"-\"`",
+				goName(t, other.Index), goName(t, f.Index), t, other.column, f.column, tag)
+		}
+	}
+	return all, nil
+}
+
+func appendFields(all []field, t reflect.Type, tag string, index []int, above []reflect.Type) ([]field, error) {
+	if slices.Contains(above, t) {
+		return nil, fmt.Errorf("%v is embedded in itself: give it a name", t)
+	}
+	above = append(slices.Clip(above), t)
+	for i := range t.NumField() {
+		f := t.Field(i)
+		column, options, _ := strings.Cut(f.Tag.Get(tag), ",")
+		if f.Tag.Get(tag) == "-" || column == "-" && tag != "json" && f.Tag.Get(tag) != "-," {
+			continue
+		}
+		f.Index = append(slices.Clip(index), i)
+		inner := f.Type
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		inline := tag == "avro" && slices.Contains(strings.Split(options, ","), "inline") && f.IsExported()
+		if inline || f.Anonymous && inner.Kind() == reflect.Struct && embeds(tag, column, f.Type) {
+			if err := embeddable(f, inner, tag); err != nil {
+				return nil, fmt.Errorf("field %s of %v: %w", f.Name, t, err)
+			}
+			var err error
+			if all, err = appendFields(all, inner, tag, f.Index, above); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if !f.IsExported() {
+			continue
+		}
+		if f.Anonymous && tag == "parquet" {
+			return nil, fmt.Errorf("field %s of %v: a type that is embedded and is no struct has no column: "+
+				"give it a name", f.Name, t)
+		}
+		if column == "" {
+			column = f.Name
+		} else if tag == "json" && !jsonName(column) {
+			return nil, fmt.Errorf("field %s of %v: the tag's name %q has characters that encoding/json does "+
+				"not take: "+
+				"give it another name", f.Name, t, column)
+		}
+		all = append(all, field{f, column})
+	}
+	return all, nil
+}
+
+// embeds reports whether a format has the fields of an embedded struct in the outer one.
+func embeds(tag, column string, t reflect.Type) bool {
+	switch tag {
+	case "parquet":
+		return true
+	case "csv":
+		return column == "" && !writable(t)
+	}
+	return column == ""
+}
+
+// embeddable returns an error for an embedded type whose fields are not what its values are.
+func embeddable(f reflect.StructField, inner reflect.Type, tag string) error {
+	if p := reflect.PointerTo(inner); p.Implements(textMarshaler) || p.Implements(jsonMarshaler) {
+		return fmt.Errorf("%v is embedded, so that its fields would be written, and not its value: give the "+
+			"field a name", inner)
+	}
+	if tag == "parquet" && f.Type.Kind() == reflect.Pointer {
+		return fmt.Errorf("%v is embedded as a pointer, which %q can't write: embed the struct, or give the "+
+			"field a name", f.Type, Parquet)
+	}
+	return nil
+}
+
+// jsonName reports whether encoding/json takes a tag's name.
+func jsonName(name string) bool {
+	return !strings.ContainsFunc(name, func(c rune) bool {
+		return !strings.ContainsRune("!#$%&()*+-./:;<=>?@[]^_{|}~ ", c) && !unicode.IsLetter(c) && !unicode.IsDigit(c)
+	})
+}
+
+// goName returns the name of a field as Go has it.
+func goName(t reflect.Type, index []int) string {
+	var names []string
+	for _, i := range index {
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		names = append(names, t.Field(i).Name)
+		t = t.Field(i).Type
+	}
+	return strings.Join(names, ".")
+}
+
+// value returns the value of a field. It is not there if it is in an embedded struct whose pointer is nil.
+func (f *field) value(v reflect.Value) (reflect.Value, bool) {
+	for _, i := range f.Index {
+		if v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				return reflect.Value{}, false
+			}
+			v = v.Elem()
+		}
+		v = v.Field(i)
+	}
+	return v, true
+}
+
+// checkMethod returns an error for a struct whose text or JSON is that of a field that it embeds, so that its other
+// fields would be left out without a word.
+func checkMethod(t reflect.Type, method, tag string) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	m, there := t.MethodByName(method)
+	if !there {
+		if m, there = reflect.PointerTo(t).MethodByName(method); !there {
+			return nil
+		}
+	}
+	if file, _ := runtime.FuncForPC(m.Func.Pointer()).FileLine(m.Func.Pointer()); file != "<autogenerated>" {
+		return nil // its own one
+	}
+	from := ""
+	for i := range t.NumField() {
+		if f := t.Field(i); f.Anonymous && (hasMethod(f.Type, method) || hasMethod(reflect.PointerTo(f.Type), method)) {
+			from = f.Name
+		}
+	}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		of := f.Name == from
+		if name, _, _ := strings.Cut(f.Tag.Get(tag), ","); f.IsExported() && !of && name != "-" {
+			return fmt.Errorf("the %s of %v is that of its embedded field %s, so its field %s would be left out: "+
+				"give the embedded field a name", method, t, from, f.Name)
+		}
+	}
+	return nil
+}
+
+func hasMethod(t reflect.Type, method string) bool {
+	_, there := t.MethodByName(method)
+	return there
+}
+
+// A valueError is why a value can't be written, and in which field it is.
+type valueError struct {
+	path string
+	err  error
+}
+
+func (e *valueError) Error() string { return "field " + e.path + ": " + e.err.Error() }
+func (e *valueError) Unwrap() error { return e.err }
+
+// inside says in which field, or in which element of a list or map, a value can't be written. Keys of maps are not
+// said: they may be what nobody should read in a log.
+func inside(where string, err error) error {
+	if err == nil {
+		return nil
+	}
+	inner, ok := err.(*valueError) // and none that another package has wrapped
+	switch {
+	case !ok:
+		return &valueError{where, err}
+	case inner.err == errDeep: // whose path is as deep
+		return &valueError{where, errDeep}
+	case strings.HasPrefix(inner.path, "["):
+		return &valueError{where + inner.path, inner.err}
+	}
+	return &valueError{where + "." + inner.path, inner.err}
+}
+
+const someKey = "[…]" // of a map
+
+func elementOf(i int) string { return fmt.Sprintf("[%d]", i) }
+
+// deepest is how deep values of types that are inside themselves may be nested.
+const deepest = 1000
+
+var errDeep = fmt.Errorf("it is nested deeper than %d levels, or in itself", deepest)
+
+// errors of values, which say no value: entities are not for logs.
+var (
+	errText = errors.New("it is a text that is not valid UTF-8: write it as []byte, or mend it by " +
+		"strings.ToValidUTF8")
+	errTextKey  = errors.New("the map has a key that is not valid UTF-8")
+	errSameKey  = errors.New("the map has two keys of one text")
+	errUnsigned = errors.New("it is above 9223372036854775807, the largest that the format has")
+	errEmbedded = errors.New("it is in an embedded struct whose pointer is nil, and the format has no null for it")
+)
+
+// text returns the text of a value whose type has one, and says whether it has: nil has none.
+func textOf(v reflect.Value) (text []byte, there bool, err error) {
+	if (v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface) && v.IsNil() {
+		return nil, false, nil
+	}
+	if !v.Type().Implements(textMarshaler) {
+		if !v.CanAddr() {
+			return nil, false, fmt.Errorf("the MarshalText of *%v is not that of %v", v.Type(), v.Type())
+		}
+		v = v.Addr()
+	}
+	text, err = v.Interface().(encoding.TextMarshaler).MarshalText()
+	return text, err == nil, err
+}
+
+// addressable returns a record in a place of its own, so that methods of its fields' pointers can be called.
+func addressable(record any) reflect.Value {
+	v := reflect.New(reflect.TypeOf(record)).Elem()
+	v.Set(reflect.ValueOf(record))
+	return v
+}

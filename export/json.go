@@ -1,0 +1,341 @@
+package export
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+)
+
+var (
+	rawType    = reflect.TypeFor[json.RawMessage]()
+	numberType = reflect.TypeFor[json.Number]()
+)
+
+// jsonLine returns the function that writes records as JSON. encoding/json replaces what is no UTF-8, cuts the seconds
+// off a zone, and writes {} for what it can't see: what it would change is an error here, first.
+func jsonLine[R any]() (line func(record any) ([]byte, error), revision string, err error) {
+	t := reflect.TypeFor[R]()
+	c := &jsonChecks{known: make(map[jsonType]*jsonCheck)}
+	check, err := c.of(jsonType{t, true})
+	if err != nil {
+		return nil, "", err
+	}
+	if c.byPointer {
+		revision = secondRevision
+	}
+	return func(record any) ([]byte, error) {
+		r := new(R)
+		if record != nil {
+			*r = record.(R)
+		}
+		v := reflect.ValueOf(r).Elem() // in a place of its own, so that methods of its fields' pointers are called
+		c := &jsonChecks{}
+		if err := check.run(c, v); err != nil {
+			return nil, err
+		}
+		line, err := json.Marshal(r)
+		if err == nil && !utf8.Valid(line) {
+			err = errors.New("the MarshalJSON of a value returns text that is not valid UTF-8")
+		}
+		if err != nil {
+			c.search = true // for the field
+			if found := check.run(c, v); found != nil {
+				return nil, found
+			}
+			return nil, err
+		}
+		return line, nil
+	}, revision, nil
+}
+
+// A jsonType is a type in a place: whether encoding/json can have the address of its values there.
+type jsonType struct {
+	t    reflect.Type
+	addr bool
+}
+
+// jsonChecks are the checks of types, while they are made, and the state of one, while it runs.
+type jsonChecks struct {
+	known  map[jsonType]*jsonCheck
+	depth  int
+	search bool // have values of types of their own be written, to find the one that can't be
+
+	byPointer bool // a method of a pointer is called, which older builds did not
+}
+
+// dynamic has the checks of types that were found in interfaces.
+var dynamic sync.Map // of reflect.Type: *jsonCheck
+
+// A jsonCheck returns an error for a value that encoding/json would change, or not write. It is nil where there is
+// none.
+type jsonCheck struct {
+	check func(c *jsonChecks, v reflect.Value) error
+}
+
+func (k *jsonCheck) run(c *jsonChecks, v reflect.Value) error {
+	if k.check == nil {
+		return nil
+	}
+	if c.depth++; c.depth > deepest {
+		return errDeep
+	}
+	defer func() { c.depth-- }()
+	return k.check(c, v)
+}
+
+func (c *jsonChecks) of(of jsonType) (*jsonCheck, error) {
+	if k := c.known[of]; k != nil {
+		return k, nil
+	}
+	k := new(jsonCheck)
+	c.known[of] = k // as types may be inside themselves
+	var err error
+	k.check, err = c.make(of.t, of.addr)
+	return k, err
+}
+
+func (c *jsonChecks) make(t reflect.Type, addr bool) (func(c *jsonChecks, v reflect.Value) error, error) {
+	switch t {
+	case rawType:
+		return checkRaw, nil
+	case numberType:
+		return checkNumber, nil
+	case timeType:
+		return func(_ *jsonChecks, v reflect.Value) error { return checkText(v.Interface().(time.Time)) }, nil
+	}
+	pointer := reflect.PointerTo(t)
+	for _, own := range []struct {
+		method string
+		is     reflect.Type
+	}{{"MarshalJSON", jsonMarshaler}, {"MarshalText", textMarshaler}} {
+		if t.Kind() == reflect.Pointer && t.Elem().Implements(own.is) {
+			break // below, as nil is null
+		}
+		if !t.Implements(own.is) && (!pointer.Implements(own.is) || t.Kind() == reflect.Pointer) {
+			continue
+		}
+		if t.Kind() == reflect.Interface {
+			break
+		}
+		if !t.Implements(own.is) && !addr {
+			return nil, fmt.Errorf("the %s of *%v is not called where %v is in a map or an interface: have it "+
+				"be a pointer", own.method, t, t)
+		}
+		c.byPointer = c.byPointer || !t.Implements(own.is)
+		if err := checkMethod(t, own.method, "json"); err != nil {
+			return nil, err
+		}
+		if own.is == jsonMarshaler {
+			return func(c *jsonChecks, v reflect.Value) error {
+				if !c.search || v.Kind() == reflect.Pointer && v.IsNil() {
+					return nil
+				}
+				if v.CanAddr() {
+					v = v.Addr()
+				}
+				text, err := json.Marshal(v.Interface())
+				if err == nil && !utf8.Valid(text) {
+					err = errText
+				}
+				return err
+			}, nil
+		}
+		return func(_ *jsonChecks, v reflect.Value) error {
+			text, _, err := textOf(v)
+			if err == nil && !utf8.Valid(text) {
+				err = errText
+			}
+			return err
+		}, nil
+	}
+	switch t.Kind() {
+	case reflect.Chan, reflect.Func, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer:
+		return nil, fmt.Errorf("%v has no JSON: give the field the tag `json:\"-\"`, or its type a method "+
+			"MarshalJSON", t)
+	case reflect.Float32, reflect.Float64:
+		return func(_ *jsonChecks, v reflect.Value) error {
+			if f := v.Float(); math.IsNaN(f) || math.IsInf(f, 0) {
+				return errors.New("it is NaN or infinite, which JSON does not have: write it as a pointer that " +
+					"is nil, or as a text")
+			}
+			return nil
+		}, nil
+	case reflect.String:
+		return func(_ *jsonChecks, v reflect.Value) error {
+			if !utf8.ValidString(v.String()) {
+				return errText
+			}
+			return nil
+		}, nil
+	case reflect.Interface:
+		return func(c *jsonChecks, v reflect.Value) error {
+			if v.IsNil() {
+				return nil
+			}
+			k, known := dynamic.Load(v.Elem().Type())
+			if !known {
+				types := &jsonChecks{known: make(map[jsonType]*jsonCheck)}
+				of, err := types.of(jsonType{v.Elem().Type(), false})
+				if err != nil {
+					return err
+				}
+				k, _ = dynamic.LoadOrStore(v.Elem().Type(), of)
+			}
+			return k.(*jsonCheck).run(c, v.Elem())
+		}, nil
+	case reflect.Pointer:
+		k, err := c.of(jsonType{t.Elem(), true})
+		return func(c *jsonChecks, v reflect.Value) error {
+			if v.IsNil() {
+				return nil
+			}
+			return k.run(c, v.Elem())
+		}, err
+	case reflect.Slice, reflect.Array:
+		if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
+			if p := reflect.PointerTo(t.Elem()); !p.Implements(jsonMarshaler) && !p.Implements(textMarshaler) {
+				return nil, nil // base64
+			}
+		}
+		k, err := c.of(jsonType{t.Elem(), addr || t.Kind() == reflect.Slice})
+		if err != nil || plain(t.Elem()) {
+			return nil, err
+		}
+		return func(c *jsonChecks, v reflect.Value) error {
+			for i := range v.Len() {
+				if err := k.run(c, v.Index(i)); err != nil {
+					return inside(elementOf(i), err)
+				}
+			}
+			return nil
+		}, nil
+	case reflect.Map:
+		return c.ofMap(t)
+	case reflect.Struct:
+		return c.ofStruct(t, addr)
+	}
+	return nil, nil
+}
+
+func (c *jsonChecks) ofMap(t reflect.Type) (func(c *jsonChecks, v reflect.Value) error, error) {
+	key := t.Key()
+	texts := key.Kind() != reflect.String && key.Implements(textMarshaler)
+	switch key.Kind() {
+	case reflect.String, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
+	default:
+		if !texts {
+			return nil, fmt.Errorf("%v has keys that JSON does not have: let them be texts, or numbers", t)
+		}
+	}
+	k, err := c.of(jsonType{t.Elem(), false})
+	if err != nil {
+		return nil, err
+	}
+	return func(c *jsonChecks, v reflect.Value) error {
+		seen := make(map[string]bool)
+		for each := v.MapRange(); each.Next(); {
+			name := ""
+			switch {
+			case texts:
+				text, _, err := textOf(each.Key())
+				if err != nil {
+					return inside(someKey, err)
+				}
+				name = string(text)
+				if seen[name] {
+					return errSameKey
+				}
+				seen[name] = true
+			case key.Kind() == reflect.String:
+				name = each.Key().String()
+			}
+			if !utf8.ValidString(name) {
+				return errTextKey
+			}
+			if err := k.run(c, each.Value()); err != nil {
+				return inside(someKey, err)
+			}
+		}
+		return nil
+	}, nil
+}
+
+func (c *jsonChecks) ofStruct(t reflect.Type, addr bool) (func(c *jsonChecks, v reflect.Value) error, error) {
+	fields, err := fieldsOf(t, "json")
+	if err != nil {
+		return nil, err
+	}
+	if len(fields) == 0 && t.NumField() > 0 && !hasExported(t) {
+		return nil, fmt.Errorf("%v has no exported fields, and all of its values would be {}: give it as a "+
+			"text, or as bytes", t)
+	}
+	checks := make([]*jsonCheck, len(fields))
+	for i, f := range fields {
+		in := addr
+		for j, at := 0, t; j < len(f.Index)-1; j++ { // through a pointer, there is an address
+			if at = at.Field(f.Index[j]).Type; at.Kind() == reflect.Pointer {
+				at, in = at.Elem(), true
+			}
+		}
+		if checks[i], err = c.of(jsonType{f.Type, in}); err != nil {
+			return nil, fmt.Errorf("field %s of %v: %w", goName(t, f.Index), t, err)
+		}
+	}
+	return func(c *jsonChecks, v reflect.Value) error {
+		for i := range fields {
+			if checks[i].check == nil {
+				continue
+			}
+			if value, there := fields[i].value(v); there {
+				if err := checks[i].run(c, value); err != nil {
+					return inside(fields[i].Name, err)
+				}
+			}
+		}
+		return nil
+	}, nil
+}
+
+// plain reports whether all values of a type are written as they are.
+func plain(t reflect.Type) bool {
+	p := reflect.PointerTo(t)
+	return (t.Kind() == reflect.Bool || t.Kind() >= reflect.Int && t.Kind() <= reflect.Uintptr) &&
+		!p.Implements(jsonMarshaler) && !p.Implements(textMarshaler)
+}
+
+func hasExported(t reflect.Type) bool {
+	for _, f := range reflect.VisibleFields(t) {
+		if f.IsExported() {
+			return true
+		}
+	}
+	return false
+}
+
+func checkRaw(_ *jsonChecks, v reflect.Value) error {
+	switch text := v.Bytes(); {
+	case v.IsNil(): // null
+	case !utf8.Valid(text):
+		return errText
+	case !json.Valid(text):
+		return errors.New("it is a json.RawMessage that is no JSON")
+	}
+	return nil
+}
+
+// checkNumber: encoding/json writes 0 for an empty one.
+func checkNumber(_ *jsonChecks, v reflect.Value) error {
+	text := v.String()
+	if text == "" || text[0] != '-' && (text[0] < '0' || text[0] > '9') || strings.TrimSpace(text) != text ||
+		!json.Valid([]byte(text)) {
+		return errors.New("it is a json.Number that is no number")
+	}
+	return nil
+}

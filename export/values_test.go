@@ -1,0 +1,430 @@
+package export_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"context"
+	"gocloud.dev/blob/memblob"
+
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+)
+
+var everyFormat = []export.Format{export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet}
+
+// startOf returns what Start says of records of a type; it needs no engine to refuse one.
+func startOf[R any](t *testing.T, format export.Format) error {
+	t.Helper()
+	bucket := memblob.OpenBucket(nil)
+	defer bucket.Close()
+	x := export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (R,
+		error) {
+		return *new(R), nil
+	},
+		&export.Options{Format: format})
+	_, err := x.Start(t.Context(), nil, mapper.Query{Kind: "Order"}, mapper.None{}, nil)
+	if err != nil && strings.Contains(err.Error(), "there is no engine") {
+		return nil // it went on to that
+	}
+	return err
+}
+
+// refusedBy checks that records of a type are refused at the start in some formats, and in no others.
+func refusedBy[R any](t *testing.T, formats []export.Format, want ...string) {
+	t.Helper()
+	for _, format := range everyFormat {
+		err := startOf[R](t, format)
+		refused := false
+		for _, f := range formats {
+			refused = refused || f == format
+		}
+		if !refused {
+			if err != nil {
+				t.Errorf("%s: %v is refused: %v", format, *new(R), err)
+			}
+			continue
+		}
+		for _, w := range want {
+			wantRefused(t, err, w)
+		}
+	}
+}
+
+type (
+	marked struct{ N int } // has a JSON and a text by its pointer
+	outer  struct {
+		Name string
+		time.Time
+	}
+	timeIn   struct{ time.Time }
+	hidden   struct{ n int }
+	loop     []loop
+	embedded struct{ Name string }
+	pointed  struct{ *embedded }
+)
+
+func (m *marked) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, `"m%d"`, m.N), nil }
+func (m *marked) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "m%d", m.N), nil }
+func (m *marked) UnmarshalText(b []byte) error {
+	_, err := fmt.Sscanf(string(b), "m%d", &m.N)
+	return err
+}
+func (hidden) String() string { return "" }
+
+// TestRefusedTypes has types that a format can't hold be refused at the start, by an error that names the field, and
+// taken by the others.
+func TestRefusedTypes(t *testing.T) {
+	const jsonl, jsons, csv, avro, parquet = export.JSONLines, export.JSON, export.CSV, export.Avro, export.Parquet
+	type formats = []export.Format
+	all, js := formats{jsonl, jsons, csv, avro, parquet}, formats{jsonl, jsons}
+
+	// Names. Two fields of one name, or of names that differ in case only, at any depth.
+	type twice struct {
+		First string `csv:"name" avro:"name" parquet:"name"`
+		Last  string `csv:"name" avro:"name" parquet:"name"`
+	}
+	refusedBy[twice](t, formats{csv, avro, parquet}, "fields First and Last of export_test.twice", `"name"`)
+	type cases struct {
+		A string `json:"id" csv:"id" avro:"id" parquet:"id"`
+		B string `json:"ID" csv:"ID" avro:"ID" parquet:"ID"`
+	}
+	refusedBy[cases](t, all, "fields A and B of export_test.cases", `"id" and "ID"`)
+	type tagged struct {
+		Name  string
+		Other string `json:"Name" csv:"Name" avro:"Name" parquet:"Name"`
+	}
+	refusedBy[tagged](t, all, "fields Name and Other")
+	type above struct {
+		embedded
+		Name string
+	}
+	refusedBy[above](t, all, "fields embedded.Name and Name")
+	type other struct{ Name string }
+	type both struct {
+		embedded
+		other
+	}
+	refusedBy[both](t, all, "fields embedded.Name and other.Name")
+	type within struct {
+		All []twice `csv:"-"`
+		N   int
+	}
+	refusedBy[within](t, formats{avro, parquet}, "field All of export_test.within", "First and Last")
+	type apart struct {
+		First string `json:"name" csv:"name" avro:"name" parquet:"name"`
+		Last  string `json:"-" csv:"-" avro:"-" parquet:"-"`
+	}
+	refusedBy[apart](t, nil)
+	type odd struct {
+		A int `json:"a\"b"`
+	}
+	refusedBy[odd](t, js, "field A of export_test.odd", "name")
+
+	// Types that have no value in a format.
+	type channel struct {
+		N int
+		C chan int
+	}
+	refusedBy[channel](t, all, "field C of export_test.channel", "chan int")
+	type deep struct {
+		P *channel `csv:"-"`
+		N int
+	}
+	refusedBy[deep](t, formats{jsonl, jsons, avro, parquet}, "field P of export_test.deep", "chan int")
+	type complexes struct{ C []complex128 }
+	refusedBy[complexes](t, all, "field C of", "complex128")
+	type keys struct{ M map[[2]int]string }
+	refusedBy[keys](t, all, "M")
+	type unexported struct{ H hidden }
+	refusedBy[unexported](t, all, "field H of")
+	type loops struct{ L loop }
+	refusedBy[loops](t, formats{csv, avro, parquet}, "field L of")
+	type arrays struct{ A [3]int }
+	refusedBy[arrays](t, formats{csv, parquet}, "field A of", "[3]int")
+	type lists struct{ L [][]int }
+	refusedBy[lists](t, formats{csv, parquet}, "field L of")
+	type listed struct {
+		L [][][]int `parquet:",list"`
+	}
+	refusedBy[listed](t, formats{csv}, "field L of")
+
+	// A type's own method, which encoding/json does not call there, or which is that of an embedded field.
+	type byValue struct{ M map[string]marked }
+	refusedBy[byValue](t, formats{jsonl, jsons, csv}, "M")
+	if err := startOf[byValue](t, jsonl); err == nil || !strings.Contains(err.Error(),
+		"field M of export_test.byValue: the MarshalJSON of") {
+		t.Error(err)
+	}
+	refusedBy[outer](t, formats{jsonl, jsons, avro, parquet}, "Time") // which is a column in CSV
+	type inOuter struct {
+		O outer `avro:"-" parquet:"-"`
+		N int
+	}
+	refusedBy[inOuter](t, formats{jsonl, jsons, csv}, "field O of export_test.inOuter",
+		"its field Name would be left out")
+	type inTime struct {
+		O timeIn `avro:"-" parquet:"-"`
+		N int
+	}
+	refusedBy[inTime](t, nil)
+	refusedBy[pointed](t, formats{parquet}, "field embedded of export_test.pointed")
+
+	// Times and durations, where a tag does not reach, or says another type.
+	type times struct {
+		T []time.Time `avro:",timestamp-micros" parquet:",list"`
+	}
+	refusedBy[times](t, formats{csv, avro, parquet}, "field T of")
+	if err := startOf[times](t, avro); err == nil || !strings.Contains(err.Error(), "no tag says") {
+		t.Error(err)
+	}
+	type elements struct {
+		T []time.Time `avro:"-" csv:"-" parquet:",list" parquet-element:",timestamp(microsecond)"`
+		N int
+	}
+	refusedBy[elements](t, nil)
+	type took struct{ D time.Duration }
+	refusedBy[took](t, formats{avro}, "field D of export_test.took", "int64", "time of day")
+	type zero struct {
+		N int64 `parquet:",optional"`
+	}
+	refusedBy[zero](t, formats{parquet}, "field N of export_test.zero", "null", "*int64")
+	type anything struct{ A any }
+	refusedBy[anything](t, formats{csv, avro, parquet}, "field A of")
+	type fits struct {
+		A []byte            `parquet:",optional"`
+		B []int             `csv:"-" parquet:",list,optional"`
+		C map[string]string `csv:"-" parquet:",optional"`
+		D *int64
+	}
+	refusedBy[fits](t, nil)
+	type missing struct{}
+	refusedBy[missing](t, formats{csv, parquet}, "has no fields")
+}
+
+// failureOf exports one record, and returns the text of its entity's failure.
+func failureOf[R any](t *testing.T, format export.Format, record R) (failure string) {
+	t.Helper()
+	bucket := memblob.OpenBucket(nil)
+	defer bucket.Close()
+	x := export.New("one", bucket, func(context.Context, *mapper.Entity[order], mapper.None) (R,
+		error) {
+		return record, nil
+	},
+		&export.Options{Format: format, AllowFailures: true})
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		if _, err := w.Client.Put(t.Context(), datastore.IDKey("Order", 1, nil), &order{}); err != nil {
+			t.Fatal(err)
+		}
+		run, err := startIn(t, w, x, "one", "f")
+		if err != nil {
+			t.Fatal(format, err)
+		}
+		if _, err = run.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		failures, _, err := run.Jobs()[0].Failures(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range failures {
+			failure = f.Error
+		}
+	})
+	return failure
+}
+
+// failing checks that a record is the failure of its entity in some formats, by an error that names the field.
+func failing[R any](t *testing.T, record R, field string, formats ...export.Format) {
+	t.Helper()
+	for _, format := range formats {
+		if said := failureOf(t, format, record); !strings.Contains(said, "field "+field+": ") ||
+			strings.Contains(said, "secret") {
+			t.Errorf("%s: %T fails with %q, want an error that names the field %s", format, record, said, field)
+		}
+	}
+}
+
+func written[R any](t *testing.T, record R, formats ...export.Format) {
+	t.Helper()
+	for _, format := range formats {
+		if said := failureOf(t, format, record); said != "" {
+			t.Errorf("%s: %T fails with %q", format, record, said)
+		}
+	}
+}
+
+// TestRefusedValues has values that a format can't hold be the failures of their entities, by an error that names the
+// field, and no value.
+func TestRefusedValues(t *testing.T) {
+	const jsonl, csv, avro, parquet = export.JSONLines, export.CSV, export.Avro, export.Parquet
+	type floats struct {
+		F  float64
+		In struct{ All []float32 } `csv:"-" avro:"-"`
+	}
+	failing(t, floats{F: math.NaN()}, "F", jsonl)
+	failing(t, floats{F: math.Inf(-1)}, "F", jsonl)
+	infinite := floats{}
+	infinite.In.All = []float32{0, float32(math.Inf(1))}
+	failing(t, infinite, "In.All[1]", jsonl)
+	written(t, floats{F: math.NaN()}, csv, avro, parquet)
+
+	type texts struct {
+		T string
+		P *string
+	}
+	bad := "secret\xff"
+	failing(t, texts{T: bad}, "T", jsonl, csv, avro, parquet)
+	failing(t, texts{P: &bad}, "P", jsonl, csv, avro, parquet)
+	type maps struct{ M map[string]string }
+	failing(t, maps{map[string]string{bad: ""}}, "M", jsonl, avro)
+	failing(t, maps{map[string]string{bad: ""}}, "M[…]", parquet)
+	failing(t, maps{map[string]string{"a": bad}}, "M[…]", jsonl, avro, parquet)
+	type dynamic struct{ A any }
+	failing(t, dynamic{map[string]any{"a": []any{1, bad}}}, "A[…][1]", jsonl)
+	failing(t, dynamic{make(chan int)}, "A", jsonl)
+	type raw struct {
+		R json.RawMessage `parquet:",json"`
+		N json.Number     `avro:"-"`
+	}
+	failing(t, raw{R: json.RawMessage(`{"secret"`), N: "1"}, "R", jsonl, parquet)
+	failing(t, raw{R: json.RawMessage(`1`)}, "N", jsonl) // encoding/json writes 0
+
+	// Times.
+	type micros struct {
+		T time.Time `avro:",timestamp-micros" parquet:",timestamp(microsecond)"`
+	}
+	fine := time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.UTC)
+	failing(t, micros{fine}, "T", avro, parquet)
+	written(t, micros{fine}, jsonl, csv)
+	written(t, micros{}, jsonl, csv, avro, parquet)
+	failing(t, micros{time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}, "T", jsonl, csv)
+	failing(t, micros{time.Date(300000, 1, 1, 0, 0, 0, 0, time.UTC)}, "T", jsonl, csv, avro, parquet)
+	failing(t, micros{time.Date(1890, 1, 1, 0, 0, 0, 0, time.FixedZone("LMT", 3208))}, "T", jsonl, csv)
+	type nanos struct {
+		T time.Time `avro:",timestamp-nanos" parquet:",timestamp(nanosecond)"`
+	}
+	for _, at := range []time.Time{{}, time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC),
+		time.Unix(0, math.MaxInt64).Add(1), time.Unix(0, math.MinInt64).Add(-1)} {
+		failing(t, nanos{at}, "T", avro, parquet)
+	}
+	for _, at := range []time.Time{fine, time.Unix(0, math.MaxInt64), time.Unix(0, math.MinInt64)} {
+		written(t, nanos{at}, avro, parquet)
+	}
+	type millis struct {
+		T *time.Time `avro:",timestamp-millis" parquet:",timestamp(millisecond)"`
+	}
+	failing(t, millis{&fine}, "T", avro, parquet)
+	type days struct {
+		T time.Time `avro:",date" parquet:",date"`
+	}
+	failing(t, days{fine}, "T", avro, parquet)
+	failing(t, days{time.Date(2026, 1, 2, 0, 0, 0, 0, time.FixedZone("", 3600))}, "T", avro, parquet)
+
+	// Durations that are no time of day.
+	type ofDay struct {
+		D time.Duration `avro:",time-micros" parquet:",time(microsecond)"`
+	}
+	for _, d := range []time.Duration{-1000, 24 * time.Hour, 36 * time.Hour, 1500} {
+		failing(t, ofDay{d}, "D", avro, parquet)
+	}
+	written(t, ofDay{24*time.Hour - time.Microsecond}, avro, parquet)
+
+	// Numbers.
+	type unsigned struct{ U uint64 }
+	failing(t, unsigned{1 << 63}, "U", avro)
+	written(t, unsigned{math.MaxUint64}, jsonl, csv, parquet)
+	type narrow struct {
+		N int64 `parquet:",int(8)"`
+		U int   `parquet:",uint(16)"`
+		D int64 `parquet:",decimal(2:10)"`
+	}
+	failing(t, narrow{N: 128}, "N", parquet)
+	failing(t, narrow{U: -1}, "U", parquet)
+	failing(t, narrow{D: 1e10}, "D", parquet)
+	written(t, narrow{-128, 65535, 1e10 - 1}, parquet)
+	type decimals struct {
+		R *big.Rat `avro:",decimal(5,2)"`
+	}
+	failing(t, decimals{big.NewRat(1, 3)}, "R", avro)
+	failing(t, decimals{big.NewRat(100000, 100)}, "R", avro)
+
+	// Nil where a format has no null.
+	type list struct{ L []*int64 }
+	failing(t, list{[]*int64{nil}}, "L[0]", parquet)
+	written(t, list{[]*int64{nil}}, jsonl, avro)
+	type inner struct{ N int }
+	type pointer struct{ *inner }
+	failing(t, pointer{}, "N", avro)
+	written(t, pointer{}, jsonl, csv)
+	type circle struct {
+		N    int
+		Next *circle
+	}
+	c := &circle{}
+	c.Next = c
+	for _, format := range []export.Format{jsonl, avro} {
+		if said := failureOf(t, format, *c); !strings.Contains(said, "deep") {
+			t.Errorf("%s: %q", format, said)
+		}
+	}
+}
+
+// TestPointerMethods has encoding/json call the methods of pointers: by default, it writes {} for a big.Int that is a
+// field.
+func TestPointerMethods(t *testing.T) {
+	type record struct {
+		Big  big.Int
+		Mark marked
+		All  []marked
+	}
+	r := record{Mark: marked{7}, All: []marked{{8}}}
+	r.Big.SetString("123456789012345678901234567890", 10)
+	file, err := one(t, export.Options{}, r)
+	if want := `{"Big":123456789012345678901234567890,"Mark":"m7","All":["m8"]}` + "\n"; err != nil ||
+		string(file) != want {
+		t.Errorf("%q, want %q; %v", file, want, err)
+	}
+}
+
+// TestNullCells has null and the empty text be two cells, in every place of a line, and an older build's lines be in no
+// file with them.
+func TestNullCells(t *testing.T) {
+	type cells struct {
+		A *string
+		B []byte
+		C *marked
+		D string
+	}
+	empty := ""
+	for want, record := range map[string]cells{
+		",,,\"\"\r\n":        {},
+		"\"\",\"\",m1,a\r\n": {&empty, []byte{}, &marked{1}, "a"},
+		",\"\",,\" a\"\r\n":  {B: []byte{}, D: " a"},
+	} {
+		file, err := one(t, export.Options{Format: export.CSV}, record)
+		if err != nil || string(file) != "A,B,C,D\r\n"+want {
+			t.Errorf("%q, want %q; %v", file, want, err)
+		}
+	}
+	type single struct{ A *string }
+	file, err := one(t, export.Options{Format: export.CSV}, single{})
+	if err != nil || string(file) != "A\r\n\r\n" {
+		t.Errorf("%q; %v", file, err)
+	}
+	type flat struct {
+		embedded
+		N int
+	}
+	file, err = one(t, export.Options{Format: export.CSV}, flat{embedded{"a"}, 1})
+	if err != nil || string(file) != "Name,N\r\na,1\r\n" {
+		t.Errorf("%q; %v", file, err)
+	}
+}
