@@ -48,6 +48,18 @@ func named(kind, name string) *pb.Key_PathElement {
 }
 
 var limitCases = []conformanceCase{
+	{name: "meanings", doc: "long texts (15) are not indexed, and points (9) have a type of their own", run: func(e *env) string {
+		outcomes := ""
+		for _, v := range []*pb.Value{unindexed("x"), value("x"), unindexed(1), value("x"), value(nil)} {
+			v.Meaning = 15
+			if len(outcomes) > 30 {
+				v.Meaning = 9
+			}
+			_, err := e.commit(upsert(e.name("M", "m"), map[string]*pb.Value{"v": v}))
+			outcomes += outcome(err) + " "
+		}
+		return outcomes
+	}, want: "OK InvalidArgument InvalidArgument InvalidArgument InvalidArgument "},
 	{name: "indexed text of 1,500 bytes", doc: "is allowed", run: writing("K", "a", "v", fits), want: "OK"},
 	{name: "indexed text above 1,500 bytes", doc: "is refused", run: writing("K", "a", "v", long), want: "InvalidArgument"},
 	{name: "unindexed text above 1,500 bytes", doc: "is allowed", run: writing("K", "a", "v", unindexed(long)), want: "OK"},

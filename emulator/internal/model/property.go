@@ -49,6 +49,9 @@ func CheckValue(name string, v *pb.Value, depth int, inArray bool) error {
 	if v.GetMeaning() == ProjectionMeaning {
 		return Invalid("the property %q has meaning %d, which only results of projections have", name, ProjectionMeaning)
 	}
+	if err := checkMeaning(name, v); err != nil {
+		return err
+	}
 	switch value := v.GetValueType().(type) {
 	case nil:
 		return Invalid("the property %q has no value", name)
@@ -83,6 +86,28 @@ func CheckValue(name string, v *pb.Value, depth int, inArray bool) error {
 		}
 	case *pb.Value_EntityValue:
 		return checkNested(name+".", value.EntityValue.GetProperties(), depth+1)
+	}
+	return nil
+}
+
+// Meanings that not every value can have.
+const (
+	pointMeaning = 9  // of points, before they had a type
+	textMeaning  = 15 // of long texts, which are not indexed
+)
+
+// checkMeaning refuses what Google's Firestore emulator refuses, in its words.
+func checkMeaning(name string, v *pb.Value) error {
+	switch v.GetMeaning() {
+	case pointMeaning:
+		return Invalid("Unexpected value meaning %d.", pointMeaning)
+	case textMeaning:
+		if _, text := v.ValueType.(*pb.Value_StringValue); !text {
+			return Invalid("Value %q has a meaning %d which does not match string_value field.", name, textMeaning)
+		}
+		if !v.ExcludeFromIndexes {
+			return Invalid("Indexed value has meaning %d.", textMeaning)
+		}
 	}
 	return nil
 }

@@ -138,7 +138,12 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 			var both []*conjunction
 			for _, a := range result {
 				for _, b := range alternatives {
-					both = append(both, a.and(b))
+					if len(alternatives) == 1 {
+						a.equal = append(a.equal, b.equal...) // thousands of equalities would be copied each time
+						both = append(both, a.and(b, a.equal))
+					} else {
+						both = append(both, a.and(b, slices.Concat(a.equal, b.equal)))
+					}
 				}
 			}
 			result = both
@@ -155,12 +160,12 @@ func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 	return result, nil
 }
 
-// and returns the conjunction of two.
-func (c *conjunction) and(o *conjunction) *conjunction {
+// and returns the conjunction of two, which has these equalities.
+func (c *conjunction) and(o *conjunction, equal []condition) *conjunction {
 	both := &conjunction{
 		lo: max(c.lo, o.lo), hi: lower(c.hi, o.hi), ranged: c.ranged || o.ranged, ancestor: max(c.ancestor, o.ancestor),
 		notKeys: union(c.notKeys, o.notKeys),
-		equal:   slices.Concat(c.equal, o.equal),
+		equal:   equal,
 	}
 	for _, iv := range slices.Concat(c.between, o.between) {
 		i := slices.IndexFunc(both.between, func(b *interval) bool { return b.property == iv.property })

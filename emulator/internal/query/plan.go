@@ -21,8 +21,10 @@ type scan struct {
 // plan returns the scan of a conjunction.
 func (q *Query) plan(c *conjunction) scan {
 	var s scan
+	forms := make(map[string]string, len(c.equal)) // the first of each property
 	for _, e := range c.equal {
-		if !slices.ContainsFunc(s.definition, func(o store.Order) bool { return o.Property == e.property }) {
+		if _, seen := forms[e.property]; !seen {
+			forms[e.property] = e.form
 			s.definition = append(s.definition, store.Order{Property: e.property})
 		}
 	}
@@ -32,10 +34,11 @@ func (q *Query) plan(c *conjunction) scan {
 		}
 		return 1
 	})
+	var prefix strings.Builder
 	for _, o := range s.definition {
-		i := slices.IndexFunc(c.equal, func(e condition) bool { return e.property == o.Property })
-		s.prefix += c.equal[i].form
+		prefix.WriteString(forms[o.Property])
 	}
+	s.prefix = prefix.String()
 	s.lo, s.hi = c.lo, c.hi
 	byProperty := len(q.orders) > 0 && q.orders[0].Property != model.KeyProperty
 	if byProperty && c.ancestor != "" {

@@ -277,8 +277,10 @@ func (q *Query) chooseIndexes(set *indexes.Set) error {
 	}
 	for _, c := range q.anyOf {
 		shape := indexes.Shape{Kind: q.Kind, Ancestor: c.ancestor != ""}
+		seen := make(map[string]bool)
 		for _, e := range c.equal {
-			if !slices.Contains(shape.Equal, e.property) {
+			if !seen[e.property] {
+				seen[e.property] = true
 				shape.Equal = append(shape.Equal, e.property)
 			}
 		}

@@ -33,8 +33,11 @@ const maxAggregations = 5
 
 // NewTallies checks aggregations.
 func NewTallies(aggregations []*pb.AggregationQuery_Aggregation) ([]*Tally, error) {
-	if n := len(aggregations); n == 0 || n > maxAggregations {
-		return nil, model.Invalid("an aggregation query has 1 to %d aggregations, this one has %d", maxAggregations, n)
+	switch n := len(aggregations); {
+	case n == 0:
+		return nil, model.Invalid("an aggregation query has 1 to %d aggregations, this one has none", maxAggregations)
+	case n > maxAggregations:
+		return nil, model.Invalid("The maximum number of aggregations allowed in an aggregation query is %d. Received: %d", maxAggregations, n)
 	}
 	var tallies []*Tally
 	aliases := make(map[string]bool)
