@@ -28,7 +28,7 @@ func IsRehearsal(name string) bool { return strings.HasPrefix(name, rehearsalPre
 // that knows of no rehearsals. Attempts is how often such a function is tried by default.
 func (d *Definition) Rehearsal(attempts int64) *Definition {
 	r := *d
-	r.Name, r.Mode = rehearsalPrefix+d.Name, Visit // nothing of what a visit asks for is written
+	r.Name, r.Mode = rehearsalPrefix+d.Name, Visit                   // nothing of what a visit asks for is written
 	r.OnDone, r.Forget, r.PreparePage, r.ByName = nil, nil, nil, nil // it is started by the name of the mapper
 	r.Backoff.Attempts = cmp.Or(d.Backoff.Attempts, attempts)
 	r.Prepare = func(params json.RawMessage, keysOnly bool) (Func, error) {

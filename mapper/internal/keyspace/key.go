@@ -77,5 +77,3 @@ func CheckKind(kind string) error {
 	}
 	return nil
 }
-
-

@@ -6,7 +6,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-
 	"github.com/scattermap/scattermap/internal/value"
 )
 
