@@ -158,9 +158,9 @@ func (p EraseParams) subject(namespace string) mapper.Subject {
 		case time.Time:
 			s.Times = []time.Time{v}
 		case *datastore.Key:
-			s.Words = append(s.Words, v.Encode(), v.String())
+			s.Words = append(s.Words, v.Encode(), v.String(), value.Text(v))
 		case []byte:
-			s.Words = append(s.Words, base64.StdEncoding.EncodeToString(v))
+			s.Words = append(s.Words, base64.StdEncoding.EncodeToString(v), base64.RawURLEncoding.EncodeToString(v))
 		}
 	}
 	return s

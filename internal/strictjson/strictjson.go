@@ -261,14 +261,18 @@ func Exact(number string) bool {
 	if digits == "" || len(digits) > mostDigits {
 		return digits == "" || f != 0
 	}
-	held, power := digitsOf(strconv.FormatFloat(f, 'e', len(digits)-1, 64))
+	written := len(digits)
+	if !strings.ContainsAny(number, ".eE") { // a whole number, also with zeros at its end
+		written = exponent
+	}
+	held, power := digitsOf(strconv.FormatFloat(f, 'e', written-1, 64))
 	return held == digits && power == exponent
 }
 
 // mostDigits are more than any float64 has that is between two others.
 const mostDigits = 800
 
-// digitsOf returns the digits of a number without zeros at either end, and the power of ten of the first one.
+// digitsOf returns the digits of a number without zeros at either end, and the power of ten above the first one.
 func digitsOf(number string) (digits string, exponent int) {
 	mantissa, power, _ := strings.Cut(strings.ToLower(strings.TrimLeft(number, "+-")), "e")
 	exponent, _ = strconv.Atoi(power) // what is too large is no float64

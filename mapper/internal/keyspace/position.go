@@ -1,7 +1,6 @@
 package keyspace
 
 import (
-	"fmt"
 	"slices"
 
 	"cloud.google.com/go/datastore"
@@ -99,7 +98,7 @@ func (p *Position) String() string {
 		s = p.Namespace + "/" + p.Kind
 	}
 	if p.Valued {
-		s = fmt.Sprintf("%v of %s", p.Value, s)
+		s = value.Text(p.Value) + " of " + s
 	}
 	return s
 }
