@@ -96,7 +96,7 @@ const mostWrites = 10_000
 // in the United States, and a cent or two for kinds of billions, where it may have to count
 // anew. With filters, an ancestor, bounds or ShardBy a sample says little: it counts up to ten
 // millions, which costs 11,000 reads, and no further. All this is for each kind in each
-// namespace. Estimate.Used says how much it was. If the database neither counts nor has
+// namespace, up to 1,000 of them: a query over more has at least what these have. Estimate.Used says how much it was. If the database neither counts nor has
 // samples, that is an error.
 func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimate, error) {
 	var opts PlanOptions
