@@ -2,7 +2,6 @@ package prebuilt
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/ed25519"
 	"encoding/base64"
@@ -91,7 +90,10 @@ func Erase(o EraseOptions) mapper.Definition {
 	}).Forget(func(ctx context.Context, d *mapper.Done, p EraseParams) error { return o.certify(ctx, d, p) })
 	m.CheckByName(func(params json.RawMessage) error {
 		var p EraseParams
-		return cmp.Or(readErase(params, &p), p.Validate())
+		if err := readErase(params, &p); err != nil {
+			return err
+		}
+		return p.Validate()
 	})
 	return m.ByName(func(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, opts *mapper.StartOptions) (*mapper.Job, error) {
 		var p EraseParams
@@ -101,7 +103,10 @@ func Erase(o EraseOptions) mapper.Definition {
 			given = *opts
 		}
 		if bad == nil {
-			bad = cmp.Or(p.Validate(), o.check(q, p, given))
+			bad = p.Validate()
+		}
+		if bad == nil {
+			bad = o.check(q, p, given)
 		}
 		if bad != nil {
 			return nil, fmt.Errorf("erase: %w: %w", mapper.ErrArguments, bad)
