@@ -46,7 +46,10 @@ func (p *byPointer) Validate() error {
 func TestValidate(t *testing.T) {
 	add := mapper.Update("add", func(_ context.Context, e *mapper.Entity[account], p amount) error { return nil })
 	text := mapper.Visit("text", func(context.Context, *mapper.Entity[account], byPointer) error { return nil })
-	pointed := mapper.Collect("pointed", func(context.Context, *mapper.Entity[account], *byPointer) (int, error) { return 0, nil },
+	pointed := mapper.Collect("pointed", func(context.Context, *mapper.Entity[account], *byPointer) (int,
+		error) {
+		return 0, nil
+	},
 		func(context.Context, *mapper.Page[int], *byPointer) error { return nil })
 	schedule := mapper.NewSchedule("hourly", add, mapper.QueueTick)
 	mappertest.Run(t, mapper.Set(add, text, pointed), nil, func(t *testing.T, w *mappertest.World) {
@@ -74,12 +77,14 @@ func TestValidate(t *testing.T) {
 		_, err = pointed.Start(t.Context(), w.Engine, q, &byPointer{}, nil)
 		refused("a pointer", err, `"text" is missing`)
 		for _, c := range [][3]string{
-			{"add", `{}`, `"amount" is 0`}, {"add", `{"amount": null}`, `"amount" is null`}, {"add", `{"amount": 1, "amount": 2}`, "twice"}, {"add", `{"amount": 1, "x": 2}`, `"x"`},
+			{"add", `{}`, `"amount" is 0`}, {"add", `{"amount": null}`, `"amount" is null`}, {"add",
+				`{"amount": 1, "amount": 2}`, "twice"}, {"add", `{"amount": 1, "x": 2}`, `"x"`},
 			{"text", `{}`, `"text" is missing`}, {"pointed", `{}`, `"text" is missing`}, {"pointed", `null`, "null"},
 		} {
 			_, err := w.Engine.StartNamed(t.Context(), c[0], q, json.RawMessage(c[1]), nil)
 			refused(c[0]+" "+c[1], err, c[2])
-			_, err = mapper.PlanNamed(t.Context(), w.Engine, c[0], q, &mapper.PlanOptions{Params: json.RawMessage(c[1])})
+			_, err = mapper.PlanNamed(t.Context(), w.Engine, c[0], q,
+				&mapper.PlanOptions{Params: json.RawMessage(c[1])})
 			refused("a plan of "+c[0]+" "+c[1], err, c[2])
 		}
 		if jobs, _, err := w.Engine.Jobs(t.Context(), nil, ""); err != nil || len(jobs) > 0 {

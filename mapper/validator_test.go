@@ -27,7 +27,8 @@ func ExampleValidator() {
 	ctx := context.Background()
 	_, m, stop := engine(ctx, raise)
 	defer stop()
-	_, err := m.StartNamed(ctx, "raise", mapper.Query{Kind: "Team"}, []byte(`{"percent": 200}`), &mapper.StartOptions{ID: "spring"})
+	_, err := m.StartNamed(ctx, "raise", mapper.Query{Kind: "Team"}, []byte(`{"percent": 200}`),
+		&mapper.StartOptions{ID: "spring"})
 	fmt.Println(errors.Is(err, mapper.ErrArguments), err)
 	// Output:
 	// true mapper: start spring of "raise": bad arguments: params: "percent" is 200, it has to be in [1, 20]

@@ -24,7 +24,8 @@ func TestWaitOutlastsReads(t *testing.T) {
 		fails int64
 		takes time.Duration
 		ends  bool
-	}{{4, 10 * time.Minute, true}, {25, time.Second, true}, {1 << 40, time.Second, false}, {1 << 40, time.Hour, false}} {
+	}{{4, 10 * time.Minute, true}, {25, time.Second, true}, {1 << 40, time.Second, false}, {1 << 40, time.Hour,
+		false}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := mapper.Visit("slow", func(context.Context, *mapper.Entity[account], mapper.None) error {
 				time.Sleep(20 * time.Second)
@@ -36,14 +37,16 @@ func TestWaitOutlastsReads(t *testing.T) {
 			var begun atomic.Bool
 			var left atomic.Int64
 			left.Store(test.fails)
-			fail := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			fail := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+				invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 				if _, ok := req.(*pb.LookupRequest); ok && begun.Load() && left.Add(-1) >= 0 {
 					time.Sleep(test.takes)
 					return status.Error(codes.DeadlineExceeded, "it takes too long")
 				}
 				return invoke(ctx, method, req, reply, cc, opts...)
 			}
-			client, err := w.emulator.Datastore(t.Context(), "test", mapper.WithVersions(), option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(fail)))
+			client, err := w.emulator.Datastore(t.Context(), "test", mapper.WithVersions(),
+				option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(fail)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -52,7 +55,8 @@ func TestWaitOutlastsReads(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			job, err := m.Start(t.Context(), starter, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j"})
+			job, err := m.Start(t.Context(), starter, mapper.Query{Kind: "Account"}, mapper.None{},
+				&mapper.StartOptions{ID: "j"})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -230,7 +230,8 @@ func (o comparison) holds(v any) (holds bool, strange string) {
 	case !typed && !o.ranges() && (v == nil || o.with[0] == nil):
 		return differs, ""
 	case !typed && !differs:
-		return false, fmt.Sprintf("is of the type %s, and is compared with the type %s", value.Type(v), value.Type(o.with[0]))
+		return false, fmt.Sprintf("is of the type %s, and is compared with the type %s", value.Type(v),
+			value.Type(o.with[0]))
 	}
 	return holds || differs, ""
 }

@@ -95,7 +95,8 @@ func Erase(o EraseOptions) mapper.Definition {
 		}
 		return p.Validate()
 	})
-	return m.ByName(func(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, opts *mapper.StartOptions) (*mapper.Job, error) {
+	return m.ByName(func(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage,
+		opts *mapper.StartOptions) (*mapper.Job, error) {
 		var p EraseParams
 		bad := readErase(params, &p)
 		given := mapper.StartOptions{}

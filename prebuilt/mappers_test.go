@@ -94,8 +94,9 @@ func inWorld(t *testing.T, test func(t *testing.T, w *mappertest.World)) {
 func TestCount(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.World) {
 		for params, want := range map[string]map[string]int64{
-			`{}`:               {"entities": 60},
-			`{"by": "plan"}`:   {"entities": 60, `plan="free"`: 19, `plan="paid"`: 20, "plan=null": 1, "plan (missing)": 20},
+			`{}`: {"entities": 60},
+			`{"by": "plan"}`: {"entities": 60, `plan="free"`: 19, `plan="paid"`: 20, "plan=null": 1,
+				"plan (missing)": 20},
 			`{"by": "tags"}`:   {"entities": 60, `tags="a"`: 6, "tags=5": 6, "tags (missing)": 54},
 			`{"by": "nobody"}`: {"entities": 60, "nobody (missing)": 60},
 		} {
@@ -222,7 +223,8 @@ func TestParams(t *testing.T) {
 			{"set", `{"property": "plan", "value": 1, "noindex": null}`, `"noindex" is null`},
 			{"set", `{"property": "plan", "value": 1, "property": "Balance"}`, `"property" comes twice`},
 			{"set", `{"property": "plan", "value": 1, "Property": "Balance"}`, `"property" and "Property"`},
-			{"set", `{"property": "plan", "Value": {"time": "2026-10-24T00:00:00Z", "time": "2026-10-25T00:00:00Z"}}`, `"Value.time" comes twice`},
+			{"set", `{"property": "plan", "Value": {"time": "2026-10-24T00:00:00Z", "time": "2026-10-25T00:00:00Z"}}`,
+				`"Value.time" comes twice`},
 			{"set", `{"property": "plan", "values": 1}`, `"values"`},
 			{"set", `{"property": "a", "value": {"tme": 1}}`, "tme"},
 			{"set", `{"property": "__key__", "value": 1}`, "reserved"},
@@ -258,7 +260,8 @@ func TestParams(t *testing.T) {
 			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), c[2]) {
 				t.Errorf("%s %s: %v, want %q", c[0], c[1], err, c[2])
 			}
-			_, err = mapper.PlanNamed(t.Context(), w.Engine, c[0], mapper.Query{Kind: "Account"}, &mapper.PlanOptions{Params: json.RawMessage(c[1])})
+			_, err = mapper.PlanNamed(t.Context(), w.Engine, c[0], mapper.Query{Kind: "Account"},
+				&mapper.PlanOptions{Params: json.RawMessage(c[1])})
 			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), c[2]) {
 				t.Errorf("a plan of %s %s: %v, want %q", c[0], c[1], err, c[2])
 			}
@@ -267,7 +270,8 @@ func TestParams(t *testing.T) {
 			t.Error(diff)
 		}
 		// In Go null is a value that was given.
-		job, err := prebuilt.Set.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"}, prebuilt.SetParams{Property: "note"}, nil)
+		job, err := prebuilt.Set.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"},
+			prebuilt.SetParams{Property: "note"}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,8 +25,10 @@ func strangers() []any {
 	return []any{
 		nil, "null", "NULL", "", "(missing)", int64(1), 1.0, "1", "1.0", true, "true", false, int64(0), 0.0, math.Copysign(0, -1), math.NaN(), "NaN",
 		math.Inf(1), math.Inf(-1), 1e21, "1e+21", []byte("1"), []byte{}, []byte("ab"), []byte("ba"), "BLOB(\"MQ\")", at, at.Add(time.Microsecond), "2026-10-24T00:00:00Z",
-		at.UnixMicro(), key("", "K", "1", 0, nil), key("", "K", "", 1, nil), key("n", "K", "", 1, nil), key("m", "K", "", 1, nil), key("", "K,1", "", 1, nil),
-		key("", "L", "x", 0, key("", "K", "1", 0, nil)), key("", "K", "1, L, \"x", 0, nil), "/K,1", datastore.GeoPoint{Lat: 1, Lng: 2}, datastore.GeoPoint{Lat: 2, Lng: 1},
+		at.UnixMicro(), key("", "K", "1", 0, nil), key("", "K", "", 1, nil), key("n", "K", "", 1, nil), key("m", "K",
+			"", 1, nil), key("", "K,1", "", 1, nil),
+		key("", "L", "x", 0, key("", "K", "1", 0, nil)), key("", "K", "1, L, \"x", 0,
+			nil), "/K,1", datastore.GeoPoint{Lat: 1, Lng: 2}, datastore.GeoPoint{Lat: 2, Lng: 1},
 		long, long + "a", long[:199] + "b", "a\nb", "a b", "a\u200eb", "ab", "a\"b", []any{},
 		&datastore.Entity{Properties: []datastore.Property{{Name: "a", Value: int64(1)}}},
 		&datastore.Entity{Properties: []datastore.Property{{Name: "a", Value: "1"}}},
@@ -47,7 +49,8 @@ func TestCountTellsApart(t *testing.T) {
 						t.Fatalf("%v: %v", v, err)
 					}
 				}
-				if _, err := w.Client.Put(t.Context(), datastore.NameKey(kind, "none", nil), &datastore.PropertyList{}); err != nil {
+				if _, err := w.Client.Put(t.Context(), datastore.NameKey(kind, "none", nil),
+					&datastore.PropertyList{}); err != nil {
 					t.Fatal(err)
 				}
 				s := run(t, w, "count", fmt.Sprintf(`{"by": %q}`, by), mapper.Query{Kind: kind}, mapper.StartOptions{})
@@ -72,24 +75,31 @@ func TestPathsAgree(t *testing.T) {
 	}
 	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 		for i, p := range []datastore.Property{
-			{Name: "a.b", Value: int64(7)}, {Name: "a", Value: inside(int64(7))}, {Name: "a", Value: []any{inside(int64(1)), inside(int64(7))}},
+			{Name: "a.b", Value: int64(7)}, {Name: "a", Value: inside(int64(7))}, {Name: "a",
+				Value: []any{inside(int64(1)), inside(int64(7))}},
 			{Name: "b", Value: int64(7)}, {Name: "a", Value: int64(7)}, {Name: "a.b", Value: "7"},
 		} {
-			if _, err := w.Client.Put(t.Context(), datastore.IDKey("P", int64(i+1), nil), &datastore.PropertyList{p}); err != nil {
+			if _, err := w.Client.Put(t.Context(), datastore.IDKey("P", int64(i+1), nil),
+				&datastore.PropertyList{p}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		filter := mapper.Query{Kind: "P", Filters: []mapper.Filter{{Property: "a.b", Op: "=", Value: int64(7), AnyType: true}}}
+		filter := mapper.Query{Kind: "P", Filters: []mapper.Filter{{Property: "a.b", Op: "=", Value: int64(7),
+			AnyType: true}}}
 		found := run(t, w, "count", `{}`, filter, mapper.StartOptions{}).Counters["entities"]
-		meets := run(t, w, "check", `{"condition": "a.b = 7"}`, mapper.Query{Kind: "P"}, mapper.StartOptions{}).Counters["meets"]
+		meets := run(t, w, "check", `{"condition": "a.b = 7"}`, mapper.Query{Kind: "P"},
+			mapper.StartOptions{}).Counters["meets"]
 		counted := run(t, w, "count", `{"by": "a.b"}`, mapper.Query{Kind: "P"}, mapper.StartOptions{}).Counters
-		if found != 3 || meets != 3 || counted["a.b=7"] != 3 || counted[`a.b="7"`] != 1 || counted["a.b (missing)"] != 2 {
+		if found != 3 || meets != 3 || counted["a.b=7"] != 3 || counted[`a.b="7"`] != 1 ||
+			counted["a.b (missing)"] != 2 {
 			t.Errorf("a filter finds %d, a check %d, a count %v, want 3", found, meets, counted)
 		}
 		// What changes properties does not take one for the other.
 		before := entities(t, w.Client, "P", "")
-		for name, params := range map[string]string{"set": `{"property": "a.b", "value": 1}`, "drop": `{"properties": ["a.b"]}`, "rename": `{"from": "a.b", "to": "c"}`} {
-			s := run(t, w, name, params, mapper.Query{Kind: "P", Start: datastore.IDKey("P", 2, nil), End: datastore.IDKey("P", 4, nil)}, mapper.StartOptions{})
+		for name, params := range map[string]string{"set": `{"property": "a.b", "value": 1}`,
+			"drop": `{"properties": ["a.b"]}`, "rename": `{"from": "a.b", "to": "c"}`} {
+			s := run(t, w, name, params, mapper.Query{Kind: "P", Start: datastore.IDKey("P", 2, nil),
+				End: datastore.IDKey("P", 4, nil)}, mapper.StartOptions{})
 			if s.Written != 0 || s.Failures != 2 {
 				t.Errorf("%s: %+v, want two failures", name, s)
 			}
@@ -103,11 +113,13 @@ func TestPathsAgree(t *testing.T) {
 // TestCheckTellsTypesApart compares each value with each other: an inequality holds within a type only, and never for NaN;
 // different values are different.
 func TestCheckTellsTypesApart(t *testing.T) {
-	literals := map[string]any{"0": int64(0), "0.0": 0.0, "'0'": "0", "TRUE": true, "DATETIME('2026-10-24T00:00:00Z')": time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC), "BLOB('MA')": []byte("0")}
+	literals := map[string]any{"0": int64(0), "0.0": 0.0, "'0'": "0", "TRUE": true,
+		"DATETIME('2026-10-24T00:00:00Z')": time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC), "BLOB('MA')": []byte("0")}
 	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
 		all := strangers()
 		for i, v := range all {
-			if _, err := w.Client.Put(t.Context(), datastore.IDKey("V", int64(i+1), nil), &datastore.PropertyList{{Name: "p", Value: v, NoIndex: true}}); err != nil {
+			if _, err := w.Client.Put(t.Context(), datastore.IDKey("V", int64(i+1), nil),
+				&datastore.PropertyList{{Name: "p", Value: v, NoIndex: true}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -116,14 +128,17 @@ func TestCheckTellsTypesApart(t *testing.T) {
 				want := 0
 				for _, v := range all {
 					if f, ok := v.(float64); fmt.Sprintf("%T", v) == fmt.Sprintf("%T", with) && !(ok && math.IsNaN(f)) {
-						if c := compare(v, with); c == 0 && len(op) == 2 || c < 0 && op[0] == '<' || c > 0 && op[0] == '>' {
+						if c := compare(v, with); c == 0 && len(op) == 2 || c < 0 && op[0] == '<' || c > 0 &&
+							op[0] == '>' {
 							want++
 						}
 					}
 				}
-				s := run(t, w, "check", fmt.Sprintf(`{"condition": "p %s %s"}`, op, literal), mapper.Query{Kind: "V"}, mapper.StartOptions{})
+				s := run(t, w, "check", fmt.Sprintf(`{"condition": "p %s %s"}`, op, literal), mapper.Query{Kind: "V"},
+					mapper.StartOptions{})
 				if s.Counters["meets"] != int64(want) || s.Failures != int64(len(all)-want) {
-					t.Errorf("p %s %s: %d meet it, %d do not, want %d", op, literal, s.Counters["meets"], s.Failures, want)
+					t.Errorf("p %s %s: %d meet it, %d do not, want %d", op, literal, s.Counters["meets"], s.Failures,
+						want)
 				}
 			}
 		}
@@ -131,12 +146,14 @@ func TestCheckTellsTypesApart(t *testing.T) {
 			"p > NULL": len(all) - 2, "p IS NULL": 1, "p != NULL": len(all) - 2, "p = 0": 1, "p = 0.0": 1, "p = '1'": 1, "p = 1": 1, "p = 1.0": 1,
 			"p != 1": len(all) - 2, "p NOT IN ARRAY(1, '1')": len(all) - 3, "p IN ARRAY(1, '1', NULL)": 3, "p >= 0 OR p >= 0.0": 7, "p >= 0 AND p < 1": 1,
 		} {
-			s := run(t, w, "check", fmt.Sprintf(`{"condition": "%s"}`, condition), mapper.Query{Kind: "V"}, mapper.StartOptions{})
+			s := run(t, w, "check", fmt.Sprintf(`{"condition": "%s"}`, condition), mapper.Query{Kind: "V"},
+				mapper.StartOptions{})
 			if s.Counters["meets"] != int64(want) {
 				t.Errorf("%s: %d meet it, want %d", condition, s.Counters["meets"], want)
 			}
 		}
-		job, err := w.Engine.StartNamed(t.Context(), "check", mapper.Query{Kind: "V"}, []byte(`{"condition": "p >= 0"}`), nil)
+		job, err := w.Engine.StartNamed(t.Context(), "check", mapper.Query{Kind: "V"},
+			[]byte(`{"condition": "p >= 0"}`), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +165,8 @@ func TestCheckTellsTypesApart(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range failures {
-			if f.Key.ID == 8 && !strings.Contains(f.Error, "of the type string, and is compared with the type integer") { // "1"
+			if f.Key.ID == 8 && !strings.Contains(f.Error,
+				"of the type string, and is compared with the type integer") { // "1"
 				t.Errorf("the failure of a text says %q", f.Error)
 			}
 		}
@@ -189,14 +207,18 @@ func cmpOf[T int64 | float64](a, b T) int {
 func TestOwnKindsAreNobodys(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.World) {
 		for _, m := range prebuilt.Mappers() {
-			params := map[string]string{"set": `{"property": "p", "value": 1}`, "rename": `{"from": "a", "to": "b"}`, "drop": `{"properties": ["a"]}`, "copy": `{"kind": "Copy"}`, "check": `{"condition": "a = 1"}`}[m.Name()]
+			params := map[string]string{"set": `{"property": "p", "value": 1}`, "rename": `{"from": "a", "to": "b"}`,
+				"drop": `{"properties": ["a"]}`, "copy": `{"kind": "Copy"}`, "check": `{"condition": "a = 1"}`}[m.Name()]
 			if params == "" {
 				params = "{}"
 			}
-			for _, kind := range []string{"ScattermapJob", "ScattermapRange", "ScattermapUndoBatch", "ScattermapDraft", "ScattermapSlot", "ScattermapSchedule", "ScattermapPart", "ScattermapFile", "ScattermapOfLaterBuilds"} {
-				for _, q := range []mapper.Query{{Kind: kind}, {Kinds: []string{"Account", kind}}, {Kind: kind, AllNamespaces: true}, {Kind: kind, Namespaces: []string{"", "n"}}} {
+			for _, kind := range []string{"ScattermapJob", "ScattermapRange", "ScattermapUndoBatch",
+				"ScattermapDraft", "ScattermapSlot", "ScattermapSchedule", "ScattermapPart", "ScattermapFile", "ScattermapOfLaterBuilds"} {
+				for _, q := range []mapper.Query{{Kind: kind}, {Kinds: []string{"Account", kind}}, {Kind: kind,
+					AllNamespaces: true}, {Kind: kind, Namespaces: []string{"", "n"}}} {
 					for _, rehearse := range []bool{false, true} {
-						_, err := w.Engine.StartNamed(t.Context(), m.Name(), q, []byte(params), &mapper.StartOptions{Rehearse: rehearse, AllowEmpty: true})
+						_, err := w.Engine.StartNamed(t.Context(), m.Name(), q, []byte(params),
+							&mapper.StartOptions{Rehearse: rehearse, AllowEmpty: true})
 						if !errors.Is(err, mapper.ErrArguments) {
 							t.Errorf("%s over %+v: %v, want it refused", m.Name(), q, err)
 						}
@@ -204,11 +226,14 @@ func TestOwnKindsAreNobodys(t *testing.T) {
 				}
 			}
 		}
-		for _, key := range []*datastore.Key{{Kind: "ScattermapJob", Name: "a", Namespace: "n"}, {Kind: "__session", Name: "a"}, {Kind: "session__", Name: "a"}, {Kind: "__", Name: "a"}} {
-			if _, err := w.Client.Put(t.Context(), key, &datastore.PropertyList{{Name: "a", Value: int64(1)}}); err != nil {
+		for _, key := range []*datastore.Key{{Kind: "ScattermapJob", Name: "a", Namespace: "n"}, {Kind: "__session",
+			Name: "a"}, {Kind: "session__", Name: "a"}, {Kind: "__", Name: "a"}} {
+			if _, err := w.Client.Put(t.Context(), key, &datastore.PropertyList{{Name: "a",
+				Value: int64(1)}}); err != nil {
 				t.Fatal(err)
 			}
-			if s := run(t, w, "delete", `{}`, mapper.Query{Kind: key.Kind, Namespace: key.Namespace}, mapper.StartOptions{}); s.Written != 1 {
+			if s := run(t, w, "delete", `{}`, mapper.Query{Kind: key.Kind, Namespace: key.Namespace},
+				mapper.StartOptions{}); s.Written != 1 {
 				t.Errorf("delete of %v: %+v", key, s)
 			}
 		}

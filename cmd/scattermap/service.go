@@ -135,7 +135,8 @@ func checkPath(path string) error {
 	}
 	for segment := range strings.SplitSeq(path, "/") {
 		if !names.JobID(segment) { // what is done to a job has such a name, too
-			return usageError(fmt.Errorf("%.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_'", segment))
+			return usageError(fmt.Errorf("%.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_'",
+				segment))
 		}
 	}
 	return nil

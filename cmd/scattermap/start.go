@@ -209,13 +209,15 @@ func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFla
 // checkParams returns what is wrong with parameters, whatever mapper they are for.
 func checkParams(params string) error {
 	if err := strictjson.Check([]byte(params)); err != nil {
-		return usageError(fmt.Errorf("--params is %.200q, it has to be JSON, such as '{\"Amount\": 10}': %w", params, err))
+		return usageError(fmt.Errorf("--params is %.200q, it has to be JSON, such as '{\"Amount\": 10}': %w", params,
+			err))
 	}
 	return nil
 }
 
 // plan asks the service for the plan of a job.
-func (f jobFlags) plan(c *cobra.Command, s *service, name, params string, each time.Duration) (*mapper.Estimate, error) {
+func (f jobFlags) plan(c *cobra.Command, s *service, name, params string, each time.Duration) (*mapper.Estimate,
+	error) {
 	est := new(mapper.Estimate)
 	return est, s.call(c.Context(), http.MethodPost, "plan", nil, struct {
 		Mapper    string          `json:"mapper"`
@@ -238,7 +240,8 @@ func newPlan() *cobra.Command {
 	}
 	s.define(c.Flags())
 	f.define(c.Flags())
-	c.Flags().StringVar(&params, "params", "", "the mapper's parameters as `JSON`, to have them checked; they change no estimate")
+	c.Flags().StringVar(&params, "params", "",
+		"the mapper's parameters as `JSON`, to have them checked; they change no estimate")
 	c.Flags().DurationVar(&each, "per-entity", 2*time.Millisecond, "how long the function takes for an entity")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {

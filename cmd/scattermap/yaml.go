@@ -95,7 +95,8 @@ func (w *yamlWriter) block(open json.Delim, depth int, before string) error {
 var plainYAML = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*$`)
 
 // wordsYAML are words that are something else than texts in a YAML.
-var wordsYAML = map[string]bool{"y": true, "n": true, "yes": true, "no": true, "on": true, "off": true, "true": true, "false": true, "null": true}
+var wordsYAML = map[string]bool{"y": true, "n": true, "yes": true, "no": true, "on": true, "off": true, "true": true,
+	"false": true, "null": true}
 
 func yamlText(s string) string {
 	if plainYAML.MatchString(s) && !wordsYAML[strings.ToLower(s)] {

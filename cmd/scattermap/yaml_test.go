@@ -19,7 +19,8 @@ func TestYAML(t *testing.T) {
 		"\u00a0", "\U0001f600", "\U000e0001", "ä", "[a", "{a", "a, b", "?", "|", ">", "=", "<<", "...", "---", "/a/b", "a-b", "-", "e5",
 	}
 	for _, s := range texts {
-		for _, v := range []any{s, []any{s}, []any{[]any{s, s}, []any{}}, map[string]any{s: s}, []any{map[string]any{"a": s, "b": []any{s, map[string]any{}}, "c": map[string]any{"d": s, s: nil}}}} {
+		for _, v := range []any{s, []any{s}, []any{[]any{s, s}, []any{}}, map[string]any{s: s},
+			[]any{map[string]any{"a": s, "b": []any{s, map[string]any{}}, "c": map[string]any{"d": s, s: nil}}}} {
 			text, err := json.Marshal(v)
 			if err != nil {
 				t.Fatal(err)
@@ -34,13 +35,15 @@ func TestYAML(t *testing.T) {
 			}
 		}
 	}
-	for _, s := range []string{"no", "No", "on", "OFF", "y", "N", "yes", "12:30:45", "2026-10-24", "0x1f", "1_000", "=", "<<", "~", "190:20:30", "0o7", "07", "1e3"} {
+	for _, s := range []string{"no", "No", "on", "OFF", "y", "N", "yes", "12:30:45", "2026-10-24", "0x1f", "1_000",
+		"=", "<<", "~", "190:20:30", "0o7", "07", "1e3"} {
 		text, _ := json.Marshal(s) // a string encodes
 		if out, err := toYAML(text); err != nil || !bytes.HasPrefix(out, []byte(`"`)) {
 			t.Errorf("%q is written as %s, %v, want quotes", s, out, err)
 		}
 	}
-	for in, want := range map[string]string{"9007199254740993": "9007199254740993", "1e-07": "1.0e-07", "1e+21": "1.0e+21", "-1.5E3": "-1.5e+3", "true": "true", "null": "null"} {
+	for in, want := range map[string]string{"9007199254740993": "9007199254740993", "1e-07": "1.0e-07",
+		"1e+21": "1.0e+21", "-1.5E3": "-1.5e+3", "true": "true", "null": "null"} {
 		if out, err := toYAML([]byte(in)); err != nil || strings.TrimSpace(string(out)) != want {
 			t.Errorf("%s is written as %s, %v, want %s", in, out, err, want)
 		}
@@ -49,9 +52,12 @@ func TestYAML(t *testing.T) {
 
 // TestIDs refuses IDs that a URL would take for something else, before anything is asked.
 func TestIDs(t *testing.T) {
-	for _, id := range []string{"", ".", "..", "a/b", "a/../b", "%2e", "a?b", "a#b", "a b", "a\n", "ä", "__a__", "../jobs", strings.Repeat("a", 101)} {
-		for _, command := range []string{"describe", "watch", "pause", "resume", "abort", "retry", "move", "rate", "failures", "history", "undo", "left", "examples", "clean-up", "clone"} {
-			err := run(t.Context(), []string{command, "--service", "http://127.0.0.1:1", "--", id}, strings.NewReader("y\n"), new(bytes.Buffer), new(bytes.Buffer))
+	for _, id := range []string{"", ".", "..", "a/b", "a/../b", "%2e", "a?b", "a#b", "a b", "a\n", "ä", "__a__",
+		"../jobs", strings.Repeat("a", 101)} {
+		for _, command := range []string{"describe", "watch", "pause", "resume", "abort", "retry", "move", "rate",
+			"failures", "history", "undo", "left", "examples", "clean-up", "clone"} {
+			err := run(t.Context(), []string{command, "--service", "http://127.0.0.1:1", "--", id},
+				strings.NewReader("y\n"), new(bytes.Buffer), new(bytes.Buffer))
 			if codeOf(err) != exitUsage {
 				t.Errorf("%s %q: %v, want wrong usage", command, id, err)
 			}
@@ -61,7 +67,8 @@ func TestIDs(t *testing.T) {
 		}
 	}
 	for _, params := range []string{"", "{", `{"a": 1, "a": 2}`, `{"a": {"b": 1, "b": 2}}`, "{} {}", "\"\xff\""} {
-		err := run(t.Context(), []string{"start", "m", "--kind", "K", "--service", "http://127.0.0.1:1", "--params", params}, nil, new(bytes.Buffer), new(bytes.Buffer))
+		err := run(t.Context(), []string{"start", "m", "--kind", "K", "--service", "http://127.0.0.1:1", "--params",
+			params}, nil, new(bytes.Buffer), new(bytes.Buffer))
 		if codeOf(err) != exitUsage {
 			t.Errorf("--params %s: %v, want wrong usage", params, err)
 		}

@@ -187,7 +187,8 @@ func (r *reader) checkText(path string) error {
 		case unit>>10 == 0xd800>>10 && unitAt(raw, i+6)>>10 == 0xdc00>>10:
 			i += 11
 		case unit>>11 == 0xd800>>11:
-			return fmt.Errorf("a text in %s has half of a character, %s, which nothing can store", shown(path), raw[i:i+6])
+			return fmt.Errorf("a text in %s has half of a character, %s, which nothing can store", shown(path),
+				raw[i:i+6])
 		default:
 			i += 5
 		}

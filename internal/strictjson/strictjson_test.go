@@ -88,7 +88,8 @@ func TestDecode(t *testing.T) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 		nulls := strings.Contains(want, "is null")
-		if err := DecodeNulls([]byte(text), new(params)); nulls && err != nil || !nulls && (err == nil) != (want == "") {
+		if err := DecodeNulls([]byte(text), new(params)); nulls && err != nil || !nulls &&
+			(err == nil) != (want == "") {
 			t.Errorf("%s with nulls: %v", text, err)
 		}
 	}

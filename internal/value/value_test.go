@@ -19,7 +19,8 @@ import (
 
 // random returns a value of any type, often one that is easily taken for another.
 func random(r *rand.Rand, depth int) any {
-	texts := []string{"", "a", "1", "1.0", "null", "true", "NaN", "a\"b", "a`b", `a\b`, "a\nb", "KEY(K, 1)", "ä", "\u200e", "\u007f", "a, b: c", strings.Repeat("x", 300)}
+	texts := []string{"", "a", "1", "1.0", "null", "true", "NaN", "a\"b", "a`b", `a\b`, "a\nb", "KEY(K, 1)", "ä",
+		"\u200e", "\u007f", "a, b: c", strings.Repeat("x", 300)}
 	text := func() string { return texts[r.IntN(len(texts))] }
 	switch n := r.IntN(11); {
 	case n == 0:
@@ -29,7 +30,8 @@ func random(r *rand.Rand, depth int) any {
 	case n == 2:
 		return int64(r.Uint64()) >> r.IntN(64)
 	case n == 3:
-		return []float64{0, 1, math.Copysign(0, -1), math.NaN(), math.Inf(1), math.Inf(-1), 1e21, 0.1, math.Float64frombits(r.Uint64())}[r.IntN(9)]
+		return []float64{0, 1, math.Copysign(0, -1), math.NaN(), math.Inf(1), math.Inf(-1), 1e21, 0.1,
+			math.Float64frombits(r.Uint64())}[r.IntN(9)]
 	case n == 4:
 		return text()
 	case n == 5:
@@ -53,7 +55,8 @@ func random(r *rand.Rand, depth int) any {
 		}
 		for i, name := range []string{"a", "a.b", "Order", "b c", "1", "`"} {
 			if r.IntN(3) == 0 {
-				e.Properties = append(e.Properties, datastore.Property{Name: name, Value: random(r, depth-1), NoIndex: i%2 == 0})
+				e.Properties = append(e.Properties, datastore.Property{Name: name, Value: random(r, depth-1),
+					NoIndex: i%2 == 0})
 			}
 		}
 		return e
@@ -65,7 +68,8 @@ func randomKey(r *rand.Rand, text func() string) *datastore.Key {
 	namespace := []string{"", "n", "m"}[r.IntN(3)]
 	var k *datastore.Key
 	for range 1 + r.IntN(3) {
-		k = &datastore.Key{Kind: []string{"K", "Order", "a b", "ä`", "K, 1"}[r.IntN(5)], Parent: k, Namespace: namespace}
+		k = &datastore.Key{Kind: []string{"K", "Order", "a b", "ä`", "K, 1"}[r.IntN(5)], Parent: k,
+			Namespace: namespace}
 		if k.Name = text(); k.Name == "" {
 			k.ID = 1 + r.Int64N(9)
 		}
@@ -98,8 +102,10 @@ func TestText(t *testing.T) {
 // TestGQL has GQL take the texts of what it can say for the same values.
 func TestGQL(t *testing.T) {
 	for _, v := range []any{
-		nil, true, false, int64(-5), 5.0, 0.1, 1e21, "a", "null", "a\"b'c", "5", []byte("ab\xff"), time.Date(2026, 10, 24, 1, 2, 3, 4000, time.UTC),
-		datastore.NameKey("Order", "a", datastore.IDKey("a b", 5, nil)), &datastore.Key{Kind: "K", ID: 1, Namespace: "n"},
+		nil, true, false, int64(-5), 5.0, 0.1, 1e21, "a", "null", "a\"b'c", "5", []byte("ab\xff"), time.Date(2026, 10,
+			24, 1, 2, 3, 4000, time.UTC),
+		datastore.NameKey("Order", "a", datastore.IDKey("a b", 5, nil)), &datastore.Key{Kind: "K", ID: 1,
+			Namespace: "n"},
 	} {
 		f, err := gql.ParseCondition("p = " + Text(v))
 		if err != nil {
@@ -138,7 +144,8 @@ func same(a, b any) bool {
 		return ok && slices.EqualFunc(a, b, same)
 	case *datastore.Entity:
 		b, ok := b.(*datastore.Entity)
-		if !ok || len(a.Properties) != len(b.Properties) || (a.Key == nil) != (b.Key == nil) || a.Key != nil && !a.Key.Equal(b.Key) {
+		if !ok || len(a.Properties) != len(b.Properties) || (a.Key == nil) != (b.Key == nil) || a.Key != nil &&
+			!a.Key.Equal(b.Key) {
 			return false
 		}
 		for _, p := range a.Properties {
@@ -299,10 +306,12 @@ func TestPaths(t *testing.T) {
 		return &datastore.Entity{Properties: []datastore.Property{{Name: name, Value: v}}}
 	}
 	properties := []datastore.Property{
-		{Name: "a.b.c", Value: 1}, {Name: "a", Value: inner("b.c", 2)}, {Name: "a.b", Value: inner("c", []any{3, 4})}, {Name: "a", Value: []any{inner("b", inner("c", 5)), 6, nil}},
+		{Name: "a.b.c", Value: 1}, {Name: "a", Value: inner("b.c", 2)}, {Name: "a.b", Value: inner("c", []any{3,
+			4})}, {Name: "a", Value: []any{inner("b", inner("c", 5)), 6, nil}},
 		{Name: "b", Value: 7, NoIndex: true}, {Name: "e", Value: []any{}}, {Name: "a", Value: (*datastore.Entity)(nil)},
 	}
-	for path, want := range map[string]string{"a.b.c": "[1 2 3 4 5] true", "b": "[7] true", "b.c": "[] false", "e": "[] true", "a.b.c.d": "[] false", "": "[] false", "c": "[] false"} {
+	for path, want := range map[string]string{"a.b.c": "[1 2 3 4 5] true", "b": "[7] true", "b.c": "[] false",
+		"e": "[] true", "a.b.c.d": "[] false", "": "[] false", "c": "[] false"} {
 		if values, there := Of(properties, path); fmt.Sprint(values, there) != want {
 			t.Errorf("%q leads to %v, %v, want %s", path, values, there, want)
 		}

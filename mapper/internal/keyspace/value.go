@@ -113,7 +113,8 @@ func greater(v any) (m any, ok bool) {
 
 // betweenFloats halves the distance, or the representations if that is infinite.
 func betweenFloats(x, y float64) float64 {
-	if m := x + (y-x)/2; value.FloatBits(x) < value.FloatBits(m) && value.FloatBits(m) < value.FloatBits(y) && !math.IsInf(m, 0) {
+	if m := x + (y-x)/2; value.FloatBits(x) < value.FloatBits(m) && value.FloatBits(m) < value.FloatBits(y) &&
+		!math.IsInf(m, 0) {
 		return m
 	}
 	low, high := value.FloatBits(x), min(value.FloatBits(y), value.FloatBits(math.Inf(1))+1)

@@ -59,7 +59,10 @@ func TestBetween(t *testing.T) {
 				}
 			}
 			values := Spread(a, b, 50)
-			if !slices.IsSortedFunc(values, value.Compare) || len(slices.CompactFunc(values, func(a, b any) bool { return value.Compare(a, b) == 0 })) != len(values) {
+			if !slices.IsSortedFunc(values, value.Compare) || len(slices.CompactFunc(values, func(a,
+				b any) bool {
+				return value.Compare(a, b) == 0
+			})) != len(values) {
 				t.Errorf("between %v and %v: %v", a, b, values)
 			}
 			for _, v := range values {

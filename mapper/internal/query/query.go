@@ -333,7 +333,10 @@ func (q Query) Keeps(before []any, changed []string, after []datastore.Property)
 	if !slices.Contains(changed, name) && !slices.Contains(changed, q.ShardBy) {
 		return nil
 	}
-	if !slices.EqualFunc(property.Indexed(after, q.ShardBy), before, func(a, b any) bool { return value.Compare(a, b) == 0 }) {
+	if !slices.EqualFunc(property.Indexed(after, q.ShardBy), before, func(a, b any) bool {
+		return value.Compare(a,
+			b) == 0
+	}) {
 		return fault.Permanent(fmt.Errorf("%w: the function has changed %q", errSharded, q.ShardBy))
 	}
 	return nil

@@ -117,7 +117,8 @@ func (c Comparison) CheckStored(least, greatest any) error {
 		}
 		for _, v := range values {
 			rank := value.Rank(v)
-			if v == nil || value.Type(v) == value.Type(least) || value.Type(v) == value.Type(greatest) || value.Rank(least) < rank && rank < value.Rank(greatest) {
+			if v == nil || value.Type(v) == value.Type(least) || value.Type(v) == value.Type(greatest) ||
+				value.Rank(least) < rank && rank < value.Rank(greatest) {
 				continue
 			}
 			return c.mismatch(f, v, least)
