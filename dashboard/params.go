@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/url"
 	"reflect"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
 // A field is an input of a form, for a part of a mapper's parameters.
@@ -203,6 +205,9 @@ func (f *field) encode() (value json.RawMessage, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%.100q is no number", text)
 		}
+		if finite := !math.IsNaN(n) && !math.IsInf(n, 0); finite && !strictjson.Exact(text) {
+			return nil, fmt.Errorf("%.100q is no float: the nearest one is %v", text, n)
+		}
 		v = n
 	case "duration":
 		d, err := time.ParseDuration(text)
@@ -225,8 +230,8 @@ func (f *field) encode() (value json.RawMessage, err error) {
 		}
 		v = lines
 	case "json":
-		if !json.Valid([]byte(text)) {
-			return nil, fmt.Errorf("%.100q is no JSON", text)
+		if err := strictjson.Check([]byte(text)); err != nil {
+			return nil, fmt.Errorf("%.100q is no JSON: %w", text, err)
 		}
 		v = json.RawMessage(text)
 	default:

@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/picture"
 )
@@ -56,15 +57,7 @@ func (s *server) actsOf(from []mapper.Act) []mapper.Act {
 }
 
 // keyOf writes a key, as it may be seen.
-func (s *server) keyOf(k *datastore.Key) string { return s.redact(Key, keyText(k)) }
-
-// keyText writes a key, with its namespace if it has one.
-func keyText(k *datastore.Key) string {
-	if k.Namespace == "" {
-		return operator.Path(k)
-	}
-	return "[" + k.Namespace + "]" + operator.Path(k)
-}
+func (s *server) keyOf(k *datastore.Key) string { return s.redact(Key, operator.Key(k)) }
 
 // A cause is that of some failures, as it may be seen.
 type cause struct {
@@ -125,11 +118,11 @@ func (s *server) place(p *picture.Place) string {
 	}
 	var parts []string
 	if p.Value != nil {
-		parts = append(parts, operator.Value(p.Value))
+		parts = append(parts, value.Text(p.Value))
 	}
 	switch {
 	case p.Key != nil:
-		parts = append(parts, keyText(p.Key))
+		parts = append(parts, operator.Key(p.Key))
 	case p.Value == nil && p.Namespace != "":
 		parts = append(parts, fmt.Sprintf("the beginning of %s in [%s]", p.Kind, p.Namespace))
 	case p.Value == nil:

@@ -170,7 +170,9 @@ func (f *form) read(q url.Values) (in entered, err error) {
 
 // plan returns what a job of what was entered would take.
 func (s *server) plan(ctx context.Context, in entered) (*mapper.Estimate, error) {
-	return mapper.PlanNamed(ctx, s.engine, in.mapper, in.query, &mapper.PlanOptions{StartOptions: in.options, PerEntity: in.each})
+	return mapper.PlanNamed(ctx, s.engine, in.mapper, in.query, &mapper.PlanOptions{
+		StartOptions: in.options, PerEntity: in.each, Params: in.params,
+	})
 }
 
 // start plans a job, and starts it once it was planned. What is wrong is said beside what was entered.

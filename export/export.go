@@ -1,7 +1,6 @@
 package export
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -12,6 +11,7 @@ import (
 	"gocloud.dev/blob"
 
 	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/internal/strictjson"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -99,6 +99,14 @@ type startParams[P any] struct {
 // the parameters of a job that has one: its deliveries fail until one comes to a newer build.
 const layoutRuns = 2
 
+// Validate has a start check the parameters of the export's function.
+func (p startParams[P]) Validate() error {
+	if v, ok := any(&p.Params).(mapper.Validator); ok {
+		return v.Validate()
+	}
+	return nil
+}
+
 // New defines an export to a bucket: the function makes a record of each entity, or returns mapper.Skip for one that is
 // left out. Its errors are those of a mapper.Visit. A record that can't be written is a failure of its entity.
 //
@@ -143,7 +151,7 @@ func New[T, R, P any](name string, bucket *blob.Bucket, record func(ctx context.
 		return x.plan(ctx, d, stage{Export: params.Export, Run: params.Run, Folder: params.Folder,
 			Files: params.Files, Params: given, Layout: params.Layout, Coding: params.Coding})
 	})
-	x.parts.ByName(x.startByName)
+	x.parts.ByName(x.startByName).CheckByName(x.checkByName)
 	x.joins = mapper.Collect(name+joinSuffix, x.join, putJoined).OnDone(x.list)
 	x.deletes = mapper.Visit(name+deleteSuffix, x.deleteParts).OnDone(x.succeed)
 	return x
@@ -293,13 +301,9 @@ func (x *Export[P]) startByName(ctx context.Context, e *mapper.Engine, q mapper.
 			fmt.Errorf(`those of a job that has begun can't be used again: give the folder, such as {"folder": %q}`,
 				recorded.Folder+"-2"))
 	}
-	named := NamedParams{Params: json.RawMessage("{}")}
-	if err := strictly(given, &named); err != nil {
-		return fail(`params have to be like {"folder": "accounts"}`, err)
-	}
-	var params P
-	if err := strictly(named.Params, &params); err != nil {
-		return fail(`"params" of the params`, err)
+	named, params, err := x.readNamed(given)
+	if err != nil {
+		return fail("params", err)
 	}
 	opts := StartOptions{Folder: named.Folder, Files: named.Files}
 	if o != nil {
@@ -312,11 +316,27 @@ func (x *Export[P]) startByName(ctx context.Context, e *mapper.Engine, q mapper.
 	return run.Jobs()[0], nil
 }
 
-// strictly decodes JSON that has no other fields than a type has.
+// readNamed reads the parameters of a start by name, and those of the export's function in them.
+func (x *Export[P]) readNamed(given json.RawMessage) (named NamedParams, params P, err error) {
+	named.Params = json.RawMessage("{}")
+	if err := strictly(given, &named); err != nil {
+		return named, params, fmt.Errorf(`they have to be like {"folder": "accounts"}: %w`, err)
+	}
+	if err := mapper.CheckParams(named.Params, &params); err != nil {
+		return named, params, fmt.Errorf(`their "params": %w`, err)
+	}
+	return named, params, nil
+}
+
+// checkByName says what is wrong with the parameters of a start by name.
+func (x *Export[P]) checkByName(given json.RawMessage) error {
+	_, _, err := x.readNamed(given)
+	return err
+}
+
+// strictly decodes JSON that a type takes as it is.
 func strictly(text json.RawMessage, v any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	return d.Decode(v)
+	return strictjson.Decode(text, v)
 }
 
 // Plan estimates what an export of a query takes, as mapper.Plan does, and what its parts take besides: a write, three

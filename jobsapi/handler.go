@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/internal/strictjson"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
@@ -153,7 +154,7 @@ func (s service) plan(r *http.Request) (any, error) {
 		Query     mapper.Query    `json:"query"`
 		PerEntity time.Duration   `json:"per_entity"`
 		Writes    float64         `json:"writes"`
-		Params    json.RawMessage `json:"params"` // as those of a start have; they say nothing here
+		Params    json.RawMessage `json:"params"` // as those of a start; they are checked
 		mapper.StartOptions
 	}
 	if _, err := parameters(r); err != nil {
@@ -162,7 +163,9 @@ func (s service) plan(r *http.Request) (any, error) {
 	if err := decode(r, "a plan", &plan); err != nil {
 		return nil, err
 	}
-	return mapper.PlanNamed(r.Context(), s.engine, plan.Mapper, plan.Query, &mapper.PlanOptions{StartOptions: plan.StartOptions, PerEntity: plan.PerEntity, Writes: plan.Writes})
+	return mapper.PlanNamed(r.Context(), s.engine, plan.Mapper, plan.Query, &mapper.PlanOptions{
+		StartOptions: plan.StartOptions, PerEntity: plan.PerEntity, Writes: plan.Writes, Params: plan.Params,
+	})
 }
 
 // list lists jobs.
@@ -326,13 +329,12 @@ func read(w http.ResponseWriter, r *http.Request) error {
 
 // decode decodes a body that is one JSON value.
 func decode(r *http.Request, what string, v any) error {
-	d := json.NewDecoder(r.Body)
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return operator.BadRequest("the body is not " + what + ": " + err.Error())
+	text, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = strictjson.DecodeNulls(text, v)
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return operator.BadRequest("the body has more than one JSON value")
+	if err != nil {
+		return operator.BadRequest("the body is not " + what + ": " + err.Error())
 	}
 	return nil
 }

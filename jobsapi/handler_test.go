@@ -233,3 +233,34 @@ func TestOptions(t *testing.T) {
 		t.Error("an engine that is nil is taken")
 	}
 }
+
+// TestBodies refuses bodies whose meaning would be a guess, by the name of what is wrong, and starts nothing.
+func TestBodies(t *testing.T) {
+	o := newOffice(t)
+	h := o.handler(&jobsapi.Options{Allow: jobsapi.Anybody})
+	const end = `"id": "j", "query": {"kind": "Account"}, "params": {"Amount": 10}}`
+	for body, want := range map[string]string{
+		`{"mapper": "add-credit", "mapper": "other", ` + end:                                                                                                                  `\"mapper\" comes twice`,
+		`{"mapper": "add-credit", "Mapper": "other", ` + end:                                                                                                                  `\"mapper\" and \"Mapper\"`,
+		`{"mapper": "add-credit", "page_size": 2, "page_size": 500, ` + end:                                                                                                   `\"page_size\" comes twice`,
+		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account", "kind": "User"}, "params": {"Amount": 10}}`:                                                         `\"query.kind\" comes twice`,
+		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account"}, "params": {"Amount": 10, "Amount": 1000}}`:                                                         `\"params.Amount\" comes twice`,
+		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account"}, "params": {"Amount": 10, "amount": 1000}}`:                                                         `\"Amount\" and \"amount\"`,
+		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account"}, "params": {"Amount": null}}`:                                                                       `\"Amount\" is null`,
+		`{"mapper": "add-credit", "id": "j", "query": {"kind": "Account", "filters": [{"property": "p", "op": "=", "value": 1, "value": 2}]}, ` + `"params": {"Amount": 10}}`: `value\" comes twice`,
+		`{"mapper": "add-credit", "limit": 2, ` + end:                                                                                                                         "limit",
+		`{"mapper": "add-credit", ` + end + `{}`:                                                                                                                              "more than one",
+	} {
+		for _, path := range []string{"/jobs", "/jobs/plan"} {
+			if path == "/jobs/plan" && !strings.Contains(body, `"query"`) {
+				continue
+			}
+			if text := o.ask(h, "POST", path, body, 400, nil); !strings.Contains(text, want) {
+				t.Errorf("%s %s: %s, want %s", path, body, text, want)
+			}
+		}
+	}
+	for _, path := range []string{"/jobs/j", "/jobs/j/failures"} {
+		o.ask(h, "GET", path, "", 404, nil)
+	}
+}

@@ -9,9 +9,9 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
-	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
@@ -221,7 +221,7 @@ func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
 // a page until deadline.
 func (o StartOptions) validate(longest, deadline time.Duration) error {
 	switch {
-	case keyspace.Reserved(o.ID):
+	case names.Reserved(o.ID):
 		return fmt.Errorf("StartOptions.ID %q is reserved by Datastore", o.ID)
 	case !record.ValidJobID(o.ID):
 		return fmt.Errorf("StartOptions.ID %q is not 1 to 100 letters, digits, '-' and '_'", o.ID)

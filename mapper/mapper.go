@@ -140,6 +140,42 @@ func (m *Mapper[P]) ByName(start func(ctx context.Context, e *Engine, q Query, p
 	return m
 }
 
+// CheckByName has [PlanNamed] check the parameters that the function of [Mapper.ByName] takes, which a plan does not
+// know otherwise. It returns the mapper, for use in its definition.
+func (m *Mapper[P]) CheckByName(check func(params json.RawMessage) error) *Mapper[P] {
+	m.def.Given = check
+	return m
+}
+
+// A Validator is a type of parameters that says what is wrong with them. Validate is called for each start, by whatever
+// means, with [Mapper.Start], [Engine.StartNamed] or [Schedule.Tick], and by [PlanNamed]: its error refuses that with
+// [ErrArguments], before anything is recorded. It is not called while a job runs. Name the parameter in the error, as it
+// is in JSON. The method may have a pointer as its receiver.
+//
+//	type Params struct {
+//		Amount int64 `json:"amount"`
+//	}
+//
+//	func (p Params) Validate() error {
+//		if p.Amount <= 0 {
+//			return fmt.Errorf(`"amount" is %d, it has to be positive`, p.Amount)
+//		}
+//		return nil
+//	}
+//
+// Without it, too, a start refuses by name what JSON has and the type has not, a name that comes twice, null for a field
+// that can't be null, and a number in a field of the type any that a float64 does not hold.
+type Validator interface{ Validate() error }
+
+// CheckParams decodes parameters in JSON into what params points to, and checks them, as a start does: for the function of
+// [Mapper.ByName].
+func CheckParams[P any](encoded json.RawMessage, params *P) error {
+	if err := function.ReadParams(encoded, params); err != nil {
+		return fmt.Errorf("%w: %w", ErrArguments, err)
+	}
+	return nil
+}
+
 // Name returns the mapper's name.
 func (m *Mapper[P]) Name() string { return m.def.Name }
 
@@ -189,7 +225,7 @@ func define[T, P any](name string, m function.Mode, fn func(context.Context, *En
 	}
 	d.Canonical = func(encoded json.RawMessage) (json.RawMessage, error) {
 		var params P
-		if err := function.DecodeParams(encoded, &params); err != nil {
+		if err := function.ReadParams(encoded, &params); err != nil {
 			return nil, err
 		}
 		return function.EncodeParams(params)

@@ -3,6 +3,7 @@ package mapper
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -28,6 +29,10 @@ type PlanOptions struct {
 	// Writes is how many entities an [Update] writes for each that it is called with, up to
 	// 10,000. Defaults to 1.
 	Writes float64
+
+	// Params are the parameters of the job, as JSON. [PlanNamed] checks them as a start does; they change no estimate.
+	// Empty ones are not checked.
+	Params json.RawMessage
 
 	// Prices are what Google charges. Defaults to [billing.NAM5].
 	Prices billing.Prices
@@ -61,10 +66,25 @@ func PlanNamed(ctx context.Context, e *Engine, mapper string, q Query, o *PlanOp
 	if o != nil {
 		opts = *o
 	}
+	if err := checkGiven(e.mappers[mapper], opts.Params); err != nil {
+		return nil, fmt.Errorf("mapper: plan a job of %q: %w: %w", mapper, ErrArguments, err)
+	}
 	if opts.Visit = e.mappers[mapper].Mode == function.Visit || opts.Rehearse; opts.Visit {
 		opts.Writes = 0
 	}
 	return Plan(ctx, e, q, &opts)
+}
+
+// checkGiven returns what is wrong with the parameters of a start by name, if there are any.
+func checkGiven(def *function.Definition, params json.RawMessage) (err error) {
+	switch {
+	case len(params) == 0:
+	case def.Given != nil:
+		err = def.Given(params)
+	case def.ByName == nil:
+		_, err = def.Canonical(params)
+	}
+	return err
 }
 
 // mostWrites is the most that PlanOptions.Writes can be.
@@ -76,7 +96,7 @@ const mostWrites = 10_000
 // in the United States, and a cent or two for kinds of billions, where it may have to count
 // anew. With filters, an ancestor, bounds or ShardBy a sample says little: it counts up to ten
 // millions, which costs 11,000 reads, and no further. All this is for each kind in each
-// namespace. Estimate.Used says how much it was. If the database neither counts nor has
+// namespace, up to 1,000 of them: a query over more has at least what these have. Estimate.Used says how much it was. If the database neither counts nor has
 // samples, that is an error.
 func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimate, error) {
 	var opts PlanOptions

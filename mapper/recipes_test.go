@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"testing"
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -132,20 +134,21 @@ func Example_move() {
 
 // A nightly job.
 
-func startNightly(ctx context.Context, m *mapper.Engine, now time.Time) (*mapper.Job, error) {
-	id := func(night time.Time) string { return "expire-" + night.UTC().Format("2006-01-02") }
-	monthAgo := now.UTC().Truncate(24*time.Hour).AddDate(0, 0, -30)
+func startNightly(ctx context.Context, m *mapper.Engine, due time.Time, zone *time.Location) (*mapper.Job, error) {
+	id := func(night time.Time) string { return "expire-" + night.Format("2006-01-02") }
+	year, month, day := due.In(zone).Date()
+	night := time.Date(year, month, day, 0, 0, 0, 0, time.UTC) // a date: no clock is put forward or back in it
 	job, err := DeleteSessions.Start(ctx, m, mapper.Query{
-		Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("Seen", "<", monthAgo)},
+		Kind: "Session", KeysOnly: true, Filters: []mapper.Filter{mapper.Where("Seen", "<", night.AddDate(0, 0, -30))},
 	}, mapper.None{}, &mapper.StartOptions{
-		ID:         id(now), // the scheduler may call twice: it is one job
-		AllowEmpty: true,    // there may be no sessions at all
+		ID:         id(night), // the scheduler may call twice: it is one job
+		AllowEmpty: true,      // there may be no sessions at all
 	})
 	if err != nil {
 		return nil, err
 	}
 	// The records of the job of a week ago are needed no more.
-	err = m.Job(id(now.AddDate(0, 0, -7))).CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
+	err = m.Job(id(night.AddDate(0, 0, -7))).CleanUp(ctx, &mapper.CleanUpOptions{Job: true})
 	if errors.Is(err, mapper.ErrNoSuchJob) {
 		err = nil
 	}
@@ -158,7 +161,7 @@ func Example_nightly() {
 	defer stop()
 	night := time.Date(2026, 10, 1, 3, 0, 0, 0, time.UTC)
 	for _, now := range []time.Time{night, night.Add(time.Minute), night.AddDate(0, 0, 7)} {
-		job, err := startNightly(ctx, m, now)
+		job, err := startNightly(ctx, m, now, time.UTC)
 		fmt.Println(job.ID, wait(ctx, job, err).State)
 	}
 	s, err := m.Job("expire-2026-10-01").Status(ctx)
@@ -168,6 +171,36 @@ func Example_nightly() {
 	// expire-2026-10-01 succeeded
 	// expire-2026-10-08 succeeded
 	// the first one is cleaned up: true
+}
+
+// TestNights has a schedule at one in the morning call over the weeks in which clocks are changed: each night has a job of its
+// own, whose date is that of the night, and a call that is repeated has none.
+func TestNights(t *testing.T) {
+	zone, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Skip("no time zones are installed: ", err)
+	}
+	mappertest.Run(t, mapper.Set(DeleteSessions), nil, func(t *testing.T, w *mappertest.World) {
+		for _, first := range []time.Time{time.Date(2026, 3, 26, 1, 0, 0, 0, zone), time.Date(2026, 10, 22, 1, 0, 0, 0, zone)} {
+			for i := range 6 {
+				due := time.Date(first.Year(), first.Month(), first.Day()+i, 1, 0, 0, 0, zone)
+				for _, at := range []time.Time{due, due.UTC()} {
+					job, err := startNightly(t.Context(), w.Engine, at, zone)
+					if err != nil || job.ID != due.Format("expire-2006-01-02") {
+						t.Errorf("the night of %v is the job %+v, %v", due, job, err)
+						continue
+					}
+					if _, err := job.Wait(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		}
+		jobs, _, err := w.Engine.Jobs(t.Context(), nil, "")
+		if err != nil || len(jobs) != 12 {
+			t.Errorf("%d jobs, %v, want one for each of 12 nights", len(jobs), err)
+		}
+	})
 }
 
 // Export.

@@ -1,19 +1,19 @@
 package prebuilt
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
-	"strings"
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/gql"
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -22,46 +22,45 @@ type CheckParams struct {
 	Condition string `json:"condition"` // as behind WHERE in GQL: balance >= 0 AND plan IN ARRAY('free', 'gold')
 }
 
+// Validate is called when a job starts.
+func (p CheckParams) Validate() error {
+	_, err := conditionOf(p.Condition)
+	return err
+}
+
 // check is Check, before it is known how it is started by its name.
 var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entity], p CheckParams) error {
 	c, err := conditionOf(p.Condition)
 	if err != nil {
 		return mapper.Permanent(err)
 	}
-	all := slices.Clone(e.Value)
-	for i := range all {
-		all[i].NoIndex = false
+	switch meets, strange := c.meets(e.Value); {
+	case meets:
+		e.Count("meets", 1)
+		return nil
+	case strange != "":
+		return mapper.Permanent(fmt.Errorf("%w: %s", errDoesNotMeet, strange))
 	}
-	meets, err := meets(c, all)
-	switch {
-	case err != nil:
-		return mapper.Permanent(err)
-	case !meets:
-		return mapper.Permanent(errDoesNotMeet)
-	}
-	e.Count("meets", 1)
-	return nil
+	return mapper.Permanent(errDoesNotMeet)
 })
 
 // Check is the mapper "check": it checks that entities meet a condition. Those that do not are failures of the job, which
 // succeeds with failures then; the counter "meets" has the others. The condition is as behind WHERE in
 // GQL, with AND, OR, != and NOT IN; an array meets it if one of its values does, and properties need not be indexed. It can't be about
 // keys. A condition that can't be read is refused when the job starts. By default a job of it has no limit of failures.
-var Check = check.ByName(startCheck)
+//
+// Values of different types are different, and neither is above the other: a text, a float or null does not meet
+// Balance >= 0, and the failure names both types. Where floats are right, too, the condition says so:
+// Balance >= 0 OR Balance >= 0.0. NaN is neither above nor below anything. Everything but null is above null.
+var Check = check.ByName(startCheck).CheckByName(func(params json.RawMessage) error { return mapper.CheckParams(params, new(CheckParams)) })
 
 var errDoesNotMeet = errors.New("the entity does not meet the condition")
 
 // startCheck starts a check by its name.
 func startCheck(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, o *mapper.StartOptions) (*mapper.Job, error) {
 	var p CheckParams
-	d := json.NewDecoder(bytes.NewReader(params))
-	d.DisallowUnknownFields()
-	err := d.Decode(&p)
-	if err == nil {
-		_, err = conditionOf(p.Condition)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("check: %w: %w", mapper.ErrArguments, err)
+	if err := mapper.CheckParams(params, &p); err != nil {
+		return nil, fmt.Errorf("check: %w", err)
 	}
 	opts := mapper.StartOptions{}
 	if o != nil {
@@ -71,103 +70,168 @@ func startCheck(ctx context.Context, e *mapper.Engine, q mapper.Query, params js
 	return check.Start(ctx, e, q, p, &opts)
 }
 
-// conditionOf parses a condition, and tries it.
-func conditionOf(text string) (*pb.Filter, error) {
-	c, err := gql.ParseCondition(text)
+// A condition is one on a property, or several of which all or one have to be met.
+type condition struct {
+	any bool
+	of  []condition
+
+	property string // with its comparisons, all of which one value has to meet
+	each     []comparison
+}
+
+// A comparison compares the values of a property with one, or with several.
+type comparison struct {
+	op   pb.PropertyFilter_Operator
+	with []any
+}
+
+// conditionOf parses a condition.
+func conditionOf(text string) (condition, error) {
+	if text == "" {
+		return condition{}, errors.New(`"condition" is missing: it is as behind WHERE in GQL, such as Balance >= 0`)
+	}
+	f, err := gql.ParseCondition(text)
+	var c condition
 	if err == nil {
-		_, err = meets(c, nil)
+		c, err = read(f)
 	}
 	if err != nil {
-		return nil, fmt.Errorf(`"condition" %q: %w`, text, err)
+		return condition{}, fmt.Errorf(`"condition" %q: %w`, text, err)
 	}
 	return c, nil
 }
 
-// meets reports whether an entity with some properties meets a condition.
-func meets(c *pb.Filter, properties []datastore.Property) (bool, error) {
-	f := c.GetPropertyFilter()
-	if f == nil {
-		return meetsAll(c.GetCompositeFilter(), properties)
+// read reads a condition. Inequalities on one property that are all to be met are met by one value.
+func read(f *pb.Filter) (c condition, err error) {
+	if f.GetPropertyFilter() != nil {
+		return readProperty(f.GetPropertyFilter())
 	}
-	name := f.GetProperty().GetName()
-	value, err := gql.GoValue(f.Value)
-	if err != nil {
-		return false, err
-	}
-	switch f.Op {
-	case pb.PropertyFilter_NOT_EQUAL:
-		return differs(name, []any{value}, properties)
-	case pb.PropertyFilter_NOT_IN:
-		values, _ := value.([]any)
-		return differs(name, values, properties)
-	}
-	if op := gql.Filters[f.Op]; op != "" {
-		return mapper.Matches([]mapper.Filter{mapper.Where(name, op, value)}, properties)
-	}
-	return false, fmt.Errorf("a check can't have %s", f.Op)
-}
-
-// meetsAll reports whether an entity meets all of some conditions, or one of them. Of those on one property the same value has to
-// satisfy all.
-func meetsAll(c *pb.CompositeFilter, properties []datastore.Property) (bool, error) {
-	var filters []mapper.Filter
-	any := c.GetOp() == pb.CompositeFilter_OR
-	result := !any
-	for _, each := range c.GetFilters() {
-		if f := each.GetPropertyFilter(); !any && f != nil && gql.Filters[f.Op] != "" {
-			value, err := gql.GoValue(f.Value)
-			if err != nil {
-				return false, err
-			}
-			filters = append(filters, mapper.Where(f.GetProperty().GetName(), gql.Filters[f.Op], value))
+	c.any = f.GetCompositeFilter().GetOp() == pb.CompositeFilter_OR
+	for _, each := range f.GetCompositeFilter().GetFilters() {
+		inner, err := read(each)
+		if err != nil {
+			return c, err
+		}
+		same := slices.IndexFunc(c.of, func(o condition) bool {
+			return !c.any && len(inner.each) > 0 && o.property == inner.property && o.ranges() && inner.ranges()
+		})
+		if same >= 0 {
+			c.of[same].each = append(c.of[same].each, inner.each...)
 			continue
 		}
-		met, err := meets(each, properties)
-		if err != nil {
-			return false, err
-		}
-		if any {
-			result = result || met
-		} else {
-			result = result && met
-		}
+		c.of = append(c.of, inner)
 	}
-	met, err := mapper.Matches(filters, properties)
-	if any {
-		return result, err
-	}
-	return result && met, err
+	return c, nil
 }
 
-// differs reports whether a property has a value that is none of some.
-func differs(name string, values []any, properties []datastore.Property) (bool, error) {
-	for _, v := range valuesOf(name, properties) {
-		is, err := mapper.Matches([]mapper.Filter{mapper.Where("v", "in", values)}, []datastore.Property{{Name: "v", Value: v}})
-		if err != nil || !is {
-			return err == nil, err
-		}
+func readProperty(f *pb.PropertyFilter) (c condition, err error) {
+	c.property = f.GetProperty().GetName()
+	v, err := gql.GoValue(f.Value)
+	if err != nil {
+		return c, err
 	}
-	_, err := mapper.Matches([]mapper.Filter{mapper.Where(name, "in", values)}, nil)
-	return false, err
+	with, op := []any{v}, gql.Filters[f.Op]
+	switch {
+	case f.Op == pb.PropertyFilter_NOT_EQUAL, f.Op == pb.PropertyFilter_NOT_IN:
+		op = "in"
+	case op == "":
+		return c, fmt.Errorf("a check can't have %s", f.Op)
+	}
+	if list, ok := v.([]any); ok {
+		with = list
+	}
+	filter := mapper.Where(c.property, op, v)
+	if op == "in" {
+		filter.Value = with
+	}
+	// As a filter of a query is checked.
+	if _, err := mapper.Matches([]mapper.Filter{filter}, nil); err != nil {
+		return c, err
+	}
+	c.each = []comparison{{f.Op, with}}
+	return c, nil
 }
 
-// valuesOf returns the values of a property, whose name may lead into entities inside.
-func valuesOf(name string, properties []datastore.Property) (all []any) {
-	for _, p := range properties {
-		values, ok := p.Value.([]any)
-		if !ok {
-			values = []any{p.Value}
-		}
-		inner, inside := strings.CutPrefix(name, p.Name+".")
+// ranges reports whether a condition is by inequalities alone.
+func (c condition) ranges() bool {
+	return len(c.each) > 0 && !slices.ContainsFunc(c.each, func(o comparison) bool { return !o.ranges() })
+}
+
+func (o comparison) ranges() bool {
+	switch o.op {
+	case pb.PropertyFilter_LESS_THAN, pb.PropertyFilter_LESS_THAN_OR_EQUAL, pb.PropertyFilter_GREATER_THAN,
+		pb.PropertyFilter_GREATER_THAN_OR_EQUAL:
+		return true
+	}
+	return false
+}
+
+// meets reports whether an entity with some properties meets a condition, and if not, whether that has to do with the type
+// of a value: which, without the value.
+func (c condition) meets(properties []datastore.Property) (meets bool, strange string) {
+	if len(c.each) > 0 {
+		values, _ := value.Of(properties, c.property)
 		for _, v := range values {
-			e, ok := v.(*datastore.Entity)
-			switch {
-			case p.Name == name:
-				all = append(all, v)
-			case inside && ok:
-				all = append(all, valuesOf(inner, e.Properties)...)
+			all := true
+			for _, o := range c.each {
+				is, why := o.holds(v)
+				all, strange = all && is, cmp.Or(strange, why)
+			}
+			if all {
+				return true, ""
+			}
+		}
+		if strange != "" {
+			strange = fmt.Sprintf("%.200q %s", c.property, strange)
+		}
+		return false, strange
+	}
+	for _, each := range c.of {
+		is, why := each.meets(properties)
+		strange = cmp.Or(strange, why)
+		if is == c.any {
+			return is, strange
+		}
+	}
+	return !c.any, strange
+}
+
+// holds reports whether a value meets a comparison, and if not, whether that has to do with its type.
+func (o comparison) holds(v any) (holds bool, strange string) {
+	differs := o.op == pb.PropertyFilter_NOT_EQUAL || o.op == pb.PropertyFilter_NOT_IN
+	typed := false // there is one to compare it with
+	for _, w := range o.with {
+		if value.Type(v) != value.Type(w) && (w != nil || !o.ranges()) { // null is before all else
+			continue
+		}
+		typed = true
+		c := value.Compare(v, w)
+		switch o.op {
+		case pb.PropertyFilter_EQUAL, pb.PropertyFilter_IN:
+			holds = holds || c == 0
+		case pb.PropertyFilter_LESS_THAN:
+			holds = c < 0
+		case pb.PropertyFilter_LESS_THAN_OR_EQUAL:
+			holds = c <= 0
+		case pb.PropertyFilter_GREATER_THAN:
+			holds = c > 0
+		case pb.PropertyFilter_GREATER_THAN_OR_EQUAL:
+			holds = c >= 0
+		default: // one of them is enough for it not to differ
+			if c == 0 {
+				return false, ""
 			}
 		}
 	}
-	return all
+	f, float := v.(float64)
+	switch nan := float && math.IsNaN(f); {
+	case nan && o.ranges() && typed && o.with[0] != nil:
+		return false, "is NaN, which is neither above nor below anything"
+	case !typed && !o.ranges() && (v == nil || o.with[0] == nil):
+		return differs, ""
+	case !typed && !differs:
+		return false, fmt.Sprintf("is of the type %s, and is compared with the type %s", value.Type(v),
+			value.Type(o.with[0]))
+	}
+	return holds || differs, ""
 }

@@ -14,6 +14,9 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/strictjson"
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -85,17 +88,23 @@ func Erase(o EraseOptions) mapper.Definition {
 	}).OnDone(func(_ context.Context, d *mapper.Done, _ EraseParams) error {
 		return mapper.Permanent(fmt.Errorf("%d entities could not be deleted, so there is no certificate: retry the job", d.Status.Failures))
 	}).Forget(func(ctx context.Context, d *mapper.Done, p EraseParams) error { return o.certify(ctx, d, p) })
-	return m.ByName(func(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, opts *mapper.StartOptions) (*mapper.Job, error) {
+	m.CheckByName(func(params json.RawMessage) error {
 		var p EraseParams
-		decoder := json.NewDecoder(bytes.NewReader(params))
-		decoder.DisallowUnknownFields()
-		var bad error
-		if len(bytes.TrimSpace(params)) > 0 {
-			bad = decoder.Decode(&p)
+		if err := readErase(params, &p); err != nil {
+			return err
 		}
+		return p.Validate()
+	})
+	return m.ByName(func(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage,
+		opts *mapper.StartOptions) (*mapper.Job, error) {
+		var p EraseParams
+		bad := readErase(params, &p)
 		given := mapper.StartOptions{}
 		if opts != nil {
 			given = *opts
+		}
+		if bad == nil {
+			bad = p.Validate()
 		}
 		if bad == nil {
 			bad = o.check(q, p, given)
@@ -117,12 +126,21 @@ func Erase(o EraseOptions) mapper.Definition {
 	})
 }
 
+// readErase reads parameters of a start by name, which may be missing.
+func readErase(params json.RawMessage, p *EraseParams) error {
+	if len(bytes.TrimSpace(params)) == 0 {
+		return nil
+	}
+	return strictjson.Decode(params, p)
+}
+
 const unindexedCounter = "erase/unindexed"
 
 // has reports whether an entity has the value, and whether that is indexed.
 func (p EraseParams) has(properties []datastore.Property) (has, indexed bool, err error) {
 	filter := []mapper.Filter{mapper.Where("v", "=", p.Value.V)}
-	for _, v := range valuesOf(p.Property, properties) {
+	values, _ := value.Of(properties, p.Property)
+	for _, v := range values {
 		is, err := mapper.Matches(filter, []datastore.Property{{Name: "v", Value: v}})
 		if err != nil {
 			return false, false, err
@@ -146,12 +164,26 @@ func (p EraseParams) subject(namespace string) mapper.Subject {
 		case time.Time:
 			s.Times = []time.Time{v}
 		case *datastore.Key:
-			s.Words = append(s.Words, v.Encode(), v.String())
+			s.Words = append(s.Words, v.Encode(), v.String(), value.Text(v))
 		case []byte:
-			s.Words = append(s.Words, base64.StdEncoding.EncodeToString(v))
+			s.Words = append(s.Words, base64.StdEncoding.EncodeToString(v), base64.RawURLEncoding.EncodeToString(v))
 		}
 	}
 	return s
+}
+
+// Validate is called when a job starts.
+func (p EraseParams) Validate() error {
+	switch {
+	case p.Property == "" && p.Value != nil,
+		p.Property != "" && (p.Value == nil || p.Value.V == nil || p.Value.V == ""):
+		return errors.New(`the params "property" and "value" name a tenant together, whose value is not empty`)
+	case p.Property != "" && names.Reserved(p.Property):
+		return fmt.Errorf(`the param "property" is %q, which is reserved by Datastore`, p.Property)
+	case slices.Contains(p.Words, ""):
+		return errors.New(`one of the param "words" is empty`)
+	}
+	return nil
 }
 
 // check returns what is wrong with a start.
@@ -161,11 +193,6 @@ func (o EraseOptions) check(q mapper.Query, p EraseParams, opts mapper.StartOpti
 	switch {
 	case len(o.Key) != ed25519.PrivateKeySize || o.Keep == nil:
 		return errors.New("EraseOptions.Key and Keep are required")
-	case p.Property == "" && p.Value != nil,
-		p.Property != "" && (p.Value == nil || p.Value.V == nil || p.Value.V == ""):
-		return errors.New(`the params "property" and "value" name a tenant together, whose value is not empty`)
-	case slices.Contains(p.Words, ""):
-		return errors.New(`one of the param "words" is empty`)
 	case p.Property == "" && (q.Namespace == "" || q.Kind != "" || len(q.Kinds)+len(q.Namespaces) > 0 ||
 		q.AllNamespaces || bounded):
 		return errors.New(`the query has to have a namespace, and nothing else, or the params "property" and "value" a tenant`)
@@ -178,9 +205,6 @@ func (o EraseOptions) check(q mapper.Query, p EraseParams, opts mapper.StartOpti
 	return nil
 }
 
-// ours begins the names of the kinds of scattermap's own records, which are in the default namespace.
-const ours = "Scattermap"
-
 // kindsOf returns the kinds of namespaces, without those of Datastore and of scattermap's records.
 func kindsOf(ctx context.Context, e *mapper.Engine, namespaces []string) (kinds []string, err error) {
 	for _, namespace := range namespaces {
@@ -190,8 +214,7 @@ func kindsOf(ctx context.Context, e *mapper.Engine, namespaces []string) (kinds 
 		}
 		for _, key := range found {
 			name := key.Name
-			reserved := len(name) >= 4 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__")
-			if !reserved && (namespace != "" || !strings.HasPrefix(name, ours)) {
+			if !names.Reserved(name) && !names.Ours(namespace, name) {
 				kinds = append(kinds, name)
 			}
 		}

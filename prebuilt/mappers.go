@@ -1,16 +1,19 @@
 package prebuilt
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"time"
+	"unicode/utf8"
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/gql"
+	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -29,55 +32,59 @@ type entity = datastore.PropertyList
 
 // CountParams are the parameters of [Count].
 type CountParams struct {
-	By string `json:"by,omitempty"` // a property, by whose values to count; empty: nothing
+	// By is a property, by whose values to count; empty: nothing. A dot leads into an entity inside, or is part of the
+	// name, as in a filter.
+	By string `json:"by,omitempty"`
+}
+
+// Validate is called when a job starts.
+func (p CountParams) Validate() error {
+	if p.By == "" {
+		return nil
+	}
+	return checkProperty("by", p.By)
 }
 
 // Count is the mapper "count": it counts entities, under the counter "entities", and by the values of a property, if one is
-// named: "plan=free", and "plan (missing)" of those that do not have it. An entity with several values counts for each. A job has up to
-// 40,000 counters, so a property with more values fails it.
+// named: plan="free", and "plan (missing)" of those that do not have it. Values have different counters if they differ, also
+// in their type: plan=5, plan=5.0, plan="5", plan=true, plan=null, and of other types what GQL has:
+// seen=DATETIME("2026-10-24T00:00:00Z"), bank=KEY(NAMESPACE("acme"), Bank, 5), photo=BLOB("…"). A name of more than 100
+// bytes is cut off, and ends with a hash of all of it. An entity with several values counts for each, and an empty list is
+// a value of its own, ARRAY(). A job has up to 40,000 counters, so a property with more values fails it.
 var Count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[entity], p CountParams) error {
 	e.Count("entities", 1)
 	if p.By == "" {
 		return nil
 	}
-	i := slices.IndexFunc(e.Value, named(p.By))
-	if i < 0 {
-		e.Count(name(p.By+" (missing)"), 1)
-		return nil
-	}
-	values, ok := e.Value[i].Value.([]any)
-	if !ok {
-		values = []any{e.Value[i].Value}
-	}
-	for _, v := range values {
-		e.Count(name(p.By+"="+shown(v)), 1)
+	counted := func(what string) { e.Count(value.Short(gql.Path(p.By)+what, longestCounter), 1) }
+	there := false
+	value.Each(e.Value, p.By, func(q *datastore.Property, _ bool) {
+		there = true
+		values := value.Elements(q.Value)
+		if len(values) == 0 {
+			counted("=" + value.Text(q.Value))
+		}
+		for _, v := range values {
+			counted("=" + value.Text(v))
+		}
+	})
+	if !there {
+		counted(" (missing)")
 	}
 	return nil
 })
 
-// name returns what a counter can be called: at most 100 bytes.
-func name(s string) string {
-	if len(s) <= 100 {
-		return s
-	}
-	return string(bytes.ToValidUTF8([]byte(s[:97]), nil)) + "..."
-}
+// longestCounter is how many bytes the name of a counter has at most.
+const longestCounter = 100
 
-// shown writes a value for people.
-func shown(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "null"
-	case time.Time:
-		return v.UTC().Format(time.RFC3339Nano)
-	case *datastore.Key:
-		return v.String()
-	case []byte:
-		return fmt.Sprintf("%d bytes", len(v))
-	case *datastore.Entity:
-		return "(an entity)"
+// checkOwn returns an error if a name leads into an entity inside, as it does in a filter: what changes properties
+// changes those of the entity itself.
+func checkOwn(what string, properties entity, name string) error {
+	leads := value.Leads(properties, name)
+	if !leads {
+		return nil
 	}
-	return fmt.Sprint(v)
+	return mapper.Permanent(fmt.Errorf("%s: %q leads into an entity inside, and only properties of the entity itself can be changed", what, name))
 }
 
 func named(property string) func(datastore.Property) bool {
@@ -96,17 +103,44 @@ var Delete = mapper.Update("delete", func(_ context.Context, e *mapper.Entity[en
 	return nil
 })
 
-// SetParams are the parameters of [Set].
+// SetParams are the parameters of [Set]. Property and value are required; null is a value.
 type SetParams struct {
 	Property string `json:"property"`
 	Value    Value  `json:"value"`
 	NoIndex  bool   `json:"noindex,omitempty"`
 }
 
+// Validate is called when a job starts.
+func (p SetParams) Validate() error {
+	if err := checkProperty("property", p.Property); err != nil {
+		return err
+	}
+	if !p.Value.given {
+		return errors.New(`"value" is missing: what is the property set to? null is written as null`)
+	}
+	return nil
+}
+
+// checkProperty returns what is wrong with a parameter that names a property.
+func checkProperty(param, property string) error {
+	switch {
+	case property == "":
+		return fmt.Errorf("%q is missing: it names a property", param)
+	case len(property) > maxName || !utf8.ValidString(property):
+		return fmt.Errorf("%q is longer than %d bytes or not UTF-8", param, maxName)
+	case names.Reserved(property):
+		return fmt.Errorf("%q is %q, which is reserved by Datastore", param, property)
+	}
+	return nil
+}
+
+// maxName is how many bytes the name of a property or a kind has at most.
+const maxName = 1500
+
 // Set is the mapper "set": it sets a property to a value, and leaves entities that have it already.
 var Set = mapper.Update("set", func(_ context.Context, e *mapper.Entity[entity], p SetParams) error {
-	if p.Property == "" {
-		return mapper.Permanent(errors.New(`set: the parameter "property" names none`))
+	if err := checkOwn("set", e.Value, p.Property); err != nil {
+		return err
 	}
 	property := datastore.Property{Name: p.Property, Value: p.Value.V, NoIndex: p.NoIndex}
 	if i := slices.IndexFunc(e.Value, named(p.Property)); i >= 0 {
@@ -119,7 +153,11 @@ var Set = mapper.Update("set", func(_ context.Context, e *mapper.Entity[entity],
 
 // A Value is what a property is set to, in the JSON of a filter's value (see mapper.Filter): a number, a text, true, null, or
 // {"time": "2026-10-24T00:00:00Z"}.
-type Value struct{ V any }
+type Value struct {
+	V any
+
+	given bool // by JSON
+}
 
 // MarshalJSON writes it.
 func (v Value) MarshalJSON() ([]byte, error) {
@@ -149,7 +187,7 @@ func (v *Value) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(filter, &f); err != nil {
 		return err
 	}
-	v.V = f.Value
+	v.V, v.given = f.Value, true
 	return nil
 }
 
@@ -159,11 +197,20 @@ type RenameParams struct {
 	To   string `json:"to"`
 }
 
+// Validate is called when a job starts.
+func (p RenameParams) Validate() error {
+	err := cmp.Or(checkProperty("from", p.From), checkProperty("to", p.To))
+	if err == nil && p.From == p.To {
+		err = fmt.Errorf(`"from" and "to" are both %q`, p.From)
+	}
+	return err
+}
+
 // Rename is the mapper "rename": it gives a property another name. Entities without the property stay as they are, and one that has
 // both is a failure, as one of them would be lost.
 var Rename = mapper.Update("rename", func(_ context.Context, e *mapper.Entity[entity], p RenameParams) error {
-	if p.From == "" || p.To == "" || p.From == p.To {
-		return mapper.Permanent(fmt.Errorf("rename: the parameters are from %q to %q", p.From, p.To))
+	if err := cmp.Or(checkOwn("rename", e.Value, p.From), checkOwn("rename", e.Value, p.To)); err != nil {
+		return err
 	}
 	from := slices.IndexFunc(e.Value, named(p.From))
 	switch {
@@ -181,10 +228,25 @@ type DropParams struct {
 	Properties []string `json:"properties"`
 }
 
+// Validate is called when a job starts.
+func (p DropParams) Validate() error {
+	if len(p.Properties) == 0 {
+		return errors.New(`"properties" is missing, or empty: it names those to remove`)
+	}
+	for i, name := range p.Properties {
+		if err := checkProperty(fmt.Sprintf("properties[%d]", i), name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Drop is the mapper "drop": it removes properties. Entities without them stay as they are.
 var Drop = mapper.Update("drop", func(_ context.Context, e *mapper.Entity[entity], p DropParams) error {
-	if len(p.Properties) == 0 {
-		return mapper.Permanent(errors.New(`drop: the parameter "properties" is empty`))
+	for _, name := range p.Properties {
+		if err := checkOwn("drop", e.Value, name); err != nil {
+			return err
+		}
 	}
 	e.Value = slices.DeleteFunc(e.Value, func(q datastore.Property) bool { return slices.Contains(p.Properties, q.Name) })
 	return nil
@@ -194,6 +256,23 @@ var Drop = mapper.Update("drop", func(_ context.Context, e *mapper.Entity[entity
 type CopyParams struct {
 	Kind      string  `json:"kind,omitempty"`      // of the copies; empty: that of the entities
 	Namespace *string `json:"namespace,omitempty"` // of the copies; absent: that of the entities
+}
+
+// Validate is called when a job starts.
+func (p CopyParams) Validate() error {
+	switch {
+	case p.Kind == "" && p.Namespace == nil:
+		return errors.New(`"kind" and "namespace" are both missing: the copies would be the entities themselves`)
+	case names.Reserved(p.Kind):
+		return fmt.Errorf(`"kind" is %q, which is reserved by Datastore`, p.Kind)
+	case len(p.Kind) > maxName || !utf8.ValidString(p.Kind):
+		return fmt.Errorf(`"kind" is longer than %d bytes or not UTF-8`, maxName)
+	case (p.Namespace == nil || *p.Namespace == "") && names.Ours("", p.Kind):
+		return fmt.Errorf(`"kind" is %q, one of those that hold scattermap's own records`, p.Kind)
+	case p.Namespace != nil && !names.Namespace(*p.Namespace):
+		return fmt.Errorf(`"namespace" is %.110q, which is reserved, or not up to 100 letters, digits, '.', '_' and '-'`, *p.Namespace)
+	}
+	return nil
 }
 
 // Copy is the mapper "copy": it copies entities to another kind, or namespace, under the same names and ids. A copy that is there is
@@ -208,6 +287,9 @@ var Copy = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[entity
 	}
 	if to.Equal(e.Key) {
 		return mapper.Permanent(errors.New("copy: the copy would be the entity itself: name another kind or namespace"))
+	}
+	if names.Ours(to.Namespace, to.Kind) {
+		return mapper.Permanent(fmt.Errorf("copy: the kind %q of the default namespace holds scattermap's own records", to.Kind))
 	}
 	e.Put(&to, &e.Value)
 	return nil

@@ -94,9 +94,10 @@ func inWorld(t *testing.T, test func(t *testing.T, w *mappertest.World)) {
 func TestCount(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.World) {
 		for params, want := range map[string]map[string]int64{
-			`{}`:               {"entities": 60},
-			`{"by": "plan"}`:   {"entities": 60, "plan=free": 19, "plan=paid": 20, "plan=null": 1, "plan (missing)": 20},
-			`{"by": "tags"}`:   {"entities": 60, "tags=a": 6, "tags=5": 6, "tags (missing)": 54},
+			`{}`: {"entities": 60},
+			`{"by": "plan"}`: {"entities": 60, `plan="free"`: 19, `plan="paid"`: 20, "plan=null": 1,
+				"plan (missing)": 20},
+			`{"by": "tags"}`:   {"entities": 60, `tags="a"`: 6, "tags=5": 6, "tags (missing)": 54},
 			`{"by": "nobody"}`: {"entities": 60, "nobody (missing)": 60},
 		} {
 			if s := run(t, w, "count", params, mapper.Query{}, mapper.StartOptions{}); !reflect.DeepEqual(s.Counters, want) {
@@ -209,22 +210,73 @@ func TestCopy(t *testing.T) {
 	})
 }
 
-// TestParams has parameters that can't be meant fail the job, and change nothing.
+// TestParams has parameters that can't be meant refused at the start, by a start and by a plan, with the name of what is
+// wrong.
 func TestParams(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *mappertest.World) {
 		before := entities(t, w.Client, "Account", "")
-		for _, c := range [][2]string{{"set", `{"value": 1}`}, {"rename", `{"from": "plan"}`}, {"drop", `{}`}, {"copy", `{}`}} {
-			if s := run(t, w, c[0], c[1], mapper.Query{}, mapper.StartOptions{}); s.Processed != 0 || s.State == mapper.Succeeded {
-				t.Errorf("%s %s: %+v", c[0], c[1], s)
+		for _, c := range [][3]string{
+			{"set", `{"property": "plan"}`, `"value" is missing`},
+			{"set", `{"value": 1}`, `"property" is missing`},
+			{"set", `{"property": "", "value": 1}`, `"property" is missing`},
+			{"set", `{"property": null, "value": 1}`, `"property" is null`},
+			{"set", `{"property": "plan", "value": 1, "noindex": null}`, `"noindex" is null`},
+			{"set", `{"property": "plan", "value": 1, "property": "Balance"}`, `"property" comes twice`},
+			{"set", `{"property": "plan", "value": 1, "Property": "Balance"}`, `"property" and "Property"`},
+			{"set", `{"property": "plan", "Value": {"time": "2026-10-24T00:00:00Z", "time": "2026-10-25T00:00:00Z"}}`,
+				`"Value.time" comes twice`},
+			{"set", `{"property": "plan", "values": 1}`, `"values"`},
+			{"set", `{"property": "a", "value": {"tme": 1}}`, "tme"},
+			{"set", `{"property": "__key__", "value": 1}`, "reserved"},
+			{"set", `{"property": "plan", "value": "\ud800"}`, "half of a character"},
+			{"set", `{"property": "plan", "value": 9223372036854775808}`, "9223372036854775808"},
+			{"set", `{"property": "plan", "value": 9007199254740993.0}`, "9007199254740993.0"},
+			{"set", `{"property": "plan", "value": {"float": 9007199254740993}}`, "9007199254740993"},
+			{"rename", `{"from": "plan"}`, `"to" is missing`},
+			{"rename", `{"to": "plan"}`, `"from" is missing`},
+			{"rename", `{"from": "plan", "to": "plan"}`, "both"},
+			{"drop", `{}`, `"properties" is missing`},
+			{"drop", `{"properties": null}`, `"properties" is missing`},
+			{"drop", `{"properties": []}`, `"properties" is missing`},
+			{"drop", `{"properties": ["plan", ""]}`, `"properties[1]" is missing`},
+			{"drop", `{"properties": ["plan", null]}`, `"properties[1]" is null`},
+			{"copy", `{}`, `"kind" and "namespace" are both missing`},
+			{"copy", `{"kind": null}`, `"kind" is null`},
+			{"copy", `{"kind": "__x__"}`, "reserved"},
+			{"copy", `{"kind": "ScattermapJob"}`, "own records"},
+			{"copy", `{"kind": "ScattermapPart", "namespace": ""}`, "own records"},
+			{"copy", `{"namespace": "a b"}`, `"namespace"`},
+			{"count", `{"per": "plan"}`, `"per"`},
+			{"count", `{"by": null}`, `"by" is null`},
+			{"check", `{}`, `"condition" is missing`},
+			{"check", `{"condition": null}`, `"condition" is null`},
+			{"check", `{"condition": "a = 1", "by": "a"}`, `"by"`},
+			{"touch", `{"property": "plan"}`, `"property"`},
+			{"delete", `{"kind": "plan"}`, `"kind"`},
+			{"delete", `null`, "null"},
+			{"delete", `{} {}`, "more than one"},
+		} {
+			_, err := w.Engine.StartNamed(t.Context(), c[0], mapper.Query{Kind: "Account"}, json.RawMessage(c[1]), nil)
+			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), c[2]) {
+				t.Errorf("%s %s: %v, want %q", c[0], c[1], err, c[2])
 			}
-		}
-		for _, c := range [][2]string{{"set", `{"property": "a", "value": {"tme": 1}}`}, {"count", `{"per": "plan"}`}} {
-			if _, err := w.Engine.StartNamed(t.Context(), c[0], mapper.Query{Kind: "Account"}, json.RawMessage(c[1]), nil); err == nil {
-				t.Errorf("%s %s is started", c[0], c[1])
+			_, err = mapper.PlanNamed(t.Context(), w.Engine, c[0], mapper.Query{Kind: "Account"},
+				&mapper.PlanOptions{Params: json.RawMessage(c[1])})
+			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), c[2]) {
+				t.Errorf("a plan of %s %s: %v, want %q", c[0], c[1], err, c[2])
 			}
 		}
 		if diff := cmp.Diff(before, entities(t, w.Client, "Account", "")); diff != "" {
 			t.Error(diff)
+		}
+		// In Go null is a value that was given.
+		job, err := prebuilt.Set.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"},
+			prebuilt.SetParams{Property: "note"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := job.Wait(t.Context()); err != nil || s.Written != n {
+			t.Errorf("set to nil: %+v, %v", s, err)
 		}
 	})
 }
@@ -274,7 +326,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("with no limit of its own: %+v, %v", s, err)
 		}
 		for condition, want := range map[string]string{
-			"": "column 1", "Balance >": "column 10", "Balance = 1 LIMIT 1": "more than a condition", "__key__ = KEY(Account, 1)": "range of keys",
+			"": "is missing", "Balance >": "column 10", "Balance = 1 LIMIT 1": "more than a condition", "__key__ = KEY(Account, 1)": "range of keys",
 			"__key__ HAS ANCESTOR KEY(Bank, 1)": "HAS_ANCESTOR", "Balance = @b": "@b",
 		} {
 			_, err := w.Engine.StartNamed(t.Context(), "check", mapper.Query{Kind: "Account"}, []byte(fmt.Sprintf(`{"condition": %q}`, condition)), nil)

@@ -33,7 +33,7 @@ func newExamples() *cobra.Command {
 		}
 		lines := [][]string{{"KEY", "WHAT", "PROPERTY", "BEFORE", "AFTER"}}
 		for _, x := range answer.Examples {
-			row := []string{operator.Line(operator.Path(x.Key), 60), x.What}
+			row := []string{operator.Line(operator.Key(x.Key), 60), x.What}
 			if len(x.Properties) == 0 {
 				lines = append(lines, append(row, "", "", ""))
 			}

@@ -42,7 +42,8 @@ func newFailures() *cobra.Command {
 		}
 		lines := [][]string{{"KEY", "ATTEMPTS", "LAST", "ERROR"}}
 		for _, f := range failures {
-			lines = append(lines, []string{operator.Line(operator.Path(f.Key), 80), strconv.Itoa(f.Attempts), operator.Ago(f.Time, time.Now()), operator.Line(f.Error, 100)})
+			lines = append(lines, []string{operator.Line(operator.Key(f.Key), 80), strconv.Itoa(f.Attempts),
+				operator.Ago(f.Time, time.Now()), operator.Line(f.Error, 100)})
 		}
 		if err := rows(c.OutOrStdout(), lines...); err != nil {
 			return err
@@ -71,7 +72,8 @@ func causes(c *cobra.Command, s *service, id string, format *output) error {
 	lines := [][]string{{"FAILURES", "CAUSE", "FOR INSTANCE"}}
 	for _, cause := range answer.Causes {
 		about := map[bool]string{true: "about "}[cause.Estimated]
-		lines = append(lines, []string{about + operator.Grouped(cause.Count), operator.Line(cause.Cause, 80), operator.Line(operator.Path(cause.Example.Key), 60)})
+		lines = append(lines, []string{about + operator.Grouped(cause.Count), operator.Line(cause.Cause, 80),
+			operator.Line(operator.Key(cause.Example.Key), 60)})
 	}
 	return rows(c.OutOrStdout(), lines...)
 }

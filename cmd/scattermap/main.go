@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/scattermap/scattermap/internal/names"
 )
 
 func main() {
@@ -101,6 +103,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func oneJob(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageError(fmt.Errorf("%s: name one job, as \"scattermap jobs\" lists them", c.Name()))
+	}
+	if !names.JobID(args[0]) {
+		return usageError(fmt.Errorf("%s: %.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_': \"scattermap jobs\" lists them", c.Name(), args[0]))
 	}
 	return nil
 }

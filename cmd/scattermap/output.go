@@ -8,7 +8,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/pflag"
-	"go.yaml.in/yaml/v3"
 )
 
 // An output is a format of what a command prints.
@@ -53,25 +52,10 @@ func (o *output) write(w io.Writer, v any) error {
 		}
 		return err
 	}
-	var node yaml.Node // YAML is a superset of JSON, and the order of the names stays
-	if err := yaml.Unmarshal(text, &node); err != nil {
-		return err
+	if text, err = toYAML(text); err == nil {
+		_, err = w.Write(text)
 	}
-	plain(&node)
-	e := yaml.NewEncoder(w)
-	e.SetIndent(2)
-	if err := e.Encode(&node); err != nil {
-		return err
-	}
-	return e.Close()
-}
-
-// plain has a node be written in YAML's own style, and not in JSON's.
-func plain(n *yaml.Node) {
-	n.Style = 0
-	for _, c := range n.Content {
-		plain(c)
-	}
+	return err
 }
 
 // rows writes lines of columns.

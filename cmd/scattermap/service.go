@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
@@ -50,6 +51,9 @@ const callTime = time.Minute
 
 // call makes a request, with a body unless that is nil, and decodes the answer into v, unless that is nil.
 func (s *service) call(ctx context.Context, method, path string, parameters url.Values, body, v any) error {
+	if err := checkPath(path); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	var content io.Reader
@@ -120,6 +124,20 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 	}
 	if err := json.Unmarshal(text, v); err != nil {
 		return fmt.Errorf("what answers at %s is not a service of scattermap: %w", to.Redacted(), err)
+	}
+	return nil
+}
+
+// checkPath returns an error for a path below the list of jobs that is another one as a URL.
+func checkPath(path string) error {
+	if path == "" {
+		return nil // the list itself
+	}
+	for segment := range strings.SplitSeq(path, "/") {
+		if !names.JobID(segment) { // what is done to a job has such a name, too
+			return usageError(fmt.Errorf("%.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_'",
+				segment))
+		}
 	}
 	return nil
 }

@@ -15,7 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/internal/strictjson"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/prebuilt"
 )
@@ -142,8 +144,11 @@ func newStart() *cobra.Command {
 		if err := f.check(!erases); err != nil {
 			return err
 		}
-		if !json.Valid([]byte(params)) {
-			return usageError(fmt.Errorf("--params is %q, it has to be JSON, such as '{\"Amount\": 10}'", params))
+		if err := checkParams(params); err != nil {
+			return err
+		}
+		if o := f.options.ID; o != "" && !names.JobID(o) {
+			return usageError(fmt.Errorf("--id is %.110q, it has to be 1 to 100 letters, digits, '-' and '_'", o))
 		}
 		o := f.options
 		if execute && o.Rehearse {
@@ -159,7 +164,7 @@ func newStart() *cobra.Command {
 				return err
 			}
 		case destroys:
-			if err := confirmNumber(c, &s, args[0], f); err != nil {
+			if err := confirmNumber(c, &s, args[0], params, f); err != nil {
 				return err
 			}
 		}
@@ -182,8 +187,8 @@ func erasing(namespace, params string) string {
 }
 
 // confirmNumber says how many entities a job that destroys something is over, and returns an error unless that number is typed.
-func confirmNumber(c *cobra.Command, s *service, mapper string, f jobFlags) error {
-	est, err := f.plan(c, s, mapper, 0)
+func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFlags) error {
+	est, err := f.plan(c, s, mapper, params, 0)
 	if err != nil {
 		return err
 	}
@@ -201,20 +206,32 @@ func confirmNumber(c *cobra.Command, s *service, mapper string, f jobFlags) erro
 	return nil
 }
 
+// checkParams returns what is wrong with parameters, whatever mapper they are for.
+func checkParams(params string) error {
+	if err := strictjson.Check([]byte(params)); err != nil {
+		return usageError(fmt.Errorf("--params is %.200q, it has to be JSON, such as '{\"Amount\": 10}': %w", params,
+			err))
+	}
+	return nil
+}
+
 // plan asks the service for the plan of a job.
-func (f jobFlags) plan(c *cobra.Command, s *service, name string, each time.Duration) (*mapper.Estimate, error) {
+func (f jobFlags) plan(c *cobra.Command, s *service, name, params string, each time.Duration) (*mapper.Estimate,
+	error) {
 	est := new(mapper.Estimate)
 	return est, s.call(c.Context(), http.MethodPost, "plan", nil, struct {
-		Mapper    string        `json:"mapper"`
-		Query     mapper.Query  `json:"query"`
-		PerEntity time.Duration `json:"per_entity"`
+		Mapper    string          `json:"mapper"`
+		Query     mapper.Query    `json:"query"`
+		Params    json.RawMessage `json:"params,omitempty"`
+		PerEntity time.Duration   `json:"per_entity"`
 		mapper.StartOptions
-	}{name, f.query, each, f.options}, est)
+	}{name, f.query, json.RawMessage(params), each, f.options}, est)
 }
 
 func newPlan() *cobra.Command {
 	var s service
 	var f jobFlags
+	var params string
 	var each time.Duration
 	c := &cobra.Command{
 		Use: "plan MAPPER --kind KIND", Short: "Estimate what a job would take, without starting it", Args: oneMapper,
@@ -223,13 +240,20 @@ func newPlan() *cobra.Command {
 	}
 	s.define(c.Flags())
 	f.define(c.Flags())
+	c.Flags().StringVar(&params, "params", "",
+		"the mapper's parameters as `JSON`, to have them checked; they change no estimate")
 	c.Flags().DurationVar(&each, "per-entity", 2*time.Millisecond, "how long the function takes for an entity")
 	format := outputFlag(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := f.check(true); err != nil {
 			return err
 		}
-		est, err := f.plan(c, &s, args[0], each)
+		if params != "" {
+			if err := checkParams(params); err != nil {
+				return err
+			}
+		}
+		est, err := f.plan(c, &s, args[0], params, each)
 		if err != nil {
 			return err
 		}

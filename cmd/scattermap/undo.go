@@ -94,7 +94,7 @@ func newLeft() *cobra.Command {
 		for _, l := range left {
 			key := ""
 			if l.Key != nil {
-				key = operator.Line(operator.Path(l.Key), 80)
+				key = operator.Line(operator.Key(l.Key), 80)
 			}
 			lines = append(lines, []string{cmp.Or(key, "…"), operator.Line(l.Why, 100)})
 		}

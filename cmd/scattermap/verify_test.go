@@ -94,7 +94,7 @@ func TestVerify(t *testing.T) {
 	for args, want := range map[string]string{
 		"verify":                     "name one job",
 		"verify --project test none": "no such job",
-		"verify --project test a/b":  "no such job",
+		"verify --project test a/b":  "no ID of a job",
 		"verify -nope j":             "-nope",
 		"verify --at yesterday j":    "--at",
 	} {

@@ -36,6 +36,8 @@ const (
 	lookEvery = time.Second
 	lineEvery = 10 * time.Second
 	patient   = time.Minute // for which a service may not answer, once it has
+
+	fewFailures = 5 // in a row are none, however long they take
 )
 
 // follow shows how a job stands until it has ended or is paused. What it then prints is in a format.
@@ -48,7 +50,8 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 	if f, ok := c.ErrOrStderr().(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		show, done = bar(f)
 	}
-	answered := time.Now()
+	var failing time.Time // since when each look fails
+	failed := 0           // in a row
 	for show(job); job.State == mapper.Running; {
 		select {
 		case <-c.Context().Done():
@@ -58,11 +61,16 @@ func follow(c *cobra.Command, s *service, id string, format *output) error {
 		}
 		now := new(mapper.Status)
 		if err := s.call(c.Context(), http.MethodGet, id, nil, nil, now); err == nil {
-			answered, job = time.Now(), now
+			failed, job = 0, now
 			show(job)
-		} else if time.Since(answered) > patient {
-			done()
-			return err
+		} else {
+			if failed++; failed == 1 { // it may have taken long
+				failing = time.Now()
+			}
+			if failed >= fewFailures && time.Since(failing) > patient {
+				done()
+				return err
+			}
 		}
 	}
 	done()

@@ -6,9 +6,10 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/internal/names"
 )
 
 // bindings are what the binding sites of a query stand for.
@@ -21,9 +22,7 @@ type bindings struct {
 // As the protocol documents the keys of named_bindings.
 var bindingName = regexp.MustCompile(`^[A-Za-z_$][A-Za-z_$0-9]*$`)
 
-func reservedBinding(name string) bool {
-	return len(name) >= 4 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__")
-}
+func reservedBinding(name string) bool { return names.Reserved(name) }
 
 // newBindings checks the bindings of q, whether it uses them or not.
 func newBindings(q *pb.GqlQuery) (*bindings, error) {

@@ -1,6 +1,11 @@
 package gql
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
 
 // A token is a word, a literal, a binding site or a sign of the query.
 type token struct {
@@ -74,4 +79,34 @@ func show(text string) string {
 		cut = i
 	}
 	return fmt.Sprintf("%q...", text[:cut])
+}
+
+// Path writes the path of a property, whose names have dots between them, in backquotes if it needs them.
+func Path(path string) string {
+	for name := range strings.SplitSeq(path, ".") {
+		if !plain(name) {
+			return quote(path)
+		}
+	}
+	return path
+}
+
+// Name writes the name of a kind or a property, in backquotes if it needs them.
+func Name(name string) string {
+	if plain(name) {
+		return name
+	}
+	return quote(name)
+}
+
+// plain reports whether a name needs no backquotes.
+func plain(name string) bool {
+	return name != "" && nameLength(name) == len(name) && !keywords[strings.ToUpper(name)] && utf8.ValidString(name) &&
+		strings.IndexFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }) < 0
+}
+
+func quote(name string) string {
+	inner := strconv.Quote(name)
+	inner = strings.ReplaceAll(inner[1:len(inner)-1], `\"`, `"`)
+	return "`" + strings.ReplaceAll(inner, "`", "\\`") + "`"
 }

@@ -10,6 +10,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/gql"
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -130,27 +132,12 @@ func Undone(job *mapper.Status) string {
 	return fmt.Sprintf(form, n("restored"), n("removed"), n("left"))
 }
 
-// Value writes a value of a query, or of a position, as GQL has it.
-func Value(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "NULL"
-	case string:
-		return strconv.Quote(v)
-	case []byte:
-		return fmt.Sprintf("BLOB(%d bytes)", len(v))
-	case time.Time:
-		return v.UTC().Format(time.RFC3339Nano)
-	case *datastore.Key:
-		return Path(v)
-	case []any:
-		var all []string
-		for _, each := range v {
-			all = append(all, Value(each))
-		}
-		return "(" + strings.Join(all, ", ") + ")"
+// Key writes a key, with its namespace if it has one.
+func Key(k *datastore.Key) string {
+	if k.Namespace == "" {
+		return Path(k)
 	}
-	return fmt.Sprint(v)
+	return "[" + k.Namespace + "]" + Path(k)
 }
 
 // Over writes in words which entities a job is over.
@@ -173,16 +160,16 @@ func Over(q mapper.Query) string {
 			conditions = append(conditions, fmt.Sprintf("a share of the keys, %v", f.Value))
 			continue
 		}
-		conditions = append(conditions, f.Property+" "+f.Op+" "+Value(f.Value))
+		conditions = append(conditions, gql.Path(f.Property)+" "+f.Op+" "+value.Text(f.Value))
 	}
 	if q.Ancestor != nil {
-		conditions = append(conditions, "below "+Path(q.Ancestor))
+		conditions = append(conditions, "below "+Key(q.Ancestor))
 	}
 	if q.Start != nil {
-		conditions = append(conditions, "from "+Path(q.Start))
+		conditions = append(conditions, "from "+Key(q.Start))
 	}
 	if q.End != nil {
-		conditions = append(conditions, "before "+Path(q.End))
+		conditions = append(conditions, "before "+Key(q.End))
 	}
 	if len(conditions) > 0 {
 		text += " where " + strings.Join(conditions, ", ")

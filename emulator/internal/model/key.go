@@ -2,7 +2,6 @@ package model
 
 import (
 	"regexp"
-	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
@@ -10,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/emulator/internal/collate"
+	"github.com/scattermap/scattermap/internal/names"
 )
 
 const (
@@ -28,9 +28,7 @@ func Invalid(format string, args ...any) error {
 }
 
 // Reserved reports whether Datastore keeps a kind, name or property for itself.
-func Reserved(s string) bool {
-	return len(s) >= 4 && strings.HasPrefix(s, "__") && strings.HasSuffix(s, "__")
-}
+func Reserved(s string) bool { return names.Reserved(s) }
 
 // A Key is a key as a database knows it.
 type Key struct {

@@ -65,17 +65,23 @@ func Of(ctx context.Context, src source.Source, j *Job) (*Estimate, error) {
 // mostPlanned is up to how many entities are counted.
 const mostPlanned = 1_000_000
 
-// size finds out how many entities a query has: in each of its spaces. It returns how many pages
-// that takes at least, as none has entities of two spaces.
+// mostSpaces is in up to how many kinds of namespaces entities are counted.
+const mostSpaces = 1000
+
+// size finds out how many entities a query has: in each of its spaces, but no more than a plan can wait for. It returns how
+// many pages that takes at least, as none has entities of two spaces.
 func (est *Estimate) size(ctx context.Context, src source.Source, j *Job, page int64) (least int64, err error) {
 	var mu sync.Mutex
 	est.Exact = true
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(source.Parallel)
-	for next := src.Spaces(gctx, j.Query, nil, nil); ; {
+	next := src.Spaces(gctx, j.Query, nil, nil)
+	for n := 0; ; n++ {
 		s, ok, err := next()
-		if err != nil || !ok {
+		more := err == nil && ok && n == mostSpaces
+		if err != nil || !ok || more {
 			err = cmp.Or(group.Wait(), err)
+			est.Exact, est.AtLeast = est.Exact && !more, est.AtLeast || more
 			return least, err
 		}
 		group.Go(func() error {

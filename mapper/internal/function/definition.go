@@ -55,11 +55,12 @@ type Definition struct {
 
 	Params reflect.Type // of its parameters
 
-	ByName any // what starts its jobs by name, see mapper.Mapper.ByName; nil: nothing but a start does
+	Given  func(params json.RawMessage) error // what checks parameters that ByName is given; nil: they are not known
+	ByName any                                // what starts its jobs by name, see mapper.Mapper.ByName; nil: nothing but a start does
 
 	Backoff fault.Backoff // of its jobs; what is zero is the default
 
-	// canonical returns parameters in the one form that equal ones have.
+	// Canonical checks the parameters of a start, and returns them in the one form that equal ones have.
 	Canonical func(params json.RawMessage) (json.RawMessage, error)
 
 	// onDone is the finalizer of a job whose records add up to sum, or nil.

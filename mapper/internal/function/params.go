@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+
+	"github.com/scattermap/scattermap/internal/strictjson"
 )
 
 // EncodeParams encodes parameters for a job's record.
@@ -33,17 +35,53 @@ func DecodeParams(encoded json.RawMessage, params any) error {
 	d.DisallowUnknownFields()
 	switch err := d.Decode(params); {
 	case errors.Is(err, io.EOF):
-		return errors.New("params: they are missing; none are written as {}")
+		return errMissing
 	case err != nil:
 		return fmt.Errorf("params: %w", err)
 	case string(bytes.TrimSpace(encoded)) == "null":
-		return errors.New("params: they are null; none are written as {}")
+		return errNull
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("params: more than one JSON value")
 	}
 	return nil
 }
+
+// ReadParams decodes the parameters of a job that is about to start, and checks them: nothing is as good as not there, or
+// becomes another value, without a word; and they are what their own Validate, if they have one, takes.
+func ReadParams[P any](encoded json.RawMessage, params *P) error {
+	if string(bytes.TrimSpace(encoded)) == "null" {
+		return errNull
+	}
+	switch err := strictjson.Decode(encoded, params); {
+	case errors.Is(err, strictjson.ErrMissing):
+		return errMissing
+	case err != nil:
+		return fmt.Errorf("params: %w", err)
+	}
+	if err := Validate(params); err != nil {
+		return fmt.Errorf("params: %w", err)
+	}
+	return nil
+}
+
+// Validate calls the method Validate that parameters have, or what they point to.
+func Validate[P any](params *P) (err error) {
+	defer Recovered(&err)
+	type validator interface{ Validate() error }
+	if v, ok := any(params).(validator); ok {
+		return v.Validate()
+	}
+	if v, ok := any(*params).(validator); ok { // a pointer, or an interface
+		return v.Validate()
+	}
+	return nil
+}
+
+var (
+	errMissing = errors.New("params: they are missing; none are written as {}")
+	errNull    = errors.New("params: they are null; none are written as {}")
+)
 
 // hidesFields reports whether a type is a struct with fields, of which JSON sees
 // none.

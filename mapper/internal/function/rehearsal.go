@@ -7,12 +7,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
@@ -28,8 +27,8 @@ func IsRehearsal(name string) bool { return strings.HasPrefix(name, rehearsalPre
 // that knows of no rehearsals. Attempts is how often such a function is tried by default.
 func (d *Definition) Rehearsal(attempts int64) *Definition {
 	r := *d
-	r.Name, r.Mode = rehearsalPrefix+d.Name, Visit // nothing of what a visit asks for is written
-	r.OnDone, r.Forget, r.PreparePage, r.ByName = nil, nil, nil, nil
+	r.Name, r.Mode = rehearsalPrefix+d.Name, Visit                   // nothing of what a visit asks for is written
+	r.OnDone, r.Forget, r.PreparePage, r.ByName = nil, nil, nil, nil // it is started by the name of the mapper
 	r.Backoff.Attempts = cmp.Or(d.Backoff.Attempts, attempts)
 	r.Prepare = func(params json.RawMessage, keysOnly bool) (Func, error) {
 		call, err := d.Prepare(params, keysOnly)
@@ -99,30 +98,14 @@ func (e *Effect) examples(key *datastore.Key, properties []datastore.Property) (
 	return all
 }
 
-// Bounds of examples: properties, and characters of a value.
+// Bounds of examples: properties, and bytes of the text of a value.
 const exampleProperties, exampleText = 20, 200
 
 // texts returns the values of properties for people, by their names.
 func texts(properties []datastore.Property) map[string]string {
 	all := make(map[string]string)
 	for _, p := range properties {
-		text := fmt.Sprint(p.Value)
-		switch v := p.Value.(type) {
-		case nil:
-			text = "null"
-		case string:
-			text = strconv.Quote(v)
-		case []byte:
-			text = fmt.Sprintf("%d bytes", len(v))
-		case time.Time:
-			text = v.UTC().Format(time.RFC3339Nano)
-		case *datastore.Entity:
-			text = "an entity"
-		}
-		if runes := []rune(text); len(runes) > exampleText {
-			text = string(runes[:exampleText-1]) + "…"
-		}
-		all[p.Name] = text
+		all[p.Name] = value.Short(value.Text(p.Value), exampleText)
 	}
 	return all
 }

@@ -5,6 +5,9 @@ import (
 	"unicode/utf8"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/value"
 )
 
 // bisect returns a key between two keys of one kind's range: above a and below
@@ -19,9 +22,9 @@ func bisect(a, b *datastore.Key, kind, namespace string) *datastore.Key {
 	if b == nil {
 		return above(a, kind, namespace)
 	}
-	lower, upper := elements(a), elements(b)
+	lower, upper := value.Path(a), value.Path(b)
 	i := 0
-	for i < len(lower) && i < len(upper) && compareElements(lower[i], upper[i]) == 0 {
+	for i < len(lower) && i < len(upper) && value.CompareElements(lower[i], upper[i]) == 0 {
 		i++
 	}
 	if i == len(upper) {
@@ -51,7 +54,7 @@ func above(a *datastore.Key, kind, namespace string) *datastore.Key {
 	if a == nil {
 		return leastName.key(kind, nil, namespace)
 	}
-	x := elements(a)[0]
+	x := value.Path(a)[0]
 	e := elementOf(x)
 	switch {
 	case e.name != "":
@@ -96,7 +99,7 @@ func (e element) key(kind string, parent *datastore.Key, namespace string) *data
 
 // valid returns the key, or nil if Datastore would not take it.
 func valid(k *datastore.Key) *datastore.Key {
-	if len(k.Name) > MaxName || Reserved(k.Name) || k.Incomplete() {
+	if len(k.Name) > MaxName || names.Reserved(k.Name) || k.Incomplete() {
 		return nil
 	}
 	return k
@@ -206,7 +209,7 @@ func Middle(a, b *Position) *Position {
 		m.Value, ok = greater(a.Value)
 	case !a.Valued:
 		m.Value, ok = Between(nil, b.Value)
-	case CompareValues(a.Value, b.Value) == 0:
+	case value.Compare(a.Value, b.Value) == 0:
 		return betweenKeys(a, b, m)
 	default:
 		m.Value, ok = Between(a.Value, b.Value)

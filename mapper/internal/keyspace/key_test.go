@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/scattermap/scattermap/internal/keytest"
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
@@ -100,7 +101,7 @@ func checkBetween(t *testing.T, a, m, b *datastore.Key) {
 		t.Fatalf("%v is not between %v and %v", m, a, b)
 	}
 	for e := m; e != nil; e = e.Parent {
-		if e.Kind == "" || e.Incomplete() || e.ID != 0 && e.Name != "" || Reserved(e.Name) || e.Namespace != "n" {
+		if e.Kind == "" || e.Incomplete() || e.ID != 0 && e.Name != "" || names.Reserved(e.Name) || e.Namespace != "n" {
 			t.Fatalf("%#v is not a key that Datastore takes", e)
 		}
 	}
@@ -173,5 +174,5 @@ func FuzzBisectNames(f *testing.F) {
 }
 
 func validName(s string) bool {
-	return s != "" && len(s) <= 1500 && utf8.ValidString(s) && !Reserved(s)
+	return s != "" && len(s) <= 1500 && utf8.ValidString(s) && !names.Reserved(s)
 }

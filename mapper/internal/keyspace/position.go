@@ -1,10 +1,11 @@
 package keyspace
 
 import (
-	"fmt"
 	"slices"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/value"
 )
 
 // A Position is a place in the order in which a job comes to its entities: by namespace, by
@@ -58,14 +59,14 @@ func Compare(a, b *Position) int {
 	case a.Valued != b.Valued:
 		return Present(a.Valued) - Present(b.Valued)
 	case a.Valued:
-		if c := CompareValues(a.Value, b.Value); c != 0 {
+		if c := value.Compare(a.Value, b.Value); c != 0 {
 			return c
 		}
 	}
 	if a.Key == nil || b.Key == nil {
 		return Present(a.Key != nil) - Present(b.Key != nil)
 	}
-	return comparePaths(elements(a.Key), elements(b.Key))
+	return value.ComparePaths(value.Path(a.Key), value.Path(b.Key))
 }
 
 // Present returns 1 for what is there and 0 for what is not, which is before it.
@@ -97,7 +98,7 @@ func (p *Position) String() string {
 		s = p.Namespace + "/" + p.Kind
 	}
 	if p.Valued {
-		s = fmt.Sprintf("%v of %s", p.Value, s)
+		s = value.Text(p.Value) + " of " + s
 	}
 	return s
 }

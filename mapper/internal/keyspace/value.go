@@ -2,135 +2,25 @@ package keyspace
 
 import (
 	"bytes"
-	"cmp"
 	"math"
-	"strings"
 	"time"
 	"unicode/utf8"
 
-	"cloud.google.com/go/datastore"
+	"github.com/scattermap/scattermap/internal/value"
 )
-
-// The ranks of the types of values, as both of Google's emulators order them: integers are among
-// timestamps, which are microseconds to them, and strings among blobs.
-const (
-	nullRank = iota
-	integerRank
-	booleanRank
-	bytesRank
-	floatRank
-	pointRank
-	keyRank
-	otherRank
-)
-
-// RankOf returns the rank of the type of a value.
-func RankOf(v any) int {
-	switch v.(type) {
-	case nil:
-		return nullRank
-	case int64, time.Time:
-		return integerRank
-	case bool:
-		return booleanRank
-	case string, []byte:
-		return bytesRank
-	case float64:
-		return floatRank
-	case datastore.GeoPoint:
-		return pointRank
-	case *datastore.Key:
-		return keyRank
-	}
-	return otherRank
-}
-
-// CompareValues orders values of properties as Datastore does. Arrays and entities have no
-// place in that order.
-func CompareValues(a, b any) int {
-	rank := RankOf(a)
-	if c := cmp.Compare(rank, RankOf(b)); c != 0 {
-		return c
-	}
-	switch rank {
-	case integerRank:
-		return cmp.Compare(IntegerOf(a), IntegerOf(b))
-	case booleanRank:
-		return Present(a.(bool)) - Present(b.(bool))
-	case bytesRank:
-		return compareBytes(a, b)
-	case floatRank:
-		return cmp.Compare(FloatBits(a.(float64)), FloatBits(b.(float64)))
-	case pointRank:
-		p, q := a.(datastore.GeoPoint), b.(datastore.GeoPoint)
-		return cmp.Or(cmp.Compare(FloatBits(p.Lat), FloatBits(q.Lat)), cmp.Compare(FloatBits(p.Lng), FloatBits(q.Lng)))
-	case keyRank:
-		return CompareKeys(a.(*datastore.Key), b.(*datastore.Key))
-	}
-	return 0
-}
-
-// IntegerOf returns an integer, or the microseconds of a timestamp.
-func IntegerOf(v any) int64 {
-	if t, ok := v.(time.Time); ok {
-		return t.UnixMicro()
-	}
-	return v.(int64)
-}
-
-func compareBytes(a, b any) int {
-	s, first := a.(string)
-	t, second := b.(string)
-	if first && second {
-		return strings.Compare(s, t)
-	}
-	return bytes.Compare(BytesOf(a), BytesOf(b))
-}
-
-// BytesOf returns the bytes of a string or a blob.
-func BytesOf(v any) []byte {
-	if s, ok := v.(string); ok {
-		return []byte(s)
-	}
-	return v.([]byte)
-}
-
-// FloatBits maps floats to integers of the same order: negative zero is before zero, and NaN
-// behind everything.
-func FloatBits(f float64) uint64 {
-	bits := math.Float64bits(f)
-	switch {
-	case f != f:
-		return math.MaxUint64
-	case bits>>63 == 1:
-		return ^bits
-	}
-	return bits | 1<<63
-}
-
-// floatOf is the inverse of floatBits.
-func floatOf(bits uint64) float64 {
-	switch {
-	case bits == math.MaxUint64:
-		return math.NaN()
-	case bits>>63 == 1:
-		return math.Float64frombits(bits &^ (1 << 63))
-	}
-	return math.Float64frombits(^bits)
-}
 
 // least returns the least value of the types of a rank, if it is known.
 func least(rank int) (v any, ok bool) {
 	switch rank {
-	case nullRank:
+	case value.NullRank:
 		return nil, true
-	case integerRank:
+	case value.IntegerRank:
 		return int64(math.MinInt64), true
-	case booleanRank:
+	case value.BooleanRank:
 		return false, true
-	case bytesRank:
+	case value.BytesRank:
 		return "", true
-	case floatRank:
+	case value.FloatRank:
 		return math.Inf(-1), true
 	}
 	return nil, false
@@ -156,35 +46,35 @@ func Next(v any) (above any, ok bool) {
 	case []byte:
 		return append(bytes.Clone(v), 0), len(v) < MaxName
 	case float64:
-		if bits := FloatBits(v); bits < FloatBits(math.Inf(1)) {
-			return floatOf(bits + 1), true
+		if bits := value.FloatBits(v); bits < value.FloatBits(math.Inf(1)) {
+			return value.FloatOf(bits + 1), true
 		} else if bits < math.MaxUint64 {
 			return math.NaN(), true
 		}
 	}
-	return least(RankOf(v) + 1)
+	return least(value.Rank(v) + 1)
 }
 
 // Between returns a value above a and below b, about in the middle, if it knows one.
 func Between(a, b any) (m any, ok bool) {
-	rank := RankOf(b)
-	if RankOf(a) != rank {
+	rank := value.Rank(b)
+	if value.Rank(a) != rank {
 		m, ok = least(rank)
-		return m, ok && CompareValues(m, b) < 0
+		return m, ok && value.Compare(m, b) < 0
 	}
 	switch rank {
-	case integerRank:
-		x, y := IntegerOf(a), IntegerOf(b)
+	case value.IntegerRank:
+		x, y := value.IntegerOf(a), value.IntegerOf(b)
 		mid := x + int64(uint64(y-x)/2)
 		if m = any(mid); IsTime(a) && IsTime(b) {
 			m = time.UnixMicro(mid).UTC()
 		}
-	case bytesRank:
+	case value.BytesRank:
 		m = betweenBytes(a, b)
-	case floatRank:
+	case value.FloatRank:
 		m = betweenFloats(a.(float64), b.(float64))
 	}
-	return m, m != nil && CompareValues(a, m) < 0 && CompareValues(m, b) < 0
+	return m, m != nil && value.Compare(a, m) < 0 && value.Compare(m, b) < 0
 }
 
 // Storable reports whether Datastore can store a time.
@@ -223,11 +113,12 @@ func greater(v any) (m any, ok bool) {
 
 // betweenFloats halves the distance, or the representations if that is infinite.
 func betweenFloats(x, y float64) float64 {
-	if m := x + (y-x)/2; FloatBits(x) < FloatBits(m) && FloatBits(m) < FloatBits(y) && !math.IsInf(m, 0) {
+	if m := x + (y-x)/2; value.FloatBits(x) < value.FloatBits(m) && value.FloatBits(m) < value.FloatBits(y) &&
+		!math.IsInf(m, 0) {
 		return m
 	}
-	low, high := FloatBits(x), min(FloatBits(y), FloatBits(math.Inf(1))+1)
-	return floatOf(low + (high-low)/2)
+	low, high := value.FloatBits(x), min(value.FloatBits(y), value.FloatBits(math.Inf(1))+1)
+	return value.FloatOf(low + (high-low)/2)
 }
 
 // betweenBytes halves strings as fractions, whose digits are characters if both are text.
@@ -240,7 +131,7 @@ func betweenBytes(a, b any) any {
 		}
 		return nil
 	}
-	x, y := BytesOf(a), BytesOf(b)
+	x, y := value.BytesOf(a), value.BytesOf(b)
 	var m []byte
 	digit := func(s []byte, i int) int {
 		if i < len(s) {
@@ -274,7 +165,7 @@ func betweenBytes(a, b any) any {
 
 // Spread returns up to n values above a and below b, in order and evenly.
 func Spread(a, b any, n int) []any {
-	if n <= 0 || CompareValues(a, b) >= 0 {
+	if n <= 0 || value.Compare(a, b) >= 0 {
 		return nil
 	}
 	m, ok := Between(a, b)

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/value"
 )
 
 // inOrder are values of all types, in the order that Datastore gives them.
@@ -26,12 +28,12 @@ var inOrder = []any{
 func TestCompareValues(t *testing.T) {
 	for i, a := range inOrder {
 		for j, b := range inOrder {
-			if got := CompareValues(a, b); cmp.Compare(got, 0) != cmp.Compare(i, j) {
+			if got := value.Compare(a, b); cmp.Compare(got, 0) != cmp.Compare(i, j) {
 				t.Errorf("%T %v is compared with %T %v as %d", a, a, b, b, got)
 			}
 		}
 	}
-	if CompareValues(time.UnixMicro(7), int64(7)) != 0 || CompareValues("x", []byte("x")) != 0 {
+	if value.Compare(time.UnixMicro(7), int64(7)) != 0 || value.Compare("x", []byte("x")) != 0 {
 		t.Error("a timestamp is not its microseconds, or a blob is not its string")
 	}
 }
@@ -46,7 +48,7 @@ func TestBetween(t *testing.T) {
 				if !ok {
 					break
 				}
-				if CompareValues(x, m) >= 0 || CompareValues(m, y) >= 0 {
+				if value.Compare(x, m) >= 0 || value.Compare(m, y) >= 0 {
 					t.Fatalf("%T %v is not between %T %v and %T %v", m, m, x, x, y, y)
 				}
 				if s, text := m.(string); text && !utf8.ValidString(s) {
@@ -57,11 +59,14 @@ func TestBetween(t *testing.T) {
 				}
 			}
 			values := Spread(a, b, 50)
-			if !slices.IsSortedFunc(values, CompareValues) || len(slices.CompactFunc(values, func(a, b any) bool { return CompareValues(a, b) == 0 })) != len(values) {
+			if !slices.IsSortedFunc(values, value.Compare) || len(slices.CompactFunc(values, func(a,
+				b any) bool {
+				return value.Compare(a, b) == 0
+			})) != len(values) {
 				t.Errorf("between %v and %v: %v", a, b, values)
 			}
 			for _, v := range values {
-				if CompareValues(a, v) >= 0 || CompareValues(v, b) >= 0 {
+				if value.Compare(a, v) >= 0 || value.Compare(v, b) >= 0 {
 					t.Errorf("%v is not between %v and %v", v, a, b)
 				}
 			}
@@ -91,16 +96,16 @@ func TestBetween(t *testing.T) {
 func TestNext(t *testing.T) {
 	for _, v := range inOrder {
 		above, ok := Next(v)
-		if RankOf(v) >= pointRank {
+		if value.Rank(v) >= value.PointRank {
 			continue
 		}
-		if RankOf(v) == floatRank && math.IsNaN(v.(float64)) {
+		if value.Rank(v) == value.FloatRank && math.IsNaN(v.(float64)) {
 			if ok {
 				t.Errorf("%v follows NaN", above)
 			}
 			continue
 		}
-		if !ok || CompareValues(v, above) >= 0 {
+		if !ok || value.Compare(v, above) >= 0 {
 			t.Errorf("the next of %T %v is %v, %v", v, v, above, ok)
 		}
 		if m, ok := Between(v, above); ok {
@@ -117,22 +122,22 @@ func FuzzBetween(f *testing.F) {
 	f.Fuzz(func(t *testing.T, x, y []byte, i, j int64, v, w float64) {
 		for _, pair := range [][2]any{{x, y}, {string(x), string(y)}, {x, string(y)}, {i, j}, {v, w}, {time.UnixMicro(i / 1e6), time.UnixMicro(j / 1e6)}, {i, w}, {string(x), v}} {
 			a, b := pair[0], pair[1]
-			if CompareValues(a, b) > 0 {
+			if value.Compare(a, b) > 0 {
 				a, b = b, a
 			}
 			values := Spread(a, b, 20)
 			low := a
 			for _, m := range values {
-				if CompareValues(low, m) >= 0 || CompareValues(m, b) >= 0 {
+				if value.Compare(low, m) >= 0 || value.Compare(m, b) >= 0 {
 					t.Fatalf("%T %v is not between %T %v and %T %v", m, m, low, low, b, b)
 				}
 				low = m
 			}
-			if above, ok := Next(a); ok && CompareValues(a, b) < 0 && CompareValues(above, b) > 0 {
+			if above, ok := Next(a); ok && value.Compare(a, b) < 0 && value.Compare(above, b) > 0 {
 				t.Fatalf("%v is between %v and the next value, %v", b, a, above)
 			}
 		}
-		if c := CompareValues(string(x), y); c != bytes.Compare(x, y) {
+		if c := value.Compare(string(x), y); c != bytes.Compare(x, y) {
 			t.Fatalf("%q is compared with %q as %d", x, y, c)
 		}
 	})

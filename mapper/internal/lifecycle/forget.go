@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/datastore"
 	"google.golang.org/api/iterator"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -36,9 +37,6 @@ type Looked map[string]int64
 
 // ErrWaits says that something goes on which has to end first.
 var ErrWaits = errors.New("its records of the subject are being cleaned up")
-
-// recordKinds begins the names of the kinds of all records of ours, those of package export included.
-const recordKinds = "Scattermap"
 
 // a look is what was found.
 type look struct {
@@ -94,7 +92,7 @@ func (f Forgetter) Forget(ctx context.Context) (Looked, error) {
 func (f Forgetter) kinds(ctx context.Context) (kinds []string, err error) {
 	keys, err := f.Client.GetAll(ctx, datastore.NewQuery("__kind__").KeysOnly(), nil)
 	for _, key := range keys {
-		if strings.HasPrefix(key.Name, recordKinds) && key.Name != record.JobKind {
+		if names.Ours("", key.Name) && key.Name != record.JobKind {
 			kinds = append(kinds, key.Name)
 		}
 	}

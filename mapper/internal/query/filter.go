@@ -10,6 +10,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 )
@@ -41,7 +43,7 @@ func (f Filter) normal() (Filter, error) {
 		return fail("the name of the property is empty, longer than %d bytes or not UTF-8", keyspace.MaxName)
 	case f.Property == "__key__":
 		return fail("a range of keys is Query.Start and Query.End")
-	case keyspace.Reserved(f.Property):
+	case names.Reserved(f.Property):
 		return fail("the name is reserved by Datastore")
 	case f.Op == "!=" || f.Op == "not-in":
 		return fail("it does not go with ranges of keys; filter in the function")
@@ -66,8 +68,8 @@ func (f Filter) normal() (Filter, error) {
 			return fail("%w", err)
 		}
 	}
-	slices.SortFunc(all, keyspace.CompareValues)
-	all = slices.CompactFunc(all, func(a, b any) bool { return keyspace.CompareValues(a, b) == 0 })
+	slices.SortFunc(all, value.Compare)
+	all = slices.CompactFunc(all, func(a, b any) bool { return value.Compare(a, b) == 0 })
 	if len(all) == 0 || len(all) > maxIn {
 		return fail("it has %d values, and not 1 to %d", len(all), maxIn)
 	}
@@ -142,9 +144,9 @@ func normalValue(v any) (any, error) {
 // holds reports whether a value satisfies the filter.
 func (f Filter) holds(v any) bool {
 	if f.Op == "in" {
-		return slices.ContainsFunc(f.Value.([]any), func(w any) bool { return keyspace.CompareValues(v, w) == 0 })
+		return slices.ContainsFunc(f.Value.([]any), func(w any) bool { return value.Compare(v, w) == 0 })
 	}
-	c := keyspace.CompareValues(v, f.Value)
+	c := value.Compare(v, f.Value)
 	switch f.Op {
 	case "=":
 		return c == 0

@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/strictjson"
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
 // A jsonValue is a value of a filter in JSON: true, "text", 5 and null are what they look like,
@@ -85,7 +88,7 @@ func (j *jsonValue) UnmarshalJSON(b []byte) error {
 	}
 	var err error
 	if strings.ContainsAny(n.String(), ".eE") {
-		j.v, err = n.Float64()
+		j.v, err = floatOf(n.String())
 	} else {
 		j.v, err = n.Int64()
 	}
@@ -99,7 +102,13 @@ func (j *jsonValue) typed(d *json.Decoder) error {
 		return fmt.Errorf("a value of a filter: %w", err)
 	}
 	var err error
+	types := 0
+	for _, there := range []bool{t.Time != nil, t.Key != nil, t.Bytes != nil, t.Float != nil, t.Int != nil} {
+		types += keyspace.Present(there)
+	}
 	switch {
+	case types > 1:
+		err = errors.New("a value of a filter is an object with several of time, key, bytes, float and int")
 	case t.Time != nil:
 		j.v = *t.Time
 	case t.Key != nil:
@@ -107,13 +116,22 @@ func (j *jsonValue) typed(d *json.Decoder) error {
 	case t.Bytes != nil:
 		j.v, err = base64.StdEncoding.DecodeString(*t.Bytes)
 	case t.Float != nil:
-		j.v, err = strconv.ParseFloat(string(*t.Float), 64)
+		j.v, err = floatOf(string(*t.Float))
 	case t.Int != nil:
 		j.v, err = strconv.ParseInt(string(*t.Int), 10, 64)
 	default:
 		err = errors.New("a value of a filter is an object without time, key, bytes, float or int")
 	}
 	return err
+}
+
+// floatOf returns the float that a number is, to all of its digits.
+func floatOf(number string) (float64, error) {
+	f, err := strconv.ParseFloat(number, 64)
+	if err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) && !strictjson.Exact(number) {
+		err = fmt.Errorf("%.60s is no float: the nearest one is %v", number, f)
+	}
+	return f, err
 }
 
 type jsonFilter struct {

@@ -10,6 +10,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -171,7 +173,7 @@ func (q Query) checkFilters() error {
 	switch {
 	case q.ShardBy == "":
 		return nil
-	case q.ShardBy == "__key__" || keyspace.Reserved(q.ShardBy):
+	case q.ShardBy == "__key__" || names.Reserved(q.ShardBy):
 		return fmt.Errorf("Query.ShardBy %q is reserved by Datastore; by keys is how jobs are sharded without it", q.ShardBy)
 	case len(q.ShardBy) > keyspace.MaxName:
 		return fmt.Errorf("Query.ShardBy is longer than %d bytes", keyspace.MaxName)
@@ -296,7 +298,7 @@ func (q Query) Position(key *datastore.Key, properties []datastore.Property) (at
 	}
 	low, high := q.Bounds()
 	values := property.Indexed(properties, q.ShardBy)
-	slices.SortFunc(values, keyspace.CompareValues)
+	slices.SortFunc(values, value.Compare)
 	for _, v := range values {
 		p := &keyspace.Position{Valued: true, Value: v, Key: key}
 		if low != nil && keyspace.Compare(p, low) < 0 || high != nil && keyspace.Compare(p, high) >= 0 {
@@ -331,7 +333,10 @@ func (q Query) Keeps(before []any, changed []string, after []datastore.Property)
 	if !slices.Contains(changed, name) && !slices.Contains(changed, q.ShardBy) {
 		return nil
 	}
-	if !slices.EqualFunc(property.Indexed(after, q.ShardBy), before, func(a, b any) bool { return keyspace.CompareValues(a, b) == 0 }) {
+	if !slices.EqualFunc(property.Indexed(after, q.ShardBy), before, func(a, b any) bool {
+		return value.Compare(a,
+			b) == 0
+	}) {
 		return fault.Permanent(fmt.Errorf("%w: the function has changed %q", errSharded, q.ShardBy))
 	}
 	return nil

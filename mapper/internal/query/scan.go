@@ -6,6 +6,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
@@ -75,7 +76,7 @@ func (q Query) scansOfValues(start, end *keyspace.Position) (scans []Scan) {
 		return Scan{Query: withKeys(d, start, end), Property: q.ShardBy, Fixed: true, Value: v, Share: q.Share}
 	}
 	valued := func(p *keyspace.Position) bool { return p != nil && p.Valued }
-	if valued(start) && valued(end) && keyspace.CompareValues(start.Value, end.Value) == 0 {
+	if valued(start) && valued(end) && value.Compare(start.Value, end.Value) == 0 {
 		return []Scan{one(start.Value, start, end)}
 	}
 	d := q.byValue(q.Base())

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
-	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
 // The most kinds and namespaces that a query names, which are in the record of its job.
@@ -34,15 +34,16 @@ func (q Query) normalSpaces() (Query, error) {
 		if err := keyspace.CheckKind(k); err != nil {
 			return q, fmt.Errorf("Query.Kinds: one %w", err)
 		}
-		if k == record.JobKind || k == record.RangeKind || k == record.BatchKind {
-			return q, fmt.Errorf("Query.Kind %q holds the records of jobs themselves", k)
+		if slices.ContainsFunc(q.named(), func(n string) bool { return names.Ours(n, k) }) {
+			return q, fmt.Errorf("Query.Kind %q is one of those that hold scattermap's own records, in the default namespace: "+
+				"no job is over them", k)
 		}
 	}
 	for _, n := range append(slices.Clone(q.Namespaces), q.Namespace) {
 		switch {
-		case keyspace.Reserved(n):
+		case names.Reserved(n):
 			return q, fmt.Errorf("Query.Namespace %q is reserved by Datastore", n)
-		case !keyspace.ValidNamespace.MatchString(n):
+		case !names.Namespace(n):
 			return q, fmt.Errorf("Query.Namespace %.110q is not up to 100 letters, digits, '.', '_' and '-'", n)
 		}
 	}
@@ -54,6 +55,14 @@ func (q Query) normalSpaces() (Query, error) {
 		q.Namespace, q.Namespaces = q.Namespaces[0], nil
 	}
 	return q, nil
+}
+
+// named returns the namespaces that the query names; of all of them, the one whose name is known.
+func (q Query) named() []string {
+	if len(q.Namespaces) > 0 {
+		return q.Namespaces
+	}
+	return []string{q.Namespace}
 }
 
 func sortedNames(names []string) []string {

@@ -7,8 +7,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
-	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
@@ -80,7 +80,7 @@ func (c Comparison) ValueOf(properties []datastore.Property, passes, greatest bo
 	values := slices.DeleteFunc(property.Indexed(properties, c.Property), func(v any) bool {
 		return passes && slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.holds(v) }) || !passes && v == nil
 	})
-	slices.SortFunc(values, keyspace.CompareValues)
+	slices.SortFunc(values, value.Compare)
 	switch {
 	case len(values) == 0:
 		return nil, false
@@ -92,17 +92,17 @@ func (c Comparison) ValueOf(properties []datastore.Property, passes, greatest bo
 
 // CheckPassing returns an error if a value passes that is of another type than those it is compared
 // with.
-func (c Comparison) CheckPassing(value any) error {
+func (c Comparison) CheckPassing(passing any) error {
 	for _, f := range c.filters {
-		if f.Value == nil || typeOf(f.Value) == typeOf(value) {
+		if f.Value == nil || value.Type(f.Value) == value.Type(passing) {
 			continue
 		}
-		if value == nil {
+		if passing == nil {
 			return fmt.Errorf("%w: Query.Filters: %q %s lets null pass as well, as Datastore orders it before all else, and entities of the kind %q have it: "+
 				"leave that out by the filter {\"property\": %q, \"op\": \">\", \"value\": null}, in Go mapper.Where(%q, \">\", nil), or say by Filter.AnyType (\"any_type\": true) that it is meant",
 				fault.ErrArguments, f.Property, f.Op, c.kind, f.Property, f.Property)
 		}
-		return c.mismatch(f, f.Value, value)
+		return c.mismatch(f, f.Value, passing)
 	}
 	return nil
 }
@@ -116,8 +116,9 @@ func (c Comparison) CheckStored(least, greatest any) error {
 			values = []any{f.Value}
 		}
 		for _, v := range values {
-			rank := keyspace.RankOf(v)
-			if v == nil || typeOf(v) == typeOf(least) || typeOf(v) == typeOf(greatest) || keyspace.RankOf(least) < rank && rank < keyspace.RankOf(greatest) {
+			rank := value.Rank(v)
+			if v == nil || value.Type(v) == value.Type(least) || value.Type(v) == value.Type(greatest) ||
+				value.Rank(least) < rank && rank < value.Rank(greatest) {
 				continue
 			}
 			return c.mismatch(f, v, least)
@@ -126,13 +127,13 @@ func (c Comparison) CheckStored(least, greatest any) error {
 	return nil
 }
 
-func (c Comparison) mismatch(f Filter, value, stored any) error {
+func (c Comparison) mismatch(f Filter, compared, stored any) error {
 	return fmt.Errorf("%w: Query.Filters: %q %s compares with a value of the type %s, and entities of the kind %q have values of the type %s, which Datastore orders by their type alone%s; "+
-		"Filter.AnyType (\"any_type\": true) says that it is meant", fault.ErrArguments, f.Property, f.Op, typeOf(value), c.kind, typeOf(stored), advice(value, stored))
+		"Filter.AnyType (\"any_type\": true) says that it is meant", fault.ErrArguments, f.Property, f.Op, value.Type(compared), c.kind, value.Type(stored), advice(compared, stored))
 }
 
 // advice says how to write a value of the type that is stored.
-func advice(value, stored any) string {
+func advice(compared, stored any) string {
 	form := ""
 	switch stored.(type) {
 	case time.Time:
@@ -150,8 +151,8 @@ func advice(value, stored any) string {
 	case bool:
 		form = "true"
 	}
-	if s, ok := value.(string); ok && form != "" {
-		if _, err := time.Parse(time.RFC3339, s); err == nil && typeOf(stored) == "time" {
+	if s, ok := compared.(string); ok && form != "" {
+		if _, err := time.Parse(time.RFC3339, s); err == nil && value.Type(stored) == "time" {
 			form = fmt.Sprintf(`{"time": %q}`, s)
 		}
 	}
@@ -159,29 +160,4 @@ func advice(value, stored any) string {
 		return ""
 	}
 	return ": in JSON such a value is " + form
-}
-
-// typeOf names the type of a value.
-func typeOf(v any) string {
-	switch v.(type) {
-	case nil:
-		return "null"
-	case int64:
-		return "integer"
-	case time.Time:
-		return "time"
-	case bool:
-		return "boolean"
-	case string:
-		return "string"
-	case []byte:
-		return "bytes"
-	case float64:
-		return "float"
-	case datastore.GeoPoint:
-		return "point"
-	case *datastore.Key:
-		return "key"
-	}
-	return fmt.Sprintf("%T", v)
 }

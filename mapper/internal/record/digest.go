@@ -10,6 +10,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 )
@@ -111,16 +112,16 @@ func (d *Digest) position(p *keyspace.Position) {
 
 // value writes a value that a position can have.
 func (d *Digest) value(v any) {
-	d.integer(int64(keyspace.RankOf(v)))
+	d.integer(int64(value.Rank(v)))
 	switch v := v.(type) {
 	case int64, time.Time:
-		d.integer(keyspace.IntegerOf(v))
+		d.integer(value.IntegerOf(v))
 	case bool:
 		d.flag(v)
 	case string, []byte:
-		d.text(string(keyspace.BytesOf(v)))
+		d.text(string(value.BytesOf(v)))
 	case float64:
-		d.integer(int64(keyspace.FloatBits(v)))
+		d.integer(int64(value.FloatBits(v)))
 	case datastore.GeoPoint:
 		d.integer(int64(math.Float64bits(v.Lat)))
 		d.integer(int64(math.Float64bits(v.Lng)))

@@ -3,17 +3,16 @@ package record
 import (
 	"regexp"
 
-	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/internal/names"
 )
 
 var (
-	jobID       = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
 	rangeID     = regexp.MustCompile(`^[0-9a-f]{32}$`)
 	incarnation = regexp.MustCompile(`^[0-9a-f]{24}$`)
 )
 
 // ValidJobID reports whether a job can have an ID.
-func ValidJobID(id string) bool { return jobID.MatchString(id) && !keyspace.Reserved(id) }
+func ValidJobID(id string) bool { return names.JobID(id) }
 
 // ValidRangeID reports whether a range can have an ID.
 func ValidRangeID(id string) bool { return rangeID.MatchString(id) }

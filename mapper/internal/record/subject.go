@@ -301,7 +301,8 @@ func (s Subject) inPlain(text string) bool {
 		return true
 	}
 	for _, w := range s.Words {
-		if hasWord(text, w) {
+		quoted := strconv.Quote(w) // as values are written for people
+		if hasWord(text, w) || quoted[1:len(quoted)-1] != w && hasWord(text, quoted[1:len(quoted)-1]) {
 			return true
 		}
 	}

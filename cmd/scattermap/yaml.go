@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// toYAML writes JSON as YAML, in the order of its names, so that every reader gets what the JSON has, one of YAML 1.1, too:
+// it would take no, on and 12:30:45 for a boolean and a number. So a text is in quotes unless it is certainly one.
+func toYAML(text []byte) ([]byte, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	w := &yamlWriter{Decoder: d}
+	if err := w.value(0, ""); err != nil {
+		return nil, err
+	}
+	return w.out.Bytes(), nil
+}
+
+// A yamlWriter writes values as they are read.
+type yamlWriter struct {
+	*json.Decoder
+	out bytes.Buffer
+}
+
+// value writes the next value, behind what introduces it; before is what the first line of a block is behind.
+func (w *yamlWriter) value(depth int, before string) error {
+	token, err := w.Token()
+	if err != nil {
+		return err
+	}
+	switch token := token.(type) {
+	case json.Delim:
+		return w.block(token, depth, before)
+	case string:
+		w.line(before, yamlText(token))
+	case json.Number:
+		w.line(before, yamlNumber(token.String()))
+	default: // null or a boolean
+		text, err := json.Marshal(token)
+		if err != nil {
+			return err
+		}
+		w.line(before, string(text))
+	}
+	return nil
+}
+
+func (w *yamlWriter) line(before, text string) {
+	if before != "" && !strings.HasSuffix(before, " ") {
+		before += " "
+	}
+	fmt.Fprintf(&w.out, "%s%s\n", before, text)
+}
+
+// block writes the rest of an object or an array.
+func (w *yamlWriter) block(open json.Delim, depth int, before string) error {
+	if !w.More() {
+		w.line(before, map[json.Delim]string{'{': "{}", '[': "[]"}[open])
+		_, err := w.Token()
+		return err
+	}
+	indent := strings.Repeat("  ", depth)
+	inItem := strings.HasSuffix(before, "- ") // its first line is the item's own
+	if before != "" && !inItem {
+		w.out.WriteString(before + "\n")
+	}
+	for first := true; w.More(); first = false {
+		lead := indent
+		if first && inItem {
+			lead = before
+		}
+		if open == '[' {
+			lead += "- "
+		} else {
+			name, err := w.Token()
+			if err != nil {
+				return err
+			}
+			lead += yamlText(name.(string)) + ":"
+		}
+		if err := w.value(depth+1, lead); err != nil {
+			return err
+		}
+	}
+	_, err := w.Token()
+	return err
+}
+
+// plainYAML are texts that are nothing else in any YAML: words of letters, digits and what is between them.
+var plainYAML = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*$`)
+
+// wordsYAML are words that are something else than texts in a YAML.
+var wordsYAML = map[string]bool{"y": true, "n": true, "yes": true, "no": true, "on": true, "off": true, "true": true,
+	"false": true, "null": true}
+
+func yamlText(s string) string {
+	if plainYAML.MatchString(s) && !wordsYAML[strings.ToLower(s)] {
+		return s
+	}
+	b := []byte{'"'}
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r == '\n':
+			b = append(b, `\n`...)
+		case r == '\t':
+			b = append(b, `\t`...)
+		case strconv.IsPrint(r):
+			b = append(b, string(r)...)
+		case r > 0xffff:
+			b = fmt.Appendf(b, `\U%08x`, r)
+		default:
+			b = fmt.Appendf(b, `\u%04x`, r)
+		}
+	}
+	return string(append(b, '"'))
+}
+
+// yamlNumber writes a number with the point that a float has in every YAML.
+func yamlNumber(s string) string {
+	mantissa, power, floats := strings.Cut(strings.ToLower(s), "e")
+	if !floats {
+		return s
+	}
+	if !strings.Contains(mantissa, ".") {
+		mantissa += ".0"
+	}
+	if power[0] != '-' && power[0] != '+' {
+		power = "+" + power
+	}
+	return mantissa + "e" + power
+}

@@ -1,0 +1,288 @@
+// Package strictjson reads JSON that somebody has written for us, and refuses by name what encoding/json would change
+// without a word: a name that comes twice, of which the last one would win; a name that a struct does not have; null for
+// what can't be null, which would stay what it was; a number that becomes another one; and text that is not UTF-8.
+package strictjson
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// ErrMissing says that there is no value.
+var ErrMissing = errors.New("there is no JSON value")
+
+// Decode decodes text, which is one value, into what v points to.
+func Decode(text []byte, v any) error { return decode(text, v, false) }
+
+// DecodeNulls is Decode for those who take null for what is not there, as many programs write it.
+func DecodeNulls(text []byte, v any) error { return decode(text, v, true) }
+
+func decode(text []byte, v any, nulls bool) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	switch err := d.Decode(v); {
+	case errors.Is(err, io.EOF):
+		return ErrMissing
+	case err != nil:
+		return plain(err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is more than one JSON value")
+	}
+	return check(text, reflect.TypeOf(v).Elem(), nulls)
+}
+
+// Check returns what is wrong with text that may be of any type.
+func Check(text []byte) error {
+	var raw json.RawMessage
+	return Decode(text, &raw)
+}
+
+// plain says what the package json says without its name.
+func plain(err error) error {
+	if unfit := new(json.UnmarshalTypeError); errors.As(err, &unfit) && unfit.Field != "" {
+		return fmt.Errorf("%q is a %s, and has to fit a Go %v", unfit.Field, unfit.Value, unfit.Type)
+	}
+	if text, ours := strings.CutPrefix(err.Error(), "json: "); ours {
+		return errors.New(text)
+	}
+	return err
+}
+
+// check returns what is wrong with text that a type has taken.
+func check(text []byte, t reflect.Type, nulls bool) error {
+	if !utf8.Valid(text) {
+		return errors.New("it is not UTF-8")
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	return (&reader{Decoder: d, text: text, nulls: nulls}).value("", t)
+}
+
+// A reader goes through JSON that is valid, beside the type that has taken it.
+type reader struct {
+	*json.Decoder
+	text  []byte
+	nulls bool // null is as good as nothing
+}
+
+var (
+	ownType = reflect.TypeFor[json.Unmarshaler]()
+	anyType = reflect.TypeFor[any]()
+)
+
+// own reports whether a type reads its JSON itself, so that nothing is known about what is inside.
+func own(t reflect.Type) bool { return reflect.PointerTo(t).Implements(ownType) }
+
+// value reads the next value, which a path leads to, and which t has taken; nil: a type that reads itself.
+func (r *reader) value(path string, t reflect.Type) error {
+	token, err := r.Token()
+	if err != nil {
+		return err
+	}
+	for t != nil && t.Kind() == reflect.Pointer && token != nil {
+		t = t.Elem()
+	}
+	if t != nil && own(t) {
+		t = nil
+	}
+	switch token := token.(type) {
+	case json.Delim:
+		if token == '[' {
+			return r.array(path, t)
+		}
+		return r.object(path, t)
+	case nil:
+		if !r.nulls {
+			return checkNull(path, t)
+		}
+	case json.Number:
+		if t == anyType && !Exact(token.String()) {
+			return fmt.Errorf("%s is %.60s, which a float64 does not hold, and numbers in a Go any are float64: declare it as "+
+				"an int64 or a json.Number, or write it as a text", shown(path), token)
+		}
+	case string:
+		return r.checkText(path)
+	}
+	return nil
+}
+
+// array reads the rest of an array.
+func (r *reader) array(path string, t reflect.Type) error {
+	if t != nil && t != anyType {
+		t = t.Elem()
+	}
+	for i := 0; r.More(); i++ {
+		if err := r.value(fmt.Sprintf("%s[%d]", path, i), t); err != nil {
+			return err
+		}
+	}
+	_, err := r.Token()
+	return err
+}
+
+// object reads the rest of an object.
+func (r *reader) object(path string, t reflect.Type) error {
+	seen := make(map[string]string)
+	for r.More() {
+		token, err := r.Token()
+		if err != nil {
+			return err
+		}
+		if err := r.checkText(path); err != nil {
+			return err
+		}
+		name, _ := token.(string) // of an object
+		is, inner := name, t
+		if t != nil && t.Kind() == reflect.Struct {
+			is = strings.ToLower(name) // as fields are found
+			inner = fieldType(t, name)
+		} else if t != nil && t != anyType {
+			inner = t.Elem()
+		}
+		within := name
+		if path != "" {
+			within = path + "." + name
+		}
+		if first, twice := seen[is]; twice {
+			if first != name {
+				return fmt.Errorf("%s comes twice, as %q and %q", shown(within), first, name)
+			}
+			return fmt.Errorf("%s comes twice", shown(within))
+		}
+		seen[is] = name
+		if err := r.value(within, inner); err != nil {
+			return err
+		}
+	}
+	_, err := r.Token()
+	return err
+}
+
+// checkText returns an error if the text that was just read has half of a character, which would become another one.
+func (r *reader) checkText(path string) error {
+	end := r.InputOffset()
+	from := bytes.LastIndexByte(r.text[:end-1], '"')
+	for from > 0 && escaped(r.text, from) {
+		from = bytes.LastIndexByte(r.text[:from], '"')
+	}
+	raw := r.text[from:end]
+	for i := 0; i+6 <= len(raw); i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		if raw[i+1] != 'u' {
+			i++
+			continue
+		}
+		unit := unitAt(raw, i)
+		switch {
+		case unit>>10 == 0xd800>>10 && unitAt(raw, i+6)>>10 == 0xdc00>>10:
+			i += 11
+		case unit>>11 == 0xd800>>11:
+			return fmt.Errorf("a text in %s has half of a character, %s, which nothing can store", shown(path),
+				raw[i:i+6])
+		default:
+			i += 5
+		}
+	}
+	return nil
+}
+
+// escaped reports whether a quote is part of a text.
+func escaped(text []byte, at int) bool {
+	n := 0
+	for at > 0 && text[at-1] == '\\' {
+		at--
+		n++
+	}
+	return n%2 == 1
+}
+
+// unitAt returns the unit of UTF-16 that is escaped at a place of a text; 0 if none is.
+func unitAt(raw []byte, at int) uint64 {
+	if at+6 > len(raw) || raw[at] != '\\' || raw[at+1] != 'u' {
+		return 0
+	}
+	n, _ := strconv.ParseUint(string(raw[at+2:at+6]), 16, 32) // it is valid
+	return n
+}
+
+// checkNull returns an error if a type can't be null: what has it would be as if it were not there.
+func checkNull(path string, t reflect.Type) error {
+	if t == nil {
+		return nil
+	}
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Interface:
+		return nil
+	}
+	return fmt.Errorf("%s is null: leave it out, or give it a value", shown(path))
+}
+
+func shown(path string) string {
+	if path == "" {
+		return "the value"
+	}
+	return fmt.Sprintf("%.200q", path)
+}
+
+// fieldType returns the type of the field that a name is read into; nil: it is not known.
+func fieldType(t reflect.Type, name string) (found reflect.Type) {
+	depth := 0
+	for _, f := range reflect.VisibleFields(t) {
+		tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if tag == "-" || f.Anonymous && tag == "" && f.Type.Kind() != reflect.Interface || !f.IsExported() {
+			continue
+		}
+		if tag == "" {
+			tag = f.Name
+		}
+		if strings.EqualFold(tag, name) && (found == nil || len(f.Index) < depth) {
+			found, depth = f.Type, len(f.Index)
+		}
+	}
+	return found
+}
+
+// Exact reports whether a float64 holds a number of JSON: to all of the digits that are written.
+func Exact(number string) bool {
+	f, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		return false
+	}
+	digits, exponent := digitsOf(number)
+	if digits == "" || len(digits) > mostDigits {
+		return digits == "" || f != 0
+	}
+	written := len(digits)
+	if !strings.ContainsAny(number, ".eE") { // a whole number, also with zeros at its end
+		written = exponent
+	}
+	held, power := digitsOf(strconv.FormatFloat(f, 'e', written-1, 64))
+	return held == digits && power == exponent
+}
+
+// mostDigits are more than any float64 has that is between two others.
+const mostDigits = 800
+
+// digitsOf returns the digits of a number without zeros at either end, and the power of ten above the first one.
+func digitsOf(number string) (digits string, exponent int) {
+	mantissa, power, _ := strings.Cut(strings.ToLower(strings.TrimLeft(number, "+-")), "e")
+	exponent, _ = strconv.Atoi(power) // what is too large is no float64
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	all := whole + fraction
+	digits = strings.TrimLeft(all, "0")
+	exponent += len(whole) - (len(all) - len(digits))
+	if digits = strings.TrimRight(digits, "0"); digits == "" {
+		return "", 0
+	}
+	return digits, exponent
+}

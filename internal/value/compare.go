@@ -1,0 +1,175 @@
+package value
+
+import (
+	"bytes"
+	"cmp"
+	"math"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/datastore"
+)
+
+// The ranks of the types of values, as both of Google's emulators order them: integers are among
+// timestamps, which are microseconds to them, and strings among blobs.
+const (
+	NullRank = iota
+	IntegerRank
+	BooleanRank
+	BytesRank
+	FloatRank
+	PointRank
+	KeyRank
+	OtherRank
+)
+
+// Rank returns the rank of the type of a value.
+func Rank(v any) int {
+	switch v.(type) {
+	case nil:
+		return NullRank
+	case int64, time.Time:
+		return IntegerRank
+	case bool:
+		return BooleanRank
+	case string, []byte:
+		return BytesRank
+	case float64:
+		return FloatRank
+	case datastore.GeoPoint:
+		return PointRank
+	case *datastore.Key:
+		return KeyRank
+	}
+	return OtherRank
+}
+
+// Compare orders values of properties as Datastore does. Arrays and entities have no
+// place in that order.
+func Compare(a, b any) int {
+	rank := Rank(a)
+	if c := cmp.Compare(rank, Rank(b)); c != 0 {
+		return c
+	}
+	switch rank {
+	case IntegerRank:
+		return cmp.Compare(IntegerOf(a), IntegerOf(b))
+	case BooleanRank:
+		switch p, q := a.(bool), b.(bool); {
+		case p == q:
+			return 0
+		case q:
+			return -1
+		}
+		return 1
+	case BytesRank:
+		return compareBytes(a, b)
+	case FloatRank:
+		return cmp.Compare(FloatBits(a.(float64)), FloatBits(b.(float64)))
+	case PointRank:
+		p, q := a.(datastore.GeoPoint), b.(datastore.GeoPoint)
+		return cmp.Or(cmp.Compare(FloatBits(p.Lat), FloatBits(q.Lat)), cmp.Compare(FloatBits(p.Lng), FloatBits(q.Lng)))
+	case KeyRank:
+		return CompareKeys(a.(*datastore.Key), b.(*datastore.Key))
+	}
+	return 0
+}
+
+// IntegerOf returns an integer, or the microseconds of a timestamp.
+func IntegerOf(v any) int64 {
+	if t, ok := v.(time.Time); ok {
+		return t.UnixMicro()
+	}
+	return v.(int64)
+}
+
+func compareBytes(a, b any) int {
+	s, first := a.(string)
+	t, second := b.(string)
+	if first && second {
+		return strings.Compare(s, t)
+	}
+	return bytes.Compare(BytesOf(a), BytesOf(b))
+}
+
+// BytesOf returns the bytes of a string or a blob.
+func BytesOf(v any) []byte {
+	if s, ok := v.(string); ok {
+		return []byte(s)
+	}
+	return v.([]byte)
+}
+
+// FloatBits maps floats to integers of the same order: negative zero is before zero, and NaN
+// behind everything.
+func FloatBits(f float64) uint64 {
+	bits := math.Float64bits(f)
+	switch {
+	case f != f:
+		return math.MaxUint64
+	case bits>>63 == 1:
+		return ^bits
+	}
+	return bits | 1<<63
+}
+
+// FloatOf is the inverse of FloatBits.
+func FloatOf(bits uint64) float64 {
+	switch {
+	case bits == math.MaxUint64:
+		return math.NaN()
+	case bits>>63 == 1:
+		return math.Float64frombits(bits &^ (1 << 63))
+	}
+	return math.Float64frombits(^bits)
+}
+
+// CompareKeys orders keys as Datastore does: by namespace, then element by
+// element from the root, an ancestor before its descendants; kinds as bytes,
+// ids before names, ids as signed integers, names as UTF-8 bytes.
+func CompareKeys(a, b *datastore.Key) int {
+	if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
+		return c
+	}
+	return ComparePaths(Path(a), Path(b))
+}
+
+func ComparePaths(a, b []*datastore.Key) int {
+	for i := range min(len(a), len(b)) {
+		if c := CompareElements(a[i], b[i]); c != 0 {
+			return c
+		}
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+// CompareElements compares the last elements of two keys.
+func CompareElements(a, b *datastore.Key) int {
+	if c := strings.Compare(a.Kind, b.Kind); c != 0 {
+		return c
+	}
+	switch {
+	case a.Name == "" && b.Name == "":
+		return cmp.Compare(a.ID, b.ID)
+	case a.Name == "":
+		return -1
+	case b.Name == "":
+		return 1
+	}
+	return strings.Compare(a.Name, b.Name)
+}
+
+// Path returns the elements of a key from the root, each as the key that ends
+// with it.
+func Path(k *datastore.Key) []*datastore.Key {
+	n := 0
+	for e := k; e != nil; e = e.Parent {
+		n++
+	}
+	all := make([]*datastore.Key, n)
+	for e := k; e != nil; e = e.Parent {
+		n--
+		all[n] = e
+	}
+	return all
+}

@@ -1,0 +1,159 @@
+package value
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/internal/gql"
+)
+
+// Type names the type of a value.
+func Type(v any) string {
+	switch v.(type) {
+	case nil:
+		return "null"
+	case int64:
+		return "integer"
+	case time.Time:
+		return "time"
+	case bool:
+		return "boolean"
+	case string:
+		return "string"
+	case []byte:
+		return "bytes"
+	case float64:
+		return "float"
+	case datastore.GeoPoint:
+		return "point"
+	case *datastore.Key:
+		return "key"
+	case []any:
+		return "array"
+	case *datastore.Entity:
+		return "entity"
+	}
+	return fmt.Sprintf("%T", v)
+}
+
+// Text writes a value so that another one has another text, and that its type can be seen: null, true, 5, 5.0, "5",
+// BLOB("…") in web-safe base64, DATETIME("2026-10-24T00:00:00Z"), and KEY(NAMESPACE("acme"), Account, 5), as GQL has them;
+// and what GQL lacks: NaN, Infinity, POINT(52.5, 13.4), ARRAY(5, "a"), and ENTITY(city: "Oslo") with the names in order. What a
+// terminal would act on is escaped, as in Go.
+func Text(v any) string { return string(appendText(nil, v)) }
+
+func appendText(b []byte, v any) []byte {
+	switch v := v.(type) {
+	case nil:
+		return append(b, "null"...)
+	case bool:
+		return strconv.AppendBool(b, v)
+	case int64:
+		return strconv.AppendInt(b, v, 10)
+	case float64:
+		return appendFloat(b, v)
+	case string:
+		return strconv.AppendQuote(b, v)
+	case []byte:
+		return append(base64.RawURLEncoding.AppendEncode(append(b, `BLOB("`...), v), `")`...)
+	case time.Time: // as it is stored
+		b = append(b, `DATETIME("`...)
+		return append(v.UTC().Truncate(time.Microsecond).AppendFormat(b, time.RFC3339Nano), `")`...)
+	case datastore.GeoPoint:
+		b = appendFloat(append(b, "POINT("...), v.Lat)
+		return append(appendFloat(append(b, ", "...), v.Lng), ')')
+	case *datastore.Key:
+		return appendKey(b, v)
+	case []any:
+		b = append(b, "ARRAY("...)
+		for i, each := range v {
+			if i > 0 {
+				b = append(b, ", "...)
+			}
+			b = appendText(b, each)
+		}
+		return append(b, ')')
+	case *datastore.Entity:
+		return appendEntity(b, v)
+	}
+	return fmt.Appendf(b, "%T(%v)", v, v)
+}
+
+func appendFloat(b []byte, f float64) []byte {
+	switch {
+	case f != f:
+		return append(b, "NaN"...)
+	case math.IsInf(f, 1):
+		return append(b, "Infinity"...)
+	case math.IsInf(f, -1):
+		return append(b, "-Infinity"...)
+	}
+	from := len(b)
+	b = strconv.AppendFloat(b, f, 'g', -1, 64)
+	if !bytes.ContainsAny(b[from:], ".e") {
+		b = append(b, ".0"...)
+	}
+	return b
+}
+
+func appendKey(b []byte, k *datastore.Key) []byte {
+	if k == nil {
+		return append(b, "null"...)
+	}
+	b = append(b, "KEY("...)
+	if k.Namespace != "" {
+		b = append(strconv.AppendQuote(append(b, "NAMESPACE("...), k.Namespace), "), "...)
+	}
+	for i, e := range Path(k) {
+		if i > 0 {
+			b = append(b, ", "...)
+		}
+		b = append(append(b, gql.Name(e.Kind)...), ", "...)
+		if e.Name != "" {
+			b = strconv.AppendQuote(b, e.Name)
+		} else {
+			b = strconv.AppendInt(b, e.ID, 10)
+		}
+	}
+	return append(b, ')')
+}
+
+func appendEntity(b []byte, e *datastore.Entity) []byte {
+	if e == nil {
+		return append(b, "null"...)
+	}
+	b = append(b, "ENTITY("...)
+	if e.Key != nil {
+		b = appendKey(b, e.Key)
+	}
+	ordered := slices.Clone(e.Properties)
+	slices.SortStableFunc(ordered, func(p, q datastore.Property) int { return strings.Compare(p.Name, q.Name) })
+	for i, p := range ordered {
+		if i > 0 || e.Key != nil {
+			b = append(b, ", "...)
+		}
+		b = appendText(append(append(b, gql.Name(p.Name)...), ": "...), p.Value)
+	}
+	return append(b, ')')
+}
+
+// Short returns a text of at most so many bytes, 40 or more, and valid UTF-8: a longer one is cut off, and ends with a
+// hash of all of it, so that another text still has another one. No [Text] ends so.
+func Short(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	hash := sha256.Sum256([]byte(text))
+	end := "…#" + hex.EncodeToString(hash[:8])
+	return strings.ToValidUTF8(text[:most-len(end)], "") + end
+}

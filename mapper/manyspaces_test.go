@@ -1,0 +1,40 @@
+package mapper_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+)
+
+// TestPlanManyNamespaces has a plan look at 1,000 namespaces and no more, and say so.
+func TestPlanManyNamespaces(t *testing.T) {
+	m := mapper.Visit("m", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
+	mappertest.Run(t, mapper.Set(m), nil, func(t *testing.T, w *mappertest.World) {
+		put := func(from, to int) {
+			var keys []*datastore.Key
+			for i := from; i < to; i++ {
+				keys = append(keys, &datastore.Key{Kind: "Account", Name: "a", Namespace: fmt.Sprintf("n%04d", i)})
+			}
+			if _, err := w.Client.PutMulti(t.Context(), keys, make([]account, len(keys))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		q := mapper.Query{Kind: "Account", AllNamespaces: true}
+		put(0, 500)
+		put(500, 1000)
+		est, err := mapper.PlanNamed(t.Context(), w.Engine, "m", q, nil)
+		if err != nil || est.Entities != 1000 || !est.Exact || est.AtLeast {
+			t.Errorf("1,000 namespaces: %+v, %v", est, err)
+		}
+		put(1000, 1100)
+		more, err := mapper.PlanNamed(t.Context(), w.Engine, "m", q, nil)
+		if err != nil || more.Entities != 1000 || more.Exact || !more.AtLeast || more.Used.Reads > est.Used.Reads {
+			t.Errorf("1,100 namespaces: %+v, %v, want at least 1,000 for %d reads", more, err, est.Used.Reads)
+		}
+	})
+}

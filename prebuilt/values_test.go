@@ -1,0 +1,241 @@
+package prebuilt_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+	"github.com/scattermap/scattermap/prebuilt"
+)
+
+// strangers are values that are easily taken for each other, each another one.
+func strangers() []any {
+	at := time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC)
+	key := func(namespace, kind, name string, id int64, parent *datastore.Key) *datastore.Key {
+		return &datastore.Key{Namespace: namespace, Kind: kind, Name: name, ID: id, Parent: parent}
+	}
+	long := strings.Repeat("a", 200)
+	return []any{
+		nil, "null", "NULL", "", "(missing)", int64(1), 1.0, "1", "1.0", true, "true", false, int64(0), 0.0, math.Copysign(0, -1), math.NaN(), "NaN",
+		math.Inf(1), math.Inf(-1), 1e21, "1e+21", []byte("1"), []byte{}, []byte("ab"), []byte("ba"), "BLOB(\"MQ\")", at, at.Add(time.Microsecond), "2026-10-24T00:00:00Z",
+		at.UnixMicro(), key("", "K", "1", 0, nil), key("", "K", "", 1, nil), key("n", "K", "", 1, nil), key("m", "K",
+			"", 1, nil), key("", "K,1", "", 1, nil),
+		key("", "L", "x", 0, key("", "K", "1", 0, nil)), key("", "K", "1, L, \"x", 0,
+			nil), "/K,1", datastore.GeoPoint{Lat: 1, Lng: 2}, datastore.GeoPoint{Lat: 2, Lng: 1},
+		long, long + "a", long[:199] + "b", "a\nb", "a b", "a\u200eb", "ab", "a\"b", []any{},
+		&datastore.Entity{Properties: []datastore.Property{{Name: "a", Value: int64(1)}}},
+		&datastore.Entity{Properties: []datastore.Property{{Name: "a", Value: "1"}}},
+		&datastore.Entity{},
+	}
+}
+
+// TestCountTellsApart counts values that differ, by properties with odd names: each has a counter of its own.
+func TestCountTellsApart(t *testing.T) {
+	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		all := strangers()
+		for _, by := range []string{"p", "a.b", "max(p", strings.Repeat("p", 120)} {
+			func() {
+				kind := fmt.Sprintf("K%d", len(by))
+				for i, v := range all {
+					list := &datastore.PropertyList{{Name: by, Value: v, NoIndex: true}}
+					if _, err := w.Client.Put(t.Context(), datastore.IDKey(kind, int64(i+1), nil), list); err != nil {
+						t.Fatalf("%v: %v", v, err)
+					}
+				}
+				if _, err := w.Client.Put(t.Context(), datastore.NameKey(kind, "none", nil),
+					&datastore.PropertyList{}); err != nil {
+					t.Fatal(err)
+				}
+				s := run(t, w, "count", fmt.Sprintf(`{"by": %q}`, by), mapper.Query{Kind: kind}, mapper.StartOptions{})
+				if len(s.Counters) != len(all)+2 || s.Failures > 0 {
+					t.Errorf("%d counters, %d failures, want %d", len(s.Counters), s.Failures, len(all)+2)
+				}
+				for name, n := range s.Counters {
+					if name != "entities" && n != 1 {
+						t.Errorf("%q = %d, want 1", name, n)
+					}
+				}
+			}()
+		}
+	})
+}
+
+// TestPathsAgree has a count, a condition and a filter find the same under a path: what is inside an entity, and what has
+// the dot in its name.
+func TestPathsAgree(t *testing.T) {
+	inside := func(v any) any {
+		return &datastore.Entity{Properties: []datastore.Property{{Name: "b", Value: v}}}
+	}
+	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		for i, p := range []datastore.Property{
+			{Name: "a.b", Value: int64(7)}, {Name: "a", Value: inside(int64(7))}, {Name: "a",
+				Value: []any{inside(int64(1)), inside(int64(7))}},
+			{Name: "b", Value: int64(7)}, {Name: "a", Value: int64(7)}, {Name: "a.b", Value: "7"},
+		} {
+			if _, err := w.Client.Put(t.Context(), datastore.IDKey("P", int64(i+1), nil),
+				&datastore.PropertyList{p}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		filter := mapper.Query{Kind: "P", Filters: []mapper.Filter{{Property: "a.b", Op: "=", Value: int64(7),
+			AnyType: true}}}
+		found := run(t, w, "count", `{}`, filter, mapper.StartOptions{}).Counters["entities"]
+		meets := run(t, w, "check", `{"condition": "a.b = 7"}`, mapper.Query{Kind: "P"},
+			mapper.StartOptions{}).Counters["meets"]
+		counted := run(t, w, "count", `{"by": "a.b"}`, mapper.Query{Kind: "P"}, mapper.StartOptions{}).Counters
+		if found != 3 || meets != 3 || counted["a.b=7"] != 3 || counted[`a.b="7"`] != 1 ||
+			counted["a.b (missing)"] != 2 {
+			t.Errorf("a filter finds %d, a check %d, a count %v, want 3", found, meets, counted)
+		}
+		// What changes properties does not take one for the other.
+		before := entities(t, w.Client, "P", "")
+		for name, params := range map[string]string{"set": `{"property": "a.b", "value": 1}`,
+			"drop": `{"properties": ["a.b"]}`, "rename": `{"from": "a.b", "to": "c"}`} {
+			s := run(t, w, name, params, mapper.Query{Kind: "P", Start: datastore.IDKey("P", 2, nil),
+				End: datastore.IDKey("P", 4, nil)}, mapper.StartOptions{})
+			if s.Written != 0 || s.Failures != 2 {
+				t.Errorf("%s: %+v, want two failures", name, s)
+			}
+		}
+		if after := entities(t, w.Client, "P", ""); fmt.Sprint(len(after)) != fmt.Sprint(len(before)) {
+			t.Errorf("%d entities, want %d", len(after), len(before))
+		}
+	})
+}
+
+// TestCheckTellsTypesApart compares each value with each other: an inequality holds within a type only, and never for NaN;
+// different values are different.
+func TestCheckTellsTypesApart(t *testing.T) {
+	literals := map[string]any{"0": int64(0), "0.0": 0.0, "'0'": "0", "TRUE": true,
+		"DATETIME('2026-10-24T00:00:00Z')": time.Date(2026, 10, 24, 0, 0, 0, 0, time.UTC), "BLOB('MA')": []byte("0")}
+	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		all := strangers()
+		for i, v := range all {
+			if _, err := w.Client.Put(t.Context(), datastore.IDKey("V", int64(i+1), nil),
+				&datastore.PropertyList{{Name: "p", Value: v, NoIndex: true}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for literal, with := range literals {
+			for _, op := range []string{"<", "<=", ">", ">="} {
+				want := 0
+				for _, v := range all {
+					if f, ok := v.(float64); fmt.Sprintf("%T", v) == fmt.Sprintf("%T", with) && !(ok && math.IsNaN(f)) {
+						if c := compare(v, with); c == 0 && len(op) == 2 || c < 0 && op[0] == '<' || c > 0 &&
+							op[0] == '>' {
+							want++
+						}
+					}
+				}
+				s := run(t, w, "check", fmt.Sprintf(`{"condition": "p %s %s"}`, op, literal), mapper.Query{Kind: "V"},
+					mapper.StartOptions{})
+				if s.Counters["meets"] != int64(want) || s.Failures != int64(len(all)-want) {
+					t.Errorf("p %s %s: %d meet it, %d do not, want %d", op, literal, s.Counters["meets"], s.Failures,
+						want)
+				}
+			}
+		}
+		for condition, want := range map[string]int{
+			"p > NULL": len(all) - 2, "p IS NULL": 1, "p != NULL": len(all) - 2, "p = 0": 1, "p = 0.0": 1, "p = '1'": 1, "p = 1": 1, "p = 1.0": 1,
+			"p != 1": len(all) - 2, "p NOT IN ARRAY(1, '1')": len(all) - 3, "p IN ARRAY(1, '1', NULL)": 3, "p >= 0 OR p >= 0.0": 7, "p >= 0 AND p < 1": 1,
+		} {
+			s := run(t, w, "check", fmt.Sprintf(`{"condition": "%s"}`, condition), mapper.Query{Kind: "V"},
+				mapper.StartOptions{})
+			if s.Counters["meets"] != int64(want) {
+				t.Errorf("%s: %d meet it, want %d", condition, s.Counters["meets"], want)
+			}
+		}
+		job, err := w.Engine.StartNamed(t.Context(), "check", mapper.Query{Kind: "V"},
+			[]byte(`{"condition": "p >= 0"}`), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := job.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		failures, _, err := job.Failures(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range failures {
+			if f.Key.ID == 8 && !strings.Contains(f.Error,
+				"of the type string, and is compared with the type integer") { // "1"
+				t.Errorf("the failure of a text says %q", f.Error)
+			}
+		}
+	})
+}
+
+func compare(a, b any) int {
+	switch a := a.(type) {
+	case int64:
+		return cmpOf(a, b.(int64))
+	case float64: // negative zero is below zero, in Datastore's order
+		if a == 0 && b.(float64) == 0 {
+			return cmpOf(math.Copysign(1, a), math.Copysign(1, b.(float64)))
+		}
+		return cmpOf(a, b.(float64))
+	case string:
+		return strings.Compare(a, b.(string))
+	case []byte:
+		return strings.Compare(string(a), string(b.([]byte)))
+	case time.Time:
+		return a.Compare(b.(time.Time))
+	}
+	return map[[2]bool]int{{false, true}: -1, {true, false}: 1}[[2]bool{a.(bool), b.(bool)}]
+}
+
+func cmpOf[T int64 | float64](a, b T) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// TestOwnKindsAreNobodys refuses jobs of any mapper over the kinds of our own records, and takes those of other
+// namespaces, and kinds that only look reserved.
+func TestOwnKindsAreNobodys(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *mappertest.World) {
+		for _, m := range prebuilt.Mappers() {
+			params := map[string]string{"set": `{"property": "p", "value": 1}`, "rename": `{"from": "a", "to": "b"}`,
+				"drop": `{"properties": ["a"]}`, "copy": `{"kind": "Copy"}`, "check": `{"condition": "a = 1"}`}[m.Name()]
+			if params == "" {
+				params = "{}"
+			}
+			for _, kind := range []string{"ScattermapJob", "ScattermapRange", "ScattermapUndoBatch",
+				"ScattermapDraft", "ScattermapSlot", "ScattermapSchedule", "ScattermapPart", "ScattermapFile", "ScattermapOfLaterBuilds"} {
+				for _, q := range []mapper.Query{{Kind: kind}, {Kinds: []string{"Account", kind}}, {Kind: kind,
+					AllNamespaces: true}, {Kind: kind, Namespaces: []string{"", "n"}}} {
+					for _, rehearse := range []bool{false, true} {
+						_, err := w.Engine.StartNamed(t.Context(), m.Name(), q, []byte(params),
+							&mapper.StartOptions{Rehearse: rehearse, AllowEmpty: true})
+						if !errors.Is(err, mapper.ErrArguments) {
+							t.Errorf("%s over %+v: %v, want it refused", m.Name(), q, err)
+						}
+					}
+				}
+			}
+		}
+		for _, key := range []*datastore.Key{{Kind: "ScattermapJob", Name: "a", Namespace: "n"}, {Kind: "__session",
+			Name: "a"}, {Kind: "session__", Name: "a"}, {Kind: "__", Name: "a"}} {
+			if _, err := w.Client.Put(t.Context(), key, &datastore.PropertyList{{Name: "a",
+				Value: int64(1)}}); err != nil {
+				t.Fatal(err)
+			}
+			if s := run(t, w, "delete", `{}`, mapper.Query{Kind: key.Kind, Namespace: key.Namespace},
+				mapper.StartOptions{}); s.Written != 1 {
+				t.Errorf("delete of %v: %+v", key, s)
+			}
+		}
+	})
+}
