@@ -84,7 +84,8 @@ func named(property string) func(datastore.Property) bool {
 	return func(p datastore.Property) bool { return p.Name == property }
 }
 
-// Touch is the mapper "touch": it writes entities as they are, so that an index that was added since, or a time-to-live policy, has them.
+// Touch is the mapper "touch": it writes entities exactly as they are stored, so that an index that was added since, or a
+// time-to-live policy, has them.
 var Touch = mapper.Update("touch", func(_ context.Context, e *mapper.Entity[entity], _ mapper.None) error {
 	e.Touch()
 	return nil
@@ -196,8 +197,8 @@ type CopyParams struct {
 	Namespace *string `json:"namespace,omitempty"` // of the copies; absent: that of the entities
 }
 
-// Copy is the mapper "copy": it copies entities to another kind, or namespace, under the same names and ids. A copy that is there is
-// overwritten.
+// Copy is the mapper "copy": it copies entities exactly as they are stored to another kind, or namespace, under the same
+// names and ids. A copy that is there is overwritten.
 var Copy = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[entity], p CopyParams) error {
 	to := *e.Key
 	if p.Kind != "" {
@@ -209,7 +210,7 @@ var Copy = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[entity
 	if to.Equal(e.Key) {
 		return mapper.Permanent(errors.New("copy: the copy would be the entity itself: name another kind or namespace"))
 	}
-	e.Put(&to, &e.Value)
+	e.PutStored(&to, e.Stored())
 	return nil
 })
 
