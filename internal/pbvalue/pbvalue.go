@@ -61,7 +61,7 @@ func Go(v *pb.Value) any {
 	case *pb.Value_StringValue:
 		return x.StringValue
 	case *pb.Value_BlobValue:
-		return append([]byte{}, x.BlobValue...)
+		return slices.Clone(x.BlobValue)
 	case *pb.Value_TimestampValue:
 		return time.Unix(x.TimestampValue.GetSeconds(), int64(x.TimestampValue.GetNanos())).UTC()
 	case *pb.Value_GeoPointValue:
@@ -166,7 +166,7 @@ func Of(value any, noIndex bool) (*pb.Value, error) {
 		if len(x) > LongestIndexed && !noIndex {
 			return nil, errTooLong
 		}
-		v.ValueType = &pb.Value_BlobValue{BlobValue: append([]byte{}, x...)}
+		v.ValueType = &pb.Value_BlobValue{BlobValue: slices.Clone(x)}
 	case time.Time:
 		if x.Before(first) || !x.Before(last) {
 			return nil, errTime
