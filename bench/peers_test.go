@@ -148,7 +148,7 @@ func (p *peers) keys() []*datastore.Key {
 // client returns a client of the database.
 func (p *peers) client(b *testing.B, opts ...grpc.DialOption) *datastore.Client {
 	b.Helper()
-	client, err := datastore.NewClient(b.Context(), p.project, option.WithGRPCConn(dial(b, p.servers.at.datastore, opts...)), option.WithTelemetryDisabled())
+	client, err := datastore.NewClient(b.Context(), p.project, option.WithGRPCConn(dial(b, p.servers.at.datastore, append(opts, grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor()))...)), option.WithTelemetryDisabled())
 	if err != nil {
 		b.Fatal(err)
 	}

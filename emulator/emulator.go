@@ -26,6 +26,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/meter"
 	"github.com/scattermap/scattermap/emulator/internal/rest"
 	"github.com/scattermap/scattermap/emulator/internal/tasksemu"
+	"github.com/scattermap/scattermap/internal/intercept"
 )
 
 // Usage is a number of operations that Google would bill.
@@ -296,10 +297,16 @@ func (e *Emulator) Reset() {
 	e.datastoreServer.Reset()
 }
 
-// Datastore returns a client of a project's default database. It has to be
+// Datastore returns a client of a project's default database, which mapper.New takes. It has to be
 // closed before the emulator.
 func (e *Emulator) Datastore(ctx context.Context, project string, opts ...option.ClientOption) (*datastore.Client, error) {
-	return datastore.NewClient(ctx, project, append(e.datastore.clientOptions(), opts...)...)
+	all := append(e.datastore.clientOptions(), intercepted())
+	return datastore.NewClient(ctx, project, append(all, opts...)...)
+}
+
+// intercepted is mapper.WithVersions.
+func intercepted() option.ClientOption {
+	return option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept.Unary))
 }
 
 // CloudTasks returns a client. It has to be closed before the emulator.

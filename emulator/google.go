@@ -203,9 +203,9 @@ func (g *Google) Close() {
 }
 
 // Datastore returns a client of a project's default database, whose operations
-// are counted. It has to be closed before the emulator.
+// are counted, and which mapper.New takes. It has to be closed before the emulator.
 func (g *Google) Datastore(ctx context.Context, project string, opts ...option.ClientOption) (*datastore.Client, error) {
-	all := append(insecureOptions("passthrough:///"+g.Addr),
+	all := append(insecureOptions("passthrough:///"+g.Addr), intercepted(),
 		option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(g.meter.UnaryClientInterceptor())))
 	return datastore.NewClient(ctx, project, append(all, opts...)...)
 }

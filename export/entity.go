@@ -5,27 +5,29 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"gocloud.dev/blob"
-	"google.golang.org/genproto/googleapis/type/latlng"
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/types/known/structpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/internal/pbkey"
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // An Entity is an entity as it is. In JSON it is that of Datastore's REST API
 // (https://cloud.google.com/datastore/docs/reference/data/rest/v1/Entity), which has the type of each value: so keys, times, blobs,
-// geographical points, entities inside, lists, nulls, and which values are not indexed, survive a round trip. The key has no
-// project and no database.
+// geographical points, entities inside, lists, nulls, meanings, and which values are not indexed, survive a round trip. The
+// key has no project and no database, nor has a reference within those of the entity.
 type Entity struct {
 	Key        *datastore.Key
-	Properties datastore.PropertyList
+	Properties datastore.PropertyList // as the Go client has them
+
+	// Stored is the entity as the database has it, in the protocol's form. JSON has that, if it is not nil, and
+	// otherwise what the client's Put of Key and Properties stores.
+	Stored *pb.Entity
 }
 
 // A Row is an entity as it is, in formats whose records have fields: the key, as datastore.Key.Encode has it, and the JSON of
@@ -38,12 +40,12 @@ type Row struct {
 // NewEntities defines an export of entities as they are: as an [Entity] in [JSONLines] and [JSON], and as a [Row] in other formats.
 func NewEntities(name string, bucket *blob.Bucket, o *Options) *Export[mapper.None] {
 	if o == nil || o.Format == JSONLines || o.Format == JSON || o.Format == "" {
-		return New(name, bucket, func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) (Entity, error) {
-			return Entity{e.Key, e.Value}, nil
+		return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.None) (Entity, error) {
+			return Entity{Key: e.Key, Stored: e.Stored()}, nil
 		}, o)
 	}
-	return New(name, bucket, func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) (Row, error) {
-		text, err := Entity{e.Key, e.Value}.MarshalJSON()
+	return New(name, bucket, func(_ context.Context, e *mapper.Entity[struct{}], _ mapper.None) (Row, error) {
+		text, err := Entity{Key: e.Key, Stored: e.Stored()}.MarshalJSON()
 		if err != nil {
 			return Row{}, mapper.Permanent(err)
 		}
@@ -53,11 +55,14 @@ func NewEntities(name string, bucket *blob.Bucket, o *Options) *Export[mapper.No
 
 // MarshalJSON returns the JSON of Datastore's REST API.
 func (e Entity) MarshalJSON() ([]byte, error) {
-	p, err := toProto(e.Key, e.Properties)
-	if err != nil {
-		return nil, err
+	p := e.Stored
+	if p == nil {
+		var err error
+		if p, err = pbvalue.Entity(e.Key, e.Properties, false); err != nil {
+			return nil, err
+		}
 	}
-	text, err := protojson.Marshal(p)
+	text, err := protojson.Marshal(exported(p))
 	if err != nil {
 		return nil, err
 	}
@@ -74,83 +79,46 @@ func (e *Entity) UnmarshalJSON(text []byte) error {
 	}
 	var err error
 	e.Key, e.Properties, err = fromProto(p)
+	e.Stored = p
 	return err
 }
 
-func toProto(key *datastore.Key, properties []datastore.Property) (*pb.Entity, error) {
-	e := &pb.Entity{Key: keyToProto(key), Properties: make(map[string]*pb.Value, len(properties))}
-	for _, p := range properties {
-		v, err := valueToProto(p.Value, p.NoIndex)
-		if err != nil {
-			return nil, fmt.Errorf("property %q: %w", p.Name, err)
-		}
-		e.Properties[p.Name] = v
-	}
-	return e, nil
-}
-
-func keyToProto(k *datastore.Key) *pb.Key {
-	if k == nil {
-		return nil
-	}
-	all := new(pb.Key)
-	if k.Namespace != "" {
-		all.PartitionId = &pb.PartitionId{NamespaceId: k.Namespace}
-	}
-	for ; k != nil; k = k.Parent {
-		e := &pb.Key_PathElement{Kind: k.Kind}
-		switch {
-		case k.Name != "":
-			e.IdType = &pb.Key_PathElement_Name{Name: k.Name}
-		case k.ID != 0:
-			e.IdType = &pb.Key_PathElement_Id{Id: k.ID}
-		}
-		all.Path = append([]*pb.Key_PathElement{e}, all.Path...)
-	}
-	return all
-}
-
-func valueToProto(value any, noIndex bool) (*pb.Value, error) {
-	v := &pb.Value{ExcludeFromIndexes: noIndex}
-	switch x := value.(type) {
-	case nil:
-		v.ValueType = &pb.Value_NullValue{NullValue: structpb.NullValue_NULL_VALUE}
-	case bool:
-		v.ValueType = &pb.Value_BooleanValue{BooleanValue: x}
-	case int64:
-		v.ValueType = &pb.Value_IntegerValue{IntegerValue: x}
-	case float64:
-		v.ValueType = &pb.Value_DoubleValue{DoubleValue: x}
-	case string:
-		v.ValueType = &pb.Value_StringValue{StringValue: x}
-	case []byte:
-		v.ValueType = &pb.Value_BlobValue{BlobValue: x}
-	case time.Time:
-		v.ValueType = &pb.Value_TimestampValue{TimestampValue: timestamppb.New(x)}
-	case datastore.GeoPoint:
-		v.ValueType = &pb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{Latitude: x.Lat, Longitude: x.Lng}}
-	case *datastore.Key:
-		v.ValueType = &pb.Value_KeyValue{KeyValue: keyToProto(x)}
-	case *datastore.Entity:
-		inner, err := toProto(x.Key, x.Properties)
-		if err != nil {
-			return nil, err
-		}
-		v.ValueType = &pb.Value_EntityValue{EntityValue: inner}
-	case []any:
-		list := new(pb.ArrayValue)
-		for _, one := range x { // an array has no index of its own: its elements do
-			e, err := valueToProto(one, noIndex)
-			if err != nil {
-				return nil, err
+// exported returns what is written of an entity. The project and the database are the reader's, also in references that
+// are to the entity's own; others keep theirs.
+func exported(e *pb.Entity) *pb.Entity {
+	e = proto.CloneOf(e)
+	home := e.GetKey().GetPartitionId()
+	eachKey(e, func(k *pb.Key) {
+		if of := k.GetPartitionId(); of.GetProjectId() == home.GetProjectId() && of.GetDatabaseId() == home.GetDatabaseId() {
+			if k.PartitionId = nil; of.GetNamespaceId() != "" {
+				k.PartitionId = &pb.PartitionId{NamespaceId: of.GetNamespaceId()}
 			}
-			list.Values = append(list.Values, e)
 		}
-		v.ValueType, v.ExcludeFromIndexes = &pb.Value_ArrayValue{ArrayValue: list}, noIndex && len(x) == 0
-	default:
-		return nil, fmt.Errorf("a value of the type %T", value)
+	})
+	return e
+}
+
+// eachKey calls f for all keys of an entity, its own last.
+func eachKey(e *pb.Entity, f func(*pb.Key)) {
+	for _, v := range e.GetProperties() {
+		eachKeyIn(v, f)
 	}
-	return v, nil
+	if e.GetKey() != nil {
+		f(e.Key)
+	}
+}
+
+func eachKeyIn(v *pb.Value, f func(*pb.Key)) {
+	switch v := v.GetValueType().(type) {
+	case *pb.Value_KeyValue:
+		f(v.KeyValue)
+	case *pb.Value_EntityValue:
+		eachKey(v.EntityValue, f)
+	case *pb.Value_ArrayValue:
+		for _, el := range v.ArrayValue.GetValues() {
+			eachKeyIn(el, f)
+		}
+	}
 }
 
 func fromProto(e *pb.Entity) (*datastore.Key, datastore.PropertyList, error) {

@@ -96,7 +96,7 @@ func (j *Job) RetryCause(ctx context.Context, cause string) error {
 //
 // The job has to have ended, and its records have to be there. From the undo's start on it can't be resumed or retried,
 // nor cleaned up before the undo has ended, or was aborted if it has failed. If a build that does not know of that cleans it up all the same,
-// the undo fails, and says that it may not have seen all. The engine's client needs [WithVersions].
+// the undo fails, and says that it may not have seen all.
 //
 // Datastore keeps what was there for an hour, and with point-in-time recovery whole minutes for seven days. Where only those are kept, an
 // entity that somebody had changed within two minutes before its page, and what the function has put or deleted besides, is left and listed.

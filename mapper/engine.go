@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/scattermap/scattermap/internal/intercept"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/executor"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -97,10 +98,13 @@ type Engine struct {
 }
 
 // New returns an engine that keeps its records in the client's database and
-// sends its tasks through the queue.
+// sends its tasks through the queue. The client is one that [NewClient] makes.
 func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, error) {
 	if client == nil || queue == nil {
 		return nil, errors.New("mapper: New needs a client and a queue")
+	}
+	if !intercept.Has(client) {
+		return nil, fmt.Errorf("mapper: %w: %w", ErrArguments, errPlainClient)
 	}
 	if o == nil || len(o.Mappers) == 0 {
 		return nil, errors.New("mapper: Options.Mappers is empty: list the mappers with mapper.Set")

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -24,6 +26,7 @@ type Entity[T any] struct {
 	Value T
 
 	attempt *function.Attempt
+	stored  *pb.Entity // nil: it was not read
 }
 
 // Count adds n to the job's counter of a name. It takes effect together with
@@ -57,8 +60,26 @@ func (e *Entity[T]) Put(key *datastore.Key, src any) { e.attempt.Put(key, src) }
 // this one.
 func (e *Entity[T]) Delete(key *datastore.Key) { e.attempt.Delete(key) }
 
-// Touch has the entity be written also if it is stored as it is: for an index that was added since, say, or a time-to-live policy.
+// Touch has the entity be written also if nothing of it differs, exactly as it is stored: for an index that was added
+// since, say, or a time-to-live policy.
 func (e *Entity[T]) Touch() { e.attempt.Touch() }
+
+// Resave has all that T declares be stored as the client's Put of Value stores it, whether the function has changed it
+// or not: for a tag that says noindex or does not any more, and for what T's Load makes of older entities. What T does
+// not declare stays. An entity that is stored so already is not written.
+func (e *Entity[T]) Resave() { e.attempt.Resave() }
+
+// Stored returns the entity as the database has it, in the protocol's form, which says more than a Go type does: the
+// meaning of each value, and whether it is indexed; keys with their projects. It is the caller's own. It is nil if the
+// job's query is KeysOnly.
+func (e *Entity[T]) Stored() *pb.Entity { return proto.CloneOf(e.stored) }
+
+// PutStored saves another entity as [Entity.Put] does, in the protocol's form, byte for byte: a copy of what
+// [Entity.Stored] has returned, say. The key, which must be complete, takes the place of the entity's own. The caller must
+// not change the entity any more.
+func (e *Entity[T]) PutStored(key *datastore.Key, entity *pb.Entity) {
+	e.attempt.PutStored(key, entity)
+}
 
 // IdempotencyKey returns a string that is the same for every attempt of one job
 // on one entity, and different for all others: also for a later job of the same ID.
@@ -83,17 +104,17 @@ func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err,
 
 // apply runs a function on an entity once. A panic of the user's code becomes
 // an error.
-func apply[T any](m function.Mode, keysOnly bool, j function.Job, key *datastore.Key, properties []datastore.Property, fn func(*Entity[T]) error) (_ *function.Effect, err error) {
+func apply[T any](m function.Mode, keysOnly bool, j function.Job, key *datastore.Key, stored *pb.Entity, fn func(*Entity[T]) error) (_ *function.Effect, err error) {
 	defer function.Recovered(&err)
 	a := function.NewAttempt(j.Ref, m, key)
-	e := &Entity[T]{Key: key, attempt: a}
+	e := &Entity[T]{Key: key, attempt: a, stored: stored}
 	var was *property.Original[T]
 	switch {
 	case keysOnly:
 	case m == function.Update:
-		was, err = property.LoadOriginal(key, properties, &e.Value)
+		was, err = property.LoadOriginal(key, stored, &e.Value)
 	default:
-		err = property.Load(key, properties, &e.Value)
+		err = property.LoadStored(key, stored, &e.Value)
 	}
 	if err != nil {
 		return nil, fault.Permanent(err)
@@ -116,12 +137,12 @@ func apply[T any](m function.Mode, keysOnly bool, j function.Job, key *datastore
 	case keysOnly:
 		return a.Effect()
 	}
-	whole, changed, err := was.Changes(&e.Value)
+	whole, changed, err := was.Changes(&e.Value, a.Resaved)
 	if err != nil {
 		return nil, fault.Permanent(err)
 	}
 	if len(changed) > 0 || a.Touched {
-		a.Save(whole, changed, j.Masks && len(changed) > 0)
+		a.Save(whole, changed, j.Masks)
 	}
 	return a.Effect()
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -29,15 +30,22 @@ type None struct{}
 // records: once for each entity, and only if nobody else has changed the entity since the
 // function got it.
 //
-// An Update loads e.Value, has the function change it, and saves it. Afterwards the
-// database has what the client's Put of e.Value stores, zero values included, and the
-// properties that T does not declare, as they were. So a field that is new in T is
-// stored for every entity, false and 0 too, unless it has the tag omitempty; and a field
-// whose tag has another noindex than it was stored with is indexed anew. An entity of
-// which all this is stored already is not written, and neither is one for which the
-// function returns [Skip]. Status.Written counts those that are.
+// An Update loads e.Value, has the function change it, and saves it over the stored entity:
 //
-// The function may run inside a transaction ([WithVersions] has most pages need none), so it
+//   - A field that is saved the same before and after the function stays as stored, bit for bit: null stays null, and so
+//     do meanings, the index flag of each element, and keys of other projects.
+//   - A field that the function has changed is stored as the client's Put stores it. In arrays and entities only what
+//     differs is: an element that is there before and after stays as stored, wherever it is now, and one that has
+//     changed is merged with the one at its place. What T does not declare of it, stays. If nothing says where such
+//     properties belong, the entity is a failure.
+//   - A field that is not stored yet is stored, false and 0 too, unless it has the tag omitempty.
+//   - What T does not declare stays as stored.
+//
+// An entity of which nothing differs is not written, and neither is one for which the function returns [Skip].
+// Status.Written counts those that are. What a changed tag says of indexes, and what T's Load makes of older entities, is
+// stored if the function calls [Entity.Resave]; [Entity.Touch] writes an entity exactly as it is stored.
+//
+// The function may run inside a transaction (most pages need none, see [WithVersions]), so it
 // should be short, and free of other effects: it may run several times for one effect. An error leaves the
 // entity as it was and has it tried again by itself, up to [UpdateAttempts] times, see [Retries].
 // An error marked by [Permanent], or a value that does not fit T, is not tried
@@ -51,10 +59,8 @@ type None struct{}
 //
 // T is a struct, or a type whose pointer implements datastore.PropertyLoadSaver. It
 // needs only the fields that the function uses, with the tags that they have elsewhere.
-// Properties that T does not declare stay as they are, also inside entities: a
-// PropertyLoadSaver declares what it saves. What can't be kept, because an array of such
-// entities was changed, is an error, and so is a property whose name differs from that of
-// its field in case only.
+// A PropertyLoadSaver declares what it saves. A datastore.PropertyList has all properties; one that gets another name
+// is stored under that as it was. A property whose name differs from that of its field in case only is an error.
 func Update[T, P any](name string, fn func(ctx context.Context, e *Entity[T], params P) error) *Mapper[P] {
 	return define(name, function.Update, fn)
 }
@@ -235,8 +241,8 @@ func define[T, P any](name string, m function.Mode, fn func(context.Context, *En
 		if err := function.DecodeParams(encoded, &params); err != nil {
 			return nil, err
 		}
-		return func(ctx context.Context, j function.Job, key *datastore.Key, properties []datastore.Property) (*function.Effect, error) {
-			return apply(m, keysOnly, j, key, properties, func(e *Entity[T]) error { return fn(ctx, e, params) })
+		return func(ctx context.Context, j function.Job, key *datastore.Key, stored *pb.Entity) (*function.Effect, error) {
+			return apply(m, keysOnly, j, key, stored, func(e *Entity[T]) error { return fn(ctx, e, params) })
 		}, nil
 	}
 	return &Mapper[P]{def: d}

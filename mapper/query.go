@@ -110,8 +110,7 @@ func Matches(filters []Filter, properties []datastore.Property) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("mapper: %w: %w", ErrArguments, err)
 	}
-	at, _ := q.Position(nil, properties) // it is an error of what a job is sharded by
-	return at != nil, nil
+	return query.Matches(q, properties), nil
 }
 
 // MarshalJSON implements json.Marshaler.

@@ -76,10 +76,10 @@ func (u *selfMade) Save() ([]datastore.Property, error) {
 	return []datastore.Property{{Name: "Name", Value: u.Name}, {Name: "Lower", Value: strings.ToLower(u.Name)}, {Name: "Length", Value: len(u.Name), NoIndex: true}}, nil
 }
 
-// TestUpdateStoresWhatPutDoes runs mappers over entities that were stored by older types: what is there
+// TestResaveStoresWhatPutDoes runs mappers that resave over entities that were stored by older types: what is there
 // afterwards is what the client's Put of their structs stores, and what those do not declare. A second
 // job over them writes nothing.
-func TestUpdateStoresWhatPutDoes(t *testing.T) {
+func TestResaveStoresWhatPutDoes(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 23, 1, 2, 3, 4567, time.UTC)
 	name := func(v string) datastore.Property { return datastore.Property{Name: "Name", Value: v} }
@@ -116,6 +116,7 @@ func TestUpdateStoresWhatPutDoes(t *testing.T) {
 func storesWhatPutDoes[T any](t *testing.T, stored []datastore.PropertyList, undeclared func(name string) bool, change func(*T)) {
 	m := mapper.Update("save", func(_ context.Context, e *mapper.Entity[T], _ mapper.None) error {
 		change(&e.Value)
+		e.Resave()
 		return nil
 	})
 	w := newWorld(t, setting{}, m)

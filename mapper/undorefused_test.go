@@ -34,7 +34,7 @@ func TestUndoRefused(t *testing.T) {
 		want    error
 		text    string
 	}{
-		"no versions": {setting{plain: true}, setOwner, nil, mapper.ErrState, "without mapper.WithVersions"},
+		"no versions": {setting{plain: true}, setOwner, nil, mapper.ErrState, "which versions"},
 		"visit":       {setting{}, slowVisit, nil, mapper.ErrArguments, "no Update"},
 		"cleaned up": {setting{}, setOwner, func(w *world, job *mapper.Job) error {
 			defer time.Sleep(time.Hour / 2)

@@ -589,8 +589,9 @@ func (e *scribbled) check() {
 			mayList = mayList || e.twice && len(after) > 1
 		case len(after) == 0 && !alike(e.all[end-1].is, was):
 			e.wrong("it is not undone")
-		case len(after) > 0:
-			mayList, mustList = true, mustList || !again
+		case len(after) > 0: // but who writes what was there leaves no trace
+			idle := !slices.ContainsFunc(e.all[i:end], func(w wrote) bool { return !alike(w.is, w.was) })
+			mayList, mustList = true, mustList || !again && !idle
 		}
 	}
 	if e.why != "" && !mayList || e.why == "" && mustList {

@@ -15,7 +15,9 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/api/option"
+	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
@@ -59,14 +61,15 @@ type setting struct {
 	client   *datastore.Client // in place of the embedded Datastore
 	log      io.Writer         // in place of the test's output
 	deadline time.Duration     // of deliveries
-	plain    bool              // clients have no versions, see mapper.WithVersions
+	plain    bool              // the database says no versions
 }
 
 func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 	t.Helper()
 	w := &world{T: t}
-	if !s.plain {
-		w.options = append(w.options, mapper.WithVersions())
+	w.options = append(w.options, mapper.WithVersions())
+	if s.plain {
+		w.options = append(w.options, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(withoutVersions)))
 	}
 	s.emulator.Transport = emulator.HandlerTransport(w)
 	w.emulator = emulator.ForTest(t, &s.emulator)
@@ -107,6 +110,26 @@ func newWorld(t *testing.T, s setting, mappers ...mapper.Definition) *world {
 	}
 	t.Cleanup(w.end)
 	return w
+}
+
+// withoutVersions has a database say no versions, so that all pages are transactions.
+func withoutVersions(ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	err := invoke(ctx, method, req, resp, conn, opts...)
+	var results []*datastorepb.EntityResult
+	switch resp := resp.(type) {
+	case *datastorepb.RunQueryResponse:
+		results = resp.GetBatch().GetEntityResults()
+	case *datastorepb.LookupResponse:
+		results = resp.GetFound()
+	case *datastorepb.CommitResponse:
+		for _, r := range resp.GetMutationResults() {
+			r.Version = 0
+		}
+	}
+	for _, r := range results {
+		r.Version = 0
+	}
+	return err
 }
 
 // end lets the deliveries under way come to their end, before what they need is

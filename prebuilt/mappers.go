@@ -91,7 +91,8 @@ func named(property string) func(datastore.Property) bool {
 	return func(p datastore.Property) bool { return p.Name == property }
 }
 
-// Touch is the mapper "touch": it writes entities as they are, so that an index that was added since, or a time-to-live policy, has them.
+// Touch is the mapper "touch": it writes entities exactly as they are stored, so that an index that was added since, or a
+// time-to-live policy, has them.
 var Touch = mapper.Update("touch", func(_ context.Context, e *mapper.Entity[entity], _ mapper.None) error {
 	e.Touch()
 	return nil
@@ -275,8 +276,8 @@ func (p CopyParams) Validate() error {
 	return nil
 }
 
-// Copy is the mapper "copy": it copies entities to another kind, or namespace, under the same names and ids. A copy that is there is
-// overwritten.
+// Copy is the mapper "copy": it copies entities exactly as they are stored to another kind, or namespace, under the same
+// names and ids. A copy that is there is overwritten.
 var Copy = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[entity], p CopyParams) error {
 	to := *e.Key
 	if p.Kind != "" {
@@ -291,7 +292,7 @@ var Copy = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[entity
 	if names.Ours(to.Namespace, to.Kind) {
 		return mapper.Permanent(fmt.Errorf("copy: the kind %q of the default namespace holds scattermap's own records", to.Kind))
 	}
-	e.Put(&to, &e.Value)
+	e.PutStored(&to, e.Stored())
 	return nil
 })
 

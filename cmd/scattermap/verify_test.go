@@ -27,7 +27,7 @@ func TestVerify(t *testing.T) {
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", Transport: emulator.HandlerTransport(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))})
 	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
-	client, err := datastore.NewClient(t.Context(), "test")
+	client, err := mapper.NewClient(t.Context(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -223,7 +223,7 @@ func newCloud(t *testing.T, e *emulator.Emulator, addr string, n, concurrent int
 func newCloudWith(t *testing.T, e *emulator.Emulator, addr string, n, concurrent int, env []string, mappers ...mapper.Definition) (*fleet, *datastore.Client, *mapper.Engine) {
 	t.Helper()
 	project := googletest.Project()
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithChainUnaryInterceptor(mapper.VersionsInterceptor()))
 	if err != nil {
 		t.Fatal(err)
 	}

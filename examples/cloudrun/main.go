@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"cloud.google.com/go/datastore"
-
 	"github.com/scattermap/scattermap/cloudlog"
 	"github.com/scattermap/scattermap/dashboard"
 	"github.com/scattermap/scattermap/examples/internal/bank"
@@ -125,7 +123,7 @@ func (c closers) close() {
 
 // newService connects to the cloud, and returns the service's engine and handler.
 func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine, http.Handler, closers, error) {
-	client, err := datastore.NewClientWithDatabase(ctx, c.project, c.database, mapper.WithVersions())
+	client, err := mapper.NewClientWithDatabase(ctx, c.project, c.database)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("datastore: %w", err)
 	}

@@ -2,6 +2,8 @@
 package pbkey
 
 import (
+	"encoding/binary"
+
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
@@ -12,4 +14,36 @@ func Of(k *pb.Key) (key *datastore.Key) {
 		key = &datastore.Key{Kind: e.GetKind(), ID: e.GetId(), Name: e.GetName(), Parent: key, Namespace: k.GetPartitionId().GetNamespaceId()}
 	}
 	return key
+}
+
+// Text returns a text that equal keys have, and no others. Those that the client's String returns are the same for the
+// id 7 and the name "7".
+func Text(k *datastore.Key) string {
+	var b []byte
+	for e := k; e != nil; e = e.Parent {
+		b = element(b, e.Kind, e.ID, e.Name)
+	}
+	if k != nil {
+		b = append(b, k.Namespace...)
+	}
+	return string(b)
+}
+
+// TextOf is [Text] for the protocol's key.
+func TextOf(k *pb.Key) string {
+	var b []byte
+	for i := len(k.GetPath()) - 1; i >= 0; i-- {
+		e := k.Path[i]
+		b = element(b, e.GetKind(), e.GetId(), e.GetName())
+	}
+	return string(append(b, k.GetPartitionId().GetNamespaceId()...))
+}
+
+func element(b []byte, kind string, id int64, name string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(kind)))
+	b = append(b, kind...)
+	b = binary.AppendVarint(b, id)
+	b = binary.AppendUvarint(b, uint64(len(name)))
+	b = append(b, name...)
+	return b
 }

@@ -13,7 +13,9 @@ import (
 	"reflect"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/internal/bridge"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -83,7 +85,11 @@ func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, 
 	if err != nil {
 		t.Fatalf("mappertest: the entity, a %T, can't be saved: %v", entity, err)
 	}
-	effect, err := run(m, key, property.Stored(stored), params)
+	image, err := pbvalue.Entity(key, stored, false)
+	if err != nil {
+		t.Fatalf("mappertest: the entity, a %T, can't be stored: %v", entity, err)
+	}
+	effect, err := run(m, key, image, params)
 	if err != nil {
 		return Result{Err: err}
 	}
@@ -98,21 +104,25 @@ func ApplyKey[P any](t TB, m *mapper.Mapper[P], key *datastore.Key, entity any, 
 			r.Deleted = true
 		case own:
 			r.Changed = true
-			err := property.IgnoreUndeclared(property.LoadInto(entity, key, property.Stored(w.Properties)))
+			err := property.IgnoreUndeclared(property.LoadInto(entity, key, pbvalue.Properties(w.On.Writes)))
 			if err != nil {
 				t.Fatalf("mappertest: the changed entity can't be loaded into a %T: %v", entity, err)
 			}
 		case w.Deletes:
 			r.Removed = append(r.Removed, w.Key)
 		default:
-			r.Put = append(r.Put, Put{w.Key, property.Stored(w.Properties)})
+			put := property.Stored(w.Properties)
+			if w.On.Writes != nil {
+				put = pbvalue.Properties(w.On.Writes)
+			}
+			r.Put = append(r.Put, Put{w.Key, put})
 		}
 	}
 	return r
 }
 
-// run runs a mapper's function on stored properties.
-func run(definition any, key *datastore.Key, stored []datastore.Property, params any) (*function.Effect, error) {
+// run runs a mapper's function on a stored entity.
+func run(definition any, key *datastore.Key, stored *pb.Entity, params any) (*function.Effect, error) {
 	call, err := bridge.Prepare(definition, params)
 	if err != nil {
 		return nil, err

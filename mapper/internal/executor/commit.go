@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -80,7 +81,7 @@ func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress fun
 			r, ready = new(record.Range), false
 			run.Read = d.fencedReader(tx, r)
 			if d.record.Solo {
-				run.Read = d.planner.Reader(tx.GetMulti)
+				run.Read = d.planner.Reader(source.InTransaction(tx, &d.versions.Taken))
 			}
 			run.Accept = func(_ *keyspace.Position, e *function.Effect) error { return store.Mutate(tx, d.versions, e) }
 			o, err := d.runPage(ctx, &run)
@@ -174,21 +175,22 @@ func (d *delivery) tolerable(ctx context.Context, o *page.Outcome) error {
 // expires.
 func (d *delivery) fencedReader(tx *datastore.Transaction, r *record.Range) source.Reader {
 	first := true
-	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
+	return func(at []*keyspace.Position) ([]*pb.Entity, []bool, error) {
 		if !first {
-			return d.planner.Reader(tx.GetMulti)(at)
+			return d.planner.Reader(source.InTransaction(tx, &d.versions.Taken))(at)
 		}
 		first = false
 		known := len(at) // how many entities are not read
 		if !d.planner.Query.Unread(true) {
 			known = 0
 		}
-		entities := make([]datastore.PropertyList, len(at))
-		keys := append([]*datastore.Key{d.record.Key()}, keyspace.Keys(at[known:])...)
-		missing, err := source.Lookup(tx.GetMulti, keys, append([]any{r}, source.Into(entities[known:])...))
+		entities := make([]*pb.Entity, len(at))
+		keys := keyspace.Keys(at[known:])
+		found, missing, err := source.InTransaction(tx, &d.versions.Taken)(append([]*datastore.Key{d.record.Key()}, keys...), r)
 		if err != nil {
 			return nil, nil, err
 		}
+		copy(entities[known:], found)
 		if missing[0] {
 			return nil, nil, fencedError{standing: superseded} // the job's records were deleted
 		}

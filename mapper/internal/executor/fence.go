@@ -148,7 +148,7 @@ func (c *claim) change(ctx context.Context, f func(r *record.Range) ([]*record.R
 func (c *claim) changeWith(ctx context.Context, with *function.Effect, f func(r *record.Range) ([]*record.Range, error)) (standing, error) {
 	known := make([]wire.Mutation, len(with.Mutations))
 	for i, m := range with.Mutations {
-		known[i] = wire.Mutation{Mutation: m.Mutation}
+		known[i] = wire.Mutation{Mutation: m.Mutation, Condition: m.On}
 	}
 	if c.changeKnown(ctx, known, f) {
 		return ours, nil

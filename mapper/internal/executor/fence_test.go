@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/intercept"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/wire"
@@ -47,7 +48,7 @@ func TestChangeOfWhatIsKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.Close)
-	intercept := option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(wire.Intercept))
+	intercept := option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept.Unary))
 	client, err := e.Datastore(t.Context(), "test", intercept)
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,7 @@ package executor
 import (
 	"context"
 
-	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
@@ -55,8 +55,8 @@ func processOptimistic(ctx context.Context, d *delivery, run page.Page, p planne
 		for _, m := range e.Mutations {
 			own, on := m.Key.Equal(at.Key), m.On
 			puts = puts || !own && !unread
-			if own && on == (wire.Condition{}) {
-				on.Version = versions[at].Version
+			if own && (on == (wire.Condition{}) || on.Free) {
+				on.Version, on.Free = versions[at].Version, false
 			}
 			mutations = append(mutations, wire.Mutation{Mutation: m.Mutation, Condition: on})
 		}
@@ -91,7 +91,7 @@ func processOptimistic(ctx context.Context, d *delivery, run page.Page, p planne
 
 // reading returns a reader that calls seen with what it has read.
 func reading(read source.Reader, seen func(at []*keyspace.Position)) source.Reader {
-	return func(at []*keyspace.Position) (entities []datastore.PropertyList, missing []bool, err error) {
+	return func(at []*keyspace.Position) (entities []*pb.Entity, missing []bool, err error) {
 		entities, missing, err = read(at)
 		if err == nil {
 			seen(at)

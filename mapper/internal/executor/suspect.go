@@ -74,7 +74,7 @@ func (d *delivery) leave() {
 // condemn records the range's entity as a failure, if it is still there: its process has died often enough.
 func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) {
 	p := planner.Plan{At: []*keyspace.Position{d.record.Start}}
-	_, missing, err := d.planner.Reader(d.planner.Source.Get(ctx))(p.At)
+	_, missing, err := d.planner.Reader(d.planner.Source.Stored(ctx))(p.At)
 	if err != nil {
 		return ours, err
 	}

@@ -13,8 +13,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
-	"google.golang.org/protobuf/proto"
 
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -39,7 +39,7 @@ type mutation struct {
 	Key   *datastore.Key
 	bytes int // about
 
-	Properties []datastore.Property // what is put
+	Properties []datastore.Property // what is put, unless its condition says that
 	Changed    []string             // names of them, if it is the entity itself
 	Deletes    bool                 // nothing is: the entity is deleted
 	On         wire.Condition       // on which its commit takes place
@@ -60,6 +60,7 @@ type Attempt struct {
 	effect  Effect
 	Deleted bool // the entity itself
 	Touched bool // likewise
+	Resaved bool // likewise
 }
 
 // NewAttempt returns an attempt of a job on an entity.
@@ -166,6 +167,17 @@ func (a *Attempt) Touch() {
 	})
 }
 
+// Resave has all that the type declares of the entity itself be saved, whether it has changed or not.
+func (a *Attempt) Resave() {
+	a.do(func() error {
+		if a.mode != Update {
+			return errors.New("Resave is for the function of an Update")
+		}
+		a.Resaved = true
+		return nil
+	})
+}
+
 // Restore has an entity be as the database had it, or be deleted if that is nil, on the condition that it has a version still; 0: that
 // it does not exist.
 func (a *Attempt) Restore(key *datastore.Key, image *pb.Entity, version int64) {
@@ -189,22 +201,60 @@ func (a *Attempt) Leave(key *datastore.Key, why string) {
 	a.effect.Left = append(a.effect.Left, record.Left{Key: key, Why: why})
 }
 
-// Save saves the entity itself, of which some properties have changed. With masks those suffice.
-func (a *Attempt) Save(whole []datastore.Property, changed []string, masks bool) {
-	list := datastore.PropertyList(whole)
-	if !masks {
-		a.add(datastore.NewUpdate(a.key, &list), mutation{Key: a.key, Properties: list, Changed: changed})
-		return
+// Save saves the entity itself, as it is to be stored. If some of its properties have changed, with masks those suffice.
+func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
+	m := datastore.NewUpdate(a.key, wire.Unsent())
+	if masks && len(changed) > 0 {
+		// What the mask does not name needs not be sent.
+		some := &pb.Entity{Key: whole.GetKey(), Properties: make(map[string]*pb.Value, len(changed))}
+		for _, name := range changed {
+			if v := whole.GetProperties()[name]; v != nil {
+				some.Properties[name] = v
+			}
+		}
+		m, whole = m.WithPropertyMask(property.MaskPaths(changed)...), some
 	}
-	// What the mask does not name needs not be sent.
-	list = slices.DeleteFunc(list, func(p datastore.Property) bool { return !slices.Contains(changed, p.Name) })
-	a.add(datastore.NewUpdate(a.key, &list).WithPropertyMask(property.MaskPaths(changed)...), mutation{Key: a.key, Properties: list, Changed: changed})
+	a.add(m, mutation{Key: a.key, Changed: changed, On: wire.Condition{Writes: whole, Free: true}})
+}
+
+// PutStored saves another entity as the protocol has it, under a complete key.
+func (a *Attempt) PutStored(key *datastore.Key, stored *pb.Entity) {
+	a.do(func() error {
+		switch {
+		case a.mode != Update:
+			return errors.New("PutStored is for the function of an Update")
+		case stored == nil:
+			return errors.New("PutStored: there is no entity: the query of the job is KeysOnly")
+		case key != nil && a.key != nil && key.Equal(a.key):
+			return errors.New("PutStored of the entity itself: change its Value, or Touch it")
+		}
+		if err := keyspace.CheckKey(key); err != nil {
+			return fmt.Errorf("PutStored: %w", err)
+		}
+		if key.Incomplete() {
+			return errors.New("PutStored: the key is incomplete")
+		}
+		whole := &pb.Entity{Key: pbvalue.Key(key), Properties: stored.GetProperties()}
+		if of := stored.GetKey().GetPartitionId(); of != nil { // the project and database are the client's
+			whole.Key.PartitionId = &pb.PartitionId{ProjectId: of.ProjectId, DatabaseId: of.DatabaseId, NamespaceId: key.Namespace}
+		}
+		a.add(datastore.NewUpsert(key, wire.Unsent()), mutation{Key: key, On: wire.Condition{Writes: whole, Free: true}})
+		return nil
+	})
+}
+
+// puts returns the properties of what a mutation puts.
+func (m mutation) puts() []datastore.Property {
+	if m.On.Writes != nil {
+		return pbvalue.Properties(m.On.Writes)
+	}
+	return m.Properties
 }
 
 // add adds a mutation. Of several of one entity the last one counts.
 func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 	added.Mutation = m
-	added.bytes = keyspace.KeySize(added.Key) + keyspace.PropertiesSize(added.Properties) + proto.Size(added.On.Writes)
+	added.bytes = keyspace.KeySize(added.Key) + keyspace.PropertiesSize(added.Properties) + keyspace.EntitySize(added.On.Writes)
 	a.effect.Bytes += added.bytes
 	if !added.Key.Incomplete() {
 		if i := slices.IndexFunc(a.effect.Mutations, func(o mutation) bool { return o.Key.Equal(added.Key) }); i >= 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/record"
@@ -87,8 +88,8 @@ type Job struct {
 }
 
 // An Func runs the mapper's function on one entity, and returns what it
-// asks for. It does not panic.
-type Func func(ctx context.Context, j Job, key *datastore.Key, properties []datastore.Property) (*Effect, error)
+// asks for. It does not panic, and does not change what is stored; nil: it was not read.
+type Func func(ctx context.Context, j Job, key *datastore.Key, stored *pb.Entity) (*Effect, error)
 
 // A PageFunc runs the mapper's function on what an attempt has collected of a page's entities. It does not panic.
 type PageFunc func(ctx context.Context, a *Attempt, name string, collected []any) error

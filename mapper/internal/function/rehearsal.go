@@ -10,7 +10,9 @@ import (
 	"strings"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
@@ -35,13 +37,13 @@ func (d *Definition) Rehearsal(attempts int64) *Definition {
 		if err != nil {
 			return nil, err
 		}
-		return func(ctx context.Context, j Job, key *datastore.Key, properties []datastore.Property) (*Effect, error) {
+		return func(ctx context.Context, j Job, key *datastore.Key, stored *pb.Entity) (*Effect, error) {
 			j.Rehearses = true
-			e, err := call(ctx, j, key, properties)
+			e, err := call(ctx, j, key, stored)
 			if err != nil {
 				return nil, err
 			}
-			e.Example = func() []record.Example { return e.examples(key, properties) }
+			e.Example = func() []record.Example { return e.examples(key, stored) }
 			return e, e.rehearse(key)
 		}, nil
 	}
@@ -73,12 +75,12 @@ func (e *Effect) rehearse(key *datastore.Key) error {
 }
 
 // examples returns what would be done for an entity with some properties.
-func (e *Effect) examples(key *datastore.Key, properties []datastore.Property) (all []record.Example) {
+func (e *Effect) examples(key *datastore.Key, stored *pb.Entity) (all []record.Example) {
 	for _, m := range e.Mutations {
 		own, x := m.Key.Equal(key), record.Example{Key: m.Key, What: "put another entity"}
-		before, after, names := map[string]string{}, texts(m.Properties), m.Changed
+		before, after, names := map[string]string{}, texts(m.puts()), m.Changed
 		if own {
-			before = texts(properties)
+			before = texts(pbvalue.Properties(stored))
 		}
 		switch {
 		case own && m.Deletes:

@@ -1,6 +1,9 @@
 package keyspace
 
-import "cloud.google.com/go/datastore"
+import (
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+)
 
 // KeySize estimates the bytes that a key takes in a record.
 func KeySize(k *datastore.Key) int {
@@ -42,6 +45,39 @@ func valueSize(v any) int {
 			return 0
 		}
 		return PropertiesSize(v.Properties)
+	}
+	return 12
+}
+
+// EntitySize estimates the bytes that the protocol's entity takes in a request, as [PropertiesSize] does.
+func EntitySize(e *pb.Entity) int {
+	n := 0
+	for name, v := range e.GetProperties() {
+		n += len(name) + storedSize(v) + 8
+	}
+	return n
+}
+
+func storedSize(v *pb.Value) int {
+	switch v := v.GetValueType().(type) {
+	case *pb.Value_StringValue:
+		return len(v.StringValue)
+	case *pb.Value_BlobValue:
+		return len(v.BlobValue)
+	case *pb.Value_KeyValue:
+		n := len(v.KeyValue.GetPartitionId().GetNamespaceId())
+		for _, e := range v.KeyValue.GetPath() {
+			n += len(e.GetKind()) + len(e.GetName()) + 16
+		}
+		return n
+	case *pb.Value_ArrayValue:
+		n := 0
+		for _, el := range v.ArrayValue.GetValues() {
+			n += storedSize(el) + 4
+		}
+		return n
+	case *pb.Value_EntityValue:
+		return EntitySize(v.EntityValue)
 	}
 	return 12
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
@@ -70,7 +71,7 @@ const maxRead = record.MaxPageSize - 1
 // A chunk is what is read of a page at once.
 type chunk struct {
 	at       []*keyspace.Position
-	entities []datastore.PropertyList
+	entities []*pb.Entity
 	missing  []bool
 	next     int // the first one that is not dealt with
 	bytes    int // of those that were looked at
@@ -164,7 +165,7 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 				if full || err != nil {
 					return
 				}
-				c.bytes += keyspace.PropertiesSize(entity)
+				c.bytes += keyspace.EntitySize(entity)
 				counts, wrong := p.counts(at, entity, c.missing[c.next])
 				paused := time.Duration(0)
 				if wrong != nil {
@@ -203,11 +204,11 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 
 // counts reports whether an entity that was read is one of the query, and where the page has it: it may
 // have changed since its key was read.
-func (p *Page) counts(at *keyspace.Position, properties datastore.PropertyList, missing bool) (bool, error) {
+func (p *Page) counts(at *keyspace.Position, stored *pb.Entity, missing bool) (bool, error) {
 	if missing || p.Query.Whole() || p.Query.Unread(p.Mode == function.Update) {
 		return !missing, nil
 	}
-	now, err := p.Query.In(at.Space()).Position(at.Key, properties)
+	now, err := p.Query.In(at.Space()).Position(at.Key, stored)
 	if now == nil || !now.Equal(at) && !p.Alone {
 		return false, nil
 	}
@@ -216,7 +217,7 @@ func (p *Page) counts(at *keyspace.Position, properties datastore.PropertyList, 
 
 // runEntity runs the function on an entity. It returns false if the call timed out and was abandoned:
 // touch nothing shared then.
-func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, entity datastore.PropertyList) (awaited bool) {
+func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, entity *pb.Entity) (awaited bool) {
 	key := at.Key
 	if len(p.TooSlow) > 0 {
 		if err := p.TooSlow[key.Encode()]; err != nil {
@@ -224,7 +225,7 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 			return true
 		}
 	}
-	sharded := p.Query.Sharded(entity) // the function may change it in place
+	sharded := p.Query.Sharded(entity)
 	var e *function.Effect
 	var err error
 	job, call := function.Job{Ref: p.Job.Ref(), Masks: p.Job.Masks}, p.Call
@@ -252,7 +253,7 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 	o.Bytes += e.Bytes
 	if len(e.Collected) > 0 {
 		o.Collected = append(o.Collected, e.Collected...)
-		o.Bytes += keyspace.PropertiesSize(entity)
+		o.Bytes += keyspace.EntitySize(entity)
 	}
 	o.writes += len(e.Mutations) + len(incomplete.Mutations)
 	o.incomplete.Mutations = append(o.incomplete.Mutations, incomplete.Mutations...)
@@ -280,7 +281,7 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 func (p *Page) keepsPlace(key *datastore.Key, before []any, e *function.Effect) error {
 	for _, m := range e.Mutations {
 		if !m.Deletes && m.Key.Equal(key) {
-			return p.Query.Keeps(before, m.Changed, m.Properties)
+			return p.Query.Keeps(before, m.Changed, m.On.Writes)
 		}
 	}
 	return nil

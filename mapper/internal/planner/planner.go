@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
@@ -274,12 +274,12 @@ func (p *Planner) checkOrder(found []*keyspace.Position) error {
 }
 
 // Reader returns a reader of the page's entities: of nothing, if they are not read.
-func (p *Planner) Reader(get func([]*datastore.Key, any) error) source.Reader {
+func (p *Planner) Reader(get source.Get) source.Reader {
 	if !p.Query.Unread(p.Mode == function.Update) {
 		return source.EntityReader(get)
 	}
-	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
-		return make([]datastore.PropertyList, len(at)), make([]bool, len(at)), nil
+	return func(at []*keyspace.Position) ([]*pb.Entity, []bool, error) {
+		return make([]*pb.Entity, len(at)), make([]bool, len(at)), nil
 	}
 }
 
@@ -301,5 +301,5 @@ func (p *Planner) ReaderAhead(ctx context.Context) source.Reader {
 	if p.keys != nil && p.keys.Whole {
 		return p.keys.Read
 	}
-	return p.Reader(p.Source.Get(ctx))
+	return p.Reader(p.Source.Stored(ctx))
 }

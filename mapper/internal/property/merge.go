@@ -3,176 +3,273 @@ package property
 import (
 	"errors"
 	"fmt"
-	"reflect"
+	"maps"
+	"math"
 	"slices"
-	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
 // errUnkept says that something which the Go type does not declare has no place any more.
 var errUnkept = errors.New("it holds entities with properties or keys that the Go type does not declare, and which changing it would drop")
 
-// merge returns what is stored once a value is saved over stored properties, and the names of those
-// that differ then: the value's are what the client's Put would store, and what the Go type does not
-// declare stays. The value was saved as before when it had been loaded, and is saved as after. What
-// the type declares is what either has, and what its schema says, if it has one.
-func merge(stored, before, after []datastore.Property, s *schema) (whole []datastore.Property, changed []string, err error) {
-	was, is, has := byName(before), byName(after), byName(stored)
-	whole = make([]datastore.Property, 0, max(len(stored), len(after)))
-	for _, p := range stored {
-		if is(p.Name) != nil {
-			continue
+// A merger makes what is stored of what a function has changed. The stored entity is the base. What is saved the same
+// before and after the function is as stored, bit for bit, and so is what is not saved at all. What differs is
+// converted, and inside arrays and entities only what differs.
+type merger struct {
+	resaves bool // what does not differ is converted, too: as the client's Put would
+}
+
+// merge returns what is stored once properties are saved over a stored entity, and the names of those that differ then.
+// They were saved as before when the value had been loaded, and are saved as after. What the type declares is what
+// either has, and what its schema says, if it has one. Unindexed is what is inside an unindexed value. What is returned
+// may share values with what is stored.
+func (m merger) merge(stored *pb.Entity, before, after []datastore.Property, s *schema, unindexed bool) (whole *pb.Entity, changed []string, err error) {
+	was, is := byName(before), byName(after)
+	edits := make(map[string]*pb.Value) // nil: it is removed
+	for _, p := range before {
+		if stored.GetProperties()[p.Name] != nil && is(p.Name) == nil {
+			edits[p.Name] = nil
 		}
-		if was(p.Name) != nil || s.declares(p.Name) {
-			changed = append(changed, p.Name) // removed
-			continue
-		}
-		whole = append(whole, asStored(p))
 	}
-	for _, p := range after {
-		if p.Name == "__key__" {
-			continue // the client does not send it
+	if m.resaves && s != nil {
+		for name := range stored.GetProperties() {
+			if is(name) == nil && s.declares(name) {
+				edits[name] = nil
+			}
 		}
-		old := has(p.Name)
-		if old == nil {
-			whole, changed = append(whole, p), append(changed, p.Name)
+	}
+	moved := moves{stored: stored, before: before, removed: edits, flags: m.resaves}
+	for i := range after {
+		p := after[i]
+		switch last := is(p.Name); {
+		case p.Name == keyField:
+			continue // the client does not send it
+		case last != &after[i]:
+			return nil, nil, fmt.Errorf("property %q is there twice", p.Name)
+		}
+		old, b := stored.GetProperties()[p.Name], was(p.Name)
+		if !m.resaves && old != nil && b != nil && b.NoIndex == p.NoIndex && equalValues(b.Value, p.Value) {
 			continue
 		}
-		var from any
-		if b := was(p.Name); b != nil {
-			from = b.Value
+		var v *pb.Value
+		switch {
+		case old == nil && b == nil && s == nil:
+			if v = moved.find(p, unindexed); v == nil {
+				v, err = pbvalue.Of(p.Value, p.NoIndex || unindexed)
+			}
+		case old == nil:
+			v, err = pbvalue.Of(p.Value, p.NoIndex || unindexed)
+		default:
+			v, err = m.value(old, b, p, s.inside(p.Name), unindexed)
 		}
-		if p.Value, err = mergeValue(old.Value, from, p.Value, s.inside(p.Name)); err != nil {
+		if err != nil {
 			return nil, nil, fmt.Errorf("property %q: %w", p.Name, err)
 		}
-		if sameStored(*old, p, false) {
-			whole = append(whole, asStored(*old))
-			continue
+		if !same(old, v) {
+			edits[p.Name] = v
 		}
-		whole, changed = append(whole, p), append(changed, p.Name)
 	}
+	if len(edits) == 0 {
+		return stored, nil, nil
+	}
+	whole = &pb.Entity{Key: stored.GetKey(), Properties: maps.Clone(stored.GetProperties())}
+	if whole.Properties == nil {
+		whole.Properties = make(map[string]*pb.Value)
+	}
+	for name, v := range edits {
+		if changed = append(changed, name); v == nil {
+			delete(whole.Properties, name)
+		} else {
+			whole.Properties[name] = v
+		}
+	}
+	slices.Sort(changed)
 	return whole, changed, nil
 }
 
-// mergeValue keeps, in a value that is saved, what the entities inside it hold that the Go type does
-// not declare. In an array nothing says which stored element a changed one is: only one that the
-// function has left alone is merged, element by element, and any other is refused if something would
-// be lost.
-func mergeValue(stored, before, after any, s *schema) (any, error) {
-	if !holdsEntity(stored) {
-		return after, nil
+// moves are properties that have got another name: one that is gone, and had the value that a new one has.
+type moves struct {
+	stored  *pb.Entity
+	before  []datastore.Property
+	removed map[string]*pb.Value
+	taken   map[string]bool
+	flags   bool // what is moved gets the flag that it is saved with
+}
+
+// find returns what is stored of a property that was moved to p, or nil.
+func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
+	for _, b := range m.before {
+		if v, gone := m.removed[b.Name]; !gone || v != nil || m.taken[b.Name] || !equalValues(b.Value, p.Value) {
+			continue
+		}
+		if m.taken == nil {
+			m.taken = make(map[string]bool)
+		}
+		m.taken[b.Name] = true
+		old := m.stored.Properties[b.Name]
+		if m.flags || b.NoIndex != p.NoIndex {
+			return flagged(old, p.NoIndex || unindexed)
+		}
+		return old
 	}
-	old, isEntity := stored.(*datastore.Entity)
+	return nil
+}
+
+// value returns what is stored of a property that is stored already, and was saved as b, if it was.
+func (m merger) value(old *pb.Value, b *datastore.Property, p datastore.Property, s *schema, unindexed bool) (*pb.Value, error) {
+	noIndex := p.NoIndex || unindexed
+	if b == nil {
+		return m.saved(old, nil, p.Value, noIndex, m.resaves, s)
+	}
+	if !m.resaves && equalValues(b.Value, p.Value) { // but not the flag
+		return flagged(old, noIndex), nil
+	}
+	return m.saved(old, b.Value, p.Value, noIndex, m.resaves || b.NoIndex != p.NoIndex, s)
+}
+
+// saved returns what is stored of a value that was saved as before, and is saved as after. Flags says that what does not
+// differ gets the flag, too.
+func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *schema) (*pb.Value, error) {
 	b, wasEntity := before.(*datastore.Entity)
-	a, staysEntity := after.(*datastore.Entity)
-	if isEntity && wasEntity && staysEntity && old != nil && b != nil && a != nil {
-		whole, _, err := merge(old.Properties, b.Properties, a.Properties, s)
-		key := a.Key
-		if key.Equal(b.Key) {
-			key = old.Key // the Go type may not have it
+	a, isEntity := after.(*datastore.Entity)
+	if inner := old.GetEntityValue(); inner != nil && wasEntity && isEntity && a != nil && b != nil {
+		whole, _, err := m.merge(inner, b.Properties, a.Properties, s, noIndex)
+		if err != nil {
+			return nil, err
 		}
-		return &datastore.Entity{Key: key, Properties: whole}, err
-	}
-	from, was, is := elementsOf(stored), elementsOf(before), elementsOf(after)
-	alone := equalValues(before, after)
-	if _, array := after.([]any); array && alone && len(from) == len(is) {
-		merged := make([]any, len(is))
-		for i := range is {
-			var err error
-			if merged[i], err = mergeValue(from[i], was[i], is[i], s); err != nil {
-				return nil, err
-			}
+		if !a.Key.Equal(b.Key) { // where it is, the Go type may not have it
+			whole = &pb.Entity{Key: pbvalue.Key(a.Key), Properties: whole.GetProperties()}
 		}
-		return merged, nil
+		return like(old, &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: whole}}, noIndex, flags), nil
 	}
-	for i, el := range from {
-		if _, ok := el.(*datastore.Entity); ok && (len(from) != len(was) || loses(el, was[i])) {
-			if alone {
-				return stored, nil
-			}
-			return nil, errUnkept
+	from, wasArray := before.([]any)
+	to, isArray := after.([]any)
+	if array := old.GetArrayValue(); array != nil && isArray && wasArray && len(from) == len(array.GetValues()) {
+		elements, err := m.elements(array.GetValues(), from, to, noIndex, flags, s)
+		if err != nil {
+			return nil, err
 		}
+		whole := &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: elements}}}
+		return like(old, whole, false, flags), nil
 	}
-	return after, nil
+	if loses(old, before) {
+		if equalValues(before, after) {
+			return old, nil
+		}
+		return nil, errUnkept
+	}
+	v, err := pbvalue.Of(after, noIndex)
+	if err == nil && sameBut(old, v) {
+		return flagged(old, noIndex), nil
+	}
+	return v, err
 }
 
-// elementsOf returns the elements of an array, and of another value itself.
-func elementsOf(v any) []any {
-	if array, ok := v.([]any); ok {
-		return array
-	}
-	return []any{v}
-}
-
-// sameStored reports whether a property that is saved is stored as the one that is stored already,
-// both in what is indexed or is not.
-func sameStored(stored, saved datastore.Property, unindexed bool) bool {
-	stored, unindexed = asStored(stored), unindexed || saved.NoIndex
-	if array, ok := saved.Value.([]any); (!ok || len(array) > 0) && stored.NoIndex != unindexed {
-		return false // an empty array has no flag
-	}
-	return sameValues(stored.Value, saved.Value, unindexed)
-}
-
-// sameValues reports whether a value that is saved is stored as one that is stored already. What is
-// inside an unindexed value is unindexed, too.
-func sameValues(stored, saved any, unindexed bool) bool {
-	switch saved := plainValue(saved).(type) {
-	case time.Time:
-		s, ok := stored.(time.Time)
-		return ok && s.Equal(saved.Truncate(time.Microsecond))
-	case []any:
-		s, ok := stored.([]any)
-		return ok && slices.EqualFunc(s, saved, func(a, b any) bool { return sameValues(a, b, unindexed) })
-	case *datastore.Entity:
-		s, ok := stored.(*datastore.Entity)
-		if !ok || s == nil || !s.Key.Equal(saved.Key) {
-			return false
-		}
-		has, n := byName(s.Properties), 0
-		for _, p := range saved.Properties {
-			if p.Name == "__key__" {
-				continue
-			}
-			n++
-			if old := has(p.Name); old == nil || !sameStored(*old, p, unindexed) {
-				return false
-			}
-		}
-		return n == len(s.Properties)
-	default:
-		return equalValues(stored, saved)
-	}
-}
-
-// plainValue returns a value that something may save as the client returns it from the database.
-func plainValue(v any) any {
-	switch v := v.(type) {
-	case nil, bool, int64, float64, string, []byte, time.Time, []any, datastore.GeoPoint:
-		return v
-	case int:
-		return int64(v)
-	case int32:
-		return int64(v)
-	case float32:
-		return float64(v)
-	case *datastore.Key:
-		if v == nil {
-			return nil
-		}
-		return v
-	case *datastore.Entity:
-		if v == nil {
-			return nil
-		}
-		return v
-	}
-	if p := reflect.ValueOf(v); p.Kind() == reflect.Pointer {
-		if p.IsNil() {
-			return nil
-		}
-		return plainValue(p.Elem().Interface())
+// like returns a value with the meaning of one that it takes the place of, and with its flag, or another one.
+func like(old, v *pb.Value, noIndex, flags bool) *pb.Value {
+	v.Meaning, v.ExcludeFromIndexes = old.GetMeaning(), noIndex
+	if !flags {
+		v.ExcludeFromIndexes = old.GetExcludeFromIndexes()
 	}
 	return v
+}
+
+// flagged returns a value as it is but for its flag. What is inside an unindexed one is unindexed.
+func flagged(v *pb.Value, noIndex bool) *pb.Value {
+	v = proto.CloneOf(v)
+	if elements := v.GetArrayValue().GetValues(); len(elements) > 0 {
+		for i, el := range elements {
+			elements[i] = flagged(el, noIndex)
+		}
+		return v
+	}
+	if inner := v.GetEntityValue(); inner != nil && noIndex && !v.GetExcludeFromIndexes() {
+		for name, p := range inner.GetProperties() {
+			inner.Properties[name] = flagged(p, true)
+		}
+	}
+	if v.GetArrayValue() == nil {
+		v.ExcludeFromIndexes = noIndex
+	}
+	return v
+}
+
+// sameBut reports whether two values, of which none is an array or an entity, are the same but for flags and meanings.
+func sameBut(old, v *pb.Value) bool {
+	if old.GetArrayValue() != nil || old.GetEntityValue() != nil {
+		return false
+	}
+	return same(&pb.Value{ValueType: old.GetValueType()}, &pb.Value{ValueType: v.GetValueType()})
+}
+
+// same reports whether two values are stored alike. To proto.Equal, 0 and -0 are.
+func same(a, b *pb.Value) bool {
+	switch x := a.GetValueType().(type) {
+	case *pb.Value_DoubleValue:
+		y, ok := b.GetValueType().(*pb.Value_DoubleValue)
+		return ok && math.Float64bits(x.DoubleValue) == math.Float64bits(y.DoubleValue) && sameAround(a, b)
+	case *pb.Value_ArrayValue:
+		y, ok := b.GetValueType().(*pb.Value_ArrayValue)
+		return ok && slices.EqualFunc(x.ArrayValue.GetValues(), y.ArrayValue.GetValues(), same) && sameAround(a, b)
+	case *pb.Value_EntityValue:
+		y, ok := b.GetValueType().(*pb.Value_EntityValue)
+		return ok && proto.Equal(x.EntityValue.GetKey(), y.EntityValue.GetKey()) && sameAround(a, b) &&
+			maps.EqualFunc(x.EntityValue.GetProperties(), y.EntityValue.GetProperties(), same)
+	}
+	return proto.Equal(a, b)
+}
+
+// sameAround reports whether what two values have besides is the same.
+func sameAround(a, b *pb.Value) bool {
+	return a.GetMeaning() == b.GetMeaning() && a.GetExcludeFromIndexes() == b.GetExcludeFromIndexes()
+}
+
+// loses reports whether a stored value has something that its saved form lacks: inside entities, of which it is, or has,
+// one.
+func loses(old *pb.Value, saved any) bool {
+	if array := old.GetArrayValue(); array != nil {
+		to, ok := saved.([]any)
+		for i, el := range array.GetValues() {
+			var s any
+			if ok && len(to) == len(array.GetValues()) {
+				s = to[i]
+			}
+			if loses(el, s) {
+				return true
+			}
+		}
+		return false
+	}
+	inner := old.GetEntityValue()
+	if inner == nil {
+		return false
+	}
+	b, ok := saved.(*datastore.Entity)
+	if !ok || b == nil {
+		return len(inner.GetProperties())+len(inner.GetKey().GetPath()) > 0
+	}
+	if len(inner.GetKey().GetPath()) > 0 && !proto.Equal(pbvalue.Key(b.Key), withoutProject(inner.GetKey())) {
+		return true
+	}
+	have := byName(b.Properties)
+	for name, v := range inner.GetProperties() {
+		if p := have(name); p == nil || loses(v, p.Value) {
+			return true
+		}
+	}
+	return false
+}
+
+// withoutProject returns a key as the client has it: one of another project is not the same once it is saved.
+func withoutProject(k *pb.Key) *pb.Key {
+	all := &pb.Key{Path: k.GetPath()}
+	if namespace := k.GetPartitionId().GetNamespaceId(); namespace != "" {
+		all.PartitionId = &pb.PartitionId{NamespaceId: namespace}
+	}
+	return all
 }

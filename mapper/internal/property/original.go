@@ -9,24 +9,35 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/internal/pbkey"
+	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
 // An Original is an entity as it was before a function that may change it. To save a whole struct
 // takes about as long as all else that is done for an entity; so most fields are compared with what
 // is stored, and only those that differ are saved. The others are saved before and after.
 type Original[T any] struct {
-	stored []datastore.Property
+	stored *pb.Entity
 	parts  []part                 // none of a type that is saved as a whole
 	saved  [][]datastore.Property // the parts that are not plain, or the whole, before
+	lists  bool                   // T is a PropertyList: before is what is stored
 }
 
-// LoadOriginal loads stored properties into *v as [Load] does, for a function that changes it.
-func LoadOriginal[T any](key *datastore.Key, stored []datastore.Property, v *T) (*Original[T], error) {
-	if err := Load(key, apart(stored), v); err != nil {
+var listType = reflect.TypeFor[datastore.PropertyList]()
+
+// LoadOriginal loads a stored entity into *v as [Load] does, for a function that changes it.
+func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original[T], error) {
+	if err := LoadStored(key, stored, v); err != nil {
 		return nil, err
 	}
-	o := &Original[T]{stored: stored, parts: partsOf(reflect.TypeFor[T]())}
-	if o.parts == nil {
+	t := reflect.TypeFor[T]()
+	o := &Original[T]{stored: stored, parts: partsOf(t), lists: t == listType}
+	switch {
+	case o.lists:
+		return o, nil
+	case o.parts == nil:
 		whole, err := saveApart(v)
 		o.saved = [][]datastore.Property{whole}
 		return o, err
@@ -47,26 +58,39 @@ func LoadOriginal[T any](key *datastore.Key, stored []datastore.Property, v *T) 
 	return o, nil
 }
 
-// Changes returns what is stored once the value is saved, and the names of the properties that
-// differ from those that are stored: what T declares is stored as by the client's Put, and the rest
-// stays as it is.
-func (o *Original[T]) Changes(v *T) (whole []datastore.Property, changed []string, err error) {
-	s := schemaOrNone(reflect.TypeFor[T]())
+// Changes returns what is stored once the value is saved, and the names of the properties that differ from those that
+// are stored. What the function has left alone is as stored, and what it has changed, or what is not stored yet, is as
+// the client's Put stores it. Where it resaves, all that T declares is so. What is returned may share values with what
+// is stored.
+func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []string, err error) {
+	s, m := schemaOrNone(reflect.TypeFor[T]()), merger{resaves}
 	if o.parts == nil {
 		after, err := Save(v)
 		if err != nil {
 			return nil, nil, err
 		}
-		return merge(o.stored, o.saved[0], after, s)
+		before := []datastore.Property{}
+		if o.lists {
+			before = pbvalue.Properties(o.stored)
+		} else {
+			before = o.saved[0]
+		}
+		return m.merge(o.stored, before, after, s, false)
 	}
-	is, has, saved := reflect.ValueOf(v).Elem(), byName(o.stored), o.saved
+	is, saved := reflect.ValueOf(v).Elem(), o.saved
 	before, after := make([]datastore.Property, 0, len(o.parts)), make([]datastore.Property, 0, len(o.parts))
 	for _, p := range o.parts {
+		old := o.stored.GetProperties()[p.name]
 		if !p.plain {
 			before, saved = append(before, saved[0]...), saved[1:]
-		} else if old := has(p.name); old != nil && p.stores(is.Field(p.field), old) {
-			after = append(after, *old)
+		} else if !resaves && old != nil && p.stores(is.Field(p.field), old) {
 			continue
+		} else {
+			was, err := p.before(old)
+			if err != nil {
+				return nil, nil, err
+			}
+			before = append(before, was...)
 		}
 		now, err := Save(p.of(is).Interface())
 		if err != nil {
@@ -74,33 +98,18 @@ func (o *Original[T]) Changes(v *T) (whole []datastore.Property, changed []strin
 		}
 		after = append(after, now...)
 	}
-	return merge(o.stored, before, after, s)
+	return m.merge(o.stored, before, after, s, false)
 }
 
-// apart returns properties that share nothing with others that could be changed in place.
-func apart(properties []datastore.Property) []datastore.Property {
-	clones := properties
-	for i, p := range properties {
-		if !shares(p.Value) {
-			continue
+// before returns what a plain part was saved as when it had been loaded from what is stored.
+func (p part) before(old *pb.Value) ([]datastore.Property, error) {
+	v := reflect.New(p.alone).Interface()
+	if old != nil {
+		if err := datastore.LoadStruct(v, []datastore.Property{pbvalue.Property(p.name, old)}); err != nil {
+			return nil, err
 		}
-		if &clones[0] == &properties[0] {
-			clones = slices.Clone(properties)
-		}
-		clones[i].Value = CloneValue(p.Value)
 	}
-	return clones
-}
-
-// shares reports whether loading a value into a field shares something that can be changed in place.
-func shares(v any) bool {
-	switch v := v.(type) {
-	case []byte, *datastore.Key, *datastore.Entity:
-		return true
-	case []any:
-		return slices.ContainsFunc(v, shares)
-	}
-	return false
+	return Save(v)
 }
 
 // saveApart saves what a pointer points to, and shares nothing with it that could be changed in
@@ -115,12 +124,10 @@ func saveApart(src any) ([]datastore.Property, error) {
 
 // A part is one field of a struct. The client saves it as it saves that of the struct.
 type part struct {
-	field     int
-	name      string
-	unindexed bool
-	omitEmpty bool
-	alone     reflect.Type // a struct that has nothing else
-	plain     bool         // its values can be compared with stored ones
+	field int
+	name  string
+	alone reflect.Type // a struct that has nothing else
+	plain bool         // its values can be compared with stored ones
 }
 
 // of returns a pointer to a struct with the part of another one.
@@ -130,16 +137,13 @@ func (p part) of(whole reflect.Value) reflect.Value {
 	return v
 }
 
-// stores reports whether a plain field is saved as a property that is stored.
-func (p part) stores(f reflect.Value, stored *datastore.Property) bool {
-	if stored.NoIndex != p.unindexed || p.omitEmpty {
-		return false // what is empty is left out, element by element
-	}
+// stores reports whether a plain field has what is stored.
+func (p part) stores(f reflect.Value, stored *pb.Value) bool {
 	if f.Kind() != reflect.Slice || f.Type().Elem().Kind() == reflect.Uint8 {
-		return storedAs(stored.Value, f)
+		return storedAs(stored, f)
 	}
-	array, ok := stored.Value.([]any)
-	if !ok || len(array) == 0 || len(array) != f.Len() {
+	array := stored.GetArrayValue().GetValues()
+	if len(array) == 0 || len(array) != f.Len() {
 		return false
 	}
 	for i, el := range array {
@@ -186,7 +190,7 @@ func newParts(t reflect.Type) []part {
 		names[name] = true
 		options := strings.Split(tag, ",")
 		all = append(all, part{
-			field: i, name: name, unindexed: slices.Contains(options, "noindex"), omitEmpty: slices.Contains(options, "omitempty"),
+			field: i, name: name,
 			alone: reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}),
 			plain: isPlain(f.Type) && !slices.Contains(options, "flatten"),
 		})
@@ -222,26 +226,26 @@ func isPlain(t reflect.Type) bool {
 	return false
 }
 
-// storedAs reports whether a value of a plain type is saved as a value that is stored.
-func storedAs(stored any, f reflect.Value) bool {
-	switch stored := stored.(type) {
-	case bool:
-		return f.Kind() == reflect.Bool && f.Bool() == stored
-	case string:
-		return f.Kind() == reflect.String && f.String() == stored
-	case int64:
-		return f.CanInt() && f.Int() == stored
-	case float64:
-		return f.CanFloat() && math.Float64bits(f.Float()) == math.Float64bits(stored)
-	case []byte:
-		return f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.Uint8 && slices.Equal(f.Bytes(), stored)
-	case time.Time:
+// storedAs reports whether a field of a plain type has a value that is stored.
+func storedAs(stored *pb.Value, f reflect.Value) bool {
+	switch v := stored.GetValueType().(type) {
+	case *pb.Value_BooleanValue:
+		return f.Kind() == reflect.Bool && f.Bool() == v.BooleanValue
+	case *pb.Value_StringValue:
+		return f.Kind() == reflect.String && f.String() == v.StringValue
+	case *pb.Value_IntegerValue:
+		return f.CanInt() && f.Int() == v.IntegerValue
+	case *pb.Value_DoubleValue:
+		return f.CanFloat() && math.Float64bits(f.Float()) == math.Float64bits(v.DoubleValue)
+	case *pb.Value_BlobValue:
+		return f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.Uint8 && slices.Equal(f.Bytes(), v.BlobValue)
+	case *pb.Value_TimestampValue:
 		t, ok := f.Interface().(time.Time)
-		return ok && t.Equal(stored)
-	case *datastore.Key:
+		return ok && t.Unix() == v.TimestampValue.GetSeconds() && int64(t.Nanosecond()) == int64(v.TimestampValue.GetNanos())
+	case *pb.Value_KeyValue:
 		k, ok := f.Interface().(*datastore.Key)
-		return ok && k.Equal(stored)
-	case nil:
+		return ok && k != nil && pbkey.Text(k) == pbkey.TextOf(v.KeyValue)
+	case nil, *pb.Value_NullValue:
 		k, ok := f.Interface().(*datastore.Key)
 		return ok && k == nil
 	}

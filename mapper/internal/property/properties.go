@@ -9,11 +9,17 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
 // noField is the reason that the client gives for a property that a struct does
 // not declare.
 const noField = "no such struct field"
+
+// keyField is the name under which the client has a struct's own key.
+const keyField = "__key__"
 
 // Load loads properties into *v. What T does not declare is left out; what does
 // not fit its field is an error that names it.
@@ -30,6 +36,15 @@ func Load[T any](key *datastore.Key, properties []datastore.Property, v *T) erro
 		fitting = append(fitting, datastore.Property{Name: "__key__", Value: key})
 	}
 	return datastore.LoadStruct(v, fitting)
+}
+
+// LoadStored loads a stored entity into *v, as [Load] does its properties, and shares nothing with it that could be
+// changed in place. What T does not declare is not even converted.
+func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
+	if _, ok := any(v).(datastore.PropertyLoadSaver); ok {
+		return Load(key, pbvalue.Properties(stored), v)
+	}
+	return Load(key, pbvalue.Some(stored, schemaOf(reflect.TypeFor[T]()).concerns), v)
 }
 
 // loadItself has a PropertyLoadSaver load itself. Many do so by LoadStruct, which
@@ -85,49 +100,13 @@ func Save(src any) ([]datastore.Property, error) {
 	return slices.DeleteFunc(properties, func(p datastore.Property) bool { return p.Name == "__key__" }), nil
 }
 
-// loses reports whether a stored entity has something that its saved form lacks.
-func loses(stored, saved any) bool {
-	from, to := elementsOf(stored), elementsOf(saved)
-	for i, el := range from {
-		s, ok := el.(*datastore.Entity)
-		if !ok || s == nil {
-			continue
-		}
-		if len(from) != len(to) {
-			return true
-		}
-		b, ok := to[i].(*datastore.Entity)
-		if !ok || b == nil || s.Key != nil && !s.Key.Equal(b.Key) {
-			return true
-		}
-		have := byName(b.Properties)
-		for _, p := range s.Properties {
-			if v := have(p.Name); v == nil || loses(p.Value, v.Value) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// asStored returns a stored property in a form that the client can send back.
-// It refuses long values unless they are unindexed, but knows that of the first
-// element of an array only. The property mask keeps the stored flags.
-func asStored(p datastore.Property) datastore.Property {
-	if !p.NoIndex && tooLong(p.Value) {
-		p.NoIndex = true
-	}
-	return p
-}
-
-const longestIndexed = 1500 // bytes, as the limits page of Datastore has it
-
+// tooLong reports whether a value has a text or blob that is too long to be indexed.
 func tooLong(v any) bool {
 	switch v := v.(type) {
 	case string:
-		return len(v) > longestIndexed
+		return len(v) > pbvalue.LongestIndexed
 	case []byte:
-		return len(v) > longestIndexed
+		return len(v) > pbvalue.LongestIndexed
 	case []any:
 		return slices.ContainsFunc(v, tooLong)
 	case *datastore.Entity:
@@ -306,4 +285,35 @@ func IgnoreUndeclared(err error) error {
 		return nil
 	}
 	return err
+}
+
+// plainValue returns a value that something may save as the client returns it from the database.
+func plainValue(v any) any {
+	switch v := v.(type) {
+	case nil, bool, int64, float64, string, []byte, time.Time, []any, datastore.GeoPoint:
+		return v
+	case int:
+		return int64(v)
+	case int32:
+		return int64(v)
+	case float32:
+		return float64(v)
+	case *datastore.Key:
+		if v == nil {
+			return nil
+		}
+		return v
+	case *datastore.Entity:
+		if v == nil {
+			return nil
+		}
+		return v
+	}
+	if p := reflect.ValueOf(v); p.Kind() == reflect.Pointer {
+		if p.IsNil() {
+			return nil
+		}
+		return plainValue(p.Elem().Interface())
+	}
+	return v
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 )
 
@@ -40,18 +41,29 @@ func nested(p ...datastore.Property) *datastore.Entity { return &datastore.Entit
 // updated loads stored properties, has fn change the value, and saves it over them.
 func updated[T any](t *testing.T, stored props, fn func(*T)) (map[string]any, []string) {
 	t.Helper()
+	return saved(t, stored, false, fn)
+}
+
+// resaved is updated, with a function that asks for all to be saved.
+func resaved[T any](t *testing.T, stored props, fn func(*T)) (map[string]any, []string) {
+	t.Helper()
+	return saved(t, stored, true, fn)
+}
+
+func saved[T any](t *testing.T, stored props, resaves bool, fn func(*T)) (map[string]any, []string) {
+	t.Helper()
 	var v T
-	was, err := LoadOriginal(datastore.IDKey("P", 1, nil), stored, &v)
+	was, err := LoadOriginal(datastore.IDKey("P", 1, nil), image(t, stored), &v)
 	if err != nil {
 		t.Fatal(err)
 	}
 	fn(&v)
-	whole, changed, err := was.Changes(&v)
+	whole, changed, err := was.Changes(&v, resaves)
 	if err != nil {
 		t.Fatal(err)
 	}
 	values := make(map[string]any)
-	for _, p := range whole {
+	for _, p := range pbvalue.Properties(whole) {
 		values[p.Name] = p.Value
 	}
 	return values, changed
@@ -109,7 +121,8 @@ func TestMerge(t *testing.T) {
 }
 
 // TestSavedOver saves values that the function has left alone over what is stored in another form than
-// the client's Put gives them: with it they get that form, and what they do not declare stays.
+// the client's Put gives them: that stays, but for fields that are not stored yet. A function that resaves has them get
+// that form, and what they do not declare stays.
 func TestSavedOver(t *testing.T) {
 	type fields struct {
 		N     int
@@ -154,7 +167,22 @@ func TestSavedOver(t *testing.T) {
 		"a struct has more":      {with(prop("In", nested(prop("A", int64(0)), prop("B", int64(0)), prop("Z", "z")))), nil},
 		"flat ones lack a field": {without(now(), "Flat.B"), []string{"Flat.B"}},
 	} {
+		var lacks []string
+		for _, name := range []string{"N", "Yes", "Text", "When", "Age", "Flat.A", "Flat.B"} {
+			if byName(c.stored)(name) == nil {
+				lacks = append(lacks, name)
+			}
+		}
 		values, changed := updated(t, c.stored, func(*fields) {})
+		if slices.Sort(lacks); !slices.Equal(changed, lacks) {
+			t.Errorf("%s: left alone: changed are %q, want %q", name, changed, lacks)
+		}
+		for _, p := range c.stored {
+			if diff := cmp.Diff(values[p.Name], p.Value, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("%s: left alone (-want +got):\n%s", name, diff)
+			}
+		}
+		values, changed = resaved(t, c.stored, func(*fields) {})
 		if diff := cmp.Diff(c.changed, changed, cmpopts.SortSlices(strings.Compare), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s: changed (-want +got):\n%s", name, diff)
 		}
@@ -167,12 +195,15 @@ func TestSavedOver(t *testing.T) {
 	}
 }
 
-// TestElementsGetNewFields adds a field to the elements of an array that the function leaves alone,
-// beside what they do not declare.
+// TestElementsGetNewFields has the elements of an array that is resaved get a field, beside what they do not declare.
 func TestElementsGetNewFields(t *testing.T) {
 	stored := props{prop("Homes", []any{nested(prop("A", int64(1)), prop("Zip", "y")), nested(prop("A", int64(2)), prop("Zip", "z"))})}
 	values, changed := updated(t, stored, func(*struct{ Homes []inner }) {})
-	want := []any{nested(prop("Zip", "y"), prop("A", int64(1)), prop("B", int64(0))), nested(prop("Zip", "z"), prop("A", int64(2)), prop("B", int64(0)))}
+	if len(changed) > 0 {
+		t.Errorf("left alone: %v, changed %v", values, changed)
+	}
+	values, changed = resaved(t, stored, func(*struct{ Homes []inner }) {})
+	want := []any{nested(prop("A", int64(1)), prop("B", int64(0)), prop("Zip", "y")), nested(prop("A", int64(2)), prop("B", int64(0)), prop("Zip", "z"))}
 	if diff := cmp.Diff(want, values["Homes"]); diff != "" || !slices.Equal(changed, []string{"Homes"}) {
 		t.Errorf("changed %v (-want +got):\n%s", changed, diff)
 	}
@@ -182,15 +213,49 @@ func TestElementsGetNewFields(t *testing.T) {
 	}
 }
 
-func TestMergeRefusesToDropElements(t *testing.T) {
-	stored := props{prop("Homes", []any{nested(prop("A", int64(1)), prop("Zip", "z"))})}
-	before := props{prop("Homes", []any{nested(prop("A", int64(1)))})}
-	after := props{prop("Homes", []any{nested(prop("A", int64(2)))})}
-	if _, _, err := merge(stored, before, after, nil); err == nil || !strings.Contains(err.Error(), `"Homes"`) {
-		t.Errorf("error %v, want one that names the property", err)
+// TestMergeElements changes arrays of entities that have more than the Go type declares.
+func TestMergeElements(t *testing.T) {
+	type homes struct{ Homes []inner }
+	home := func(a, b int64, zip string) any {
+		return nested(prop("A", a), prop("B", b), prop("Zip", zip))
 	}
-	if _, changed, err := merge(stored, before, before, nil); err != nil || len(changed) > 0 {
-		t.Errorf("unchanged: %v, %v", changed, err)
+	all := func() props { return props{prop("Homes", []any{home(1, 0, "x"), home(2, 0, "y"), home(3, 0, "z")})} }
+	bare := func(a, b int64) any { return nested(prop("A", a), prop("B", b)) }
+	for name, c := range map[string]struct {
+		fn   func(*homes)
+		want []any // nil: it is refused
+	}{
+		"changed in place": {func(h *homes) { h.Homes[1].B = 7 }, []any{home(1, 0, "x"), home(2, 7, "y"), home(3, 0, "z")}},
+		"all in place": {func(h *homes) {
+			for i := range h.Homes {
+				h.Homes[i].B++
+			}
+		}, []any{home(1, 1, "x"), home(2, 1, "y"), home(3, 1, "z")}},
+		"removed":           {func(h *homes) { h.Homes = slices.Delete(h.Homes, 0, 1) }, []any{home(2, 0, "y"), home(3, 0, "z")}},
+		"inserted":          {func(h *homes) { h.Homes = slices.Insert(h.Homes, 1, inner{9, 9}) }, []any{home(1, 0, "x"), bare(9, 9), home(2, 0, "y"), home(3, 0, "z")}},
+		"reversed":          {func(h *homes) { slices.Reverse(h.Homes) }, []any{home(3, 0, "z"), home(2, 0, "y"), home(1, 0, "x")}},
+		"removed and added": {func(h *homes) { h.Homes = append(h.Homes[1:], inner{9, 9}) }, nil},
+		"moved and changed": {func(h *homes) { h.Homes[0], h.Homes[1] = inner{2, 7}, inner{1, 0} }, nil},
+		"fewer":             {func(h *homes) { h.Homes = []inner{{9, 9}} }, nil},
+		"emptied":           {func(h *homes) { h.Homes = nil }, []any{}},
+	} {
+		var v homes
+		was, err := LoadOriginal(datastore.IDKey("P", 1, nil), image(t, all()), &v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.fn(&v)
+		whole, _, err := was.Changes(&v, false)
+		if c.want == nil {
+			if err == nil || !strings.Contains(err.Error(), `"Homes"`) {
+				t.Errorf("%s: error %v, want one that names the property", name, err)
+			}
+			continue
+		}
+		got, _ := pbvalue.Go(whole.GetProperties()["Homes"]).([]any)
+		if diff := cmp.Diff(c.want, got, cmpopts.EquateEmpty()); diff != "" || err != nil {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
+		}
 	}
 }
 
@@ -256,22 +321,6 @@ func TestLoadSavers(t *testing.T) {
 	values, changed = updated(t, stored, func(l *datastore.PropertyList) { *l = (*l)[:1] })
 	if diff := cmp.Diff(map[string]any{"A": int64(1)}, values); diff != "" || len(changed) != 1 {
 		t.Errorf("changed %v, values (-want +got):\n%s", changed, diff)
-	}
-}
-
-// TestAsStored checks that what the client would refuse to send back is made
-// sendable: long strings in an array whose first element is indexed.
-func TestAsStored(t *testing.T) {
-	long := strings.Repeat("x", 2000)
-	for _, v := range []any{[]any{"a", long}, []any{"a", []byte(long)}, nested(datastore.Property{Name: "A", Value: long})} {
-		p := asStored(datastore.Property{Name: "P", Value: v})
-		list := datastore.PropertyList{p}
-		if _, err := new(datastore.Transaction).Mutate(datastore.NewUpdate(datastore.IDKey("K", 1, nil), &list)); err != nil {
-			t.Errorf("%T: %v", v, err)
-		}
-	}
-	if p := asStored(datastore.Property{Name: "P", Value: []any{"a"}}); p.NoIndex {
-		t.Error("a short value lost its index")
 	}
 }
 

@@ -171,6 +171,12 @@ func (s *schema) loads(name string) bool {
 	return false
 }
 
+// concerns reports whether the property of a name is a field's, or the client would load it into one.
+func (s *schema) concerns(name string) bool {
+	_, ok := s.saved(name, false)
+	return ok || s.loads(name)
+}
+
 // fit returns the properties that fields are saved as, without those that the Go
 // type does not declare, also inside entities. Where all are, as usual, it returns what
 // it was given.

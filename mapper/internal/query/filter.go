@@ -13,7 +13,6 @@ import (
 	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
-	"github.com/scattermap/scattermap/mapper/internal/property"
 )
 
 // A Filter is a condition that a query's entities satisfy: mapper.Filter has the meaning of its fields.
@@ -166,7 +165,7 @@ func (f Filter) ranges() bool { return f.Op != "=" && f.Op != "in" }
 // match reports whether properties satisfy filters as the database sees it: an array satisfies
 // an equality if one of its values does, and inequalities on one property if one of its values
 // satisfies all of them.
-func match(filters []Filter, properties []datastore.Property) bool {
+func match(filters []Filter, indexed func(name string) []any) bool {
 	for i, f := range filters {
 		all := []Filter{f}
 		if f.ranges() {
@@ -179,7 +178,7 @@ func match(filters []Filter, properties []datastore.Property) bool {
 				}
 			}
 		}
-		if !slices.ContainsFunc(property.Indexed(properties, f.Property), func(v any) bool {
+		if !slices.ContainsFunc(indexed(f.Property), func(v any) bool {
 			return !slices.ContainsFunc(all, func(f Filter) bool { return !f.holds(v) })
 		}) {
 			return false

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/value"
@@ -289,15 +290,15 @@ func (q Query) Sample(n int) *datastore.Query {
 // Position returns the position of an entity, if it satisfies the query. One that has several
 // values of the property that the job is sharded by is at the least of them that counts, and
 // an error.
-func (q Query) Position(key *datastore.Key, properties []datastore.Property) (at *keyspace.Position, err error) {
-	if !match(q.Filters, properties) {
+func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position, err error) {
+	if !match(q.Filters, func(name string) []any { return property.IndexedOf(e, name) }) {
 		return nil, nil
 	}
 	if q.ShardBy == "" {
 		return keyspace.At(key), nil
 	}
 	low, high := q.Bounds()
-	values := property.Indexed(properties, q.ShardBy)
+	values := property.IndexedOf(e, q.ShardBy)
 	slices.SortFunc(values, value.Compare)
 	for _, v := range values {
 		p := &keyspace.Position{Valued: true, Value: v, Key: key}
@@ -312,20 +313,22 @@ func (q Query) Position(key *datastore.Key, properties []datastore.Property) (at
 	return nil, nil
 }
 
+// Matches reports whether properties, as the client has them, satisfy the filters of a query.
+func Matches(q Query, properties []datastore.Property) bool {
+	return match(q.Filters, func(name string) []any { return property.Indexed(properties, name) })
+}
+
 // Sharded returns the values of an entity that the job is sharded by, and shares nothing with it.
-func (q Query) Sharded(properties []datastore.Property) (values []any) {
+func (q Query) Sharded(e *pb.Entity) (values []any) {
 	if q.ShardBy == "" {
 		return nil
 	}
-	for _, v := range property.Indexed(properties, q.ShardBy) {
-		values = append(values, property.CloneValue(v))
-	}
-	return values
+	return property.IndexedOf(e, q.ShardBy)
 }
 
 // Keeps returns an error if an entity that the function has changed has moved in the order of the
 // query, in which it had some values before.
-func (q Query) Keeps(before []any, changed []string, after []datastore.Property) error {
+func (q Query) Keeps(before []any, changed []string, after *pb.Entity) error {
 	if q.ShardBy == "" {
 		return nil
 	}
@@ -333,10 +336,8 @@ func (q Query) Keeps(before []any, changed []string, after []datastore.Property)
 	if !slices.Contains(changed, name) && !slices.Contains(changed, q.ShardBy) {
 		return nil
 	}
-	if !slices.EqualFunc(property.Indexed(after, q.ShardBy), before, func(a, b any) bool {
-		return value.Compare(a,
-			b) == 0
-	}) {
+	same := func(a, b any) bool { return value.Compare(a, b) == 0 }
+	if !slices.EqualFunc(property.IndexedOf(after, q.ShardBy), before, same) {
 		return fault.Permanent(fmt.Errorf("%w: the function has changed %q", errSharded, q.ShardBy))
 	}
 	return nil

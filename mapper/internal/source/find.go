@@ -17,6 +17,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
 	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // Find returns the position of an entity: the n-th of some scans, counted from 0, or nil if
@@ -84,7 +85,7 @@ func (src Source) EachIn(ctx context.Context, s query.Scan, f func(*keyspace.Pos
 		return err
 	}
 	for {
-		p, _, err := next(s, it, false)
+		p, _, err := next(s, it, nil)
 		if errors.Is(err, iterator.Done) {
 			return nil
 		}
@@ -162,32 +163,45 @@ func (src Source) results(ctx context.Context, s query.Scan, whole bool) (*datas
 	return src.Client.Run(ctx, q), nil
 }
 
-// next returns the next position of the scan, and the entity if those are read.
-func next(s query.Scan, it *datastore.Iterator, whole bool) (p *keyspace.Position, entity datastore.PropertyList, err error) {
+// next returns the next position of the scan, and the entity if those are read: taken has the results that the client
+// gets then. One that a projection has once for each of its values is there again each time.
+func next(s query.Scan, it *datastore.Iterator, taken *wire.Versions) (p *keyspace.Position, stamp wire.Stamp, err error) {
 	var dst any
-	if whole || s.Property != "" && !s.Fixed {
-		dst = (*loaded)(&entity)
+	var entity loaded
+	if taken != nil || s.Property != "" && !s.Fixed {
+		dst = &entity
 	}
 	key, err := it.Next(dst)
 	if err != nil {
-		return nil, nil, err
+		return nil, stamp, err
+	}
+	if taken != nil {
+		if len(taken.Of) == 0 || taken.Of[0].Entity == nil {
+			return nil, stamp, errUntaken
+		}
+		stamp, taken.Of = taken.Of[0], taken.Of[1:]
 	}
 	p = keyspace.At(key)
 	if s.Property == "" {
-		return p, entity, nil
+		return p, stamp, nil
 	}
 	p.Valued, p.Value = true, s.Value
 	if !s.Fixed {
-		values := property.Indexed(entity, s.Property)
+		var values []any
+		if taken != nil {
+			values = property.IndexedOf(stamp.Entity, s.Property)
+		} else {
+			values = property.Indexed(entity, s.Property)
+		}
 		if len(values) != 1 {
-			return nil, nil, errNoValue
+			return nil, stamp, errNoValue
 		}
 		p.Value = values[0]
-		if micros, ok := p.Value.(int64); ok && s.Times && !whole {
+		if micros, ok := p.Value.(int64); ok && s.Times && taken == nil {
 			if t := time.UnixMicro(micros).UTC(); keyspace.Storable(t) { // what is not, is an integer
 				p.Value = t
 			}
 		}
 	}
-	return p, entity, nil
+	return p, stamp, nil
 }

@@ -5,9 +5,12 @@ import (
 	"fmt"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // A loaded takes an entity's properties as the client has read them. A PropertyList would copy
@@ -21,11 +24,11 @@ func (l *loaded) Load(properties []datastore.Property) error {
 
 func (l *loaded) Save() ([]datastore.Property, error) { return *l, nil }
 
-// Into returns what loads into each of some lists.
-func Into(entities []datastore.PropertyList) []any {
-	dst := make([]any, len(entities))
-	for i := range entities {
-		dst[i] = (*loaded)(&entities[i])
+// Into returns what loads each of some entities, and keeps nothing.
+func Into(n int) []any {
+	dst := make([]any, n)
+	for i := range dst {
+		dst[i] = new(loaded)
 	}
 	return dst
 }
@@ -84,15 +87,39 @@ func Apart(keys []*datastore.Key) [][]int {
 	return groups
 }
 
-// A Reader gets entities that are at some positions.
-type Reader func(at []*keyspace.Position) (entities []datastore.PropertyList, missing []bool, err error)
+// A Get looks up entities of one namespace, as the protocol has them. The first keys may be of records, which the client
+// loads into what is given; missing has all.
+type Get func(keys []*datastore.Key, records ...any) (entities []*pb.Entity, missing []bool, err error)
 
-// EntityReader returns a reader of whole entities.
-func EntityReader(get func([]*datastore.Key, any) error) Reader {
-	return func(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
-		keys := keyspace.Keys(at)
-		entities := make([]datastore.PropertyList, len(keys))
-		missing, err := Lookup(get, keys, Into(entities))
+// taking returns a Get by a client's get, whose calls take entities from the client.
+func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
+	return func(keys []*datastore.Key, records ...any) (entities []*pb.Entity, missing []bool, err error) {
+		wanted := keys[len(records):]
+		taken.Want(wanted)
+		missing, err = Lookup(get, keys, append(records, Into(len(wanted))...))
+		entities = taken.Take(wanted)
+		for i, e := range entities {
+			if err == nil && e == nil && !missing[len(records)+i] {
+				err = errUntaken
+			}
+		}
 		return entities, missing, err
 	}
+}
+
+// errUntaken says that a connection lacks the interceptor, which mapper.New has checked.
+var errUntaken = fault.Fatal(errors.New("the client was not made by mapper.NewClient, or with mapper.WithVersions: " +
+	"entities can't be read as they are stored"))
+
+// InTransaction returns a Get by a transaction, whose context takes.
+func InTransaction(tx *datastore.Transaction, taken *wire.Taken) Get {
+	return taking(tx.GetMulti, taken)
+}
+
+// A Reader gets entities that are at some positions.
+type Reader func(at []*keyspace.Position) (entities []*pb.Entity, missing []bool, err error)
+
+// EntityReader returns a reader of whole entities.
+func EntityReader(get Get) Reader {
+	return func(at []*keyspace.Position) ([]*pb.Entity, []bool, error) { return get(keyspace.Keys(at)) }
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // A snapshot is the database as it was at a time. It is read in read-only transactions, as the
@@ -20,6 +21,7 @@ type snapshot struct {
 	ctx    context.Context // of the transactions: the client looks entities up with that
 	client *datastore.Client
 	at     time.Time
+	taken  *wire.Taken // by lookups with that context
 
 	turn        *semaphore.Weighted // of who uses the rest
 	tx          *datastore.Transaction
@@ -36,7 +38,8 @@ const (
 
 // snapshotAt returns a snapshot for calls until ctx ends.
 func snapshotAt(ctx context.Context, client *datastore.Client, at time.Time) *snapshot {
-	return &snapshot{ctx: ctx, client: client, at: at, turn: semaphore.NewWeighted(1)}
+	ctx, taken := wire.TakenBy(ctx)
+	return &snapshot{ctx: ctx, client: client, at: at, taken: taken, turn: semaphore.NewWeighted(1)}
 }
 
 // A snapshotError says that the database does not serve a snapshot, or not any more.

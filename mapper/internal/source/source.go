@@ -8,6 +8,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // Parallel is how many calls are made at once where there are many.
@@ -56,4 +57,13 @@ func (src Source) Get(ctx context.Context) func([]*datastore.Key, any) error {
 		}
 		return tx.GetMulti(keys, dst)
 	}
+}
+
+// Stored returns a function that looks up entities as the protocol has them.
+func (src Source) Stored(ctx context.Context) Get {
+	if src.At != nil {
+		return taking(src.Get(ctx), src.At.taken)
+	}
+	ctx, taken := wire.TakenBy(ctx)
+	return taking(src.Get(ctx), taken)
 }

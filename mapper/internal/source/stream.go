@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/api/iterator"
 
@@ -23,7 +24,7 @@ type Stream struct {
 	query      query.Query
 	start, End *keyspace.Position // of the range, when it was begun
 	Whole      bool               // it reads entities
-	Versioned  bool               // with their versions, if the client has them
+	Versioned  bool               // with their versions
 	Few        int                // if not 0: the first query has at most so many results,
 	AtOnce     int                // and each of them at most so many
 
@@ -31,22 +32,21 @@ type Stream struct {
 	cancel context.CancelFunc
 	source Source
 
-	turn     *semaphore.Weighted // of who uses the rest, and may read
-	scans    func() (s query.Scan, ok bool, err error)
-	scan     query.Scan          // that is being read
-	it       *datastore.Iterator // nil: none is
-	begun    time.Time           // when that was
-	limit    int                 // of its results,
-	results  int                 // and how many there were so far
-	waited   atomic.Int64        // for the first result of the last one, a time.Duration
-	passed   atomic.Int64        // positions that were dropped
-	at       []*keyspace.Position
-	last     *keyspace.Position       // that was read
-	entities []datastore.PropertyList // if it reads them,
-	versions []wire.Stamp             // and these
-	noted    *wire.Versions           // of the results that are to come
-	all      bool
-	err      error // why it is of no use any more
+	turn    *semaphore.Weighted // of who uses the rest, and may read
+	scans   func() (s query.Scan, ok bool, err error)
+	scan    query.Scan          // that is being read
+	it      *datastore.Iterator // nil: none is
+	begun   time.Time           // when that was
+	limit   int                 // of its results,
+	results int                 // and how many there were so far
+	waited  atomic.Int64        // for the first result of the last one, a time.Duration
+	passed  atomic.Int64        // positions that were dropped
+	at      []*keyspace.Position
+	last    *keyspace.Position // that was read
+	stamps  []wire.Stamp       // if it reads entities: those, with their versions
+	taken   *wire.Versions     // of the results that are to come; nil: it reads no entities
+	all     bool
+	err     error // why it is of no use any more
 }
 
 // NewStream returns a stream of a range of a query. It has to be closed.
@@ -75,8 +75,8 @@ func (s *Stream) begin() error {
 	next.Query = next.Query.Limit(s.limit)
 	s.scan, s.begun, s.results = next, time.Now(), 0
 	ctx := s.ctx
-	if s.Versioned {
-		ctx, s.noted = wire.Noting(ctx)
+	if s.taken = nil; s.Whole {
+		ctx, s.taken = wire.Taking(ctx)
 	}
 	s.it, err = s.source.results(ctx, next, s.Whole)
 	return err
@@ -113,8 +113,8 @@ func (s *Stream) Shorten(end *keyspace.Position) {
 	switch {
 	case s.err != nil:
 	case n < len(s.at):
-		clear(s.entities[n:]) // for the garbage collector
-		s.at, s.entities, s.versions, s.all, s.it = s.at[:n], s.entities[:n], s.versions[:n], true, nil
+		clear(s.stamps[n:]) // for the garbage collector
+		s.at, s.stamps, s.all, s.it = s.at[:n], s.stamps[:n], true, nil
 	case !s.all:
 		s.beginAgain()
 	}
@@ -151,7 +151,7 @@ func (s *Stream) step() error {
 	if s.it == nil {
 		return s.begin()
 	}
-	p, entity, err := next(s.scan, s.it, s.Whole)
+	p, stamp, err := next(s.scan, s.it, s.taken)
 	switch {
 	case errors.Is(err, iterator.Done):
 		if s.it = nil; s.results == s.limit {
@@ -169,10 +169,6 @@ func (s *Stream) step() error {
 		s.waited.Store(int64(time.Since(s.begun)))
 	}
 	s.results++
-	var version wire.Stamp
-	if s.Versioned && len(s.noted.Of) > 0 {
-		version, s.noted.Of = s.noted.Of[0], s.noted.Of[1:]
-	}
 	if s.last != nil {
 		switch c := keyspace.Compare(s.last, p); {
 		case c == 0:
@@ -185,7 +181,7 @@ func (s *Stream) step() error {
 		return nil
 	}
 	if s.at = append(s.at, p); s.Whole {
-		s.entities, s.versions = append(s.entities, entity), append(s.versions, version)
+		s.stamps = append(s.stamps, stamp)
 	}
 	return nil
 }
@@ -241,19 +237,18 @@ func (s *Stream) dropFirst(n int) {
 	s.passed.Add(int64(n))
 	s.at = s.at[n:]
 	if s.Whole {
-		clear(s.entities[:n]) // for the garbage collector
-		s.entities, s.versions = s.entities[n:], s.versions[n:]
+		clear(s.stamps[:n]) // for the garbage collector
+		s.stamps = s.stamps[n:]
 	}
 }
 
 // Read is a reader of the entities that the stream has read.
-func (s *Stream) Read(at []*keyspace.Position) ([]datastore.PropertyList, []bool, error) {
-	if len(at) == 0 {
-		return nil, nil, nil
+func (s *Stream) Read(at []*keyspace.Position) ([]*pb.Entity, []bool, error) {
+	entities := make([]*pb.Entity, len(at))
+	for i, stamp := range s.Versions(at) {
+		entities[i] = stamp.Entity
 	}
-	defer s.use()()
-	n, _ := slices.BinarySearchFunc(s.at, at[0], keyspace.Compare)
-	return s.entities[n : n+len(at)], make([]bool, len(at)), nil
+	return entities, make([]bool, len(at)), nil
 }
 
 // Versions returns the versions of entities that the stream has read, as Read does.
@@ -263,7 +258,7 @@ func (s *Stream) Versions(at []*keyspace.Position) []wire.Stamp {
 	}
 	defer s.use()()
 	n, _ := slices.BinarySearchFunc(s.at, at[0], keyspace.Compare)
-	return s.versions[n : n+len(at)]
+	return s.stamps[n : n+len(at)]
 }
 
 // Close ends the reading.

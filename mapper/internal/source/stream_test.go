@@ -106,7 +106,7 @@ func TestShorten(t *testing.T) {
 					t.Fatalf("%d entities for %d positions, %v", len(entities), len(at), err)
 				}
 				for i, p := range at {
-					if n := entities[i][0].Value; n != p.Key.ID {
+					if n := entities[i].Properties["N"].GetIntegerValue(); n != p.Key.ID {
 						t.Fatalf("at %v is the entity of %v", p.Key, n)
 					}
 				}

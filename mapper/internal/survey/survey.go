@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -20,6 +21,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // A Survey finds out how large a kind is, and where its entities are.
@@ -258,18 +260,23 @@ func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, kno
 // EntitySize returns how many bytes entities have: the mean of some of those in a sample or, if the query is sharded by
 // a property, of the first ones; 0 is unknown.
 func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (int64, error) {
-	var entities []datastore.PropertyList
+	var entities []*pb.Entity
 	var err error
 	if sv.Query.ShardBy == "" {
 		var some []*keyspace.Position
 		for i := 0; i < len(sample); i += (len(sample) + sized - 1) / sized {
 			some = append(some, sample[i])
 		}
-		entities, _, err = source.EntityReader(sv.Source.Get(ctx))(some)
+		entities, _, err = source.EntityReader(sv.Source.Stored(ctx))(some)
 	} else if scans := sv.Query.Scans(sv.Start, sv.End); len(scans) > 0 {
 		var some *datastore.Query
 		if some, err = sv.Source.At.Query(scans[0].Query.Limit(sized)); err == nil {
-			_, err = sv.Source.Client.GetAll(ctx, some, &entities)
+			taking, taken := wire.Taking(ctx)
+			var none []datastore.PropertyList
+			_, err = sv.Source.Client.GetAll(taking, some, &none)
+			for _, s := range taken.Of {
+				entities = append(entities, s.Entity)
+			}
 		}
 	}
 	if err != nil || len(entities) == 0 {
@@ -278,7 +285,7 @@ func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (i
 	sv.use(int64(len(entities)), 0)
 	bytes := int64(0)
 	for _, e := range entities {
-		bytes += int64(keyspace.PropertiesSize(e))
+		bytes += int64(keyspace.EntitySize(e))
 	}
 	return max(1, bytes/int64(len(entities))), nil
 }

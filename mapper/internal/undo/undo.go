@@ -82,7 +82,7 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger,
 				return nil, fmt.Errorf("params: query: %w", err)
 			}
 			u.query.Times = u.params.Times
-			return func(ctx context.Context, j function.Job, key *datastore.Key, _ []datastore.Property) (_ *function.Effect, err error) {
+			return func(ctx context.Context, j function.Job, key *datastore.Key, _ *pb.Entity) (_ *function.Effect, err error) {
 				defer function.Recovered(&err)
 				a := function.NewAttempt(j.Ref, function.Update, key)
 				err = a.Run(func() error { return u.page(ctx, a, j, key) })
@@ -98,7 +98,7 @@ func Mapper(of *function.Definition, client *datastore.Client, log *slog.Logger,
 	}
 }
 
-// Check returns an error if a job can't be undone: because the client notes no versions, or the database does not serve any more what was
+// Check returns an error if a job can't be undone: because the database says no versions, or does not serve any more what was
 // there when the job's first page was committed.
 func Check(ctx context.Context, client *datastore.Client, job *record.Job) error {
 	u := undoer{client: client, source: source.New(client, nil)}
@@ -136,7 +136,7 @@ func (u undoer) undone() record.Ref {
 var (
 	errGone       = errors.New("the page's record is gone: its job was cleaned up meanwhile")
 	errOld        = errors.New("an older build has done the page, and has not recorded what it wrote")
-	errNoVersions = errors.New("the client of the engine was made without mapper.WithVersions")
+	errNoVersions = errors.New("the database does not say which versions entities have")
 	errNoTime     = errors.New("the database does not say when an entity was written, as Google's Datastore emulator does not")
 	errChanged    = errors.New("the page's record was changed since its commit, so that is not known, or the database does not serve what was there before")
 )
@@ -367,7 +367,7 @@ func (u undoer) lookup(ctx context.Context, keys []*datastore.Key, at time.Time)
 	get := u.source.Of(ctx, query.Query{ReadTime: at}).Get(ctx)
 	for _, space := range bySpace(keys) {
 		for some := range slices.Chunk(space, record.MaxPageSize) {
-			if _, err := source.Lookup(get, some, source.Into(make([]datastore.PropertyList, len(some)))); err != nil {
+			if _, err := source.Lookup(get, some, source.Into(len(some))); err != nil {
 				return nil, err
 			}
 		}

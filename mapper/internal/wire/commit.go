@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/internal/intercept"
 	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
@@ -17,6 +18,13 @@ import (
 type Condition struct {
 	Version int64      // that the entity has to have; 0 is none
 	Writes  *pb.Entity // byte for byte, in place of what the client would send; nil: nothing
+	Free    bool       // there is none but that: the entity may be there or not, at any version
+}
+
+// Unsent is what the client is given to send where a condition writes something else. No database takes it: so it is
+// refused, and not written, if it were sent.
+func Unsent() *datastore.PropertyList {
+	return &datastore.PropertyList{{Name: "__unsent__"}}
 }
 
 // set has a mutation be on the condition.
@@ -53,8 +61,8 @@ type conditions struct {
 	all []Mutation
 }
 
-// request makes a commit one of all mutations or none, on conditions.
-func (c conditions) request(req any) error {
+// Request makes a commit one of all mutations or none, on conditions.
+func (c conditions) Request(req any) error {
 	r, ok := req.(*pb.CommitRequest)
 	if !ok || len(r.Mutations) != len(c.all) {
 		return fmt.Errorf("%w: %T for %d", errConditions, req, len(c.all))
@@ -81,7 +89,7 @@ func Commit(ctx context.Context, client *datastore.Client, all []Mutation) (*Ver
 		mutations[i] = m.Mutation
 	}
 	v := new(Versions)
-	_, err := client.Mutate(context.WithValue(ctx, callKey{}, conditions{v, all}), mutations...)
+	_, err := client.Mutate(intercept.With(ctx, conditions{v, all}), mutations...)
 	return v, err
 }
 
@@ -91,13 +99,14 @@ func (v *Versions) Require(key *datastore.Key, c Condition) {
 	if v.on == nil {
 		v.on = make(map[string]Condition)
 	}
-	v.on[key.Encode()] = c
+	v.on[pbkey.Text(key)] = c
 }
 
 // Anew drops what was required.
 func (v *Versions) Anew() { clear(v.on) }
 
-func (v *Versions) request(req any) error {
+// Request sets the conditions of a commit.
+func (v *Versions) Request(req any) error {
 	r, ok := req.(*pb.CommitRequest)
 	if !ok || len(v.on) == 0 {
 		return nil
@@ -105,7 +114,7 @@ func (v *Versions) request(req any) error {
 	met := 0
 	for _, m := range r.Mutations {
 		if key := keyOf(m); key != nil {
-			if c, ok := v.on[pbkey.Of(key).Encode()]; ok {
+			if c, ok := v.on[pbkey.TextOf(key)]; ok {
 				c.set(m)
 				met++
 			}
@@ -117,9 +126,14 @@ func (v *Versions) request(req any) error {
 	return nil
 }
 
-// refused returns what an error is to the client. That an entity is there, or is not, breaks a condition as another version does.
-func (v *Versions) refused(err error) error {
-	if code := status.Code(err); len(v.on) > 0 && (code == codes.AlreadyExists || code == codes.NotFound) {
+// Refused returns what an error is to the client. That an entity is there, or is not, breaks a condition as another
+// version does.
+func (v *Versions) Refused(err error) error {
+	conditional := false
+	for _, c := range v.on {
+		conditional = conditional || !c.Free
+	}
+	if code := status.Code(err); conditional && (code == codes.AlreadyExists || code == codes.NotFound) {
 		return status.Error(codes.Aborted, err.Error())
 	}
 	return err

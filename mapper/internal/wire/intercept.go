@@ -5,42 +5,18 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
-	"google.golang.org/grpc"
 
+	"github.com/scattermap/scattermap/internal/intercept"
 	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
-// A call is what the context of calls asks the interceptor for.
-type call interface {
-	request(req any) error
-	answer(resp any)
-	refused(err error) error
-}
-
-type callKey struct{}
-
-// Intercept is a client's interceptor.
-func Intercept(ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	c, _ := ctx.Value(callKey{}).(call)
-	if c == nil {
-		return invoke(ctx, method, req, resp, conn, opts...)
-	}
-	if err := c.request(req); err != nil {
-		return err
-	}
-	err := invoke(ctx, method, req, resp, conn, opts...)
-	if err != nil {
-		return c.refused(err)
-	}
-	c.answer(resp)
-	return nil
-}
-
-// Versions are those of the results of queries, one after the other, or of the mutations of the last commit. Where the
-// connection has no interceptor there are none. They are for the goroutine that makes the calls.
+// Versions are those of the results of queries, one after the other, or of the mutations of the last commit. They are
+// for the goroutine that makes the calls.
 type Versions struct {
 	Of []Stamp
 
+	takes   bool                 // the entities of queries, which the client then gets empty
+	Taken   Taken                // likewise, those of lookups that want them
 	on      map[string]Condition // what the next commit requires, by key
 	updated map[string]int64     // when entities that lookups have found were written, by key
 }
@@ -49,6 +25,8 @@ type Versions struct {
 type Stamp struct {
 	Version int64
 	At      int64 // when it was written, in microseconds behind 1970
+
+	Entity *pb.Entity // of a query whose entities are taken
 }
 
 // microsOf returns when the entity of a result was written; 0 is unknown.
@@ -60,33 +38,57 @@ func microsOf(r *pb.EntityResult) int64 {
 }
 
 // Updated returns when an entity was written that a lookup has found; 0 is unknown.
-func (v *Versions) Updated(key *datastore.Key) int64 { return v.updated[key.Encode()] }
+func (v *Versions) Updated(key *datastore.Key) int64 { return v.updated[pbkey.Text(key)] }
 
 // Noting returns a context whose calls note versions.
 func Noting(ctx context.Context) (context.Context, *Versions) {
 	v := new(Versions)
-	return context.WithValue(ctx, callKey{}, v), v
+	return intercept.With(ctx, v), v
 }
 
-func (v *Versions) answer(resp any) {
+// Taking is [Noting], and takes the entities that queries find from the client: it gets their keys, and makes nothing of
+// properties that nobody would look at.
+func Taking(ctx context.Context) (context.Context, *Versions) {
+	ctx, v := Noting(ctx)
+	v.takes = true
+	return ctx, v
+}
+
+// Answer notes what an answer says.
+func (v *Versions) Answer(resp any) {
 	switch resp := resp.(type) {
 	case *pb.RunQueryResponse:
 		for _, r := range resp.GetBatch().GetEntityResults() {
-			v.Of = append(v.Of, Stamp{r.Version, microsOf(r)})
+			s := Stamp{Version: r.Version, At: microsOf(r)}
+			if v.takes {
+				s.Entity = take(r)
+			}
+			v.Of = append(v.Of, s)
 		}
 	case *pb.LookupResponse:
 		if v.updated == nil {
 			v.updated = make(map[string]int64)
 		}
 		for _, r := range resp.GetFound() {
-			v.updated[pbkey.Of(r.GetEntity().GetKey()).Encode()] = microsOf(r)
+			v.updated[pbkey.TextOf(r.GetEntity().GetKey())] = microsOf(r)
 		}
+		v.Taken.Answer(resp)
 	case *pb.CommitResponse:
 		v.Of = v.Of[:0]
 		for _, r := range resp.MutationResults {
 			v.Of = append(v.Of, Stamp{Version: r.Version})
 		}
 	}
+}
+
+// take takes a result's entity, and leaves one with its key.
+func take(r *pb.EntityResult) *pb.Entity {
+	e := r.GetEntity()
+	if e.Properties == nil { // where there is none is nothing to take, too
+		e.Properties = make(map[string]*pb.Value)
+	}
+	r.Entity = &pb.Entity{Key: e.Key}
+	return e
 }
 
 // Last returns the version of the n-th mutation from the end of the last commit, counted from 1; 0 is unknown.

@@ -7,10 +7,11 @@ import (
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
+	"github.com/scattermap/scattermap/internal/intercept"
 	"github.com/scattermap/scattermap/internal/pbkey"
 )
 
-// Results are what calls have read, as the database has it. Where the connection has no interceptor there are none.
+// Results are what calls have read, as the database has it.
 type Results struct {
 	mu  sync.Mutex
 	all map[string]*pb.EntityResult // by key
@@ -19,13 +20,17 @@ type Results struct {
 // Reading returns a context whose queries and lookups note what they read.
 func Reading(ctx context.Context) (context.Context, *Results) {
 	r := &Results{all: make(map[string]*pb.EntityResult)}
-	return context.WithValue(ctx, callKey{}, r), r
+	return intercept.With(ctx, r), r
 }
 
-func (r *Results) request(any) error       { return nil }
-func (r *Results) refused(err error) error { return err }
+// Request leaves a request as it is.
+func (r *Results) Request(any) error { return nil }
 
-func (r *Results) answer(resp any) {
+// Refused returns the error.
+func (r *Results) Refused(err error) error { return err }
+
+// Answer notes what was read.
+func (r *Results) Answer(resp any) {
 	var results []*pb.EntityResult
 	switch resp := resp.(type) {
 	case *pb.RunQueryResponse:
@@ -36,7 +41,7 @@ func (r *Results) answer(resp any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, result := range results {
-		r.all[pbkey.Of(result.GetEntity().GetKey()).Encode()] = result
+		r.all[pbkey.TextOf(result.GetEntity().GetKey())] = result
 	}
 }
 
@@ -44,5 +49,5 @@ func (r *Results) answer(resp any) {
 func (r *Results) Of(key *datastore.Key) *pb.EntityResult {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.all[key.Encode()]
+	return r.all[pbkey.Text(key)]
 }

@@ -1,0 +1,125 @@
+// Package anyentity makes random entities for tests, of all that Datastore's protocol can say.
+package anyentity
+
+import (
+	"math"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/genproto/googleapis/type/latlng"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// Names are names of properties, odd ones among them.
+var Names = []string{
+	"p", "q", "Name", "ü", "日本", "emoji😀", "with space", "a.b", "a", "dot.", "`q`", "b`c", `back\slash`, `"quoted"`, "n\nl", "'", "0", "-", "N.N",
+}
+
+// New returns an entity with up to twelve of the properties of [Names]. Others, which the database's tests use, are the
+// caller's to add. Plain leaves out what Google's emulators refuse.
+func New(rng *rand.Rand, key *pb.Key, plain bool) *pb.Entity {
+	g := generator{rng, key, plain}
+	return &pb.Entity{Key: key, Properties: g.properties(0)}
+}
+
+// Value returns one value.
+func Value(rng *rand.Rand, key *pb.Key, plain bool) *pb.Value {
+	return generator{rng, key, plain}.value(0)
+}
+
+type generator struct {
+	*rand.Rand
+	own   *pb.Key
+	plain bool
+}
+
+func (g generator) properties(depth int) map[string]*pb.Value {
+	all := make(map[string]*pb.Value)
+	for range g.IntN(12 >> depth) {
+		all[Names[g.IntN(len(Names))]] = g.value(depth)
+	}
+	return all
+}
+
+// value returns a value: inside depth entities.
+func (g generator) value(depth int) *pb.Value {
+	if g.IntN(5) == 0 {
+		list := new(pb.ArrayValue)
+		for range g.IntN(5) {
+			list.Values = append(list.Values, g.element(depth))
+		}
+		return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: list}}
+	}
+	return g.element(depth)
+}
+
+// element returns a value that is no array.
+func (g generator) element(depth int) *pb.Value {
+	v := &pb.Value{ExcludeFromIndexes: g.IntN(3) == 0}
+	kind := g.IntN(12)
+	if depth >= 3 && kind >= 10 {
+		kind = g.IntN(10)
+	}
+	switch kind {
+	case 0:
+		v.ValueType = &pb.Value_NullValue{}
+	case 1:
+		v.ValueType = &pb.Value_BooleanValue{BooleanValue: g.IntN(2) == 0}
+	case 2:
+		v.ValueType = &pb.Value_IntegerValue{IntegerValue: pick[int64](g, 0, 1, -1, math.MaxInt64, math.MinInt64, 1<<53+1)}
+	case 3:
+		v.ValueType = &pb.Value_DoubleValue{DoubleValue: pick(g, 0, math.Copysign(0, -1), 1.5, math.NaN(), math.Inf(1), math.Inf(-1), 1)}
+	case 4:
+		t := pick(g, time.Unix(0, 0), time.Unix(-1, 999999000), time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC),
+			time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC), time.UnixMicro(g.Int64N(1e15)))
+		v.ValueType = &pb.Value_TimestampValue{TimestampValue: timestamppb.New(t)}
+	case 5:
+		v.ValueType = &pb.Value_KeyValue{KeyValue: g.key()}
+	case 6:
+		text := pick(g, "", "s", "ü😀\x00", "s", strings.Repeat("x", 1500), strings.Repeat("é", 1200))
+		v.ExcludeFromIndexes = v.ExcludeFromIndexes || len(text) > 1500
+		v.ValueType = &pb.Value_StringValue{StringValue: text}
+	case 7:
+		blob := pick(g, nil, []byte{0, 255}, []byte("s"), make([]byte, 2000))
+		v.ExcludeFromIndexes = v.ExcludeFromIndexes || len(blob) > 1500
+		v.ValueType = &pb.Value_BlobValue{BlobValue: blob}
+		if g.IntN(2) == 0 && !g.plain {
+			v.Meaning = 22 // NDB's compressed ones
+		}
+	case 8, 9:
+		v.ValueType = &pb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{
+			Latitude: pick(g, 0, -90, 47.25), Longitude: pick(g, 180, 0, -11.5)}}
+	default:
+		inner := &pb.Entity{Properties: g.properties(depth + 1)}
+		if g.IntN(3) == 0 {
+			inner.Key = g.key()
+		}
+		v.ValueType = &pb.Value_EntityValue{EntityValue: inner}
+		if g.IntN(3) == 0 && !g.plain {
+			v.Meaning = 20 // App Engine's users
+		}
+	}
+	return v
+}
+
+// key returns a key: of the entity's own project, or another one.
+func (g generator) key() *pb.Key {
+	of := g.own.GetPartitionId()
+	k := &pb.Key{PartitionId: &pb.PartitionId{ProjectId: of.GetProjectId(), DatabaseId: of.GetDatabaseId()}}
+	k.PartitionId.NamespaceId = pick(g, "", of.GetNamespaceId(), "elsewhere")
+	if g.IntN(4) == 0 && !g.plain {
+		k.PartitionId.ProjectId, k.PartitionId.DatabaseId = "another-project", pick(g, "", "another-database")
+	}
+	for range 1 + g.IntN(3) {
+		e := &pb.Key_PathElement{Kind: pick(g, "Thing", "日本", "a.b"), IdType: &pb.Key_PathElement_Id{Id: pick[int64](g, 7, math.MaxInt64)}}
+		if g.IntN(2) == 0 {
+			e.IdType = &pb.Key_PathElement_Name{Name: pick(g, "7", "ü", "a/b", "x\"y")}
+		}
+		k.Path = append(k.Path, e)
+	}
+	return k
+}
+
+func pick[T any](g generator, all ...T) T { return all[g.IntN(len(all))] }

@@ -1,0 +1,80 @@
+// Package intercept is the interceptor of a Datastore client's connection, by which calls can ask for more than the
+// client offers. Calls whose context asks for nothing pass as they are.
+package intercept
+
+import (
+	"context"
+	"errors"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc"
+)
+
+// A Call is what the context of calls asks the interceptor for.
+type Call interface {
+	Request(req any) error   // may change a request, or refuse it
+	Answer(resp any)         // may read an answer, and change it
+	Refused(err error) error // returns what the client gets as an error
+}
+
+type callKey struct{}
+
+// With returns a context whose calls ask for something. What the context asks for already is asked for, too, and its
+// Answer is called first.
+func With(ctx context.Context, c Call) context.Context {
+	if outer := of(ctx); outer != nil {
+		c = both{outer, c}
+	}
+	return context.WithValue(ctx, callKey{}, c)
+}
+
+func of(ctx context.Context) Call {
+	c, _ := ctx.Value(callKey{}).(Call)
+	return c
+}
+
+type both struct{ outer, inner Call }
+
+func (b both) Request(req any) error { return errors.Join(b.outer.Request(req), b.inner.Request(req)) }
+
+func (b both) Answer(resp any) {
+	b.outer.Answer(resp)
+	b.inner.Answer(resp)
+}
+
+func (b both) Refused(err error) error { return b.inner.Refused(b.outer.Refused(err)) }
+
+// Unary is the interceptor. A connection may have it twice.
+func Unary(ctx context.Context, method string, req, resp any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	c := of(ctx)
+	if c == nil {
+		return invoke(ctx, method, req, resp, conn, opts...)
+	}
+	if err := c.Request(req); err != nil {
+		return err
+	}
+	if err := invoke(context.WithValue(ctx, callKey{}, nil), method, req, resp, conn, opts...); err != nil {
+		return c.Refused(err)
+	}
+	c.Answer(resp)
+	return nil
+}
+
+// Has reports whether a client's connection has the interceptor. Nothing is sent where it has; where it has not, the
+// call ends before it is sent, too, as its context has.
+func Has(client *datastore.Client) bool {
+	probe := new(probe)
+	ctx, cancel := context.WithCancel(With(context.Background(), probe))
+	cancel()
+	_ = client.Get(ctx, datastore.NameKey("scattermap", "probe", nil), new(datastore.PropertyList))
+	return probe.seen
+}
+
+// A probe notes that the interceptor has seen it, and has its request refused.
+type probe struct{ seen bool }
+
+var errProbe = errors.New("the interceptor is there")
+
+func (p *probe) Request(any) error       { p.seen = true; return errProbe }
+func (p *probe) Answer(any)              {}
+func (p *probe) Refused(err error) error { return err }

@@ -1,0 +1,216 @@
+// Package pbvalue converts between what Datastore's protocol says of an entity and what the Go client makes of that,
+// which the client does for itself only. The client's form has less: no meanings, one index flag for an array, keys
+// without their projects. So [Of] of [Go] may lose something, and [Go] of [Of] does not.
+package pbvalue
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/genproto/googleapis/type/latlng"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/scattermap/scattermap/internal/pbkey"
+)
+
+// keyField is the name under which the client has a struct's own key.
+const keyField = "__key__"
+
+// Properties returns an entity's properties as the client has them, by their names. They share nothing with it that
+// could be changed in place.
+func Properties(e *pb.Entity) []datastore.Property { return Some(e, nil) }
+
+// Some returns those of the properties that are wanted; nil: all.
+func Some(e *pb.Entity, wanted func(name string) bool) []datastore.Property {
+	all := make([]datastore.Property, 0, len(e.GetProperties()))
+	for name, v := range e.GetProperties() {
+		if wanted == nil || wanted(name) {
+			all = append(all, Property(name, v))
+		}
+	}
+	slices.SortFunc(all, func(a, b datastore.Property) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// Property returns one property as the client has it. The flag of an array is that of its first element.
+func Property(name string, v *pb.Value) datastore.Property {
+	p := datastore.Property{Name: name, Value: Go(v), NoIndex: v.GetExcludeFromIndexes()}
+	if elements := v.GetArrayValue().GetValues(); len(elements) > 0 {
+		p.NoIndex = elements[0].GetExcludeFromIndexes()
+	}
+	return p
+}
+
+// Go returns a value as the client has it.
+func Go(v *pb.Value) any {
+	switch x := v.GetValueType().(type) {
+	case *pb.Value_BooleanValue:
+		return x.BooleanValue
+	case *pb.Value_IntegerValue:
+		return x.IntegerValue
+	case *pb.Value_DoubleValue:
+		return x.DoubleValue
+	case *pb.Value_StringValue:
+		return x.StringValue
+	case *pb.Value_BlobValue:
+		return slices.Clone(x.BlobValue)
+	case *pb.Value_TimestampValue:
+		return time.Unix(x.TimestampValue.GetSeconds(), int64(x.TimestampValue.GetNanos())).UTC()
+	case *pb.Value_GeoPointValue:
+		return datastore.GeoPoint{Lat: x.GeoPointValue.GetLatitude(), Lng: x.GeoPointValue.GetLongitude()}
+	case *pb.Value_KeyValue:
+		return pbkey.Of(x.KeyValue)
+	case *pb.Value_EntityValue:
+		return &datastore.Entity{Key: pbkey.Of(x.EntityValue.GetKey()), Properties: Properties(x.EntityValue)}
+	case *pb.Value_ArrayValue:
+		list := make([]any, len(x.ArrayValue.GetValues()))
+		for i, el := range x.ArrayValue.GetValues() {
+			list[i] = Go(el)
+		}
+		return list
+	}
+	return nil
+}
+
+// Entity returns the entity that the client's Put of properties stores. What is inside what is unindexed is so, too.
+func Entity(key *datastore.Key, properties []datastore.Property, unindexed bool) (*pb.Entity, error) {
+	e := &pb.Entity{Key: Key(key), Properties: make(map[string]*pb.Value, len(properties))}
+	for _, p := range properties {
+		if p.Name == keyField {
+			continue // the client does not send it
+		}
+		if e.Properties[p.Name] != nil {
+			return nil, fmt.Errorf("property %q is there twice", p.Name)
+		}
+		v, err := Of(p.Value, p.NoIndex || unindexed)
+		if err != nil {
+			return nil, fmt.Errorf("property %q: %w", p.Name, err)
+		}
+		e.Properties[p.Name] = v
+	}
+	return e, nil
+}
+
+// Key returns a key in the protocol's form, without project and database: those are the client's.
+func Key(k *datastore.Key) *pb.Key {
+	if k == nil {
+		return nil
+	}
+	all := new(pb.Key)
+	if k.Namespace != "" {
+		all.PartitionId = &pb.PartitionId{NamespaceId: k.Namespace}
+	}
+	for ; k != nil; k = k.Parent {
+		e := &pb.Key_PathElement{Kind: k.Kind}
+		switch {
+		case k.Name != "":
+			e.IdType = &pb.Key_PathElement_Name{Name: k.Name}
+		case k.ID != 0:
+			e.IdType = &pb.Key_PathElement_Id{Id: k.ID}
+		}
+		all.Path = append(all.Path, e)
+	}
+	slices.Reverse(all.Path)
+	return all
+}
+
+// LongestIndexed is how many bytes an indexed text or blob has at most, as the limits page of Datastore has it.
+const LongestIndexed = 1500
+
+// The times that the protocol has.
+var first, last = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// What no value of an entity can be.
+var (
+	errTooLong = fmt.Errorf("a text or blob has more than %d bytes, and is indexed", LongestIndexed)
+	errUTF8    = errors.New("a text is not valid UTF-8")
+	errTime    = errors.New("a time is not in the years 1 to 9999")
+	errPoint   = errors.New("a geographical point is off the map")
+)
+
+// Of returns the value that the client's Put stores, or an error for what it or the database would refuse.
+func Of(value any, noIndex bool) (*pb.Value, error) {
+	v := &pb.Value{ExcludeFromIndexes: noIndex}
+	switch x := value.(type) {
+	case nil:
+		v.ValueType = &pb.Value_NullValue{NullValue: structpb.NullValue_NULL_VALUE}
+	case bool:
+		v.ValueType = &pb.Value_BooleanValue{BooleanValue: x}
+	case int:
+		v.ValueType = &pb.Value_IntegerValue{IntegerValue: int64(x)}
+	case int32:
+		v.ValueType = &pb.Value_IntegerValue{IntegerValue: int64(x)}
+	case int64:
+		v.ValueType = &pb.Value_IntegerValue{IntegerValue: x}
+	case float32:
+		v.ValueType = &pb.Value_DoubleValue{DoubleValue: float64(x)}
+	case float64:
+		v.ValueType = &pb.Value_DoubleValue{DoubleValue: x}
+	case string:
+		switch {
+		case len(x) > LongestIndexed && !noIndex:
+			return nil, errTooLong
+		case !utf8.ValidString(x):
+			return nil, errUTF8
+		}
+		v.ValueType = &pb.Value_StringValue{StringValue: x}
+	case []byte:
+		if len(x) > LongestIndexed && !noIndex {
+			return nil, errTooLong
+		}
+		v.ValueType = &pb.Value_BlobValue{BlobValue: slices.Clone(x)}
+	case time.Time:
+		if x.Before(first) || !x.Before(last) {
+			return nil, errTime
+		}
+		micros := int32(x.Nanosecond()) / 1000 * 1000 // the database keeps no more
+		v.ValueType = &pb.Value_TimestampValue{TimestampValue: &timestamppb.Timestamp{Seconds: x.Unix(), Nanos: micros}}
+	case datastore.GeoPoint:
+		if !x.Valid() {
+			return nil, errPoint
+		}
+		v.ValueType = &pb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{Latitude: x.Lat, Longitude: x.Lng}}
+	case *datastore.Key:
+		if x == nil {
+			return Of(nil, noIndex)
+		}
+		v.ValueType = &pb.Value_KeyValue{KeyValue: Key(x)}
+	case *datastore.Entity:
+		if x == nil {
+			return Of(nil, noIndex)
+		}
+		inner, err := Entity(x.Key, x.Properties, noIndex)
+		if err != nil {
+			return nil, err
+		}
+		v.ValueType = &pb.Value_EntityValue{EntityValue: inner}
+	case []any:
+		list := make([]*pb.Value, len(x))
+		for i, one := range x {
+			var err error
+			if list[i], err = Of(one, noIndex); err != nil {
+				return nil, fmt.Errorf("at index %d: %w", i, err)
+			}
+		}
+		// An array has no index of its own: its elements do.
+		v.ValueType, v.ExcludeFromIndexes = &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: list}}, false
+	default:
+		p := reflect.ValueOf(value)
+		switch {
+		case p.Kind() != reflect.Pointer:
+			return nil, fmt.Errorf("a value of the type %T", value)
+		case p.IsNil():
+			return Of(nil, noIndex)
+		}
+		return Of(p.Elem().Interface(), noIndex)
+	}
+	return v, nil
+}

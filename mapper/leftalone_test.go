@@ -1,0 +1,285 @@
+package mapper_test
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/anyentity"
+	"github.com/scattermap/scattermap/internal/googletest"
+	"github.com/scattermap/scattermap/internal/pbkey"
+	"github.com/scattermap/scattermap/internal/pbvalue"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
+	"github.com/scattermap/scattermap/prebuilt"
+)
+
+var (
+	leftAlone       = flag.Int("leftalone", 300, "how many random entities TestLeftAlone has")
+	leftAloneGoogle = flag.Int("leftalone-google", 40, "how many of them on each of Google's emulators")
+)
+
+// A partly declares three properties of entities that have many more.
+type partly struct {
+	Number int64
+	Text   string
+	List   []string `datastore:",noindex"`
+}
+
+var (
+	idle = mapper.Update("idle", func(context.Context, *mapper.Entity[partly], mapper.None) error { return nil })
+	add  = mapper.Update("add", func(_ context.Context, e *mapper.Entity[partly], _ mapper.None) error {
+		e.Value.Number++
+		return nil
+	})
+	idleList = mapper.Update("idleList", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+		e.Value = slices.Clone(e.Value)
+		slices.Reverse(e.Value)
+		return nil
+	})
+	renameList = mapper.Update("renameList", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+		for i, p := range e.Value {
+			if p.Name == "other" {
+				e.Value[i].Name = "moved"
+			}
+		}
+		return nil
+	})
+)
+
+// TestLeftAlone has each mapper that should leave something alone run over random entities of all that the protocol can
+// say: that stays bit for bit, an entity of which nothing differs keeps its version, and the same queries find it.
+func TestLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, append(prebuilt.Mappers(), idle, add, idleList, renameList)...)
+		leavesAlone(t, w, *leftAlone, false)
+	})
+}
+
+// TestLeftAloneOnGoogle is the same on Google's emulators, of what they take.
+func TestLeftAloneOnGoogle(t *testing.T) {
+	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+		t.Run(string(p), func(t *testing.T) {
+			w := newWorld(t, setting{client: googletest.Client(t, p)}, append(prebuilt.Mappers(), idle, add, idleList, renameList)...)
+			leavesAlone(t, w, *leftAloneGoogle, true)
+		})
+	}
+}
+
+// A zoo is a kind of random entities.
+type zoo struct {
+	*world
+	rng  *rand.Rand
+	keys []*datastore.Key
+	runs int
+}
+
+func leavesAlone(t *testing.T, w *world, n int, plain bool) {
+	z := &zoo{world: w, rng: testflag.Rand(t)}
+	for i := range n {
+		key := datastore.IDKey("Thing", int64(i+1), nil)
+		if z.rng.IntN(2) == 0 {
+			key = datastore.NameKey("Thing", fmt.Sprintf("ü%d", i), datastore.IDKey("Parent", int64(i%3+1), nil))
+		}
+		z.keys = append(z.keys, key)
+	}
+	for some := range slices.Chunk(z.keys, 50) {
+		var all []*pb.Entity
+		for _, key := range some {
+			all = append(all, z.entity(key, plain))
+		}
+		z.put(some, all)
+	}
+	first, found := z.read("Thing"), z.found()
+
+	check := func(what string, written int, want func(key *datastore.Key, e *pb.Entity)) {
+		t.Helper()
+		now := z.read("Thing")
+		for _, key := range z.keys {
+			was, is := first[pbkey.Text(key)], now[pbkey.Text(key)]
+			e := proto.CloneOf(was.GetEntity())
+			if want != nil {
+				want(key, e)
+			}
+			if !proto.Equal(e, is.GetEntity()) {
+				t.Fatalf("%s: %v\nwas  %v\nwant %v\nis   %v", what, key, was.GetEntity(), e, is.GetEntity())
+			}
+			if written == 0 && was.GetVersion() != is.GetVersion() {
+				t.Fatalf("%s: %v was written, from %d to %d: %v", what, key, was.GetVersion(), is.GetVersion(), was.GetEntity())
+			}
+		}
+		first = now
+	}
+
+	z.run(idle.Name(), "{}", 0)
+	check("an Update that does nothing", 0, nil)
+	z.run(idleList.Name(), "{}", 0)
+	check("a PropertyList that is what it was", 0, nil)
+	z.run("touch", "{}", n)
+	check("touch", n, nil)
+	if now := z.found(); !maps.Equal(found, now) {
+		t.Errorf("queries find %v, and did find %v", now, found)
+	}
+	z.run("set", `{"property": "added", "value": 5}`, n)
+	check("set", n, func(_ *datastore.Key, e *pb.Entity) {
+		e.Properties["added"] = &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: 5}}
+	})
+	z.run("drop", `{"properties": ["added"]}`, n)
+	check("drop", n, func(_ *datastore.Key, e *pb.Entity) { delete(e.Properties, "added") })
+	move := func(from, to string) func(*datastore.Key, *pb.Entity) {
+		return func(_ *datastore.Key, e *pb.Entity) {
+			e.Properties[to] = e.Properties[from]
+			delete(e.Properties, from)
+		}
+	}
+	z.run("rename", `{"from": "moving", "to": "other"}`, n)
+	check("rename", n, move("moving", "other"))
+	z.run(renameList.Name(), "{}", n)
+	check("a PropertyList that renames", n, move("other", "moved"))
+	z.run("copy", `{"kind": "Copied"}`, -1)
+	copies := z.read("Copied")
+	for _, key := range z.keys {
+		to := *key
+		to.Kind = "Copied"
+		e := proto.CloneOf(first[pbkey.Text(key)].GetEntity())
+		e.Key.Path[len(e.Key.Path)-1].Kind = "Copied"
+		if is := copies[pbkey.Text(&to)].GetEntity(); !proto.Equal(e, is) {
+			t.Fatalf("copy: %v\nwant %v\nis   %v", key, e, is)
+		}
+	}
+	check("copy", 0, nil)
+
+	job := z.run(add.Name(), "{}", n)
+	before := first
+	check("an Update of one field", n, func(_ *datastore.Key, e *pb.Entity) {
+		e.Properties["Number"] = &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: e.Properties["Number"].GetIntegerValue() + 1}}
+	})
+	if plain {
+		return // Google's emulators don't say what was there before
+	}
+	time.Sleep(time.Minute)
+	undo, err := job.Undo(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := z.wait(undo); s.State != mapper.Succeeded {
+		t.Fatalf("the undo is %v: %s", s.State, s.Error)
+	}
+	first = before
+	check("undo", n, nil)
+}
+
+// entity returns a random entity with the properties that mappers change, and those that partly declares.
+func (z *zoo) entity(key *datastore.Key, plain bool) *pb.Entity {
+	k := pbvalue.Key(key)
+	if k.PartitionId == nil {
+		k.PartitionId = new(pb.PartitionId)
+	}
+	k.PartitionId.ProjectId = "test"
+	e := anyentity.New(z.rng, k, plain)
+	e.Properties["moving"] = anyentity.Value(z.rng, k, plain)
+	e.Properties["Number"] = &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: z.rng.Int64N(100)}}
+	text := func() *pb.Value {
+		v := &pb.Value{ValueType: &pb.Value_StringValue{StringValue: strings.Repeat("x", z.rng.IntN(3))}, ExcludeFromIndexes: z.rng.IntN(2) == 0}
+		if z.rng.IntN(3) == 0 {
+			v.ValueType = &pb.Value_NullValue{}
+		}
+		return v
+	}
+	list := new(pb.ArrayValue)
+	for range z.rng.IntN(4) {
+		list.Values = append(list.Values, text())
+	}
+	e.Properties["Text"] = text()
+	e.Properties["List"] = &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: list}}
+	if z.rng.IntN(4) == 0 {
+		e.Properties["List"] = text()
+	}
+	return e
+}
+
+// put writes entities byte for byte.
+func (z *zoo) put(keys []*datastore.Key, all []*pb.Entity) {
+	z.Helper()
+	mutations := make([]wire.Mutation, len(keys))
+	for i, key := range keys {
+		mutations[i] = wire.Mutation{Mutation: datastore.NewUpsert(key, wire.Unsent()), Condition: wire.Condition{Writes: all[i], Free: true}}
+	}
+	if _, err := wire.Commit(z.Context(), z.client, mutations); err != nil {
+		z.Fatalf("%v: %v", err, all)
+	}
+}
+
+// read returns the entities of a kind as the database has them.
+func (z *zoo) read(kind string) map[string]*pb.EntityResult {
+	z.Helper()
+	ctx, results := wire.Reading(z.Context())
+	all := make(map[string]*pb.EntityResult)
+	for it := z.client.Run(ctx, datastore.NewQuery(kind)); ; {
+		key, err := it.Next(new(ignoring))
+		if err != nil {
+			break // all that counts is what was read
+		}
+		all[pbkey.Text(key)] = results.Of(key)
+	}
+	if len(all) != len(z.keys) {
+		z.Fatalf("%d entities of %s, want %d", len(all), kind, len(z.keys))
+	}
+	return all
+}
+
+// An ignoring loads nothing.
+type ignoring struct{}
+
+func (*ignoring) Load([]datastore.Property) error     { return nil }
+func (*ignoring) Save() ([]datastore.Property, error) { return nil, nil }
+
+// found returns how many entities queries find.
+func (z *zoo) found() map[string]int {
+	z.Helper()
+	all := make(map[string]int)
+	for _, name := range append(anyentity.Names, "moving", "Text", "List", "a.p", "N.N") {
+		for _, v := range []any{nil, "", "s", "x", true, int64(0), 1.5, []byte("s"), datastore.GeoPoint{Lat: 47.25}} {
+			n, err := z.client.Count(z.Context(), datastore.NewQuery("Thing").FilterField(name, "=", v).KeysOnly())
+			if err != nil {
+				continue // a name that no filter can have
+			}
+			all[fmt.Sprintf("%s=%T%v", name, v, v)] = n
+		}
+	}
+	return all
+}
+
+// run runs a mapper by its name, which is to write so many entities; -1: any number.
+func (z *zoo) run(name, params string, written int) *mapper.Job {
+	z.Helper()
+	z.runs++
+	job, err := z.engine.StartNamed(z.Context(), name, mapper.Query{Kind: "Thing"}, json.RawMessage(params),
+		&mapper.StartOptions{ID: fmt.Sprintf("run%d", z.runs)})
+	if err != nil {
+		z.Fatal(err)
+	}
+	s := z.wait(job)
+	if s.State != mapper.Succeeded || s.Processed != int64(len(z.keys)) || written >= 0 && s.Written != int64(written) {
+		failures, _, _ := job.Failures(z.Context(), "")
+		for _, f := range failures[:min(3, len(failures))] {
+			z.Logf("%v: %s", f.Key, f.Error)
+		}
+		z.Fatalf("%s is %v: %d processed, %d written, want %d and %d: %s", name, s.State, s.Processed, s.Written, len(z.keys), written, s.Error)
+	}
+	return job
+}
