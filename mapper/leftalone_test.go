@@ -64,9 +64,10 @@ var (
 // TestLeftAlone has each mapper that should leave something alone run over random entities of all that the protocol can
 // say: that stays bit for bit, an entity of which nothing differs keeps its version, and the same queries find it.
 func TestLeftAlone(t *testing.T) {
+	rng := testflag.Rand(t) // outside the bubble, whose time is always the same
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, append(prebuilt.Mappers(), idle, add, idleList, renameList)...)
-		leavesAlone(t, w, *leftAlone, false)
+		leavesAlone(t, w, rng, *leftAlone, false)
 	})
 }
 
@@ -75,7 +76,7 @@ func TestLeftAloneOnGoogle(t *testing.T) {
 	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
 		t.Run(string(p), func(t *testing.T) {
 			w := newWorld(t, setting{client: googletest.Client(t, p)}, append(prebuilt.Mappers(), idle, add, idleList, renameList)...)
-			leavesAlone(t, w, *leftAloneGoogle, true)
+			leavesAlone(t, w, testflag.Rand(t), *leftAloneGoogle, true)
 		})
 	}
 }
@@ -88,8 +89,8 @@ type zoo struct {
 	runs int
 }
 
-func leavesAlone(t *testing.T, w *world, n int, plain bool) {
-	z := &zoo{world: w, rng: testflag.Rand(t)}
+func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
+	z := &zoo{world: w, rng: rng}
 	for i := range n {
 		key := datastore.IDKey("Thing", int64(i+1), nil)
 		if z.rng.IntN(2) == 0 {
