@@ -262,9 +262,10 @@ func TestUnchangedIsNotWritten(t *testing.T) {
 			a.Value.Large = a.Value.Balance >= 600
 			return nil
 		})
-		unindex := mapper.Update("unindex", func(context.Context, *mapper.Entity[struct {
+		unindex := mapper.Update("unindex", func(_ context.Context, a *mapper.Entity[struct {
 			Owner string `datastore:",noindex"`
-		}], mapper.None) error {
+		}], _ mapper.None) error {
+			a.Resave()
 			return nil
 		})
 		drop := mapper.Update("drop", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
