@@ -84,13 +84,28 @@ func TestLeftAloneOnGoogle(t *testing.T) {
 // A zoo is a kind of random entities.
 type zoo struct {
 	*world
-	rng  *rand.Rand
-	keys []*datastore.Key
-	runs int
+	rng     *rand.Rand
+	project string
+	keys    []*datastore.Key
+	runs    int
+}
+
+// projectOf returns the project of a client, which only what it reads has.
+func projectOf(t *testing.T, client *datastore.Client) string {
+	t.Helper()
+	key := datastore.NameKey("Probe", "of the project", nil)
+	if _, err := client.Put(t.Context(), key, new(datastore.PropertyList)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, results := wire.Reading(t.Context())
+	if err := client.Get(ctx, key, new(ignoring)); err != nil {
+		t.Fatal(err)
+	}
+	return results.Of(key).GetEntity().GetKey().GetPartitionId().GetProjectId()
 }
 
 func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
-	z := &zoo{world: w, rng: rng}
+	z := &zoo{world: w, rng: rng, project: projectOf(t, w.client)}
 	for i := range n {
 		key := datastore.IDKey("Thing", int64(i+1), nil)
 		if z.rng.IntN(2) == 0 {
@@ -117,10 +132,10 @@ func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
 				want(key, e)
 			}
 			if !proto.Equal(e, is.GetEntity()) {
-				t.Fatalf("%s: %v\nwas  %v\nwant %v\nis   %v", what, key, was.GetEntity(), e, is.GetEntity())
+				t.Fatalf("%s: %v\nwas  %.2000v\nwant %.2000v\nis   %.2000v", what, key, was.GetEntity(), e, is.GetEntity())
 			}
 			if written == 0 && was.GetVersion() != is.GetVersion() {
-				t.Fatalf("%s: %v was written, from %d to %d: %v", what, key, was.GetVersion(), is.GetVersion(), was.GetEntity())
+				t.Fatalf("%s: %v was written, from %d to %d: %.2000v", what, key, was.GetVersion(), is.GetVersion(), was.GetEntity())
 			}
 		}
 		first = now
@@ -159,7 +174,7 @@ func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
 		e := proto.CloneOf(first[pbkey.Text(key)].GetEntity())
 		e.Key.Path[len(e.Key.Path)-1].Kind = "Copied"
 		if is := copies[pbkey.Text(&to)].GetEntity(); !proto.Equal(e, is) {
-			t.Fatalf("copy: %v\nwant %v\nis   %v", key, e, is)
+			t.Fatalf("copy: %v\nwant %.2000v\nis   %.2000v", key, e, is)
 		}
 	}
 	check("copy", 0, nil)
@@ -190,7 +205,7 @@ func (z *zoo) entity(key *datastore.Key, plain bool) *pb.Entity {
 	if k.PartitionId == nil {
 		k.PartitionId = new(pb.PartitionId)
 	}
-	k.PartitionId.ProjectId = "test"
+	k.PartitionId.ProjectId = z.project
 	e := anyentity.New(z.rng, k, plain)
 	e.Properties["moving"] = anyentity.Value(z.rng, k, plain)
 	e.Properties["Number"] = &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: z.rng.Int64N(100)}}
@@ -221,7 +236,7 @@ func (z *zoo) put(keys []*datastore.Key, all []*pb.Entity) {
 		mutations[i] = wire.Mutation{Mutation: datastore.NewUpsert(key, wire.Unsent()), Condition: wire.Condition{Writes: all[i], Free: true}}
 	}
 	if _, err := wire.Commit(z.Context(), z.client, mutations); err != nil {
-		z.Fatalf("%v: %v", err, all)
+		z.Fatalf("%.2000s", err)
 	}
 }
 
