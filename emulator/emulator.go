@@ -279,7 +279,7 @@ func (e *Emulator) Close() {
 	}
 	if e.rest != nil {
 		e.rest.Close()
-		e.restConn.Close()
+		_ = e.restConn.Close()
 	}
 	for _, s := range []*service{e.tasks, e.datastore} {
 		if s != nil {

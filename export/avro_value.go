@@ -148,7 +148,7 @@ func avroNumber(logical string, t reflect.Type) func(v reflect.Value) (int64, er
 	case t == timeType || t == durationType:
 		return nil
 	}
-	number := func(v reflect.Value) (int64, error) { return v.Int(), nil }
+	number := func(v reflect.Value) (int64, error) { return v.Int(), nil } //nolint:unparam // others may fail
 	switch kind := t.Kind(); {
 	case kind >= reflect.Int && kind <= reflect.Int64:
 	case kind >= reflect.Uint && kind <= reflect.Uint64:

@@ -210,11 +210,11 @@ func inside(where string, err error) error {
 	if err == nil {
 		return nil
 	}
-	inner, ok := err.(*valueError) // and none that another package has wrapped
+	inner, ok := err.(*valueError) //nolint:errorlint // and none that another package has wrapped
 	switch {
 	case !ok:
 		return &valueError{where, err}
-	case inner.err == errDeep: // whose path is as deep
+	case errors.Is(inner.err, errDeep): // whose path is as deep
 		return &valueError{where, errDeep}
 	case strings.HasPrefix(inner.path, "["):
 		return &valueError{where + inner.path, inner.err}

@@ -351,16 +351,14 @@ func checkDigits(n *big.Int, precision int) error {
 
 func parquetInteger(n parquet.Node, t reflect.Type, bits int,
 	signed bool) (func(v reflect.Value) (int64, error), error) {
-	out := func(v reflect.Value) error {
-		return fmt.Errorf("it is out of the range of its column, %v", n.Type())
-	}
+	out := fmt.Errorf("it is out of the range of its column, %v", n.Type())
 	switch kind := t.Kind(); {
 	case kind >= reflect.Int && kind <= reflect.Int64:
 		return func(v reflect.Value) (int64, error) {
 			i := v.Int()
 			if signed && (i < math.MinInt64>>(64-bits) || i > math.MaxInt64>>(64-bits)) ||
 				!signed && (i < 0 || uint64(i) > math.MaxUint64>>(64-bits)) {
-				return 0, out(v)
+				return 0, out
 			}
 			return i, nil
 		}, nil
@@ -368,7 +366,7 @@ func parquetInteger(n parquet.Node, t reflect.Type, bits int,
 		return func(v reflect.Value) (int64, error) {
 			u := v.Uint()
 			if signed && u > math.MaxInt64>>(64-bits) || u > math.MaxUint64>>(64-bits) {
-				return 0, out(v)
+				return 0, out
 			}
 			return int64(u), nil
 		}, nil
@@ -416,7 +414,7 @@ func parquetFixed(n parquet.Node, t reflect.Type) func(v reflect.Value) ([]byte,
 	var bytes func(v reflect.Value) ([]byte, error)
 	switch {
 	case t.Kind() == reflect.Array && t.Elem().Kind() == reflect.Uint8 && t.Len() == size:
-		bytes = func(v reflect.Value) ([]byte, error) {
+		bytes = func(v reflect.Value) ([]byte, error) { //nolint:unparam // others may fail
 			b := make([]byte, size)
 			reflect.Copy(reflect.ValueOf(b), v)
 			return b, nil

@@ -65,7 +65,7 @@ type (
 		time.Time
 	}
 	timeIn   struct{ time.Time }
-	hidden   struct{ n int }
+	hidden   struct{ n int } //nolint:unused // nobody sees it
 	loop     []loop
 	embedded struct{ Name string }
 	pointed  struct{ *embedded }
@@ -124,7 +124,7 @@ func TestRefusedTypes(t *testing.T) {
 	}
 	refusedBy[apart](t, nil)
 	type odd struct {
-		A int `json:"a\"b"`
+		A int `json:"a\"b"` //nolint:staticcheck // it is meant to be called so
 	}
 	refusedBy[odd](t, js, "field A of export_test.odd", "name")
 

@@ -134,6 +134,7 @@ func CompareKeys(a, b *datastore.Key) int {
 	return ComparePaths(Path(a), Path(b))
 }
 
+// ComparePaths compares the elements of two keys, from the root on.
 func ComparePaths(a, b []*datastore.Key) int {
 	for i := range min(len(a), len(b)) {
 		if c := CompareElements(a[i], b[i]); c != 0 {

@@ -215,7 +215,7 @@ func (s *draftSet) versions() ([]store.Version, error) {
 		}
 		v := store.Version{At: s.at, Created: d.created(s.at), Deleted: !d.exists, Form: d.after}
 		if v.Deleted {
-			v.Form = v.Form.Clone() // its key is the beginning of the entity, which would be kept with it
+			v.Form = v.Clone() // its key is the beginning of the entity, which would be kept with it
 		}
 		if len(v.Wire(false)) > maxEntity {
 			return nil, model.Invalid("The entity %v is %d bytes, above the maximum of %d.", d.key.PB.Path, len(v.Wire(false)), maxEntity)

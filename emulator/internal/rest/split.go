@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -36,7 +37,8 @@ func (s *split) run(grpc, other *half) {
 	for {
 		conn, err := s.Accept()
 		if err != nil {
-			if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
+			var timeout net.Error
+			if errors.As(err, &timeout) && timeout.Timeout() {
 				continue
 			}
 			s.once.Do(func() { s.err = err; close(s.ended) })
@@ -54,7 +56,7 @@ func (s *split) run(grpc, other *half) {
 			}
 			_ = conn.SetReadDeadline(time.Time{})
 			if n == 0 {
-				conn.Close()
+				_ = conn.Close()
 				return
 			}
 			to := other
@@ -65,9 +67,9 @@ func (s *split) run(grpc, other *half) {
 			select {
 			case to.conns <- c:
 			case <-to.closed:
-				conn.Close()
+				_ = conn.Close()
 			case <-s.ended:
-				conn.Close()
+				_ = conn.Close()
 			}
 		}()
 	}

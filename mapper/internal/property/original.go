@@ -69,7 +69,7 @@ func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []s
 		if err != nil {
 			return nil, nil, err
 		}
-		before := []datastore.Property{}
+		var before []datastore.Property
 		if o.lists {
 			before = pbvalue.Properties(o.stored)
 		} else {
