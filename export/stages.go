@@ -10,6 +10,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -204,7 +205,7 @@ func (x *Export[P]) checkFiles(n int) error {
 func startStage(ctx context.Context, m *mapper.Mapper[stage], suffix string, s stage) error {
 	e := mapper.FromContext(ctx)
 	q := mapper.Query{Kind: fileKind, Start: fileKey(s.Run, 0), End: datastore.NameKey(fileKind, entityName(s.Run, lastName), nil)}
-	_, err := m.Start(ctx, e, q, s, &mapper.StartOptions{ID: s.Export + suffix, Beside: true, PageSize: 1,
+	_, err := m.Start(names.Owning(ctx), e, q, s, &mapper.StartOptions{ID: s.Export + suffix, Beside: true, PageSize: 1,
 		Timeout: e.Queue().Deadline() / 2})
 	return err
 }

@@ -131,6 +131,9 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 		return fail(fmt.Errorf("%w: StartOptions.Splitting has to be the default for a plan, it is %+v", ErrArguments, start.Splitting))
 	}
 	q, err := query.inner().Normal(m == function.Update)
+	if err == nil {
+		err = q.Foreign()
+	}
 	if err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
 	}

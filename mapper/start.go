@@ -9,6 +9,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/mapper/internal/executor"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
@@ -110,6 +111,11 @@ func (e *Engine) prepare(def *function.Definition, query Query, params json.RawM
 // findOut asks the database and the queue what a start has to know, and whether they can carry it out.
 func (s *starting) findOut(ctx context.Context) (err error) {
 	e := s.engine
+	if !undo.Is(s.def.Name) && !names.Owns(ctx) {
+		if err := s.query.Foreign(); err != nil {
+			return s.fail(fmt.Errorf("%w: %w", ErrArguments, err))
+		}
+	}
 	if s.found, err = s.control.FindOut(ctx, e.source().Of(ctx, s.query), s.query, s.opts.ID, s.named, s.opts.AllowEmpty); err != nil {
 		return s.fail(err)
 	}

@@ -30,7 +30,7 @@ func (db *database) define(flags *pflag.FlagSet) {
 
 func (db *database) open(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
 	db.project = cmp.Or(db.project, os.Getenv("DATASTORE_PROJECT_ID"), os.Getenv("GOOGLE_CLOUD_PROJECT"), datastore.DetectProjectID)
-	client, err := datastore.NewClientWithDatabase(ctx, db.project, db.id, append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(new(patience).call)))...)
+	client, err := mapper.NewClientWithDatabase(ctx, db.project, db.id, append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(new(patience).call)))...)
 	if err != nil {
 		return nil, fmt.Errorf("datastore: %w; --project, $DATASTORE_PROJECT_ID or $GOOGLE_CLOUD_PROJECT name its project", err)
 	}

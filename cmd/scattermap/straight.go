@@ -53,7 +53,7 @@ func (st *straight) open(ctx context.Context, method, path string) error {
 	if st.handler != nil {
 		return nil
 	}
-	client, err := st.db.open(ctx, mapper.WithVersions())
+	client, err := st.db.open(ctx)
 	if err != nil {
 		return err
 	}

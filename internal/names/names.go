@@ -3,6 +3,7 @@
 package names
 
 import (
+	"context"
 	"regexp"
 	"strings"
 )
@@ -19,6 +20,14 @@ const prefix = "Scattermap"
 // Ours reports whether a kind of a namespace holds records of ours, of this build or another: all are in the default
 // namespace.
 func Ours(namespace, kind string) bool { return namespace == "" && strings.HasPrefix(kind, prefix) }
+
+type owning struct{}
+
+// Owning returns the context of a start of our own: its job may be over kinds of ours.
+func Owning(ctx context.Context) context.Context { return context.WithValue(ctx, owning{}, true) }
+
+// Owns reports whether a context is one that [Owning] has returned.
+func Owns(ctx context.Context) bool { return ctx.Value(owning{}) != nil }
 
 var namespace = regexp.MustCompile(`^[0-9A-Za-z._-]{0,100}$`) // as the client's NewQuery documents it
 

@@ -34,10 +34,6 @@ func (q Query) normalSpaces() (Query, error) {
 		if err := keyspace.CheckKind(k); err != nil {
 			return q, fmt.Errorf("Query.Kinds: one %w", err)
 		}
-		if slices.ContainsFunc(q.named(), func(n string) bool { return names.Ours(n, k) }) {
-			return q, fmt.Errorf("Query.Kind %q is one of those that hold scattermap's own records, in the default namespace: "+
-				"no job is over them", k)
-		}
 	}
 	for _, n := range append(slices.Clone(q.Namespaces), q.Namespace) {
 		switch {
@@ -55,6 +51,17 @@ func (q Query) normalSpaces() (Query, error) {
 		q.Namespace, q.Namespaces = q.Namespaces[0], nil
 	}
 	return q, nil
+}
+
+// Foreign returns an error if a kind of the query holds records of ours.
+func (q Query) Foreign() error {
+	for _, k := range q.AllKinds() {
+		if slices.ContainsFunc(q.named(), func(n string) bool { return names.Ours(n, k) }) {
+			return fmt.Errorf("Query.Kind %q is one of those that hold scattermap's own records, in the default namespace: "+
+				"no job is over them", k)
+		}
+	}
+	return nil
 }
 
 // named returns the namespaces that the query names; of all of them, the one whose name is known.
