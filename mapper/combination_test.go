@@ -185,7 +185,7 @@ func TestQueryRefused(t *testing.T) {
 			"Query.ShardBy \"__key__\" is reserved": {Kind: "User", ShardBy: "__key__"},
 			"whose values it leaves none to cut":    {Kind: "User", ShardBy: "plan", Filters: []mapper.Filter{mapper.Where("plan", "=", "x")}},
 			"Query.Filters leave no values":         {Kind: "User", ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("userid", ">", 5), mapper.Where("userid", "<=", 5)}},
-			"holds the records of jobs":             {Kind: mapper.JobKind},
+			"hold scattermap's own records":         {Kind: mapper.JobKind},
 			"Query.ReadTime is for a Visit":         {Kind: "User", ReadTime: now},
 		} {
 			_, err := checkUser.Start(t.Context(), w.engine, q, mapper.None{}, nil)

@@ -79,7 +79,7 @@ func TestBadStarts(t *testing.T) {
 			"a channel":              {only(byChannel.Start(t.Context(), w.engine, accounts, channel{make(chan int)}, nil)), "params"},
 			"unexported fields":      {only(byHidden.Start(t.Context(), w.engine, accounts, hidden{5}, nil)), "params"},
 			"params of another type": {named("add-credit", `{"Amount": "ten"}`), "params"},
-			"params that are more":   {named("add-credit", `{"Amount": 1, "Twice": true}`), `params: json: unknown field "Twice"`},
+			"params that are more":   {named("add-credit", `{"Amount": 1, "Twice": true}`), `params: unknown field "Twice"`},
 			"params twice":           {named("add-credit", `{} {}`), "params"},
 			"params and a brace":     {named("add-credit", `{"Amount": 1}}`), "params"},
 			"no params":              {named("add-credit", ``), "params"},

@@ -11,6 +11,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/forecast"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
+	queries "github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 )
 
@@ -132,7 +133,7 @@ func Plan(ctx context.Context, e *Engine, query Query, o *PlanOptions) (*Estimat
 	}
 	q, err := query.inner().Normal(m == function.Update)
 	if err == nil {
-		err = q.Foreign()
+		err = queries.Foreign(q)
 	}
 	if err != nil {
 		return fail(fmt.Errorf("%w: %w", ErrArguments, err))

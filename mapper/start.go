@@ -112,7 +112,7 @@ func (e *Engine) prepare(def *function.Definition, query Query, params json.RawM
 func (s *starting) findOut(ctx context.Context) (err error) {
 	e := s.engine
 	if !undo.Is(s.def.Name) && !names.Owns(ctx) {
-		if err := s.query.Foreign(); err != nil {
+		if err := query.Foreign(s.query); err != nil {
 			return s.fail(fmt.Errorf("%w: %w", ErrArguments, err))
 		}
 	}

@@ -54,9 +54,9 @@ func (q Query) normalSpaces() (Query, error) {
 }
 
 // Foreign returns an error if a kind of the query holds records of ours.
-func (q Query) Foreign() error {
+func Foreign(q Query) error {
 	for _, k := range q.AllKinds() {
-		if slices.ContainsFunc(q.named(), func(n string) bool { return names.Ours(n, k) }) {
+		if slices.ContainsFunc(named(q), func(n string) bool { return names.Ours(n, k) }) {
 			return fmt.Errorf("Query.Kind %q is one of those that hold scattermap's own records, in the default namespace: "+
 				"no job is over them", k)
 		}
@@ -65,7 +65,7 @@ func (q Query) Foreign() error {
 }
 
 // named returns the namespaces that the query names; of all of them, the one whose name is known.
-func (q Query) named() []string {
+func named(q Query) []string {
 	if len(q.Namespaces) > 0 {
 		return q.Namespaces
 	}

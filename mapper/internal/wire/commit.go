@@ -93,13 +93,15 @@ func Commit(ctx context.Context, client *datastore.Client, all []Mutation) (*Ver
 	return v, err
 }
 
-// Require has the mutation of an entity in the next commit, which is a transaction's, be on a condition. One that does not hold then
+// Require has the next mutation of an entity in the next commit, which is a transaction's, be on a condition. An entity
+// that a commit writes several times needs one for each of them, in their order: an empty one is none. One that does not hold then
 // aborts the transaction, which the client tries again: the function that it calls begins with [Versions.Anew].
 func (v *Versions) Require(key *datastore.Key, c Condition) {
 	if v.on == nil {
-		v.on = make(map[string]Condition)
+		v.on = make(map[string][]Condition)
 	}
-	v.on[pbkey.Text(key)] = c
+	name := pbkey.Text(key)
+	v.on[name] = append(v.on[name], c)
 }
 
 // Anew drops what was required.
@@ -111,17 +113,23 @@ func (v *Versions) Request(req any) error {
 	if !ok || len(v.on) == 0 {
 		return nil
 	}
-	met := 0
+	met := make(map[string]int)
 	for _, m := range r.Mutations {
-		if key := keyOf(m); key != nil {
-			if c, ok := v.on[pbkey.TextOf(key)]; ok {
-				c.set(m)
-				met++
-			}
+		key := keyOf(m)
+		if key == nil {
+			continue
 		}
+		name := pbkey.TextOf(key)
+		all, n := v.on[name], met[name]
+		if n < len(all) {
+			all[n].set(m)
+		}
+		met[name]++
 	}
-	if met != len(v.on) {
-		return fmt.Errorf("%w: %d of %d conditions have one", errConditions, met, len(v.on))
+	for name, all := range v.on {
+		if met[name] != len(all) {
+			return fmt.Errorf("%w: an entity has %d conditions and %d mutations", errConditions, len(all), met[name])
+		}
 	}
 	return nil
 }
@@ -130,8 +138,10 @@ func (v *Versions) Request(req any) error {
 // version does.
 func (v *Versions) Refused(err error) error {
 	conditional := false
-	for _, c := range v.on {
-		conditional = conditional || !c.Free
+	for _, all := range v.on {
+		for _, c := range all {
+			conditional = conditional || c != (Condition{}) && !c.Free
+		}
 	}
 	if code := status.Code(err); conditional && (code == codes.AlreadyExists || code == codes.NotFound) {
 		return status.Error(codes.Aborted, err.Error())

@@ -15,10 +15,10 @@ import (
 type Versions struct {
 	Of []Stamp
 
-	takes   bool                 // the entities of queries, which the client then gets empty
-	Taken   Taken                // likewise, those of lookups that want them
-	on      map[string]Condition // what the next commit requires, by key
-	updated map[string]int64     // when entities that lookups have found were written, by key
+	takes   bool                   // the entities of queries, which the client then gets empty
+	Taken   Taken                  // likewise, those of lookups that want them
+	on      map[string][]Condition // what the next commit requires, by key
+	updated map[string]int64       // when entities that lookups have found were written, by key
 }
 
 // A Stamp is what the database says of an entity besides its properties; 0 is unknown.
