@@ -163,6 +163,45 @@ func TestSameKeyTwice(t *testing.T) {
 	})
 }
 
+// TestOwnAndOthers has entities of a page change themselves, and be put or deleted by others of the page, before or after
+// that: the last write counts, and the page does not fail.
+func TestOwnAndOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		keys := names(10)
+		m := mapper.Update("own-and-others", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			switch a.Value.Balance++; a.Key.Name {
+			case keys[3].Name: // the first of these has had its turn
+				a.Put(keys[1], &account{Owner: "put after it", Balance: 7})
+				a.Put(keys[6], &account{Owner: "put before it", Balance: 7})
+			case keys[4].Name:
+				a.Delete(keys[2])
+				a.Delete(keys[2])
+			case keys[5].Name:
+				a.Delete(keys[2])
+				a.Put(keys[1], &account{Owner: "put once more", Balance: 8})
+			}
+			return nil
+		})
+		w := newWorld(t, setting{queue: few(1)}, m)
+		w.putAccounts(keys)
+		if s := over(w, m, &mapper.StartOptions{PageSize: 10}); s.State != mapper.Succeeded || s.Failures > 0 {
+			t.Errorf("status %+v", s)
+		}
+		for i, key := range keys {
+			a := account{Balance: -1}
+			err := w.client.Get(t.Context(), key, &a)
+			want := map[int]int64{1: 8, 6: 8}[i]
+			switch {
+			case i == 2 && !errors.Is(err, datastore.ErrNoSuchEntity):
+				t.Errorf("%v is there: %+v, %v", key, a, err)
+			case i != 2 && (err != nil || want > 0 && a.Balance != want):
+				t.Errorf("%v has %d, want %d: %v", key, a.Balance, want, err)
+			}
+		}
+	})
+}
+
 // TestTooMuchForACommit has the function write more for one entity than a commit
 // can hold.
 func TestTooMuchForACommit(t *testing.T) {

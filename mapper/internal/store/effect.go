@@ -19,23 +19,20 @@ func Mutate(tx *datastore.Transaction, v *wire.Versions, e *function.Effect) err
 		return fmt.Errorf("%d of the keys that the function puts or deletes can't be told apart by the client", len(groups))
 	}
 	all := make([]*datastore.Mutation, len(e.Mutations))
-	conditional := make(map[string]bool) // by key
+	deleted := make(map[string]bool) // of one key the client sends the first deletion alone
 	for i, m := range e.Mutations {
 		all[i] = m.Mutation
-		if m.On != (wire.Condition{}) {
-			conditional[m.Key.Encode()] = true
-		}
-	}
-	deleted := make(map[string]bool) // of one key the client sends the first deletion alone
-	for _, m := range e.Mutations {
-		if len(conditional) == 0 || m.Key.Incomplete() {
+		if v == nil || m.Key.Incomplete() {
 			continue
 		}
-		key := m.Key.Encode()
-		if conditional[key] && (!m.Deletes || !deleted[key]) {
-			v.Require(m.Key, m.On)
+		if m.Deletes {
+			key := m.Key.Encode()
+			if deleted[key] {
+				continue
+			}
+			deleted[key] = true
 		}
-		deleted[key] = deleted[key] || m.Deletes
+		v.Require(m.Key, m.On) // each has one: a later effect may write the entity once more
 	}
 	_, err := tx.Mutate(all...)
 	return err
