@@ -62,7 +62,7 @@ var (
 )
 
 // TestLeftAlone has each mapper that should leave something alone run over random entities of all that the protocol can
-// say: that stays bit for bit, an entity of which nothing differs keeps its version, and the same queries find it.
+// say: that stays bit for bit, an entity in which nothing differs keeps its version, and the same queries find it.
 func TestLeftAlone(t *testing.T) {
 	rng := testflag.Rand(t) // outside the bubble, whose time is always the same
 	synctest.Test(t, func(t *testing.T) {

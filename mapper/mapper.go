@@ -41,7 +41,7 @@ type None struct{}
 //   - A field that is not stored yet is stored, false and 0 too, unless it has the tag omitempty.
 //   - What T does not declare stays as stored.
 //
-// An entity of which nothing differs is not written, and neither is one for which the function returns [Skip].
+// An entity in which nothing differs is not written, and neither is one for which the function returns [Skip].
 // Status.Written counts those that are. What a changed tag says of indexes, and what T's Load makes of older entities, is
 // stored if the function calls [Entity.Resave]; [Entity.Touch] writes an entity exactly as it is stored.
 //

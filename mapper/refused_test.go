@@ -26,7 +26,7 @@ import (
 // come in any order: so it is one of a method.
 type denial struct {
 	method string // empty: none is refused
-	after  int    // so many calls of it
+	after  int    // this many calls of it
 
 	mu    sync.Mutex
 	calls map[string]int // by method

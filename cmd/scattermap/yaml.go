@@ -27,7 +27,7 @@ type yamlWriter struct {
 	out bytes.Buffer
 }
 
-// value writes the next value, behind what introduces it; before is what the first line of a block is behind.
+// value writes the next value after what introduces it; before stands before the first line of a block.
 func (w *yamlWriter) value(depth int, before string) error {
 	token, err := w.Token()
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// A mutex is one that whoever has it for long can lend to those who wait.
+// A mutex is one that a long scan can lend to those who wait.
 type mutex struct {
 	sync.Mutex
 	waiting atomic.Int32
@@ -26,8 +26,8 @@ func (m *mutex) Lock() {
 // Wanted reports whether somebody waits.
 func (m *mutex) Wanted() bool { return m.waiting.Load() > 0 }
 
-// Pause unlocks the mutex for others, and locks it again. Without the loop, whoever
-// unlocks it would mostly be the next one to lock it.
+// Pause unlocks the mutex for others, and locks it again. Without the loop, the one
+// who unlocks it would mostly be the next to lock it.
 func (m *mutex) Pause() {
 	const tries = 200
 	n := m.waiting.Load()

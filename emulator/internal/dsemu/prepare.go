@@ -16,8 +16,8 @@ import (
 const fewRecords = 256
 
 // prepare has the indexes built that a query needs, and keeps them until release. The
-// database is locked, but not all the time: whoever asks for other things goes on while
-// an index is built, and whoever asks for the same index waits for it.
+// database is locked, but not all the time: calls for other things go on while an
+// index is built, and those that need the same index wait for it.
 func (db *database) prepare(ctx context.Context, q *query.Query) (release func(), err error) {
 	var held []func()
 	release = func() {
@@ -42,7 +42,7 @@ func (db *database) prepare(ctx context.Context, q *query.Query) (release func()
 	return release, nil
 }
 
-// await builds an index, or waits for whoever builds it.
+// await builds an index, or waits until another call has built it.
 func (db *database) await(ctx context.Context, k *store.Kind, d store.Definition) error {
 	if b := k.Building(d); b != nil {
 		db.mu.Unlock()
