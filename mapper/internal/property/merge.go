@@ -14,8 +14,8 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// errUnkept says that something which the Go type does not declare has no place any more.
-var errUnkept = errors.New("it holds entities with properties or keys that the Go type does not declare, and which changing it would drop")
+// errUnkept says that something which the Go type does not hold has no place any more.
+var errUnkept = errors.New("changing it would drop what the Go type does not hold: properties or keys of the entities inside, or nulls among them")
 
 // A merger makes what is stored of what a function has changed. The stored entity is the base. What is saved the same
 // before and after the function is as stored, bit for bit, and so is what is not saved at all. What differs is
