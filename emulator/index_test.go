@@ -74,3 +74,35 @@ func TestProjectionIndexes(t *testing.T) {
 		}
 	}
 }
+
+// TestExplodingIndex has an entity with so many combinations of values that no index can have them all: a query that
+// needs such an index is refused rather than answered without the entity, before and after the index is there.
+func TestExplodingIndex(t *testing.T) {
+	client := embedded(t, nil)
+	type lists struct{ A, B []int }
+	put := func(name string, n int) {
+		t.Helper()
+		l := new(lists)
+		for i := range n {
+			l.A, l.B = append(l.A, i), append(l.B, -i)
+		}
+		if _, err := client.Put(t.Context(), datastore.NameKey("Lists", name, nil), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	byA := datastore.NewQuery("Lists").FilterField("A", "=", 1)
+	put("few", 10)
+	if got := keysOf(t, client, byA.Order("B")); len(got) != 1 {
+		t.Errorf("found %v", got)
+	}
+	put("many", 200) // 40,000 combinations
+	for index, q := range map[string]*datastore.Query{"(A, B)": byA.Order("B"), "(A, -B)": byA.Order("-B")} {
+		_, err := client.GetAll(t.Context(), q.KeysOnly(), nil)
+		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), `"Lists"`) || !strings.Contains(err.Error(), index) {
+			t.Errorf("error %v, want one that names the kind and the index %s", err, index)
+		}
+	}
+	if got := keysOf(t, client, byA); len(got) != 2 {
+		t.Errorf("by one property: found %v", got)
+	}
+}

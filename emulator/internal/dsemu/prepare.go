@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator/internal/model"
@@ -36,7 +37,12 @@ func (db *database) prepare(ctx context.Context, q *query.Query) (release func()
 					return nil, err
 				}
 			}
-			held = append(held, k.Hold(d))
+			let, whole := k.Hold(d)
+			if held = append(held, let); !whole {
+				release()
+				return nil, status.Errorf(codes.FailedPrecondition, "an entity of kind %q has more than %d entries in the index (%s) that this query needs: "+
+					"Datastore writes no such entity where it has such an index", q.Kind, store.MaxEntries, d)
+			}
 		}
 	}
 	return release, nil

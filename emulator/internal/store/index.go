@@ -19,6 +19,17 @@ type Definition []Order
 // ancestors.
 const AncestorProperty = "__ancestor__"
 
+// String returns the orders as a query has them.
+func (d Definition) String() string {
+	names := make([]string, len(d))
+	for i, o := range d {
+		if names[i] = o.Property; o.Descending {
+			names[i] = "-" + o.Property
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
 // reads reports whether the index depends on a property of that name, or on one
 // inside it.
 func (d Definition) reads(name string) bool {
@@ -39,6 +50,7 @@ type index struct {
 	used   int64 // when a query asked for it last, as Totals count
 	upkeep int   // entries that were written since
 	held   int   // by how many queries, now
+	excess int   // versions that have more entries than an index may have of an entity, and are not in it
 }
 
 // An entry leads to a record, of which some versions have it.
@@ -52,7 +64,11 @@ const entryOverhead = 80
 
 // add adds the entries of a version.
 func (idx *index) add(r *Record, properties map[string]*pb.Value) {
-	for _, key := range idx.entriesOf(r.Path, properties) {
+	entries, fit := idx.entriesOf(r.Path, properties)
+	if !fit {
+		idx.excess++
+	}
+	for _, key := range entries {
 		e, ok := idx.entries.Get(key)
 		idx.entries.Set(key, entry{r, e.versions + 1})
 		if idx.upkeep++; !ok {
@@ -64,7 +80,11 @@ func (idx *index) add(r *Record, properties map[string]*pb.Value) {
 // remove removes the entries of a version that is not kept any more, unless
 // another one has them.
 func (idx *index) remove(r *Record, properties map[string]*pb.Value) {
-	for _, key := range idx.entriesOf(r.Path, properties) {
+	entries, fit := idx.entriesOf(r.Path, properties)
+	if !fit {
+		idx.excess--
+	}
+	for _, key := range entries {
 		idx.upkeep++
 		if e, _ := idx.entries.Get(key); e.versions > 1 {
 			idx.entries.Set(key, entry{r, e.versions - 1})
@@ -81,13 +101,13 @@ func (idx *index) idle() bool {
 	return idx.held == 0 && idx.upkeep > times*idx.entries.Len()+least
 }
 
-// maxEntries bounds the combinations of the values of arrays: as many entries as
+// MaxEntries bounds the combinations of the values of arrays: as many entries as
 // production allows an entity to have in all indexes.
-const maxEntries = 20000
+const MaxEntries = 20000
 
-// entriesOf returns the entries of an entity.
-func (idx *index) entriesOf(path string, properties map[string]*pb.Value) []string {
-	entries := []string{""}
+// entriesOf returns the entries of an entity, unless these are too many to fit.
+func (idx *index) entriesOf(path string, properties map[string]*pb.Value) (entries []string, fit bool) {
+	entries = []string{""}
 	keyed := false
 	for _, o := range idx.definition {
 		if o.Property == model.KeyProperty {
@@ -101,8 +121,11 @@ func (idx *index) entriesOf(path string, properties map[string]*pb.Value) []stri
 		if o.Property == AncestorProperty {
 			values = collate.Ancestors(path)
 		}
-		if len(values) == 0 || len(entries)*len(values) > maxEntries {
-			return nil
+		switch {
+		case len(values) == 0:
+			return nil, true
+		case len(entries)*len(values) > MaxEntries:
+			return nil, false
 		}
 		longer := make([]string, 0, len(entries)*len(values))
 		for _, e := range entries {
@@ -117,7 +140,7 @@ func (idx *index) entriesOf(path string, properties map[string]*pb.Value) []stri
 			entries[i] += path
 		}
 	}
-	return entries
+	return entries, true
 }
 
 // An Order is a property in a direction.

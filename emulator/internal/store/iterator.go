@@ -39,12 +39,12 @@ func (k *Kind) Keys() Iterator { return &keyIterator{k.Records.Iter(), &k.Record
 // Scattered goes over those that have __scatter__, in its order.
 func (k *Kind) Scattered() Iterator { return &keyIterator{k.scatter.Iter(), &k.scatter} }
 
-// Hold has an index stay until it is let go.
-func (k *Kind) Hold(d Definition) (let func()) {
+// Hold has an index stay until it is let go. It is whole unless some entity has more entries than [MaxEntries].
+func (k *Kind) Hold(d Definition) (let func(), whole bool) {
 	idx := k.index(d)
 	k.totals.use(idx)
 	idx.held++
-	return func() { idx.held-- }
+	return func() { idx.held-- }, idx.excess == 0
 }
 
 // Entries goes over the entries of an index, which stays until the iterator is
