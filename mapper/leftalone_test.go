@@ -307,3 +307,61 @@ func (z *zoo) run(name, params string, written int) *mapper.Job {
 	}
 	return job
 }
+
+// TestOddNames changes properties of all names of up to three of some characters, and of others, each beside ones that a
+// wrong reading of the name would mean.
+func TestOddNames(t *testing.T) {
+	raise := mapper.Update("raise", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+		for i, p := range e.Value {
+			if n, ok := p.Value.(int64); ok && n < 100 {
+				e.Value[i].Value = n + 1
+			}
+		}
+		return nil
+	})
+	names := slices.Clone(anyentity.Names)
+	for some := []string{""}; len(some[0]) < 3; {
+		var longer []string
+		for _, s := range some {
+			for _, c := range "`\\.a-" {
+				longer = append(longer, s+string(c))
+			}
+		}
+		some = longer
+		names = append(names, some...)
+	}
+	test := func(t *testing.T, w *world) {
+		z := &zoo{world: w, project: projectOf(t, w.client)}
+		odd := func(name string, n int64) map[string]*pb.Value {
+			all := make(map[string]*pb.Value)
+			for _, other := range []string{"a", "b", "q", "a.b", "a-", strings.Trim(name, "`"), strings.ReplaceAll(name, `\`, "")} {
+				if other != "" {
+					all[other] = &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: 100}}
+				}
+			}
+			all[name] = &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: n}}
+			return all
+		}
+		var all []*pb.Entity
+		for i, name := range names {
+			key := datastore.IDKey("Thing", int64(i+1), nil)
+			k := pbvalue.Key(key)
+			k.PartitionId = &pb.PartitionId{ProjectId: z.project}
+			z.keys, all = append(z.keys, key), append(all, &pb.Entity{Key: k, Properties: odd(name, 5)})
+		}
+		z.put(z.keys, all)
+		z.run(raise.Name(), "{}", len(names))
+		is := z.read("Thing")
+		for i, name := range names {
+			if got := is[pbkey.Text(z.keys[i])].GetEntity(); !maps.EqualFunc(got.GetProperties(), odd(name, 6), func(a, b *pb.Value) bool { return proto.Equal(a, b) }) {
+				t.Errorf("%q: %v", name, got.GetProperties())
+			}
+		}
+	}
+	t.Run("embedded", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { test(t, newWorld(t, setting{}, raise)) })
+	})
+	for _, p := range []emulator.Product{emulator.Classic, emulator.Firestore} {
+		t.Run(string(p), func(t *testing.T) { test(t, newWorld(t, setting{client: googletest.Client(t, p)}, raise)) })
+	}
+}

@@ -201,10 +201,11 @@ func (a *Attempt) Leave(key *datastore.Key, why string) {
 	a.effect.Left = append(a.effect.Left, record.Left{Key: key, Why: why})
 }
 
-// Save saves the entity itself, as it is to be stored. If some of its properties have changed, with masks those suffice.
+// Save saves the entity itself, as it is to be stored. If some of its properties have changed, those suffice where masks
+// can name them.
 func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 	m := datastore.NewUpdate(a.key, wire.Unsent())
-	if masks && len(changed) > 0 {
+	if masks && len(changed) > 0 && property.Maskable(changed) {
 		// What the mask does not name needs not be sent.
 		some := &pb.Entity{Key: whole.GetKey(), Properties: make(map[string]*pb.Value, len(changed))}
 		for _, name := range changed {
@@ -212,7 +213,7 @@ func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 				some.Properties[name] = v
 			}
 		}
-		m, whole = m.WithPropertyMask(property.MaskPaths(changed)...), some
+		m, whole = m.WithPropertyMask(changed...), some
 	}
 	a.add(m, mutation{Key: a.key, Changed: changed, On: wire.Condition{Writes: whole, Free: true}})
 }

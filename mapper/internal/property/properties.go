@@ -4,8 +4,8 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -136,15 +136,12 @@ func byName(properties []datastore.Property) func(name string) *datastore.Proper
 	}
 }
 
-var maskEscapes = strings.NewReplacer(`\`, `\\`, `.`, `\.`)
+var plain = regexp.MustCompile("^[A-Za-z_][A-Za-z0-9_]*$")
 
-// MaskPaths escapes property names for a property mask.
-func MaskPaths(names []string) []string {
-	paths := make([]string, len(names))
-	for i, name := range names {
-		paths[i] = maskEscapes.Replace(name)
-	}
-	return paths
+// Maskable reports whether a property mask can name properties. Servers differ in how they read a name that has other
+// characters: what is escaped for one is refused, or names another property, in the other.
+func Maskable(names []string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool { return !plain.MatchString(name) })
 }
 
 // equalValues reports whether two values of properties are the same.

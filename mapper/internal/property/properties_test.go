@@ -337,10 +337,13 @@ func TestNilReferences(t *testing.T) {
 	}
 }
 
-func TestMaskPaths(t *testing.T) {
-	got := MaskPaths([]string{"A", "a.b", `c\d`})
-	if diff := cmp.Diff([]string{"A", `a\.b`, `c\\d`}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+func TestMaskable(t *testing.T) {
+	for name, want := range map[string]bool{
+		"A": true, "_a1": true, "": false, "1st": false, "a.b": false, `c\\d`: false, "`q`": false, "my-prop": false, "日本": false, "with space": false,
+	} {
+		if got := Maskable([]string{"other", name}); got != want {
+			t.Errorf("%q: %v, want %v", name, got, want)
+		}
 	}
 }
 
