@@ -365,3 +365,26 @@ func TestOddNames(t *testing.T) {
 		t.Run(string(p), func(t *testing.T) { test(t, newWorld(t, setting{client: googletest.Client(t, p)}, raise)) })
 	}
 }
+
+// TestFilterOfMixedElements starts a job whose filter finds only an array of which the first element is unindexed.
+func TestFilterOfMixedElements(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, idle)
+		z := &zoo{world: w, project: projectOf(t, w.client), keys: []*datastore.Key{datastore.IDKey("Thing", 1, nil)}}
+		number := func(n int64, unindexed bool) *pb.Value {
+			return &pb.Value{ValueType: &pb.Value_IntegerValue{IntegerValue: n}, ExcludeFromIndexes: unindexed}
+		}
+		k := pbvalue.Key(z.keys[0])
+		k.PartitionId = &pb.PartitionId{ProjectId: z.project}
+		z.put(z.keys, []*pb.Entity{{Key: k, Properties: map[string]*pb.Value{
+			"Number": number(1, false),
+			"p":      {ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: []*pb.Value{number(1, true), number(5, false)}}}},
+		}}})
+		for op, want := range map[string]int64{"=": 1, ">=": 1, "<=": 1} {
+			s := finish(w, idle, mapper.Query{Kind: "Thing", Filters: []mapper.Filter{mapper.Where("p", op, 5)}}, nil)
+			if s.State != mapper.Succeeded || s.Processed != want {
+				t.Errorf("p %s 5: %s, %d entities: %s", op, s.State, s.Processed, s.Error)
+			}
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper/internal/query"
 )
 
@@ -104,13 +105,18 @@ func Share(from, to, of int64) Filter {
 }
 
 // Matches reports whether the properties of an entity satisfy all of some filters, as the database has it: an array does if one of its
-// values does, and several inequalities on one property if one value satisfies them all. What is not indexed satisfies none.
+// values does, and several inequalities on one property if one value satisfies them all. What is not indexed satisfies none. Properties
+// that no entity can have are an error.
 func Matches(filters []Filter, properties []datastore.Property) (bool, error) {
 	q, err := Query{Kind: "K", Filters: filters}.inner().Normal(true)
 	if err != nil {
 		return false, fmt.Errorf("mapper: %w: %w", ErrArguments, err)
 	}
-	return query.Matches(q, properties), nil
+	e, err := pbvalue.Entity(nil, properties, false)
+	if err != nil {
+		return false, fmt.Errorf("mapper: %w: these can't be the properties of an entity: %w", ErrArguments, err)
+	}
+	return query.Matches(q, e), nil
 }
 
 // MarshalJSON implements json.Marshaler.

@@ -9,7 +9,6 @@ import (
 	"math"
 	"slices"
 
-	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/gql"
@@ -34,7 +33,7 @@ var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entit
 	if err != nil {
 		return mapper.Permanent(err)
 	}
-	switch meets, strange := c.meets(e.Value); {
+	switch meets, strange := c.meets(e.Stored()); {
 	case meets:
 		e.Count("meets", 1)
 		return nil
@@ -166,12 +165,11 @@ func (o comparison) ranges() bool {
 	return false
 }
 
-// meets reports whether an entity with some properties meets a condition, and if not, whether that has to do with the type
+// meets reports whether an entity meets a condition, and if not, whether that has to do with the type
 // of a value: which, without the value.
-func (c condition) meets(properties []datastore.Property) (meets bool, strange string) {
+func (c condition) meets(e *pb.Entity) (meets bool, strange string) {
 	if len(c.each) > 0 {
-		values, _ := value.Of(properties, c.property)
-		for _, v := range values {
+		for _, v := range value.Of(e, c.property) {
 			all := true
 			for _, o := range c.each {
 				is, why := o.holds(v)
@@ -187,7 +185,7 @@ func (c condition) meets(properties []datastore.Property) (meets bool, strange s
 		return false, strange
 	}
 	for _, each := range c.of {
-		is, why := each.meets(properties)
+		is, why := each.meets(e)
 		strange = cmp.Or(strange, why)
 		if is == c.any {
 			return is, strange

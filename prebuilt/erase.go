@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/strictjson"
@@ -73,10 +74,8 @@ type EraseParams struct {
 func Erase(o EraseOptions) mapper.Definition {
 	m := mapper.Update(EraseName, func(_ context.Context, e *mapper.Entity[entity], p EraseParams) error {
 		if p.Property != "" {
-			has, indexed, err := p.has(e.Value)
+			has, indexed := p.has(e.Stored())
 			switch {
-			case err != nil:
-				return mapper.Permanent(err)
 			case !has:
 				return mapper.Skip
 			case !indexed:
@@ -137,18 +136,10 @@ func readErase(params json.RawMessage, p *EraseParams) error {
 const unindexedCounter = "erase/unindexed"
 
 // has reports whether an entity has the value, and whether that is indexed.
-func (p EraseParams) has(properties []datastore.Property) (has, indexed bool, err error) {
-	filter := []mapper.Filter{mapper.Where("v", "=", p.Value.V)}
-	values, _ := value.Of(properties, p.Property)
-	for _, v := range values {
-		is, err := mapper.Matches(filter, []datastore.Property{{Name: "v", Value: v}})
-		if err != nil {
-			return false, false, err
-		}
-		has = has || is
-	}
-	indexed, err = mapper.Matches([]mapper.Filter{mapper.Where(p.Property, "=", p.Value.V)}, properties)
-	return has, indexed, err
+func (p EraseParams) has(e *pb.Entity) (has, indexed bool) {
+	is := func(v any) bool { return value.Compare(v, p.Value.V) == 0 }
+	return slices.ContainsFunc(value.Of(e, p.Property), is),
+		slices.ContainsFunc(value.Indexed(e, p.Property), func(v *pb.Value) bool { return is(value.Go(e, v)) })
 }
 
 // subject returns what records are to forget.

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/gql"
 	"github.com/scattermap/scattermap/internal/names"
@@ -48,7 +49,8 @@ func (p CountParams) Validate() error {
 // Count is the mapper "count": it counts entities, under the counter "entities", and by the values of a property, if one is
 // named: plan="free", and "plan (missing)" of those that do not have it. Values have different counters if they differ, also
 // in their type: plan=5, plan=5.0, plan="5", plan=true, plan=null, and of other types what GQL has:
-// seen=DATETIME("2026-10-24T00:00:00Z"), bank=KEY(NAMESPACE("acme"), Bank, 5), photo=BLOB("…"). A name of more than 100
+// seen=DATETIME("2026-10-24T00:00:00Z"), bank=KEY(NAMESPACE("acme"), Bank, 5), photo=BLOB("…"), and
+// bank=KEY(PROJECT("other"), Bank, 5) of a key of another project. A name of more than 100
 // bytes is cut off, and ends with a hash of all of it. An entity with several values counts for each, and an empty list is
 // a value of its own, ARRAY(). A job has up to 40,000 counters, so a property with more values fails it.
 var Count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[entity], p CountParams) error {
@@ -58,14 +60,15 @@ var Count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[entit
 	}
 	counted := func(what string) { e.Count(value.Short(gql.Path(p.By)+what, longestCounter), 1) }
 	there := false
-	value.Each(e.Value, p.By, func(q *datastore.Property, _ bool) {
+	stored := e.Stored()
+	value.Each(stored, p.By, func(v *pb.Value) {
 		there = true
-		values := value.Elements(q.Value)
+		values := value.Elements(v)
 		if len(values) == 0 {
-			counted("=" + value.Text(q.Value))
+			counted("=" + value.Text([]any{}))
 		}
-		for _, v := range values {
-			counted("=" + value.Text(v))
+		for _, el := range values {
+			counted("=" + value.Text(value.Go(stored, el)))
 		}
 	})
 	if !there {
@@ -79,9 +82,8 @@ const longestCounter = 100
 
 // checkOwn returns an error if a name leads into an entity inside, as it does in a filter: what changes properties
 // changes those of the entity itself.
-func checkOwn(what string, properties entity, name string) error {
-	leads := value.Leads(properties, name)
-	if !leads {
+func checkOwn(what string, e *mapper.Entity[entity], name string) error {
+	if !value.Leads(e.Stored(), name) {
 		return nil
 	}
 	return mapper.Permanent(fmt.Errorf("%s: %q leads into an entity inside, and only properties of the entity itself can be changed", what, name))
@@ -140,7 +142,7 @@ const maxName = 1500
 
 // Set is the mapper "set": it sets a property to a value, and leaves entities that have it already.
 var Set = mapper.Update("set", func(_ context.Context, e *mapper.Entity[entity], p SetParams) error {
-	if err := checkOwn("set", e.Value, p.Property); err != nil {
+	if err := checkOwn("set", e, p.Property); err != nil {
 		return err
 	}
 	property := datastore.Property{Name: p.Property, Value: p.Value.V, NoIndex: p.NoIndex}
@@ -210,7 +212,7 @@ func (p RenameParams) Validate() error {
 // Rename is the mapper "rename": it gives a property another name. Entities without the property stay as they are, and one that has
 // both is a failure, as one of them would be lost.
 var Rename = mapper.Update("rename", func(_ context.Context, e *mapper.Entity[entity], p RenameParams) error {
-	if err := cmp.Or(checkOwn("rename", e.Value, p.From), checkOwn("rename", e.Value, p.To)); err != nil {
+	if err := cmp.Or(checkOwn("rename", e, p.From), checkOwn("rename", e, p.To)); err != nil {
 		return err
 	}
 	from := slices.IndexFunc(e.Value, named(p.From))
@@ -245,7 +247,7 @@ func (p DropParams) Validate() error {
 // Drop is the mapper "drop": it removes properties. Entities without them stay as they are.
 var Drop = mapper.Update("drop", func(_ context.Context, e *mapper.Entity[entity], p DropParams) error {
 	for _, name := range p.Properties {
-		if err := checkOwn("drop", e.Value, name); err != nil {
+		if err := checkOwn("drop", e, name); err != nil {
 			return err
 		}
 	}

@@ -38,7 +38,7 @@ func Rank(v any) int {
 		return FloatRank
 	case datastore.GeoPoint:
 		return PointRank
-	case *datastore.Key:
+	case *datastore.Key, Foreign:
 		return KeyRank
 	}
 	return OtherRank
@@ -70,7 +70,12 @@ func Compare(a, b any) int {
 		p, q := a.(datastore.GeoPoint), b.(datastore.GeoPoint)
 		return cmp.Or(cmp.Compare(FloatBits(p.Lat), FloatBits(q.Lat)), cmp.Compare(FloatBits(p.Lng), FloatBits(q.Lng)))
 	case KeyRank:
-		return CompareKeys(a.(*datastore.Key), b.(*datastore.Key))
+		p, ours := a.(*datastore.Key)
+		q, both := b.(*datastore.Key)
+		if !ours || !both {
+			return compareForeign(a, b)
+		}
+		return CompareKeys(p, q)
 	}
 	return 0
 }

@@ -3,73 +3,64 @@ package value
 import (
 	"strings"
 
-	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 )
 
 // Each calls f with each property that a path names, as Datastore's indexes have it: a path is names with dots between
 // them, a dot leads into an entity inside, also one of an array, and a dot may be part of a name. So "a.b" is the
-// property b of the entity a, and the property "a.b", which flattened structs have: both, if both are there. Inside says
-// whether the property is that of an entity inside.
-func Each(properties []datastore.Property, path string, f func(p *datastore.Property, inside bool)) {
-	each(properties, path, false, false, f)
-}
+// property b of the entity a, and the property "a.b", which flattened structs have: both, if both are there.
+func Each(e *pb.Entity, path string, f func(v *pb.Value)) { each(e, path, false, f) }
 
-func each(properties []datastore.Property, path string, inside, indexed bool, f func(*datastore.Property, bool)) {
-	for i := range properties {
-		p := &properties[i]
-		if indexed && p.NoIndex {
+func each(e *pb.Entity, path string, indexed bool, f func(*pb.Value)) {
+	if v := e.GetProperties()[path]; v != nil && !(indexed && v.ExcludeFromIndexes) {
+		f(v)
+	}
+	for i := range len(path) {
+		if path[i] != '.' {
 			continue
 		}
-		if p.Name == path {
-			f(p, inside)
-		}
-		rest, leads := strings.CutPrefix(path, p.Name+".")
-		if !leads {
+		v := e.GetProperties()[path[:i]]
+		if v == nil || indexed && v.ExcludeFromIndexes {
 			continue
 		}
-		for _, v := range Elements(p.Value) {
-			if e, ok := v.(*datastore.Entity); ok && e != nil {
-				each(e.Properties, rest, true, indexed, f)
+		for _, el := range Elements(v) {
+			if inner := el.GetEntityValue(); inner != nil && !(indexed && el.ExcludeFromIndexes) {
+				each(inner, path[i+1:], indexed, f)
 			}
 		}
 	}
 }
 
 // Leads reports whether the beginning of a path names an entity inside, so that the path leads into that.
-func Leads(properties []datastore.Property, path string) bool {
-	for i, c := range path {
-		if c != '.' {
-			continue
-		}
-		found := false
-		Each(properties, path[:i], func(p *datastore.Property, _ bool) {
-			for _, v := range Elements(p.Value) {
-				e, ok := v.(*datastore.Entity)
-				found = found || ok && e != nil
+func Leads(e *pb.Entity, path string) bool {
+	found := false
+	for i := range strings.Count(path, ".") {
+		parts := strings.SplitN(path, ".", i+2)
+		Each(e, strings.Join(parts[:i+1], "."), func(v *pb.Value) {
+			for _, el := range Elements(v) {
+				found = found || el.GetEntityValue() != nil
 			}
 		})
-		if found {
-			return true
-		}
 	}
-	return false
+	return found
 }
 
-// Of returns the values of the properties that a path names, those of arrays one by one, and whether there is such a
-// property at all.
-func Of(properties []datastore.Property, path string) (values []any, there bool) {
-	Each(properties, path, func(p *datastore.Property, _ bool) {
-		values, there = append(values, Elements(p.Value)...), true
+// Of returns the values of the properties that a path names, those of arrays one by one.
+func Of(e *pb.Entity, path string) (values []any) {
+	Each(e, path, func(v *pb.Value) {
+		for _, el := range Elements(v) {
+			values = append(values, Go(e, el))
+		}
 	})
-	return values, there
+	return values
 }
 
 // Indexed returns the values of a path that indexes have.
-func Indexed(properties []datastore.Property, path string) (values []any) {
-	each(properties, path, false, true, func(p *datastore.Property, _ bool) {
-		for _, v := range Elements(p.Value) {
-			if _, entity := v.(*datastore.Entity); !entity {
-				values = append(values, v)
+func Indexed(e *pb.Entity, path string) (values []*pb.Value) {
+	each(e, path, true, func(v *pb.Value) {
+		for _, el := range Elements(v) {
+			if !el.ExcludeFromIndexes && el.GetEntityValue() == nil {
+				values = append(values, el)
 			}
 		}
 	})
@@ -77,9 +68,9 @@ func Indexed(properties []datastore.Property, path string) (values []any) {
 }
 
 // Elements returns the values that a property has: those of an array, or the one that it is.
-func Elements(v any) []any {
-	if array, ok := v.([]any); ok {
-		return array
+func Elements(v *pb.Value) []*pb.Value {
+	if array := v.GetArrayValue(); array != nil {
+		return array.Values
 	}
-	return []any{v}
+	return []*pb.Value{v}
 }

@@ -36,7 +36,7 @@ func Type(v any) string {
 		return "float"
 	case datastore.GeoPoint:
 		return "point"
-	case *datastore.Key:
+	case *datastore.Key, Foreign:
 		return "key"
 	case []any:
 		return "array"
@@ -48,7 +48,7 @@ func Type(v any) string {
 
 // Text writes a value so that another one has another text, and that its type can be seen: null, true, 5, 5.0, "5",
 // BLOB("…") in web-safe base64, DATETIME("2026-10-24T00:00:00Z"), and KEY(NAMESPACE("acme"), Account, 5), as GQL has them;
-// and what GQL lacks: NaN, Infinity, POINT(52.5, 13.4), ARRAY(5, "a"), and ENTITY(city: "Oslo") with the names in order. What a
+// and what GQL lacks: KEY(PROJECT("other"), DATABASE("second"), Account, 5) of a [Foreign] key, NaN, Infinity, POINT(52.5, 13.4), ARRAY(5, "a"), and ENTITY(city: "Oslo") with the names in order. What a
 // terminal would act on is escaped, as in Go.
 func Text(v any) string { return string(appendText(nil, v)) }
 
@@ -73,7 +73,16 @@ func appendText(b []byte, v any) []byte {
 		b = appendFloat(append(b, "POINT("...), v.Lat)
 		return append(appendFloat(append(b, ", "...), v.Lng), ')')
 	case *datastore.Key:
-		return appendKey(b, v)
+		if v == nil {
+			return append(b, "null"...)
+		}
+		return appendKey(append(b, "KEY("...), v)
+	case Foreign:
+		b = append(strconv.AppendQuote(append(b, "KEY(PROJECT("...), v.Project), "), "...)
+		if v.Database != "" {
+			b = append(strconv.AppendQuote(append(b, "DATABASE("...), v.Database), "), "...)
+		}
+		return appendKey(b, v.Key)
 	case []any:
 		b = append(b, "ARRAY("...)
 		for i, each := range v {
@@ -106,11 +115,8 @@ func appendFloat(b []byte, f float64) []byte {
 	return b
 }
 
+// appendKey appends what is inside of the parentheses of a key, and the second one.
 func appendKey(b []byte, k *datastore.Key) []byte {
-	if k == nil {
-		return append(b, "null"...)
-	}
-	b = append(b, "KEY("...)
 	if k.Namespace != "" {
 		b = append(strconv.AppendQuote(append(b, "NAMESPACE("...), k.Namespace), "), "...)
 	}
@@ -134,7 +140,7 @@ func appendEntity(b []byte, e *datastore.Entity) []byte {
 	}
 	b = append(b, "ENTITY("...)
 	if e.Key != nil {
-		b = appendKey(b, e.Key)
+		b = appendKey(append(b, "KEY("...), e.Key)
 	}
 	ordered := slices.Clone(e.Properties)
 	slices.SortStableFunc(ordered, func(p, q datastore.Property) int { return strings.Compare(p.Name, q.Name) })

@@ -12,8 +12,10 @@ import (
 	"unicode/utf8"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/gql"
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	_ "github.com/scattermap/scattermap/internal/testflag"
 )
 
@@ -302,26 +304,66 @@ func (p *reader) key() (k *datastore.Key) {
 
 // TestPaths has paths lead to what is named, wherever the dots are.
 func TestPaths(t *testing.T) {
-	inner := func(name string, v any) *datastore.Entity {
-		return &datastore.Entity{Properties: []datastore.Property{{Name: name, Value: v}}}
+	entity := func(properties ...datastore.Property) *datastore.Entity {
+		return &datastore.Entity{Properties: properties}
 	}
-	properties := []datastore.Property{
-		{Name: "a.b.c", Value: 1}, {Name: "a", Value: inner("b.c", 2)}, {Name: "a.b", Value: inner("c", []any{3,
-			4})}, {Name: "a", Value: []any{inner("b", inner("c", 5)), 6, nil}},
-		{Name: "b", Value: 7, NoIndex: true}, {Name: "e", Value: []any{}}, {Name: "a", Value: (*datastore.Entity)(nil)},
+	inner := func(name string, v any) *datastore.Entity { return entity(datastore.Property{Name: name, Value: v}) }
+	e, err := pbvalue.Entity(nil, []datastore.Property{
+		{Name: "a.b.c", Value: 1}, {Name: "a.b", Value: []any{inner("c", []any{3, 4}), nil}},
+		{Name: "a", Value: []any{entity(datastore.Property{Name: "b.c", Value: 2}, datastore.Property{Name: "b", Value: inner("c", 5)}), 6, nil}},
+		{Name: "b", Value: 7, NoIndex: true}, {Name: "e", Value: []any{}}, {Name: "f", Value: (*datastore.Entity)(nil)},
+		{Name: "mixed", Value: []any{8, 9, inner("x", 10)}}, {Name: "hidden", Value: inner("x", 11), NoIndex: true},
+	}, false)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for path, want := range map[string]string{"a.b.c": "[1 2 3 4 5] true", "b": "[7] true", "b.c": "[] false",
-		"e": "[] true", "a.b.c.d": "[] false", "": "[] false", "c": "[] false"} {
-		if values, there := Of(properties, path); fmt.Sprint(values, there) != want {
-			t.Errorf("%q leads to %v, %v, want %s", path, values, there, want)
+	mixed := e.Properties["mixed"].GetArrayValue().Values
+	mixed[0].ExcludeFromIndexes, mixed[2].ExcludeFromIndexes = true, true
+	for path, want := range map[string]string{"a.b.c": "[1 2 3 4 5]", "b": "[7]", "b.c": "[]", "e": "[]", "f": "[<nil>]",
+		"a.b.c.d": "[]", "": "[]", "c": "[]", "mixed.x": "[10]", "hidden.x": "[11]"} {
+		values := Of(e, path)
+		slices.SortFunc(values, Compare)
+		if fmt.Sprint(values) != want {
+			t.Errorf("%q leads to %v, want %s", path, values, want)
 		}
 	}
-	for path, want := range map[string]bool{"a": false, "a.b": true, "a.b.c": true, "b.c": false, "a.x": true} {
-		if Leads(properties, path) != want {
+	for path, want := range map[string]bool{"a": false, "a.b": true, "a.b.c": true, "b.c": false, "a.x": true, "f.x": false} {
+		if Leads(e, path) != want {
 			t.Errorf("%q leads into an entity: %v, want %v", path, !want, want)
 		}
 	}
-	if got := fmt.Sprint(Indexed(properties, "b"), Indexed(properties, "a.b.c")); got != "[] [1 2 3 4 5]" {
-		t.Errorf("indexed are %s", got)
+	for path, want := range map[string]int{"a.b.c": 5, "b": 0, "mixed": 1, "mixed.x": 0, "hidden.x": 0, "a": 2, "e": 0} {
+		if got := Indexed(e, path); len(got) != want {
+			t.Errorf("%q has %d values in indexes, want %d: %v", path, len(got), want, got)
+		}
+	}
+}
+
+// TestForeign tells keys of other projects and databases from ours, where the client does not.
+func TestForeign(t *testing.T) {
+	key := func(project, database string) *pb.Value {
+		k := pbvalue.Key(datastore.IDKey("K", 1, nil))
+		k.PartitionId = &pb.PartitionId{ProjectId: project, DatabaseId: database}
+		return &pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: k}}
+	}
+	e := &pb.Entity{Key: key("ours", "").GetKeyValue(), Properties: map[string]*pb.Value{"p": {ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{
+		Values: []*pb.Value{key("ours", ""), key("", ""), key("theirs", ""), key("ours", "second"), key("theirs", "second")},
+	}}}}}
+	var texts []string
+	for i, v := range Of(e, "p") {
+		texts = append(texts, Text(v))
+		if same := Compare(v, datastore.IDKey("K", 1, nil)) == 0; same != (i < 2) || Rank(v) != KeyRank || Type(v) != "key" {
+			t.Errorf("%s is ours: %v", Text(v), same)
+		}
+		for j, w := range Of(e, "p") {
+			if c, back := Compare(v, w), Compare(w, v); c != -back || (c == 0) != (i == j || i < 2 && j < 2) {
+				t.Errorf("%s compared with %s: %d and %d", Text(v), Text(w), c, back)
+			}
+		}
+	}
+	want := []string{`KEY(K, 1)`, `KEY(K, 1)`, `KEY(PROJECT("theirs"), K, 1)`, `KEY(PROJECT("ours"), DATABASE("second"), K, 1)`,
+		`KEY(PROJECT("theirs"), DATABASE("second"), K, 1)`}
+	if !slices.Equal(texts, want) {
+		t.Errorf("texts %q, want %q", texts, want)
 	}
 }

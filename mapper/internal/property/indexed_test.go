@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// TestIndexedOf has elements with flags of their own, and names with dots.
-func TestIndexedOf(t *testing.T) {
+// TestIndexed has elements with flags of their own, and names with dots.
+func TestIndexed(t *testing.T) {
 	text := func(s string, unindexed bool) *pb.Value {
 		return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: s}, ExcludeFromIndexes: unindexed}
 	}
@@ -27,7 +27,7 @@ func TestIndexedOf(t *testing.T) {
 	for name, want := range map[string][]any{
 		"tags": {"i"}, "a.b": {"flat", "in"}, "a.c.d": {"deep"}, "none": nil, "a": nil, "missing": nil,
 	} {
-		if diff := cmp.Diff(want, IndexedOf(e, name), cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(want, Indexed(e, name), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

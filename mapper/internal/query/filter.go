@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/value"
@@ -162,10 +163,10 @@ func (f Filter) holds(v any) bool {
 // ranges reports whether the filter is an inequality.
 func (f Filter) ranges() bool { return f.Op != "=" && f.Op != "in" }
 
-// match reports whether properties satisfy filters as the database sees it: an array satisfies
+// match reports whether an entity satisfies filters as the database sees it: an array satisfies
 // an equality if one of its values does, and inequalities on one property if one of its values
 // satisfies all of them.
-func match(filters []Filter, indexed func(name string) []any) bool {
+func match(filters []Filter, e *pb.Entity) bool {
 	for i, f := range filters {
 		all := []Filter{f}
 		if f.ranges() {
@@ -178,8 +179,8 @@ func match(filters []Filter, indexed func(name string) []any) bool {
 				}
 			}
 		}
-		if !slices.ContainsFunc(indexed(f.Property), func(v any) bool {
-			return !slices.ContainsFunc(all, func(f Filter) bool { return !f.holds(v) })
+		if !slices.ContainsFunc(value.Indexed(e, f.Property), func(v *pb.Value) bool {
+			return !slices.ContainsFunc(all, func(f Filter) bool { return !f.holds(value.Go(e, v)) })
 		}) {
 			return false
 		}

@@ -291,14 +291,14 @@ func (q Query) Sample(n int) *datastore.Query {
 // values of the property that the job is sharded by is at the least of them that counts, and
 // an error.
 func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position, err error) {
-	if !match(q.Filters, func(name string) []any { return property.IndexedOf(e, name) }) {
+	if !match(q.Filters, e) {
 		return nil, nil
 	}
 	if q.ShardBy == "" {
 		return keyspace.At(key), nil
 	}
 	low, high := q.Bounds()
-	values := property.IndexedOf(e, q.ShardBy)
+	values := property.Indexed(e, q.ShardBy)
 	slices.SortFunc(values, value.Compare)
 	for _, v := range values {
 		p := &keyspace.Position{Valued: true, Value: v, Key: key}
@@ -313,17 +313,15 @@ func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position
 	return nil, nil
 }
 
-// Matches reports whether properties, as the client has them, satisfy the filters of a query.
-func Matches(q Query, properties []datastore.Property) bool {
-	return match(q.Filters, func(name string) []any { return property.Indexed(properties, name) })
-}
+// Matches reports whether an entity satisfies the filters of a query.
+func Matches(q Query, e *pb.Entity) bool { return match(q.Filters, e) }
 
 // Sharded returns the values of an entity that the job is sharded by, and shares nothing with it.
 func (q Query) Sharded(e *pb.Entity) (values []any) {
 	if q.ShardBy == "" {
 		return nil
 	}
-	return property.IndexedOf(e, q.ShardBy)
+	return property.Indexed(e, q.ShardBy)
 }
 
 // Keeps returns an error if an entity that the function has changed has moved in the order of the
@@ -337,7 +335,7 @@ func (q Query) Keeps(before []any, changed []string, after *pb.Entity) error {
 		return nil
 	}
 	same := func(a, b any) bool { return value.Compare(a, b) == 0 }
-	if !slices.EqualFunc(property.IndexedOf(after, q.ShardBy), before, same) {
+	if !slices.EqualFunc(property.Indexed(after, q.ShardBy), before, same) {
 		return fault.Permanent(fmt.Errorf("%w: the function has changed %q", errSharded, q.ShardBy))
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -76,8 +77,8 @@ func (c Comparison) ordered(descending bool) *datastore.Query {
 }
 
 // ValueOf returns the value by which an entity was found that passes, or that has a value.
-func (c Comparison) ValueOf(properties []datastore.Property, passes, greatest bool) (any, bool) {
-	values := slices.DeleteFunc(property.Indexed(properties, c.Property), func(v any) bool {
+func (c Comparison) ValueOf(e *pb.Entity, passes, greatest bool) (any, bool) {
+	values := slices.DeleteFunc(property.Indexed(e, c.Property), func(v any) bool {
 		return passes && slices.ContainsFunc(c.filters, func(f Filter) bool { return !f.holds(v) }) || !passes && v == nil
 	})
 	slices.SortFunc(values, value.Compare)

@@ -9,11 +9,13 @@ import (
 	"sync/atomic"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/iterator"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // What a check looks at is bounded: so many namespaces for an entity of a kind, and so many spaces for
@@ -58,8 +60,8 @@ func anyOf(ctx context.Context, src Source, q query.Query, kind string) (bool, e
 			}
 			in := datastore.NewQuery(kind).Namespace(namespace).KeysOnly().Limit(1)
 			group.Go(func() error {
-				_, ok, err := one(gctx, src, in)
-				if ok {
+				e, err := one(gctx, src, in)
+				if e != nil {
 					found.Store(true)
 				}
 				return err
@@ -117,12 +119,11 @@ func checkTypes(ctx context.Context, src Source, q query.Query, absent bool) err
 // a value: an index has the types apart. It reports whether any entity has the property in an index.
 func checkComparison(ctx context.Context, src Source, c query.Comparison) (known bool, err error) {
 	ends := func(of func(greatest bool) *datastore.Query, passes bool) (values []any, err error) {
-		var entities [2]datastore.PropertyList
-		var found [2]bool
+		var entities [2]*pb.Entity
 		group, gctx := errgroup.WithContext(ctx)
 		for i := range entities {
 			group.Go(func() (err error) {
-				entities[i], found[i], err = one(gctx, src, of(i == 1))
+				entities[i], err = one(gctx, src, of(i == 1))
 				return err
 			})
 		}
@@ -130,7 +131,7 @@ func checkComparison(ctx context.Context, src Source, c query.Comparison) (known
 			return nil, unserved(err)
 		}
 		for i, entity := range entities {
-			if !found[i] {
+			if entity == nil {
 				return nil, nil
 			}
 			if v, ok := c.ValueOf(entity, passes, i == 1); ok {
@@ -159,17 +160,26 @@ func checkComparison(ctx context.Context, src Source, c query.Comparison) (known
 	case len(stored) == 2:
 		return true, c.CheckStored(stored[0], stored[1])
 	}
-	_, known, err = one(ctx, src, c.Null())
-	return known, unserved(err)
+	null, err := one(ctx, src, c.Null())
+	return null != nil, unserved(err)
 }
 
-// one returns the first result of a query, if it has any.
-func one(ctx context.Context, src Source, d *datastore.Query) (entity datastore.PropertyList, ok bool, err error) {
-	if d, err = src.At.Query(d); err != nil {
-		return nil, false, err
+// one returns the first result of a query, or nil.
+func one(ctx context.Context, src Source, d *datastore.Query) (*pb.Entity, error) {
+	d, err := src.At.Query(d)
+	if err != nil {
+		return nil, err
 	}
-	if _, err = src.Client.Run(ctx, d).Next((*loaded)(&entity)); errors.Is(err, iterator.Done) {
-		return nil, false, nil
+	ctx, results := wire.Reading(ctx)
+	key, err := src.Client.Run(ctx, d).Next(new(loaded))
+	switch {
+	case errors.Is(err, iterator.Done):
+		return nil, nil
+	case err != nil:
+		return nil, err
 	}
-	return entity, err == nil, err
+	if e := results.Of(key).GetEntity(); e != nil {
+		return e, nil
+	}
+	return nil, errUntaken
 }

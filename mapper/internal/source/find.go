@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -187,12 +188,13 @@ func next(s query.Scan, it *datastore.Iterator, taken *wire.Versions) (p *keyspa
 	}
 	p.Valued, p.Value = true, s.Value
 	if !s.Fixed {
-		var values []any
-		if taken != nil {
-			values = property.IndexedOf(stamp.Entity, s.Property)
-		} else {
-			values = property.Indexed(entity, s.Property)
+		read := stamp.Entity
+		if taken == nil {
+			if read, err = pbvalue.Entity(nil, entity, false); err != nil {
+				return nil, stamp, err
+			}
 		}
+		values := property.Indexed(read, s.Property)
 		if len(values) != 1 {
 			return nil, stamp, errNoValue
 		}

@@ -135,7 +135,7 @@ func probeIn(ctx context.Context, src Source, q query.Query) (times bool, missin
 	if err != nil {
 		return false, nil, err
 	}
-	return slices.ContainsFunc(property.IndexedOf(entities[0], q.ShardBy), keyspace.IsTime), nil, nil
+	return slices.ContainsFunc(property.Indexed(entities[0], q.ShardBy), keyspace.IsTime), nil, nil
 }
 
 // HonoursMasks reports whether a property mask keeps what it does not name.
