@@ -97,17 +97,14 @@ func Example_deleteByAge() {
 // Move to another key.
 
 var MoveUsers = mapper.Update("move-users", func(_ context.Context, u *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
-	email := ""
-	for _, p := range u.Value {
-		if p.Name == "Email" {
-			email, _ = p.Value.(string)
-		}
-	}
+	stored := u.Stored()
+	email := stored.Properties["Email"].GetStringValue()
 	if email == "" {
 		return mapper.Permanent(errors.New("it has no Email to be its name"))
 	}
-	name := fmt.Sprintf("%s/%d", email, u.Key.ID)             // that no other user gets
-	u.Put(datastore.NameKey("Customer", name, nil), &u.Value) // all properties, whatever they are
+	name := fmt.Sprintf("%s/%d", email, u.Key.ID) // that no other user gets
+
+	u.PutStored(datastore.NameKey("Customer", name, nil), stored) // as it is, to the last flag
 	u.Delete(u.Key)
 	return nil
 })
