@@ -14,6 +14,7 @@ import (
 
 	"github.com/scattermap/scattermap/internal/gql"
 	"github.com/scattermap/scattermap/internal/names"
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/internal/value"
 	"github.com/scattermap/scattermap/mapper"
 )
@@ -121,6 +122,9 @@ func (p SetParams) Validate() error {
 	if !p.Value.given {
 		return errors.New(`"value" is missing: what is the property set to? null is written as null`)
 	}
+	if _, err := pbvalue.Of(p.Value.V, p.NoIndex); err != nil {
+		return fmt.Errorf(`"value": %w`, err)
+	}
 	return nil
 }
 
@@ -164,33 +168,20 @@ type Value struct {
 
 // MarshalJSON writes it.
 func (v Value) MarshalJSON() ([]byte, error) {
-	var f struct {
-		Value json.RawMessage `json:"value"`
-	}
-	text, err := json.Marshal(mapper.Where("v", "=", v.V))
-	if err == nil {
-		err = json.Unmarshal(text, &f)
-	}
+	stored, err := pbvalue.Of(v.V, true)
 	if err != nil {
 		return nil, err
 	}
-	if f.Value == nil {
-		return []byte("null"), nil
-	}
-	return f.Value, nil
+	return value.JSON{V: pbvalue.Go(stored)}.MarshalJSON()
 }
 
 // UnmarshalJSON reads it.
 func (v *Value) UnmarshalJSON(text []byte) error {
-	filter, err := json.Marshal(map[string]any{"property": "v", "op": "=", "value": json.RawMessage(text)})
-	if err != nil {
-		return err
+	var j value.JSON
+	if err := j.UnmarshalJSON(text); err != nil {
+		return fmt.Errorf("the value: %w", err)
 	}
-	var f mapper.Filter
-	if err := json.Unmarshal(filter, &f); err != nil {
-		return err
-	}
-	v.V, v.given = f.Value, true
+	v.V, v.given = j.V, true
 	return nil
 }
 
@@ -280,7 +271,24 @@ func (p CopyParams) Validate() error {
 
 // Copy is the mapper "copy": it copies entities exactly as they are stored to another kind, or namespace, under the same
 // names and ids. A copy that is there is overwritten.
-var Copy = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[entity], p CopyParams) error {
+var Copy = copies.ByName(startCopy).CheckByName(func(params json.RawMessage) error { return mapper.CheckParams(params, new(CopyParams)) })
+
+// startCopy starts a copy by its name, unless the copies would be the entities themselves.
+func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, o *mapper.StartOptions) (*mapper.Job, error) {
+	var p CopyParams
+	if err := mapper.CheckParams(params, &p); err != nil {
+		return nil, fmt.Errorf("copy: %w", err)
+	}
+	several := q.AllNamespaces || len(q.Namespaces) > 0
+	stays := p.Namespace == nil || !several && *p.Namespace == q.Namespace || slices.Contains(q.Namespaces, *p.Namespace)
+	if stays && (p.Kind == "" || p.Kind == q.Kind || slices.Contains(q.Kinds, p.Kind)) {
+		return nil, fmt.Errorf("copy: %w: copies of the query's entities would be the entities themselves: name another kind or namespace", mapper.ErrArguments)
+	}
+	return copies.Start(ctx, e, q, p, o)
+}
+
+// copies is Copy, before it is known how it is started by its name.
+var copies = mapper.Update("copy", func(_ context.Context, e *mapper.Entity[entity], p CopyParams) error {
 	to := *e.Key
 	if p.Kind != "" {
 		to.Kind = p.Kind

@@ -224,7 +224,8 @@ func TestParams(t *testing.T) {
 			{"set", `{"property": "plan", "value": 1, "property": "Balance"}`, `"property" comes twice`},
 			{"set", `{"property": "plan", "value": 1, "Property": "Balance"}`, `"property" and "Property"`},
 			{"set", `{"property": "plan", "Value": {"time": "2026-10-24T00:00:00Z", "time": "2026-10-25T00:00:00Z"}}`,
-				`"Value.time" comes twice`},
+				`the value: "time" comes twice`},
+			{"set", `{"property": "plan", "value": "` + strings.Repeat("x", 2000) + `"}`, `"value": a text or blob has more than 1500 bytes`},
 			{"set", `{"property": "plan", "values": 1}`, `"values"`},
 			{"set", `{"property": "a", "value": {"tme": 1}}`, "tme"},
 			{"set", `{"property": "__key__", "value": 1}`, "reserved"},
@@ -269,6 +270,14 @@ func TestParams(t *testing.T) {
 		if diff := cmp.Diff(before, entities(t, w.Client, "Account", "")); diff != "" {
 			t.Error(diff)
 		}
+		for _, params := range []string{`{"kind": "Account"}`, `{"namespace": ""}`, `{"kind": "Account", "namespace": ""}`} {
+			_, err := w.Engine.StartNamed(t.Context(), "copy", mapper.Query{Kind: "Account"}, json.RawMessage(params), nil)
+			if !errors.Is(err, mapper.ErrArguments) || !strings.Contains(err.Error(), "would be the entities themselves") {
+				t.Errorf("copy %s: %v", params, err)
+			}
+		}
+		run(t, w, "set", `{"property": "essay", "noindex": true, "value": "`+strings.Repeat("x", 2000)+`"}`, mapper.Query{}, mapper.StartOptions{})
+		run(t, w, "drop", `{"properties": ["essay"]}`, mapper.Query{}, mapper.StartOptions{})
 		// In Go null is a value that was given.
 		job, err := prebuilt.Set.Start(t.Context(), w.Engine, mapper.Query{Kind: "Account"},
 			prebuilt.SetParams{Property: "note"}, nil)

@@ -12,6 +12,8 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -74,12 +76,14 @@ type reader struct {
 }
 
 var (
-	ownType = reflect.TypeFor[json.Unmarshaler]()
-	anyType = reflect.TypeFor[any]()
+	ownType  = reflect.TypeFor[json.Unmarshaler]()
+	anyType  = reflect.TypeFor[any]()
+	timeType = reflect.TypeFor[time.Time]()
 )
 
-// own reports whether a type reads its JSON itself, so that nothing is known about what is inside.
-func own(t reflect.Type) bool { return reflect.PointerTo(t).Implements(ownType) }
+// own reports whether a type reads its JSON itself, so that nothing is known about what is inside. A time has nothing
+// inside, and reads null as nothing.
+func own(t reflect.Type) bool { return t != timeType && reflect.PointerTo(t).Implements(ownType) }
 
 // value reads the next value, which a path leads to, and which t has taken; nil: a type that reads itself.
 func (r *reader) value(path string, t reflect.Type) error {
@@ -116,16 +120,26 @@ func (r *reader) value(path string, t reflect.Type) error {
 
 // array reads the rest of an array.
 func (r *reader) array(path string, t reflect.Type) error {
+	most := -1
 	if t != nil && t != anyType {
+		if t.Kind() == reflect.Array {
+			most = t.Len()
+		}
 		t = t.Elem()
 	}
-	for i := 0; r.More(); i++ {
-		if err := r.value(fmt.Sprintf("%s[%d]", path, i), t); err != nil {
+	n := 0
+	for ; r.More(); n++ {
+		if err := r.value(fmt.Sprintf("%s[%d]", path, n), t); err != nil {
 			return err
 		}
 	}
-	_, err := r.Token()
-	return err
+	if _, err := r.Token(); err != nil {
+		return err
+	}
+	if most >= 0 && n != most {
+		return fmt.Errorf("%s has %d elements, and needs %d", shown(path), n, most)
+	}
+	return nil
 }
 
 // object reads the rest of an object.
@@ -142,10 +156,13 @@ func (r *reader) object(path string, t reflect.Type) error {
 		name, _ := token.(string) // of an object
 		is, inner := name, t
 		if t != nil && t.Kind() == reflect.Struct {
-			is = strings.ToLower(name) // as fields are found
+			is = fold(name) // as fields are found
 			inner = fieldType(t, name)
 		} else if t != nil && t != anyType {
 			inner = t.Elem()
+			if n, err := strconv.ParseInt(name, 10, 64); err == nil && t.Key().Kind() != reflect.String {
+				is = strconv.FormatInt(n, 10)
+			}
 		}
 		within := name
 		if path != "" {
@@ -164,6 +181,17 @@ func (r *reader) object(path string, t reflect.Type) error {
 	}
 	_, err := r.Token()
 	return err
+}
+
+// fold returns a name as all have it that encoding/json takes for the same field.
+func fold(name string) string {
+	return strings.Map(func(r rune) rune {
+		least := r
+		for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
+			least = min(least, f)
+		}
+		return least
+	}, name)
 }
 
 // checkText returns an error if the text that was just read has half of a character, which would become another one.

@@ -35,6 +35,9 @@ type params struct {
 	Raw    json.RawMessage `json:"raw"`
 	Number json.Number     `json:"number"`
 	When   time.Time       `json:"when"`
+	Pair   [2]int          `json:"pair"`
+	ByID   map[int]int     `json:"by_id"`
+	Yes    bool            `json:"ksi"`
 	embedded
 }
 
@@ -60,7 +63,14 @@ func TestDecode(t *testing.T) {
 		`{"by_name": {"a": null}}`:                  `"by_name.a" is null`,
 		`{"deep": null}`:                            `"deep" is null`,
 		`{"any": null, "map": null, "list": null}`:  "",
-		`{"ptr": null, "raw": null, "when": null}`:  "",
+		`{"ptr": null, "raw": null}`:                "",
+		`{"when": null}`:                            `"when" is null`,
+		`{"pair": [1, 2]}`:                          "",
+		`{"pair": [1, 2, 3]}`:                       `"pair" has 3 elements, and needs 2`,
+		`{"pair": [1]}`:                             `"pair" has 1 elements`,
+		`{"by_id": {"1": 1, "-1": 2}}`:              "",
+		`{"by_id": {"1": 1, "01": 2}}`:              `"1" and "01"`,
+		`{"ksi": true, "\u212a\u017fi": false}`:     "comes twice",
 		`{"inners": null, "by_name": null}`:         "",
 		`{"any": 9007199254740992}`:                 "",
 		`{"any": 9007199254740993}`:                 `"any" is 9007199254740993`,

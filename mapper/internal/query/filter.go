@@ -133,6 +133,9 @@ func normalValue(v any) (any, error) {
 		}
 		return v.UTC().Truncate(time.Microsecond), nil
 	case *datastore.Key:
+		if v == nil {
+			return nil, nil
+		}
 		if v.Incomplete() {
 			return nil, errors.New("the key is incomplete")
 		}
