@@ -224,7 +224,7 @@ func (o StartOptions) validate(longest, deadline time.Duration) error {
 	case names.Reserved(o.ID):
 		return fmt.Errorf("StartOptions.ID %q is reserved by Datastore", o.ID)
 	case !record.ValidJobID(o.ID):
-		return fmt.Errorf("StartOptions.ID %q is not 1 to 100 letters, digits, '-' and '_'", o.ID)
+		return fmt.Errorf("StartOptions.ID %q is not 1 to 100 letters, digits, '-' and '_', or is one like __x__", o.ID)
 	case o.PageSize < 1 || o.PageSize > record.MaxPageSize:
 		return fmt.Errorf("StartOptions.PageSize has to be in [1, %d], it is %d", record.MaxPageSize, o.PageSize)
 	case o.PageTime < 0 || o.PageTime > maxPageTime:

@@ -105,7 +105,7 @@ func oneJob(c *cobra.Command, args []string) error {
 		return usageError(fmt.Errorf("%s: name one job, as \"scattermap jobs\" lists them", c.Name()))
 	}
 	if !names.JobID(args[0]) {
-		return usageError(fmt.Errorf("%s: %.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_': \"scattermap jobs\" lists them", c.Name(), args[0]))
+		return usageError(fmt.Errorf("%s: %.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_', and not __x__: \"scattermap jobs\" lists them", c.Name(), args[0]))
 	}
 	return nil
 }

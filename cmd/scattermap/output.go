@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf16"
 
 	"github.com/spf13/pflag"
 )
@@ -48,7 +50,7 @@ func (o *output) write(w io.Writer, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil || *o == asJSON {
 		if err == nil {
-			_, err = fmt.Fprintln(w, string(text))
+			_, err = fmt.Fprintln(w, escaped(string(text)))
 		}
 		return err
 	}
@@ -56,6 +58,22 @@ func (o *output) write(w io.Writer, v any) error {
 		_, err = w.Write(text)
 	}
 	return err
+}
+
+// escaped writes what a terminal would act on, or not show, as JSON has it: \u009b. encoding/json does so with what is
+// below a blank.
+func escaped(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if r < 0x7f || strconv.IsPrint(r) {
+			b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
+	}
+	return b.String()
 }
 
 // rows writes lines of columns.

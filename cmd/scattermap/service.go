@@ -135,7 +135,7 @@ func checkPath(path string) error {
 	}
 	for segment := range strings.SplitSeq(path, "/") {
 		if !names.JobID(segment) { // what is done to a job has such a name, too
-			return usageError(fmt.Errorf("%.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_'",
+			return usageError(fmt.Errorf("%.110q is no ID of a job, which is 1 to 100 letters, digits, '-' and '_', and not __x__",
 				segment))
 		}
 	}

@@ -148,7 +148,7 @@ func newStart() *cobra.Command {
 			return err
 		}
 		if o := f.options.ID; o != "" && !names.JobID(o) {
-			return usageError(fmt.Errorf("--id is %.110q, it has to be 1 to 100 letters, digits, '-' and '_'", o))
+			return usageError(fmt.Errorf("--id is %.110q, it has to be 1 to 100 letters, digits, '-' and '_', and not __x__", o))
 		}
 		o := f.options
 		if execute && o.Rehearse {
@@ -209,8 +209,7 @@ func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFla
 // checkParams returns what is wrong with parameters, whatever mapper they are for.
 func checkParams(params string) error {
 	if err := strictjson.Check([]byte(params)); err != nil {
-		return usageError(fmt.Errorf("--params is %.200q, it has to be JSON, such as '{\"Amount\": 10}': %w", params,
-			err))
+		return usageError(fmt.Errorf("--params %.200q: %w (parameters are JSON, such as '{\"Amount\": 10}')", params, err))
 	}
 	return nil
 }

@@ -25,6 +25,10 @@ func TestYAML(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			var asIs any
+			if err := json.Unmarshal([]byte(escaped(string(text))), &asIs); err != nil || !reflect.DeepEqual(asIs, v) {
+				t.Errorf("%q is written as %s, which is read as %#v, %v", text, escaped(string(text)), asIs, err)
+			}
 			out, err := toYAML(text)
 			if err != nil {
 				t.Fatalf("%s: %v", text, err)
@@ -41,6 +45,9 @@ func TestYAML(t *testing.T) {
 		if out, err := toYAML(text); err != nil || !bytes.HasPrefix(out, []byte(`"`)) {
 			t.Errorf("%q is written as %s, %v, want quotes", s, out, err)
 		}
+	}
+	if got, want := escaped(`{"a": "é31m‮󠀁 😀"}`), `{"a": "é\u007f\u009b31m\u202e\udb40\udc01 😀"}`; got != want {
+		t.Errorf("for a terminal %s, want %s", got, want)
 	}
 	for in, want := range map[string]string{"9007199254740993": "9007199254740993", "1e-07": "1.0e-07",
 		"1e+21": "1.0e+21", "-1.5E3": "-1.5e+3", "true": "true", "null": "null"} {

@@ -81,7 +81,7 @@ func (st Store) LoadJob(ctx context.Context, ref record.Ref) (*record.Job, error
 		return nil, errNoClient
 	}
 	if !record.ValidJobID(id) {
-		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_'", record.ErrNoSuchJob, id)
+		return nil, fmt.Errorf("%w: %.100q is not 1 to 100 letters, digits, '-' and '_', or is one like __x__", record.ErrNoSuchJob, id)
 	}
 	j := &record.Job{ID: id}
 	err := st.answer(ctx, func(ctx context.Context) error {
