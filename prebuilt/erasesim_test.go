@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -48,6 +49,7 @@ type fleet struct {
 	mu     sync.Mutex // of rng
 	faults *emulator.Faults
 	calm   *datastore.Client // of nobody who stops
+	past   *datastore.Client // reads what was there at another time
 	all    []*mapper.Engine
 }
 
@@ -92,7 +94,7 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.Definition) *fleet {
 	f.faults.Pause()
 	var handlers []http.Handler
 	var running sync.WaitGroup
-	e := emulator.ForTest(t, &emulator.Options{Faults: f.faults, Seed: seed, Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	e := emulator.ForTest(t, &emulator.Options{Faults: f.faults, Seed: seed, Retention: 48 * time.Hour, Transport: emulator.HandlerTransport(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		running.Add(1)
 		defer running.Done()
 		f.mu.Lock()
@@ -134,6 +136,9 @@ func newFleet(t *testing.T, seed uint64, mappers []mapper.Definition) *fleet {
 		}
 	}
 	handlers = append(handlers, f.all[2].Handler())
+	f.past, err = e.Datastore(t.Context(), "test")
+	must(err)
+	t.Cleanup(func() { f.past.Close() })
 	t.Cleanup(func() {
 		f.faults.Pause()
 		e.Reset()
@@ -521,8 +526,20 @@ func (s *simulation) look(c *prebuilt.Certificate) {
 			if err != nil {
 				return err
 			}
-			if len(found) > 0 {
-				s.Errorf("a certificate is kept, and there are %q: %s", found, text)
+			if len(found) == 0 {
+				continue
+			}
+			// What a start has written that came after the look began is not what was looked for.
+			before, err := grep(ctx, s.past.WithReadOptions(datastore.ReadTime(c.Looked)), text, nil)
+			if err != nil {
+				return err
+			}
+			for _, what := range found {
+				if slices.Contains(before, what) {
+					s.Errorf("a certificate is kept, and there is %q, as it was when the look began: %s", what, text)
+				} else {
+					s.Logf("since the look began there is %q: %s", what, text)
+				}
 			}
 		}
 		return nil
