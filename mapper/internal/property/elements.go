@@ -46,21 +46,20 @@ func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bo
 			all[i] = old[at]
 		}
 	}
-	inPlace, more := len(before) == len(after), false
+	inPlace, more, moved := len(before) == len(after), false, false
 	for i, at := range from {
 		more = more || at < 0 && !isUnsaved(after[i])
+		moved = moved || at >= 0 && at != i
 		inPlace = inPlace && (at < 0) == !kept[i]
 	}
-	if !inPlace {
-		for i, el := range old {
-			if more && !kept[i] && loses(el, before[i]) {
-				return nil, errUnkept
-			}
+	for i, el := range old {
+		if !inPlace && more && !kept[i] && loses(el, before[i]) {
+			return nil, errUnkept
 		}
-		if removed && m.shifts(old, before, after, from) ||
-			!removed && slices.Contains(kept, false) && m.twins(old, before, kept) {
-			return nil, errTwins
-		}
+	}
+	if removed && m.shifts(old, before, after, from) ||
+		!removed && (moved || !inPlace) && slices.Contains(kept, false) && m.twins(old, before, kept) {
+		return nil, errTwins
 	}
 	for i, at := range from {
 		if at >= 0 || isUnsaved(after[i]) {
