@@ -27,7 +27,7 @@ func valuesIn(saved any) []any {
 }
 
 // mostPairs is how many pairs of elements align compares at most where a type does not save what it has loaded.
-const mostPairs = 1 << 20
+const mostPairs = 1 << 18
 
 // align returns what each stored element was saved as, and whether that is certain. Where some are missing, it is those
 // that are empty: nulls, or all that omitempty leaves out.

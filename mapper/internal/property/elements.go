@@ -15,7 +15,8 @@ import (
 )
 
 // errTwins says that nothing tells which elements are gone.
-var errTwins = errors.New("elements of it are equal to the Go type and differ as they are stored, and nothing says which of them are gone")
+var errTwins = errors.New("elements of it are equal to the Go type and differ as they are stored, " +
+	"and nothing says which of them are gone")
 
 // elements returns what is stored of an array's elements, which were saved as before and are saved as after. One that
 // is there before and after is as stored, wherever it is now. Those that differ are merged with what is stored at their
@@ -82,8 +83,8 @@ func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bo
 	return slices.DeleteFunc(all, func(v *pb.Value) bool { return v == nil }), nil
 }
 
-// left returns where elements were of which some were removed, and nothing else was done: as far to the front as can be.
-// It returns nil if something else was done.
+// left returns where elements were of which some were removed, and nothing else was done: as far to the front as can
+// be. It returns nil if something else was done.
 func left(before, after []any) []int {
 	if len(after) >= len(before) {
 		return nil
@@ -100,8 +101,8 @@ func left(before, after []any) []int {
 	return places
 }
 
-// shifts reports whether elements that are left after some were removed may be others than those at the places that left
-// has returned, and stored in another way.
+// shifts reports whether elements that are left after some were removed may be others than those at the places that
+// left has returned, and stored in another way.
 func (m merger) shifts(old []*pb.Value, before, after []any, places []int) bool {
 	last := len(before)
 	for i := len(after) - 1; i >= 0; i-- {

@@ -96,7 +96,7 @@ func (m merger) merge(stored *pb.Entity, before, after []datastore.Property, s *
 }
 
 // moves are properties that have got another name, where the type does not say which names there are: one whose value
-// differs from what it was under its name, and is what is stored of another one that is gone, or differs too.
+// differs from what it was under its name, and is what is stored of another one that is gone, or differs, too.
 type moves struct {
 	stored *pb.Entity
 	before []datastore.Property

@@ -23,17 +23,26 @@ func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) e
 	if s == nil || !s.flattens {
 		return nil
 	}
+	type change struct {
+		was, is int
+		stay    bool
+	}
+	changes := make(map[string]change) // by slice
 	for _, name := range slices.Sorted(maps.Keys(stored.GetProperties())) {
 		slice := s.slice(name, false)
 		if slice == "" || s.declares(name) {
 			continue
 		}
-		was, is := s.rows(before, slice), s.rows(after, slice)
-		column := stored.Properties[name]
-		if column.GetArrayValue() == nil && len(was) != 1 {
-			continue // it is no column
+		c, known := changes[slice]
+		if !known {
+			was, is := s.rows(before, slice), s.rows(after, slice)
+			c = change{len(was), len(is), stay(was, is)}
+			changes[slice] = c
 		}
-		if more := len(is) > len(was) && len(valuesOf(column)) > len(was); more || !stay(was, is) {
+		column := stored.Properties[name]
+		switch more := c.is > c.was && len(valuesOf(column)) > c.was; {
+		case column.GetArrayValue() == nil && c.was != 1: // it is no column
+		case more, !c.stay:
 			return fmt.Errorf("property %q: %w", name, errOutOfStep)
 		}
 	}
@@ -76,8 +85,8 @@ func (s *schema) rows(properties []datastore.Property, slice string) (rows []any
 	return rows
 }
 
-// slice returns the name of the flattened slice that a property is a column of, or "". Flat says that the schema is of a
-// field that is flattened.
+// slice returns the name of the flattened slice that a property is a column of, or "". Flat says that the schema is of
+// a field that is flattened.
 func (s *schema) slice(name string, flat bool) string {
 	for outer, f := range s.fields {
 		rest, inside := strings.CutPrefix(name, outer+".")

@@ -292,7 +292,8 @@ func spared[T any](t *testing.T, rng *rand.Rand, edits map[string]func(*T)) {
 		}
 		if property, removed := strings.CutSuffix(name, "-"); removed {
 			all := without1(t, stored, property, &v)
-			if certain := len(slices.CompactFunc(slices.Clone(all), same)) == 1; certain != (err == nil) || !certain && !errors.Is(err, errTwins) {
+			certain := len(slices.CompactFunc(slices.Clone(all), same)) == 1
+			if certain != (err == nil) || !certain && !errors.Is(err, errTwins) {
 				t.Fatalf("%q: error %v: %.3000v", name, err, stored)
 			}
 			if err != nil {
@@ -336,7 +337,7 @@ func without1[T any](t *testing.T, stored *pb.Entity, property string, v *T) (al
 	}
 	array := valuesOf(stored.Properties[property])
 	for i := range array {
-		one := &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: slices.Delete(slices.Clone(array), i, i+1)}}}
+		one := arrayOf(slices.Delete(slices.Clone(array), i, i+1)...)
 		e := &pb.Entity{Key: stored.Key, Properties: maps.Clone(stored.Properties)}
 		e.Properties[property] = one
 		var loaded T
@@ -350,8 +351,10 @@ func without1[T any](t *testing.T, stored *pb.Entity, property string, v *T) (al
 	return all
 }
 
-// TestSparedLists renames properties of random lists, over others as well, and swaps them, also inside entities: each is
-// as it was, under its new name.
+var entityType = reflect.TypeFor[*datastore.Entity]()
+
+// TestSparedLists renames properties of random lists, over others as well, and swaps them, also inside entities: each
+// is as it was, under its new name.
 func TestSparedLists(t *testing.T) {
 	testflag.Sequential(t)
 	rng := testflag.Rand(t)
@@ -367,7 +370,7 @@ func TestSparedLists(t *testing.T) {
 		want := proto.CloneOf(stored)
 		list, in := (*[]datastore.Property)(&v), want
 		for rng.IntN(2) == 0 { // an entity inside
-			i := slices.IndexFunc(*list, func(p datastore.Property) bool { e, ok := p.Value.(*datastore.Entity); return ok && e != nil })
+			i := slices.IndexFunc(*list, func(p datastore.Property) bool { return reflect.TypeOf(p.Value) == entityType })
 			if i < 0 {
 				break
 			}

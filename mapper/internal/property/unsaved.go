@@ -18,7 +18,7 @@ type unsaved struct{}
 
 func isUnsaved(v any) bool { _, ok := v.(unsaved); return ok }
 
-// complete returns properties that a value is saved as with all elements of its slices. It changes none of them in place.
+// complete returns properties that a value is saved as, with all elements of its slices. It changes none in place.
 func complete(properties []datastore.Property, v reflect.Value) []datastore.Property {
 	if v.Kind() != reflect.Struct || slices.Contains(leaves, v.Type()) {
 		return properties
