@@ -226,3 +226,18 @@ func TestFlattenedSlices(t *testing.T) {
 		}
 	}
 }
+
+// A pair loads and saves itself by the client's own means.
+type pair struct{ A, B int64 }
+
+func (p *pair) Load(all []datastore.Property) error { return datastore.LoadStruct(p, all) }
+func (p *pair) Save() ([]datastore.Property, error) { return datastore.SaveStruct(p) }
+
+// TestZeroIsNoMovedNull has a property get the zero value as which another one's null was saved.
+func TestZeroIsNoMovedNull(t *testing.T) {
+	stored := map[string]*pb.Value{"A": wire(t, int64(5)), "B": wire(t, nil)}
+	is, err := edited(t, stored, func(v *pair) { v.A, v.B = 0, 7 })
+	if got := is.GetProperties()["A"]; err != nil || !same(got, wire(t, int64(0))) {
+		t.Errorf("A is %v, error %v, want 0", got, err)
+	}
+}
