@@ -2,6 +2,7 @@ package property
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -11,22 +12,30 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/pbkey"
-	"github.com/scattermap/scattermap/internal/pbvalue"
 )
+
+// errTwins says that nothing tells which elements are gone.
+var errTwins = errors.New("elements of it are equal to the Go type and differ as they are stored, " +
+	"and nothing says which of them are gone")
 
 // elements returns what is stored of an array's elements, which were saved as before and are saved as after. One that
 // is there before and after is as stored, wherever it is now. Those that differ are merged with what is stored at their
 // places, if they are at the same ones: all others have stayed then. Otherwise nothing says which stored element a
 // changed one is, and if something would be lost it is refused.
 func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bool, s *schema) ([]*pb.Value, error) {
-	all, from := make([]*pb.Value, len(after)), placesOf(before, after)
-	kept, mixed := make([]bool, len(old)), mixedFlags(old)
+	from := left(before, after)
+	removed := from != nil
+	if !removed {
+		from = placesOf(before, after)
+	}
+	all, kept, mixed := make([]*pb.Value, len(after)), make([]bool, len(old)), mixedFlags(old)
 	for i, at := range from {
 		if at < 0 {
 			continue
 		}
 		kept[at] = true
 		switch {
+		case m.resaves && isUnsaved(after[i]):
 		case m.resaves:
 			var err error
 			if all[i], err = m.saved(old[at], before[at], after[i], noIndex, true, s); err != nil {
@@ -38,20 +47,23 @@ func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bo
 			all[i] = old[at]
 		}
 	}
-	inPlace, more := len(before) == len(after), false
+	inPlace, more, moved := len(before) == len(after), false, false
 	for i, at := range from {
-		more = more || at < 0
+		more = more || at < 0 && !isUnsaved(after[i])
+		moved = moved || at >= 0 && at != i
 		inPlace = inPlace && (at < 0) == !kept[i]
 	}
-	if !inPlace && more {
-		for i, el := range old {
-			if !kept[i] && loses(el, before[i]) {
-				return nil, errUnkept
-			}
+	for i, el := range old {
+		if !inPlace && more && !kept[i] && loses(el, before[i]) {
+			return nil, errUnkept
 		}
 	}
+	if removed && m.shifts(old, before, after, from) ||
+		!removed && (moved || !inPlace) && slices.Contains(kept, false) && m.twins(old, before, kept) {
+		return nil, errTwins
+	}
 	for i, at := range from {
-		if at >= 0 {
+		if at >= 0 || isUnsaved(after[i]) {
 			continue
 		}
 		flag := noIndex
@@ -62,13 +74,75 @@ func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bo
 		if inPlace {
 			all[i], err = m.saved(old[i], before[i], after[i], flag, flags, s)
 		} else {
-			all[i], err = pbvalue.Of(after[i], flag)
+			all[i], err = valueOf(after[i], flag)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("at index %d: %w", i, err)
 		}
 	}
-	return all, nil
+	return slices.DeleteFunc(all, func(v *pb.Value) bool { return v == nil }), nil
+}
+
+// left returns where elements were of which some were removed, and nothing else was done: as far to the front as can
+// be. It returns nil if something else was done.
+func left(before, after []any) []int {
+	if len(after) >= len(before) {
+		return nil
+	}
+	places := make([]int, 0, len(after))
+	for at := 0; at < len(before) && len(places) < len(after); at++ {
+		if equalValues(before[at], after[len(places)]) {
+			places = append(places, at)
+		}
+	}
+	if len(places) < len(after) {
+		return nil
+	}
+	return places
+}
+
+// shifts reports whether elements that are left after some were removed may be others than those at the places that
+// left has returned, and stored in another way.
+func (m merger) shifts(old []*pb.Value, before, after []any, places []int) bool {
+	last := len(before)
+	for i := len(after) - 1; i >= 0; i-- {
+		for last--; !equalValues(before[last], after[i]); last-- {
+		}
+		for at := places[i] + 1; at <= last; at++ { // each of these places can be it
+			if equalValues(before[at], after[i]) && m.unlike(old[places[i]], old[at], after[i]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// twins reports whether some elements are gone and equal ones are kept, and not all of them are stored alike.
+func (m merger) twins(old []*pb.Value, before []any, kept []bool) bool {
+	type group struct {
+		first              int
+		gone, kept, unlike bool
+	}
+	groups := make(map[string]*group)
+	for i, el := range old {
+		text := string(appendText(nil, before[i]))
+		g := groups[text]
+		if g == nil {
+			g = &group{first: i}
+			groups[text] = g
+		}
+		g.unlike = g.unlike || m.unlike(old[g.first], el, before[i])
+		g.gone, g.kept = g.gone || !kept[i], g.kept || kept[i]
+		if g.gone && g.kept && g.unlike {
+			return true
+		}
+	}
+	return false
+}
+
+// unlike reports whether it matters which of two stored elements is left that were saved alike.
+func (m merger) unlike(a, b *pb.Value, saved any) bool {
+	return !same(a, b) && (!m.resaves || loses(a, saved) || loses(b, saved))
 }
 
 // placesOf returns where each element was before; -1: nowhere. One that is where it was has not moved; of equal ones that

@@ -15,7 +15,7 @@ import (
 )
 
 // errUnkept says that something which the Go type does not hold has no place any more.
-var errUnkept = errors.New("changing it would drop what the Go type does not hold: properties or keys of the entities inside, or nulls among them")
+var errUnkept = errors.New("changing it would drop what the Go type does not hold: properties or keys of the entities inside")
 
 // A merger makes what is stored of what a function has changed. The stored entity is the base. What is saved the same
 // before and after the function is as stored, bit for bit, and so is what is not saved at all. What differs is
@@ -30,6 +30,9 @@ type merger struct {
 // may share values with what is stored.
 func (m merger) merge(stored *pb.Entity, before, after []datastore.Property, s *schema, unindexed bool) (whole *pb.Entity, changed []string, err error) {
 	was, is := byName(before), byName(after)
+	if err := s.inStep(stored, before, after); err != nil {
+		return nil, nil, err
+	}
 	edits := make(map[string]*pb.Value) // nil: it is removed
 	for _, p := range before {
 		if stored.GetProperties()[p.Name] != nil && is(p.Name) == nil {
@@ -43,7 +46,7 @@ func (m merger) merge(stored *pb.Entity, before, after []datastore.Property, s *
 			}
 		}
 	}
-	moved := moves{stored: stored, before: before, removed: edits, flags: m.resaves}
+	moved := moves{stored: stored, before: before, is: is, flags: m.resaves}
 	for i := range after {
 		p := after[i]
 		switch last := is(p.Name); {
@@ -57,13 +60,13 @@ func (m merger) merge(stored *pb.Entity, before, after []datastore.Property, s *
 			continue
 		}
 		var v *pb.Value
+		if s == nil && (b == nil || !equalValues(b.Value, p.Value)) {
+			v = moved.find(p, unindexed)
+		}
 		switch {
-		case old == nil && b == nil && s == nil:
-			if v = moved.find(p, unindexed); v == nil {
-				v, err = pbvalue.Of(p.Value, p.NoIndex || unindexed)
-			}
+		case v != nil:
 		case old == nil:
-			v, err = pbvalue.Of(p.Value, p.NoIndex || unindexed)
+			v, err = valueOf(p.Value, p.NoIndex || unindexed)
 		default:
 			v, err = m.value(old, b, p, s.inside(p.Name), unindexed)
 		}
@@ -92,27 +95,35 @@ func (m merger) merge(stored *pb.Entity, before, after []datastore.Property, s *
 	return whole, changed, nil
 }
 
-// moves are properties that have got another name: one that is gone, and had the value that a new one has.
+// moves are properties that have got another name, where the type does not say which names there are: one whose value
+// differs from what it was under its name, and is what is stored of another one that is gone, or differs, too.
 type moves struct {
-	stored  *pb.Entity
-	before  []datastore.Property
-	removed map[string]*pb.Value
-	taken   map[string]bool
-	flags   bool // what is moved gets the flag that it is saved with
+	stored *pb.Entity
+	before []datastore.Property
+	is     func(name string) *datastore.Property // after
+	taken  map[string]bool
+	flags  bool // what is moved gets the flag that it is saved with
 }
 
 // find returns what is stored of a property that was moved to p, or nil.
 func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
 	for _, b := range m.before {
-		if v, gone := m.removed[b.Name]; !gone || v != nil || m.taken[b.Name] || !equalValues(b.Value, p.Value) {
+		old := m.stored.GetProperties()[b.Name]
+		if old == nil || b.Name == p.Name || m.taken[b.Name] || !equalValues(b.Value, p.Value) {
 			continue
+		}
+		if now := m.is(b.Name); now != nil && equalValues(b.Value, now.Value) {
+			continue
+		}
+		was := pbvalue.Property(b.Name, old)
+		if !equalValues(was.Value, p.Value) {
+			continue // the type saves it as something else
 		}
 		if m.taken == nil {
 			m.taken = make(map[string]bool)
 		}
 		m.taken[b.Name] = true
-		old := m.stored.Properties[b.Name]
-		if m.flags || b.NoIndex != p.NoIndex {
+		if m.flags || was.NoIndex != p.NoIndex {
 			return flagged(old, p.NoIndex || unindexed)
 		}
 		return old
@@ -124,7 +135,7 @@ func (m *moves) find(p datastore.Property, unindexed bool) *pb.Value {
 func (m merger) value(old *pb.Value, b *datastore.Property, p datastore.Property, s *schema, unindexed bool) (*pb.Value, error) {
 	noIndex := p.NoIndex || unindexed
 	if b == nil {
-		return m.saved(old, nil, p.Value, noIndex, m.resaves, s)
+		return m.saved(old, unsaved{}, p.Value, noIndex, m.resaves, s)
 	}
 	if !m.resaves && equalValues(b.Value, p.Value) { // but not the flag
 		return flagged(old, noIndex), nil
@@ -147,15 +158,22 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 		}
 		return like(old, &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: whole}}, noIndex, flags), nil
 	}
-	from, wasArray := before.([]any)
-	to, isArray := after.([]any)
-	if array := old.GetArrayValue(); array != nil && isArray && wasArray && len(from) == len(array.GetValues()) {
-		elements, err := m.elements(array.GetValues(), from, to, noIndex, flags, s)
-		if err != nil {
-			return nil, err
+	_, isArray := after.([]any)
+	if isArray || old.GetArrayValue() != nil {
+		if from, ok := align(valuesOf(old), valuesIn(before)); ok {
+			all, err := m.elements(valuesOf(old), from, valuesIn(after), noIndex, flags, s)
+			if err != nil {
+				return nil, err
+			}
+			if !isArray && len(all) == 1 {
+				return all[0], nil
+			}
+			whole := &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: all}}}
+			if old.GetArrayValue() != nil {
+				whole = like(old, whole, false, flags)
+			}
+			return whole, nil
 		}
-		whole := &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: elements}}}
-		return like(old, whole, false, flags), nil
 	}
 	if loses(old, before) {
 		if equalValues(before, after) {
@@ -163,7 +181,7 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 		}
 		return nil, errUnkept
 	}
-	v, err := pbvalue.Of(after, noIndex)
+	v, err := valueOf(after, noIndex)
 	if err == nil && sameBut(old, v) {
 		return flagged(old, noIndex), nil
 	}

@@ -20,9 +20,22 @@ import (
 // is stored, and only those that differ are saved. The others are saved before and after.
 type Original[T any] struct {
 	stored *pb.Entity
-	parts  []part                 // none of a type that is saved as a whole
-	saved  [][]datastore.Property // the parts that are not plain, or the whole, before
-	lists  bool                   // T is a PropertyList: before is what is stored
+	shape  *shape
+	saved  []twice // the parts that are not plain, or the whole, before
+	lists  bool    // T is a PropertyList: before is what is stored
+}
+
+// twice are properties as they were saved first, and what they were when they were saved again, if that was something
+// else: a Save that counts, say.
+type twice struct{ first, again []datastore.Property }
+
+// before returns what properties that are saved as after are compared with. What saving changes by itself is no change
+// of the function's, and is as the client's Put stores it once there is one.
+func (s twice) before(after []datastore.Property, resaves bool) []datastore.Property {
+	if s.again == nil || resaves || equalProperties(s.first, after) {
+		return s.first
+	}
+	return s.again
 }
 
 var listType = reflect.TypeFor[datastore.PropertyList]()
@@ -33,27 +46,36 @@ func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original
 		return nil, err
 	}
 	t := reflect.TypeFor[T]()
-	o := &Original[T]{stored: stored, parts: partsOf(t), lists: t == listType}
-	switch {
-	case o.lists:
+	o := &Original[T]{stored: stored, shape: shapeOf(t), lists: t == listType}
+	if o.lists {
 		return o, nil
-	case o.parts == nil:
-		whole, err := saveApart(v)
-		o.saved = [][]datastore.Property{whole}
-		return o, err
+	}
+	changes := false
+	save := func(src any, h habits) error {
+		saved, err := h.saveTwice(src)
+		o.saved = append(o.saved, saved)
+		changes = changes || saved.again != nil
+		return err
+	}
+	if o.shape.parts == nil {
+		if err := save(v, o.shape.habits); err != nil {
+			return nil, err
+		}
 	}
 	is := reflect.ValueOf(v).Elem()
-	for _, p := range o.parts {
+	for _, p := range o.shape.parts {
 		if p.plain {
 			continue
 		}
 		alone := p.of(is)
-		saved, err := saveApart(alone.Interface())
-		if err != nil {
+		if err := save(alone.Interface(), p.habits); err != nil {
 			return nil, err
 		}
 		is.Field(p.field).Set(alone.Elem().Field(0)) // it may save itself, and have changed by that
-		o.saved = append(o.saved, saved)
+	}
+	if changes { // the function gets what Load has made, and its value is saved once
+		*v = *new(T)
+		return o, LoadStored(key, stored, v)
 	}
 	return o, nil
 }
@@ -64,39 +86,34 @@ func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original
 // is stored.
 func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []string, err error) {
 	s, m := schemaOrNone(reflect.TypeFor[T]()), merger{resaves}
-	if o.parts == nil {
-		after, err := Save(v)
+	if o.shape.parts == nil {
+		after, err := o.shape.save(v)
 		if err != nil {
 			return nil, nil, err
 		}
-		var before []datastore.Property
 		if o.lists {
-			before = pbvalue.Properties(o.stored)
-		} else {
-			before = o.saved[0]
+			return m.merge(o.stored, pbvalue.Properties(o.stored), after, s, false)
 		}
-		return m.merge(o.stored, before, after, s, false)
+		return m.merge(o.stored, o.saved[0].before(after, resaves), after, s, false)
 	}
 	is, saved := reflect.ValueOf(v).Elem(), o.saved
-	before, after := make([]datastore.Property, 0, len(o.parts)), make([]datastore.Property, 0, len(o.parts))
-	for _, p := range o.parts {
+	before, after := make([]datastore.Property, 0, len(o.shape.parts)), make([]datastore.Property, 0, len(o.shape.parts))
+	for _, p := range o.shape.parts {
 		old := o.stored.GetProperties()[p.name]
-		if !p.plain {
-			before, saved = append(before, saved[0]...), saved[1:]
-		} else if !resaves && old != nil && p.stores(is.Field(p.field), old) {
+		if p.plain && !resaves && old != nil && p.stores(is.Field(p.field), old) {
 			continue
-		} else {
-			was, err := p.before(old)
-			if err != nil {
-				return nil, nil, err
-			}
-			before = append(before, was...)
 		}
-		now, err := Save(p.of(is).Interface())
+		now, err := p.save(p.of(is).Interface())
 		if err != nil {
 			return nil, nil, err
 		}
-		after = append(after, now...)
+		var was []datastore.Property
+		if !p.plain {
+			was, saved = saved[0].before(now, resaves), saved[1:]
+		} else if was, err = p.before(old); err != nil {
+			return nil, nil, err
+		}
+		before, after = append(before, was...), append(after, now...)
 	}
 	return m.merge(o.stored, before, after, s, false)
 }
@@ -109,17 +126,48 @@ func (p part) before(old *pb.Value) ([]datastore.Property, error) {
 			return nil, err
 		}
 	}
-	return Save(v)
+	return p.save(v)
+}
+
+// habits are what a type, or something in it, may do when it is saved.
+type habits struct {
+	saves bool // it saves itself
+	omits bool // elements of slices are left out
+}
+
+func habitsOf(t reflect.Type, tag string) habits {
+	return habits{savesSome(t, make(map[reflect.Type]bool)), omitsSome(t, tag, make(map[reflect.Type]bool))}
+}
+
+// save saves what a pointer points to, with all elements of its slices.
+func (h habits) save(src any) ([]datastore.Property, error) {
+	properties, err := Save(src)
+	if h.omits {
+		properties = complete(properties, reflect.ValueOf(src).Elem())
+	}
+	return properties, err
 }
 
 // saveApart saves what a pointer points to, and shares nothing with it that could be changed in
 // place.
-func saveApart(src any) ([]datastore.Property, error) {
-	properties, err := Save(src)
+func (h habits) saveApart(src any) ([]datastore.Property, error) {
+	properties, err := h.save(src)
 	for i, p := range properties {
 		properties[i].Value = CloneValue(p.Value)
 	}
 	return properties, err
+}
+
+// saveTwice saves what a pointer points to, and once more if that may change something.
+func (h habits) saveTwice(src any) (saved twice, err error) {
+	if saved.first, err = h.saveApart(src); err != nil || !h.saves {
+		return saved, err
+	}
+	again, err := h.saveApart(src)
+	if !equalProperties(saved.first, again) {
+		saved.again = again
+	}
+	return saved, err
 }
 
 // A part is one field of a struct. The client saves it as it saves that of the struct.
@@ -128,6 +176,7 @@ type part struct {
 	name  string
 	alone reflect.Type // a struct that has nothing else
 	plain bool         // its values can be compared with stored ones
+	habits
 }
 
 // of returns a pointer to a struct with the part of another one.
@@ -154,19 +203,25 @@ func (p part) stores(f reflect.Value, stored *pb.Value) bool {
 	return true
 }
 
-var allParts sync.Map // by reflect.Type
+// A shape is how a type is saved.
+type shape struct {
+	parts []part // none if it is to be saved as a whole
+	habits
+}
+
+var shapes sync.Map // by reflect.Type
+
+func shapeOf(t reflect.Type) *shape {
+	if s, ok := shapes.Load(t); ok {
+		return s.(*shape)
+	}
+	s, _ := shapes.LoadOrStore(t, &shape{partsOf(t), habitsOf(t, "")})
+	return s.(*shape)
+}
 
 // partsOf returns the parts of a type, or none if it is to be saved as a whole: one that saves
 // itself, has embedded fields, or could have two fields under one name.
 func partsOf(t reflect.Type) []part {
-	if p, ok := allParts.Load(t); ok {
-		return p.([]part)
-	}
-	p, _ := allParts.LoadOrStore(t, newParts(t))
-	return p.([]part)
-}
-
-func newParts(t reflect.Type) []part {
 	if t.Kind() != reflect.Struct || savesItself(t) {
 		return nil
 	}
@@ -191,8 +246,9 @@ func newParts(t reflect.Type) []part {
 		options := strings.Split(tag, ",")
 		all = append(all, part{
 			field: i, name: name,
-			alone: reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}),
-			plain: isPlain(f.Type) && !slices.Contains(options, "flatten"),
+			alone:  reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}),
+			plain:  isPlain(f.Type) && !slices.Contains(options, "flatten"),
+			habits: habitsOf(f.Type, f.Tag.Get("datastore")),
 		})
 	}
 	return all
@@ -200,6 +256,25 @@ func newParts(t reflect.Type) []part {
 
 func savesItself(t reflect.Type) bool {
 	return t.Implements(loadSaver) || reflect.PointerTo(t).Implements(loadSaver)
+}
+
+// savesSome reports whether a type, or one in it, saves itself.
+func savesSome(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if t = elementType(t); seen[t] || slices.Contains(leaves, t) {
+		return false
+	}
+	seen[t] = true
+	if savesItself(t) {
+		return true
+	}
+	if t.Kind() == reflect.Struct {
+		for i := range t.NumField() {
+			if savesSome(t.Field(i).Type, seen) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 var (

@@ -52,11 +52,15 @@ type (
 		inner
 		Text string
 	}
-	revision struct{ N int } // saves itself, and changes by that
-	revised  struct {
+	revision struct { // saves itself, and changes by that
+		N  int
+		Of string
+	}
+	revised struct {
 		Name string
 		Rev  revision
 	}
+	revisions struct{ Revs []*revision }
 	flattened struct {
 		In inner `datastore:",flatten"`
 		X  int   `datastore:"In.A"`
@@ -67,7 +71,7 @@ func (r *revision) Load(p []datastore.Property) error { return datastore.LoadStr
 
 func (r *revision) Save() ([]datastore.Property, error) {
 	r.N++
-	return []datastore.Property{{Name: "N", Value: int64(r.N)}}, nil
+	return []datastore.Property{{Name: "N", Value: int64(r.N)}, {Name: "Of", Value: r.Of}}, nil
 }
 
 func (s *shades) Load(p []datastore.Property) error {
@@ -248,15 +252,39 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestOriginalOfStateful has a field change when it is saved: the function gets what it was then.
+// TestOriginalOfStateful has a type change whenever it is saved: that is no change by itself, and happens once where the
+// function changes something, as in the client's Put.
 func TestOriginalOfStateful(t *testing.T) {
-	stored := props{{Name: "Name", Value: "a"}, {Name: "Rev", Value: nested(datastore.Property{Name: "N", Value: int64(5)})}}
-	values, changed := updated(t, stored, func(v *revised) {
-		if v.Rev.N != 6 {
-			t.Errorf("the function gets revision %d, want 6", v.Rev.N)
+	field := props{{Name: "Name", Value: "a"}, {Name: "Rev", Value: nested(prop("N", int64(5)), prop("Of", "a"))}}
+	revOf := func(v any) any { return v.(*datastore.Entity).Properties[0].Value }
+	values, changed := updated(t, field, func(v *revised) {
+		if v.Rev.N != 5 {
+			t.Errorf("the function gets revision %d, want 5", v.Rev.N)
 		}
 	})
-	if rev := values["Rev"].(*datastore.Entity).Properties[0].Value; rev != int64(7) || !slices.Equal(changed, []string{"Rev"}) {
-		t.Errorf("revision %v, changed %v: want 7, and nothing else", rev, changed)
+	if len(changed) != 0 {
+		t.Errorf("nothing changed, and %v is written: %v", changed, values)
+	}
+	values, changed = updated(t, field, func(v *revised) { v.Name = "b" })
+	if revOf(values["Rev"]) != int64(5) || !slices.Equal(changed, []string{"Name"}) {
+		t.Errorf("Name changed: %v, changed %v: want revision 5", values, changed)
+	}
+	values, changed = updated(t, field, func(v *revised) { v.Rev.Of = "b" })
+	if revOf(values["Rev"]) != int64(6) || !slices.Equal(changed, []string{"Rev"}) {
+		t.Errorf("Rev changed: %v, changed %v: want revision 6", values, changed)
+	}
+	whole := props{prop("N", int64(5)), prop("Of", "a")}
+	for _, c := range []struct {
+		of   string
+		want []string
+	}{{"a", nil}, {"b", []string{"N", "Of"}}} {
+		values, changed := updated(t, whole, func(v *revision) { v.Of = c.of })
+		if values["N"] != int64(5+len(c.want)/2) || !slices.Equal(changed, c.want) {
+			t.Errorf("Of is %q: %v, changed %v, want %v", c.of, values, changed, c.want)
+		}
+	}
+	values, _ = updated(t, props{{Name: "Revs", Value: []any{nested(prop("N", int64(5)), prop("Of", "a"))}}}, func(v *revisions) { v.Revs[0].Of = "b" })
+	if rev := revOf(values["Revs"].([]any)[0]); rev != int64(6) {
+		t.Errorf("in a slice it is revision %v, want 6", rev)
 	}
 }

@@ -22,6 +22,8 @@ import (
 type schema struct {
 	fields map[string]field
 	keyed  bool // a field takes the entity's key
+	// flattens says that a field is flattened.
+	flattens bool
 }
 
 // A field is one field of a struct, or of one that is embedded in it.
@@ -29,6 +31,8 @@ type field struct {
 	sub     *schema // of a struct, a pointer to one, or a slice of them; nil otherwise
 	flatten bool    // its fields are properties by themselves, with dots in their names
 	opaque  bool    // it loads and saves itself
+	many    bool    // it is a slice
+	index   []int   // of the struct's field, for reflection
 }
 
 var schemas sync.Map // by reflect.Type
@@ -57,15 +61,15 @@ func buildSchema(t reflect.Type, building map[reflect.Type]*schema) *schema {
 	}
 	s := &schema{fields: make(map[string]field)}
 	building[t] = s
-	s.collect(t, building, []reflect.Type{t})
+	s.collect(t, nil, building, []reflect.Type{t})
 	return s
 }
 
 // collect adds the fields of a struct, and those of structs embedded in it, which
 // are promoted as in Go.
-func (s *schema) collect(t reflect.Type, building map[reflect.Type]*schema, embedding []reflect.Type) {
+func (s *schema) collect(t reflect.Type, index []int, building map[reflect.Type]*schema, embedding []reflect.Type) {
 	for i := range t.NumField() {
-		f := t.Field(i)
+		f, at := t.Field(i), append(slices.Clone(index), i)
 		tag, options, _ := strings.Cut(f.Tag.Get("datastore"), ",")
 		if f.Tag.Get("datastore") == "-" || !f.IsExported() && !f.Anonymous {
 			continue
@@ -74,7 +78,7 @@ func (s *schema) collect(t reflect.Type, building map[reflect.Type]*schema, embe
 		isStruct := element.Kind() == reflect.Struct && !slices.Contains(leaves, element)
 		if f.Anonymous && tag == "" && isStruct && f.Type.Kind() != reflect.Slice {
 			if !slices.Contains(embedding, element) {
-				s.collect(element, building, append(slices.Clone(embedding), element))
+				s.collect(element, at, building, append(slices.Clone(embedding), element))
 			}
 			continue
 		}
@@ -89,7 +93,10 @@ func (s *schema) collect(t reflect.Type, building map[reflect.Type]*schema, embe
 		entry := field{
 			flatten: slices.Contains(strings.Split(options, ","), "flatten"),
 			opaque:  element.Implements(loadSaver) || reflect.PointerTo(element).Implements(loadSaver),
+			many:    f.Type.Kind() == reflect.Slice,
+			index:   at,
 		}
+		s.flattens = s.flattens || entry.flatten
 		if isStruct && !entry.opaque {
 			entry.sub = buildSchema(element, building)
 		}

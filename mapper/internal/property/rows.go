@@ -1,0 +1,106 @@
+package property
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+)
+
+// A flattened slice of structs is stored as an array for each of their fields: these are the columns of a table, and
+// its rows are the structs. Only the names of columns that the type does not declare say that they belong to it.
+
+var errOutOfStep = errors.New("it has a value for each struct of a flattened slice, the Go type does not declare it, " +
+	"and structs were moved or removed: declare it, or change them in place")
+
+// inStep returns an error if rows of a flattened slice are at other places after than before, and the type does not
+// declare all columns: they stay as stored, and would be other rows'. A nil schema knows of none.
+func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) error {
+	if s == nil || !s.flattens {
+		return nil
+	}
+	type change struct {
+		was, is int
+		stay    bool
+	}
+	changes := make(map[string]change) // by slice
+	for _, name := range slices.Sorted(maps.Keys(stored.GetProperties())) {
+		slice := s.slice(name, false)
+		if slice == "" || s.declares(name) {
+			continue
+		}
+		c, known := changes[slice]
+		if !known {
+			was, is := s.rows(before, slice), s.rows(after, slice)
+			c = change{len(was), len(is), stay(was, is)}
+			changes[slice] = c
+		}
+		column := stored.Properties[name]
+		switch more := c.is > c.was && len(valuesOf(column)) > c.was; {
+		case column.GetArrayValue() == nil && c.was != 1: // it is no column
+		case more, !c.stay:
+			return fmt.Errorf("property %q: %w", name, errOutOfStep)
+		}
+	}
+	return nil
+}
+
+// stay reports whether each of some rows is where it was, or another one that has not been elsewhere.
+func stay(was, is []any) bool {
+	if len(is) < len(was) {
+		return false
+	}
+	from, kept := placesOf(was, is), make([]bool, len(is))
+	for _, at := range from {
+		if at >= 0 {
+			kept[at] = true
+		}
+	}
+	for i, at := range from {
+		if at != i && (at >= 0 || kept[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// rows returns the rows of a flattened slice, as entities.
+func (s *schema) rows(properties []datastore.Property, slice string) (rows []any) {
+	for _, p := range properties {
+		if s.slice(p.Name, false) != slice {
+			continue
+		}
+		for i, v := range valuesIn(p.Value) {
+			if i == len(rows) {
+				rows = append(rows, new(datastore.Entity))
+			}
+			row := rows[i].(*datastore.Entity)
+			row.Properties = append(row.Properties, datastore.Property{Name: p.Name, Value: v})
+		}
+	}
+	return rows
+}
+
+// slice returns the name of the flattened slice that a property is a column of, or "". Flat says that the schema is of
+// a field that is flattened.
+func (s *schema) slice(name string, flat bool) string {
+	for outer, f := range s.fields {
+		rest, inside := strings.CutPrefix(name, outer+".")
+		if !inside || !f.flatten && !flat {
+			continue
+		}
+		if f.many {
+			return outer
+		}
+		if f.sub != nil {
+			if inner := f.sub.slice(rest, true); inner != "" {
+				return outer + "." + inner
+			}
+		}
+	}
+	return ""
+}

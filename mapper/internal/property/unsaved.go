@@ -1,0 +1,150 @@
+package property
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/internal/pbvalue"
+)
+
+// unsaved stands for an element of a slice that the client does not save: a nil pointer to a struct, or what is empty
+// where the field has omitempty. Without it nothing would say where the others are.
+type unsaved struct{}
+
+func isUnsaved(v any) bool { _, ok := v.(unsaved); return ok }
+
+// complete returns properties that a value is saved as, with all elements of its slices. It changes none in place.
+func complete(properties []datastore.Property, v reflect.Value) []datastore.Property {
+	if v.Kind() != reflect.Struct || slices.Contains(leaves, v.Type()) {
+		return properties
+	}
+	fields, own := schemaOf(v.Type()).fields, false
+	for i, p := range properties {
+		f, ok := fields[p.Name]
+		if !ok || f.flatten {
+			continue
+		}
+		in, err := v.FieldByIndexErr(f.index)
+		if err != nil {
+			continue
+		}
+		value, changed := completed(p.Value, in)
+		if !changed {
+			continue
+		}
+		if !own {
+			properties, own = slices.Clone(properties), true
+		}
+		properties[i].Value = value
+	}
+	return properties
+}
+
+func completed(saved any, v reflect.Value) (_ any, changed bool) {
+	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {
+		if v.IsNil() {
+			return saved, false
+		}
+		v = v.Elem()
+	}
+	switch x := saved.(type) {
+	case *datastore.Entity:
+		if x == nil {
+			return saved, false
+		}
+		all := complete(x.Properties, v)
+		if len(all) == 0 || &all[0] == &x.Properties[0] {
+			return saved, false
+		}
+		return &datastore.Entity{Key: x.Key, Properties: all}, true
+	case []any:
+		if v.Kind() != reflect.Slice || len(x) > v.Len() {
+			return saved, false
+		}
+		all, rest := make([]any, v.Len()), x
+		for i := range all {
+			if len(x) < v.Len() && emptyField(v.Index(i)) {
+				all[i], changed = unsaved{}, true
+				continue
+			}
+			if len(rest) == 0 {
+				return saved, false
+			}
+			one, more := completed(rest[0], v.Index(i))
+			all[i], rest, changed = one, rest[1:], changed || more
+		}
+		return all, changed && len(rest) == 0
+	}
+	return saved, false
+}
+
+// emptyField reports whether a value is what omitempty leaves out.
+func emptyField(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Slice, reflect.String:
+		return v.Len() == 0
+	case reflect.Struct:
+		t, ok := v.Interface().(time.Time)
+		return ok && t.IsZero()
+	case reflect.Float32, reflect.Float64:
+		return v.Float() == 0
+	}
+	return v.IsZero()
+}
+
+// omitsSome reports whether the client may leave elements of slices in a type out.
+func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
+	isSlice := false
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 {
+		isSlice = isSlice || t.Kind() == reflect.Slice
+		t = t.Elem()
+		if isSlice && t.Kind() == reflect.Pointer && t != keyType && t.Elem().Kind() == reflect.Struct {
+			return true
+		}
+	}
+	_, options, _ := strings.Cut(tag, ",")
+	if isSlice && strings.Contains(options, "omitempty") {
+		return true
+	}
+	if t.Kind() != reflect.Struct || slices.Contains(leaves, t) || seen[t] {
+		return false
+	}
+	seen[t] = true
+	for i := range t.NumField() {
+		if f := t.Field(i); omitsSome(f.Type, f.Tag.Get("datastore"), seen) {
+			return true
+		}
+	}
+	return false
+}
+
+// valueOf returns the value that the client's Put stores of one that may have unsaved elements.
+func valueOf(v any, noIndex bool) (*pb.Value, error) { return pbvalue.Of(withoutUnsaved(v), noIndex) }
+
+func withoutUnsaved(v any) any {
+	switch x := v.(type) {
+	case []any:
+		all := make([]any, 0, len(x))
+		for _, el := range x {
+			if !isUnsaved(el) {
+				all = append(all, withoutUnsaved(el))
+			}
+		}
+		return all
+	case *datastore.Entity:
+		if x == nil {
+			return v
+		}
+		e := &datastore.Entity{Key: x.Key, Properties: slices.Clone(x.Properties)}
+		for i, p := range e.Properties {
+			e.Properties[i].Value = withoutUnsaved(p.Value)
+		}
+		return e
+	}
+	return v
+}
