@@ -125,9 +125,21 @@ func leftOut(f reflect.StructField, tag string) bool {
 }
 
 // hasExported reports whether a struct has fields that others see, be it in one that it embeds.
-func hasExported(t reflect.Type) bool {
-	for _, f := range reflect.VisibleFields(t) {
-		if f.IsExported() {
+func hasExported(t reflect.Type) bool { return exportedBelow(t, nil) }
+
+func exportedBelow(t reflect.Type, above []reflect.Type) bool {
+	above = append(slices.Clip(above), t)
+	for i := range t.NumField() {
+		f := t.Field(i)
+		inner := f.Type
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		if !f.Anonymous || inner.Kind() != reflect.Struct {
+			if f.IsExported() {
+				return true
+			}
+		} else if !slices.Contains(above, inner) && exportedBelow(inner, above) {
 			return true
 		}
 	}

@@ -149,17 +149,19 @@ type sample struct {
 	NoTime  *time.Time `unit:"1000" avro:",timestamp-micros" parquet:",timestamp(microsecond)"`
 	NoDay   *time.Time `unit:"86400000000000" avro:",date" parquet:",date"`
 	NoInner *inner     `csv:"-"`
+	NoNo    **int64
 
-	Inner  inner             `csv:"-"`
-	Ints   []int64           `csv:"-" parquet:",list"`
-	Plain  []string          `csv:"-"`
-	Inners []inner           `csv:"-" parquet:",list"`
-	Matrix [][]int64         `csv:"-" parquet:",list"`
-	Blobs  [][]byte          `csv:"-" parquet:",list"`
-	Nulls  []*string         `csv:"-" parquet:",list" parquet-element:",optional"`
-	MapInt map[string]int64  `csv:"-"`
-	MapIn  map[string]*inner `csv:"-"`
-	Raw    json.RawMessage   `csv:"-" json:"-" parquet:",json"`
+	Inner  inner              `csv:"-"`
+	Ints   []int64            `csv:"-" parquet:",list"`
+	Plain  []string           `csv:"-"`
+	Inners []inner            `csv:"-" parquet:",list"`
+	Matrix [][]int64          `csv:"-" parquet:",list"`
+	Blobs  [][]byte           `csv:"-" parquet:",list"`
+	Nulls  []*string          `csv:"-" parquet:",list" parquet-element:",optional"`
+	MapInt map[string]int64   `csv:"-"`
+	MapIn  map[string]*inner  `csv:"-"`
+	MapAll map[string][]int64 `csv:"-" parquet-value:",list"`
+	Raw    json.RawMessage    `csv:"-" json:"-" parquet:",json"`
 }
 
 var edges = []string{"", "", "null", "NULL", `\N`, `\.`, " before", "after ", "a,b", `"`, `""`, `a "b"`,
@@ -280,8 +282,9 @@ func randomSample(r *rand.Rand, id int64, format export.Format) sample {
 		Nulls: some(r, func() *string {
 			return maybe(r,
 				text())
-		}), MapInt: map[string]int64{}, MapIn: map[string]*inner{},
-		Raw: json.RawMessage(`{"a":` + strconv.Itoa(r.IntN(100)) + `}`)}
+		}), MapInt: map[string]int64{}, MapIn: map[string]*inner{}, MapAll: map[string][]int64{},
+		NoNo: maybe(r, maybe(r, number())),
+		Raw:  json.RawMessage(`{"a":` + strconv.Itoa(r.IntN(100)) + `}`)}
 	if r.IntN(5) == 0 {
 		s.Bytes = [][]byte{nil, {}}[r.IntN(2)]
 	}
@@ -304,6 +307,7 @@ func randomSample(r *rand.Rand, id int64, format export.Format) sample {
 	for range r.IntN(3) {
 		s.MapInt[text()] = number()
 		s.MapIn[text()] = maybe(r, in())
+		s.MapAll[text()] = some(r, number)
 	}
 	return s
 }
@@ -419,7 +423,7 @@ func canonicalFloat(f float64) any {
 func parsed(t *testing.T, got any, of reflect.Type, tag reflect.StructTag, format export.Format) any {
 	t.Helper()
 	isPointer := of.Kind() == reflect.Pointer
-	if isPointer {
+	for of.Kind() == reflect.Pointer {
 		of = of.Elem()
 	}
 	s, _ := got.(string)
