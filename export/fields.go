@@ -99,7 +99,7 @@ func embeds(tag, column string, t reflect.Type) bool {
 	return column == ""
 }
 
-// nameable returns an error for a field that a format would leave out although it is embedded or has a tag, or could not
+// nameable returns an error for a field that is embedded or has a tag, and that a format would leave out or could not
 // write.
 func nameable(f reflect.StructField, inner reflect.Type, tag, column, options string) error {
 	named := f.Anonymous && inner.Kind() == reflect.Struct && column != "" && (tag == "json" || tag == "avro")
