@@ -179,15 +179,20 @@ func avroText(logical string, t reflect.Type) (avroWriter, error) {
 	if !texts && !bytes && t.Kind() != reflect.String {
 		return nil, fmt.Errorf("%v has no MarshalText", t)
 	}
-	if err := checkMethod(t, "MarshalText", "avro"); texts && err != nil {
-		return nil, err
+	if texts {
+		if _, err := routeOf(t, "MarshalText", "avro"); err != nil {
+			return nil, err
+		}
 	}
 	return func(b []byte, v reflect.Value, _ int) ([]byte, error) {
 		var text []byte
 		var err error
 		switch {
 		case texts:
-			text, _, err = textOf(v)
+			var there bool
+			if text, there, err = textOf(v, "avro"); err == nil && !there {
+				err = errNilText
+			}
 		case bytes:
 			text = v.Bytes()
 		default:

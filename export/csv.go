@@ -34,7 +34,7 @@ func csvEncoding[R any](s squeezer) (*frames, error) {
 		case !utf8.ValidString(f.column):
 			return nil, fmt.Errorf("field %s of %v: its name is not valid UTF-8", name, t)
 		default:
-			if err := checkMethod(f.Type, "MarshalText", "csv"); err != nil {
+			if _, err := routeOf(f.Type, "MarshalText", "csv"); err != nil {
 				return nil, fmt.Errorf("field %s of %v: %w", name, t, err)
 			}
 		}
@@ -117,10 +117,7 @@ func cellOf(v reflect.Value) (cell, error) {
 	case v.Kind() == reflect.Pointer && v.Type().Elem() == timeType:
 		return cellOf(v.Elem())
 	case t.Implements(textMarshaler) || reflect.PointerTo(t).Implements(textMarshaler):
-		text, there, err := textOf(v)
-		if err == nil && !utf8.Valid(text) {
-			err = errText
-		}
+		text, there, err := textOf(v, "csv")
 		return cell{string(text), there}, err
 	case t == bytesType:
 		return cell{base64.StdEncoding.EncodeToString(v.Bytes()), !v.IsNil()}, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -128,31 +129,7 @@ func (c *jsonChecks) make(t reflect.Type, addr bool) (func(c *jsonChecks, v refl
 				"be a pointer", own.method, t, t)
 		}
 		c.byPointer = c.byPointer || !t.Implements(own.is)
-		if err := checkMethod(t, own.method, "json"); err != nil {
-			return nil, err
-		}
-		if own.is == jsonMarshaler {
-			return func(c *jsonChecks, v reflect.Value) error {
-				if !c.search || v.Kind() == reflect.Pointer && v.IsNil() {
-					return nil
-				}
-				if v.CanAddr() {
-					v = v.Addr()
-				}
-				text, err := json.Marshal(v.Interface())
-				if err == nil && !utf8.Valid(text) {
-					err = errText
-				}
-				return err
-			}, nil
-		}
-		return func(_ *jsonChecks, v reflect.Value) error {
-			text, _, err := textOf(v)
-			if err == nil && !utf8.Valid(text) {
-				err = errText
-			}
-			return err
-		}, nil
+		return c.ofMethod(t, own.method)
 	}
 	switch t.Kind() {
 	case reflect.Chan, reflect.Func, reflect.Complex64, reflect.Complex128, reflect.UnsafePointer:
@@ -174,9 +151,14 @@ func (c *jsonChecks) make(t reflect.Type, addr bool) (func(c *jsonChecks, v refl
 			return nil
 		}, nil
 	case reflect.Interface:
+		texts := t.Implements(textMarshaler) && !t.Implements(jsonMarshaler) // whatever is in it
 		return func(c *jsonChecks, v reflect.Value) error {
 			if v.IsNil() {
 				return nil
+			}
+			if texts {
+				_, _, err := textOf(v, "json")
+				return err
 			}
 			k, known := dynamic.Load(v.Elem().Type())
 			if !known {
@@ -223,6 +205,51 @@ func (c *jsonChecks) make(t reflect.Type, addr bool) (func(c *jsonChecks, v refl
 	return nil, nil
 }
 
+// ofMethod returns the check of a type that has its JSON, or its text, of a method.
+func (c *jsonChecks) ofMethod(t reflect.Type, method string) (func(c *jsonChecks, v reflect.Value) error, error) {
+	r, err := routeOf(t, method, "json")
+	if err != nil {
+		return nil, err
+	}
+	if method == "MarshalText" {
+		return func(_ *jsonChecks, v reflect.Value) error {
+			_, _, err := textOf(v, "json")
+			return err
+		}, nil
+	}
+	var inner *jsonCheck
+	if len(r.index) > 0 && (r.from == timeType || r.from == rawType || r.from.Kind() == reflect.Interface) {
+		if inner, err = c.of(jsonType{r.from, false}); err != nil {
+			return nil, err
+		}
+	}
+	return func(c *jsonChecks, v reflect.Value) error {
+		if v.Kind() == reflect.Pointer && v.IsNil() {
+			return nil
+		}
+		if len(r.index) > 0 {
+			of, err := r.value(reflect.Indirect(v))
+			if err == nil && inner != nil {
+				err = inner.run(c, of)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if !c.search {
+			return nil
+		}
+		if v.CanAddr() {
+			v = v.Addr()
+		}
+		text, err := json.Marshal(v.Interface())
+		if err == nil && !utf8.Valid(text) {
+			err = errText
+		}
+		return err
+	}, nil
+}
+
 func (c *jsonChecks) ofMap(t reflect.Type) (func(c *jsonChecks, v reflect.Value) error, error) {
 	key := t.Key()
 	texts := key.Kind() != reflect.String && key.Implements(textMarshaler)
@@ -232,6 +259,11 @@ func (c *jsonChecks) ofMap(t reflect.Type) (func(c *jsonChecks, v reflect.Value)
 	default:
 		if !texts {
 			return nil, fmt.Errorf("%v has keys that JSON does not have: let them be texts, or numbers", t)
+		}
+	}
+	if texts && key.Kind() != reflect.Interface {
+		if _, err := routeOf(key, "MarshalText", "json"); err != nil {
+			return nil, err
 		}
 	}
 	k, err := c.of(jsonType{t.Elem(), false})
@@ -244,9 +276,14 @@ func (c *jsonChecks) ofMap(t reflect.Type) (func(c *jsonChecks, v reflect.Value)
 			name := ""
 			switch {
 			case texts:
-				text, _, err := textOf(each.Key())
-				if err != nil {
+				text, there, err := textOf(each.Key(), "json")
+				switch {
+				case errors.Is(err, errText):
+					return errTextKey
+				case err != nil:
 					return inside(someKey, err)
+				case !there:
+					return errNilKey
 				}
 				name = string(text)
 				if seen[name] {
@@ -278,6 +315,13 @@ func (c *jsonChecks) ofStruct(t reflect.Type, addr bool) (func(c *jsonChecks, v 
 	}
 	checks := make([]*jsonCheck, len(fields))
 	for i, f := range fields {
+		_, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if slices.Contains(strings.Split(options, ","), "omitzero") && f.Type.Kind() != reflect.Interface &&
+			(f.Type.Implements(zeroMethod) || reflect.PointerTo(f.Type).Implements(zeroMethod)) {
+			if _, err := routeOf(f.Type, "IsZero", "json"); err != nil {
+				return nil, fmt.Errorf("field %s of %v: %w", goName(t, f.Index), t, err)
+			}
+		}
 		in := addr
 		for j, at := 0, t; j < len(f.Index)-1; j++ { // through a pointer, there is an address
 			if at = at.Field(f.Index[j]).Type; at.Kind() == reflect.Pointer {
@@ -308,15 +352,6 @@ func plain(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
 	return (t.Kind() == reflect.Bool || t.Kind() >= reflect.Int && t.Kind() <= reflect.Uintptr) &&
 		!p.Implements(jsonMarshaler) && !p.Implements(textMarshaler)
-}
-
-func hasExported(t reflect.Type) bool {
-	for _, f := range reflect.VisibleFields(t) {
-		if f.IsExported() {
-			return true
-		}
-	}
-	return false
 }
 
 func checkRaw(_ *jsonChecks, v reflect.Value) error {

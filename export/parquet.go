@@ -15,10 +15,11 @@ import (
 // parquetFormat writes Parquet. A part is a file of its own, with one group of rows. The rows of all parts of a file are written
 // anew, in larger groups: groups of a few hundred rows would make every reader slow.
 type parquetFormat[R any] struct {
-	schema *parquet.Schema
-	write  parquetWriter
-	codec  compress.Codec
-	rev    string
+	schema  *parquet.Schema
+	options []parquet.WriterOption
+	write   parquetWriter
+	codec   compress.Codec
+	rev     string
 }
 
 // A group has at most so many rows, and about so many bytes before they are compressed. They are in memory until it is complete.
@@ -42,6 +43,7 @@ func parquetEncoding[R any](c Compression) (p *parquetFormat[R], err error) {
 	if p.write, err = w.of(p.schema, t); err != nil {
 		return nil, err
 	}
+	p.schema, p.options = boundsOf(p.schema)
 	if w.ofDay {
 		p.rev = secondRevision
 	}
@@ -76,8 +78,9 @@ func (p *parquetFormat[R]) encode(record any) (any, error) {
 }
 
 func (p *parquetFormat[R]) writer(w io.Writer) *parquet.GenericWriter[R] {
-	return parquet.NewGenericWriter[R](w, p.schema, parquet.Compression(p.codec), parquet.MaxRowsPerRowGroup(rowGroup),
-		parquet.CreatedBy("scattermap", "1", ""))
+	options := []parquet.WriterOption{p.schema, parquet.Compression(p.codec), parquet.MaxRowsPerRowGroup(rowGroup),
+		parquet.CreatedBy("scattermap", "1", "")}
+	return parquet.NewGenericWriter[R](w, append(options, p.options...)...)
 }
 
 func (p *parquetFormat[R]) part(encoded []any) ([]byte, error) {

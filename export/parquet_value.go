@@ -90,26 +90,28 @@ func cannot(n parquet.Node, t reflect.Type) error {
 	return fmt.Errorf("%v can't be written to Parquet%s: give it as a text, or as bytes", t, what)
 }
 
+// optional writes null for a nil: of a pointer to a pointer, each of them may be.
 func (w *parquetWriters) optional(n parquet.Node, t reflect.Type) (parquetWriter, error) {
-	pointer := t.Kind() == reflect.Pointer
-	switch {
-	case pointer:
-		t = t.Elem()
-	case t.Kind() != reflect.Slice && t.Kind() != reflect.Map:
+	pointers := 0
+	for t.Kind() == reflect.Pointer {
+		t, pointers = t.Elem(), pointers+1
+	}
+	if pointers == 0 && t.Kind() != reflect.Slice && t.Kind() != reflect.Map {
 		return nil, fmt.Errorf("the tag `optional` would make null of a zero %v: make it a *%v, which is null "+
 			"where it is nil", t, t)
 	}
 	inner, err := w.of(parquet.Required(n), t)
 	return func(row [][]parquet.Value, l parquetLevels, v reflect.Value) error {
-		switch {
-		case !v.IsValid():
-		case v.IsNil():
-			v = reflect.Value{}
-		default:
-			l.definition++
-			if pointer {
+		for i := 0; v.IsValid() && i < max(pointers, 1); i++ {
+			switch {
+			case v.IsNil():
+				v = reflect.Value{}
+			case pointers > 0:
 				v = v.Elem()
 			}
+		}
+		if v.IsValid() {
+			l.definition++
 		}
 		return inner(row, l, v)
 	}, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -41,7 +42,7 @@ type reader struct {
 
 var readers = []reader{
 	{"duckdb-parquet", export.Parquet, nil},
-	{"hyparquet", export.Parquet, []string{"Raw", "Cents"}}, // which it parses, and makes a float of
+	{"hyparquet", export.Parquet, []string{"Raw", "Cents", "Dec"}}, // which it parses, and makes floats of
 	{"avsc", export.Avro, nil},
 	{"duckdb-csv", export.CSV, nil},
 	{"python-csv", export.CSV, nil},
@@ -53,33 +54,42 @@ const nodeModules = "../.ci/node/node_modules"
 // read reads a file, or skips the test where the reader is not installed.
 func (r reader) read(t *testing.T, file string) (rows [][][2]any) {
 	t.Helper()
-	var c *exec.Cmd
+	c := nodeReader(t, r.name, file)
 	if strings.HasPrefix(r.name, "python") {
 		if _, err := exec.LookPath("python3"); err != nil {
 			t.Skip("left out: python3 is not installed")
 		}
 		c = exec.Command("python3", "testdata/readers/read.py", r.name, file)
-	} else {
-		if _, err := os.Stat(nodeModules + "/@duckdb/node-api"); err != nil {
-			t.Skip("left out: the readers of exports are not installed (npm install --prefix .ci/node " +
-				"@duckdb/node-api@1.5.6-r.1 hyparquet@1.33.0 avsc@5.7.9)")
-		}
-		at, err := filepath.Abs(nodeModules)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c = exec.Command("node", "testdata/readers/read.mjs", at, r.name, file)
 	}
+	runReader(t, r.name, c, &rows)
+	return rows
+}
+
+// nodeReader returns the command of a reader that Node.js runs, or skips the test where it is not installed.
+func nodeReader(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	if _, err := os.Stat(nodeModules + "/@duckdb/node-api"); err != nil && !strings.HasPrefix(name, "python") {
+		t.Skip("left out: the readers of exports are not installed (npm install --prefix .ci/node " +
+			"@duckdb/node-api@1.5.6-r.1 hyparquet@1.33.0 avsc@5.7.9)")
+	}
+	at, err := filepath.Abs(nodeModules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exec.Command("node", append([]string{"testdata/readers/read.mjs", at, name}, args...)...)
+}
+
+func runReader(t *testing.T, name string, c *exec.Cmd, found any) {
+	t.Helper()
 	var said strings.Builder
 	c.Stderr = &said
 	out, err := c.Output()
 	if err == nil {
-		err = json.Unmarshal(out, &rows)
+		err = json.Unmarshal(out, found)
 	}
 	if err != nil {
-		t.Fatalf("%s: %v\n%s", r.name, err, said.String())
+		t.Fatalf("%s: %v\n%s", name, err, said.String())
 	}
-	return rows
 }
 
 type mood string
@@ -126,6 +136,7 @@ type sample struct {
 	Delta    int64         `parquet:",delta"`
 	Split    float64       `parquet:",split"`
 	Cents    int64         `parquet:",decimal(2:18)"`
+	Dec      [9]byte       `csv:"-" json:"-" avro:"-" parquet:",decimal(2:20)"`
 	Rat      *big.Rat      `csv:"-" json:"-" parquet:"-" avro:",decimal(30,4)"`
 	Big      big.Int       `parquet:"-"`
 	BigPtr   *big.Int      `parquet:"-"`
@@ -138,17 +149,19 @@ type sample struct {
 	NoTime  *time.Time `unit:"1000" avro:",timestamp-micros" parquet:",timestamp(microsecond)"`
 	NoDay   *time.Time `unit:"86400000000000" avro:",date" parquet:",date"`
 	NoInner *inner     `csv:"-"`
+	NoNo    **int64
 
-	Inner  inner             `csv:"-"`
-	Ints   []int64           `csv:"-" parquet:",list"`
-	Plain  []string          `csv:"-"`
-	Inners []inner           `csv:"-" parquet:",list"`
-	Matrix [][]int64         `csv:"-" parquet:",list"`
-	Blobs  [][]byte          `csv:"-" parquet:",list"`
-	Nulls  []*string         `csv:"-" parquet:",list" parquet-element:",optional"`
-	MapInt map[string]int64  `csv:"-"`
-	MapIn  map[string]*inner `csv:"-"`
-	Raw    json.RawMessage   `csv:"-" json:"-" parquet:",json"`
+	Inner  inner              `csv:"-"`
+	Ints   []int64            `csv:"-" parquet:",list"`
+	Plain  []string           `csv:"-"`
+	Inners []inner            `csv:"-" parquet:",list"`
+	Matrix [][]int64          `csv:"-" parquet:",list"`
+	Blobs  [][]byte           `csv:"-" parquet:",list"`
+	Nulls  []*string          `csv:"-" parquet:",list" parquet-element:",optional"`
+	MapInt map[string]int64   `csv:"-"`
+	MapIn  map[string]*inner  `csv:"-"`
+	MapAll map[string][]int64 `csv:"-" parquet-value:",list"`
+	Raw    json.RawMessage    `csv:"-" json:"-" parquet:",json"`
 }
 
 var edges = []string{"", "", "null", "NULL", `\N`, `\.`, " before", "after ", "a,b", `"`, `""`, `a "b"`,
@@ -233,6 +246,15 @@ func some[T any](r *rand.Rand, one func() T) []T {
 	return all
 }
 
+// decimalOf returns a two's complement.
+func decimalOf(n int64) (d [9]byte) {
+	if n < 0 {
+		d[0] = 0xff
+	}
+	binary.BigEndian.PutUint64(d[1:], uint64(n))
+	return d
+}
+
 func randomSample(r *rand.Rand, id int64, format export.Format) sample {
 	text := func() string { return randomText(r) }
 	number := func() int64 { return randomInt(r, 64) }
@@ -249,7 +271,8 @@ func randomSample(r *rand.Rand, id int64, format export.Format) sample {
 		Nanos: randomTime(r, 1), Local: randomTime(r, time.Microsecond), Day: randomTime(r, 24*hour),
 		OfDay:  time.Duration(r.Int64N(int64(24 * hour))).Truncate(time.Microsecond),
 		OfDay3: time.Duration(r.Int64N(int64(24 * hour))).Truncate(time.Millisecond),
-		Took:   time.Duration(number()), Cents: number() % 1e18, Dict: text(), Delta: number(), Split: randomFloat(r, format),
+		Took:   time.Duration(number()), Cents: number() % 1e18, Dec: decimalOf(number()), Dict: text(),
+		Delta: number(), Split: randomFloat(r, format),
 		NoBool: maybe(r, true), NoInt: maybe(r, number()),
 		NoF64: maybe(r, randomFloat(r, format)), NoText: maybe(r, text()), NoTime: maybe(r,
 			randomTime(r, time.Microsecond)),
@@ -260,8 +283,9 @@ func randomSample(r *rand.Rand, id int64, format export.Format) sample {
 		Nulls: some(r, func() *string {
 			return maybe(r,
 				text())
-		}), MapInt: map[string]int64{}, MapIn: map[string]*inner{},
-		Raw: json.RawMessage(`{"a":` + strconv.Itoa(r.IntN(100)) + `}`)}
+		}), MapInt: map[string]int64{}, MapIn: map[string]*inner{}, MapAll: map[string][]int64{},
+		NoNo: maybe(r, maybe(r, number())),
+		Raw:  json.RawMessage(`{"a":` + strconv.Itoa(r.IntN(100)) + `}`)}
 	if r.IntN(5) == 0 {
 		s.Bytes = [][]byte{nil, {}}[r.IntN(2)]
 	}
@@ -284,6 +308,7 @@ func randomSample(r *rand.Rand, id int64, format export.Format) sample {
 	for range r.IntN(3) {
 		s.MapInt[text()] = number()
 		s.MapIn[text()] = maybe(r, in())
+		s.MapAll[text()] = some(r, number)
 	}
 	return s
 }
@@ -399,7 +424,7 @@ func canonicalFloat(f float64) any {
 func parsed(t *testing.T, got any, of reflect.Type, tag reflect.StructTag, format export.Format) any {
 	t.Helper()
 	isPointer := of.Kind() == reflect.Pointer
-	if isPointer {
+	for of.Kind() == reflect.Pointer {
 		of = of.Elem()
 	}
 	s, _ := got.(string)
@@ -570,6 +595,12 @@ func lenient(r reader, name string, want, have any, s sample) (any, any) {
 		want = "t:" + string(s.Raw)
 	case name == "Mood" && r.name == "hyparquet": // which has enums as bytes
 		want = "b:" + hex.EncodeToString([]byte(s.Mood))
+	case name == "Dec":
+		n := new(big.Int).SetBytes(s.Dec[:])
+		if s.Dec[0] >= 0x80 {
+			n.Sub(n, new(big.Int).Lsh(big.NewInt(1), 72))
+		}
+		want = "n:" + n.String()
 	case strings.HasPrefix(name, "UUID") && !strings.HasPrefix(r.name, "python"):
 		want = "b:" + hex.EncodeToString(s.UUID[:])
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,7 +54,45 @@ func (s schemed) check(t reflect.Type) error {
 	if t.Kind() != reflect.Struct || t.Name() == "" {
 		return fmt.Errorf("records of %q are structs whose type has a name, and not of the type %v", s.format, t)
 	}
-	return s.checkStruct(t, nil)
+	return s.checkGroup(t, nil)
+}
+
+// checkGroup checks a struct that is a record, or a group in one.
+func (s schemed) checkGroup(t reflect.Type, above []reflect.Type) error {
+	if err := s.checkName(t); err != nil {
+		return err
+	}
+	if err := s.checkStruct(t, above); err != nil {
+		return err
+	}
+	if !hasExported(t) && (t.NumField() > 0 || s.format == Parquet) {
+		return fmt.Errorf("%v has no fields that %q could write, and all of its values would be empty: give it as a "+
+			"text, or as bytes", t, s.format)
+	}
+	return nil
+}
+
+var (
+	avroName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	avroTypes = []string{"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
+)
+
+// checkName returns an error for a type whose name is that of a type in the schema, and can't be.
+func (s schemed) checkName(t reflect.Type) error {
+	switch name := t.Name(); {
+	case s.format != Avro || name == "" && t.Kind() == reflect.Array,
+		avroName.MatchString(name) && !slices.Contains(avroTypes, name):
+		return nil
+	case name == "":
+		return fmt.Errorf("%v has no name, which a record of %q needs: declare a type for it", t, s.format)
+	case strings.Contains(name, "["):
+		return fmt.Errorf("%v is of a generic type, whose name %q can't have: declare a type of it, such as "+
+			"`type Name %s[…]`", t, s.format, name[:strings.Index(name, "[")])
+	case slices.Contains(avroTypes, name):
+		return fmt.Errorf("the name of %v is that of one of the types of %q: give it another one", t, s.format)
+	}
+	return fmt.Errorf("the name of %v has characters that %q does not take: its names have letters of ASCII, digits "+
+		"and _, and begin with no digit", t, s.format)
 }
 
 func (s schemed) checkStruct(t reflect.Type, above []reflect.Type) error {
@@ -69,6 +108,11 @@ func (s schemed) checkStruct(t reflect.Type, above []reflect.Type) error {
 		return err
 	}
 	for _, f := range fields {
+		if s.format == Avro && !avroName.MatchString(f.column) {
+			return fmt.Errorf("field %s of %v has the name %q, and names of %q have letters of ASCII, digits and _ only, "+
+				"and begin with no digit: give it another one by the tag `avro:\"name\"`",
+				goName(t, f.Index), t, f.column, s.format)
+		}
 		if err := s.checkValue(f.Type, f.Tag, above); err != nil {
 			return fmt.Errorf("field %s of %v: %w", goName(t, f.Index), t, err)
 		}
@@ -104,8 +148,14 @@ func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []refle
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
+		if err := s.checkPointer(t); err != nil {
+			return err
+		}
 		return s.checkValue(t.Elem(), tag, above)
 	case reflect.Slice, reflect.Array:
+		if t.Kind() == reflect.Array && t.Elem().Kind() == reflect.Uint8 && !s.tagged(tag, "uuid") {
+			return s.checkName(t)
+		}
 		if err := s.checkList(t, tag); err != nil {
 			return err
 		}
@@ -114,12 +164,13 @@ func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []refle
 		if err := s.checkValue(t.Key(), s.tagOf(tag, "-key"), above); err != nil {
 			return err
 		}
-		return s.checkValue(t.Elem(), s.tagOf(tag, "-value"), above)
-	case reflect.Struct:
-		if !hasExported(t) {
-			return fmt.Errorf("%v has no fields that %q could write, and all of its values would be empty: give it as a text, or as bytes", t, s.format)
+		value := s.tagOf(tag, "-value")
+		if isList(t.Elem()) && s.format == Parquet && !s.tagged(value, "list") {
+			return fmt.Errorf("%v is a map of lists, which needs the tag `parquet-value:\",list\"`", t)
 		}
-		return s.checkStruct(t, above)
+		return s.checkValue(t.Elem(), value, above)
+	case reflect.Struct:
+		return s.checkGroup(t, above)
 	case reflect.Interface, reflect.Chan, reflect.Func, reflect.Complex64, reflect.Complex128,
 		reflect.Uintptr, reflect.UnsafePointer:
 		return fmt.Errorf("%v has no type that %q knows: give it as a text, or as bytes", t, s.format)
@@ -146,12 +197,43 @@ func (s schemed) checkList(t reflect.Type, tag reflect.StructTag) error {
 	if t.Kind() == reflect.Array {
 		return fmt.Errorf("%v has no type that %q knows: let it be a slice", t, s.format)
 	}
-	_, options, _ := strings.Cut(tag.Get(s.tag), ",")
-	if inner.Kind() == reflect.Slice && inner.Elem().Kind() != reflect.Uint8 && tag != nested &&
-		!slices.Contains(strings.Split(options, ","), "list") {
+	switch {
+	case tag == nested || s.tagged(tag, "list"):
+		return nil
+	case isList(inner):
 		return fmt.Errorf("%v is a list of lists, which needs the tag `parquet:\",list\"`", t)
+	case inner.Kind() == reflect.Map:
+		return fmt.Errorf("%v is a list of maps, which needs the tag `parquet:\",list\"`", t)
 	}
 	return nil
+}
+
+// checkPointer returns an error for pointers to what Parquet has null for without them, and which no tag reaches.
+func (s schemed) checkPointer(t reflect.Type) error {
+	inner := t.Elem()
+	for inner.Kind() == reflect.Pointer {
+		inner = inner.Elem()
+	}
+	switch {
+	case s.format != Parquet:
+		return nil
+	case isList(inner):
+		return fmt.Errorf("%v is a pointer to a list: let it be a slice, with the tag `parquet:\",list,optional\"` if "+
+			"nil is to be null", t)
+	case inner.Kind() == reflect.Map:
+		return fmt.Errorf("%v is a pointer to a map: let it be a map, with the tag `parquet:\",optional\"` if nil is to "+
+			"be null", t)
+	}
+	return nil
+}
+
+func isList(t reflect.Type) bool {
+	return t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8
+}
+
+func (s schemed) tagged(tag reflect.StructTag, option string) bool {
+	_, options, _ := strings.Cut(tag.Get(s.tag), ",")
+	return slices.Contains(strings.Split(options, ","), option)
 }
 
 // nested is the tag of the lists in one that has the tag "list".
@@ -163,8 +245,7 @@ func (s schemed) tagOf(tag reflect.StructTag, part string) reflect.StructTag {
 		if inner := tag.Get(s.tag + part); inner != "" {
 			return reflect.StructTag(s.tag + ":" + strconv.Quote(inner))
 		}
-		_, options, _ := strings.Cut(tag.Get(s.tag), ",")
-		if part == "-element" && slices.Contains(strings.Split(options, ","), "list") {
+		if part == "-element" && s.tagged(tag, "list") {
 			return nested
 		}
 	}

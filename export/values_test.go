@@ -207,6 +207,88 @@ func TestRefusedTypes(t *testing.T) {
 	refusedBy[fits](t, nil)
 	type missing struct{}
 	refusedBy[missing](t, formats{csv, parquet}, "has no fields")
+	refusedBy[hidden](t, all, "fields")
+	type nothing struct {
+		A missing `csv:"-"`
+		N int
+	}
+	refusedBy[nothing](t, formats{parquet}, "field A of", "has no fields")
+}
+
+type record[T any] struct{ V T }
+
+type maß struct{ N int }
+
+// TestSchemaTypes has Avro refuse names that it does not take, and Parquet lists and maps where its specification has
+// none, by errors that say what to do.
+func TestSchemaTypes(t *testing.T) {
+	const csv, avro, parquet = export.CSV, export.Avro, export.Parquet
+	type formats = []export.Format
+	onlyAvro, inParquet, nested := formats{avro}, formats{parquet}, formats{csv, parquet}
+	refusedBy[record[int]](t, onlyAvro, "record[int] is of a generic type", "`type Name record[…]`")
+	type concrete record[int]
+	refusedBy[concrete](t, nil)
+	type within struct {
+		All []record[string] `csv:"-"`
+		N   int
+	}
+	refusedBy[within](t, onlyAvro, "field All of", "is of a generic type")
+	refusedBy[maß](t, onlyAvro, "the name of export_test.maß")
+	type null struct{ N int }
+	refusedBy[null](t, onlyAvro, "the name of export_test.null", "give it another one")
+	type fields struct{ Größe int }
+	refusedBy[fields](t, onlyAvro, "field Größe of", "`avro:\"name\"`")
+	type dashed struct {
+		A int `avro:"my-name"`
+	}
+	refusedBy[dashed](t, onlyAvro, "field A of", `"my-name"`, "`avro:\"name\"`")
+	type anonymous struct {
+		A []struct{ N int } `csv:"-"`
+		N int
+	}
+	refusedBy[anonymous](t, onlyAvro, "field A of", "has no name", "declare a type for it")
+
+	type lists struct{ A map[string][]string }
+	refusedBy[lists](t, nested, "field A of")
+	if err := startOf[lists](t, parquet); err == nil || !strings.Contains(err.Error(), "`parquet-value:\",list\"`") {
+		t.Error(err)
+	}
+	type deep struct {
+		A []map[string][]string `csv:"-" parquet:",list"`
+		N int
+	}
+	refusedBy[deep](t, inParquet, "field A of", "map of lists")
+	type maps struct {
+		A []map[string]int `csv:"-"`
+		N int
+	}
+	refusedBy[maps](t, inParquet, "field A of", "`parquet:\",list\"`")
+	type toList struct {
+		A *[]string `csv:"-"`
+		N int
+	}
+	refusedBy[toList](t, inParquet, "field A of", "pointer to a list", "`parquet:\",list,optional\"`")
+	type toMap struct {
+		A **map[string]int `csv:"-"`
+		N int
+	}
+	refusedBy[toMap](t, inParquet, "field A of", "pointer to a map", "`parquet:\",optional\"`")
+	type fits struct {
+		A map[string][]string          `csv:"-" parquet-value:",list"`
+		B []map[string]int             `csv:"-" parquet:",list"`
+		C map[string]map[string]int    `csv:"-"`
+		D map[string][][]string        `csv:"-" parquet-value:",list"`
+		E map[string][]byte            `csv:"-"`
+		F []struct{ All []string }     `csv:"-" avro:"-"`
+		G map[string]struct{ A []int } `csv:"-" avro:"-"`
+		N int
+	}
+	refusedBy[fits](t, nil)
+	type pointers struct{ A, B ***int64 }
+	n := int64(1)
+	p, none := &n, (*int64)(nil)
+	pp, toNone := &p, &none
+	written(t, pointers{&pp, &toNone}, export.JSONLines, csv, avro, parquet)
 }
 
 // failureOf exports one record, and returns the text of its entity's failure.

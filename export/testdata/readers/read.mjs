@@ -2,13 +2,14 @@
 // numbers of any size can be compared: see canonical in readers_test.go.
 //
 // node read.mjs FOLDER-OF-NODE-MODULES READER FILE
+// node read.mjs FOLDER-OF-NODE-MODULES QUERY FILE CONDITION prints the IDs of the records that meet a condition.
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
 import { readFileSync } from 'node:fs'
 import { gunzipSync } from 'node:zlib'
 import { join } from 'node:path'
 
-const [modules, reader, file] = process.argv.slice(2)
+const [modules, reader, file, condition] = process.argv.slice(2)
 const require = createRequire(pathToFileURL(join(modules, 'x.js')))
 
 function number(n) {
@@ -66,12 +67,27 @@ async function duckdb(sql) {
   return r.getRows().map(row => columns(row.map((v, i) => [names[i], v])))
 }
 
+async function queryHyparquet() {
+  const { parquetQuery } = await import(pathToFileURL(join(modules, 'hyparquet/src/index.js')))
+  const rows = await parquetQuery({ file: buffer(), filter: JSON.parse(condition) })
+  return rows.map(r => Number(r.ID)).sort((a, b) => a - b)
+}
+
+async function queryDuckdb() {
+  const rows = await duckdb(`select ID from read_parquet('${path}') where ${condition} order by ID`)
+  return rows.map(r => Number(r[0][1].slice(2)))
+}
+
+function buffer() {
+  const b = readFileSync(file)
+  return b.buffer.slice(b.byteOffset, b.byteOffset + b.length)
+}
+
 async function hyparquet() {
   const { parquetReadObjects } = await import(pathToFileURL(join(modules, 'hyparquet/src/index.js')))
-  const b = readFileSync(file)
   const raw = v => v
   const rows = await parquetReadObjects({
-    file: b.buffer.slice(b.byteOffset, b.byteOffset + b.length),
+    file: buffer(),
     utf8: false, // bytes stay bytes
     compressors: { GZIP: input => gunzipSync(input) },
     parsers: { timestampFromMilliseconds: raw, timestampFromMicroseconds: raw, timestampFromNanoseconds: raw, dateFromDays: raw,
@@ -96,6 +112,8 @@ async function avsc() {
 const path = file.replaceAll("'", "''")
 const rows = await ({
   hyparquet, avsc,
+  'query-hyparquet': queryHyparquet,
+  'query-duckdb': queryDuckdb,
   'duckdb-parquet': () => duckdb(`from read_parquet('${path}')`),
   'duckdb-csv': () => duckdb(`from read_csv('${path}', header=true, all_varchar=true, allow_quoted_nulls=false, delim=',', quote='"', escape='"')`),
 }[reader])()

@@ -1,0 +1,115 @@
+package export
+
+import (
+	"slices"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/encoding"
+	"github.com/parquet-go/parquet-go/format"
+)
+
+// Readers pass over rows by the smallest and largest value of a page and of a group of rows. The package parquet has
+// those of fixed bytes in the order of unsigned bytes, which is not that of signed decimals, and leaves out pages of
+// nulls, so that the others' are taken for those of other pages. So columns of fixed bytes have an index of ours, and
+// decimals no other bounds.
+
+// boundsOf returns a schema with the indexes of its columns, and the options of a writer that leaves out other bounds.
+func boundsOf(schema *parquet.Schema) (*parquet.Schema, []parquet.WriterOption) {
+	root := boundedNode{schema, boundedFields(schema)}
+	var options []parquet.WriterOption
+	for _, path := range schema.Columns() {
+		if leaf, there := schema.Lookup(path...); there && isFixed(leaf.Node) && !bytesInOrder(leaf.Node) {
+			options = append(options, parquet.SkipPageBounds(path...), parquet.SkipPageStatistics(path...))
+		}
+	}
+	return parquet.NewSchema(schema.Name(), root), options
+}
+
+func isFixed(n parquet.Node) bool { return n.Leaf() && n.Type().Kind() == parquet.FixedLenByteArray }
+
+// bytesInOrder reports whether the values of a column of fixed bytes are in the order of unsigned bytes.
+func bytesInOrder(n parquet.Node) bool {
+	switch logicalOf(n).(type) {
+	case nil:
+		return n.Type().ConvertedType() == nil // intervals have no order
+	case *format.UUIDType:
+		return true
+	}
+	return false
+}
+
+type boundedNode struct {
+	parquet.Node
+	fields []parquet.Field
+}
+
+func (n boundedNode) Fields() []parquet.Field { return n.fields }
+
+type boundedField struct {
+	parquet.Field
+	fields []parquet.Field
+}
+
+func boundedFields(n parquet.Node) (fields []parquet.Field) {
+	if n.Leaf() {
+		return nil
+	}
+	for _, f := range n.Fields() {
+		fields = append(fields, boundedField{f, boundedFields(f)})
+	}
+	return fields
+}
+
+func (f boundedField) Fields() []parquet.Field { return f.fields }
+
+func (f boundedField) Type() parquet.Type {
+	if isFixed(f.Field) {
+		return boundedType{f.Field.Type(), bytesInOrder(f.Field)}
+	}
+	return f.Field.Type()
+}
+
+// Encoding returns that of the tag, but no dictionary for fixed bytes, which has an index of its own.
+func (f boundedField) Encoding() encoding.Encoding {
+	e := f.Field.Encoding()
+	if e != nil && isFixed(f.Field) && (e.Encoding() == format.RLEDictionary || e.Encoding() == format.PlainDictionary) {
+		return &parquet.Plain
+	}
+	return e
+}
+
+type boundedType struct {
+	parquet.Type
+	ordered bool
+}
+
+func (t boundedType) NewColumnIndexer(int) parquet.ColumnIndexer {
+	return &fixedIndexer{size: t.Length(), ordered: t.ordered}
+}
+
+// A fixedIndexer has the bounds of each page. Those of decimals are the smallest and largest of their size.
+type fixedIndexer struct {
+	size    int
+	ordered bool
+	index   format.ColumnIndex
+}
+
+func (x *fixedIndexer) Reset() { x.index = format.ColumnIndex{} }
+
+func (x *fixedIndexer) IndexPage(values, nulls int64, least, most parquet.Value) {
+	low, high := []byte{}, []byte{}
+	switch {
+	case values == nulls:
+	case x.ordered:
+		low, high = slices.Clone(least.ByteArray()), slices.Clone(most.ByteArray())
+	default:
+		low, high = make([]byte, x.size), slices.Repeat([]byte{0xff}, x.size)
+		low[0], high[0] = 0x80, 0x7f
+	}
+	x.index.NullPages = append(x.index.NullPages, values == nulls)
+	x.index.NullCounts = append(x.index.NullCounts, nulls)
+	x.index.MinValues = append(x.index.MinValues, low)
+	x.index.MaxValues = append(x.index.MaxValues, high)
+}
+
+func (x *fixedIndexer) ColumnIndex() format.ColumnIndex { return x.index }
