@@ -133,7 +133,7 @@ func TestQueryWaitsForIndex(t *testing.T) {
 	q := shape(t, db, "n", false)
 	k := db.kind("", "K")
 	db.mu.Lock()
-	b := k.Build(q.Needs()[0])
+	b := k.Build(q.Needs()[0].Definition)
 	b.Next()
 	db.mu.Unlock()
 	answered := make(chan int, 1)
@@ -212,7 +212,7 @@ func TestManyShapes(t *testing.T) {
 							t.Fatal(err)
 						}
 						for _, d := range parsed.Needs() {
-							if !db.kind("", "K").Indexed(d) {
+							if !db.kind("", "K").Indexed(d.Definition) {
 								t.Errorf("the index that was used just now is not there: %v", d)
 							}
 						}

@@ -18,19 +18,32 @@ type Pause interface {
 // pauseEvery is after how many entries a scan looks whether somebody waits.
 const pauseEvery = 64
 
+// A Need is an index that a scan of a kind needs.
+type Need struct {
+	Definition store.Definition
+
+	query *Query
+	of    *conjunction
+}
+
 // Needs returns the indexes that a scan of a kind needs.
-func (q *Query) Needs() []store.Definition {
-	var all []store.Definition
+func (q *Query) Needs() []Need {
+	var all []Need
 	if q.byScatter() {
 		return nil
 	}
 	for _, c := range q.anyOf {
 		if s := q.plan(c); !c.never && len(s.definition) > 0 {
-			all = append(all, s.definition)
+			all = append(all, Need{s.definition, q, c})
 		}
 	}
 	return all
 }
+
+// Narrow has the query need an index over fewer equalities instead, since an entity with so
+// many values of each of the definition's properties is not in this one. It reports whether
+// there is such an index.
+func (n Need) Narrow(counts []int) bool { return n.query.narrow(n.of, counts) }
 
 // Scan visits the rows of a query as of a time, in order, until visit returns
 // false. It pauses if somebody waits; versions that are seen at that time have to
@@ -88,7 +101,7 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 type merge struct {
 	sources []*source
 	pause   Pause
-	looked  int // at entries
+	looked  int // at entries since it was seen whether somebody waits
 }
 
 func (m *merge) add(s *source) {
@@ -102,9 +115,14 @@ func (m *merge) close() {
 	}
 }
 
-// look notes that an entry was looked at, and pauses if that is wanted.
-func (m *merge) look() {
-	if m.looked++; m.looked%pauseEvery != 0 || !m.pause.Wanted() {
+// look notes that an entry is looked at, which takes as long as some others, and pauses if
+// that is wanted.
+func (m *merge) look(work int) {
+	if m.looked += work; m.looked < pauseEvery {
+		return
+	}
+	m.looked = 0
+	if !m.pause.Wanted() {
 		return
 	}
 	next := make([]string, len(m.sources))
@@ -148,11 +166,16 @@ type source struct {
 	end    string // of the entries; empty: none
 	iter   store.Iterator
 	down   bool
-	keys   bool  // rows depend on keys only
-	first  bool  // the iterator is at an entry that is still to be looked at
-	rows   []Row // of the last entry
-	next   int   // of them
+	keys   bool                     // rows depend on keys only
+	first  bool                     // the iterator is at an entry that is still to be looked at
+	rows   []Row                    // of the last entry
+	next   int                      // of them
+	sorts  map[*store.Record]string // entities with many values: the sort key of their row, or "" if they have none
 }
+
+// manyValues are so many that what comes of an entity is kept, rather than found out again
+// for each entry that the entity has in the index.
+const manyValues = 32
 
 func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
 	src := &source{query: q, at: at, prefix: s.prefix, iter: iter, down: s.reverse, keys: !q.needsProperties() && q.Distinct == 0}
@@ -212,11 +235,12 @@ func (s *source) peek() bool {
 			}
 			s.first = s.iter.Next()
 		}
-		s.merge.look()
 		v, ok := r.At(s.at)
 		if !ok {
+			s.merge.look(1)
 			continue
 		}
+		s.merge.look(1 + s.work(v))
 		q.Scanned++
 		key := entry[len(s.prefix):]
 		if s.down {
@@ -233,8 +257,41 @@ func (s *source) peek() bool {
 		}
 		// An entry may be of another version of the entity, or of another value of
 		// it than that by which it sorts.
-		s.rows = q.Rows(s.rows, r, v)
+		many := len(q.Projected) == 0 && v.Indexed() > manyValues
+		if many {
+			if sortKey, known := s.sorts[r]; known && sortKey != key {
+				continue
+			}
+		}
+		wanted := key
+		if many {
+			wanted = ""
+		}
+		s.rows = q.Rows(s.rows, r, v, wanted)
+		if many {
+			s.keep(r)
+		}
 		s.rows = slices.DeleteFunc(s.rows, func(r Row) bool { return r.SortKey != key })
 	}
 	return s.next < len(s.rows)
+}
+
+// work is how much looking at a version takes beyond an entry.
+func (s *source) work(v store.Version) int {
+	const valuesPerEntry = 16
+	if s.keys {
+		return 0
+	}
+	return v.Indexed() / valuesPerEntry
+}
+
+// keep keeps what came of an entity.
+func (s *source) keep(r *store.Record) {
+	if s.sorts == nil {
+		s.sorts = make(map[*store.Record]string)
+	}
+	s.sorts[r] = ""
+	if len(s.rows) > 0 {
+		s.sorts[r] = s.rows[0].SortKey
+	}
 }

@@ -68,7 +68,7 @@ func (k *Kind) change(r *Record, v Version, remove bool) {
 		return
 	}
 	properties := v.Some(func(name string) bool {
-		return slices.ContainsFunc(k.indexes, func(idx *index) bool { return idx.definition.reads(name) })
+		return slices.ContainsFunc(k.indexes, func(idx *index) bool { return idx.names.Read(name) })
 	})
 	idle := false
 	for _, idx := range k.indexes {
@@ -108,6 +108,21 @@ func (k *Kind) Prune(r *Record, horizon int64) int {
 	value, _ := Scatter(r.Last.Key().Path, 1)
 	k.scatter.Delete(string(value[:]) + r.Path)
 	return len(dropped) + 1
+}
+
+// Few reports whether the kind has no more than so many records, with no more than so many
+// indexed values.
+func (k *Kind) Few(records, values int) bool {
+	if k.Records.Len() > records {
+		return false
+	}
+	k.Records.Scan(func(_ string, r *Record) bool {
+		for _, v := range r.versions() {
+			values -= v.Indexed()
+		}
+		return values >= 0
+	})
+	return values >= 0
 }
 
 // Indexed reports whether an index is there.
