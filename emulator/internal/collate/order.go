@@ -110,7 +110,10 @@ func appendValue(dst []byte, v *pb.Value) []byte {
 		dst = appendFloat64(append(dst, geoPointTag), v.GeoPointValue.GetLatitude())
 		return appendFloat64(dst, v.GeoPointValue.GetLongitude())
 	case *pb.Value_KeyValue:
-		dst = appendBytes(append(dst, keyTag), v.KeyValue.GetPartitionId().GetNamespaceId())
+		of := v.KeyValue.GetPartitionId()
+		dst = appendBytes(append(dst, keyTag), of.GetProjectId())
+		dst = appendBytes(dst, of.GetDatabaseId())
+		dst = appendBytes(dst, of.GetNamespaceId())
 		return AppendPath(dst, v.KeyValue.GetPath())
 	case *pb.Value_EntityValue:
 		return append(dst, entityTag)

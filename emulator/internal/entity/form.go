@@ -187,6 +187,9 @@ func countIndexed(properties map[string]*pb.Value) int {
 func countIndexedOf(v *pb.Value) int {
 	switch value := v.GetValueType().(type) {
 	case *pb.Value_ArrayValue:
+		if v.ExcludeFromIndexes { // a vector
+			return 0
+		}
 		n := 0
 		for _, el := range value.ArrayValue.GetValues() {
 			n += countIndexedOf(el)
