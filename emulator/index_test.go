@@ -117,7 +117,7 @@ func TestExplodingIndex(t *testing.T) {
 				datastore.PropertyFilter{FieldName: "C", Operator: "=", Value: 2},
 			}}),
 		} {
-			want := []string{"few", "many"}[:1+i:1+i]
+			want := []string{"few", "many"}[: 1+i : 1+i]
 			switch name {
 			case "with an ancestor":
 				want = want[i:]

@@ -147,6 +147,35 @@ func Ancestors(path string) []Entry {
 	return all
 }
 
+// FirstName returns the kind and the name of a path's first element, if the path starts with
+// one that has a name.
+func FirstName(path string) (kind, name string, ok bool) {
+	if path == "" || path[0] != PathElement {
+		return "", "", false
+	}
+	kind, rest, ok := cutBytes(path[1:])
+	if !ok || rest == "" || rest[0] != nameTag {
+		return "", "", false
+	}
+	name, _, ok = cutBytes(rest[1:])
+	return kind, name, ok
+}
+
+// cutBytes returns the bytes whose ordered form comes first, and what follows it.
+func cutBytes(form string) (plain, rest string, ok bool) {
+	var b []byte
+	for i := 0; i+1 < len(form); i++ {
+		if form[i] == 0 && form[i+1] == 1 {
+			return string(b), form[i+2:], true
+		}
+		b = append(b, form[i])
+		if form[i] == 0 {
+			i++ // the escape
+		}
+	}
+	return "", "", false
+}
+
 // skipBytes returns what is behind the ordered form of bytes that begins at i.
 func skipBytes(form string, i int) int {
 	for form[i] != 0 || form[i+1] != 1 {

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tidwall/btree"
+
 	"github.com/scattermap/scattermap/emulator/internal/model"
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
@@ -19,7 +21,7 @@ type database struct {
 
 	mu           mutex
 	totals       store.Totals
-	namespaces   map[string]map[string]*store.Kind
+	namespaces   btree.Map[string, *kinds]
 	lastCommit   int64         // microseconds
 	log          []change      // commits that a read may not have seen, oldest first
 	trimmed      int           // of them, those that are done with
@@ -34,6 +36,9 @@ type database struct {
 	reservedIDs  map[string]bool // ids of keys that are not to be allocated
 }
 
+// kinds are those of a namespace.
+type kinds = btree.Map[string, *store.Kind]
+
 // A change says that a commit wrote a record.
 type change struct {
 	at     int64
@@ -46,7 +51,6 @@ func newDatabase(project, id string, opts Options, lastID *atomic.Uint64) *datab
 		lastID:       lastID,
 		Database:     model.Database{Project: project, ID: id},
 		opts:         opts,
-		namespaces:   make(map[string]map[string]*store.Kind),
 		transactions: make(map[string]*transaction),
 		lastCommit:   time.Now().UnixMicro(),
 		ids:          rand.New(rand.NewPCG(opts.Seed, 0)),
@@ -57,19 +61,23 @@ func newDatabase(project, id string, opts Options, lastID *atomic.Uint64) *datab
 
 // kind returns the kind in a namespace, or nil if nothing was ever put there.
 func (db *database) kind(namespace, name string) *store.Kind {
-	return db.namespaces[namespace][name]
+	if kinds, ok := db.namespaces.Get(namespace); ok {
+		k, _ := kinds.Get(name)
+		return k
+	}
+	return nil
 }
 
 func (db *database) addKind(namespace, name string) *store.Kind {
-	kinds := db.namespaces[namespace]
-	if kinds == nil {
-		kinds = make(map[string]*store.Kind)
-		db.namespaces[namespace] = kinds
+	all, ok := db.namespaces.Get(namespace)
+	if !ok {
+		all = new(kinds)
+		db.namespaces.Set(namespace, all)
 	}
-	k := kinds[name]
-	if k == nil {
+	k, ok := all.Get(name)
+	if !ok {
 		k = store.NewKind(name, &db.totals)
-		kinds[name] = k
+		all.Set(name, k)
 	}
 	return k
 }
@@ -78,7 +86,7 @@ func (db *database) addKind(namespace, name string) *store.Kind {
 func (db *database) get(key model.Key, at int64) (store.Version, bool) {
 	k := db.kind(key.Namespace, key.Kind)
 	if model.Reserved(key.Kind) {
-		k = db.describe(key.Namespace, key.Kind, at)
+		k, _ = db.describe(key.Namespace, key.Kind, at, span{key.Path, key.Path + "\x00"}, 1)
 	}
 	if k == nil {
 		return store.Version{}, false

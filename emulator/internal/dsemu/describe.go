@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"github.com/tidwall/btree"
 
 	"github.com/scattermap/scattermap/emulator/internal/collate"
 	"github.com/scattermap/scattermap/emulator/internal/entity"
@@ -28,36 +29,48 @@ const (
 	defaultNamespaceID = 1 // the key of the empty namespace has an id, since a name can't be empty
 )
 
-// describe returns one of the reserved kinds, which is empty if it is unknown.
-// The database is locked.
-func (db *database) describe(namespace, name string, at int64) *store.Kind {
-	d := &description{db: db, namespace: namespace, at: at, kind: store.NewKind(name, new(store.Totals))}
+// A span is of keys, by their paths: from is in it; to, unless it is empty, is not.
+type span struct{ from, to string }
+
+// describe returns some entities of one of the reserved kinds, those that come first in a
+// span: no less than most if there are as many. If there may be more, next is where they
+// start. The database is locked, but for pauses.
+func (db *database) describe(namespace, name string, at int64, in span, most int) (k *store.Kind, next string) {
+	d := &description{db: db, namespace: namespace, at: at, in: in, most: most, kind: store.NewKind(name, new(store.Totals))}
+	everywhere := func(visit func(ns string) bool) { d.eachNamespace("", visit) }
+	here := func(visit func(ns string) bool) { visit(namespace) }
 	switch name {
 	case namespaceKind:
-		for _, ns := range d.namespaces() {
-			d.put(nil, namespacePath(ns))
-		}
+		d.eachNamespace(d.first(), func(ns string) bool {
+			path := namespacePath(ns)
+			return d.skips(path) || !d.populated(ns) || d.put(nil, path)
+		})
 	case kindKind:
-		for _, k := range d.kinds(namespace) {
-			d.put(nil, element(kindKind, k))
-		}
+		d.eachKind(namespace, d.first(), func(name string, k *store.Kind) bool {
+			path := element(kindKind, name)
+			return d.skips(path) || !d.has(k) || d.put(nil, path)
+		})
 	case propertyKind:
 		d.properties()
 	case statTotalKind:
-		d.total(statTotalKind, d.namespaces())
+		d.total(statTotalKind, everywhere)
 	case statNamespaceKind:
-		for _, ns := range d.namespaces() {
-			all := d.measure(ns, d.kinds(ns))
-			d.put(all.properties(at, map[string]*pb.Value{"subject_namespace": entity.Text(ns)}), statName(statNamespaceKind, ns))
-		}
+		d.eachNamespace(d.first(), func(ns string) bool {
+			path := statName(statNamespaceKind, ns)
+			if d.skips(path) {
+				return true
+			}
+			all := d.measureAll(ns)
+			return all.count == 0 || d.put(all.properties(at, map[string]*pb.Value{"subject_namespace": entity.Text(ns)}), path)
+		})
 	case statKindKind:
-		d.perKind(statKindKind, d.namespaces())
+		d.perKind(statKindKind, everywhere)
 	case statNsTotalKind:
-		d.total(statNsTotalKind, []string{namespace})
+		d.total(statNsTotalKind, here)
 	case statNsKindKind:
-		d.perKind(statNsKindKind, []string{namespace})
+		d.perKind(statNsKindKind, here)
 	}
-	return d.kind
+	return d.kind, d.next
 }
 
 // A description is a reserved kind that is being made.
@@ -65,10 +78,32 @@ type description struct {
 	db        *database
 	namespace string
 	at        int64
+	in        span
+	most      int
 	kind      *store.Kind
+	next      string // where to go on
+	ended     bool   // the span was
+	looked    int    // at entities and names, since it was seen whether somebody waits
 }
 
-func (d *description) put(properties map[string]*pb.Value, path ...*pb.Key_PathElement) {
+// first returns the name with which the span starts, or one before it.
+func (d *description) first() string {
+	kind, name, ok := collate.FirstName(d.in.from)
+	if ok && (kind == d.kind.Name || kind == kindKind && d.kind.Name == propertyKind) {
+		return name
+	}
+	return ""
+}
+
+// skips reports whether a key is before or after the span.
+func (d *description) skips(path ...*pb.Key_PathElement) bool {
+	form := string(collate.AppendPath(nil, path))
+	d.ended = d.in.to != "" && form >= d.in.to
+	return d.ended || form < d.in.from
+}
+
+// put adds an entity, and reports whether more are wanted.
+func (d *description) put(properties map[string]*pb.Value, path ...*pb.Key_PathElement) bool {
 	key := model.Key{
 		Namespace: d.namespace, Kind: d.kind.Name, Path: string(collate.AppendPath(nil, path)),
 		PB: &pb.Key{PartitionId: &pb.PartitionId{ProjectId: d.db.Project, DatabaseId: d.db.ID, NamespaceId: d.namespace}, Path: path},
@@ -81,6 +116,11 @@ func (d *description) put(properties map[string]*pb.Value, path ...*pb.Key_PathE
 		panic("dsemu: a description does not encode: " + err.Error())
 	}
 	d.kind.Put(key, store.Version{At: d.at, Created: d.at, Form: f}, d.db.opts.Scatter)
+	if d.kind.Records.Len() < d.most {
+		return true
+	}
+	d.next = key.Path + "\x00"
+	return false
 }
 
 func element(kind, name string) *pb.Key_PathElement {
@@ -102,42 +142,81 @@ func statName(kind, name string) *pb.Key_PathElement {
 	return element(kind, name)
 }
 
-// namespaces returns the namespaces that have entities.
-func (d *description) namespaces() []string {
-	var all []string
-	for _, ns := range slices.Sorted(maps.Keys(d.db.namespaces)) {
-		if len(d.kinds(ns)) > 0 {
-			all = append(all, ns)
-		}
-	}
-	return all
-}
-
-// kinds returns the kinds of a namespace that have entities.
-func (d *description) kinds(namespace string) []string {
-	var all []string
-	for _, name := range slices.Sorted(maps.Keys(d.db.namespaces[namespace])) {
-		found := false
-		d.entities(namespace, name, func(store.Version) bool { found = true; return false })
-		if found {
-			all = append(all, name)
-		}
-	}
-	return all
-}
-
-// pauseEvery is after how many records a description looks whether somebody waits.
+// pauseEvery is after how many entities and names a description looks whether somebody
+// waits.
 const pauseEvery = 64
 
-func (d *description) entities(namespace, kind string, visit func(store.Version) bool) {
-	records := d.db.kind(namespace, kind).Keys()
-	for n, more := 1, records.Seek(""); more; n++ {
-		if v, ok := records.Record().At(d.at); ok && !visit(v) {
+// look notes that something is looked at, which takes as long as some others. It reports
+// whether others have had the database since.
+func (d *description) look(work int) (paused bool) {
+	if d.looked += work; d.looked < pauseEvery {
+		return false
+	}
+	d.looked = 0
+	if !d.db.mu.Wanted() {
+		return false
+	}
+	d.db.mu.Pause()
+	return true
+}
+
+// each visits what a map has from a key on, while others may write to it.
+func each[V any](d *description, of *btree.Map[string, V], from string, visit func(string, V) bool) {
+	for {
+		var key string
+		var v V
+		found := false
+		of.Ascend(from, func(k string, value V) bool {
+			key, v, found = k, value, true
+			return false
+		})
+		if !found || !visit(key, v) || d.ended {
+			return
+		}
+		from = key + "\x00"
+		d.look(1)
+	}
+}
+
+// eachNamespace visits the namespaces from one on, in order.
+func (d *description) eachNamespace(from string, visit func(ns string) bool) {
+	each(d, &d.db.namespaces, from, func(ns string, _ *kinds) bool { return visit(ns) })
+}
+
+// eachKind visits the kinds of a namespace from one on, in order.
+func (d *description) eachKind(ns, from string, visit func(name string, k *store.Kind) bool) {
+	if all, ok := d.db.namespaces.Get(ns); ok {
+		each(d, all, from, visit)
+	}
+}
+
+// populated reports whether a namespace has entities.
+func (d *description) populated(ns string) bool {
+	found := false
+	d.eachKind(ns, "", func(_ string, k *store.Kind) bool {
+		found = d.has(k)
+		return !found
+	})
+	return found
+}
+
+// has reports whether a kind has entities.
+func (d *description) has(k *store.Kind) bool {
+	found := false
+	d.entities(k, func(store.Version) bool { found = true; return false })
+	return found
+}
+
+func (d *description) entities(k *store.Kind, visit func(store.Version) bool) {
+	records := k.Keys()
+	for more := records.Seek(""); more; {
+		v, ok := records.Record().At(d.at)
+		if ok && !visit(v) {
 			return
 		}
 		next := records.Key() + "\x00"
-		if n%pauseEvery == 0 && d.db.mu.Wanted() {
-			d.db.mu.Pause()
+		const valuesPerRecord = 16
+		if d.look(1 + v.Indexed()/valuesPerRecord) {
 			records.Renew()
 			more = records.Seek(next)
 		} else {
@@ -149,20 +228,31 @@ func (d *description) entities(namespace, kind string, visit func(store.Version)
 // properties makes an entity for each indexed property of each kind, with the
 // representations of its values.
 func (d *description) properties() {
-	for _, kind := range d.kinds(d.namespace) {
+	d.eachKind(d.namespace, d.first(), func(kind string, k *store.Kind) bool {
+		of := element(kindKind, kind)
+		if d.skips(of); d.ended {
+			return false // its properties come after it
+		}
 		forms := make(map[string]map[string]bool)
-		d.entities(d.namespace, kind, func(v store.Version) bool {
+		d.entities(k, func(v store.Version) bool {
 			represent(forms, "", v.Properties())
 			return true
 		})
+		more := true
 		for _, name := range slices.Sorted(maps.Keys(forms)) {
+			path := element(propertyKind, name)
+			if d.skips(of, path) {
+				continue
+			}
 			var elements []*pb.Value
 			for _, form := range slices.Sorted(maps.Keys(forms[name])) {
 				elements = append(elements, entity.Text(form))
 			}
-			d.put(map[string]*pb.Value{"property_representation": entity.Array(elements)}, element(kindKind, kind), element(propertyKind, name))
+			// All of a kind, so that it is not looked at again for the rest.
+			more = d.put(map[string]*pb.Value{"property_representation": entity.Array(elements)}, of, path)
 		}
-	}
+		return more
+	})
 }
 
 // represent notes the names and representations of indexed properties.
@@ -208,15 +298,21 @@ func representation(v *pb.Value) string {
 // A measure is how much there is of something.
 type measure struct{ count, bytes int64 }
 
-func (d *description) measure(namespace string, kinds []string) measure {
-	var m measure
-	for _, kind := range kinds {
-		d.entities(namespace, kind, func(v store.Version) bool {
-			m.count++
-			m.bytes += int64(len(v.Wire(false)))
-			return true
-		})
-	}
+func (d *description) measure(k *store.Kind) (m measure) {
+	d.entities(k, func(v store.Version) bool {
+		m.count++
+		m.bytes += int64(len(v.Wire(false)))
+		return true
+	})
+	return m
+}
+
+// measureAll measures a namespace.
+func (d *description) measureAll(ns string) (m measure) {
+	d.eachKind(ns, "", func(_ string, k *store.Kind) bool {
+		m = m.add(d.measure(k))
+		return true
+	})
 	return m
 }
 
@@ -235,22 +331,40 @@ func (m measure) properties(at int64, more map[string]*pb.Value) map[string]*pb.
 	return properties
 }
 
-func (d *description) total(kind string, namespaces []string) {
-	var all measure
-	for _, ns := range namespaces {
-		all = all.add(d.measure(ns, d.kinds(ns)))
+func (d *description) total(kind string, namespaces func(visit func(ns string) bool)) {
+	path := element(kind, totalName)
+	if d.skips(path) {
+		return
 	}
-	d.put(all.properties(d.at, nil), element(kind, totalName))
+	var all measure
+	namespaces(func(ns string) bool {
+		all = all.add(d.measureAll(ns))
+		return true
+	})
+	d.put(all.properties(d.at, nil), path)
 }
 
-func (d *description) perKind(kind string, namespaces []string) {
-	all := make(map[string]measure)
-	for _, ns := range namespaces {
-		for _, name := range d.kinds(ns) {
-			all[name] = all[name].add(d.measure(ns, []string{name}))
-		}
-	}
+func (d *description) perKind(kind string, namespaces func(visit func(ns string) bool)) {
+	from := d.first()
+	all := make(map[string][]*store.Kind)
+	namespaces(func(ns string) bool {
+		d.eachKind(ns, from, func(name string, k *store.Kind) bool {
+			all[name] = append(all[name], k)
+			return true
+		})
+		return true
+	})
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		d.put(all[name].properties(d.at, map[string]*pb.Value{"kind_name": entity.Text(name)}), element(kind, name))
+		path := element(kind, name)
+		if d.skips(path) {
+			continue
+		}
+		var m measure
+		for _, k := range all[name] {
+			m = m.add(d.measure(k))
+		}
+		if m.count > 0 && !d.put(m.properties(d.at, map[string]*pb.Value{"kind_name": entity.Text(name)}), path) {
+			return
+		}
 	}
 }

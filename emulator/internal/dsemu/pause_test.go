@@ -92,7 +92,7 @@ func TestScanPauses(t *testing.T) {
 				more = r.Next()
 			}
 		}
-		q.Scan(db.kinds(q, at), at, &db.mu, func(query.Row) bool {
+		db.scanRows(q, at, func(query.Row) bool {
 			if rows++; rows == 100 {
 				close(started)
 				for !db.mu.Wanted() {

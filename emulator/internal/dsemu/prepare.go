@@ -147,11 +147,12 @@ func (db *database) boundIndexes() {
 }
 
 func (db *database) allKinds(yield func(*store.Kind) bool) {
-	for _, kinds := range db.namespaces {
-		for _, k := range kinds {
-			if !yield(k) {
-				return
-			}
-		}
-	}
+	db.namespaces.Scan(func(_ string, all *kinds) bool {
+		more := true
+		all.Scan(func(_ string, k *store.Kind) bool {
+			more = yield(k)
+			return more
+		})
+		return more
+	})
 }

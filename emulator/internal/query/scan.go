@@ -1,10 +1,12 @@
 package query
 
 import (
+	"container/heap"
 	"slices"
 	"strings"
 
 	"github.com/scattermap/scattermap/emulator/internal/collate"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
@@ -45,6 +47,30 @@ func (q *Query) Needs() []Need {
 // there is such an index.
 func (n Need) Narrow(counts []int) bool { return n.query.narrow(n.of, counts) }
 
+// ByKey reports whether the results come in ascending order of keys, and if so between which
+// paths they are: from may be one of them; to, unless it is empty, is not.
+func (q *Query) ByKey() (from, to string, ok bool) {
+	if len(q.Projected) > 0 || q.Distinct > 0 || len(q.orders) > 1 || len(q.orders) == 1 && q.orders[0] != (store.Order{Property: model.KeyProperty}) {
+		return "", "", false
+	}
+	for i, c := range q.anyOf {
+		if i == 0 {
+			from, to = c.lo, c.hi
+			continue
+		}
+		from = min(from, c.lo)
+		if to == "" || c.hi == "" {
+			to = ""
+		} else {
+			to = max(to, c.hi)
+		}
+	}
+	if q.Bounded {
+		to = lower(to, q.Until+"\x00")
+	}
+	return max(from, q.After), to, true
+}
+
 // Scan visits the rows of a query as of a time, in order, until visit returns
 // false. It pauses if somebody waits; versions that are seen at that time have to
 // stay meanwhile.
@@ -56,6 +82,7 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 	m := &merge{pause: p}
 	defer m.close()
 	for _, k := range kinds {
+		m.look(1)
 		if q.byScatter() {
 			m.add(q.source(k.Scattered(), scan{}, at))
 			continue
@@ -100,6 +127,7 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 // A merge merges the rows of sources.
 type merge struct {
 	sources []*source
+	byRow   byRow // nil before the first row
 	pause   Pause
 	looked  int // at entries since it was seen whether somebody waits
 }
@@ -125,36 +153,54 @@ func (m *merge) look(work int) {
 	if !m.pause.Wanted() {
 		return
 	}
-	next := make([]string, len(m.sources))
-	for i, s := range m.sources {
-		if s.first {
-			next[i] = s.iter.Key()
+	for _, s := range m.sources {
+		if s.first && !s.paused {
+			s.paused, s.entry = true, s.iter.Key()
 		}
 	}
 	m.pause.Pause()
-	for i, s := range m.sources {
-		if s.first {
-			s.resume(next[i])
-		}
-	}
 }
 
 // least takes the next row of the source whose next row comes first.
 func (m *merge) least() (Row, bool) {
-	var first *source
-	for _, s := range m.sources {
-		if !s.peek() {
-			continue
+	switch {
+	case m.byRow == nil:
+		m.byRow = make(byRow, 0, len(m.sources))
+		for _, s := range m.sources {
+			if s.peek() {
+				m.byRow = append(m.byRow, s)
+			}
 		}
-		if first == nil || s.rows[s.next].SortKey < first.rows[first.next].SortKey {
-			first = s
+		heap.Init(&m.byRow)
+	case len(m.byRow) > 0: // the row of the first was taken
+		if m.byRow[0].peek() {
+			heap.Fix(&m.byRow, 0)
+		} else {
+			heap.Pop(&m.byRow)
 		}
 	}
-	if first == nil {
+	if len(m.byRow) == 0 {
 		return Row{}, false
 	}
+	first := m.byRow[0]
 	first.next++
 	return first.rows[first.next-1], true
+}
+
+// byRow is a heap of the sources that have a next row, by that.
+type byRow []*source
+
+func (h byRow) Len() int { return len(h) }
+func (h byRow) Less(i, j int) bool {
+	return h[i].rows[h[i].next].SortKey < h[j].rows[h[j].next].SortKey
+}
+func (h byRow) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *byRow) Push(s any)   { *h = append(*h, s.(*source)) }
+func (h *byRow) Pop() any {
+	last := len(*h) - 1
+	s := (*h)[last]
+	*h = (*h)[:last]
+	return s
 }
 
 // A source returns the rows of one scan.
@@ -168,6 +214,8 @@ type source struct {
 	down   bool
 	keys   bool                     // rows depend on keys only
 	first  bool                     // the iterator is at an entry that is still to be looked at
+	paused bool                     // since it was: it has to be found again
+	entry  string                   // then that entry
 	rows   []Row                    // of the last entry
 	next   int                      // of them
 	sorts  map[*store.Record]string // entities with many values: the sort key of their row, or "" if they have none
@@ -222,6 +270,12 @@ func (s *source) resume(next string) {
 func (s *source) peek() bool {
 	q := s.query
 	for s.next == len(s.rows) && s.first {
+		if s.paused {
+			s.paused = false
+			if s.resume(s.entry); !s.first {
+				break
+			}
+		}
 		s.rows, s.next = s.rows[:0], 0
 		entry, r := s.iter.Key(), s.iter.Record()
 		if s.down {
