@@ -2,6 +2,8 @@ package dsemu
 
 import (
 	"encoding/binary"
+	"math"
+	"slices"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -41,8 +43,9 @@ type transaction struct {
 
 // scanned is the part of a query's result that a transaction has seen.
 type scanned struct {
-	query *query.Query
-	to    string // sort key of the last result; empty if the query was read to its end
+	query   *query.Query
+	to      string // sort key of the last result; empty if the query was read to its end
+	checked int64  // time of the last change that was found to leave it alone
 }
 
 var (
@@ -162,19 +165,62 @@ func (db *database) conflicts(tx *transaction) bool {
 	if len(tx.queries) == 0 {
 		return false
 	}
-	for _, c := range db.since(tx.snapshot) {
-		key := c.record.Last.Key()
-		before, existed := c.record.At(tx.snapshot)
-		for _, s := range tx.queries {
-			if !s.covers(key) {
-				continue
-			}
-			if existed && s.saw(c.record, before) || !c.record.Last.Deleted && s.saw(c.record, c.record.Last) {
-				return true
-			}
+	for _, c := range db.since(tx.checked()) {
+		if tx.conflicts(c) {
+			return true
 		}
 	}
 	return false
+}
+
+// checked is the time of the last change that was found to leave all queries alone.
+func (tx *transaction) checked() int64 {
+	at := int64(math.MaxInt64)
+	for _, s := range tx.queries {
+		at = min(at, max(s.checked, tx.snapshot))
+	}
+	return at
+}
+
+// conflicts reports whether a change is one of what the transaction's queries have seen. What
+// the record is changed to later is a change of its own.
+func (tx *transaction) conflicts(c change) bool {
+	key := c.record.Last.Key()
+	before, existed := c.record.At(tx.snapshot)
+	for _, s := range tx.queries {
+		if c.at <= s.checked || !s.covers(key) {
+			continue
+		}
+		if existed && s.saw(c.record, before) || !c.record.Last.Deleted && s.saw(c.record, c.record.Last) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkEarly looks for conflicts of a transaction that is about to commit, and pauses if
+// somebody waits. What it has looked at, the commit need not look at again, which looks at the
+// rest without a pause. The database is locked.
+func (db *database) checkEarly(tx *transaction) {
+	open := func() bool { return !db.closed && !tx.aborted && db.transactions[tx.id] == tx && len(tx.queries) > 0 }
+	// Where others write faster than this looks, the commit has something left to look at.
+	for most := 2*len(db.log) + pauseEvery; most > 0 && open(); {
+		rest := db.since(tx.checked())
+		n := min(len(rest), pauseEvery)
+		for n > 0 && n < len(rest) && rest[n].at == rest[n-1].at {
+			n++ // whole commits
+		}
+		if n == 0 || slices.ContainsFunc(rest[:n], tx.conflicts) {
+			return // the commit finds the same
+		}
+		most -= n
+		for _, s := range tx.queries {
+			s.checked = max(s.checked, rest[n-1].at)
+		}
+		if db.mu.Wanted() {
+			db.mu.Pause()
+		}
+	}
 }
 
 // covers reports whether a key is of what the query is over.
