@@ -72,8 +72,8 @@ type Options struct {
 	VersionMemory int64
 
 	// IndexMemory is how many bytes of memory indexes may take in each database, about.
-	// An index is built when a query first needs it. Beyond this memory those are dropped
-	// that queries have not used for the longest time; they are built again when a query
+	// An index is built when a query first needs it. Beyond this memory some are dropped,
+	// first those that queries have not used for long; they are built again when a query
 	// needs them. Defaults to 1 GiB.
 	IndexMemory int64
 
