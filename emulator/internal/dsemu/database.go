@@ -9,6 +9,7 @@ import (
 
 	"github.com/tidwall/btree"
 
+	"github.com/scattermap/scattermap/emulator/internal/metadata"
 	"github.com/scattermap/scattermap/emulator/internal/model"
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
@@ -21,7 +22,7 @@ type database struct {
 
 	mu           mutex
 	totals       store.Totals
-	namespaces   btree.Map[string, *kinds]
+	namespaces   btree.Map[string, *metadata.Kinds]
 	lastCommit   int64         // microseconds
 	log          []change      // commits that a read may not have seen, oldest first
 	trimmed      int           // of them, those that are done with
@@ -35,9 +36,6 @@ type database struct {
 	ids          *rand.Rand
 	reservedIDs  map[string]bool // ids of keys that are not to be allocated
 }
-
-// kinds are those of a namespace.
-type kinds = btree.Map[string, *store.Kind]
 
 // A change says that a commit wrote a record.
 type change struct {
@@ -71,7 +69,7 @@ func (db *database) kind(namespace, name string) *store.Kind {
 func (db *database) addKind(namespace, name string) *store.Kind {
 	all, ok := db.namespaces.Get(namespace)
 	if !ok {
-		all = new(kinds)
+		all = new(metadata.Kinds)
 		db.namespaces.Set(namespace, all)
 	}
 	k, ok := all.Get(name)
@@ -86,7 +84,7 @@ func (db *database) addKind(namespace, name string) *store.Kind {
 func (db *database) get(key model.Key, at int64) (store.Version, bool) {
 	k := db.kind(key.Namespace, key.Kind)
 	if model.Reserved(key.Kind) {
-		k, _ = db.describe(key.Namespace, key.Kind, at, span{key.Path, key.Path + "\x00"}, 1)
+		k, _ = db.describe(key.Namespace, key.Kind, at, metadata.Span{From: key.Path, To: key.Path + "\x00"}, 1)
 	}
 	if k == nil {
 		return store.Version{}, false
@@ -96,6 +94,12 @@ func (db *database) get(key model.Key, at int64) (store.Version, bool) {
 		return store.Version{}, false
 	}
 	return r.At(at)
+}
+
+// describe returns entities of one of the reserved kinds, see [metadata.Database.Describe].
+func (db *database) describe(namespace, name string, at int64, in metadata.Span, most int) (k *store.Kind, next string) {
+	described := &metadata.Database{Database: db.Database, Namespaces: &db.namespaces, Scatter: db.opts.Scatter, Lock: &db.mu}
+	return described.Describe(namespace, name, at, in, most)
 }
 
 // nextCommit returns the time of the commit that is being made: the clock's,

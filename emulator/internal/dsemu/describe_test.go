@@ -10,6 +10,7 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/emulator/internal/entity"
+	"github.com/scattermap/scattermap/emulator/internal/metadata"
 	"github.com/scattermap/scattermap/emulator/internal/model"
 	"github.com/scattermap/scattermap/emulator/internal/query"
 	"github.com/scattermap/scattermap/emulator/internal/store"
@@ -61,20 +62,22 @@ func TestDescriptionsInPieces(t *testing.T) {
 		ns := namespaces[rng.IntN(len(namespaces))]
 		db.mu.Lock()
 		db.mu.waiting.Store(int32(rng.IntN(2))) // somebody, who gets it at every pause
-		for _, name := range []string{namespaceKind, kindKind, propertyKind, statTotalKind, statNamespaceKind, statKindKind, statNsTotalKind, statNsKindKind} {
-			whole, next := db.describe(ns, name, db.lastCommit, span{}, math.MaxInt)
+		for _, name := range []string{
+			"__namespace__", "__kind__", "__property__", "__Stat_Total__", "__Stat_Namespace__", "__Stat_Kind__", "__Stat_Ns_Total__", "__Stat_Ns_Kind__",
+		} {
+			whole, next := db.describe(ns, name, db.lastCommit, metadata.Span{}, math.MaxInt)
 			want := all(whole)
 			if next != "" {
 				t.Errorf("%s: all of it goes on at %q", name, next)
 			}
 			paths := slices.Concat(slices.Sorted(maps.Keys(want)), []string{"", "\x01", "\x01\x00", "\x01__kind__", "\x02"})
 			for range 10 {
-				in := span{paths[rng.IntN(len(paths))], paths[rng.IntN(len(paths))]}
+				in := metadata.Span{From: paths[rng.IntN(len(paths))], To: paths[rng.IntN(len(paths))]}
 				got, most := make(map[string]string), 1+rng.IntN(3)
 				for piece := in; ; {
 					k, next := db.describe(ns, name, db.lastCommit, piece, most)
 					for path, properties := range all(k) {
-						if got[path] != "" || path < piece.from {
+						if got[path] != "" || path < piece.From {
 							t.Errorf("%s: %q is there twice", name, path)
 						}
 						got[path] = properties
@@ -82,15 +85,15 @@ func TestDescriptionsInPieces(t *testing.T) {
 					if next == "" {
 						break
 					}
-					if piece.from >= next || k.Records.Len() < most {
-						t.Fatalf("%s: %d entities from %q on, and it goes on at %q", name, k.Records.Len(), piece.from, next)
+					if piece.From >= next || k.Records.Len() < most {
+						t.Fatalf("%s: %d entities from %q on, and it goes on at %q", name, k.Records.Len(), piece.From, next)
 					}
-					piece.from = next
+					piece.From = next
 				}
 				some := maps.Clone(want)
-				maps.DeleteFunc(some, func(path, _ string) bool { return path < in.from || in.to != "" && path >= in.to })
+				maps.DeleteFunc(some, func(path, _ string) bool { return path < in.From || in.To != "" && path >= in.To })
 				if !maps.Equal(got, some) {
-					t.Errorf("%s from %q to %q, %d at a time: %d entities, want %d", name, in.from, in.to, most, len(got), len(some))
+					t.Errorf("%s from %q to %q, %d at a time: %d entities, want %d", name, in.From, in.To, most, len(got), len(some))
 				}
 			}
 			for path, properties := range want {

@@ -30,7 +30,7 @@ func newTestServer(t testing.TB) *Server {
 }
 
 func testKey(name string) *pb.Key {
-	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: "p"}, Path: []*pb.Key_PathElement{element("K", name)}}
+	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: "p"}, Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Name{Name: name}}}}
 }
 
 func testFilter(property string, op pb.PropertyFilter_Operator, v *pb.Value) *pb.Filter {
@@ -51,7 +51,7 @@ func testQueries() []*pb.Query {
 		{Kind: kind, Filter: testFilter("__key__", pb.PropertyFilter_HAS_ANCESTOR, &pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: testKey("a")}})},
 		{Kind: kind, Projection: []*pb.Projection{{Property: m}}, DistinctOn: []*pb.PropertyReference{m}},
 		{Kind: kind, Order: []*pb.PropertyOrder{{Property: &pb.PropertyReference{Name: query.ScatterProperty}}}},
-		{Kind: []*pb.KindExpression{{Name: propertyKind}}},
+		{Kind: []*pb.KindExpression{{Name: "__property__"}}},
 		{Kind: kind, Filter: &pb.Filter{FilterType: &pb.Filter_CompositeFilter{CompositeFilter: &pb.CompositeFilter{Op: pb.CompositeFilter_OR, Filters: []*pb.Filter{
 			testFilter("n", pb.PropertyFilter_EQUAL, entity.Integer(1)), testFilter("m", pb.PropertyFilter_LESS_THAN, entity.Text("c")),
 		}}}}},

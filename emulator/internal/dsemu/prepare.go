@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/emulator/internal/metadata"
 	"github.com/scattermap/scattermap/emulator/internal/model"
 	"github.com/scattermap/scattermap/emulator/internal/query"
 	"github.com/scattermap/scattermap/emulator/internal/store"
@@ -147,7 +148,7 @@ func (db *database) boundIndexes() {
 }
 
 func (db *database) allKinds(yield func(*store.Kind) bool) {
-	db.namespaces.Scan(func(_ string, all *kinds) bool {
+	db.namespaces.Scan(func(_ string, all *metadata.Kinds) bool {
 		more := true
 		all.Scan(func(_ string, k *store.Kind) bool {
 			more = yield(k)

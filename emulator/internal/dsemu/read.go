@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/scattermap/scattermap/emulator/internal/entity"
+	"github.com/scattermap/scattermap/emulator/internal/metadata"
 	"github.com/scattermap/scattermap/emulator/internal/model"
 	"github.com/scattermap/scattermap/emulator/internal/query"
 	"github.com/scattermap/scattermap/emulator/internal/store"
@@ -215,15 +216,18 @@ func (db *database) scanRows(q *query.Query, at int64, visit func(query.Row) boo
 		q.Scan(db.stored(q), at, &db.mu, visit)
 		return
 	}
-	// What describes the database is made as far as the query gets.
-	const atOnce = 256
+	// What describes the database is made as far as the query gets, about.
+	const atOnce = 1000
 	from, to, byKey := q.ByKey()
-	most := atOnce
-	if !byKey {
+	most := min(db.opts.Batch, atOnce) + 1
+	switch {
+	case !byKey:
 		most = math.MaxInt
+	case q.Limit >= 0 && q.Limit < most:
+		most = q.Limit + 1
 	}
 	for more := true; more; {
-		k, next := db.describe(q.Namespace, q.Kind, at, span{from, to}, most)
+		k, next := db.describe(q.Namespace, q.Kind, at, metadata.Span{From: from, To: to}, most)
 		more, from = next != "", next
 		q.Scan([]*store.Kind{k}, at, &db.mu, func(r query.Row) bool {
 			goesOn := visit(r)

@@ -198,15 +198,18 @@ func (tx *transaction) conflicts(c change) bool {
 	return false
 }
 
+// checkAtOnce is how many changes a commit looks at before it looks whether somebody waits.
+const checkAtOnce = 64
+
 // checkEarly looks for conflicts of a transaction that is about to commit, and pauses if
 // somebody waits. What it has looked at, the commit need not look at again, which looks at the
 // rest without a pause. The database is locked.
 func (db *database) checkEarly(tx *transaction) {
 	open := func() bool { return !db.closed && !tx.aborted && db.transactions[tx.id] == tx && len(tx.queries) > 0 }
 	// Where others write faster than this looks, the commit has something left to look at.
-	for most := 2*len(db.log) + pauseEvery; most > 0 && open(); {
+	for most := 2*len(db.log) + checkAtOnce; most > 0 && open(); {
 		rest := db.since(tx.checked())
-		n := min(len(rest), pauseEvery)
+		n := min(len(rest), checkAtOnce)
 		for n > 0 && n < len(rest) && rest[n].at == rest[n-1].at {
 			n++ // whole commits
 		}

@@ -1,4 +1,6 @@
-package dsemu
+// Package metadata makes the entities that describe a database: its namespaces, kinds,
+// properties and statistics.
+package metadata
 
 import (
 	"maps"
@@ -10,6 +12,7 @@ import (
 	"github.com/scattermap/scattermap/emulator/internal/collate"
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 	"github.com/scattermap/scattermap/emulator/internal/model"
+	"github.com/scattermap/scattermap/emulator/internal/query"
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
@@ -29,13 +32,24 @@ const (
 	defaultNamespaceID = 1 // the key of the empty namespace has an id, since a name can't be empty
 )
 
-// A span is of keys, by their paths: from is in it; to, unless it is empty, is not.
-type span struct{ from, to string }
+// Kinds are those of a namespace.
+type Kinds = btree.Map[string, *store.Kind]
 
-// describe returns some entities of one of the reserved kinds, those that come first in a
-// span: no less than most if there are as many. If there may be more, next is where they
-// start. The database is locked, but for pauses.
-func (db *database) describe(namespace, name string, at int64, in span, most int) (k *store.Kind, next string) {
+// A Database is what is described.
+type Database struct {
+	model.Database
+	Namespaces *btree.Map[string, *Kinds]
+	Scatter    int // an entity in this many has __scatter__
+	Lock       query.Pause
+}
+
+// A Span is of keys, by their paths: From is in it; To, unless it is empty, is not.
+type Span struct{ From, To string }
+
+// Describe returns some entities of one of the reserved kinds as of a time, those that come
+// first in a span: no less than most if there are as many, and none if the kind is unknown. If
+// there may be more, next is where they start. The database is locked, but for pauses.
+func (db *Database) Describe(namespace, name string, at int64, in Span, most int) (k *store.Kind, next string) {
 	d := &description{db: db, namespace: namespace, at: at, in: in, most: most, kind: store.NewKind(name, new(store.Totals))}
 	everywhere := func(visit func(ns string) bool) { d.eachNamespace("", visit) }
 	here := func(visit func(ns string) bool) { visit(namespace) }
@@ -75,10 +89,10 @@ func (db *database) describe(namespace, name string, at int64, in span, most int
 
 // A description is a reserved kind that is being made.
 type description struct {
-	db        *database
+	db        *Database
 	namespace string
 	at        int64
-	in        span
+	in        Span
 	most      int
 	kind      *store.Kind
 	next      string // where to go on
@@ -88,7 +102,7 @@ type description struct {
 
 // first returns the name with which the span starts, or one before it.
 func (d *description) first() string {
-	kind, name, ok := collate.FirstName(d.in.from)
+	kind, name, ok := collate.FirstName(d.in.From)
 	if ok && (kind == d.kind.Name || kind == kindKind && d.kind.Name == propertyKind) {
 		return name
 	}
@@ -98,8 +112,8 @@ func (d *description) first() string {
 // skips reports whether a key is before or after the span.
 func (d *description) skips(path ...*pb.Key_PathElement) bool {
 	form := string(collate.AppendPath(nil, path))
-	d.ended = d.in.to != "" && form >= d.in.to
-	return d.ended || form < d.in.from
+	d.ended = d.in.To != "" && form >= d.in.To
+	return d.ended || form < d.in.From
 }
 
 // put adds an entity, and reports whether more are wanted.
@@ -113,9 +127,9 @@ func (d *description) put(properties map[string]*pb.Value, path ...*pb.Key_PathE
 		f, err = f.With(properties)
 	}
 	if err != nil {
-		panic("dsemu: a description does not encode: " + err.Error())
+		panic("metadata: a description does not encode: " + err.Error())
 	}
-	d.kind.Put(key, store.Version{At: d.at, Created: d.at, Form: f}, d.db.opts.Scatter)
+	d.kind.Put(key, store.Version{At: d.at, Created: d.at, Form: f}, d.db.Scatter)
 	if d.kind.Records.Len() < d.most {
 		return true
 	}
@@ -153,10 +167,10 @@ func (d *description) look(work int) (paused bool) {
 		return false
 	}
 	d.looked = 0
-	if !d.db.mu.Wanted() {
+	if !d.db.Lock.Wanted() {
 		return false
 	}
-	d.db.mu.Pause()
+	d.db.Lock.Pause()
 	return true
 }
 
@@ -180,12 +194,12 @@ func each[V any](d *description, of *btree.Map[string, V], from string, visit fu
 
 // eachNamespace visits the namespaces from one on, in order.
 func (d *description) eachNamespace(from string, visit func(ns string) bool) {
-	each(d, &d.db.namespaces, from, func(ns string, _ *kinds) bool { return visit(ns) })
+	each(d, d.db.Namespaces, from, func(ns string, _ *Kinds) bool { return visit(ns) })
 }
 
 // eachKind visits the kinds of a namespace from one on, in order.
 func (d *description) eachKind(ns, from string, visit func(name string, k *store.Kind) bool) {
-	if all, ok := d.db.namespaces.Get(ns); ok {
+	if all, ok := d.db.Namespaces.Get(ns); ok {
 		each(d, all, from, visit)
 	}
 }
