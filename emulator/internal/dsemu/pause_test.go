@@ -232,14 +232,21 @@ func TestManyShapes(t *testing.T) {
 // elsewhere, and while they write: a conflict is found whether the change came before, at a pause, or is the last one.
 func TestConflictsFoundWithPauses(t *testing.T) {
 	s, db := filled(t, 2000)
-	write := func(id, n int64) {
+	// write writes entities of one value, and one of another as the last of the commit.
+	write := func(id, n int64, others int64, other int64) {
 		t.Helper()
-		if _, err := s.Commit(t.Context(), &pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*pb.Mutation{
-			{Operation: &pb.Mutation_Upsert{Upsert: &pb.Entity{
-				Key:        &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: id}}}},
-				Properties: map[string]*pb.Value{"n": entity.Integer(n), "s": entity.Text(fmt.Sprint(id))},
-			}}},
-		}}); err != nil {
+		req := &pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_NON_TRANSACTIONAL}
+		for i := range others + 1 {
+			value := other
+			if i == others {
+				value = n
+			}
+			req.Mutations = append(req.Mutations, &pb.Mutation{Operation: &pb.Mutation_Upsert{Upsert: &pb.Entity{
+				Key:        &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: id - others + i}}}},
+				Properties: map[string]*pb.Value{"n": entity.Integer(value), "s": entity.Text(fmt.Sprint(id, n))},
+			}}})
+		}
+		if _, err := s.Commit(t.Context(), req); err != nil {
 			t.Error(err)
 		}
 	}
@@ -267,9 +274,9 @@ func TestConflictsFoundWithPauses(t *testing.T) {
 		change := func(i int) {
 			turn++
 			if conflicts(i) {
-				write(3000+turn, seen) // joins what was seen
+				write(3000+turn, seen, 200, unseen) // joins what was seen, in the middle of what is looked at at once
 			} else {
-				write(100000+turn, unseen)
+				write(100000+turn, unseen, 0, 0)
 			}
 		}
 		for i := range 1000 {
@@ -305,7 +312,7 @@ func TestConflictsFoundWithPauses(t *testing.T) {
 		}
 		// What was seen has the value no more.
 		for id := 3001 + turn - 1020; id <= 3000+turn; id++ {
-			write(id, unseen)
+			write(id, unseen, 0, 0)
 		}
 	}
 }

@@ -207,18 +207,26 @@ const checkAtOnce = 64
 func (db *database) checkEarly(tx *transaction) {
 	open := func() bool { return !db.closed && !tx.aborted && db.transactions[tx.id] == tx && len(tx.queries) > 0 }
 	// Where others write faster than this looks, the commit has something left to look at.
-	for most := 2*len(db.log) + checkAtOnce; most > 0 && open(); {
-		rest := db.since(tx.checked())
-		n := min(len(rest), checkAtOnce)
-		for n > 0 && n < len(rest) && rest[n].at == rest[n-1].at {
-			n++ // whole commits
+	var at int64  // up to here all queries were looked at
+	var begun int // how many changes of the commit after it were, too
+	for most := 2*len(db.log) + checkAtOnce; most > 0 && open(); most -= checkAtOnce {
+		if now := tx.checked(); now != at {
+			at, begun = now, 0 // or somebody has queried in the transaction
 		}
-		if n == 0 || slices.ContainsFunc(rest[:n], tx.conflicts) {
+		rest := db.since(at)
+		n := min(len(rest), begun+checkAtOnce)
+		if n == begun || slices.ContainsFunc(rest[begun:n], tx.conflicts) {
 			return // the commit finds the same
 		}
-		most -= n
-		for _, s := range tx.queries {
-			s.checked = max(s.checked, rest[n-1].at)
+		whole := n
+		for n < len(rest) && whole > 0 && rest[whole-1].at == rest[n].at {
+			whole--
+		}
+		if begun = n - whole; whole > 0 {
+			at = rest[whole-1].at
+			for _, s := range tx.queries {
+				s.checked = max(s.checked, at)
+			}
 		}
 		if db.mu.Wanted() {
 			db.mu.Pause()
