@@ -361,7 +361,8 @@ type service struct {
 // Datastore takes, so that the service can refuse it.
 const maxMessage = 16 << 20
 
-func startService(addr string, interceptors []grpc.UnaryServerInterceptor, register func(*grpc.Server)) (*service, error) {
+func startService(addr string, interceptors []grpc.UnaryServerInterceptor, register func(*grpc.Server),
+) (*service, error) {
 	s := &service{
 		server: grpc.NewServer(
 			grpc.ChainUnaryInterceptor(interceptors...),

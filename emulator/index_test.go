@@ -110,10 +110,12 @@ func TestExplodingIndex(t *testing.T) {
 			"ordered":           byA.FilterField("B", "=", -2).Order("-N"),
 			"ordered by itself": byA.Order("-A"),
 			"by another array":  byA.Order("B"),
-			"with an ancestor":  byA.FilterField("B", "=", -2).Ancestor(datastore.NameKey("Lists", []string{"few", "many"}[i], nil)).Order("C"),
+			"with an ancestor": byA.FilterField("B", "=", -2).Order("C").Ancestor(
+				datastore.NameKey("Lists", []string{"few", "many"}[i], nil)),
 			"either": all.FilterEntity(datastore.OrFilter{Filters: []datastore.EntityFilter{
 				datastore.AndFilter{Filters: []datastore.EntityFilter{
-					datastore.PropertyFilter{FieldName: "A", Operator: "=", Value: 1}, datastore.PropertyFilter{FieldName: "B", Operator: "=", Value: -1}}},
+					datastore.PropertyFilter{FieldName: "A", Operator: "=", Value: 1},
+					datastore.PropertyFilter{FieldName: "B", Operator: "=", Value: -1}}},
 				datastore.PropertyFilter{FieldName: "C", Operator: "=", Value: 2},
 			}}),
 		} {
@@ -139,7 +141,9 @@ func TestExplodingIndex(t *testing.T) {
 			put("many", 200) // 40,000 combinations of two
 		}
 	}
-	for index, q := range map[string]*datastore.Query{"(A, B)": all.Order("A").Order("B"), "(A, -B)": byA.Order("A").Order("-B")} {
+	for index, q := range map[string]*datastore.Query{
+		"(A, B)": all.Order("A").Order("B"), "(A, -B)": byA.Order("A").Order("-B"),
+	} {
 		_, err := client.GetAll(t.Context(), q.KeysOnly(), nil)
 		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), `"Lists"`) || !strings.Contains(err.Error(), index) {
 			t.Errorf("error %v, want one that names the kind and the index %s", err, index)

@@ -89,7 +89,8 @@ func TestRESTTasks(t *testing.T) {
 	if code, answer := call("POST", location+"/queues/q/tasks", `{"task":{"httpRequest":{"uri":"x"}}}`); code != http.StatusBadRequest {
 		t.Errorf("an unknown field: %d %v", code, answer)
 	}
-	later := strings.Replace(body("four"), `"httpRequest"`, fmt.Sprintf(`"scheduleTime":%q,"httpRequest"`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339)), 1)
+	inAnHour := fmt.Sprintf(`"scheduleTime":%q,"httpRequest"`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+	later := strings.Replace(body("four"), `"httpRequest"`, inAnHour, 1)
 	for range 3 {
 		if code, answer := call("POST", "/projects/example.com:p/locations/l/queues/q/tasks", later); code != 200 {
 			t.Errorf("a project of a domain: %d %v", code, answer)
@@ -100,14 +101,17 @@ func TestRESTTasks(t *testing.T) {
 	if list, _ := answer["tasks"].([]any); code != 200 || len(list) != 2 || answer["nextPageToken"] == nil {
 		t.Errorf("a page of two: %d %v", code, answer)
 	}
-	if code, answer := call("GET", "/v2/projects/example.com:p/locations/l/queues?pageSize=many", ""); code != http.StatusBadRequest {
+	code, answer = call("GET", "/v2/projects/example.com:p/locations/l/queues?pageSize=many", "")
+	if code != http.StatusBadRequest {
 		t.Errorf("a page of many: %d %v", code, answer)
 	}
-	if code, answer := call("POST", domain+":pause", "{}"); code != 200 || answer["name"] != strings.TrimPrefix(domain, "/v2/") {
+	code, answer = call("POST", domain+":pause", "{}")
+	if code != 200 || answer["name"] != strings.TrimPrefix(domain, "/v2/") {
 		t.Errorf("its queue is paused: %d %v", code, answer)
 	}
 	// What Firebase's Admin SDK sends without the option uri.
-	code, answer = call("POST", "/projects/p/locations/us-central1/queues/fn/tasks", `{"task":{"httpRequest":{"url":"","body":"e30="}}}`)
+	code, answer = call("POST", "/projects/p/locations/us-central1/queues/fn/tasks",
+		`{"task":{"httpRequest":{"url":"","body":"e30="}}}`)
 	if code != http.StatusBadRequest || !strings.Contains(fmt.Sprint(answer), "the option uri") {
 		t.Errorf("without an URL: %d %v", code, answer)
 	}

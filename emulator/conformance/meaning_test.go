@@ -18,14 +18,18 @@ import (
 // meant are values of all types; an exclamation mark is behind those that are not indexed.
 var meant = func() map[string]*pb.Value {
 	all := map[string]*pb.Value{
-		"text": value("x"), "integer": value(1), "negative": value(-1), "huge": value(1 << 62), "boolean": value(true), "double": value(1.5),
-		"blob": value([]byte("x")), "time": value(time.Unix(5, 0)), "null": value(nil), "entity": value(props("a", 1)), "nothing": value(props()),
+		"text": value("x"), "integer": value(1), "negative": value(-1), "huge": value(1 << 62),
+		"boolean": value(true), "double": value(1.5),
+		"blob": value([]byte("x")), "time": value(time.Unix(5, 0)), "null": value(nil),
+		"entity": value(props("a", 1)), "nothing": value(props()),
 		"key":   value(&pb.Key{PartitionId: &pb.PartitionId{ProjectId: "p"}, Path: []*pb.Key_PathElement{named("K", "k")}}),
 		"point": {ValueType: &pb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{Latitude: 1, Longitude: 2}}},
 		"list":  value([]any{}), "doubles": value([]any{1.0, 2.0}), "texts": value([]any{"x"}),
-		"user":  value(props("email", unindexed("a@example.com"), "auth_domain", unindexed("example.com"))),
-		"user2": value(props("email", unindexed("a@example.com"), "auth_domain", unindexed("example.com"), "user_id", unindexed("7"))),
-		"user3": value(props("email", unindexed("a@example.com"), "auth_domain", unindexed("example.com"), "nickname", unindexed("a"))),
+		"user": value(props("email", unindexed("a@example.com"), "auth_domain", unindexed("example.com"))),
+		"user2": value(props("email", unindexed("a@example.com"),
+			"auth_domain", unindexed("example.com"), "user_id", unindexed("7"))),
+		"user3": value(props("email", unindexed("a@example.com"),
+			"auth_domain", unindexed("example.com"), "nickname", unindexed("a"))),
 		"user4": value(props("email", "a@example.com", "auth_domain", unindexed("example.com"))),
 		"user5": value(props("email", unindexed("a@example.com"))),
 		"user6": value(props("email", unindexed(1), "auth_domain", unindexed("example.com"))),
@@ -86,7 +90,9 @@ func TestMeanings(t *testing.T) {
 							if m == 16 && name == "blob" {
 								v.Meaning = 0 // it says nothing
 							}
-							resp, err := e.raw.Lookup(t.Context(), &pb.LookupRequest{ProjectId: e.project, Keys: []*pb.Key{e.name("M", "m")}})
+							resp, err := e.raw.Lookup(t.Context(), &pb.LookupRequest{
+								ProjectId: e.project, Keys: []*pb.Key{e.name("M", "m")},
+							})
 							if err != nil || !proto.Equal(resp.Found[0].Entity.Properties["v"], outer) {
 								t.Errorf("meaning %d of %s as %s does not come back the same: %v, %v", m, name, level, resp, err)
 							}
@@ -129,8 +135,10 @@ func TestKeysOfOthers(t *testing.T) {
 					Path: []*pb.Key_PathElement{named("K", "k")}}
 			}
 			keys := map[string]*pb.Key{
-				"own": of(e.project, "", ""), "short": of("", "", ""), "namespace": of(e.project, "", "n"), "database": of(e.project, "db2", ""),
-				"databases-namespace": of(e.project, "db2", "n"), "before": of("a-project", "zz", "zz"), "after": of("z-project", "", ""),
+				"own": of(e.project, "", ""), "short": of("", "", ""), "namespace": of(e.project, "", "n"),
+				"database":            of(e.project, "db2", ""),
+				"databases-namespace": of(e.project, "db2", "n"), "before": of("a-project", "zz", "zz"),
+				"after": of("z-project", "", ""),
 			}
 			for name, k := range keys {
 				e.put("R", name, "v", k)
@@ -159,11 +167,15 @@ func TestKeysOfOthers(t *testing.T) {
 			if got, want := names(order), "before own short namespace database databases-namespace after"; got != want {
 				t.Errorf("the order is %s, want %s", got, want)
 			}
-			groups := &pb.Query{Kind: kind, Projection: []*pb.Projection{{Property: property}}, DistinctOn: []*pb.PropertyReference{property}}
+			groups := &pb.Query{
+				Kind: kind, Projection: []*pb.Projection{{Property: property}}, DistinctOn: []*pb.PropertyReference{property},
+			}
 			if got, want := names(groups), "before own namespace database databases-namespace after"; got != want {
 				t.Errorf("the groups are %s, want %s", got, want)
 			}
-			resp, err := e.raw.Lookup(t.Context(), &pb.LookupRequest{ProjectId: e.project, Keys: []*pb.Key{e.name("R", "short")}})
+			resp, err := e.raw.Lookup(t.Context(), &pb.LookupRequest{
+				ProjectId: e.project, Keys: []*pb.Key{e.name("R", "short")},
+			})
 			e.must(err)
 			if got := resp.Found[0].Entity.Properties["v"].GetKeyValue().GetPartitionId().GetProjectId(); got != e.project {
 				t.Errorf("a key without a project is stored with %q, want the entity's own", got)

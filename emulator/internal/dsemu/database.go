@@ -97,8 +97,12 @@ func (db *database) get(key model.Key, at int64) (store.Version, bool) {
 }
 
 // describe returns entities of one of the reserved kinds, see [metadata.Database.Describe].
-func (db *database) describe(namespace, name string, at int64, in metadata.Span, most int) (k *store.Kind, next string) {
-	described := &metadata.Database{Database: db.Database, Namespaces: &db.namespaces, Scatter: db.opts.Scatter, Lock: &db.mu}
+func (db *database) describe(
+	namespace, name string, at int64, in metadata.Span, most int,
+) (k *store.Kind, next string) {
+	described := &metadata.Database{
+		Database: db.Database, Namespaces: &db.namespaces, Scatter: db.opts.Scatter, Lock: &db.mu,
+	}
 	return described.Describe(namespace, name, at, in, most)
 }
 

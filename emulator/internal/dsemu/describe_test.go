@@ -17,8 +17,9 @@ import (
 	"github.com/scattermap/scattermap/internal/testflag"
 )
 
-// TestDescriptionsInPieces makes each of the reserved kinds at once, in pieces of some entities, and for spans of keys: all
-// are the same. Namespaces and kinds are empty, deleted, and of odd names, and others ask for things meanwhile.
+// TestDescriptionsInPieces makes each of the reserved kinds at once, in pieces of some entities, and for spans
+// of keys: all are the same. Namespaces and kinds are empty, deleted, and of odd names, and others ask for things
+// meanwhile.
 func TestDescriptionsInPieces(t *testing.T) {
 	rng := testflag.Rand(t)
 	for range 20 {
@@ -26,12 +27,17 @@ func TestDescriptionsInPieces(t *testing.T) {
 		kindNames := []string{"K", "K\x00", "K\x00\x01", "K\x01", "L", "ü", "日本", "Zz", "Aa", "a.b"}
 		put := func(ns, kind string, id int64, properties map[string]*pb.Value) {
 			t.Helper()
-			key := &pb.Key{PartitionId: &pb.PartitionId{NamespaceId: ns}, Path: []*pb.Key_PathElement{{Kind: kind, IdType: &pb.Key_PathElement_Id{Id: id}}}}
+			key := &pb.Key{
+				PartitionId: &pb.PartitionId{NamespaceId: ns},
+				Path:        []*pb.Key_PathElement{{Kind: kind, IdType: &pb.Key_PathElement_Id{Id: id}}},
+			}
 			m := &pb.Mutation{Operation: &pb.Mutation_Upsert{Upsert: &pb.Entity{Key: key, Properties: properties}}}
 			if properties == nil {
 				m.Operation = &pb.Mutation_Delete{Delete: key}
 			}
-			if _, err := s.Commit(t.Context(), &pb.CommitRequest{ProjectId: "p", Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*pb.Mutation{m}}); err != nil {
+			if _, err := s.Commit(t.Context(), &pb.CommitRequest{
+				ProjectId: "p", Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*pb.Mutation{m},
+			}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -39,7 +45,8 @@ func TestDescriptionsInPieces(t *testing.T) {
 		for range rng.IntN(60) {
 			properties := make(map[string]*pb.Value)
 			for range rng.IntN(4) {
-				properties[[]string{"p", "q", "p.q", "p\x00"}[rng.IntN(4)]] = []*pb.Value{entity.Integer(1), entity.Text("x")}[rng.IntN(2)]
+				name := []string{"p", "q", "p.q", "p\x00"}[rng.IntN(4)]
+				properties[name] = []*pb.Value{entity.Integer(1), entity.Text("x")}[rng.IntN(2)]
 			}
 			ns, kind := namespaces[rng.IntN(len(namespaces))], kindNames[rng.IntN(len(kindNames))]
 			put(ns, kind, 1+rng.Int64N(3), properties)
@@ -63,7 +70,8 @@ func TestDescriptionsInPieces(t *testing.T) {
 		db.mu.Lock()
 		db.mu.waiting.Store(int32(rng.IntN(2))) // somebody, who gets it at every pause
 		for _, name := range []string{
-			"__namespace__", "__kind__", "__property__", "__Stat_Total__", "__Stat_Namespace__", "__Stat_Kind__", "__Stat_Ns_Total__", "__Stat_Ns_Kind__",
+			"__namespace__", "__kind__", "__property__", "__Stat_Total__",
+			"__Stat_Namespace__", "__Stat_Kind__", "__Stat_Ns_Total__", "__Stat_Ns_Kind__",
 		} {
 			whole, next := db.describe(ns, name, db.lastCommit, metadata.Span{}, math.MaxInt)
 			want := all(whole)
@@ -114,8 +122,8 @@ type writing struct{ write func() }
 func (w writing) Wanted() bool { return true }
 func (w writing) Pause()       { w.write() }
 
-// TestScanBesideWrites scans many kinds at once, and several parts of one, while others write at every pause: the results are
-// those of the time that the scan is of.
+// TestScanBesideWrites scans many kinds at once, and several parts of one, while others write at every pause:
+// the results are those of the time that the scan is of.
 func TestScanBesideWrites(t *testing.T) {
 	rng := testflag.Rand(t)
 	s := newTestServer(t)
@@ -123,7 +131,8 @@ func TestScanBesideWrites(t *testing.T) {
 		var path []*pb.Key_PathElement
 		for range 1 + rng.IntN(2) {
 			kind := []int{7, rng.IntN(40), rng.IntN(40)}[rng.IntN(3)]
-			path = append(path, &pb.Key_PathElement{Kind: fmt.Sprint("K", kind), IdType: &pb.Key_PathElement_Id{Id: 1 + rng.Int64N(30)}})
+			id := &pb.Key_PathElement_Id{Id: 1 + rng.Int64N(30)}
+			path = append(path, &pb.Key_PathElement{Kind: fmt.Sprint("K", kind), IdType: id})
 		}
 		key := &pb.Key{Path: path}
 		m := &pb.Mutation{Operation: &pb.Mutation_Delete{Delete: key}}
@@ -132,7 +141,9 @@ func TestScanBesideWrites(t *testing.T) {
 				"n": entity.Array([]*pb.Value{entity.Integer(rng.Int64N(4)), entity.Integer(rng.Int64N(4))}),
 			}}}
 		}
-		if _, err := s.Commit(t.Context(), &pb.CommitRequest{ProjectId: "many", Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*pb.Mutation{m}}); err != nil {
+		if _, err := s.Commit(t.Context(), &pb.CommitRequest{
+			ProjectId: "many", Mode: pb.CommitRequest_NON_TRANSACTIONAL, Mutations: []*pb.Mutation{m},
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -145,12 +156,17 @@ func TestScanBesideWrites(t *testing.T) {
 	}
 	n := &pb.PropertyReference{Name: "n"}
 	in := &pb.Filter{FilterType: &pb.Filter_PropertyFilter{PropertyFilter: &pb.PropertyFilter{
-		Property: n, Op: pb.PropertyFilter_IN, Value: entity.Array([]*pb.Value{entity.Integer(0), entity.Integer(1), entity.Integer(3)}),
+		Property: n, Op: pb.PropertyFilter_IN,
+		Value: entity.Array([]*pb.Value{entity.Integer(0), entity.Integer(1), entity.Integer(3)}),
 	}}}
-	byKey := []*pb.PropertyOrder{{Property: &pb.PropertyReference{Name: model.KeyProperty}, Direction: pb.PropertyOrder_DESCENDING}}
+	byKey := []*pb.PropertyOrder{{
+		Property: &pb.PropertyReference{Name: model.KeyProperty}, Direction: pb.PropertyOrder_DESCENDING,
+	}}
 	kind := []*pb.KindExpression{{Name: "K7"}}
 	queries := map[string]*pb.Query{
-		"all kinds": {}, "some of one": {Kind: kind, Filter: in}, "in order": {Kind: kind, Filter: in, Order: []*pb.PropertyOrder{{Property: n}}}, "downwards": {Kind: kind, Filter: in, Order: byKey},
+		"all kinds": {}, "some of one": {Kind: kind, Filter: in},
+		"in order":  {Kind: kind, Filter: in, Order: []*pb.PropertyOrder{{Property: n}}},
+		"downwards": {Kind: kind, Filter: in, Order: byKey},
 	}
 	for _, name := range slices.Sorted(maps.Keys(queries)) { // as the seed has them
 		asked := queries[name]

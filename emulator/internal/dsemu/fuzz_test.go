@@ -30,7 +30,8 @@ func newTestServer(t testing.TB) *Server {
 }
 
 func testKey(name string) *pb.Key {
-	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: "p"}, Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Name{Name: name}}}}
+	path := []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Name{Name: name}}}
+	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: "p"}, Path: path}
 }
 
 func testFilter(property string, op pb.PropertyFilter_Operator, v *pb.Value) *pb.Filter {
@@ -98,7 +99,10 @@ func FuzzQuery(f *testing.F) {
 		if err != nil {
 			return // it began with a cursor that has been taken away
 		}
-		db.scanRows(parsed, db.lastCommit, func(r query.Row) bool { whole = append(whole, string(parsed.Cursor(r))); return true })
+		db.scanRows(parsed, db.lastCommit, func(r query.Row) bool {
+			whole = append(whole, string(parsed.Cursor(r)))
+			return true
+		})
 		if len(pieces) != len(whole) && len(pieces) > 0 && pieces[0] == whole[0] {
 			t.Errorf("%d results in pieces, %d at once: %v", len(pieces), len(whole), q)
 		}

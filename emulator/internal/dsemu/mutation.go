@@ -145,7 +145,8 @@ func (s *draftSet) apply(m mutation) (applied, error) {
 		}
 	}
 	if len(m.PropertyTransforms) > 0 {
-		if properties, a.transforms, err = entity.Transform(s.db.Database, properties, m.PropertyTransforms, s.at); err != nil {
+		properties, a.transforms, err = entity.Transform(s.db.Database, properties, m.PropertyTransforms, s.at)
+		if err != nil {
 			return a, err
 		}
 	}

@@ -228,8 +228,9 @@ func TestManyShapes(t *testing.T) {
 	}
 }
 
-// TestConflictsFoundWithPauses commits transactions that have seen a part of a kind, after others have written there and
-// elsewhere, and while they write: a conflict is found whether the change came before, at a pause, or is the last one.
+// TestConflictsFoundWithPauses commits transactions that have seen a part of a kind, after others
+// have written there and elsewhere, and while they write: a conflict is found whether the change
+// came before, at a pause, or is the last one.
 func TestConflictsFoundWithPauses(t *testing.T) {
 	s, db := filled(t, 2000)
 	// write writes entities of one value, and one of another as the last of the commit.
@@ -253,19 +254,23 @@ func TestConflictsFoundWithPauses(t *testing.T) {
 	const unseen, seen = 100, 5 // values of n
 	turn := int64(0)
 	for name, conflicts := range map[string]func(i int) bool{
-		"none": func(int) bool { return false }, "the first": func(i int) bool { return i == 0 }, "in the middle": func(i int) bool { return i == 500 },
-		"at a pause": func(i int) bool { return i == 1001 }, "at the last pause": func(i int) bool { return i >= 1000 && i%7 == 0 },
+		"none": func(int) bool { return false }, "the first": func(i int) bool { return i == 0 },
+		"in the middle":     func(i int) bool { return i == 500 },
+		"at a pause":        func(i int) bool { return i == 1001 },
+		"at the last pause": func(i int) bool { return i >= 1000 && i%7 == 0 },
 	} {
 		begun, err := s.BeginTransaction(t.Context(), &pb.BeginTransactionRequest{ProjectId: "full"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		query := &pb.Query{Kind: []*pb.KindExpression{{Name: "K"}}, Filter: &pb.Filter{FilterType: &pb.Filter_PropertyFilter{PropertyFilter: &pb.PropertyFilter{
-			Property: &pb.PropertyReference{Name: "n"}, Op: pb.PropertyFilter_EQUAL, Value: entity.Integer(seen),
-		}}}}
+		query := &pb.Query{
+			Kind: []*pb.KindExpression{{Name: "K"}}, Filter: testFilter("n", pb.PropertyFilter_EQUAL, entity.Integer(seen)),
+		}
 		for more := true; more; {
-			resp, err := s.RunQuery(t.Context(), &pb.RunQueryRequest{ProjectId: "full", QueryType: &pb.RunQueryRequest_Query{Query: query},
-				ReadOptions: &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_Transaction{Transaction: begun.Transaction}}})
+			resp, err := s.RunQuery(t.Context(), &pb.RunQueryRequest{
+				ProjectId: "full", QueryType: &pb.RunQueryRequest_Query{Query: query},
+				ReadOptions: &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_Transaction{Transaction: begun.Transaction}},
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

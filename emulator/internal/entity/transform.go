@@ -63,7 +63,9 @@ func checkOperand(property string, operand *pb.Value) error {
 // Transform applies property transforms in their order, and returns what each
 // came to. They were checked. Its rules are those of the protocol's comments on
 // PropertyTransform.
-func Transform(db model.Database, properties map[string]*pb.Value, transforms []*pb.PropertyTransform, at int64) (map[string]*pb.Value, []*pb.Value, error) {
+func Transform(
+	db model.Database, properties map[string]*pb.Value, transforms []*pb.PropertyTransform, at int64,
+) (map[string]*pb.Value, []*pb.Value, error) {
 	properties = maps.Clone(properties)
 	if properties == nil {
 		properties = make(map[string]*pb.Value)

@@ -50,7 +50,9 @@ type Span struct{ From, To string }
 // first in a span: no less than most if there are as many, and none if the kind is unknown. If
 // there may be more, next is where they start. The database is locked, but for pauses.
 func (db *Database) Describe(namespace, name string, at int64, in Span, most int) (k *store.Kind, next string) {
-	d := &description{db: db, namespace: namespace, at: at, in: in, most: most, kind: store.NewKind(name, new(store.Totals))}
+	d := &description{
+		db: db, namespace: namespace, at: at, in: in, most: most, kind: store.NewKind(name, new(store.Totals)),
+	}
 	everywhere := func(visit func(ns string) bool) { d.eachNamespace("", visit) }
 	here := func(visit func(ns string) bool) { visit(namespace) }
 	switch name {
@@ -118,9 +120,10 @@ func (d *description) skips(path ...*pb.Key_PathElement) bool {
 
 // put adds an entity, and reports whether more are wanted.
 func (d *description) put(properties map[string]*pb.Value, path ...*pb.Key_PathElement) bool {
+	of := &pb.PartitionId{ProjectId: d.db.Project, DatabaseId: d.db.ID, NamespaceId: d.namespace}
 	key := model.Key{
 		Namespace: d.namespace, Kind: d.kind.Name, Path: string(collate.AppendPath(nil, path)),
-		PB: &pb.Key{PartitionId: &pb.PartitionId{ProjectId: d.db.Project, DatabaseId: d.db.ID, NamespaceId: d.namespace}, Path: path},
+		PB: &pb.Key{PartitionId: of, Path: path},
 	}
 	f, err := entity.New(key.PB)
 	if err == nil {

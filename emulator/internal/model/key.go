@@ -124,7 +124,9 @@ func (db Database) WholeKey(k *pb.Key) *pb.Key {
 	if of.GetProjectId() != "" {
 		return k
 	}
-	partition := &pb.PartitionId{ProjectId: db.Project, DatabaseId: cmp.Or(of.GetDatabaseId(), db.ID), NamespaceId: of.GetNamespaceId()}
+	partition := &pb.PartitionId{
+		ProjectId: db.Project, DatabaseId: cmp.Or(of.GetDatabaseId(), db.ID), NamespaceId: of.GetNamespaceId(),
+	}
 	return &pb.Key{PartitionId: partition, Path: k.GetPath()}
 }
 

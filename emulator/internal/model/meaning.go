@@ -34,7 +34,8 @@ const (
 // value of each to have. It knows others that it takes of no value.
 var meanings = map[int32]meaningType{
 	1: ofText, 2: ofText, 3: ofText, 4: ofText, 5: ofText, 6: ofText, timeMeaning: ofInteger, 8: ofText,
-	10: ofText, 11: ofText, 12: ofText, ratingMeaning: ofInteger, textMeaning: ofText, byteStringMeaning: ofBlob, 17: ofText,
+	10: ofText, 11: ofText, 12: ofText, ratingMeaning: ofInteger, textMeaning: ofText,
+	byteStringMeaning: ofBlob, 17: ofText,
 	userMeaning: ofEntity, compressedMeaning: ofBlob, 29: ofInteger, 30: ofInteger, vectorMeaning: ofVector,
 }
 
@@ -84,7 +85,8 @@ func checkMeaning(name string, v *pb.Value) error {
 		}
 	case timeMeaning:
 		if n := v.GetIntegerValue(); n >= minSeconds*1e6 && n < (maxSeconds+1)*1e6 {
-			return Invalid("A timestamp in range [0001-01-01T00:00:00Z, 9999-12-31T23:59:59.999999Z] must be stored as a timestamp value.")
+			return Invalid("A timestamp in range [0001-01-01T00:00:00Z, 9999-12-31T23:59:59.999999Z] " +
+				"must be stored as a timestamp value.")
 		}
 	case ratingMeaning:
 		if n := v.GetIntegerValue(); n < 0 || n > maxRating {
@@ -118,7 +120,8 @@ func typeOf(v *pb.Value) meaningType {
 
 // checkUser checks the entity that App Engine's users are stored as.
 func checkUser(properties map[string]*pb.Value) error {
-	known := map[string]bool{"email": true, "auth_domain": true, "user_id": true, "federated_identity": true, "federated_provider": true}
+	known := map[string]bool{"email": true, "auth_domain": true, "user_id": true,
+		"federated_identity": true, "federated_provider": true}
 	for name, v := range properties {
 		switch {
 		case !known[name]:

@@ -22,13 +22,15 @@ func equalities(t *testing.T, of map[string][]int64) *Query {
 	and := &pb.CompositeFilter{Op: pb.CompositeFilter_AND}
 	for name, values := range of {
 		for _, n := range values {
-			and.Filters = append(and.Filters, &pb.Filter{FilterType: &pb.Filter_PropertyFilter{PropertyFilter: &pb.PropertyFilter{
+			equal := &pb.PropertyFilter{
 				Property: &pb.PropertyReference{Name: name}, Op: pb.PropertyFilter_EQUAL, Value: entity.Integer(n),
-			}}})
+			}
+			and.Filters = append(and.Filters, &pb.Filter{FilterType: &pb.Filter_PropertyFilter{PropertyFilter: equal}})
 		}
 	}
 	q, err := Parse(model.Database{Project: "p"}, Options{Scatter: 2}, nil, &pb.Query{
-		Kind: []*pb.KindExpression{{Name: "K"}}, Filter: &pb.Filter{FilterType: &pb.Filter_CompositeFilter{CompositeFilter: and}},
+		Kind:   []*pb.KindExpression{{Name: "K"}},
+		Filter: &pb.Filter{FilterType: &pb.Filter_CompositeFilter{CompositeFilter: and}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +110,8 @@ func TestEqualities(t *testing.T) {
 	}
 }
 
-// TestManyEqualities checks that twice as many equalities take about twice as much: on one array, and on as many properties.
+// TestManyEqualities checks that twice as many equalities take about twice as much: on one array, and on as
+// many properties.
 func TestManyEqualities(t *testing.T) {
 	type size struct{ array, wide float64 }
 	measure := func(n int) size {
@@ -132,7 +135,8 @@ func TestManyEqualities(t *testing.T) {
 	}
 	few, many := measure(500), measure(2000)
 	if many.array > 6*few.array || many.wide > 6*few.wide {
-		t.Errorf("4 times as many equalities take %.1f and %.1f times as many allocations", many.array/few.array, many.wide/few.wide)
+		t.Errorf("4 times as many equalities take %.1f and %.1f times as many allocations",
+			many.array/few.array, many.wide/few.wide)
 	}
 }
 
@@ -159,8 +163,8 @@ func TestNamesRead(t *testing.T) {
 	}
 }
 
-// TestNarrowedPlans narrows plans at random until entities with so many values fit: each is over some of the equalities, and
-// nothing else is left out.
+// TestNarrowedPlans narrows plans at random until entities with so many values fit: each is over some of the
+// equalities, and nothing else is left out.
 func TestNarrowedPlans(t *testing.T) {
 	rng := rand.New(rand.NewPCG(testflag.Seed(t), 0))
 	for range 5000 {

@@ -54,7 +54,8 @@ func (w wanted) all(values []collate.Entry) bool {
 
 // wants returns what the equalities on a property ask for.
 func (c *conjunction) wants(property string) (wanted, bool) {
-	i, ok := slices.BinarySearchFunc(c.wanted, property, func(w wanted, p string) int { return strings.Compare(w.property, p) })
+	byName := func(w wanted, p string) int { return strings.Compare(w.property, p) }
+	i, ok := slices.BinarySearchFunc(c.wanted, property, byName)
 	if !ok {
 		return wanted{}, false
 	}
@@ -63,7 +64,8 @@ func (c *conjunction) wants(property string) (wanted, bool) {
 
 // within returns what the inequalities on a property ask for, or nil.
 func (c *conjunction) within(property string) *interval {
-	i, ok := slices.BinarySearchFunc(c.between, property, func(iv *interval, p string) int { return strings.Compare(iv.property, p) })
+	byName := func(iv *interval, p string) int { return strings.Compare(iv.property, p) }
+	i, ok := slices.BinarySearchFunc(c.between, property, byName)
 	if !ok {
 		return nil
 	}

@@ -50,7 +50,8 @@ func (n Need) Narrow(counts []int) bool { return n.query.narrow(n.of, counts) }
 // ByKey reports whether the results come in ascending order of keys, and if so between which
 // paths they are: from may be one of them; to, unless it is empty, is not.
 func (q *Query) ByKey() (from, to string, ok bool) {
-	if len(q.Projected) > 0 || q.Distinct > 0 || len(q.orders) > 1 || len(q.orders) == 1 && q.orders[0] != (store.Order{Property: model.KeyProperty}) {
+	byKey := store.Order{Property: model.KeyProperty}
+	if len(q.Projected) > 0 || q.Distinct > 0 || len(q.orders) > 1 || len(q.orders) == 1 && q.orders[0] != byKey {
 		return "", "", false
 	}
 	for i, c := range q.anyOf {

@@ -179,7 +179,8 @@ func serve(ctx context.Context, c pb.CloudTasksClient, r *http.Request, body io.
 }
 
 // errNoURL is for clients that leave it to Firebase's own emulators to know where a function is.
-var errNoURL = status.Error(codes.InvalidArgument, "the task has no URL. Firebase's Admin SDK sends none to an emulator, "+
+var errNoURL = status.Error(codes.InvalidArgument, "the task has no URL. "+
+	"Firebase's Admin SDK sends none to an emulator, "+
 	"as Firebase's own knows where the function is. Here the option uri of enqueue says it: "+
 	"enqueue(data, {uri: \"http://127.0.0.1:5001/PROJECT/LOCATION/FUNCTION\"}), in Python TaskOptions(uri=...)")
 

@@ -123,8 +123,8 @@ func TestBuildBesideWrites(t *testing.T) {
 	}
 }
 
-// TestDroppedIndexes asks for more indexes than there is memory for. In turn, most are there when they are asked for again; once
-// others are asked for instead, these are soon there all the time.
+// TestDroppedIndexes asks for more indexes than there is memory for. In turn, most are there
+// when they are asked for again; once others are asked for instead, these are soon there all the time.
 func TestDroppedIndexes(t *testing.T) {
 	rng := testflag.Rand(t)
 	var totals Totals
