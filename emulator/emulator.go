@@ -72,8 +72,8 @@ type Options struct {
 	VersionMemory int64
 
 	// IndexMemory is how many bytes of memory indexes may take in each database, about.
-	// An index is built when a query first needs it. Beyond this memory those are dropped
-	// that queries have not used for the longest time; they are built again when a query
+	// An index is built when a query first needs it. Beyond this memory some are dropped,
+	// first those that queries have not used for long; they are built again when a query
 	// needs them. Defaults to 1 GiB.
 	IndexMemory int64
 
@@ -81,8 +81,9 @@ type Options struct {
 	Seed uint64
 
 	// DatastoreAddr is an address on which the Datastore listens, for other
-	// processes: "127.0.0.1:8081", or "127.0.0.1:0" for a free port. Defaults to
-	// none: only clients of this process reach it.
+	// processes: "127.0.0.1:8081", or "127.0.0.1:0" for a free port. GET / is answered
+	// there, too, for scripts that wait. Defaults to none: only clients of this process
+	// reach it.
 	DatastoreAddr string
 
 	// TasksAddr is an address on which Cloud Tasks listens, for gRPC and for its REST
@@ -170,6 +171,7 @@ type Emulator struct {
 	datastore, tasks *service
 	datastoreServer  *dsemu.Server
 	tasksServer      *tasksemu.Server
+	ready            *http.Server
 	rest             *http.Server
 	restConn         *grpc.ClientConn
 	keys             *http.Server
@@ -217,16 +219,20 @@ func Start(o *Options) (_ *Emulator, err error) {
 			VersionMemory: opts.VersionMemory, IndexMemory: opts.IndexMemory,
 		}, e.meter)
 		datastorepb.RegisterDatastoreServer(s, e.datastoreServer)
-	}, nil)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("emulator: Datastore: %w", err)
+	}
+	if e.datastore.other != nil {
+		e.ready = &http.Server{Handler: rest.Ready("Datastore"), ReadHeaderTimeout: 10 * time.Second}
+		go e.ready.Serve(e.datastore.other)
 	}
 	tasksOptions := tasksemu.Options{Transport: opts.Transport, Unlimited: opts.UnlimitedRate, ReuseNames: opts.ReuseQueueNames}
 	if opts.Faults != nil {
 		tasksOptions.Faults = taskFaults{opts.Faults}
 	}
 	e.tasksServer = tasksemu.NewServer(tasksOptions, e.meter)
-	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) }, rest.Split)
+	e.tasks, err = startService(opts.TasksAddr, interceptors, func(s *grpc.Server) { e.tasksServer.Register(s) })
 	if err == nil {
 		err = e.serveREST()
 	}
@@ -276,6 +282,9 @@ func (e *Emulator) Close() {
 	}
 	if e.keys != nil {
 		e.keys.Close()
+	}
+	if e.ready != nil {
+		e.ready.Close()
 	}
 	if e.rest != nil {
 		e.rest.Close()
@@ -343,7 +352,7 @@ func (e *Emulator) Usage() Usage { return e.meter.Usage() }
 type service struct {
 	server *grpc.Server
 	memory *bufconn.Listener
-	other  net.Listener // connections that are not gRPC, if they are split off
+	other  net.Listener // connections at the port that are not gRPC
 	addr   string
 	serves sync.WaitGroup
 }
@@ -353,7 +362,7 @@ type service struct {
 const maxMessage = 16 << 20
 
 func startService(addr string, interceptors []grpc.UnaryServerInterceptor, register func(*grpc.Server),
-	split func(net.Listener) (grpc, other net.Listener)) (*service, error) {
+) (*service, error) {
 	s := &service{
 		server: grpc.NewServer(
 			grpc.ChainUnaryInterceptor(interceptors...),
@@ -371,9 +380,7 @@ func startService(addr string, interceptors []grpc.UnaryServerInterceptor, regis
 			return nil, err
 		}
 		s.addr = listener.Addr().String()
-		if split != nil {
-			listener, s.other = split(listener)
-		}
+		listener, s.other = rest.Split(listener)
 		listeners = append(listeners, listener)
 	}
 	for _, l := range listeners {

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"google.golang.org/grpc"
@@ -88,6 +89,32 @@ func TestRESTTasks(t *testing.T) {
 	if code, answer := call("POST", location+"/queues/q/tasks", `{"task":{"httpRequest":{"uri":"x"}}}`); code != http.StatusBadRequest {
 		t.Errorf("an unknown field: %d %v", code, answer)
 	}
+	inAnHour := fmt.Sprintf(`"scheduleTime":%q,"httpRequest"`, time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+	later := strings.Replace(body("four"), `"httpRequest"`, inAnHour, 1)
+	for range 3 {
+		if code, answer := call("POST", "/projects/example.com:p/locations/l/queues/q/tasks", later); code != 200 {
+			t.Errorf("a project of a domain: %d %v", code, answer)
+		}
+	}
+	const domain = "/v2/projects/example.com:p/locations/l/queues/q"
+	code, answer := call("GET", domain+"/tasks?pageSize=2", "")
+	if list, _ := answer["tasks"].([]any); code != 200 || len(list) != 2 || answer["nextPageToken"] == nil {
+		t.Errorf("a page of two: %d %v", code, answer)
+	}
+	code, answer = call("GET", "/v2/projects/example.com:p/locations/l/queues?pageSize=many", "")
+	if code != http.StatusBadRequest {
+		t.Errorf("a page of many: %d %v", code, answer)
+	}
+	code, answer = call("POST", domain+":pause", "{}")
+	if code != 200 || answer["name"] != strings.TrimPrefix(domain, "/v2/") {
+		t.Errorf("its queue is paused: %d %v", code, answer)
+	}
+	// What Firebase's Admin SDK sends without the option uri.
+	code, answer = call("POST", "/projects/p/locations/us-central1/queues/fn/tasks",
+		`{"task":{"httpRequest":{"url":"","body":"e30="}}}`)
+	if code != http.StatusBadRequest || !strings.Contains(fmt.Sprint(answer), "the option uri") {
+		t.Errorf("without an URL: %d %v", code, answer)
+	}
 	// Beside a connection that sends nothing.
 	silent, err := net.Dial("tcp", e.TasksAddr())
 	if err != nil {
@@ -102,5 +129,31 @@ func TestRESTTasks(t *testing.T) {
 	queue, err := cloudtaskspb.NewCloudTasksClient(conn).GetQueue(t.Context(), &cloudtaskspb.GetQueueRequest{Name: "projects/p/locations/us-central1/queues/fn"})
 	if err != nil || queue.State != cloudtaskspb.Queue_RUNNING {
 		t.Errorf("gRPC at the same address: %v, %v", queue, err)
+	}
+}
+
+// TestReady asks both ports whether they are there, as scripts that wait for Google's emulators do.
+func TestReady(t *testing.T) {
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
+	for _, addr := range []string{e.DatastoreAddr(), e.TasksAddr()} {
+		for path, want := range map[string]string{"/": "200 Ok\n", "/v1/projects": "404"} {
+			resp, err := http.Get("http://" + addr + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if got := fmt.Sprint(resp.StatusCode, " ", string(text)); !strings.HasPrefix(got, want) {
+				t.Errorf("GET %s: %q, want %q", path, got, want)
+			}
+		}
+		resp, err := http.Post("http://"+addr+"/", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusNotFound {
+			t.Errorf("POST /: %s", resp.Status)
+		}
 	}
 }

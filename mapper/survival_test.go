@@ -52,7 +52,7 @@ func TestUndeclaredPropertiesSurvive(t *testing.T) {
 			Values: []*datastorepb.Value{str("short", false), str(strings.Repeat("long", 1000), true), integer(7)},
 		}}},
 		"empty array": {ValueType: &datastorepb.Value_ArrayValue{ArrayValue: new(datastorepb.ArrayValue)}},
-		"meaning":     {ValueType: &datastorepb.Value_IntegerValue{IntegerValue: 9}, Meaning: 19},
+		"meaning":     {ValueType: &datastorepb.Value_IntegerValue{IntegerValue: 9}, Meaning: 13},
 		"a.dotted":    str("x", true),
 		"inside": {ExcludeFromIndexes: true, ValueType: &datastorepb.Value_EntityValue{EntityValue: &datastorepb.Entity{
 			Properties: map[string]*datastorepb.Value{"deep": str("x", true), "null": {ValueType: &datastorepb.Value_NullValue{}}},

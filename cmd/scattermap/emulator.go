@@ -50,7 +50,8 @@ func newEmulator() *cobra.Command {
 	flags.StringVar(&indexes, "indexes", "", "refuse queries that need a composite index which is not in this `index.yaml`")
 	flags.StringArrayVar(&queues, "queue", []string{firstQueue}, "a `queue` that exists from the start; may be given several times; empty: none")
 	flags.Int64Var(&versions, "version-memory", 256, "how many `MiB` each database keeps of old versions of entities; a read of a time whose versions were dropped is refused")
-	flags.Int64Var(&indexed, "index-memory", 1024, "how many `MiB` each database keeps of indexes; the ones that were not used lately are dropped, and built again when needed")
+	flags.Int64Var(&indexed, "index-memory", 1024,
+		"how many `MiB` each database keeps of indexes; beyond it some are dropped, and built again when needed")
 	flags.StringVar(&pages, "dashboard", "", "show the jobs of the queue's project on pages for a browser, at this `HOST:PORT`; "+
 		"they also run the mappers of package prebuilt, over a queue \"dashboard\"")
 	flags.Lookup("dashboard").NoOptDefVal = "127.0.0.1:8125"

@@ -84,6 +84,11 @@ func (w *world) fill() {
 		for range w.rng.IntN(4) {
 			list = append(list, w.scalar())
 		}
+		if w.rng.IntN(8) == 0 { // with itself, that comes to more combinations than an index has
+			for i := range 60 {
+				list = append(list, i/2-20)
+			}
+		}
 		p := props("p", w.scalar(), "q", w.scalar(), "n", w.rng.IntN(4), "m", list, "in", props("p", w.scalar()))
 		_, err := w.commit(upsert(w.keyOf(w.g.key()), p))
 		w.env.must(err)

@@ -86,22 +86,32 @@ func (g generator) element(depth int) *pb.Value {
 		v.ExcludeFromIndexes = v.ExcludeFromIndexes || len(blob) > 1500
 		v.ValueType = &pb.Value_BlobValue{BlobValue: blob}
 		if g.IntN(2) == 0 && !g.plain {
-			v.Meaning = 22 // NDB's compressed ones
+			v.Meaning, v.ExcludeFromIndexes = 22, true // NDB's compressed ones
 		}
 	case 8, 9:
 		v.ValueType = &pb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{
 			Latitude: pick(g, 0, -90, 47.25), Longitude: pick(g, 180, 0, -11.5)}}
 	default:
+		if g.IntN(4) == 0 && !g.plain {
+			v.Meaning, v.ValueType = 20, user() // App Engine's users
+			break
+		}
 		inner := &pb.Entity{Properties: g.properties(depth + 1)}
 		if g.IntN(3) == 0 {
 			inner.Key = g.key()
 		}
 		v.ValueType = &pb.Value_EntityValue{EntityValue: inner}
-		if g.IntN(3) == 0 && !g.plain {
-			v.Meaning = 20 // App Engine's users
-		}
 	}
 	return v
+}
+
+func user() *pb.Value_EntityValue {
+	text := func(s string) *pb.Value {
+		return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: s}, ExcludeFromIndexes: true}
+	}
+	return &pb.Value_EntityValue{EntityValue: &pb.Entity{Properties: map[string]*pb.Value{
+		"email": text("ü@example.com"), "auth_domain": text("example.com"), "user_id": text("7"),
+	}}}
 }
 
 // key returns a key: of the entity's own project, or another one.

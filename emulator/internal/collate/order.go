@@ -110,7 +110,10 @@ func appendValue(dst []byte, v *pb.Value) []byte {
 		dst = appendFloat64(append(dst, geoPointTag), v.GeoPointValue.GetLatitude())
 		return appendFloat64(dst, v.GeoPointValue.GetLongitude())
 	case *pb.Value_KeyValue:
-		dst = appendBytes(append(dst, keyTag), v.KeyValue.GetPartitionId().GetNamespaceId())
+		of := v.KeyValue.GetPartitionId()
+		dst = appendBytes(append(dst, keyTag), of.GetProjectId())
+		dst = appendBytes(dst, of.GetDatabaseId())
+		dst = appendBytes(dst, of.GetNamespaceId())
 		return AppendPath(dst, v.KeyValue.GetPath())
 	case *pb.Value_EntityValue:
 		return append(dst, entityTag)
@@ -142,6 +145,35 @@ func Ancestors(path string) []Entry {
 		all = append(all, Entry{Form: path[:i] + string(PathEnd)})
 	}
 	return all
+}
+
+// FirstName returns the kind and the name of a path's first element, if the path starts with
+// one that has a name.
+func FirstName(path string) (kind, name string, ok bool) {
+	if path == "" || path[0] != PathElement {
+		return "", "", false
+	}
+	kind, rest, ok := cutBytes(path[1:])
+	if !ok || rest == "" || rest[0] != nameTag {
+		return "", "", false
+	}
+	name, _, ok = cutBytes(rest[1:])
+	return kind, name, ok
+}
+
+// cutBytes returns the bytes whose ordered form comes first, and what follows it.
+func cutBytes(form string) (plain, rest string, ok bool) {
+	var b []byte
+	for i := 0; i+1 < len(form); i++ {
+		if form[i] == 0 && form[i+1] == 1 {
+			return string(b), form[i+2:], true
+		}
+		b = append(b, form[i])
+		if form[i] == 0 {
+			i++ // the escape
+		}
+	}
+	return "", "", false
 }
 
 // skipBytes returns what is behind the ordered form of bytes that begins at i.

@@ -28,7 +28,7 @@ func (db *database) aggregate(ctx context.Context, q *query.Query, tallies []*qu
 	seen := view.remember(q)
 	skip, last := q.Offset, ""
 	stopped := false
-	q.Scan(db.kinds(q, view.at), view.at, &db.mu, func(r query.Row) bool {
+	db.scanRows(q, view.at, func(r query.Row) bool {
 		if entries == int64(q.Limit) || query.Full(tallies) {
 			stopped = true
 			return false

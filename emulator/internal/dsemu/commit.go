@@ -26,6 +26,7 @@ func (db *database) commit(ctx context.Context, req *pb.CommitRequest) (*pb.Comm
 		return nil, model.Invalid("Request payload size is %d bytes, above the limit of %d.", size, maxRequest)
 	}
 	begun := time.Now()
+	db.checkFirst(req, begun)
 	for {
 		resp, holder, err := db.tryCommit(req, time.Now())
 		if holder == nil {
@@ -44,6 +45,19 @@ func (db *database) commit(ctx context.Context, req *pb.CommitRequest) (*pb.Comm
 			return nil, status.FromContextError(ctx.Err()).Err()
 		}
 	}
+}
+
+// checkFirst looks for conflicts of the transaction that a request commits, see
+// [database.checkEarly].
+func (db *database) checkFirst(req *pb.CommitRequest, now time.Time) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	tx := db.transactions[string(req.GetTransaction())]
+	if tx == nil || tx.expired(now) || tx.aborted || tx.readOnly || db.locks(tx) {
+		return
+	}
+	tx.used = now
+	db.checkEarly(tx)
 }
 
 // giveUp aborts a transaction whose commit has waited in vain.

@@ -7,6 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tidwall/btree"
+
+	"github.com/scattermap/scattermap/emulator/internal/metadata"
 	"github.com/scattermap/scattermap/emulator/internal/model"
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
@@ -19,7 +22,7 @@ type database struct {
 
 	mu           mutex
 	totals       store.Totals
-	namespaces   map[string]map[string]*store.Kind
+	namespaces   btree.Map[string, *metadata.Kinds]
 	lastCommit   int64         // microseconds
 	log          []change      // commits that a read may not have seen, oldest first
 	trimmed      int           // of them, those that are done with
@@ -46,7 +49,6 @@ func newDatabase(project, id string, opts Options, lastID *atomic.Uint64) *datab
 		lastID:       lastID,
 		Database:     model.Database{Project: project, ID: id},
 		opts:         opts,
-		namespaces:   make(map[string]map[string]*store.Kind),
 		transactions: make(map[string]*transaction),
 		lastCommit:   time.Now().UnixMicro(),
 		ids:          rand.New(rand.NewPCG(opts.Seed, 0)),
@@ -57,19 +59,23 @@ func newDatabase(project, id string, opts Options, lastID *atomic.Uint64) *datab
 
 // kind returns the kind in a namespace, or nil if nothing was ever put there.
 func (db *database) kind(namespace, name string) *store.Kind {
-	return db.namespaces[namespace][name]
+	if kinds, ok := db.namespaces.Get(namespace); ok {
+		k, _ := kinds.Get(name)
+		return k
+	}
+	return nil
 }
 
 func (db *database) addKind(namespace, name string) *store.Kind {
-	kinds := db.namespaces[namespace]
-	if kinds == nil {
-		kinds = make(map[string]*store.Kind)
-		db.namespaces[namespace] = kinds
+	all, ok := db.namespaces.Get(namespace)
+	if !ok {
+		all = new(metadata.Kinds)
+		db.namespaces.Set(namespace, all)
 	}
-	k := kinds[name]
-	if k == nil {
+	k, ok := all.Get(name)
+	if !ok {
 		k = store.NewKind(name, &db.totals)
-		kinds[name] = k
+		all.Set(name, k)
 	}
 	return k
 }
@@ -78,7 +84,7 @@ func (db *database) addKind(namespace, name string) *store.Kind {
 func (db *database) get(key model.Key, at int64) (store.Version, bool) {
 	k := db.kind(key.Namespace, key.Kind)
 	if model.Reserved(key.Kind) {
-		k = db.describe(key.Namespace, key.Kind, at)
+		k, _ = db.describe(key.Namespace, key.Kind, at, metadata.Span{From: key.Path, To: key.Path + "\x00"}, 1)
 	}
 	if k == nil {
 		return store.Version{}, false
@@ -88,6 +94,16 @@ func (db *database) get(key model.Key, at int64) (store.Version, bool) {
 		return store.Version{}, false
 	}
 	return r.At(at)
+}
+
+// describe returns entities of one of the reserved kinds, see [metadata.Database.Describe].
+func (db *database) describe(
+	namespace, name string, at int64, in metadata.Span, most int,
+) (k *store.Kind, next string) {
+	described := &metadata.Database{
+		Database: db.Database, Namespaces: &db.namespaces, Scatter: db.opts.Scatter, Lock: &db.mu,
+	}
+	return described.Describe(namespace, name, at, in, most)
 }
 
 // nextCommit returns the time of the commit that is being made: the clock's,

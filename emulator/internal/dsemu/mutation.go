@@ -92,10 +92,10 @@ func (s *draftSet) check(m *pb.Mutation) (mutation, error) {
 	if err != nil {
 		return c, err
 	}
-	if err := model.CheckProperties(c.entity.GetProperties()); err != nil {
+	if err := s.db.CheckProperties(c.entity.GetProperties()); err != nil {
 		return c, err
 	}
-	if err := entity.CheckTransforms(m.PropertyTransforms); err != nil {
+	if err := entity.CheckTransforms(s.db.Database, m.PropertyTransforms); err != nil {
 		return c, err
 	}
 	if c.draft, err = s.draft(key); err != nil {
@@ -145,7 +145,8 @@ func (s *draftSet) apply(m mutation) (applied, error) {
 		}
 	}
 	if len(m.PropertyTransforms) > 0 {
-		if properties, a.transforms, err = entity.Transform(properties, m.PropertyTransforms, s.at); err != nil {
+		properties, a.transforms, err = entity.Transform(s.db.Database, properties, m.PropertyTransforms, s.at)
+		if err != nil {
 			return a, err
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator/internal/entity"
 	"github.com/scattermap/scattermap/emulator/internal/query"
@@ -92,7 +94,7 @@ func TestScanPauses(t *testing.T) {
 				more = r.Next()
 			}
 		}
-		q.Scan(db.kinds(q, at), at, &db.mu, func(query.Row) bool {
+		db.scanRows(q, at, func(query.Row) bool {
 			if rows++; rows == 100 {
 				close(started)
 				for !db.mu.Wanted() {
@@ -133,7 +135,7 @@ func TestQueryWaitsForIndex(t *testing.T) {
 	q := shape(t, db, "n", false)
 	k := db.kind("", "K")
 	db.mu.Lock()
-	b := k.Build(q.Needs()[0])
+	b := k.Build(q.Needs()[0].Definition)
 	b.Next()
 	db.mu.Unlock()
 	answered := make(chan int, 1)
@@ -212,7 +214,7 @@ func TestManyShapes(t *testing.T) {
 							t.Fatal(err)
 						}
 						for _, d := range parsed.Needs() {
-							if !db.kind("", "K").Indexed(d) {
+							if !db.kind("", "K").Indexed(d.Definition) {
 								t.Errorf("the index that was used just now is not there: %v", d)
 							}
 						}
@@ -223,5 +225,99 @@ func TestManyShapes(t *testing.T) {
 	}
 	if most := db.opts.IndexMemory; db.totals.Indexes > most {
 		t.Errorf("%d shapes have indexes of %d bytes, want at most %d", shapes, db.totals.Indexes, most)
+	}
+}
+
+// TestConflictsFoundWithPauses commits transactions that have seen a part of a kind, after others
+// have written there and elsewhere, and while they write: a conflict is found whether the change
+// came before, at a pause, or is the last one.
+func TestConflictsFoundWithPauses(t *testing.T) {
+	s, db := filled(t, 2000)
+	// write writes entities of one value, and one of another as the last of the commit.
+	write := func(id, n int64, others int64, other int64) {
+		t.Helper()
+		req := &pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_NON_TRANSACTIONAL}
+		for i := range others + 1 {
+			value := other
+			if i == others {
+				value = n
+			}
+			req.Mutations = append(req.Mutations, &pb.Mutation{Operation: &pb.Mutation_Upsert{Upsert: &pb.Entity{
+				Key:        &pb.Key{Path: []*pb.Key_PathElement{{Kind: "K", IdType: &pb.Key_PathElement_Id{Id: id - others + i}}}},
+				Properties: map[string]*pb.Value{"n": entity.Integer(value), "s": entity.Text(fmt.Sprint(id, n))},
+			}}})
+		}
+		if _, err := s.Commit(t.Context(), req); err != nil {
+			t.Error(err)
+		}
+	}
+	const unseen, seen = 100, 5 // values of n
+	turn := int64(0)
+	for name, conflicts := range map[string]func(i int) bool{
+		"none": func(int) bool { return false }, "the first": func(i int) bool { return i == 0 },
+		"in the middle":     func(i int) bool { return i == 500 },
+		"at a pause":        func(i int) bool { return i == 1001 },
+		"at the last pause": func(i int) bool { return i >= 1000 && i%7 == 0 },
+	} {
+		begun, err := s.BeginTransaction(t.Context(), &pb.BeginTransactionRequest{ProjectId: "full"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		query := &pb.Query{
+			Kind: []*pb.KindExpression{{Name: "K"}}, Filter: testFilter("n", pb.PropertyFilter_EQUAL, entity.Integer(seen)),
+		}
+		for more := true; more; {
+			resp, err := s.RunQuery(t.Context(), &pb.RunQueryRequest{
+				ProjectId: "full", QueryType: &pb.RunQueryRequest_Query{Query: query},
+				ReadOptions: &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_Transaction{Transaction: begun.Transaction}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			query.StartCursor, more = resp.Batch.EndCursor, resp.Batch.MoreResults == pb.QueryResultBatch_NOT_FINISHED
+		}
+		change := func(i int) {
+			turn++
+			if conflicts(i) {
+				write(3000+turn, seen, 200, unseen) // joins what was seen, in the middle of what is looked at at once
+			} else {
+				write(100000+turn, unseen, 0, 0)
+			}
+		}
+		for i := range 1000 {
+			change(i)
+		}
+		db.mu.Lock()
+		tx := db.transactions[string(begun.Transaction)]
+		ended := make(chan bool)
+		go func() { // comes at each pause
+			for i := range 20 {
+				change(1000 + i)
+			}
+			close(ended)
+		}()
+		for !db.mu.Wanted() {
+			runtime.Gosched()
+		}
+		before := tx.checked()
+		db.checkEarly(tx)
+		looked := tx.checked() > before
+		db.mu.Unlock()
+		<-ended
+		_, err = s.Commit(t.Context(), &pb.CommitRequest{ProjectId: "full", Mode: pb.CommitRequest_TRANSACTIONAL,
+			TransactionSelector: &pb.CommitRequest_Transaction{Transaction: begun.Transaction},
+			Mutations: []*pb.Mutation{{Operation: &pb.Mutation_Upsert{Upsert: &pb.Entity{
+				Key: &pb.Key{Path: []*pb.Key_PathElement{{Kind: "Other", IdType: &pb.Key_PathElement_Id{Id: turn}}}},
+			}}}}})
+		if want := name != "none"; want != (status.Code(err) == codes.Aborted) {
+			t.Errorf("a change that conflicts: %s, and the commit returns %v", name, err)
+		}
+		if looked != (name != "the first") {
+			t.Errorf("a change that conflicts: %s, and the changes were looked at early: %v", name, looked)
+		}
+		// What was seen has the value no more.
+		for id := 3001 + turn - 1020; id <= 3000+turn; id++ {
+			write(id, unseen, 0, 0)
+		}
 	}
 }

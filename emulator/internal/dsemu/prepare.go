@@ -8,13 +8,17 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/scattermap/scattermap/emulator/internal/metadata"
 	"github.com/scattermap/scattermap/emulator/internal/model"
 	"github.com/scattermap/scattermap/emulator/internal/query"
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
-// fewRecords are indexed without unlocking the database.
-const fewRecords = 256
+// So many records, with so many values, are indexed without unlocking the database.
+const (
+	fewRecords = 256
+	fewValues  = 4096
+)
 
 // prepare has the indexes built that a query needs, and keeps them until release. The
 // database is locked, but not all the time: calls for other things go on while an
@@ -29,19 +33,34 @@ func (db *database) prepare(ctx context.Context, q *query.Query) (release func()
 	if model.Reserved(q.Kind) {
 		return release, nil // its kind is made for the query
 	}
-	for _, k := range db.stored(q) {
-		for _, d := range q.Needs() {
-			for !k.Indexed(d) {
-				if err := db.await(ctx, k, d); err != nil {
-					release()
-					return nil, err
+	for settled := false; !settled; {
+		settled = true // what was there and whole may not be any more once the database was unlocked
+		needs := q.Needs()
+		if len(needs) == 0 {
+			break
+		}
+		for _, k := range db.stored(q) {
+			for _, need := range needs {
+				d := need.Definition
+				for !k.Indexed(d) {
+					settled = false
+					if err := db.await(ctx, k, d); err != nil {
+						release()
+						return nil, err
+					}
 				}
-			}
-			let, whole := k.Hold(d)
-			if held = append(held, let); !whole {
-				release()
-				return nil, status.Errorf(codes.FailedPrecondition, "an entity of kind %q has more than %d entries in the index (%s) that this query needs: "+
-					"Datastore writes no such entity where it has such an index", q.Kind, store.MaxEntries, d)
+				let, counts := k.Hold(d)
+				held = append(held, let)
+				switch {
+				case counts == nil:
+				case need.Narrow(counts):
+					settled = false
+				default:
+					release()
+					return nil, status.Errorf(codes.FailedPrecondition, "an entity of kind %q has more than %d combinations "+
+						"of the values that this query orders by (%s): Datastore writes no such entity where it has such an index",
+						q.Kind, store.MaxEntries, d.Orders())
+				}
 			}
 		}
 	}
@@ -71,7 +90,7 @@ func (db *database) await(ctx context.Context, k *store.Kind, d store.Definition
 
 // build builds an index, unless the database is reset meanwhile.
 func (db *database) build(k *store.Kind, d store.Definition) {
-	few := k.Records.Len() <= fewRecords
+	few := k.Few(fewRecords, fewValues)
 	b := k.Build(d)
 	p := &pace{mu: &db.mu, begun: time.Now()}
 	for b.Next() {
@@ -130,11 +149,12 @@ func (db *database) boundIndexes() {
 }
 
 func (db *database) allKinds(yield func(*store.Kind) bool) {
-	for _, kinds := range db.namespaces {
-		for _, k := range kinds {
-			if !yield(k) {
-				return
-			}
-		}
-	}
+	db.namespaces.Scan(func(_ string, all *metadata.Kinds) bool {
+		more := true
+		all.Scan(func(_ string, k *store.Kind) bool {
+			more = yield(k)
+			return more
+		})
+		return more
+	})
 }

@@ -2,6 +2,7 @@ package dsemu
 
 import (
 	"context"
+	"math"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/scattermap/scattermap/emulator/internal/entity"
+	"github.com/scattermap/scattermap/emulator/internal/metadata"
 	"github.com/scattermap/scattermap/emulator/internal/model"
 	"github.com/scattermap/scattermap/emulator/internal/query"
 	"github.com/scattermap/scattermap/emulator/internal/store"
@@ -157,7 +159,7 @@ func (db *database) runQuery(ctx context.Context, q *query.Query, req *pb.RunQue
 	size, last := 0, query.Row{SortKey: q.After, Group: len(q.AfterGroup)}
 	var skipped query.Row
 	stopped := false
-	q.Scan(db.kinds(q, view.at), view.at, &db.mu, func(r query.Row) bool {
+	db.scanRows(q, view.at, func(r query.Row) bool {
 		switch n := len(batch.EntityResults); {
 		case n == q.Limit:
 			batch.MoreResults = pb.QueryResultBatch_MORE_RESULTS_AFTER_LIMIT
@@ -207,21 +209,44 @@ func (v view) remember(q *query.Query) *scanned {
 	return seen
 }
 
-// kinds returns the kinds that a query is over. The database is locked.
-func (db *database) kinds(q *query.Query, at int64) []*store.Kind {
-	if model.Reserved(q.Kind) {
-		return []*store.Kind{db.describe(q.Namespace, q.Kind, at)}
+// scanRows visits the rows of a query as [query.Query.Scan] does. The database is locked, but
+// for pauses.
+func (db *database) scanRows(q *query.Query, at int64, visit func(query.Row) bool) {
+	if !model.Reserved(q.Kind) {
+		q.Scan(db.stored(q), at, &db.mu, visit)
+		return
 	}
-	return db.stored(q)
+	// What describes the database is made as far as the query gets, about.
+	const atOnce = 1000
+	from, to, byKey := q.ByKey()
+	most := min(db.opts.Batch, atOnce) + 1
+	switch {
+	case !byKey:
+		most = math.MaxInt
+	case q.Limit >= 0 && q.Limit < most:
+		most = q.Limit + 1
+	}
+	for more := true; more; {
+		k, next := db.describe(q.Namespace, q.Kind, at, metadata.Span{From: from, To: to}, most)
+		more, from = next != "", next
+		q.Scan([]*store.Kind{k}, at, &db.mu, func(r query.Row) bool {
+			goesOn := visit(r)
+			more = more && goesOn
+			return goesOn
+		})
+	}
 }
 
 // stored returns the kinds that have records, of those that a query is over.
 func (db *database) stored(q *query.Query) []*store.Kind {
-	var kinds []*store.Kind
-	for name, k := range db.namespaces[q.Namespace] {
-		if q.Kind == "" || q.Kind == name {
-			kinds = append(kinds, k)
+	if q.Kind != "" {
+		if k := db.kind(q.Namespace, q.Kind); k != nil {
+			return []*store.Kind{k}
 		}
+		return nil
 	}
-	return kinds
+	if all, ok := db.namespaces.Get(q.Namespace); ok {
+		return all.Values()
+	}
+	return nil
 }

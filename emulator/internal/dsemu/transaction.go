@@ -2,6 +2,8 @@ package dsemu
 
 import (
 	"encoding/binary"
+	"math"
+	"slices"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -41,8 +43,9 @@ type transaction struct {
 
 // scanned is the part of a query's result that a transaction has seen.
 type scanned struct {
-	query *query.Query
-	to    string // sort key of the last result; empty if the query was read to its end
+	query   *query.Query
+	to      string // sort key of the last result; empty if the query was read to its end
+	checked int64  // time of the last change that was found to leave it alone
 }
 
 var (
@@ -162,19 +165,73 @@ func (db *database) conflicts(tx *transaction) bool {
 	if len(tx.queries) == 0 {
 		return false
 	}
-	for _, c := range db.since(tx.snapshot) {
-		key := c.record.Last.Key()
-		before, existed := c.record.At(tx.snapshot)
-		for _, s := range tx.queries {
-			if !s.covers(key) {
-				continue
-			}
-			if existed && s.saw(c.record, before) || !c.record.Last.Deleted && s.saw(c.record, c.record.Last) {
-				return true
-			}
+	for _, c := range db.since(tx.checked()) {
+		if tx.conflicts(c) {
+			return true
 		}
 	}
 	return false
+}
+
+// checked is the time of the last change that was found to leave all queries alone.
+func (tx *transaction) checked() int64 {
+	at := int64(math.MaxInt64)
+	for _, s := range tx.queries {
+		at = min(at, max(s.checked, tx.snapshot))
+	}
+	return at
+}
+
+// conflicts reports whether a change is one of what the transaction's queries have seen. What
+// the record is changed to later is a change of its own.
+func (tx *transaction) conflicts(c change) bool {
+	key := c.record.Last.Key()
+	before, existed := c.record.At(tx.snapshot)
+	for _, s := range tx.queries {
+		if c.at <= s.checked || !s.covers(key) {
+			continue
+		}
+		if existed && s.saw(c.record, before) || !c.record.Last.Deleted && s.saw(c.record, c.record.Last) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkAtOnce is how many changes a commit looks at before it looks whether somebody waits.
+const checkAtOnce = 64
+
+// checkEarly looks for conflicts of a transaction that is about to commit, and pauses if
+// somebody waits. What it has looked at, the commit need not look at again, which looks at the
+// rest without a pause. The database is locked.
+func (db *database) checkEarly(tx *transaction) {
+	open := func() bool { return !db.closed && !tx.aborted && db.transactions[tx.id] == tx && len(tx.queries) > 0 }
+	// Where others write faster than this looks, the commit has something left to look at.
+	var at int64  // up to here all queries were looked at
+	var begun int // how many changes of the commit after it were, too
+	for most := 2*len(db.log) + checkAtOnce; most > 0 && open(); most -= checkAtOnce {
+		if now := tx.checked(); now != at {
+			at, begun = now, 0 // or somebody has queried in the transaction
+		}
+		rest := db.since(at)
+		n := min(len(rest), begun+checkAtOnce)
+		if n == begun || slices.ContainsFunc(rest[begun:n], tx.conflicts) {
+			return // the commit finds the same
+		}
+		whole := n
+		for n < len(rest) && whole > 0 && rest[whole-1].at == rest[n].at {
+			whole--
+		}
+		if begun = n - whole; whole > 0 {
+			at = rest[whole-1].at
+			for _, s := range tx.queries {
+				s.checked = max(s.checked, at)
+			}
+		}
+		if db.mu.Wanted() {
+			db.mu.Pause()
+		}
+	}
 }
 
 // covers reports whether a key is of what the query is over.
@@ -185,7 +242,7 @@ func (s *scanned) covers(key *pb.Key) bool {
 
 // saw reports whether a version belongs to the part of the result that was seen.
 func (s *scanned) saw(r *store.Record, v store.Version) bool {
-	for _, row := range s.query.Rows(nil, r, v) {
+	for _, row := range s.query.Rows(nil, r, v, "") {
 		if row.SortKey > s.query.After && (!s.query.Bounded || row.SortKey <= s.query.Until) && (s.to == "" || row.SortKey <= s.to) {
 			return true
 		}

@@ -135,12 +135,20 @@ func (f Form) Properties() map[string]*pb.Value { return decode(f.wire[f.keyLen:
 // Some reads the properties of these names alone, which takes a fraction of the time.
 func (f Form) Some(wanted func(name string) bool) map[string]*pb.Value {
 	some := new(pb.Entity)
-	for rest := f.wire[f.keyLen:]; len(rest) > 0; {
-		name, n := firstProperty(rest)
+	rest, run := f.wire[f.keyLen:], 0 // how much of the rest is wanted, up to where this is
+	for run < len(rest) {
+		name, n := firstProperty(rest[run:])
 		if wanted(name) {
-			merge(some, rest[:n])
+			run += n
+			continue
 		}
-		rest = rest[n:]
+		if run > 0 {
+			merge(some, rest[:run])
+		}
+		rest, run = rest[run+n:], 0
+	}
+	if run > 0 {
+		merge(some, rest)
 	}
 	return some.Properties
 }
@@ -187,6 +195,9 @@ func countIndexed(properties map[string]*pb.Value) int {
 func countIndexedOf(v *pb.Value) int {
 	switch value := v.GetValueType().(type) {
 	case *pb.Value_ArrayValue:
+		if v.ExcludeFromIndexes { // a vector
+			return 0
+		}
 		n := 0
 		for _, el := range value.ArrayValue.GetValues() {
 			n += countIndexedOf(el)

@@ -19,7 +19,7 @@ const MaxTransforms = 500
 
 // CheckTransforms checks what does not depend on the properties that transforms
 // are of.
-func CheckTransforms(transforms []*pb.PropertyTransform) error {
+func CheckTransforms(db model.Database, transforms []*pb.PropertyTransform) error {
 	for _, t := range transforms {
 		names, err := splitPath(t.GetProperty())
 		if err != nil {
@@ -40,9 +40,9 @@ func CheckTransforms(transforms []*pb.PropertyTransform) error {
 		case *pb.PropertyTransform_Minimum:
 			err = checkOperand(t.Property, op.Minimum)
 		case *pb.PropertyTransform_AppendMissingElements:
-			err = model.CheckValue(t.Property, Array(op.AppendMissingElements.GetValues()), 0, false)
+			err = db.CheckValue(t.Property, Array(op.AppendMissingElements.GetValues()), 0, false)
 		case *pb.PropertyTransform_RemoveAllFromArray:
-			err = model.CheckValue(t.Property, Array(op.RemoveAllFromArray.GetValues()), 0, false)
+			err = db.CheckValue(t.Property, Array(op.RemoveAllFromArray.GetValues()), 0, false)
 		default:
 			return model.Invalid("the transform of %q has no type", t.Property)
 		}
@@ -63,7 +63,9 @@ func checkOperand(property string, operand *pb.Value) error {
 // Transform applies property transforms in their order, and returns what each
 // came to. They were checked. Its rules are those of the protocol's comments on
 // PropertyTransform.
-func Transform(properties map[string]*pb.Value, transforms []*pb.PropertyTransform, at int64) (map[string]*pb.Value, []*pb.Value, error) {
+func Transform(
+	db model.Database, properties map[string]*pb.Value, transforms []*pb.PropertyTransform, at int64,
+) (map[string]*pb.Value, []*pb.Value, error) {
 	properties = maps.Clone(properties)
 	if properties == nil {
 		properties = make(map[string]*pb.Value)
@@ -78,7 +80,7 @@ func Transform(properties map[string]*pb.Value, transforms []*pb.PropertyTransfo
 		set(properties, names, after)
 		results = append(results, result)
 	}
-	return properties, results, model.CheckProperties(properties)
+	return properties, results, db.CheckProperties(properties)
 }
 
 // get returns the value at a path, or nil.

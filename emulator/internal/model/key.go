@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"regexp"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -114,6 +115,19 @@ func (db Database) ReadKey(k *pb.Key) (Key, error) {
 		return Key{}, err
 	}
 	return db.CompleteKey(k)
+}
+
+// WholeKey returns a key that is a value, with its project and database. It may be of others; one
+// that names no project is of this database.
+func (db Database) WholeKey(k *pb.Key) *pb.Key {
+	of := k.GetPartitionId()
+	if of.GetProjectId() != "" {
+		return k
+	}
+	partition := &pb.PartitionId{
+		ProjectId: db.Project, DatabaseId: cmp.Or(of.GetDatabaseId(), db.ID), NamespaceId: of.GetNamespaceId(),
+	}
+	return &pb.Key{PartitionId: partition, Path: k.GetPath()}
 }
 
 // CompleteKey completes the partition of a key whose path was checked.

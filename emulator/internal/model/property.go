@@ -23,18 +23,19 @@ const (
 	maxSeconds = 253402300799
 )
 
-// CheckProperties checks an entity's properties, and cuts its times to the
-// microseconds that Datastore keeps.
-func CheckProperties(properties map[string]*pb.Value) error {
-	return checkNested("", properties, 0)
+// CheckProperties checks an entity's properties, cuts its times to the microseconds that
+// Datastore keeps, and completes the keys among its values: those without a project are of
+// this database.
+func (db Database) CheckProperties(properties map[string]*pb.Value) error {
+	return db.checkNested("", properties, 0)
 }
 
-func checkNested(prefix string, properties map[string]*pb.Value, depth int) error {
+func (db Database) checkNested(prefix string, properties map[string]*pb.Value, depth int) error {
 	for name, v := range properties {
 		if name == "" || Reserved(name) || len(name) > MaxName {
 			return Invalid("the property name %q is empty, reserved or longer than %d bytes", prefix+name, MaxName)
 		}
-		if err := CheckValue(prefix+name, v, depth, false); err != nil {
+		if err := db.CheckValue(prefix+name, v, depth, false); err != nil {
 			return err
 		}
 	}
@@ -42,12 +43,9 @@ func checkNested(prefix string, properties map[string]*pb.Value, depth int) erro
 }
 
 // CheckValue checks a value that is inside depth entities and arrays.
-func CheckValue(name string, v *pb.Value, depth int, inArray bool) error {
+func (db Database) CheckValue(name string, v *pb.Value, depth int, inArray bool) error {
 	if depth > maxDepth {
 		return Invalid("the property %.100q is inside more than %d entities and arrays", name, maxDepth)
-	}
-	if v.GetMeaning() == ProjectionMeaning {
-		return Invalid("the property %q has meaning %d, which only results of projections have", name, ProjectionMeaning)
 	}
 	if err := checkMeaning(name, v); err != nil {
 		return err
@@ -71,43 +69,24 @@ func CheckValue(name string, v *pb.Value, depth int, inArray bool) error {
 			return Invalid("the property %q is no point: latitude in [-90, 90], longitude in [-180, 180]", name)
 		}
 	case *pb.Value_KeyValue:
-		return CheckPath(value.KeyValue.GetPath(), false)
+		if err := CheckPath(value.KeyValue.GetPath(), false); err != nil {
+			return err
+		}
+		v.ValueType = &pb.Value_KeyValue{KeyValue: db.WholeKey(value.KeyValue)}
 	case *pb.Value_ArrayValue:
 		switch {
 		case inArray:
 			return Invalid("the property %q is an array of arrays", name)
-		case v.ExcludeFromIndexes:
+		case v.ExcludeFromIndexes && v.Meaning != vectorMeaning:
 			return Invalid("the property %q is an array that is excluded from indexes: its elements are to be", name)
 		}
 		for _, el := range value.ArrayValue.GetValues() {
-			if err := CheckValue(name, el, depth+1, true); err != nil {
+			if err := db.CheckValue(name, el, depth+1, true); err != nil {
 				return err
 			}
 		}
 	case *pb.Value_EntityValue:
-		return checkNested(name+".", value.EntityValue.GetProperties(), depth+1)
-	}
-	return nil
-}
-
-// Meanings that not every value can have.
-const (
-	pointMeaning = 9  // of points, before they had a type
-	textMeaning  = 15 // of long texts, which are not indexed
-)
-
-// checkMeaning refuses what Google's Firestore emulator refuses, in its words.
-func checkMeaning(name string, v *pb.Value) error {
-	switch v.GetMeaning() {
-	case pointMeaning:
-		return Invalid("Unexpected value meaning %d.", pointMeaning)
-	case textMeaning:
-		if _, text := v.ValueType.(*pb.Value_StringValue); !text {
-			return Invalid("Value %q has a meaning %d which does not match string_value field.", name, textMeaning)
-		}
-		if !v.ExcludeFromIndexes {
-			return Invalid("Indexed value has meaning %d.", textMeaning)
-		}
+		return db.checkNested(name+".", value.EntityValue.GetProperties(), depth+1)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -21,6 +22,54 @@ type conjunction struct {
 	equal    []condition // each holds for one of the property's values
 	between  []*interval // by property: one value satisfies all inequalities
 	never    bool        // nothing satisfies it
+
+	wanted    []wanted    // what the equalities come to, by property
+	indexed   []condition // equalities whose values are in the index that serves the conjunction
+	ancestral bool        // the ancestor is, too
+}
+
+// A wanted is what equalities ask for of one property: all of these forms, in order.
+type wanted struct {
+	property string
+	forms    []string
+}
+
+// all reports whether values have all forms.
+func (w wanted) all(values []collate.Entry) bool {
+	switch {
+	case len(w.forms) == 1:
+		return slices.ContainsFunc(values, func(v collate.Entry) bool { return v.Form == w.forms[0] })
+	case len(values) < len(w.forms):
+		return false
+	}
+	seen, n := make([]bool, len(w.forms)), 0
+	for _, v := range values {
+		if i, ok := slices.BinarySearch(w.forms, v.Form); ok && !seen[i] {
+			seen[i] = true
+			n++
+		}
+	}
+	return n == len(w.forms)
+}
+
+// wants returns what the equalities on a property ask for.
+func (c *conjunction) wants(property string) (wanted, bool) {
+	byName := func(w wanted, p string) int { return strings.Compare(w.property, p) }
+	i, ok := slices.BinarySearchFunc(c.wanted, property, byName)
+	if !ok {
+		return wanted{}, false
+	}
+	return c.wanted[i], true
+}
+
+// within returns what the inequalities on a property ask for, or nil.
+func (c *conjunction) within(property string) *interval {
+	byName := func(iv *interval, p string) int { return strings.Compare(iv.property, p) }
+	i, ok := slices.BinarySearchFunc(c.between, property, byName)
+	if !ok {
+		return nil
+	}
+	return c.between[i]
 }
 
 type condition struct {
@@ -95,19 +144,35 @@ func parseFilter(db model.Database, namespace string, f *pb.Filter) ([]*conjunct
 // join has the inequalities on a property hold for one of the values that the
 // equalities on it name, as Google's Firestore emulator does.
 func (c *conjunction) join() {
-	for i, iv := range c.between {
-		equal, holds := false, false
-		for _, e := range c.equal {
-			if e.property == iv.property {
-				equal, holds = true, holds || iv.holds(e.form)
-			}
+	sorted := slices.Clone(c.equal)
+	slices.SortFunc(sorted, func(a, b condition) int {
+		return cmp.Or(strings.Compare(a.property, b.property), strings.Compare(a.form, b.form))
+	})
+	c.wanted = nil
+	for _, e := range slices.Compact(sorted) {
+		if n := len(c.wanted); n > 0 && c.wanted[n-1].property == e.property {
+			c.wanted[n-1].forms = append(c.wanted[n-1].forms, e.form)
+		} else {
+			c.wanted = append(c.wanted, wanted{e.property, []string{e.form}})
 		}
-		if equal {
-			c.never = c.never || !holds
+	}
+	c.between = slices.Clone(c.between)
+	slices.SortFunc(c.between, func(a, b *interval) int { return strings.Compare(a.property, b.property) })
+	for i, iv := range c.between {
+		if w, ok := c.wants(iv.property); ok {
+			c.never = c.never || !slices.ContainsFunc(w.forms, iv.holds)
 			c.between[i] = &interval{property: iv.property}
 		}
 	}
+	c.indexed, c.ancestral = nil, true
+	for _, w := range c.wanted[:min(len(c.wanted), maxIndexed)] {
+		c.indexed = append(c.indexed, condition{w.property, w.forms[0]})
+	}
 }
+
+// maxIndexed is how many equalities an index is over, at most. Others are looked at in the
+// entities that it finds, so that an index of thousands of properties is never kept.
+const maxIndexed = 8
 
 func (p *filterParser) parse(f *pb.Filter, depth int) ([]*conjunction, error) {
 	if depth > maxFilterDepth {
@@ -294,6 +359,7 @@ func (p *filterParser) form(property string, v *pb.Value) (string, error) {
 			if err := model.CheckPath(k.Path, false); err != nil {
 				return "", err
 			}
+			v = &pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: p.db.WholeKey(k)}}
 		}
 		return collate.Value(v), nil
 	}

@@ -21,28 +21,14 @@ type scan struct {
 // plan returns the scan of a conjunction.
 func (q *Query) plan(c *conjunction) scan {
 	var s scan
-	forms := make(map[string]string, len(c.equal)) // the first of each property
-	for _, e := range c.equal {
-		if _, seen := forms[e.property]; !seen {
-			forms[e.property] = e.form
-			s.definition = append(s.definition, store.Order{Property: e.property})
-		}
+	for _, e := range c.indexed {
+		s.definition = append(s.definition, store.Order{Property: e.property, Equal: true})
+		s.prefix += e.form
 	}
-	slices.SortFunc(s.definition, func(a, b store.Order) int {
-		if a.Property < b.Property {
-			return -1
-		}
-		return 1
-	})
-	var prefix strings.Builder
-	for _, o := range s.definition {
-		prefix.WriteString(forms[o.Property])
-	}
-	s.prefix = prefix.String()
 	s.lo, s.hi = c.lo, c.hi
 	byProperty := len(q.orders) > 0 && q.orders[0].Property != model.KeyProperty
-	if byProperty && c.ancestor != "" {
-		s.definition = append(store.Definition{{Property: store.AncestorProperty}}, s.definition...)
+	if byProperty && c.ancestor != "" && c.ancestral {
+		s.definition = append(store.Definition{{Property: store.AncestorProperty, Equal: true}}, s.definition...)
 		s.prefix = c.ancestor + string(collate.PathEnd) + s.prefix
 	}
 	s.definition = append(s.definition, q.orders...)
@@ -50,8 +36,8 @@ func (q *Query) plan(c *conjunction) scan {
 		first := q.orders[0]
 		if byProperty {
 			s.lo, s.hi = "", ""
-			if i := slices.IndexFunc(c.between, func(iv *interval) bool { return iv.property == first.Property }); i >= 0 {
-				s.lo, s.hi = c.between[i].lo, c.between[i].hi
+			if iv := c.within(first.Property); iv != nil {
+				s.lo, s.hi = iv.lo, iv.hi
 			}
 		}
 		switch {
@@ -62,6 +48,32 @@ func (q *Query) plan(c *conjunction) scan {
 		}
 	}
 	return s
+}
+
+// narrow has a conjunction use an index over fewer equalities, so that an entity which has
+// so many values of each of the index's properties is in it. It reports whether there is one.
+// The equalities with most values go first.
+func (q *Query) narrow(c *conjunction, counts []int) bool {
+	d := slices.Clone(q.plan(c).definition)
+	counts = slices.Clone(counts)
+	for !d.Fits(counts) {
+		widest := -1
+		for i, o := range d {
+			if o.Equal && (widest < 0 || counts[i] > counts[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			return false
+		}
+		if property := d[widest].Property; property == store.AncestorProperty {
+			c.ancestral = false
+		} else {
+			c.indexed = slices.DeleteFunc(c.indexed, func(e condition) bool { return e.property == property })
+		}
+		d, counts = slices.Delete(d, widest, widest+1), slices.Delete(counts, widest, widest+1)
+	}
+	return true
 }
 
 // invertBounds returns the bounds of an interval in descending order. They may be

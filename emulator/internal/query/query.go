@@ -24,7 +24,7 @@ type Query struct {
 	aggregated []string // by name: what is summed and averaged; then they are what is projected
 	Distinct   int      // how many of the orders come first and make a group, of which the first row is a result
 	anyOf      []*conjunction
-	named      []string      // the properties on which rows depend
+	named      store.Names   // the properties on which rows depend
 	orders     []store.Order // explicit, then those that inequalities and projection imply
 	After      string        // sort key of the start cursor
 	AfterGroup string
@@ -288,7 +288,7 @@ func (q *Query) chooseIndexes(set *indexes.Set) error {
 		for i, o := range q.orders {
 			p := indexes.Property{Name: o.Property, Descending: o.Descending}
 			switch {
-			case slices.Contains(shape.Equal, o.Property):
+			case seen[o.Property]:
 			case i < q.chosen:
 				shape.Orders = append(shape.Orders, p)
 			default:

@@ -21,12 +21,13 @@ type Row struct {
 }
 
 // Rows appends the rows that a version of a record is worth to the query,
-// cursors aside: none if it is no result.
+// cursors aside: none if it is no result. With a sort key, only its row is
+// wanted.
 //
 // An entity is one row. It sorts by the least of a property's values that the
 // filter allows, or the greatest when descending. In a projection it is a row
 // for each combination of the values that it is ordered by, as in an index.
-func (q *Query) Rows(dst []Row, r *store.Record, v store.Version) []Row {
+func (q *Query) Rows(dst []Row, r *store.Record, v store.Version, sortKey string) []Row {
 	if !q.holdsPath(r.Path) {
 		return dst
 	}
@@ -72,7 +73,9 @@ func (q *Query) Rows(dst []Row, r *store.Record, v store.Version) []Row {
 		if len(q.Projected) == 0 {
 			values = values[:1]
 		}
-		rows = q.extend(rows, o, values)
+		if rows = q.extend(rows, o, values, sortKey); len(rows) == 0 {
+			return dst
+		}
 	}
 	for j := range rows {
 		if q.Distinct == len(q.orders) {
@@ -85,13 +88,17 @@ func (q *Query) Rows(dst []Row, r *store.Record, v store.Version) []Row {
 	return append(dst, rows...)
 }
 
-// extend returns the combinations of rows with the values of the next order.
-func (q *Query) extend(rows []Row, o store.Order, values []collate.Entry) []Row {
-	all := make([]Row, 0, len(rows)*len(values))
+// extend returns the combinations of rows with the values of the next order. With a sort key,
+// these are those that it begins with: one at most, as no form is the beginning of another.
+func (q *Query) extend(rows []Row, o store.Order, values []collate.Entry, sortKey string) []Row {
+	var all []Row
 	for _, r := range rows {
 		for _, value := range values {
 			n := r
 			n.SortKey += store.Directed(o, value.Form)
+			if sortKey != "" && !strings.HasPrefix(sortKey, n.SortKey) {
+				continue
+			}
 			if slices.Contains(q.Projected, o.Property) {
 				n.Values = make(map[string]*pb.Value, len(r.Values)+1)
 				for name, v := range r.Values {
@@ -127,13 +134,12 @@ func (q *Query) needsProperties() bool {
 
 // reads reports whether rows depend on a property of that name, or on one inside it.
 func (q *Query) reads(name string) bool {
-	return slices.ContainsFunc(q.named, func(p string) bool {
-		return strings.HasPrefix(p, name) && (len(p) == len(name) || p[len(name)] == '.')
-	})
+	return q.named.Read(name)
 }
 
 // namesRead returns the names of the properties on which rows depend.
-func (q *Query) namesRead() (names []string) {
+func (q *Query) namesRead() store.Names {
+	var names []string
 	for _, o := range q.orders {
 		names = append(names, o.Property)
 	}
@@ -145,8 +151,7 @@ func (q *Query) namesRead() (names []string) {
 			names = append(names, iv.property)
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return store.NamesOf(names)
 }
 
 // holdsPath reports whether the filter allows an entity's key.
@@ -183,24 +188,12 @@ func (q *Query) allowed(o store.Order, properties map[string]*pb.Value, satisfie
 // allows reports whether one of a property's values can be what satisfies the
 // conjunction.
 func (c *conjunction) allows(property, form string) bool {
-	equal := false
-	for _, e := range c.equal {
-		if e.property == property {
-			if e.form == form {
-				return true
-			}
-			equal = true
-		}
+	if w, ok := c.wants(property); ok {
+		_, found := slices.BinarySearch(w.forms, form)
+		return found
 	}
-	if equal {
-		return false
-	}
-	for _, iv := range c.between {
-		if iv.property == property {
-			return iv.holds(form)
-		}
-	}
-	return true
+	iv := c.within(property)
+	return iv == nil || iv.holds(form)
 }
 
 func (c *conjunction) holdsPath(path string) bool {
@@ -212,8 +205,8 @@ func (c *conjunction) holds(properties map[string]*pb.Value) bool {
 	if c.never {
 		return false
 	}
-	for _, e := range c.equal {
-		if !slices.ContainsFunc(collate.Entries(properties, e.property), func(v collate.Entry) bool { return v.Form == e.form }) {
+	for _, w := range c.wanted {
+		if !w.all(collate.Entries(properties, w.property)) {
 			return false
 		}
 	}

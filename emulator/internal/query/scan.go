@@ -1,10 +1,12 @@
 package query
 
 import (
+	"container/heap"
 	"slices"
 	"strings"
 
 	"github.com/scattermap/scattermap/emulator/internal/collate"
+	"github.com/scattermap/scattermap/emulator/internal/model"
 	"github.com/scattermap/scattermap/emulator/internal/store"
 )
 
@@ -18,18 +20,56 @@ type Pause interface {
 // pauseEvery is after how many entries a scan looks whether somebody waits.
 const pauseEvery = 64
 
+// A Need is an index that a scan of a kind needs.
+type Need struct {
+	Definition store.Definition
+
+	query *Query
+	of    *conjunction
+}
+
 // Needs returns the indexes that a scan of a kind needs.
-func (q *Query) Needs() []store.Definition {
-	var all []store.Definition
+func (q *Query) Needs() []Need {
+	var all []Need
 	if q.byScatter() {
 		return nil
 	}
 	for _, c := range q.anyOf {
 		if s := q.plan(c); !c.never && len(s.definition) > 0 {
-			all = append(all, s.definition)
+			all = append(all, Need{s.definition, q, c})
 		}
 	}
 	return all
+}
+
+// Narrow has the query need an index over fewer equalities instead, since an entity with so
+// many values of each of the definition's properties is not in this one. It reports whether
+// there is such an index.
+func (n Need) Narrow(counts []int) bool { return n.query.narrow(n.of, counts) }
+
+// ByKey reports whether the results come in ascending order of keys, and if so between which
+// paths they are: from may be one of them; to, unless it is empty, is not.
+func (q *Query) ByKey() (from, to string, ok bool) {
+	byKey := store.Order{Property: model.KeyProperty}
+	if len(q.Projected) > 0 || q.Distinct > 0 || len(q.orders) > 1 || len(q.orders) == 1 && q.orders[0] != byKey {
+		return "", "", false
+	}
+	for i, c := range q.anyOf {
+		if i == 0 {
+			from, to = c.lo, c.hi
+			continue
+		}
+		from = min(from, c.lo)
+		if to == "" || c.hi == "" {
+			to = ""
+		} else {
+			to = max(to, c.hi)
+		}
+	}
+	if q.Bounded {
+		to = lower(to, q.Until+"\x00")
+	}
+	return max(from, q.After), to, true
 }
 
 // Scan visits the rows of a query as of a time, in order, until visit returns
@@ -43,6 +83,7 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 	m := &merge{pause: p}
 	defer m.close()
 	for _, k := range kinds {
+		m.look(1)
 		if q.byScatter() {
 			m.add(q.source(k.Scattered(), scan{}, at))
 			continue
@@ -87,8 +128,9 @@ func (q *Query) Scan(kinds []*store.Kind, at int64, p Pause, visit func(Row) boo
 // A merge merges the rows of sources.
 type merge struct {
 	sources []*source
+	byRow   byRow // nil before the first row
 	pause   Pause
-	looked  int // at entries
+	looked  int // at entries since it was seen whether somebody waits
 }
 
 func (m *merge) add(s *source) {
@@ -102,41 +144,64 @@ func (m *merge) close() {
 	}
 }
 
-// look notes that an entry was looked at, and pauses if that is wanted.
-func (m *merge) look() {
-	if m.looked++; m.looked%pauseEvery != 0 || !m.pause.Wanted() {
+// look notes that an entry is looked at, which takes as long as some others, and pauses if
+// that is wanted.
+func (m *merge) look(work int) {
+	if m.looked += work; m.looked < pauseEvery {
 		return
 	}
-	next := make([]string, len(m.sources))
-	for i, s := range m.sources {
-		if s.first {
-			next[i] = s.iter.Key()
+	m.looked = 0
+	if !m.pause.Wanted() {
+		return
+	}
+	for _, s := range m.sources {
+		if s.first && !s.paused {
+			s.paused, s.entry = true, s.iter.Key()
 		}
 	}
 	m.pause.Pause()
-	for i, s := range m.sources {
-		if s.first {
-			s.resume(next[i])
-		}
-	}
 }
 
 // least takes the next row of the source whose next row comes first.
 func (m *merge) least() (Row, bool) {
-	var first *source
-	for _, s := range m.sources {
-		if !s.peek() {
-			continue
+	switch {
+	case m.byRow == nil:
+		m.byRow = make(byRow, 0, len(m.sources))
+		for _, s := range m.sources {
+			if s.peek() {
+				m.byRow = append(m.byRow, s)
+			}
 		}
-		if first == nil || s.rows[s.next].SortKey < first.rows[first.next].SortKey {
-			first = s
+		heap.Init(&m.byRow)
+	case len(m.byRow) > 0: // the row of the first was taken
+		if m.byRow[0].peek() {
+			heap.Fix(&m.byRow, 0)
+		} else {
+			heap.Pop(&m.byRow)
 		}
 	}
-	if first == nil {
+	if len(m.byRow) == 0 {
 		return Row{}, false
 	}
+	first := m.byRow[0]
 	first.next++
 	return first.rows[first.next-1], true
+}
+
+// byRow is a heap of the sources that have a next row, by that.
+type byRow []*source
+
+func (h byRow) Len() int { return len(h) }
+func (h byRow) Less(i, j int) bool {
+	return h[i].rows[h[i].next].SortKey < h[j].rows[h[j].next].SortKey
+}
+func (h byRow) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *byRow) Push(s any)   { *h = append(*h, s.(*source)) }
+func (h *byRow) Pop() any {
+	last := len(*h) - 1
+	s := (*h)[last]
+	*h = (*h)[:last]
+	return s
 }
 
 // A source returns the rows of one scan.
@@ -148,11 +213,18 @@ type source struct {
 	end    string // of the entries; empty: none
 	iter   store.Iterator
 	down   bool
-	keys   bool  // rows depend on keys only
-	first  bool  // the iterator is at an entry that is still to be looked at
-	rows   []Row // of the last entry
-	next   int   // of them
+	keys   bool                     // rows depend on keys only
+	first  bool                     // the iterator is at an entry that is still to be looked at
+	paused bool                     // since it was: it has to be found again
+	entry  string                   // then that entry
+	rows   []Row                    // of the last entry
+	next   int                      // of them
+	sorts  map[*store.Record]string // entities with many values: the sort key of their row, or "" if they have none
 }
+
+// manyValues are so many that what comes of an entity is kept, rather than found out again
+// for each entry that the entity has in the index.
+const manyValues = 32
 
 func (q *Query) source(iter store.Iterator, s scan, at int64) *source {
 	src := &source{query: q, at: at, prefix: s.prefix, iter: iter, down: s.reverse, keys: !q.needsProperties() && q.Distinct == 0}
@@ -199,6 +271,12 @@ func (s *source) resume(next string) {
 func (s *source) peek() bool {
 	q := s.query
 	for s.next == len(s.rows) && s.first {
+		if s.paused {
+			s.paused = false
+			if s.resume(s.entry); !s.first {
+				break
+			}
+		}
 		s.rows, s.next = s.rows[:0], 0
 		entry, r := s.iter.Key(), s.iter.Record()
 		if s.down {
@@ -212,11 +290,12 @@ func (s *source) peek() bool {
 			}
 			s.first = s.iter.Next()
 		}
-		s.merge.look()
 		v, ok := r.At(s.at)
 		if !ok {
+			s.merge.look(1)
 			continue
 		}
+		s.merge.look(1 + s.work(v))
 		q.Scanned++
 		key := entry[len(s.prefix):]
 		if s.down {
@@ -233,8 +312,41 @@ func (s *source) peek() bool {
 		}
 		// An entry may be of another version of the entity, or of another value of
 		// it than that by which it sorts.
-		s.rows = q.Rows(s.rows, r, v)
+		many := len(q.Projected) == 0 && v.Indexed() > manyValues
+		if many {
+			if sortKey, known := s.sorts[r]; known && sortKey != key {
+				continue
+			}
+		}
+		wanted := key
+		if many {
+			wanted = ""
+		}
+		s.rows = q.Rows(s.rows, r, v, wanted)
+		if many {
+			s.keep(r)
+		}
 		s.rows = slices.DeleteFunc(s.rows, func(r Row) bool { return r.SortKey != key })
 	}
 	return s.next < len(s.rows)
+}
+
+// work is how much looking at a version takes beyond an entry.
+func (s *source) work(v store.Version) int {
+	const valuesPerEntry = 16
+	if s.keys {
+		return 0
+	}
+	return v.Indexed() / valuesPerEntry
+}
+
+// keep keeps what came of an entity.
+func (s *source) keep(r *store.Record) {
+	if s.sorts == nil {
+		s.sorts = make(map[*store.Record]string)
+	}
+	s.sorts[r] = ""
+	if len(s.rows) > 0 {
+		s.sorts[r] = s.rows[0].SortKey
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 
 	pb "cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
@@ -27,6 +28,9 @@ const maxBody = 4 << 20
 // Handler serves what c does.
 func Handler(c pb.CloudTasksClient) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if ready(w, r) {
+			return
+		}
 		resp, err := serve(r.Context(), c, r, http.MaxBytesReader(w, r.Body, maxBody))
 		w.Header().Set("Content-Type", "application/json; charset=UTF-8")
 		if err != nil {
@@ -44,10 +48,31 @@ func Handler(c pb.CloudTasksClient) http.Handler {
 	})
 }
 
+// ready answers who asks whether the service is there, as Google's emulators do.
+func ready(w http.ResponseWriter, r *http.Request) bool {
+	if r.URL.Path != "/" || r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return false
+	}
+	_, _ = io.WriteString(w, "Ok\n") // the client has gone
+	return true
+}
+
+// Ready is the handler of a service that is gRPC alone: it says that the service is there.
+func Ready(service string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !ready(w, r) {
+			http.Error(w, "this is "+service+", as gRPC; GET / says that it is there", http.StatusNotFound)
+		}
+	})
+}
+
 func serve(ctx context.Context, c pb.CloudTasksClient, r *http.Request, body io.Reader) (proto.Message, error) {
 	path := strings.Trim(r.URL.Path, "/")
 	name, versioned := strings.CutPrefix(path, "v2/")
-	name, verb, _ := strings.Cut(name, ":")
+	// A colon of its own may be in the project's name, as in example.com:p.
+	last := strings.LastIndexByte(name, '/') + 1
+	id, verb, _ := strings.Cut(name[last:], ":")
+	name = name[:last] + id
 	parts := strings.Split(name, "/")
 	call := r.Method + " " + verb
 	for i, p := range parts {
@@ -75,6 +100,14 @@ func serve(ctx context.Context, c pb.CloudTasksClient, r *http.Request, body io.
 		return nil
 	}
 	query := r.URL.Query()
+	pageSize := int32(0)
+	if text := query.Get("pageSize"); text != "" {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "pageSize has to be a number, it is %.50q", text)
+		}
+		pageSize = int32(n)
+	}
 	const queues, tasks = "/projects/locations/queues", "/projects/locations/queues/tasks"
 	switch call {
 	case "POST " + queues:
@@ -84,7 +117,9 @@ func serve(ctx context.Context, c pb.CloudTasksClient, r *http.Request, body io.
 		}
 		return c.CreateQueue(ctx, req)
 	case "GET " + queues:
-		return c.ListQueues(ctx, &pb.ListQueuesRequest{Parent: parent, PageToken: query.Get("pageToken")})
+		return c.ListQueues(ctx, &pb.ListQueuesRequest{
+			Parent: parent, Filter: query.Get("filter"), PageSize: pageSize, PageToken: query.Get("pageToken"),
+		})
 	case "GET " + queues + "/*":
 		return c.GetQueue(ctx, &pb.GetQueueRequest{Name: name})
 	case "PATCH " + queues + "/*":
@@ -116,13 +151,18 @@ func serve(ctx context.Context, c pb.CloudTasksClient, r *http.Request, body io.
 		}
 		req.Parent = parent
 		if !versioned {
+			if h := req.Task.GetHttpRequest(); h != nil && h.Url == "" {
+				return nil, errNoURL
+			}
 			if err := ensure(ctx, c, parent); err != nil {
 				return nil, err
 			}
 		}
 		return c.CreateTask(ctx, req)
 	case "GET " + tasks:
-		return c.ListTasks(ctx, &pb.ListTasksRequest{Parent: parent, PageToken: query.Get("pageToken"), ResponseView: view(query.Get("responseView"))})
+		return c.ListTasks(ctx, &pb.ListTasksRequest{
+			Parent: parent, PageSize: pageSize, PageToken: query.Get("pageToken"), ResponseView: view(query.Get("responseView")),
+		})
 	case "GET " + tasks + "/*":
 		return c.GetTask(ctx, &pb.GetTaskRequest{Name: name, ResponseView: view(query.Get("responseView"))})
 	case "DELETE " + tasks + "/*":
@@ -137,6 +177,12 @@ func serve(ctx context.Context, c pb.CloudTasksClient, r *http.Request, body io.
 	}
 	return nil, unknown(r)
 }
+
+// errNoURL is for clients that leave it to Firebase's own emulators to know where a function is.
+var errNoURL = status.Error(codes.InvalidArgument, "the task has no URL. "+
+	"Firebase's Admin SDK sends none to an emulator, "+
+	"as Firebase's own knows where the function is. Here the option uri of enqueue says it: "+
+	"enqueue(data, {uri: \"http://127.0.0.1:5001/PROJECT/LOCATION/FUNCTION\"}), in Python TaskOptions(uri=...)")
 
 func unknown(r *http.Request) error {
 	return status.Errorf(codes.NotFound, "there is no %s %.200s here: this is Cloud Tasks, as gRPC, and as JSON below /v2/projects/", r.Method, r.URL.Path)

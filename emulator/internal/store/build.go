@@ -39,7 +39,7 @@ const (
 
 // Build begins to build an index. The database is locked.
 func (k *Kind) Build(d Definition) *Build {
-	b := &Build{Done: make(chan struct{}), kind: k, index: &index{definition: d}}
+	b := &Build{Done: make(chan struct{}), kind: k, index: &index{definition: d, names: d.names()}}
 	k.builds = append(k.builds, b)
 	return b
 }
@@ -93,7 +93,7 @@ func (b *Build) Work(rest func()) {
 		if i%restEvery == restEvery-1 {
 			rest()
 		}
-		properties := u.form.Some(b.index.definition.reads)
+		properties := u.form.Some(b.index.names.Read)
 		if u.remove {
 			b.index.remove(u.record, properties)
 		} else {

@@ -123,6 +123,48 @@ func TestBuildBesideWrites(t *testing.T) {
 	}
 }
 
+// TestDroppedIndexes asks for more indexes than there is memory for. In turn, most are there
+// when they are asked for again; once others are asked for instead, these are soon there all the time.
+func TestDroppedIndexes(t *testing.T) {
+	rng := testflag.Rand(t)
+	var totals Totals
+	k := NewKind("K", &totals)
+	for id := range int64(50) {
+		put(t, k, rng, id, id)
+	}
+	const fit, shapes, rounds = 16, 20, 200
+	ask := func(d Definition) (built int) {
+		if !k.Indexed(d) {
+			built = 1
+		}
+		k.Entries(d).Close()
+		for len(k.indexes) > fit && DropUnused(&totals, func(yield func(*Kind) bool) { yield(k) }) {
+		}
+		return built
+	}
+	definition := func(i int) Definition {
+		return Definition{{Property: "a"}, {Property: "b"}, {Property: fmt.Sprint("c", i)}}
+	}
+	built := 0
+	for range rounds {
+		for i := range shapes {
+			built += ask(definition(i))
+		}
+	}
+	if built > rounds*shapes/2 {
+		t.Errorf("of %d indexes that are asked for in turn %d are built in a round, on average", shapes, built/rounds)
+	}
+	const others = fit / 2
+	for i := range 10000 {
+		ask(definition(1000 + i%others))
+	}
+	for i := range others {
+		if !k.Indexed(definition(1000 + i)) {
+			t.Errorf("an index that is asked for all the time is not there")
+		}
+	}
+}
+
 // TestIdleIndexes checks that an index which nobody asks for is kept up to date for
 // some time, and dropped then.
 func TestIdleIndexes(t *testing.T) {

@@ -30,13 +30,37 @@ func (d Definition) String() string {
 	return strings.Join(names, ", ")
 }
 
-// reads reports whether the index depends on a property of that name, or on one
-// inside it.
-func (d Definition) reads(name string) bool {
-	return slices.ContainsFunc(d, func(o Order) bool {
-		p := o.Property
-		return strings.HasPrefix(p, name) && (len(p) == len(name) || p[len(name)] == '.')
-	})
+// Orders returns the definition without what a query can do without.
+func (d Definition) Orders() Definition {
+	return slices.DeleteFunc(slices.Clone(d), func(o Order) bool { return o.Equal })
+}
+
+// Names are names of properties, sorted, each once.
+type Names []string
+
+// NamesOf returns some names in order.
+func NamesOf(names []string) Names {
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Read reports whether a property of that name is one of them, or has one of them inside it.
+func (n Names) Read(name string) bool {
+	if _, ok := slices.BinarySearch(n, name); ok {
+		return true
+	}
+	inside := name + "."
+	i, _ := slices.BinarySearch(n, inside)
+	return i < len(n) && strings.HasPrefix(n[i], inside)
+}
+
+// names returns the names of the properties that the index depends on.
+func (d Definition) names() Names {
+	all := make([]string, len(d))
+	for i, o := range d {
+		all[i] = o.Property
+	}
+	return NamesOf(all)
 }
 
 // An index has an entry for each combination of the values that any kept version
@@ -44,6 +68,7 @@ func (d Definition) reads(name string) bool {
 // that it sees.
 type index struct {
 	definition Definition
+	names      Names
 	entries    btree.Map[string, entry]
 	bytes      int64 // of memory, about
 
@@ -51,6 +76,7 @@ type index struct {
 	upkeep int   // entries that were written since
 	held   int   // by how many queries, now
 	excess int   // versions that have more entries than an index may have of an entity, and are not in it
+	counts []int // of the last such one: how many values it has of each of the definition's properties
 }
 
 // An entry leads to a record, of which some versions have it.
@@ -105,11 +131,53 @@ func (idx *index) idle() bool {
 // production allows an entity to have in all indexes.
 const MaxEntries = 20000
 
+// fewEntries are always few enough for an index of equalities.
+const fewEntries = 128
+
+// Fits reports whether an entity that has so many values of each of the definition's
+// properties can be in the index. Where a query could do with fewer equalities, the
+// combinations of several arrays are no more than a few times the arrays' values; those of
+// one array always fit.
+func (d Definition) Fits(counts []int) bool {
+	product, sum, limit := 1, 0, MaxEntries
+	for _, n := range counts {
+		if product *= n; product > MaxEntries {
+			return false
+		}
+		sum += n
+	}
+	if slices.ContainsFunc(d, func(o Order) bool { return o.Equal }) {
+		const times = 4
+		limit = max(fewEntries, times*sum)
+	}
+	return product <= limit
+}
+
 // entriesOf returns the entries of an entity, unless these are too many to fit.
 func (idx *index) entriesOf(path string, properties map[string]*pb.Value) (entries []string, fit bool) {
+	all := make([][]collate.Entry, len(idx.definition))
+	counts := make([]int, len(idx.definition))
+	for i, o := range idx.definition {
+		switch o.Property {
+		case model.KeyProperty:
+			counts[i] = 1
+			continue
+		case AncestorProperty:
+			all[i] = collate.Ancestors(path)
+		default:
+			all[i] = collate.Entries(properties, o.Property)
+		}
+		if counts[i] = len(all[i]); counts[i] == 0 {
+			return nil, true
+		}
+	}
+	if !idx.definition.Fits(counts) {
+		idx.counts = counts
+		return nil, false
+	}
 	entries = []string{""}
 	keyed := false
-	for _, o := range idx.definition {
+	for i, o := range idx.definition {
 		if o.Property == model.KeyProperty {
 			keyed = true
 			for i := range entries {
@@ -117,16 +185,7 @@ func (idx *index) entriesOf(path string, properties map[string]*pb.Value) (entri
 			}
 			continue
 		}
-		values := collate.Entries(properties, o.Property)
-		if o.Property == AncestorProperty {
-			values = collate.Ancestors(path)
-		}
-		switch {
-		case len(values) == 0:
-			return nil, true
-		case len(entries)*len(values) > MaxEntries:
-			return nil, false
-		}
+		values := all[i]
 		longer := make([]string, 0, len(entries)*len(values))
 		for _, e := range entries {
 			for _, v := range values {
@@ -147,6 +206,7 @@ func (idx *index) entriesOf(path string, properties map[string]*pb.Value) (entri
 type Order struct {
 	Property   string
 	Descending bool
+	Equal      bool // of an equality or an ancestor: a query can do without, and look at more entries
 }
 
 // Directed returns a form as it is in the direction of an order.

@@ -39,12 +39,16 @@ func (k *Kind) Keys() Iterator { return &keyIterator{k.Records.Iter(), &k.Record
 // Scattered goes over those that have __scatter__, in its order.
 func (k *Kind) Scattered() Iterator { return &keyIterator{k.scatter.Iter(), &k.scatter} }
 
-// Hold has an index stay until it is let go. It is whole unless some entity has more entries than [MaxEntries].
-func (k *Kind) Hold(d Definition) (let func(), whole bool) {
+// Hold has an index stay until it is let go. If an entity does not fit into it, it also returns
+// how many values such an entity has of each of the definition's properties.
+func (k *Kind) Hold(d Definition) (let func(), counts []int) {
 	idx := k.index(d)
 	k.totals.use(idx)
 	idx.held++
-	return func() { idx.held-- }, idx.excess == 0
+	if idx.excess > 0 {
+		counts = idx.counts
+	}
+	return func() { idx.held-- }, counts
 }
 
 // Entries goes over the entries of an index, which stays until the iterator is

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"math/rand/v2"
 	"slices"
 
 	"github.com/tidwall/btree"
@@ -68,7 +69,7 @@ func (k *Kind) change(r *Record, v Version, remove bool) {
 		return
 	}
 	properties := v.Some(func(name string) bool {
-		return slices.ContainsFunc(k.indexes, func(idx *index) bool { return idx.definition.reads(name) })
+		return slices.ContainsFunc(k.indexes, func(idx *index) bool { return idx.names.Read(name) })
 	})
 	idle := false
 	for _, idx := range k.indexes {
@@ -110,6 +111,21 @@ func (k *Kind) Prune(r *Record, horizon int64) int {
 	return len(dropped) + 1
 }
 
+// Few reports whether the kind has no more than so many records, with no more than so many
+// indexed values.
+func (k *Kind) Few(records, values int) bool {
+	if k.Records.Len() > records {
+		return false
+	}
+	k.Records.Scan(func(_ string, r *Record) bool {
+		for _, v := range r.versions() {
+			values -= v.Indexed()
+		}
+		return values >= 0
+	})
+	return values >= 0
+}
+
 // Indexed reports whether an index is there.
 func (k *Kind) Indexed(d Definition) bool { return k.index(d) != nil }
 
@@ -131,22 +147,35 @@ func (k *Kind) drop(which func(*index) bool) {
 	})
 }
 
-// DropUnused drops, of all indexes of some kinds, the one that was asked for the
-// longest time ago and that no query holds, and reports whether there was one. The
-// last one that was asked for stays.
+// DropUnused drops one of all indexes of some kinds, and reports whether there was one to
+// drop: not the last one that was asked for, and none that a query holds. It is the one that
+// was asked for the longest time ago, if the others were asked for many times since, or else
+// any one: where queries ask for a few more shapes in turn than there is memory for, the
+// oldest one would always be the one that is needed next.
 func DropUnused(t *Totals, kinds func(yield func(*Kind) bool)) bool {
-	var of *Kind
-	var oldest *index
+	var of, ofOldest *Kind
+	var chosen, oldest *index
+	n, candidates := 0, 0
 	for k := range kinds {
 		for _, idx := range k.indexes {
-			if idx.held == 0 && idx.used < t.uses && (oldest == nil || idx.used < oldest.used) {
-				of, oldest = k, idx
+			if n++; idx.held > 0 || idx.used == t.uses {
+				continue
+			}
+			if oldest == nil || idx.used < oldest.used {
+				ofOldest, oldest = k, idx
+			}
+			if candidates++; rand.IntN(candidates) == 0 {
+				of, chosen = k, idx
 			}
 		}
 	}
-	if oldest == nil {
+	const times = 16
+	switch {
+	case oldest == nil:
 		return false
+	case t.uses-oldest.used > int64(times*n):
+		of, chosen = ofOldest, oldest
 	}
-	of.drop(func(idx *index) bool { return idx == oldest })
+	of.drop(func(idx *index) bool { return idx == chosen })
 	return true
 }
