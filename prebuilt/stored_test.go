@@ -1,0 +1,87 @@
+package prebuilt_test
+
+import (
+	"context"
+	"maps"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+	"github.com/scattermap/scattermap/prebuilt"
+)
+
+// forge puts, beside the one entity of the kind Mould, entities with a property p that the Go client can't put: keys of
+// other projects and databases, and an array of which only some elements are indexed.
+var forge = mapper.Update("forge", func(_ context.Context, e *mapper.Entity[mapper.None], _ mapper.None) error {
+	key := func(project, database string) *pb.Value {
+		of := e.Stored().Key.PartitionId
+		k := &pb.Key{
+			PartitionId: &pb.PartitionId{ProjectId: project, DatabaseId: database},
+			Path:        []*pb.Key_PathElement{{Kind: "Tenant", IdType: &pb.Key_PathElement_Id{Id: 5}}},
+		}
+		if project == "" {
+			k.PartitionId.ProjectId, k.PartitionId.DatabaseId = of.ProjectId, of.DatabaseId
+		}
+		return &pb.Value{ValueType: &pb.Value_KeyValue{KeyValue: k}}
+	}
+	put := func(name string, v *pb.Value) {
+		whole := e.Stored()
+		whole.Properties = map[string]*pb.Value{"p": v}
+		e.PutStored(datastore.NameKey("Account", name, nil), whole)
+	}
+	unindexed := key("", "")
+	unindexed.ExcludeFromIndexes = true
+	put("ours", key("", ""))
+	put("hidden", unindexed)
+	put("theirs", key("their-project", ""))
+	put("second", key("their-project", "second"))
+	put("mixed", &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: []*pb.Value{
+		{ValueType: &pb.Value_IntegerValue{IntegerValue: 1}, ExcludeFromIndexes: true}, key("", ""),
+	}}}})
+	return nil
+})
+
+// TestAsStored has prebuilt mappers look at what the Go client's model does not have: keys of another project are not
+// ours, and each element of an array has its own index flag.
+func TestAsStored(t *testing.T) {
+	d := newDrawer(t)
+	mappertest.Run(t, append(prebuilt.Mappers(), d.erase(), forge), nil, func(t *testing.T, world *mappertest.World) {
+		w := tenancy{t, world}
+		if _, err := w.Client.Put(t.Context(), datastore.NameKey("Mould", "m", nil), new(datastore.PropertyList)); err != nil {
+			t.Fatal(err)
+		}
+		w.run("forge", mapper.Query{Kind: "Mould"}, "{}", "forged")
+		accounts := mapper.Query{Kind: "Account"}
+
+		s := w.run("count", accounts, `{"by": "p"}`, "counted")
+		want := map[string]int64{
+			"entities": 5, "p=1": 1, "p=KEY(Tenant, 5)": 3, `p=KEY(PROJECT("their-project"), Tenant, 5)`: 1,
+			`p=KEY(PROJECT("their-project"), DATABASE("second"), Tenant, 5)`: 1,
+		}
+		if !maps.Equal(s.Counters, want) {
+			t.Errorf("counters %v, want %v", s.Counters, want)
+		}
+		s = run(t, world, "check", `{"condition": "p = KEY(Tenant, 5)"}`, accounts, mapper.StartOptions{ID: "checked"})
+		if s.Counters["meets"] != 3 || s.Failures != 2 {
+			t.Errorf("%d meet the condition, %d do not", s.Counters["meets"], s.Failures)
+		}
+
+		tenant := datastore.IDKey("Tenant", 5, nil)
+		accounts.Filters = []mapper.Filter{mapper.Where("p", "=", tenant)}
+		if s = w.run("touch", accounts, "{}", "touched"); s.Processed < 2 {
+			t.Errorf("a filter has found %d entities", s.Processed)
+		}
+		s = w.run("erase", mapper.Query{}, `{"property": "p", "value": {"key": "`+tenant.Encode()+`"}}`, "erasure")
+		if c := d.certificate(t, "erasure"); s.Written != 3 || c.Deleted != 3 || c.Unindexed != 1 {
+			t.Errorf("%d were erased, and the certificate says %d, %d of them unindexed", s.Written, c.Deleted, c.Unindexed)
+		}
+		for _, name := range []string{"theirs", "second"} {
+			if err := w.Client.Get(t.Context(), datastore.NameKey("Account", name, nil), new(datastore.PropertyList)); err != nil {
+				t.Errorf("the account %s of another project's tenant: %v", name, err)
+			}
+		}
+	})
+}
