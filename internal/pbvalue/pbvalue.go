@@ -30,7 +30,10 @@ func Properties(e *pb.Entity) []datastore.Property { return Some(e, nil) }
 
 // Some returns those of the properties that are wanted; nil: all.
 func Some(e *pb.Entity, wanted func(name string) bool) []datastore.Property {
-	all := make([]datastore.Property, 0, len(e.GetProperties()))
+	var all []datastore.Property
+	if wanted == nil {
+		all = make([]datastore.Property, 0, len(e.GetProperties()))
+	}
 	for name, v := range e.GetProperties() {
 		if wanted == nil || wanted(name) {
 			all = append(all, Property(name, v))

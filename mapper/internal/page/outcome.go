@@ -145,7 +145,7 @@ func (o *Outcome) NextPage(most int64, budget, usual time.Duration) int64 {
 // collide reports whether an effect has a mutation on a condition of an entity that the page writes already: one
 // commit can't have both.
 func (o *Outcome) collide(e *function.Effect) bool {
-	if o.Reached == 0 {
+	if o.Reached == 0 || len(o.written) == 0 {
 		return false
 	}
 	for _, m := range e.Mutations {

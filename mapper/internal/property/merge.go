@@ -219,8 +219,15 @@ func flagged(v *pb.Value, noIndex bool) *pb.Value {
 
 // sameBut reports whether two values, of which none is an array or an entity, are the same but for flags and meanings.
 func sameBut(old, v *pb.Value) bool {
-	if old.GetArrayValue() != nil || old.GetEntityValue() != nil {
+	switch x := old.GetValueType().(type) {
+	case *pb.Value_ArrayValue, *pb.Value_EntityValue:
 		return false
+	case *pb.Value_IntegerValue:
+		y, ok := v.GetValueType().(*pb.Value_IntegerValue)
+		return ok && x.IntegerValue == y.IntegerValue
+	case *pb.Value_StringValue:
+		y, ok := v.GetValueType().(*pb.Value_StringValue)
+		return ok && x.StringValue == y.StringValue
 	}
 	return same(&pb.Value{ValueType: old.GetValueType()}, &pb.Value{ValueType: v.GetValueType()})
 }

@@ -103,7 +103,7 @@ func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []s
 		if p.plain && !resaves && old != nil && p.stores(is.Field(p.field), old) {
 			continue
 		}
-		now, err := p.save(p.of(is).Interface())
+		now, err := p.after(is)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -120,6 +120,9 @@ func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []s
 
 // before returns what a plain part was saved as when it had been loaded from what is stored.
 func (p part) before(old *pb.Value) ([]datastore.Property, error) {
+	if p.scalar && fits(old, p.alone.Field(0).Type) {
+		return []datastore.Property{{Name: p.name, Value: pbvalue.Go(old), NoIndex: p.noIndex}}, nil
+	}
 	v := reflect.New(p.alone).Interface()
 	if old != nil {
 		if err := datastore.LoadStruct(v, []datastore.Property{pbvalue.Property(p.name, old)}); err != nil {
@@ -177,6 +180,56 @@ type part struct {
 	alone reflect.Type // a struct that has nothing else
 	plain bool         // its values can be compared with stored ones
 	habits
+
+	scalar  bool // it is saved as one value, whatever that is: with an index flag that the type says
+	noIndex bool
+}
+
+// after returns what a part is saved as.
+func (p part) after(whole reflect.Value) ([]datastore.Property, error) {
+	if !p.scalar {
+		return p.save(p.of(whole).Interface())
+	}
+	saved := datastore.Property{Name: p.name, NoIndex: p.noIndex}
+	switch f := whole.Field(p.field); {
+	case f.Type() == timeType:
+		saved.Value = f.Interface()
+	case f.Kind() == reflect.Bool:
+		saved.Value = f.Bool()
+	case f.Kind() == reflect.String:
+		saved.Value = f.String()
+	case f.Kind() == reflect.Float64:
+		saved.Value = f.Float()
+	default:
+		saved.Value = f.Int()
+	}
+	return []datastore.Property{saved}, nil
+}
+
+// isScalar reports whether part.after knows how the client saves a plain type.
+func isScalar(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Bool, reflect.String, reflect.Float64, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return true
+	}
+	return t == timeType
+}
+
+// fits reports whether a stored value is what the client loads a scalar type from, and saves it as again.
+func fits(v *pb.Value, t reflect.Type) bool {
+	switch v.GetValueType().(type) {
+	case *pb.Value_BooleanValue:
+		return t.Kind() == reflect.Bool
+	case *pb.Value_StringValue:
+		return t.Kind() == reflect.String
+	case *pb.Value_DoubleValue:
+		return t.Kind() == reflect.Float64
+	case *pb.Value_IntegerValue:
+		return t.Kind() >= reflect.Int && t.Kind() <= reflect.Int64
+	case *pb.Value_TimestampValue:
+		return t == timeType
+	}
+	return false
 }
 
 // of returns a pointer to a struct with the part of another one.
@@ -244,11 +297,15 @@ func partsOf(t reflect.Type) []part {
 		}
 		names[name] = true
 		options := strings.Split(tag, ",")
+		plain := isPlain(f.Type) && !slices.Contains(options, "flatten")
 		all = append(all, part{
 			field: i, name: name,
 			alone:  reflect.StructOf([]reflect.StructField{{Name: f.Name, Type: f.Type, Tag: f.Tag}}),
-			plain:  isPlain(f.Type) && !slices.Contains(options, "flatten"),
+			plain:  plain,
 			habits: habitsOf(f.Type, f.Tag.Get("datastore")),
+
+			scalar:  plain && isScalar(f.Type) && !slices.Contains(options, "omitempty"),
+			noIndex: slices.Contains(options, "noindex"),
 		})
 	}
 	return all

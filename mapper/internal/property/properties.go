@@ -44,7 +44,53 @@ func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
 	if _, ok := any(v).(datastore.PropertyLoadSaver); ok {
 		return Load(key, pbvalue.Properties(stored), v)
 	}
-	return Load(key, pbvalue.Some(stored, schemaOf(reflect.TypeFor[T]()).concerns), v)
+	s, is := schemaOf(reflect.TypeFor[T]()), reflect.ValueOf(v).Elem()
+	rest := pbvalue.Some(stored, func(name string) bool {
+		f, own := s.fields[name]
+		if own = own && len(f.index) == 1 && f.sub == nil && !f.opaque; own && load(stored.Properties[name], is.Field(f.index[0])) {
+			return false
+		}
+		return s.concerns(name)
+	})
+	if len(rest) == 0 && !s.keyed {
+		return nil
+	}
+	return Load(key, rest, v)
+}
+
+// load loads a stored value into a field as the client does, if it is of the usual type for that: without all that the
+// client does besides, which takes longer than the rest of an Update.
+func load(v *pb.Value, f reflect.Value) bool {
+	t := f.Type()
+	if elements := v.GetArrayValue().GetValues(); len(elements) > 0 && t.Kind() == reflect.Slice && isScalar(t.Elem()) && !savesItself(t) {
+		list := reflect.MakeSlice(t, len(elements), len(elements))
+		for i, el := range elements {
+			if !load(el, list.Index(i)) {
+				return false
+			}
+		}
+		f.Set(list)
+		return true
+	}
+	if !isScalar(t) || !fits(v, t) {
+		return false
+	}
+	switch x := v.GetValueType().(type) {
+	case *pb.Value_BooleanValue:
+		f.SetBool(x.BooleanValue)
+	case *pb.Value_StringValue:
+		f.SetString(x.StringValue)
+	case *pb.Value_DoubleValue:
+		f.SetFloat(x.DoubleValue)
+	case *pb.Value_IntegerValue:
+		if f.OverflowInt(x.IntegerValue) {
+			return false // the client says so
+		}
+		f.SetInt(x.IntegerValue)
+	default:
+		f.Set(reflect.ValueOf(pbvalue.Go(v)))
+	}
+	return true
 }
 
 // loadItself has a PropertyLoadSaver load itself. Many do so by LoadStruct, which
