@@ -56,7 +56,7 @@ type (
 		stale
 		B int
 	}
-	small string
+	small string //nolint:unused // it is embedded
 )
 
 func (o own[T]) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%v", o.V), nil }
@@ -221,7 +221,7 @@ func TestUnexported(t *testing.T) {
 	written(t, pointed{}, jsonl, csv, avro, parquet)
 	type called struct { // of which it calls methods, and panics
 		timeIn  `json:"in" csv:"in" avro:"in" parquet:"-"`
-		aliased `json:"deep" csv:"-" avro:"-" parquet:"-"`
+		aliased `json:"deep" csv:"-" avro:"-" parquet:"-"` //nolint:unused // its methods are called
 		N       int
 	}
 	refusedBy[called](t, formats{jsonl, jsons, csv, avro}, "field timeIn of export_test.called")
@@ -231,13 +231,13 @@ func TestUnexported(t *testing.T) {
 	}
 	refusedBy[tagged](t, formats{csv, avro, parquet}, "field n of export_test.tagged", "not exported")
 	type basic struct {
-		small
-		N int
+		small //nolint:unused // that is what is refused
+		N     int
 	}
 	refusedBy[basic](t, all, "field small of export_test.basic")
 	type without struct {
-		small `json:"-" csv:"-" avro:"-" parquet:"-"`
-		n     int //nolint:unused // nobody sees it
+		small `json:"-" csv:"-" avro:"-" parquet:"-"` //nolint:unused // nobody sees it
+		n     int                                     //nolint:unused // nobody sees it
 		N     int
 	}
 	refusedBy[without](t, nil)

@@ -72,7 +72,11 @@ func (f boundedField) Type() parquet.Type {
 // Encoding returns that of the tag, but no dictionary for fixed bytes, which has an index of its own.
 func (f boundedField) Encoding() encoding.Encoding {
 	e := f.Field.Encoding()
-	if e != nil && isFixed(f.Field) && (e.Encoding() == format.RLEDictionary || e.Encoding() == format.PlainDictionary) {
+	if e == nil || !isFixed(f.Field) {
+		return e
+	}
+	switch e.Encoding() {
+	case format.RLEDictionary, format.PlainDictionary: //nolint:staticcheck // the older one is a dictionary, too
 		return &parquet.Plain
 	}
 	return e

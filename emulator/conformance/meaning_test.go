@@ -100,7 +100,7 @@ func TestMeanings(t *testing.T) {
 						}
 						id, text := fmt.Sprint(m, name), status.Convert(err).Message()
 						switch {
-						case status.Code(err) != codes.InvalidArgument && !(m > 31 && product == "firestore"):
+						case status.Code(err) != codes.InvalidArgument && (m <= 31 || product != "firestore"):
 							t.Errorf("meaning %d of %s: %v, want InvalidArgument", m, name, err)
 						case level != "property":
 						case product == "embedded":

@@ -12,7 +12,7 @@ import (
 func Each(e *pb.Entity, path string, f func(v *pb.Value)) { each(e, path, false, f) }
 
 func each(e *pb.Entity, path string, indexed bool, f func(*pb.Value)) {
-	if v := e.GetProperties()[path]; v != nil && !(indexed && v.ExcludeFromIndexes) {
+	if v := e.GetProperties()[path]; v != nil && (!indexed || !v.ExcludeFromIndexes) {
 		f(v)
 	}
 	for i := range len(path) {
@@ -24,7 +24,7 @@ func each(e *pb.Entity, path string, indexed bool, f func(*pb.Value)) {
 			continue
 		}
 		for _, el := range Elements(v) {
-			if inner := el.GetEntityValue(); inner != nil && !(indexed && el.ExcludeFromIndexes) {
+			if inner := el.GetEntityValue(); inner != nil && (!indexed || !el.ExcludeFromIndexes) {
 				each(inner, path[i+1:], indexed, f)
 			}
 		}

@@ -184,7 +184,7 @@ func TestScanBesideWrites(t *testing.T) {
 		db.mu.Unlock()
 		rows := func(pause func()) (all []string) {
 			q.Scan(db.stored(q), at, writing{pause}, func(r query.Row) bool {
-				all = append(all, fmt.Sprint(r.SortKey, r.Version.Wire(false)))
+				all = append(all, fmt.Sprint(r.SortKey, string(r.Version.Wire(false))))
 				return true
 			})
 			return all
