@@ -174,7 +174,9 @@ func (s *simulation) newRound() {
 	s.fates, s.end = fatesOf(s.rng, s.keys), finalFate(s.rng.IntN(int(finalFates)))
 	s.tries, s.ends, s.mended, s.retries = make(map[string]int), 0, false, 0
 	s.broken, s.breakOnce = s.dice.IntN(3) == 0, new(sync.Once)
-	s.fleet.fails.Store(s.broken)
+	if s.broken {
+		s.fleet.fails.Store(true) // also in later rounds: a process that stands still says so when it wakes
+	}
 }
 
 // options are those of the jobs.

@@ -209,7 +209,7 @@ func confirmNumber(c *cobra.Command, s *service, mapper, params string, f jobFla
 // checkParams returns what is wrong with parameters, whatever mapper they are for.
 func checkParams(params string) error {
 	if err := strictjson.Check([]byte(params)); err != nil {
-		return usageError(fmt.Errorf("--params %.200q: %w (parameters are JSON, such as '{\"Amount\": 10}')", params, err))
+		return usageError(fmt.Errorf("--params is %.200q: %w (parameters are JSON, such as '{\"Amount\": 10}')", params, err))
 	}
 	return nil
 }

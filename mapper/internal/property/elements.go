@@ -74,7 +74,7 @@ func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bo
 		if inPlace {
 			all[i], err = m.saved(old[i], before[i], after[i], flag, flags, s)
 		} else {
-			all[i], err = valueOf(after[i], flag)
+			all[i], err = m.valueOf(after[i], flag)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("at index %d: %w", i, err)

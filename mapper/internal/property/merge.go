@@ -21,7 +21,8 @@ var errUnkept = errors.New("changing it would drop what the Go type does not hol
 // before and after the function is as stored, bit for bit, and so is what is not saved at all. What differs is
 // converted, and inside arrays and entities only what differs.
 type merger struct {
-	resaves bool // what does not differ is converted, too: as the client's Put would
+	resaves bool            // what does not differ is converted, too: as the client's Put would
+	own     *pb.PartitionId // of the stored entity
 }
 
 // merge returns what is stored once properties are saved over a stored entity, and the names of those that differ then.
@@ -66,7 +67,7 @@ func (m merger) merge(stored *pb.Entity, before, after []datastore.Property, s *
 		switch {
 		case v != nil:
 		case old == nil:
-			v, err = valueOf(p.Value, p.NoIndex || unindexed)
+			v, err = m.valueOf(p.Value, p.NoIndex || unindexed)
 		default:
 			v, err = m.value(old, b, p, s.inside(p.Name), unindexed)
 		}
@@ -181,7 +182,7 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 		}
 		return nil, errUnkept
 	}
-	v, err := valueOf(after, noIndex)
+	v, err := m.valueOf(after, noIndex)
 	if err == nil && sameBut(old, v) {
 		return flagged(old, noIndex), nil
 	}

@@ -85,7 +85,7 @@ func LoadOriginal[T any](key *datastore.Key, stored *pb.Entity, v *T) (*Original
 // the client's Put stores it. Where it resaves, all that T declares is so. What is returned may share values with what
 // is stored.
 func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []string, err error) {
-	s, m := schemaOrNone(reflect.TypeFor[T]()), merger{resaves}
+	s, m := schemaOrNone(reflect.TypeFor[T]()), merger{resaves, o.stored.GetKey().GetPartitionId()}
 	if o.shape.parts == nil {
 		after, err := o.shape.save(v)
 		if err != nil {

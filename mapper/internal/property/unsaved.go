@@ -126,6 +126,27 @@ func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 // valueOf returns the value that the client's Put stores of one that may have unsaved elements.
 func valueOf(v any, noIndex bool) (*pb.Value, error) { return pbvalue.Of(withoutUnsaved(v), noIndex) }
 
+// valueOf returns what is stored of a value: a key among it is one of the entity's own project, and says so there.
+func (m merger) valueOf(value any, noIndex bool) (*pb.Value, error) {
+	v, err := valueOf(value, noIndex)
+	if err == nil && m.own.GetProjectId() != "" {
+		m.atHome(v)
+	}
+	return v, err
+}
+
+func (m merger) atHome(v *pb.Value) {
+	if k := v.GetKeyValue(); k != nil {
+		k.PartitionId = &pb.PartitionId{ProjectId: m.own.ProjectId, DatabaseId: m.own.DatabaseId, NamespaceId: k.GetPartitionId().GetNamespaceId()}
+	}
+	for _, el := range v.GetArrayValue().GetValues() {
+		m.atHome(el)
+	}
+	for _, p := range v.GetEntityValue().GetProperties() {
+		m.atHome(p)
+	}
+}
+
 func withoutUnsaved(v any) any {
 	switch x := v.(type) {
 	case []any:
