@@ -316,7 +316,7 @@ func spared[T any](t *testing.T, rng *rand.Rand, edits map[string]func(*T)) {
 		if name == "" && len(all) == 0 {
 			continue
 		}
-		if len(all) != 1 || all[0].path != name && !(all[0].null && strings.HasPrefix(name, all[0].path+".")) {
+		if len(all) != 1 || all[0].path != name && (!all[0].null || !strings.HasPrefix(name, all[0].path+".")) {
 			t.Fatalf("%q is changed, and %v are:\nwas %.3000v\nis  %.3000v", name, all, stored, is)
 		}
 	}
