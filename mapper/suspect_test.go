@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/scattermap/scattermap/emulator"
@@ -262,4 +265,46 @@ func TestRecoveryBound(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDeadlyEntityAfterOutage has an entity kill its processes after an hour in which the database refused everything:
+// the queue's back-off has grown by then, and does not lie between the deaths that halve the page.
+func TestDeadlyEntityAfterOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var f *fleet
+		var out atomic.Bool
+		keys := names(87)
+		m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[account], _ mapper.None) error {
+			if a.Key.Equal(keys[50]) {
+				return f.die(ctx)
+			}
+			return nil
+		})
+		w := newWorld(t, setting{log: io.Discard, emulator: emulator.Options{Interceptor: func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if out.Load() {
+				return nil, status.Error(codes.Internal, "an outage")
+			}
+			return handler(ctx, req)
+		}}}, m)
+		f = newFleet(w, 1, 3, m)
+		w.putAccounts(keys)
+		job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, mapper.None{}, &mapper.StartOptions{ID: "j"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.Store(true)
+		time.Sleep(time.Hour)
+		out.Store(false)
+		begun := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 48*time.Hour)
+		defer cancel()
+		s, err := job.Wait(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took, most := time.Since(begun), time.Hour+mapper.MaxDeaths*(10+4)*time.Minute; s.State != mapper.SucceededWithFailures || s.Failures != 1 || took > most {
+			t.Errorf("%s, %d failures, after %v, want at most %v; %d processes died", s.State, s.Failures, took, most, f.deaths())
+		}
+	})
 }

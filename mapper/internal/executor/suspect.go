@@ -45,7 +45,7 @@ func (d *delivery) attempt(ctx context.Context) (standing, error) {
 		if n := d.record.Died(time.Now()); d.record.Alone && n >= record.MaxDeaths {
 			return d.condemn(ctx, n)
 		}
-		if d.record.Doomed() || d.record.Alone && d.queued.Retries >= patience {
+		if d.record.Doomed() || (d.record.Alone || d.record.Solo) && d.queued.Retries >= patience {
 			return d.postpone(ctx)
 		}
 	}
@@ -86,11 +86,12 @@ func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) 
 	return d.commit(ctx, p, o)
 }
 
-// patience is how often the queue delivers the task of a single entity again, until another task takes its place.
+// patience is how often the queue delivers a task again of a range that runs alone, or is one entity, until another task
+// takes its place.
 // The queue's back-off has grown to some 25 seconds then, and would become an hour between two deaths.
 const patience = 8
 
-// postpone has another task go on with an entity, once it is certain which of its processes have died.
+// postpone has another task go on with a range, once it is certain which of its processes have died.
 func (d *delivery) postpone(ctx context.Context) (standing, error) {
 	s, err := d.change(ctx, func(r *record.Range) ([]*record.Range, error) {
 		r.Postpone(time.Now())
