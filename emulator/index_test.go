@@ -76,7 +76,7 @@ func TestProjectionIndexes(t *testing.T) {
 	}
 }
 
-// TestExplodingIndex has an entity with so many combinations of values that no index can have them all: a query that
+// TestExplodingIndex has an entity with more combinations of values than an index can have: a query that
 // is ordered by them is refused rather than answered without the entity, before and after the index is there. Any other
 // finds the entity, as production merges the indexes of the properties of equalities.
 func TestExplodingIndex(t *testing.T) {

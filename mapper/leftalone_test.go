@@ -366,7 +366,7 @@ func TestOddNames(t *testing.T) {
 	}
 }
 
-// TestFilterOfMixedElements starts a job whose filter finds only an array of which the first element is unindexed.
+// TestFilterOfMixedElements starts a job whose filter finds only one array. The array's first element is unindexed.
 func TestFilterOfMixedElements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, idle)

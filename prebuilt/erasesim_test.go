@@ -529,7 +529,7 @@ func (s *simulation) look(c *prebuilt.Certificate) {
 			if len(found) == 0 {
 				continue
 			}
-			// What a start has written that came after the look began is not what was looked for.
+			// A start after the beginning of the look may have written records: those don't count.
 			before, err := grep(ctx, s.past.WithReadOptions(datastore.ReadTime(c.Looked)), text, nil)
 			if err != nil {
 				return err

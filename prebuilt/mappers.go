@@ -271,10 +271,13 @@ func (p CopyParams) Validate() error {
 
 // Copy is the mapper "copy": it copies entities exactly as they are stored to another kind, or namespace, under the same
 // names and ids. A copy that is there is overwritten.
-var Copy = copies.ByName(startCopy).CheckByName(func(params json.RawMessage) error { return mapper.CheckParams(params, new(CopyParams)) })
+var Copy = copies.ByName(startCopy).CheckByName(func(params json.RawMessage) error {
+	return mapper.CheckParams(params, new(CopyParams))
+})
 
 // startCopy starts a copy by its name, unless the copies would be the entities themselves.
-func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage, o *mapper.StartOptions) (*mapper.Job, error) {
+func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params json.RawMessage,
+	o *mapper.StartOptions) (*mapper.Job, error) {
 	var p CopyParams
 	if err := mapper.CheckParams(params, &p); err != nil {
 		return nil, fmt.Errorf("copy: %w", err)
@@ -282,7 +285,8 @@ func startCopy(ctx context.Context, e *mapper.Engine, q mapper.Query, params jso
 	several := q.AllNamespaces || len(q.Namespaces) > 0
 	stays := p.Namespace == nil || !several && *p.Namespace == q.Namespace || slices.Contains(q.Namespaces, *p.Namespace)
 	if stays && (p.Kind == "" || p.Kind == q.Kind || slices.Contains(q.Kinds, p.Kind)) {
-		return nil, fmt.Errorf("copy: %w: copies of the query's entities would be the entities themselves: name another kind or namespace", mapper.ErrArguments)
+		return nil, fmt.Errorf("copy: %w: copies of the query's entities would be the entities themselves: "+
+			"name another kind or namespace", mapper.ErrArguments)
 	}
 	return copies.Start(ctx, e, q, p, o)
 }

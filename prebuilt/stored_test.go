@@ -13,8 +13,8 @@ import (
 	"github.com/scattermap/scattermap/prebuilt"
 )
 
-// forge puts, beside the one entity of the kind Mould, entities with a property p that the Go client can't put: keys of
-// other projects and databases, and an array of which only some elements are indexed.
+// forge puts entities with a property p that the Go client can't put: keys of other projects and databases, and an
+// array with indexed and unindexed elements.
 var forge = mapper.Update("forge", func(_ context.Context, e *mapper.Entity[mapper.None], _ mapper.None) error {
 	key := func(project, database string) *pb.Value {
 		of := e.Stored().Key.PartitionId
@@ -44,8 +44,8 @@ var forge = mapper.Update("forge", func(_ context.Context, e *mapper.Entity[mapp
 	return nil
 })
 
-// TestAsStored has prebuilt mappers look at what the Go client's model does not have: keys of another project are not
-// ours, and each element of an array has its own index flag.
+// TestAsStored runs prebuilt mappers over values that the Go client's model does not have: keys of another project, and
+// arrays whose elements have different index flags.
 func TestAsStored(t *testing.T) {
 	d := newDrawer(t)
 	mappertest.Run(t, append(prebuilt.Mappers(), d.erase(), forge), nil, func(t *testing.T, world *mappertest.World) {

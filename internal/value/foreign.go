@@ -11,15 +11,15 @@ import (
 	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
-// A Foreign is a key of another project or database than that of the entity which has it. The client's keys have neither,
-// so that to it the key is one of ours.
+// A Foreign is a key of another project or database than its entity's. The client's keys have neither, so the client
+// takes it for a key of the own project.
 type Foreign struct {
 	Key               *datastore.Key
 	Project, Database string
 }
 
-// Go returns a value of an entity as the client has it, but for foreign keys: one that the value itself is, or that
-// are among those of an array.
+// Go returns a value of an entity as the client has it, with a [Foreign] for each foreign key: the value itself, or an
+// element of an array.
 func Go(of *pb.Entity, v *pb.Value) any {
 	if list := v.GetArrayValue(); list != nil {
 		all := make([]any, len(list.Values))
@@ -35,7 +35,7 @@ func Go(of *pb.Entity, v *pb.Value) any {
 	return pbvalue.Go(v)
 }
 
-// compareForeign orders keys of which one at least is foreign: ours come first.
+// compareForeign orders two keys. At least one is foreign. Own keys come first.
 func compareForeign(a, b any) int {
 	p, foreign := a.(Foreign)
 	q, both := b.(Foreign)

@@ -45,7 +45,7 @@ func Leads(e *pb.Entity, path string) bool {
 	return found
 }
 
-// Of returns the values of the properties that a path names, those of arrays one by one.
+// Of returns the values of the properties that a path names. It returns the elements of arrays one by one.
 func Of(e *pb.Entity, path string) (values []any) {
 	Each(e, path, func(v *pb.Value) {
 		for _, el := range Elements(v) {

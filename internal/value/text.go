@@ -115,7 +115,7 @@ func appendFloat(b []byte, f float64) []byte {
 	return b
 }
 
-// appendKey appends what is inside of the parentheses of a key, and the second one.
+// appendKey appends a key without its opening parenthesis.
 func appendKey(b []byte, k *datastore.Key) []byte {
 	if k.Namespace != "" {
 		b = append(strconv.AppendQuote(append(b, "NAMESPACE("...), k.Namespace), "), "...)

@@ -86,8 +86,7 @@ func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) 
 	return d.commit(ctx, p, o)
 }
 
-// patience is how often the queue delivers a task again of a range that runs alone, or is one entity, until another task
-// takes its place.
+// patience is how many redeliveries a task of a solo or single-entity range gets before a new task replaces it.
 // The queue's back-off has grown to some 25 seconds then, and would become an hour between two deaths.
 const patience = 8
 

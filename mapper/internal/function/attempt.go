@@ -201,8 +201,7 @@ func (a *Attempt) Leave(key *datastore.Key, why string) {
 	a.effect.Left = append(a.effect.Left, record.Left{Key: key, Why: why})
 }
 
-// Save saves the entity itself, as it is to be stored. If some of its properties have changed, those suffice where masks
-// can name them.
+// Save saves the entity itself: only the changed properties if masks can name them, and all of it otherwise.
 func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 	m := datastore.NewUpdate(a.key, wire.Unsent())
 	if masks && len(changed) > 0 && property.Maskable(changed) {

@@ -5,17 +5,10 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/pbvalue"
+	"github.com/scattermap/scattermap/internal/value"
 )
 
-// valuesOf returns the elements of a stored array. Any other value is an array of one.
-func valuesOf(v *pb.Value) []*pb.Value {
-	if array := v.GetArrayValue(); array != nil {
-		return array.GetValues()
-	}
-	return []*pb.Value{v}
-}
-
-// valuesIn is valuesOf of what is saved.
+// valuesIn returns the elements of a saved array. Any other value is an array of one.
 func valuesIn(saved any) []any {
 	switch v := saved.(type) {
 	case []any:
@@ -92,7 +85,7 @@ func isSavedAs(stored *pb.Value, saved any) bool {
 		return true
 	}
 	if stored.GetArrayValue() != nil {
-		_, ok := align(valuesOf(stored), valuesIn(saved))
+		_, ok := align(value.Elements(stored), valuesIn(saved))
 		return ok
 	}
 	if array, ok := saved.([]any); ok {

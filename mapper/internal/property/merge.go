@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/internal/pbvalue"
+	"github.com/scattermap/scattermap/internal/value"
 )
 
 // errUnkept says that something which the Go type does not hold has no place any more.
@@ -161,8 +162,8 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 	}
 	_, isArray := after.([]any)
 	if isArray || old.GetArrayValue() != nil {
-		if from, ok := align(valuesOf(old), valuesIn(before)); ok {
-			all, err := m.elements(valuesOf(old), from, valuesIn(after), noIndex, flags, s)
+		if from, ok := align(value.Elements(old), valuesIn(before)); ok {
+			all, err := m.elements(value.Elements(old), from, valuesIn(after), noIndex, flags, s)
 			if err != nil {
 				return nil, err
 			}

@@ -347,15 +347,11 @@ func isPlain(t reflect.Type) bool {
 	if savesItself(t) {
 		return false
 	}
-	switch t.Kind() {
-	case reflect.Bool, reflect.String, reflect.Float32, reflect.Float64,
-		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		return true
-	case reflect.Slice:
+	if t.Kind() == reflect.Slice {
 		element := t.Elem()
 		return element.Kind() == reflect.Uint8 || element.Kind() != reflect.Slice && element != keyType && isPlain(element)
 	}
-	return false
+	return isScalar(t) || t.Kind() == reflect.Float32
 }
 
 // storedAs reports whether a field of a plain type has a value that is stored.

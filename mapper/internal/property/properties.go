@@ -46,8 +46,9 @@ func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
 	}
 	s, is := schemaOf(reflect.TypeFor[T]()), reflect.ValueOf(v).Elem()
 	rest := pbvalue.Some(stored, func(name string) bool {
-		f, own := s.fields[name]
-		if own = own && len(f.index) == 1 && f.sub == nil && !f.opaque; own && load(stored.Properties[name], is.Field(f.index[0])) {
+		f, ok := s.fields[name]
+		plain := ok && len(f.index) == 1 && f.sub == nil && !f.opaque
+		if plain && load(stored.Properties[name], is.Field(f.index[0])) {
 			return false
 		}
 		return s.concerns(name)
@@ -58,11 +59,12 @@ func LoadStored[T any](key *datastore.Key, stored *pb.Entity, v *T) error {
 	return Load(key, rest, v)
 }
 
-// load loads a stored value into a field as the client does, if it is of the usual type for that: without all that the
-// client does besides, which takes longer than the rest of an Update.
+// load loads a stored value into a field, if the field has the usual type for it, and reports whether it did. The
+// client's load has the same result, and takes longer than the rest of an Update.
 func load(v *pb.Value, f reflect.Value) bool {
 	t := f.Type()
-	if elements := v.GetArrayValue().GetValues(); len(elements) > 0 && t.Kind() == reflect.Slice && isScalar(t.Elem()) && !savesItself(t) {
+	elements := v.GetArrayValue().GetValues()
+	if len(elements) > 0 && t.Kind() == reflect.Slice && isScalar(t.Elem()) && !savesItself(t) {
 		list := reflect.MakeSlice(t, len(elements), len(elements))
 		for i, el := range elements {
 			if !load(el, list.Index(i)) {
@@ -184,8 +186,8 @@ func byName(properties []datastore.Property) func(name string) *datastore.Proper
 
 var plain = regexp.MustCompile("^[A-Za-z_][A-Za-z0-9_]*$")
 
-// Maskable reports whether a property mask can name properties. Servers differ in how they read a name that has other
-// characters: what is escaped for one is refused, or names another property, in the other.
+// Maskable reports whether a property mask can name properties: all names are plain identifiers. Servers differ in how
+// they read other names in a mask. Some refuse them, or take them for another property.
 func Maskable(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !plain.MatchString(name) })
 }

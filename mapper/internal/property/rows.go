@@ -9,6 +9,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+
+	"github.com/scattermap/scattermap/internal/value"
 )
 
 // A flattened slice of structs is stored as an array for each of their fields: these are the columns of a table, and
@@ -40,7 +42,7 @@ func (s *schema) inStep(stored *pb.Entity, before, after []datastore.Property) e
 			changes[slice] = c
 		}
 		column := stored.Properties[name]
-		switch more := c.is > c.was && len(valuesOf(column)) > c.was; {
+		switch more := c.is > c.was && len(value.Elements(column)) > c.was; {
 		case column.GetArrayValue() == nil && c.was != 1: // it is no column
 		case more, !c.stay:
 			return fmt.Errorf("property %q: %w", name, errOutOfStep)

@@ -18,6 +18,7 @@ import (
 	"github.com/scattermap/scattermap/internal/anyentity"
 	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/internal/value"
 )
 
 type (
@@ -335,7 +336,7 @@ func without1[T any](t *testing.T, stored *pb.Entity, property string, v *T) (al
 	if err != nil {
 		t.Fatal(err)
 	}
-	array := valuesOf(stored.Properties[property])
+	array := value.Elements(stored.Properties[property])
 	for i := range array {
 		one := arrayOf(slices.Delete(slices.Clone(array), i, i+1)...)
 		e := &pb.Entity{Key: stored.Key, Properties: maps.Clone(stored.Properties)}
@@ -446,7 +447,7 @@ func differences(path string, was, is *pb.Entity) (all []difference) {
 
 func unlike(path string, was, is *pb.Value) (all []difference) {
 	if was != nil && is != nil {
-		from, to := valuesOf(was), valuesOf(is)
+		from, to := value.Elements(was), value.Elements(is)
 		single := was.GetArrayValue() == nil // which has become an array, if it is one now
 		switch {
 		case was.GetEntityValue() != nil && is.GetEntityValue() != nil && sameAround(was, is) &&

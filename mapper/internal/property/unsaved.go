@@ -123,10 +123,11 @@ func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// valueOf returns the value that the client's Put stores of one that may have unsaved elements.
+// valueOf returns the value that the client's Put stores. It leaves unsaved elements out.
 func valueOf(v any, noIndex bool) (*pb.Value, error) { return pbvalue.Of(withoutUnsaved(v), noIndex) }
 
-// valueOf returns what is stored of a value: a key among it is one of the entity's own project, and says so there.
+// valueOf returns the value that is stored. The database stores a key with its project, so the keys in it get the
+// entity's own.
 func (m merger) valueOf(value any, noIndex bool) (*pb.Value, error) {
 	v, err := valueOf(value, noIndex)
 	if err == nil && m.own.GetProjectId() != "" {
