@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -190,12 +191,9 @@ func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, e
 		return nil, nil
 	}
 	prefix := u.query.Start.Name[:len(u.query.Start.Name)-1] // see Records
-	from, to := "", ""
-	if r.Start != nil {
-		from = r.Start.Key.Name[len(prefix):]
-	}
-	if r.End != nil {
-		to = r.End.Key.Name[len(prefix):]
+	from, to := pageNames(prefix, r.Start, ""), pageNames(prefix, r.End, "g")
+	if from >= to {
+		return nil, nil
 	}
 	ctx, results := wire.Reading(ctx)
 	err = store.EachBatch(ctx, store.New(u.client), store.Batches(u.undone(), from, to), func(key *datastore.Key, b *record.Batch) error {
@@ -213,4 +211,20 @@ func (u undoer) batchesOf(ctx context.Context, r *record.Range) (all []commit, e
 		return nil
 	})
 	return slices.Clip(all), err
+}
+
+// pageNames returns where a boundary of an undo's range is among the names of the pages that the undo is over, which follow the prefix. A nil
+// boundary is at the default. A range that was cut at the middle of the key space may end outside all of them.
+func pageNames(prefix string, at *keyspace.Position, byDefault string) string {
+	if at == nil {
+		return byDefault
+	}
+	name, ok := strings.CutPrefix(at.Key.Name, prefix)
+	switch {
+	case ok:
+		return name
+	case at.Key.Name < prefix:
+		return "0"
+	}
+	return "g"
 }
