@@ -106,8 +106,6 @@ resource "google_monitoring_alert_policy" "metrics" {
     content   = "${each.value.text} What to do: ${var.playbook}#${each.key}"
     mime_type = "text/markdown"
   }
-
-  depends_on = [terraform_data.enabled]
 }
 
 resource "google_monitoring_alert_policy" "logs" {
@@ -136,8 +134,6 @@ resource "google_monitoring_alert_policy" "logs" {
     content   = "${each.value.text} What to do: ${var.playbook}#${each.key}"
     mime_type = "text/markdown"
   }
-
-  depends_on = [terraform_data.enabled]
 }
 
 # How often the schedule was answered with success: nothing else tells of jobs whose sweeps are lost.

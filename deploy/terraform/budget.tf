@@ -6,7 +6,8 @@ resource "google_billing_budget" "project" {
   display_name    = "${var.name}: ${var.project}"
 
   budget_filter {
-    projects = ["projects/${data.google_project.this.number}"] # by its number, as the API answers it
+    calendar_period = "MONTH"
+    projects        = ["projects/${data.google_project.this.number}"] # by its number, as the API answers it
   }
 
   amount {
@@ -28,6 +29,4 @@ resource "google_billing_budget" "project" {
       monitoring_notification_channels = slice(local.channels, 0, min(5, length(local.channels))) # no more are allowed
     }
   }
-
-  depends_on = [terraform_data.enabled]
 }

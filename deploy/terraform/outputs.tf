@@ -19,10 +19,10 @@ output "dashboard" {
 }
 
 output "ttl" {
-  description = "The commands that let old records expire. Terraform can't: a database in Datastore mode refuses google_firestore_field."
-  value = [for kind in local.expiring :
-    "gcloud firestore fields ttls update expires --collection-group=${kind} --enable-ttl --async --project=${local.database_project} --database=${local.database}"
-  ]
+  description = "The commands that let old records expire, one a line: terraform output -raw ttl | sh. Terraform can't: a database in Datastore mode refuses google_firestore_field."
+  value = join("\n", [for kind in local.expiring :
+    "gcloud firestore fields ttls update expires --collection-group=${kind} --enable-ttl --async --project=${local.database_project} --database='${local.database}'"
+  ])
 }
 
 output "service_account" {

@@ -24,8 +24,8 @@ variable "name" {
   default     = "scattermap"
 
   validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{1,20}$", var.name))
-    error_message = "It has to be 2 to 21 lower-case letters, digits and hyphens, as service accounts have its name."
+    condition     = can(regex("^[a-z][a-z0-9-]{0,19}[a-z0-9]$", var.name))
+    error_message = "It has to be 2 to 21 lower-case letters, digits and hyphens, with none at the end, as service accounts have its name."
   }
 }
 
