@@ -39,12 +39,12 @@ locals {
       duration = "300s"
     }
 
-    # The sum joins the revisions, and absent tells also of a schedule that has never worked. It has to be so for two
-    # intervals: after an apply there is nothing yet.
+    # absent joins the revisions, and tells also of a schedule that has never worked. It has to be so for two intervals:
+    # after an apply there is nothing yet.
     the-revive-schedule-is-absent = {
       title    = "The revive schedule is absent"
       text     = "No call of /mapper/revive has succeeded for a while: jobs that lose their tasks stay where they are."
-      query    = "absent(sum(increase(${local.revived}{monitored_resource=\"cloud_run_revision\",service_name=\"${var.name}\"}[${3 * var.revive_minutes + 5}m])) > 0)"
+      query    = "absent(increase(${local.revived}{monitored_resource=\"cloud_run_revision\",service_name=\"${var.name}\"}[${3 * var.revive_minutes + 5}m]) > 0)"
       duration = "${60 * (2 * var.revive_minutes + 5)}s"
     }
   }

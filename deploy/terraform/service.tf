@@ -77,6 +77,7 @@ resource "google_cloud_run_v2_service" "service" {
       # It takes as long as Cloud Run allows, 240 s: /ready needs the database, and a role that is new takes some
       # minutes to have effect.
       startup_probe {
+        timeout_seconds   = 2
         period_seconds    = 2
         failure_threshold = 120
         http_get {

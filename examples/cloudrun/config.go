@@ -115,6 +115,7 @@ func configFrom(getenv func(string) string) (config, error) {
 	c.service = tasks.Service{
 		Instances: e.number("MAX_INSTANCES", 100_000), Concurrency: e.number("CONCURRENCY", 1000),
 		Timeout: time.Duration(e.number("REQUEST_TIMEOUT", 3600)) * time.Second, // the bounds are Cloud Run's
+		Queues:  len(c.queues),
 	}
 	e.checkURL("SERVICE_URL", c.url, func(u *url.URL) bool { return u.Path == "" }, "http(s)://HOST without a path")
 	e.auth(&c)

@@ -1,0 +1,379 @@
+package terraform_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/zclconf/go-cty/cty"
+)
+
+// A series is a time series as Cloud Monitoring has it: with a sample a minute. It is the Series of promql/main.go.
+type series struct {
+	Labels  map[string]string
+	Samples []sampleAt
+}
+
+type sampleAt struct {
+	At    int64 // seconds
+	Value float64
+}
+
+const minute = 60
+
+// over returns a series with a value for each minute from one to another.
+func over(labels map[string]string, from, to int64, value func(minutes float64) float64) series {
+	s := series{Labels: labels}
+	for at := from * minute; at <= to*minute; at += minute {
+		s.Samples = append(s.Samples, sampleAt{at, value(float64(at)/minute - float64(from))})
+	}
+	return s
+}
+
+// grows is a counter that begins at 0, and grows by so much each minute.
+func grows(by float64) func(float64) float64 {
+	return func(minutes float64) float64 { return by * minutes }
+}
+
+func stays(at float64) func(float64) float64 { return func(float64) float64 { return at } }
+
+// own returns the labels of a metric that an instance of the service writes, as the collector's exporter googlemanagedprometheus
+// makes them: prometheus_target with the service's name as job and the instance's ID.
+func own(name, instance string, more ...string) map[string]string {
+	l := map[string]string{"__name__": name, "project_id": "my-project", "location": "europe-west1", "cluster": "__run__", "namespace": "",
+		"job": "scattermap", "instance": instance, "otel_scope_name": "github.com/scattermap/scattermap/mapper"}
+	for i := 0; i+1 < len(more); i += 2 {
+		l[more[i]] = more[i+1]
+	}
+	return l
+}
+
+// queue returns the labels of a metric of a queue.
+func queue(name, id string, more ...string) map[string]string {
+	l := map[string]string{"__name__": "cloudtasks_googleapis_com:" + name, "monitored_resource": "cloud_tasks_queue", "project_id": "my-project",
+		"location": "europe-west1", "queue_id": id, "target_type": "HTTP"}
+	for i := 0; i+1 < len(more); i += 2 {
+		l[more[i]] = more[i+1]
+	}
+	return l
+}
+
+// revision returns the labels of a metric of a revision.
+func revision(name, revision string, more ...string) map[string]string {
+	l := map[string]string{"__name__": name, "monitored_resource": "cloud_run_revision", "project_id": "my-project", "location": "europe-west1",
+		"service_name": "scattermap", "configuration_name": "scattermap", "revision_name": revision}
+	for i := 0; i+1 < len(more); i += 2 {
+		l[more[i]] = more[i+1]
+	}
+	return l
+}
+
+// buckets returns a histogram's: so many observations a minute below each bound.
+func buckets(labels map[string]string, from, to int64, perMinute map[string]float64) (all []series) {
+	for le, n := range perMinute {
+		l := maps.Clone(labels)
+		l["le"] = le
+		all = append(all, over(l, from, to, grows(n)))
+	}
+	return all
+}
+
+// fleet calls f for each of two instances of the old revision, which end after an hour, and two of the new one.
+func fleet(f func(instance string, from, to int64) []series) (all []series) {
+	for _, i := range []struct {
+		id       string
+		from, to int64
+	}{{"old-1", 0, 60}, {"old-2", 3, 61}, {"new-1", 59, 240}, {"new-2", 60, 240}} {
+		all = append(all, f(i.id, i.from, i.to)...)
+	}
+	return all
+}
+
+// engine builds the command that evaluates queries, once.
+var engine = sync.OnceValues(func() (string, error) {
+	if out, err := exec.Command("go", "-C", "promql", "mod", "download").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s", out)
+	}
+	folder, err := os.MkdirTemp("", "promql")
+	if err != nil {
+		return "", err
+	}
+	binary := filepath.Join(folder, "promql")
+	if out, err := exec.Command("go", "build", "-C", "promql", "-o", binary, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %s", out)
+	}
+	return binary, nil
+})
+
+// evaluate returns what queries say of series, each minute for four hours.
+func evaluate(t *testing.T, all []series, queries ...string) [][]series {
+	t.Helper()
+	binary, err := engine()
+	if err != nil && strings.HasPrefix(err.Error(), "build") {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Skipf("left out: evaluating the queries of alarms and charts, as Prometheus' engine can't be had here: %v", err)
+	}
+	in, err := json.Marshal(map[string]any{"Series": all, "Queries": queries, "End": 240 * minute, "Step": minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary)
+	var said bytes.Buffer
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), &said
+	b, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, said.String())
+	}
+	var out [][]series
+	if err := json.Unmarshal(b, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// alarm returns the query of an alarm by the anchor of its play, and for how many minutes it has to be so.
+func (p *plan) alarm(t *testing.T, anchor string) (query string, duration int64) {
+	t.Helper()
+	a, err := p.find("google_monitoring_alert_policy", func(v cty.Value) bool {
+		return strings.HasSuffix(text(v, "documentation", 0, "content"), "#"+anchor) && at(v, "conditions", 0, "condition_matched_log") == cty.NilVal
+	})
+	if err != nil {
+		t.Fatal(anchor, err)
+	}
+	c := at(a, "conditions", 0, "condition_prometheus_query_language", 0)
+	d, err := time.ParseDuration(text(c, "duration"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text(c, "query"), int64(d / time.Minute)
+}
+
+// fires returns when an alarm goes off, in minutes: for each of the series that its query returns, once it was there for the duration.
+func fires(result []series, duration int64) (at []int64) {
+	for _, s := range result {
+		since := int64(-1)
+		fired := false
+		for i, p := range s.Samples {
+			if i == 0 || p.At-s.Samples[i-1].At > minute {
+				since, fired = p.At, false
+			}
+			if !fired && p.At-since >= duration*minute {
+				at, fired = append(at, p.At/minute), true
+			}
+		}
+	}
+	slices.Sort(at)
+	return at
+}
+
+// TestAlarms has each alarm go off when it should, and not otherwise: two instances write, and after an hour two of a new revision.
+func TestAlarms(t *testing.T) {
+	const mapper = "scattermap_mapper"
+	// What the service writes while all is well.
+	inFlight := fleet(func(id string, from, to int64) []series {
+		return []series{over(own("scattermap_tasks_in_flight", id, mapper, "raise"), from, to, stays(3))}
+	})
+	idle := func(of func(id string, from, to int64) func(float64) float64) []series {
+		return fleet(func(id string, from, to int64) []series {
+			return []series{over(own("scattermap_job_idle_seconds", id, mapper, "raise"), from, to, of(id, from, to))}
+		})
+	}
+	delivered := func(from, to int64) []series {
+		return []series{over(queue("queue_task_attempt_count", "mapper", "response_code", "200"), from, to, grows(30))}
+	}
+	counters := func(entities, failures func(id string) float64) []series {
+		return fleet(func(id string, from, to int64) []series {
+			return []series{over(own("scattermap_entities_total", id, mapper, "raise"), from, to, grows(entities(id))),
+				over(own("scattermap_failures_total", id, mapper, "raise"), from, to, grows(failures(id)))}
+		})
+	}
+	each := func(n float64) func(string) float64 { return func(string) float64 { return n } }
+	delays := func(id string, within, all float64) []series {
+		return buckets(queue("queue_task_attempt_delays_bucket", id), 0, 240, map[string]float64{"1000": within, "600000": within, "1200000": all, "+Inf": all})
+	}
+	// The schedule's calls: the metric of each revision counts them, with a sample a minute or one a call only.
+	revived := func(interval int64, sparse bool, calls ...[2]int64) (all []series) {
+		for i, c := range calls {
+			s := over(revision("logging_googleapis_com:user_scattermap_revived", fmt.Sprintf("scattermap-%05d", i+1), "log", "run.googleapis.com/requests"), c[0], c[1], func(m float64) float64 {
+				return 1 + math.Floor(m/float64(interval))
+			})
+			if sparse {
+				s.Samples = slices.DeleteFunc(s.Samples, func(p sampleAt) bool { return (p.At/minute-c[0])%interval != 0 })
+			}
+			all = append(all, s)
+		}
+		return all
+	}
+	none := [2]int64{-1, -1}
+	for _, c := range []struct {
+		name, anchor string
+		variables    map[string]string
+		series       []series
+		between      [2]int64 // the minutes in which it goes off, once; none
+	}{
+		{"nothing was ever written", "a-job-runs-and-commits-nothing", nil, nil, none},
+		{"a job gets on", "a-job-runs-and-commits-nothing", nil, slices.Concat(inFlight, delivered(0, 240), idle(func(string, int64, int64) func(float64) float64 { return stays(20) })), none},
+		{"one instance has no part in it", "a-job-runs-and-commits-nothing", nil, slices.Concat(inFlight, delivered(0, 240), idle(func(id string, _, _ int64) func(float64) float64 {
+			if strings.HasSuffix(id, "2") {
+				return stays(170)
+			}
+			return stays(1)
+		})), none},
+		{"a job stands still, from before the new revision on", "a-job-runs-and-commits-nothing", nil, slices.Concat(inFlight, delivered(0, 240), idle(func(_ string, from, _ int64) func(float64) float64 {
+			return func(m float64) float64 { return max(0, 60*(float64(from)+m-50)) }
+		})), [2]int64{65, 75}},
+		{"tasks are delivered, and nobody tells", "a-job-runs-and-commits-nothing", nil, delivered(0, 240), [2]int64{3, 10}},
+		{"the collector of all instances stops", "a-job-runs-and-commits-nothing", nil, slices.Concat(delivered(0, 240), []series{over(own("scattermap_tasks_in_flight", "old-1", mapper, "raise"), 0, 60, stays(3))}), [2]int64{70, 80}},
+		{"that of one instance does", "a-job-runs-and-commits-nothing", nil, slices.Concat(delivered(0, 240), inFlight[:1], inFlight[2:3]), none},
+		{"a job has ended", "a-job-runs-and-commits-nothing", nil, slices.Concat(inFlight[:1], delivered(0, 64), []series{over(own("scattermap_job_idle_seconds", "old-1", mapper, "raise"), 0, 60, stays(5))}), none},
+		{"a clean-up for hours", "a-job-runs-and-commits-nothing", nil, slices.Concat(inFlight, delivered(0, 240)), none},
+		{"the service starts from no instance", "a-job-runs-and-commits-nothing", nil, slices.Concat(delivered(100, 240), []series{over(own("scattermap_tasks_in_flight", "new-1", mapper, "raise"), 103, 240, stays(3))}), none},
+		{"another service stands still", "a-job-runs-and-commits-nothing", nil, []series{over(own("scattermap_job_idle_seconds", "other", mapper, "raise", "job", "other"), 0, 240, grows(60))}, none},
+
+		{"few fail", "many-entities-fail", nil, counters(each(1000), each(10)), none},
+		{"many fail", "many-entities-fail", nil, counters(each(1000), each(100)), [2]int64{1, 3}},
+		{"many fail on one instance", "many-entities-fail", nil, counters(each(1000), func(id string) float64 { return map[string]float64{"old-1": 300}[id] }), [2]int64{1, 4}},
+		{"many fail, of the new revision only", "many-entities-fail", nil, counters(each(1000), func(id string) float64 { return map[string]float64{"new-1": 200, "new-2": 200}[id] }), [2]int64{61, 70}},
+		{"all fail, and nothing else was counted", "many-entities-fail", nil, []series{over(own("scattermap_failures_total", "old-1", mapper, "raise"), 0, 240, grows(5))}, [2]int64{1, 4}},
+		{"nobody works any more", "many-entities-fail", nil, []series{over(own("scattermap_failures_total", "old-1", mapper, "raise"), 0, 240, stays(50)), over(own("scattermap_entities_total", "old-1", mapper, "raise"), 0, 240, stays(60))}, none},
+
+		{"tasks come in time", "tasks-wait-too-long", nil, delays("mapper", 100, 100), none},
+		{"a twentieth waits", "tasks-wait-too-long", nil, delays("mapper", 95, 100), none},
+		{"a fifth waits", "tasks-wait-too-long", nil, delays("mapper", 80, 100), [2]int64{5, 8}},
+		{"those of one of two queues", "tasks-wait-too-long", map[string]string{"queues": `["mapper", "night"]`}, slices.Concat(delays("mapper", 900, 900), delays("night", 1, 2)), [2]int64{5, 8}},
+		{"those of somebody else's queue", "tasks-wait-too-long", nil, delays("other", 1, 2), none},
+
+		{"it has never worked", "the-revive-schedule-is-absent", nil, nil, [2]int64{10, 30}},
+		{"it works, over a new revision", "the-revive-schedule-is-absent", nil, revived(5, false, [2]int64{5, 62}, [2]int64{65, 240}), none},
+		{"it works, with a sample a call", "the-revive-schedule-is-absent", nil, revived(5, true, [2]int64{5, 60}, [2]int64{65, 240}), none},
+		{"a revision every ten minutes", "the-revive-schedule-is-absent", nil, revived(5, true, [2]int64{5, 10}, [2]int64{15, 20}, [2]int64{25, 30}, [2]int64{35, 40}, [2]int64{45, 240}), none},
+		{"one call fails", "the-revive-schedule-is-absent", nil, revived(5, true, [2]int64{5, 60}, [2]int64{70, 240}), none},
+		{"it stops with the new revision", "the-revive-schedule-is-absent", nil, revived(5, true, [2]int64{5, 60}), [2]int64{75, 100}},
+		{"every minute", "the-revive-schedule-is-absent", map[string]string{"revive_minutes": "1"}, revived(1, true, [2]int64{1, 60}, [2]int64{61, 240}), none},
+		{"every hour", "the-revive-schedule-is-absent", map[string]string{"revive_minutes": "60"}, revived(60, true, [2]int64{60, 240}), none},
+		{"another service's works", "the-revive-schedule-is-absent", nil, []series{over(revision("logging_googleapis_com:user_scattermap_revived", "other-1", "service_name", "other"), 0, 240, grows(1))}, [2]int64{10, 30}},
+	} {
+		t.Run(c.anchor+"/"+c.name, func(t *testing.T) {
+			variables := map[string]string{"collector": "true"}
+			maps.Copy(variables, c.variables)
+			query, duration := planOf(t, variables).alarm(t, c.anchor)
+			at := fires(evaluate(t, c.series, query)[0], duration)
+			if c.between == none && len(at) > 0 || c.between != none && (len(at) != 1 || at[0] < c.between[0] || at[0] > c.between[1]) {
+				t.Errorf("it goes off in minute %v, want one in %v\n%s, for %d minutes", at, c.between, query, duration)
+			}
+		})
+	}
+}
+
+// TestCharts evaluates each chart while two instances work, and two of the next revision: what it shows is what all do together, also
+// while they change.
+func TestCharts(t *testing.T) {
+	const mapper = "scattermap_mapper"
+	all := fleet(func(id string, from, to int64) []series {
+		s := []series{
+			over(own("scattermap_entities_total", id, mapper, "raise"), from, to, grows(600)),
+			over(own("scattermap_pages_total", id, mapper, "raise"), from, to, grows(60)),
+			over(own("scattermap_failures_total", id, mapper, "raise"), from, to, grows(3)),
+			over(own("scattermap_conflicts_total", id, mapper, "raise"), from, to, grows(2)), // nobody writes scattermap_retries_total
+			over(own("scattermap_splits_total", id, mapper, "raise", "scattermap_reason", "before"), from, to, grows(6)),
+			over(own("scattermap_tasks_in_flight", id, mapper, "raise"), from, to, stays(5)),
+			over(own("scattermap_job_idle_seconds", id, mapper, "raise"), from, to, stays(30)),
+		}
+		s[5].Samples[len(s[5].Samples)-1].Value = 0 // as a process ends
+		s = append(s, buckets(own("scattermap_page_duration_seconds_bucket", id, mapper, "raise"), from, to, map[string]float64{"0.1": 0, "0.25": 60, "+Inf": 60})...)
+		return append(s, buckets(own("scattermap_queue_wait_seconds_bucket", id, mapper, "raise"), from, to, map[string]float64{"1": 0, "5": 10, "+Inf": 10})...)
+	})
+	all = append(all,
+		over(queue("queue_depth", "mapper"), 0, 240, stays(7)),
+		over(queue("queue_task_attempt_count", "mapper", "response_code", "200"), 0, 240, grows(120)),
+		over(queue("queue_task_attempt_count", "mapper", "response_code", "429"), 0, 240, grows(6)),
+		over(revision("run_googleapis_com:container_instance_count", "scattermap-00001", "state", "active"), 0, 60, stays(2)),
+		over(revision("run_googleapis_com:container_instance_count", "scattermap-00002", "state", "active"), 63, 240, stays(2)))
+	want := map[string]map[string]float64{ // by the value of the label
+		"Entities a second, by mapper":                         {"raise": 20},
+		"Seconds since a running job last committed a page":    {"raise": 30},
+		"Failures a minute, by mapper":                         {"raise": 6},
+		"Conflicts and deliveries again, a minute":             {"": 4},
+		"Pages: seconds, 95th percentile":                      {"": 0.2425},
+		"Pages a second":                                       {"": 2},
+		"Tasks in flight":                                      {"": 10},
+		"Ranges cut off a minute, by why":                      {"before": 12},
+		"Tasks that were due: seconds waited, 95th percentile": {"": 4.8},
+		"Tasks in the queues":                                  {"mapper": 7},
+		"Deliveries a second, by answer":                       {"200": 2, "429": 0.1},
+		"Instances of the service":                             {"active": 2},
+	}
+	var board struct {
+		MosaicLayout struct {
+			Tiles []struct {
+				Widget struct {
+					Title   string
+					XYChart struct {
+						DataSets []struct {
+							TimeSeriesQuery struct{ PrometheusQuery string }
+						}
+					}
+				}
+			}
+		}
+	}
+	p := planOf(t, map[string]string{"collector": "true"})
+	if err := json.Unmarshal([]byte(text(p.instances["google_monitoring_dashboard"][0], "dashboard_json")), &board); err != nil {
+		t.Fatal(err)
+	}
+	var titles, queries []string
+	for _, tile := range board.MosaicLayout.Tiles {
+		titles, queries = append(titles, tile.Widget.Title), append(queries, tile.Widget.XYChart.DataSets[0].TimeSeriesQuery.PrometheusQuery)
+	}
+	for i, result := range evaluate(t, all, queries...) {
+		title := titles[i]
+		if want[title] == nil {
+			t.Errorf("what should %q show?", title)
+			continue
+		}
+		lines := make(map[string]map[int64]float64)
+		for _, s := range result {
+			label := ""
+			for name, value := range s.Labels {
+				if name != "__name__" {
+					label = value
+				}
+			}
+			lines[label] = make(map[int64]float64)
+			for _, sample := range s.Samples {
+				lines[label][sample.At/minute] = sample.Value
+			}
+		}
+		for label, n := range want[title] {
+			for _, at := range []int64{30, 50, 90, 200} {
+				if got, ok := lines[label][at]; !ok || math.Abs(got-n) > n/50 {
+					t.Errorf("%s: %q is %v in minute %d, want %v\n%s", title, label, got, at, n, queries[i])
+				}
+			}
+			for at := int64(15); at < 240; at++ { // all four write for a moment
+				if got, ok := lines[label][at]; !ok || got < 0.4*n || got > 2.1*n {
+					t.Errorf("%s: %q is %v in minute %d, want about %v\n%s", title, label, got, at, n, queries[i])
+				}
+			}
+		}
+		if len(lines) != len(want[title]) {
+			t.Errorf("%s has %d lines, want %d", title, len(lines), len(want[title]))
+		}
+		delete(want, title)
+	}
+	for title := range want {
+		t.Errorf("there is no chart %q", title)
+	}
+}
