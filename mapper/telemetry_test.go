@@ -231,7 +231,8 @@ func TestMetricsOfNoWork(t *testing.T) {
 	_, reader, _ := observed(t, setting{}, mapper.Update("a", work), mapper.Update("b", work))
 	m := read(t, reader)["scattermap.tasks.in_flight"]
 	slices.Sort(m.attributes)
-	if want := []string{"scattermap.mapper=a", "scattermap.mapper=b"}; !m.there || m.value != 0 || !slices.Equal(m.attributes, want) {
+	want := []string{"scattermap.mapper=a", "scattermap.mapper=b"}
+	if !m.there || m.value != 0 || !slices.Equal(m.attributes, want) {
 		t.Errorf("in flight are %+v, want 0 of %v", m, want)
 	}
 }

@@ -94,16 +94,18 @@ func contradictions(queue *cloudtaskspb.Queue, deadline time.Duration, s Service
 		say("the queue is %v, and delivers nothing: resume it", queue.State)
 	}
 	if n, most := int(queue.GetRateLimits().GetMaxConcurrentDispatches()), s.ForTasks(); most > 0 && n > most {
-		say("it delivers up to %d tasks at once, and the service takes %d requests (%d instances of %d each), a tenth of them for operators: "+
-			"what is above is answered 429, after which the queue slows down, and a pause would be among it. "+
-			"Set max-concurrent-dispatches to %d at most, or raise the service's limits", n, s.atOnce(), s.Instances, s.Concurrency, most)
+		say("it delivers up to %d tasks at once, and the service takes %d requests (%d instances of %d each), "+
+			"a tenth of them for operators: what is above is answered 429, after which the queue slows down, and a "+
+			"pause would be among it. Set max-concurrent-dispatches to %d at most, or raise the service's limits",
+			n, s.atOnce(), s.Instances, s.Concurrency, most)
 	}
 	retries := queue.GetRetryConfig()
 	if d := retries.GetMaxBackoff().AsDuration(); d > longestBackoff {
 		say("a task whose process has died several times waits for up to %v: set max-backoff to %v", d, sensibleBackoff)
 	}
 	if n := retries.GetMaxAttempts(); n > 0 {
-		say("it gives a task up after %d attempts, and the range waits for the next sweep then: set max-attempts to unlimited, which is -1 in the API", n)
+		say("it gives a task up after %d attempts, and the range waits for the next sweep then: "+
+			"set max-attempts to unlimited, which is -1 in the API", n)
 	}
 	if d := retries.GetMaxRetryDuration().AsDuration(); d > 0 && retries.GetMaxAttempts() > 0 {
 		say("it gives a task up that is older than %v: set max-retry-duration to 0", d)

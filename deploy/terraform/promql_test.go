@@ -47,11 +47,19 @@ func grows(by float64) func(float64) float64 {
 
 func stays(at float64) func(float64) float64 { return func(float64) float64 { return at } }
 
-// own returns the labels of a metric that an instance of the service writes, as the collector's exporter googlemanagedprometheus
-// makes them: prometheus_target with the service's name as job and the instance's ID.
+// own returns the labels of a metric that an instance of the service writes, as the collector's exporter
+// googlemanagedprometheus makes them: prometheus_target with the service's name as job and the instance's ID.
 func own(name, instance string, more ...string) map[string]string {
-	l := map[string]string{"__name__": name, "project_id": "my-project", "location": "europe-west1", "cluster": "__run__", "namespace": "",
-		"job": "scattermap", "instance": instance, "otel_scope_name": "github.com/scattermap/scattermap/mapper"}
+	l := map[string]string{
+		"__name__":        name,
+		"project_id":      "my-project",
+		"location":        "europe-west1",
+		"cluster":         "__run__",
+		"namespace":       "",
+		"job":             "scattermap",
+		"instance":        instance,
+		"otel_scope_name": "github.com/scattermap/scattermap/mapper",
+	}
 	for i := 0; i+1 < len(more); i += 2 {
 		l[more[i]] = more[i+1]
 	}
@@ -60,8 +68,14 @@ func own(name, instance string, more ...string) map[string]string {
 
 // queue returns the labels of a metric of a queue.
 func queue(name, id string, more ...string) map[string]string {
-	l := map[string]string{"__name__": "cloudtasks_googleapis_com:" + name, "monitored_resource": "cloud_tasks_queue", "project_id": "my-project",
-		"location": "europe-west1", "queue_id": id, "target_type": "HTTP"}
+	l := map[string]string{
+		"__name__":           "cloudtasks_googleapis_com:" + name,
+		"monitored_resource": "cloud_tasks_queue",
+		"project_id":         "my-project",
+		"location":           "europe-west1",
+		"queue_id":           id,
+		"target_type":        "HTTP",
+	}
 	for i := 0; i+1 < len(more); i += 2 {
 		l[more[i]] = more[i+1]
 	}
@@ -70,8 +84,15 @@ func queue(name, id string, more ...string) map[string]string {
 
 // revision returns the labels of a metric of a revision.
 func revision(name, revision string, more ...string) map[string]string {
-	l := map[string]string{"__name__": name, "monitored_resource": "cloud_run_revision", "project_id": "my-project", "location": "europe-west1",
-		"service_name": "scattermap", "configuration_name": "scattermap", "revision_name": revision}
+	l := map[string]string{
+		"__name__":           name,
+		"monitored_resource": "cloud_run_revision",
+		"project_id":         "my-project",
+		"location":           "europe-west1",
+		"service_name":       "scattermap",
+		"configuration_name": "scattermap",
+		"revision_name":      revision,
+	}
 	for i := 0; i+1 < len(more); i += 2 {
 		l[more[i]] = more[i+1]
 	}
@@ -123,7 +144,10 @@ func evaluate(t *testing.T, all []series, queries ...string) [][]series {
 		t.Fatal(err)
 	}
 	if err != nil {
-		t.Skipf("left out: evaluating the queries of alarms and charts, as Prometheus' engine can't be had here: %v", err)
+		t.Skipf(
+			"left out: evaluating the queries of alarms and charts, as Prometheus' engine can't be had here: %v",
+			err,
+		)
 	}
 	in, err := json.Marshal(map[string]any{"Series": all, "Queries": queries, "End": 240 * minute, "Step": minute})
 	if err != nil {
@@ -147,7 +171,8 @@ func evaluate(t *testing.T, all []series, queries ...string) [][]series {
 func (p *plan) alarm(t *testing.T, anchor string) (query string, duration int64) {
 	t.Helper()
 	a, err := p.find("google_monitoring_alert_policy", func(v cty.Value) bool {
-		return strings.HasSuffix(text(v, "documentation", 0, "content"), "#"+anchor) && at(v, "conditions", 0, "condition_matched_log") == cty.NilVal
+		return strings.HasSuffix(text(v, "documentation", 0, "content"), "#"+anchor) &&
+			at(v, "conditions", 0, "condition_matched_log") == cty.NilVal
 	})
 	if err != nil {
 		t.Fatal(anchor, err)
@@ -160,7 +185,8 @@ func (p *plan) alarm(t *testing.T, anchor string) (query string, duration int64)
 	return text(c, "query"), int64(d / time.Minute)
 }
 
-// fires returns when an alarm goes off, in minutes: for each of the series that its query returns, once it was there for the duration.
+// fires returns when an alarm goes off, in minutes: for each of the series that its query returns, once it was there
+// for the duration.
 func fires(result []series, duration int64) (at []int64) {
 	for _, s := range result {
 		since := int64(-1)
@@ -178,129 +204,183 @@ func fires(result []series, duration int64) (at []int64) {
 	return at
 }
 
-// TestAlarms has each alarm go off when it should, and not otherwise: two instances write, and after an hour two of a new revision.
+// A scenario is what an alarm has to be right about.
+type scenario struct {
+	name      string
+	between   [2]int64 // the minutes in which it goes off, once; quiet: it does not
+	variables map[string]string
+	series    []series
+}
+
+var quiet = [2]int64{-1, -1}
+
+// one returns a list of one series of the service: of its mapper raise, on an instance.
+func one(name, instance string, from, to int64, value func(float64) float64) []series {
+	return []series{over(own(name, instance, "scattermap_mapper", "raise"), from, to, value)}
+}
+
+// TestAlarms has each alarm go off when it should, and not otherwise: two instances write, and after an hour two of a
+// new revision.
 func TestAlarms(t *testing.T) {
-	const mapper = "scattermap_mapper"
-	// What the service writes while all is well.
-	inFlight := fleet(func(id string, from, to int64) []series {
-		return []series{over(own("scattermap_tasks_in_flight", id, mapper, "raise"), from, to, stays(3))}
-	})
-	idle := func(of func(id string, from, to int64) func(float64) float64) []series {
-		return fleet(func(id string, from, to int64) []series {
-			return []series{over(own("scattermap_job_idle_seconds", id, mapper, "raise"), from, to, of(id, from, to))}
-		})
+	for anchor, scenarios := range map[string][]scenario{
+		"a-job-runs-and-commits-nothing": idleScenarios(),
+		"many-entities-fail":             failureScenarios(),
+		"tasks-wait-too-long":            delayScenarios(),
+		"the-revive-schedule-is-absent":  reviveScenarios(),
+	} {
+		for _, c := range scenarios {
+			t.Run(anchor+"/"+c.name, func(t *testing.T) {
+				variables := map[string]string{"collector": "true"}
+				maps.Copy(variables, c.variables)
+				query, duration := planOf(t, variables).alarm(t, anchor)
+				at := fires(evaluate(t, c.series, query)[0], duration)
+				wrong := len(at) > 0
+				if c.between != quiet {
+					wrong = len(at) != 1 || at[0] < c.between[0] || at[0] > c.between[1]
+				}
+				if wrong {
+					t.Errorf("it goes off in minute %v, want %v\n%s, for %d minutes", at, c.between, query, duration)
+				}
+			})
+		}
 	}
+}
+
+func idleScenarios() []scenario {
+	const inFlight, idle = "scattermap_tasks_in_flight", "scattermap_job_idle_seconds"
 	delivered := func(from, to int64) []series {
 		return []series{over(queue("queue_task_attempt_count", "mapper", "response_code", "200"), from, to, grows(30))}
 	}
-	counters := func(entities, failures func(id string) float64) []series {
+	told := fleet(func(id string, from, to int64) []series { return one(inFlight, id, from, to, stays(3)) })
+	works := slices.Concat(told, delivered(0, 240))
+	partly := func(id string, from, to int64) []series {
+		return one(idle, id, from, to, stays(map[bool]float64{true: 170, false: 1}[strings.HasSuffix(id, "2")]))
+	}
+	return []scenario{
+		{"nothing was ever written", quiet, nil, nil},
+		{"a job gets on", quiet, nil, slices.Concat(works, fleet(func(id string, from, to int64) []series {
+			return one(idle, id, from, to, stays(20))
+		}))},
+		{"one instance has no part in it", quiet, nil, slices.Concat(works, fleet(partly))},
+		{"a job stands still, from before the new revision on", [2]int64{65, 75}, nil,
+			slices.Concat(works, fleet(func(id string, from, to int64) []series {
+				return one(idle, id, from, to, func(m float64) float64 { return max(0, 60*(float64(from)+m-50)) })
+			}))},
+		{"tasks are delivered, and nobody tells", [2]int64{3, 10}, nil, delivered(0, 240)},
+		{"the collector of all instances stops", [2]int64{70, 80}, nil,
+			slices.Concat(delivered(0, 240), one(inFlight, "old-1", 0, 60, stays(3)))},
+		{"that of one instance does", quiet, nil, slices.Concat(delivered(0, 240), told[:1], told[2:3])},
+		{"a job has ended", quiet, nil, slices.Concat(told[:1], delivered(0, 64), one(idle, "old-1", 0, 60, stays(5)))},
+		{"a clean-up for hours", quiet, nil, works},
+		{"the service starts from no instance", quiet, nil,
+			slices.Concat(delivered(100, 240), one(inFlight, "new-1", 103, 240, stays(3)))},
+		{"another service stands still", quiet, nil,
+			[]series{over(own(idle, "other", "scattermap_mapper", "raise", "job", "other"), 0, 240, grows(60))}},
+	}
+}
+
+func failureScenarios() []scenario {
+	const entities, failures = "scattermap_entities_total", "scattermap_failures_total"
+	counters := func(entitiesOf float64, failuresOf func(id string) float64) []series {
 		return fleet(func(id string, from, to int64) []series {
-			return []series{over(own("scattermap_entities_total", id, mapper, "raise"), from, to, grows(entities(id))),
-				over(own("scattermap_failures_total", id, mapper, "raise"), from, to, grows(failures(id)))}
+			failed := one(failures, id, from, to, grows(failuresOf(id)))
+			return slices.Concat(one(entities, id, from, to, grows(entitiesOf)), failed)
 		})
 	}
 	each := func(n float64) func(string) float64 { return func(string) float64 { return n } }
-	delays := func(id string, within, all float64) []series {
-		return buckets(queue("queue_task_attempt_delays_bucket", id), 0, 240, map[string]float64{"1000": within, "600000": within, "1200000": all, "+Inf": all})
+	return []scenario{
+		{"few fail", quiet, nil, counters(1000, each(10))},
+		{"many fail", [2]int64{1, 3}, nil, counters(1000, each(100))},
+		{"many fail on one instance", [2]int64{1, 4}, nil, counters(1000, func(id string) float64 {
+			return map[string]float64{"old-1": 300}[id]
+		})},
+		{"many fail, of the new revision only", [2]int64{61, 70}, nil, counters(1000, func(id string) float64 {
+			return map[string]float64{"new-1": 200, "new-2": 200}[id]
+		})},
+		{"all fail, and nothing else was counted", [2]int64{1, 4}, nil, one(failures, "old-1", 0, 240, grows(5))},
+		{"nobody works any more", quiet, nil,
+			slices.Concat(one(failures, "old-1", 0, 240, stays(50)), one(entities, "old-1", 0, 240, stays(60)))},
 	}
-	// The schedule's calls: the metric of each revision counts them, with a sample a minute or one a call only.
-	revived := func(interval int64, sparse bool, calls ...[2]int64) (all []series) {
-		for i, c := range calls {
-			s := over(revision("logging_googleapis_com:user_scattermap_revived", fmt.Sprintf("scattermap-%05d", i+1), "log", "run.googleapis.com/requests"), c[0], c[1], func(m float64) float64 {
+}
+
+func delayScenarios() []scenario {
+	delays := func(id string, within, all float64) []series {
+		perMinute := map[string]float64{"1000": within, "600000": within, "1200000": all, "+Inf": all}
+		return buckets(queue("queue_task_attempt_delays_bucket", id), 0, 240, perMinute)
+	}
+	two := map[string]string{"queues": `["mapper", "night"]`}
+	return []scenario{
+		{"tasks come in time", quiet, nil, delays("mapper", 100, 100)},
+		{"a twentieth waits", quiet, nil, delays("mapper", 95, 100)},
+		{"a fifth waits", [2]int64{5, 8}, nil, delays("mapper", 80, 100)},
+		{"those of one of two queues", [2]int64{5, 8}, two,
+			slices.Concat(delays("mapper", 900, 900), delays("night", 1, 2))},
+		{"those of somebody else's queue", quiet, nil, delays("other", 1, 2)},
+	}
+}
+
+func reviveScenarios() []scenario {
+	const revived = "logging_googleapis_com:user_scattermap_revived"
+	type span = [2]int64
+	// The metric of each revision counts the schedule's calls, with a sample a minute, or one a call only.
+	calls := func(interval int64, sparse bool, spans ...span) (all []series) {
+		for i, c := range spans {
+			s := over(revision(revived, fmt.Sprintf("scattermap-%05d", i+1)), c[0], c[1], func(m float64) float64 {
 				return 1 + math.Floor(m/float64(interval))
 			})
 			if sparse {
-				s.Samples = slices.DeleteFunc(s.Samples, func(p sampleAt) bool { return (p.At/minute-c[0])%interval != 0 })
+				s.Samples = slices.DeleteFunc(s.Samples, func(p sampleAt) bool {
+					return (p.At/minute-c[0])%interval != 0
+				})
 			}
 			all = append(all, s)
 		}
 		return all
 	}
-	none := [2]int64{-1, -1}
-	for _, c := range []struct {
-		name, anchor string
-		variables    map[string]string
-		series       []series
-		between      [2]int64 // the minutes in which it goes off, once; none
-	}{
-		{"nothing was ever written", "a-job-runs-and-commits-nothing", nil, nil, none},
-		{"a job gets on", "a-job-runs-and-commits-nothing", nil, slices.Concat(inFlight, delivered(0, 240), idle(func(string, int64, int64) func(float64) float64 { return stays(20) })), none},
-		{"one instance has no part in it", "a-job-runs-and-commits-nothing", nil, slices.Concat(inFlight, delivered(0, 240), idle(func(id string, _, _ int64) func(float64) float64 {
-			if strings.HasSuffix(id, "2") {
-				return stays(170)
-			}
-			return stays(1)
-		})), none},
-		{"a job stands still, from before the new revision on", "a-job-runs-and-commits-nothing", nil, slices.Concat(inFlight, delivered(0, 240), idle(func(_ string, from, _ int64) func(float64) float64 {
-			return func(m float64) float64 { return max(0, 60*(float64(from)+m-50)) }
-		})), [2]int64{65, 75}},
-		{"tasks are delivered, and nobody tells", "a-job-runs-and-commits-nothing", nil, delivered(0, 240), [2]int64{3, 10}},
-		{"the collector of all instances stops", "a-job-runs-and-commits-nothing", nil, slices.Concat(delivered(0, 240), []series{over(own("scattermap_tasks_in_flight", "old-1", mapper, "raise"), 0, 60, stays(3))}), [2]int64{70, 80}},
-		{"that of one instance does", "a-job-runs-and-commits-nothing", nil, slices.Concat(delivered(0, 240), inFlight[:1], inFlight[2:3]), none},
-		{"a job has ended", "a-job-runs-and-commits-nothing", nil, slices.Concat(inFlight[:1], delivered(0, 64), []series{over(own("scattermap_job_idle_seconds", "old-1", mapper, "raise"), 0, 60, stays(5))}), none},
-		{"a clean-up for hours", "a-job-runs-and-commits-nothing", nil, slices.Concat(inFlight, delivered(0, 240)), none},
-		{"the service starts from no instance", "a-job-runs-and-commits-nothing", nil, slices.Concat(delivered(100, 240), []series{over(own("scattermap_tasks_in_flight", "new-1", mapper, "raise"), 103, 240, stays(3))}), none},
-		{"another service stands still", "a-job-runs-and-commits-nothing", nil, []series{over(own("scattermap_job_idle_seconds", "other", mapper, "raise", "job", "other"), 0, 240, grows(60))}, none},
-
-		{"few fail", "many-entities-fail", nil, counters(each(1000), each(10)), none},
-		{"many fail", "many-entities-fail", nil, counters(each(1000), each(100)), [2]int64{1, 3}},
-		{"many fail on one instance", "many-entities-fail", nil, counters(each(1000), func(id string) float64 { return map[string]float64{"old-1": 300}[id] }), [2]int64{1, 4}},
-		{"many fail, of the new revision only", "many-entities-fail", nil, counters(each(1000), func(id string) float64 { return map[string]float64{"new-1": 200, "new-2": 200}[id] }), [2]int64{61, 70}},
-		{"all fail, and nothing else was counted", "many-entities-fail", nil, []series{over(own("scattermap_failures_total", "old-1", mapper, "raise"), 0, 240, grows(5))}, [2]int64{1, 4}},
-		{"nobody works any more", "many-entities-fail", nil, []series{over(own("scattermap_failures_total", "old-1", mapper, "raise"), 0, 240, stays(50)), over(own("scattermap_entities_total", "old-1", mapper, "raise"), 0, 240, stays(60))}, none},
-
-		{"tasks come in time", "tasks-wait-too-long", nil, delays("mapper", 100, 100), none},
-		{"a twentieth waits", "tasks-wait-too-long", nil, delays("mapper", 95, 100), none},
-		{"a fifth waits", "tasks-wait-too-long", nil, delays("mapper", 80, 100), [2]int64{5, 8}},
-		{"those of one of two queues", "tasks-wait-too-long", map[string]string{"queues": `["mapper", "night"]`}, slices.Concat(delays("mapper", 900, 900), delays("night", 1, 2)), [2]int64{5, 8}},
-		{"those of somebody else's queue", "tasks-wait-too-long", nil, delays("other", 1, 2), none},
-
-		{"it has never worked", "the-revive-schedule-is-absent", nil, nil, [2]int64{10, 30}},
-		{"it works, over a new revision", "the-revive-schedule-is-absent", nil, revived(5, false, [2]int64{5, 62}, [2]int64{65, 240}), none},
-		{"it works, with a sample a call", "the-revive-schedule-is-absent", nil, revived(5, true, [2]int64{5, 60}, [2]int64{65, 240}), none},
-		{"a revision every ten minutes", "the-revive-schedule-is-absent", nil, revived(5, true, [2]int64{5, 10}, [2]int64{15, 20}, [2]int64{25, 30}, [2]int64{35, 40}, [2]int64{45, 240}), none},
-		{"one call fails", "the-revive-schedule-is-absent", nil, revived(5, true, [2]int64{5, 60}, [2]int64{70, 240}), none},
-		{"it stops with the new revision", "the-revive-schedule-is-absent", nil, revived(5, true, [2]int64{5, 60}), [2]int64{75, 100}},
-		{"every minute", "the-revive-schedule-is-absent", map[string]string{"revive_minutes": "1"}, revived(1, true, [2]int64{1, 60}, [2]int64{61, 240}), none},
-		{"every hour", "the-revive-schedule-is-absent", map[string]string{"revive_minutes": "60"}, revived(60, true, [2]int64{60, 240}), none},
-		{"another service's works", "the-revive-schedule-is-absent", nil, []series{over(revision("logging_googleapis_com:user_scattermap_revived", "other-1", "service_name", "other"), 0, 240, grows(1))}, [2]int64{10, 30}},
-	} {
-		t.Run(c.anchor+"/"+c.name, func(t *testing.T) {
-			variables := map[string]string{"collector": "true"}
-			maps.Copy(variables, c.variables)
-			query, duration := planOf(t, variables).alarm(t, c.anchor)
-			at := fires(evaluate(t, c.series, query)[0], duration)
-			if c.between == none && len(at) > 0 || c.between != none && (len(at) != 1 || at[0] < c.between[0] || at[0] > c.between[1]) {
-				t.Errorf("it goes off in minute %v, want one in %v\n%s, for %d minutes", at, c.between, query, duration)
-			}
-		})
+	every := func(minutes string) map[string]string { return map[string]string{"revive_minutes": minutes} }
+	return []scenario{
+		{"it has never worked", span{10, 30}, nil, nil},
+		{"it works, over a new revision", quiet, nil, calls(5, false, span{5, 62}, span{65, 240})},
+		{"it works, with a sample a call", quiet, nil, calls(5, true, span{5, 60}, span{65, 240})},
+		{"a revision every ten minutes", quiet, nil,
+			calls(5, true, span{5, 10}, span{15, 20}, span{25, 30}, span{35, 40}, span{45, 240})},
+		{"one call fails", quiet, nil, calls(5, true, span{5, 60}, span{70, 240})},
+		{"it stops with the new revision", span{75, 100}, nil, calls(5, true, span{5, 60})},
+		{"every minute", quiet, every("1"), calls(1, true, span{1, 60}, span{61, 240})},
+		{"every hour", quiet, every("60"), calls(60, true, span{60, 240})},
+		{"another service's works", span{10, 30}, nil,
+			[]series{over(revision(revived, "other-1", "service_name", "other"), 0, 240, grows(1))}},
 	}
 }
 
-// TestCharts evaluates each chart while two instances work, and two of the next revision: what it shows is what all do together, also
-// while they change.
+// TestCharts evaluates each chart while two instances work, and two of the next revision: what it shows is what all do
+// together, also while they change.
 func TestCharts(t *testing.T) {
 	const mapper = "scattermap_mapper"
 	all := fleet(func(id string, from, to int64) []series {
-		s := []series{
-			over(own("scattermap_entities_total", id, mapper, "raise"), from, to, grows(600)),
-			over(own("scattermap_pages_total", id, mapper, "raise"), from, to, grows(60)),
-			over(own("scattermap_failures_total", id, mapper, "raise"), from, to, grows(3)),
-			over(own("scattermap_conflicts_total", id, mapper, "raise"), from, to, grows(2)), // nobody writes scattermap_retries_total
-			over(own("scattermap_splits_total", id, mapper, "raise", "scattermap_reason", "before"), from, to, grows(6)),
-			over(own("scattermap_tasks_in_flight", id, mapper, "raise"), from, to, stays(5)),
-			over(own("scattermap_job_idle_seconds", id, mapper, "raise"), from, to, stays(30)),
-		}
-		s[5].Samples[len(s[5].Samples)-1].Value = 0 // as a process ends
-		s = append(s, buckets(own("scattermap_page_duration_seconds_bucket", id, mapper, "raise"), from, to, map[string]float64{"0.1": 0, "0.25": 60, "+Inf": 60})...)
-		return append(s, buckets(own("scattermap_queue_wait_seconds_bucket", id, mapper, "raise"), from, to, map[string]float64{"1": 0, "5": 10, "+Inf": 10})...)
+		inFlight := one("scattermap_tasks_in_flight", id, from, to, stays(5))
+		inFlight[0].Samples[len(inFlight[0].Samples)-1].Value = 0 // as a process ends
+		splits := own("scattermap_splits_total", id, mapper, "raise", "scattermap_reason", "before")
+		pages := map[string]float64{"0.1": 0, "0.25": 60, "+Inf": 60}
+		waits := map[string]float64{"1": 0, "5": 10, "+Inf": 10}
+		return slices.Concat(inFlight,
+			one("scattermap_entities_total", id, from, to, grows(600)),
+			one("scattermap_pages_total", id, from, to, grows(60)),
+			one("scattermap_failures_total", id, from, to, grows(3)),
+			one("scattermap_conflicts_total", id, from, to, grows(2)), // nobody writes scattermap_retries_total
+			one("scattermap_job_idle_seconds", id, from, to, stays(30)),
+			[]series{over(splits, from, to, grows(6))},
+			buckets(own("scattermap_page_duration_seconds_bucket", id, mapper, "raise"), from, to, pages),
+			buckets(own("scattermap_queue_wait_seconds_bucket", id, mapper, "raise"), from, to, waits))
 	})
+	instances := func(of string, from, to int64) series {
+		return over(revision("run_googleapis_com:container_instance_count", of, "state", "active"), from, to, stays(2))
+	}
 	all = append(all,
 		over(queue("queue_depth", "mapper"), 0, 240, stays(7)),
 		over(queue("queue_task_attempt_count", "mapper", "response_code", "200"), 0, 240, grows(120)),
 		over(queue("queue_task_attempt_count", "mapper", "response_code", "429"), 0, 240, grows(6)),
-		over(revision("run_googleapis_com:container_instance_count", "scattermap-00001", "state", "active"), 0, 60, stays(2)),
-		over(revision("run_googleapis_com:container_instance_count", "scattermap-00002", "state", "active"), 63, 240, stays(2)))
+		instances("scattermap-00001", 0, 60), instances("scattermap-00002", 63, 240))
 	want := map[string]map[string]float64{ // by the value of the label
 		"Entities a second, by mapper":                         {"raise": 20},
 		"Seconds since a running job last committed a page":    {"raise": 30},
@@ -330,12 +410,19 @@ func TestCharts(t *testing.T) {
 		}
 	}
 	p := planOf(t, map[string]string{"collector": "true"})
-	if err := json.Unmarshal([]byte(text(p.instances["google_monitoring_dashboard"][0], "dashboard_json")), &board); err != nil {
+	encoded := text(p.instances["google_monitoring_dashboard"][0], "dashboard_json")
+	if err := json.Unmarshal([]byte(encoded), &board); err != nil {
 		t.Fatal(err)
 	}
 	var titles, queries []string
 	for _, tile := range board.MosaicLayout.Tiles {
-		titles, queries = append(titles, tile.Widget.Title), append(queries, tile.Widget.XYChart.DataSets[0].TimeSeriesQuery.PrometheusQuery)
+		titles, queries = append(
+			titles,
+			tile.Widget.Title,
+		), append(
+			queries,
+			tile.Widget.XYChart.DataSets[0].TimeSeriesQuery.PrometheusQuery,
+		)
 	}
 	for i, result := range evaluate(t, all, queries...) {
 		title := titles[i]

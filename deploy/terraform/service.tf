@@ -78,8 +78,8 @@ resource "google_cloud_run_v2_service" "service" {
       # minutes to have effect.
       startup_probe {
         timeout_seconds   = 2
-        period_seconds    = 2
-        failure_threshold = 120
+        period_seconds    = 3
+        failure_threshold = 80
         http_get {
           path = "/ready"
         }

@@ -193,7 +193,10 @@ func TestService(t *testing.T) {
 	if err != nil || night.RateLimits.MaxConcurrentDispatches != 360 {
 		t.Errorf("the other queue: %v, %v", night, err)
 	}
-	for deadline := time.Now().Add(time.Minute); !s.logged(`"WARNING"`, queue+":", "max-backoff") || !s.logged(`"WARNING"`, "together they deliver"); time.Sleep(10 * time.Millisecond) {
+	said := func() bool {
+		return s.logged(`"WARNING"`, queue+":", "max-backoff") && s.logged(`"WARNING"`, "together they deliver")
+	}
+	for deadline := time.Now().Add(time.Minute); !said(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing in the log about the back-off of the queue that was there, or about both queues together")
 		}

@@ -55,6 +55,7 @@ func checkQueues(ctx context.Context, queues []*tasks.Queue, s tasks.Service, lo
 		}
 	}
 	if most := s.ForTasks(); len(queues) > 1 && most > 0 && atOnce > most {
-		log.Warn("the queues' settings", "problem", fmt.Sprintf("together they deliver up to %d tasks at once, and the service should get %d at most: lower their max-concurrent-dispatches", atOnce, most))
+		log.Warn("the queues' settings", "problem", fmt.Sprintf("together they deliver up to %d tasks at once, and the "+
+			"service should get %d at most: lower their max-concurrent-dispatches", atOnce, most))
 	}
 }

@@ -1,5 +1,6 @@
-// Command promql evaluates queries on series with the engine of Prometheus, for the test of the alarms and charts in the folder
-// above. It is a module of its own, so that nobody who uses scattermap gets the modules of Prometheus with it.
+// Command promql evaluates queries on series with the engine of Prometheus, for the test of the alarms and charts in
+// the folder above. It is a module of its own, so that nobody who uses scattermap gets the modules of Prometheus with
+// it.
 //
 // It reads [Input] as JSON, and writes a list of results for each query.
 package main
@@ -46,13 +47,23 @@ func main() {
 	if err := json.NewDecoder(os.Stdin).Decode(&in); err != nil {
 		fail(err)
 	}
-	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 10_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute,
-		Parser: parser.NewParser(parser.Options{})})
+	engine := promql.NewEngine(
+		promql.EngineOpts{MaxSamples: 10_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute,
+			Parser: parser.NewParser(parser.Options{})},
+	)
 	out := make([][]Series, len(in.Queries))
 	for i, text := range in.Queries {
 		// Time begins at an hour, so that no window begins before 0.
 		at := func(seconds int64) time.Time { return time.Unix(3600+seconds, 0) }
-		q, err := engine.NewRangeQuery(context.Background(), queryable(in.Series), nil, text, at(0), at(in.End), time.Duration(in.Step)*time.Second)
+		q, err := engine.NewRangeQuery(
+			context.Background(),
+			queryable(in.Series),
+			nil,
+			text,
+			at(0),
+			at(in.End),
+			time.Duration(in.Step)*time.Second,
+		)
 		if err != nil {
 			fail(fmt.Errorf("%s: %w", text, err))
 		}
@@ -100,7 +111,12 @@ type querier struct {
 
 func (querier) Close() error { return nil }
 
-func (q querier) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+func (q querier) Select(
+	_ context.Context,
+	_ bool,
+	_ *storage.SelectHints,
+	matchers ...*labels.Matcher,
+) storage.SeriesSet {
 	var found []storage.Series
 	for _, s := range q.series {
 		all := labels.FromMap(s.Labels)
