@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/scattermap/scattermap/mapper"
 )
 
 // A series is a time series as Cloud Monitoring has it: with a sample a minute. It is the Series of promql/main.go.
@@ -353,14 +356,53 @@ func reviveScenarios() []scenario {
 	}
 }
 
+// TestLogAlarms compares what the alarms on lines of the log look for with the lines that there are.
+func TestLogAlarms(t *testing.T) {
+	journal, err := os.ReadFile("../../mapper/internal/journal/journal.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := map[string]bool{"job " + string(mapper.Failed): false, "job " + string(mapper.Paused): false}
+	for _, m := range regexp.MustCompile(`slog\.LevelWarn, "([^"]+)"`).FindAllStringSubmatch(string(journal), -1) {
+		lines[m[1]] = false
+	}
+	n := 0
+	for _, alarm := range planOf(t, nil).instances["google_monitoring_alert_policy"] {
+		filter := text(alarm, "conditions", 0, "condition_matched_log", 0, "filter")
+		m := regexp.MustCompile(`jsonPayload\.message=~"([^"]+)"`).FindStringSubmatch(filter)
+		if m == nil {
+			continue
+		}
+		n++
+		found := 0
+		for line := range lines {
+			if regexp.MustCompile(m[1]).MatchString(line) {
+				lines[line] = true
+				found++
+			}
+		}
+		if found == 0 {
+			t.Errorf("no line of the log is %s", m[1])
+		}
+	}
+	for _, line := range []string{"tasks are not delivered", "job " + string(mapper.Failed), "job " + string(mapper.Paused)} {
+		if !lines[line] {
+			t.Errorf("no alarm looks for %q, among %v", line, lines)
+		}
+	}
+	if n != 2 {
+		t.Errorf("%d alarms look at the log", n)
+	}
+}
+
 // TestCharts evaluates each chart while two instances work, and two of the next revision: what it shows is what all do
 // together, also while they change.
 func TestCharts(t *testing.T) {
-	const mapper = "scattermap_mapper"
+	const label = "scattermap_mapper"
 	all := fleet(func(id string, from, to int64) []series {
 		inFlight := one("scattermap_tasks_in_flight", id, from, to, stays(5))
 		inFlight[0].Samples[len(inFlight[0].Samples)-1].Value = 0 // as a process ends
-		splits := own("scattermap_splits_total", id, mapper, "raise", "scattermap_reason", "before")
+		splits := own("scattermap_splits_total", id, label, "raise", "scattermap_reason", "before")
 		pages := map[string]float64{"0.1": 0, "0.25": 60, "+Inf": 60}
 		waits := map[string]float64{"1": 0, "5": 10, "+Inf": 10}
 		return slices.Concat(inFlight,
@@ -370,8 +412,8 @@ func TestCharts(t *testing.T) {
 			one("scattermap_conflicts_total", id, from, to, grows(2)), // nobody writes scattermap_retries_total
 			one("scattermap_job_idle_seconds", id, from, to, stays(30)),
 			[]series{over(splits, from, to, grows(6))},
-			buckets(own("scattermap_page_duration_seconds_bucket", id, mapper, "raise"), from, to, pages),
-			buckets(own("scattermap_queue_wait_seconds_bucket", id, mapper, "raise"), from, to, waits))
+			buckets(own("scattermap_page_duration_seconds_bucket", id, label, "raise"), from, to, pages),
+			buckets(own("scattermap_queue_wait_seconds_bucket", id, label, "raise"), from, to, waits))
 	})
 	instances := func(of string, from, to int64) series {
 		return over(revision("run_googleapis_com:container_instance_count", of, "state", "active"), from, to, stays(2))

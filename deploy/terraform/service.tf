@@ -23,6 +23,7 @@ locals {
     CONCURRENCY                 = tostring(var.concurrency)
     REQUEST_TIMEOUT             = tostring(local.timeout)
     OTEL_EXPORTER_OTLP_ENDPOINT = var.collector ? "http://localhost:4318" : ""
+    OTEL_SERVICE_NAME           = var.collector ? var.name : "" # the label job of its metrics, which alarms and charts ask for
   }
 
   # Seconds. A delivery may take up to 10 minutes, see tasks.Options.Deadline.

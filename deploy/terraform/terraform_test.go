@@ -333,13 +333,18 @@ func TestEnvironment(t *testing.T) {
 		}
 		delete(reads, own)
 	}
+	// OpenTelemetry reads these itself.
+	const endpoint, service = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME"
+	if !given[endpoint] || !given[service] {
+		t.Errorf("the service gets no %s or %s", endpoint, service)
+	}
 	for name := range given {
-		if !reads[name] {
+		if !reads[name] && !strings.HasPrefix(name, "OTEL_") {
 			t.Errorf("the service gets %s, and does not read it", name)
 		}
 	}
 	for name := range reads {
-		if !given[name] {
+		if !given[name] && !strings.HasPrefix(name, "OTEL_") {
 			t.Errorf("the service reads %s, and does not get it", name)
 		}
 	}
