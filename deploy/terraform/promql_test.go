@@ -385,7 +385,8 @@ func TestLogAlarms(t *testing.T) {
 			t.Errorf("no line of the log is %s", m[1])
 		}
 	}
-	for _, line := range []string{"tasks are not delivered", "job " + string(mapper.Failed), "job " + string(mapper.Paused)} {
+	failed, paused := "job "+string(mapper.Failed), "job "+string(mapper.Paused)
+	for _, line := range []string{"tasks are not delivered", failed, paused} {
 		if !lines[line] {
 			t.Errorf("no alarm looks for %q, among %v", line, lines)
 		}

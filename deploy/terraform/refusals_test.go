@@ -3,6 +3,7 @@ package terraform_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/zclconf/go-cty/cty"
 )
 
@@ -317,7 +319,8 @@ locals {`,
 	{
 		"Cloud Run ends an instance whose sidecar fails its startup probe, and a container that depends on " +
 			"another one waits for that one's probe.",
-		"https://cloud.google.com/run/docs/configuring/services/containers#container-ordering",
+		"https://cloud.google.com/run/docs/configuring/services/containers#container-ordering, " +
+			"https://github.com/GoogleCloudPlatform/cloud-run-samples/issues/230",
 		func(p *plan) (found []string) {
 			each(p, "google_cloud_run_v2_service", "template", func(_ string, template cty.Value) {
 				for i := 0; at(template, "containers", i) != cty.NilVal; i++ {
@@ -393,9 +396,45 @@ var ways = map[string]map[string]string{
 	},
 }
 
+// allWays returns these, and how the example uses it.
+func allWays(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	all := maps.Clone(ways)
+	r := check(t, read(t, "example"), map[string]*reader{"./..": check(t, read(t, "."), nil)})
+	given := make(map[string]cty.Value)
+	needed := map[string]string{"project": "my-project", "image": "image", "operator": "ann@example.com"}
+	for name, value := range needed {
+		given[name] = cty.StringVal(value)
+	}
+	for _, b := range r.blocks {
+		if b.Type != "variable" || given[b.Labels[0]] != cty.NilVal {
+			continue
+		}
+		v, diagnostics := b.Body.Attributes["default"].Expr.Value(nil)
+		if diagnostics.HasErrors() {
+			t.Fatal(diagnostics)
+		}
+		given[b.Labels[0]] = v
+	}
+	variables := make(map[string]string)
+	context := &hcl.EvalContext{Variables: map[string]cty.Value{"var": cty.ObjectVal(given)}}
+	for name, a := range r.declared["module.credit"].Body.Attributes {
+		if name == "source" {
+			continue
+		}
+		v, diagnostics := a.Expr.Value(context)
+		if diagnostics.HasErrors() {
+			t.Fatal(diagnostics)
+		}
+		variables[name] = string(hclwrite.TokensForValue(v).Bytes())
+	}
+	all["the example"] = variables
+	return all
+}
+
 // TestRefusals plans the module in several ways, and finds nothing that would be refused or changed again.
 func TestRefusals(t *testing.T) {
-	for way, variables := range ways {
+	for way, variables := range allWays(t) {
 		p := planOf(t, variables)
 		for _, r := range p.refused {
 			t.Errorf("%s: refused: %s", way, r)
@@ -453,7 +492,7 @@ var apis = []struct{ prefix, api string }{
 // TestOrder has everything that calls an API come after the wait that follows its being enabled, and misses each of the
 // waits.
 func TestOrder(t *testing.T) {
-	for way, variables := range ways {
+	for way, variables := range allWays(t) {
 		for _, problem := range order(planOf(t, variables)) {
 			t.Errorf("%s: %s", way, problem)
 		}
