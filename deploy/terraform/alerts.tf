@@ -2,7 +2,7 @@
 # revisions.
 
 locals {
-  # The series of the service, and those of its queues.
+  # The series of the service, and of its queues.
   own_series   = "job=\"${var.name}\""
   queue_series = "monitored_resource=\"cloud_tasks_queue\",queue_id=~\"${join("|", var.queues)}\""
 
@@ -19,7 +19,7 @@ locals {
     }
     many-entities-fail = {
       title = "Many entities fail"
-      text  = "More than ${var.failure_share * 100}% of the entities of a mapper have failed for good within 15 minutes."
+      text  = "More than ${var.failure_share * 100}% of the entities of a mapper were recorded as failures within 15 minutes."
       query = join(" ", [
         "sum by (scattermap_mapper) (rate(scattermap_failures_total{${local.own_series}}[15m]))",
         "/ ((sum by (scattermap_mapper) (rate(scattermap_entities_total{${local.own_series}}[15m]))",

@@ -269,10 +269,10 @@ func idleScenarios() []scenario {
 			slices.Concat(works, fleet(func(id string, from, to int64) []series {
 				return one(idle, id, from, to, func(m float64) float64 { return max(0, 60*(float64(from)+m-50)) })
 			}))},
-		{"tasks are delivered, and nobody tells", [2]int64{3, 10}, nil, delivered(0, 240)},
+		{"tasks are delivered, and no instance sends metrics", [2]int64{3, 10}, nil, delivered(0, 240)},
 		{"the collector of all instances stops", [2]int64{70, 80}, nil,
 			slices.Concat(delivered(0, 240), one(inFlight, "old-1", 0, 60, stays(3)))},
-		{"that of one instance does", quiet, nil, slices.Concat(delivered(0, 240), told[:1], told[2:3])},
+		{"the collector of one instance stops", quiet, nil, slices.Concat(delivered(0, 240), told[:1], told[2:3])},
 		{"a job has ended", quiet, nil, slices.Concat(told[:1], delivered(0, 64), one(idle, "old-1", 0, 60, stays(5)))},
 		{"a clean-up for hours", quiet, nil, works},
 		{"the service starts from no instance", quiet, nil,
@@ -316,9 +316,9 @@ func delayScenarios() []scenario {
 		{"tasks come in time", quiet, nil, delays("mapper", 100, 100)},
 		{"a twentieth waits", quiet, nil, delays("mapper", 95, 100)},
 		{"a fifth waits", [2]int64{5, 8}, nil, delays("mapper", 80, 100)},
-		{"those of one of two queues", [2]int64{5, 8}, two,
+		{"the tasks of one of two queues wait", [2]int64{5, 8}, two,
 			slices.Concat(delays("mapper", 900, 900), delays("night", 1, 2))},
-		{"those of somebody else's queue", quiet, nil, delays("other", 1, 2)},
+		{"the tasks of another service's queue wait", quiet, nil, delays("other", 1, 2)},
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 // config is what the environment says.
 //
 //	GOOGLE_CLOUD_PROJECT   the project of the service, whose logs are there
-//	DATASTORE_PROJECT      the project of the database; that of the service if empty
+//	DATASTORE_PROJECT      the project of the database; the same if empty
 //	DATASTORE_DATABASE     the database's ID; the default database if empty
 //	TASKS_QUEUE            projects/PROJECT/locations/LOCATION/queues/QUEUE, or several
 //	                       of these with commas between: jobs belong to the first one,
