@@ -54,12 +54,12 @@ locals {
     a-job-runs-and-commits-nothing = {
       title  = "Tasks are not delivered"
       text   = "The service says that the tasks of a job are not delivered, and why."
-      filter = "jsonPayload.message=~\"tasks are not delivered\""
+      filter = "jsonPayload.event=\"tasks are not delivered\""
     }
     many-entities-fail = {
       title  = "A job has failed, or is paused by its limit"
       text   = "A job has failed, or so many entities have that it is paused."
-      filter = "jsonPayload.message=~\"job (failed|paused)\" AND severity>=WARNING"
+      filter = "jsonPayload.event=(\"job failed\" OR \"job paused\") AND severity>=WARNING"
     }
   }
 

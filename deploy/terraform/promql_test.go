@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"os"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/zclconf/go-cty/cty"
 
+	"github.com/scattermap/scattermap/cloudlog"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -54,14 +56,16 @@ func stays(at float64) func(float64) float64 { return func(float64) float64 { re
 // googlemanagedprometheus makes them: prometheus_target with the service's name as job and the instance's ID.
 func own(name, instance string, more ...string) map[string]string {
 	l := map[string]string{
-		"__name__":        name,
-		"project_id":      "my-project",
-		"location":        "europe-west1",
-		"cluster":         "__run__",
-		"namespace":       "",
-		"job":             "scattermap",
-		"instance":        instance,
-		"otel_scope_name": "github.com/scattermap/scattermap/mapper",
+		"__name__":           name,
+		"project_id":         "my-project",
+		"location":           "europe-west1",
+		"cluster":            "__run__",
+		"namespace":          "",
+		"job":                "scattermap",
+		"instance":           instance,
+		"otel_scope_name":    "github.com/scattermap/scattermap/mapper",
+		"otel_scope_version": strings.Split(instance, "-")[0], // a new revision may have a new version
+
 	}
 	for i := 0; i+1 < len(more); i += 2 {
 		l[more[i]] = more[i+1]
@@ -356,43 +360,40 @@ func reviveScenarios() []scenario {
 	}
 }
 
-// TestLogAlarms compares what the alarms on lines of the log look for with the lines that there are.
+// TestLogAlarms has the alarms on lines of the log look for lines that there are, in the field that they are in.
 func TestLogAlarms(t *testing.T) {
 	journal, err := os.ReadFile("../../mapper/internal/journal/journal.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := map[string]bool{"job " + string(mapper.Failed): false, "job " + string(mapper.Paused): false}
-	for _, m := range regexp.MustCompile(`slog\.LevelWarn, "([^"]+)"`).FindAllStringSubmatch(string(journal), -1) {
-		lines[m[1]] = false
-	}
-	n := 0
+	var found []string
 	for _, alarm := range planOf(t, nil).instances["google_monitoring_alert_policy"] {
 		filter := text(alarm, "conditions", 0, "condition_matched_log", 0, "filter")
-		m := regexp.MustCompile(`jsonPayload\.message=~"([^"]+)"`).FindStringSubmatch(filter)
-		if m == nil {
+		_, of, ok := strings.Cut(filter, "jsonPayload.")
+		if !ok {
 			continue
 		}
-		n++
-		found := 0
-		for line := range lines {
-			if regexp.MustCompile(m[1]).MatchString(line) {
-				lines[line] = true
-				found++
+		field, values, _ := strings.Cut(of, "=")
+		values, _, _ = strings.Cut(values, " AND ")
+		for _, m := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(values, -1) {
+			found = append(found, m[1])
+			var line bytes.Buffer
+			slog.New(cloudlog.NewHandler(&line, nil)).Warn(m[1], "job", "spring", "mapper", "add-credit")
+			fields := make(map[string]any)
+			if err := json.Unmarshal(line.Bytes(), &fields); err != nil || fields[field] != m[1] {
+				t.Errorf("the alarm looks for %s=%q, the line is %s", field, m[1], line.Bytes())
 			}
 		}
-		if found == 0 {
-			t.Errorf("no line of the log is %s", m[1])
-		}
 	}
-	failed, paused := "job "+string(mapper.Failed), "job "+string(mapper.Paused)
-	for _, line := range []string{"tasks are not delivered", failed, paused} {
-		if !lines[line] {
-			t.Errorf("no alarm looks for %q, among %v", line, lines)
-		}
+	slices.Sort(found)
+	want := []string{"job " + string(mapper.Failed), "job " + string(mapper.Paused), "tasks are not delivered"}
+	if !slices.Equal(found, want) {
+		t.Errorf("the alarms look for %q, want %q", found, want)
 	}
-	if n != 2 {
-		t.Errorf("%d alarms look at the log", n)
+	for _, source := range []string{`"job "+job.State`, `"tasks are not delivered"`} {
+		if !strings.Contains(string(journal), source) {
+			t.Errorf("the journal does not write %s any more", source)
+		}
 	}
 }
 
