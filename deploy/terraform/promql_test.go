@@ -65,7 +65,6 @@ func own(name, instance string, more ...string) map[string]string {
 		"instance":           instance,
 		"otel_scope_name":    "github.com/scattermap/scattermap/mapper",
 		"otel_scope_version": strings.Split(instance, "-")[0], // a new revision may have a new version
-
 	}
 	for i := 0; i+1 < len(more); i += 2 {
 		l[more[i]] = more[i+1]
