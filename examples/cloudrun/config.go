@@ -17,7 +17,8 @@ import (
 
 // config is what the environment says.
 //
-//	GOOGLE_CLOUD_PROJECT   the project of the database
+//	GOOGLE_CLOUD_PROJECT   the project of the service, whose logs are there
+//	DATASTORE_PROJECT      the project of the database; the same if empty
 //	DATASTORE_DATABASE     the database's ID; the default database if empty
 //	TASKS_QUEUE            projects/PROJECT/locations/LOCATION/queues/QUEUE, or several
 //	                       of these with commas between: jobs belong to the first one,
@@ -61,19 +62,21 @@ import (
 // K_SERVICE and K_REVISION, which Cloud Run sets, name the service in telemetry. DATASTORE_EMULATOR_HOST
 // and CLOUD_TASKS_EMULATOR_HOST point the service at emulators.
 type config struct {
-	project, database string
-	queues            []string
-	createQueues      bool
-	service           tasks.Service
-	url               string
-	serviceAccount    string
-	verified          bool // requests have to prove themselves here
-	operators         []string
-	keysURL           string
-	iapAudience       string
-	iapKeysURL        string
-	traces, metrics   bool // are exported
-	addr              string
+	project         string // of the service and its logs
+	databaseProject string
+	database        string
+	queues          []string
+	createQueues    bool
+	service         tasks.Service
+	url             string
+	serviceAccount  string
+	verified        bool // requests have to prove themselves here
+	operators       []string
+	keysURL         string
+	iapAudience     string
+	iapKeysURL      string
+	traces, metrics bool // are exported
+	addr            string
 
 	serviceName, revision string // as Cloud Run says
 }
@@ -96,11 +99,12 @@ var (
 func configFrom(getenv func(string) string) (config, error) {
 	e := environment{getenv: getenv}
 	c := config{
-		project:  e.required("GOOGLE_CLOUD_PROJECT", "it is the project of the database"),
+		project:  e.required("GOOGLE_CLOUD_PROJECT", "it is the project of the service"),
 		database: getenv("DATASTORE_DATABASE"),
 		queues:   list(e.required("TASKS_QUEUE", "it is projects/PROJECT/locations/LOCATION/queues/QUEUE")),
 		url:      strings.TrimSuffix(e.required("SERVICE_URL", "it is where Cloud Tasks reaches this service"), "/"),
 	}
+	c.databaseProject = cmp.Or(getenv("DATASTORE_PROJECT"), c.project)
 	for i, queue := range c.queues {
 		if !queueName.MatchString(queue) {
 			e.problem("TASKS_QUEUE has %q, it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE", queue)
@@ -115,6 +119,7 @@ func configFrom(getenv func(string) string) (config, error) {
 	c.service = tasks.Service{
 		Instances: e.number("MAX_INSTANCES", 100_000), Concurrency: e.number("CONCURRENCY", 1000),
 		Timeout: time.Duration(e.number("REQUEST_TIMEOUT", 3600)) * time.Second, // the bounds are Cloud Run's
+		Queues:  len(c.queues),
 	}
 	e.checkURL("SERVICE_URL", c.url, func(u *url.URL) bool { return u.Path == "" }, "http(s)://HOST without a path")
 	e.auth(&c)

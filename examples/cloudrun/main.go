@@ -123,7 +123,7 @@ func (c closers) close() {
 
 // newService connects to the cloud, and returns the service's engine and handler.
 func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine, http.Handler, closers, error) {
-	client, err := mapper.NewClientWithDatabase(ctx, c.project, c.database)
+	client, err := mapper.NewClientWithDatabase(ctx, c.databaseProject, c.database)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("datastore: %w", err)
 	}
