@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -50,7 +49,12 @@ import (
 //	OTEL_EXPORTER_OTLP_ENDPOINT
 //	                       where metrics and traces are exported to by OTLP over HTTP,
 //	                       such as http://localhost:4318, a collector beside the
-//	                       service; nowhere if empty
+//	                       service; nowhere if empty. OpenTelemetry's other variables
+//	                       have an effect, too: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
+//	                       OTEL_EXPORTER_OTLP_METRICS_ENDPOINT for one of the two,
+//	                       OTEL_TRACES_EXPORTER=none and OTEL_METRICS_EXPORTER=none,
+//	                       OTEL_SDK_DISABLED, OTEL_SERVICE_NAME,
+//	                       OTEL_RESOURCE_ATTRIBUTES and those of the exporters
 //	HOST, PORT             where to listen; PORT is 8080 if empty. HOST is 127.0.0.1
 //	                       if empty, and all interfaces on Cloud Run, which sets
 //	                       K_SERVICE
@@ -71,10 +75,10 @@ type config struct {
 	keysURL         string
 	iapAudience     string
 	iapKeysURL      string
-	otlp            string
+	traces, metrics bool // are exported
 	addr            string
 
-	serviceName, revision, instance string // as Cloud Run says
+	serviceName, revision string // as Cloud Run says
 }
 
 // audience is whom the tokens of tasks are meant for.
@@ -118,9 +122,10 @@ func configFrom(getenv func(string) string) (config, error) {
 	}
 	e.checkURL("SERVICE_URL", c.url, func(u *url.URL) bool { return u.Path == "" }, "http(s)://HOST without a path")
 	e.auth(&c)
-	c.otlp = strings.TrimSuffix(getenv("OTEL_EXPORTER_OTLP_ENDPOINT"), "/")
-	e.checkURL("OTEL_EXPORTER_OTLP_ENDPOINT", c.otlp, func(*url.URL) bool { return true }, "an http(s) URL without a query")
-	c.serviceName, c.revision, c.instance = cmp.Or(getenv("K_SERVICE"), "cloudrun"), getenv("K_REVISION"), strconv.Itoa(os.Getpid())
+	const collector = "OTEL_EXPORTER_OTLP_ENDPOINT"
+	e.checkURL(collector, getenv(collector), func(*url.URL) bool { return true }, "an http(s) URL without a query")
+	c.traces, c.metrics = e.exports("traces", getenv(collector)), e.exports("metrics", getenv(collector))
+	c.serviceName, c.revision = cmp.Or(getenv("K_SERVICE"), "cloudrun"), getenv("K_REVISION")
 	host, port := getenv("HOST"), getenv("PORT")
 	if host == "" && getenv("K_SERVICE") == "" {
 		host = "127.0.0.1"
@@ -185,7 +190,9 @@ type environment struct {
 }
 
 func (e *environment) problem(format string, args ...any) {
-	e.problems = append(e.problems, fmt.Sprintf(format, args...))
+	if text := fmt.Sprintf(format, args...); !slices.Contains(e.problems, text) {
+		e.problems = append(e.problems, text)
+	}
 }
 
 func (e *environment) required(name, hint string) string {

@@ -181,8 +181,9 @@ func operators(c config, log *slog.Logger) (func(*http.Request) (string, error),
 			return nil, err
 		}
 		return v.Allow, nil
-	case c.serviceAccount == "":
-		log.Warn("AUTH=off: whoever reaches this service starts jobs and runs tasks. It is for emulators only")
+	case c.serviceAccount != "": // Cloud Run has verified the token
+		return tasks.Claimed, nil
 	}
+	log.Warn("AUTH=off: whoever reaches this service starts jobs and runs tasks. It is for emulators only")
 	return jobsapi.Anybody, nil
 }
