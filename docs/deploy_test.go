@@ -135,6 +135,9 @@ func TestDeployPage(t *testing.T) {
 					t.Errorf("%s: the page says that it prints %q, and it prints:\n%s", s, line, o.printed[i])
 				}
 			}
+			if refused := o.cloud.Refused(); len(refused) > 0 {
+				t.Errorf("the service lacks permissions: %q", refused)
+			}
 			if mails := o.cloud.Mails(); len(mails) == 0 || !strings.HasPrefix(mails[0], "to ann@example.com: credit: ") {
 				t.Errorf("the alarm that was tried has sent %q", mails)
 			}
@@ -173,6 +176,7 @@ var mistakes = map[string]mistake{
 	"an environment is missing":     {"B", "SERVICE_URL=$URL", "SERVICE=$URL", "", "SERVICE_URL is not set"},
 	"no role in the database":       {"B", "--role=roles/datastore.user", "--role=roles/datastore.viewer", "", "Missing or insufficient permissions"},
 	"no role for adding tasks":      {"B", "--role=roles/cloudtasks.enqueuer", "--role=roles/cloudtasks.viewer", "scattermap start", "has failed: the request failed: see the log"},
+	"no role for looking at tasks":  {"B", "--role=roles/cloudtasks.viewer", "--role=roles/cloudtasks.enqueuer", "", "100 at once"},
 	"no role for acting as another": {"B", "--role=roles/iam.serviceAccountUser", "--role=roles/run.invoker", "scattermap start", "has failed: the request failed: see the log"},
 	"tasks may not call":            {"B", `--member="serviceAccount:$TASKS_ACCOUNT" --role=roles/run.invoker`, `--member="serviceAccount:$TASKS_ACCOUNT" --role=roles/run.builder`, "The last call", "schedule: 7"},
 	"tokens for somebody else":      {"B", `--oidc-token-audience="$URL"`, `--oidc-token-audience="$SERVICE"`, "The last call", "schedule: 16"},
@@ -208,7 +212,7 @@ func TestDeployPageIsChecked(t *testing.T) {
 				t.Fatalf("the page has no %q", m.old)
 			}
 			o := follow(t, steps)
-			said := strings.Join(o.cloud.Left(), "\n") // if nothing has failed
+			said := strings.Join(o.cloud.Refused(), "\n") // if nothing else has failed
 			for i, s := range steps[:len(o.printed)] {
 				if i == o.failed || o.failed < 0 && missing(s.prints, o.printed[i]) != "" {
 					said = o.printed[i]

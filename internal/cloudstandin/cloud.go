@@ -68,6 +68,7 @@ type Cloud struct {
 	policies  map[string]policy
 	states    map[string]*state // of Terraform, by folder
 	mails     []string
+	refused   []string // calls of services
 }
 
 // A grant is a role of a member on a resource, which is "project", or begins with "queue:", "service:" or "account:".
@@ -192,6 +193,13 @@ func (c *Cloud) Mails() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.mails)
+}
+
+// Refused returns the calls of services that were refused, as their accounts lack a role.
+func (c *Cloud) Refused() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.refused)
 }
 
 // Left returns what is still there, in words.
@@ -333,7 +341,9 @@ func (c *Cloud) intercept(ctx context.Context, request any, info *grpc.UnaryServ
 		return next(ctx, request)
 	}
 	if err := c.allowed(request, info.FullMethod); err != nil {
-		c.options.Log("the cloud refuses a call of the service: %v", err)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.refused = append(c.refused, fmt.Sprintf("%s: %v", info.FullMethod, err))
 		return nil, err
 	}
 	return next(ctx, request)

@@ -25,6 +25,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -141,23 +142,63 @@ func (c *Cloud) logged(s *service, line string) {
 	s.mu.Lock()
 	s.log = append(s.log, line)
 	s.mu.Unlock()
-	var entry struct{ Severity, Message string }
-	if json.Unmarshal([]byte(line), &entry) != nil || entry.Message == "" {
+	var entry map[string]any
+	if json.Unmarshal([]byte(line), &entry) != nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range c.policies {
-		// Of a filter, or a query over metrics, only what it is about is looked at.
-		matches := strings.Contains(p.condition, `"`+entry.Message+`"`) ||
-			strings.Contains(p.condition, "scattermap_failures") && (entry.Message == "job failed" || entry.Message == "job paused")
-		if !matches || entry.Severity == "INFO" {
-			continue
+		var matches bool
+		if strings.Contains(p.condition, "scattermap_failures") { // a query over metrics, which nobody collects here
+			matches = entry["event"] == "job failed" || entry["event"] == "job paused"
+		} else {
+			matches = matchesLine(p.condition, s.name, entry)
 		}
 		for _, channel := range p.channels {
-			c.mails = append(c.mails, fmt.Sprintf("to %s: %s", c.channels[channel], p.display))
+			if matches {
+				c.mails = append(c.mails, fmt.Sprintf("to %s: %s", c.channels[channel], p.display))
+			}
 		}
 	}
+}
+
+var comparison = regexp.MustCompile(`^([\w.]+)\s*(=~|>=|=)\s*(.+)$`)
+
+// matchesLine evaluates a filter of Cloud Logging that is comparisons with AND between, for a line of a service's log.
+func matchesLine(filter, service string, entry map[string]any) bool {
+	severities := []string{"DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY"}
+	for clause := range strings.SplitSeq(filter, " AND ") {
+		m := comparison.FindStringSubmatch(strings.TrimSpace(clause))
+		if m == nil {
+			return false
+		}
+		var value string
+		switch field, isPayload := strings.CutPrefix(m[1], "jsonPayload."); {
+		case isPayload:
+			value, _ = entry[field].(string)
+		case field == "severity":
+			value, _ = entry["severity"].(string)
+		case field == "resource.type":
+			value = "cloud_run_revision"
+		case field == "resource.labels.service_name":
+			value = service
+		}
+		var ok bool
+		switch m[2] {
+		case ">=":
+			ok = slices.Index(severities, value) >= slices.Index(severities, m[3])
+		case "=~":
+			expression, err := regexp.Compile(strings.Trim(m[3], `"`))
+			ok = err == nil && expression.MatchString(value)
+		default:
+			ok = slices.Contains(strings.Split(strings.Trim(m[3], "()"), " OR "), `"`+value+`"`)
+		}
+		if !ok {
+			return false
+		}
+	}
+	return filter != ""
 }
 
 // A front is what stands in front of services: it routes by host, and checks tokens as Cloud Run does.
