@@ -19,7 +19,8 @@ import (
 	"github.com/scattermap/scattermap/internal/cloudstandin"
 )
 
-var writeTree = flag.Bool("gcloud", false, "write what the installed gcloud says of the commands of the pages into internal/cloudstandin/tree.json")
+var writeTree = flag.Bool("gcloud", false, "write what the installed gcloud says of the commands of the pages into "+
+	"internal/cloudstandin/tree.json")
 
 // tools are the commands that are checked.
 var tools = []string{"gcloud", "terraform", "tofu", "curl", "scattermap"}
@@ -33,10 +34,12 @@ type commandLine struct {
 
 // names are what looks like a line, and is the name of something else.
 var names = map[string]string{
-	"scattermap range": "a span", "scattermap finalize": "a span", "scattermap sweep": "a span", "scattermap start": "a span, and a command",
+	"scattermap range": "a span", "scattermap finalize": "a span", "scattermap sweep": "a span", "scattermap " +
+		"start": "a span, and a command",
 }
 
-// commandLines returns the lines of the pages that run one of the tools: those of blocks, and those inside of sentences.
+// commandLines returns the lines of the pages that run one of the tools: those of blocks, and those inside of
+// sentences.
 func commandLines(t *testing.T) (all []commandLine) {
 	t.Helper()
 	pages, err := filepath.Glob("*.md")
@@ -69,7 +72,8 @@ func commandLines(t *testing.T) (all []commandLine) {
 		}
 		for line, texts := range spans {
 			for _, text := range texts {
-				if name, rest, _ := strings.Cut(text, " "); slices.Contains(tools, name) && rest != "" && names[text] == "" {
+				if name, rest, _ := strings.Cut(text, " "); slices.Contains(tools, name) && rest != "" &&
+					names[text] == "" {
 					add(fmt.Sprintf("%s:%d", page, line), text, true)
 				}
 			}
@@ -78,7 +82,8 @@ func commandLines(t *testing.T) (all []commandLine) {
 	return all
 }
 
-// sessionOf returns what is typed in a block without a language: the lines after a "$ ", if there are any, or all of it if
+// sessionOf returns what is typed in a block without a language: the lines after a "$ ", if there are any, or all of
+// it if
 // it begins with one of the tools.
 func sessionOf(text string) (script string, is bool) {
 	for line := range strings.Lines(text) {
@@ -98,7 +103,8 @@ func sessionOf(text string) (script string, is bool) {
 	return "", false
 }
 
-// TestCommandLines checks every line of the pages that runs gcloud, Terraform, curl or scattermap: the command is there, its
+// TestCommandLines checks every line of the pages that runs gcloud, Terraform, curl or scattermap: the command is
+// there, its
 // flags, and the arguments that it needs.
 func TestCommandLines(t *testing.T) {
 	lines := commandLines(t)
@@ -154,19 +160,21 @@ func checkGcloud(args []string) error {
 func TestCommandLinesAreChecked(t *testing.T) {
 	help := newScattermapHelp(t)
 	for line, want := range map[string]string{
-		"gcloud tasks list --location=LOCATION":                                                               "--queue",
-		"gcloud tasks queues resume QUEUE":                                                                    "--location",
-		"gcloud scheduler jobs describe NAME":                                                                 "--location",
-		"gcloud tasks queues create q --location=x --max-concurent-dispatches=3":                              "unrecognized",
-		"gcloud task queues create q --location=x":                                                            "Invalid choice: 'task'",
-		"gcloud tasks queues create --location=x":                                                             "QUEUE",
-		"gcloud tasks queues create q r --location=x":                                                         "unrecognized arguments: r",
-		"gcloud run deploy --source=.":                                                                        "names no service",
-		"gcloud run deploy s --region=r --source=. --service-account=a --set-env-vars=A=b":                    "--build-service-account",
-		"gcloud run deploy s --region=r --image=i --service-account=a --set-env-vars=A=b --update-env-vars=C": "At most one",
-		"gcloud firestore databases create --location=x --type=datastore":                                     "Invalid choice",
-		"gcloud firestore fields ttls update f --collection-group=K":                                          "--disable-ttl",
-		"gcloud scheduler jobs create http j --location=x --schedule=s":                                       "--uri",
+		"gcloud tasks list --location=LOCATION":                                  "--queue",
+		"gcloud tasks queues resume QUEUE":                                       "--location",
+		"gcloud scheduler jobs describe NAME":                                    "--location",
+		"gcloud tasks queues create q --location=x --max-concurent-dispatches=3": "unrecognized",
+		"gcloud task queues create q --location=x":                               "Invalid choice: 'task'",
+		"gcloud tasks queues create --location=x":                                "QUEUE",
+		"gcloud tasks queues create q r --location=x":                            "unrecognized arguments: r",
+		"gcloud run deploy --source=.":                                           "names no service",
+		"gcloud run deploy s --region=r --source=. --service-account=a " +
+			"--set-env-vars=A=b": "--build-service-account",
+		"gcloud run deploy s --region=r --image=i --service-account=a --set-env-vars=A=b --update-env-vars=C": "At " +
+			"most one",
+		"gcloud firestore databases create --location=x --type=datastore": "Invalid choice",
+		"gcloud firestore fields ttls update f --collection-group=K":      "--disable-ttl",
+		"gcloud scheduler jobs create http j --location=x --schedule=s":   "--uri",
 		"terraform aply": "aply",
 		"terraform -chdir=deploy/terraform/example apply -var=project=p -var=operator=o":               "image",
 		"terraform -chdir=deploy/terraform/example apply -var=project=p -var=operators=o -var=image=i": "operators",
@@ -273,19 +281,25 @@ func plausible(name string) string {
 
 // wrongForGcloud are lines that gcloud's own parser refuses.
 var wrongForGcloud = []string{
-	"tasks list --location=l", "task list", "tasks queues create --location=l", "tasks queues create q r --location=l",
-	"tasks queues create q --location", "tasks queues create q --locaton=l", "run deploy s --set-env-vars=A=b --update-env-vars=C=d",
+	"tasks list --location=l", "task list", "tasks queues create --location=l", "tasks queues create q r " +
+		"--location=l",
+	"tasks queues create q --location", "tasks queues create q --locaton=l", "run deploy s --set-env-vars=A=b " +
+		"--update-env-vars=C=d",
 	"firestore databases create --location=l --type=datastore", "firestore fields ttls update f --collection-group=K",
-	"firestore fields ttls update f --collection-group=K --enable-ttl --disable-ttl", "scheduler jobs create http j --location=l --schedule=s",
-	"projects add-iam-policy-binding p --role=roles/run.invoker", "iam service-accounts create", "artifacts repositories create r",
+	"firestore fields ttls update f --collection-group=K --enable-ttl --disable-ttl", "scheduler jobs create http " +
+		"j --location=l --schedule=s",
+	"projects add-iam-policy-binding p --role=roles/run.invoker", "iam service-accounts create", "artifacts " +
+		"repositories create r",
 }
 
-// TestInstalledGcloud compares the commands that this repository knows of gcloud with those of the installed one, and has
+// TestInstalledGcloud compares the commands that this repository knows of gcloud with those of the installed one, and
+// has
 // the parser of that read every line of the pages.
 func TestInstalledGcloud(t *testing.T) {
 	sdk, python := installedGcloud(t)
 	if sdk == "" {
-		t.Skip("gcloud is not installed: the pages were compared with the commands of " + cloudstandin.Gcloud().Version + " only")
+		t.Skip("gcloud is not installed: the pages were compared with the commands of " +
+			cloudstandin.Gcloud().Version + " only")
 	}
 	lines := slices.DeleteFunc(commandLines(t), func(l commandLine) bool { return l.words[0] != "gcloud" })
 	known := cloudstandin.Gcloud()
@@ -296,13 +310,15 @@ func TestInstalledGcloud(t *testing.T) {
 	var installed cloudstandin.Tree
 	askGcloud(t, sdk, python, "extract", slices.Sorted(maps.Keys(known.Commands)), &installed)
 	if installed.Version == known.Version && !reflect.DeepEqual(&installed, known) {
-		t.Error("gcloud says otherwise than internal/cloudstandin/tree.json; go test ./docs -run TestInstalledGcloud -args -gcloud writes it")
+		t.Error("gcloud says otherwise than internal/cloudstandin/tree.json; go test ./docs -run " +
+			"TestInstalledGcloud -args -gcloud writes it")
 	}
 	var args [][]string
 	for _, l := range lines {
 		words := slices.Clone(l.words[1:])
 		for i, w := range words {
-			words[i] = placeholder.ReplaceAllStringFunc(strings.ReplaceAll(w, "/tmp/alarm.json", "alarm.json"), plausible)
+			words[i] = placeholder.ReplaceAllStringFunc(strings.ReplaceAll(w, "/tmp/alarm.json", "alarm.json"),
+				plausible)
 		}
 		args = append(args, words)
 	}

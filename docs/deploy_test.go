@@ -69,9 +69,10 @@ type outcome struct {
 // follow runs steps in one shell, until one fails.
 func follow(t *testing.T, steps []step) outcome {
 	t.Helper()
-	cloud, err := cloudstandin.Start(cloudstandin.Options{Checkout: "..", Project: "my-project-123", Log: func(format string, args ...any) {
-		fmt.Fprintf(t.Output(), format+"\n", args...)
-	}})
+	cloud, err := cloudstandin.Start(cloudstandin.Options{Checkout: "..", Project: "my-project-123",
+		Log: func(format string, args ...any) {
+			fmt.Fprintf(t.Output(), format+"\n", args...)
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +104,8 @@ func follow(t *testing.T, steps []step) outcome {
 	return o
 }
 
-// missing returns the first line of what should be printed that was not; the order does not matter, as that of failures is
+// missing returns the first line of what should be printed that was not; the order does not matter, as that of
+// failures is
 // none. "..." stands for anything.
 func missing(want, got string) string {
 	lines := strings.Split(got, "\n")
@@ -119,12 +121,16 @@ func missing(want, got string) string {
 	return ""
 }
 
-// TestDeployPage follows docs/deploy.md in each of its ways, from an empty project to a finished job, an alarm, and an empty
+// TestDeployPage follows docs/deploy.md in each of its ways, from an empty project to a finished job, an alarm, and
+// an empty
 // project again.
 func TestDeployPage(t *testing.T) {
 	needShell(t)
 	for way, name := range ways {
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && way != "B" {
+				t.Skip("it builds programs")
+			}
 			steps := stepsOf(t, way)
 			o := follow(t, steps)
 			if o.failed >= 0 {
@@ -138,7 +144,8 @@ func TestDeployPage(t *testing.T) {
 			if refused := o.cloud.Refused(); len(refused) > 0 {
 				t.Errorf("the service lacks permissions: %q", refused)
 			}
-			if mails := o.cloud.Mails(); len(mails) == 0 || !strings.HasPrefix(mails[0], "to ann@example.com: credit: ") {
+			if mails := o.cloud.Mails(); len(mails) == 0 || !strings.HasPrefix(mails[0], "to ann@example.com: "+
+				"credit: ") {
 				t.Errorf("the alarm that was tried has sent %q", mails)
 			}
 			if left := o.cloud.Left(); len(left) > 0 {
@@ -158,45 +165,73 @@ type mistake struct {
 
 // mistakes are of the kinds that the stand-in has to find.
 var mistakes = map[string]mistake{
-	"nobody is signed in":           {"B", `gcloud auth login "$OPERATOR"`, "true", "", "do not currently have an active account"},
-	"an API is missing":             {"B", " cloudtasks.googleapis.com", "", "", "cloudtasks.googleapis.com has not been used in project 123456789012"},
-	"an API that there is not":      {"B", "cloudbuild.googleapis.com", "cloudbuilds.googleapis.com", "", "Not found or permission denied for service(s)"},
-	"no database":                   {"B", "gcloud firestore databases create", "true", "", "does not exist"},
-	"a database of the other mode":  {"B", "--type=datastore-mode", "--type=firestore-native", "", "not available for Firestore in Native Mode"},
-	"a database without a location": {"B", `--database="(default)" --location="$REGION"`, `--database="(default)"`, "", "--location"},
-	"a flag that there is not":      {"B", "--display-name", "--displayname", "", "unrecognized arguments: --displayname"},
-	"a question nobody answers":     {"C", `--set-env-vars="$ENVIRONMENT" --quiet`, `--set-env-vars="$ENVIRONMENT"`, "", "cloud-run-source-deploy"},
-	"builds without a role":         {"B", "--role=roles/cloudbuild.builds.builder", "--role=roles/logging.logWriter", "", "lacks roles/cloudbuild.builds.builder"},
-	"no repository":                 {"B", "gcloud artifacts repositories create", "true", "", "not found"},
-	"no image":                      {"B", "gcloud builds submit", "true", "", "not found"},
-	"a queue elsewhere":             {"B", `queues create "$QUEUE" --location="$REGION"`, `queues create "$QUEUE" --location=us-central1`, "", "Queue does not exist"},
-	"a queue without a location":    {"B", `queues create "$QUEUE" --location="$REGION"`, `queues create "$QUEUE"`, "", "--location"},
-	"a service without a region":    {"B", `run deploy "$SERVICE" --region="$REGION"`, `run deploy "$SERVICE"`, "", "--region"},
-	"an account that there is not":  {"B", `service-accounts create "$SERVICE-tasks"`, `service-accounts create "$SERVICE-queue"`, "", "Unknown service account"},
-	"an environment is missing":     {"B", "SERVICE_URL=$URL", "SERVICE=$URL", "", "SERVICE_URL is not set"},
-	"no role in the database":       {"B", "--role=roles/datastore.user", "--role=roles/datastore.viewer", "", "Missing or insufficient permissions"},
-	"no role for adding tasks":      {"B", "--role=roles/cloudtasks.enqueuer", "--role=roles/cloudtasks.viewer", "scattermap start", "has failed: the request failed: see the log"},
-	"no role for looking at tasks":  {"B", "--role=roles/cloudtasks.viewer", "--role=roles/cloudtasks.enqueuer", "", "100 at once"},
-	"no role for acting as another": {"B", "--role=roles/iam.serviceAccountUser", "--role=roles/run.invoker", "scattermap start", "has failed: the request failed: see the log"},
-	"tasks may not call":            {"B", `--member="serviceAccount:$TASKS_ACCOUNT" --role=roles/run.invoker`, `--member="serviceAccount:$TASKS_ACCOUNT" --role=roles/run.builder`, "The last call", "schedule: 7"},
-	"tokens for somebody else":      {"B", `--oidc-token-audience="$URL"`, `--oidc-token-audience="$SERVICE"`, "The last call", "schedule: 16"},
-	"the operator may not call":     {"B", `--member="user:$OPERATOR" --role=roles/run.invoker`, `--member="user:$OPERATOR" --role=roles/run.builder`, "scattermap login", "403"},
-	"a channel that there is not":   {"B", `--notification-channels="$CHANNEL"`, `--notification-channels=other`, "", "Could not find notification channel"},
-	"an alarm without its limit":    {"B", `"alertStrategy"`, `"strategy"`, "", "needs a combiner, a condition"},
-	"a module that is not tidy":     {"C", "go mod tidy", "true", "", "cannot find module providing package"},
-	"builds from source, no role":   {"C", "--role=roles/run.builder", "--role=roles/logging.logWriter", "", "lacks roles/run.builder"},
-	"Terraform is not initialized":  {"A", "terraform -chdir=deploy/terraform/example init", "true", "", "terraform init"},
-	"Terraform has no credentials":  {"A", "gcloud auth application-default login", "true", "", "application default credentials"},
+	"nobody is signed in": {"B", `gcloud auth login "$OPERATOR"`, "true", "", "do not currently have an " +
+		"active account"},
+	"an API is missing": {"B", " cloudtasks.googleapis.com", "", "", "cloudtasks.googleapis.com has " +
+		"not been used in project 123456789012"},
+	"an API that there is not": {"B", "cloudbuild.googleapis.com", "cloudbuilds.googleapis.com", "", "Not " +
+		"found or permission denied for service(s)"},
+	"no database": {"B", "gcloud firestore databases create", "true", "", "does not exist"},
+	"a database of the other mode": {"B", "--type=datastore-mode", "--type=firestore-native", "", "not available " +
+		"for Firestore in Native Mode"},
+	"a database without a location": {"B", `--database="(default)" --location="$REGION"`,
+		`--database="(default)"`, "", "--location"},
+	"a flag that there is not": {"B", "--display-name", "--displayname", "", "unrecognized arguments: " +
+		"--displayname"},
+	"a question nobody answers": {"C", `--set-env-vars="$ENVIRONMENT" --quiet`,
+		`--set-env-vars="$ENVIRONMENT"`, "", "cloud-run-source-deploy"},
+	"builds without a role": {"B", "--role=roles/cloudbuild.builds.builder",
+		"--role=roles/logging.logWriter", "", "lacks roles/cloudbuild.builds.builder"},
+	"no repository": {"B", "gcloud artifacts repositories create", "true", "", "not found"},
+	"no image":      {"B", "gcloud builds submit", "true", "", "not found"},
+	"a queue elsewhere": {"B", `queues create "$QUEUE" --location="$REGION"`,
+		`queues create "$QUEUE" --location=us-central1`, "", "Queue does not exist"},
+	"a queue without a location": {"B", `queues create "$QUEUE" --location="$REGION"`,
+		`queues create "$QUEUE"`, "", "--location"},
+	"a service without a region": {"B", `run deploy "$SERVICE" --region="$REGION"`, `run deploy "$SERVICE"`,
+		"", "--region"},
+	"an account that there is not": {"B", `service-accounts create "$SERVICE-tasks"`,
+		`service-accounts create "$SERVICE-queue"`, "", "Unknown service account"},
+	"an environment is missing": {"B", "SERVICE_URL=$URL", "SERVICE=$URL", "", "SERVICE_URL is not set"},
+	"no role in the database": {"B", "--role=roles/datastore.user", "--role=roles/datastore.viewer", "",
+		"Missing or insufficient permissions"},
+	"no role for adding tasks": {"B", "--role=roles/cloudtasks.enqueuer", "--role=roles/cloudtasks.viewer",
+		"scattermap start", "has failed: the request failed: see the log"},
+	"no role for looking at tasks": {"B", "--role=roles/cloudtasks.viewer", "--role=roles/cloudtasks.enqueuer",
+		"", "100 at once"},
+	"no role for acting as another": {"B", "--role=roles/iam.serviceAccountUser", "--role=roles/run.invoker",
+		"scattermap start", "has failed: the request failed: see the log"},
+	"tasks may not call": {"B", `--member="serviceAccount:$TASKS_ACCOUNT" --role=roles/run.invoker`,
+		`--member="serviceAccount:$TASKS_ACCOUNT" --role=roles/run.builder`, "The last call", "schedule: 7"},
+	"tokens for somebody else": {"B", `--oidc-token-audience="$URL"`, `--oidc-token-audience="$SERVICE"`,
+		"The last call", "schedule: 16"},
+	"the operator may not call": {"B", `--member="user:$OPERATOR" --role=roles/run.invoker`,
+		`--member="user:$OPERATOR" --role=roles/run.builder`, "scattermap login", "403"},
+	"a channel that there is not": {"B", `--notification-channels="$CHANNEL"`, `--notification-channels=other`,
+		"", "Could not find notification channel"},
+	"an alarm without its limit": {"B", `"alertStrategy"`, `"strategy"`, "", "needs a combiner, a condition"},
+	"a module that is not tidy":  {"C", "go mod tidy", "true", "", "cannot find module providing package"},
+	"builds from source, no role": {"C", "--role=roles/run.builder", "--role=roles/logging.logWriter", "",
+		"lacks roles/run.builder"},
+	"Terraform is not initialized": {"A", "terraform -chdir=deploy/terraform/example init", "true", "",
+		"terraform init"},
+	"Terraform has no credentials": {"A", "gcloud auth application-default login", "true", "", "application " +
+		"default credentials"},
 	"Terraform has a variable less": {"A", `-var="image=$IMAGE"`, "", "", `"image" is not set`},
-	"Terraform has one too many":    {"A", `-var="image=$IMAGE"`, `-var="image=$IMAGE" -var="name=x"`, "", "undeclared variable"},
-	"an operator that is no person": {"A", `-var="operator=$OPERATOR"`, `-var="operator=ann"`, "", "Invalid value for variable"},
-	"Terraform deploys no image":    {"A", "gcloud builds submit", "true", "", "not found"},
-	"something is left":             {"B", `gcloud run services delete "$SERVICE"`, "true", "", "Deleted queue"},
+	"Terraform has one too many": {"A", `-var="image=$IMAGE"`, `-var="image=$IMAGE" -var="name=x"`, "",
+		"undeclared variable"},
+	"an operator that is no person": {"A", `-var="operator=$OPERATOR"`, `-var="operator=ann"`, "", "Invalid value " +
+		"for variable"},
+	"Terraform deploys no image": {"A", "gcloud builds submit", "true", "", "not found"},
+	"something is left":          {"B", `gcloud run services delete "$SERVICE"`, "true", "", "Deleted queue"},
 }
 
 // TestDeployPageIsChecked makes mistakes in the page, and checks that each is found.
 func TestDeployPageIsChecked(t *testing.T) {
 	needShell(t)
+	if testing.Short() {
+		t.Skip("it follows the page once for each mistake")
+	}
 	for name, m := range mistakes {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			steps, made := stepsOf(t, m.way), false

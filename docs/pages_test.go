@@ -81,7 +81,8 @@ func (s *shell) list(inside bool) {
 	var words []string
 	var delimiters []string // of here documents that begin in the next line
 	end := func() {
-		for len(words) > 0 && (assignment.MatchString(words[0]) || words[0] == "export" || words[0] == "!" || words[0] == "then" || words[0] == "do") {
+		for len(words) > 0 && (assignment.MatchString(words[0]) || words[0] == "export" || words[0] == "!" ||
+			words[0] == "then" || words[0] == "do") {
 			words = words[1:]
 		}
 		if len(words) > 0 {
@@ -189,11 +190,12 @@ func (s *shell) word() string {
 // TestCommandsOf checks what is read of scripts.
 func TestCommandsOf(t *testing.T) {
 	for script, want := range map[string][][]string{
-		"a b  c\n\nd":                                {{"a", "b", "c"}, {"d"}},
-		"a \\\n  b # c\n# d":                         {{"a", "b"}},
-		"a 'b c' \"d e\" f\\ g ''":                   {{"a", "b c", "d e", "f g", ""}},
-		"X=1 export Y=\"$(a b)\"; c":                 {{"a", "b"}, {"c"}},
-		"a \"$(b \"$(c d)\" e)\" f":                  {{"c", "d"}, {"b", "SUBSTITUTED", "e"}, {"a", "SUBSTITUTED", "f"}},
+		"a b  c\n\nd":                {{"a", "b", "c"}, {"d"}},
+		"a \\\n  b # c\n# d":         {{"a", "b"}},
+		"a 'b c' \"d e\" f\\ g ''":   {{"a", "b c", "d e", "f g", ""}},
+		"X=1 export Y=\"$(a b)\"; c": {{"a", "b"}, {"c"}},
+		"a \"$(b \"$(c d)\" e)\" f": {{"c", "d"}, {"b", "SUBSTITUTED", "e"}, {"a", "SUBSTITUTED",
+			"f"}},
 		"a | b && c || d & e":                        {{"a"}, {"b"}, {"c"}, {"d"}, {"e"}},
 		"a > x 2>&1 < y b":                           {{"a", "b"}},
 		"cat > f <<END\ngcloud \" x\nEND\na":         {{"cat"}, {"a"}},

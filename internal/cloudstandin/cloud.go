@@ -94,8 +94,10 @@ const marker = "x-cloudstandin"
 func Start(o Options) (_ *Cloud, err error) {
 	c := &Cloud{
 		options: o, number: "123456789012",
-		apis: map[string]bool{"serviceusage.googleapis.com": true, "cloudbilling.googleapis.com": true}, grants: make(map[grant]bool),
-		databases: make(map[string]string), ttl: make(map[string]bool), accounts: make(map[string]bool), repos: make(map[string]bool),
+		apis:      map[string]bool{"serviceusage.googleapis.com": true, "cloudbilling.googleapis.com": true},
+		grants:    make(map[grant]bool),
+		databases: make(map[string]string), ttl: make(map[string]bool), accounts: make(map[string]bool),
+		repos:  make(map[string]bool),
 		images: make(map[string]string), locations: make(map[string]string), services: make(map[string]*service),
 		schedules: make(map[string]*schedule), channels: make(map[string]string), policies: make(map[string]policy),
 		states: make(map[string]*state),
@@ -126,7 +128,8 @@ func Start(o Options) (_ *Cloud, err error) {
 	if c.queues, err = c.emulator.CloudTasks(context.Background()); err != nil {
 		return nil, err
 	}
-	if c.conn, err = grpc.NewClient(c.emulator.DatastoreAddr(), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+	if c.conn, err = grpc.NewClient(c.emulator.DatastoreAddr(),
+		grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		return nil, err
 	}
 	c.host = httptest.NewServer(http.HandlerFunc(c.serve))
@@ -231,7 +234,9 @@ func (c *Cloud) Left() (all []string) {
 func (c *Cloud) Balances(ctx context.Context, kind string) (map[string]int64, error) {
 	answer, err := datastorepb.NewDatastoreClient(c.conn).RunQuery(c.marked(ctx), &datastorepb.RunQueryRequest{
 		ProjectId: c.options.Project,
-		QueryType: &datastorepb.RunQueryRequest_Query{Query: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}}},
+		QueryType: &datastorepb.RunQueryRequest_Query{
+			Query: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}},
+		},
 	})
 	all := make(map[string]int64)
 	for _, r := range answer.GetBatch().GetEntityResults() {
@@ -283,8 +288,10 @@ func (c *Cloud) needs(apis ...string) error {
 	defer c.mu.Unlock()
 	for _, api := range apis {
 		if !c.apis[api] {
-			return fmt.Errorf("PERMISSION_DENIED: %s has not been used in project %s before or it is disabled. Enable it by visiting "+
-				"https://console.developers.google.com/apis/api/%[1]s/overview?project=%[2]s then retry. If you enabled this API recently, "+
+			return fmt.Errorf("PERMISSION_DENIED: %s has not been used in project %s before or it is disabled. "+
+				"Enable it by visiting "+
+				"https://console.developers.google.com/apis/api/%[1]s/overview?project=%[2]s then retry. If you "+
+				"enabled this API recently, "+
 				"wait a few minutes for the action to propagate to our systems and retry.", api, c.number)
 		}
 	}
@@ -325,16 +332,24 @@ func (c *Cloud) give(g grant, on bool) error {
 }
 
 // roles are those that the Cloud knows.
-var roles = map[string]bool{
-	"roles/datastore.user": true, "roles/cloudtasks.enqueuer": true, "roles/cloudtasks.viewer": true, "roles/cloudtasks.queueAdmin": true,
-	"roles/iam.serviceAccountUser": true, "roles/iam.serviceAccountTokenCreator": true, "roles/iam.serviceAccountOpenIdTokenCreator": true,
-	"roles/run.invoker": true, "roles/run.builder": true, "roles/cloudbuild.builds.builder": true, "roles/artifactregistry.writer": true,
-	"roles/logging.logWriter": true, "roles/monitoring.metricWriter": true, "roles/cloudtrace.agent": true,
-	"roles/secretmanager.secretAccessor": true, "roles/datastore.viewer": true, "roles/iap.httpsResourceAccessor": true,
+var roles = setOf(`
+	roles/artifactregistry.writer roles/cloudbuild.builds.builder roles/cloudtasks.enqueuer roles/cloudtasks.queueAdmin
+	roles/cloudtasks.viewer roles/cloudtrace.agent roles/datastore.user roles/datastore.viewer
+	roles/iam.serviceAccountOpenIdTokenCreator roles/iam.serviceAccountTokenCreator roles/iam.serviceAccountUser
+	roles/iap.httpsResourceAccessor roles/logging.logWriter roles/monitoring.metricWriter roles/run.builder
+	roles/run.invoker roles/secretmanager.secretAccessor`)
+
+func setOf(words string) map[string]bool {
+	set := make(map[string]bool)
+	for word := range strings.FieldsSeq(words) {
+		set[word] = true
+	}
+	return set
 }
 
 // intercept checks the calls that a service makes of the emulators: whether its account may.
-func (c *Cloud) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (c *Cloud) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo,
+	next grpc.UnaryHandler) (any, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	out, _ := metadata.FromOutgoingContext(ctx)
 	if len(md.Get(marker))+len(out.Get(marker)) > 0 {
@@ -382,8 +397,10 @@ func (c *Cloud) allowed(request any, method string) error {
 		queue, permission, may = r.Parent, "tasks.create", []string{"roles/cloudtasks.enqueuer"}
 		if token := r.GetTask().GetHttpRequest().GetOidcToken(); token != nil &&
 			!c.has(account, "account:"+token.ServiceAccountEmail, "roles/iam.serviceAccountUser") {
-			return status.Errorf(codes.PermissionDenied, "The principal (user or service account) lacks IAM permission "+
-				"\"iam.serviceAccounts.actAs\" for the resource \"%s\" (or the resource may not exist).", token.ServiceAccountEmail)
+			return status.Errorf(codes.PermissionDenied, "The principal (user or service account) lacks IAM "+
+				"permission "+
+				"\"iam.serviceAccounts.actAs\" for the resource \"%s\" (or the resource may not exist).",
+				token.ServiceAccountEmail)
 		}
 	case *cloudtaskspb.GetTaskRequest:
 		queue, _, _ = strings.Cut(r.Name, "/tasks/")
@@ -391,12 +408,14 @@ func (c *Cloud) allowed(request any, method string) error {
 	case *cloudtaskspb.ListTasksRequest:
 		queue, permission, may = r.Parent, "tasks.list", []string{"roles/cloudtasks.viewer"}
 	case *cloudtaskspb.GetQueueRequest:
-		queue, permission, may = r.Name, "queues.get", []string{"roles/cloudtasks.viewer", "roles/cloudtasks.queueAdmin"}
+		queue, permission, may = r.Name, "queues.get", []string{"roles/cloudtasks.viewer",
+			"roles/cloudtasks.queueAdmin"}
 	default:
 		permission, may = method, []string{"roles/cloudtasks.queueAdmin"}
 	}
 	if !c.has(account, "queue:"+queue, may...) {
-		return status.Errorf(codes.PermissionDenied, "The principal (user or service account) lacks IAM permission \"cloudtasks.%s\" "+
+		return status.Errorf(codes.PermissionDenied, "The principal (user or service account) lacks IAM permission "+
+			"\"cloudtasks.%s\" "+
 			"for the resource \"%s\" (or the resource may not exist).", permission, queue)
 	}
 	return nil
@@ -408,7 +427,8 @@ func (c *Cloud) database(project, id string) error {
 	defer c.mu.Unlock()
 	switch mode, ok := c.databases[id]; {
 	case project != c.options.Project || !ok:
-		return fmt.Errorf("The database %s does not exist for project %s Please visit https://console.cloud.google.com/datastore/setup?project=%[2]s "+
+		return fmt.Errorf("The database %s does not exist for project %s Please visit "+
+			"https://console.cloud.google.com/datastore/setup?project=%[2]s "+
 			"to add a Cloud Datastore or Cloud Firestore database.", id, project)
 	case mode != "DATASTORE_MODE":
 		return errors.New("The Cloud Datastore API is not available for Firestore in Native Mode.")
@@ -418,7 +438,8 @@ func (c *Cloud) database(project, id string) error {
 
 // commit writes entities as somebody who is signed in.
 func (c *Cloud) commit(ctx context.Context, r *datastorepb.CommitRequest) (proto.Message, error) {
-	if err := errors.Join(c.needs("datastore.googleapis.com"), c.database(r.ProjectId, cmp.Or(r.DatabaseId, "(default)"))); err != nil {
+	if err := errors.Join(c.needs("datastore.googleapis.com"), c.database(r.ProjectId, cmp.Or(r.DatabaseId,
+		"(default)"))); err != nil {
 		return nil, err
 	}
 	return datastorepb.NewDatastoreClient(c.conn).Commit(c.marked(ctx), r)
@@ -435,6 +456,7 @@ func freePort() (string, error) {
 	return port, err
 }
 
-// Runs reports whether commands reach the service here: their TLS takes the authority of the Cloud from a variable that
+// Runs reports whether commands reach the service here: their TLS takes the authority of the Cloud from a variable
+// that
 // only some systems look at.
 func Runs() bool { return runtime.GOOS == "linux" }

@@ -22,7 +22,8 @@ var Curl = map[string]bool{
 }
 
 // short are their short forms.
-var short = map[string]string{"-s": "--silent", "-S": "--show-error", "-f": "--fail", "-L": "--location", "-X": "--request", "-H": "--header", "-d": "--data", "-o": "--output", "-m": "--max-time"}
+var short = map[string]string{"-s": "--silent", "-S": "--show-error", "-f": "--fail", "-L": "--location",
+	"-X": "--request", "-H": "--header", "-d": "--data", "-o": "--output", "-m": "--max-time"}
 
 // ParseCurl reads the arguments of curl.
 func ParseCurl(args []string) (flags map[string][]string, url string, err error) {
@@ -39,7 +40,8 @@ func ParseCurl(args []string) (flags map[string][]string, url string, err error)
 		case !strings.HasPrefix(name, "-"):
 			return nil, "", fmt.Errorf("curl: two URLs: %s and %s", url, name)
 		case !known:
-			return nil, "", fmt.Errorf("curl: option %s: is unknown\ncurl: try 'curl --help' for more information", name)
+			return nil, "", fmt.Errorf("curl: option %s: is unknown\ncurl: try 'curl --help' for more "+
+				"information", name)
 		case value && i+1 == len(args):
 			return nil, "", fmt.Errorf("curl: option %s: requires parameter", name)
 		case value:
@@ -112,7 +114,8 @@ func (c *Cloud) curl(ctx context.Context, cmd command) (reply, error) {
 }
 
 // restCommit is the method commit of the Datastore's REST API.
-func (c *Cloud) restCommit(ctx context.Context, project, method string, header http.Header, data string) (int, string) {
+func (c *Cloud) restCommit(ctx context.Context, project, method string, header http.Header, data string) (int,
+	string) {
 	if method != http.MethodPost {
 		return http.StatusNotFound, "it has to be a POST"
 	}
@@ -143,11 +146,13 @@ func (c *Cloud) restCommit(ctx context.Context, project, method string, header h
 // git clones scattermap: a folder with links to what the checkout has.
 func (c *Cloud) git(cmd command) (reply, error) {
 	if len(cmd.Args) != 2 || cmd.Args[0] != "clone" || cmd.Args[1] != "https://github.com/scattermap/scattermap" {
-		return reply{}, fmt.Errorf("git: the stand-in only clones https://github.com/scattermap/scattermap, not %q", cmd.Args)
+		return reply{}, fmt.Errorf("git: the stand-in only clones https://github.com/scattermap/scattermap, not "+
+			"%q", cmd.Args)
 	}
 	clone := filepath.Join(cmd.Folder, "scattermap")
 	if err := os.Mkdir(clone, 0o700); err != nil {
-		return reply{}, fmt.Errorf("fatal: destination path 'scattermap' already exists and is not an empty directory: %w", err)
+		return reply{}, fmt.Errorf("fatal: destination path 'scattermap' already exists and is not an empty "+
+			"directory: %w", err)
 	}
 	all, err := os.ReadDir(c.options.Checkout)
 	if err != nil {
@@ -157,7 +162,8 @@ func (c *Cloud) git(cmd command) (reply, error) {
 		if strings.HasPrefix(entry.Name(), ".") {
 			continue
 		}
-		if err := os.Symlink(filepath.Join(c.options.Checkout, entry.Name()), filepath.Join(clone, entry.Name())); err != nil {
+		if err := os.Symlink(filepath.Join(c.options.Checkout, entry.Name()), filepath.Join(clone,
+			entry.Name())); err != nil {
 			return reply{}, err
 		}
 	}
@@ -169,7 +175,8 @@ func (c *Cloud) git(cmd command) (reply, error) {
 func (c *Cloud) golang(ctx context.Context, cmd command) (reply, error) {
 	switch {
 	case len(cmd.Args) == 2 && cmd.Args[0] == "install":
-		return reply{}, c.program(ctx, cmd.Folder, cmd.Args[1], filepath.Join(c.Programs(), filepath.Base(cmd.Args[1])))
+		return reply{}, c.program(ctx, cmd.Folder, cmd.Args[1], filepath.Join(c.Programs(),
+			filepath.Base(cmd.Args[1])))
 	case strings.Join(cmd.Args, " ") == "mod tidy":
 		return c.tidy(cmd.Folder)
 	}
@@ -184,7 +191,8 @@ func (c *Cloud) tidy(folder string) (reply, error) {
 	}
 	own, err := os.ReadFile(filepath.Join(folder, "go.mod"))
 	if err != nil {
-		return reply{}, errors.New("go: go.mod file not found in current directory or any parent directory; see 'go help modules'")
+		return reply{}, errors.New("go: go.mod file not found in current directory or any parent directory; see " +
+			"'go help modules'")
 	}
 	theirs, err := os.ReadFile(filepath.Join(c.options.Checkout, "go.mod"))
 	if err != nil {

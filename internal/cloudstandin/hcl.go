@@ -62,13 +62,15 @@ func readModule(folder string) (*module, error) {
 func (m *module) checkVariables(given []string) error {
 	for _, name := range given {
 		if m.blocks["var."+name] == nil {
-			return fmt.Errorf("Error: Value for undeclared variable: a variable named %q was assigned on the command line, but the root module does not declare a variable of that name.", name)
+			return fmt.Errorf("Error: Value for undeclared variable: a variable named %q was assigned on the "+
+				"command line, but the root module does not declare a variable of that name.", name)
 		}
 	}
 	for _, address := range slices.Sorted(maps.Keys(m.blocks)) {
 		name, ok := strings.CutPrefix(address, "var.")
 		if ok && m.blocks[address].Body.Attributes["default"] == nil && !slices.Contains(given, name) {
-			return fmt.Errorf("Error: No value for required variable: the root module input variable %q is not set, and has no default value.", name)
+			return fmt.Errorf("Error: No value for required variable: the root module input variable %q is not "+
+				"set, and has no default value.", name)
 		}
 	}
 	return nil
@@ -359,7 +361,8 @@ func (i *instance) resource(address string, b *hclsyntax.Block) (cty.Value, erro
 		n, _ := over.AsBigFloat().Int64()
 		all := []cty.Value{}
 		for index := range n {
-			v, err := i.one(fmt.Sprintf("%s[%d]", address, index), b, map[string]cty.Value{"count": cty.ObjectVal(map[string]cty.Value{"index": cty.NumberIntVal(index)})})
+			v, err := i.one(fmt.Sprintf("%s[%d]", address, index), b,
+				map[string]cty.Value{"count": cty.ObjectVal(map[string]cty.Value{"index": cty.NumberIntVal(index)})})
 			if err != nil {
 				return v, err
 			}
@@ -521,7 +524,8 @@ func (i *instance) functions() map[string]function.Function {
 	}
 	every := func(all bool) function.Function {
 		return function.New(&function.Spec{
-			Params: []function.Parameter{{Name: "list", Type: cty.List(cty.Bool)}}, Type: function.StaticReturnType(cty.Bool),
+			Params: []function.Parameter{{Name: "list", Type: cty.List(cty.Bool)}},
+			Type:   function.StaticReturnType(cty.Bool),
 			Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
 				result := all
 				for it := args[0].ElementIterator(); it.Next(); {
@@ -535,20 +539,33 @@ func (i *instance) functions() map[string]function.Function {
 	}
 	to := func(t cty.Type) function.Function { return stdlib.MakeToFunc(t) }
 	return map[string]function.Function{
-		"abs": stdlib.AbsoluteFunc, "ceil": stdlib.CeilFunc, "chomp": stdlib.ChompFunc, "coalesce": stdlib.CoalesceFunc,
-		"compact": stdlib.CompactFunc, "concat": stdlib.ConcatFunc, "contains": stdlib.ContainsFunc, "distinct": stdlib.DistinctFunc,
-		"element": stdlib.ElementFunc, "flatten": stdlib.FlattenFunc, "floor": stdlib.FloorFunc, "format": stdlib.FormatFunc,
-		"formatlist": stdlib.FormatListFunc, "indent": stdlib.IndentFunc, "join": stdlib.JoinFunc, "jsonencode": stdlib.JSONEncodeFunc,
-		"keys": stdlib.KeysFunc, "length": stdlib.LengthFunc, "lookup": stdlib.LookupFunc, "lower": stdlib.LowerFunc, "max": stdlib.MaxFunc,
-		"merge": stdlib.MergeFunc, "min": stdlib.MinFunc, "range": stdlib.RangeFunc, "regex": stdlib.RegexFunc, "regexall": stdlib.RegexAllFunc,
-		"replace": stdlib.ReplaceFunc, "reverse": stdlib.ReverseListFunc, "setunion": stdlib.SetUnionFunc, "setsubtract": stdlib.SetSubtractFunc,
-		"signum": stdlib.SignumFunc, "slice": stdlib.SliceFunc, "sort": stdlib.SortFunc, "split": stdlib.SplitFunc, "strrev": stdlib.ReverseFunc,
-		"substr": stdlib.SubstrFunc, "title": stdlib.TitleFunc, "trimprefix": stdlib.TrimPrefixFunc, "trimspace": stdlib.TrimSpaceFunc,
-		"trimsuffix": stdlib.TrimSuffixFunc, "upper": stdlib.UpperFunc, "values": stdlib.ValuesFunc, "zipmap": stdlib.ZipmapFunc,
-		"tostring": to(cty.String), "tonumber": to(cty.Number), "tobool": to(cty.Bool), "toset": to(cty.Set(cty.DynamicPseudoType)),
-		"tolist": to(cty.List(cty.DynamicPseudoType)), "tomap": to(cty.Map(cty.DynamicPseudoType)), "try": tryfunc.TryFunc, "can": tryfunc.CanFunc,
-		"endswith": boolean(strings.HasSuffix), "startswith": boolean(strings.HasPrefix), "strcontains": boolean(strings.Contains),
-		"alltrue": every(true), "anytrue": every(false),
+		"abs": stdlib.AbsoluteFunc, "ceil": stdlib.CeilFunc, "chomp": stdlib.ChompFunc,
+		"coalesce": stdlib.CoalesceFunc,
+		"compact":  stdlib.CompactFunc, "concat": stdlib.ConcatFunc, "contains": stdlib.ContainsFunc,
+		"distinct": stdlib.DistinctFunc,
+		"element":  stdlib.ElementFunc, "flatten": stdlib.FlattenFunc, "floor": stdlib.FloorFunc,
+		"format":     stdlib.FormatFunc,
+		"formatlist": stdlib.FormatListFunc, "indent": stdlib.IndentFunc, "join": stdlib.JoinFunc,
+		"jsonencode": stdlib.JSONEncodeFunc,
+		"keys":       stdlib.KeysFunc, "length": stdlib.LengthFunc, "lookup": stdlib.LookupFunc,
+		"lower": stdlib.LowerFunc, "max": stdlib.MaxFunc,
+		"merge": stdlib.MergeFunc, "min": stdlib.MinFunc, "range": stdlib.RangeFunc, "regex": stdlib.RegexFunc,
+		"regexall": stdlib.RegexAllFunc,
+		"replace":  stdlib.ReplaceFunc, "reverse": stdlib.ReverseListFunc, "setunion": stdlib.SetUnionFunc,
+		"setsubtract": stdlib.SetSubtractFunc,
+		"signum":      stdlib.SignumFunc, "slice": stdlib.SliceFunc, "sort": stdlib.SortFunc,
+		"split": stdlib.SplitFunc, "strrev": stdlib.ReverseFunc,
+		"substr": stdlib.SubstrFunc, "title": stdlib.TitleFunc, "trimprefix": stdlib.TrimPrefixFunc,
+		"trimspace":  stdlib.TrimSpaceFunc,
+		"trimsuffix": stdlib.TrimSuffixFunc, "upper": stdlib.UpperFunc, "values": stdlib.ValuesFunc,
+		"zipmap":   stdlib.ZipmapFunc,
+		"tostring": to(cty.String), "tonumber": to(cty.Number), "tobool": to(cty.Bool),
+		"toset":  to(cty.Set(cty.DynamicPseudoType)),
+		"tolist": to(cty.List(cty.DynamicPseudoType)), "tomap": to(cty.Map(cty.DynamicPseudoType)),
+		"try": tryfunc.TryFunc, "can": tryfunc.CanFunc,
+		"endswith": boolean(strings.HasSuffix), "startswith": boolean(strings.HasPrefix),
+		"strcontains": boolean(strings.Contains),
+		"alltrue":     every(true), "anytrue": every(false),
 		"file": function.New(&function.Spec{
 			Params: text("path"), Type: function.StaticReturnType(cty.String),
 			Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {

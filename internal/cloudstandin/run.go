@@ -73,7 +73,8 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &service{name: d.name, region: d.region, account: d.account, open: d.open, port: port, revision: 1, done: make(chan struct{})}
+	s := &service{name: d.name, region: d.region, account: d.account, open: d.open, port: port, revision: 1,
+		done: make(chan struct{})}
 	s.url = fmt.Sprintf("https://%s-%s.%s.run.app", d.name, c.number, d.region)
 	c.mu.Lock()
 	before := c.services[d.name]
@@ -85,8 +86,10 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 	before.stop()
 	s.process = exec.Command(d.binary)
 	s.process.Env = []string{
-		"PORT=" + port, "HOST=127.0.0.1", "K_SERVICE=" + d.name, fmt.Sprintf("K_REVISION=%s-%05d-abc", d.name, s.revision),
-		"HOME=" + c.folder, "DATASTORE_EMULATOR_HOST=" + c.emulator.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST=" + c.emulator.TasksAddr(),
+		"PORT=" + port, "HOST=127.0.0.1", "K_SERVICE=" + d.name, fmt.Sprintf("K_REVISION=%s-%05d-abc", d.name,
+			s.revision),
+		"HOME=" + c.folder, "DATASTORE_EMULATOR_HOST=" + c.emulator.DatastoreAddr(),
+		"CLOUD_TASKS_EMULATOR_HOST=" + c.emulator.TasksAddr(),
 	}
 	for name, value := range d.environment {
 		s.process.Env = append(s.process.Env, name+"="+value)
@@ -132,8 +135,10 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return nil, fmt.Errorf("Revision '%s-%05d-abc' is not ready and cannot serve traffic. The user-provided container failed to start and listen on "+
-		"the port defined provided by the PORT=8080 environment variable within the allocated timeout. Logs:\n%s", d.name, s.revision, strings.Join(s.log, "\n"))
+	return nil, fmt.Errorf("Revision '%s-%05d-abc' is not ready and cannot serve traffic. The user-provided "+
+		"container failed to start and listen on "+
+		"the port defined provided by the PORT=8080 environment variable within the allocated timeout. Logs:\n%s",
+		d.name, s.revision, strings.Join(s.log, "\n"))
 }
 
 // logged is told of each line of a service's log, and sends the mails of alarms.
@@ -165,7 +170,8 @@ func (c *Cloud) logged(s *service, line string) {
 
 var comparison = regexp.MustCompile(`^([\w.]+)\s*(=~|>=|=)\s*(.+)$`)
 
-// matchesLine evaluates a filter of Cloud Logging that is comparisons with AND between, for a line of a service's log.
+// matchesLine evaluates a filter of Cloud Logging that is comparisons with AND between, for a line of a service's
+// log.
 func matchesLine(filter, service string, entry map[string]any) bool {
 	severities := []string{"DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY"}
 	for clause := range strings.SplitSeq(filter, " AND ") {
@@ -218,8 +224,10 @@ func newFront(c *Cloud) (*front, error) {
 		return nil, err
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "cloudstandin"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), KeyUsage: x509.KeyUsageCertSign,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "cloudstandin"}, IsCA: true,
+		BasicConstraintsValid: true,
+		NotBefore:             time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &f.signer.PublicKey, f.signer)
 	if err != nil {
@@ -228,7 +236,8 @@ func newFront(c *Cloud) (*front, error) {
 	if f.root, err = x509.ParseCertificate(der); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(f.authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+	if err := os.WriteFile(f.authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		0o600); err != nil {
 		return nil, err
 	}
 	f.server = httptest.NewServer(f)
@@ -249,7 +258,8 @@ func (f *front) close() {
 func (f *front) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{hello.ServerName},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, f.root, &f.signer.PublicKey, f.signer)
@@ -332,7 +342,10 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			p.SetURL(&url.URL{Scheme: "http", Host: "127.0.0.1:" + s.port})
 			p.Out.Host = r.Host
 		},
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusServiceUnavailable) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request,
+			_ error) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		},
 	}
 	proxy.ServeHTTP(w, r)
 }
@@ -434,7 +447,8 @@ func (c *Cloud) program(ctx context.Context, folder, pkg, binary string) error {
 
 // source returns the folder of the checkout for one that git has cloned, and whether it is another one.
 func (c *Cloud) source(folder string) (real string, own bool) {
-	if module, err := filepath.EvalSymlinks(filepath.Join(folder, "go.mod")); err == nil && filepath.Dir(module) == c.options.Checkout {
+	if module, err := filepath.EvalSymlinks(filepath.Join(folder, "go.mod")); err == nil &&
+		filepath.Dir(module) == c.options.Checkout {
 		return c.options.Checkout, false
 	}
 	return folder, true

@@ -36,7 +36,8 @@ type TerraformCall struct {
 	Arguments []string
 }
 
-// ParseTerraform reads the arguments of Terraform, and compares its variables with those of deploy/terraform/example in a
+// ParseTerraform reads the arguments of Terraform, and compares its variables with those of deploy/terraform/example
+// in a
 // checkout.
 func ParseTerraform(checkout string, args []string) (TerraformCall, error) {
 	call := TerraformCall{Flags: make(map[string]bool), Variables: make(map[string]string)}
@@ -59,7 +60,8 @@ func ParseTerraform(checkout string, args []string) (TerraformCall, error) {
 		takes, known := terraformFlags[call.Command][name]
 		switch {
 		case !known || has && !takes:
-			return call, fmt.Errorf("Error: Failed to parse command-line flags: flag provided but not defined: %s", arg)
+			return call, fmt.Errorf("Error: Failed to parse command-line flags: flag provided but not defined: "+
+				"%s", arg)
 		case takes && !has && i+1 == len(args):
 			return call, fmt.Errorf("Error: Failed to parse command-line flags: flag needs an argument: %s", arg)
 		case takes && !has:
@@ -70,7 +72,8 @@ func ParseTerraform(checkout string, args []string) (TerraformCall, error) {
 		if name == "-var" {
 			variable, text, ok := strings.Cut(value, "=")
 			if !ok {
-				return call, fmt.Errorf("Error: The given -var option %q is not correctly specified. Must be a variable name and value separated by an equals sign.", value)
+				return call, fmt.Errorf("Error: The given -var option %q is not correctly specified. Must be a "+
+					"variable name and value separated by an equals sign.", value)
 			}
 			call.Variables[variable] = text
 		}
@@ -111,7 +114,8 @@ func (c *Cloud) terraform(ctx context.Context, cmd command) (reply, error) {
 		}
 		return reply{Out: "Terraform has been successfully initialized!\n"}, nil
 	case m == nil:
-		return reply{}, errors.New("Error: Inconsistent dependency lock file. To make the initial dependency selections that will initialize the dependency lock file, run:\n  terraform init")
+		return reply{}, errors.New("Error: Inconsistent dependency lock file. To make the initial dependency " +
+			"selections that will initialize the dependency lock file, run:\n  terraform init")
 	case call.Command == "output":
 		if len(call.Arguments) != 1 {
 			return reply{}, errors.New("the stand-in prints one output by its name")
@@ -122,7 +126,8 @@ func (c *Cloud) terraform(ctx context.Context, cmd command) (reply, error) {
 		}
 		return reply{Out: value}, nil
 	case !c.adc:
-		return reply{}, errors.New("Error: Attempted to load application default credentials since neither `credentials` nor `access_token` was set in the provider block. No credentials loaded. " +
+		return reply{}, errors.New("Error: Attempted to load application default credentials since neither " +
+			"`credentials` nor `access_token` was set in the provider block. No credentials loaded. " +
 			"To use your gcloud credentials, run 'gcloud auth application-default login'")
 	case !call.Flags["-auto-approve"]:
 		return reply{}, errors.New("Do you want to perform these actions? Nobody answers: -auto-approve")
@@ -138,7 +143,8 @@ func (c *Cloud) terraform(ctx context.Context, cmd command) (reply, error) {
 			return reply{}, fmt.Errorf("Error: %w", err)
 		}
 		m.outputs = p.outputs
-		return reply{Out: fmt.Sprintf("\nApply complete! Resources: %d added, 0 changed, 0 destroyed.\n", len(m.undo)-added)}, nil
+		return reply{Out: fmt.Sprintf("\nApply complete! Resources: %d added, 0 changed, 0 destroyed.\n",
+			len(m.undo)-added)}, nil
 	case call.Command == "destroy":
 		n := len(m.undo)
 		for _, undo := range slices.Backward(m.undo) {
@@ -181,7 +187,8 @@ func (p *plan) create(kind string, r object) (computed map[string]string, undo f
 	project := "projects/" + c.options.Project
 	switch kind {
 	case "google_project":
-		return map[string]string{"number": c.number, "project_id": c.options.Project}, nothing, c.needs("cloudresourcemanager.googleapis.com")
+		return map[string]string{"number": c.number, "project_id": c.options.Project}, nothing,
+			c.needs("cloudresourcemanager.googleapis.com")
 	case "google_project_service":
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -196,7 +203,8 @@ func (p *plan) create(kind string, r object) (computed map[string]string, undo f
 			return nil, nil, err
 		}
 		return map[string]string{
-			"email": email, "member": "serviceAccount:" + email, "name": project + "/serviceAccounts/" + email, "id": project + "/serviceAccounts/" + email,
+			"email": email, "member": "serviceAccount:" + email, "name": project + "/serviceAccounts/" + email,
+			"id": project + "/serviceAccounts/" + email,
 		}, drop(func() { delete(c.accounts, email) }), c.account(email)
 	case "google_project_iam_member":
 		return grants("project", "cloudresourcemanager.googleapis.com")
@@ -236,11 +244,14 @@ func (p *plan) create(kind string, r object) (computed map[string]string, undo f
 		}
 		var conditions []string
 		for _, condition := range r.blocks["conditions"] {
-			for _, inner := range []string{"condition_matched_log", "condition_prometheus_query_language", "condition_absent", "condition_threshold"} {
-				conditions = append(conditions, condition.block(inner).text("filter"), condition.block(inner).text("query"))
+			for _, inner := range []string{"condition_matched_log", "condition_prometheus_query_language",
+				"condition_absent", "condition_threshold"} {
+				conditions = append(conditions, condition.block(inner).text("filter"),
+					condition.block(inner).text("query"))
 			}
 		}
-		name, err := c.policy(policy{r.text("display_name"), strings.Join(conditions, "\n"), r.list("notification_channels")})
+		name, err := c.policy(policy{r.text("display_name"), strings.Join(conditions, "\n"),
+			r.list("notification_channels")})
 		return map[string]string{"name": name, "id": name}, drop(func() { delete(c.policies, name) }), err
 	case "google_monitoring_dashboard":
 		return map[string]string{"id": project + "/dashboards/1"}, nothing, c.needs("monitoring.googleapis.com")
@@ -250,15 +261,19 @@ func (p *plan) create(kind string, r object) (computed map[string]string, undo f
 		id := project + "/secrets/" + r.text("secret_id")
 		return map[string]string{"id": id, "name": id}, nothing, c.needs("secretmanager.googleapis.com")
 	case "google_secret_manager_secret_version":
-		return map[string]string{"version": "1", "id": r.text("secret") + "/versions/1"}, nothing, c.needs("secretmanager.googleapis.com")
+		return map[string]string{"version": "1", "id": r.text("secret") + "/versions/1"}, nothing,
+			c.needs("secretmanager.googleapis.com")
 	case "google_firestore_field":
-		return nil, nil, errors.New("creating Field: googleapi: Error 400: Single-field indexing modes can't be updated for databases in Datastore mode")
+		return nil, nil, errors.New("creating Field: googleapi: Error 400: Single-field indexing modes can't be " +
+			"updated for databases in Datastore mode")
 	case "google_billing_budget":
-		return map[string]string{"id": "billingAccounts/x/budgets/1"}, nothing, c.needs("billingbudgets.googleapis.com")
+		return map[string]string{"id": "billingAccounts/x/budgets/1"}, nothing,
+			c.needs("billingbudgets.googleapis.com")
 	case "time_sleep", "terraform_data", "null_resource":
 		return map[string]string{"id": "1"}, nothing, nil
 	}
-	return nil, nil, fmt.Errorf("the stand-in has no model of %s: add it to create in internal/cloudstandin/terraform.go", kind)
+	return nil, nil, fmt.Errorf("the stand-in has no model of %s: add it to create in "+
+		"internal/cloudstandin/terraform.go", kind)
 }
 
 func (p *plan) createQueue(r object) (map[string]string, func() error, error) {
@@ -270,11 +285,13 @@ func (p *plan) createQueue(r object) (map[string]string, func() error, error) {
 	q := &cloudtaskspb.Queue{
 		Name: c.queue(r.text("location"), r.text("name")),
 		RateLimits: &cloudtaskspb.RateLimits{
-			MaxConcurrentDispatches: int32(limits.number("max_concurrent_dispatches")), MaxDispatchesPerSecond: limits.number("max_dispatches_per_second"),
+			MaxConcurrentDispatches: int32(limits.number("max_concurrent_dispatches")),
+			MaxDispatchesPerSecond:  limits.number("max_dispatches_per_second"),
 		},
 		RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: int32(retry.number("max_attempts"))},
 	}
-	for name, field := range map[string]**durationpb.Duration{"min_backoff": &q.RetryConfig.MinBackoff, "max_backoff": &q.RetryConfig.MaxBackoff} {
+	for name, field := range map[string]**durationpb.Duration{"min_backoff": &q.RetryConfig.MinBackoff,
+		"max_backoff": &q.RetryConfig.MaxBackoff} {
 		if text := retry.text(name); text != "" {
 			d, err := time.ParseDuration(text)
 			if err != nil {

@@ -24,8 +24,9 @@ type Node struct {
 	Group      []Node   `json:"group,omitempty"`
 	Required   bool     `json:"required,omitempty"` // in a group: once another node of it is there
 	Mutex      bool     `json:"mutex,omitempty"`    // at most one node of the group
-	Nargs      string   `json:"nargs,omitempty"`    // as argparse has it: "0" is a flag without a value; "?", "*", "+"
-	Choices    []string `json:"choices,omitempty"`
+	// as argparse has it: "0" is a flag without a value; "?", "*", "+"
+	Nargs   string   `json:"nargs,omitempty"`
+	Choices []string `json:"choices,omitempty"`
 }
 
 //go:embed tree.json
@@ -98,8 +99,10 @@ func (t *Tree) Parse(args []string) (Call, error) {
 			i++
 			value = rest[i]
 		}
-		if len(n.Choices) > 0 && !slices.Contains(n.Choices, strings.ToLower(value)) && !slices.Contains(n.Choices, value) {
-			return c, c.errorf("argument %s: Invalid choice: '%s'.\n\nValid choices are [%s].", name, value, strings.Join(n.Choices, ", "))
+		if len(n.Choices) > 0 && !slices.Contains(n.Choices, strings.ToLower(value)) &&
+			!slices.Contains(n.Choices, value) {
+			return c, c.errorf("argument %s: Invalid choice: '%s'.\n\nValid choices are [%s].", name, value,
+				strings.Join(n.Choices, ", "))
 		}
 		c.Flags[n.Flags[0]] = value
 	}
@@ -119,7 +122,8 @@ func (t *Tree) command(c *Call, args []string) (nodes []Node, rest []string, err
 		if nodes, ok := t.Commands[c.Path]; ok {
 			return nodes, append(rest, args[i+1:]...), nil
 		}
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(t.Commands)), func(p string) bool { return strings.HasPrefix(p, c.Path+" ") }) {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(t.Commands)),
+			func(p string) bool { return strings.HasPrefix(p, c.Path+" ") }) {
 			return nil, nil, fmt.Errorf("ERROR: (gcloud%s) Invalid choice: '%s'", dots(path[:len(path)-1]), arg)
 		}
 	}
