@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -140,6 +141,14 @@ func TestDeployPage(t *testing.T) {
 				if line := missing(s.prints, o.printed[i]); line != "" {
 					t.Errorf("%s: the page says that it prints %q, and it prints:\n%s", s, line, o.printed[i])
 				}
+			}
+			balances, err := o.cloud.Balances(t.Context(), "Account")
+			if want := map[string]int64{"ann": 15, "bob": 10, "cem": 7}; err != nil || !maps.Equal(balances, want) {
+				t.Errorf("the accounts have %v, %v; want %v", balances, err, want)
+			}
+			expiring := []string{"(default)/ScattermapJob/expires", "(default)/ScattermapRange/expires"}
+			if got := o.cloud.Expiring(); !slices.Equal(got, expiring) {
+				t.Errorf("expiring: %q, want %q", got, expiring)
 			}
 			if refused := o.cloud.Refused(); len(refused) > 0 {
 				t.Errorf("the service lacks permissions: %q", refused)

@@ -230,6 +230,17 @@ func (c *Cloud) Left() (all []string) {
 	return all
 }
 
+// Expiring returns the policies by which records expire: DATABASE/KIND/PROPERTY.
+func (c *Cloud) Expiring() (all []string) {
+	for name, on := range c.ttl {
+		if on {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
 // Balances returns the property Balance of all entities of a kind, by their names.
 func (c *Cloud) Balances(ctx context.Context, kind string) (map[string]int64, error) {
 	answer, err := datastorepb.NewDatastoreClient(c.conn).RunQuery(c.marked(ctx), &datastorepb.RunQueryRequest{

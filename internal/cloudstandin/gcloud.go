@@ -303,6 +303,10 @@ var handlers = map[string]handler{
 		out, err := format(r.Call, map[string]string{"name": name})
 		return out, "Created notification channel [" + name + "].", err
 	}},
+	"beta monitoring channels list": {apis: "monitoring", do: func(r *request) (string, string, error) {
+		out, err := format(r.Call, map[string]string{"name": strings.Join(slices.Sorted(maps.Keys(r.channels)), "\n")})
+		return out, "", err
+	}},
 	"beta monitoring channels delete": {apis: "monitoring", do: func(r *request) (string, string, error) {
 		for name, p := range r.policies {
 			if slices.Contains(p.channels, r.Positional(0)) {
