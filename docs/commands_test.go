@@ -83,8 +83,7 @@ func commandLines(t *testing.T) (all []commandLine) {
 }
 
 // sessionOf returns what is typed in a block without a language: the lines after a "$ ", if there are any, or all of
-// it if
-// it begins with one of the tools.
+// it if it begins with one of the tools.
 func sessionOf(text string) (script string, is bool) {
 	for line := range strings.Lines(text) {
 		if typed, ok := strings.CutPrefix(line, "$ "); ok {
@@ -104,8 +103,7 @@ func sessionOf(text string) (script string, is bool) {
 }
 
 // TestCommandLines checks every line of the pages that runs gcloud, Terraform, curl or scattermap: the command is
-// there, its
-// flags, and the arguments that it needs.
+// there, its flags, and the arguments that it needs.
 func TestCommandLines(t *testing.T) {
 	lines := commandLines(t)
 	count := make(map[string]int)
@@ -182,7 +180,7 @@ func TestCommandLinesAreChecked(t *testing.T) {
 		"terraform output -row url":      "-row",
 		"curl --fial https://x":          "--fial",
 		"curl --request POST":            "no URL",
-		"scattermap strat add-credit":    "unknown command",
+		"scattermap begin add-credit":    "unknown command",
 		"scattermap start add --knd=A":   "--knd",
 		"scattermap describe":            "JOB",
 		"scattermap describe spring two": "two",
@@ -292,8 +290,7 @@ var wrongForGcloud = []string{
 }
 
 // TestInstalledGcloud compares the commands that this repository knows of gcloud with those of the installed one, and
-// has
-// the parser of that read every line of the pages.
+// has the parser of that read every line of the pages.
 func TestInstalledGcloud(t *testing.T) {
 	sdk, python := installedGcloud(t)
 	if sdk == "" {
@@ -311,6 +308,11 @@ func TestInstalledGcloud(t *testing.T) {
 	if installed.Version == known.Version && !reflect.DeepEqual(&installed, known) {
 		t.Error("gcloud says otherwise than internal/cloudstandin/tree.json; go test ./docs -run " +
 			"TestInstalledGcloud -args -gcloud writes it")
+	}
+	for path := range known.Commands {
+		if installed.Commands[path] == nil {
+			t.Errorf("gcloud %s has no command %s", installed.Version, path)
+		}
 	}
 	var args [][]string
 	for _, l := range lines {

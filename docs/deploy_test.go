@@ -1,15 +1,16 @@
 package docs_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/scattermap/scattermap/internal/cloudstandin"
 )
@@ -84,10 +85,12 @@ func follow(t *testing.T, steps []step) outcome {
 	for i, s := range steps {
 		fmt.Fprintf(&script, "echo %q\n%s\n", fmt.Sprint(mark, i), s.text)
 	}
-	script.WriteString("echo " + fmt.Sprintf("%q", mark+"end") + "\n")
-	shell := exec.CommandContext(t.Context(), "bash")
-	shell.Stdin = strings.NewReader(script.String())
-	shell.Dir = filepath.Join(t.TempDir())
+	fmt.Fprintf(&script, "echo %q\n", mark+"end")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // a job without its tasks has no end
+	defer cancel()
+	shell := exec.CommandContext(ctx, "bash", "-c", script.String())
+	shell.WaitDelay = time.Second
+	shell.Dir = t.TempDir()
 	shell.Env = cloud.Environment()
 	out, err := shell.Output()
 	o := outcome{failed: -1, cloud: cloud}
@@ -106,8 +109,7 @@ func follow(t *testing.T, steps []step) outcome {
 }
 
 // missing returns the first line of what should be printed that was not; the order does not matter, as that of
-// failures is
-// none. "..." stands for anything.
+// failures is none. "..." stands for anything.
 func missing(want, got string) string {
 	lines := strings.Split(got, "\n")
 	for line := range strings.Lines(want) {
@@ -123,8 +125,7 @@ func missing(want, got string) string {
 }
 
 // TestDeployPage follows docs/deploy.md in each of its ways, from an empty project to a finished job, an alarm, and
-// an empty
-// project again.
+// an empty project again.
 func TestDeployPage(t *testing.T) {
 	needShell(t)
 	for way, name := range ways {
@@ -174,19 +175,19 @@ type mistake struct {
 
 // mistakes are of the kinds that the stand-in has to find.
 var mistakes = map[string]mistake{
-	"nobody is signed in": {"B", `gcloud auth login "$OPERATOR"`, "true", "", "do not currently have an " +
-		"active account"},
-	"an API is missing": {"B", " cloudtasks.googleapis.com", "", "", "cloudtasks.googleapis.com has " +
-		"not been used in project 123456789012"},
-	"an API that there is not": {"B", "cloudbuild.googleapis.com", "cloudbuilds.googleapis.com", "", "Not " +
-		"found or permission denied for service(s)"},
+	"nobody is signed in": {"B", `gcloud auth login "$OPERATOR"`, "true", "",
+		"do not currently have an active account"},
+	"an API is missing": {"B", " cloudtasks.googleapis.com", "", "",
+		"cloudtasks.googleapis.com has not been used in project 123456789012"},
+	"an API that there is not": {"B", "cloudbuild.googleapis.com", "cloudbuilds.googleapis.com", "",
+		"Not found or permission denied for service(s)"},
 	"no database": {"B", "gcloud firestore databases create", "true", "", "does not exist"},
-	"a database of the other mode": {"B", "--type=datastore-mode", "--type=firestore-native", "", "not available " +
-		"for Firestore in Native Mode"},
+	"a database of the other mode": {"B", "--type=datastore-mode", "--type=firestore-native", "",
+		"not available for Firestore in Native Mode"},
 	"a database without a location": {"B", `--database="(default)" --location="$REGION"`,
 		`--database="(default)"`, "", "--location"},
-	"a flag that there is not": {"B", "--display-name", "--displayname", "", "unrecognized arguments: " +
-		"--displayname"},
+	"a flag that there is not": {"B", "--display-name", "--displayname", "",
+		"unrecognized arguments: --displayname"},
 	"a question nobody answers": {"C", `--set-env-vars="$ENVIRONMENT" --quiet`,
 		`--set-env-vars="$ENVIRONMENT"`, "", "cloud-run-source-deploy"},
 	"builds without a role": {"B", "--role=roles/cloudbuild.builds.builder",
@@ -224,13 +225,13 @@ var mistakes = map[string]mistake{
 		"lacks roles/run.builder"},
 	"Terraform is not initialized": {"A", "terraform -chdir=deploy/terraform/example init", "true", "",
 		"terraform init"},
-	"Terraform has no credentials": {"A", "gcloud auth application-default login", "true", "", "application " +
-		"default credentials"},
+	"Terraform has no credentials": {"A", "gcloud auth application-default login", "true", "",
+		"application default credentials"},
 	"Terraform has a variable less": {"A", `-var="image=$IMAGE"`, "", "", `"image" is not set`},
 	"Terraform has one too many": {"A", `-var="image=$IMAGE"`, `-var="image=$IMAGE" -var="name=x"`, "",
 		"undeclared variable"},
-	"an operator that is no person": {"A", `-var="operator=$OPERATOR"`, `-var="operator=ann"`, "", "Invalid value " +
-		"for variable"},
+	"an operator that is no person": {"A", `-var="operator=$OPERATOR"`, `-var="operator=ann"`, "",
+		"Invalid value for variable"},
 	"Terraform deploys no image": {"A", "gcloud builds submit", "true", "", "not found"},
 	"something is left":          {"B", `gcloud run services delete "$SERVICE"`, "true", "", "Deleted queue"},
 }

@@ -468,6 +468,5 @@ func freePort() (string, error) {
 }
 
 // Runs reports whether commands reach the service here: their TLS takes the authority of the Cloud from a variable
-// that
-// only some systems look at.
+// that only some systems look at.
 func Runs() bool { return runtime.GOOS == "linux" }

@@ -35,8 +35,7 @@ type request struct {
 }
 
 // Place returns the flag that names the location, or "". gcloud's parser does not require it, as gcloud looks
-// elsewhere
-// without it: in its configuration, in the project, or at the console.
+// elsewhere without it: in its configuration, in the project, or at the console.
 func (c Call) Place() string {
 	for prefix, flag := range map[string]string{
 		"tasks ": "--location", "scheduler ": "--location", "artifacts ": "--location", "firestore databases " +

@@ -128,7 +128,7 @@ func (c *Cloud) deploy(d deployment) (*service, error) {
 			if answer.StatusCode == http.StatusOK {
 				return s, nil
 			}
-			if probes++; probes == 20 {
+			if probes++; probes == 100 {
 				break
 			}
 		}
@@ -394,11 +394,15 @@ func (c *Cloud) call(ctx context.Context, s *schedule) error {
 		return err
 	}
 	defer func() { _ = answer.Body.Close() }() // its code is what counts
-	s.code = map[bool]int{false: 2}[answer.StatusCode < 300]
-	if answer.StatusCode == http.StatusForbidden {
+	switch {
+	case answer.StatusCode < 300:
+		s.code = 0
+	case answer.StatusCode == http.StatusForbidden:
 		s.code = 7
-	} else if answer.StatusCode == http.StatusUnauthorized {
+	case answer.StatusCode == http.StatusUnauthorized:
 		s.code = 16
+	default:
+		s.code = 2
 	}
 	return nil
 }

@@ -37,8 +37,7 @@ type TerraformCall struct {
 }
 
 // ParseTerraform reads the arguments of Terraform, and compares its variables with those of deploy/terraform/example
-// in a
-// checkout.
+// in a checkout.
 func ParseTerraform(checkout string, args []string) (TerraformCall, error) {
 	call := TerraformCall{Flags: make(map[string]bool), Variables: make(map[string]string)}
 	for i := 0; i < len(args); i++ {
