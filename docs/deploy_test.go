@@ -147,7 +147,8 @@ func TestDeployPage(t *testing.T) {
 			if want := map[string]int64{"ann": 15, "bob": 10, "cem": 7}; err != nil || !maps.Equal(balances, want) {
 				t.Errorf("the accounts have %v, %v; want %v", balances, err, want)
 			}
-			expiring := []string{"(default)/ScattermapJob/expires", "(default)/ScattermapRange/expires"}
+			expiring := []string{"(default)/ScattermapJob/expires", "(default)/ScattermapRange/expires",
+				"(default)/ScattermapUndoBatch/expires"}
 			if got := o.cloud.Expiring(); !slices.Equal(got, expiring) {
 				t.Errorf("expiring: %q, want %q", got, expiring)
 			}

@@ -52,7 +52,6 @@ func (w *world) put(keys []*datastore.Key, all []datastore.PropertyList) {
 // TestVerifyFindsLoss takes records away, one of every sort, and properties of them: each is
 // found.
 func TestVerifyFindsLoss(t *testing.T) {
-	t.Parallel()
 	testflag.Sequential(t)
 	damaged(t, func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList) {
 		sealed := []string{"", "processed", "state", "end", "start", "failed", "entities", "keys", "seal", "children", "recorded", "error"}
@@ -83,7 +82,6 @@ func TestVerifyFindsLoss(t *testing.T) {
 
 // TestVerifyFindsChange changes records so that they still fit each other: each change is found.
 func TestVerifyFindsChange(t *testing.T) {
-	t.Parallel()
 	testflag.Sequential(t)
 	damaged(t, func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList) {
 		at := func(list datastore.PropertyList, name string) int {
@@ -179,7 +177,6 @@ func TestVerifyFindsChange(t *testing.T) {
 
 // TestVerifyFindsNames stores a record under another name, which is the job's, too.
 func TestVerifyFindsNames(t *testing.T) {
-	t.Parallel()
 	damaged(t, func(w *world, job *mapper.Job, keys []*datastore.Key, all []datastore.PropertyList) {
 		other := datastore.NameKey(keys[3].Kind, keys[3].Name[:len(keys[3].Name)-4]+"0000", nil)
 		w.put([]*datastore.Key{other}, all[3:4])

@@ -2,7 +2,7 @@
 # revisions.
 
 locals {
-  # The series of the service, and those of its queues.
+  # The series of the service, and of its queues.
   own_series   = "job=\"${var.name}\""
   queue_series = "monitored_resource=\"cloud_tasks_queue\",queue_id=~\"${join("|", var.queues)}\""
 
@@ -19,7 +19,7 @@ locals {
     }
     many-entities-fail = {
       title = "Many entities fail"
-      text  = "More than ${var.failure_share * 100}% of the entities of a mapper have failed for good within 15 minutes."
+      text  = "More than ${var.failure_share * 100}% of the entities of a mapper were recorded as failures within 15 minutes."
       query = join(" ", [
         "sum by (scattermap_mapper) (rate(scattermap_failures_total{${local.own_series}}[15m]))",
         "/ ((sum by (scattermap_mapper) (rate(scattermap_entities_total{${local.own_series}}[15m]))",
@@ -39,12 +39,12 @@ locals {
       duration = "300s"
     }
 
-    # The sum joins the revisions, and absent tells also of a schedule that has never worked. It has to be so for two
-    # intervals: after an apply there is nothing yet.
+    # absent joins the revisions, and tells also of a schedule that has never worked. It has to be so for two intervals:
+    # after an apply there is nothing yet.
     the-revive-schedule-is-absent = {
       title    = "The revive schedule is absent"
       text     = "No call of /mapper/revive has succeeded for a while: jobs that lose their tasks stay where they are."
-      query    = "absent(sum(increase(${local.revived}{monitored_resource=\"cloud_run_revision\",service_name=\"${var.name}\"}[${3 * var.revive_minutes + 5}m])) > 0)"
+      query    = "absent(increase(${local.revived}{monitored_resource=\"cloud_run_revision\",service_name=\"${var.name}\"}[${3 * var.revive_minutes + 5}m]) > 0)"
       duration = "${60 * (2 * var.revive_minutes + 5)}s"
     }
   }
@@ -54,12 +54,12 @@ locals {
     a-job-runs-and-commits-nothing = {
       title  = "Tasks are not delivered"
       text   = "The service says that the tasks of a job are not delivered, and why."
-      filter = "jsonPayload.message=~\"tasks are not delivered\""
+      filter = "jsonPayload.event=\"tasks are not delivered\""
     }
     many-entities-fail = {
       title  = "A job has failed, or is paused by its limit"
       text   = "A job has failed, or so many entities have that it is paused."
-      filter = "jsonPayload.message=~\"job (failed|paused)\" AND severity>=WARNING"
+      filter = "jsonPayload.event=(\"job failed\" OR \"job paused\") AND severity>=WARNING"
     }
   }
 

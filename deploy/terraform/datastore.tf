@@ -1,5 +1,5 @@
-# The database exists before: whoever deletes a service does not delete its data. scattermap needs no composite index: what a
-# query of yours needs is named when its job starts.
+# The module makes no database, so a destroy deletes no data. scattermap needs no composite index: an index that a query of
+# yours needs is named when its job starts.
 
 locals {
   database_project = var.database_project == "" ? var.project : var.database_project

@@ -17,7 +17,7 @@ resource "google_service_account" "tasks" {
 }
 
 locals {
-  # The roles of the service, each with its project: a database can't be granted by itself.
+  # The roles of the service, each with the project that it is for.
   roles = merge(
     { "roles/datastore.user" = local.database_project },
     var.collector ? { "roles/monitoring.metricWriter" = var.project, "roles/cloudtrace.agent" = var.project } : {},

@@ -20,8 +20,8 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// A plan is what the module makes of its variables, as Terraform would plan it: each instance of a resource with its arguments.
-// What a provider computes is a stand-in, such as an account's address.
+// A plan is what the module makes of its variables, as Terraform would plan it: each instance of a resource with its
+// arguments. What a provider computes is a stand-in, such as an account's address.
 type plan struct {
 	r         *reader
 	schemas   map[string]*schema
@@ -46,9 +46,21 @@ func planOf(t *testing.T, variables map[string]string) *plan {
 
 func planModule(t *testing.T, m module, variables map[string]string) (*plan, error) {
 	t.Helper()
-	p := &plan{r: check(t, m, nil), schemas: schemas(t), variables: map[string]cty.Value{}, locals: map[string]cty.Value{},
-		resources: map[string]cty.Value{}, instances: map[string][]cty.Value{}, outputs: map[string]cty.Value{}}
-	given := map[string]string{"project": `"my-project"`, "region": `"europe-west1"`, "image": `"image"`, "operators": `["ann@example.com"]`}
+	p := &plan{
+		r:         check(t, m, nil),
+		schemas:   schemas(t),
+		variables: map[string]cty.Value{},
+		locals:    map[string]cty.Value{},
+		resources: map[string]cty.Value{},
+		instances: map[string][]cty.Value{},
+		outputs:   map[string]cty.Value{},
+	}
+	given := map[string]string{
+		"project":   `"my-project"`,
+		"region":    `"europe-west1"`,
+		"image":     `"image"`,
+		"operators": `["ann@example.com"]`,
+	}
 	maps.Copy(given, variables)
 	return p, p.run(given)
 }
@@ -65,7 +77,8 @@ func (p *plan) run(given map[string]string) error {
 		}
 		var expr hclsyntax.Expression
 		if text, ok := given[name]; ok {
-			if expr, diagnostics = hclsyntax.ParseExpression([]byte(text), name, hcl.InitialPos); diagnostics.HasErrors() {
+			expr, diagnostics = hclsyntax.ParseExpression([]byte(text), name, hcl.InitialPos)
+			if diagnostics.HasErrors() {
 				return diagnostics
 			}
 		} else if a := b.Body.Attributes["default"]; a != nil {
@@ -246,7 +259,8 @@ func (p *plan) resource(b *hclsyntax.Block) (cty.Value, error) {
 			if all.Type().IsTupleType() || all.Type().IsListType() {
 				return cty.NilVal, fmt.Errorf("%s: for_each takes a set or a map", address)
 			}
-			if instances[key.AsString()], err = instance(map[string]cty.Value{"each": cty.ObjectVal(map[string]cty.Value{"key": key, "value": value})}); err != nil {
+			each := cty.ObjectVal(map[string]cty.Value{"key": key, "value": value})
+			if instances[key.AsString()], err = instance(map[string]cty.Value{"each": each}); err != nil {
 				return cty.NilVal, err
 			}
 		}
@@ -258,7 +272,9 @@ func (p *plan) resource(b *hclsyntax.Block) (cty.Value, error) {
 		}
 		instances := []cty.Value{}
 		for i := range number(n) {
-			one, err := instance(map[string]cty.Value{"count": cty.ObjectVal(map[string]cty.Value{"index": cty.NumberIntVal(int64(i))})})
+			one, err := instance(
+				map[string]cty.Value{"count": cty.ObjectVal(map[string]cty.Value{"index": cty.NumberIntVal(int64(i))})},
+			)
 			if err != nil {
 				return cty.NilVal, err
 			}
@@ -344,7 +360,9 @@ func computed(typ, address string, s *schema, given map[string]cty.Value) cty.Va
 		all["email"], all["member"] = cty.StringVal(email), cty.StringVal("serviceAccount:"+email)
 		all["name"] = cty.StringVal("projects/" + text("project") + "/serviceAccounts/" + email)
 	case "google_cloud_tasks_queue":
-		all["id"] = cty.StringVal("projects/" + text("project") + "/locations/" + text("location") + "/queues/" + text("name"))
+		all["id"] = cty.StringVal(
+			"projects/" + text("project") + "/locations/" + text("location") + "/queues/" + text("name"),
+		)
 	case "google_monitoring_notification_channel":
 		all["name"] = cty.StringVal("projects/" + text("project") + "/notificationChannels/1")
 	}
@@ -353,18 +371,25 @@ func computed(typ, address string, s *schema, given map[string]cty.Value) cty.Va
 
 // functions are those of Terraform that the module calls.
 var functions = map[string]function.Function{
-	"can": tryfunc.CanFunc, "ceil": stdlib.CeilFunc, "concat": stdlib.ConcatFunc, "contains": stdlib.ContainsFunc, "distinct": stdlib.DistinctFunc,
-	"floor": stdlib.FloorFunc, "join": stdlib.JoinFunc, "jsonencode": stdlib.JSONEncodeFunc, "length": stdlib.LengthFunc, "max": stdlib.MaxFunc,
-	"merge": stdlib.MergeFunc, "min": stdlib.MinFunc, "regex": stdlib.RegexFunc, "replace": stdlib.ReplaceFunc, "slice": stdlib.SliceFunc,
+	"can": tryfunc.CanFunc, "ceil": stdlib.CeilFunc, "concat": stdlib.ConcatFunc, "contains": stdlib.ContainsFunc,
+	"distinct": stdlib.DistinctFunc, "floor": stdlib.FloorFunc, "join": stdlib.JoinFunc,
+	"jsonencode": stdlib.JSONEncodeFunc,
+	"length":     stdlib.LengthFunc, "max": stdlib.MaxFunc, "merge": stdlib.MergeFunc, "min": stdlib.MinFunc,
+	"regex": stdlib.RegexFunc, "replace": stdlib.ReplaceFunc, "slice": stdlib.SliceFunc,
 	"tostring": stdlib.MakeToFunc(cty.String), "toset": stdlib.MakeToFunc(cty.Set(cty.DynamicPseudoType)),
 	"alltrue": function.New(&function.Spec{
-		Params: []function.Parameter{{Name: "list", Type: cty.List(cty.Bool)}}, Type: function.StaticReturnType(cty.Bool),
+		Params: []function.Parameter{
+			{Name: "list", Type: cty.List(cty.Bool)},
+		}, Type: function.StaticReturnType(cty.Bool),
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
 			return cty.BoolVal(!slices.ContainsFunc(args[0].AsValueSlice(), cty.Value.False)), nil
 		},
 	}),
 	"endswith": function.New(&function.Spec{
-		Params: []function.Parameter{{Name: "text", Type: cty.String}, {Name: "end", Type: cty.String}}, Type: function.StaticReturnType(cty.Bool),
+		Params: []function.Parameter{
+			{Name: "text", Type: cty.String},
+			{Name: "end", Type: cty.String},
+		}, Type: function.StaticReturnType(cty.Bool),
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
 			return cty.BoolVal(strings.HasSuffix(args[0].AsString(), args[1].AsString())), nil
 		},

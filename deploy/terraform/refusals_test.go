@@ -3,6 +3,7 @@ package terraform_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/zclconf/go-cty/cty"
 )
 
@@ -27,12 +29,14 @@ type refusal struct {
 // refusals are all that are known for the resources of the module.
 var refusals = []refusal{
 	{
-		"An alert policy may not look for a log metric by a condition other than PromQL: one that is made in the same apply is not found for up to 10 minutes (\"Cannot find metric(s) that match type\").",
+		"An alert policy may not look for a log metric by a condition other than PromQL: one that is made in " +
+			"the same apply is not found for up to 10 minutes (\"Cannot find metric(s) that match type\").",
 		"https://github.com/hashicorp/terraform-provider-google/issues/11102",
 		func(p *plan) (found []string) {
 			each(p, "google_monitoring_alert_policy", "conditions", func(name string, c cty.Value) {
 				for kind := range c.Type().AttributeTypes() {
-					if strings.HasPrefix(kind, "condition_") && kind != "condition_prometheus_query_language" && strings.Contains(text(c, kind, 0, "filter"), "logging.googleapis.com/user/") {
+					if strings.HasPrefix(kind, "condition_") && kind != "condition_prometheus_query_language" &&
+						strings.Contains(text(c, kind, 0, "filter"), "logging.googleapis.com/user/") {
 						found = append(found, name+" has "+kind)
 					}
 				}
@@ -49,7 +53,8 @@ var refusals = []refusal{
 		"https://github.com/hashicorp/terraform-provider-google/issues/20491",
 		func(p *plan) (found []string) {
 			each(p, "google_monitoring_alert_policy", "conditions", func(name string, c cty.Value) {
-				if q := at(c, "condition_prometheus_query_language", 0); q != cty.NilVal && (at(q, "disable_metric_validation") == cty.NilVal || at(q, "disable_metric_validation").False()) {
+				if q := at(c, "condition_prometheus_query_language", 0); q != cty.NilVal &&
+					(at(q, "disable_metric_validation") == cty.NilVal || at(q, "disable_metric_validation").False()) {
 					found = append(found, name)
 				}
 			})
@@ -58,7 +63,8 @@ var refusals = []refusal{
 		"alerts.tf: disable_metric_validation = true => disable_metric_validation = false",
 	},
 	{
-		"A database in Datastore mode refuses google_firestore_field: \"Single-field indexing modes cannot be updated in Datastore mode databases.\"",
+		"A database in Datastore mode refuses google_firestore_field: \"Single-field indexing modes cannot be " +
+			"updated in Datastore mode databases.\"",
 		"https://github.com/hashicorp/terraform-provider-google/issues/15781",
 		func(p *plan) (found []string) {
 			for range p.instances["google_firestore_field"] {
@@ -109,7 +115,8 @@ locals {`,
   }`,
 	},
 	{
-		"A probe looks in one way, and a startup probe for 240 s at most: period_seconds times failure_threshold.",
+		"A probe looks in one way, its time-out is shorter than its period, and a startup probe takes 240 s at " +
+			"most: period_seconds times failure_threshold.",
 		"https://cloud.google.com/run/docs/configuring/healthchecks",
 		func(p *plan) (found []string) {
 			each(p, "google_cloud_run_v2_service", "template", func(_ string, template cty.Value) {
@@ -125,7 +132,13 @@ locals {`,
 								n++
 							}
 						}
-						if n != 1 || name == "startup_probe" && number(at(probe, "period_seconds"))*number(at(probe, "failure_threshold")) > 240 {
+						timeout := 1
+						if v := at(probe, "timeout_seconds"); v != cty.NilVal {
+							timeout = number(v)
+						}
+						if n != 1 || timeout >= number(at(probe, "period_seconds")) ||
+							name == "startup_probe" &&
+								number(at(probe, "period_seconds"))*number(at(probe, "failure_threshold")) > 240 {
 							found = append(found, name)
 						}
 					}
@@ -133,11 +146,12 @@ locals {`,
 			})
 			return found
 		},
-		"service.tf: failure_threshold = 120 => failure_threshold = 121",
+		"service.tf: failure_threshold = 80 => failure_threshold = 81",
 	},
 	{
 		"One container of a service has a port; \"Total cpu < 1 is not supported with concurrency > 1.\"",
-		"https://cloud.google.com/run/docs/deploying#sidecars, https://cloud.google.com/run/docs/configuring/services/cpu",
+		"https://cloud.google.com/run/docs/deploying#sidecars, " +
+			"https://cloud.google.com/run/docs/configuring/services/cpu",
 		func(p *plan) (found []string) {
 			each(p, "google_cloud_run_v2_service", "template", func(_ string, template cty.Value) {
 				ports, cpu := 0, 0.0
@@ -161,14 +175,16 @@ locals {`,
         }`,
 	},
 	{
-		"A job of Cloud Scheduler has one target, whose token is of one kind. Its minutes are a divisor of 60, as */n begins anew with each hour.",
+		"A job of Cloud Scheduler has one target, whose token is of one kind. Its minutes are a divisor of 60, " +
+			"as */n begins anew with each hour.",
 		"https://cloud.google.com/scheduler/docs/configuring/cron-job-schedules",
 		func(p *plan) (found []string) {
 			for _, j := range p.instances["google_cloud_scheduler_job"] {
 				schedule := text(j, "schedule")
 				n := 0
 				fmt.Sscanf(schedule, "*/%d * * * *", &n)
-				if kinds(j, "_target") != 1 || kinds(at(j, "http_target", 0), "_token") != 1 || schedule != "0 * * * *" && (n == 0 || 60%n != 0) {
+				if kinds(j, "_target") != 1 || kinds(at(j, "http_target", 0), "_token") != 1 ||
+					schedule != "0 * * * *" && (n == 0 || 60%n != 0) {
 					found = append(found, schedule)
 				}
 			}
@@ -177,7 +193,8 @@ locals {`,
 		"scheduler.tf: */${var.revive_minutes} => */${var.revive_minutes + 2}",
 	},
 	{
-		"A queue delivers 1 to 5,000 tasks at once, and 500 a second at most; all queues together less than the service takes at once.",
+		"A queue delivers 1 to 5,000 tasks at once, and 500 a second at most; all queues together less than the" +
+			" service takes at once.",
 		"https://cloud.google.com/tasks/docs/quotas",
 		func(p *plan) (found []string) {
 			all := 0
@@ -187,7 +204,8 @@ locals {`,
 					found = append(found, text(q, "name"))
 				}
 			}
-			if takes := number(p.variables["instances"]) * number(p.variables["concurrency"]); all >= takes && takes > 1 {
+			if takes := number(p.variables["instances"]) * number(p.variables["concurrency"]); all >= takes &&
+				takes > 1 {
 				found = append(found, fmt.Sprintf("%d of %d requests are tasks", all, takes))
 			}
 			return found
@@ -208,7 +226,8 @@ locals {`,
 		`iam.tf: "${var.name}-tasks" => "${var.name}-runs-the-tasks-of-jobs"`,
 	},
 	{
-		"A budget's alerts go to five channels at most; its projects are by their numbers, as the API answers them, and each apply would change others.",
+		"A budget's alerts go to five channels at most; its projects are by their numbers, as the API answers " +
+			"them, and each apply would change others.",
 		"https://cloud.google.com/billing/docs/reference/budget/rest/v1/billingAccounts.budgets",
 		func(p *plan) (found []string) {
 			for _, b := range p.instances["google_billing_budget"] {
@@ -219,7 +238,8 @@ locals {`,
 				if kinds(at(b, "amount", 0), "_amount") != 1 {
 					found = append(found, "amount")
 				}
-				if project := text(b, "budget_filter", 0, "projects", 0); !regexp.MustCompile(`^projects/\d+$`).MatchString(project) {
+				if project := text(b, "budget_filter", 0, "projects", 0); !regexp.MustCompile(`^projects/\d+$`).
+					MatchString(project) {
 					found = append(found, project)
 				}
 			}
@@ -228,11 +248,15 @@ locals {`,
 		"budget.tf: data.google_project.this.number => var.project",
 	},
 	{
-		"A tile at the edge has no xPos or yPos in what the API answers: with a 0 each apply would change the dashboard.",
-		"https://github.com/GoogleCloudPlatform/magic-modules (monitoring_dashboard: \"The API omits zero-valued tile positions\")",
+		"A tile at the edge has no xPos or yPos in what the API answers: with a 0 each apply would change the " +
+			"dashboard.",
+		"https://github.com/GoogleCloudPlatform/magic-modules (monitoring_dashboard: \"The API omits " +
+			"zero-valued tile positions\")",
 		func(p *plan) (found []string) {
 			for _, d := range p.instances["google_monitoring_dashboard"] {
-				found = append(found, regexp.MustCompile(`"[xy]Pos":0\b`).FindAllString(text(d, "dashboard_json"), -1)...)
+				found = append(
+					found,
+					regexp.MustCompile(`"[xy]Pos":0\b`).FindAllString(text(d, "dashboard_json"), -1)...)
 				var board struct {
 					MosaicLayout struct {
 						Columns int
@@ -244,7 +268,8 @@ locals {`,
 				}
 				taken := make(map[[2]int]bool)
 				for _, tile := range board.MosaicLayout.Tiles {
-					if at := [2]int{tile.XPos, tile.YPos}; taken[at] || tile.XPos+tile.Width > board.MosaicLayout.Columns {
+					if at := [2]int{tile.XPos, tile.YPos}; taken[at] ||
+						tile.XPos+tile.Width > board.MosaicLayout.Columns {
 						found = append(found, fmt.Sprint(at))
 					} else {
 						taken[at] = true
@@ -256,13 +281,15 @@ locals {`,
 		"dashboard.tf: if at != 0 => if at >= 0",
 	},
 	{
-		"The API answers a duration with none, three, six or nine digits after the point: written otherwise each apply would change it.",
+		"The API answers a duration with none, three, six or nine digits after the point: written otherwise " +
+			"each apply would change it.",
 		"https://protobuf.dev/reference/protobuf/google.protobuf/#duration",
 		func(p *plan) (found []string) {
 			for typ, all := range p.instances {
 				for _, v := range all {
 					_ = cty.Walk(v, func(path cty.Path, v cty.Value) (bool, error) {
-						if v.Type() == cty.String && regexp.MustCompile(`^\d+(\.\d+)?s$`).MatchString(v.AsString()) && !regexp.MustCompile(`^\d+(\.\d{3}|\.\d{6}|\.\d{9})?s$`).MatchString(v.AsString()) {
+						if v.Type() == cty.String && regexp.MustCompile(`^\d+(\.\d+)?s$`).MatchString(v.AsString()) &&
+							!regexp.MustCompile(`^\d+(\.\d{3}|\.\d{6}|\.\d{9})?s$`).MatchString(v.AsString()) {
 							found = append(found, typ+": "+v.AsString())
 						}
 						return true, nil
@@ -290,8 +317,10 @@ locals {`,
 locals {`,
 	},
 	{
-		"Cloud Run ends an instance whose sidecar fails its startup probe, and a container that depends on another one waits for that one's probe.",
-		"https://cloud.google.com/run/docs/configuring/services/containers#container-ordering",
+		"Cloud Run ends an instance whose sidecar fails its startup probe, and a container that depends on " +
+			"another one waits for that one's probe.",
+		"https://cloud.google.com/run/docs/configuring/services/containers#container-ordering, " +
+			"https://github.com/GoogleCloudPlatform/cloud-run-samples/issues/230",
 		func(p *plan) (found []string) {
 			each(p, "google_cloud_run_v2_service", "template", func(_ string, template cty.Value) {
 				for i := 0; at(template, "containers", i) != cty.NilVal; i++ {
@@ -332,20 +361,80 @@ func kinds(v cty.Value, part string) (n int) {
 
 // ways are ways in which the module is used.
 var ways = map[string]map[string]string{
-	"the least":    {},
-	"a collector":  {"collector": "true", "alarm_emails": `["ann@example.com"]`},
-	"groups":       {"operators": "[]", "operator_groups": `["data@example.com"]`, "revive_minutes": "60"},
-	"on":           {"auth": `"on"`, "operators": `["ann@example.com", "ci@my-project.iam.gserviceaccount.com"]`, "name": `"a-name-of-21-letters0"`},
-	"on, accounts": {"auth": `"on"`, "operators": `["ci@my-project.iam.gserviceaccount.com"]`, "instances": "1", "concurrency": "2"},
-	"a proxy":      {"auth": `"on"`, "operators": "[]", "iap_audience": `"/projects/1/global/backendServices/2"`, "database": `"jobs"`},
-	"two queues":   {"queues": `["fast", "night"]`, "instances": "1000", "concurrency": "1000", "database_project": `"my-data"`},
-	"a budget": {"budget": "100", "billing_account": `"012345-6789AB-CDEF01"`, "collector": "true", "alarm_emails": `["a@b.c", "b@b.c", "c@b.c", "d@b.c"]`,
-		"notification_channels": `["projects/my-project/notificationChannels/1", "projects/my-project/notificationChannels/2"]`},
+	"the least":   {},
+	"a collector": {"collector": "true", "alarm_emails": `["ann@example.com"]`},
+	"groups":      {"operators": "[]", "operator_groups": `["data@example.com"]`, "revive_minutes": "60"},
+	"on": {
+		"auth":      `"on"`,
+		"operators": `["ann@example.com", "ci@my-project.iam.gserviceaccount.com"]`,
+		"name":      `"a-name-of-21-letters0"`,
+	},
+	"on, accounts": {
+		"auth":        `"on"`,
+		"operators":   `["ci@my-project.iam.gserviceaccount.com"]`,
+		"instances":   "1",
+		"concurrency": "2",
+	},
+	"a proxy": {
+		"auth":         `"on"`,
+		"operators":    "[]",
+		"iap_audience": `"/projects/1/global/backendServices/2"`,
+		"database":     `"jobs"`,
+	},
+	"two queues": {
+		"queues":           `["fast", "night"]`,
+		"instances":        "1000",
+		"concurrency":      "1000",
+		"database_project": `"my-data"`,
+	},
+	"a budget": {
+		"budget":                "100",
+		"billing_account":       `"012345-6789AB-CDEF01"`,
+		"collector":             "true",
+		"alarm_emails":          `["a@b.c", "b@b.c", "c@b.c", "d@b.c"]`,
+		"notification_channels": `["projects/p/notificationChannels/1", "projects/p/notificationChannels/2"]`,
+	},
+}
+
+// allWays returns these, and how the example uses it.
+func allWays(t *testing.T) map[string]map[string]string {
+	t.Helper()
+	all := maps.Clone(ways)
+	r := check(t, read(t, "example"), map[string]*reader{"./..": check(t, read(t, "."), nil)})
+	given := make(map[string]cty.Value)
+	needed := map[string]string{"project": "my-project", "image": "image", "operator": "ann@example.com"}
+	for name, value := range needed {
+		given[name] = cty.StringVal(value)
+	}
+	for _, b := range r.blocks {
+		if b.Type != "variable" || given[b.Labels[0]] != cty.NilVal {
+			continue
+		}
+		v, diagnostics := b.Body.Attributes["default"].Expr.Value(nil)
+		if diagnostics.HasErrors() {
+			t.Fatal(diagnostics)
+		}
+		given[b.Labels[0]] = v
+	}
+	variables := make(map[string]string)
+	context := &hcl.EvalContext{Variables: map[string]cty.Value{"var": cty.ObjectVal(given)}}
+	for name, a := range r.declared["module.credit"].Body.Attributes {
+		if name == "source" {
+			continue
+		}
+		v, diagnostics := a.Expr.Value(context)
+		if diagnostics.HasErrors() {
+			t.Fatal(diagnostics)
+		}
+		variables[name] = string(hclwrite.TokensForValue(v).Bytes())
+	}
+	all["the example"] = variables
+	return all
 }
 
 // TestRefusals plans the module in several ways, and finds nothing that would be refused or changed again.
 func TestRefusals(t *testing.T) {
-	for way, variables := range ways {
+	for way, variables := range allWays(t) {
 		p := planOf(t, variables)
 		for _, r := range p.refused {
 			t.Errorf("%s: refused: %s", way, r)
@@ -400,9 +489,10 @@ var apis = []struct{ prefix, api string }{
 	{"google_service_account", "iam"},
 }
 
-// TestOrder has everything that calls an API come after the wait that follows its being enabled, and misses each of the waits.
+// TestOrder has everything that calls an API come after the wait that follows its being enabled, and misses each of the
+// waits.
 func TestOrder(t *testing.T) {
-	for way, variables := range ways {
+	for way, variables := range allWays(t) {
 		for _, problem := range order(planOf(t, variables)) {
 			t.Errorf("%s: %s", way, problem)
 		}
@@ -481,15 +571,20 @@ func order(p *plan) (problems []string) {
 		}
 	}
 	wait := p.r.declared["terraform_data.enabled"]
-	if depends := wait.Body.Attributes["depends_on"]; depends == nil || len(depends.Expr.Variables()) != 1 || depends.Expr.Variables()[0].RootName() != "google_project_service" {
+	if depends := wait.Body.Attributes["depends_on"]; depends == nil || len(depends.Expr.Variables()) != 1 ||
+		depends.Expr.Variables()[0].RootName() != "google_project_service" {
 		problems = append(problems, "terraform_data.enabled does not wait for google_project_service.apis")
 	}
 	for _, b := range p.r.blocks {
-		if b.Type != "resource" && b.Type != "data" || !strings.HasPrefix(b.Labels[0], "google_") || len(p.instances[b.Labels[0]]) == 0 {
+		if b.Type != "resource" && b.Type != "data" || !strings.HasPrefix(b.Labels[0], "google_") ||
+			len(p.instances[b.Labels[0]]) == 0 {
 			continue
 		}
 		address := strings.Join(b.Labels, ".")
-		i := slices.IndexFunc(apis, func(a struct{ prefix, api string }) bool { return strings.HasPrefix(b.Labels[0], a.prefix) })
+		i := slices.IndexFunc(
+			apis,
+			func(a struct{ prefix, api string }) bool { return strings.HasPrefix(b.Labels[0], a.prefix) },
+		)
 		switch {
 		case i < 0:
 			problems = append(problems, "which API does "+address+" call?")
@@ -505,20 +600,36 @@ func order(p *plan) (problems []string) {
 
 // TestWho has the accounts that get in, and the command to do so, for each way in.
 func TestWho(t *testing.T) {
-	const url = "https://scattermap-123456789012.europe-west1.run.app"
+	const (
+		url   = "https://scattermap-123456789012.europe-west1.run.app"
+		ann   = "ann@example.com"
+		robot = "ci@x.iam.gserviceaccount.com"
+		team  = "scattermap-team@my-project.iam.gserviceaccount.com"
+		tasks = "scattermap-tasks@my-project.iam.gserviceaccount.com"
+		both  = `["` + ann + `", "` + robot + `"]`
+		proxy = `"/projects/1/global/backendServices/2"`
+	)
 	for way, c := range map[string]struct {
-		variables              map[string]string
-		login, operators, team string
-		invokers               []string // beside the tasks' account
+		variables                map[string]string
+		login, operators, became string
+		invokers                 []string // beside the tasks' account
 	}{
-		"iam": {map[string]string{"operators": `["ann@example.com", "ci@x.iam.gserviceaccount.com"]`, "operator_groups": `["data@example.com"]`},
-			"scattermap login " + url, "", "", []string{"group:data@example.com", "serviceAccount:ci@x.iam.gserviceaccount.com", "user:ann@example.com"}},
-		"on, with people": {map[string]string{"auth": `"on"`, "operators": `["ann@example.com", "ci@x.iam.gserviceaccount.com"]`},
-			"scattermap login " + url + " --impersonate scattermap-team@my-project.iam.gserviceaccount.com",
-			"ann@example.com,ci@x.iam.gserviceaccount.com,scattermap-team@my-project.iam.gserviceaccount.com", "user:ann@example.com", nil},
-		"on, accounts only": {map[string]string{"auth": `"on"`, "operators": `["ci@x.iam.gserviceaccount.com"]`},
-			"scattermap login " + url + " --impersonate ci@x.iam.gserviceaccount.com", "ci@x.iam.gserviceaccount.com", "", nil},
-		"a proxy": {map[string]string{"auth": `"on"`, "operators": `["ann@example.com"]`, "iap_audience": `"/projects/1/global/backendServices/2"`}, "", "ann@example.com", "", nil},
+		"iam": {
+			map[string]string{"operators": both, "operator_groups": `["data@example.com"]`},
+			"scattermap login " + url, "", "",
+			[]string{"group:data@example.com", "serviceAccount:" + robot, "user:" + ann},
+		},
+		"on, with people": {
+			map[string]string{"auth": `"on"`, "operators": both},
+			"scattermap login " + url + " --impersonate " + team, ann + "," + robot + "," + team, "user:" + ann, nil,
+		},
+		"on, accounts only": {
+			map[string]string{"auth": `"on"`, "operators": `["` + robot + `"]`},
+			"scattermap login " + url + " --impersonate " + robot, robot, "", nil,
+		},
+		"on, a proxy": {
+			map[string]string{"auth": `"on"`, "operators": `["` + ann + `"]`, "iap_audience": proxy}, "", ann, "", nil,
+		},
 	} {
 		t.Run(way, func(t *testing.T) {
 			p := planOf(t, c.variables)
@@ -526,12 +637,13 @@ func TestWho(t *testing.T) {
 				t.Errorf("login is %q, want %q", got, c.login)
 			}
 			env := p.environment()
-			if env["OPERATORS"] != c.operators || env["SERVICE_URL"] != url || (env["AUTH"] == "on") != strings.HasPrefix(way, "on") && way != "a proxy" {
+			if env["OPERATORS"] != c.operators || env["SERVICE_URL"] != url ||
+				(env["AUTH"] == "on") != strings.HasPrefix(way, "on") {
 				t.Errorf("the environment is %q", env)
 			}
 			var invokers, impersonate []string
 			for _, m := range p.instances["google_cloud_run_v2_service_iam_member"] {
-				if member := text(m, "member"); member != "serviceAccount:scattermap-tasks@my-project.iam.gserviceaccount.com" {
+				if member := text(m, "member"); member != "serviceAccount:"+tasks {
 					invokers = append(invokers, member)
 				}
 			}
@@ -541,8 +653,15 @@ func TestWho(t *testing.T) {
 				}
 			}
 			slices.Sort(invokers)
-			if !slices.Equal(invokers, c.invokers) || strings.Join(impersonate, " ") != c.team || (p.outputs["operators_account"].AsString() != "") != (c.team != "") {
-				t.Errorf("%q may call it, want %q; %q may impersonate, want %q", invokers, c.invokers, impersonate, c.team)
+			if !slices.Equal(invokers, c.invokers) || strings.Join(impersonate, " ") != c.became ||
+				(p.outputs["operators_account"].AsString() != "") != (c.became != "") {
+				t.Errorf(
+					"%q may call it, want %q; %q may impersonate, want %q",
+					invokers,
+					c.invokers,
+					impersonate,
+					c.became,
+				)
 			}
 		})
 	}
@@ -561,11 +680,13 @@ func (p *plan) environment() map[string]string {
 // TestOtherProject has the database in another project: the service is told so, and may read and write it there.
 func TestOtherProject(t *testing.T) {
 	p := planOf(t, map[string]string{"database_project": `"my-data"`, "database": `"jobs"`})
-	if env := p.environment(); env["GOOGLE_CLOUD_PROJECT"] != "my-project" || env["DATASTORE_PROJECT"] != "my-data" || env["DATASTORE_DATABASE"] != "jobs" {
+	if env := p.environment(); env["GOOGLE_CLOUD_PROJECT"] != "my-project" || env["DATASTORE_PROJECT"] != "my-data" ||
+		env["DATASTORE_DATABASE"] != "jobs" {
 		t.Errorf("the environment is %q", env)
 	}
 	if _, err := p.find("google_project_iam_member", func(v cty.Value) bool {
-		return text(v, "project") == "my-data" && text(v, "role") == "roles/datastore.user" && strings.HasPrefix(text(v, "member"), "serviceAccount:scattermap-service@my-project.")
+		return text(v, "project") == "my-data" && text(v, "role") == "roles/datastore.user" &&
+			strings.HasPrefix(text(v, "member"), "serviceAccount:scattermap-service@my-project.")
 	}); err != nil {
 		t.Error(err)
 	}
@@ -596,12 +717,15 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestTTL compares the commands that are printed with gcloud's own tree, and their kinds with those of records that may expire.
+// TestTTL compares the commands that are printed with gcloud's own tree, and their kinds with those of records that may
+// expire.
 func TestTTL(t *testing.T) {
 	commands := strings.Split(planOf(t, nil).outputs["ttl"].AsString(), "\n")
 	kinds := make(map[string]bool)
 	for _, c := range commands {
-		m := regexp.MustCompile(`^gcloud firestore fields ttls update expires --collection-group=(\w+) --enable-ttl --async --project=my-project --database='\(default\)'$`).FindStringSubmatch(c)
+		m := regexp.MustCompile(`^gcloud firestore fields ttls update expires --collection-group=(\w+) ` +
+			`--enable-ttl --async --project=my-project --database='\(default\)'$`).
+			FindStringSubmatch(c)
 		if m == nil {
 			t.Fatalf("what is %q?", c)
 		}
@@ -630,7 +754,8 @@ func TestTTL(t *testing.T) {
 	if err != nil {
 		t.Skip("left out: gcloud's own tree of commands, as gcloud is not installed")
 	}
-	for _, root := range []string{filepath.Join(filepath.Dir(gcloud), ".."), "/usr/lib/google-cloud-sdk", "/usr/share/google-cloud-sdk"} {
+	roots := []string{filepath.Dir(filepath.Dir(gcloud)), "/usr/lib/google-cloud-sdk", "/usr/share/google-cloud-sdk"}
+	for _, root := range roots {
 		b, err := os.ReadFile(filepath.Join(root, "lib/surface/firestore/fields/ttls/update.yaml"))
 		if err != nil {
 			continue

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -41,24 +42,28 @@ const builtIn = `resource terraform_data
 // schemas reads schema.txt: by "resource google_project_service", or data. See schema/main.go.
 func schemas(t testing.TB) map[string]*schema {
 	t.Helper()
-	b, err := os.ReadFile("schema.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	first, rest, _ := strings.Cut(string(b), "\n")
-	if !regexp.MustCompile(`^provider \S+/google \d+\.\d+\.\d+, from @cdktf/provider-google \d`).MatchString(first) {
-		t.Fatalf("schema.txt begins with %q", first)
-	}
-	all, err := parseSchemas(rest + builtIn)
+	all, err := readSchemas()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return all
 }
 
+var readSchemas = sync.OnceValues(func() (map[string]*schema, error) {
+	b, err := os.ReadFile("schema.txt")
+	if err != nil {
+		return nil, err
+	}
+	first, rest, _ := strings.Cut(string(b), "\n")
+	if !regexp.MustCompile(`^provider \S+/google \d+\.\d+\.\d+, from @cdktf/provider-google \d`).MatchString(first) {
+		return nil, fmt.Errorf("schema.txt begins with %q", first)
+	}
+	return parseSchemas(rest + builtIn)
+})
+
 var exclusive = regexp.MustCompile(`(?i)exactly one of ((?:'\w+'(?:, | and | or )?)+)`)
 
-// parseSchemas parses lines such as "name optional string // Deprecated", of which those of a block are indented by a tab more.
+// parseSchemas parses lines such as "name optional string // Deprecated". The lines of a block have one more tab.
 func parseSchemas(text string) (map[string]*schema, error) {
 	all := make(map[string]*schema)
 	var around []*schema // by indentation
@@ -82,7 +87,11 @@ func parseSchemas(text string) (map[string]*schema, error) {
 		w := strings.Fields(words)
 		deprecated := strings.Contains(strings.ToLower(note), "deprecated")
 		if m := exclusive.FindStringSubmatch(note); m != nil {
-			outer.oneOf = append(outer.oneOf, regexp.MustCompile(`\w+`).FindAllString(strings.NewReplacer(" and ", " ", " or ", " ").Replace(m[1]), -1))
+			outer.oneOf = append(
+				outer.oneOf,
+				regexp.MustCompile(`\w+`).
+					FindAllString(strings.NewReplacer(" and ", " ", " or ", " ").Replace(m[1]), -1),
+			)
 		}
 		switch {
 		case len(w) == 4 && w[1] == "block":
@@ -90,7 +99,12 @@ func parseSchemas(text string) (map[string]*schema, error) {
 			outer.blocks[w[0]] = inner
 			around = append(around[:depth], inner)
 		case len(w) == 3 && (w[1] == "required" || w[1] == "optional" || w[1] == "computed"):
-			outer.attributes[w[0]] = attribute{kind: w[2], required: w[1] == "required", computed: w[1] == "computed", deprecated: deprecated}
+			outer.attributes[w[0]] = attribute{
+				kind:       w[2],
+				required:   w[1] == "required",
+				computed:   w[1] == "computed",
+				deprecated: deprecated,
+			}
 		default:
 			return nil, fmt.Errorf("what is %q?", line)
 		}
@@ -105,7 +119,18 @@ func (a attribute) fits(e hclsyntax.Expression) bool {
 		_, tuple := e.(*hclsyntax.TupleConsExpr)
 		_, object := e.(*hclsyntax.ObjectConsExpr)
 		_, text := e.(*hclsyntax.TemplateExpr)
-		return !(tuple && a.kind != "list" || object && a.kind != "map" || text && a.kind != "string") || a.kind == "any"
+		switch a.kind {
+		case "any":
+			return true
+		case "list":
+			return !object && !text
+		case "map":
+			return !tuple && !text
+		case "string":
+			return !tuple && !object
+		default:
+			return !tuple && !object && !text
+		}
 	}
 	switch typ := v.Type(); a.kind {
 	case "string":

@@ -23,6 +23,7 @@ locals {
     CONCURRENCY                 = tostring(var.concurrency)
     REQUEST_TIMEOUT             = tostring(local.timeout)
     OTEL_EXPORTER_OTLP_ENDPOINT = var.collector ? "http://localhost:4318" : ""
+    OTEL_SERVICE_NAME           = var.collector ? var.name : "" # the label job of its metrics, which alarms and charts ask for
   }
 
   # Seconds. A delivery may take up to 10 minutes, see tasks.Options.Deadline.
@@ -77,8 +78,9 @@ resource "google_cloud_run_v2_service" "service" {
       # It takes as long as Cloud Run allows, 240 s: /ready needs the database, and a role that is new takes some
       # minutes to have effect.
       startup_probe {
-        period_seconds    = 2
-        failure_threshold = 120
+        timeout_seconds   = 2
+        period_seconds    = 3
+        failure_threshold = 80
         http_get {
           path = "/ready"
         }

@@ -1,6 +1,7 @@
-// Package terraform_test reads the module as Terraform would, as far as that is possible without it and its provider: neither can
-// be had on the machines that build this project. Arguments are compared with the provider's schema (schema.txt), the module is
-// planned with several variables (plan_test.go), and its plan is searched for what the API refuses (refusals_test.go).
+// Package terraform_test reads the module as Terraform would, as far as that is possible without it and its provider:
+// neither can be had on the machines that build this project. Arguments are compared with the provider's schema
+// (schema.txt), the module is planned with several variables (plan_test.go), and its plan is searched for what the API
+// refuses (refusals_test.go).
 package terraform_test
 
 import (
@@ -58,7 +59,10 @@ func (r *reader) say(at hcl.Range, format string, args ...any) {
 // check reads a module, whose modules have these variables.
 func check(t testing.TB, m module, modules map[string]*reader) *reader {
 	t.Helper()
-	r := &reader{schemas: schemas(t), declared: map[string]*hclsyntax.Block{}, locals: map[string]*hclsyntax.Attribute{}, used: map[string]bool{}}
+	r := &reader{
+		schemas: schemas(t), declared: map[string]*hclsyntax.Block{}, locals: map[string]*hclsyntax.Attribute{},
+		used: map[string]bool{},
+	}
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		file, diagnostics := hclsyntax.ParseConfig([]byte(m[name]), name, hcl.InitialPos)
 		if diagnostics.HasErrors() {
@@ -329,20 +333,25 @@ func TestEnvironment(t *testing.T) {
 		}
 		delete(reads, own)
 	}
+	// OpenTelemetry reads these itself.
+	const endpoint, service = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME"
+	if !given[endpoint] || !given[service] {
+		t.Errorf("the service gets no %s or %s", endpoint, service)
+	}
 	for name := range given {
-		if !reads[name] {
+		if !reads[name] && !strings.HasPrefix(name, "OTEL_") {
 			t.Errorf("the service gets %s, and does not read it", name)
 		}
 	}
 	for name := range reads {
-		if !given[name] {
+		if !given[name] && !strings.HasPrefix(name, "OTEL_") {
 			t.Errorf("the service reads %s, and does not get it", name)
 		}
 	}
 }
 
-// TestQueries compares the metrics of alarms and charts with those that are documented, and the plays that alarms link to with those that there
-// are.
+// TestQueries compares the metrics of alarms and charts with those that are documented, and the plays that alarms link
+// to with those that there are.
 func TestQueries(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/telemetry.md")
 	if err != nil {

@@ -41,7 +41,7 @@ variable "database" {
 }
 
 variable "database_project" {
-  description = "The ID of the project that has the database, if it is another one. Whoever applies needs to grant roles there. Empty: project."
+  description = "The ID of the project that has the database, if it is another one. The account that applies has to be allowed to grant roles there. Empty: project."
   type        = string
   default     = ""
 

@@ -18,7 +18,7 @@ import (
 // config is what the environment says.
 //
 //	GOOGLE_CLOUD_PROJECT   the project of the service, whose logs are there
-//	DATASTORE_PROJECT      the project of the database; that of the service if empty
+//	DATASTORE_PROJECT      the project of the database; the same if empty
 //	DATASTORE_DATABASE     the database's ID; the default database if empty
 //	TASKS_QUEUE            projects/PROJECT/locations/LOCATION/queues/QUEUE, or several
 //	                       of these with commas between: jobs belong to the first one,
@@ -119,6 +119,7 @@ func configFrom(getenv func(string) string) (config, error) {
 	c.service = tasks.Service{
 		Instances: e.number("MAX_INSTANCES", 100_000), Concurrency: e.number("CONCURRENCY", 1000),
 		Timeout: time.Duration(e.number("REQUEST_TIMEOUT", 3600)) * time.Second, // the bounds are Cloud Run's
+		Queues:  len(c.queues),
 	}
 	e.checkURL("SERVICE_URL", c.url, func(u *url.URL) bool { return u.Path == "" }, "http(s)://HOST without a path")
 	e.auth(&c)

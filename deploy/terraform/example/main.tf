@@ -18,7 +18,7 @@ variable "project" {
 }
 
 variable "region" {
-  description = "The region of the service. Choose that of the database."
+  description = "The region of the service: the same as the database's."
   type        = string
   default     = "europe-west1"
 }

@@ -1,5 +1,5 @@
-// Command schema writes what the resources of deploy/terraform take, from the types of npm's @cdktf/provider-google, which are
-// made from the provider's own schema. The version of both is in the first line of what it writes.
+// Command schema writes what the resources of deploy/terraform take, from the types of npm's @cdktf/provider-google,
+// which are made from the provider's own schema. The version of both is in the first line of what it writes.
 //
 //	npm pack @cdktf/provider-google@16.12.1 && tar xzf cdktf-provider-google-16.12.1.tgz
 //	go run ./deploy/terraform/schema package > deploy/terraform/schema.txt
@@ -91,7 +91,8 @@ func resource(s *strings.Builder, folder, name string) error {
 	if !strings.Contains(t.text, fmt.Sprintf("tfResourceType = %q", full)) {
 		return fmt.Errorf("%s is not the types of %s", short, full)
 	}
-	class := regexp.MustCompile(`export declare class (\w+) extends cdktf\.Terraform(?:Resource|DataSource)`).FindStringSubmatch(t.text)
+	class := regexp.MustCompile(`export declare class (\w+) extends cdktf\.Terraform(?:Resource|DataSource)`).
+		FindStringSubmatch(t.text)
 	if class == nil {
 		return fmt.Errorf("%s has no class", short)
 	}
@@ -116,8 +117,11 @@ var (
 	member = regexp.MustCompile(`(?s)/\*\*(.*?)\*/\s*readonly (\w+)(\??): ([^;{]+|\{[^}]*\}[^;]*);`)
 	anchor = regexp.MustCompile(`#([a-z0-9_]+) \w+#[a-z0-9_]+\}`)
 	getter = regexp.MustCompile(`(?m)^    get (\w+)\(\): ([^;]+);`)
-	rule   = regexp.MustCompile(`[^.]*\b([Ee]xactly one of|[Aa]t most one of|[Aa]t least one of|[Oo]nly one of|[Cc]onflicts with|mutually exclusive|[Dd]eprecated)\b[^.]*`)
-	upper  = regexp.MustCompile(`[A-Z]`)
+	rule   = regexp.MustCompile(
+		`[^.]*\b([Ee]xactly one of|[Aa]t most one of|[Aa]t least one of|[Oo]nly one of|[Cc]onflicts with|` +
+			`mutually exclusive|[Dd]eprecated)\b[^.]*`,
+	)
+	upper = regexp.MustCompile(`[A-Z]`)
 )
 
 // write writes the members of an interface, and of what is computed in its class.
@@ -137,13 +141,22 @@ func (t types) write(s *strings.Builder, iface, class, indent string) error {
 		need := map[bool]string{true: "optional", false: "required"}[optional]
 		note := ""
 		doc, _, _ = strings.Cut(doc, "Docs at Terraform Registry")
-		for _, r := range rule.FindAllString(strings.Join(strings.Fields(strings.ReplaceAll(doc, "\n    *", " ")), " "), -1) {
+		doc = strings.Join(strings.Fields(strings.ReplaceAll(doc, "\n    *", " ")), " ")
+		for _, r := range rule.FindAllString(doc, -1) {
 			note += " // " + strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(r), "* "))
 		}
 		typ = strings.TrimSuffix(typ, " | cdktf.IResolvable")
 		inner, many := strings.CutSuffix(typ, "[]")
 		if _, ok := t.block(inner); ok {
-			fmt.Fprintf(s, "%s%s block %s %s%s\n", indent, link[1], need, map[bool]string{true: "many", false: "one"}[many], note)
+			fmt.Fprintf(
+				s,
+				"%s%s block %s %s%s\n",
+				indent,
+				link[1],
+				need,
+				map[bool]string{true: "many", false: "one"}[many],
+				note,
+			)
 			if err := t.write(s, inner, inner+"OutputReference", indent+"\t"); err != nil {
 				return err
 			}

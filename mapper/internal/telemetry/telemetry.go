@@ -83,6 +83,12 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry,
 	return t, errors.Join(append(failed, err)...)
 }
 
+// Has tells of the mappers that the process has: an instance that has done nothing yet shows in the metrics, so that its
+// absence says that they do not arrive.
+func (t *Telemetry) Has(ctx context.Context, mapper string) {
+	t.inFlight.Add(ctx, 0, metric.WithAttributes(mapperKey.String(mapper)))
+}
+
 // module is the path of this library's module.
 const module = "github.com/scattermap/scattermap"
 
