@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -229,7 +230,7 @@ var mistakes = map[string]mistake{
 	"Terraform has no credentials": {"A", "gcloud auth application-default login", "true", "",
 		"application default credentials"},
 	"Terraform has a variable less": {"A", `-var="image=$IMAGE"`, "", "", `"image" is not set`},
-	"Terraform has one too many": {"A", `-var="image=$IMAGE"`, `-var="image=$IMAGE" -var="name=x"`, "",
+	"Terraform has one too many": {"A", `-var="image=$IMAGE"`, `-var="image=$IMAGE" -var="nam=x"`, "",
 		"undeclared variable"},
 	"an operator that is no person": {"A", `-var="operator=$OPERATOR"`, `-var="operator=ann"`, "",
 		"Invalid value for variable"},
@@ -277,5 +278,27 @@ func needShell(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("bash"); err != nil || !cloudstandin.Runs() {
 		t.Skip("the page's blocks are run on Linux, with bash")
+	}
+}
+
+// typed is a script that somebody would type who has read the page: -args -typed FILE.
+var typed = flag.String("typed", "", "a script that TestTyped follows")
+
+// TestTyped follows what a reader of the page would type, and shows what becomes of it.
+func TestTyped(t *testing.T) {
+	if *typed == "" {
+		t.Skip("-args -typed FILE follows a script")
+	}
+	needShell(t)
+	text, err := os.ReadFile(*typed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := follow(t, []step{{block: block{language: "sh", text: string(text)}}})
+	t.Log(o.printed[0])
+	balances, err := o.cloud.Balances(t.Context(), "Account")
+	t.Logf("balances %v, %v; mails %q; left %q; refused %q", balances, err, o.cloud.Mails(), o.cloud.Left(), o.cloud.Refused())
+	if o.failed >= 0 {
+		t.Error("it fails")
 	}
 }

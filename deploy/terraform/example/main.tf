@@ -28,6 +28,18 @@ variable "image" {
   type        = string
 }
 
+variable "name" {
+  description = "The name of the service, and the beginning of the names of all that belongs to it."
+  type        = string
+  default     = "credit"
+}
+
+variable "queue" {
+  description = "The name of the queue."
+  type        = string
+  default     = "mapper"
+}
+
 variable "operator" {
   description = "The e-mail address of the person who starts jobs and gets the alarms."
   type        = string
@@ -50,7 +62,8 @@ module "credit" {
 
   project         = var.project
   region          = var.region
-  name            = "credit"
+  name            = var.name
+  queues          = [var.queue]
   image           = var.image
   operators       = [var.operator]
   alarm_emails    = [var.operator]
