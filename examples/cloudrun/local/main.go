@@ -154,9 +154,7 @@ func run(ctx context.Context, c config, stdout, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("read the accounts: %w", err)
 	}
-	if c.latency > 0 {
-		s.latency.Resume()
-	}
+	s.latency.Resume()
 	o := &operation{service: s, config: c, screen: screen, events: script(c)}
 	used, begun := s.emulator.Usage(), time.Now()
 	screen.begun = begun

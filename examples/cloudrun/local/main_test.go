@@ -40,7 +40,7 @@ func TestLocal(t *testing.T) {
 	for name, args := range map[string]string{
 		"from none and back":     "",
 		"one request each":       "-concurrency 1 -max-instances 8",
-		"always with a CPU":      "-cpu always -min-instances 2",
+		"always with a CPU":      "-cpu always -min-instances 2 -latency 0",
 		"told to end":            "-term 3 -max-instances 3",
 		"killed":                 "-term 1 -kill 2",
 		"two revisions":          "-rollout",

@@ -98,12 +98,13 @@ type operation struct {
 	screen   *screen
 	observer observer
 	events   []event
+	settings string // of the job, in JSON, each behind a comma
 }
 
 // start starts the job through the API.
 func (o *operation) start(ctx context.Context) error {
-	body := fmt.Sprintf(`{"mapper": "add-credit", "id": %q, "query": {"kind": "Account"}, "params": {"Amount": %d}}`,
-		jobID, o.amount)
+	body := fmt.Sprintf(`{"mapper": "add-credit", "id": %q, "query": {"kind": "Account"}, "params": {"Amount": %d}%s}`,
+		jobID, o.amount, o.settings)
 	o.screen.print("\nAn operator starts a job through the API:\n  POST %s/jobs %s\n", o.url, body)
 	return o.call(ctx, "POST", "/jobs", body, nil)
 }

@@ -70,9 +70,11 @@ func start(ctx context.Context, c config, say func(string, ...any), log io.Write
 		}
 		s.programs = []string{binary}
 	}
-	s.latency = emulator.NewFaults(1, emulator.Fault{
-		Kind: emulator.SlowCall, Latency: emulator.LogNormal{Median: c.latency, P99: 5 * c.latency},
-	})
+	var slow []emulator.Fault
+	if c.latency > 0 {
+		slow = append(slow, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.LogNormal{Median: c.latency, P99: 5 * c.latency}})
+	}
+	s.latency = emulator.NewFaults(1, slow...)
 	s.latency.Pause()
 	if s.emulator, err = emulator.Start(&emulator.Options{
 		DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", KeysAddr: "127.0.0.1:0", Faults: s.latency,
