@@ -19,7 +19,7 @@ func Of(j *record.Job) (Query, error) {
 	if len(j.Needs) > 0 {
 		return q, fmt.Errorf("job %s: %w: it needs %s", j.ID, ErrNewer, strings.Join(j.Needs, ", "))
 	}
-	if err := q.decode(j.Query, true); err != nil {
+	if err := decode(&q, j.Query, true); err != nil {
 		return q, fmt.Errorf("job %s: %w: query: %w", j.ID, ErrNewer, err)
 	}
 	q.Times = j.Times

@@ -102,10 +102,10 @@ func (q Query) MarshalJSON() ([]byte, error) {
 }
 
 // UnmarshalJSON reads what MarshalJSON returns.
-func (q *Query) UnmarshalJSON(text []byte) error { return q.decode(text, false) }
+func (q *Query) UnmarshalJSON(text []byte) error { return decode(q, text, false) }
 
-// decode reads what MarshalJSON returns. If wholly, names that the query does not have are an error.
-func (q *Query) decode(text []byte, wholly bool) error {
+// decode reads a query from what MarshalJSON returns. If wholly, names that a query does not have are an error.
+func decode(q *Query, text []byte, wholly bool) error {
 	type plain Query
 	d := json.NewDecoder(bytes.NewReader(text))
 	if wholly {
