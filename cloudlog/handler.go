@@ -23,6 +23,7 @@ const (
 	severityKey = "severity"
 	messageKey  = "message"
 	labelsKey   = "logging.googleapis.com/labels"
+	eventKey    = "event"
 	traceKey    = "logging.googleapis.com/trace"
 	spanKey     = "logging.googleapis.com/spanId"
 	sampledKey  = "logging.googleapis.com/trace_sampled"
@@ -50,8 +51,11 @@ func NewHandler(w io.Writer, o *Options) slog.Handler {
 	return &handler{lines: lines, project: opts.Project, attrs: make([][]slog.Attr, 1)}
 }
 
-// rename gives slog's own attributes the names that Cloud Logging reads.
+// rename gives slog's own attributes the names that Cloud Logging reads, and durations their unit.
 func rename(groups []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		return slog.String(a.Key, a.Value.Duration().String())
+	}
 	if len(groups) > 0 {
 		return a
 	}
@@ -111,6 +115,23 @@ func (h *handler) add(a slog.Attr) {
 	h.attrs[len(h.attrs)-1] = append(h.attrs[len(h.attrs)-1], a)
 }
 
+// about returns what the message of a line goes on with: the job that it is about, and its mapper.
+func (h *handler) about() string {
+	of := make(map[string]string)
+	for _, label := range h.labels {
+		if a, ok := label.(slog.Attr); ok {
+			of[a.Key] = a.Value.String()
+		}
+	}
+	switch {
+	case of["job"] == "":
+		return ""
+	case of["mapper"] == "":
+		return ": " + of["job"]
+	}
+	return ": " + of["job"] + " (" + of["mapper"] + ")"
+}
+
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	var own []slog.Attr
 	r.Attrs(func(a slog.Attr) bool { own = append(own, a); return true })
@@ -119,7 +140,10 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	for i, name := range slices.Backward(c.groups) {
 		inner = append(slices.Clip(c.attrs[i]), slog.Attr{Key: name, Value: slog.GroupValue(inner...)})
 	}
-	line := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	line := slog.NewRecord(r.Time, r.Level, r.Message+c.about(), r.PC)
+	if line.Message != r.Message {
+		line.AddAttrs(slog.String(eventKey, r.Message))
+	}
 	line.AddAttrs(inner...)
 	if len(c.labels) > 0 {
 		line.AddAttrs(slog.Group(labelsKey, c.labels...))

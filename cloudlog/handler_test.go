@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"testing"
 	"testing/slogtest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/trace"
@@ -38,6 +39,7 @@ func TestFields(t *testing.T) {
 	log.With("mapper", "add-credit", "process", 7).WithGroup("task").With("id", "x").Error("failed", "job", "in a group")
 	log.Debug("serving", "job", slog.IntValue(3))
 	log.Info("one")
+	log.Error("job failed", "job", "spring", "mapper", "add-credit", "after", 90*time.Second, slog.Group("page", "took", time.Millisecond))
 	got := lines(t, out.Bytes())
 	for _, line := range got {
 		if _, ok := line["time"].(string); !ok {
@@ -47,15 +49,19 @@ func TestFields(t *testing.T) {
 	}
 	want := []map[string]any{
 		{
-			"severity": "WARNING", "message": "a page is tried again", "refused": 2.0, "logging.googleapis.com/labels": map[string]any{"job": "spring", "range": "a1"},
+			"severity": "WARNING", "message": "a page is tried again: spring", "event": "a page is tried again", "refused": 2.0, "logging.googleapis.com/labels": map[string]any{"job": "spring", "range": "a1"},
 			"logging.googleapis.com/trace": "projects/p/traces/0123456789abcdef0123456789abcdef", "logging.googleapis.com/spanId": "0123456789abcdef", "logging.googleapis.com/trace_sampled": true,
 		},
 		{
 			"severity": "ERROR", "message": "failed", "process": 7.0, "task": map[string]any{"id": "x", "job": "in a group"},
 			"logging.googleapis.com/labels": map[string]any{"mapper": "add-credit"},
 		},
-		{"severity": "DEBUG", "message": "serving", "logging.googleapis.com/labels": map[string]any{"job": "3"}},
+		{"severity": "DEBUG", "message": "serving: 3", "event": "serving", "logging.googleapis.com/labels": map[string]any{"job": "3"}},
 		{"severity": "INFO", "message": "one"},
+		{
+			"severity": "ERROR", "message": "job failed: spring (add-credit)", "event": "job failed", "after": "1m30s", "page": map[string]any{"took": "1ms"},
+			"logging.googleapis.com/labels": map[string]any{"job": "spring", "mapper": "add-credit"},
+		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -73,14 +73,14 @@ func TestBudgetIsGivenBack(t *testing.T) {
 	var alone float64
 	for _, test := range []struct {
 		name    string
-		most    float64 // of the budget, that the job spends more than alone
+		most    float64 // of the budget, that the job spends more than alone: up to 0.09 was seen, and 0.20 where nothing is given back
 		disturb func(w *world, f *fleet, job *mapper.Job)
 	}{
 		{"is left alone", 0, func(*world, *fleet, *mapper.Job) {}},
-		{"drains", 0.08, func(w *world, f *fleet, _ *mapper.Job) {
+		{"drains", 0.13, func(w *world, f *fleet, _ *mapper.Job) {
 			w.must(f.retire(f.pick(), time.Hour))
 		}},
-		{"is paused and resumed", 0.08, func(w *world, _ *fleet, job *mapper.Job) {
+		{"is paused and resumed", 0.13, func(w *world, _ *fleet, job *mapper.Job) {
 			w.must(job.Pause(w.Context()))
 			time.Sleep(10 * time.Second)
 			w.must(job.Resume(w.Context()))

@@ -95,6 +95,7 @@ func collector(s *shelf) *mapper.Mapper[mapper.None] {
 // TestCollect has a mapper write pages elsewhere, with and without faults: those that its commits name have each entity
 // once, and without faults nothing else is left there.
 func TestCollect(t *testing.T) {
+	t.Parallel()
 	first := testflag.Seed(t)
 	for i := range uint64(7) {
 		seed := uint64(0)
@@ -184,6 +185,7 @@ func checkSheets(t *testing.T, client *datastore.Client, s *shelf, status *mappe
 
 // TestCollectFails has the function over pages fail, in each way that a job has to end by.
 func TestCollectFails(t *testing.T) {
+	t.Parallel()
 	testflag.Sequential(t)
 	for name, page := range map[string]func(context.Context, *mapper.Page[int64], mapper.None) error{
 		"permanently": func(context.Context, *mapper.Page[int64], mapper.None) error {
@@ -215,6 +217,7 @@ func TestCollectFails(t *testing.T) {
 // TestCollectOfTwins has each delivery come twice at about the same time, and no process die: of what two have written the one
 // whose commit came too late takes away its own.
 func TestCollectOfTwins(t *testing.T) {
+	t.Parallel()
 	s := &shelf{sheets: make(map[string][]int64), tried: make(map[int64]int)}
 	m := collector(s)
 	synctest.Test(t, func(t *testing.T) {

@@ -91,6 +91,7 @@ func ask(t *testing.T, q mapper.Query, indexes []byte) (a verdict, err error) {
 // TestCombinations starts jobs over queries with each pair of features, and compares what is
 // served with docs/queries.md. Where an index is needed, the lines that the error has serve.
 func TestCombinations(t *testing.T) {
+	t.Parallel()
 	testflag.Sequential(t)
 	var table, reasons strings.Builder
 	table.WriteString("| |")

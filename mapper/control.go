@@ -143,7 +143,7 @@ type CleanUpOptions struct {
 
 	// Expire, if it is not 0, has the records get the property "expires" in place of
 	// being deleted: that much later than now, for time-to-live policies on the kinds
-	// ScattermapRange and ScattermapJob.
+	// ScattermapJob, ScattermapRange and ScattermapUndoBatch.
 	Expire time.Duration `json:"expire,omitempty"`
 }
 

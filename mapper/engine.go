@@ -151,6 +151,9 @@ func New(client *datastore.Client, queue *tasks.Queue, o *Options) (*Engine, err
 	if e.jobs.Telemetry, err = telemetry.New(o.MeterProvider, o.TracerProvider); err != nil {
 		return nil, fmt.Errorf("mapper: %w", err)
 	}
+	for _, def := range o.Mappers {
+		e.jobs.Telemetry.Has(context.Background(), def.Name())
+	}
 	e.jobs.Revived = func(ctx context.Context) error { return advance(ctx, e, o.Schedules) }
 	e.ranges = executor.New(client, e.jobs)
 	if e.queues, err = queuesOf(e, o.Queues); err != nil {

@@ -71,6 +71,7 @@ func TestPausedTwice(t *testing.T) {
 
 // TestFailureJSON encodes a failure, as handlers do.
 func TestFailureJSON(t *testing.T) {
+	t.Parallel()
 	key := datastore.NameKey("Account", "a", nil)
 	encoded, err := json.Marshal(mapper.Failure{Key: key, Error: "no", Attempts: 5, Time: epoch})
 	if want := `{"key":"` + key.Encode() + `","error":"no","attempts":5,"time":"2020-01-01T00:00:00Z"}`; err != nil || string(encoded) != want {

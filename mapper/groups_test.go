@@ -16,6 +16,7 @@ import (
 // TestGroups has a job aggregate over 10,000 groups, without and with a sum, a minimum and a maximum beside the count of each,
 // while calls and deliveries go wrong: whatever is repeated, lost or killed, the aggregates that the finalizer gets are exact.
 func TestGroups(t *testing.T) {
+	t.Parallel()
 	testflag.Sequential(t)
 	first := testflag.Seed(t)
 	for _, c := range []struct {

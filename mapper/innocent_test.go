@@ -57,6 +57,7 @@ func TestInnocents(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
 	}
+	t.Parallel()
 	for seed := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
 			var f *fleet
@@ -109,6 +110,7 @@ func TestInnocents(t *testing.T) {
 // TestInnocentsAlone has processes die of one entity, beside pages of one entity
 // each, of which some fail for a while: nobody but that one is blamed.
 func TestInnocentsAlone(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var f *fleet
 		keys := names(400)

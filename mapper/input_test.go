@@ -146,6 +146,7 @@ func TestBadEngines(t *testing.T) {
 // TestNothingToUse calls what has no engine, no client or no mapper: an error, and no
 // panic.
 func TestNothingToUse(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	var none *mapper.Mapper[mapper.None]
 	var engine *mapper.Engine

@@ -40,6 +40,7 @@ func TestSizes(t *testing.T) {
 // TestFullPages checks the number of tasks for each full page, at the main
 // job's size.
 func TestFullPages(t *testing.T) {
+	t.Parallel()
 	testflag.Sequential(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
@@ -59,6 +60,7 @@ func TestFullPages(t *testing.T) {
 // TestKeysOfEveryForm runs a job over keys of all forms, on the embedded
 // Datastore and on Google's.
 func TestKeysOfEveryForm(t *testing.T) {
+	t.Parallel()
 	seed := testflag.Seed(t)
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		w := newWorld(t, setting{client: client}, addCredit)
@@ -97,6 +99,7 @@ func TestKeysOfEveryForm(t *testing.T) {
 // than Datastore: Google's classic emulator does, by UTF-16. It must not credit
 // anything twice, and may only give up.
 func TestForeignKeyOrder(t *testing.T) {
+	t.Parallel()
 	client := googletest.Client(t, emulator.Classic)
 	w := newWorld(t, setting{client: client}, addCredit)
 	var keys []*datastore.Key

@@ -21,6 +21,7 @@ import (
 
 // TestLateAnswer has the answer to a start be lost until its job has failed: the log says that it was started, and once that it has failed.
 func TestLateAnswer(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := mapper.Update("broken", func(context.Context, *mapper.Entity[account], mapper.None) error {
 			return mapper.Permanent(errors.New("broken"))

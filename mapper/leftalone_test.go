@@ -64,6 +64,7 @@ var (
 // TestLeftAlone has each mapper that should leave something alone run over random entities of all that the protocol can
 // say: that stays bit for bit, an entity in which nothing differs keeps its version, and the same queries find it.
 func TestLeftAlone(t *testing.T) {
+	t.Parallel()
 	rng := testflag.Rand(t) // outside the bubble, whose time is always the same
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, append(prebuilt.Mappers(), idle, add, idleList, renameList)...)
@@ -311,6 +312,7 @@ func (z *zoo) run(name, params string, written int) *mapper.Job {
 // TestOddNames changes properties of all names of up to three of some characters, and of others, each beside ones that a
 // wrong reading of the name would mean.
 func TestOddNames(t *testing.T) {
+	t.Parallel()
 	raise := mapper.Update("raise", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
 		for i, p := range e.Value {
 			if n, ok := p.Value.(int64); ok && n < 100 {
@@ -368,6 +370,7 @@ func TestOddNames(t *testing.T) {
 
 // TestFilterOfMixedElements starts a job whose filter finds only one array. The array's first element is unindexed.
 func TestFilterOfMixedElements(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, idle)
 		z := &zoo{world: w, project: projectOf(t, w.client), keys: []*datastore.Key{datastore.IDKey("Thing", 1, nil)}}

@@ -13,6 +13,7 @@ import (
 
 // TestPlanManyNamespaces has a plan look at 1,000 namespaces and no more, and say so.
 func TestPlanManyNamespaces(t *testing.T) {
+	t.Parallel()
 	m := mapper.Visit("m", func(context.Context, *mapper.Entity[account], mapper.None) error { return nil })
 	mappertest.Run(t, mapper.Set(m), nil, func(t *testing.T, w *mappertest.World) {
 		put := func(from, to int) {

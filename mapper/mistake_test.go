@@ -163,6 +163,7 @@ func TestDeleteByAgeSparesTheRenewed(t *testing.T) {
 
 // TestFiltersOnce reads filters that say something twice.
 func TestFiltersOnce(t *testing.T) {
+	t.Parallel()
 	for text, want := range map[string]string{
 		`{"property": "a", "op": "=", "value": 5, "value": 6}`:               `"value" comes twice`,
 		`{"property": "a", "op": "=", "value": 5, "Value": 6}`:               `"value" and "Value"`,

@@ -18,6 +18,7 @@ import (
 // is what really was done, and does not go back below an earlier lower bound: by more than what was inserted since explains, and a hair
 // where chance would have it.
 func TestProgress(t *testing.T) {
+	t.Parallel()
 	testflag.Sequential(t)
 	n := 6000
 	if testing.Short() {

@@ -173,6 +173,7 @@ func Example_nightly() {
 // TestNights has a schedule at one in the morning call over the weeks in which clocks are changed: each night has a job of its
 // own, whose date is that of the night, and a call that is repeated has none.
 func TestNights(t *testing.T) {
+	t.Parallel()
 	zone, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		t.Skip("no time zones are installed: ", err)

@@ -46,6 +46,7 @@ func ticker(t *testing.T, w *mappertest.World, s *mapper.Schedule[string], at ti
 
 // TestTickOnce has a tick come five times at once, with and without faults, and once more when its run has ended: it is one run.
 func TestTickOnce(t *testing.T) {
+	t.Parallel()
 	first := testflag.Seed(t)
 	for i := range uint64(6) {
 		seed := uint64(0)
@@ -102,6 +103,7 @@ func checkNights(t *testing.T, client *datastore.Client, nights int64) {
 
 // TestOverlap has ticks come while a run is unfinished, with and without faults.
 func TestOverlap(t *testing.T) {
+	t.Parallel()
 	first, n := testflag.Seed(t), uint64(4)
 	if testing.Short() {
 		n = 2
@@ -180,6 +182,7 @@ func outcomes(all []*mapper.Ticked) (s []string) {
 
 // TestQueuedTick has an engine advance a schedule by itself when a run has ended.
 func TestQueuedTick(t *testing.T) {
+	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.QueueTick)
 	mappertest.Run(t, mapper.Set(nightly), &mappertest.Options{Schedules: []mapper.ScheduleDefinition{s}}, func(t *testing.T, w *mappertest.World) {
 		putLeaves(t, w.Client)
@@ -194,6 +197,7 @@ func TestQueuedTick(t *testing.T) {
 
 // TestReplaceIsReady has a run go on if the one that would replace it can't start.
 func TestReplaceIsReady(t *testing.T) {
+	t.Parallel()
 	for _, overlap := range []mapper.Overlap{mapper.ReplaceRun, mapper.QueueTick} {
 		s := mapper.NewSchedule("nightly", nightly, overlap)
 		mappertest.Run(t, mapper.Set(nightly), nil, func(t *testing.T, w *mappertest.World) {
@@ -219,6 +223,7 @@ func TestReplaceIsReady(t *testing.T) {
 
 // TestWaitingGoesFirst has a tick that waits start its run before a later tick, although nobody has advanced the schedule meanwhile.
 func TestWaitingGoesFirst(t *testing.T) {
+	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.QueueTick)
 	mappertest.Run(t, mapper.Set(nightly), nil, func(t *testing.T, w *mappertest.World) {
 		putLeaves(t, w.Client)
@@ -246,6 +251,7 @@ func TestWaitingGoesFirst(t *testing.T) {
 
 // TestWaitingRefused has a tick that waits, and then can't start a run, be done with, and others go on.
 func TestWaitingRefused(t *testing.T) {
+	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.QueueTick)
 	mappertest.Run(t, mapper.Set(nightly), &mappertest.Options{Schedules: []mapper.ScheduleDefinition{s}}, func(t *testing.T, w *mappertest.World) {
 		putLeaves(t, w.Client)
@@ -281,6 +287,7 @@ func TestWaitingRefused(t *testing.T) {
 
 // TestOneRunGoesOn has a run that has failed not go on while the next one is unfinished, and no tick start one while it does.
 func TestOneRunGoesOn(t *testing.T) {
+	t.Parallel()
 	for _, beside := range []bool{false, true} { // with it, no slot is in the way
 		broken := true
 		m := mapper.Update("brittle", func(_ context.Context, e *mapper.Entity[leaf], _ string) error {
@@ -327,6 +334,7 @@ func TestOneRunGoesOn(t *testing.T) {
 
 // TestScheduleRefused has what can't be carried out be refused, with an error that names it.
 func TestScheduleRefused(t *testing.T) {
+	t.Parallel()
 	mappertest.Run(t, mapper.Set(nightly), nil, func(t *testing.T, w *mappertest.World) {
 		for want, s := range map[string]*mapper.Schedule[string]{
 			`"a b"`:             mapper.NewSchedule("a b", nightly, mapper.SkipTick),

@@ -19,6 +19,7 @@ import (
 
 // TestCanary has a job go over a share of the keys, under faults, and another over the rest: together they do each entity once.
 func TestCanary(t *testing.T) {
+	t.Parallel()
 	first, n := testflag.Seed(t), uint64(4)
 	if testing.Short() {
 		n = 1
@@ -75,6 +76,7 @@ func TestCanary(t *testing.T) {
 
 // TestCanaryCost has a canary of 2% read the entities of that, and not the others, in as many pages as those take.
 func TestCanaryCost(t *testing.T) {
+	t.Parallel()
 	visited := mapper.Visit("visit", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error { return nil })
 	update := mapper.Update("update", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
 		a.Value.Balance++
@@ -116,6 +118,7 @@ func TestCanaryCost(t *testing.T) {
 
 // TestShareRefused has shares that are none be refused.
 func TestShareRefused(t *testing.T) {
+	t.Parallel()
 	m := mapper.Visit("visit", func(context.Context, *mapper.Entity[leaf], mapper.None) error { return nil })
 	mappertest.Run(t, mapper.Set(m), nil, func(t *testing.T, w *mappertest.World) {
 		putLeaves(t, w.Client)
@@ -140,6 +143,7 @@ func TestShareRefused(t *testing.T) {
 
 // TestShareCombined has shares go with all else that a query says: two of them together are all that it is over.
 func TestShareCombined(t *testing.T) {
+	t.Parallel()
 	visit := mapper.Visit("visit", func(context.Context, *mapper.Entity[leaf], mapper.None) error { return nil })
 	put := mapper.Update("put", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) error {
 		e.Delete(e.Key)

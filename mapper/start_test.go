@@ -131,6 +131,7 @@ func TestStartRevivesTheRoot(t *testing.T) {
 // TestStartWithoutLookups starts jobs while the database does not answer: a new one, and one that
 // is there. Neither is said to have other arguments.
 func TestStartWithoutLookups(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup"}, Code: codes.PermissionDenied})
 		f.Pause()
@@ -152,6 +153,7 @@ func TestStartWithoutLookups(t *testing.T) {
 
 // TestBadStartCallsNothing starts jobs with bad arguments: that needs no database to find out.
 func TestBadStartCallsNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{}, addCredit)
 		before := w.emulator.Usage()
@@ -179,6 +181,7 @@ func TestBadStartCallsNothing(t *testing.T) {
 // TestWithoutAnswers asks for all that can be asked for while the database is down: the error says so, and long
 // before the client would give up.
 func TestWithoutAnswers(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Lookup", "RunQuery", "RunAggregationQuery", "BeginTransaction", "Commit"}, Code: codes.Unavailable})
 		f.Pause()
@@ -238,6 +241,7 @@ func TestWithoutAnswers(t *testing.T) {
 // TestStartWithoutCommits starts a job while nothing can be committed: the error is that, and not
 // that there is no such job.
 func TestStartWithoutCommits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := emulator.NewFaults(1, emulator.Fault{Kind: emulator.LoseCall, Methods: []string{"Commit"}, Code: codes.PermissionDenied})
 		f.Pause()

@@ -267,7 +267,11 @@ func TestFewLines(t *testing.T) {
 		if most := 12 * (int(took.Minutes()) + 2); lines > most || log.count(`msg="entities failed"`) < 10 {
 			t.Errorf("%d lines in %v, at most %d wanted:\n%.3000s", lines, took, most, log.String())
 		}
-		if !regexp.MustCompile(`msg="entities failed" job=\S+ range=\S+ tried_again=10 recorded=0 kinds="10 error"`).MatchString(log.String()) {
+		causes, err := job.Causes(t.Context())
+		if err != nil || len(causes) != 1 {
+			t.Fatalf("the causes are %+v, %v", causes, err)
+		}
+		if !regexp.MustCompile(`msg="entities failed" job=\S+ mapper=\S+ range=\S+ tried_again=10 recorded=0 kinds="10 error ` + causes[0].Digest + `"`).MatchString(log.String()) {
 			t.Errorf("no line is about a page:\n%.3000s", log.String())
 		}
 		if !strings.Contains(log.String(), "left_out=") {

@@ -12,6 +12,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/lifecycle"
 	"github.com/scattermap/scattermap/mapper/internal/progress"
@@ -213,6 +214,9 @@ type Cause struct {
 	// their keys, all of which are "#".
 	Cause string `json:"cause"`
 
+	// Digest names the cause in log lines, which have nothing of an entity: "entities failed" has it behind the word error.
+	Digest string `json:"digest"`
+
 	Count     int64   `json:"count"`     // of the failures
 	Estimated bool    `json:"estimated"` // Count is an estimate: the job has more than 1,000 failures
 	Example   Failure `json:"example"`
@@ -243,7 +247,7 @@ func (j *Job) Causes(ctx context.Context) ([]Cause, error) {
 	}
 	var causes []Cause
 	for _, c := range record.Causes(failed, all) {
-		causes = append(causes, Cause{c.Text, c.Count, c.Estimated, failureOf(c.Example)})
+		causes = append(causes, Cause{c.Text, fault.Digest(c.Text), c.Count, c.Estimated, failureOf(c.Example)})
 	}
 	return causes, nil
 }

@@ -28,6 +28,7 @@ func integer(n int64) *datastorepb.Value {
 // with what the Go client can't even say, and updates another property of it:
 // everything else is the same to the bit.
 func TestUndeclaredPropertiesSurvive(t *testing.T) {
+	t.Parallel()
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0"})
 	client, err := e.Datastore(t.Context(), "test")
 	if err != nil {
@@ -81,6 +82,7 @@ func TestUndeclaredPropertiesSurvive(t *testing.T) {
 // TestUndeclaredValuesSurvive checks the same for values on the database that
 // drops what a property mask does not name, and on those that keep it.
 func TestUndeclaredValuesSurvive(t *testing.T) {
+	t.Parallel()
 	type full struct {
 		Balance int64
 		Owner   string

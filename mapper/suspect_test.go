@@ -151,6 +151,7 @@ func TestDeadlyEntities(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out large runs")
 	}
+	t.Parallel()
 	for name, c := range map[string]struct {
 		attempts int32
 		deleted  bool

@@ -224,6 +224,19 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
+// TestMetricsOfNoWork has a process that has done nothing yet show in the metrics, with each of its mappers: only so does an
+// alarm know that they do not arrive.
+func TestMetricsOfNoWork(t *testing.T) {
+	work := func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error { a.Value.Balance++; return nil }
+	_, reader, _ := observed(t, setting{}, mapper.Update("a", work), mapper.Update("b", work))
+	m := read(t, reader)["scattermap.tasks.in_flight"]
+	slices.Sort(m.attributes)
+	want := []string{"scattermap.mapper=a", "scattermap.mapper=b"}
+	if !m.there || m.value != 0 || !slices.Equal(m.attributes, want) {
+		t.Errorf("in flight are %+v, want 0 of %v", m, want)
+	}
+}
+
 // TestIdle has the time since the last page grow while a job is stuck, for as long as somebody looks, whichever process that is; and
 // not while it is paused.
 func TestIdle(t *testing.T) {

@@ -44,6 +44,7 @@ func (p *byPointer) Validate() error {
 // TestValidate has the parameters' own type be asked wherever a job is about to start: by its value, by its name, as a
 // rehearsal, by a schedule, and for a plan. What it refuses has left nothing.
 func TestValidate(t *testing.T) {
+	t.Parallel()
 	add := mapper.Update("add", func(_ context.Context, e *mapper.Entity[account], p amount) error { return nil })
 	text := mapper.Visit("text", func(context.Context, *mapper.Entity[account], byPointer) error { return nil })
 	pointed := mapper.Collect("pointed", func(context.Context, *mapper.Entity[account], *byPointer) (int,
@@ -103,6 +104,7 @@ func TestValidate(t *testing.T) {
 
 // TestParamsAsTheyAre has numbers of all sizes come to the function as they were given, or not at all.
 func TestParamsAsTheyAre(t *testing.T) {
+	t.Parallel()
 	type params struct {
 		Any  any            `json:"any"`
 		Map  map[string]any `json:"map"`

@@ -20,6 +20,7 @@ import (
 // TestWaitOutlastsReads waits for a job while its reads take minutes and fail then, as on a machine that stood still: four in a
 // row end no wait, and reads that all fail do.
 func TestWaitOutlastsReads(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		fails int64
 		takes time.Duration

@@ -38,13 +38,7 @@ type proof struct {
 
 // oidc are the tokens that Cloud Tasks, Cloud Scheduler and gcloud send.
 var oidc = proof{
-	token: func(r *http.Request) string {
-		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		if !strings.EqualFold(scheme, "Bearer") {
-			return ""
-		}
-		return token
-	},
+	token:     func(r *http.Request) string { return bearer(r.Header.Get("Authorization")) },
 	missing:   "no bearer token",
 	algorithm: "RS256",
 	issuers:   []string{"https://accounts.google.com", "accounts.google.com"},
@@ -59,6 +53,15 @@ var iap = proof{
 	algorithm: "ES256",
 	signature: 64,
 	issuers:   []string{"https://cloud.google.com/iap"},
+}
+
+// bearer returns the token in a header of authorization, or nothing if it has none.
+func bearer(header string) string {
+	scheme, token, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return token
 }
 
 // NewVerifier returns a verifier of tokens that are meant for an audience, of
@@ -107,17 +110,25 @@ func (v *Verifier) Verify(r *http.Request) error {
 	return err
 }
 
-// Allow verifies a request, and returns the e-mail address of the account that has sent it. The error is [ErrToken], or
-// [ErrAccount] if the token is valid, and of another account.
+// Allow verifies a request, and returns the e-mail address of the account that has sent it. The error is [ErrToken], with
+// [Advice] where that is known, or [ErrAccount] if the token is valid, and of another account.
 func (v *Verifier) Allow(r *http.Request) (account string, err error) {
 	token := v.proof.token(r)
+	account, err = v.allow(r.Context(), token)
+	if errors.Is(err, ErrToken) {
+		err = v.advise(err, token, time.Now())
+	}
+	return account, err
+}
+
+func (v *Verifier) allow(ctx context.Context, token string) (account string, err error) {
 	if token == "" {
 		return "", fmt.Errorf("%w: %s", ErrToken, v.proof.missing)
 	}
 	if err := v.proof.checkForm(token); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrToken, err)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), keysTime)
+	ctx, cancel := context.WithTimeout(ctx, keysTime)
 	defer cancel()
 	payload, err := v.validator.Validate(ctx, token, v.audience)
 	if err != nil {
@@ -148,7 +159,7 @@ func Account(ctx context.Context) string {
 
 // Require returns a handler that answers 401 or 403 to requests that the
 // verifier does not take, and passes on the others, with their [Account]. The log says why; the answer
-// says no more than that a token was wrong, or its account.
+// says that a token was wrong, with [Advice], or its account.
 func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		account, err := v.Allow(r)
@@ -157,12 +168,14 @@ func (v *Verifier) Require(log *slog.Logger, next http.Handler) http.Handler {
 			return
 		}
 		log.LogAttrs(r.Context(), slog.LevelWarn, "request refused", slog.String("path", Shown(r.URL.Path)), slog.String("error", shorten(err.Error(), maxError)))
-		text := ErrToken
+		text := ErrToken.Error()
 		if errors.Is(err, ErrAccount) {
-			text = ErrAccount
+			text = ErrAccount.Error()
+		} else if advice := Advice(err); advice != "" {
+			text += ": " + advice
 		}
 		hangUp(w)
-		http.Error(w, text.Error(), statusOf(err))
+		http.Error(w, text, statusOf(err))
 	})
 }
 

@@ -18,10 +18,22 @@ type Service struct {
 	Instances   int           // at most, of Cloud Run's --max-instances
 	Concurrency int           // requests that an instance takes at once, of --concurrency
 	Timeout     time.Duration // after which a request is cut off, of --timeout
+	Queues      int           // that deliver to it; 0 is one
 }
 
 // atOnce returns how many requests the service takes at once, or 0 if that is not known.
 func (s Service) atOnce() int { return s.Instances * s.Concurrency }
+
+// ForTasks returns how many tasks all queues of the service together may deliver at once, or 0 if that is not known: nine
+// tenths of the requests that it takes, and one less at least. The rest is for operators: otherwise the request that
+// pauses a job competes with the load that it is to stop. A service that takes one request at once has none to keep.
+func (s Service) ForTasks() int {
+	n := s.atOnce()
+	return max(min(n, 1), n-max(1, (n+operatorsShare-1)/operatorsShare))
+}
+
+// operatorsShare is which part of a service's requests is for operators: one in so many.
+const operatorsShare = 10
 
 const (
 	// sensibleBackoff is the max-backoff of a queue that Create makes: a task whose process has died several
@@ -39,13 +51,13 @@ const (
 )
 
 // Create makes the queue for a service, unless there is one of its name, and reports whether it has: with as many
-// deliveries at once as the service takes requests, or 100, a max-backoff of a minute, and attempts without
-// end. It leaves a queue that exists as it is, see [Queue.Check]. The caller needs the permission
+// deliveries at once as an even part of [Service.ForTasks], or 100, a max-backoff of a minute, and attempts
+// without end. It leaves a queue that exists as it is, see [Queue.Check]. The caller needs the permission
 // cloudtasks.queues.create.
 func (q *Queue) Create(ctx context.Context, s Service) (created bool, err error) {
 	atOnce := defaultAtOnce
-	if n := s.atOnce(); n > 0 {
-		atOnce = min(n, mostAtOnce)
+	if n := s.ForTasks(); n > 0 {
+		atOnce = max(1, min(n/max(1, s.Queues), mostAtOnce))
 	}
 	_, err = q.client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: queueName.FindStringSubmatch(q.name)[1], Queue: &cloudtaskspb.Queue{
 		Name:        q.name,
@@ -81,16 +93,19 @@ func contradictions(queue *cloudtaskspb.Queue, deadline time.Duration, s Service
 	if queue.State == cloudtaskspb.Queue_PAUSED || queue.State == cloudtaskspb.Queue_DISABLED {
 		say("the queue is %v, and delivers nothing: resume it", queue.State)
 	}
-	if n, most := int(queue.GetRateLimits().GetMaxConcurrentDispatches()), s.atOnce(); most > 0 && n > most {
-		say("it delivers up to %d tasks at once, and the service takes %d requests (%d instances of %d each): what is above is answered 429, after which the queue slows down. Lower its max-concurrent-dispatches, or raise the service's limits",
-			n, most, s.Instances, s.Concurrency)
+	if n, most := int(queue.GetRateLimits().GetMaxConcurrentDispatches()), s.ForTasks(); most > 0 && n > most {
+		say("it delivers up to %d tasks at once, and the service takes %d requests (%d instances of %d each), "+
+			"a tenth of them for operators: what is above is answered 429, after which the queue slows down, and a "+
+			"pause would be among it. Set max-concurrent-dispatches to %d at most, or raise the service's limits",
+			n, s.atOnce(), s.Instances, s.Concurrency, most)
 	}
 	retries := queue.GetRetryConfig()
 	if d := retries.GetMaxBackoff().AsDuration(); d > longestBackoff {
 		say("a task whose process has died several times waits for up to %v: set max-backoff to %v", d, sensibleBackoff)
 	}
 	if n := retries.GetMaxAttempts(); n > 0 {
-		say("it gives a task up after %d attempts, and the range waits for the next sweep then: set max-attempts to -1, which is without end", n)
+		say("it gives a task up after %d attempts, and the range waits for the next sweep then: "+
+			"set max-attempts to unlimited, which is -1 in the API", n)
 	}
 	if d := retries.GetMaxRetryDuration().AsDuration(); d > 0 && retries.GetMaxAttempts() > 0 {
 		say("it gives a task up that is older than %v: set max-retry-duration to 0", d)

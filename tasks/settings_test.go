@@ -30,11 +30,21 @@ func TestCreate(t *testing.T) {
 		}
 		service.Instances *= 2
 	}
-	if n, err := q.Concurrency(t.Context()); n != 40 || err != nil {
-		t.Errorf("the queue delivers %d tasks at once, %v; want 40, as many as the first service takes", n, err)
+	if n, err := q.Concurrency(t.Context()); n != 36 || err != nil {
+		t.Errorf("the queue delivers %d tasks at once, %v; want 36 of the 40 requests that the first service takes", n, err)
 	}
 	if err := q.Check(t.Context(), service); err != nil {
 		t.Errorf("Check of the queue that Create has made: %v", err)
+	}
+	other, err := tasks.NewQueue(client, location+"/queues/other", "http://worker/", &tasks.Options{Unverified: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Create(t.Context(), tasks.Service{Instances: 5, Concurrency: 8, Queues: 2}); err != nil {
+		t.Error(err)
+	}
+	if n, err := other.Concurrency(t.Context()); n != 18 || err != nil {
+		t.Errorf("one of two queues delivers %d tasks at once, %v; want half of 36", n, err)
 	}
 }
 
@@ -46,12 +56,24 @@ func TestCheck(t *testing.T) {
 		want    string // empty: nothing is wrong
 	}{
 		"all is well": {
-			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 40}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 36}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
 			tasks.Service{Instances: 5, Concurrency: 8, Timeout: time.Hour}, "",
 		},
 		"nothing is known of the service": {
 			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 5000}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
 			tasks.Service{Instances: 5}, "",
+		},
+		"none is left for operators": {
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 37}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
+			tasks.Service{Instances: 5, Concurrency: 8}, "max-concurrent-dispatches to 36 at most",
+		},
+		"two at once": {
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 2}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
+			tasks.Service{Instances: 2, Concurrency: 1}, "max-concurrent-dispatches to 1 at most",
+		},
+		"one at once": {
+			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 1}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},
+			tasks.Service{Instances: 1, Concurrency: 1}, "",
 		},
 		"too many at once": {
 			&cloudtaskspb.Queue{RateLimits: &cloudtaskspb.RateLimits{MaxConcurrentDispatches: 41}, RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)}},

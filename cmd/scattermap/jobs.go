@@ -22,7 +22,7 @@ import (
 
 // jobCommands returns the commands for the jobs of a service.
 func jobCommands() []*cobra.Command {
-	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(), newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(), newCleanUp(), newStopAll()}
+	all := []*cobra.Command{newJobs(), newDescribe(), newPlan(), newStart(), newClone(), newWatch(), newRate(), newFailures(), newHistory(), newUndo(), newLeft(), newExamples(), newTop(), newCleanUp(), newStopAll(), newLogin(), newLogout()}
 	for _, verb := range []struct{ name, short, long string }{
 		{"pause", "Have a job begin no more pages", "Pages under way come to their end. A paused job loses nothing, however long it is paused."},
 		{"resume", "Have a paused or failed job go on", "It goes on where it stopped: nothing that was done is repeated. Its tasks are made anew, so it also revives a job whose queue was purged."},

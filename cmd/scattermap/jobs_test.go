@@ -59,6 +59,25 @@ var addCredit = mapper.Update("add-credit", func(_ context.Context, a *mapper.En
 // newService returns the URL of a service with n accounts, which lets in who has a token.
 func newService(t *testing.T, n int, more ...mapper.Definition) string {
 	t.Helper()
+	server := httptest.NewServer(newAPI(t, n, func(r *http.Request) (string, error) {
+		switch r.Header.Get("Authorization") {
+		case "Bearer good":
+			return "ann@example.com", nil
+		case "Bearer eve":
+			return "", tasks.ErrAccount
+		}
+		return "", tasks.ErrToken
+	}, more...))
+	t.Cleanup(server.Close)
+	t.Setenv("SCATTERMAP_SERVICE", server.URL)
+	t.Setenv("SCATTERMAP_TOKEN", "good")
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir()) // nobody has logged in
+	return server.URL
+}
+
+// newAPI returns the jobs API of a service with n accounts, and who is let in.
+func newAPI(t *testing.T, n int, allow func(*http.Request) (string, error), more ...mapper.Definition) http.Handler {
+	t.Helper()
 	var handler http.Handler
 	e := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))})
 	client, err := e.Datastore(t.Context(), "test", mapper.WithVersions())
@@ -96,23 +115,11 @@ func newService(t *testing.T, n int, more ...mapper.Definition) string {
 		t.Fatal(err)
 	}
 	handler = engine.Handler()
-	api, err := jobsapi.New(engine, &jobsapi.Options{Logger: log, Allow: func(r *http.Request) (string, error) {
-		switch r.Header.Get("Authorization") {
-		case "Bearer good":
-			return "ann@example.com", nil
-		case "Bearer eve":
-			return "", tasks.ErrAccount
-		}
-		return "", tasks.ErrToken
-	}})
+	api, err := jobsapi.New(engine, &jobsapi.Options{Logger: log, Allow: allow})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(api)
-	t.Cleanup(server.Close)
-	t.Setenv("SCATTERMAP_SERVICE", server.URL)
-	t.Setenv("SCATTERMAP_TOKEN", "good")
-	return server.URL
+	return api
 }
 
 // command runs a command line, with what is typed, and returns what it prints and its exit code.
@@ -162,7 +169,7 @@ func TestJobs(t *testing.T) {
 		{"describe spring -o yaml", "", 0, "failures: 200"},
 		{"failures spring", "", 0, `/Account,"user-00`},
 		{"failures spring --all -o json", "", 0, "the ledger has no user-001997"},
-		{"failures spring --by-cause", "", 0, "200       the ledger has no #"},
+		{"failures spring --by-cause", "", 0, "200       c2df1b      the ledger has no #"},
 		{"failures spring --by-cause -o json", "", 0, `"cause": "the ledger has no # [#"`},
 		{"retry spring --cause none", "", 1, `no failure has the cause "none"`},
 		{"retry spring --cause 'the ledger has no # [#'", "", 0, "spring: "},

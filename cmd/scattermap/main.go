@@ -76,8 +76,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		Use:   "scattermap",
 		Short: "Run Go functions over every entity of a Cloud Datastore query",
 		Long: "scattermap starts and controls the jobs of a service, and looks at databases.\n\n" +
-			"The service is that of --service or $SCATTERMAP_SERVICE. Its operators prove who they are by the identity token in\n" +
-			"$SCATTERMAP_TOKEN, or one that gcloud makes. With --straight QUEUE there is no service: the command works on the database and the\n" +
+			"\"scattermap login URL\" finds the way into a service, and has the other commands go there; --service or $SCATTERMAP_SERVICE names\n" +
+			"another one. Operators prove who they are by an identity token that gcloud makes, or that of $SCATTERMAP_TOKEN. With --straight QUEUE there is no service: the command works on the database and the\n" +
 			"queue itself, with the permissions of whoever runs it. Exit codes: 0 all is well, 1 an error, 2 a wrong flag or argument, 3 the job that\n" +
 			"was watched did not succeed, or left failures.",
 		SilenceUsage: true, SilenceErrors: true,

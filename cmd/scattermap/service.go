@@ -7,16 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/scattermap/scattermap/internal/claims"
 	"github.com/scattermap/scattermap/internal/names"
 	"github.com/scattermap/scattermap/internal/operator"
 )
@@ -27,18 +27,19 @@ type service struct {
 	tokenCommand string
 	reason       string
 
-	token string
+	way   *login // of a login that is under way
+	mutex sync.Mutex
+	token string // the last one
+	from  string // where it comes from
 
 	straight straight // in place of a service, if its queue is named
 }
 
-const defaultTokenCommand = "gcloud auth print-identity-token"
-
 // define defines the flags of a service.
 func (s *service) define(flags *pflag.FlagSet) {
-	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the `URL` of the service, with the path above /jobs if there is one; $SCATTERMAP_SERVICE by default")
+	flags.StringVar(&s.address, "service", os.Getenv("SCATTERMAP_SERVICE"), "the `URL` of the service, with the path above /jobs if there is one; by default $SCATTERMAP_SERVICE, or that of \"scattermap login\"")
 	s.straight.define(flags)
-	flags.StringVar(&s.tokenCommand, "token-command", defaultTokenCommand, "the `command` that prints an identity token, if $SCATTERMAP_TOKEN is empty; not used for a service on this machine")
+	flags.StringVar(&s.tokenCommand, "token-command", "", "the `command` that prints an identity token, if $SCATTERMAP_TOKEN is empty; by default the way of \"scattermap login\", or gcloud's own account. Not used for a service on this machine")
 }
 
 // defineReason defines the flag of commands that change something.
@@ -56,13 +57,12 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	var content io.Reader
+	var content []byte
 	if body != nil {
-		text, err := json.Marshal(body)
-		if err != nil {
+		var err error
+		if content, err = json.Marshal(body); err != nil {
 			return err
 		}
-		content = bytes.NewReader(text)
 	}
 	if method == http.MethodPost && s.reason != "" {
 		if parameters == nil {
@@ -71,7 +71,7 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 		parameters.Set("reason", s.reason)
 	}
 	if s.straight.queue != "" {
-		code, text, err := s.straight.call(ctx, method, path, parameters, content)
+		code, text, err := s.straight.call(ctx, method, path, parameters, bytes.NewReader(content))
 		switch {
 		case err != nil:
 			return err
@@ -88,36 +88,24 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 	if err != nil {
 		return err
 	}
-	if err := s.authenticate(ctx, base); err != nil {
-		return err
-	}
 	to := base.JoinPath("jobs", path)
 	to.RawQuery = parameters.Encode()
-	r, err := http.NewRequestWithContext(ctx, method, to.String(), content)
+	sent, err := s.prove(ctx, base, false)
 	if err != nil {
 		return err
 	}
-	if body != nil {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	if s.token != "" {
-		r.Header.Set("Authorization", "Bearer "+s.token)
-	}
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		var failed *url.Error
-		if errors.As(err, &failed) { // its text has the URL, which follows
-			err = failed.Err
+	code, text, err := s.send(ctx, method, to, content, sent.token)
+	if code == http.StatusUnauthorized && sent.kept { // it may have been made for an account that is not there any more
+		if sent, err = s.prove(ctx, base, true); err != nil {
+			return err
 		}
-		return fmt.Errorf("the service at %s does not answer: %w; --service or $SCATTERMAP_SERVICE says where it is", s.address, err)
+		code, text, err = s.send(ctx, method, to, content, sent.token)
 	}
-	defer func() { _ = answer.Body.Close() }() // it was only read
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 64<<20))
-	if err != nil {
-		return fmt.Errorf("the answer of %s broke off: %w", s.address, err)
-	}
-	if answer.StatusCode != http.StatusOK {
-		return s.refusal(answer.StatusCode, text)
+	switch {
+	case err != nil:
+		return err
+	case code != http.StatusOK:
+		return s.refusal(code, text, sent)
 	}
 	if v == nil {
 		return nil
@@ -126,6 +114,40 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 		return fmt.Errorf("what answers at %s is not a service of scattermap: %w", to.Redacted(), err)
 	}
 	return nil
+}
+
+// send makes a request with a token, and returns the code and the body of the answer.
+func (s *service) send(ctx context.Context, method string, to *url.URL, content []byte, token string) (int, []byte, error) {
+	r, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(content))
+	if err != nil {
+		return 0, nil, err
+	}
+	if content != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	// A redirection leads to a page where people log in.
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	answer, err := client.Do(r)
+	if err != nil {
+		var failed *url.Error
+		if errors.As(err, &failed) { // its text has the URL, which follows
+			err = failed.Err
+		}
+		return 0, nil, fmt.Errorf("the service at %s does not answer: %w; --service or $SCATTERMAP_SERVICE says where it is", s.address, err)
+	}
+	defer func() { _ = answer.Body.Close() }() // it was only read
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 64<<20))
+	if err != nil {
+		return 0, nil, fmt.Errorf("the answer of %s broke off: %w", s.address, err)
+	}
+	if answer.Header.Get("X-Goog-IAP-Generated-Response") != "" {
+		return 0, nil, fmt.Errorf("Identity-Aware Proxy stands before %s: open %s in a browser, or use an address of the service that it does not stand before",
+			s.address, s.address+"/dashboard/")
+	}
+	return answer.StatusCode, text, nil
 }
 
 // checkPath returns an error for a path below the list of jobs that is another one as a URL.
@@ -145,40 +167,20 @@ func checkPath(path string) error {
 // base returns the URL of the service.
 func (s *service) base() (*url.URL, error) {
 	if s.address == "" {
-		return nil, usageError(errors.New("no service: --service or $SCATTERMAP_SERVICE says where it is, such as https://credit-123.europe-west1.run.app; or --straight names a queue, to work on the database itself"))
+		all, err := readLogins()
+		if err != nil {
+			return nil, err
+		}
+		s.address = all.Current
+	}
+	if s.address == "" {
+		return nil, usageError(errors.New("no service: \"scattermap login URL\", --service or $SCATTERMAP_SERVICE says where it is, such as https://credit-123.europe-west1.run.app; or --straight names a queue, to work on the database itself"))
 	}
 	u, err := url.Parse(s.address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.User != nil {
 		return nil, usageError(fmt.Errorf("the service is %q, it has to be an http or https URL", s.address))
 	}
 	return u, nil
-}
-
-// authenticate gets a token, unless there is one, or the service is on this machine.
-func (s *service) authenticate(ctx context.Context, base *url.URL) error {
-	if s.token == "" {
-		s.token = strings.TrimSpace(os.Getenv("SCATTERMAP_TOKEN"))
-	}
-	local := base.Hostname() == "localhost"
-	if ip := net.ParseIP(base.Hostname()); ip != nil {
-		local = ip.IsLoopback()
-	}
-	if s.token != "" || local {
-		return nil
-	}
-	if base.Scheme != "https" {
-		return usageError(fmt.Errorf("the service is %q, and a token is not sent over http to another machine: use https", s.address))
-	}
-	words := strings.Fields(s.tokenCommand)
-	if len(words) == 0 {
-		return usageError(errors.New("no token: set $SCATTERMAP_TOKEN to an identity token, or --token-command to what prints one"))
-	}
-	out, err := exec.CommandContext(ctx, words[0], words[1:]...).Output()
-	if err != nil {
-		return fmt.Errorf("no token: %q: %w; set $SCATTERMAP_TOKEN to an identity token, or --token-command to what prints one", s.tokenCommand, err)
-	}
-	s.token = strings.TrimSpace(string(out))
-	return nil
 }
 
 // refusalOf returns what an answer that is no success says.
@@ -194,13 +196,34 @@ func refusalOf(text []byte) error {
 }
 
 // refusal returns what an answer that is no success says, and what to do.
-func (s *service) refusal(code int, text []byte) error {
+func (s *service) refusal(code int, text []byte, sent proof) error {
 	said := refusalOf(text).Error()
+	page := strings.HasPrefix(said, "<") // Cloud Run's, and not the service's
+	of, _ := claims.Of(sent.token)
 	switch code {
 	case http.StatusUnauthorized:
-		return fmt.Errorf("the service at %s refuses the token (401: %s): it has to be an identity token for its URL, in $SCATTERMAP_TOKEN or printed by --token-command", s.address, said)
+		if page {
+			said = "says Cloud Run"
+		}
+		what := "\"scattermap login\" or $SCATTERMAP_TOKEN gives one for the service's URL"
+		switch {
+		case of.Expired(time.Now()):
+			said, what = "it has expired", "take another one"
+		case of.Audience == claims.Gcloud:
+			said, _, _ = strings.Cut(said, ": ")
+			what = "gcloud makes a person's token for gcloud itself, and this service checks that it is for its own URL: impersonate a service account that OPERATORS names (scattermap login " +
+				s.address + " --impersonate ACCOUNT), or open the dashboard in a browser"
+		}
+		return fmt.Errorf("the service at %s refuses the token%s (401: %s); %s", s.address, sent.from, said, what)
 	case http.StatusForbidden:
-		return fmt.Errorf("the service at %s does not let this account in (403: %s): OPERATORS of the service lists those who may", s.address, said)
+		who := "this account"
+		if of.Email != "" {
+			who = operator.Line(of.Email, 200)
+		}
+		if page {
+			return fmt.Errorf("Cloud Run does not let %s in at %s (403): it needs the role roles/run.invoker on the service", who, s.address)
+		}
+		return fmt.Errorf("the service at %s does not let %s in (403: %s): OPERATORS of the service lists those who may", s.address, who, said)
 	case http.StatusNotFound:
 		if strings.Contains(said, "no such job") {
 			return fmt.Errorf("%s; \"scattermap jobs --all\" lists those of %s", said, s.address)

@@ -1,67 +1,104 @@
-# Each alarm links to its play in docs/operations.md.
+# Each alarm links to its play in docs/operations.md. TestAlarms evaluates each query on series of two instances and two
+# revisions.
 
 locals {
-  queue_filter = join("|", var.queues)
+  # The series of the service, and of its queues.
+  own_series   = "job=\"${var.name}\""
+  queue_series = "monitored_resource=\"cloud_tasks_queue\",queue_id=~\"${join("|", var.queues)}\""
 
   # The alarms that need the service's own metrics, which the collector sends.
   own_alarms = {
     a-job-runs-and-commits-nothing = {
       title = "A job runs and commits nothing"
-      text  = "A job has committed no page for ${var.idle_minutes} minutes, or nobody tells while tasks are delivered."
+      text  = "A job has committed no page for ${var.idle_minutes} minutes, or tasks are delivered and no instance sends metrics."
       query = join(" or ", [
-        "max by (scattermap_mapper) (scattermap_job_idle_seconds) > ${var.idle_minutes * 60}",
-        "(absent(scattermap_job_idle_seconds) and on() (sum(rate(cloudtasks_googleapis_com:queue_task_attempt_count{monitored_resource=\"cloud_tasks_queue\",queue_id=~\"${local.queue_filter}\"}[10m])) > 0))",
+        "max by (scattermap_mapper) (scattermap_job_idle_seconds{${local.own_series}}) > ${var.idle_minutes * 60}",
+        "(absent_over_time(scattermap_tasks_in_flight{${local.own_series}}[10m]) and on() (sum(increase(cloudtasks_googleapis_com:queue_task_attempt_count{${local.queue_series}}[10m])) > 0))",
       ])
       duration = "300s"
     }
     many-entities-fail = {
-      title    = "Many entities fail"
-      text     = "More than ${var.failure_share * 100}% of the entities of a mapper have failed for good within 15 minutes."
-      query    = "sum by (scattermap_mapper) (rate(scattermap_failures_total[15m])) / (sum by (scattermap_mapper) (rate(scattermap_entities_total[15m])) + sum by (scattermap_mapper) (rate(scattermap_failures_total[15m]))) > ${var.failure_share}"
-      duration = "0s"
+      title = "Many entities fail"
+      text  = "More than ${var.failure_share * 100}% of the entities of a mapper were recorded as failures within 15 minutes."
+      query = join(" ", [
+        "sum by (scattermap_mapper) (rate(scattermap_failures_total{${local.own_series}}[15m]))",
+        "/ ((sum by (scattermap_mapper) (rate(scattermap_entities_total{${local.own_series}}[15m]))",
+        "or 0 * sum by (scattermap_mapper) (rate(scattermap_failures_total{${local.own_series}}[15m])))",
+        "+ sum by (scattermap_mapper) (rate(scattermap_failures_total{${local.own_series}}[15m]))) > ${var.failure_share}",
+      ])
+      duration = "60s"
     }
   }
 
-  # Those that need the metrics of Cloud Tasks only.
-  queue_alarms = {
+  # Those that need the metrics of Google's services only.
+  platform_alarms = {
     tasks-wait-too-long = {
       title    = "Tasks wait too long"
       text     = "A tenth of the tasks have waited for more than ${var.task_age_minutes} minutes after they were due."
-      query    = "histogram_quantile(0.9, sum by (le, queue_id) (rate(cloudtasks_googleapis_com:queue_task_attempt_delays_bucket{monitored_resource=\"cloud_tasks_queue\",queue_id=~\"${local.queue_filter}\"}[10m]))) > ${var.task_age_minutes * 60000}"
+      query    = "histogram_quantile(0.9, sum by (le, queue_id) (rate(cloudtasks_googleapis_com:queue_task_attempt_delays_bucket{${local.queue_series}}[10m]))) > ${var.task_age_minutes * 60000}"
       duration = "300s"
+    }
+
+    # absent joins the revisions, and tells also of a schedule that has never worked. It has to be so for two intervals:
+    # after an apply there is nothing yet.
+    the-revive-schedule-is-absent = {
+      title    = "The revive schedule is absent"
+      text     = "No call of /mapper/revive has succeeded for a while: jobs that lose their tasks stay where they are."
+      query    = "absent(increase(${local.revived}{monitored_resource=\"cloud_run_revision\",service_name=\"${var.name}\"}[${3 * var.revive_minutes + 5}m]) > 0)"
+      duration = "${60 * (2 * var.revive_minutes + 5)}s"
     }
   }
 
-  # Those that need lines of the log only, and stand for the first two where there is no collector.
-  log_alarms = var.collector ? {} : {
+  # Those that need lines of the log only.
+  log_alarms = {
     a-job-runs-and-commits-nothing = {
       title  = "Tasks are not delivered"
       text   = "The service says that the tasks of a job are not delivered, and why."
-      filter = "jsonPayload.message=\"tasks are not delivered\""
+      filter = "jsonPayload.event=\"tasks are not delivered\""
     }
     many-entities-fail = {
       title  = "A job has failed, or is paused by its limit"
       text   = "A job has failed, or so many entities have that it is paused."
-      filter = "jsonPayload.message=(\"job failed\" OR \"job paused\") AND severity>=WARNING"
+      filter = "jsonPayload.event=(\"job failed\" OR \"job paused\") AND severity>=WARNING"
     }
   }
+
+  # The log metric below, as PromQL names it.
+  revived = "logging_googleapis_com:user_${replace(var.name, "-", "_")}_revived"
+
+  channels = concat([for c in google_monitoring_notification_channel.mail : c.name], var.notification_channels)
+}
+
+resource "google_monitoring_notification_channel" "mail" {
+  for_each = toset(var.alarm_emails)
+
+  project      = var.project
+  display_name = "${var.name}: ${each.value}"
+  type         = "email"
+
+  labels = {
+    email_address = each.value
+  }
+
+  depends_on = [terraform_data.enabled]
 }
 
 resource "google_monitoring_alert_policy" "metrics" {
-  for_each = merge(var.collector ? local.own_alarms : {}, local.queue_alarms)
+  for_each = merge(var.collector ? local.own_alarms : {}, local.platform_alarms)
 
   project               = var.project
   display_name          = "${var.name}: ${each.value.title}"
   combiner              = "OR"
-  notification_channels = var.notification_channels
+  notification_channels = local.channels
 
   conditions {
     display_name = each.value.title
 
     condition_prometheus_query_language {
-      query               = each.value.query
-      duration            = each.value.duration
-      evaluation_interval = "60s"
+      query                     = each.value.query
+      duration                  = each.value.duration
+      evaluation_interval       = "60s"
+      disable_metric_validation = true # a metric that nobody has written yet would be refused
     }
   }
 
@@ -77,7 +114,7 @@ resource "google_monitoring_alert_policy" "logs" {
   project               = var.project
   display_name          = "${var.name}: ${each.value.title}"
   combiner              = "OR"
-  notification_channels = var.notification_channels
+  notification_channels = local.channels
 
   conditions {
     display_name = each.value.title
@@ -110,30 +147,6 @@ resource "google_logging_metric" "revived" {
     metric_kind = "DELTA"
     value_type  = "INT64"
   }
-}
 
-resource "google_monitoring_alert_policy" "revive" {
-  project               = var.project
-  display_name          = "${var.name}: The revive schedule is absent"
-  combiner              = "OR"
-  notification_channels = var.notification_channels
-
-  conditions {
-    display_name = "The revive schedule is absent"
-
-    condition_absent {
-      filter   = "resource.type=\"cloud_run_revision\" AND metric.type=\"logging.googleapis.com/user/${google_logging_metric.revived.name}\""
-      duration = "${max(300, 3 * 60 * var.revive_minutes)}s"
-
-      aggregations {
-        alignment_period   = "300s"
-        per_series_aligner = "ALIGN_DELTA"
-      }
-    }
-  }
-
-  documentation {
-    content   = "No call of /mapper/revive has succeeded for a while: jobs that lose their tasks stay where they are. What to do: ${var.playbook}#the-revive-schedule-is-absent"
-    mime_type = "text/markdown"
-  }
+  depends_on = [terraform_data.enabled]
 }

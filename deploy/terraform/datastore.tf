@@ -1,18 +1,10 @@
-# scattermap needs no composite index: what a query of yours needs is named when its job starts.
+# The module makes no database, so a destroy deletes no data. scattermap needs no composite index: an index that a query of
+# yours needs is named when its job starts.
 
 locals {
-  # The kinds of its records that may expire, see Job.CleanUp.
-  kinds = ["ScattermapJob", "ScattermapRange"]
-}
+  database_project = var.database_project == "" ? var.project : var.database_project
+  database         = var.database == "" ? "(default)" : var.database
 
-# Records with the property expires are deleted once that is over.
-resource "google_firestore_field" "expires" {
-  for_each = toset(local.kinds)
-
-  project    = var.project
-  database   = var.database == "" ? "(default)" : var.database
-  collection = each.value
-  field      = "expires"
-
-  ttl_config {}
+  # The kinds of records that may expire, by their property expires: see Job.CleanUp.
+  expiring = ["ScattermapJob", "ScattermapRange", "ScattermapUndoBatch"]
 }

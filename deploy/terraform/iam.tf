@@ -3,6 +3,8 @@ resource "google_service_account" "service" {
   project      = var.project
   account_id   = "${var.name}-service"
   display_name = "The service ${var.name}"
+
+  depends_on = [terraform_data.enabled]
 }
 
 # The account whose tokens tasks and the schedule carry. It may call the service, and nothing else.
@@ -10,18 +12,23 @@ resource "google_service_account" "tasks" {
   project      = var.project
   account_id   = "${var.name}-tasks"
   display_name = "Tasks of ${var.name}"
+
+  depends_on = [terraform_data.enabled]
 }
 
 locals {
-  # The roles of the service in the project: the database can't be granted by itself.
-  roles = concat(["roles/datastore.user"], var.collector ? ["roles/monitoring.metricWriter", "roles/cloudtrace.agent"] : [])
+  # The roles of the service, each with the project that it is for.
+  roles = merge(
+    { "roles/datastore.user" = local.database_project },
+    var.collector ? { "roles/monitoring.metricWriter" = var.project, "roles/cloudtrace.agent" = var.project } : {},
+  )
 }
 
 resource "google_project_iam_member" "service" {
-  for_each = toset(local.roles)
+  for_each = local.roles
 
-  project = var.project
-  role    = each.value
+  project = each.value
+  role    = each.key
   member  = google_service_account.service.member
 }
 
@@ -63,11 +70,48 @@ resource "google_cloud_run_v2_service_iam_member" "tasks" {
 
 # Where Cloud Run's own check stands in front of the service, operators need to pass it.
 resource "google_cloud_run_v2_service_iam_member" "operators" {
-  for_each = toset(var.auth == "iam" ? var.operators : [])
+  for_each = var.auth == "iam" ? local.members : {}
 
   project  = var.project
   location = var.region
   name     = google_cloud_run_v2_service.service.name
   role     = "roles/run.invoker"
-  member   = endswith(each.value, "gserviceaccount.com") ? "serviceAccount:${each.value}" : "user:${each.value}"
+  member   = each.value
+}
+
+locals {
+  members = merge(
+    { for o in var.operators : o => endswith(o, "gserviceaccount.com") ? "serviceAccount:${o}" : "user:${o}" },
+    { for g in var.operator_groups : g => "group:${g}" },
+  )
+
+  # The token of a person, as gcloud prints it, is not meant for the service. With auth = "on" people impersonate an
+  # account of their own, whose tokens are.
+  people       = [for o in var.operators : o if !endswith(o, "gserviceaccount.com")]
+  impersonated = var.auth == "on" && var.iap_audience == "" && length(local.people) > 0
+
+  login = (
+    var.iap_audience != "" ? "" :
+    local.impersonated ? "scattermap login ${local.url} --impersonate ${google_service_account.team[0].email}" :
+    var.auth == "on" ? "scattermap login ${local.url} --impersonate ${var.operators[0]}" :
+    "scattermap login ${local.url}"
+  )
+}
+
+resource "google_service_account" "team" {
+  count = local.impersonated ? 1 : 0
+
+  project      = var.project
+  account_id   = "${var.name}-team"
+  display_name = "Operators of ${var.name}"
+
+  depends_on = [terraform_data.enabled]
+}
+
+resource "google_service_account_iam_member" "impersonate" {
+  for_each = local.impersonated ? toset(local.people) : toset([])
+
+  service_account_id = google_service_account.team[0].name
+  role               = "roles/iam.serviceAccountTokenCreator"
+  member             = "user:${each.value}"
 }

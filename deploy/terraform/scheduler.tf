@@ -22,5 +22,5 @@ resource "google_cloud_scheduler_job" "revive" {
     }
   }
 
-  depends_on = [google_cloud_run_v2_service.service]
+  depends_on = [terraform_data.enabled, google_cloud_run_v2_service.service]
 }

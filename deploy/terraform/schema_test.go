@@ -2,86 +2,216 @@ package terraform_test
 
 import (
 	"fmt"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
 )
 
-// schemas are the arguments, blocks and computed attributes of the resources and data sources that the module uses, from the
-// documentation of the google provider: a name with ! is required, one with = is computed, and a block has its own in braces.
-var schemas = map[string]string{
-	"google_project": `project_id number=`,
-	"google_cloud_run_v2_service": `project name! location! ingress deletion_protection invoker_iam_disabled depends_on template!{
-		service_account timeout max_instance_request_concurrency scaling{min_instance_count max_instance_count}
-		containers!{
-			name image! args depends_on ports{container_port} resources{limits cpu_idle startup_cpu_boost} env{name! value}
-			startup_probe{period_seconds failure_threshold http_get{path port}} liveness_probe{period_seconds failure_threshold http_get{path port}}
-			volume_mounts{name! mount_path!}
-		}
-		volumes{name! secret{secret! items{version path!}}}
-	}`,
-	"google_cloud_run_v2_service_iam_member": `project location name! role! member!`,
-	"google_cloud_tasks_queue": `id= project location! name rate_limits{max_concurrent_dispatches max_dispatches_per_second}
-		retry_config{max_attempts min_backoff max_backoff max_doublings max_retry_duration}`,
-	"google_cloud_tasks_queue_iam_member": `project location name! role! member!`,
-	"google_service_account":              `project account_id! display_name name= email= member=`,
-	"google_project_iam_member":           `project! role! member!`,
-	"google_service_account_iam_member":   `service_account_id! role! member!`,
-	"google_cloud_scheduler_job": `project region name! description schedule time_zone attempt_deadline depends_on retry_config{retry_count}
-		http_target{http_method uri! oidc_token{service_account_email! audience}}`,
-	"google_firestore_field":                  `project database collection! field! ttl_config{}`,
-	"google_secret_manager_secret":            `id= project secret_id! replication!{auto{}}`,
-	"google_secret_manager_secret_version":    `secret! secret_data!`,
-	"google_secret_manager_secret_iam_member": `project secret_id! role! member!`,
-	"google_monitoring_alert_policy": `project display_name! combiner! notification_channels
-		conditions!{
-			display_name! condition_prometheus_query_language{query! duration evaluation_interval} condition_matched_log{filter!}
-			condition_absent{filter duration! aggregations{alignment_period per_series_aligner}}
-		}
-		alert_strategy{notification_rate_limit{period}} documentation{content mime_type}`,
-	"google_logging_metric":                  `project name! description filter! metric_descriptor{metric_kind! value_type!}`,
-	"google_monitoring_dashboard":            `project dashboard_json!`,
-	"google_monitoring_notification_channel": `project display_name type! labels name=`,
-}
-
-// metaArguments are those that every resource takes.
-var metaArguments = []string{"for_each", "count", "depends_on", "lifecycle", "provider"}
-
-// A schema is what a block takes.
+// A schema is what a resource or a block takes.
 type schema struct {
-	attributes map[string]bool // whether they are required
-	computed   map[string]bool
+	attributes map[string]attribute
 	blocks     map[string]*schema
-	required   map[string]bool // of the blocks
+	required   bool // a block
+	many       bool // a block that may be there several times
+	oneOf      [][]string
+	deprecated bool
 }
 
-// parseSchema parses one of the texts above.
-func parseSchema(text string) (*schema, error) {
-	text = strings.NewReplacer("{", " { ", "}", " } ").Replace(text)
-	words := strings.Fields(text)
-	s, rest, err := parseWords(words)
-	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("%q is left over", rest)
+type attribute struct {
+	kind               string // string, number, boolean, list or map
+	required, computed bool
+	deprecated         bool
+}
+
+// builtIn is what Terraform and OpenTofu have without a provider.
+const builtIn = `resource terraform_data
+	input optional any
+	triggers_replace optional any
+	output computed any
+	id computed string
+	provisioner block optional many
+		command required string
+`
+
+// schemas reads schema.txt: by "resource google_project_service", or data. See schema/main.go.
+func schemas(t testing.TB) map[string]*schema {
+	t.Helper()
+	all, err := readSchemas()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return s, err
+	return all
 }
 
-func parseWords(words []string) (*schema, []string, error) {
-	s := &schema{attributes: map[string]bool{}, computed: map[string]bool{}, blocks: map[string]*schema{}, required: map[string]bool{}}
-	for len(words) > 0 && words[0] != "}" {
-		name, required := strings.CutSuffix(words[0], "!")
-		name, computed := strings.CutSuffix(name, "=")
-		words = words[1:]
+var readSchemas = sync.OnceValues(func() (map[string]*schema, error) {
+	b, err := os.ReadFile("schema.txt")
+	if err != nil {
+		return nil, err
+	}
+	first, rest, _ := strings.Cut(string(b), "\n")
+	if !regexp.MustCompile(`^provider \S+/google \d+\.\d+\.\d+, from @cdktf/provider-google \d`).MatchString(first) {
+		return nil, fmt.Errorf("schema.txt begins with %q", first)
+	}
+	return parseSchemas(rest + builtIn)
+})
+
+var exclusive = regexp.MustCompile(`(?i)exactly one of ((?:'\w+'(?:, | and | or )?)+)`)
+
+// parseSchemas parses lines such as "name optional string // Deprecated". The lines of a block have one more tab.
+func parseSchemas(text string) (map[string]*schema, error) {
+	all := make(map[string]*schema)
+	var around []*schema // by indentation
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		words := strings.TrimLeft(line, "\t")
+		depth := len(line) - len(words)
+		if words == "" {
+			continue
+		}
+		inner := &schema{attributes: map[string]attribute{}, blocks: map[string]*schema{}}
+		if depth == 0 {
+			all[words], around = inner, []*schema{inner}
+			continue
+		}
+		if depth > len(around) {
+			return nil, fmt.Errorf("%q is indented too far", line)
+		}
+		outer := around[depth-1]
+		words, note, _ := strings.Cut(words, " // ")
+		w := strings.Fields(words)
+		deprecated := strings.Contains(strings.ToLower(note), "deprecated")
+		if m := exclusive.FindStringSubmatch(note); m != nil {
+			outer.oneOf = append(
+				outer.oneOf,
+				regexp.MustCompile(`\w+`).
+					FindAllString(strings.NewReplacer(" and ", " ", " or ", " ").Replace(m[1]), -1),
+			)
+		}
 		switch {
-		case len(words) > 0 && words[0] == "{":
-			inner, rest, err := parseWords(words[1:])
-			if err != nil || len(rest) == 0 {
-				return nil, nil, fmt.Errorf("the block %s does not end: %w", name, err)
+		case len(w) == 4 && w[1] == "block":
+			inner.required, inner.many, inner.deprecated = w[2] == "required", w[3] == "many", deprecated
+			outer.blocks[w[0]] = inner
+			around = append(around[:depth], inner)
+		case len(w) == 3 && (w[1] == "required" || w[1] == "optional" || w[1] == "computed"):
+			outer.attributes[w[0]] = attribute{
+				kind:       w[2],
+				required:   w[1] == "required",
+				computed:   w[1] == "computed",
+				deprecated: deprecated,
 			}
-			s.blocks[name], s.required[name], words = inner, required, rest[1:]
-		case computed:
-			s.computed[name] = true
 		default:
-			s.attributes[name] = required
+			return nil, fmt.Errorf("what is %q?", line)
 		}
 	}
-	return s, words, nil
+	return all, nil
+}
+
+// fits reports whether an expression can have the kind, as far as its text says.
+func (a attribute) fits(e hclsyntax.Expression) bool {
+	v, diagnostics := e.Value(nil)
+	if diagnostics.HasErrors() {
+		_, tuple := e.(*hclsyntax.TupleConsExpr)
+		_, object := e.(*hclsyntax.ObjectConsExpr)
+		_, text := e.(*hclsyntax.TemplateExpr)
+		switch a.kind {
+		case "any":
+			return true
+		case "list":
+			return !object && !text
+		case "map":
+			return !tuple && !text
+		case "string":
+			return !tuple && !object
+		default:
+			return !tuple && !object && !text
+		}
+	}
+	switch typ := v.Type(); a.kind {
+	case "string":
+		return typ == cty.String || typ == cty.Number
+	case "number":
+		return typ == cty.Number
+	case "boolean":
+		return typ == cty.Bool
+	case "list":
+		return typ.IsTupleType()
+	case "map":
+		return typ.IsObjectType()
+	}
+	return true
+}
+
+// matches checks a body: what it has, what it needs, and what excludes each other.
+func (r *reader) matches(body *hclsyntax.Body, s *schema, what string, outmost bool) {
+	there := make(map[string]int)
+	for name, a := range body.Attributes {
+		known, ok := s.attributes[name]
+		if !ok && outmost && slices.Contains(metaArguments, name) {
+			continue
+		}
+		switch there[name]++; {
+		case !ok:
+			r.say(a.Range(), "%s has no argument %s", what, name)
+		case known.computed:
+			r.say(a.Range(), "%s.%s is computed, and can't be set", what, name)
+		case known.deprecated:
+			r.say(a.Range(), "%s.%s is deprecated", what, name)
+		case !known.fits(a.Expr):
+			r.say(a.Range(), "%s.%s has to be a %s", what, name, known.kind)
+		}
+	}
+	for _, b := range body.Blocks {
+		name, inner := b.Type, b.Body
+		if outmost && name == "lifecycle" {
+			continue
+		}
+		if b.Type == "dynamic" {
+			name, inner = b.Labels[0], nil
+			for _, content := range b.Body.Blocks {
+				if content.Type == "content" {
+					inner = content.Body
+				}
+			}
+			if inner == nil || b.Body.Attributes["for_each"] == nil {
+				r.say(b.Range(), "the dynamic %s needs for_each and content", name)
+				continue
+			}
+		}
+		known := s.blocks[name]
+		switch there[name]++; {
+		case known == nil:
+			r.say(b.Range(), "%s has no block %s", what, name)
+			continue
+		case known.deprecated:
+			r.say(b.Range(), "%s.%s is deprecated", what, name)
+		case !known.many && there[name] > 1:
+			r.say(b.Range(), "%s has one block %s at most", what, name)
+		}
+		r.matches(inner, known, what+"."+name, false)
+	}
+	for name, a := range s.attributes {
+		if a.required && there[name] == 0 {
+			r.say(body.Range(), "%s needs %s", what, name)
+		}
+	}
+	for name, b := range s.blocks {
+		if b.required && there[name] == 0 {
+			r.say(body.Range(), "%s needs a block %s", what, name)
+		}
+	}
+	for _, names := range s.oneOf {
+		n := 0
+		for _, name := range names {
+			n += there[name]
+		}
+		if n != 1 {
+			r.say(body.Range(), "%s needs exactly one of %s", what, strings.Join(names, ", "))
+		}
+	}
 }

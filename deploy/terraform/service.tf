@@ -1,5 +1,7 @@
 data "google_project" "this" {
   project_id = var.project
+
+  depends_on = [terraform_data.enabled]
 }
 
 locals {
@@ -9,17 +11,19 @@ locals {
   # What the service reads, see examples/cloudrun/config.go. What is empty is left out.
   environment = {
     GOOGLE_CLOUD_PROJECT        = var.project
+    DATASTORE_PROJECT           = var.database_project
     DATASTORE_DATABASE          = var.database
     TASKS_QUEUE                 = join(",", [for q in var.queues : google_cloud_tasks_queue.queues[q].id]) # the first one is the default
     SERVICE_URL                 = local.url
     AUTH                        = var.auth
     TASKS_SERVICE_ACCOUNT       = google_service_account.tasks.email
-    OPERATORS                   = var.auth == "on" ? join(",", var.operators) : ""
+    OPERATORS                   = var.auth == "on" ? join(",", concat(var.operators, google_service_account.team[*].email)) : ""
     IAP_AUDIENCE                = var.iap_audience
     MAX_INSTANCES               = tostring(var.instances)
     CONCURRENCY                 = tostring(var.concurrency)
     REQUEST_TIMEOUT             = tostring(local.timeout)
     OTEL_EXPORTER_OTLP_ENDPOINT = var.collector ? "http://localhost:4318" : ""
+    OTEL_SERVICE_NAME           = var.collector ? var.name : "" # the label job of its metrics, which alarms and charts ask for
   }
 
   # Seconds. A delivery may take up to 10 minutes, see tasks.Options.Deadline.
@@ -40,14 +44,13 @@ resource "google_cloud_run_v2_service" "service" {
     max_instance_request_concurrency = var.concurrency
 
     scaling {
-      min_instance_count = 0
       max_instance_count = var.instances
     }
 
+    # It does not wait for the collector: one that does not become ready stops no service.
     containers {
-      name       = "service"
-      image      = var.image
-      depends_on = var.collector ? ["collector"] : []
+      name  = "service"
+      image = var.image
 
       ports {
         container_port = 8080
@@ -72,9 +75,12 @@ resource "google_cloud_run_v2_service" "service" {
         }
       }
 
+      # It takes as long as Cloud Run allows, 240 s: /ready needs the database, and a role that is new takes some
+      # minutes to have effect.
       startup_probe {
-        period_seconds    = 1
-        failure_threshold = 30
+        timeout_seconds   = 2
+        period_seconds    = 3
+        failure_threshold = 80
         http_get {
           path = "/ready"
         }
@@ -89,12 +95,18 @@ resource "google_cloud_run_v2_service" "service" {
       }
     }
 
+    # It has no startup probe: Cloud Run ends an instance whose sidecar fails its probe.
     dynamic "containers" {
       for_each = var.collector ? [1] : []
       content {
         name  = "collector"
         image = var.collector_image
-        args  = ["--config=/etc/otelcol-google/config.yaml"]
+        args  = ["--config=env:COLLECTOR_CONFIG"]
+
+        env {
+          name  = "COLLECTOR_CONFIG"
+          value = file("${path.module}/collector.yaml") # it has no secret
+        }
 
         resources {
           limits = {
@@ -102,37 +114,32 @@ resource "google_cloud_run_v2_service" "service" {
             memory = "256Mi"
           }
         }
-
-        startup_probe {
-          period_seconds    = 2
-          failure_threshold = 15
-          http_get {
-            path = "/"
-            port = 13133
-          }
-        }
-
-        volume_mounts {
-          name       = "collector"
-          mount_path = "/etc/otelcol-google"
-        }
-      }
-    }
-
-    dynamic "volumes" {
-      for_each = var.collector ? [1] : []
-      content {
-        name = "collector"
-        secret {
-          secret = google_secret_manager_secret.collector[0].secret_id
-          items {
-            version = "latest"
-            path    = "config.yaml"
-          }
-        }
       }
     }
   }
 
-  depends_on = [google_project_iam_member.service, google_secret_manager_secret_iam_member.collector, google_secret_manager_secret_version.collector]
+  lifecycle {
+    precondition {
+      condition     = var.auth == "iam" || length(var.operator_groups) == 0
+      error_message = "operator_groups need auth = \"iam\": a token does not say in which groups its account is."
+    }
+    precondition {
+      condition     = var.auth == "on" || var.iap_audience == ""
+      error_message = "iap_audience needs auth = \"on\": it is the service that verifies the proxy's assertions."
+    }
+    precondition {
+      condition     = length(var.operators) + length(var.operator_groups) > 0 || var.iap_audience != ""
+      error_message = "operators are empty: nobody could start a job. Name accounts, or groups, or set iap_audience."
+    }
+    precondition {
+      condition     = local.for_tasks >= length(var.queues)
+      error_message = "instances times concurrency is too small: each of the queues delivers one task at least, and operators need a tenth of it."
+    }
+    precondition {
+      condition     = var.budget == 0 || var.billing_account != ""
+      error_message = "budget needs billing_account."
+    }
+  }
+
+  depends_on = [terraform_data.enabled, google_project_iam_member.service]
 }

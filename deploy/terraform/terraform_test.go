@@ -1,5 +1,7 @@
-// Package terraform_test reads the module as Terraform would, as far as that is possible without it: Terraform can't be had on the
-// machines that build this project.
+// Package terraform_test reads the module as Terraform would, as far as that is possible without it and its provider:
+// neither can be had on the machines that build this project. Arguments are compared with the provider's schema
+// (schema.txt), the module is planned with several variables (plan_test.go), and its plan is searched for what the API
+// refuses (refusals_test.go).
 package terraform_test
 
 import (
@@ -46,6 +48,7 @@ type reader struct {
 	declared map[string]*hclsyntax.Block // by address, such as var.project or google_service_account.tasks
 	locals   map[string]*hclsyntax.Attribute
 	used     map[string]bool
+	schemas  map[string]*schema
 	problems []string
 }
 
@@ -54,8 +57,12 @@ func (r *reader) say(at hcl.Range, format string, args ...any) {
 }
 
 // check reads a module, whose modules have these variables.
-func check(m module, modules map[string]*reader) *reader {
-	r := &reader{declared: map[string]*hclsyntax.Block{}, locals: map[string]*hclsyntax.Attribute{}, used: map[string]bool{}}
+func check(t testing.TB, m module, modules map[string]*reader) *reader {
+	t.Helper()
+	r := &reader{
+		schemas: schemas(t), declared: map[string]*hclsyntax.Block{}, locals: map[string]*hclsyntax.Attribute{},
+		used: map[string]bool{},
+	}
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		file, diagnostics := hclsyntax.ParseConfig([]byte(m[name]), name, hcl.InitialPos)
 		if diagnostics.HasErrors() {
@@ -128,14 +135,9 @@ func (r *reader) block(b *hclsyntax.Block, modules map[string]*reader) {
 			}
 		}
 	case "resource", "data":
-		text, ok := schemas[b.Labels[0]]
-		if !ok {
-			r.say(b.Range(), "the schema of %s is not known", b.Labels[0])
-			break
-		}
-		s, err := parseSchema(text)
-		if err != nil {
-			r.say(b.Range(), "the schema of %s: %v", b.Labels[0], err)
+		s := r.schemas[b.Type+" "+b.Labels[0]]
+		if s == nil {
+			r.say(b.Range(), "schema.txt does not have the %s %s: see schema/main.go", b.Type, b.Labels[0])
 			break
 		}
 		r.matches(b.Body, s, b.Labels[0], true)
@@ -147,47 +149,6 @@ func (r *reader) needs(b *hclsyntax.Block, names ...string) {
 	for _, name := range names {
 		if b.Body.Attributes[name] == nil {
 			r.say(b.Range(), "%s %s has no %s", b.Type, strings.Join(b.Labels, "."), name)
-		}
-	}
-}
-
-// matches checks the names in a body.
-func (r *reader) matches(body *hclsyntax.Body, s *schema, what string, outmost bool) {
-	for name, a := range body.Attributes {
-		if _, ok := s.attributes[name]; !ok && (!outmost || !slices.Contains(metaArguments, name)) {
-			r.say(a.Range(), "%s has no argument %s", what, name)
-		}
-	}
-	for name, required := range s.attributes {
-		if required && body.Attributes[name] == nil {
-			r.say(body.Range(), "%s needs %s", what, name)
-		}
-	}
-	there := make(map[string]bool)
-	for _, b := range body.Blocks {
-		name, inner := b.Type, b.Body
-		if b.Type == "dynamic" {
-			name, inner = b.Labels[0], nil
-			for _, content := range b.Body.Blocks {
-				if content.Type == "content" {
-					inner = content.Body
-				}
-			}
-			if inner == nil || b.Body.Attributes["for_each"] == nil {
-				r.say(b.Range(), "the dynamic %s needs for_each and content", name)
-				continue
-			}
-		}
-		there[name] = true
-		if s.blocks[name] == nil {
-			r.say(b.Range(), "%s has no block %s", what, name)
-			continue
-		}
-		r.matches(inner, s.blocks[name], what+"."+name, false)
-	}
-	for name, required := range s.required {
-		if required && !there[name] {
-			r.say(body.Range(), "%s needs a block %s", what, name)
 		}
 	}
 }
@@ -207,6 +168,9 @@ func (r *reader) references(body *hclsyntax.Body, iterators []string, _ bool) {
 		r.references(b.Body, inner, false)
 	}
 }
+
+// metaArguments are those that every resource takes.
+var metaArguments = []string{"for_each", "count", "depends_on", "provider"}
 
 // types are the words that stand for types in the declaration of a variable.
 var types = []string{"string", "number", "bool", "list", "any"}
@@ -245,16 +209,15 @@ func (r *reader) resolve(v hcl.Traversal, iterators []string) {
 			r.say(v.SourceRange(), "there is no %s%s.%s", prefix, address, name(at))
 			return
 		}
-		s, err := parseSchema(schemas[address])
-		if err != nil {
-			r.say(v.SourceRange(), "the schema of %s: %v", address, err)
-			return
+		s := r.schemas[map[bool]string{true: "data ", false: "resource "}[root == "data"]+address]
+		if s == nil {
+			return // said where it is declared
 		}
 		attribute := name(at + 1)
 		if _, ok := v[min(at+1, len(v)-1)].(hcl.TraverseIndex); ok {
 			attribute = name(at + 2)
 		}
-		if _, ok := s.attributes[attribute]; attribute != "" && !ok && !s.computed[attribute] {
+		if _, ok := s.attributes[attribute]; attribute != "" && !ok {
 			r.say(v.SourceRange(), "%s has no attribute %s", address, attribute)
 		}
 	}
@@ -274,18 +237,18 @@ func literal(a *hclsyntax.Attribute) string {
 
 // TestModule reads the module, and the example that uses it.
 func TestModule(t *testing.T) {
-	m := check(read(t, "."), nil)
+	m := check(t, read(t, "."), nil)
 	for _, p := range m.problems {
 		t.Error(p)
 	}
-	for _, p := range check(read(t, "example"), map[string]*reader{"./..": m}).problems {
+	for _, p := range check(t, read(t, "example"), map[string]*reader{"./..": m}).problems {
 		t.Error("example: ", p)
 	}
 }
 
 // TestMistakes has the test above find each kind of mistake.
 func TestMistakes(t *testing.T) {
-	inner := check(module{"inner.tf": `
+	inner := check(t, module{"inner.tf": `
 variable "name" {
   description = "Its name."
   type        = string
@@ -300,33 +263,42 @@ output "name" {
 	account := func(inside string) string {
 		return "resource \"google_service_account\" \"a\" {\n" + inside + "\n}\n"
 	}
+	budget := func(inside string) string {
+		return "resource \"google_billing_budget\" \"b\" {\n" + inside + "\n}\n"
+	}
 	for text, want := range map[string]string{
-		account("account_id = \"a\""):                                                                             "",
-		account("account_id = var.none"):                                                                          "there is no var.none",
-		account("account_id = local.none"):                                                                        "there is no local.none",
-		account("account_id = google_service_account.b.email"):                                                    "there is no google_service_account.b",
-		account("account_id = google_service_account.a.mail"):                                                     "google_service_account has no attribute mail",
-		account("account_id = data.google_project.p.number"):                                                      "there is no data.google_project.p",
-		account("accountid = \"a\""):                                                                              "google_service_account has no argument accountid",
-		account("display_name = \"a\""):                                                                           "google_service_account needs account_id",
-		account("account_id = \"a\"") + account("account_id = \"a\""):                                             "is there twice",
-		account("account_id = "):                                                                                  "Invalid expression",
-		"resource \"google_account\" \"a\" {\n}\n":                                                                "the schema of google_account is not known",
-		"variable \"x\" {\n  type = string\n}\n":                                                                  "variable x has no description",
-		"variable \"x\" {\n  type = string\n  description = \"x\"\n}\n":                                           "var.x is not used",
-		"locals {\n  x = 1\n}\n":                                                                                  "local.x is not used",
-		"output \"x\" {\n  value = 1\n}\n":                                                                        "output x has no description",
-		"module \"m\" {\n  source = \"inner\"\n}\n":                                                               "the module needs name",
-		"module \"m\" {\n  source = \"inner\"\n  name = 1\n  nam = 2\n}\n":                                        "the module has no variable nam",
-		"module \"m\" {\n  source = \"other\"\n}\n":                                                               "there is no module \"other\"",
-		"output \"x\" {\n  description = \"x\"\n  value = module.n.name\n}\n":                                     "there is no module.n",
-		"resource \"google_secret_manager_secret\" \"s\" {\n  secret_id = 1\n}":                                   "needs a block replication",
-		"resource \"google_secret_manager_secret\" \"s\" {\n  secret_id = 1\n  replication {\n    aut {}\n  }\n}": "has no block aut",
-		"resource \"google_secret_manager_secret\" \"s\" {\n  secret_id = 1\n  dynamic \"replication\" {\n    for_each = [1]\n  }\n}": "needs for_each and content",
-		"resource \"google_secret_manager_secret\" \"s\" {\n  secret_id = replication.key\n  replication {}\n}":                       "there is no replication.key",
-		"reource \"google_service_account\" \"a\" {\n}\n":                                                                             "there is no block reource",
+		account("account_id = \"a\""):                                                               "",
+		account("account_id = var.none"):                                                            "there is no var.none",
+		account("account_id = local.none"):                                                          "there is no local.none",
+		account("account_id = google_service_account.b.email"):                                      "there is no google_service_account.b",
+		account("account_id = google_service_account.a.mail"):                                       "google_service_account has no attribute mail",
+		account("account_id = data.google_project.p.number"):                                        "there is no data.google_project.p",
+		account("accountid = \"a\""):                                                                "google_service_account has no argument accountid",
+		account("display_name = \"a\""):                                                             "google_service_account needs account_id",
+		account("account_id = \"a\"") + account("account_id = \"a\""):                               "is there twice",
+		account("account_id = "):                                                                    "Invalid expression",
+		"resource \"google_account\" \"a\" {\n}\n":                                                  "schema.txt does not have the resource google_account",
+		"variable \"x\" {\n  type = string\n}\n":                                                    "variable x has no description",
+		"variable \"x\" {\n  type = string\n  description = \"x\"\n}\n":                             "var.x is not used",
+		"locals {\n  x = 1\n}\n":                                                                    "local.x is not used",
+		"output \"x\" {\n  value = 1\n}\n":                                                          "output x has no description",
+		"module \"m\" {\n  source = \"inner\"\n}\n":                                                 "the module needs name",
+		"module \"m\" {\n  source = \"inner\"\n  name = 1\n  nam = 2\n}\n":                          "the module has no variable nam",
+		"module \"m\" {\n  source = \"other\"\n}\n":                                                 "there is no module \"other\"",
+		"output \"x\" {\n  description = \"x\"\n  value = module.n.name\n}\n":                       "there is no module.n",
+		budget("billing_account = 1\nbudget_filter {\n calendar_period = 1\n}"):                     "needs a block amount",
+		budget("billing_account = 1\namount {\n  specifiedamount {}\n}"):                            "has no block specifiedamount",
+		budget("billing_account = 1\ndynamic \"amount\" {\n  for_each = [1]\n}"):                    "needs for_each and content",
+		budget("billing_account = amount.key\namount {}"):                                           "there is no amount.key",
+		budget("billing_account = 1\namount {}\namount {}"):                                         "one block amount at most",
+		budget("billing_account = 1\namount {}\nbudget_filter {}"):                                  "exactly one of calendar_period, custom_period",
+		budget("billing_account = 1\namount {}\nname = 1"):                                          "name is computed",
+		budget("billing_account = [1]\namount {}"):                                                  "has to be a string",
+		budget("billing_account = 1\namount {\n last_period_amount = \"yes\"\n}"):                   "has to be a boolean",
+		budget("billing_account = 1\namount {}\nall_updates_rule {\n pubsub_topic = [each.key]\n}"): "has to be a string",
+		"reource \"google_service_account\" \"a\" {\n}\n":                                           "there is no block reource",
 	} {
-		found := strings.Join(check(module{"a.tf": text}, map[string]*reader{"inner": inner}).problems, "\n")
+		found := strings.Join(check(t, module{"a.tf": text}, map[string]*reader{"inner": inner}).problems, "\n")
 		if want == "" && found != "" || !strings.Contains(found, want) {
 			t.Errorf("%s\nhas the problems %q, want %q", text, found, want)
 		}
@@ -335,7 +307,7 @@ output "name" {
 
 // TestEnvironment compares the variables that the service's container gets with those that its program reads.
 func TestEnvironment(t *testing.T) {
-	m := check(read(t, "."), nil)
+	m := check(t, read(t, "."), nil)
 	given := make(map[string]bool)
 	for _, item := range m.locals["environment"].Expr.(*hclsyntax.ObjectConsExpr).Items {
 		given[hcl.ExprAsKeyword(item.KeyExpr)] = true
@@ -361,20 +333,25 @@ func TestEnvironment(t *testing.T) {
 		}
 		delete(reads, own)
 	}
+	// OpenTelemetry reads these itself.
+	const endpoint, service = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME"
+	if !given[endpoint] || !given[service] {
+		t.Errorf("the service gets no %s or %s", endpoint, service)
+	}
 	for name := range given {
-		if !reads[name] {
+		if !reads[name] && !strings.HasPrefix(name, "OTEL_") {
 			t.Errorf("the service gets %s, and does not read it", name)
 		}
 	}
 	for name := range reads {
-		if !given[name] {
+		if !given[name] && !strings.HasPrefix(name, "OTEL_") {
 			t.Errorf("the service reads %s, and does not get it", name)
 		}
 	}
 }
 
-// TestQueries compares the metrics of alarms and charts with those that are documented, and the plays that alarms link to with those that there
-// are.
+// TestQueries compares the metrics of alarms and charts with those that are documented, and the plays that alarms link
+// to with those that there are.
 func TestQueries(t *testing.T) {
 	docs, err := os.ReadFile("../../docs/telemetry.md")
 	if err != nil {
@@ -384,15 +361,15 @@ func TestQueries(t *testing.T) {
 	for _, m := range regexp.MustCompile("\\| `(scattermap_[a-z_]+)` \\|").FindAllStringSubmatch(string(docs), -1) {
 		documented[m[1]] = true
 	}
-	text := ""
+	all := ""
 	for _, file := range []string{"alerts.tf", "dashboard.tf"} {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text += string(b)
+		all += string(b)
 	}
-	queried := regexp.MustCompile(`scattermap_[a-z_]+`).FindAllString(text, -1)
+	queried := regexp.MustCompile(`scattermap_[a-z_]+`).FindAllString(all, -1)
 	if len(queried) < 10 {
 		t.Errorf("only %q are queried", queried)
 	}
@@ -405,29 +382,21 @@ func TestQueries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := check(read(t, "."), nil)
-	anchors := []string{"the-revive-schedule-is-absent"}
-	for _, name := range []string{"own_alarms", "queue_alarms"} {
-		for _, item := range m.locals[name].Expr.(*hclsyntax.ObjectConsExpr).Items {
-			anchors = append(anchors, string(item.KeyExpr.Range().SliceBytes([]byte(readFile(t, "alerts.tf")))))
+	p := planOf(t, map[string]string{"collector": "true"})
+	titles := make(map[string]bool)
+	for _, alarm := range p.instances["google_monitoring_alert_policy"] {
+		_, anchor, _ := strings.Cut(text(alarm, "documentation", 0, "content"), "#")
+		play := strings.ReplaceAll(anchor, "-", " ")
+		if play == "" || !regexp.MustCompile(`(?mi)^#+ `+play+`$`).Match(plays) {
+			t.Errorf("%s: docs/operations.md has no play %q", text(alarm, "display_name"), play)
+		}
+		if title := text(alarm, "display_name"); titles[title] {
+			t.Errorf("two alarms are called %q", title)
+		} else {
+			titles[title] = true
 		}
 	}
-	for _, anchor := range anchors {
-		title := strings.ReplaceAll(anchor, "-", " ")
-		if !regexp.MustCompile(`(?mi)^#+ ` + title + `$`).Match(plays) {
-			t.Errorf("docs/operations.md has no play %q", title)
-		}
+	if len(titles) < 6 {
+		t.Errorf("there are only the alarms %v", titles)
 	}
-	if len(anchors) < 4 {
-		t.Errorf("alarms link to %q only", anchors)
-	}
-}
-
-func readFile(t *testing.T, name string) string {
-	t.Helper()
-	b, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
 }

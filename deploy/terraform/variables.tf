@@ -1,5 +1,5 @@
 variable "project" {
-  description = "The ID of the project that has the service, the queues and the database."
+  description = "The ID of the project that has the service, its queues and, unless database_project says otherwise, the database."
   type        = string
 
   validation {
@@ -24,8 +24,8 @@ variable "name" {
   default     = "scattermap"
 
   validation {
-    condition     = can(regex("^[a-z][a-z0-9-]{1,20}$", var.name))
-    error_message = "It has to be 2 to 21 lower-case letters, digits and hyphens, as service accounts have its name."
+    condition     = can(regex("^[a-z][a-z0-9-]{0,19}[a-z0-9]$", var.name))
+    error_message = "It has to be 2 to 21 lower-case letters, digits and hyphens, with none at the end, as service accounts have its name."
   }
 }
 
@@ -40,19 +40,30 @@ variable "database" {
   default     = ""
 }
 
+variable "database_project" {
+  description = "The ID of the project that has the database, if it is another one. The account that applies has to be allowed to grant roles there. Empty: project."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = var.database_project == "" || can(regex("^[a-z][a-z0-9-]{4,28}[a-z0-9]$", var.database_project))
+    error_message = "It has to be a project's ID, such as my-project-123, or empty."
+  }
+}
+
 variable "queues" {
   description = "The names of the queues, the first of which is the default one."
   type        = list(string)
   default     = ["mapper"]
 
   validation {
-    condition     = length(var.queues) > 0 && alltrue([for q in var.queues : can(regex("^[A-Za-z0-9-]{1,100}$", q))])
-    error_message = "It has to be one name at least, of letters, digits and hyphens."
+    condition     = length(var.queues) > 0 && length(distinct(var.queues)) == length(var.queues) && alltrue([for q in var.queues : can(regex("^[A-Za-z0-9-]{1,100}$", q))])
+    error_message = "It has to be one name at least, each once, of letters, digits and hyphens."
   }
 }
 
 variable "instances" {
-  description = "How many instances the service has at most. With concurrency it is how many tasks run at once, over all queues."
+  description = "How many instances the service has at most. Times concurrency it is how many requests it takes at once: nine tenths are for tasks, and the rest is for operators."
   type        = number
   default     = 10
 
@@ -63,7 +74,7 @@ variable "instances" {
 }
 
 variable "concurrency" {
-  description = "How many tasks an instance does at once. Mappers that compute need few, and those that wait for others many."
+  description = "How many requests an instance takes at once. Mappers that compute need few, and those that wait for others many."
   type        = number
   default     = 20
 
@@ -74,9 +85,14 @@ variable "concurrency" {
 }
 
 variable "cpu" {
-  description = "The CPUs of an instance, such as 1 or 2."
+  description = "The CPUs of an instance: 1, 2, 4, 6 or 8. Cloud Run needs 2Gi of memory for 4, and 4Gi for more."
   type        = string
   default     = "1"
+
+  validation {
+    condition     = contains(["1", "2", "4", "6", "8"], var.cpu)
+    error_message = "It has to be 1, 2, 4, 6 or 8: Cloud Run gives an instance with less than one CPU one request at once."
+  }
 }
 
 variable "memory" {
@@ -86,9 +102,9 @@ variable "memory" {
 }
 
 variable "auth" {
-  description = "Who verifies tokens: on is the service itself, and iam Cloud Run's own check in front of it, which then needs roles/run.invoker of operators, too."
+  description = "Who verifies tokens: with iam it is Cloud Run's own check in front of the service, for which operators get roles/run.invoker; with on the service itself, and Cloud Run lets everything through."
   type        = string
-  default     = "on"
+  default     = "iam"
 
   validation {
     condition     = contains(["on", "iam"], var.auth)
@@ -97,11 +113,23 @@ variable "auth" {
 }
 
 variable "operators" {
-  description = "The e-mail addresses of the accounts that may start, see and control jobs. With iap_audience it may be empty: everybody may whom the proxy lets through."
+  description = "The e-mail addresses of the people and service accounts that may start, see and control jobs. It may be empty with operator_groups, and with iap_audience: everybody may whom the proxy lets through."
   type        = list(string)
+  default     = []
 
   validation {
     condition     = alltrue([for o in var.operators : can(regex("^[^@[:space:]]+@[^@[:space:]]+$", o))])
+    error_message = "They have to be e-mail addresses."
+  }
+}
+
+variable "operator_groups" {
+  description = "The e-mail addresses of Google groups whose members may do what operators may. They need auth = \"iam\": a token does not say in which groups its account is."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for g in var.operator_groups : can(regex("^[^@[:space:]]+@[^@[:space:]]+$", g))])
     error_message = "They have to be e-mail addresses."
   }
 }
@@ -123,8 +151,8 @@ variable "revive_minutes" {
   default     = 5
 
   validation {
-    condition     = var.revive_minutes >= 1 && var.revive_minutes <= 60
-    error_message = "It has to be in [1, 60]."
+    condition     = contains([1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60], var.revive_minutes)
+    error_message = "It has to divide 60: 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30 or 60. Others, such as */45, begin anew with each hour."
   }
 }
 
@@ -140,10 +168,43 @@ variable "collector_image" {
   default     = "us-docker.pkg.dev/cloud-ops-agents-artifacts/google-cloud-opentelemetry-collector/otelcol-google:0.130.0"
 }
 
-variable "notification_channels" {
-  description = "The names of the channels that alarms are sent to: projects/PROJECT/notificationChannels/ID."
+variable "alarm_emails" {
+  description = "The e-mail addresses that alarms are sent to."
   type        = list(string)
   default     = []
+
+  validation {
+    condition     = alltrue([for a in var.alarm_emails : can(regex("^[^@[:space:]]+@[^@[:space:]]+$", a))])
+    error_message = "They have to be e-mail addresses."
+  }
+}
+
+variable "notification_channels" {
+  description = "The names of channels that exist and that alarms are sent to, too: projects/PROJECT/notificationChannels/ID."
+  type        = list(string)
+  default     = []
+}
+
+variable "budget" {
+  description = "What the whole project may cost in a month, in whole units of the billing account's currency, before mails say so: at 50%, 90% and 100%. It stops nothing. 0 is no budget."
+  type        = number
+  default     = 0
+
+  validation {
+    condition     = var.budget >= 0 && floor(var.budget) == var.budget
+    error_message = "It has to be a whole number, and not negative."
+  }
+}
+
+variable "billing_account" {
+  description = "The ID of the billing account that the budget belongs to, such as 012345-6789AB-CDEF01. Only with budget."
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = var.billing_account == "" || can(regex("^[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}$", var.billing_account))
+    error_message = "It has to be like 012345-6789AB-CDEF01."
+  }
 }
 
 variable "playbook" {

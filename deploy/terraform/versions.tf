@@ -4,7 +4,7 @@ terraform {
   required_providers {
     google = {
       source  = "hashicorp/google"
-      version = ">= 6.20, < 8.0"
+      version = ">= 6.50, < 7.0" # 6.50 is what schema.txt has
     }
   }
 }

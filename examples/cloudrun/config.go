@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,7 +17,8 @@ import (
 
 // config is what the environment says.
 //
-//	GOOGLE_CLOUD_PROJECT   the project of the database
+//	GOOGLE_CLOUD_PROJECT   the project of the service, whose logs are there
+//	DATASTORE_PROJECT      the project of the database; the same if empty
 //	DATASTORE_DATABASE     the database's ID; the default database if empty
 //	TASKS_QUEUE            projects/PROJECT/locations/LOCATION/queues/QUEUE, or several
 //	                       of these with commas between: jobs belong to the first one,
@@ -49,7 +49,12 @@ import (
 //	OTEL_EXPORTER_OTLP_ENDPOINT
 //	                       where metrics and traces are exported to by OTLP over HTTP,
 //	                       such as http://localhost:4318, a collector beside the
-//	                       service; nowhere if empty
+//	                       service; nowhere if empty. OpenTelemetry's other variables
+//	                       have an effect, too: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
+//	                       OTEL_EXPORTER_OTLP_METRICS_ENDPOINT for one of the two,
+//	                       OTEL_TRACES_EXPORTER=none and OTEL_METRICS_EXPORTER=none,
+//	                       OTEL_SDK_DISABLED, OTEL_SERVICE_NAME,
+//	                       OTEL_RESOURCE_ATTRIBUTES and those of the exporters
 //	HOST, PORT             where to listen; PORT is 8080 if empty. HOST is 127.0.0.1
 //	                       if empty, and all interfaces on Cloud Run, which sets
 //	                       K_SERVICE
@@ -57,21 +62,23 @@ import (
 // K_SERVICE and K_REVISION, which Cloud Run sets, name the service in telemetry. DATASTORE_EMULATOR_HOST
 // and CLOUD_TASKS_EMULATOR_HOST point the service at emulators.
 type config struct {
-	project, database string
-	queues            []string
-	createQueues      bool
-	service           tasks.Service
-	url               string
-	serviceAccount    string
-	verified          bool // requests have to prove themselves here
-	operators         []string
-	keysURL           string
-	iapAudience       string
-	iapKeysURL        string
-	otlp              string
-	addr              string
+	project         string // of the service and its logs
+	databaseProject string
+	database        string
+	queues          []string
+	createQueues    bool
+	service         tasks.Service
+	url             string
+	serviceAccount  string
+	verified        bool // requests have to prove themselves here
+	operators       []string
+	keysURL         string
+	iapAudience     string
+	iapKeysURL      string
+	traces, metrics bool // are exported
+	addr            string
 
-	serviceName, revision, instance string // as Cloud Run says
+	serviceName, revision string // as Cloud Run says
 }
 
 // audience is whom the tokens of tasks are meant for.
@@ -92,11 +99,12 @@ var (
 func configFrom(getenv func(string) string) (config, error) {
 	e := environment{getenv: getenv}
 	c := config{
-		project:  e.required("GOOGLE_CLOUD_PROJECT", "it is the project of the database"),
+		project:  e.required("GOOGLE_CLOUD_PROJECT", "it is the project of the service"),
 		database: getenv("DATASTORE_DATABASE"),
 		queues:   list(e.required("TASKS_QUEUE", "it is projects/PROJECT/locations/LOCATION/queues/QUEUE")),
 		url:      strings.TrimSuffix(e.required("SERVICE_URL", "it is where Cloud Tasks reaches this service"), "/"),
 	}
+	c.databaseProject = cmp.Or(getenv("DATASTORE_PROJECT"), c.project)
 	for i, queue := range c.queues {
 		if !queueName.MatchString(queue) {
 			e.problem("TASKS_QUEUE has %q, it has to be projects/PROJECT/locations/LOCATION/queues/QUEUE", queue)
@@ -111,12 +119,14 @@ func configFrom(getenv func(string) string) (config, error) {
 	c.service = tasks.Service{
 		Instances: e.number("MAX_INSTANCES", 100_000), Concurrency: e.number("CONCURRENCY", 1000),
 		Timeout: time.Duration(e.number("REQUEST_TIMEOUT", 3600)) * time.Second, // the bounds are Cloud Run's
+		Queues:  len(c.queues),
 	}
 	e.checkURL("SERVICE_URL", c.url, func(u *url.URL) bool { return u.Path == "" }, "http(s)://HOST without a path")
 	e.auth(&c)
-	c.otlp = strings.TrimSuffix(getenv("OTEL_EXPORTER_OTLP_ENDPOINT"), "/")
-	e.checkURL("OTEL_EXPORTER_OTLP_ENDPOINT", c.otlp, func(*url.URL) bool { return true }, "an http(s) URL without a query")
-	c.serviceName, c.revision, c.instance = cmp.Or(getenv("K_SERVICE"), "cloudrun"), getenv("K_REVISION"), strconv.Itoa(os.Getpid())
+	const collector = "OTEL_EXPORTER_OTLP_ENDPOINT"
+	e.checkURL(collector, getenv(collector), func(*url.URL) bool { return true }, "an http(s) URL without a query")
+	c.traces, c.metrics = e.exports("traces", getenv(collector)), e.exports("metrics", getenv(collector))
+	c.serviceName, c.revision = cmp.Or(getenv("K_SERVICE"), "cloudrun"), getenv("K_REVISION")
 	host, port := getenv("HOST"), getenv("PORT")
 	if host == "" && getenv("K_SERVICE") == "" {
 		host = "127.0.0.1"
@@ -181,7 +191,9 @@ type environment struct {
 }
 
 func (e *environment) problem(format string, args ...any) {
-	e.problems = append(e.problems, fmt.Sprintf(format, args...))
+	if text := fmt.Sprintf(format, args...); !slices.Contains(e.problems, text) {
+		e.problems = append(e.problems, text)
+	}
 }
 
 func (e *environment) required(name, hint string) string {

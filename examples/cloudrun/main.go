@@ -123,7 +123,7 @@ func (c closers) close() {
 
 // newService connects to the cloud, and returns the service's engine and handler.
 func newService(ctx context.Context, c config, log *slog.Logger) (*mapper.Engine, http.Handler, closers, error) {
-	client, err := mapper.NewClientWithDatabase(ctx, c.project, c.database)
+	client, err := mapper.NewClientWithDatabase(ctx, c.databaseProject, c.database)
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("datastore: %w", err)
 	}
@@ -181,8 +181,9 @@ func operators(c config, log *slog.Logger) (func(*http.Request) (string, error),
 			return nil, err
 		}
 		return v.Allow, nil
-	case c.serviceAccount == "":
-		log.Warn("AUTH=off: whoever reaches this service starts jobs and runs tasks. It is for emulators only")
+	case c.serviceAccount != "": // Cloud Run has verified the token
+		return tasks.Claimed, nil
 	}
+	log.Warn("AUTH=off: whoever reaches this service starts jobs and runs tasks. It is for emulators only")
 	return jobsapi.Anybody, nil
 }

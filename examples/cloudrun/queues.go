@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -43,11 +44,18 @@ const checkTime = 10 * time.Second
 func checkQueues(ctx context.Context, queues []*tasks.Queue, s tasks.Service, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
+	atOnce := 0
 	for _, queue := range queues {
+		n, _ := queue.Concurrency(ctx) // what can't be read is an error of Check
+		atOnce += n
 		if err := queue.Check(ctx, s); err != nil {
 			for line := range strings.Lines(err.Error()) {
 				log.Warn("the queue's settings", "queue", queue.Name(), "problem", strings.TrimSpace(line))
 			}
 		}
+	}
+	if most := s.ForTasks(); len(queues) > 1 && most > 0 && atOnce > most {
+		log.Warn("the queues' settings", "problem", fmt.Sprintf("together they deliver up to %d tasks at once, and the "+
+			"service should get %d at most: lower their max-concurrent-dispatches", atOnce, most))
 	}
 }

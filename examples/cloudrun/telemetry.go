@@ -1,42 +1,82 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 
 	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/sdk/trace"
+	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 )
 
-// startTelemetry has metrics and traces exported by OTLP over HTTP, if the environment says where to; the exporters read the
-// other variables of OpenTelemetry themselves, such as OTEL_EXPORTER_OTLP_HEADERS and OTEL_TRACES_SAMPLER. What it returns exports what is
-// left, and ends it.
-func startTelemetry(ctx context.Context, c config) (end func(context.Context) error, err error) {
-	if c.otlp == "" {
-		return func(context.Context) error { return nil }, nil
+// exports reads whether traces or metrics are exported, by OpenTelemetry's variables for them alone, and where to, if not to the
+// collector of both. The exporters read the address themselves.
+func (e *environment) exports(what, collector string) bool {
+	own := strings.ToUpper(what)
+	endpoint := "OTEL_EXPORTER_OTLP_" + own + "_ENDPOINT"
+	e.checkURL(endpoint, e.getenv(endpoint), func(*url.URL) bool { return true }, "an http(s) URL without a query")
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_" + own + "_PROTOCOL"} {
+		if v := e.getenv(name); v != "" && v != "http/protobuf" {
+			e.problem("%s is %q, it has to be http/protobuf", name, v)
+		}
 	}
-	about, err := resource.New(ctx, resource.WithFromEnv(), resource.WithTelemetrySDK(), resource.WithAttributes(
-		attribute.String("service.name", c.serviceName), attribute.String("service.version", c.revision), attribute.String("service.instance.id", c.instance)))
+	exporter := "OTEL_" + own + "_EXPORTER"
+	switch v := e.getenv(exporter); v {
+	case "", "otlp":
+	case "none":
+		return false
+	default:
+		e.problem("%s is %q, it has to be otlp or none", exporter, v)
+	}
+	return cmp.Or(e.getenv(endpoint), collector) != "" && !strings.EqualFold(e.getenv("OTEL_SDK_DISABLED"), "true")
+}
+
+// startTelemetry exports metrics and traces by OTLP over HTTP, if the environment says where to. OpenTelemetry's own variables
+// (OTEL_...) go first: the exporters read theirs themselves, and OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES change what is said of the
+// service. What it returns exports what is left, and ends it.
+func startTelemetry(ctx context.Context, c config) (end func(context.Context) error, err error) {
+	var ends []func(context.Context) error
+	end = func(ctx context.Context) error {
+		var failed []error
+		for _, end := range ends {
+			failed = append(failed, end(ctx))
+		}
+		return errors.Join(failed...)
+	}
+	if !c.traces && !c.metrics {
+		return end, nil
+	}
+	// The instance's ID is random: process IDs and host names of containers are the same in many of them. What comes later goes first.
+	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithService(), resource.WithAttributes(
+		semconv.ServiceName(c.serviceName), semconv.ServiceVersion(c.revision)), resource.WithFromEnv())
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
-	spans, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(c.otlp+"/v1/traces"))
-	if err != nil {
-		return nil, fmt.Errorf("telemetry: traces: %w", err)
+	if c.traces {
+		spans, err := otlptracehttp.New(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("telemetry: traces: %w", err)
+		}
+		tracers := trace.NewTracerProvider(trace.WithResource(about), trace.WithBatcher(spans))
+		otel.SetTracerProvider(tracers)
+		ends = append(ends, tracers.Shutdown)
 	}
-	numbers, err := otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(c.otlp+"/v1/metrics"))
-	if err != nil {
-		return nil, fmt.Errorf("telemetry: metrics: %w", err)
+	if c.metrics {
+		numbers, err := otlpmetrichttp.New(ctx)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("telemetry: metrics: %w", err), end(ctx))
+		}
+		meters := metric.NewMeterProvider(metric.WithResource(about), metric.WithReader(metric.NewPeriodicReader(numbers)))
+		otel.SetMeterProvider(meters)
+		ends = append(ends, meters.Shutdown)
 	}
-	tracers := trace.NewTracerProvider(trace.WithResource(about), trace.WithBatcher(spans))
-	meters := metric.NewMeterProvider(metric.WithResource(about), metric.WithReader(metric.NewPeriodicReader(numbers)))
-	otel.SetTracerProvider(tracers)
-	otel.SetMeterProvider(meters)
-	return func(ctx context.Context) error { return errors.Join(tracers.Shutdown(ctx), meters.Shutdown(ctx)) }, nil
+	return end, nil
 }

@@ -28,6 +28,10 @@ func Allowed(allow func(*http.Request) (who string, err error), log *slog.Logger
 		code, text := http.StatusForbidden, "this is not allowed"
 		if errors.Is(err, tasks.ErrToken) {
 			code, text = http.StatusUnauthorized, tasks.ErrToken.Error()
+			if advice := tasks.Advice(err); advice != "" {
+				text += ": " + advice
+			}
+			w.Header().Set("WWW-Authenticate", "Bearer") // RFC 9110: a 401 says which proof it wants
 		}
 		w.Header().Set("Connection", "close") // its body is not read
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now())

@@ -108,7 +108,8 @@ func handOver(ctx context.Context, d *delivery, gone bool, cause error) bool {
 		return false
 	}
 	if !draining {
-		d.x.Log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.Any("error", cause))
+		d.x.Log.LogAttrs(ctx, slog.LevelWarn, "range failed, and has a task of its own now", slog.String("job", d.job.ID), slog.String("mapper", d.job.Mapper),
+			slog.String("range", d.record.ID), slog.Any("error", cause))
 	}
 	return true
 }

@@ -225,7 +225,7 @@ func (d *delivery) takeOver(ctx context.Context, after committed) {
 		CutOff: map[string]int64{behind: after.cut, telemetry.Failed: d.record.Retries + d.record.Recorded},
 	})
 	if after.kinds != "" {
-		d.x.Journal.Failing(ctx, d.record, d.record.Retries, int64(after.failed), after.kinds)
+		d.x.Journal.Failing(ctx, d.job, d.record, d.record.Retries, int64(after.failed), after.kinds)
 	}
 	if !after.counters.Empty() && !d.job.CountersDropped {
 		d.after.overcounts = d.x.cache.at(d.job.Ref()).noteCounters(after.counters)

@@ -18,13 +18,13 @@ func showRefusal(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *rec
 	what := "pages are"
 	if r.Alone {
 		what = "an entity is"
-		kind := fault.Kind(cause)
+		kind := fault.Kind(cause, r.Start.Names()...)
 		if refused := (fault.Refusal{}); errors.As(cause, &refused) {
-			kind = fault.Kind(refused.Cause)
+			kind = fault.Kind(refused.Cause, r.Start.Names()...)
 		}
-		x.Journal.Failing(ctx, r, 1, 0, "1 "+kind)
+		x.Journal.Failing(ctx, job, r, 1, 0, "1 "+kind)
 	} else {
-		x.Log.LogAttrs(ctx, slog.LevelWarn, "a page is tried again", slog.String("job", r.Job), slog.String("range", r.ID),
+		x.Log.LogAttrs(ctx, slog.LevelWarn, "a page is tried again", slog.String("job", job.ID), slog.String("mapper", job.Mapper), slog.String("range", r.ID),
 			slog.String("cause", fault.Summary(cause)), slog.Int64("refused", r.Refusals), slog.Time("not_before", r.NotBefore))
 	}
 	if job.Trouble != "" {
@@ -39,7 +39,7 @@ func showRefusal(ctx context.Context, x *lifecycle.Jobs, job *record.Job, r *rec
 		return true, nil
 	})
 	if err != nil && !errors.Is(err, record.ErrNoSuchJob) {
-		x.Log.LogAttrs(ctx, slog.LevelWarn, "a job's status can't say what is wrong", slog.String("job", r.Job), slog.Any("error", err))
+		x.Log.LogAttrs(ctx, slog.LevelWarn, "a job's status can't say what is wrong", slog.String("job", job.ID), slog.Any("error", err))
 	}
 }
 

@@ -139,19 +139,19 @@ func (jn *Journal) call(ctx context.Context, c Change) {
 // Failing says that entities of a page have failed: how many are tried again, how many are recorded as
 // failures, and of which kinds their errors are. Their keys and errors are in the records. The lines of entities
 // that are tried again by themselves are limited apart: there may be many for each page.
-func (jn *Journal) Failing(ctx context.Context, r *record.Range, again, recorded int64, kinds string) {
+func (jn *Journal) Failing(ctx context.Context, job *record.Job, r *record.Range, again, recorded int64, kinds string) {
 	message := "entities failed"
 	if r.Alone {
 		message = "an entity failed again"
 	}
-	jn.Flaws.LogAttrs(ctx, slog.LevelWarn, message, slog.String("job", r.Job), slog.String("range", r.ID),
+	jn.Flaws.LogAttrs(ctx, slog.LevelWarn, message, slog.String("job", job.ID), slog.String("mapper", job.Mapper), slog.String("range", r.ID),
 		slog.Int64("tried_again", again), slog.Int64("recorded", recorded), slog.String("kinds", kinds))
 }
 
 // Undelivered says what the queue says of a job's tasks, once a minute for each job.
 func (jn *Journal) Undelivered(ctx context.Context, job *record.Job, complaint string) {
 	if _, ok := jn.undelivered.admit(job.ID, time.Now(), 1); ok {
-		jn.Log.LogAttrs(ctx, slog.LevelWarn, "tasks are not delivered", slog.String("job", job.ID), slog.String("cause", complaint))
+		jn.Log.LogAttrs(ctx, slog.LevelWarn, "tasks are not delivered", slog.String("job", job.ID), slog.String("mapper", job.Mapper), slog.String("cause", complaint))
 	}
 }
 

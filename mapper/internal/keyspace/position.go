@@ -103,6 +103,17 @@ func (p *Position) String() string {
 	return s
 }
 
+// Names returns the names in the position's key: none if it has no key.
+func (p *Position) Names() (all []string) {
+	if p == nil {
+		return nil
+	}
+	for key := p.Key; key != nil; key = key.Parent {
+		all = append(all, key.Name)
+	}
+	return all
+}
+
 // Size estimates the bytes that the position takes in a record.
 func (p *Position) Size() int {
 	return 16 + len(p.Namespace) + len(p.Kind) + valueSize(p.Value) + KeySize(p.Key)

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -75,7 +76,10 @@ type Failure struct {
 // Last reports whether there are no attempts left, of so many.
 func (f Failure) Last(most int64) bool { return f.Permanent || f.Attempts >= most }
 
-// Kinds returns of which kinds the errors of the failures are, and how many of each.
+// mostKinds is how many kinds of errors are named in a line of the log.
+const mostKinds = 5
+
+// Kinds returns of which kinds the errors of the failures are, and how many of each: the most frequent ones first.
 func (o *Outcome) Kinds() string {
 	n := make(map[string]int)
 	for _, f := range o.Failures {
@@ -83,12 +87,21 @@ func (o *Outcome) Kinds() string {
 		case f.Suspected:
 			n["suspected of killing its process"]++
 		case f.Err != nil:
-			n[fault.Kind(f.Err)]++
+			n[fault.Kind(f.Err, f.At.Names()...)]++
 		}
 	}
+	kinds := slices.SortedFunc(maps.Keys(n), func(a, b string) int { return cmp.Or(cmp.Compare(n[b], n[a]), cmp.Compare(a, b)) })
 	var all []string
-	for _, kind := range slices.Sorted(maps.Keys(n)) {
+	others := 0
+	for i, kind := range kinds {
+		if i >= mostKinds {
+			others += n[kind]
+			continue
+		}
 		all = append(all, fmt.Sprintf("%d %s", n[kind], kind))
+	}
+	if others > 0 {
+		all = append(all, fmt.Sprintf("%d of other kinds", others))
 	}
 	return strings.Join(all, ", ")
 }

@@ -294,13 +294,7 @@ func (r *Range) Fail(cause error, now time.Time) {
 
 // Cause returns what the error of a failure has in common with those of others, see fault.Cause.
 func (r *Range) Cause() string {
-	var names []string
-	if r.Start != nil {
-		for key := r.Start.Key; key != nil; key = key.Parent {
-			names = append(names, key.Name)
-		}
-	}
-	return fault.Cause(r.Error, names...)
+	return fault.Cause(r.Error, r.Start.Names()...)
 }
 
 // Reopen makes a failure a pending range again, with as many attempts as at first.

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -48,7 +49,7 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry,
 	if tracers == nil {
 		tracers = otel.GetTracerProvider()
 	}
-	t, meter := &Telemetry{tracer: tracers.Tracer(Name)}, meters.Meter(Name)
+	t, meter := &Telemetry{tracer: tracers.Tracer(Name, trace.WithInstrumentationVersion(version()))}, meters.Meter(Name, metric.WithInstrumentationVersion(version()))
 	var failed []error
 	counter := func(name, unit, text string) metric.Int64Counter {
 		c, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(text))
@@ -80,6 +81,29 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry,
 			return nil
 		}))
 	return t, errors.Join(append(failed, err)...)
+}
+
+// Has tells of the mappers that the process has: an instance that has done nothing yet shows in the metrics, so that its
+// absence says that they do not arrive.
+func (t *Telemetry) Has(ctx context.Context, mapper string) {
+	t.inFlight.Add(ctx, 0, metric.WithAttributes(mapperKey.String(mapper)))
+}
+
+// module is the path of this library's module.
+const module = "github.com/scattermap/scattermap"
+
+// version returns the version of this library that the program was built with. It is empty where the build does not say.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == module {
+			return m.Version
+		}
+	}
+	return ""
 }
 
 // A Page is one that a commit has taken effect of.

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/scattermap/scattermap/internal/claims"
+	"github.com/scattermap/scattermap/internal/operator"
+)
+
+// newLogin returns the command that finds a way into a service, and keeps it.
+func newLogin() *cobra.Command {
+	var s service
+	var impersonate string
+	c := &cobra.Command{
+		Use: "login [URL]", Short: "Log in to a service with gcloud, and have commands go there",
+		Long: "Gets an identity token from gcloud, shows it to the service, and keeps the way that worked: commands after it need no --service\n" +
+			"and no token. Tokens are kept in a file that only you can read, until they expire; then gcloud makes another one.\n\n" +
+			"Your own account gets in where Cloud Run checks tokens (AUTH=iam) and it has the role roles/run.invoker. Where the service\n" +
+			"checks them itself (AUTH=on), impersonate a service account that OPERATORS names: gcloud makes tokens of people for gcloud\n" +
+			"only. A job's history then names that account, and not you: have one for each team. You need the role\n" +
+			"roles/iam.serviceAccountTokenCreator on it.\n\n" +
+			"Without a URL it says where you are logged in, and as whom.",
+		Example: "  scattermap login https://credit-123.europe-west1.run.app\n" +
+			"  scattermap login https://credit-123.europe-west1.run.app --impersonate credit-operators@PROJECT.iam.gserviceaccount.com",
+	}
+	c.Flags().StringVar(&impersonate, "impersonate", "", "the service `account` whose tokens are sent")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		all, err := readLogins()
+		if err != nil {
+			return err
+		}
+		switch {
+		case len(args) > 1:
+			return usageError(errors.New("login: name one service, by its URL"))
+		case len(args) == 1:
+			s.address = args[0]
+		case all.Current == "":
+			return usageError(errors.New("login: you are not logged in; name a service, as in: scattermap login https://credit-123.europe-west1.run.app"))
+		default:
+			s.address = all.Current
+			if impersonate == "" {
+				impersonate = all.Services[all.Current].way().Impersonate
+			}
+		}
+		if impersonate != "" && (!strings.Contains(impersonate, "@") || strings.ContainsAny(impersonate, " ,")) {
+			return usageError(fmt.Errorf("login: --impersonate is %q, it has to be the e-mail address of a service account", impersonate))
+		}
+		base, err := s.base()
+		if err != nil {
+			return err
+		}
+		s.way = &login{Impersonate: impersonate}
+		var page map[string]any
+		if err := s.call(c.Context(), http.MethodGet, "", nil, nil, &page); err != nil {
+			return err
+		}
+		if _, ok := page["jobs"]; !ok {
+			return fmt.Errorf("what answers at %s is not a service of scattermap: it lists no jobs", s.address)
+		}
+		all.Current = nameOf(base)
+		all.Services[all.Current] = s.way
+		if err := all.save(); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(c.OutOrStdout(), says(all.Current, s.token))
+		return err
+	}
+	return c
+}
+
+// says tells where somebody is logged in, and as whom.
+func says(address, token string) string {
+	if token == "" {
+		return fmt.Sprintf("Commands go to %s, which is on this machine and takes no token.", address)
+	}
+	of, _ := claims.Of(token)
+	text := "Logged in to " + address
+	if of.Email != "" {
+		text += " as " + operator.Line(of.Email, 200)
+	}
+	if of.Expires > 0 {
+		text += ". The token is kept until " + of.Until().Format("15:04") + "; then gcloud makes another one"
+	}
+	return text + "."
+}
+
+// newLogout returns the command that forgets services, and the tokens for them.
+func newLogout() *cobra.Command {
+	return &cobra.Command{
+		Use: "logout [URL]", Short: "Forget a service and its token, or all of them",
+		Long: "Removes what \"scattermap login\" has kept: of one service, or of all without a URL. A token that somebody has copied goes on to\nwork until it expires, within an hour.",
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usageError(errors.New("logout: name one service, or none for all"))
+			}
+			if len(args) == 0 {
+				path, err := loginsFile()
+				if err == nil {
+					err = os.Remove(path)
+				}
+				if err != nil && !errors.Is(err, fs.ErrNotExist) {
+					return fmt.Errorf("logout: %w", err)
+				}
+				_, err = fmt.Fprintln(c.OutOrStdout(), "Logged out of all services.")
+				return err
+			}
+			all, err := readLogins()
+			if err != nil {
+				return err
+			}
+			base, err := (&service{address: args[0]}).base()
+			if err != nil {
+				return err
+			}
+			name := nameOf(base)
+			if all.Services[name] == nil {
+				return fmt.Errorf("logout: you are not logged in to %s", name)
+			}
+			delete(all.Services, name)
+			if all.Current == name {
+				all.Current = ""
+			}
+			if err := all.save(); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), "Logged out of "+name+".")
+			return err
+		},
+	}
+}
+
+// way returns a login, or that of somebody who has none.
+func (l *login) way() *login {
+	if l == nil {
+		return &login{}
+	}
+	return l
+}
+
+// nameOf returns a service's URL as logins have it.
+func nameOf(base *url.URL) string { return strings.TrimRight(base.String(), "/") }

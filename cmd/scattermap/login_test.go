@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scattermap/scattermap/internal/claims"
+	"github.com/scattermap/scattermap/internal/forge"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+const (
+	person = "ann@example.com"
+	robot  = "team@test.iam.gserviceaccount.com"
+	remote = "https://credit.test" // as another machine has it
+)
+
+// A gcloud stands in for gcloud: it prints the token that a line of arguments stands for, and fails for any other line.
+type gcloud struct {
+	t   *testing.T
+	dir string
+}
+
+// newGcloud puts the stand-in on the path, and nothing else there. Logins are kept in a folder of the test.
+func newGcloud(t *testing.T) gcloud {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("the stand-in for gcloud is a shell script")
+	}
+	g := gcloud{t, t.TempDir()}
+	script := "#!/bin/sh\necho \"$*\" >>" + g.dir + "/calls\n" +
+		"[ -f \"" + g.dir + "/$*\" ] || { echo 'ERROR: (gcloud.auth.print-identity-token) no such account' >&2; exit 1; }\n" +
+		"while read -r line; do echo \"$line\"; done <\"" + g.dir + "/$*\"\n"
+	if err := os.WriteFile(filepath.Join(g.dir, "gcloud"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", g.dir)
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	t.Setenv("HOME", t.TempDir()) // where macOS has it
+	t.Setenv("SCATTERMAP_SERVICE", "")
+	t.Setenv("SCATTERMAP_TOKEN", "")
+	return g
+}
+
+// prints has a line of arguments print a token.
+func (g gcloud) prints(token string, arguments ...string) {
+	g.t.Helper()
+	path := filepath.Join(g.dir, strings.Join(append([]string{"auth print-identity-token"}, arguments...), " "))
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(token+"\n"), 0o600)); err != nil {
+		g.t.Fatal(err) // a URL's slashes make folders
+	}
+}
+
+// calls returns how often gcloud was asked.
+func (g gcloud) calls() int {
+	text, err := os.ReadFile(filepath.Join(g.dir, "calls"))
+	if err != nil && !os.IsNotExist(err) {
+		g.t.Fatal(err)
+	}
+	return strings.Count(string(text), "\n")
+}
+
+// behind has all of credit.test be served by a handler, over TLS.
+func behind(t *testing.T, handler http.Handler) {
+	t.Helper()
+	server := httptest.NewTLSServer(handler)
+	t.Cleanup(server.Close)
+	old := http.DefaultTransport
+	t.Cleanup(func() { http.DefaultTransport = old })
+	transport := server.Client().Transport.(*http.Transport).Clone()
+	transport.TLSClientConfig.ServerName = "example.com" // that of httptest's certificate
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if strings.HasPrefix(address, "credit.test:") {
+			address = server.Listener.Addr().String()
+		}
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}
+	http.DefaultTransport = transport
+}
+
+// cloudRun is what Cloud Run's own check does: it answers with pages of its own, and passes requests on without the signature of their token.
+func cloudRun(invokers string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		c, ok := claims.Of(token)
+		code := http.StatusOK
+		switch {
+		case !ok, c.Expired(time.Now()), c.Audience != claims.Gcloud && c.Audience != remote:
+			code = http.StatusUnauthorized
+		case !strings.Contains(invokers, c.Email):
+			code = http.StatusForbidden
+		}
+		if code != http.StatusOK {
+			http.Error(w, "\n<html><head>\n<title>"+http.StatusText(code)+"</title>\n</head></html>", code)
+			return
+		}
+		r.Header.Set("Authorization", "Bearer "+token[:strings.LastIndex(token, ".")]+".SIGNATURE_REMOVED_BY_GOOGLE")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// expect runs a command line, and checks its code and what it says.
+func expect(t *testing.T, line string, code int, want ...string) {
+	t.Helper()
+	out, errs, got := command(t, "", words(line)...)
+	t.Logf("$ scattermap %s\n%s%s", line, out, errs)
+	for _, w := range want {
+		if got != code || !strings.Contains(out+errs, w) {
+			t.Errorf("%s: exit code %d, want %d, and %q in\n%s%s", line, got, code, w, out, errs)
+		}
+	}
+}
+
+// TestLoginPerson has people come in through Cloud Run's own check, by what gcloud makes for them. The history names them.
+func TestLoginPerson(t *testing.T) {
+	g, google := newGcloud(t), forge.OIDC(t)
+	behind(t, cloudRun(person, newAPI(t, 20, tasks.Claimed)))
+	expect(t, "login", exitUsage, "you are not logged in")
+	expect(t, "jobs", exitUsage, "scattermap login URL")
+	expect(t, "login "+remote, exitError, "gcloud auth login", "no such account")
+	g.prints(google.Token("eve@example.com", claims.Gcloud, nil))
+	expect(t, "login "+remote, exitError, "eve@example.com", "roles/run.invoker")
+	g.prints(google.Token(person, claims.Gcloud, nil))
+	expect(t, "login "+remote+"/", 0, "Logged in to "+remote+" as "+person+". The token is kept until ")
+	before := g.calls()
+	expect(t, "start add-credit --kind Account --id spring --params {\"Amount\":1} -w", 0, "spring: succeeded, 20")
+	expect(t, "history spring", 0, person)
+	if n := g.calls() - before; n != 0 {
+		t.Errorf("gcloud was asked %d times for a token that is kept", n)
+	}
+	path, err := loginsFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the file of the tokens: %v, %v", info.Mode(), err)
+	}
+
+	// A kept token that has expired is not sent; neither is one that the service does not take any more sent twice.
+	for _, c := range []struct{ audience, age string }{{claims.Gcloud, "expired"}, {"https://other.test", "fresh"}} {
+		kept, err := readLogins()
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes := forge.Claims{}
+		if c.age == "expired" {
+			changes["exp"] = time.Now().Unix() - 1
+		}
+		kept.Services[remote].Token = google.Token(person, c.audience, changes)
+		if err := kept.save(); err != nil {
+			t.Fatal(err)
+		}
+		before := g.calls()
+		expect(t, "jobs --all", 0, "spring")
+		expect(t, "jobs --all", 0, "spring")
+		if n := g.calls() - before; n != 1 {
+			t.Errorf("%v: gcloud was asked %d times, want 1", c, n)
+		}
+	}
+	expect(t, "login", 0, "as "+person)
+	t.Setenv("SCATTERMAP_TOKEN", google.Token(person, "https://other.test", nil))
+	expect(t, "jobs", exitError, "refuses the token in $SCATTERMAP_TOKEN (401: says Cloud Run)")
+	t.Setenv("SCATTERMAP_TOKEN", "")
+	expect(t, "logout https://none.test", exitError, "not logged in to https://none.test")
+	expect(t, "logout "+remote, 0, "Logged out of "+remote)
+	expect(t, "jobs", exitUsage, "scattermap login URL")
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "jobs", exitError, "logins.json", "scattermap logout")
+	expect(t, "logout", 0, "Logged out of all services")
+	expect(t, "logout", 0, "Logged out of all services")
+}
+
+// TestLoginAccount has somebody come in as a service account, to a service that verifies tokens itself. A person's own token is
+// refused, and the error names the way in.
+func TestLoginAccount(t *testing.T) {
+	g, google := newGcloud(t), forge.OIDC(t)
+	v, err := tasks.NewVerifier(remote, []string{robot}, google.Keys())
+	if err != nil {
+		t.Fatal(err)
+	}
+	behind(t, newAPI(t, 20, v.Allow))
+	g.prints(google.Token(person, claims.Gcloud, nil))
+	expect(t, "login "+remote, exitError, "refuses the token of \"gcloud auth print-identity-token\"", "scattermap login "+remote+" --impersonate ACCOUNT")
+	expect(t, "jobs", exitUsage, "scattermap login URL") // it was not kept
+	expect(t, "login "+remote+" --impersonate team", exitUsage, `"team"`)
+	expect(t, "login "+remote+" --impersonate "+robot, exitError, "roles/iam.serviceAccountTokenCreator on "+robot)
+	impersonating := []string{"--impersonate-service-account=" + robot, "--audiences=" + remote, "--include-email"}
+	g.prints(google.Token(robot, remote, nil), impersonating...)
+	expect(t, "login "+remote+" --impersonate "+robot, 0, "as "+robot)
+	expect(t, "start add-credit --kind Account --id spring --params {\"Amount\":1} -w", 0, "spring: succeeded, 20")
+	expect(t, "history spring", 0, robot)
+	expect(t, "login", 0, "as "+robot) // the same way
+
+	// gcloud's own account is a service account: that of a pipeline.
+	g.prints(google.Token(robot, claims.Gcloud, nil))
+	g.prints(google.Token(robot, remote, nil), "--audiences="+remote)
+	expect(t, "logout", 0, "")
+	expect(t, "login "+remote, 0, "as "+robot)
+
+	for name, c := range map[string]struct{ token, want string }{
+		"expired":          {google.Token(robot, remote, forge.Claims{"exp": time.Now().Unix() - 1}), "it has expired); take another one"},
+		"another audience": {google.Token(robot, "https://other.test", nil), "for another audience than the URL of this service"},
+		"an access token":  {"ya29.a0", "an access token is none"},
+		"another account":  {google.Token("eve@example.com", remote, nil), "does not let eve@example.com in"},
+	} {
+		t.Setenv("SCATTERMAP_TOKEN", c.token)
+		if out, errs, code := command(t, "", "jobs"); code != exitError || !strings.Contains(errs, c.want) || strings.Contains(out+errs, c.token) {
+			t.Errorf("%s: exit code %d, %s%s", name, code, out, errs)
+		}
+	}
+	t.Setenv("SCATTERMAP_TOKEN", "")
+	t.Setenv("PATH", t.TempDir())
+	expect(t, "logout", 0, "")
+	expect(t, "login "+remote, exitError, "https://cloud.google.com/sdk/docs/install")
+}
+
+// TestLoginElsewhere logs in to what is no service: Identity-Aware Proxy's page, a page of another kind, this machine.
+func TestLoginElsewhere(t *testing.T) {
+	g, google := newGcloud(t), forge.OIDC(t)
+	g.prints(google.Token(person, claims.Gcloud, nil))
+	proxied := false
+	behind(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if proxied {
+			w.Header().Set("X-Goog-IAP-Generated-Response", "true")
+			http.Redirect(w, r, "https://accounts.google.com/o/oauth2/v2/auth", http.StatusFound)
+			return
+		}
+		_ = json.NewEncoder(w).Encode("hello") // it was sent
+	}))
+	expect(t, "login "+remote, exitError, "is not a service of scattermap")
+	proxied = true
+	expect(t, "login "+remote, exitError, "Identity-Aware Proxy stands before "+remote, remote+"/dashboard/")
+	expect(t, "login http://credit.test", exitUsage, "use https")
+	expect(t, "login credit", exitUsage, "http or https URL")
+	local := httptest.NewServer(newAPI(t, 1, func(*http.Request) (string, error) { return person, nil }))
+	t.Cleanup(local.Close)
+	expect(t, "login "+local.URL, 0, "takes no token")
+	expect(t, "jobs", 0, "")
+}

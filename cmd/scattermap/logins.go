@@ -1,0 +1,95 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// logins are the services that somebody has logged in to, as a file keeps them. It has tokens: only its owner may read it.
+type logins struct {
+	Current  string            `json:"current,omitempty"` // where commands go that name no service
+	Services map[string]*login `json:"services,omitempty"`
+}
+
+// A login is how somebody gets tokens for a service, and the last one.
+type login struct {
+	Impersonate string `json:"impersonate,omitempty"` // the service account whose tokens are sent; empty: gcloud's own account
+	Token       string `json:"token,omitempty"`
+}
+
+// loginsFile returns the path of the file.
+func loginsFile() (string, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", fmt.Errorf("where logins are kept is not known: %w", err)
+	}
+	return filepath.Join(dir, "scattermap", "logins.json"), nil
+}
+
+// readLogins reads the file. There are none if it is not there.
+func readLogins() (*logins, error) {
+	l := &logins{}
+	path, err := loginsFile()
+	if err != nil {
+		return l, nil // such as without $HOME: nobody has logged in
+	}
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("logins: %w", err)
+	default:
+		if err := json.Unmarshal(text, l); err != nil {
+			return nil, fmt.Errorf("logins: %s: %w; \"scattermap logout\" removes it", path, err)
+		}
+	}
+	if l.Services == nil {
+		l.Services = make(map[string]*login)
+	}
+	for address, one := range l.Services {
+		if one == nil {
+			delete(l.Services, address)
+		}
+	}
+	return l, nil
+}
+
+// save writes the file, as a whole: a command beside this one reads the old one or the new one.
+func (l *logins) save() (err error) {
+	path, err := loginsFile()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("logins: %w", err)
+		}
+	}()
+	text, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "logins-*") // of mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // it is of no use
+	}
+	return err
+}
+
+// early is how long before its end a kept token is not sent any more: it may expire on the way.
+const early = 2 * time.Minute

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/scattermap/scattermap/internal/claims"
+	"github.com/scattermap/scattermap/internal/operator"
+)
+
+// A proof is the token that requests carry, and where it comes from.
+type proof struct {
+	token string
+	from  string // as an error goes on after "the token"
+	kept  bool   // it may be older than what it stands for
+}
+
+// onThisMachine reports whether a service needs no token: nobody else reaches it.
+func onThisMachine(base *url.URL) bool {
+	ip := net.ParseIP(base.Hostname())
+	return base.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// prove returns the token for a service, and none if it is on this machine. Anew has it made even if one is kept.
+func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, error) {
+	if token := strings.TrimSpace(os.Getenv("SCATTERMAP_TOKEN")); token != "" {
+		return proof{token: token, from: " in $SCATTERMAP_TOKEN"}, nil
+	}
+	if onThisMachine(base) {
+		return proof{}, nil
+	}
+	if base.Scheme != "https" {
+		return proof{}, usageError(fmt.Errorf("the service is %q, and a token is not sent over http to another machine: use https", s.address))
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if !anew && s.token != "" {
+		return proof{s.token, s.from, true}, nil
+	}
+	command, kept := strings.Fields(s.tokenCommand), false
+	if len(command) == 0 {
+		all, err := readLogins()
+		if err != nil {
+			return proof{}, err
+		}
+		way := s.way // of a login that is under way
+		if way == nil {
+			way = all.Services[nameOf(base)].way()
+			kept = all.Services[nameOf(base)] == way
+		}
+		if of, _ := claims.Of(way.Token); kept && !anew && time.Until(of.Until()) > early {
+			s.token, s.from = way.Token, " that \"scattermap login\" has kept"
+			return proof{s.token, s.from, true}, nil
+		}
+		token, from, err := gcloudToken(ctx, base, way.Impersonate)
+		if err != nil {
+			return proof{}, err
+		}
+		s.token, s.from, way.Token = token, from, token
+		if kept {
+			if err := all.save(); err != nil {
+				return proof{}, err
+			}
+		}
+		return proof{token: token, from: from}, nil
+	}
+	token, err := printed(ctx, command)
+	if err != nil {
+		return proof{}, fmt.Errorf("no token: %w; set $SCATTERMAP_TOKEN to an identity token, or --token-command to what prints one", err)
+	}
+	s.token, s.from = token, " that --token-command prints"
+	return proof{token: token, from: s.from}, nil
+}
+
+// gcloudToken has gcloud make a token for a service: of a service account that it impersonates, or of its own account.
+func gcloudToken(ctx context.Context, base *url.URL, impersonate string) (token, from string, err error) {
+	audience := (&url.URL{Scheme: base.Scheme, Host: base.Host}).String() // SERVICE_URL has no path
+	command := []string{"gcloud", "auth", "print-identity-token"}
+	if impersonate != "" {
+		command = append(command, "--impersonate-service-account="+impersonate, "--audiences="+audience, "--include-email")
+	}
+	token, err = printed(ctx, command)
+	if of, _ := claims.Of(token); err == nil && impersonate == "" && of.Audience != audience && strings.HasSuffix(of.Email, "gserviceaccount.com") {
+		// For a service account, unlike for people, gcloud takes an audience.
+		command = append(command, "--audiences="+audience)
+		token, err = printed(ctx, command)
+	}
+	if err != nil {
+		hint := "\"gcloud auth login\" logs you in"
+		switch {
+		case errors.Is(err, exec.ErrNotFound):
+			hint = "install gcloud (https://cloud.google.com/sdk/docs/install)"
+		case impersonate != "":
+			hint = "you need the role roles/iam.serviceAccountTokenCreator on " + impersonate + ", and the API iamcredentials.googleapis.com"
+		}
+		return "", "", fmt.Errorf("no token: %w; %s, or set $SCATTERMAP_TOKEN to an identity token", err, hint)
+	}
+	return token, " of \"" + strings.Join(command, " ") + "\"", nil
+}
+
+// printed returns what a command prints.
+func printed(ctx context.Context, command []string) (string, error) {
+	out, err := exec.CommandContext(ctx, command[0], command[1:]...).Output()
+	if err != nil {
+		var failed *exec.ExitError
+		if errors.As(err, &failed) && len(failed.Stderr) > 0 {
+			err = fmt.Errorf("%w: %s", err, operator.Line(strings.TrimSpace(string(failed.Stderr)), 500))
+		}
+		return "", fmt.Errorf("%q: %w", strings.Join(command, " "), err)
+	}
+	token := strings.TrimSpace(string(out))
+	if token == "" || strings.ContainsAny(token, " \r\n") {
+		return "", fmt.Errorf("%q prints no token", strings.Join(command, " "))
+	}
+	return token, nil
+}

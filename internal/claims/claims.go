@@ -1,0 +1,39 @@
+// Package claims reads what identity tokens say of themselves, without verifying any of it: for errors that tell what to do next.
+package claims
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"time"
+)
+
+// Gcloud is the client ID of gcloud. "gcloud auth print-identity-token" makes a person's token for this audience, and
+// refuses --audiences for people (gcloud 528, lib/surface/auth/print_identity_token.py).
+const Gcloud = "32555940559.apps.googleusercontent.com"
+
+// Claims are those that tell what a token is for.
+type Claims struct {
+	Audience string `json:"aud"`
+	Email    string `json:"email"`
+	Expires  int64  `json:"exp"` // in seconds since 1970; 0: the token does not say
+}
+
+// Of returns the claims of a token. It is not ok if they can't be read.
+func Of(token string) (c Claims, ok bool) {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return Claims{}, false
+	}
+	text, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(parts[1], "="))
+	if err != nil || json.Unmarshal(text, &c) != nil {
+		return Claims{}, false
+	}
+	return c, true
+}
+
+// Until returns when the token expires.
+func (c Claims) Until() time.Time { return time.Unix(c.Expires, 0) }
+
+// Expired reports whether the token says that it has expired.
+func (c Claims) Expired(now time.Time) bool { return c.Expires > 0 && c.Until().Before(now) }

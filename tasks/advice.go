@@ -1,0 +1,65 @@
+package tasks
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/scattermap/scattermap/internal/claims"
+)
+
+// errAdvised is an error about a token, with advice for the client that sent it.
+type errAdvised struct {
+	error
+	advice string
+}
+
+func (e errAdvised) Unwrap() error { return e.error }
+
+// Advice returns what a client whose request was refused can do about its token. It repeats nothing but what the
+// client has sent. It is empty if the error has none.
+func Advice(err error) string {
+	var advised errAdvised
+	if errors.As(err, &advised) {
+		return advised.advice
+	}
+	return ""
+}
+
+// advise adds advice to an error about an OIDC token that is not valid.
+func (v *Verifier) advise(err error, token string, now time.Time) error {
+	if v.proof.algorithm != oidc.algorithm {
+		return err // behind Identity-Aware Proxy nobody makes a token by hand
+	}
+	c, ok := claims.Of(token)
+	advice := ""
+	switch {
+	case token == "":
+		advice = "send the header Authorization: Bearer TOKEN, with an identity token for the URL of this service"
+	case !ok:
+		advice = "this is no identity token; an access token is none"
+	case c.Audience == claims.Gcloud:
+		advice = "gcloud makes a person's token for gcloud itself, and this service verifies that a token is for its own URL: " +
+			"impersonate a service account (gcloud auth print-identity-token --impersonate-service-account=ACCOUNT --audiences=URL --include-email)"
+	case c.Audience != v.audience:
+		advice = "the token is for another audience than the URL of this service"
+	case c.Expired(now):
+		advice = "the token has expired: get another one"
+	}
+	if advice == "" {
+		return err
+	}
+	return errAdvised{err, advice}
+}
+
+// Claimed returns the e-mail address in the token of a request, without verifying it. It is for services behind Cloud
+// Run's own check, which has verified the token and removed its signature: nothing else may reach them. The header
+// X-Serverless-Authorization goes first, as Cloud Run verifies that one where both are there.
+func Claimed(r *http.Request) (account string, err error) {
+	header := r.Header.Get("X-Serverless-Authorization")
+	if header == "" {
+		header = r.Header.Get("Authorization")
+	}
+	c, _ := claims.Of(bearer(header))
+	return c.Email, nil
+}
