@@ -141,5 +141,5 @@ resource "google_cloud_run_v2_service" "service" {
     }
   }
 
-  depends_on = [terraform_data.enabled, google_project_iam_member.service]
+  depends_on = [terraform_data.enabled, google_project_iam_member.service, google_cloud_tasks_queue_iam_member.viewer]
 }

@@ -1,6 +1,8 @@
 package property
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"reflect"
 	"slices"
@@ -92,9 +94,13 @@ func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []s
 			return nil, nil, err
 		}
 		if o.lists {
-			return m.merge(o.stored, pbvalue.Properties(o.stored), after, s, false)
+			return m.merge(o.stored, plainProperties(pbvalue.Properties(o.stored)), after, s, false)
 		}
-		return m.merge(o.stored, o.saved[0].before(after, resaves), after, s, false)
+		before := o.saved[0].before(after, resaves)
+		if err := o.shape.checkLoose(reflect.ValueOf(v).Elem(), before, after); err != nil {
+			return nil, nil, err
+		}
+		return m.merge(o.stored, before, after, s, false)
 	}
 	is, saved := reflect.ValueOf(v).Elem(), o.saved
 	before, after := make([]datastore.Property, 0, len(o.shape.parts)), make([]datastore.Property, 0, len(o.shape.parts))
@@ -112,6 +118,9 @@ func (o *Original[T]) Changes(v *T, resaves bool) (whole *pb.Entity, changed []s
 			was, saved = saved[0].before(now, resaves), saved[1:]
 		} else if was, err = p.before(old); err != nil {
 			return nil, nil, err
+		}
+		if err := p.checkLoose(is.Field(p.field), was, now); err != nil {
+			return nil, nil, fmt.Errorf("property %q: %w", p.name, err)
 		}
 		before, after = append(before, was...), append(after, now...)
 	}
@@ -136,15 +145,19 @@ func (p part) before(old *pb.Value) ([]datastore.Property, error) {
 type habits struct {
 	saves bool // it saves itself
 	omits bool // elements of slices are left out
+	loose bool // it has interfaces, which may hold anything
 }
 
 func habitsOf(t reflect.Type, tag string) habits {
-	return habits{savesSome(t, make(map[reflect.Type]bool)), omitsSome(t, tag, make(map[reflect.Type]bool))}
+	return habits{savesSome(t, make(map[reflect.Type]bool)), omitsSome(t, tag, make(map[reflect.Type]bool)), looseSome(t, make(map[reflect.Type]bool))}
 }
 
-// save saves what a pointer points to, with all elements of its slices.
+// save saves what a pointer points to, with all elements of its slices, in the form in which the client reads it.
 func (h habits) save(src any) ([]datastore.Property, error) {
 	properties, err := Save(src)
+	if h.saves {
+		properties = plainProperties(properties)
+	}
 	if h.omits {
 		properties = complete(properties, reflect.ValueOf(src).Elem())
 	}
@@ -171,6 +184,61 @@ func (h habits) saveTwice(src any) (saved twice, err error) {
 		saved.again = again
 	}
 	return saved, err
+}
+
+// errLoose says that the client can't save an entity that an interface holds.
+var errLoose = errors.New("it holds a *datastore.Entity in an interface, and the Go client saves that as the fields of the struct " +
+	"datastore.Entity: have a field of a type of its own, or a datastore.PropertyList for the whole entity")
+
+// checkLoose returns an error if a value that a function has changed is one that the client would save as something else.
+func (h habits) checkLoose(v reflect.Value, before, after []datastore.Property) error {
+	if h.loose && !equalProperties(before, after) && holdsLoose(v) {
+		return errLoose
+	}
+	return nil
+}
+
+// looseSome reports whether a type has interfaces.
+func looseSome(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if t = elementType(t); seen[t] || savesItself(t) || slices.Contains(leaves, t) {
+		return false
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Interface:
+		return true
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if looseSome(t.Field(i).Type, seen) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// holdsLoose reports whether an interface in a value holds an entity.
+func holdsLoose(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Interface:
+		_, is := v.Interface().(*datastore.Entity)
+		return is || holdsLoose(v.Elem())
+	case reflect.Pointer:
+		return holdsLoose(v.Elem())
+	case reflect.Slice:
+		for i := range v.Len() {
+			if holdsLoose(v.Index(i)) {
+				return true
+			}
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() && holdsLoose(v.Field(i)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // A part is one field of a struct. The client saves it as it saves that of the struct.
@@ -317,13 +385,13 @@ func savesItself(t reflect.Type) bool {
 
 // savesSome reports whether a type, or one in it, saves itself.
 func savesSome(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if partSavesItself(t) {
+		return true
+	}
 	if t = elementType(t); seen[t] || slices.Contains(leaves, t) {
 		return false
 	}
 	seen[t] = true
-	if savesItself(t) {
-		return true
-	}
 	if t.Kind() == reflect.Struct {
 		for i := range t.NumField() {
 			if savesSome(t.Field(i).Type, seen) {

@@ -92,8 +92,8 @@ func (s *schema) collect(t reflect.Type, index []int, building map[reflect.Type]
 		}
 		entry := field{
 			flatten: slices.Contains(strings.Split(options, ","), "flatten"),
-			opaque:  element.Implements(loadSaver) || reflect.PointerTo(element).Implements(loadSaver),
-			many:    f.Type.Kind() == reflect.Slice,
+			opaque:  partSavesItself(f.Type),
+			many:    f.Type.Kind() == reflect.Slice && !savesItself(f.Type),
 			index:   at,
 		}
 		s.flattens = s.flattens || entry.flatten
@@ -102,6 +102,17 @@ func (s *schema) collect(t reflect.Type, index []int, building map[reflect.Type]
 		}
 		s.fields[name] = entry
 	}
+}
+
+// partSavesItself reports whether a type saves itself, or what its pointers and slices lead to.
+func partSavesItself(t reflect.Type) bool {
+	for !savesItself(t) {
+		if t.Kind() != reflect.Pointer && (t.Kind() != reflect.Slice || t.Elem().Kind() == reflect.Uint8) {
+			return false
+		}
+		t = t.Elem()
+	}
+	return true
 }
 
 // elementType returns the type behind pointers and slices.
@@ -172,7 +183,7 @@ func (s *schema) loads(name string) bool {
 			if !strings.EqualFold(fieldName, outer) {
 				continue
 			}
-			return rest == "" || f.sub == nil || f.sub.loads(rest)
+			return rest == "" || f.opaque || f.sub != nil && f.sub.loads(rest)
 		}
 	}
 	return false

@@ -18,6 +18,10 @@ type unsaved struct{}
 
 func isUnsaved(v any) bool { _, ok := v.(unsaved); return ok }
 
+// omitted stands for a value of a row of a flattened slice that the client does not save, as it is empty and the field
+// has omitempty. The values of later rows would be those of earlier ones, so it is stored where it is not yet.
+type omitted struct{ value any }
+
 // complete returns properties that a value is saved as, with all elements of its slices. It changes none in place.
 func complete(properties []datastore.Property, v reflect.Value) []datastore.Property {
 	if v.Kind() != reflect.Struct || slices.Contains(leaves, v.Type()) {
@@ -26,14 +30,17 @@ func complete(properties []datastore.Property, v reflect.Value) []datastore.Prop
 	fields, own := schemaOf(v.Type()).fields, false
 	for i, p := range properties {
 		f, ok := fields[p.Name]
-		if !ok || f.flatten {
-			continue
+		var value any
+		changed := false
+		if ok && !f.flatten {
+			in, err := v.FieldByIndexErr(f.index)
+			if err != nil {
+				continue
+			}
+			value, changed = completed(p.Value, in)
+		} else if column, is := p.Value.([]any); is {
+			value, changed = completedColumn(column, p.Name, v)
 		}
-		in, err := v.FieldByIndexErr(f.index)
-		if err != nil {
-			continue
-		}
-		value, changed := completed(p.Value, in)
 		if !changed {
 			continue
 		}
@@ -43,6 +50,61 @@ func complete(properties []datastore.Property, v reflect.Value) []datastore.Prop
 		properties[i].Value = value
 	}
 	return properties
+}
+
+// completedColumn returns a column of a flattened slice of a struct with a value for each row.
+func completedColumn(column []any, name string, v reflect.Value) (_ any, changed bool) {
+	for outer, f := range schemaOf(v.Type()).fields {
+		rest, inside := strings.CutPrefix(name, outer+".")
+		if !inside || !f.flatten || !f.many || f.sub == nil {
+			continue
+		}
+		cell, ok := f.sub.fields[rest]
+		rows, err := v.FieldByIndexErr(f.index)
+		if !ok || cell.many || err != nil || len(column) >= rows.Len() {
+			continue
+		}
+		all := make([]any, rows.Len())
+		for i := range all {
+			row := rows.Index(i)
+			if row.Kind() == reflect.Pointer {
+				row = row.Elem()
+			}
+			if !row.IsValid() { // a nil pointer is no row
+				return column, false
+			}
+			in, err := row.FieldByIndexErr(cell.index)
+			switch {
+			case err != nil:
+				return column, false
+			case emptyField(in):
+				all[i] = omitted{emptyOf(in)}
+			case len(column) == 0:
+				return column, false
+			default:
+				all[i], column = column[0], column[1:]
+			}
+		}
+		return all, len(column) == 0
+	}
+	return column, false
+}
+
+// emptyOf returns what the client saves an empty value as, where it does.
+func emptyOf(v reflect.Value) any {
+	switch {
+	case v.CanInt():
+		return int64(0)
+	case v.CanFloat():
+		return 0.0
+	case v.Kind() == reflect.String, v.Kind() == reflect.Bool, v.Type() == timeType:
+		return plainValue(reflect.Zero(v.Type()).Convert(plainTypes[v.Kind()]).Interface())
+	}
+	return nil
+}
+
+var plainTypes = map[reflect.Kind]reflect.Type{
+	reflect.String: reflect.TypeFor[string](), reflect.Bool: reflect.TypeFor[bool](), reflect.Struct: timeType,
 }
 
 func completed(saved any, v reflect.Value) (_ any, changed bool) {
@@ -116,7 +178,11 @@ func omitsSome(t reflect.Type, tag string, seen map[reflect.Type]bool) bool {
 	}
 	seen[t] = true
 	for i := range t.NumField() {
-		if f := t.Field(i); omitsSome(f.Type, f.Tag.Get("datastore"), seen) {
+		f := t.Field(i)
+		if _, own, _ := strings.Cut(f.Tag.Get("datastore"), ","); isSlice && strings.Contains(options, "flatten") && strings.Contains(own, "omitempty") {
+			return true
+		}
+		if omitsSome(f.Type, f.Tag.Get("datastore"), seen) {
 			return true
 		}
 	}
@@ -150,6 +216,8 @@ func (m merger) atHome(v *pb.Value) {
 
 func withoutUnsaved(v any) any {
 	switch x := v.(type) {
+	case omitted:
+		return x.value
 	case []any:
 		all := make([]any, 0, len(x))
 		for _, el := range x {

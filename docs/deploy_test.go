@@ -1,0 +1,281 @@
+package docs_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/scattermap/scattermap/internal/cloudstandin"
+)
+
+func TestMain(m *testing.M) {
+	cloudstandin.Main() // the programs of the stand-in are this binary
+	os.Exit(m.Run())
+}
+
+// ways are those of the page.
+var ways = map[string]string{"A": "Terraform", "B": "gcloud", "C": "Own"}
+
+// waysOf returns the ways that the part below a heading is for; "ABC" for all.
+func waysOf(heading string) string {
+	m := regexp.MustCompile(`^([ABC](?: and [ABC])*): `).FindStringSubmatch(heading)
+	if m == nil {
+		return "ABC"
+	}
+	return m[1]
+}
+
+// A step is a block of the page that somebody types, and what the page says that it prints.
+type step struct {
+	block
+	prints string
+}
+
+// stepsOf returns what somebody types who goes one way. A program is a step that writes it.
+func stepsOf(t *testing.T, way string) (all []step) {
+	t.Helper()
+	blocks, _ := readPage(t, "deploy.md")
+	for _, b := range blocks {
+		if !strings.Contains(waysOf(b.heading), way) {
+			continue
+		}
+		switch b.language {
+		case "sh":
+			all = append(all, step{block: b})
+		case "go":
+			b.text = "cat > main.go <<'END OF THE PROGRAM'\n" + b.text + "END OF THE PROGRAM\n"
+			all = append(all, step{block: b})
+		case "text":
+			all[len(all)-1].prints += b.text
+		default:
+			t.Errorf("%s: a block that is neither sh nor text nor go", b)
+		}
+	}
+	return all
+}
+
+// An outcome is what became of the steps.
+type outcome struct {
+	printed []string // by steps
+	failed  int      // the step that has failed, -1 if none has
+	cloud   *cloudstandin.Cloud
+}
+
+// follow runs steps in one shell, until one fails.
+func follow(t *testing.T, steps []step) outcome {
+	t.Helper()
+	cloud, err := cloudstandin.Start(cloudstandin.Options{Checkout: "..", Project: "my-project-123",
+		Log: func(format string, args ...any) {
+			fmt.Fprintf(t.Output(), format+"\n", args...)
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cloud.Close)
+	const mark = "=== step "
+	var script strings.Builder
+	script.WriteString("exec 2>&1\nset -eu\n")
+	for i, s := range steps {
+		fmt.Fprintf(&script, "echo %q\n%s\n", fmt.Sprint(mark, i), s.text)
+	}
+	fmt.Fprintf(&script, "echo %q\n", mark+"end")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // a job without its tasks has no end
+	defer cancel()
+	shell := exec.CommandContext(ctx, "bash", "-c", script.String())
+	shell.WaitDelay = time.Second
+	shell.Dir = t.TempDir()
+	shell.Env = cloud.Environment()
+	out, err := shell.Output()
+	o := outcome{failed: -1, cloud: cloud}
+	for _, part := range strings.Split(string(out), mark)[1:] {
+		number, text, _ := strings.Cut(part, "\n")
+		if number != "end" {
+			o.printed = append(o.printed, text)
+		}
+	}
+	if err != nil {
+		o.failed = len(o.printed) - 1
+	} else if len(o.printed) != len(steps) {
+		t.Fatalf("%d of %d steps were run:\n%s", len(o.printed), len(steps), out)
+	}
+	return o
+}
+
+// missing returns the first line of what should be printed that was not; the order does not matter, as that of
+// failures is none. "..." stands for anything.
+func missing(want, got string) string {
+	lines := strings.Split(got, "\n")
+	for line := range strings.Lines(want) {
+		line = strings.TrimRight(line, "\n")
+		pattern := regexp.MustCompile("^" + strings.ReplaceAll(regexp.QuoteMeta(line), `\.\.\.`, ".*") + "$")
+		i := slices.IndexFunc(lines, func(l string) bool { return pattern.MatchString(strings.TrimRight(l, " ")) })
+		if i < 0 {
+			return line
+		}
+		lines = slices.Delete(lines, i, i+1)
+	}
+	return ""
+}
+
+// TestDeployPage follows docs/deploy.md in each of its ways, from an empty project to a finished job, an alarm, and
+// an empty project again.
+func TestDeployPage(t *testing.T) {
+	needShell(t)
+	for way, name := range ways {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() && way != "B" {
+				t.Skip("it builds programs")
+			}
+			steps := stepsOf(t, way)
+			o := follow(t, steps)
+			if o.failed >= 0 {
+				t.Fatalf("%s fails:\n%s\nand prints:\n%s", steps[o.failed], steps[o.failed].text, o.printed[o.failed])
+			}
+			for i, s := range steps {
+				if line := missing(s.prints, o.printed[i]); line != "" {
+					t.Errorf("%s: the page says that it prints %q, and it prints:\n%s", s, line, o.printed[i])
+				}
+			}
+			balances, err := o.cloud.Balances(t.Context(), "Account")
+			if want := map[string]int64{"ann": 15, "bob": 10, "cem": 7}; err != nil || !maps.Equal(balances, want) {
+				t.Errorf("the accounts have %v, %v; want %v", balances, err, want)
+			}
+			expiring := []string{"(default)/ScattermapJob/expires", "(default)/ScattermapRange/expires",
+				"(default)/ScattermapUndoBatch/expires"}
+			if got := o.cloud.Expiring(); !slices.Equal(got, expiring) {
+				t.Errorf("expiring: %q, want %q", got, expiring)
+			}
+			if refused := o.cloud.Refused(); len(refused) > 0 {
+				t.Errorf("the service lacks permissions: %q", refused)
+			}
+			if mails := o.cloud.Mails(); len(mails) == 0 || !strings.HasPrefix(mails[0], "to ann@example.com: "+
+				"credit: ") {
+				t.Errorf("the alarm that was tried has sent %q", mails)
+			}
+			if left := o.cloud.Left(); len(left) > 0 {
+				t.Errorf("all was removed, and this is there: %q", left)
+			}
+		})
+	}
+}
+
+// A mistake is made in the page.
+type mistake struct {
+	way      string
+	old, new string
+	until    string // the last step that is followed has this; empty: follow all
+	want     string // what the step that fails prints, or the first one that prints otherwise than the page says
+}
+
+// mistakes are of the kinds that the stand-in has to find.
+var mistakes = map[string]mistake{
+	"nobody is signed in": {"B", `gcloud auth login "$OPERATOR"`, "true", "",
+		"do not currently have an active account"},
+	"an API is missing": {"B", " cloudtasks.googleapis.com", "", "",
+		"cloudtasks.googleapis.com has not been used in project 123456789012"},
+	"an API that there is not": {"B", "cloudbuild.googleapis.com", "cloudbuilds.googleapis.com", "",
+		"Not found or permission denied for service(s)"},
+	"no database": {"B", "gcloud firestore databases create", "true", "", "does not exist"},
+	"a database of the other mode": {"B", "--type=datastore-mode", "--type=firestore-native", "",
+		"not available for Firestore in Native Mode"},
+	"a database without a location": {"B", `--database="(default)" --location="$REGION"`,
+		`--database="(default)"`, "", "--location"},
+	"a flag that there is not": {"B", "--display-name", "--displayname", "",
+		"unrecognized arguments: --displayname"},
+	"a question nobody answers": {"C", `--set-env-vars="$ENVIRONMENT" --quiet`,
+		`--set-env-vars="$ENVIRONMENT"`, "", "cloud-run-source-deploy"},
+	"builds without a role": {"B", "--role=roles/cloudbuild.builds.builder",
+		"--role=roles/logging.logWriter", "", "lacks roles/cloudbuild.builds.builder"},
+	"no repository": {"B", "gcloud artifacts repositories create", "true", "", "not found"},
+	"no image":      {"B", "gcloud builds submit", "true", "", "not found"},
+	"a queue elsewhere": {"B", `queues create "$QUEUE" --location="$REGION"`,
+		`queues create "$QUEUE" --location=us-central1`, "", "Queue does not exist"},
+	"a queue without a location": {"B", `queues create "$QUEUE" --location="$REGION"`,
+		`queues create "$QUEUE"`, "", "--location"},
+	"a service without a region": {"B", `run deploy "$SERVICE" --region="$REGION"`, `run deploy "$SERVICE"`,
+		"", "--region"},
+	"an account that there is not": {"B", `service-accounts create "$SERVICE-tasks"`,
+		`service-accounts create "$SERVICE-queue"`, "", "Unknown service account"},
+	"an environment is missing": {"B", "SERVICE_URL=$URL", "SERVICE=$URL", "", "SERVICE_URL is not set"},
+	"no role in the database": {"B", "--role=roles/datastore.user", "--role=roles/datastore.viewer", "",
+		"Missing or insufficient permissions"},
+	"no role for adding tasks": {"B", "--role=roles/cloudtasks.enqueuer", "--role=roles/cloudtasks.viewer",
+		"scattermap start", "has failed: the request failed: see the log"},
+	"no role for looking at tasks": {"B", "--role=roles/cloudtasks.viewer", "--role=roles/cloudtasks.enqueuer",
+		"", "100 at once"},
+	"no role for acting as another": {"B", "--role=roles/iam.serviceAccountUser", "--role=roles/run.invoker",
+		"scattermap start", "has failed: the request failed: see the log"},
+	"tasks may not call": {"B", `--member="serviceAccount:$TASKS_ACCOUNT" --role=roles/run.invoker`,
+		`--member="serviceAccount:$TASKS_ACCOUNT" --role=roles/run.builder`, "The last call", "schedule: 7"},
+	"tokens for somebody else": {"B", `--oidc-token-audience="$URL"`, `--oidc-token-audience="$SERVICE"`,
+		"The last call", "schedule: 16"},
+	"the operator may not call": {"B", `--member="user:$OPERATOR" --role=roles/run.invoker`,
+		`--member="user:$OPERATOR" --role=roles/run.builder`, "scattermap login", "403"},
+	"a channel that there is not": {"B", `--notification-channels="$CHANNEL"`, `--notification-channels=other`,
+		"", "Could not find notification channel"},
+	"an alarm without its limit": {"B", `"alertStrategy"`, `"strategy"`, "", "needs a combiner, a condition"},
+	"a module that is not tidy":  {"C", "go mod tidy", "true", "", "cannot find module providing package"},
+	"builds from source, no role": {"C", "--role=roles/run.builder", "--role=roles/logging.logWriter", "",
+		"lacks roles/run.builder"},
+	"Terraform is not initialized": {"A", "terraform -chdir=deploy/terraform/example init", "true", "",
+		"terraform init"},
+	"Terraform has no credentials": {"A", "gcloud auth application-default login", "true", "",
+		"application default credentials"},
+	"Terraform has a variable less": {"A", `-var="image=$IMAGE"`, "", "", `"image" is not set`},
+	"Terraform has one too many": {"A", `-var="image=$IMAGE"`, `-var="image=$IMAGE" -var="name=x"`, "",
+		"undeclared variable"},
+	"an operator that is no person": {"A", `-var="operator=$OPERATOR"`, `-var="operator=ann"`, "",
+		"Invalid value for variable"},
+	"Terraform deploys no image": {"A", "gcloud builds submit", "true", "", "not found"},
+	"something is left":          {"B", `gcloud run services delete "$SERVICE"`, "true", "", "Deleted queue"},
+}
+
+// TestDeployPageIsChecked makes mistakes in the page, and checks that each is found.
+func TestDeployPageIsChecked(t *testing.T) {
+	needShell(t)
+	if testing.Short() {
+		t.Skip("it follows the page once for each mistake")
+	}
+	for name, m := range mistakes {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			steps, made := stepsOf(t, m.way), false
+			for i := range steps {
+				made = made || strings.Contains(steps[i].text, m.old)
+				steps[i].text = strings.ReplaceAll(steps[i].text, m.old, m.new)
+				if m.until != "" && strings.Contains(steps[i].text, m.until) {
+					steps = steps[:i+1]
+					break
+				}
+			}
+			if !made {
+				t.Fatalf("the page has no %q", m.old)
+			}
+			o := follow(t, steps)
+			said := strings.Join(o.cloud.Refused(), "\n") // if nothing else has failed
+			for i, s := range steps[:len(o.printed)] {
+				if i == o.failed || o.failed < 0 && missing(s.prints, o.printed[i]) != "" {
+					said = o.printed[i]
+					break
+				}
+			}
+			if !strings.Contains(said, m.want) {
+				t.Errorf("it was not found: step %d failed, and printed:\n%s", o.failed, said)
+			}
+		})
+	}
+}
+
+// needShell skips a test where it can't be run.
+func needShell(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("bash"); err != nil || !cloudstandin.Runs() {
+		t.Skip("the page's blocks are run on Linux, with bash")
+	}
+}

@@ -1,0 +1,472 @@
+package cloudstandin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	cloudtasks "cloud.google.com/go/cloudtasks/apiv2"
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/scattermap/scattermap/emulator"
+)
+
+// Options say what a Cloud is like.
+type Options struct {
+	Checkout string // the root folder of scattermap
+	Project  string // the ID of the one project
+	Log      func(format string, args ...any)
+}
+
+// A Cloud is a project, empty at first, that is billed to somebody.
+type Cloud struct {
+	options  Options
+	number   string
+	emulator *emulator.Emulator
+	queues   *cloudtasks.Client
+	conn     *grpc.ClientConn // to the Datastore
+	folder   string           // of programs and builds
+	host     *httptest.Server // of the programs
+	front    *front
+
+	commands sync.Mutex // a command at a time
+
+	mu     sync.Mutex // for what follows
+	user   string     // who is signed in
+	adc    bool       // whether Terraform has credentials
+	apis   map[string]bool
+	grants map[grant]bool
+
+	databases map[string]string // type by ID
+	ttl       map[string]bool   // database/kind/field
+	accounts  map[string]bool
+	repos     map[string]bool   // location/name
+	images    map[string]string // binary by image
+	locations map[string]string // of queues by name
+	services  map[string]*service
+	schedules map[string]*schedule
+	channels  map[string]string // address by name
+	policies  map[string]policy
+	states    map[string]*state // of Terraform, by folder
+	mails     []string
+	refused   []string // calls of services
+}
+
+// A grant is a role of a member on a resource, which is "project", or begins with "queue:", "service:" or "account:".
+type grant struct{ resource, role, member string }
+
+// A schedule calls a URL.
+type schedule struct {
+	name, uri, method, account, audience string
+	paused                               bool
+	code                                 int // of the last answer
+}
+
+// A policy is an alarm.
+type policy struct {
+	display, condition string
+	channels           []string
+}
+
+// marker is in the metadata of calls of the Cloud itself, which need no role.
+const marker = "x-cloudstandin"
+
+// Start makes a project, and the programs. Close ends them.
+func Start(o Options) (_ *Cloud, err error) {
+	c := &Cloud{
+		options: o, number: "123456789012",
+		apis:      map[string]bool{"serviceusage.googleapis.com": true, "cloudbilling.googleapis.com": true},
+		grants:    make(map[grant]bool),
+		databases: make(map[string]string), ttl: make(map[string]bool), accounts: make(map[string]bool),
+		repos:  make(map[string]bool),
+		images: make(map[string]string), locations: make(map[string]string), services: make(map[string]*service),
+		schedules: make(map[string]*schedule), channels: make(map[string]string), policies: make(map[string]policy),
+		states: make(map[string]*state),
+	}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	if c.options.Log == nil {
+		c.options.Log = func(string, ...any) {}
+	}
+	if c.options.Checkout, err = filepath.Abs(o.Checkout); err != nil {
+		return nil, err
+	}
+	if c.folder, err = os.MkdirTemp("", "cloudstandin-"); err != nil {
+		return nil, err
+	}
+	if c.front, err = newFront(c); err != nil {
+		return nil, err
+	}
+	if c.emulator, err = emulator.Start(&emulator.Options{
+		DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", KeysAddr: "127.0.0.1:0",
+		Interceptor: c.intercept, Transport: c.front, Scatter: 2,
+	}); err != nil {
+		return nil, err
+	}
+	if c.queues, err = c.emulator.CloudTasks(context.Background()); err != nil {
+		return nil, err
+	}
+	if c.conn, err = grpc.NewClient(c.emulator.DatastoreAddr(),
+		grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		return nil, err
+	}
+	c.host = httptest.NewServer(http.HandlerFunc(c.serve))
+	return c, c.install()
+}
+
+// install makes the programs.
+func (c *Cloud) install() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.Programs(), 0o700); err != nil {
+		return err
+	}
+	for _, name := range programs {
+		if err := os.Symlink(self, filepath.Join(c.Programs(), name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Programs is the folder of the programs. What go install installs comes there, too.
+func (c *Cloud) Programs() string { return filepath.Join(c.folder, "bin") }
+
+// Environment returns the environment of a shell in which the programs are found first.
+func (c *Cloud) Environment() []string {
+	path := c.Programs() + string(os.PathListSeparator) + os.Getenv("PATH")
+	return []string{
+		hostVariable + "=" + c.host.URL, "PATH=" + path, "HOME=" + c.folder, "TMPDIR=" + c.folder, "LANG=C.UTF-8",
+		"XDG_CONFIG_HOME=" + filepath.Join(c.folder, "config"), "XDG_CACHE_HOME=" + filepath.Join(c.folder, "cache"),
+		"HTTPS_PROXY=" + c.front.proxy.URL, "SSL_CERT_FILE=" + c.front.authority,
+	}
+}
+
+// Close ends all processes, and removes the folder.
+func (c *Cloud) Close() {
+	for _, s := range c.services {
+		s.stop()
+	}
+	if c.host != nil {
+		c.host.Close()
+	}
+	if c.front != nil {
+		c.front.close()
+	}
+	if c.queues != nil {
+		_ = c.queues.Close() // it is not used any more
+	}
+	if c.conn != nil {
+		_ = c.conn.Close() // neither is this
+	}
+	if c.emulator != nil {
+		c.emulator.Close()
+	}
+	if c.folder != "" {
+		_ = os.RemoveAll(c.folder) // a folder for temporary files
+	}
+}
+
+// Mails returns the mails that alarms have sent.
+func (c *Cloud) Mails() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.mails)
+}
+
+// Refused returns the calls of services that were refused, as their accounts lack a role.
+func (c *Cloud) Refused() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.refused)
+}
+
+// Left returns what is still there, in words.
+func (c *Cloud) Left() (all []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	add := func(kind string, names []string) {
+		for _, n := range names {
+			all = append(all, kind+" "+n)
+		}
+	}
+	add("database", slices.Sorted(maps.Keys(c.databases)))
+	add("account", slices.Sorted(maps.Keys(c.accounts)))
+	add("repository", slices.Sorted(maps.Keys(c.repos)))
+	add("queue", slices.Sorted(maps.Keys(c.locations)))
+	add("service", slices.Sorted(maps.Keys(c.services)))
+	add("schedule", slices.Sorted(maps.Keys(c.schedules)))
+	add("channel", slices.Sorted(maps.Keys(c.channels)))
+	add("policy", slices.Sorted(maps.Keys(c.policies)))
+	for g := range c.grants {
+		if g.resource == "project" {
+			all = append(all, "role "+g.role+" of "+g.member)
+		}
+	}
+	return all
+}
+
+// Expiring returns the policies by which records expire: DATABASE/KIND/PROPERTY.
+func (c *Cloud) Expiring() (all []string) {
+	for name, on := range c.ttl {
+		if on {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Balances returns the property Balance of all entities of a kind, by their names.
+func (c *Cloud) Balances(ctx context.Context, kind string) (map[string]int64, error) {
+	answer, err := datastorepb.NewDatastoreClient(c.conn).RunQuery(c.marked(ctx), &datastorepb.RunQueryRequest{
+		ProjectId: c.options.Project,
+		QueryType: &datastorepb.RunQueryRequest_Query{
+			Query: &datastorepb.Query{Kind: []*datastorepb.KindExpression{{Name: kind}}},
+		},
+	})
+	all := make(map[string]int64)
+	for _, r := range answer.GetBatch().GetEntityResults() {
+		path := r.Entity.Key.Path
+		all[path[len(path)-1].GetName()] = r.Entity.Properties["Balance"].GetIntegerValue()
+	}
+	return all, err
+}
+
+func (c *Cloud) marked(ctx context.Context) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, marker, "1")
+}
+
+// serve carries out a command of a program.
+func (c *Cloud) serve(w http.ResponseWriter, r *http.Request) {
+	var cmd command
+	if err := json.NewDecoder(r.Body).Decode(&cmd); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	c.commands.Lock()
+	defer c.commands.Unlock()
+	answer, err := c.do(r.Context(), cmd)
+	if err != nil {
+		answer.Err, answer.Code = answer.Err+strings.TrimRight(err.Error(), "\n")+"\n", 1
+	}
+	_ = json.NewEncoder(w).Encode(answer) // a program that is gone needs none
+}
+
+func (c *Cloud) do(ctx context.Context, cmd command) (reply, error) {
+	switch cmd.Name {
+	case "gcloud":
+		return c.gcloud(ctx, cmd)
+	case "terraform", "tofu":
+		return c.terraform(ctx, cmd)
+	case "curl":
+		return c.curl(ctx, cmd)
+	case "git":
+		return c.git(cmd)
+	case "go":
+		return c.golang(ctx, cmd)
+	}
+	return reply{}, fmt.Errorf("%s: command not found", cmd.Name)
+}
+
+// needs returns an error unless APIs are enabled.
+func (c *Cloud) needs(apis ...string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, api := range apis {
+		if !c.apis[api] {
+			return fmt.Errorf("PERMISSION_DENIED: %s has not been used in project %s before or it is disabled. "+
+				"Enable it by visiting "+
+				"https://console.developers.google.com/apis/api/%[1]s/overview?project=%[2]s then retry. If you "+
+				"enabled this API recently, "+
+				"wait a few minutes for the action to propagate to our systems and retry.", api, c.number)
+		}
+	}
+	return nil
+}
+
+// has reports whether a member has one of some roles on a resource, or on the project.
+func (c *Cloud) has(member, resource string, roles ...string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(roles, func(role string) bool {
+		return c.grants[grant{resource, role, member}] || c.grants[grant{"project", role, member}]
+	})
+}
+
+// give grants a role, or takes it away.
+func (c *Cloud) give(g grant, on bool) error {
+	kind, address, ok := strings.Cut(g.member, ":")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !ok || !strings.HasPrefix(g.role, "roles/"):
+		return fmt.Errorf("INVALID_ARGUMENT: The member %s or the role %s is of an unknown type.", g.member, g.role)
+	case kind == "serviceAccount" && !c.accounts[address] && on:
+		return fmt.Errorf("INVALID_ARGUMENT: Service account %s does not exist.", address)
+	case kind != "serviceAccount" && kind != "user" && kind != "group":
+		return fmt.Errorf("INVALID_ARGUMENT: Invalid member type %s.", kind)
+	case on && !roles[g.role]:
+		return fmt.Errorf("INVALID_ARGUMENT: Role %s is not supported for this resource.", g.role)
+	case !on && !c.grants[g]:
+		return fmt.Errorf("Policy binding with the specified principal, role, and condition not found!")
+	case !on:
+		delete(c.grants, g)
+	default:
+		c.grants[g] = true
+	}
+	return nil
+}
+
+// roles are those that the Cloud knows.
+var roles = setOf(`
+	roles/artifactregistry.writer roles/cloudbuild.builds.builder roles/cloudtasks.enqueuer roles/cloudtasks.queueAdmin
+	roles/cloudtasks.viewer roles/cloudtrace.agent roles/datastore.user roles/datastore.viewer
+	roles/iam.serviceAccountOpenIdTokenCreator roles/iam.serviceAccountTokenCreator roles/iam.serviceAccountUser
+	roles/iap.httpsResourceAccessor roles/logging.logWriter roles/monitoring.metricWriter roles/run.builder
+	roles/run.invoker roles/secretmanager.secretAccessor`)
+
+func setOf(words string) map[string]bool {
+	set := make(map[string]bool)
+	for word := range strings.FieldsSeq(words) {
+		set[word] = true
+	}
+	return set
+}
+
+// intercept checks the calls that a service makes of the emulators: whether its account may.
+func (c *Cloud) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo,
+	next grpc.UnaryHandler) (any, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	out, _ := metadata.FromOutgoingContext(ctx)
+	if len(md.Get(marker))+len(out.Get(marker)) > 0 {
+		return next(ctx, request)
+	}
+	if err := c.allowed(request, info.FullMethod); err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.refused = append(c.refused, fmt.Sprintf("%s: %v", info.FullMethod, err))
+		return nil, err
+	}
+	return next(ctx, request)
+}
+
+func (c *Cloud) allowed(request any, method string) error {
+	c.mu.Lock()
+	var account string
+	for _, s := range c.services {
+		account = "serviceAccount:" + s.account // there is one service
+	}
+	c.mu.Unlock()
+	if strings.Contains(method, "google.datastore.") {
+		if err := c.needs("datastore.googleapis.com"); err != nil {
+			return status.Error(codes.PermissionDenied, err.Error())
+		}
+		r := request.(interface {
+			GetProjectId() string
+			GetDatabaseId() string
+		})
+		if err := c.database(r.GetProjectId(), cmp.Or(r.GetDatabaseId(), "(default)")); err != nil {
+			return status.Error(codes.NotFound, err.Error())
+		}
+		if !c.has(account, "project", "roles/datastore.user") {
+			return status.Error(codes.PermissionDenied, "Missing or insufficient permissions.")
+		}
+		return nil
+	}
+	if err := c.needs("cloudtasks.googleapis.com"); err != nil {
+		return status.Error(codes.PermissionDenied, err.Error())
+	}
+	var queue, permission string
+	var may []string
+	switch r := request.(type) {
+	case *cloudtaskspb.CreateTaskRequest:
+		queue, permission, may = r.Parent, "tasks.create", []string{"roles/cloudtasks.enqueuer"}
+		if token := r.GetTask().GetHttpRequest().GetOidcToken(); token != nil &&
+			!c.has(account, "account:"+token.ServiceAccountEmail, "roles/iam.serviceAccountUser") {
+			return status.Errorf(codes.PermissionDenied, "The principal (user or service account) lacks IAM "+
+				"permission "+
+				"\"iam.serviceAccounts.actAs\" for the resource \"%s\" (or the resource may not exist).",
+				token.ServiceAccountEmail)
+		}
+	case *cloudtaskspb.GetTaskRequest:
+		queue, _, _ = strings.Cut(r.Name, "/tasks/")
+		permission, may = "tasks.get", []string{"roles/cloudtasks.viewer"}
+	case *cloudtaskspb.ListTasksRequest:
+		queue, permission, may = r.Parent, "tasks.list", []string{"roles/cloudtasks.viewer"}
+	case *cloudtaskspb.GetQueueRequest:
+		queue, permission, may = r.Name, "queues.get", []string{"roles/cloudtasks.viewer",
+			"roles/cloudtasks.queueAdmin"}
+	default:
+		permission, may = method, []string{"roles/cloudtasks.queueAdmin"}
+	}
+	if !c.has(account, "queue:"+queue, may...) {
+		return status.Errorf(codes.PermissionDenied, "The principal (user or service account) lacks IAM permission "+
+			"\"cloudtasks.%s\" "+
+			"for the resource \"%s\" (or the resource may not exist).", permission, queue)
+	}
+	return nil
+}
+
+// database returns an error unless a database is there, in Datastore mode.
+func (c *Cloud) database(project, id string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch mode, ok := c.databases[id]; {
+	case project != c.options.Project || !ok:
+		return fmt.Errorf("The database %s does not exist for project %s Please visit "+
+			"https://console.cloud.google.com/datastore/setup?project=%[2]s "+
+			"to add a Cloud Datastore or Cloud Firestore database.", id, project)
+	case mode != "DATASTORE_MODE":
+		return errors.New("The Cloud Datastore API is not available for Firestore in Native Mode.")
+	}
+	return nil
+}
+
+// commit writes entities as somebody who is signed in.
+func (c *Cloud) commit(ctx context.Context, r *datastorepb.CommitRequest) (proto.Message, error) {
+	if err := errors.Join(c.needs("datastore.googleapis.com"), c.database(r.ProjectId, cmp.Or(r.DatabaseId,
+		"(default)"))); err != nil {
+		return nil, err
+	}
+	return datastorepb.NewDatastoreClient(c.conn).Commit(c.marked(ctx), r)
+}
+
+// freePort returns a port that is free now.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = l.Close() }() // only its number was wanted
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}
+
+// Runs reports whether commands reach the service here: their TLS takes the authority of the Cloud from a variable
+// that only some systems look at.
+func Runs() bool { return runtime.GOOS == "linux" }

@@ -1,0 +1,83 @@
+package cloudstandin
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// hostVariable names the environment variable that has the URL of the Cloud.
+const hostVariable = "CLOUDSTANDIN"
+
+// programs are the names that Main answers to.
+var programs = []string{"gcloud", "terraform", "tofu", "curl", "git", "go"}
+
+// A command is what a program hands to the Cloud.
+type command struct {
+	Name, Folder string
+	Args         []string
+	Environment  map[string]string
+}
+
+// A reply is what it prints, and its exit code.
+type reply struct {
+	Out, Err string
+	Code     int
+}
+
+// Main is to be called first by the main function of a binary, such as TestMain. It returns unless the binary was
+// started as one of the programs.
+func Main() {
+	host := os.Getenv(hostVariable)
+	name := filepath.Base(os.Args[0])
+	if host == "" || !isProgram(name) {
+		return
+	}
+	folder, err := os.Getwd()
+	if err == nil {
+		c := command{Name: name, Folder: folder, Args: os.Args[1:], Environment: make(map[string]string)}
+		for _, v := range os.Environ() {
+			key, value, _ := strings.Cut(v, "=")
+			c.Environment[key] = value
+		}
+		var r reply
+		if r, err = send(host, c); err == nil {
+			fmt.Print(r.Out)
+			fmt.Fprint(os.Stderr, r.Err)
+			os.Exit(r.Code)
+		}
+	}
+	fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+	os.Exit(1)
+}
+
+func isProgram(name string) bool {
+	for _, p := range programs {
+		if p == name {
+			return true
+		}
+	}
+	return false
+}
+
+func send(host string, c command) (r reply, err error) {
+	body, err := json.Marshal(c)
+	if err != nil {
+		return r, err
+	}
+	answer, err := http.Post(host, "application/json", bytes.NewReader(body))
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = answer.Body.Close() }() // it was only read
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return r, err
+	}
+	return r, json.Unmarshal(text, &r)
+}

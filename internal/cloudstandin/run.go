@@ -1,0 +1,470 @@
+package cloudstandin
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A service is one of Cloud Run: one process.
+type service struct {
+	name, region, account string
+	open                  bool // Cloud Run does not check who calls
+	url                   string
+	revision              int
+
+	process *exec.Cmd
+	port    string
+	done    chan struct{}
+
+	mu  sync.Mutex
+	log []string
+}
+
+func (s *service) stop() {
+	if s == nil || s.process == nil {
+		return
+	}
+	_ = s.process.Process.Kill() // it may have ended
+	<-s.done
+	s.process = nil
+}
+
+// A deployment is what a service is to be.
+type deployment struct {
+	name, region, account, binary string
+	open                          bool
+	ready                         string // the path of its startup probe
+	environment                   map[string]string
+}
+
+// deploy starts a service, or another revision of it.
+func (c *Cloud) deploy(d deployment) (*service, error) {
+	if !c.accounts[d.account] {
+		return nil, fmt.Errorf("INVALID_ARGUMENT: Service account %s does not exist.", d.account)
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	s := &service{name: d.name, region: d.region, account: d.account, open: d.open, port: port, revision: 1,
+		done: make(chan struct{})}
+	s.url = fmt.Sprintf("https://%s-%s.%s.run.app", d.name, c.number, d.region)
+	c.mu.Lock()
+	before := c.services[d.name]
+	if before != nil {
+		s.revision = before.revision + 1
+	}
+	c.services[d.name] = s // its account is asked for at its first call
+	c.mu.Unlock()
+	before.stop()
+	s.process = exec.Command(d.binary)
+	s.process.Env = []string{
+		"PORT=" + port, "HOST=127.0.0.1", "K_SERVICE=" + d.name, fmt.Sprintf("K_REVISION=%s-%05d-abc", d.name,
+			s.revision),
+		"HOME=" + c.folder, "DATASTORE_EMULATOR_HOST=" + c.emulator.DatastoreAddr(),
+		"CLOUD_TASKS_EMULATOR_HOST=" + c.emulator.TasksAddr(),
+	}
+	for name, value := range d.environment {
+		s.process.Env = append(s.process.Env, name+"="+value)
+	}
+	if d.open {
+		s.process.Env = append(s.process.Env, "OIDC_KEYS_URL="+c.emulator.KeysURL())
+	}
+	output, err := s.process.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.process.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(s.done)
+		for lines := bufio.NewScanner(output); lines.Scan(); {
+			c.logged(s, lines.Text())
+		}
+		_ = s.process.Wait() // its log has said why
+	}()
+	probes := 0
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		select {
+		case <-s.done:
+			deadline = time.Time{}
+		default:
+		}
+		if d.ready == "" {
+			conn, err := net.Dial("tcp", "127.0.0.1:"+port)
+			if err == nil {
+				return s, conn.Close() // it listens
+			}
+		} else if answer, err := http.Get("http://127.0.0.1:" + port + d.ready); err == nil {
+			_ = answer.Body.Close() // only its code is looked at
+			if answer.StatusCode == http.StatusOK {
+				return s, nil
+			}
+			if probes++; probes == 100 {
+				break
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return nil, fmt.Errorf("Revision '%s-%05d-abc' is not ready and cannot serve traffic. The user-provided "+
+		"container failed to start and listen on "+
+		"the port defined provided by the PORT=8080 environment variable within the allocated timeout. Logs:\n%s",
+		d.name, s.revision, strings.Join(s.log, "\n"))
+}
+
+// logged is told of each line of a service's log, and sends the mails of alarms.
+func (c *Cloud) logged(s *service, line string) {
+	c.options.Log("%s: %s", s.name, line)
+	s.mu.Lock()
+	s.log = append(s.log, line)
+	s.mu.Unlock()
+	var entry map[string]any
+	if json.Unmarshal([]byte(line), &entry) != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.policies {
+		var matches bool
+		if strings.Contains(p.condition, "scattermap_failures") { // a query over metrics, which nobody collects here
+			matches = entry["event"] == "job failed" || entry["event"] == "job paused"
+		} else {
+			matches = matchesLine(p.condition, s.name, entry)
+		}
+		for _, channel := range p.channels {
+			if matches {
+				c.mails = append(c.mails, fmt.Sprintf("to %s: %s", c.channels[channel], p.display))
+			}
+		}
+	}
+}
+
+var comparison = regexp.MustCompile(`^([\w.]+)\s*(=~|>=|=)\s*(.+)$`)
+
+// matchesLine evaluates a filter of Cloud Logging that is comparisons with AND between, for a line of a service's
+// log.
+func matchesLine(filter, service string, entry map[string]any) bool {
+	severities := []string{"DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY"}
+	for clause := range strings.SplitSeq(filter, " AND ") {
+		m := comparison.FindStringSubmatch(strings.TrimSpace(clause))
+		if m == nil {
+			return false
+		}
+		var value string
+		switch field, isPayload := strings.CutPrefix(m[1], "jsonPayload."); {
+		case isPayload:
+			value, _ = entry[field].(string)
+		case field == "severity":
+			value, _ = entry["severity"].(string)
+		case field == "resource.type":
+			value = "cloud_run_revision"
+		case field == "resource.labels.service_name":
+			value = service
+		}
+		var ok bool
+		switch m[2] {
+		case ">=":
+			ok = slices.Index(severities, value) >= slices.Index(severities, m[3])
+		case "=~":
+			expression, err := regexp.Compile(strings.Trim(m[3], `"`))
+			ok = err == nil && expression.MatchString(value)
+		default:
+			ok = slices.Contains(strings.Split(strings.Trim(m[3], "()"), " OR "), `"`+value+`"`)
+		}
+		if !ok {
+			return false
+		}
+	}
+	return filter != ""
+}
+
+// A front is what stands in front of services: it routes by host, and checks tokens as Cloud Run does.
+type front struct {
+	cloud     *Cloud
+	server    *httptest.Server
+	proxy     *httptest.Server // for clients that speak TLS: they are told to CONNECT here
+	authority string           // the file of the certificate of whoever signs for hosts
+	signer    *ecdsa.PrivateKey
+	root      *x509.Certificate
+}
+
+func newFront(c *Cloud) (*front, error) {
+	f := &front{cloud: c, authority: filepath.Join(c.folder, "authority.pem")}
+	var err error
+	if f.signer, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "cloudstandin"}, IsCA: true,
+		BasicConstraintsValid: true,
+		NotBefore:             time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &f.signer.PublicKey, f.signer)
+	if err != nil {
+		return nil, err
+	}
+	if f.root, err = x509.ParseCertificate(der); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(f.authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		0o600); err != nil {
+		return nil, err
+	}
+	f.server = httptest.NewServer(f)
+	f.proxy = httptest.NewServer(http.HandlerFunc(f.connect))
+	return f, nil
+}
+
+func (f *front) close() {
+	if f.proxy != nil {
+		f.proxy.Close()
+	}
+	if f.server != nil {
+		f.server.Close()
+	}
+}
+
+// certificate signs one for a host.
+func (f *front) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{hello.ServerName},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, f.root, &f.signer.PublicKey, f.signer)
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: f.signer}, err
+}
+
+// connect ends the TLS of a client, and passes what it says on to the front.
+func (f *front) connect(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodConnect {
+		http.Error(w, "this proxy is for TLS", http.StatusMethodNotAllowed)
+		return
+	}
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }() // the client may have closed it
+	if _, err := io.WriteString(conn, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		return
+	}
+	secure := tls.Server(conn, &tls.Config{GetCertificate: f.certificate, MinVersion: tls.VersionTLS12})
+	to, err := net.Dial("tcp", f.server.Listener.Addr().String())
+	if err != nil {
+		return
+	}
+	defer func() { _ = to.Close() }() // so may the front
+	var both sync.WaitGroup
+	both.Go(func() {
+		_, _ = io.Copy(to, secure) // until one of them closes
+		_ = to.(*net.TCPConn).CloseWrite()
+	})
+	_, _ = io.Copy(secure, to) // as above
+	_ = conn.Close()
+	both.Wait()
+}
+
+// RoundTrip carries what Cloud Tasks and others of this process send.
+func (f *front) RoundTrip(r *http.Request) (*http.Response, error) {
+	to := r.Clone(r.Context())
+	to.Host = r.URL.Host
+	to.URL.Scheme, to.URL.Host = "http", f.server.Listener.Addr().String()
+	return http.DefaultTransport.RoundTrip(to)
+}
+
+// gcloudAudience is the audience of the tokens that gcloud makes for people.
+const gcloudAudience = "32555940559.apps.googleusercontent.com"
+
+// ServeHTTP does what Cloud Run does with a request.
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.cloud.mu.Lock()
+	var s *service
+	for _, each := range f.cloud.services {
+		if each.url == "https://"+r.Host {
+			s = each
+		}
+	}
+	f.cloud.mu.Unlock()
+	if s == nil {
+		http.Error(w, "<html><title>404 Page not found</title></html>", http.StatusNotFound)
+		return
+	}
+	if !s.open {
+		header := r.Header.Get("Authorization")
+		who, audience, err := claimsOf(header)
+		switch {
+		case err != nil:
+			http.Error(w, "<html><title>403 Forbidden</title></html>", http.StatusForbidden)
+			return
+		case audience != s.url && audience != gcloudAudience:
+			http.Error(w, "<html><title>401 Unauthorized</title></html>", http.StatusUnauthorized)
+			return
+		case !f.cloud.has(memberOf(who), "service:"+s.region+"/"+s.name, "roles/run.invoker"):
+			http.Error(w, "<html><title>403 Forbidden</title></html>", http.StatusForbidden)
+			return
+		}
+		r.Header.Set("Authorization", header[:strings.LastIndexByte(header, '.')+1]+"SIGNATURE_REMOVED_BY_GOOGLE")
+	}
+	proxy := httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(&url.URL{Scheme: "http", Host: "127.0.0.1:" + s.port})
+			p.Out.Host = r.Host
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request,
+			_ error) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		},
+	}
+	proxy.ServeHTTP(w, r)
+}
+
+// memberOf returns the member of a policy that an account is.
+func memberOf(email string) string {
+	if strings.HasSuffix(email, ".gserviceaccount.com") {
+		return "serviceAccount:" + email
+	}
+	return "user:" + email
+}
+
+// claimsOf reads the token of a header. It was signed by the Cloud itself, and nobody here forges one.
+func claimsOf(header string) (email, audience string, err error) {
+	parts := strings.Split(strings.TrimPrefix(header, "Bearer "), ".")
+	if len(parts) != 3 {
+		return "", "", errors.New("no identity token")
+	}
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return "", "", err
+	}
+	var claims struct {
+		Email string `json:"email"`
+		Aud   string `json:"aud"`
+	}
+	if err := json.Unmarshal(text, &claims); err != nil {
+		return "", "", err
+	}
+	return claims.Email, claims.Aud, nil
+}
+
+// call calls a service as a schedule does.
+func (c *Cloud) call(ctx context.Context, s *schedule) error {
+	token, err := c.emulator.Token(s.account, s.audience)
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, strings.ToUpper(s.method), s.uri, nil)
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	answer, err := c.front.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }() // its code is what counts
+	switch {
+	case answer.StatusCode < 300:
+		s.code = 0
+	case answer.StatusCode == http.StatusForbidden:
+		s.code = 7
+	case answer.StatusCode == http.StatusUnauthorized:
+		s.code = 16
+	default:
+		s.code = 2
+	}
+	return nil
+}
+
+// build builds the program in a folder, as an image.
+func (c *Cloud) build(ctx context.Context, folder, pkg, image string) error {
+	binary := filepath.Join(c.folder, fmt.Sprintf("image-%d", len(c.images)))
+	if err := c.program(ctx, folder, pkg, binary); err != nil {
+		return err
+	}
+	c.images[image] = binary
+	return nil
+}
+
+// built are the programs of checkouts that this process has built: they do not change while it runs.
+var built struct {
+	sync.Mutex
+	binaries map[string][]byte
+}
+
+// program builds a program.
+func (c *Cloud) program(ctx context.Context, folder, pkg, binary string) error {
+	folder, own := c.source(folder)
+	if own {
+		return c.realGo(ctx, folder, "build", "-o", binary, pkg)
+	}
+	built.Lock()
+	defer built.Unlock()
+	key := filepath.Join(folder, pkg)
+	if built.binaries[key] == nil {
+		if err := c.realGo(ctx, folder, "build", "-o", binary, pkg); err != nil {
+			return err
+		}
+		content, err := os.ReadFile(binary)
+		if err != nil {
+			return err
+		}
+		if built.binaries == nil {
+			built.binaries = make(map[string][]byte)
+		}
+		built.binaries[key] = content
+		return nil
+	}
+	return os.WriteFile(binary, built.binaries[key], 0o700)
+}
+
+// source returns the folder of the checkout for one that git has cloned, and whether it is another one.
+func (c *Cloud) source(folder string) (real string, own bool) {
+	if module, err := filepath.EvalSymlinks(filepath.Join(folder, "go.mod")); err == nil &&
+		filepath.Dir(module) == c.options.Checkout {
+		return c.options.Checkout, false
+	}
+	return folder, true
+}
+
+// realGo runs the Go command.
+func (c *Cloud) realGo(ctx context.Context, folder string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = folder
+	cmd.Env = append(slices.Clone(os.Environ()), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+package cloudstandin
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// A Tree is what gcloud's own parser knows of some commands: tree.py extracts it from an installed gcloud.
+type Tree struct {
+	Version  string            `json:"version"`
+	Global   []Node            `json:"global"`   // flags of every command
+	Commands map[string][]Node `json:"commands"` // by path, such as "tasks queues create"
+}
+
+// A Node is a flag, a positional argument, or a group of nodes.
+type Node struct {
+	Flags      []string `json:"flags,omitempty"`
+	Positional string   `json:"positional,omitempty"`
+	Group      []Node   `json:"group,omitempty"`
+	Required   bool     `json:"required,omitempty"` // in a group: once another node of it is there
+	Mutex      bool     `json:"mutex,omitempty"`    // at most one node of the group
+	// as argparse has it: "0" is a flag without a value; "?", "*", "+"
+	Nargs   string   `json:"nargs,omitempty"`
+	Choices []string `json:"choices,omitempty"`
+}
+
+//go:embed tree.json
+var treeFile []byte
+
+// Gcloud returns the tree that is part of this package.
+var Gcloud = sync.OnceValue(func() *Tree {
+	var t Tree
+	if err := json.Unmarshal(treeFile, &t); err != nil {
+		panic(err) // the file is part of the program
+	}
+	return &t
+})
+
+// A Call is a command line that a tree has read.
+type Call struct {
+	Path        string            // of the command
+	Flags       map[string]string // by the first name of each; "true" or "false" of those without a value
+	Positionals []string
+}
+
+// Get returns the value of a flag, or "".
+func (c Call) Get(flag string) string { return c.Flags[flag] }
+
+// Positional returns a positional argument, or "".
+func (c Call) Positional(i int) string {
+	if i < len(c.Positionals) {
+		return c.Positionals[i]
+	}
+	return ""
+}
+
+// Parse reads the arguments of gcloud as its own parser does: it has every command, flag and argument, those that are
+// required, those that exclude each other, and the choices of values. It does not check the form of other values.
+func (t *Tree) Parse(args []string) (Call, error) {
+	c := Call{Flags: make(map[string]string)}
+	nodes, rest, err := t.command(&c, args)
+	if err != nil {
+		return c, err
+	}
+	flags := make(map[string]Node)
+	for _, n := range slices.Concat(nodes, t.Global) {
+		index(flags, n)
+	}
+	for i := 0; i < len(rest); i++ {
+		arg := rest[i]
+		if !strings.HasPrefix(arg, "-") || arg == "-" {
+			c.Positionals = append(c.Positionals, arg)
+			continue
+		}
+		name, value, has := strings.Cut(arg, "=")
+		n, known := flags[name]
+		if inverted, ok := strings.CutPrefix(name, "--no-"); ok && !known {
+			if n, known = flags["--"+inverted]; known && n.Nargs == "0" && !has {
+				c.Flags[n.Flags[0]] = "false"
+				continue
+			}
+			known = false
+		}
+		switch {
+		case !known:
+			return c, c.errorf("unrecognized arguments: %s", arg)
+		case n.Nargs == "0" && has:
+			return c, c.errorf("argument %s: ignored explicit argument '%s'", name, value)
+		case n.Nargs == "0":
+			value = "true"
+		case !has && (i+1 == len(rest) || strings.HasPrefix(rest[i+1], "--")):
+			return c, c.errorf("argument %s: expected one argument", name)
+		case !has:
+			i++
+			value = rest[i]
+		}
+		if len(n.Choices) > 0 && !slices.Contains(n.Choices, strings.ToLower(value)) &&
+			!slices.Contains(n.Choices, value) {
+			return c, c.errorf("argument %s: Invalid choice: '%s'.\n\nValid choices are [%s].", name, value,
+				strings.Join(n.Choices, ", "))
+		}
+		c.Flags[n.Flags[0]] = value
+	}
+	return c, c.check(nodes)
+}
+
+// command finds the command that arguments name, and returns its nodes, and the other arguments.
+func (t *Tree) command(c *Call, args []string) (nodes []Node, rest []string, err error) {
+	var path []string
+	for i, arg := range args {
+		if strings.HasPrefix(arg, "-") {
+			rest = append(rest, arg)
+			continue
+		}
+		path = append(path, arg)
+		c.Path = strings.Join(path, " ")
+		if nodes, ok := t.Commands[c.Path]; ok {
+			return nodes, append(rest, args[i+1:]...), nil
+		}
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(t.Commands)),
+			func(p string) bool { return strings.HasPrefix(p, c.Path+" ") }) {
+			return nil, nil, fmt.Errorf("ERROR: (gcloud%s) Invalid choice: '%s'", dots(path[:len(path)-1]), arg)
+		}
+	}
+	return nil, nil, fmt.Errorf("ERROR: (gcloud%s) Command name argument expected", dots(path))
+}
+
+func dots(path []string) string {
+	if len(path) == 0 {
+		return ""
+	}
+	return "." + strings.Join(path, ".")
+}
+
+func (c Call) errorf(format string, args ...any) error {
+	return fmt.Errorf("ERROR: (gcloud%s) %s", dots(strings.Fields(c.Path)), fmt.Sprintf(format, args...))
+}
+
+func index(flags map[string]Node, n Node) {
+	for _, f := range n.Flags {
+		flags[f] = n
+	}
+	for _, m := range n.Group {
+		index(flags, m)
+	}
+}
+
+// check checks that what is required is there, and nothing that is excluded.
+func (c Call) check(nodes []Node) error {
+	var least, most int
+	var names []string
+	var count func(nodes []Node, required bool)
+	count = func(nodes []Node, required bool) {
+		for _, n := range nodes {
+			switch {
+			case n.Group != nil:
+				count(n.Group, required && n.Required)
+			case n.Positional == "":
+			case n.Nargs == "*" || n.Nargs == "...":
+				most = 1 << 30
+			case n.Nargs == "+":
+				least, most = least+1, 1<<30
+				names = append(names, n.Positional)
+			default:
+				most++
+				if n.Nargs != "?" && (n.Required || required) {
+					least++
+					names = append(names, n.Positional)
+				}
+			}
+		}
+	}
+	count(nodes, true)
+	if given := len(c.Positionals); given < least {
+		return c.errorf("argument %s: Must be specified.", strings.Join(names[given:], " "))
+	} else if given > most {
+		return c.errorf("unrecognized arguments: %s", strings.Join(c.Positionals[most:], " "))
+	}
+	for _, n := range nodes {
+		if err := c.checkNode(n); err != nil {
+			return err
+		}
+		if n.Required && n.Positional == "" && !c.there(n) {
+			return c.errorf("argument %s: Must be specified.", n)
+		}
+	}
+	return nil
+}
+
+// checkNode checks a group inside, if any of it is there.
+func (c Call) checkNode(n Node) error {
+	if n.Group == nil || !c.there(n) {
+		return nil
+	}
+	var first *Node
+	for i, m := range n.Group {
+		there := c.there(m)
+		if m.Required && !there && !n.Mutex && m.Positional == "" {
+			return c.errorf("argument %s: Must be specified.", m)
+		}
+		if n.Mutex && there {
+			if first != nil {
+				return c.errorf("argument %s: At most one of %s | %s can be specified.", first, first, m)
+			}
+			first = &n.Group[i]
+		}
+		if err := c.checkNode(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// there reports whether something of a node was given. A positional argument counts as given: check counts them.
+func (c Call) there(n Node) bool {
+	if len(n.Flags) > 0 {
+		_, ok := c.Flags[n.Flags[0]]
+		return ok
+	}
+	if n.Positional != "" {
+		return len(c.Positionals) > 0
+	}
+	return slices.ContainsFunc(n.Group, c.there)
+}
+
+// String returns how gcloud names a node in an error.
+func (n Node) String() string {
+	switch {
+	case len(n.Flags) > 0:
+		return n.Flags[0]
+	case n.Positional != "":
+		return n.Positional
+	}
+	var all []string
+	for _, m := range n.Group {
+		all = append(all, m.String())
+	}
+	return "(" + strings.Join(all, " ") + ")"
+}
