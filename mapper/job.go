@@ -13,6 +13,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/page"
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 )
 
@@ -57,6 +58,10 @@ var (
 
 	// ErrNoSuchJob says that there is no job of that ID.
 	ErrNoSuchJob = record.ErrNoSuchJob
+
+	// ErrNewer says that a newer version of this package has started the job, with a query or a setting that this one
+	// does not know. The job's tasks wait for that version.
+	ErrNewer = query.ErrNewer
 )
 
 // StartOptions are the settings of a job. In JSON, durations are nanoseconds, as their names say.

@@ -61,11 +61,15 @@ func (o *JobsOptions) list(ctx context.Context, st store.Store, queues []record.
 		info := JobInfo{ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), State: State(j.State), Error: j.Error, Created: j.Created, Ended: j.Ended, CleanUpAt: record.DueAt(j)}
 		if len(j.Totals) > 0 {
 			sum, bad := j.RecordedTotals()
-			q, err := query.Of(j)
-			if err = cmp.Or(bad, err); err != nil {
-				return nil, "", fmt.Errorf("job %s: %w", j.ID, err)
+			if bad != nil {
+				return nil, "", fmt.Errorf("job %s: %w", j.ID, bad)
 			}
-			_, info.Dollars = progress.Of(j, sum, q, time.Now())
+			q, err := query.Of(j)
+			if err == nil {
+				_, info.Dollars = progress.Of(j, sum, q, time.Now())
+			} else {
+				info.Error = cmp.Or(info.Error, err.Error()) // the list has the others all the same
+			}
 			info.Counted, info.Processed, info.Failures = true, sum.Processed, sum.Failures
 		}
 		jobs = append(jobs, info)

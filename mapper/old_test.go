@@ -92,7 +92,8 @@ func newRelic(t *testing.T) *relic {
 }
 
 // kinds are the kinds of the records on file, and those of the entities. Older folders lack some.
-var kinds = []string{mapper.JobKind, mapper.RangeKind, "ScattermapDraft", "ScattermapSchedule", "ScattermapSlot", "Account", "Done", "Half", "Clean", "Held"}
+var kinds = slices.Concat([]string{mapper.JobKind, mapper.RangeKind, "ScattermapDraft", "ScattermapSchedule", "ScattermapSlot", "Account"},
+	undoKinds, settingKinds)
 
 // entities returns all entities of a kind, with their versions.
 func (r *relic) entities(kind string) (all []*datastorepb.EntityResult) {
@@ -127,10 +128,13 @@ func (r *relic) keep(file string, all []*datastorepb.EntityResult) {
 // undoKinds are the kinds of the entities of the jobs that writeUndo starts, each with 40.
 var undoKinds = []string{"Done", "Half", "Clean", "Held"}
 
+// settingKinds are the kinds of the entities of the jobs that writeSettings starts, each with 40.
+var settingKinds = []string{"Shared", "Dear", "Rehearsed", "Kept", "Ticked"}
+
 // putOld puts what is there before the jobs.
 func (r *relic) putOld() {
 	r.Helper()
-	for _, kind := range undoKinds {
+	for _, kind := range slices.Concat(undoKinds, settingKinds) {
 		keys, all := make([]*datastore.Key, 40), make([]account, 40)
 		for i := range keys {
 			keys[i], all[i] = datastore.NameKey(kind, fmt.Sprintf("%02d", i), nil), account{Owner: "before", Balance: int64(i)}
@@ -166,6 +170,60 @@ func (r *relic) writeUndo() {
 	time.Sleep(time.Second)
 }
 
+// dayOf returns a day whose ticks are on file.
+func dayOf(d int) time.Time { return time.Date(2026, 11, d, 0, 0, 0, 0, time.UTC) }
+
+// weekly is a schedule with a tick that waits.
+var weekly = mapper.NewSchedule("weekly", aged, mapper.QueueTick)
+
+// writeSettings leaves jobs whose settings are in their records: one over a share of the keys, whose rate was set for a time,
+// and which is paused in the middle; one that its budget has paused; a rehearsal; one with a retention; and a run that is
+// paused in the middle, for whose end a tick waits.
+func (r *relic) writeSettings() {
+	r.Helper()
+	start := func(kind string, o mapper.StartOptions) *mapper.Job {
+		r.Helper()
+		q := mapper.Query{Kind: kind}
+		if kind == "Shared" {
+			q.Filters = []mapper.Filter{mapper.Share(0, 1, 2)}
+		}
+		o.ID = strings.ToLower(kind)
+		job, err := aged.Start(r.Context(), r.engine, q, credit{1000}, &o)
+		r.must(err)
+		return job
+	}
+	until := func(job *mapper.Job, is func(*mapper.Status) bool) {
+		r.Helper()
+		for {
+			s, err := job.Status(r.Context())
+			r.must(err)
+			if is(s) {
+				return
+			}
+		}
+	}
+	slowly := mapper.StartOptions{PageSize: 1, Workers: 1, Rate: mapper.Rate{Entities: 3}}
+	middle := func(s *mapper.Status) bool { return s.Processed > 2 }
+	shared := start("Shared", slowly)
+	until(shared, middle)
+	r.must(shared.SetRateFor(r.Context(), mapper.Rate{Entities: 2}, 100*365*24*time.Hour))
+	r.must(shared.Pause(r.Context()))
+	until(start("Dear", mapper.StartOptions{PageSize: 5, Workers: 1, Budget: mapper.Budget{Operations: 1100}}), func(s *mapper.Status) bool { return s.State == mapper.Paused })
+	until(start("Rehearsed", mapper.StartOptions{PageSize: 5, Rehearse: true}), func(s *mapper.Status) bool { return s.State.Ended() })
+	until(start("Kept", mapper.StartOptions{PageSize: 5, Retain: 100 * 365 * 24 * time.Hour}), func(s *mapper.Status) bool { return s.State.Ended() })
+	tick := func(day int) *mapper.Job {
+		r.Helper()
+		ticked, err := weekly.Tick(r.Context(), r.engine, dayOf(day), mapper.Query{Kind: "Ticked"}, credit{1000}, &slowly)
+		r.must(err)
+		return ticked.Job
+	}
+	run := tick(18)
+	until(run, middle)
+	tick(25)
+	r.must(run.Pause(r.Context()))
+	time.Sleep(time.Second)
+}
+
 // writeHeld begins to clean up a job, and leaves one that has a slot.
 func (r *relic) writeHeld() {
 	r.Helper()
@@ -195,10 +253,11 @@ func (r *relic) write(folder string) {
 	must(err)
 	r.putOld()
 	var before []*datastorepb.EntityResult
-	for _, kind := range undoKinds {
+	for _, kind := range slices.Concat(undoKinds, settingKinds) {
 		before = append(before, r.entities(kind)...)
 	}
 	r.writeUndo()
+	r.writeSettings()
 	mapper.SetPortion(r.engine, 1, time.Nanosecond) // a task keeps a draft, and leaves the rest to another one
 	var ends atomic.Int64
 	r.gate = func(req *http.Request) bool { return !strings.HasSuffix(req.URL.Path, "/finalize") || ends.Add(1) == 1 }
@@ -287,7 +346,9 @@ func (r *relic) load(folder string) (found []string) {
 }
 
 // TestOldRecords has this build go on with the records that older ones have left: a job that was paused in the middle, and has failures; one that was
-// being added up; a schedule; a job to undo, one whose undo is under way, one that is being cleaned up, and one that has a slot. Whoever changes what is stored adds a folder, by -old NAME, and leaves the others.
+// being added up; a schedule, and one with a tick that waits; a job to undo, one whose undo is under way, one that is being cleaned up, and one that
+// has a slot; jobs over a share, with a budget, a rate and a retention; and a rehearsal. Older folders have less. A change of what is stored adds a
+// folder, by -old NAME, and leaves the others: docs/upgrade.md.
 func TestOldRecords(t *testing.T) {
 	if *writeOld != "" {
 		newRelic(t).write(filepath.Join("testdata", "old", *writeOld))
@@ -307,9 +368,9 @@ func TestOldRecords(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, kind := range undoKinds {
+			for _, kind := range slices.Concat(undoKinds, settingKinds) {
 				if slices.Contains(found, kind) {
-					oldUndo[kind](t, r)
+					oldJobs[kind](t, r)
 				}
 			}
 			i := slices.IndexFunc(jobs, func(j mapper.JobInfo) bool { return j.ID == "paused" })
@@ -364,8 +425,8 @@ func TestOldRecords(t *testing.T) {
 	}
 }
 
-// oldUndo goes on with what older builds have left of undo, clean-up and slots, by the kind of the entities.
-var oldUndo = map[string]func(*testing.T, *relic){
+// oldJobs goes on with what older builds have left, by the kind of the entities.
+var oldJobs = map[string]func(*testing.T, *relic){
 	"Done": func(t *testing.T, r *relic) { // nobody has undone it yet
 		undo, err := r.engine.Job("done").Undo(t.Context(), nil)
 		if err != nil {
@@ -423,6 +484,86 @@ var oldUndo = map[string]func(*testing.T, *relic){
 			t.Errorf("a job after it: %+v, %v", s, err)
 		}
 	},
+	"Shared": func(t *testing.T, r *relic) { // it is paused in the middle, and slow for a time
+		job := r.engine.Job("shared")
+		s, err := job.Status(t.Context())
+		if err != nil || s.State != mapper.Paused || s.Processed == 0 || s.Processed > 10 || s.Settings.Rate.Entities != 2 {
+			t.Errorf("a job over a share: %+v, %v", s, err)
+		}
+		r.must(job.SetRate(t.Context(), mapper.Rate{}))
+		r.must(job.Resume(t.Context()))
+		if s, err = job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed == 0 || s.Processed == 40 {
+			t.Errorf("a job over a share: %+v, %v", s, err)
+		}
+		credited := r.balances("Shared", 1000)
+		if int64(credited) != s.Processed {
+			t.Errorf("%d entities are credited, and the job has processed %d", credited, s.Processed)
+		}
+		rest, err := aged.Start(t.Context(), r.engine, mapper.Query{Kind: "Shared", Filters: []mapper.Filter{mapper.Share(1, 2, 2)}}, credit{1000}, &mapper.StartOptions{ID: "rest"})
+		r.must(err)
+		if s, err := rest.Wait(t.Context()); err != nil || s.Processed != int64(40-credited) || r.balances("Shared", 1000) != 40 {
+			t.Errorf("the job over the rest: %+v, %v", s, err)
+		}
+	},
+	"Dear": func(t *testing.T, r *relic) { // its budget has paused it
+		job := r.engine.Job("dear")
+		s, err := job.Status(t.Context())
+		if err != nil || s.State != mapper.Paused || !strings.Contains(s.Why, "budget") || s.Settings.Budget.Operations != 1100 {
+			t.Fatalf("a job that its budget has paused: %+v, %v", s, err)
+		}
+		for resumes := 0; s.State == mapper.Paused && resumes < 20; resumes++ {
+			r.must(job.Resume(t.Context()))
+			for s.State = mapper.Running; s.State == mapper.Running; {
+				s, err = job.Status(t.Context())
+				r.must(err)
+			}
+		}
+		if s.State != mapper.Succeeded || s.Processed != 40 || r.balances("Dear", 1000) != 40 {
+			t.Errorf("a job that its budget has paused: %+v", s)
+		}
+	},
+	"Rehearsed": func(t *testing.T, r *relic) { // it has shown what it would do
+		job := r.engine.Job("rehearsed")
+		examples, err := job.Examples(t.Context())
+		if err != nil || len(examples) == 0 || len(examples[0].Properties) != 1 || examples[0].Properties[0].Name != "Balance" {
+			t.Errorf("a rehearsal: %+v, %v", examples, err)
+		}
+		if s, err := job.Status(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != 40 || r.balances("Rehearsed", 0) != 40 {
+			t.Errorf("a rehearsal: %+v, %v", s, err)
+		}
+	},
+	"Kept": func(t *testing.T, r *relic) { // its records go, much later
+		s, err := r.engine.Job("kept").Status(t.Context())
+		if err != nil || s.CleanedUp || !s.CleanUpAt.Equal(s.Ended.Add(100*365*24*time.Hour)) {
+			t.Errorf("a job with a retention: %+v, %v", s, err)
+		}
+	},
+	"Ticked": func(t *testing.T, r *relic) { // the run is paused in the middle, and a tick waits for its end
+		for i, day := range []int{18, 25} {
+			run := r.engine.Job(weekly.RunID(dayOf(day)))
+			if i == 0 {
+				r.must(run.SetRate(t.Context(), mapper.Rate{}))
+				r.must(run.Resume(t.Context()))
+			} else {
+				r.must(weekly.Advance(t.Context(), r.engine))
+				r.must(run.SetRate(t.Context(), mapper.Rate{}))
+			}
+			if s, err := run.Wait(t.Context()); err != nil || s.State != mapper.Succeeded || s.Processed != 40 || r.balances("Ticked", 1000*(i+1)) != 40 {
+				t.Errorf("run %d of a schedule: %+v, %v", i+1, s, err)
+			}
+		}
+	},
+}
+
+// balances returns how many entities of a kind have a balance that is so much above the one before the jobs.
+func (r *relic) balances(kind string, more int) (n int) {
+	r.Helper()
+	for _, e := range r.entities(kind) {
+		if name := e.Entity.Key.Path[0].GetName(); fmt.Sprintf("%02d", e.Entity.Properties["Balance"].GetIntegerValue()-int64(more)) == name {
+			n++
+		}
+	}
+	return n
 }
 
 // isAsBefore checks that the entities of a kind are what they were before the jobs.

@@ -91,6 +91,8 @@ func TestStalls(t *testing.T) {
 			status: []string{queueName, "been purged"}, log: []string{queueName, "been purged"},
 		}},
 		"the handler answers 403":            {stall: stall{before: answers(403), status: []string{"403", target, "account"}, log: []string{"403", target}}},
+		"the service is full":                {stall: stall{before: answers(429), status: []string{"429", target, "no instance free", "its concurrency"}, log: []string{"429", target}}},
+		"requests are cut off":               {stall: stall{before: answers(504), status: []string{"504", target, "time-out"}, log: []string{"504", target}}},
 		"the handler is gone":                {stall: stall{early: true, before: answers(200), status: []string{"UNAVAILABLE", target, "is the service there"}, log: []string{"UNAVAILABLE", target}}, faults: []emulator.Fault{{Kind: emulator.CrashReceiver, Share: 1}}},
 		"the sweeps are lost, with the rest": {stall: stall{before: answers(200), status: []string{"not in the queue", "something other than the handler answer at " + target}, log: []string{"not in the queue"}}},
 		"the database refuses commits":       {stall: stall{status: []string{"500", "the service's log says why"}, log: []string{"PermissionDenied"}}, faults: []emulator.Fault{{Kind: emulator.LoseCall, Share: 1, Methods: []string{"Commit"}, Code: codes.PermissionDenied}}},

@@ -51,7 +51,7 @@ func Code(err error) int {
 		return http.StatusOK
 	case errors.Is(err, mapper.ErrNoSuchJob):
 		return http.StatusNotFound
-	case errors.Is(err, mapper.ErrOtherArguments), errors.Is(err, mapper.ErrState), errors.Is(err, mapper.ErrOtherQueue):
+	case errors.Is(err, mapper.ErrOtherArguments), errors.Is(err, mapper.ErrState), errors.Is(err, mapper.ErrOtherQueue), errors.Is(err, mapper.ErrNewer):
 		return http.StatusConflict
 	case errors.As(err, new(BadRequest)), errors.Is(err, mapper.ErrUnknownMapper), errors.Is(err, mapper.ErrArguments):
 		return http.StatusBadRequest

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/examples/internal/bank"
+	"github.com/scattermap/scattermap/internal/nightly"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -30,38 +31,65 @@ func built(t testing.TB) string {
 	return binary
 }
 
-// TestLocal is the contract of the deployed service, on this machine: over real sockets, with tokens, and with processes
-// that are ended in the middle, or killed.
+// TestLocal is the contract of the deployed service, on this machine: over real sockets, with tokens, and with what
+// Cloud Run does to its instances.
 func TestLocal(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves crashes of processes out")
 	}
 	binary := built(t)
-	for _, args := range []string{"", "-term 1", "-term 3 -processes 3", "-kill 1", "-term 1 -kill 2"} {
-		t.Run(args, func(t *testing.T) {
-			const n = 40000
-			c, err := parse(append(strings.Fields(args), "-json", "-log", "-entities", fmt.Sprint(n)), io.Discard)
+	for name, c := range map[string]struct {
+		args  string
+		night bool // .ci/nightly runs it
+	}{
+		"from none and back":     {"", true},
+		"one request each":       {"-concurrency 1 -max-instances 8", true},
+		"always with a CPU":      {"-cpu always -min-instances 2 -latency 0", true},
+		"told to end":            {"-term 3 -max-instances 3", false},
+		"killed":                 {"-term 1 -kill 2", true},
+		"two revisions":          {"-rollout", true},
+		"two revisions, killed":  {"-rollout -kill 2", false},
+		"paused until none runs": {"-pause", false},
+		"refused":                {"-max-instances 2 -concurrency 4 -workers 24 -wait 50ms", false},
+		"timed out":              {"-max-instances 3 -concurrency 1 -timeout 1s -latency 40ms -entities 15000", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.night {
+				nightly.Leave(t)
+			}
+			if !pauses && !strings.Contains(c.args, "-cpu") {
+				t.Skip("left out: no process can be stopped on this system")
+			}
+			t.Parallel()
+			c, err := parse(strings.Fields("-json -log -entities 30000 -idle 500ms "+c.args), io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.program = binary
-			var out bytes.Buffer
-			if err := run(t.Context(), c, &out, t.Output()); err != nil {
-				t.Fatal(err)
-			}
-			var r result
-			if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-				t.Fatalf("%v in %s", err, out.Bytes())
-			}
+			c.programs = []string{binary}
+			r := ran(t, c)
+			n := int64(c.entities)
 			if r.State != mapper.Succeeded || r.Entities != n || r.Processed != n || r.Failures != 0 || r.SumAfter-r.SumBefore != 10*n {
 				t.Errorf("%+v", r)
 			}
-			if c.kill == 0 && r.Redone != 0 {
-				t.Errorf("%d accounts were redone, and no process was killed", r.Redone)
+			if c.kill+r.TimedOut == 0 && r.Redone != 0 {
+				t.Errorf("%d accounts were redone, and no process was killed, and no request cut off", r.Redone)
 			}
 			t.Logf("%+v", r)
 		})
 	}
+}
+
+// ran runs the command, and returns its result.
+func ran(t *testing.T, c config) (r result) {
+	t.Helper()
+	var out bytes.Buffer
+	if err := run(t.Context(), c, &out, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatalf("%v in %s", err, out.Bytes())
+	}
+	return r
 }
 
 func TestFlags(t *testing.T) {
@@ -70,12 +98,55 @@ func TestFlags(t *testing.T) {
 		t.Errorf("-help: %v\n%s", err, help.String())
 	}
 	for args, want := range map[string]string{
-		"-entities 0": "-entities has to be in [1, 10000000]", "-processes 21": "-processes", "-workers 0": "-workers",
+		"-entities 0": "-entities has to be in [1, 10000000]", "-max-instances 21": "-max-instances", "-workers -1": "-workers",
 		"-term -1": "-term", "-kill 21": "-kill", "-amount 1000000001": "-amount", "more": "unexpected argument",
+		"-min-instances 5": "-min-instances is 5, and -max-instances 4", "-concurrency 0": "-concurrency", "-cpu never": "-cpu is \"never\"",
+		"-pause -min-instances 1": "it needs -min-instances=0", "-timeout 1ms": "-timeout", "-idle 0": "-idle", "-wait -1s": "-wait",
+		"-cold 2m": "-cold", "-latency 2m": "-latency",
 	} {
 		if _, err := parse(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one with %q", args, err, want)
 		}
+	}
+}
+
+// TestObserver finds statuses that are not true.
+func TestObserver(t *testing.T) {
+	status := func(state mapper.State, processed int64) *mapper.Status {
+		return &mapper.Status{State: state, Processed: processed}
+	}
+	estimate := func(processed int64) *mapper.Status {
+		return &mapper.Status{State: mapper.Running, Processed: processed, Estimated: true}
+	}
+	for name, c := range map[string]struct {
+		paused bool
+		called int
+		all    []*mapper.Status
+		want   string
+	}{
+		"all is well":       {called: 9, all: []*mapper.Status{status(mapper.Running, 0), status(mapper.Running, 5), status(mapper.Succeeded, 9)}},
+		"an estimate":       {called: 9, all: []*mapper.Status{estimate(20), estimate(4), status(mapper.Succeeded, 9)}},
+		"too many":          {called: 9, all: []*mapper.Status{status(mapper.Running, 10)}, want: "10 accounts are said to be processed"},
+		"fewer":             {called: 9, all: []*mapper.Status{status(mapper.Running, 5), status(mapper.Running, 4)}, want: "and now 4"},
+		"runs again":        {called: 9, all: []*mapper.Status{status(mapper.Succeeded, 9), status(mapper.Running, 9)}, want: "was succeeded"},
+		"paused":            {paused: true, all: []*mapper.Status{status(mapper.Paused, 0)}},
+		"paused by none":    {all: []*mapper.Status{status(mapper.Paused, 0)}, want: "is paused"},
+		"runs all the same": {paused: true, all: []*mapper.Status{status(mapper.Running, 0)}, want: "is running"},
+	} {
+		o, err := observer{paused: c.paused}, error(nil)
+		for _, s := range c.all {
+			err = errors.Join(err, o.see(s, c.called))
+		}
+		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want one with %q", name, err, c.want)
+		}
+	}
+	half := bank.Tally{Accounts: 10, Wrong: 6}
+	if err := settled(status(mapper.Paused, 4), config{amount: 10}, half); err != nil {
+		t.Error(err)
+	}
+	if err := settled(status(mapper.Paused, 5), config{amount: 10}, half); err == nil {
+		t.Error("a status has one account too many")
 	}
 }
 
@@ -86,7 +157,12 @@ func BenchmarkService(b *testing.B) {
 	var serves, task, memory float64
 	for b.Loop() {
 		func() {
-			s, err := start(b.Context(), config{processes: 0, workers: 8, program: binary}, io.Discard)
+			c, err := parse([]string{"-max-instances=1", "-cpu=always", "-latency=0", "-cold=0"}, io.Discard)
+			if err != nil {
+				b.Fatal(err)
+			}
+			c.programs = []string{binary}
+			s, err := start(b.Context(), c, func(string, ...any) {}, io.Discard)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -95,12 +171,12 @@ func BenchmarkService(b *testing.B) {
 				b.Fatal(err)
 			}
 			begun := time.Now()
-			if err := s.add(b.Context(), binary); err != nil {
+			if err := s.call(b.Context(), http.MethodGet, "/jobs", "", nil); err != nil { // a cold start
 				b.Fatal(err)
 			}
 			serves += time.Since(begun).Seconds()
 			time.Sleep(time.Second) // it is idle
-			memory += residentMB(b, s.processes[0].Process.Pid)
+			memory += residentMB(b, s.revisions[0].instances[0].machine.(*process).cmd.Process.Pid)
 			begun = time.Now()
 			started := make(chan error, 1)
 			go func() {

@@ -7,65 +7,48 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
 
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
-	"github.com/schollz/progressbar/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/examples/internal/bank"
-	"github.com/scattermap/scattermap/mapper"
 )
 
 const (
 	project  = "local"
-	queue    = "projects/local/locations/local/queues/mapper"
+	location = "projects/local/locations/local"
+	queue    = location + "/queues/mapper"
 	robot    = "tasks@local.iam.gserviceaccount.com"
 	operator = "operator@local.iam.gserviceaccount.com"
 	program  = "github.com/scattermap/scattermap/examples/cloudrun"
 )
 
-// A service is some processes of the command examples/cloudrun behind a balancer, and what they need.
+// A service is the command examples/cloudrun behind a router, and what it needs.
 type service struct {
+	*router
 	emulator *emulator.Emulator
+	latency  *emulator.Faults
 	client   *datastore.Client
 	url      string
 	front    *httptest.Server
 	folder   string // of the program, and of the file of calls
+	programs []string
 	log      io.Writer
-
-	environment []string
-	turn        atomic.Int64
-
-	mu        sync.Mutex
-	processes []*process // that get requests
-	problems  []error    // of processes that ended otherwise than they should
-	all       sync.WaitGroup
 }
 
-// A process is one of the service's.
-type process struct {
-	*exec.Cmd
-	url    *url.URL
-	doomed syscall.Signal // that it was ended by; 0: none
-	ended  chan struct{}
-}
-
-// start starts the emulators, and then the service.
-func start(ctx context.Context, c config, log io.Writer) (_ *service, err error) {
-	s := &service{log: io.Discard}
+// start starts the emulators, and the service without an instance.
+func start(ctx context.Context, c config, say func(string, ...any), log io.Writer) (_ *service, err error) {
+	s := &service{router: newRouter(c.limits), programs: c.programs, log: io.Discard}
+	s.always, s.wait, s.timeout, s.cold, s.say = c.cpu == cpuAlways, c.wait, c.timeout, c.cold, say
 	if c.log {
 		s.log = log
 	}
@@ -80,155 +63,74 @@ func start(ctx context.Context, c config, log io.Writer) (_ *service, err error)
 	if err := os.WriteFile(s.callsFile(), nil, 0o600); err != nil {
 		return nil, err
 	}
-	binary := c.program
-	if binary == "" {
-		binary = filepath.Join(s.folder, "cloudrun")
+	if len(s.programs) == 0 {
+		binary := filepath.Join(s.folder, "cloudrun")
 		if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, program).CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("build %s: %w\n%s", program, err, out)
 		}
+		s.programs = []string{binary}
 	}
-	if s.emulator, err = emulator.Start(&emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", KeysAddr: "127.0.0.1:0"}); err != nil {
+	var slow []emulator.Fault
+	if c.latency > 0 {
+		slow = append(slow, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.LogNormal{Median: c.latency, P99: 5 * c.latency}})
+	}
+	s.latency = emulator.NewFaults(1, slow...)
+	s.latency.Pause()
+	if s.emulator, err = emulator.Start(&emulator.Options{
+		DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", KeysAddr: "127.0.0.1:0", Faults: s.latency,
+	}); err != nil {
 		return nil, err
 	}
 	if s.client, err = s.emulator.Datastore(ctx, project); err != nil {
 		return nil, err
 	}
-	s.front = httptest.NewServer(&httputil.ReverseProxy{
-		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(s.next()) },
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
-	})
-	s.url = s.front.URL
-	s.environment = append(os.Environ(),
-		"GOOGLE_CLOUD_PROJECT="+project, "TASKS_QUEUE="+queue, "CREATE_QUEUES=true", "SERVICE_URL="+s.url,
-		"MAX_INSTANCES=1", fmt.Sprint("CONCURRENCY=", c.workers),
-		"TASKS_SERVICE_ACCOUNT="+robot, "OPERATORS="+operator, "OIDC_KEYS_URL="+s.emulator.KeysURL(),
-		"DATASTORE_EMULATOR_HOST="+s.emulator.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST="+s.emulator.TasksAddr(),
-		bank.CallsVariable+"="+s.callsFile())
-	for range c.processes {
-		if err := s.add(ctx, binary); err != nil {
+	if c.workers > 0 {
+		if err := s.createQueue(ctx, c.workers); err != nil {
 			return nil, err
 		}
 	}
+	s.front = httptest.NewServer(s.router)
+	s.url = s.front.URL
+	s.deployNext()
 	return s, nil
 }
 
-func (s *service) callsFile() string { return filepath.Join(s.folder, "calls") }
-
-// next returns the address of the process whose turn it is.
-func (s *service) next() *url.URL {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.processes) == 0 {
-		return &url.URL{Scheme: "http", Host: "127.0.0.1:1"} // nothing listens there
-	}
-	return s.processes[int(s.turn.Add(1))%len(s.processes)].url
-}
-
-// add starts a process, and lets it have requests once it is ready.
-func (s *service) add(ctx context.Context, binary string) error {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free now
+// createQueue makes a queue that delivers so many tasks at once. Without it the service makes one that fits its limits.
+func (s *service) createQueue(ctx context.Context, workers int) error {
+	client, err := s.emulator.CloudTasks(ctx)
 	if err != nil {
 		return err
 	}
-	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	listener.Close()
-	p := &process{Cmd: exec.Command(binary), url: &url.URL{Scheme: "http", Host: "127.0.0.1:" + port}, ended: make(chan struct{})}
-	p.Env = append(s.environment[:len(s.environment):len(s.environment)], "PORT="+port)
-	p.Stderr = s.log
-	if err := p.Start(); err != nil {
-		return err
-	}
-	s.all.Go(func() {
-		err := p.Wait()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if p.doomed != syscall.SIGKILL && err != nil {
-			s.problems = append(s.problems, fmt.Errorf("process %d of the service: %w (-log shows its log)", p.Process.Pid, err))
-		}
-		close(p.ended)
-	})
-	for {
-		answer, err := http.Get(p.url.JoinPath("ready").String())
-		if err == nil {
-			answer.Body.Close()
-			if answer.StatusCode == http.StatusOK {
-				break
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-p.ended:
-			return errors.Join(s.drained(), errors.New("a process of the service has ended before it was ready"))
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.processes = append(s.processes, p)
-	return nil
+	defer client.Close()
+	_, err = client.CreateQueue(ctx, &cloudtaskspb.CreateQueueRequest{Parent: location, Queue: &cloudtaskspb.Queue{
+		Name:        queue,
+		RateLimits:  &cloudtaskspb.RateLimits{MaxConcurrentDispatches: int32(workers)},
+		RetryConfig: &cloudtaskspb.RetryConfig{MaxAttempts: -1, MaxBackoff: durationpb.New(time.Minute)},
+	}})
+	return err
 }
 
-// end ends the process that has run longest. As on Cloud Run, one that is told to end gets no new requests.
-func (s *service) end(by syscall.Signal) (*process, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p := s.processes[0]
-	p.doomed = by
-	if by != syscall.SIGKILL {
-		s.processes = s.processes[1:]
-	}
-	return p, p.Process.Signal(by)
-}
-
-// endSome ends as many processes as it is to, each when another part of the accounts has been credited, and starts others
-// in their places.
-func (s *service) endSome(ctx context.Context, c config, say func(string, ...any)) error {
-	for i := range c.term + c.kill {
-		by := syscall.SIGTERM
-		if i >= c.term {
-			by = syscall.SIGKILL
-		}
-		for part := c.entities * (i + 1) / (c.term + c.kill + 1); ; time.Sleep(time.Millisecond) {
-			if ctx.Err() != nil {
-				return fmt.Errorf("the job ended before process %d of %d did: it needs more -entities", i+1, c.term+c.kill)
-			}
-			if s.called() >= part {
-				break
-			}
-		}
-		p, err := s.end(by)
+// deployNext adds a revision of the service: with the next program, if there are several.
+func (s *service) deployNext() {
+	n := len(s.revisions)
+	binary, name := s.programs[min(n, len(s.programs)-1)], fmt.Sprintf("credit-%05d", n+1)
+	environment := append(os.Environ(),
+		"GOOGLE_CLOUD_PROJECT="+project, "TASKS_QUEUE="+queue, "CREATE_QUEUES=true", "SERVICE_URL="+s.url,
+		fmt.Sprint("MAX_INSTANCES=", s.max), fmt.Sprint("CONCURRENCY=", s.concurrency),
+		fmt.Sprint("REQUEST_TIMEOUT=", max(1, int(s.timeout.Seconds()))),
+		"TASKS_SERVICE_ACCOUNT="+robot, "OPERATORS="+operator, "OIDC_KEYS_URL="+s.emulator.KeysURL(),
+		"DATASTORE_EMULATOR_HOST="+s.emulator.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST="+s.emulator.TasksAddr(),
+		"K_SERVICE=credit", "K_REVISION="+name, bank.CallsVariable+"="+s.callsFile())
+	s.deploy(name, func() (machine, error) {
+		p, err := launch(binary, environment, s.log, s.lost)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		say("Process %d was ended by %s.", p.Process.Pid, map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGKILL: "SIGKILL"}[by])
-		<-p.ended
-		s.remove(p)
-		if err := s.add(context.WithoutCancel(ctx), p.Path); err != nil {
-			return err
-		}
-	}
-	return nil
+		return p, nil
+	})
 }
 
-// remove has a process get no requests.
-func (s *service) remove(p *process) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range s.processes {
-		if s.processes[i] == p {
-			s.processes = append(s.processes[:i:i], s.processes[i+1:]...)
-			return
-		}
-	}
-}
-
-// drained returns what went wrong with processes that should have ended in good order.
-func (s *service) drained() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return errors.Join(s.problems...)
-}
+func (s *service) callsFile() string { return filepath.Join(s.folder, "calls") }
 
 // called returns how often the function was called so far: by the length of the file,
 // as all keys are equally long.
@@ -263,15 +165,40 @@ func (s *service) calls() (calls, redone int64, err error) {
 	return calls, redone, lines.Err()
 }
 
-// call makes a request to the API, as an operator, and decodes the answer into v, unless that is nil.
+// attempts is how often an operator makes a request that the router, and not the service, has answered.
+const attempts = 20
+
+// call makes a request to the API, as an operator, and decodes the answer into v, unless that is nil. What Cloud Run
+// answers for the service is asked again: starts and orders are idempotent.
 func (s *service) call(ctx context.Context, method, path, body string, v any) error {
+	for attempt := 1; ; attempt++ {
+		code, text, err := s.send(ctx, method, path, body)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil && code == http.StatusOK && v != nil:
+			return json.Unmarshal(text, v)
+		case err == nil && code == http.StatusOK:
+			return nil
+		case err == nil && code < 500 && code != http.StatusTooManyRequests || attempt == attempts:
+			return errors.Join(err, fmt.Errorf("%s %s: %d %s", method, path, code, text))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(attempt) * 50 * time.Millisecond):
+		}
+	}
+}
+
+// send makes a request as an operator.
+func (s *service) send(ctx context.Context, method, path, body string) (code int, text []byte, err error) {
 	token, err := s.emulator.Token(operator, s.url)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	r, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	r.Header.Set("Authorization", "Bearer "+token)
 	if body != "" {
@@ -279,52 +206,16 @@ func (s *service) call(ctx context.Context, method, path, body string, v any) er
 	}
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil || answer.StatusCode != http.StatusOK {
-		return errors.Join(err, fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, text))
-	}
-	if v == nil {
-		return nil
-	}
-	return json.Unmarshal(text, v)
-}
-
-// follow shows a bar until the job has ended.
-func (s *service) follow(ctx context.Context, total int64, w io.Writer) (*mapper.Status, error) {
-	bar := progressbar.NewOptions64(total, progressbar.OptionSetWriter(w), progressbar.OptionSetDescription("crediting"),
-		progressbar.OptionSetItsString("accounts"), progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetWidth(30))
-	defer fmt.Fprintln(w)
-	for failed := 0; ; time.Sleep(100 * time.Millisecond) {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		job := new(mapper.Status)
-		if err := s.call(ctx, "GET", "/jobs/spring-credit", "", job); err != nil {
-			if failed++; failed == 50 { // a process that was killed answers nothing
-				return nil, err
-			}
-			continue
-		}
-		failed = 0
-		_ = bar.Set64(min(job.Processed, total)) // a live status is an estimate
-		if job.State.Ended() {
-			return job, nil
-		}
-	}
+	text, err = io.ReadAll(answer.Body)
+	return answer.StatusCode, text, err
 }
 
 // close ends all of it.
 func (s *service) close() {
-	s.mu.Lock()
-	for _, p := range s.processes {
-		p.doomed = syscall.SIGKILL
-		_ = p.Process.Kill() // it may have ended
-	}
-	s.mu.Unlock()
-	s.all.Wait()
+	s.router.close()
 	if s.front != nil {
 		s.front.Close()
 	}

@@ -123,6 +123,10 @@ func (lo Lookout) complaintOf(s *tasks.Sighting) string {
 		return text + ": may the account of the tasks call the service?"
 	case codes.Unavailable:
 		return text + ": is the service there, and does it start?"
+	case codes.ResourceExhausted:
+		return text + ": it had no instance free. Does the queue deliver more tasks at once than the service's instances times its concurrency?"
+	case codes.DeadlineExceeded:
+		return text + ": it took too long for the service's time-out, or for the task's deadline"
 	}
 	return text + ": the service's log says why"
 }

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -101,9 +102,16 @@ func (q Query) MarshalJSON() ([]byte, error) {
 }
 
 // UnmarshalJSON reads what MarshalJSON returns.
-func (q *Query) UnmarshalJSON(text []byte) error {
+func (q *Query) UnmarshalJSON(text []byte) error { return decode(q, text, false) }
+
+// decode reads a query from what MarshalJSON returns. If wholly, names that a query does not have are an error.
+func decode(q *Query, text []byte, wholly bool) error {
 	type plain Query
-	if err := json.Unmarshal(text, (*plain)(q)); err != nil {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if wholly {
+		d.DisallowUnknownFields()
+	}
+	if err := d.Decode((*plain)(q)); err != nil {
 		return err
 	}
 	var err error

@@ -38,6 +38,7 @@ type Job struct {
 	Queue       Owner     `datastore:"queue,omitempty,noindex"`
 	Schedule    string    `datastore:"schedule,omitempty,noindex"` // whose run it is, see [Schedule]
 	Beside      bool      `datastore:"beside,omitempty,noindex"`   // it may run beside others of its mapper and kind, see [Slot]
+	Needs       []string  `datastore:"needs,omitempty,noindex"`    // what a build has to know to run it, see query.Of; none so far
 	Query       []byte    `datastore:"query,noindex"`              // JSON
 	Params      []byte    `datastore:"params,noindex"`             // JSON
 	State       string    `datastore:"state,noindex"`

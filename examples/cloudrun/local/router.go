@@ -1,0 +1,467 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A machine is what an instance is: a process, or what a test has in its place.
+type machine interface {
+	http.Handler                     // it serves a request
+	Ready(ctx context.Context) error // waits until the startup probe succeeds
+	Pause()                          // takes its CPU away
+	Continue()                       // gives it back
+	Terminate()                      // tells it to end, and kills it if it has not ended 10 s later
+	Kill()                           // ends it at once
+	Ended() <-chan struct{}
+	Err() error // after it has ended: what was wrong with that, nil if it ended in good order
+}
+
+// An instance is a machine that a revision has started.
+type instance struct {
+	machine
+	number   int
+	revision *revision
+	stage    stage
+	killed   bool
+	why      string // it was told to end
+	underWay int
+	ready    time.Time // since when it serves
+	idle     time.Time // since when it has no request
+}
+
+// A revision is one version of the service.
+type revision struct {
+	name      string
+	launch    func() (machine, error)
+	instances []*instance
+	waiting   []chan *instance
+}
+
+// standings returns what is known of the revision's instances.
+func (v *revision) standings(now time.Time) []standing {
+	all := make([]standing, len(v.instances))
+	for i, in := range v.instances {
+		all[i] = standing{stage: in.stage, underWay: in.underWay}
+		if in.underWay == 0 {
+			all[i].idle = now.Sub(in.idle)
+		}
+	}
+	return all
+}
+
+// A router stands in front of a service, as Cloud Run does: it starts and ends instances, and gives each request to one.
+type router struct {
+	limits
+	always  bool          // instances have a CPU while they serve nothing, too
+	wait    time.Duration // the least that a request waits for an instance
+	timeout time.Duration // of a request
+	cold    time.Duration // before an instance starts: the platform's part of a cold start
+	say     func(string, ...any)
+
+	mu        sync.Mutex
+	revisions []*revision
+	percent   int // of the requests, those that the newest revision gets
+	requests  int
+	wake      *time.Timer
+	closed    bool
+	counts    counts
+	problems  []error
+	failed    chan struct{}   // closed with the first problem
+	life      context.Context // of the router
+	end       context.CancelFunc
+	all       sync.WaitGroup
+}
+
+// counts are what a router has seen.
+type counts struct {
+	Requests int `json:"requests"`
+	Waited   int `json:"waited"`    // for an instance
+	Refused  int `json:"refused"`   // 429: no instance was free in time
+	TimedOut int `json:"timed_out"` // 504
+	Cut      int `json:"cut"`       // 503: the instance ended before it answered
+	Started  int `json:"started"`   // instances
+	AtOnce   int `json:"at_once"`   // the most instances that were there at the same time
+	Idle     int `json:"idle"`      // instances that ended as they had nothing to do
+
+	longestWait time.Duration
+	ready       int           // instances that have been ready
+	starts      time.Duration // that they took for that, together
+	life        time.Duration // of all instances together, from when they were ready
+	paused      time.Duration // of that, without a CPU
+}
+
+// deploy adds a revision. The first one gets all requests; a later one none, before shift says so.
+func (r *router) deploy(name string, launch func() (machine, error)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.revisions = append(r.revisions, &revision{name: name, launch: launch})
+	r.percent, r.requests = 0, 0
+	if len(r.revisions) == 1 {
+		r.percent = 100
+	}
+	r.settle()
+}
+
+// shift has the newest revision get a share of the requests, and the one before it the others.
+func (r *router) shift(percent int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.percent, r.requests = percent, 0
+	r.say("%d%% of the requests go to %s", percent, r.revisions[len(r.revisions)-1].name)
+	r.settle()
+}
+
+// limitsOf returns the limits of a revision: one that gets no requests keeps no instances.
+func (r *router) limitsOf(v *revision) limits {
+	l, last := r.limits, len(r.revisions)-1
+	if gets := v == r.revisions[last] && r.percent > 0 || last > 0 && v == r.revisions[last-1] && r.percent < 100; !gets {
+		l.min = 0
+	}
+	return l
+}
+
+// settle gives waiting requests to instances, and starts and ends instances. The router is locked.
+func (r *router) settle() {
+	if r.closed {
+		return
+	}
+	now, next := time.Now(), time.Duration(0)
+	for _, v := range r.revisions {
+		l := r.limitsOf(v)
+		for len(v.waiting) > 0 {
+			i := l.choose(v.standings(now))
+			if i < 0 {
+				break
+			}
+			r.take(v.instances[i], now)
+			v.waiting[0] <- v.instances[i]
+			v.waiting = v.waiting[1:]
+		}
+		for range l.missing(v.standings(now), len(v.waiting)) {
+			r.start(v)
+		}
+		for _, i := range l.spare(v.standings(now)) {
+			r.counts.Idle++
+			r.terminate(v.instances[i], fmt.Sprintf("it was idle for %v", r.keep))
+		}
+		for _, s := range v.standings(now) {
+			if s.stage == serving && s.underWay == 0 && len(v.instances) > l.min && (next == 0 || l.keep-s.idle < next) {
+				next = max(l.keep-s.idle, time.Millisecond)
+			}
+		}
+	}
+	r.wake.Stop()
+	if next > 0 {
+		r.wake.Reset(next)
+	}
+}
+
+// take gives an instance a request.
+func (r *router) take(in *instance, now time.Time) {
+	if in.underWay++; in.underWay == 1 && !r.always {
+		r.counts.paused += now.Sub(in.idle)
+		in.Continue()
+	}
+}
+
+// release has an instance one request less. Without any, it has no CPU.
+func (r *router) release(in *instance) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if in.underWay--; in.underWay == 0 {
+		r.rest(in)
+	}
+	r.settle()
+}
+
+// rest has an instance that has no request rest, unless it is about to end.
+func (r *router) rest(in *instance) {
+	in.idle = time.Now()
+	if in.stage == serving && !r.always {
+		in.Pause()
+	}
+}
+
+// start starts an instance of a revision.
+func (r *router) start(v *revision) {
+	r.counts.Started++
+	in := &instance{number: r.counts.Started, revision: v}
+	v.instances = append(v.instances, in)
+	there := 0
+	for _, v := range r.revisions {
+		for _, s := range v.standings(time.Time{}) {
+			if s.stage != ending {
+				there++
+			}
+		}
+	}
+	r.counts.AtOnce = max(r.counts.AtOnce, there)
+	r.all.Go(func() { r.live(in) })
+}
+
+// live is the life of an instance.
+func (r *router) live(in *instance) {
+	begun := time.Now()
+	time.Sleep(r.cold)
+	var err error
+	if in.machine, err = in.revision.launch(); err == nil {
+		err = in.Ready(r.life)
+	}
+	r.mu.Lock()
+	if err != nil || r.closed {
+		r.drop(in)
+		if err != nil && !r.closed {
+			r.problem(fmt.Errorf("instance %d of %s did not start: %w", in.number, in.revision.name, err))
+		}
+		r.mu.Unlock()
+		if in.machine != nil {
+			in.Kill()
+			<-in.Ended()
+		}
+		return
+	}
+	in.stage, in.ready = serving, time.Now()
+	took := in.ready.Sub(begun)
+	r.counts.starts += took
+	r.counts.ready++
+	r.say("instance %d of %s is ready, after %v", in.number, in.revision.name, took.Round(10*time.Millisecond))
+	r.rest(in)
+	r.settle()
+	r.mu.Unlock()
+
+	<-in.Ended()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts.life += time.Since(in.ready)
+	switch err := in.Err(); {
+	case in.killed || r.closed:
+	case err != nil:
+		r.problem(fmt.Errorf("instance %d of %s: %w", in.number, in.revision.name, err))
+	case in.stage != ending:
+		r.problem(fmt.Errorf("instance %d of %s has ended, and nobody had told it to", in.number, in.revision.name))
+	default:
+		r.say("instance %d of %s has shut down: %s", in.number, in.revision.name, in.why)
+	}
+	r.drop(in)
+	r.settle()
+}
+
+// drop forgets an instance.
+func (r *router) drop(in *instance) {
+	v := in.revision
+	v.instances = slices.DeleteFunc(v.instances, func(other *instance) bool { return other == in })
+}
+
+// terminate has an instance get no more requests, and end. It has a CPU for that.
+func (r *router) terminate(in *instance, why string) {
+	if in.underWay == 0 && !r.always {
+		r.counts.paused += time.Since(in.idle)
+		in.Continue()
+	}
+	in.stage, in.why = ending, why
+	if in.underWay > 0 {
+		r.say("instance %d of %s gets SIGTERM with %d requests under way: %s", in.number, in.revision.name, in.underWay, why)
+	}
+	in.Terminate()
+}
+
+// disturb ends the instance that has the most requests: by SIGTERM, or at once. It reports whether there is one.
+func (r *router) disturb(kill bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []*instance
+	var standings []standing
+	for _, v := range r.revisions {
+		all = append(all, v.instances...)
+		standings = append(standings, v.standings(time.Now())...)
+	}
+	i := busiest(standings)
+	if i < 0 {
+		return false
+	}
+	if in := all[i]; kill {
+		in.stage, in.killed = ending, true
+		r.say("instance %d of %s is killed, with %d requests under way", in.number, in.revision.name, in.underWay)
+		in.Kill()
+	} else {
+		r.terminate(in, "its machine is needed")
+	}
+	r.settle()
+	return true
+}
+
+// retire ends all instances but those of the newest revision, by SIGTERM.
+func (r *router) retire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, v := range r.revisions[:len(r.revisions)-1] {
+		for _, in := range v.instances {
+			if in.stage == serving {
+				r.terminate(in, "another revision has its place")
+			}
+		}
+	}
+	r.settle()
+}
+
+var errFull = errors.New("no instance is free")
+
+// place waits for an instance that takes a request.
+func (r *router) place(ctx context.Context) (*instance, error) {
+	r.mu.Lock()
+	v, last := (*revision)(nil), len(r.revisions)-1
+	if v = r.revisions[last]; !toNewest(r.requests, r.percent) {
+		v = r.revisions[max(last-1, 0)]
+	}
+	r.requests++
+	r.counts.Requests++
+	place := make(chan *instance, 1)
+	v.waiting = append(v.waiting, place)
+	r.settle()
+	within := patience(r.wait, r.counts.ready, r.counts.starts)
+	r.mu.Unlock()
+	select {
+	case in := <-place:
+		return in, nil
+	default:
+	}
+	begun := time.Now()
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	var err error
+	select {
+	case in := <-place:
+		r.waited(begun)
+		return in, nil
+	case <-timer.C:
+		err = errFull
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	r.waited(begun)
+	r.mu.Lock()
+	v.waiting = slices.DeleteFunc(v.waiting, func(other chan *instance) bool { return other == place })
+	r.mu.Unlock()
+	select {
+	case in := <-place: // just in time
+		return in, nil
+	default:
+		return nil, err
+	}
+}
+
+// waited counts a request that has waited since a time.
+func (r *router) waited(since time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts.Waited++
+	r.counts.longestWait = max(r.counts.longestWait, time.Since(since))
+}
+
+// ServeHTTP gives a request to an instance. It is cut off at its time-out: its sender is answered 504, and the instance
+// loses the connection, and may go on.
+func (r *router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	in, err := r.place(req.Context())
+	if err != nil {
+		if errors.Is(err, errFull) {
+			r.count(&r.counts.Refused)
+		}
+		http.Error(w, err.Error(), http.StatusTooManyRequests)
+		return
+	}
+	defer r.release(in)
+	ctx, cancel := context.WithTimeoutCause(req.Context(), r.timeout, errTimeout)
+	defer cancel()
+	in.ServeHTTP(w, req.WithContext(ctx))
+}
+
+var errTimeout = errors.New("the request has taken longer than the service's time-out")
+
+// lost answers a request that an instance has not answered.
+func (r *router) lost(w http.ResponseWriter, req *http.Request) {
+	switch cause := context.Cause(req.Context()); {
+	case errors.Is(cause, errTimeout):
+		r.count(&r.counts.TimedOut)
+		http.Error(w, cause.Error(), http.StatusGatewayTimeout)
+	case cause == nil:
+		r.count(&r.counts.Cut)
+		http.Error(w, "the instance ended before it answered", http.StatusServiceUnavailable)
+	}
+}
+
+func (r *router) count(n *int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	*n++
+}
+
+// problem notes what must not happen. The router is locked.
+func (r *router) problem(err error) {
+	if len(r.problems) == 0 {
+		close(r.failed)
+	}
+	r.problems = append(r.problems, err)
+}
+
+// there returns how many instances there are, those that end included.
+func (r *router) there() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, v := range r.revisions {
+		n += len(v.instances)
+	}
+	return n
+}
+
+// seen returns what the router has counted, and what was wrong.
+func (r *router) seen() (counts, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, now := r.counts, time.Now()
+	for _, v := range r.revisions {
+		for i, s := range v.standings(now) {
+			if s.stage != starting {
+				c.life += now.Sub(v.instances[i].ready)
+			}
+			if s.stage == serving && !r.always {
+				c.paused += s.idle
+			}
+		}
+	}
+	return c, errors.Join(r.problems...)
+}
+
+// newRouter returns a router without a revision.
+func newRouter(l limits) *router {
+	r := &router{limits: l, failed: make(chan struct{}), say: func(string, ...any) {}}
+	r.life, r.end = context.WithCancel(context.Background())
+	r.wake = time.AfterFunc(time.Hour, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.settle()
+	})
+	return r
+}
+
+// close kills all instances.
+func (r *router) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.end()
+	r.wake.Stop()
+	for _, v := range r.revisions {
+		for _, in := range v.instances {
+			if in.stage != starting { // others are killed once they have started
+				in.Kill()
+			}
+		}
+	}
+	r.mu.Unlock()
+	r.all.Wait()
+}

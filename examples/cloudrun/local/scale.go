@@ -1,0 +1,107 @@
+package main
+
+import "time"
+
+// What decides is in this file: how many instances there are, which of them gets a request, and which revision. It has
+// neither a process nor a clock.
+
+// limits are what a service of Cloud Run is told.
+type limits struct {
+	min, max    int           // instances of a revision
+	concurrency int           // requests that an instance takes at once
+	keep        time.Duration // how long an instance without a request stays
+}
+
+// target is the share of an instance's concurrency that is to be in use, in tenths: with more, there are more instances.
+// Cloud Run documents 60%.
+const target = 6
+
+// A stage is a part of an instance's life.
+type stage int
+
+const (
+	starting stage = iota // until its startup probe succeeds
+	serving
+	ending // it has been told to end, and gets no more requests
+)
+
+// A standing is what is known of an instance when something is decided.
+type standing struct {
+	stage    stage
+	underWay int           // its requests
+	idle     time.Duration // for how long it has had none
+}
+
+// wanted returns how many instances there should be for some requests, those that wait included.
+func (l limits) wanted(requests int) int {
+	full := l.concurrency * target
+	n := (10*requests + full - 1) / full
+	return min(l.max, max(l.min, min(n, requests)))
+}
+
+// choose returns the instance that gets the next request: the one with the fewest, and the oldest of several. It returns
+// -1 if none has room.
+func (l limits) choose(all []standing) int {
+	best := -1
+	for i, s := range all {
+		if s.stage == serving && s.underWay < l.concurrency && (best < 0 || s.underWay < all[best].underWay) {
+			best = i
+		}
+	}
+	return best
+}
+
+// missing returns how many instances to start. One that is about to end is none any more.
+func (l limits) missing(all []standing, waiting int) int {
+	there, underWay := 0, 0
+	for _, s := range all {
+		if s.stage != ending {
+			there++
+			underWay += s.underWay
+		}
+	}
+	return max(0, l.wanted(underWay+waiting)-there)
+}
+
+// spare returns the instances to end: those that have been idle for long, but for as many as there have to be.
+func (l limits) spare(all []standing) (spare []int) {
+	there := 0
+	for _, s := range all {
+		if s.stage != ending {
+			there++
+		}
+	}
+	for i, s := range all {
+		if there > l.min && s.stage == serving && s.underWay == 0 && s.idle >= l.keep {
+			spare = append(spare, i)
+			there--
+		}
+	}
+	return spare
+}
+
+// busiest returns the instance that serves the most requests, or -1.
+func busiest(all []standing) int {
+	best := -1
+	for i, s := range all {
+		if s.stage == serving && (best < 0 || s.underWay > all[best].underWay) {
+			best = i
+		}
+	}
+	return best
+}
+
+// toNewest reports whether a request goes to the newest revision, if that gets a share of them. The first request is
+// number 0. Of a hundred in a row it gets as many as the share says, evenly spread.
+func toNewest(request, percent int) bool {
+	return (request+1)*percent/100 > request*percent/100
+}
+
+// patience returns how long a request waits for an instance before it is answered 429. Cloud Run documents 10 s, and more
+// where instances start slowly.
+func patience(least time.Duration, starts int, inAll time.Duration) time.Duration {
+	if starts == 0 {
+		return least
+	}
+	return max(least, inAll*7/2/time.Duration(starts))
+}
