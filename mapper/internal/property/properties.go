@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -331,90 +330,4 @@ func IgnoreUndeclared(err error) error {
 		return nil
 	}
 	return err
-}
-
-// plainProperties returns properties as the client reads them, also inside entities, whose properties are in the order of
-// their names. It changes nothing in place.
-func plainProperties(properties []datastore.Property) []datastore.Property {
-	own := false
-	for i, p := range properties {
-		v, changed := plainWhole(p.Value)
-		if !changed {
-			continue
-		}
-		if !own {
-			properties, own = slices.Clone(properties), true
-		}
-		properties[i].Value = v
-	}
-	return properties
-}
-
-// plainWhole returns a value as the client reads it, and whether that is another one.
-func plainWhole(v any) (_ any, changed bool) {
-	switch v := v.(type) {
-	case nil, bool, int64, float64, string, []byte, time.Time, datastore.GeoPoint:
-		return v, false
-	case []any:
-		all := v
-		for i, el := range v {
-			one, another := plainWhole(el)
-			if another && !changed {
-				all, changed = slices.Clone(v), true
-			}
-			all[i] = one
-		}
-		return all, changed
-	case *datastore.Key:
-		if v != nil {
-			return v, false
-		}
-	case *datastore.Entity:
-		if v != nil {
-			byName := func(a, b datastore.Property) int { return strings.Compare(a.Name, b.Name) }
-			all := plainProperties(v.Properties)
-			same := len(all) == 0 || &all[0] == &v.Properties[0]
-			if same && slices.IsSortedFunc(all, byName) {
-				return v, false
-			}
-			return &datastore.Entity{Key: v.Key, Properties: slices.SortedStableFunc(slices.Values(all), byName)}, true
-		}
-	}
-	plain := plainValue(v)
-	if reflect.TypeOf(plain) == reflect.TypeOf(v) {
-		return v, false // one that no property has
-	}
-	plain, _ = plainWhole(plain)
-	return plain, true
-}
-
-// plainValue returns a value that something may save as the client returns it from the database.
-func plainValue(v any) any {
-	switch v := v.(type) {
-	case nil, bool, int64, float64, string, []byte, time.Time, []any, datastore.GeoPoint:
-		return v
-	case int:
-		return int64(v)
-	case int32:
-		return int64(v)
-	case float32:
-		return float64(v)
-	case *datastore.Key:
-		if v == nil {
-			return nil
-		}
-		return v
-	case *datastore.Entity:
-		if v == nil {
-			return nil
-		}
-		return v
-	}
-	if p := reflect.ValueOf(v); p.Kind() == reflect.Pointer {
-		if p.IsNil() {
-			return nil
-		}
-		return plainValue(p.Elem().Interface())
-	}
-	return v
 }
