@@ -221,7 +221,7 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 			who = operator.Line(of.Email, 200)
 		}
 		if page {
-			return fmt.Errorf("Cloud Run does not let %s in at %s (403): it needs the role roles/run.invoker on the service", who, s.address)
+			return fmt.Errorf("the service at %s does not let %s in (403, says Cloud Run): it needs the role roles/run.invoker on the service", s.address, who)
 		}
 		return fmt.Errorf("the service at %s does not let %s in (403: %s): OPERATORS of the service lists those who may", s.address, who, said)
 	case http.StatusNotFound:
