@@ -2,6 +2,7 @@ package prebuilt_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"testing"
 
@@ -84,4 +85,53 @@ func TestAsStored(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestSetFlags sets a property that is an array in which the value is one element, and another one is not indexed: its
+// parameter says whether the value is.
+func TestSetFlags(t *testing.T) {
+	text := func(s string, unindexed bool) *pb.Value {
+		return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: s}, ExcludeFromIndexes: unindexed}
+	}
+	list := func(all ...*pb.Value) *pb.Value {
+		return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: all}}}
+	}
+	stored := []*pb.Value{
+		text("free", false), text("free", true), text("gold", true), list(), list(text("gold", false), text("free", true)),
+		list(text("gold", true), text("free", false)), list(text("free", true), text("gold", false)),
+		list(text("free", true), text("free", false)), list(text("gold", true), text("gold", false)),
+	}
+	mould := mapper.Update("mould", func(_ context.Context, e *mapper.Entity[mapper.None], _ mapper.None) error {
+		for i, v := range stored {
+			whole := e.Stored()
+			whole.Properties = map[string]*pb.Value{"plan": v}
+			e.PutStored(datastore.IDKey("Account", int64(i+1), nil), whole)
+		}
+		return nil
+	})
+	for _, noIndex := range []bool{false, true} {
+		mappertest.Run(t, append(prebuilt.Mappers(), mould), nil, func(t *testing.T, w *mappertest.World) {
+			if _, err := w.Client.Put(t.Context(), datastore.NameKey("Mould", "m", nil), new(datastore.PropertyList)); err != nil {
+				t.Fatal(err)
+			}
+			run(t, w, "mould", "{}", mapper.Query{Kind: "Mould"}, mapper.StartOptions{})
+			params := fmt.Sprintf(`{"property": "plan", "value": "free", "noindex": %v}`, noIndex)
+			if s := run(t, w, "set", params, mapper.Query{Kind: "Account"}, mapper.StartOptions{}); s.Failures > 0 {
+				t.Errorf("noindex %v: %d failures", noIndex, s.Failures)
+			}
+			for i, v := range stored {
+				var is datastore.PropertyList
+				if err := w.Client.Get(t.Context(), datastore.IDKey("Account", int64(i+1), nil), &is); err != nil {
+					t.Fatal(err)
+				}
+				if len(is) != 1 || is[0].Value != "free" || is[0].NoIndex != noIndex {
+					t.Errorf("noindex %v: %v became %v", noIndex, v, is)
+				}
+			}
+			found, err := w.Client.Count(t.Context(), datastore.NewQuery("Account").FilterField("plan", "=", "free"))
+			if want := len(stored); err != nil || noIndex && found != 0 || !noIndex && found != want {
+				t.Errorf("noindex %v: a query finds %d; %v", noIndex, found, err)
+			}
+		})
+	}
 }

@@ -163,7 +163,8 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 	_, isArray := after.([]any)
 	if isArray || old.GetArrayValue() != nil {
 		if from, ok := align(value.Elements(old), valuesIn(before)); ok {
-			all, err := m.elements(value.Elements(old), from, valuesIn(after), noIndex, flags, s)
+			// A single value gets the flag that it is saved with, also if it was an element that had another one.
+			all, err := m.elements(value.Elements(old), from, valuesIn(after), noIndex, flags || !isArray, s)
 			if err != nil {
 				return nil, err
 			}
