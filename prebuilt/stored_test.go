@@ -35,6 +35,12 @@ var forge = mapper.Update("forge", func(_ context.Context, e *mapper.Entity[mapp
 	}
 	unindexed := key("", "")
 	unindexed.ExcludeFromIndexes = true
+	in := func(v *pb.Value) *pb.Value {
+		inner := &pb.Entity{Properties: map[string]*pb.Value{"of": v}}
+		return &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: inner}}
+	}
+	put("inOurs", in(key("", "")))
+	put("inTheirs", in(key("their-project", "")))
 	put("ours", key("", ""))
 	put("hidden", unindexed)
 	put("theirs", key("their-project", ""))
@@ -59,14 +65,15 @@ func TestAsStored(t *testing.T) {
 
 		s := w.run("count", accounts, `{"by": "p"}`, "counted")
 		want := map[string]int64{
-			"entities": 5, "p=1": 1, "p=KEY(Tenant, 5)": 3, `p=KEY(PROJECT("their-project"), Tenant, 5)`: 1,
+			"entities": 7, "p=ENTITY(of: KEY(Tenant, 5))": 1,
+			`p=ENTITY(of: KEY(PROJECT("their-project"), Tenant, 5))`: 1, "p=1": 1, "p=KEY(Tenant, 5)": 3, `p=KEY(PROJECT("their-project"), Tenant, 5)`: 1,
 			`p=KEY(PROJECT("their-project"), DATABASE("second"), Tenant, 5)`: 1,
 		}
 		if !maps.Equal(s.Counters, want) {
 			t.Errorf("counters %v, want %v", s.Counters, want)
 		}
 		s = run(t, world, "check", `{"condition": "p = KEY(Tenant, 5)"}`, accounts, mapper.StartOptions{ID: "checked"})
-		if s.Counters["meets"] != 3 || s.Failures != 2 {
+		if s.Counters["meets"] != 3 || s.Failures != 4 {
 			t.Errorf("%d meet the condition, %d do not", s.Counters["meets"], s.Failures)
 		}
 
