@@ -10,7 +10,6 @@ import (
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"gocloud.dev/blob"
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/internal/pbkey"
 	"github.com/scattermap/scattermap/internal/pbvalue"
@@ -86,7 +85,7 @@ func (e *Entity) UnmarshalJSON(text []byte) error {
 // exported returns what is written of an entity. The project and the database are the reader's, also in references that
 // are to the entity's own; others keep theirs.
 func exported(e *pb.Entity) *pb.Entity {
-	e = proto.CloneOf(e)
+	e = pbvalue.Clone(e)
 	home := e.GetKey().GetPartitionId()
 	eachKey(e, func(k *pb.Key) {
 		if of := k.GetPartitionId(); of.GetProjectId() == home.GetProjectId() && of.GetDatabaseId() == home.GetDatabaseId() {

@@ -142,3 +142,24 @@ func TestEntityText(t *testing.T) {
 		t.Errorf("an unknown value is read: %v", err)
 	}
 }
+
+// TestEntityMinusZero has the text of an entity tell -0 from 0, in a point and without one.
+func TestEntityMinusZero(t *testing.T) {
+	minus := math.Copysign(0, -1)
+	list := datastore.PropertyList{{Name: "f", Value: minus}, {Name: "p", Value: datastore.GeoPoint{Lat: minus, Lng: minus}}}
+	text, err := json.Marshal(export.Entity{Key: datastore.IDKey("K", 1, nil), Properties: list})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back export.Entity
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(back.Properties, func(a, b datastore.Property) int { return strings.Compare(a.Name, b.Name) })
+	point := back.Properties[1].Value.(datastore.GeoPoint)
+	for _, f := range []float64{back.Properties[0].Value.(float64), point.Lat, point.Lng} {
+		if f != 0 || !math.Signbit(f) {
+			t.Errorf("%v is read, want -0: %s", f, text)
+		}
+	}
+}

@@ -207,6 +207,9 @@ func equalValues(a, b any) bool {
 	case *datastore.Key:
 		b, ok := b.(*datastore.Key)
 		return ok && a.Equal(b)
+	case datastore.GeoPoint:
+		b, ok := b.(datastore.GeoPoint)
+		return ok && equalValues(a.Lat, b.Lat) && equalValues(a.Lng, b.Lng)
 	case []any:
 		b, ok := b.([]any)
 		return ok && slices.EqualFunc(a, b, equalValues)

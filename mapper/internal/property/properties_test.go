@@ -362,6 +362,8 @@ func TestEqualValues(t *testing.T) {
 		{nested(), nested(), true}, {nested(), (*datastore.Entity)(nil), false},
 		{nested(datastore.Property{Name: "A", Value: nan}), nested(datastore.Property{Name: "A", Value: nan}), true},
 		{datastore.GeoPoint{Lat: 1}, datastore.GeoPoint{Lat: 1}, true}, {datastore.GeoPoint{Lat: 1}, datastore.GeoPoint{Lat: 2}, false},
+		{datastore.GeoPoint{}, datastore.GeoPoint{Lat: math.Copysign(0, -1)}, false},
+		{datastore.GeoPoint{}, datastore.GeoPoint{Lng: math.Copysign(0, -1)}, false},
 	} {
 		if got := equalValues(c.a, c.b); got != c.want {
 			t.Errorf("%v and %v are equal: %v, want %v", c.a, c.b, got, c.want)
