@@ -163,3 +163,23 @@ func TestEntityMinusZero(t *testing.T) {
 		}
 	}
 }
+
+// TestEntityAsTheClient reads an entity that the client can't put: its Properties are what the client's Get returns.
+func TestEntityAsTheClient(t *testing.T) {
+	text := `{"key":{"path":[{"kind":"K","id":"1"}]},"properties":{"nothing":{},` +
+		`"in":{"entityValue":{"properties":{"q":{"arrayValue":{"values":[{"integerValue":"1"},{"integerValue":"2","excludeFromIndexes":true}]}}}}},` +
+		`"first":{"arrayValue":{"values":[{"stringValue":"a","excludeFromIndexes":true},{"stringValue":"b"}]}},` +
+		`"last":{"arrayValue":{"values":[{"stringValue":"a"},{"stringValue":"b","excludeFromIndexes":true}]}}}}`
+	var e export.Entity
+	if err := json.Unmarshal([]byte(text), &e); err != nil {
+		t.Fatal(err)
+	}
+	want := datastore.PropertyList{
+		{Name: "first", Value: []any{"a", "b"}, NoIndex: true},
+		{Name: "in", Value: &datastore.Entity{Properties: []datastore.Property{{Name: "q", Value: []any{int64(1), int64(2)}}}}},
+		{Name: "last", Value: []any{"a", "b"}}, {Name: "nothing"},
+	}
+	if diff := cmp.Diff(want, e.Properties); diff != "" {
+		t.Errorf("properties (-want +got): %s", diff)
+	}
+}
