@@ -193,7 +193,8 @@ func placesOf(before, after []any) []int {
 	return from
 }
 
-// appendText appends a text that values have which are equal, as equalValues says, and no others.
+// appendText appends a text of a value. Values that are equal, as equalValues says, have the same one. Values that differ
+// have different ones if they are of a type that the client reads; others, which a Save may return, may share one.
 func appendText(b []byte, v any) []byte {
 	text := func(kind byte, s string) []byte {
 		b = binary.AppendUvarint(append(b, kind), uint64(len(s)))
