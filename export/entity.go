@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"gocloud.dev/blob"
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/internal/pbkey"
 	"github.com/scattermap/scattermap/internal/pbvalue"
@@ -77,16 +75,14 @@ func (e *Entity) UnmarshalJSON(text []byte) error {
 	if err := protojson.Unmarshal(text, p); err != nil {
 		return err
 	}
-	var err error
-	e.Key, e.Properties, err = fromProto(p)
-	e.Stored = p
-	return err
+	e.Key, e.Properties, e.Stored = pbkey.Of(p.GetKey()), pbvalue.Properties(p), p
+	return nil
 }
 
 // exported returns what is written of an entity. The project and the database are the reader's, also in references that
 // are to the entity's own; others keep theirs.
 func exported(e *pb.Entity) *pb.Entity {
-	e = proto.CloneOf(e)
+	e = pbvalue.Clone(e)
 	home := e.GetKey().GetPartitionId()
 	eachKey(e, func(k *pb.Key) {
 		if of := k.GetPartitionId(); of.GetProjectId() == home.GetProjectId() && of.GetDatabaseId() == home.GetDatabaseId() {
@@ -119,55 +115,4 @@ func eachKeyIn(v *pb.Value, f func(*pb.Key)) {
 			eachKeyIn(el, f)
 		}
 	}
-}
-
-func fromProto(e *pb.Entity) (*datastore.Key, datastore.PropertyList, error) {
-	var all datastore.PropertyList
-	for name, v := range e.GetProperties() {
-		value, noIndex, err := valueFromProto(v)
-		if err != nil {
-			return nil, nil, fmt.Errorf("property %q: %w", name, err)
-		}
-		all = append(all, datastore.Property{Name: name, Value: value, NoIndex: noIndex})
-	}
-	return pbkey.Of(e.GetKey()), all, nil
-}
-
-func valueFromProto(v *pb.Value) (value any, noIndex bool, err error) {
-	noIndex = v.GetExcludeFromIndexes()
-	switch x := v.GetValueType().(type) {
-	case *pb.Value_NullValue:
-		return nil, noIndex, nil
-	case *pb.Value_BooleanValue:
-		return x.BooleanValue, noIndex, nil
-	case *pb.Value_IntegerValue:
-		return x.IntegerValue, noIndex, nil
-	case *pb.Value_DoubleValue:
-		return x.DoubleValue, noIndex, nil
-	case *pb.Value_StringValue:
-		return x.StringValue, noIndex, nil
-	case *pb.Value_BlobValue:
-		return x.BlobValue, noIndex, nil
-	case *pb.Value_TimestampValue:
-		return x.TimestampValue.AsTime(), noIndex, nil
-	case *pb.Value_GeoPointValue:
-		return datastore.GeoPoint{Lat: x.GeoPointValue.GetLatitude(), Lng: x.GeoPointValue.GetLongitude()}, noIndex, nil
-	case *pb.Value_KeyValue:
-		return pbkey.Of(x.KeyValue), noIndex, nil
-	case *pb.Value_EntityValue:
-		key, properties, err := fromProto(x.EntityValue)
-		return &datastore.Entity{Key: key, Properties: properties}, noIndex, err
-	case *pb.Value_ArrayValue:
-		list := make([]any, 0, len(x.ArrayValue.GetValues()))
-		for _, e := range x.ArrayValue.GetValues() {
-			one, without, err := valueFromProto(e)
-			if err != nil {
-				return nil, false, err
-			}
-			noIndex = noIndex || without
-			list = append(list, one)
-		}
-		return list, noIndex, nil
-	}
-	return nil, false, fmt.Errorf("a value of the type %T", v.GetValueType())
 }

@@ -142,3 +142,44 @@ func TestEntityText(t *testing.T) {
 		t.Errorf("an unknown value is read: %v", err)
 	}
 }
+
+// TestEntityMinusZero has the text of an entity tell -0 from 0, in a point and without one.
+func TestEntityMinusZero(t *testing.T) {
+	minus := math.Copysign(0, -1)
+	list := datastore.PropertyList{{Name: "f", Value: minus}, {Name: "p", Value: datastore.GeoPoint{Lat: minus, Lng: minus}}}
+	text, err := json.Marshal(export.Entity{Key: datastore.IDKey("K", 1, nil), Properties: list})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back export.Entity
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(back.Properties, func(a, b datastore.Property) int { return strings.Compare(a.Name, b.Name) })
+	point := back.Properties[1].Value.(datastore.GeoPoint)
+	for _, f := range []float64{back.Properties[0].Value.(float64), point.Lat, point.Lng} {
+		if f != 0 || !math.Signbit(f) {
+			t.Errorf("%v is read, want -0: %s", f, text)
+		}
+	}
+}
+
+// TestEntityAsTheClient reads an entity that the client can't put: its Properties are what the client's Get returns.
+func TestEntityAsTheClient(t *testing.T) {
+	text := `{"key":{"path":[{"kind":"K","id":"1"}]},"properties":{"nothing":{},` +
+		`"in":{"entityValue":{"properties":{"q":{"arrayValue":{"values":[{"integerValue":"1"},{"integerValue":"2","excludeFromIndexes":true}]}}}}},` +
+		`"first":{"arrayValue":{"values":[{"stringValue":"a","excludeFromIndexes":true},{"stringValue":"b"}]}},` +
+		`"last":{"arrayValue":{"values":[{"stringValue":"a"},{"stringValue":"b","excludeFromIndexes":true}]}}}}`
+	var e export.Entity
+	if err := json.Unmarshal([]byte(text), &e); err != nil {
+		t.Fatal(err)
+	}
+	want := datastore.PropertyList{
+		{Name: "first", Value: []any{"a", "b"}, NoIndex: true},
+		{Name: "in", Value: &datastore.Entity{Properties: []datastore.Property{{Name: "q", Value: []any{int64(1), int64(2)}}}}},
+		{Name: "last", Value: []any{"a", "b"}}, {Name: "nothing"},
+	}
+	if diff := cmp.Diff(want, e.Properties); diff != "" {
+		t.Errorf("properties (-want +got): %s", diff)
+	}
+}

@@ -122,6 +122,9 @@ func (s schemed) checkStruct(t reflect.Type, above []reflect.Type) error {
 
 // checkValue checks the type of a field, or of what is in it. Its tag is empty where none reaches.
 func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []reflect.Type) error {
+	if at := slices.Index(above, t); at >= 0 && t.Kind() != reflect.Struct && s.circular && hasStruct(above[at:]) {
+		return nil // it is being checked: a pointer or list in a struct that it leads to
+	}
 	if len(above) > 100 || t.Kind() != reflect.Struct && slices.Contains(above, t) {
 		return fmt.Errorf("%v is inside itself, or nested too deeply for %q", t, s.format)
 	}
@@ -176,6 +179,10 @@ func (s schemed) checkValue(t reflect.Type, tag reflect.StructTag, above []refle
 		return fmt.Errorf("%v has no type that %q knows: give it as a text, or as bytes", t, s.format)
 	}
 	return nil
+}
+
+func hasStruct(types []reflect.Type) bool {
+	return slices.ContainsFunc(types, func(t reflect.Type) bool { return t.Kind() == reflect.Struct })
 }
 
 // inList reports whether a value is in a list or map, where the tag of the field does not reach.

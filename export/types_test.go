@@ -140,6 +140,64 @@ func TestTypes(t *testing.T) {
 	}
 }
 
+type (
+	tree struct {
+		N    int
+		Left *tree
+	}
+	node struct {
+		N    int
+		Kids []node
+	}
+	ring   struct{ By map[string][]*ring }
+	listOf []listOf
+)
+
+// TestInsideThemselves writes types that are inside themselves to Avro, wherever the first one is, up to 1,000 levels, and
+// has the others be refused.
+func TestInsideThemselves(t *testing.T) {
+	type forest struct {
+		Value   tree
+		Pointer *tree
+		Twice   **tree
+		Slice   []node
+		Pointed []*node
+		Array   [1]node
+		Map     map[string]*tree
+		Ring    map[string][]*ring
+	}
+	type lists struct{ L listOf }
+	leaf := &tree{3, &tree{N: 4}}
+	record := forest{
+		Value: *leaf, Pointer: leaf, Twice: &leaf, Slice: []node{{1, []node{{2, []node{}}}}}, Pointed: []*node{{1, []node{}}},
+		Array: [1]node{{1, []node{}}}, Map: map[string]*tree{"a": leaf}, Ring: map[string][]*ring{"a": {{By: map[string][]*ring{}}}},
+	}
+	file, err := one(t, export.Options{Format: export.Avro}, record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := ocf.NewReader(bytes.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got forest
+	if err := r.Decode(&got); err != nil || cmp.Diff(got, record) != "" {
+		t.Errorf("%v: %s", err, cmp.Diff(got, record))
+	}
+	deep := func(levels int) *tree {
+		var top *tree
+		for range levels {
+			top = &tree{Left: top}
+		}
+		return top
+	}
+	if _, err := one(t, export.Options{Format: export.Avro}, *deep(1000)); err != nil {
+		t.Errorf("1,000 levels: %v", err)
+	}
+	refused[lists](t, export.Avro, "field L of", "inside itself")
+	refused[forest](t, export.Parquet, "tree is inside itself")
+}
+
 // TestLineEnds has line ends inside values of CSV stay as they are.
 func TestLineEnds(t *testing.T) {
 	type cells struct{ A, B string }

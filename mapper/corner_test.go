@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -323,6 +324,70 @@ func TestShardedInPlace(t *testing.T) {
 				}
 				if !reflect.DeepEqual(now, parcels) {
 					t.Error("some have changed")
+				}
+			})
+		})
+	}
+}
+
+// TestShardedByPath has a function change properties of an entity in a job that is sharded by a path. A dot of the path
+// leads into an entity inside, or is part of a name: only what the path finds may not change.
+func TestShardedByPath(t *testing.T) {
+	t.Parallel()
+	type list = datastore.PropertyList
+	const n = 20
+	inside := func(name string, v any) *datastore.Entity {
+		return &datastore.Entity{Properties: []datastore.Property{{Name: name, Value: v}}}
+	}
+	raise := func(p *datastore.Property) {
+		if e, ok := p.Value.(*datastore.Entity); ok {
+			p = &e.Properties[0]
+		}
+		p.Value = p.Value.(int64) + 1000
+	}
+	for _, c := range []struct {
+		by      string
+		stored  func(i int64) list // the function raises the first
+		refused bool
+	}{
+		{"a", func(i int64) list { return list{{Name: "a", Value: i}} }, true},
+		{"a.b", func(i int64) list { return list{{Name: "a.b", Value: i}} }, true},
+		{"b.c", func(i int64) list { return list{{Name: "b", Value: inside("c", i)}} }, true},
+		{"a.b.c", func(i int64) list { return list{{Name: "a.b", Value: inside("c", i)}} }, true},
+		{"a.b.c", func(i int64) list { return list{{Name: "a", Value: inside("b.c", i)}} }, true},
+		{"a.b", func(i int64) list {
+			return list{{Name: "a", Value: int64(7)}, {Name: "a.b", Value: i}}
+		}, false},
+		{"a.b.c", func(i int64) list {
+			return list{{Name: "a", Value: inside("x", int64(7))}, {Name: "a.b", Value: inside("c", i)}}
+		}, false},
+		{"a.b", func(i int64) list {
+			return list{{Name: "a.bc", Value: int64(7)}, {Name: "a.b", Value: i}}
+		}, false},
+	} {
+		t.Run(fmt.Sprint(c.by, " of ", c.stored(0)[0].Name, " ", c.refused), func(t *testing.T) {
+			t.Parallel()
+			move := mapper.Update("move", func(_ context.Context, e *mapper.Entity[list], _ mapper.None) error {
+				first := c.stored(0)[0].Name
+				raise(&e.Value[slices.IndexFunc(e.Value, func(p datastore.Property) bool { return p.Name == first })])
+				return nil
+			})
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, setting{}, move)
+				for i := range int64(n) {
+					all := c.stored(i)
+					if _, err := w.client.Put(t.Context(), datastore.IDKey("Parcel", i+1, nil), &all); err != nil {
+						t.Fatal(err)
+					}
+				}
+				job, err := move.Start(t.Context(), w.engine, mapper.Query{Kind: "Parcel", ShardBy: c.by},
+					mapper.None{}, &mapper.StartOptions{PageSize: 5, FailureLimit: -1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := job.Wait(t.Context())
+				if failures := int64(boolToInt(c.refused) * n); err != nil || s.Failures != failures || s.Written != n-failures {
+					t.Errorf("%+v, %v", s, err)
 				}
 			})
 		})

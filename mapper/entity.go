@@ -7,8 +7,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
-	"google.golang.org/protobuf/proto"
 
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -72,7 +72,7 @@ func (e *Entity[T]) Resave() { e.attempt.Resave() }
 // Stored returns the entity as the database has it, in the protocol's form, which says more than a Go type does: the
 // meaning of each value, and whether it is indexed; keys with their projects. It is the caller's own. It is nil if the
 // job's query is KeysOnly.
-func (e *Entity[T]) Stored() *pb.Entity { return proto.CloneOf(e.stored) }
+func (e *Entity[T]) Stored() *pb.Entity { return pbvalue.Clone(e.stored) }
 
 // PutStored saves another entity as [Entity.Put] does, in the protocol's form, byte for byte: a copy of what
 // [Entity.Stored] has returned, say. The key, which must be complete, takes the place of the entity's own. The caller must

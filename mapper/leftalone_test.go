@@ -15,7 +15,6 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/anyentity"
@@ -128,11 +127,11 @@ func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
 		now := z.read("Thing")
 		for _, key := range z.keys {
 			was, is := first[pbkey.Text(key)], now[pbkey.Text(key)]
-			e := proto.CloneOf(was.GetEntity())
+			e := pbvalue.Clone(was.GetEntity())
 			if want != nil {
 				want(key, e)
 			}
-			if !proto.Equal(e, is.GetEntity()) {
+			if !pbvalue.SameEntity(e, is.GetEntity()) {
 				t.Fatalf("%s: %v\nwas  %.2000v\nwant %.2000v\nis   %.2000v", what, key, was.GetEntity(), e, is.GetEntity())
 			}
 			if written == 0 && was.GetVersion() != is.GetVersion() {
@@ -178,9 +177,9 @@ func leavesAlone(t *testing.T, w *world, rng *rand.Rand, n int, plain bool) {
 	for _, key := range z.keys {
 		to := *key
 		to.Kind = "Copied"
-		e := proto.CloneOf(first[pbkey.Text(key)].GetEntity())
+		e := pbvalue.Clone(first[pbkey.Text(key)].GetEntity())
 		e.Key.Path[len(e.Key.Path)-1].Kind = "Copied"
-		if is := copies[pbkey.Text(&to)].GetEntity(); !proto.Equal(e, is) {
+		if is := copies[pbkey.Text(&to)].GetEntity(); !pbvalue.SameEntity(e, is) {
 			t.Fatalf("copy: %v\nwant %.2000v\nis   %.2000v", key, e, is)
 		}
 	}
@@ -355,7 +354,7 @@ func TestOddNames(t *testing.T) {
 		z.run(raise.Name(), "{}", len(names))
 		is := z.read("Thing")
 		for i, name := range names {
-			if got := is[pbkey.Text(z.keys[i])].GetEntity(); !maps.EqualFunc(got.GetProperties(), odd(name, 6), func(a, b *pb.Value) bool { return proto.Equal(a, b) }) {
+			if got := is[pbkey.Text(z.keys[i])].GetEntity(); !maps.EqualFunc(got.GetProperties(), odd(name, 6), pbvalue.Same) {
 				t.Errorf("%q: %v", name, got.GetProperties())
 			}
 		}

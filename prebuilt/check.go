@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -33,12 +32,13 @@ var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entit
 	if err != nil {
 		return mapper.Permanent(err)
 	}
-	switch meets, strange := c.meets(e.Stored()); {
-	case meets:
+	meets, failed := c.meets(e.Stored())
+	if meets {
 		e.Count("meets", 1)
 		return nil
-	case strange != "":
-		return mapper.Permanent(fmt.Errorf("%w: %s", errDoesNotMeet, strange))
+	}
+	if why := reason(failed); why != "" {
+		return mapper.Permanent(fmt.Errorf("%w: %s", errDoesNotMeet, why))
 	}
 	return mapper.Permanent(errDoesNotMeet)
 })
@@ -50,7 +50,8 @@ var check = mapper.Visit("check", func(_ context.Context, e *mapper.Entity[entit
 //
 // Values of different types are different, and neither is above the other: a text, a float or null does not meet
 // Balance >= 0, and the failure names both types. Where floats are right, too, the condition says so:
-// Balance >= 0 OR Balance >= 0.0. NaN is neither above nor below anything. Everything but null is above null.
+// Balance >= 0 OR Balance >= 0.0. NaN is neither above nor below anything. -0.0 is below 0.0 and not equal to it, as
+// Datastore orders floats: it does not meet Balance >= 0.0, and the failure says so. Everything but null is above null.
 var Check = check.ByName(startCheck).CheckByName(func(params json.RawMessage) error { return mapper.CheckParams(params, new(CheckParams)) })
 
 var errDoesNotMeet = errors.New("the entity does not meet the condition")
@@ -165,71 +166,126 @@ func (o comparison) ranges() bool {
 	return false
 }
 
-// meets reports whether an entity meets a condition, and if not, whether that has to do with the type
-// of a value: which, without the value.
-func (c condition) meets(e *pb.Entity) (meets bool, strange string) {
-	if len(c.each) > 0 {
-		for _, v := range value.Of(e, c.property) {
-			all := true
-			for _, o := range c.each {
-				is, why := o.holds(v)
-				all, strange = all && is, cmp.Or(strange, why)
-			}
-			if all {
-				return true, ""
-			}
-		}
-		if strange != "" {
-			strange = fmt.Sprintf("%.200q %s", c.property, strange)
-		}
-		return false, strange
-	}
-	for _, each := range c.of {
-		is, why := each.meets(e)
-		strange = cmp.Or(strange, why)
-		if is == c.any {
-			return is, strange
-		}
-	}
-	return !c.any, strange
+// A failed comparison is one of a value that an entity has.
+type failed struct {
+	property string
+	at       int // of the values
+	kind     failure
+	why      string // without the value
 }
 
-// holds reports whether a value meets a comparison, and if not, whether that has to do with its type.
-func (o comparison) holds(v any) (holds bool, strange string) {
+type failure int
+
+const (
+	plainly  failure = iota // the value is not as it should be
+	unasked                 // there is no value of its type to compare it with, and none is asked for
+	mistyped                // there is no value of its type to compare it with
+	oddly                   // the value is one that may surprise
+)
+
+// reason returns why an entity does not meet a condition, where the condition does not say it. The type of a value is no
+// reason if the condition also compares it with one of its type.
+func reason(all []failed) string {
+	why := ""
+	for _, f := range all {
+		compared := func(o failed) bool { return o.property == f.property && o.at == f.at && o.kind == plainly }
+		switch {
+		case f.kind == oddly:
+			return fmt.Sprintf("%.200q %s", f.property, f.why)
+		case f.kind == mistyped && why == "" && !slices.ContainsFunc(all, compared):
+			why = fmt.Sprintf("%.200q %s", f.property, f.why)
+		}
+	}
+	return why
+}
+
+// meets reports whether an entity meets a condition, and if not, which comparisons have failed.
+func (c condition) meets(e *pb.Entity) (meets bool, all []failed) {
+	if len(c.each) > 0 {
+		for i, v := range value.Of(e, c.property) {
+			f := c.fails(v)
+			if f == nil {
+				return true, nil
+			}
+			f.property, f.at = c.property, i
+			all = append(all, *f)
+		}
+		return false, all
+	}
+	for _, each := range c.of {
+		is, more := each.meets(e)
+		switch {
+		case is && c.any:
+			return true, nil
+		case !is && !c.any:
+			return false, more
+		}
+		all = append(all, more...)
+	}
+	return !c.any, all
+}
+
+// fails returns the first comparison that a value does not meet, or nil.
+func (c condition) fails(v any) *failed {
+	for _, o := range c.each {
+		if holds, kind, why := o.holds(v); !holds {
+			return &failed{kind: kind, why: why}
+		}
+	}
+	return nil
+}
+
+// holds reports whether a value meets a comparison, and if not, why.
+func (o comparison) holds(v any) (holds bool, kind failure, why string) {
 	differs := o.op == pb.PropertyFilter_NOT_EQUAL || o.op == pb.PropertyFilter_NOT_IN
-	typed := false // there is one to compare it with
+	typed, null := false, false // there is one to compare it with
+	f, float := v.(float64)
 	for _, w := range o.with {
-		if value.Type(v) != value.Type(w) && (w != nil || !o.ranges()) { // null is before all else
+		switch {
+		case value.Type(v) == value.Type(w):
+			typed = true
+		case w == nil && o.ranges(): // null is before all else
+			null = true
+		default:
 			continue
 		}
-		typed = true
 		c := value.Compare(v, w)
-		switch o.op {
-		case pb.PropertyFilter_EQUAL, pb.PropertyFilter_IN:
-			holds = holds || c == 0
-		case pb.PropertyFilter_LESS_THAN:
-			holds = c < 0
-		case pb.PropertyFilter_LESS_THAN_OR_EQUAL:
-			holds = c <= 0
-		case pb.PropertyFilter_GREATER_THAN:
-			holds = c > 0
-		case pb.PropertyFilter_GREATER_THAN_OR_EQUAL:
-			holds = c >= 0
-		default: // one of them is enough for it not to differ
-			if c == 0 {
-				return false, ""
-			}
+		if differs && c == 0 {
+			return false, plainly, ""
+		}
+		holds = holds || o.is(c)
+		if g, both := w.(float64); float && both && f == g && c != 0 && !o.is(c) && o.is(0) {
+			kind, why = oddly, fmt.Sprintf("is %s, which is %s %s and not equal to it, as Datastore orders floats",
+				value.Text(v), map[bool]string{true: "below", false: "above"}[c < 0], value.Text(w))
 		}
 	}
-	f, float := v.(float64)
-	switch nan := float && math.IsNaN(f); {
-	case nan && o.ranges() && typed && o.with[0] != nil:
-		return false, "is NaN, which is neither above nor below anything"
-	case !typed && !o.ranges() && (v == nil || o.with[0] == nil):
-		return differs, ""
-	case !typed && !differs:
-		return false, fmt.Sprintf("is of the type %s, and is compared with the type %s", value.Type(v),
+	switch {
+	case float && f != f && o.ranges() && typed:
+		return false, oddly, "is NaN, which is neither above nor below anything"
+	case differs, holds:
+		return true, plainly, ""
+	case !typed && !null && !o.ranges() && (v == nil || o.with[0] == nil), !typed && null:
+		return false, unasked, ""
+	case !typed:
+		return false, mistyped, fmt.Sprintf("is of the type %s, and is compared with the type %s", value.Type(v),
 			value.Type(o.with[0]))
 	}
-	return holds || differs, ""
+	return false, kind, why
+}
+
+// is reports whether values that compare so meet a comparison.
+func (o comparison) is(c int) bool {
+	switch o.op {
+	case pb.PropertyFilter_EQUAL, pb.PropertyFilter_IN:
+		return c == 0
+	case pb.PropertyFilter_LESS_THAN:
+		return c < 0
+	case pb.PropertyFilter_LESS_THAN_OR_EQUAL:
+		return c <= 0
+	case pb.PropertyFilter_GREATER_THAN:
+		return c > 0
+	case pb.PropertyFilter_GREATER_THAN_OR_EQUAL:
+		return c >= 0
+	}
+	return false
 }

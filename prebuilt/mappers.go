@@ -51,7 +51,7 @@ func (p CountParams) Validate() error {
 // named: plan="free", and "plan (missing)" of those that do not have it. Values have different counters if they differ, also
 // in their type: plan=5, plan=5.0, plan="5", plan=true, plan=null, and of other types what GQL has:
 // seen=DATETIME("2026-10-24T00:00:00Z"), bank=KEY(NAMESPACE("acme"), Bank, 5), photo=BLOB("…"), and
-// bank=KEY(PROJECT("other"), Bank, 5) of a key of another project. A name of more than 100
+// bank=KEY(PROJECT("other"), Bank, 5) of a key of another project, also inside an entity. A name of more than 100
 // bytes is cut off, and ends with a hash of all of it. An entity with several values counts for each, and an empty list is
 // a value of its own, ARRAY(). A job has up to 40,000 counters, so a property with more values fails it.
 var Count = mapper.Visit("count", func(_ context.Context, e *mapper.Entity[entity], p CountParams) error {

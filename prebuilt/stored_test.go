@@ -2,6 +2,7 @@ package prebuilt_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"testing"
 
@@ -34,6 +35,12 @@ var forge = mapper.Update("forge", func(_ context.Context, e *mapper.Entity[mapp
 	}
 	unindexed := key("", "")
 	unindexed.ExcludeFromIndexes = true
+	in := func(v *pb.Value) *pb.Value {
+		inner := &pb.Entity{Properties: map[string]*pb.Value{"of": v}}
+		return &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: inner}}
+	}
+	put("inOurs", in(key("", "")))
+	put("inTheirs", in(key("their-project", "")))
 	put("ours", key("", ""))
 	put("hidden", unindexed)
 	put("theirs", key("their-project", ""))
@@ -58,14 +65,15 @@ func TestAsStored(t *testing.T) {
 
 		s := w.run("count", accounts, `{"by": "p"}`, "counted")
 		want := map[string]int64{
-			"entities": 5, "p=1": 1, "p=KEY(Tenant, 5)": 3, `p=KEY(PROJECT("their-project"), Tenant, 5)`: 1,
+			"entities": 7, "p=ENTITY(of: KEY(Tenant, 5))": 1,
+			`p=ENTITY(of: KEY(PROJECT("their-project"), Tenant, 5))`: 1, "p=1": 1, "p=KEY(Tenant, 5)": 3, `p=KEY(PROJECT("their-project"), Tenant, 5)`: 1,
 			`p=KEY(PROJECT("their-project"), DATABASE("second"), Tenant, 5)`: 1,
 		}
 		if !maps.Equal(s.Counters, want) {
 			t.Errorf("counters %v, want %v", s.Counters, want)
 		}
 		s = run(t, world, "check", `{"condition": "p = KEY(Tenant, 5)"}`, accounts, mapper.StartOptions{ID: "checked"})
-		if s.Counters["meets"] != 3 || s.Failures != 2 {
+		if s.Counters["meets"] != 3 || s.Failures != 4 {
 			t.Errorf("%d meet the condition, %d do not", s.Counters["meets"], s.Failures)
 		}
 
@@ -84,4 +92,53 @@ func TestAsStored(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestSetFlags sets a property that is an array in which the value is one element, and another one is not indexed: its
+// parameter says whether the value is.
+func TestSetFlags(t *testing.T) {
+	text := func(s string, unindexed bool) *pb.Value {
+		return &pb.Value{ValueType: &pb.Value_StringValue{StringValue: s}, ExcludeFromIndexes: unindexed}
+	}
+	list := func(all ...*pb.Value) *pb.Value {
+		return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: all}}}
+	}
+	stored := []*pb.Value{
+		text("free", false), text("free", true), text("gold", true), list(), list(text("gold", false), text("free", true)),
+		list(text("gold", true), text("free", false)), list(text("free", true), text("gold", false)),
+		list(text("free", true), text("free", false)), list(text("gold", true), text("gold", false)),
+	}
+	mould := mapper.Update("mould", func(_ context.Context, e *mapper.Entity[mapper.None], _ mapper.None) error {
+		for i, v := range stored {
+			whole := e.Stored()
+			whole.Properties = map[string]*pb.Value{"plan": v}
+			e.PutStored(datastore.IDKey("Account", int64(i+1), nil), whole)
+		}
+		return nil
+	})
+	for _, noIndex := range []bool{false, true} {
+		mappertest.Run(t, append(prebuilt.Mappers(), mould), nil, func(t *testing.T, w *mappertest.World) {
+			if _, err := w.Client.Put(t.Context(), datastore.NameKey("Mould", "m", nil), new(datastore.PropertyList)); err != nil {
+				t.Fatal(err)
+			}
+			run(t, w, "mould", "{}", mapper.Query{Kind: "Mould"}, mapper.StartOptions{})
+			params := fmt.Sprintf(`{"property": "plan", "value": "free", "noindex": %v}`, noIndex)
+			if s := run(t, w, "set", params, mapper.Query{Kind: "Account"}, mapper.StartOptions{}); s.Failures > 0 {
+				t.Errorf("noindex %v: %d failures", noIndex, s.Failures)
+			}
+			for i, v := range stored {
+				var is datastore.PropertyList
+				if err := w.Client.Get(t.Context(), datastore.IDKey("Account", int64(i+1), nil), &is); err != nil {
+					t.Fatal(err)
+				}
+				if len(is) != 1 || is[0].Value != "free" || is[0].NoIndex != noIndex {
+					t.Errorf("noindex %v: %v became %v", noIndex, v, is)
+				}
+			}
+			found, err := w.Client.Count(t.Context(), datastore.NewQuery("Account").FilterField("plan", "=", "free"))
+			if want := len(stored); err != nil || noIndex && found != 0 || !noIndex && found != want {
+				t.Errorf("noindex %v: a query finds %d; %v", noIndex, found, err)
+			}
+		})
+	}
 }

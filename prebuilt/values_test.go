@@ -173,6 +173,58 @@ func TestCheckTellsTypesApart(t *testing.T) {
 	})
 }
 
+// TestCheckSaysWhy has conditions that values do not meet for a reason that the condition does not show: the failure says
+// it, and names no type that has nothing to do with it.
+func TestCheckSaysWhy(t *testing.T) {
+	const (
+		odd   = `"p" is -0.0, which is below 0.0 and not equal to it, as Datastore orders floats`
+		above = `"p" is 0.0, which is above -0.0 and not equal to it, as Datastore orders floats`
+		nan   = `"p" is NaN, which is neither above nor below anything`
+		typed = ` is of the type `
+	)
+	minus := math.Copysign(0, -1)
+	mappertest.Run(t, prebuilt.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		for i, c := range []struct {
+			condition string
+			p         any
+			want      string // of the reason; "meets": it does; empty: no reason
+		}{
+			{"p >= 0.0", minus, odd}, {"p = 0.0", minus, odd}, {"p IN ARRAY(1.0, 0.0)", minus, odd}, {"p != 0.0", minus, "meets"},
+			{"p <= -0.0", 0.0, above}, {"p < 0.0", minus, "meets"}, {"p > 0.0", minus, ""}, {"p >= 0.0", -1.0, ""},
+			{"p >= 0 OR p >= 0.0", minus, odd}, {"p >= 0.0 OR p >= 0", minus, odd}, {"p >= 0 OR p >= 0.0", math.NaN(), nan},
+			{"p >= 0 OR p >= 0.0", -1.0, ""}, {"p >= 0 OR p >= 0.0", int64(-1), ""}, {"p >= 0 OR p >= 0.0", 0.0, "meets"},
+			{"p >= 0 OR p >= 0.0", "x", `"p" is of the type string, and is compared with the type integer`},
+			{"p >= 0 OR q = 1", "x", `"p"` + typed}, {"(p >= 0 OR p >= 0.0) AND q = 1", 1.0, ""},
+			{"q = 1 AND p >= 0", 1.0, ""}, {"q = 2 AND p >= 0", 1.0, `"p"` + typed},
+			{"p >= 0 OR p >= 0.0", []any{int64(-1), "x"}, `"p" is of the type string`}, {"p >= 0", []any{}, ""},
+			{"p >= 0", math.NaN(), `"p"` + typed}, {"p > NULL", math.NaN(), "meets"}, {"p > NULL", nil, ""}, {"p = 1", nil, ""},
+			{"p <= NULL OR p >= 0", -1.0, `"p"` + typed}, {"p = NULL OR p = 5", 5.0, `"p"` + typed},
+		} {
+			kind := fmt.Sprintf("C%d", i)
+			if _, err := w.Client.Put(t.Context(), datastore.IDKey(kind, 1, nil),
+				&datastore.PropertyList{{Name: "p", Value: c.p}, {Name: "q", Value: int64(2)}}); err != nil {
+				t.Fatal(err)
+			}
+			s := run(t, w, "check", fmt.Sprintf(`{"condition": %q}`, c.condition), mapper.Query{Kind: kind},
+				mapper.StartOptions{ID: kind})
+			failures, _, err := w.Engine.Job(kind).Failures(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(failures) == 0 {
+				if c.want != "meets" || s.Counters["meets"] != 1 {
+					t.Errorf("%v meets %s: %+v", c.p, c.condition, s)
+				}
+				continue
+			}
+			_, why, _ := strings.Cut(failures[0].Error, "does not meet the condition")
+			if c.want == "" && why != "" || !strings.Contains(why, c.want) {
+				t.Errorf("%v does not meet %s%s, want %s", c.p, c.condition, why, c.want)
+			}
+		}
+	})
+}
+
 func compare(a, b any) int {
 	switch a := a.(type) {
 	case int64:

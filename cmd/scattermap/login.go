@@ -27,7 +27,8 @@ func newLogin() *cobra.Command {
 			"checks them itself (AUTH=on), impersonate a service account that OPERATORS names: gcloud makes tokens of people for gcloud\n" +
 			"only. A job's history then names that account, and not you: have one for each team. You need the role\n" +
 			"roles/iam.serviceAccountTokenCreator on it.\n\n" +
-			"Without a URL it says where you are logged in, and as whom.",
+			"A token stays that of the account that gcloud had when it was made: log in again after you switch to another one.\n" +
+			"Without a URL it logs in again where commands go now, and says where that is.",
 		Example: "  scattermap login https://credit-123.europe-west1.run.app\n" +
 			"  scattermap login https://credit-123.europe-west1.run.app --impersonate credit-operators@PROJECT.iam.gserviceaccount.com",
 	}
@@ -57,6 +58,9 @@ func newLogin() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if os.Getenv("SCATTERMAP_TOKEN") != "" {
+			return usageError(errors.New("login: $SCATTERMAP_TOKEN is set, and commands send that one: unset it first"))
+		}
 		s.way = &login{Impersonate: impersonate}
 		var page map[string]any
 		if err := s.call(c.Context(), http.MethodGet, "", nil, nil, &page); err != nil {
@@ -65,10 +69,16 @@ func newLogin() *cobra.Command {
 		if _, ok := page["jobs"]; !ok {
 			return fmt.Errorf("what answers at %s is not a service of scattermap: it lists no jobs", s.address)
 		}
+		if all, err = readLogins(); err != nil { // gcloud has taken its time
+			return err
+		}
 		all.Current = nameOf(base)
 		all.Services[all.Current] = s.way
 		if err := all.save(); err != nil {
 			return err
+		}
+		if other := os.Getenv("SCATTERMAP_SERVICE"); other != "" && strings.TrimRight(other, "/") != all.Current {
+			fmt.Fprintf(c.ErrOrStderr(), "$SCATTERMAP_SERVICE is set, and commands go to %s until you unset it.\n", other)
 		}
 		_, err = fmt.Fprintln(c.OutOrStdout(), says(all.Current, s.token))
 		return err

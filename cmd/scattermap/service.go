@@ -95,7 +95,7 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 		return err
 	}
 	code, text, err := s.send(ctx, method, to, content, sent.token)
-	if code == http.StatusUnauthorized && sent.kept { // it may have been made for an account that is not there any more
+	if (code == http.StatusUnauthorized || code == http.StatusForbidden) && sent.kept { // it may have been made for an account that is not there any more
 		if sent, err = s.prove(ctx, base, true); err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ func (s *service) base() (*url.URL, error) {
 		return nil, usageError(errors.New("no service: \"scattermap login URL\", --service or $SCATTERMAP_SERVICE says where it is, such as https://credit-123.europe-west1.run.app; or --straight names a queue, to work on the database itself"))
 	}
 	u, err := url.Parse(s.address)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.User != nil {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.User != nil {
 		return nil, usageError(fmt.Errorf("the service is %q, it has to be an http or https URL", s.address))
 	}
 	return u, nil
@@ -230,7 +230,12 @@ func (s *service) refusal(code int, text []byte, sent proof) error {
 		}
 		return fmt.Errorf("there are no jobs at %s (404): --service or $SCATTERMAP_SERVICE says where the service is", s.address)
 	case http.StatusInternalServerError:
-		return fmt.Errorf("the service at %s has failed: %s", s.address, said)
+		if !page && said != "" {
+			return fmt.Errorf("the service at %s has failed: %s", s.address, said)
+		}
+	}
+	if page || said == "" {
+		return fmt.Errorf("what answers at %s is not the service: it says %d %s", s.address, code, http.StatusText(code))
 	}
 	return errors.New(said)
 }

@@ -30,14 +30,14 @@ func onThisMachine(base *url.URL) bool {
 
 // prove returns the token for a service, and none if it is on this machine. Anew has it made even if one is kept.
 func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, error) {
-	if token := strings.TrimSpace(os.Getenv("SCATTERMAP_TOKEN")); token != "" {
-		return proof{token: token, from: " in $SCATTERMAP_TOKEN"}, nil
-	}
-	if onThisMachine(base) {
-		return proof{}, nil
-	}
-	if base.Scheme != "https" {
+	token := strings.TrimSpace(os.Getenv("SCATTERMAP_TOKEN"))
+	switch {
+	case base.Scheme != "https" && !onThisMachine(base):
 		return proof{}, usageError(fmt.Errorf("the service is %q, and a token is not sent over http to another machine: use https", s.address))
+	case token != "":
+		return proof{token: token, from: " in $SCATTERMAP_TOKEN"}, nil
+	case onThisMachine(base):
+		return proof{}, nil
 	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -65,9 +65,7 @@ func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, e
 		}
 		s.token, s.from, way.Token = token, from, token
 		if kept {
-			if err := all.save(); err != nil {
-				return proof{}, err
-			}
+			keep(base, way)
 		}
 		return proof{token: token, from: from}, nil
 	}
@@ -77,6 +75,19 @@ func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, e
 	}
 	s.token, s.from = token, " that --token-command prints"
 	return proof{token: token, from: s.from}, nil
+}
+
+// keep keeps a login's new token. gcloud has taken its time: what another command has logged in to or out of meanwhile
+// stays so. If it can't be kept, the next command has another one made.
+func keep(base *url.URL, way *login) {
+	all, err := readLogins()
+	if err != nil {
+		return
+	}
+	if now := all.Services[nameOf(base)]; now != nil && now.Impersonate == way.Impersonate {
+		now.Token = way.Token
+		_ = all.save()
+	}
 }
 
 // gcloudToken has gcloud make a token for a service: of a service account that it impersonates, or of its own account.

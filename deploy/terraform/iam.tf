@@ -79,6 +79,17 @@ resource "google_cloud_run_v2_service_iam_member" "operators" {
   member   = each.value
 }
 
+# What "gcloud run services proxy" asks for, by which people open the dashboard.
+resource "google_cloud_run_v2_service_iam_member" "viewers" {
+  for_each = var.auth == "iam" ? local.members : {}
+
+  project  = var.project
+  location = var.region
+  name     = google_cloud_run_v2_service.service.name
+  role     = "roles/run.viewer"
+  member   = each.value
+}
+
 locals {
   members = merge(
     { for o in var.operators : o => endswith(o, "gserviceaccount.com") ? "serviceAccount:${o}" : "user:${o}" },
@@ -93,7 +104,7 @@ locals {
   login = (
     var.iap_audience != "" ? "" :
     local.impersonated ? "scattermap login ${local.url} --impersonate ${google_service_account.team[0].email}" :
-    var.auth == "on" ? "scattermap login ${local.url} --impersonate ${var.operators[0]}" :
+    var.auth == "on" ? "scattermap login ${local.url} --impersonate ${try(var.operators[0], "ACCOUNT")}" :
     "scattermap login ${local.url}"
   )
 }

@@ -337,7 +337,7 @@ func TestConfig(t *testing.T) {
 		{"OPERATORS", "everybody", "IAP_AUDIENCE", "/projects/12/global/backendServices/34"}, {"MAX_INSTANCES", "0"}, {"CONCURRENCY", "1001"}, {"REQUEST_TIMEOUT", "10m"}, {"PORT", "http"}, {"PORT", "0"}, {"OPERATORS", "everybody"}, {"OPERATORS", " , "},
 		{"TASKS_SERVICE_ACCOUNT", "x"}, {"TASKS_SERVICE_ACCOUNT", "a@b,c@d"}, {"OIDC_KEYS_URL", "keys"},
 		{"OPERATORS", "c@d", "AUTH", "iam"}, {"OPERATORS", "c@d", "AUTH", "off"}, {"OIDC_KEYS_URL", "https://x", "AUTH", "iam", "OPERATORS", ""},
-		{"OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"}, {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "collector"}, {"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}, {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json"}, {"OTEL_TRACES_EXPORTER", "zipkin"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318"}, {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "collector"}, {"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"}, {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"}, {"OTEL_TRACES_EXPORTER", "zipkin", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"},
 	} {
 		if _, err := configFrom(getenv(bad...)); err == nil || !strings.Contains(err.Error(), bad[0]) {
 			t.Errorf("%s: %v, want an error that names %s", bad, err, bad[0])

@@ -23,20 +23,22 @@ func (e *environment) exports(what, collector string) bool {
 	own := strings.ToUpper(what)
 	endpoint := "OTEL_EXPORTER_OTLP_" + own + "_ENDPOINT"
 	e.checkURL(endpoint, e.getenv(endpoint), func(*url.URL) bool { return true }, "an http(s) URL without a query")
-	for _, name := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_" + own + "_PROTOCOL"} {
-		if v := e.getenv(name); v != "" && v != "http/protobuf" {
-			e.problem("%s is %q, it has to be http/protobuf", name, v)
-		}
-	}
 	exporter := "OTEL_" + own + "_EXPORTER"
-	switch v := e.getenv(exporter); v {
-	case "", "otlp":
-	case "none":
+	if cmp.Or(e.getenv(endpoint), collector) == "" || e.getenv(exporter) == "none" || strings.EqualFold(e.getenv("OTEL_SDK_DISABLED"), "true") {
 		return false
-	default:
+	}
+	if v := e.getenv(exporter); v != "" && v != "otlp" {
 		e.problem("%s is %q, it has to be otlp or none", exporter, v)
 	}
-	return cmp.Or(e.getenv(endpoint), collector) != "" && !strings.EqualFold(e.getenv("OTEL_SDK_DISABLED"), "true")
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_" + own + "_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
+		if v := e.getenv(name); v != "" {
+			if v != "http/protobuf" {
+				e.problem("%s is %q, it has to be http/protobuf", name, v)
+			}
+			break // the first one goes first
+		}
+	}
+	return true
 }
 
 // startTelemetry exports metrics and traces by OTLP over HTTP, if the environment says where to. OpenTelemetry's own variables
@@ -57,8 +59,11 @@ func startTelemetry(ctx context.Context, c config) (end func(context.Context) er
 	// The instance's ID is random: process IDs and host names of containers are the same in many of them. What comes later goes first.
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithService(), resource.WithAttributes(
 		semconv.ServiceName(c.serviceName), semconv.ServiceVersion(c.revision)), resource.WithFromEnv())
-	if err != nil {
+	if about == nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
+	}
+	if err != nil { // such as OTEL_RESOURCE_ATTRIBUTES without a value: what could be read is told
+		otel.Handle(fmt.Errorf("telemetry: %w", err))
 	}
 	if c.traces {
 		spans, err := otlptracehttp.New(ctx)

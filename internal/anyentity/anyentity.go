@@ -90,7 +90,7 @@ func (g generator) element(depth int) *pb.Value {
 		}
 	case 8, 9:
 		v.ValueType = &pb.Value_GeoPointValue{GeoPointValue: &latlng.LatLng{
-			Latitude: pick(g, 0, -90, 47.25), Longitude: pick(g, 180, 0, -11.5)}}
+			Latitude: pick(g, 0, -90, 47.25, math.Copysign(0, -1)), Longitude: pick(g, 180, 0, -11.5, math.Copysign(0, -1))}}
 	default:
 		if g.IntN(4) == 0 && !g.plain {
 			v.Meaning, v.ValueType = 20, user() // App Engine's users

@@ -16,6 +16,7 @@ const Gcloud = "32555940559.apps.googleusercontent.com"
 type Claims struct {
 	Audience string `json:"aud"`
 	Email    string `json:"email"`
+	Subject  string `json:"sub"`
 	Expires  int64  `json:"exp"` // in seconds since 1970; 0: the token does not say
 }
 
@@ -31,6 +32,10 @@ func Of(token string) (c Claims, ok bool) {
 	}
 	return c, true
 }
+
+// Removed is what Cloud Run has in place of the signature of a token that it has verified
+// (https://cloud.google.com/run/docs/troubleshooting#signature-removed).
+const Removed = "SIGNATURE_REMOVED_BY_GOOGLE"
 
 // Until returns when the token expires.
 func (c Claims) Until() time.Time { return time.Unix(c.Expires, 0) }

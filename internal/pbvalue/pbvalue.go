@@ -209,7 +209,8 @@ func Of(value any, noIndex bool) (*pb.Value, error) {
 		p := reflect.ValueOf(value)
 		switch {
 		case p.Kind() != reflect.Pointer:
-			return nil, fmt.Errorf("a value of the type %T", value)
+			return nil, fmt.Errorf("a value of the type %T, which no property can have: it can have a bool, int64, float64, "+
+				"string, []byte, time.Time, datastore.GeoPoint, *datastore.Key, *datastore.Entity, or an []any of these", value)
 		case p.IsNil():
 			return Of(nil, noIndex)
 		}

@@ -2,6 +2,7 @@ package value
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"cloud.google.com/go/datastore"
@@ -18,21 +19,47 @@ type Foreign struct {
 	Project, Database string
 }
 
-// Go returns a value of an entity as the client has it, with a [Foreign] for each foreign key: the value itself, or an
-// element of an array.
+// A ForeignEntity is an entity inside whose key is of another project or database. Its Entity has none.
+type ForeignEntity struct {
+	Key    Foreign
+	Entity *datastore.Entity
+}
+
+// Go returns a value of an entity as the client has it, with a [Foreign] for each foreign key, at whatever depth, and a
+// [ForeignEntity] for each entity inside that has such a key.
 func Go(of *pb.Entity, v *pb.Value) any {
-	if list := v.GetArrayValue(); list != nil {
-		all := make([]any, len(list.Values))
-		for i, el := range list.Values {
+	switch x := v.GetValueType().(type) {
+	case *pb.Value_ArrayValue:
+		all := make([]any, len(x.ArrayValue.GetValues()))
+		for i, el := range x.ArrayValue.GetValues() {
 			all[i] = Go(of, el)
 		}
 		return all
-	}
-	at, own := v.GetKeyValue().GetPartitionId(), of.GetKey().GetPartitionId()
-	if at.GetProjectId() != "" && own.GetProjectId() != "" && (at.ProjectId != own.ProjectId || at.DatabaseId != own.DatabaseId) {
-		return Foreign{pbkey.Of(v.GetKeyValue()), at.ProjectId, at.DatabaseId}
+	case *pb.Value_EntityValue:
+		e := new(datastore.Entity)
+		for name, p := range x.EntityValue.GetProperties() {
+			e.Properties = append(e.Properties, datastore.Property{Name: name, Value: Go(of, p), NoIndex: p.GetExcludeFromIndexes()})
+		}
+		slices.SortFunc(e.Properties, func(a, b datastore.Property) int { return strings.Compare(a.Name, b.Name) })
+		if k, foreign := keyOf(of, x.EntityValue.GetKey()).(Foreign); foreign {
+			return ForeignEntity{k, e}
+		}
+		e.Key = pbkey.Of(x.EntityValue.GetKey())
+		return e
+	case *pb.Value_KeyValue:
+		return keyOf(of, x.KeyValue)
 	}
 	return pbvalue.Go(v)
+}
+
+// keyOf returns a key in an entity: one of the client's, or a [Foreign].
+func keyOf(of *pb.Entity, k *pb.Key) any {
+	at, own := k.GetPartitionId(), of.GetKey().GetPartitionId()
+	if len(k.GetPath()) > 0 && at.GetProjectId() != "" && own.GetProjectId() != "" &&
+		(at.ProjectId != own.ProjectId || at.DatabaseId != own.DatabaseId) {
+		return Foreign{pbkey.Of(k), at.ProjectId, at.DatabaseId}
+	}
+	return pbkey.Of(k)
 }
 
 // compareForeign orders two keys. At least one is foreign. Own keys come first.

@@ -40,7 +40,7 @@ func Type(v any) string {
 		return "key"
 	case []any:
 		return "array"
-	case *datastore.Entity:
+	case *datastore.Entity, ForeignEntity:
 		return "entity"
 	}
 	return fmt.Sprintf("%T", v)
@@ -78,11 +78,7 @@ func appendText(b []byte, v any) []byte {
 		}
 		return appendKey(append(b, "KEY("...), v)
 	case Foreign:
-		b = append(strconv.AppendQuote(append(b, "KEY(PROJECT("...), v.Project), "), "...)
-		if v.Database != "" {
-			b = append(strconv.AppendQuote(append(b, "DATABASE("...), v.Database), "), "...)
-		}
-		return appendKey(b, v.Key)
+		return appendForeign(b, v)
 	case []any:
 		b = append(b, "ARRAY("...)
 		for i, each := range v {
@@ -93,7 +89,15 @@ func appendText(b []byte, v any) []byte {
 		}
 		return append(b, ')')
 	case *datastore.Entity:
-		return appendEntity(b, v)
+		if v == nil {
+			return append(b, "null"...)
+		}
+		if b = append(b, "ENTITY("...); v.Key != nil {
+			b = appendKey(append(b, "KEY("...), v.Key)
+		}
+		return appendProperties(b, v.Properties, v.Key != nil)
+	case ForeignEntity:
+		return appendProperties(appendForeign(append(b, "ENTITY("...), v.Key), v.Entity.Properties, true)
 	}
 	return fmt.Appendf(b, "%T(%v)", v, v)
 }
@@ -134,18 +138,20 @@ func appendKey(b []byte, k *datastore.Key) []byte {
 	return append(b, ')')
 }
 
-func appendEntity(b []byte, e *datastore.Entity) []byte {
-	if e == nil {
-		return append(b, "null"...)
+func appendForeign(b []byte, k Foreign) []byte {
+	b = append(strconv.AppendQuote(append(b, "KEY(PROJECT("...), k.Project), "), "...)
+	if k.Database != "" {
+		b = append(strconv.AppendQuote(append(b, "DATABASE("...), k.Database), "), "...)
 	}
-	b = append(b, "ENTITY("...)
-	if e.Key != nil {
-		b = appendKey(append(b, "KEY("...), e.Key)
-	}
-	ordered := slices.Clone(e.Properties)
+	return appendKey(b, k.Key)
+}
+
+// appendProperties appends the properties of an entity and the closing parenthesis, after its key or not.
+func appendProperties(b []byte, properties []datastore.Property, keyed bool) []byte {
+	ordered := slices.Clone(properties)
 	slices.SortStableFunc(ordered, func(p, q datastore.Property) int { return strings.Compare(p.Name, q.Name) })
 	for i, p := range ordered {
-		if i > 0 || e.Key != nil {
+		if i > 0 || keyed {
 			b = append(b, ", "...)
 		}
 		b = appendText(append(append(b, gql.Name(p.Name)...), ": "...), p.Value)

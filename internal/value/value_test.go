@@ -366,4 +366,31 @@ func TestForeign(t *testing.T) {
 	if !slices.Equal(texts, want) {
 		t.Errorf("texts %q, want %q", texts, want)
 	}
+
+	list := func(v *pb.Value) *pb.Value {
+		return &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: &pb.ArrayValue{Values: []*pb.Value{v}}}}
+	}
+	inside := func(k *pb.Key, properties map[string]*pb.Value) *pb.Value {
+		return &pb.Value{ValueType: &pb.Value_EntityValue{EntityValue: &pb.Entity{Key: k, Properties: properties}}}
+	}
+	in := func(v *pb.Value) *pb.Value { return inside(nil, map[string]*pb.Value{"k": v, "a": list(v)}) }
+	nowhere := &pb.Key{PartitionId: &pb.PartitionId{ProjectId: "theirs"}}
+	for _, c := range []struct {
+		v    *pb.Value
+		want string
+	}{
+		{in(key("ours", "")), `ENTITY(a: ARRAY(KEY(K, 1)), k: KEY(K, 1))`},
+		{in(key("theirs", "")), `ENTITY(a: ARRAY(KEY(PROJECT("theirs"), K, 1)), k: KEY(PROJECT("theirs"), K, 1))`},
+		{in(in(key("ours", "second"))), `ENTITY(a: ARRAY(ENTITY(a: ARRAY(KEY(PROJECT("ours"), DATABASE("second"), K, 1)), ` +
+			`k: KEY(PROJECT("ours"), DATABASE("second"), K, 1))), k: ENTITY(a: ARRAY(KEY(PROJECT("ours"), ` +
+			`DATABASE("second"), K, 1)), k: KEY(PROJECT("ours"), DATABASE("second"), K, 1)))`},
+		{inside(key("ours", "").GetKeyValue(), nil), `ENTITY(KEY(K, 1))`},
+		{inside(key("theirs", "").GetKeyValue(), map[string]*pb.Value{"k": key("", "")}),
+			`ENTITY(KEY(PROJECT("theirs"), K, 1), k: KEY(K, 1))`},
+		{inside(nowhere, nil), `ENTITY()`},
+	} {
+		if v := Go(e, c.v); Text(v) != c.want || Type(v) != "entity" {
+			t.Errorf("%s of the type %s, want %s", Text(v), Type(v), c.want)
+		}
+	}
 }

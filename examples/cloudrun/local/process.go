@@ -18,7 +18,7 @@ import (
 // termTime is how long a process has from SIGTERM to SIGKILL, as on Cloud Run.
 const termTime = 10 * time.Second
 
-// probeTime is how long a process has until its startup probe succeeds: that of deploy/terraform.
+// probeTime is how long a process has until its startup probe succeeds: enough for one that begins on this machine.
 const probeTime = 30 * time.Second
 
 // A process is an instance of the service.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,7 +115,10 @@ func (s *service) createQueue(ctx context.Context, workers int) error {
 func (s *service) deployNext() {
 	n := len(s.revisions)
 	binary, name := s.programs[min(n, len(s.programs)-1)], fmt.Sprintf("credit-%05d", n+1)
-	environment := append(os.Environ(),
+	others := slices.DeleteFunc(os.Environ(), func(v string) bool { // of another service, in the shell of whoever runs this
+		return strings.HasPrefix(v, "AUTH=") || strings.HasPrefix(v, "IAP_") || strings.HasPrefix(v, "OTEL_")
+	})
+	environment := append(others,
 		"GOOGLE_CLOUD_PROJECT="+project, "TASKS_QUEUE="+queue, "CREATE_QUEUES=true", "SERVICE_URL="+s.url,
 		fmt.Sprint("MAX_INSTANCES=", s.max), fmt.Sprint("CONCURRENCY=", s.concurrency),
 		fmt.Sprint("REQUEST_TIMEOUT=", max(1, int(s.timeout.Seconds()))),

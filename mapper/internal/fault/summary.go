@@ -50,9 +50,13 @@ func (e panicError) Error() string { return string(e) }
 func (e panicError) Kind() string  { return "panic" }
 
 // Kind returns of which kind the error of a function is, which says nothing of the entity: an error may
-// have a method of this name, and otherwise its type says it. Of errors without a type of their own it has the [Digest] of the [Cause], for
-// which names are those in the entity's key.
+// have a method of this name, and otherwise its type says it. The [Digest] of the [Cause] follows, for which names are those in the entity's
+// key.
 func Kind(err error, names ...string) string {
+	return kind(err) + " " + Digest(Cause(Text(err), names...))
+}
+
+func kind(err error) string {
 	var k interface{ Kind() string }
 	switch {
 	case errors.As(err, &k):
@@ -62,15 +66,14 @@ func Kind(err error, names ...string) string {
 	case status.Code(err) != codes.Unknown && status.Code(err) != codes.OK:
 		return "error " + status.Code(err).String()
 	case IsPermanent(err):
-		return "permanent " + typeOf(err, names)
+		return "permanent " + typeOf(err)
 	}
-	return typeOf(err, names)
+	return typeOf(err)
 }
 
 // typeOf returns the type of the outermost error that has one of its own; of what errors.New and fmt.Errorf have made, that
-// it is an error, and the digest of its cause.
-func typeOf(err error, names []string) string {
-	text := Text(err)
+// it is an error.
+func typeOf(err error) string {
 	for ; err != nil; err = errors.Unwrap(err) {
 		t := reflect.TypeOf(err)
 		of := t
@@ -81,7 +84,7 @@ func typeOf(err error, names []string) string {
 			return t.String()
 		}
 	}
-	return "error " + Digest(Cause(text, names...))
+	return "error"
 }
 
 var own = reflect.TypeFor[summarizedError]()

@@ -225,7 +225,6 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 			return true
 		}
 	}
-	sharded := p.Query.Sharded(entity)
 	var e *function.Effect
 	var err error
 	job, call := function.Job{Ref: p.Job.Ref(), Masks: p.Job.Masks}, p.Call
@@ -233,7 +232,7 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 		return false
 	}
 	if err == nil {
-		err = p.keepsPlace(key, sharded, e)
+		err = p.keepsPlace(key, entity, e)
 	}
 	if o.collides = err == nil && o.collide(e); o.collides {
 		return true
@@ -276,9 +275,8 @@ func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, 
 	return true
 }
 
-// keepsPlace returns an error if the function moves its entity in the order of the query, in which it had
-// some values before.
-func (p *Page) keepsPlace(key *datastore.Key, before []any, e *function.Effect) error {
+// keepsPlace returns an error if the function moves its entity in the order of the query.
+func (p *Page) keepsPlace(key *datastore.Key, before *pb.Entity, e *function.Effect) error {
 	for _, m := range e.Mutations {
 		if !m.Deletes && m.Key.Equal(key) {
 			return p.Query.Keeps(before, m.Changed, m.On.Writes)

@@ -90,6 +90,8 @@ func TestArrays(t *testing.T) {
 	addBrief := func(v *brief) { v.Tags = append(v.Tags, "x") }
 	indexed := proto.CloneOf(special)
 	indexed.ExcludeFromIndexes = false
+	unindexed := wire(t, "b")
+	unindexed.ExcludeFromIndexes = true
 	for _, c := range []struct {
 		name         string
 		stored, want *pb.Value // of the property Tags; nil: removed
@@ -133,6 +135,16 @@ func TestArrays(t *testing.T) {
 			tagsOf(t, func(v any) any { return []any{v, "x"} })},
 		{"a list, array to single", arrayOf(indexed, x), indexed, nil,
 			tagsOf(t, func(v any) any { return v.([]any)[0] })},
+		{"a list, array to single, which was unindexed", arrayOf(a, unindexed), b, nil,
+			tagsOf(t, func(v any) any { return v.([]any)[1] })},
+		{"a list, array to single, which was indexed", arrayOf(special, b), unindexed, nil,
+			tagsOf(t, func(v any) any { return v.([]any)[1] })},
+		{"a list, array to single, one of equal ones", arrayOf(b, unindexed), b, nil,
+			tagsOf(t, func(v any) any { return v.([]any)[1] })},
+		{"a list, array to single, one of equal ones with meanings", arrayOf(a, indexed), nil, errTwins,
+			tagsOf(t, func(v any) any { return v.([]any)[1] })},
+		{"a list, array to another array", arrayOf(a, unindexed), arrayOf(unindexed), nil,
+			tagsOf(t, func(v any) any { return []any{"b"} })},
 		{"a list, emptied", arrayOf(indexed, x), arrayOf(), nil, tagsOf(t, func(v any) any { return []any{} })},
 	} {
 		is, err := c.edit(map[string]*pb.Value{"Tags": c.stored, "Keys": arrayOf()})

@@ -58,8 +58,8 @@ func (m merger) elements(old []*pb.Value, before, after []any, noIndex, flags bo
 			return nil, errUnkept
 		}
 	}
-	if removed && m.shifts(old, before, after, from) ||
-		!removed && (moved || !inPlace) && slices.Contains(kept, false) && m.twins(old, before, kept) {
+	if removed && m.shifts(old, before, after, from, flags) ||
+		!removed && (moved || !inPlace) && slices.Contains(kept, false) && m.twins(old, before, kept, flags) {
 		return nil, errTwins
 	}
 	for i, at := range from {
@@ -103,13 +103,13 @@ func left(before, after []any) []int {
 
 // shifts reports whether elements that are left after some were removed may be others than those at the places that
 // left has returned, and stored in another way.
-func (m merger) shifts(old []*pb.Value, before, after []any, places []int) bool {
+func (m merger) shifts(old []*pb.Value, before, after []any, places []int, flags bool) bool {
 	last := len(before)
 	for i := len(after) - 1; i >= 0; i-- {
 		for last--; !equalValues(before[last], after[i]); last-- {
 		}
 		for at := places[i] + 1; at <= last; at++ { // each of these places can be it
-			if equalValues(before[at], after[i]) && m.unlike(old[places[i]], old[at], after[i]) {
+			if equalValues(before[at], after[i]) && m.unlike(old[places[i]], old[at], after[i], flags) {
 				return true
 			}
 		}
@@ -118,7 +118,7 @@ func (m merger) shifts(old []*pb.Value, before, after []any, places []int) bool 
 }
 
 // twins reports whether some elements are gone and equal ones are kept, and not all of them are stored alike.
-func (m merger) twins(old []*pb.Value, before []any, kept []bool) bool {
+func (m merger) twins(old []*pb.Value, before []any, kept []bool, flags bool) bool {
 	type group struct {
 		first              int
 		gone, kept, unlike bool
@@ -131,7 +131,7 @@ func (m merger) twins(old []*pb.Value, before []any, kept []bool) bool {
 			g = &group{first: i}
 			groups[text] = g
 		}
-		g.unlike = g.unlike || m.unlike(old[g.first], el, before[i])
+		g.unlike = g.unlike || m.unlike(old[g.first], el, before[i], flags)
 		g.gone, g.kept = g.gone || !kept[i], g.kept || kept[i]
 		if g.gone && g.kept && g.unlike {
 			return true
@@ -140,9 +140,13 @@ func (m merger) twins(old []*pb.Value, before []any, kept []bool) bool {
 	return false
 }
 
-// unlike reports whether it matters which of two stored elements is left that were saved alike.
-func (m merger) unlike(a, b *pb.Value, saved any) bool {
-	return !same(a, b) && (!m.resaves || loses(a, saved) || loses(b, saved))
+// unlike reports whether it matters which of two stored elements is left that were saved alike. Flags says that the one
+// gets a flag.
+func (m merger) unlike(a, b *pb.Value, saved any, flags bool) bool {
+	if same(a, b) || flags && same(flagged(a, false), flagged(b, false)) {
+		return false
+	}
+	return !m.resaves || loses(a, saved) || loses(b, saved)
 }
 
 // placesOf returns where each element was before; -1: nowhere. One that is where it was has not moved; of equal ones that
@@ -189,7 +193,8 @@ func placesOf(before, after []any) []int {
 	return from
 }
 
-// appendText appends a text that values have which are equal, as equalValues says, and no others.
+// appendText appends a text of a value. Values that are equal, as equalValues says, have the same one. Values that differ
+// have different ones if they are of a type that the client reads; others, which a Save may return, may share one.
 func appendText(b []byte, v any) []byte {
 	text := func(kind byte, s string) []byte {
 		b = binary.AppendUvarint(append(b, kind), uint64(len(s)))

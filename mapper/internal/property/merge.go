@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 
 	"cloud.google.com/go/datastore"
@@ -163,7 +162,8 @@ func (m merger) saved(old *pb.Value, before, after any, noIndex, flags bool, s *
 	_, isArray := after.([]any)
 	if isArray || old.GetArrayValue() != nil {
 		if from, ok := align(value.Elements(old), valuesIn(before)); ok {
-			all, err := m.elements(value.Elements(old), from, valuesIn(after), noIndex, flags, s)
+			// A single value gets the flag that it is saved with, also if it was an element that had another one.
+			all, err := m.elements(value.Elements(old), from, valuesIn(after), noIndex, flags || !isArray, s)
 			if err != nil {
 				return nil, err
 			}
@@ -201,7 +201,7 @@ func like(old, v *pb.Value, noIndex, flags bool) *pb.Value {
 
 // flagged returns a value as it is but for its flag. What is inside an unindexed one is unindexed.
 func flagged(v *pb.Value, noIndex bool) *pb.Value {
-	v = proto.CloneOf(v)
+	v = pbvalue.CloneValue(v)
 	if elements := v.GetArrayValue().GetValues(); len(elements) > 0 {
 		for i, el := range elements {
 			elements[i] = flagged(el, noIndex)
@@ -234,27 +234,8 @@ func sameBut(old, v *pb.Value) bool {
 	return same(&pb.Value{ValueType: old.GetValueType()}, &pb.Value{ValueType: v.GetValueType()})
 }
 
-// same reports whether two values are stored alike. To proto.Equal, 0 and -0 are.
-func same(a, b *pb.Value) bool {
-	switch x := a.GetValueType().(type) {
-	case *pb.Value_DoubleValue:
-		y, ok := b.GetValueType().(*pb.Value_DoubleValue)
-		return ok && math.Float64bits(x.DoubleValue) == math.Float64bits(y.DoubleValue) && sameAround(a, b)
-	case *pb.Value_ArrayValue:
-		y, ok := b.GetValueType().(*pb.Value_ArrayValue)
-		return ok && slices.EqualFunc(x.ArrayValue.GetValues(), y.ArrayValue.GetValues(), same) && sameAround(a, b)
-	case *pb.Value_EntityValue:
-		y, ok := b.GetValueType().(*pb.Value_EntityValue)
-		return ok && proto.Equal(x.EntityValue.GetKey(), y.EntityValue.GetKey()) && sameAround(a, b) &&
-			maps.EqualFunc(x.EntityValue.GetProperties(), y.EntityValue.GetProperties(), same)
-	}
-	return proto.Equal(a, b)
-}
-
-// sameAround reports whether what two values have besides is the same.
-func sameAround(a, b *pb.Value) bool {
-	return a.GetMeaning() == b.GetMeaning() && a.GetExcludeFromIndexes() == b.GetExcludeFromIndexes()
-}
+// same reports whether two values are stored alike.
+func same(a, b *pb.Value) bool { return pbvalue.Same(a, b) }
 
 // loses reports whether a stored value has something that its saved form lacks: inside entities, of which it is, or has,
 // one.

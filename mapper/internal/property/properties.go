@@ -207,6 +207,9 @@ func equalValues(a, b any) bool {
 	case *datastore.Key:
 		b, ok := b.(*datastore.Key)
 		return ok && a.Equal(b)
+	case datastore.GeoPoint:
+		b, ok := b.(datastore.GeoPoint)
+		return ok && equalValues(a.Lat, b.Lat) && equalValues(a.Lng, b.Lng)
 	case []any:
 		b, ok := b.([]any)
 		return ok && slices.EqualFunc(a, b, equalValues)
@@ -214,7 +217,11 @@ func equalValues(a, b any) bool {
 		b, ok := b.(*datastore.Entity)
 		return ok && (a == nil) == (b == nil) && (a == nil || a.Key.Equal(b.Key) && equalProperties(a.Properties, b.Properties))
 	}
-	return a == b
+	// A Save may return what no property can be, such as a []string.
+	if a == nil || b == nil {
+		return a == b
+	}
+	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
 func equalProperties(a, b []datastore.Property) bool {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
@@ -362,9 +363,38 @@ func TestEqualValues(t *testing.T) {
 		{nested(), nested(), true}, {nested(), (*datastore.Entity)(nil), false},
 		{nested(datastore.Property{Name: "A", Value: nan}), nested(datastore.Property{Name: "A", Value: nan}), true},
 		{datastore.GeoPoint{Lat: 1}, datastore.GeoPoint{Lat: 1}, true}, {datastore.GeoPoint{Lat: 1}, datastore.GeoPoint{Lat: 2}, false},
+		{datastore.GeoPoint{}, datastore.GeoPoint{Lat: math.Copysign(0, -1)}, false},
+		{datastore.GeoPoint{}, datastore.GeoPoint{Lng: math.Copysign(0, -1)}, false},
 	} {
 		if got := equalValues(c.a, c.b); got != c.want {
 			t.Errorf("%v and %v are equal: %v, want %v", c.a, c.b, got, c.want)
+		}
+	}
+}
+
+// TestImpossibleValues has a Save return what no property can have: that is an error which names the property and the
+// type, and not one if nothing is to be stored.
+func TestImpossibleValues(t *testing.T) {
+	for _, v := range []any{[]string{"a"}, map[string]int{"a": 1}, func() {}, struct{ A []int }{}, []any{[]string{"a"}},
+		nested(prop("inner", []int{1})), uint8(1), struct{ A any }{[]int{1}}} {
+		stored := &pb.Entity{Properties: map[string]*pb.Value{"Tags": {ValueType: &pb.Value_IntegerValue{IntegerValue: 1}}}}
+		var b bag
+		o, err := LoadOriginal(datastore.IDKey("K", 1, nil), stored, &b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.kept = []datastore.Property{prop("Tags", v)}
+		for _, resaves := range []bool{false, true} {
+			_, _, err = o.Changes(&b, resaves)
+			if err == nil || !strings.Contains(err.Error(), `"Tags"`) || !strings.Contains(err.Error(), "which no property can have") {
+				t.Errorf("%T: error %v", v, err)
+			}
+		}
+		if equalValues(v, v) && !reflect.ValueOf(v).Comparable() {
+			t.Errorf("%T is equal to itself", v)
+		}
+		if equalValues(v, int64(1)) || equalValues(int64(1), v) {
+			t.Errorf("%T is equal to 1", v)
 		}
 	}
 }

@@ -368,7 +368,7 @@ func TestSparedLists(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := proto.CloneOf(stored)
+		want := pbvalue.Clone(stored)
 		list, in := (*[]datastore.Property)(&v), want
 		for rng.IntN(2) == 0 { // an entity inside
 			i := slices.IndexFunc(*list, func(p datastore.Property) bool { return reflect.TypeOf(p.Value) == entityType })
@@ -468,4 +468,8 @@ func unlike(path string, was, is *pb.Value) (all []difference) {
 		return []difference{{path, null}}
 	}
 	return nil
+}
+
+func sameAround(a, b *pb.Value) bool {
+	return a.GetMeaning() == b.GetMeaning() && a.GetExcludeFromIndexes() == b.GetExcludeFromIndexes()
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -324,26 +325,24 @@ func (q Query) Position(key *datastore.Key, e *pb.Entity) (at *keyspace.Position
 // Matches reports whether an entity satisfies the filters of a query.
 func Matches(q Query, e *pb.Entity) bool { return match(q.Filters, e) }
 
-// Sharded returns the values of an entity that the job is sharded by, and shares nothing with it.
-func (q Query) Sharded(e *pb.Entity) (values []any) {
-	if q.ShardBy == "" {
+// Keeps returns an error if an entity has moved in the order of the query. After has at least those of its properties
+// that the function has changed.
+func (q Query) Keeps(before *pb.Entity, changed []string, after *pb.Entity) error {
+	leads := func(name string) bool { // a dot leads into an entity inside, or is part of a name
+		return name == q.ShardBy || strings.HasPrefix(q.ShardBy, name+".")
+	}
+	if q.ShardBy == "" || !slices.ContainsFunc(changed, leads) {
 		return nil
 	}
-	return property.Indexed(e, q.ShardBy)
-}
-
-// Keeps returns an error if an entity that the function has changed has moved in the order of the
-// query, in which it had some values before.
-func (q Query) Keeps(before []any, changed []string, after *pb.Entity) error {
-	if q.ShardBy == "" {
-		return nil
-	}
-	name, _, _ := strings.Cut(q.ShardBy, ".")
-	if !slices.Contains(changed, name) && !slices.Contains(changed, q.ShardBy) {
-		return nil
+	is := &pb.Entity{Properties: maps.Clone(before.GetProperties())}
+	for _, name := range changed {
+		delete(is.Properties, name)
+		if v := after.GetProperties()[name]; v != nil {
+			is.Properties[name] = v
+		}
 	}
 	same := func(a, b any) bool { return value.Compare(a, b) == 0 }
-	if !slices.EqualFunc(property.Indexed(after, q.ShardBy), before, same) {
+	if !slices.EqualFunc(property.Indexed(before, q.ShardBy), property.Indexed(is, q.ShardBy), same) {
 		return fault.Permanent(fmt.Errorf("%w: the function has changed %q", errSharded, q.ShardBy))
 	}
 	return nil

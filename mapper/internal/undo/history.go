@@ -10,8 +10,8 @@ import (
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"golang.org/x/sync/semaphore"
-	"google.golang.org/protobuf/proto"
 
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
@@ -81,7 +81,7 @@ func (h *history) taken(key *datastore.Key, page string, image *pb.Entity) bool 
 	defer h.mu.Unlock()
 	other, ok := h.restores[key.Encode()]
 	if ok && other.page != page {
-		return proto.Equal(other.image, image)
+		return pbvalue.SameEntity(other.image, image)
 	}
 	h.restores[key.Encode()] = restoring{page, image}
 	return false

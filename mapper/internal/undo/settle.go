@@ -7,8 +7,8 @@ import (
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/protobuf/proto"
 
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
@@ -214,7 +214,7 @@ func (s settling) lookFurther(ctx context.Context, e *entity, then *pb.EntityRes
 }
 
 func same(a, b *pb.EntityResult) bool {
-	return a == nil && b == nil || a != nil && b != nil && proto.Equal(a.Entity, b.Entity)
+	return a == nil && b == nil || a != nil && b != nil && pbvalue.SameEntity(a.Entity, b.Entity)
 }
 
 // next returns when an entity was written after the commit for the first time, if that was before the job had ended: it looks at the past

@@ -13,8 +13,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
-	"google.golang.org/protobuf/proto"
 
+	"github.com/scattermap/scattermap/internal/pbvalue"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/property"
@@ -265,7 +265,7 @@ func (u undoer) undoExactly(ctx context.Context, o *outcome, r *record.Range, c 
 		case e.becomes == nil:
 			e.why = whyTwice
 		default:
-			e.passed = proto.Equal(e.becomes, e.now.Entity)
+			e.passed = pbvalue.SameEntity(e.becomes, e.now.Entity)
 		}
 	}
 	return all, nil
