@@ -214,7 +214,7 @@ type Cause struct {
 	// their keys, all of which are "#".
 	Cause string `json:"cause"`
 
-	// Digest names the cause in log lines, which have nothing of an entity: "entities failed" has it behind the word error.
+	// Digest names the cause in log lines, which have nothing of an entity: "entities failed" has it after the kind of the errors.
 	Digest string `json:"digest"`
 
 	Count     int64   `json:"count"`     // of the failures

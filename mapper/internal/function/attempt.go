@@ -129,6 +129,9 @@ func (a *Attempt) Put(key *datastore.Key, src any) {
 			return fmt.Errorf("Put: %w", err)
 		}
 		properties, err := property.Save(src)
+		if err == nil {
+			err = property.CheckSendable(properties)
+		}
 		if err != nil {
 			return fmt.Errorf("Put: %w", err)
 		}
@@ -237,6 +240,9 @@ func (a *Attempt) PutStored(key *datastore.Key, stored *pb.Entity) {
 		whole := &pb.Entity{Key: pbvalue.Key(key), Properties: stored.GetProperties()}
 		if of := stored.GetKey().GetPartitionId(); of != nil { // the project and database are the client's
 			whole.Key.PartitionId = &pb.PartitionId{ProjectId: of.ProjectId, DatabaseId: of.DatabaseId, NamespaceId: key.Namespace}
+		}
+		if err := property.CheckText(whole); err != nil {
+			return fmt.Errorf("PutStored: %w", err)
 		}
 		a.add(datastore.NewUpsert(key, wire.Unsent()), mutation{Key: key, On: wire.Condition{Writes: whole, Free: true}})
 		return nil

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
+	"unicode/utf8"
 
 	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -55,10 +57,15 @@ func (m merger) merge(stored *pb.Entity, before, after []datastore.Property, s *
 			continue // the client does not send it
 		case last != &after[i]:
 			return nil, nil, fmt.Errorf("property %q is there twice", p.Name)
+		case !utf8.ValidString(p.Name):
+			return nil, nil, fmt.Errorf("the property's name %q is not valid UTF-8", p.Name)
 		}
 		old, b := stored.GetProperties()[p.Name], was(p.Name)
 		if !m.resaves && old != nil && b != nil && b.NoIndex == p.NoIndex && equalValues(b.Value, p.Value) {
 			continue
+		}
+		if err := checkValue(p.Value); err != nil {
+			return nil, nil, fmt.Errorf("property %q: %w", p.Name, err)
 		}
 		var v *pb.Value
 		if s == nil && (b == nil || !equalValues(b.Value, p.Value)) {
@@ -94,6 +101,31 @@ func (m merger) merge(stored *pb.Entity, before, after []datastore.Property, s *
 	}
 	slices.Sort(changed)
 	return whole, changed, nil
+}
+
+// checkValue returns an error for a value that a Save may return and no property can have.
+func checkValue(v any) error {
+	switch x := plainValue(v).(type) {
+	case nil, bool, int64, float64, string, []byte, time.Time, datastore.GeoPoint, *datastore.Key, unsaved, omitted:
+		return nil
+	case *datastore.Entity:
+		for _, p := range x.Properties {
+			if err := checkValue(p.Value); err != nil {
+				return fmt.Errorf("property %q: %w", p.Name, err)
+			}
+		}
+		return nil
+	case []any:
+		for _, el := range x {
+			if err := checkValue(el); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		_, err := pbvalue.Of(x, true)
+		return err
+	}
 }
 
 // moves are properties that have got another name, where the type does not say which names there are: one whose value

@@ -393,6 +393,17 @@ func TestImpossibleValues(t *testing.T) {
 		if equalValues(v, v) && !reflect.ValueOf(v).Comparable() {
 			t.Errorf("%T is equal to itself", v)
 		}
+		list := bag{[]datastore.Property{prop("Tags", []any{int64(1), v})}} // the same before and after
+		before := &Original[bag]{stored: stored, shape: shapeOf(reflect.TypeFor[bag]()), saved: []twice{{first: cloneProperties(list.kept)}}}
+		if _, _, err := before.Changes(&list, true); err == nil || !strings.Contains(err.Error(), "which no property can have") {
+			t.Errorf("%T in a list: error %v", v, err)
+		}
+		stored.Properties["Tags"] = arrayOf(wire(t, 1))
+		one := bag{[]datastore.Property{prop("Tags", v)}}
+		before.saved[0].first = cloneProperties(one.kept)
+		if whole, changed, err := before.Changes(&one, true); err == nil {
+			t.Errorf("%T in place of an array: %v, %v", v, whole, changed)
+		}
 		if equalValues(v, int64(1)) || equalValues(int64(1), v) {
 			t.Errorf("%T is equal to 1", v)
 		}

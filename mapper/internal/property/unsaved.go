@@ -199,6 +199,12 @@ func (m merger) valueOf(value any, noIndex bool) (*pb.Value, error) {
 	if err == nil && m.own.GetProjectId() != "" {
 		m.atHome(v)
 	}
+	switch value.(type) {
+	case *datastore.Key, []any, *datastore.Entity: // there may be keys in it, which nothing has checked
+		if err == nil {
+			err = CheckText(v)
+		}
+	}
 	return v, err
 }
 
