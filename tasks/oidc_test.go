@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/scattermap/scattermap/internal/forge"
 	"github.com/scattermap/scattermap/tasks"
@@ -98,6 +99,65 @@ func TestAllow(t *testing.T) {
 			if got, err := v.Allow(r); !errors.Is(err, c.want) || (err == nil) != (got == who) || (err != nil) != (got == "") {
 				t.Errorf("accounts %q: Allow of %s returned %q, %v, want the error %v", accounts, who, got, err, c.want)
 			}
+		}
+	}
+}
+
+// TestClaimed has a service behind Cloud Run's own check take requests whose token that has verified, and no others.
+func TestClaimed(t *testing.T) {
+	google := forge.OIDC(t)
+	verified := func(token string) string {
+		return token[:strings.LastIndex(token, ".")] + ".SIGNATURE_REMOVED_BY_GOOGLE"
+	}
+	whole, robot := google.Token(account, audience, nil), google.Token("", audience, forge.Claims{"email": nil})
+	for name, c := range map[string]struct {
+		header http.Header
+		want   string
+	}{
+		"verified":             {http.Header{"Authorization": {"Bearer " + verified(whole)}}, account},
+		"verified, no address": {http.Header{"Authorization": {"Bearer " + verified(robot)}}, "1"},
+		"the other header": {http.Header{"Authorization": {"Bearer x"}, "X-Serverless-Authorization": {"bearer " + verified(whole)}},
+			account},
+		"the other header decides": {http.Header{"Authorization": {"Bearer " + verified(whole)}, "X-Serverless-Authorization": {"Bearer x"}}, ""},
+		"not verified":             {http.Header{"Authorization": {"Bearer " + whole}}, ""},
+		"no token":                 {http.Header{}, ""},
+		"no identity token":        {http.Header{"Authorization": {"Bearer ya29.SIGNATURE_REMOVED_BY_GOOGLE"}}, ""},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header = c.header
+		if got, err := tasks.Claimed(r); got != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, tasks.ErrToken) {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
+		}
+	}
+}
+
+// TestAdvice checks that a token that is refused says what to do, to the client that has sent it.
+func TestAdvice(t *testing.T) {
+	google, proxy := forge.OIDC(t), forge.IAP(t)
+	v, err := tasks.NewVerifier(audience, []string{account}, google.Keys())
+	if err != nil {
+		t.Fatal(err)
+	}
+	behind, err := tasks.NewIAPVerifier(audience, nil, proxy.Keys())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for token, want := range map[string]string{
+		"":            "Authorization: Bearer TOKEN",
+		"ya29.access": "an access token is none",
+		google.Token(account, "32555940559.apps.googleusercontent.com", nil):           "--impersonate-service-account",
+		google.Token(account, "https://other", nil):                                    "another audience",
+		google.Token(account, audience, forge.Claims{"exp": time.Now().Unix() - 1000}): "expired",
+		google.Token("eve@example.com", audience, nil):                                 "",
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Authorization", "Bearer "+token)
+		_, err := v.Allow(r)
+		if advice := tasks.Advice(err); err == nil || !strings.Contains(advice, want) || want == "" && advice != "" {
+			t.Errorf("%v has the advice %q, want %q", err, advice, want)
+		}
+		if _, err := behind.Allow(r); tasks.Advice(err) != "" {
+			t.Errorf("behind the proxy the advice is %q", tasks.Advice(err))
 		}
 	}
 }

@@ -7,12 +7,15 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/scattermap/scattermap/internal/claims"
 	"github.com/scattermap/scattermap/internal/forge"
@@ -226,6 +229,30 @@ func TestLoginAccount(t *testing.T) {
 	expect(t, "login "+remote, exitError, "https://cloud.google.com/sdk/docs/install")
 }
 
+// TestLoginBeside has somebody log out, and in elsewhere, while a command waits for gcloud: what the command keeps does not undo that.
+func TestLoginBeside(t *testing.T) {
+	g, google := newGcloud(t), forge.OIDC(t)
+	behind(t, cloudRun(person, newAPI(t, 1, tasks.Claimed)))
+	g.prints(google.Token(person, claims.Gcloud, nil))
+	base, err := url.Parse(remote)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, after := range map[string]*logins{
+		"logged out": {Services: map[string]*login{}}, "elsewhere": {Current: "https://b.test", Services: map[string]*login{"https://b.test": {}}},
+		"another way": {Current: remote, Services: map[string]*login{remote: {Impersonate: robot}}},
+	} {
+		if err := after.save(); err != nil {
+			t.Fatal(err)
+		}
+		keep(base, &login{Token: "late"})
+		is, err := readLogins()
+		if diff := cmp.Diff(after, is); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got)\n%s", name, err, diff)
+		}
+	}
+}
+
 // TestLoginElsewhere logs in to what is no service: Identity-Aware Proxy's page, a page of another kind, this machine.
 func TestLoginElsewhere(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
@@ -243,6 +270,10 @@ func TestLoginElsewhere(t *testing.T) {
 	proxied = true
 	expect(t, "login "+remote, exitError, "Identity-Aware Proxy stands before "+remote, remote+"/dashboard/")
 	expect(t, "login http://credit.test", exitUsage, "use https")
+	t.Setenv("SCATTERMAP_TOKEN", "secret")
+	expect(t, "jobs --service http://credit.test", exitUsage, "use https")
+	expect(t, "login "+remote, exitUsage, "unset it first")
+	t.Setenv("SCATTERMAP_TOKEN", "")
 	expect(t, "login credit", exitUsage, "http or https URL")
 	local := httptest.NewServer(newAPI(t, 1, func(*http.Request) (string, error) { return person, nil }))
 	t.Cleanup(local.Close)

@@ -104,7 +104,7 @@ locals {
   login = (
     var.iap_audience != "" ? "" :
     local.impersonated ? "scattermap login ${local.url} --impersonate ${google_service_account.team[0].email}" :
-    var.auth == "on" ? "scattermap login ${local.url} --impersonate ${try(var.operators[0], "ACCOUNT")}" :
+    var.auth == "on" ? "scattermap login ${local.url} --impersonate ${concat(var.operators, ["ACCOUNT"])[0]}" :
     "scattermap login ${local.url}"
   )
 }

@@ -643,7 +643,7 @@ func TestWho(t *testing.T) {
 			}
 			var invokers, impersonate []string
 			for _, m := range p.instances["google_cloud_run_v2_service_iam_member"] {
-				if member := text(m, "member"); member != "serviceAccount:"+tasks {
+				if member := text(m, "member"); member != "serviceAccount:"+tasks && text(m, "role") == "roles/run.invoker" {
 					invokers = append(invokers, member)
 				}
 			}
