@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,6 +59,15 @@ func TestJobOfNewerBuild(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, setting{queue: few(4)}, slowCredit)
+				var deploying atomic.Bool // nobody takes tasks
+				engine := w.handler
+				w.handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+					if deploying.Load() {
+						rw.WriteHeader(http.StatusServiceUnavailable)
+						return
+					}
+					engine.ServeHTTP(rw, r)
+				})
 				keys := names(1000)
 				w.putAccounts(keys)
 				job := w.startSlow()
@@ -82,13 +92,12 @@ func TestJobOfNewerBuild(t *testing.T) {
 				}
 				// A newer build resumes it, and this one gets its tasks.
 				w.rewrite(job.ID, c.known)
-				current := w.handler
-				w.handler = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusServiceUnavailable) })
+				deploying.Store(true)
 				if err := job.Resume(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				w.rewrite(job.ID, c.unknown)
-				w.handler = current
+				deploying.Store(false)
 				time.Sleep(5 * time.Minute)
 				if now := w.credited(1000); now != done {
 					t.Errorf("%d accounts were credited, and %d five minutes later", done, now)
