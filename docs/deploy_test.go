@@ -281,13 +281,13 @@ func needShell(t *testing.T) {
 	}
 }
 
-// typed is a script that somebody would type who has read the page: -args -typed FILE.
+// typed names a script that a reader of the page would type: -args -typed FILE.
 var typed = flag.String("typed", "", "a script that TestTyped follows")
 
 // TestTyped follows what a reader of the page would type, and shows what becomes of it.
 func TestTyped(t *testing.T) {
 	if *typed == "" {
-		t.Skip("-args -typed FILE follows a script")
+		t.Skip("left out: no script is given, by -args -typed FILE")
 	}
 	needShell(t)
 	text, err := os.ReadFile(*typed)

@@ -15,7 +15,7 @@ import (
 	"github.com/scattermap/scattermap/internal/operator"
 )
 
-// newLogin returns the command that finds a way into a service, and keeps it.
+// newLogin returns the command that logs in to a service, and keeps the way that worked.
 func newLogin() *cobra.Command {
 	var s service
 	var impersonate string
@@ -27,7 +27,7 @@ func newLogin() *cobra.Command {
 			"checks them itself (AUTH=on), impersonate a service account that OPERATORS names: gcloud makes tokens of people for gcloud\n" +
 			"only. A job's history then names that account, and not you: have one for each team. You need the role\n" +
 			"roles/iam.serviceAccountTokenCreator on it.\n\n" +
-			"A token stays that of the account that gcloud had when it was made: log in again after you switch to another one.\n" +
+			"After you switch gcloud to another account, log in again: a kept token belongs to the account of before.\n" +
 			"Without a URL it logs in again where commands go now, and says where that is.",
 		Example: "  scattermap login https://credit-123.europe-west1.run.app\n" +
 			"  scattermap login https://credit-123.europe-west1.run.app --impersonate credit-operators@PROJECT.iam.gserviceaccount.com",
@@ -147,7 +147,7 @@ func newLogout() *cobra.Command {
 	}
 }
 
-// way returns a login, or that of somebody who has none.
+// way returns the login, or an empty one if there is none.
 func (l *login) way() *login {
 	if l == nil {
 		return &login{}

@@ -73,8 +73,8 @@ func (g gcloud) calls() int {
 	return strings.Count(string(text), "\n")
 }
 
-// behind has all of credit.test be served by a handler, over TLS.
-func behind(t *testing.T, handler http.Handler) {
+// serveRemote has a handler answer for credit.test, over TLS.
+func serveRemote(t *testing.T, handler http.Handler) {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)
 	t.Cleanup(server.Close)
@@ -127,7 +127,7 @@ func expect(t *testing.T, line string, code int, want ...string) {
 // TestLoginPerson has people come in through Cloud Run's own check, by what gcloud makes for them. The history names them.
 func TestLoginPerson(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
-	behind(t, cloudRun(person, newAPI(t, 20, tasks.Claimed)))
+	serveRemote(t, cloudRun(person, newAPI(t, 20, tasks.Claimed)))
 	expect(t, "login", exitUsage, "you are not logged in")
 	expect(t, "jobs", exitUsage, "scattermap login URL")
 	expect(t, "login "+remote, exitError, "gcloud auth login", "no such account")
@@ -193,7 +193,7 @@ func TestLoginAccount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	behind(t, newAPI(t, 20, v.Allow))
+	serveRemote(t, newAPI(t, 20, v.Allow))
 	g.prints(google.Token(person, claims.Gcloud, nil))
 	expect(t, "login "+remote, exitError, "refuses the token of \"gcloud auth print-identity-token\"", "scattermap login "+remote+" --impersonate ACCOUNT")
 	expect(t, "jobs", exitUsage, "scattermap login URL") // it was not kept
@@ -232,7 +232,7 @@ func TestLoginAccount(t *testing.T) {
 // TestLoginBeside has somebody log out, and in elsewhere, while a command waits for gcloud: what the command keeps does not undo that.
 func TestLoginBeside(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
-	behind(t, cloudRun(person, newAPI(t, 1, tasks.Claimed)))
+	serveRemote(t, cloudRun(person, newAPI(t, 1, tasks.Claimed)))
 	g.prints(google.Token(person, claims.Gcloud, nil))
 	base, err := url.Parse(remote)
 	if err != nil {
@@ -258,7 +258,7 @@ func TestLoginElsewhere(t *testing.T) {
 	g, google := newGcloud(t), forge.OIDC(t)
 	g.prints(google.Token(person, claims.Gcloud, nil))
 	proxied := false
-	behind(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	serveRemote(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if proxied {
 			w.Header().Set("X-Goog-IAP-Generated-Response", "true")
 			http.Redirect(w, r, "https://accounts.google.com/o/oauth2/v2/auth", http.StatusFound)

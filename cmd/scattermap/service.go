@@ -27,7 +27,7 @@ type service struct {
 	tokenCommand string
 	reason       string
 
-	way   *login // of a login that is under way
+	way   *login // that scattermap login is trying
 	mutex sync.Mutex
 	token string // the last one
 	from  string // where it comes from
@@ -95,7 +95,7 @@ func (s *service) call(ctx context.Context, method, path string, parameters url.
 		return err
 	}
 	code, text, err := s.send(ctx, method, to, content, sent.token)
-	if (code == http.StatusUnauthorized || code == http.StatusForbidden) && sent.kept { // it may have been made for an account that is not there any more
+	if (code == http.StatusUnauthorized || code == http.StatusForbidden) && sent.kept { // its account may have changed
 		if sent, err = s.prove(ctx, base, true); err != nil {
 			return err
 		}

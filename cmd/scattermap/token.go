@@ -19,7 +19,7 @@ import (
 type proof struct {
 	token string
 	from  string // as an error goes on after "the token"
-	kept  bool   // it may be older than what it stands for
+	kept  bool   // an earlier call or command made it, so the service may refuse it by now
 }
 
 // onThisMachine reports whether a service needs no token: nobody else reaches it.
@@ -50,7 +50,7 @@ func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, e
 		if err != nil {
 			return proof{}, err
 		}
-		way := s.way // of a login that is under way
+		way := s.way // scattermap login is trying this one
 		if way == nil {
 			way = all.Services[nameOf(base)].way()
 			kept = all.Services[nameOf(base)] == way
@@ -77,8 +77,8 @@ func (s *service) prove(ctx context.Context, base *url.URL, anew bool) (proof, e
 	return proof{token: token, from: s.from}, nil
 }
 
-// keep keeps a login's new token. gcloud has taken its time: what another command has logged in to or out of meanwhile
-// stays so. If it can't be kept, the next command has another one made.
+// keep stores a login's new token. It reads the file again first: another command may have logged in or out while gcloud
+// made the token, and that stays. If the token can't be stored, the next command asks gcloud again.
 func keep(base *url.URL, way *login) {
 	all, err := readLogins()
 	if err != nil {

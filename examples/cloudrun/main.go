@@ -184,6 +184,6 @@ func operators(c config, log *slog.Logger) (func(*http.Request) (string, error),
 	case c.serviceAccount != "": // Cloud Run has verified the token
 		return tasks.Claimed, nil
 	}
-	log.Warn("AUTH=off: whoever reaches this service starts jobs and runs tasks. It is for emulators only")
+	log.Warn("AUTH=off: everybody who reaches this service can start jobs and run tasks. It is for emulators only")
 	return jobsapi.Anybody, nil
 }
