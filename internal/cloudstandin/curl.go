@@ -84,6 +84,7 @@ func (c *Cloud) curl(ctx context.Context, cmd command) (reply, error) {
 	var body string
 	if m := commitURL.FindStringSubmatch(url); m != nil {
 		code, body = c.restCommit(ctx, m[1], method, header, data)
+		body = strings.TrimRight(body, "\n") + "\n" // Google's answers end with a line
 	} else if strings.HasSuffix(strings.Split(strings.TrimPrefix(url, "https://"), "/")[0], ".run.app") {
 		r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(data))
 		if err != nil {
