@@ -11,6 +11,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/signal"
 	"slices"
@@ -31,6 +32,8 @@ var (
 	file    = flag.String("names", "", "a file: try only mutants whose names begin its lines, up to a tab")
 	list    = flag.Bool("list", false, "print the names of the mutants, and try none")
 	limit   = flag.Duration("for", 0, "stop after this time, and count what was not run; 0: never")
+	shuffle = flag.Uint64("shuffle", 0, "try the mutants in a random order, by this seed, so that those of a run that is "+
+		"stopped are a random sample; 0: package by package")
 )
 
 func main() {
@@ -142,6 +145,9 @@ func report(
 	slices.SortStableFunc(todo, func(a, b mutation.Mutant) int {
 		return slices.Index(names, a.Target) - slices.Index(names, b.Target)
 	})
+	if *shuffle != 0 {
+		rand.New(rand.NewPCG(*shuffle, 0)).Shuffle(len(todo), func(i, j int) { todo[i], todo[j] = todo[j], todo[i] })
+	}
 	note := func(m mutation.Mutant, r mutation.Result) {
 		c := counts[m.Target]
 		c.run++
