@@ -93,6 +93,7 @@ type startParams[P any] struct {
 	Params P      `json:"params"`
 	Layout int    `json:"layout,omitempty"`
 	Coding string `json:"coding,omitempty"`
+	Hold   bool   `json:"hold,omitempty"` // see StartOptions
 }
 
 // layoutRuns is the layout in which each run writes to a folder of its own. An older build has none, and does not take
@@ -144,12 +145,15 @@ func New[T, R, P any](name string, bucket *blob.Bucket, record func(ctx context.
 	}, func(ctx context.Context, p *mapper.Page[any], params startParams[P]) error {
 		return x.writePart(ctx, p, params)
 	}).OnDone(func(ctx context.Context, d *mapper.Done, params startParams[P]) error {
+		if params.Hold {
+			return nil // until somebody calls Write
+		}
 		given, err := json.Marshal(params.Params)
 		if err != nil {
 			return mapper.Permanent(err)
 		}
-		return x.plan(ctx, d, stage{Export: params.Export, Run: params.Run, Folder: params.Folder,
-			Files: params.Files, Params: given, Layout: params.Layout, Coding: params.Coding})
+		return x.plan(ctx, mapper.FromContext(ctx), d.Status, stage{Export: params.Export, Run: params.Run,
+			Folder: params.Folder, Files: params.Files, Params: given, Layout: params.Layout, Coding: params.Coding})
 	})
 	x.parts.ByName(x.startByName).CheckByName(x.checkByName)
 	x.joins = mapper.Collect(name+joinSuffix, x.join, putJoined).OnDone(x.list)
@@ -217,6 +221,11 @@ type StartOptions struct {
 	// Files is Options.Files for this export.
 	Files int
 
+	// Hold has the export stop when all records are in parts, and before any file is written: [Export.Count] says how
+	// many files there will be, and [Export.Write] has them written. So exports that number their files together, of
+	// several databases for instance, can agree on the numbers first. [Run.Wait] waits for that, too.
+	Hold bool
+
 	// Folder is where the folder of the run is, in the bucket, which has the files and their manifest: a path without a
 	// slash at its ends, and without the folder of a run. Defaults to the ID. Several exports may have the same folder:
 	// ReadManifest reads the manifest of the last one.
@@ -267,7 +276,7 @@ func (x *Export[P]) Start(ctx context.Context, e *mapper.Engine, q mapper.Query,
 		if err != nil {
 			return fail(err)
 		}
-		p := startParams[P]{Export: run.ID, Run: run.place.run, Folder: folder, Files: files, Params: params}
+		p := startParams[P]{Export: run.ID, Run: run.place.run, Folder: folder, Files: files, Params: params, Hold: o.Hold}
 		if !run.place.direct {
 			p.Layout, p.Coding = layoutRuns, x.opts.coding()
 		}

@@ -26,6 +26,10 @@ func (x *Export[P]) join(ctx context.Context, e *mapper.Entity[plannedFile], s s
 	if err := x.opts.checkCoding(s.Coding); err != nil {
 		return f, err
 	}
+	if f.Plan != s.Plan {
+		return f, mapper.Permanent(fmt.Errorf("file %d of run %s was planned by another Export.Write than the one that "+
+			"has begun: discard the run (Run.Discard), and start another export", f.Index, s.Run))
+	}
 	f.Records, f.Parts, f.Bytes = 0, 0, 0
 	writing, cancel := context.WithCancel(ctx)
 	defer cancel() // before Close it drops what was written

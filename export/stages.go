@@ -30,6 +30,7 @@ type stage struct {
 	Layout   int           `json:"layout,omitempty"`   // see layoutRuns
 	Coding   string        `json:"coding,omitempty"`   // of parts and files, see Options.coding
 	Coverage *mapper.Proof `json:"coverage,omitempty"` // of the third job, for the manifest
+	Plan     string        `json:"plan,omitempty"`     // which Write has planned the files, of an export that was held
 }
 
 func (s stage) place() place { return place{s.Folder, s.Run, s.Layout == 0} }
@@ -39,6 +40,7 @@ type plannedFile struct {
 	From, To string `datastore:",noindex"` // the names of its parts
 	Index    int64  `datastore:",noindex"`
 	Name     string `datastore:",noindex,omitempty"` // as the manifest has it; empty if an older build has planned it
+	Plan     string `datastore:",noindex,omitempty"` // that of the stage
 
 	// Known once it is written.
 	Written bool   `datastore:",noindex"`
@@ -56,18 +58,17 @@ func fileKey(run string, i int64) *datastore.Key {
 const exactParts = 100_000
 
 // plan ends the first stage: it decides what is in which file, and starts the second one.
-func (x *Export[P]) plan(ctx context.Context, d *mapper.Done, s stage) error {
-	status, client := d.Status, mapper.FromContext(ctx).Client()
+func (x *Export[P]) plan(ctx context.Context, e *mapper.Engine, status *mapper.Status, s stage) error {
 	if status.Failures > 0 && !x.opts.AllowFailures {
 		return nil // a retry comes here again
 	}
-	if begun, err := stageBegun(ctx, s, joinSuffix); begun || err != nil {
+	if begun, err := stageBegun(ctx, e, s, joinSuffix); begun || err != nil {
 		return err
 	}
 	if err := s.place().wasDiscarded(ctx, x.bucket); err != nil {
 		return err
 	}
-	all, err := x.stretches(ctx, client, s, status.Counters)
+	all, err := x.stretches(ctx, e.Client(), s, status.Counters)
 	if err != nil {
 		return err
 	}
@@ -78,15 +79,15 @@ func (x *Export[P]) plan(ctx context.Context, d *mapper.Done, s stage) error {
 	s.Files, s.Records, s.Failures, s.Query = len(all), status.Counters[recordsCounter], status.Failures, status.Query
 	keys, files := make([]*datastore.Key, len(all)), make([]plannedFile, len(all))
 	for i, f := range all {
-		keys[i], files[i] = fileKey(s.Run, int64(i)), plannedFile{From: f.From, To: f.To, Index: int64(i)}
+		keys[i], files[i] = fileKey(s.Run, int64(i)), plannedFile{From: f.From, To: f.To, Index: int64(i), Plan: s.Plan}
 		if s.Layout != 0 { // an older build can't read the record of a file that has a name
 			files[i].Name = x.fileName(s, files[i])
 		}
 	}
-	if err := putFiles(ctx, client, s.Export+joinSuffix, keys, files); err != nil {
+	if err := putFiles(ctx, e.Client(), s.Export+joinSuffix, keys, files); err != nil {
 		return fmt.Errorf("put the files: %w", err)
 	}
-	return startStage(ctx, x.joins, joinSuffix, s)
+	return startStage(ctx, e, x.joins, joinSuffix, s)
 }
 
 // hasBegun reports whether the job of the next stage has begun: an attempt before this one has started it, and what it was made of
@@ -102,20 +103,26 @@ func hasBegun(ctx context.Context, client *datastore.Client, next string) (bool,
 
 // stageBegun is hasBegun, and an error if the next stage's job is that of another run: this one comes late, or another
 // export had the ID.
-func stageBegun(ctx context.Context, s stage, suffix string) (bool, error) {
-	status, err := mapper.FromContext(ctx).Job(s.Export + suffix).Status(ctx)
+func stageBegun(ctx context.Context, e *mapper.Engine, s stage, suffix string) (bool, error) {
+	next, err := nextStage(ctx, e, s, suffix)
+	return next != nil && err == nil, err
+}
+
+// nextStage returns what the job of the next stage knows; nil if it has not begun.
+func nextStage(ctx context.Context, e *mapper.Engine, s stage, suffix string) (*stage, error) {
+	status, err := e.Job(s.Export + suffix).Status(ctx)
 	if errors.Is(err, mapper.ErrNoSuchJob) {
-		return false, nil
+		return nil, nil
 	}
-	var next stage
+	next := new(stage)
 	if err == nil {
-		err = json.Unmarshal(status.Params, &next)
+		err = json.Unmarshal(status.Params, next)
 	}
 	if err == nil && next.Run != s.Run {
 		err = mapper.Permanent(fmt.Errorf("job %s is that of another run, %q: clean it up, and resume this one",
 			status.ID, next.Run))
 	}
-	return err == nil, err
+	return next, err
 }
 
 // checkNames returns an error unless files have different names, of which none is that of something else.
@@ -202,8 +209,7 @@ func (x *Export[P]) checkFiles(n int) error {
 }
 
 // startStage starts the job of a stage, over the files.
-func startStage(ctx context.Context, m *mapper.Mapper[stage], suffix string, s stage) error {
-	e := mapper.FromContext(ctx)
+func startStage(ctx context.Context, e *mapper.Engine, m *mapper.Mapper[stage], suffix string, s stage) error {
 	q := mapper.Query{Kind: fileKind, Start: fileKey(s.Run, 0), End: datastore.NameKey(fileKind, entityName(s.Run, lastName), nil)}
 	_, err := m.Start(names.Owning(ctx), e, q, s, &mapper.StartOptions{ID: s.Export + suffix, Beside: true, PageSize: 1,
 		Timeout: e.Queue().Deadline() / 2})
@@ -225,7 +231,8 @@ func (x *Export[P]) list(ctx context.Context, d *mapper.Done, s stage) error {
 	if d.Status.Failures > 0 {
 		return nil // a retry comes here again
 	}
-	if begun, err := stageBegun(ctx, s, deleteSuffix); begun || err != nil {
+	e := mapper.FromContext(ctx)
+	if begun, err := stageBegun(ctx, e, s, deleteSuffix); begun || err != nil {
 		return err
 	}
 	if err := s.place().wasDiscarded(ctx, x.bucket); err != nil {
@@ -247,7 +254,7 @@ func (x *Export[P]) list(ctx context.Context, d *mapper.Done, s stage) error {
 	} else {
 		s.Coverage = proof
 	}
-	return startStage(ctx, x.deletes, deleteSuffix, s)
+	return startStage(ctx, e, x.deletes, deleteSuffix, s)
 }
 
 // manifest makes the manifest of the files that are recorded.
@@ -294,7 +301,7 @@ func checkTiles(s stage, files []plannedFile) error {
 	}
 	end, names := "", make(map[string]bool, len(files))
 	for i, f := range files {
-		if f.From != end || int64(i) != f.Index || f.Name != "" && names[f.Name] {
+		if f.From != end || int64(i) != f.Index || f.Plan != s.Plan || f.Name != "" && names[f.Name] {
 			return fmt.Errorf("file %d of run %s is of another plan than the one before: two processes have planned at "+
 				"the same moment; discard the run (Run.Discard), and start another export", i, s.Run)
 		}

@@ -1,0 +1,111 @@
+package export
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// Count waits until all records of an export are in parts, and returns how many files hold them: StartOptions.Files, or
+// as few as Options.FileBytes allows. It is an error if they are more than Options.MaxFiles. It is for an export that
+// was started with StartOptions.Hold. Its parts stay until [Export.Write] or [Run.Discard].
+func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
+	s, status, err := x.held(ctx, r)
+	if err != nil {
+		return 0, fmt.Errorf("export: count the files of %s: %w", r.ID, err)
+	}
+	next, err := nextStage(ctx, r.engine, s, joinSuffix)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("export: count the files of %s: %w", r.ID, err)
+	case next != nil:
+		return next.Files, nil
+	}
+	all, err := x.stretches(ctx, r.engine.Client(), s, status.Counters)
+	if err != nil {
+		return 0, fmt.Errorf("export: count the files of %s: %w", r.ID, err)
+	}
+	return len(all), nil
+}
+
+// Write has the files of an export be written that was started with StartOptions.Hold, and waits until all records are
+// in parts. There are so many files, or if that is 0 as [Export.Count] says. Options.Name and Options.Wrap get these
+// parameters; the function has had those of the start. It returns when the files are planned: [Run.Wait] waits for them.
+// To write again with the same arguments does nothing. With others it is mapper.ErrOtherArguments.
+func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) error {
+	fail := func(err error) error { return fmt.Errorf("export: write the files of %s: %w", r.ID, err) }
+	if files < 0 || files > x.opts.MaxFiles {
+		return fail(fmt.Errorf("%w: %d files, want 0 to %d", mapper.ErrArguments, files, x.opts.MaxFiles))
+	}
+	if err := (startParams[P]{Params: params}).Validate(); err != nil {
+		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, err))
+	}
+	given, err := json.Marshal(params)
+	if err != nil {
+		return fail(fmt.Errorf("%w: %w", mapper.ErrArguments, err))
+	}
+	s, status, err := x.held(ctx, r)
+	if err != nil {
+		return fail(err)
+	}
+	if files > 0 {
+		s.Files = files
+	}
+	s.Params, s.Plan = given, planOf(s.Files, given)
+	if err := x.plan(ctx, r.engine, status, s); err != nil {
+		return fail(err)
+	}
+	next, err := nextStage(ctx, r.engine, s, joinSuffix)
+	if err == nil && next != nil && next.Plan != s.Plan {
+		err = fmt.Errorf("%w: its files are written already, with other numbers or parameters", mapper.ErrOtherArguments)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// held waits until all records of an export that is held are in parts, and returns what its next stage is made of.
+func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, error) {
+	if x.err != nil {
+		return stage{}, nil, fmt.Errorf("%w: %w", mapper.ErrArguments, x.err)
+	}
+	status, err := r.Jobs()[0].Wait(ctx)
+	if err != nil {
+		return stage{}, nil, err
+	}
+	var p startParams[json.RawMessage]
+	if err := json.Unmarshal(status.Params, &p); err != nil {
+		return stage{}, nil, fmt.Errorf("the job's parameters: %w", err)
+	}
+	s := stage{Export: r.ID, Run: p.Run, Folder: p.Folder, Files: p.Files, Params: p.Params, Layout: p.Layout,
+		Coding: p.Coding}
+	switch {
+	case status.Mapper != x.name:
+		err = fmt.Errorf("%w: it is a job of %q", mapper.ErrOtherArguments, status.Mapper)
+	case p.Run != r.place.run:
+		err = fmt.Errorf("%w: the ID is that of another run, %s", mapper.ErrOtherArguments, p.Run)
+	case !p.Hold:
+		err = fmt.Errorf("%w: it was not started with StartOptions.Hold, so it writes its files by itself",
+			mapper.ErrState)
+	case status.State == mapper.SucceededWithFailures && !x.opts.AllowFailures:
+		err = fmt.Errorf("%w: job %s has failed on %d entities: see its Failures, and Retry it", mapper.ErrState, r.ID,
+			status.Failures)
+	case status.State != mapper.Succeeded && status.State != mapper.SucceededWithFailures:
+		err = fmt.Errorf("%w: job %s is %s: %s", mapper.ErrState, r.ID, status.State, status.Error)
+	}
+	if err == nil {
+		err = x.opts.checkCoding(s.Coding)
+	}
+	return s, status, err
+}
+
+// planOf names a plan: files that are planned by two calls of Write with different arguments do not go together.
+func planOf(files int, params []byte) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", files, params))
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,207 @@
+package export_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/memblob"
+
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/internal/testflag"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
+)
+
+// numbers are what exports agree on that number their files together.
+type numbers struct{ First, Total int }
+
+// newNumbered returns an export whose files have numbers that are known only when they have been counted.
+func newNumbered(bucket *blob.Bucket, most int) *export.Export[numbers] {
+	of := func(f export.File) (n numbers) {
+		if err := json.Unmarshal(f.Params, &n); err != nil {
+			panic(err)
+		}
+		n.First += f.Index
+		return n
+	}
+	return export.New("orders", bucket, func(_ context.Context, e *mapper.Entity[order], n numbers) (line, error) {
+		if e.Value.N < 0 || n != (numbers{}) { // it has the parameters of the start
+			return line{}, mapper.Skip
+		}
+		return line(e.Value), nil
+	}, &export.Options{Format: export.JSON, FileBytes: 60_000, MaxFiles: most,
+		Name: func(f export.File) string { return fmt.Sprintf("%d-of-%d.json", of(f).First, of(f).Total) },
+		Wrap: func(f export.File) (head, tail string) {
+			return fmt.Sprintf(`{"shard":%d,"of":%d,"records":[`, of(f).First, of(f).Total), "]}"
+		},
+	})
+}
+
+func startHeld(t *testing.T, e *mapper.Engine, x *export.Export[numbers], id string, hold bool) *export.Run {
+	t.Helper()
+	run, err := x.Start(t.Context(), e, mapper.Query{Kind: "Order"}, numbers{}, &export.StartOptions{Hold: hold,
+		StartOptions: mapper.StartOptions{ID: id, PageSize: 50}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
+// TestHold has an export count its files, and write them with numbers that are known only then. Calls fail meanwhile.
+func TestHold(t *testing.T) {
+	bucket := memblob.OpenBucket(nil)
+	defer bucket.Close()
+	x := newNumbered(bucket, 10)
+	mappertest.Run(t, x.Mappers(), &mappertest.Options{Seed: testflag.Seed(t)}, func(t *testing.T, w *mappertest.World) {
+		putOrders(t, w.Client)
+		run := startHeld(t, w.Engine, x, "held", true)
+		w.Trouble()
+		_, err := run.Jobs()[0].Wait(t.Context())
+		w.Calm()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := x.Count(t.Context(), run)
+		if err != nil || n < 2 {
+			t.Fatalf("%d files, %v, want several", n, err)
+		}
+		for _, name := range list(t, bucket) {
+			if !strings.Contains(name, "/_parts/") {
+				t.Errorf("%s is there, before anybody has called Write", name)
+			}
+		}
+		agreed := numbers{7, 7 + n}
+		w.Trouble()
+		for range 5 { // a call may fail, or its answer be lost
+			if err = x.Write(t.Context(), run, 0, agreed); err == nil {
+				break
+			}
+		}
+		w.Calm()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := run.Wait(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(m.Files) != n || m.Records != orders-24 {
+			t.Errorf("%d files with %d records, want %d with %d", len(m.Files), m.Records, n, orders-24)
+		}
+		for i, f := range m.Files {
+			text, err := bucket.ReadAll(t.Context(), "held/"+f.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name, head := fmt.Sprintf("%d-of-%d.json", 7+i, 7+n), fmt.Sprintf(`{"shard":%d,"of":%d,`, 7+i, 7+n)
+			if path.Base(f.Name) != name || !strings.HasPrefix(string(text), head) {
+				t.Errorf("file %d is %s, and begins with %.30q, want %s and %q", i, f.Name, text, name, head)
+			}
+		}
+		if err := x.Write(t.Context(), run, 0, agreed); err != nil {
+			t.Errorf("a second Write with the same arguments: %v", err)
+		}
+		if again, err := x.Count(t.Context(), run); err != nil || again != n {
+			t.Errorf("%d files when they are written, %v, want %d", again, err, n)
+		}
+		err = x.Write(t.Context(), run, 0, numbers{8, 8 + n})
+		if !errors.Is(err, mapper.ErrOtherArguments) {
+			t.Errorf("a Write with other numbers: %v, want ErrOtherArguments", err)
+		}
+	})
+}
+
+// TestHoldRefused has calls of Count and Write that can't be carried out: each says why, and writes nothing.
+func TestHoldRefused(t *testing.T) {
+	bucket := memblob.OpenBucket(nil)
+	defer bucket.Close()
+	x := newNumbered(bucket, 2)
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		putOrders(t, w.Client)
+		run := startHeld(t, w.Engine, x, "held", true)
+		if n, err := x.Count(t.Context(), run); err == nil || !strings.Contains(err.Error(), "Options.MaxFiles is 2") {
+			t.Errorf("%d files, %v, want an error that names the maximum", n, err)
+		}
+		for files, want := range map[int]string{-1: "want 0 to 2", 3: "want 0 to 2", 1: "Options.FileBytes is 60000"} {
+			if err := x.Write(t.Context(), run, files, numbers{}); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("a Write of %d files: %v, want an error with %q", files, err, want)
+			}
+		}
+		if err := run.Discard(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.Write(t.Context(), run, 2, numbers{}); err == nil || !strings.Contains(err.Error(), "was discarded") {
+			t.Errorf("a Write of a run that was discarded: %v", err)
+		}
+		all := list(t, bucket)
+		if len(all) != 1 || path.Base(all[0]) != export.ManifestName { // the mark
+			t.Errorf("in the bucket are %q, want the mark of Discard", all)
+		}
+		free := startHeld(t, w.Engine, x, "free", false)
+		if _, err := free.Jobs()[0].Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := x.Count(t.Context(), free); !errors.Is(err, mapper.ErrState) {
+			t.Errorf("the count of an export that is not held: %v, want ErrState", err)
+		}
+	})
+}
+
+// TestHoldTwoPlans has the files of an export be planned by two calls of Write at once, with different numbers: the
+// second one has recorded its plan over the first one's, whose files are written. The export fails, and says what to do.
+func TestHoldTwoPlans(t *testing.T) {
+	s := newStore()
+	x := newNumbered(s.open(), 10)
+	var open atomic.Bool
+	ask := func(_, body string) int {
+		if strings.Contains(body, `"held-join"`) && !open.Load() {
+			return 0
+		}
+		return 1
+	}
+	runAsked(t, x.Mappers(), ask, func(t *testing.T, client *datastore.Client, e *deployed) {
+		putOrders(t, client)
+		run := startHeld(t, e.Engine, x, "held", true)
+		n, err := x.Count(t.Context(), run)
+		if err == nil {
+			err = x.Write(t.Context(), run, n, numbers{0, n})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var files []datastore.PropertyList
+		keys, err := client.GetAll(t.Context(), datastore.NewQuery("ScattermapFile"), &files)
+		if err != nil || len(keys) != n {
+			t.Fatalf("%d files are planned, %v, want %d", len(keys), err, n)
+		}
+		for i := range files[0] {
+			if files[0][i].Name == "Plan" {
+				files[0][i].Value = "another"
+			}
+		}
+		if _, err := client.Put(t.Context(), keys[0], &files[0]); err != nil {
+			t.Fatal(err)
+		}
+		open.Store(true)
+		if _, err = run.Wait(t.Context()); err == nil {
+			t.Error("an export of two plans has succeeded")
+		}
+		all, _, err := run.Jobs()[1].Failures(t.Context(), "")
+		if text := fmt.Sprint(all, err); !strings.Contains(text, "was planned by another Export.Write") {
+			t.Errorf("the failures are %s, want one that says so", text)
+		}
+		for name, text := range s.now() {
+			if strings.Contains(string(text), `"shard":0,`) {
+				t.Errorf("%s was written of the other plan", name)
+			}
+		}
+	})
+}
