@@ -32,10 +32,10 @@ func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 	return len(all), nil
 }
 
-// Write has the files of an export be written that was started with StartOptions.Hold, and waits until all records are
-// in parts. There are so many files, or if that is 0 as [Export.Count] says. Options.Name and Options.Wrap get these
-// parameters; the function has had those of the start. It returns when the files are planned: [Run.Wait] waits for them.
-// To write again with the same arguments does nothing. With others it is mapper.ErrOtherArguments.
+// Write has the files of an export be written that was started with StartOptions.Hold. It waits until all records are in
+// parts, and returns when the files are planned: [Run.Wait] waits for them. If files is 0, there are as many as
+// [Export.Count] says. Options.Name and Options.Wrap get these parameters; the function has had those of the start. A
+// second call with the same arguments does nothing. With others it is mapper.ErrOtherArguments.
 func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) error {
 	fail := func(err error) error { return fmt.Errorf("export: write the files of %s: %w", r.ID, err) }
 	if files < 0 || files > x.opts.MaxFiles {

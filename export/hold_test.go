@@ -138,7 +138,8 @@ func TestHoldRefused(t *testing.T) {
 		if err := run.Discard(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := x.Write(t.Context(), run, 2, numbers{}); err == nil || !strings.Contains(err.Error(), "was discarded") {
+		err := x.Write(t.Context(), run, 2, numbers{})
+		if err == nil || !strings.Contains(err.Error(), "was discarded") {
 			t.Errorf("a Write of a run that was discarded: %v", err)
 		}
 		all := list(t, bucket)

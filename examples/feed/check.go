@@ -1,14 +1,9 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
-	"compress/gzip"
-	"crypto/sha256"
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -16,289 +11,391 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
+	"time"
 
 	"github.com/scattermap/scattermap/export"
 )
 
-// A shard is a file of a feed, as it was found.
-type shard struct {
-	name     string
-	kind     kind
-	stamp    int64 // in the name,
-	number   int   // from 1 on,
-	of       int   // and how many there are
-	metadata Metadata
-	bytes    int64
-	records  map[recordHash]int // how often each is there
-}
-
-// A recordHash is that of a record's JSON, so that a feed need not be in memory.
-type recordHash [16]byte
-
 // A Report says what a folder of feeds has.
 type Report struct {
 	Feeds    []FeedReport `json:"feeds"`
-	Problems []string     `json:"problems,omitempty"`
+	Problems []string     `json:"problems,omitempty"` // rules that are broken
+	Advice   []string     `json:"advice,omitempty"`   // recommendations that are not followed
 }
 
 // A FeedReport says what one feed has.
 type FeedReport struct {
-	Name    string  `json:"name"`
-	Shards  int     `json:"shards"`
-	Records int64   `json:"records"`
-	Bytes   int64   `json:"bytes"`
-	Largest float64 `json:"largest"` // shard, as times the mean
+	Name      string  `json:"name"`
+	Kind      string  `json:"kind"`
+	Nonce     string  `json:"nonce,omitempty"`
+	Timestamp int64   `json:"generation_timestamp"`
+	Shards    int     `json:"shards"`
+	Records   int64   `json:"records"`
+	Bytes     int64   `json:"bytes"`   // after gzip
+	Largest   float64 `json:"largest"` // shard, as times the mean
+}
+
+// A checker checks a folder.
+type checker struct {
+	report   Report
+	maxBytes int64
+	most     int // shards of a feed
+	now      time.Time
+
+	advice map[string][]string // the files that get it
+	order  []string            // of advice
 }
 
 // checkFolder checks all feeds in a folder and those below it against the rules of sharded feeds.
-func checkFolder(dir string, maxBytes int64, most int) (*Report, error) {
-	r := new(Report)
-	byFeed := make(map[string][]*shard)
-	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-		if err != nil || d.IsDir() || isNoted(d.Name()) {
-			return err
-		}
-		s, err := readShard(path)
-		if err != nil {
-			r.problem("%s: %v", filepath.Base(path), err)
-			return nil
-		}
-		if s.bytes > maxBytes {
-			r.problem("%s has %d bytes, want up to %d", s.name, s.bytes, maxBytes)
-		}
-		feed := fmt.Sprintf("%s_feed_%d", s.kind.name, s.stamp)
-		byFeed[feed] = append(byFeed[feed], s)
-		return nil
-	})
+func checkFolder(dir string, maxBytes int64, most int, now time.Time) (*Report, error) {
+	c := &checker{maxBytes: maxBytes, most: most, now: now, advice: make(map[string][]string)}
+	shards, err := c.readFolder(dir)
 	if err != nil {
 		return nil, err
 	}
-	if len(byFeed) == 0 && len(r.Problems) == 0 {
-		r.problem("there is no feed in %s", dir)
-	}
-	for _, k := range kinds {
-		for _, name := range slices.Sorted(maps.Keys(byFeed)) {
-			if shards := byFeed[name]; shards[0].kind == k {
-				r.feed(name, shards, most)
-			}
+	c.adopt(shards)
+	feeds := make(map[feedID][]*shard)
+	for _, s := range shards {
+		if s.kind.name != "" {
+			feeds[s.feed()] = append(feeds[s.feed()], s)
 		}
 	}
-	return r, nil
+	if len(feeds) == 0 && len(c.report.Problems) == 0 {
+		c.problem("there is no feed in %s", dir)
+	}
+	ids := slices.SortedFunc(maps.Keys(feeds), compareFeeds)
+	for _, id := range ids {
+		c.feed(id, feeds[id], feeds)
+	}
+	c.compare(ids, feeds)
+	for _, what := range c.order {
+		c.report.Advice = append(c.report.Advice, what+some(c.advice[what]))
+	}
+	return &c.report, nil
 }
 
-// isNoted reports whether a file is no part of a feed, but says of an export that it is done: a manifest, of which
-// there are several in the folder of several exports, or the mark of success.
-func isNoted(name string) bool {
-	return name == export.SuccessName || strings.HasPrefix(name, "manifest") && strings.HasSuffix(name, ".json")
+func (c *checker) problem(format string, args ...any) {
+	c.report.Problems = append(c.report.Problems, fmt.Sprintf(format, args...))
 }
 
-func (r *Report) problem(format string, args ...any) {
-	r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
+// advise gives advice to a file, or if that is empty to all.
+func (c *checker) advise(file, what string) {
+	if c.advice[what] == nil {
+		c.order = append(c.order, what)
+		c.advice[what] = []string{}
+	}
+	if file != "" {
+		c.advice[what] = append(c.advice[what], file)
+	}
 }
 
-// fewBytes is how much a shard may have above 1.15 of the mean: where shards are small, a part of an export is a good part of one.
-const fewBytes = 64 << 10
+// some names some files.
+func some(files []string) string {
+	const shown = 3
+	switch {
+	case len(files) == 0:
+		return ""
+	case len(files) > shown:
+		return fmt.Sprintf(": %s and %d more", strings.Join(files[:shown], ", "), len(files)-shown)
+	}
+	return ": " + strings.Join(files, ", ")
+}
+
+// readFolder reads all files that are part of a feed.
+func (c *checker) readFolder(dir string) (shards []*shard, err error) {
+	root, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[string]string)
+	err = filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil || name == "." {
+			name = d.Name()
+		}
+		s, err := readShard(path, name)
+		switch base := filepath.Base(name); {
+		case errors.Is(err, errNoFeed):
+			if base != export.SuccessName && base != export.ManifestName { // which say of an export that it is done
+				c.advise(name, "files that are no JSON with metadata are passed over")
+			}
+			return nil
+		case err != nil:
+			c.problem("%s: %v", name, err)
+			return nil
+		}
+		if other := names[filepath.Base(name)]; other != "" {
+			c.advise(name, "files of different folders have one name, so uploads replace each other")
+		}
+		names[filepath.Base(name)] = name
+		c.file(s)
+		if s.metadata != nil {
+			shards = append(shards, s)
+		}
+		return nil
+	})
+	return shards, err
+}
+
+// file checks a file by itself.
+func (c *checker) file(s *shard) {
+	for _, p := range s.problems {
+		c.problem("%s", p)
+	}
+	if more := s.failed - shownRecords; more > 0 {
+		c.problem("%s: %s more, wrong as well", s.name, recordsOf(more))
+	}
+	for _, what := range s.advice {
+		c.advise(s.name, what)
+	}
+	if s.bytes > c.maxBytes {
+		c.problem("%s: it has %d bytes after gzip, want up to %d", s.name, s.bytes, c.maxBytes)
+	}
+}
+
+// A feedID tells a feed from others. Google groups shards by nonce and generation_timestamp.
+type feedID struct {
+	kind      string
+	timestamp int64
+	nonce     string
+	file      string // of a feed that is one file, and has no nonce
+}
+
+func (s *shard) feed() feedID {
+	id := feedID{s.kind.name, s.metadata.GenerationTimestamp, s.metadata.Nonce, ""}
+	if id.nonce == "" && s.metadata.TotalShards == 1 {
+		id.file = s.name
+	}
+	return id
+}
+
+func (id feedID) String() string { return fmt.Sprintf("%s_feed_%d", id.kind, id.timestamp) }
+
+// long is the name of a feed with its nonce.
+func (id feedID) long() string {
+	if id.nonce == "" {
+		return id.String()
+	}
+	return fmt.Sprintf("%v with the nonce %s", id, id.nonce)
+}
+
+func compareFeeds(a, b feedID) int {
+	rank := func(id feedID) int { return slices.IndexFunc(kinds, func(k kind) bool { return k.name == id.kind }) }
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.timestamp, b.timestamp),
+		cmp.Compare(a.nonce, b.nonce), cmp.Compare(a.file, b.file))
+}
+
+// adopt finds out of which feed files are that have no list: they have no records, and JSON leaves out an empty list.
+// It is that of their nonce, or the one that their name says.
+func (c *checker) adopt(shards []*shard) {
+	for _, s := range shards {
+		if s.kind.name != "" {
+			continue
+		}
+		found := make(map[string]kind)
+		for _, other := range shards {
+			if other.kind.name != "" && other.metadata.Nonce == s.metadata.Nonce && s.metadata.Nonce != "" {
+				found[other.kind.name] = other.kind
+			}
+		}
+		if m := shardName.FindStringSubmatch(filepath.Base(s.name)); len(found) != 1 && m != nil {
+			clear(found)
+			found[m[1]] = kindOf(m[1])
+		}
+		if len(found) != 1 {
+			c.problem("%s: it has none of the lists %s, so it is not known of which feed it is", s.name, lists)
+			continue
+		}
+		for _, k := range found {
+			s.kind = k
+		}
+	}
+}
+
+func kindOf(name string) kind {
+	if i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == name }); i >= 0 {
+		return kinds[i]
+	}
+	return kind{}
+}
+
+var shardName = regexp.MustCompile(
+	`^(merchant|service|availability)s?_feed_([0-9]+)(?:_([0-9]{3,})_of_([0-9]{3,}))?\.json\.gz$`)
+
+// checkName gives advice on the name of a file. There need not be any relation between that and the metadata.
+func (c *checker) checkName(s *shard) {
+	m, d := shardName.FindStringSubmatch(filepath.Base(s.name)), s.metadata
+	if m == nil || m[3] == "" && d.TotalShards > 1 {
+		c.advise(s.name, "names that say the feed, time and shard are recommended, such as "+
+			"availability_feed_1574117613_001_of_002.json.gz; others are")
+		return
+	}
+	is := func(digits string, n int64) bool {
+		got, err := strconv.ParseInt(digits, 10, 64)
+		return err == nil && got == n
+	}
+	if m[1] != s.kind.name || !is(m[2], d.GenerationTimestamp) ||
+		m[3] != "" && (!is(m[3], int64(d.ShardNumber)+1) || !is(m[4], int64(d.TotalShards))) {
+		c.advise(s.name, "the metadata decides, and names say something else")
+	}
+}
 
 // feed checks the shards of a feed against each other.
-func (r *Report) feed(name string, shards []*shard, most int) {
-	f := FeedReport{Name: name, Shards: len(shards)}
-	first, seen, records, largest := shards[0].metadata, make(map[int]string), make(map[recordHash]string), int64(0)
+func (c *checker) feed(id feedID, shards []*shard, feeds map[feedID][]*shard) {
+	f := FeedReport{Name: id.String(), Kind: id.kind, Nonce: id.nonce, Timestamp: id.timestamp, Shards: len(shards)}
+	total, byNumber, largest := shards[0].metadata.TotalShards, make(map[int]string), int64(0)
+	lacks := make(map[string]int)
 	for _, s := range shards {
-		m := s.metadata
-		if m.Nonce != first.Nonce || m.GenerationTimestamp != first.GenerationTimestamp || m.TotalShards != first.TotalShards {
-			r.problem("%s: its nonce, generation_timestamp or total_shards is not that of %s", s.name, shards[0].name)
+		c.checkName(s)
+		if m := s.metadata; m.TotalShards != total {
+			c.problem("%s: its total_shards is %d, and that of %s is %d", s.name, m.TotalShards, shards[0].name, total)
 		}
-		if other := seen[m.ShardNumber]; other != "" {
-			r.problem("%s: its shard_number %d is that of %s, too", s.name, m.ShardNumber, other)
+		if other := byNumber[s.metadata.ShardNumber]; other != "" {
+			c.problem("%s: its shard_number %d is that of %s, too", s.name, s.metadata.ShardNumber, other)
 		}
-		seen[m.ShardNumber] = s.name
-		for record, n := range s.records {
-			if n > 1 {
-				r.problem("%s has a record %d times", s.name, n)
-			}
-			if other := records[record]; other != "" {
-				r.problem("%s has a record that %s has, too", s.name, other)
-			}
-			records[record] = s.name
-			f.Records += int64(n)
+		byNumber[s.metadata.ShardNumber] = s.name
+		for field, n := range s.lacks {
+			lacks[field] += n
 		}
 		f.Bytes += s.bytes
 		largest = max(largest, s.bytes)
 	}
-	for i := range first.TotalShards {
-		if seen[i] == "" {
-			r.problem("%s: there is no shard_number %d, of %d shards", name, i, first.TotalShards)
-		}
+	f.Records = c.records(shards)
+	if missing := missingNumbers(byNumber, total); missing != "" {
+		c.problem("%s: there is no shard_number %s, of %d shards: a feed is processed when all are there%s", id.long(),
+			missing, total, alike(id, feeds))
 	}
-	if len(shards) > most {
-		r.problem("%s has %d shards, want up to %d", name, len(shards), most)
+	if n := max(total, len(shards)); n > c.most {
+		c.problem("%s has %d shards, want up to %d: agree on more with Google's support, and then say -max-shards", id,
+			n, c.most)
 	}
-	if mean := f.Bytes / int64(len(shards)); largest > mean+mean*3/20+fewBytes {
-		r.problem("%s is not filled evenly: its largest shard has %d bytes, and the mean is %d", name, largest, mean)
+	for _, field := range slices.Sorted(maps.Keys(lacks)) {
+		c.advise("", fmt.Sprintf("%v: %d of %s without %s", id, lacks[field], recordsOf(int(f.Records)), field))
 	}
+	mean := f.Bytes / int64(len(shards))
+	if largest > mean+mean*3/20+fewBytes {
+		c.advise("", fmt.Sprintf("%v is not filled evenly: its largest shard has %d bytes, and the mean is %d: "+
+			"even shards are faster", id, largest, mean))
+	}
+	if f.Records == 0 {
+		c.advise("", fmt.Sprintf("%v has no records: with %s it removes all that was delivered before", id,
+			instruction))
+	}
+	c.checkTime(id)
 	f.Largest = float64(largest) * float64(len(shards)) / float64(max(1, f.Bytes))
-	r.Feeds = append(r.Feeds, f)
+	c.report.Feeds = append(c.report.Feeds, f)
 }
 
-var shardName = regexp.MustCompile(`^([a-z]+)_feed_([0-9]+)_([0-9]{3})_of_([0-9]{3})\.json\.gz$`)
+// fewBytes is how much a shard may have above 1.15 of the mean: where shards are small, a part of an export is a good
+// part of one.
+const fewBytes = 64 << 10
 
-// readShard reads a file, and checks what it says of itself.
-func readShard(path string) (*shard, error) {
-	s := &shard{name: filepath.Base(path), records: make(map[recordHash]int)}
-	m := shardName.FindStringSubmatch(s.name)
-	if m == nil {
-		return nil, errors.New("its name is not like availability_feed_1574117613_001_of_002.json.gz")
+// records counts the records of a feed, each of which is in one shard.
+func (c *checker) records(shards []*shard) (all int64) {
+	in := make(map[recordHash]*shard)
+	for _, s := range shards {
+		twice, also := 0, make(map[string]int)
+		for record, n := range s.records {
+			all += int64(n)
+			if n > 1 {
+				twice++
+			}
+			if other := in[record]; other != nil {
+				also[other.name]++
+			}
+			in[record] = s
+		}
+		if twice > 0 {
+			c.problem("%s: it has %s more than once (the same %s)", s.name, recordsOf(twice), s.kind.tells())
+		}
+		for _, other := range slices.Sorted(maps.Keys(also)) {
+			c.problem("%s: it has %s that %s has, too (the same %s): a record is in one shard", s.name,
+				recordsOf(also[other]), other, s.kind.tells())
+		}
 	}
-	i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == m[1] })
-	if i < 0 {
-		return nil, fmt.Errorf("there are no feeds of %q", m[1])
-	}
-	s.kind = kinds[i]
-	var err error
-	if s.stamp, err = strconv.ParseInt(m[2], 10, 64); err != nil {
-		return nil, err
-	}
-	s.number, _ = strconv.Atoi(m[3])
-	s.of, _ = strconv.Atoi(m[4])
-	if err := s.read(path); err != nil {
-		return nil, err
-	}
-	d := s.metadata
-	switch {
-	case d.ProcessingInstruction != instruction:
-		return nil, fmt.Errorf("its processing_instruction is %q, want %q", d.ProcessingInstruction, instruction)
-	case d.ShardNumber != s.number-1 || d.TotalShards != s.of || d.GenerationTimestamp != s.stamp:
-		return nil, fmt.Errorf("its metadata %+v is not what its name says", d)
-	case d.ShardNumber < 0 || d.ShardNumber >= d.TotalShards:
-		return nil, fmt.Errorf("its shard_number is %d, want 0 to %d", d.ShardNumber, d.TotalShards-1)
-	}
-	return s, nil
+	return all
 }
 
-// read reads the metadata and the records, one after the other.
-func (s *shard) read(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
+func recordsOf(n int) string {
+	if n == 1 {
+		return "1 record"
 	}
-	defer func() { _ = f.Close() }() // it was read
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	s.bytes = info.Size()
-	z, err := gzip.NewReader(bufio.NewReader(f))
-	if err != nil {
-		return err
-	}
-	d := json.NewDecoder(z)
-	found := 0
-	err = eachKey(d, func(name string) error {
-		found++
-		switch {
-		case name == "metadata" && found == 1:
-			return s.metadata.read(d)
-		case name == s.kind.list && found == 2:
-			return s.readRecords(d)
-		}
-		return fmt.Errorf("it has %q, want the metadata and then %q", name, s.kind.list)
-	})
-	if err == nil && found < 2 {
-		err = fmt.Errorf("it has no %q", s.kind.list)
-	}
-	if err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is something behind its value")
-	}
-	return nil
+	return fmt.Sprintf("%d records", n)
 }
 
-// read reads metadata, which has each of its properties once, and no others.
-func (m *Metadata) read(d *json.Decoder) error {
-	into := map[string]any{
-		"processing_instruction": &m.ProcessingInstruction, "shard_number": &m.ShardNumber, "total_shards": &m.TotalShards,
-		"nonce": &m.Nonce, "generation_timestamp": &m.GenerationTimestamp,
+// missingNumbers returns the numbers that no shard has, or none.
+func missingNumbers(byNumber map[int]string, total int) string {
+	var missing []string
+	more := 0
+	for i := range min(total, 10_000) {
+		if byNumber[i] != "" {
+			continue
+		}
+		if len(missing) == 5 {
+			more++
+			continue
+		}
+		missing = append(missing, strconv.Itoa(i))
 	}
-	err := eachKey(d, func(name string) error {
-		field, known := into[name]
-		if !known {
-			return fmt.Errorf("its metadata has %q twice, or should not have it", name)
-		}
-		delete(into, name)
-		var value json.RawMessage
-		err := d.Decode(&value)
-		if err == nil && string(value) == "null" {
-			err = errors.New("it is null")
-		}
-		if err == nil {
-			err = json.Unmarshal(value, field)
-		}
-		if err != nil {
-			return fmt.Errorf("its metadata's %s: %w", name, err)
-		}
-		return nil
-	})
-	if err == nil && len(into) > 0 {
-		err = fmt.Errorf("its metadata has no %s", strings.Join(slices.Sorted(maps.Keys(into)), ", and no "))
+	if more > 0 {
+		missing = append(missing, "and others")
 	}
-	if err == nil && m.Nonce == 0 {
-		err = errors.New("its nonce is 0")
-	}
-	return err
+	return strings.Join(missing, ", ")
 }
 
-func (s *shard) readRecords(d *json.Decoder) error {
-	if err := expect(d, json.Delim('[')); err != nil {
-		return err
+// alike says whether other feeds are the same one, most likely, but for a nonce or a time.
+func alike(id feedID, feeds map[feedID][]*shard) string {
+	for _, other := range slices.SortedFunc(maps.Keys(feeds), compareFeeds) {
+		if other == id || other.kind != id.kind {
+			continue
+		}
+		if other.timestamp == id.timestamp {
+			return fmt.Sprintf("; %s has another nonce: all shards of a feed have one", feeds[other][0].name)
+		}
+		if other.nonce == id.nonce {
+			return fmt.Sprintf("; %s has another generation_timestamp: all shards of a feed have one",
+				feeds[other][0].name)
+		}
 	}
-	for i := 0; d.More(); i++ {
-		var text json.RawMessage
-		if err := d.Decode(&text); err != nil {
-			return err
-		}
-		if !utf8.Valid(text) {
-			return fmt.Errorf("record %d is no UTF-8", i)
-		}
-		var record map[string]any
-		exact := json.NewDecoder(bytes.NewReader(text))
-		exact.UseNumber()
-		if err := exact.Decode(&record); err != nil || record == nil {
-			return fmt.Errorf("record %d is no object", i)
-		}
-		text, err := json.Marshal(record) // in the order of names
-		if err != nil {
-			return err
-		}
-		sum := sha256.Sum256(text)
-		s.records[recordHash(sum[:16])]++
-	}
-	return expect(d, json.Delim(']'))
+	return ""
 }
 
-// eachKey reads an object, and has value read each of its values.
-func eachKey(d *json.Decoder, value func(name string) error) error {
-	if err := expect(d, json.Delim('{')); err != nil {
-		return err
+// checkTime gives advice on a feed's time, which is that of its data.
+func (c *checker) checkTime(id feedID) {
+	at := time.Unix(id.timestamp, 0).UTC()
+	switch age := c.now.Sub(at); {
+	case id.timestamp == 0:
+	case age < -5*time.Minute:
+		c.advise("", fmt.Sprintf("%v: its generation_timestamp %s is in the future", id, at.Format(time.RFC3339)))
+	case age > 24*time.Hour:
+		c.advise("", fmt.Sprintf("%v: its generation_timestamp %s is %.0f days ago, and should be recent", id,
+			at.Format(time.RFC3339), age.Hours()/24))
 	}
-	for d.More() {
-		name, err := d.Token()
-		if err != nil {
-			return err
-		}
-		if err := value(fmt.Sprint(name)); err != nil {
-			return err
-		}
-	}
-	return expect(d, json.Delim('}'))
 }
 
-func expect(d *json.Decoder, want json.Delim) error {
-	got, err := d.Token()
-	if err == nil && got != want {
-		err = fmt.Errorf("it has %v, want %v", got, want)
+// compare checks feeds against each other.
+func (c *checker) compare(ids []feedID, feeds map[feedID][]*shard) {
+	byNonce, byTime := make(map[string]feedID), make(map[feedID]feedID)
+	for _, id := range ids {
+		if other, used := byNonce[id.nonce]; used {
+			more := "each feed has one of its own"
+			if other.kind == id.kind {
+				more += ", and all shards of a feed have one generation_timestamp"
+			}
+			c.problem("the nonce %s is that of both %v (%s) and %v (%s): %s", id.nonce, other, feeds[other][0].name, id,
+				feeds[id][0].name, more)
+		} else if id.nonce != "" {
+			byNonce[id.nonce] = id
+		}
+		at := feedID{kind: id.kind, timestamp: id.timestamp}
+		if other, there := byTime[at]; there {
+			c.advise("", fmt.Sprintf("%s and %s are of two feeds with one time, and the later one replaces the other: "+
+				"shards of one feed have one nonce, and their number as total_shards", feeds[other][0].name,
+				feeds[id][0].name))
+		}
+		byTime[at] = id
 	}
-	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,8 +17,8 @@ func tagOf(merchant, service, slot int) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// fill writes what a region has of the merchants, their services, and the times of these.
-func fill(ctx context.Context, client *datastore.Client, c config, region int, g Generation) error {
+// fill writes what a region has of the merchants, their services, and the times of these. Two of twelve are over.
+func fill(ctx context.Context, client *datastore.Client, c config, region int, now time.Time) error {
 	var keys []*datastore.Key
 	var all []any
 	put := func(key *datastore.Key, e any) error {
@@ -31,7 +32,8 @@ func fill(ctx context.Context, client *datastore.Client, c config, region int, g
 	}
 	for i := region; i < c.merchants; i += c.regions {
 		merchant := datastore.NameKey("Merchant", fmt.Sprintf("merchant-%06d", i), nil)
-		if err := put(merchant, &Merchant{fmt.Sprintf("Salon %d", i), fmt.Sprintf("Main Street %d", i%100), "Springfield", "US"}); err != nil {
+		street := fmt.Sprintf("Main Street %d", i%100)
+		if err := put(merchant, &Merchant{fmt.Sprintf("Salon %d", i), street, "Springfield", "US"}); err != nil {
 			return err
 		}
 		for j := range 2 {
@@ -39,9 +41,10 @@ func fill(ctx context.Context, client *datastore.Client, c config, region int, g
 			if err := put(service, &Service{[]string{"Haircut", "Manicure"}[j], int64(2000 + 100*j)}); err != nil {
 				return err
 			}
-			for k := range 12 { // the last two are over
-				start := time.Unix(g.Timestamp, 0).Add(time.Duration(k-2) * time.Hour)
-				if err := put(datastore.IDKey("Slot", int64(k+1), service), &Slot{start, 30, 4, int64(i+k) % 5, tagOf(i, j, k)}); err != nil {
+			for k := range 12 {
+				start := now.Truncate(time.Second).Add(time.Duration(k-2)*24*time.Hour + 12*time.Hour)
+				slot := &Slot{start, 30, 4, int64(i+k) % 5, tagOf(i, j, k)}
+				if err := put(datastore.IDKey("Slot", int64(k+1), service), slot); err != nil {
 					return err
 				}
 			}
@@ -51,5 +54,19 @@ func fill(ctx context.Context, client *datastore.Client, c config, region int, g
 		return nil
 	}
 	_, err := client.PutMulti(ctx, keys, all)
+	return err
+}
+
+// meddle opens a merchant, and books out a time, after the time that the feeds are of: they do not show it.
+func meddle(ctx context.Context, client *datastore.Client, region int) error {
+	late := datastore.NameKey("Merchant", fmt.Sprintf("merchant-%06d", region), nil)
+	first := datastore.IDKey("Slot", 3, datastore.NameKey("Service", "service-0", late))
+	var slot Slot
+	if err := client.Get(ctx, first, &slot); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+		return err
+	}
+	slot.Open = 0
+	late = datastore.NameKey("Merchant", fmt.Sprintf("opened-later-%d", region), nil)
+	_, err := client.PutMulti(ctx, []*datastore.Key{first, late}, []any{&slot, &Merchant{Name: "Opened later"}})
 	return err
 }

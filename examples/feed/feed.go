@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"gocloud.dev/blob"
@@ -12,8 +13,10 @@ import (
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// The rules of sharded feeds that Google's partners deliver (https://developers.google.com/actions-center): each file has up to
-// 200 MB, compressed; a feed has up to 20 files; a record is in one of them; all of a feed's have the same nonce and time.
+// The rules of sharded feeds that Google's partners deliver
+// (https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/sharding): each file has up
+// to 200 MB, compressed; a feed has up to 20 files; a record is in one of them; all of a feed's have the same nonce and
+// time.
 const (
 	maxShardBytes = 200 * 1000 * 1000
 	maxShards     = 20
@@ -25,34 +28,45 @@ type Metadata struct {
 	ProcessingInstruction string `json:"processing_instruction"`
 	ShardNumber           int    `json:"shard_number"` // from 0 on
 	TotalShards           int    `json:"total_shards"`
-	Nonce                 uint64 `json:"nonce"`                // of the feed
-	GenerationTimestamp   int64  `json:"generation_timestamp"` // of the feed, in seconds
+	Nonce                 string `json:"nonce"`                // of the feed: digits; numbers lose some in some readers
+	GenerationTimestamp   int64  `json:"generation_timestamp"` // of the feed, in seconds: when its data was read
 }
 
-// A Generation is what all files of a feed agree on. Where several regions write one feed, each has its own shards of it, and they
-// agree on the numbers beforehand; by itself, a region leaves Total at 0.
+// A Generation is what all files of a feed agree on, and which of its shards those of one region are. It is known when
+// all regions have counted theirs.
 type Generation struct {
-	Nonce     uint64 `json:"nonce"`
+	Nonce     string `json:"nonce"`
 	Timestamp int64  `json:"timestamp"` // seconds
 	First     int    `json:"first"`     // shard of the region
-	Total     int    `json:"total"`     // shards of all regions; 0: those of this one
+	Total     int    `json:"total"`     // shards of all regions
 }
 
 func (g Generation) metadata(f export.File) Metadata {
-	total := g.Total
-	if total == 0 {
-		total = f.Of
-	}
-	return Metadata{instruction, g.First + f.Index, total, g.Nonce, g.Timestamp}
+	return Metadata{instruction, g.First + f.Index, g.Total, g.Nonce, g.Timestamp}
 }
 
 // A kind is one of the feeds that belong together.
 type kind struct {
-	name string // in the names of files
-	list string // the property of a file that has the records
+	name    string    // in the names of files
+	list    string    // the property of a file that has the records
+	element valueType // of the list
+	id      []string  // the fields that tell a record from others; none: all that it has
+	wanted  []string  // fields that the reference requires of a record, besides those that it can't do without
 }
 
-var kinds = []kind{{"merchant", "merchant"}, {"service", "service"}, {"availability", "service_availability"}}
+var kinds = []kind{
+	{"merchant", "merchant", merchantType, []string{"merchant_id"}, []string{"name"}},
+	{"service", "service", serviceType, []string{"merchant_id", "service_id"}, nil},
+	{"availability", "service_availability", availabilityType, nil, []string{"duration_sec", "spots_total"}},
+}
+
+// tells says what tells a record from others.
+func (k kind) tells() string {
+	if len(k.id) == 0 {
+		return "fields"
+	}
+	return strings.Join(k.id, " and ")
+}
 
 // shardName returns the name of a shard: in names they count from 1.
 func (k kind) shardName(m Metadata) string {
@@ -60,14 +74,14 @@ func (k kind) shardName(m Metadata) string {
 }
 
 // options returns how the feed is written.
-func (k kind) options(maxBytes int64, shards int) *export.Options {
+func (k kind) options(maxBytes int64) *export.Options {
 	of := func(f export.File) Metadata {
 		var g Generation
 		_ = json.Unmarshal(f.Params, &g) // they were a Generation
 		return g.metadata(f)
 	}
 	return &export.Options{
-		Format: export.JSON, Compression: export.Gzip, FileBytes: maxBytes, MaxFiles: shards,
+		Format: export.JSON, Compression: export.Gzip, FileBytes: maxBytes,
 		Name: func(f export.File) string { return k.shardName(of(f)) },
 		Wrap: func(f export.File) (head, tail string) {
 			m, _ := json.Marshal(of(f)) // it has nothing that could fail
@@ -100,8 +114,12 @@ type (
 // What files have of it.
 type (
 	merchantRecord struct {
-		ID      string  `json:"merchant_id"`
-		Name    string  `json:"name"`
+		ID       string `json:"merchant_id"`
+		Name     string `json:"name"`
+		Category string `json:"category"`
+		Geo      geo    `json:"geo"`
+	}
+	geo struct {
 		Address address `json:"address"`
 	}
 	address struct {
@@ -112,8 +130,11 @@ type (
 	serviceRecord struct {
 		Merchant string `json:"merchant_id"`
 		ID       string `json:"service_id"`
-		Name     string `json:"name"`
+		Name     name   `json:"localized_service_name"`
 		Price    price  `json:"price"`
+	}
+	name struct {
+		Value string `json:"value"`
 	}
 	price struct {
 		Micros   int64  `json:"price_micros"`
@@ -123,23 +144,25 @@ type (
 		Availability []availability `json:"availability"`
 	}
 	availability struct {
-		Merchant string `json:"merchant_id"`
-		Service  string `json:"service_id"`
-		Start    int64  `json:"start_sec"`
-		Duration int64  `json:"duration_sec"`
 		Total    int64  `json:"spots_total"`
 		Open     int64  `json:"spots_open"`
+		Duration int64  `json:"duration_sec"`
+		Service  string `json:"service_id"`
+		Start    int64  `json:"start_sec"`
+		Merchant string `json:"merchant_id"`
+		Mode     string `json:"confirmation_mode"`
 		Tag      string `json:"availability_tag"`
 	}
 )
 
 func merchantOf(_ context.Context, e *mapper.Entity[Merchant], _ Generation) (merchantRecord, error) {
 	m := e.Value
-	return merchantRecord{e.Key.Name, m.Name, address{m.Country, m.City, m.Street}}, nil
+	return merchantRecord{e.Key.Name, m.Name, "Beauty Salon", geo{address{m.Country, m.City, m.Street}}}, nil
 }
 
 func serviceOf(_ context.Context, e *mapper.Entity[Service], _ Generation) (serviceRecord, error) {
-	return serviceRecord{e.Key.Parent.Name, e.Key.Name, e.Value.Name, price{e.Value.Cents * 10_000, "EUR"}}, nil
+	s := e.Value
+	return serviceRecord{e.Key.Parent.Name, e.Key.Name, name{s.Name}, price{s.Cents * 10_000, "USD"}}, nil
 }
 
 // slotOf leaves out what nobody can book any more.
@@ -149,28 +172,36 @@ func slotOf(_ context.Context, e *mapper.Entity[Slot], g Generation) (availabili
 		return availabilityRecord{}, mapper.Skip
 	}
 	service := e.Key.Parent
-	return availabilityRecord{[]availability{{service.Parent.Name, service.Name, s.Start.Unix(), 60 * s.Minutes, s.Spots, s.Open, s.Tag}}}, nil
+	return availabilityRecord{[]availability{{
+		Total: s.Spots, Open: s.Open, Duration: 60 * s.Minutes, Service: service.Name, Start: s.Start.Unix(),
+		Merchant: service.Parent.Name, Mode: "CONFIRMATION_MODE_SYNCHRONOUS", Tag: s.Tag,
+	}}}, nil
 }
 
 // A feeds is the exports of one region, in the order of kinds.
-type feeds []*export.Export[Generation]
+type feeds struct {
+	bucket  *blob.Bucket
+	exports []*export.Export[Generation]
+}
 
-func newFeeds(bucket *blob.Bucket, maxBytes int64, shards int) feeds {
-	return feeds{
-		export.New("merchants", bucket, merchantOf, kinds[0].options(maxBytes, shards)),
-		export.New("services", bucket, serviceOf, kinds[1].options(maxBytes, shards)),
-		export.New("availability", bucket, slotOf, kinds[2].options(maxBytes, shards)),
-	}
+func newFeeds(bucket *blob.Bucket, maxBytes int64) feeds {
+	return feeds{bucket, []*export.Export[Generation]{
+		export.New("merchants", bucket, merchantOf, kinds[0].options(maxBytes)),
+		export.New("services", bucket, serviceOf, kinds[1].options(maxBytes)),
+		export.New("availability", bucket, slotOf, kinds[2].options(maxBytes)),
+	}}
 }
 
 func (f feeds) mappers() (all []mapper.Definition) {
-	for _, x := range f {
+	for _, x := range f.exports {
 		all = append(all, x.Mappers()...)
 	}
 	return all
 }
 
-// queries returns what each feed is made of.
-func queries() []mapper.Query {
-	return []mapper.Query{{Kind: "Merchant"}, {Kind: "Service"}, {Kind: "Slot"}}
+// queries returns what each feed is made of: all that was there at one time.
+func queries(at time.Time) []mapper.Query {
+	return []mapper.Query{
+		{Kind: "Merchant", ReadTime: at}, {Kind: "Service", ReadTime: at}, {Kind: "Slot", ReadTime: at},
+	}
 }

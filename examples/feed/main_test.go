@@ -3,18 +3,23 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/memblob"
+
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/examples/internal/cloud"
 	"github.com/scattermap/scattermap/export"
 	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
@@ -35,13 +40,169 @@ func feed(t *testing.T, args ...string) (r Report, err error) {
 	return r, json.Unmarshal(out.Bytes(), &r)
 }
 
+// TestFeeds writes feeds of several sizes and regions, which keep all rules.
 func TestFeeds(t *testing.T) {
-	for _, args := range []string{"-merchants 1", "-merchants 100 -regions 3", "-merchants 200 -max-bytes 20000"} {
+	for args, shards := range map[string][2]int{ // of the availability feed, at least and at most
+		"-merchants 1":                               {1, 1},
+		"-merchants 2 -regions 3":                    {3, 3}, // one region has nothing
+		"-merchants 200 -max-bytes 20000":            {6, 20},
+		"-merchants 120 -max-bytes 10000":            {10, 20},
+		"-merchants 300 -regions 2 -max-bytes 15000": {12, 20},
+		"-merchants 8 -regions 4 -max-shards 4":      {4, 4},
+	} {
 		t.Run(args, func(t *testing.T) {
-			if _, err := feed(t, strings.Fields(args)...); err != nil {
+			t.Parallel()
+			r, err := feed(t, strings.Fields(args)...)
+			if err != nil {
 				t.Fatal(err)
 			}
+			if f := r.Feeds[2]; len(r.Feeds) != 3 || f.Shards < shards[0] || f.Shards > shards[1] {
+				t.Errorf("%+v, want three feeds, the last one of %d to %d shards", r.Feeds, shards[0], shards[1])
+			}
 		})
+	}
+}
+
+// TestTwoRegions has two regions write six shards each, and more: each has as many as it needs.
+func TestTwoRegions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("left out: -short leaves 40,000 records out")
+	}
+	r, err := feed(t, "-merchants", "2000", "-regions", "2", "-max-bytes", "100000")
+	if err != nil || len(r.Feeds) != 3 || r.Feeds[2].Shards < 12 {
+		t.Errorf("%+v, %v, want 12 shards or more", r.Feeds, err)
+	}
+}
+
+// TestText prints what regions agree on, the feeds, and that all is well.
+func TestText(t *testing.T) {
+	c, err := parse([]string{"-merchants", "3", "-regions", "2"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := run(t.Context(), c, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`(?m)^3 merchants in 2 region\(s\); files of up to 200000000 bytes, 20 at most\.$`,
+		`(?m)^All feeds are of \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ, whatever changes later\.$`,
+		`(?m)^availability feed, shards of 2: region-0 writes 0, region-1 writes 1\.$`,
+		`(?m)^merchant_feed_\d+ +\d+ +2 +3 `,
+		`(?m)^All rules of sharded feeds hold\.$`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("it has no line like %q:\n%s", want, &out)
+		}
+	}
+}
+
+// A written is a file of a feed as a reader sees it.
+type written struct {
+	Metadata     map[string]json.RawMessage `json:"metadata"`
+	Merchant     []map[string]any           `json:"merchant"`
+	Service      []map[string]any           `json:"service"`
+	Availability []struct {
+		Availability []map[string]any `json:"availability"`
+	} `json:"service_availability"`
+}
+
+// readFeeds reads all files of feeds, by their names.
+func readFeeds(t *testing.T, dir string) map[string]written {
+	t.Helper()
+	files := make(map[string]written)
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".json.gz") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		z, err := gzip.NewReader(bytes.NewReader(text))
+		if err != nil {
+			return err
+		}
+		var w written
+		err = json.NewDecoder(z).Decode(&w)
+		files[d.Name()] = w
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// TestWritten reads what two regions have written as others would: metadata as the document has it, names as it
+// recommends them, the fields of its records, one time for all feeds, a nonce for each, and the data of that time.
+func TestWritten(t *testing.T) {
+	dir, before := t.TempDir(), time.Now().Unix()
+	if _, err := feed(t, "-merchants", "5", "-regions", "2", "-out", dir); err != nil {
+		t.Fatal(err)
+	}
+	nonces, times, open := make(map[string]string), make(map[string]bool), make(map[string]int)
+	files := readFeeds(t, dir)
+	for name, f := range files {
+		m := shardName.FindStringSubmatch(name)
+		if m == nil {
+			t.Fatalf("a file is named %q", name)
+		}
+		var number int
+		fmt.Sscanf(m[3], "%d", &number)
+		for field, want := range map[string]string{"processing_instruction": `"PROCESS_AS_COMPLETE"`,
+			"shard_number": fmt.Sprint(number - 1), "total_shards": "2", "generation_timestamp": m[2]} {
+			if got := string(f.Metadata[field]); got != want {
+				t.Errorf("the %s of %s is %s, want %s", field, name, got, want)
+			}
+		}
+		nonce := string(f.Metadata["nonce"])
+		kind := nonces[nonce]
+		if !regexp.MustCompile(`^"[1-9][0-9]*"$`).MatchString(nonce) || kind != "" && kind != m[1] {
+			t.Errorf("the nonce of %s is %s, and also that of %q: want a string of digits for each feed", name, nonce,
+				kind)
+		}
+		nonces[nonce], times[m[2]] = m[1], true
+		for _, r := range f.Merchant {
+			if strings.HasPrefix(r["merchant_id"].(string), "opened-later") {
+				t.Errorf("%s has a merchant of later: %v", name, r)
+			}
+		}
+		for _, a := range f.Availability {
+			for _, r := range a.Availability {
+				for field, zero := range map[string]any{"spots_total": 0.0, "spots_open": 0.0, "duration_sec": 0.0,
+					"start_sec": 0.0, "service_id": "", "merchant_id": "", "confirmation_mode": ""} {
+					if fmt.Sprintf("%T", r[field]) != fmt.Sprintf("%T", zero) {
+						t.Fatalf("a record of %s is %v, want %s like %#v", name, r, field, zero)
+					}
+				}
+				if r["service_id"] == "service-0" && r["start_sec"].(float64) < float64(time.Now().Unix()+24*3600) {
+					open[r["merchant_id"].(string)] = int(r["spots_open"].(float64))
+				}
+			}
+		}
+	}
+	// The first time of the first merchant of each region was booked out later.
+	if len(files) != 6 || len(nonces) != 3 || len(times) != 1 ||
+		open["merchant-000000"] != 2 || open["merchant-000001"] != 3 {
+		t.Errorf("%d files, %d nonces, %d times, spots %v, want 6, 3, 1, and 2 and 3 of the first merchants",
+			len(files), len(nonces), len(times), open)
+	}
+	for at := range times {
+		if at < fmt.Sprint(before) || at > fmt.Sprint(time.Now().Unix()) {
+			t.Errorf("the time of the feeds is %s, want one between %d and now", at, before)
+		}
+	}
+}
+
+// TestAgain writes two sets of feeds to one folder: each is complete, and the second one is what was asked for.
+func TestAgain(t *testing.T) {
+	dir := t.TempDir()
+	for i, merchants := range []string{"3", "2"} {
+		r, err := feed(t, "-merchants", merchants, "-out", dir)
+		if err != nil || len(r.Feeds) != 3*(i+1) {
+			t.Errorf("%+v, %v, want %d feeds", r, err, 3*(i+1))
+		}
 	}
 }
 
@@ -53,7 +214,7 @@ func TestGoogle(t *testing.T) {
 	for _, name := range []string{"google", "firestore"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := feed(t, "-datastore", name, "-merchants", "50")
+			_, err := feed(t, "-datastore", name, "-merchants", "50", "-regions", "2")
 			if errors.Is(err, emulator.ErrNotInstalled) {
 				t.Skipf("left out: %v", err)
 			}
@@ -64,155 +225,305 @@ func TestGoogle(t *testing.T) {
 	}
 }
 
-// TestBalanced writes 100,000 records to files of up to 1 MB, while calls fail and workers crash.
-func TestBalanced(t *testing.T) {
-	const most = 1_000_000
-	dir, c := t.TempDir(), config{merchants: 5_000, regions: 1}
-	bucket, err := openFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+// inBubble runs a test with a region in a bubble, whose database has some merchants.
+func inBubble(t *testing.T, merchants int, maxBytes int64, o *mappertest.Options,
+	test func(t *testing.T, w *mappertest.World, r *region, bucket *blob.Bucket)) {
+	bucket := memblob.OpenBucket(nil)
 	defer bucket.Close()
-	all := newFeeds(bucket, most, maxShards)
-	mappertest.Run(t, all.mappers(), &mappertest.Options{Seed: testflag.Seed(t), Workers: 30}, func(t *testing.T, w *mappertest.World) {
-		g := Generation{Nonce: 7, Timestamp: time.Now().Unix()}
-		if err := fill(t.Context(), w.Client, c, 0, g); err != nil {
+	all := newFeeds(bucket, maxBytes)
+	mappertest.Run(t, all.mappers(), o, func(t *testing.T, w *mappertest.World) {
+		if err := fill(t.Context(), w.Client, config{merchants: merchants, regions: 1}, 0, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		run, err := all[2].Start(t.Context(), w.Engine, queries()[2], g, &export.StartOptions{StartOptions: mapper.StartOptions{ID: "feed"}})
+		r := &region{name: "late", all: all, on: &cloud.Cloud{Client: w.Client, Engine: w.Engine},
+			runs: make([]*export.Run, len(kinds)), need: make([]int, len(kinds))}
+		test(t, w, r, bucket)
+	})
+}
+
+var plain = func() config {
+	c, err := parse(nil, io.Discard)
+	if err != nil {
+		panic(err)
+	}
+	return c
+}()
+
+// TestLateRegion has a region read its database long after the time that all agreed on. Within an hour it may; later
+// only with point-in-time recovery, if the time is a whole minute. Otherwise it is an error that says so, and nothing
+// is written. What was counted may be written at any time: it reads nothing of that time any more.
+func TestLateRegion(t *testing.T) {
+	const gone = "can't be read as it was"
+	for what, test := range map[string]struct {
+		recovery     bool
+		second       int           // of the time
+		count, write time.Duration // later
+		want         string
+	}{
+		"within the hour":               {false, 7, 55 * time.Minute, 0, ""},
+		"written a day later":           {false, 7, 55 * time.Minute, 24 * time.Hour, ""},
+		"after the hour":                {false, 0, 61 * time.Minute, 0, gone},
+		"with recovery":                 {true, 0, 20 * time.Hour, time.Hour, ""},
+		"with recovery, no full minute": {true, 7, 20 * time.Hour, 0, gone},
+		"after a week":                  {true, 0, 8 * 24 * time.Hour, 0, gone},
+	} {
+		t.Run(what, func(t *testing.T) {
+			inBubble(t, 3, maxShardBytes, &mappertest.Options{PointInTime: test.recovery},
+				func(t *testing.T, w *mappertest.World, r *region, bucket *blob.Bucket) {
+					at := time.Now().Truncate(time.Minute).Add(time.Minute + time.Duration(test.second)*time.Second)
+					time.Sleep(time.Until(at) + time.Second)
+					set := newFeedSet(at)
+					if err := meddle(t.Context(), w.Client, 0); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(test.count)
+					err := r.start(t.Context(), plain, set)
+					if err == nil {
+						err = r.count(t.Context())
+					}
+					if test.want != "" {
+						if err == nil || !strings.Contains(err.Error(), test.want) {
+							t.Errorf("the count: %v, want an error with %q", err, test.want)
+						}
+						checkNothing(t, bucket)
+						return
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(test.write)
+					agreed, err := agree(set, []*region{r}, maxShards)
+					if err == nil {
+						err = r.write(t.Context(), agreed[0])
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					report := checked(t, copied(t, bucket))
+					report.expect(config{merchants: 3}, set)
+					if len(report.Problems) > 0 {
+						t.Errorf("the problems are %q", report.Problems)
+					}
+				})
+		})
+	}
+}
+
+// checkNothing checks that no file of a feed was written.
+func checkNothing(t *testing.T, bucket *blob.Bucket) {
+	t.Helper()
+	for it := bucket.List(nil); ; {
+		found, err := it.Next(t.Context())
+		if errors.Is(err, io.EOF) {
+			return
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.Trouble()
-		if _, err = run.Wait(t.Context()); err != nil {
-			w.Calm()
-			_, err = run.Wait(t.Context())
+		if shardName.MatchString(filepath.Base(found.Key)) {
+			t.Errorf("%s was written", found.Key)
+		}
+	}
+}
+
+// copied copies a bucket to a folder.
+func copied(t *testing.T, bucket *blob.Bucket) string {
+	t.Helper()
+	dir := t.TempDir()
+	for it := bucket.List(nil); ; {
+		found, err := it.Next(t.Context())
+		if errors.Is(err, io.EOF) {
+			return dir
+		}
+		var content []byte
+		if err == nil {
+			content, err = bucket.ReadAll(t.Context(), found.Key)
+		}
+		path := filepath.Join(dir, found.Key)
+		err = errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o644))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestOutlasted has a region take longer to read than the database keeps the time: it fails, and says why; no region
+// writes a shard. Feeds of a new time, with new nonces, are the way out.
+func TestOutlasted(t *testing.T) {
+	inBubble(t, 20, maxShardBytes, nil, func(t *testing.T, w *mappertest.World, r *region, bucket *blob.Bucket) {
+		time.Sleep(time.Second)
+		set := newFeedSet(time.Now().Truncate(time.Second))
+		time.Sleep(time.Second)
+		c := plain
+		c.Page = 1
+		if err := r.start(t.Context(), c, set); err != nil {
+			t.Fatal(err)
+		}
+		job := r.runs[2].Jobs()[0]
+		if err := job.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(61 * time.Minute)
+		if err := job.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err := r.count(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "can't be read as it was") {
+			t.Errorf("the count: %v, want an error that says the time is gone", err)
+		}
+		checkNothing(t, bucket)
+		if err := discard(t.Context(), []*region{r}); err != nil {
+			t.Errorf("discard: %v", err)
+		}
+		set = newFeedSet(time.Now().Truncate(time.Second).Add(-time.Second))
+		if err := r.start(t.Context(), plain, set); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.count(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		agreed, err := agree(set, []*region{r}, maxShards)
+		if err == nil {
+			err = r.write(t.Context(), agreed[0])
 		}
 		if err != nil {
 			t.Fatal(err)
+		}
+		report := checked(t, copied(t, bucket))
+		report.expect(config{merchants: 20}, set)
+		if len(report.Problems) > 0 {
+			t.Errorf("the problems are %q", report.Problems)
 		}
 	})
-	r, err := checkFolder(dir, most, maxShards)
-	if err != nil || len(r.Problems) > 0 || len(r.Feeds) != 1 {
-		t.Fatalf("%+v, %v", r, err)
+}
+
+// TestAgree gives regions the numbers of their shards: without gaps, however many each needs, up to the limit.
+func TestAgree(t *testing.T) {
+	needing := func(needs ...int) (regions []*region) {
+		for i, n := range needs {
+			regions = append(regions, &region{name: fmt.Sprint("region-", i), need: []int{1, 1, n}})
+		}
+		return regions
 	}
-	if f := r.Feeds[0]; f.Records != 100_000 || f.Shards < 2 || f.Largest > 1.15 {
-		t.Errorf("%+v, want 100,000 records in several shards, of which none has more than 1.15 times the mean", f)
+	set := newFeedSet(time.Unix(published, 0))
+	for _, needs := range [][]int{{1}, {20}, {7, 5}, {1, 18, 1}, {10, 10}, {19, 1}, {1, 1, 1, 1, 16}} {
+		agreed, err := agree(set, needing(needs...), 20)
+		if err != nil {
+			t.Errorf("%v: %v", needs, err)
+			continue
+		}
+		first, total := 0, 0
+		for _, n := range needs {
+			total += n
+		}
+		for i, n := range needs {
+			if g := agreed[i][2]; g != (Generation{set.nonces[2], published, first, total}) {
+				t.Errorf("%v: region %d has %+v, want the shards from %d on, of %d", needs, i, g, first, total)
+			}
+			first += n
+		}
+	}
+	_, err := agree(set, needing(12, 9), 20)
+	const want = "needs 21 shards (region-0 12, region-1 9), and -max-shards is 20"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("21 shards of 20: %v", err)
 	}
 }
 
-// TestTooLarge has a feed that would need too many files be refused before one is written.
+// TestBalanced writes 40,000 records to files of up to 400 kB, while calls fail and workers crash.
+func TestBalanced(t *testing.T) {
+	const most = 400_000
+	seed := testflag.Seed(t)
+	inBubble(t, 2_000, most, &mappertest.Options{Seed: seed, Workers: 30},
+		func(t *testing.T, w *mappertest.World, r *region, bucket *blob.Bucket) {
+			set := newFeedSet(time.Now().Add(time.Second).Truncate(time.Second))
+			time.Sleep(2 * time.Second)
+			x, ctx := r.all.exports[2], t.Context()
+			g := Generation{Nonce: set.nonces[2], Timestamp: set.at.Unix()}
+			c := plain
+			c.maxBytes = most
+			run, err := x.Start(ctx, w.Engine, queries(set.at)[2], g, &export.StartOptions{Hold: true,
+				StartOptions: mapper.StartOptions{ID: "feed", PageSize: c.pageSize()}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			inTrouble := func(f func() error) {
+				t.Helper()
+				w.Trouble()
+				err := f()
+				w.Calm()
+				if err != nil { // a call of ours has failed
+					err = f()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			inTrouble(func() error { g.Total, err = x.Count(ctx, run); return err })
+			inTrouble(func() error { return x.Write(ctx, run, g.Total, g) })
+			inTrouble(func() error { _, err := run.Wait(ctx); return err })
+			report, err := checkFolder(copied(t, bucket), most, maxShards, time.Now())
+			if err != nil || len(report.Problems) > 0 || len(report.Feeds) != 1 {
+				t.Fatalf("%+v, %v", report, err)
+			}
+			if f := report.Feeds[0]; f.Records != 40_000 || f.Shards < 2 || f.Largest > 1.15 {
+				t.Errorf("%+v, want 40,000 records in several shards, none above 1.15 times the mean", f)
+			}
+		})
+}
+
+// TestTooLarge has a feed that would need too many files be refused before one is written, and leave nothing.
 func TestTooLarge(t *testing.T) {
 	dir := t.TempDir()
-	_, err := feed(t, "-merchants", "300", "-max-bytes", "20000", "-max-shards", "3", "-out", dir)
-	if err == nil || !strings.Contains(err.Error(), "Options.MaxFiles is 3") {
-		t.Errorf("%v, want an error that names the maximum", err)
+	_, err := feed(t, "-merchants", "300", "-max-bytes", "20000", "-max-shards", "5", "-regions", "2", "-out", dir)
+	if err == nil || !regexp.MustCompile(`availability feed needs \d+ shards \(region-0 \d+, region-1 \d+\), and `+
+		`-max-shards is 5: nothing was written`).MatchString(err.Error()) {
+		t.Errorf("%v, want an error that names the shards of each region, and the maximum", err)
 	}
-	found, _ := filepath.Glob(dir + "/*/availability*/*/*.gz")
-	if len(found) > 0 {
-		t.Errorf("there are %q", found)
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && d.Name() != export.ManifestName { // the mark of what was discarded
+			t.Errorf("there is %s", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
-// TestLimits has the arithmetic of the real limits: 2.9 GB fit 15 files of up to 200 MB, and more than 4 GB fit none of 20.
+// TestLimits has the arithmetic of the real limits: 1 GB fits 6 files of up to 200 MB with parts of some size, 2.9 GB
+// fit 15, and more than 4 GB fit none of 20.
 func TestLimits(t *testing.T) {
-	if k := kinds[2]; k.shardName(Metadata{ShardNumber: 0, TotalShards: 2, GenerationTimestamp: 1574117613}) != "availability_feed_1574117613_001_of_002.json.gz" {
-		t.Errorf("a shard is named %q", k.shardName(Metadata{TotalShards: 2, GenerationTimestamp: 1574117613}))
+	m := Metadata{ShardNumber: 0, TotalShards: 2, GenerationTimestamp: 1574117613}
+	if got := kinds[2].shardName(m); got != "availability_feed_1574117613_001_of_002.json.gz" {
+		t.Errorf("a shard is named %q", got)
 	}
 	for _, test := range []struct {
 		bytes int64
 		want  int
-	}{{0, 1}, {maxShardBytes - 20_000, 1}, {maxShardBytes + 1, 2}, {2_900_000_000, 15}, {3_999_000_000, 20}, {4_000_000_001, 21}} {
+	}{
+		{0, 1}, {maxShardBytes - 20_000, 1}, {maxShardBytes + 1, 2}, {999_900_000, 5}, {1_000_000_000, 6},
+		{2_900_000_000, 15}, {3_999_000_000, 20}, {4_000_000_001, 21},
+	} {
 		if got := export.FilesFor(test.bytes, 10_000, maxShardBytes); got != test.want {
 			t.Errorf("%d bytes take %d files, want %d", test.bytes, got, test.want)
 		}
 	}
 }
 
-// TestCheck has the validator find each rule that is broken.
-func TestCheck(t *testing.T) {
-	const good = `{"metadata":{"processing_instruction":"PROCESS_AS_COMPLETE","shard_number":0,"total_shards":1,"nonce":5,"generation_timestamp":1574117613},"merchant":[{"merchant_id":"a"},{"merchant_id":"b"}]}`
-	const name = "merchant_feed_1574117613_001_of_001.json.gz"
-	for what, test := range map[string]struct{ name, from, to, want string }{
-		"nothing":          {"", "", "", ""},
-		"the name":         {"merchants.json.gz", "", "", "its name"},
-		"an unknown feed":  {"people_feed_1574117613_001_of_001.json.gz", "", "", `"people"`},
-		"the number":       {"merchant_feed_1574117613_002_of_001.json.gz", "", "", "not what its name says"},
-		"the time":         {"", "1574117613", "1574117614", "not what its name says"},
-		"the instruction":  {"", "COMPLETE", "INCREMENTAL", "processing_instruction"},
-		"a gap":            {"merchant_feed_1574117613_001_of_002.json.gz", `"total_shards":1`, `"total_shards":2`, "no shard_number 1"},
-		"a record twice":   {"", `"b"`, `"a"`, "has a record 2 times"},
-		"no nonce":         {"", `,"nonce":5`, "", "no nonce"},
-		"a null nonce":     {"", `"nonce":5`, `"nonce":null`, "nonce: it is null"},
-		"a nonce of 0":     {"", `"nonce":5`, `"nonce":0`, "nonce is 0"},
-		"no shard_number":  {"", `"shard_number":0,`, "", "no shard_number"},
-		"another case":     {"", `"shard_number"`, `"Shard_Number"`, `"Shard_Number"`},
-		"a property more":  {"", `"nonce":5`, `"nonce":5,"x":1`, `"x"`},
-		"a property twice": {"", `"nonce":5`, `"nonce":4,"nonce":5`, `"nonce" twice`},
-		"no list":          {"", `,"merchant":[{"merchant_id":"a"},{"merchant_id":"b"}]`, "", `no "merchant"`},
-		"a null list":      {"", `[{"merchant_id":"a"},{"merchant_id":"b"}]`, "null", "want ["},
-		"a number":         {"", `{"merchant_id":"a"}`, "1", "record 0 is no object"},
-		"a null":           {"", `{"merchant_id":"b"}`, "null", "record 1 is no object"},
-		"no UTF-8":         {"", `"a"`, "\"\xff\"", "record 0 is no UTF-8"},
-		"another folder":   {"_parts", "", "", "its name"},
-		"another end":      {"merchant_feed_1574117613_001_of_001.JSON.GZ", "", "", "its name"},
-		"another list":     {"", `"merchant":`, `"merchants":`, `"merchants"`},
-		"half a record":    {"", `"b"}]}`, `"b"`, "EOF"},
-		"something more":   {"", `"b"}]}`, `"b"}]} {}`, "behind its value"},
-	} {
-		t.Run(what, func(t *testing.T) {
-			dir := t.TempDir()
-			file := name
-			if test.name != "" {
-				file = test.name
-			}
-			writeGzip(t, filepath.Join(dir, file), strings.Replace(good, test.from, test.to, 1))
-			r, err := checkFolder(dir, maxShardBytes, maxShards)
-			if err != nil {
-				t.Fatal(err)
-			}
-			problems := strings.Join(r.Problems, "\n")
-			if test.want == "" && problems != "" || !strings.Contains(problems, test.want) {
-				t.Errorf("the problems are %q, want %q", problems, test.want)
-			}
-		})
-	}
-	uneven, of2 := t.TempDir(), strings.Replace(good, `"total_shards":1`, `"total_shards":2`, 1)
-	var many []string
-	for i := range 20_000 {
-		many = append(many, fmt.Sprintf(`{"merchant_id":"%x"}`, sha256.Sum256(fmt.Append(nil, i))))
-	}
-	writeGzip(t, filepath.Join(uneven, "merchant_feed_1574117613_001_of_002.json.gz"), strings.Replace(of2, `{"merchant_id":"b"}`, strings.Join(many, ","), 1))
-	writeGzip(t, filepath.Join(uneven, "merchant_feed_1574117613_002_of_002.json.gz"), strings.Replace(strings.Replace(of2, `"a"`, `"c"`, 1), `"shard_number":0`, `"shard_number":1`, 1))
-	if r, err := checkFolder(uneven, maxShardBytes, maxShards); err != nil || len(r.Problems) != 1 || !strings.Contains(r.Problems[0], "not filled evenly") {
-		t.Errorf("a feed of one large and one small shard: %+v, %v", r, err)
-	}
-	if r, err := checkFolder(t.TempDir(), 1, 1); err != nil || len(r.Problems) != 1 {
-		t.Errorf("an empty folder: %+v, %v", r, err)
-	}
-}
-
-func writeGzip(t *testing.T, path, text string) {
-	t.Helper()
-	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
-	io.WriteString(z, text)
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
+// TestFlags has flags that can't be, each of which is named; and sizes that can't fit are an error before any work.
 func TestFlags(t *testing.T) {
 	for args, want := range map[string]string{
-		"-merchants 0":     "-merchants",
-		"-regions 11":      "-regions",
-		"-max-bytes 1":     "-max-bytes",
-		"-max-shards 1000": "-max-shards",
-		"-datastore cloud": `-datastore is "cloud"`,
-		"more":             `"more"`,
+		"-merchants 0":                        "-merchants",
+		"-regions 11":                         "-regions",
+		"-regions 5 -max-shards 4":            "-max-shards has to be in [5, 999]",
+		"-max-bytes 1":                        "-max-bytes",
+		"-max-bytes 200000001":                "-max-bytes",
+		"-max-shards 1000":                    "-max-shards",
+		"-datastore cloud":                    `-datastore is "cloud"`,
+		"more":                                `"more"`,
+		"-merchants 1000 -max-bytes 10000":    "20 shards of up to 10000 bytes hold 200000: lower -merchants, or raise",
+		"-merchants 1000000 -max-bytes 10000": "1000000 merchants have 20000000 times",
 	} {
 		if _, err := parse(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", args, err, want)

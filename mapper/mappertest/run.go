@@ -22,6 +22,10 @@ type Options struct {
 	// Workers is how many tasks run at once, in [1, 5000]. Defaults to 10.
 	Workers int
 
+	// PointInTime has the Datastore do what production does with point-in-time recovery: of what is older than an hour
+	// whole minutes can be read, for seven days (mapper.Query.ReadTime).
+	PointInTime bool
+
 	// Schedules are those that the engine advances.
 	Schedules []mapper.ScheduleDefinition
 
@@ -72,7 +76,7 @@ func Run(t *testing.T, mappers []mapper.Definition, o *Options, test func(t *tes
 // start starts the emulators and the engine.
 func (w *World) start(t *testing.T, mappers []mapper.Definition, o Options) {
 	var handler http.Handler
-	e := emulator.ForTest(t, &emulator.Options{Faults: w.faults, Transport: emulator.HandlerTransport(
+	e := emulator.ForTest(t, &emulator.Options{Faults: w.faults, PointInTime: o.PointInTime, Transport: emulator.HandlerTransport(
 		http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }))})
 	fail := func(err error) {
 		if err != nil {

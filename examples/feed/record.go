@@ -1,0 +1,105 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"math"
+)
+
+// The records of feeds, as far as their fields are checked:
+// https://developers.google.com/actions-center/verticals/reservations/e2e/reference/feeds/availability-feed and the
+// pages beside it. They have others, which are left alone.
+var (
+	merchantType = message(map[string]valueType{
+		"merchant_id": text, "name": text, "telephone": text, "url": text, "category": text,
+		"geo": message(map[string]valueType{
+			"latitude": double, "longitude": double, "unstructured_address": text,
+			"address": message(map[string]valueType{
+				"country": text, "locality": text, "region": text, "postal_code": text, "street_address": text,
+			}),
+		}),
+	}, "merchant_id")
+
+	localizedType = message(map[string]valueType{
+		"value":           text,
+		"localized_value": list(message(map[string]valueType{"locale": text, "value": text})),
+	})
+
+	serviceType = message(map[string]valueType{
+		"merchant_id": text, "service_id": text, "name": text, "description": text,
+		"localized_service_name": localizedType, "localized_description": localizedType,
+		"price": message(map[string]valueType{"price_micros": int64s, "currency_code": text}),
+	}, "merchant_id", "service_id")
+
+	resourcesType = message(map[string]valueType{
+		"staff_id": text, "staff_name": text, "room_id": text, "room_name": text,
+		"party_size": integer(0, math.MaxInt32),
+	})
+
+	slotType = message(map[string]valueType{
+		"merchant_id": text, "service_id": text, "start_sec": seconds, "duration_sec": counts,
+		"spots_total": counts, "spots_open": counts, "availability_tag": text, "resources": resourcesType,
+		"payment_option_id": list(text), "ticket_type_id": list(text),
+		"confirmation_mode": enum("CONFIRMATION_MODE_UNSPECIFIED", "CONFIRMATION_MODE_SYNCHRONOUS",
+			"CONFIRMATION_MODE_ASYNCHRONOUS"),
+		"recurrence": message(map[string]valueType{"repeat_until_sec": seconds, "repeat_every_sec": counts}),
+	}, "merchant_id", "service_id", "start_sec")
+
+	availabilityType = message(map[string]valueType{
+		"availability":             list(slotOfFeed),
+		"start_timestamp_restrict": int64s, "end_timestamp_restrict": int64s, "duration_restrict_sec": int64s,
+		"merchant_id_restrict": text, "service_id_restrict": text, "resources_restrict": resourcesType,
+	})
+)
+
+// slotOfFeed reads a time that can be booked.
+func slotOfFeed(v any) (any, error) {
+	read, err := slotType(v)
+	if err != nil {
+		return nil, err
+	}
+	slot := read.(map[string]any)
+	total, open := slot["spots_total"], slot["spots_open"]
+	if total != nil && open != nil && open.(int64) > total.(int64) {
+		return nil, fmt.Errorf("spots_open: it is %d, and spots_total is %d", open, total)
+	}
+	return slot, nil
+}
+
+// A recordHash is that of what tells a record from others, so that a feed need not be in memory.
+type recordHash [16]byte
+
+// records returns what an element of a feed's list has: itself, or each of its times.
+func (k kind) records(element any) []any {
+	if k.list != "service_availability" {
+		return []any{element}
+	}
+	slots, _ := element.(map[string]any)["availability"].([]any)
+	return slots
+}
+
+// hash returns that of a record's ID, or of all of a record that has none.
+func (k kind) hash(record any) recordHash {
+	if len(k.id) > 0 {
+		fields, id := record.(map[string]any), make([]any, len(k.id))
+		for i, name := range k.id {
+			id[i] = fields[name]
+		}
+		record = id
+	}
+	encoded, _ := json.Marshal(record) // it was JSON
+	sum := sha256.Sum256(encoded)
+	return recordHash(sum[:16])
+}
+
+// lacks returns which of the fields a record has not that the reference requires, but that may be 0.
+func (k kind) lacks(record any) (missing []string) {
+	fields := record.(map[string]any)
+	for _, name := range k.wanted {
+		if fields[name] == nil {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/scattermap/scattermap/examples/internal/cloud"
+	"github.com/scattermap/scattermap/export"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// A feedSet is feeds that belong together, one of each kind: what the regions agree on before they read anything.
+type feedSet struct {
+	at     time.Time // of which all records are, in whole seconds
+	nonces []string  // of each kind
+}
+
+// newFeedSet returns a set of a time. Each feed has a nonce of its own.
+func newFeedSet(at time.Time) feedSet {
+	s := feedSet{at: at}
+	for range kinds {
+		s.nonces = append(s.nonces, strconv.FormatUint(1+rand.Uint64N(1<<53-1), 10))
+	}
+	return s
+}
+
+// readTime returns the next whole second, when that is over: what was written before is read at it. Datastore serves
+// any time of the last hour; older ones only with point-in-time recovery, in whole minutes.
+func readTime(ctx context.Context) (time.Time, error) {
+	at := time.Now().Truncate(time.Second).Add(time.Second)
+	select {
+	case <-time.After(time.Until(at) + 10*time.Millisecond):
+		return at, nil
+	case <-ctx.Done():
+		return at, ctx.Err()
+	}
+}
+
+// A region has a database, and writes its own shards of each feed.
+type region struct {
+	name string
+	all  feeds
+	on   *cloud.Cloud
+	runs []*export.Run // of each kind
+	need []int         // shards of each
+}
+
+// writeFeeds has each region write its shards of each feed:
+//
+//  1. All agree on the time that is read, and a nonce for each feed.
+//  2. Each reads its records into parts, and counts the shards that it needs.
+//  3. The first numbers and the totals are known: each writes its shards.
+func writeFeeds(ctx context.Context, c config, dir string, stdout io.Writer) (feedSet, error) {
+	say := func(format string, args ...any) {
+		if !c.JSON {
+			fmt.Fprintf(stdout, format+"\n", args...)
+		}
+	}
+	say("%d merchants in %d region(s); files of up to %d bytes, %d at most.", c.merchants, c.regions, c.maxBytes,
+		c.maxShards)
+	regions := make([]*region, c.regions)
+	defer func() {
+		for _, r := range regions {
+			if r != nil {
+				r.close()
+			}
+		}
+	}()
+	err := each(ctx, c.regions, func(ctx context.Context, i int) (err error) {
+		if regions[i], err = openRegion(ctx, c, dir, i); err == nil {
+			err = fill(ctx, regions[i].on.Client, c, i, time.Now())
+		}
+		return err
+	})
+	if err != nil {
+		return feedSet{}, err
+	}
+	at, err := readTime(ctx)
+	if err != nil {
+		return feedSet{}, err
+	}
+	set := newFeedSet(at)
+	if snapshots(c) {
+		say("All feeds are of %s, whatever changes later.", set.at.UTC().Format(time.RFC3339))
+	} else {
+		say("All feeds are of %s. This emulator reads what is there now, so nothing may change until they are read.",
+			set.at.UTC().Format(time.RFC3339))
+	}
+	err = each(ctx, c.regions, func(ctx context.Context, i int) error {
+		if snapshots(c) {
+			if err := meddle(ctx, regions[i].on.Client, i); err != nil {
+				return err
+			}
+		}
+		if err := regions[i].start(ctx, c, set); err != nil {
+			return err
+		}
+		return regions[i].count(ctx)
+	})
+	var agreed [][]Generation // of each region and kind
+	if err == nil {
+		agreed, err = agree(set, regions, c.maxShards)
+	}
+	if err != nil {
+		return set, errors.Join(err, discard(ctx, regions))
+	}
+	for k := range kinds {
+		say("%s", shares(regions, agreed, k))
+	}
+	return set, each(ctx, c.regions, func(ctx context.Context, i int) error { return regions[i].write(ctx, agreed[i]) })
+}
+
+// shares says which shards of a feed each region writes.
+func shares(regions []*region, agreed [][]Generation, k int) string {
+	var parts []string
+	for i, r := range regions {
+		first := agreed[i][k].First
+		numbers := strconv.Itoa(first)
+		if r.need[k] > 1 {
+			numbers += fmt.Sprintf(" to %d", first+r.need[k]-1)
+		}
+		parts = append(parts, r.name+" writes "+numbers)
+	}
+	return fmt.Sprintf("%s feed, shards of %d: %s.", kinds[k].name, agreed[0][k].Total, strings.Join(parts, ", "))
+}
+
+// each calls a function for each region, all at once.
+func each(ctx context.Context, regions int, f func(ctx context.Context, region int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range regions {
+		group.Go(func() error {
+			if err := f(ctx, i); err != nil {
+				return fmt.Errorf("region %d: %w", i, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// snapshots reports whether the database can be read as it was: Google's classic emulator can't.
+func snapshots(c config) bool { return c.Datastore != "google" }
+
+// openRegion starts the database of a region, and what runs its jobs.
+func openRegion(ctx context.Context, c config, dir string, i int) (*region, error) {
+	r := &region{name: fmt.Sprintf("region-%d", i), runs: make([]*export.Run, len(kinds)),
+		need: make([]int, len(kinds))}
+	bucket, err := openFolder(filepath.Join(dir, r.name))
+	if err != nil {
+		return nil, err
+	}
+	r.all = newFeeds(bucket, c.maxBytes)
+	r.on, err = cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Mappers: r.all.mappers()})
+	if err != nil {
+		return nil, errors.Join(err, bucket.Close())
+	}
+	return r, nil
+}
+
+func (r *region) close() {
+	r.on.Close()
+	_ = r.all.bucket.Close() // what counts has been written
+}
+
+// pageSize returns how many records go into one part of a file: a part is not split, so it has to be small where files
+// are. A record takes some 40 bytes, and fewer in larger parts.
+func (c config) pageSize() int { return int(min(int64(c.Page), max(30, c.maxBytes/16/40))) }
+
+// start starts the export of each feed, which is held before it writes a file.
+func (r *region) start(ctx context.Context, c config, set feedSet) error {
+	at := set.at
+	if !snapshots(c) {
+		at = time.Time{}
+	}
+	for k, x := range r.all.exports {
+		id := fmt.Sprintf("%s-%d", kinds[k].name, set.at.Unix())
+		g := Generation{Nonce: set.nonces[k], Timestamp: set.at.Unix()}
+		run, err := x.Start(ctx, r.on.Engine, queries(at)[k], g, &export.StartOptions{Hold: true,
+			StartOptions: mapper.StartOptions{ID: id, PageSize: c.pageSize(), AllowEmpty: true}})
+		if err != nil {
+			return err
+		}
+		r.runs[k] = run
+	}
+	return nil
+}
+
+// count counts the shards that each feed needs.
+func (r *region) count(ctx context.Context) (err error) {
+	for k, x := range r.all.exports { // which go on meanwhile
+		if r.need[k], err = x.Count(ctx, r.runs[k]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// agree gives each region the numbers of its shards, one region after the other.
+func agree(set feedSet, regions []*region, most int) ([][]Generation, error) {
+	agreed := make([][]Generation, len(regions))
+	for k, kind := range kinds {
+		total, needs := 0, []string(nil)
+		for _, r := range regions {
+			total += r.need[k]
+			needs = append(needs, fmt.Sprintf("%s %d", r.name, r.need[k]))
+		}
+		if total > most {
+			return nil, fmt.Errorf("the %s feed needs %d shards (%s), and -max-shards is %d: nothing was written; "+
+				"raise -max-bytes or -max-shards", kind.name, total, strings.Join(needs, ", "), most)
+		}
+		first := 0
+		for i, r := range regions {
+			agreed[i] = append(agreed[i], Generation{set.nonces[k], set.at.Unix(), first, total})
+			first += r.need[k]
+		}
+	}
+	return agreed, nil
+}
+
+// write writes the shards of a region.
+func (r *region) write(ctx context.Context, agreed []Generation) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for k, x := range r.all.exports {
+		group.Go(func() error {
+			if err := x.Write(ctx, r.runs[k], r.need[k], agreed[k]); err != nil {
+				return err
+			}
+			_, err := r.runs[k].Wait(ctx)
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+// discard deletes what was read of feeds that are not written.
+func discard(ctx context.Context, regions []*region) error {
+	return each(ctx, len(regions), func(ctx context.Context, i int) error {
+		for _, run := range regions[i].runs {
+			if run == nil {
+				continue
+			}
+			job := run.Jobs()[0]
+			if err := job.Abort(ctx); err != nil && !errors.Is(err, mapper.ErrState) {
+				return err
+			}
+			if _, err := job.Wait(ctx); err != nil {
+				return err
+			}
+			if err := run.Discard(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
