@@ -95,7 +95,7 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 	if c.check != "" {
 		report, err := checkFolder(c.check, c.maxBytes, c.maxShards, time.Now())
 		if err != nil {
-			return err
+			return fmt.Errorf("-check %s: %w", c.check, err)
 		}
 		return report.end(c, stdout)
 	}
@@ -124,10 +124,14 @@ func (r *Report) end(c config, stdout io.Writer) error {
 	if err := r.print(stdout, c.JSON); err != nil {
 		return err
 	}
-	if n := len(r.Problems); n > 0 {
+	switch n := len(r.Problems); n {
+	case 0:
+		return nil
+	case 1:
+		return errors.New("1 problem: a rule of sharded feeds is broken")
+	default:
 		return fmt.Errorf("%d problems: rules of sharded feeds are broken", n)
 	}
-	return nil
 }
 
 // expect adds what the feeds of a set should have, besides what the rules say.

@@ -183,7 +183,7 @@ func (r *region) start(ctx context.Context, c config, set feedSet) error {
 	}
 	for k, x := range r.all.exports {
 		id := fmt.Sprintf("%s-%d", kinds[k].name, set.at.Unix())
-		g := Generation{Nonce: set.nonces[k], Timestamp: set.at.Unix()}
+		g := Generation{Timestamp: set.at.Unix()} // the rest is known when all have counted
 		run, err := x.Start(ctx, r.on.Engine, queries(at)[k], g, &export.StartOptions{Hold: true,
 			StartOptions: mapper.StartOptions{ID: id, PageSize: c.pageSize(), AllowEmpty: true}})
 		if err != nil {
