@@ -109,6 +109,9 @@ func (c *checker) readFolder(dir string) (shards []*shard, err error) {
 	}
 	names := make(map[string]string)
 	err = filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() && path != root && strings.HasPrefix(d.Name(), ".") {
+			return filepath.SkipDir
+		}
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -188,8 +191,8 @@ func compareFeeds(a, b feedID) int {
 		cmp.Compare(a.nonce, b.nonce), cmp.Compare(a.file, b.file))
 }
 
-// adopt finds out of which feed files are that have no list: they have no records, and JSON leaves out an empty list.
-// It is that of their nonce, or the one that their name says.
+// adopt finds the feed of files that have no list: they have no records, and JSON leaves out an empty list. It is the
+// feed of their nonce, or the one that their name says.
 func (c *checker) adopt(shards []*shard) {
 	for _, s := range shards {
 		if s.kind.name != "" {
@@ -206,7 +209,7 @@ func (c *checker) adopt(shards []*shard) {
 			found[m[1]] = kindOf(m[1])
 		}
 		if len(found) != 1 {
-			c.problem("%s: it has none of the lists %s, so it is not known of which feed it is", s.name, lists)
+			c.problem("%s: it has none of the lists %s, so its feed is unknown", s.name, lists)
 			continue
 		}
 		for _, k := range found {

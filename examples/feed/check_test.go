@@ -268,6 +268,10 @@ func TestAccepted(t *testing.T) {
 			merged(single("", ""), map[string]string{"README.md": "# Feeds", "sums.gz": "1 2 3"}),
 			"passed over",
 		},
+		"what a Mac leaves": {
+			merged(single("", ""), map[string]string{"._" + merchantFile: "raw:\x00\x05", ".git/a.json": "{"}),
+			"passed over",
+		},
 		"JSON of another sort": {
 			merged(single("", ""), map[string]string{"package.json": `{"name": "x"}`}),
 			"passed over",
@@ -453,7 +457,7 @@ func TestRefused(t *testing.T) {
 		},
 		"no list, and no name": {
 			renamed(single(`, "merchant": [`+aAndB+"]", ""), "a.json"),
-			"of which feed it is",
+			"so its feed is unknown",
 		},
 		"a list that is none": {
 			single("["+aAndB+"]", `{}`),

@@ -45,7 +45,6 @@ func TestFeeds(t *testing.T) {
 	for args, shards := range map[string][2]int{ // of the availability feed, at least and at most
 		"-merchants 1":                               {1, 1},
 		"-merchants 2 -regions 3":                    {3, 3}, // one region has nothing
-		"-merchants 200 -max-bytes 20000":            {6, 20},
 		"-merchants 120 -max-bytes 10000":            {10, 20},
 		"-merchants 300 -regions 2 -max-bytes 15000": {12, 20},
 		"-merchants 8 -regions 4 -max-shards 4":      {4, 4},

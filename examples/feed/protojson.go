@@ -35,13 +35,6 @@ func text(v any) (any, error) {
 	return nil, wrong(v, "a string")
 }
 
-func boolean(v any) (any, error) {
-	if b, ok := v.(bool); ok {
-		return b, nil
-	}
-	return nil, wrong(v, "true or false")
-}
-
 var number = regexp.MustCompile(`^-?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?$`)
 
 // digits returns the text of a number, or of a string that is one.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -43,7 +44,7 @@ func readShard(path, name string) (*shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
+	if !info.Mode().IsRegular() || strings.HasPrefix(filepath.Base(name), ".") {
 		return nil, errNoFeed
 	}
 	f, err := os.Open(path)
