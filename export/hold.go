@@ -27,7 +27,7 @@ func (x *Export[P]) Count(ctx context.Context, r *Run) (int, error) {
 	}
 	all, err := x.stretches(ctx, r.engine.Client(), s, status.Counters)
 	if err != nil {
-		return 0, fmt.Errorf("export: count the files of %s: %w", r.ID, err)
+		return 0, fmt.Errorf("export: count the files of %s: %w", r.ID, x.orDiscarded(ctx, s, err))
 	}
 	return len(all), nil
 }
@@ -57,7 +57,7 @@ func (x *Export[P]) Write(ctx context.Context, r *Run, files int, params P) erro
 	}
 	s.Params, s.Plan = given, planOf(s.Files, given)
 	if err := x.plan(ctx, r.engine, status, s); err != nil {
-		return fail(err)
+		return fail(x.orDiscarded(ctx, s, err))
 	}
 	next, err := nextStage(ctx, r.engine, s, joinSuffix)
 	if err == nil && next != nil && next.Plan != s.Plan {
@@ -102,6 +102,14 @@ func (x *Export[P]) held(ctx context.Context, r *Run) (stage, *mapper.Status, er
 		err = x.opts.checkCoding(s.Coding)
 	}
 	return s, status, err
+}
+
+// orDiscarded returns an error, or that the run was discarded, if that is why.
+func (x *Export[P]) orDiscarded(ctx context.Context, s stage, err error) error {
+	if discarded := s.place().wasDiscarded(ctx, x.bucket); discarded != nil {
+		return discarded
+	}
+	return err
 }
 
 // planOf names a plan: files that are planned by two calls of Write with different arguments do not go together.

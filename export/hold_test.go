@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/datastore"
 	"gocloud.dev/blob"
@@ -142,6 +143,9 @@ func TestHoldRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "was discarded") {
 			t.Errorf("a Write of a run that was discarded: %v", err)
 		}
+		if _, err := x.Count(t.Context(), run); err == nil || !strings.Contains(err.Error(), "was discarded") {
+			t.Errorf("the count of a run that was discarded: %v", err)
+		}
 		all := list(t, bucket)
 		if len(all) != 1 || path.Base(all[0]) != export.ManifestName { // the mark
 			t.Errorf("in the bucket are %q, want the mark of Discard", all)
@@ -203,6 +207,47 @@ func TestHoldTwoPlans(t *testing.T) {
 			if strings.Contains(string(text), `"shard":0,`) {
 				t.Errorf("%s was written of the other plan", name)
 			}
+		}
+	})
+}
+
+// TestHoldLateWrite has a Write stand still when it has seen that its run was not discarded, until it was: the Write
+// fails, and what is left is the mark.
+func TestHoldLateWrite(t *testing.T) {
+	s := newStore()
+	x := newNumbered(s.open(), 10)
+	var armed atomic.Bool
+	var seen, discarded chan bool
+	s.hook = func(c *call) error {
+		err := c.effect()
+		if c.op == "read" && path.Base(c.key) == export.ManifestName && armed.CompareAndSwap(true, false) {
+			close(seen)
+			<-discarded
+		}
+		return err
+	}
+	mappertest.Run(t, x.Mappers(), nil, func(t *testing.T, w *mappertest.World) {
+		seen, discarded = make(chan bool), make(chan bool)
+		putOrders(t, w.Client)
+		run := startHeld(t, w.Engine, x, "held", true)
+		n, err := x.Count(t.Context(), run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		armed.Store(true)
+		wrote := make(chan error)
+		go func() { wrote <- x.Write(t.Context(), run, n, numbers{0, n}) }()
+		<-seen
+		if err := run.Discard(t.Context()); err != nil {
+			t.Errorf("discard: %v", err)
+		}
+		close(discarded)
+		if err := <-wrote; err == nil || !strings.Contains(err.Error(), "was discarded") {
+			t.Errorf("a Write that wakes after a Discard: %v, want an error", err)
+		}
+		time.Sleep(24 * time.Hour)
+		if all := s.names(); len(all) != 1 || path.Base(all[0]) != export.ManifestName {
+			t.Errorf("in the bucket are %q, want the mark of Discard", all)
 		}
 	})
 }
