@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -51,10 +52,17 @@ type Generator struct {
 	physical, logical int
 	now               func() time.Time
 
-	mu   sync.Mutex
-	last int64 // milliseconds
-	next int64 // sequence
+	mu    sync.Mutex
+	last  int64 // milliseconds
+	next  int64 // sequence
+	given map[int64]*run
 }
+
+// A run is the sequence numbers that were drawn for a time that the caller gave.
+type run struct{ first, drawn int64 }
+
+// maxRuns is how many times are remembered.
+const maxRuns = 10_000
 
 // NewGenerator returns a generator.
 func NewGenerator(physical, logical int) (*Generator, error) {
@@ -103,4 +111,32 @@ func (g *Generator) draw() (ID, time.Duration, error) {
 	id := newID(g.last, g.physical, g.logical, g.next)
 	g.next++
 	return id, 0, nil
+}
+
+// At draws an ID of a time that the caller gives. It begins anywhere in the sequence, since other processes draw IDs of
+// that time, too.
+func (g *Generator) At(t time.Time) (ID, error) {
+	since := t.Sub(Epoch)
+	ms := since.Milliseconds()
+	if since < time.Millisecond || ms >= times {
+		return 0, fmt.Errorf("there are no IDs of %v, only between %v and %v", t.UTC().Format(time.RFC3339Nano),
+			Epoch.Format(time.DateOnly), Epoch.Add(times*time.Millisecond).Format(time.DateOnly))
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.given) >= maxRuns || g.given == nil {
+		g.given = make(map[int64]*run)
+	}
+	r := g.given[ms]
+	if r == nil {
+		r = &run{first: rand.Int64N(sequences)}
+		g.given[ms] = r
+	}
+	if r.drawn == sequences {
+		delete(g.given, ms)
+		return 0, fmt.Errorf("all %d IDs of logical shard %d at %v are taken: give another time", sequences, g.logical,
+			t.UTC().Format(time.RFC3339Nano))
+	}
+	r.drawn++
+	return newID(ms, g.physical, g.logical, (r.first+r.drawn-1)%sequences), nil
 }
