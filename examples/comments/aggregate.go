@@ -13,9 +13,10 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// aggregate counts and adds up. Each shard does so for itself, unless the query's results depend on those of others, or
-// an average is asked for: then they are read.
-func (r *router) aggregate(ctx context.Context, req *pb.RunAggregationQueryRequest) (*pb.RunAggregationQueryResponse, error) {
+// aggregate counts and adds up. Each shard does so for itself, unless the query's results depend on those of others,
+// or an average is asked for: then they are read.
+func (r *router) aggregate(ctx context.Context, req *pb.RunAggregationQueryRequest) (*pb.RunAggregationQueryResponse,
+	error) {
 	comments, err := ofTable(req.PartitionId, req.GetAggregationQuery().GetNestedQuery())
 	if err != nil {
 		return nil, err
@@ -36,7 +37,8 @@ func (r *router) aggregate(ctx context.Context, req *pb.RunAggregationQueryReque
 	})
 }
 
-func (v *view) aggregate(ctx context.Context, req *pb.RunAggregationQueryRequest) (*pb.RunAggregationQueryResponse, error) {
+func (v *view) aggregate(ctx context.Context, req *pb.RunAggregationQueryRequest) (*pb.RunAggregationQueryResponse,
+	error) {
 	aq := req.GetAggregationQuery()
 	if req.ExplainOptions != nil {
 		return nil, errExplain
@@ -191,7 +193,8 @@ func (all *sums) addEntity(e *pb.Entity, wanted map[string]bool) error {
 			return nil
 		}
 		if v.GetArrayValue() != nil {
-			return status.Errorf(codes.InvalidArgument, "%v has several values of %s: the store adds up single ones", clientKey(e.Key), name)
+			return status.Errorf(codes.InvalidArgument, "%v has several values of %s: the store adds up single ones",
+				clientKey(e.Key), name)
 		}
 	}
 	for _, s := range all.parts {

@@ -27,7 +27,8 @@ type Verbs interface {
 	Run(ctx context.Context, q *datastore.Query) *datastore.Iterator
 	Count(ctx context.Context, q *datastore.Query) (int, error)
 	RunAggregationQuery(ctx context.Context, q *datastore.AggregationQuery) (datastore.AggregationResult, error)
-	RunInTransaction(ctx context.Context, f func(tx *datastore.Transaction) error, opts ...datastore.TransactionOption) (*datastore.Commit, error)
+	RunInTransaction(ctx context.Context, f func(tx *datastore.Transaction) error,
+		opts ...datastore.TransactionOption) (*datastore.Commit, error)
 }
 
 var (
@@ -52,7 +53,8 @@ func diary(ctx context.Context, client Verbs, seed uint64, things int) ([]string
 	if err := c.add(ctx, 20); err != nil {
 		return nil, err
 	}
-	all := []func(context.Context) error{c.addOne, c.edit, c.editInTransaction, c.deleteSome, c.read, c.list, c.list, c.pages, c.count}
+	all := []func(context.Context) error{c.addOne, c.edit, c.editInTransaction, c.deleteSome, c.read, c.list, c.list,
+		c.pages, c.count}
 	for range things {
 		if err := all[c.rand.IntN(len(all))](ctx); err != nil {
 			return nil, err
@@ -69,8 +71,9 @@ func (c *caller) note(format string, args ...any) {
 func (c *caller) comment() *Comment {
 	c.put++
 	minutes := time.Duration(c.rand.IntN(100_000))*time.Minute + time.Duration(c.put)*time.Millisecond
-	return &Comment{Order: orders[c.rand.IntN(len(orders))], Status: statuses[c.rand.IntN(3)], Author: authors[c.rand.IntN(3)],
-		Text: fmt.Sprintf("comment %d", c.put), Created: time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC).Add(minutes)}
+	return &Comment{Order: orders[c.rand.IntN(len(orders))], Status: statuses[c.rand.IntN(3)],
+		Author: authors[c.rand.IntN(3)],
+		Text:   fmt.Sprintf("comment %d", c.put), Created: time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC).Add(minutes)}
 }
 
 var (
@@ -119,8 +122,8 @@ func (c *caller) edit(ctx context.Context) error {
 	return err
 }
 
-// editInTransaction changes all comments of an order, and deletes one of them if the order's number is even. The orders
-// of the first shard are in the database of other kinds, so there it writes one of these, too.
+// editInTransaction changes all comments of an order, and deletes one of them if the order's number is even. The
+// orders of the first shard are in the database of other kinds, so there it writes one of these, too.
 func (c *caller) editInTransaction(ctx context.Context) error {
 	key, author := c.any(), authors[c.rand.IntN(3)]
 	_, err := c.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
@@ -129,7 +132,8 @@ func (c *caller) editInTransaction(ctx context.Context) error {
 			return err
 		}
 		var same []Comment
-		if _, err := c.client.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", comment.Order).Transaction(tx), &same); err != nil {
+		if _, err := c.client.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=",
+			comment.Order).Transaction(tx), &same); err != nil {
 			return err
 		}
 		for _, s := range same {

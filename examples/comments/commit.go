@@ -63,7 +63,8 @@ func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, erro
 	}
 	w.own = own(key)
 	if path := key.GetPath(); len(path) > 0 && isShard(path[0].Kind) {
-		return nil, nil, &KeyError{Key: clientKey(key), Reason: "it is in a shard: comments are written under the kind " + plainKind}
+		return nil, nil, &KeyError{Key: clientKey(key), Reason: "it is in a shard: comments are written under the kind " +
+			"" + plainKind}
 	}
 	if !w.own {
 		return w, r.databases[0], nil
@@ -98,7 +99,8 @@ func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, erro
 	}
 	d := r.database(w.order)
 	if !w.drawn && id.Physical() != d.number {
-		return nil, nil, refuse("order %d is in database %d, and the ID in database %d: delete the comment, and put it under a new ID",
+		return nil, nil, refuse("order %d is in database %d, and the ID in database %d: delete the comment, and put it "+
+			"under a new ID",
 			w.order, d.number, id.Physical())
 	}
 	return w, d, nil
@@ -212,7 +214,8 @@ func split(writes []*write) (comments, others []*write) {
 }
 
 // writeOthers writes what is of other kinds, as it came.
-func (r *router) writeOthers(ctx context.Context, req *pb.CommitRequest, writes []*write, results []*pb.MutationResult) error {
+func (r *router) writeOthers(ctx context.Context, req *pb.CommitRequest, writes []*write,
+	results []*pb.MutationResult) error {
 	if len(writes) == 0 {
 		return nil
 	}
@@ -231,7 +234,8 @@ func (r *router) writeOthers(ctx context.Context, req *pb.CommitRequest, writes 
 }
 
 // commitTransaction commits the caller's transaction.
-func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest, all map[*database][]*write) (*pb.CommitResponse, error) {
+func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest,
+	all map[*database][]*write) (*pb.CommitResponse, error) {
 	id := req.GetTransaction()
 	if req.GetSingleUseTransaction() != nil {
 		id = r.start(req.GetSingleUseTransaction())
@@ -273,8 +277,8 @@ func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest, a
 	return resp, err
 }
 
-// write writes to a database in a transaction of the store's own. It tries again until it knows that it has written, and
-// never writes what it has written already.
+// write writes to a database in a transaction of the store's own. It tries again until it knows that it has written,
+// and never writes what it has written already.
 func (r *router) write(ctx context.Context, d *database, writes []*write) (results []*pb.MutationResult, err error) {
 	if len(writes) == 0 {
 		return nil, nil
@@ -314,7 +318,8 @@ func (r *router) write(ctx context.Context, d *database, writes []*write) (resul
 
 // expired reports whether a transaction has ended before its commit, which has changed nothing.
 func expired(err error) bool {
-	return status.Code(err) == codes.InvalidArgument && !errors.Is(err, datastore.ErrInvalidKey) && strings.Contains(err.Error(), "transaction")
+	return status.Code(err) == codes.InvalidArgument && !errors.Is(err, datastore.ErrInvalidKey) &&
+		strings.Contains(err.Error(), "transaction")
 }
 
 // A plan is what a transaction writes.
@@ -332,14 +337,17 @@ func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
 		p.session.rollback(ctx)
 		return &pb.CommitResponse{MutationResults: p.results}, nil
 	}
-	resp, err := p.session.db.api().Commit(ctx, &pb.CommitRequest{ProjectId: p.session.db.project, DatabaseId: p.session.db.name,
-		Mode: pb.CommitRequest_TRANSACTIONAL, TransactionSelector: &pb.CommitRequest_Transaction{Transaction: p.session.id},
-		Mutations: slices.Concat(p.mutations, p.leave)})
+	resp, err := p.session.db.api().Commit(ctx, &pb.CommitRequest{ProjectId: p.session.db.project,
+		DatabaseId:          p.session.db.name,
+		Mode:                pb.CommitRequest_TRANSACTIONAL,
+		TransactionSelector: &pb.CommitRequest_Transaction{Transaction: p.session.id},
+		Mutations:           slices.Concat(p.mutations, p.leave)})
 	if err != nil {
 		return nil, err
 	}
 	if len(resp.MutationResults) < len(p.mutations) {
-		return nil, status.Errorf(codes.Internal, "the database has %d results of %d mutations", len(resp.MutationResults), len(p.mutations))
+		return nil, status.Errorf(codes.Internal, "the database has %d results of %d mutations", len(resp.MutationResults),
+			len(p.mutations))
 	}
 	resp.MutationResults = resp.MutationResults[:len(p.mutations)]
 	for i, result := range p.results {
@@ -431,7 +439,8 @@ func (r *router) draw(ctx context.Context, s *session, w *write) (ID, *KeyError)
 }
 
 // fill decides what each write is in the database.
-func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, places map[ID][]string, token string) error {
+func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, places map[ID][]string,
+	token string) error {
 	l := p.session.layout
 	var bad keyErrors
 	for _, w := range writes {
@@ -445,7 +454,8 @@ func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, p
 			if stored != nil {
 				kind = kindIn(stored)
 			}
-			p.mutations = append(p.mutations, &pb.Mutation{Operation: &pb.Mutation_Delete{Delete: p.session.db.under(kind, w.id)}})
+			p.mutations = append(p.mutations, &pb.Mutation{Operation: &pb.Mutation_Delete{Delete: p.session.db.under(kind,
+				w.id)}})
 			p.results = append(p.results, nil)
 			delete(found, w.id)
 			continue
@@ -552,7 +562,8 @@ func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Ent
 	}
 	list := &pb.ArrayValue{}
 	for _, t := range writes {
-		list.Values = append(list.Values, &pb.Value{ValueType: &pb.Value_StringValue{StringValue: t}, ExcludeFromIndexes: true})
+		list.Values = append(list.Values, &pb.Value{ValueType: &pb.Value_StringValue{StringValue: t},
+			ExcludeFromIndexes: true})
 	}
 	delete(e.Properties, writesProperty)
 	if len(writes) > 0 {

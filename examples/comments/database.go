@@ -38,7 +38,8 @@ type introduction struct{}
 var errIntroduced = errors.New("the client is known now")
 
 // connect opens a database. Calls of its client go to route, unless that is nil.
-func connect(ctx context.Context, number int, open Open, route func(ctx context.Context, req, reply any) error) (*database, error) {
+func connect(ctx context.Context, number int, open Open,
+	route func(ctx context.Context, req, reply any) error) (*database, error) {
 	d := &database{number: number}
 	intercept := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {
@@ -78,7 +79,8 @@ func (d *database) Invoke(ctx context.Context, method string, req, reply any, op
 	}
 	md.Set("x-goog-request-params", params)
 	md.Set("google-cloud-resource-prefix", resource)
-	return d.invoke(metadata.NewOutgoingContext(ctx, md), method, req, reply, d.conn, append(d.opts[:len(d.opts):len(d.opts)], opts...)...)
+	return d.invoke(metadata.NewOutgoingContext(ctx, md), method, req, reply, d.conn,
+		append(d.opts[:len(d.opts):len(d.opts)], opts...)...)
 }
 
 // NewStream is never called: Datastore's calls have no streams.

@@ -21,7 +21,7 @@ type derivation struct {
 	Round    time.Duration `json:"round"`     // until the first shard's next turn
 	MostRows int           `json:"most_rows"` // shards of an order's comments if comments are counted, at most
 	Crossing float64       `json:"crossing"`  // share of the orders that have two
-	MostKeys int           `json:"most_keys"` // shards of an order's comments if orders are counted, as get_logical_shard_number_from_key does
+	MostKeys int           `json:"most_keys"` // the same if orders are counted
 }
 
 // turn returns how long a shard has its turn.
@@ -53,7 +53,8 @@ func derive() (derivation, error) {
 	}
 	d.Crossing = float64(crossing) / float64(orders)
 	if most := mostShards(d.Turn, orderLife); d.MostRows != 2 || d.MostRows > most || d.MostKeys != 1 {
-		return d, fmt.Errorf("an order's comments are in up to %d shards, and %d by the order's number; want 2 and 1", d.MostRows, d.MostKeys)
+		return d, fmt.Errorf("an order's comments are in up to %d shards, and %d by the order's number; want 2 and 1",
+			d.MostRows, d.MostKeys)
 	}
 	return d, nil
 }
@@ -62,7 +63,8 @@ func (d derivation) print(w io.Writer) {
 	const day = 24 * time.Hour
 	fmt.Fprintf(w, `%d shards of %d in turn
   100,000 comments in 3 days fill a shard in %d days, and it has its next turn after %d days.
-  An order lives for 3 days. If comments are counted, its comments are in %d shards at most, and %.0f%% of the orders have 2.
+  An order lives for 3 days. If comments are counted, its comments are in %d shards at most,
+  and %.0f%% of the orders have 2.
   If orders are counted, as this program does, each order's comments are in %d.
 
 `, shardsInTurn, rowsATurn, d.Turn/day, d.Round/day, d.MostRows, 100*d.Crossing, d.MostKeys)

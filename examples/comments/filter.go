@@ -181,11 +181,13 @@ func rename(f *pb.Filter, kind string) error {
 		case key == nil:
 		case p.Op == pb.PropertyFilter_HAS_ANCESTOR && !own(key): // no comment has it
 		case !own(key) || len(key.Path) > 1:
-			return status.Errorf(codes.InvalidArgument, "%v is compared with keys of comments, whose kind is %s, without a parent",
+			return status.Errorf(codes.InvalidArgument, "%v is compared with keys of comments, whose kind is %s, without a "+
+				"parent",
 				clientKey(key), plainKind)
 		default:
 			v.ValueType = &pb.Value_KeyValue{KeyValue: &pb.Key{PartitionId: &pb.PartitionId{
-				NamespaceId: key.GetPartitionId().GetNamespaceId()}, Path: []*pb.Key_PathElement{{Kind: kind, IdType: key.Path[0].IdType}}}}
+				NamespaceId: key.GetPartitionId().GetNamespaceId()},
+				Path: []*pb.Key_PathElement{{Kind: kind, IdType: key.Path[0].IdType}}}}
 		}
 	}
 	return nil
@@ -201,7 +203,8 @@ func ofTable(partition *pb.PartitionId, q *pb.Query) (bool, error) {
 	case len(q.Kind) != 1 || q.Kind[0].Name != plainKind:
 		return false, nil
 	case partition.GetNamespaceId() != "":
-		return false, status.Errorf(codes.InvalidArgument, "comments are in the default namespace, and the query is of %q", partition.NamespaceId)
+		return false, status.Errorf(codes.InvalidArgument, "comments are in the default namespace, and the query is of %q",
+			partition.NamespaceId)
 	case q.FindNearest != nil:
 		return false, status.Error(codes.Unimplemented, "the store does not find nearest comments")
 	}

@@ -128,7 +128,8 @@ func (r *router) shaped(key *pb.Key) (ID, *KeyError) {
 	case id.Physical() >= len(r.databases):
 		reason = fmt.Sprintf("the ID is damaged: it names database %d of %d", id.Physical(), len(r.databases))
 	case id.Logical()%len(r.databases) != id.Physical():
-		reason = fmt.Sprintf("the ID is damaged: it names logical shard %d in database %d, which has others", id.Logical(), id.Physical())
+		reason = fmt.Sprintf("the ID is damaged: it names logical shard %d in database %d, which has others", id.Logical(),
+			id.Physical())
 	}
 	if reason != "" {
 		return 0, &KeyError{Key: k, Reason: reason}

@@ -13,7 +13,8 @@ import (
 const mostKeys = 1000
 
 // find returns the comments of IDs, each as it is stored, which says in which kind.
-func (s *session) find(ctx context.Context, places map[ID][]string, mask *pb.PropertyMask) (map[ID]*pb.EntityResult, error) {
+func (s *session) find(ctx context.Context, places map[ID][]string, mask *pb.PropertyMask) (map[ID]*pb.EntityResult,
+	error) {
 	var keys []*pb.Key
 	for _, id := range slices.Sorted(maps.Keys(places)) {
 		for _, kind := range places[id] {
@@ -29,7 +30,8 @@ func (s *session) find(ctx context.Context, places map[ID][]string, mask *pb.Pro
 }
 
 // get returns the entities of keys that there are.
-func (s *session) get(ctx context.Context, keys []*pb.Key, mask *pb.PropertyMask) (found []*pb.EntityResult, err error) {
+func (s *session) get(ctx context.Context, keys []*pb.Key, mask *pb.PropertyMask) (found []*pb.EntityResult,
+	err error) {
 	for len(keys) > 0 {
 		some := keys[:min(len(keys), mostKeys)]
 		keys = keys[len(some):]
@@ -123,7 +125,8 @@ func (v *view) comments(ctx context.Context, d *database, ids []ID, mask *pb.Pro
 		if result := found[id]; result != nil {
 			resp.Found = append(resp.Found, v.router.shown(result))
 		} else {
-			resp.Missing = append(resp.Missing, &pb.EntityResult{Entity: &pb.Entity{Key: v.router.databases[0].under(plainKind, id)}})
+			resp.Missing = append(resp.Missing, &pb.EntityResult{Entity: &pb.Entity{Key: v.router.databases[0].under(plainKind,
+				id)}})
 		}
 	}
 	return resp, nil

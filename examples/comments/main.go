@@ -1,6 +1,7 @@
-// Command comments keeps comments of orders in 20 logical shards, which are kinds, of two databases: ids are drawn without asking
-// anybody, comments of an order are in one shard, and a list of all is merged from all shards. Then it moves them into 32 shards, while
-// others insert, edit and read them, and checks that none was lost, doubled or seen twice.
+// Command comments keeps comments of orders in 20 logical shards, which are kinds, of two databases: ids are drawn
+// without asking anybody, comments of an order are in one shard, and a list of all is merged from all shards. Then it
+// moves them into 32 shards, while others insert, edit and read them, and checks that none was lost, doubled or seen
+// twice.
 package main
 
 import (
@@ -50,7 +51,8 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags.IntVar(&c.writers, "writers", 8, "how many insert, edit, delete and read comments meanwhile, `N` in [1, 100]")
 	flags.IntVar(&c.from, "from", 20, "in how many logical shards they are, a multiple of -databases, `N` in [1, 128]")
 	flags.IntVar(&c.to, "to", 32, "and into how many they are moved, likewise, `N` in [1, 128]")
-	flags.IntVar(&c.things, "things", 300, "how many things the caller does that uses the plain kind, and then the store, `N` in [0, 100000]")
+	flags.IntVar(&c.things, "things", 300, "how many things the caller does that uses the plain kind, and then the "+
+		"store, `N` in [0, 100000]")
 	flags.BoolVar(&c.indexes, "indexes", false, "print the index.yaml of -from and -to shards, and end")
 	if err := command.Parse(flags, args, help); err != nil {
 		return c, err

@@ -40,7 +40,8 @@ func openStore(t *testing.T, open ...Open) *Store {
 // opener opens clients of an emulator. Interceptors see what comes to the database.
 func opener(t *testing.T, e *emulator.Emulator, interceptors ...grpc.UnaryClientInterceptor) Open {
 	return func(opts ...option.ClientOption) (*datastore.Client, error) {
-		return e.Datastore(t.Context(), "test", append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(interceptors...)))...)
+		opts = append(opts, option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(interceptors...)))
+		return e.Datastore(t.Context(), "test", opts...)
 	}
 }
 
@@ -70,7 +71,8 @@ func comments(t *testing.T, args ...string) (r result, err error) {
 }
 
 func TestComments(t *testing.T) {
-	for _, args := range []string{"-comments 0 -things 50", "-comments 500 -things 50", "-comments 500 -databases 4 -things 20",
+	for _, args := range []string{"-comments 0 -things 50", "-comments 500 -things 50",
+		"-comments 500 -databases 4 -things 20",
 		"-comments 300 -from 32 -to 20 -databases 1 -things 0"} {
 		t.Run(args, func(t *testing.T) {
 			r, err := comments(t, strings.Fields(args)...)
@@ -97,7 +99,8 @@ func TestPrinted(t *testing.T) {
 	if err := runProgram(t.Context(), c, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"20 shards of 300000 in turn", "fill a shard in 9 days", "next turn after 180 days", "in 2 shards at most",
+	for _, want := range []string{"20 shards of 300000 in turn", "fill a shard in 9 days", "next turn after 180 days",
+		"in 2 shards at most",
 		"33% of the orders have 2", "the same of both", "from 20 to 32 logical shards of 1 databases"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the program does not print %q:\n%s", want, &out)
@@ -123,8 +126,8 @@ func TestGoogle(t *testing.T) {
 	}
 }
 
-// TestSameCaller has the same caller, which was written for the plain kind, use the plain kind and the store: it gets the
-// same of both.
+// TestSameCaller has the same caller, which was written for the plain kind, use the plain kind and the store: it gets
+// the same of both.
 func TestSameCaller(t *testing.T) {
 	first := testflag.Seed(t)
 	for i, databases := range []int{1, 2, 4} {
@@ -135,10 +138,12 @@ func TestSameCaller(t *testing.T) {
 	}
 	// What differs is noticed.
 	client, s := plainClient(t), newStore(t, 1)
-	if _, err := client.Put(t.Context(), plain(0), &Comment{Order: 7, Status: "paid", Text: "of another", Created: someTime}); err != nil {
+	if _, err := client.Put(t.Context(), plain(0), &Comment{Order: 7, Status: "paid", Text: "of another",
+		Created: someTime}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := compare(t.Context(), client, s, first, 100); err == nil || !strings.Contains(err.Error(), "something else") {
+	if _, err := compare(t.Context(), client, s, first, 100); err == nil ||
+		!strings.Contains(err.Error(), "something else") {
 		t.Errorf("a comment is in the plain kind only, and nobody notices: %v", err)
 	}
 }
@@ -184,7 +189,8 @@ func TestDerivation(t *testing.T) {
 		t.Fatal(err)
 	}
 	const day = 24 * time.Hour
-	if d.Turn != 9*day || d.Round != 180*day || d.MostRows != 2 || d.MostKeys != 1 || d.Crossing < 0.32 || d.Crossing > 0.34 {
+	if d.Turn != 9*day || d.Round != 180*day || d.MostRows != 2 || d.MostKeys != 1 || d.Crossing < 0.32 ||
+		d.Crossing > 0.34 {
 		t.Errorf("%+v, want turns of 9 days, rounds of 180, at most 2 shards, of a third of the orders", d)
 	}
 	for life, want := range map[time.Duration]int{time.Hour: 2, 9 * day: 2, 10 * day: 3, 27 * day: 4} {

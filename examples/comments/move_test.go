@@ -16,7 +16,8 @@ import (
 	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
-// inWorld runs a test on a store whose comments can be moved. Its clock is 30 years ahead of the test's, which is in 2000.
+// inWorld runs a test on a store whose comments can be moved. Its clock is 30 years ahead of the test's, which is in
+// 2000.
 func inWorld(t *testing.T, o *mappertest.Options, test func(t *testing.T, w *mappertest.World, s *Store)) {
 	t.Helper()
 	mappertest.Run(t, mapper.Set(reshard, count), o, func(t *testing.T, w *mappertest.World) {
@@ -26,8 +27,8 @@ func inWorld(t *testing.T, o *mappertest.Options, test func(t *testing.T, w *map
 	})
 }
 
-// TestReshardUnderFaults moves comments while others insert, edit, delete and read them, calls fail and deliveries come
-// twice or to processes that crash; there and back.
+// TestReshardUnderFaults moves comments while others insert, edit, delete and read them, calls fail and deliveries
+// come twice or to processes that crash; there and back.
 func TestReshardUnderFaults(t *testing.T) {
 	first := testflag.Seed(t)
 	for i := range uint64(3) {
@@ -134,13 +135,14 @@ func TestMoved(t *testing.T) {
 	})
 }
 
-// TestOnTheWay stops a move in its middle: each comment is read, edited and deleted, wherever it is, and is in one shard
-// then; and pages go on over a move.
+// TestOnTheWay stops a move in its middle: each comment is read, edited and deleted, wherever it is, and is in one
+// shard then; and pages go on over a move.
 func TestOnTheWay(t *testing.T) {
 	inWorld(t, nil, func(t *testing.T, w *mappertest.World, s *Store) {
 		var keys []*datastore.Key
 		for i := range 200 {
-			key, err := s.Put(t.Context(), plain(0), &Comment{Order: someOrder(i), Status: statuses[i%3], Created: someTime.Add(time.Duration(i/7) * time.Second)})
+			key, err := s.Put(t.Context(), plain(0), &Comment{Order: someOrder(i), Status: statuses[i%3],
+				Created: someTime.Add(time.Duration(i/7) * time.Second)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -247,7 +249,8 @@ func TestLateWriter(t *testing.T) {
 			t.Fatalf("%d attempts, %v: the first has seen the old layout", attempts, err)
 		}
 		var all []Comment
-		if _, err := s.GetAll(t.Context(), datastore.NewQuery(plainKind).FilterField("Order", "=", order).Order("Created"), &all); err != nil {
+		if _, err := s.GetAll(t.Context(), datastore.NewQuery(plainKind).FilterField("Order", "=", order).Order("Created"),
+			&all); err != nil {
 			t.Fatal(err)
 		}
 		if len(all) != 2 || all[0].Text != "late" || all[1].Text != "new" {
@@ -255,6 +258,23 @@ func TestLateWriter(t *testing.T) {
 		}
 		if n, err := w.Client.Count(t.Context(), datastore.NewQuery(kindOf(5, 20))); n != 0 || err != nil {
 			t.Errorf("%d comments are in the old shard, %v", n, err)
+		}
+	})
+}
+
+// TestIdle has nobody write for days: comments are read as they were, by all shards and by their IDs.
+func TestIdle(t *testing.T) {
+	inWorld(t, nil, func(t *testing.T, w *mappertest.World, s *Store) {
+		key, err := s.Put(t.Context(), plain(0), &Comment{Order: 7})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(72 * time.Hour)
+		if err := s.Get(t.Context(), key, new(Comment)); err != nil {
+			t.Error(err)
+		}
+		if n, err := s.Count(t.Context(), datastore.NewQuery(plainKind)); n != 1 || err != nil {
+			t.Errorf("%d comments, %v", n, err)
 		}
 	})
 }

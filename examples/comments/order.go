@@ -177,7 +177,8 @@ func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
 		return ordered(v), nil
 	}
 	if s.free[name] && len(list.ArrayValue.GetValues()) > 1 {
-		return "", status.Errorf(codes.InvalidArgument, "%v has several values of %s: comments of several shards can't be ordered by it "+
+		return "", status.Errorf(codes.InvalidArgument, "%v has several values of %s: comments of several shards can't be "+
+			"ordered by it "+
 			"when a condition on it has OR, IN, NOT IN or !=", clientKey(e.Key), name)
 	}
 	var forms []string
@@ -219,15 +220,16 @@ func valueOf(e *pb.Entity, name string) (*pb.Value, error) {
 		case *pb.Value_EntityValue:
 			return valueOf(outer.EntityValue, name[i+1:])
 		case *pb.Value_ArrayValue:
-			return nil, status.Errorf(codes.InvalidArgument, "comments of several shards can't be ordered by %s: %s has several values",
+			return nil, status.Errorf(codes.InvalidArgument, "comments of several shards can't be ordered by %s: %s has "+
+				"several values",
 				name, name[:i])
 		}
 	}
 	return nil, nil
 }
 
-// ordered returns a value as bytes that compare as Datastore orders values: first by type. Times are integers there, and
-// texts are bytes. None is the beginning of another.
+// ordered returns a value as bytes that compare as Datastore orders values: first by type. Times are integers there,
+// and texts are bytes. None is the beginning of another.
 func ordered(v *pb.Value) string {
 	switch v := v.GetValueType().(type) {
 	case *pb.Value_IntegerValue:

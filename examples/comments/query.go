@@ -55,7 +55,8 @@ func (v *view) runQuery(ctx context.Context, req *pb.RunQueryRequest) (*pb.RunQu
 	return &pb.RunQueryResponse{Batch: batch, Transaction: v.begun}, err
 }
 
-var errExplain = status.Error(codes.Unimplemented, "the store does not explain queries: ask for the plan of a shard's kind")
+var errExplain = status.Error(codes.Unimplemented, "the store does not explain queries: ask for the plan of a "+
+	"shard's kind")
 
 // passed returns the options of a read of other kinds.
 func (v *view) passed(ctx context.Context, o *pb.ReadOptions) (*pb.ReadOptions, error) {
@@ -90,7 +91,8 @@ func (v *view) search(ctx context.Context, q *pb.Query) (*search, error) {
 		s.remaining = int(q.Limit.Value) + int(q.Offset)
 	}
 	if q.Offset < 0 || q.Limit.GetValue() < 0 {
-		return nil, status.Errorf(codes.InvalidArgument, "the offset %d or the limit %d of the query is negative", q.Offset, q.Limit.GetValue())
+		return nil, status.Errorf(codes.InvalidArgument, "the offset %d or the limit %d of the query is negative", q.Offset,
+			q.Limit.GetValue())
 	}
 	from, err := s.cursor(q.StartCursor)
 	if err != nil {
@@ -162,7 +164,8 @@ func (s *search) open(in *session, kind string, from *cursor) error {
 // complete has a shard's results have the values by which they are merged.
 func (s *search) complete(q *pb.Query) {
 	names := projected(q)
-	if keysOnly(q) && slices.ContainsFunc(s.sort.orders, func(o *pb.PropertyOrder) bool { return o.Property.GetName() != keyProperty }) {
+	byValue := func(o *pb.PropertyOrder) bool { return o.Property.GetName() != keyProperty }
+	if keysOnly(q) && slices.ContainsFunc(s.sort.orders, byValue) {
 		q.Projection = nil
 	}
 	if len(names) == 0 {
@@ -180,12 +183,13 @@ func (s *search) complete(q *pb.Query) {
 	}
 }
 
-// mergeable refuses a projection whose order is by a property that it can't have, as a condition gives it one of several
-// values: the shards' results do not say which.
+// mergeable refuses a projection whose order is by a property that it can't have, as a condition gives it one of
+// several values: the shards' results do not say which.
 func (s *sort) mergeable(q *pb.Query) error {
 	for _, o := range s.orders {
 		if name := o.Property.GetName(); len(projected(q)) > 0 && s.given[name] && !s.equal(name) {
-			return status.Errorf(codes.InvalidArgument, "a projection over several shards can't be ordered by %s, on which a condition has "+
+			return status.Errorf(codes.InvalidArgument, "a projection over several shards can't be ordered by %s, on which a "+
+				"condition has "+
 				"IN or OR: ask for whole comments", name)
 		}
 	}
@@ -321,7 +325,8 @@ func (st *stream) fetch(ctx context.Context, n int) error {
 	for len(st.results) == 0 && !st.done {
 		st.query.StartCursor, st.query.Limit = st.next, wrapperspb.Int32(int32(n))
 		resp, err := read(ctx, func() (*pb.RunQueryResponse, error) {
-			return st.session.db.api().RunQuery(ctx, &pb.RunQueryRequest{ProjectId: st.session.db.project, DatabaseId: st.session.db.name,
+			return st.session.db.api().RunQuery(ctx, &pb.RunQueryRequest{ProjectId: st.session.db.project,
+				DatabaseId:  st.session.db.name,
 				PartitionId: &pb.PartitionId{ProjectId: st.session.db.project, DatabaseId: st.session.db.name},
 				ReadOptions: st.session.options(), QueryType: &pb.RunQueryRequest_Query{Query: st.query}})
 		})
@@ -351,7 +356,8 @@ func (s *session) hint(err error) error {
 		return err
 	}
 	kinds := kindsOf(s.layout.written())
-	return status.Errorf(codes.FailedPrecondition, "%s\nComments are in the kinds %s to %s: each of them needs it, see index.yaml of this program",
+	return status.Errorf(codes.FailedPrecondition, "%s\nComments are in the kinds %s to %s: each of them needs it, see "+
+		"index.yaml of this program",
 		status.Convert(err).Message(), kinds[0], kinds[len(kinds)-1])
 }
 
@@ -365,8 +371,8 @@ func (st *stream) take() (*pb.EntityResult, place) {
 	return result, st.place
 }
 
-// A cursor says where a search has come to. By the cursors of shards it goes on without reading what came before. A shard
-// that has none, since comments were moved, is read from its start, and what came before is left out.
+// A cursor says where a search has come to. By the cursors of shards it goes on without reading what came before. A
+// shard that has none, since comments were moved, is read from its start, and what came before is left out.
 type cursor struct {
 	Print uint32            `json:"q"` // of the query
 	Form  []byte            `json:"p"` // of the place
@@ -401,7 +407,8 @@ func (s *search) cursor(b []byte) (*cursor, error) {
 		return nil, status.Error(codes.InvalidArgument, "the cursor is none of this store")
 	}
 	if c.Print != s.print {
-		return nil, status.Error(codes.InvalidArgument, "the cursor is one of another query: its kind, conditions, orders and projection have to be the same")
+		return nil, status.Error(codes.InvalidArgument, "the cursor is one of another query: its kind, conditions, orders "+
+			"and projection have to be the same")
 	}
 	return c, nil
 }

@@ -51,10 +51,12 @@ func someComment(rng *rand.Rand) datastore.PropertyList {
 		{Name: "Created", Value: time.Date(2024, 1, 1, 0, 0, rng.IntN(20), 0, time.UTC)},
 	}
 	if rng.IntN(3) > 0 {
-		list = append(list, datastore.Property{Name: "Author", Value: []string{"", "ann", "bob", "bo\x00b", "bo"}[rng.IntN(5)]})
+		list = append(list, datastore.Property{Name: "Author",
+			Value: []string{"", "ann", "bob", "bo\x00b", "bo"}[rng.IntN(5)]})
 	}
 	if rng.IntN(3) > 0 {
-		list = append(list, datastore.Property{Name: "Score", Value: []any{nil, int64(-3), int64(0), int64(5), -2.5, 5.0, true, "five",
+		list = append(list, datastore.Property{Name: "Score", Value: []any{nil, int64(-3), int64(0), int64(5), -2.5, 5.0,
+			true, "five",
 			time.Unix(5, 0).UTC(), []byte("b"), datastore.GeoPoint{Lat: 1, Lng: -1}, plain(5)}[rng.IntN(12)]})
 	}
 	if rng.IntN(2) > 0 {
@@ -200,8 +202,8 @@ func answers(ctx context.Context, client Verbs, q *datastore.Query, pages int) (
 	return all, nil
 }
 
-// TestSameQueries compares the store with a plain kind of the same comments: queries of any form have the same results in
-// the same order, or the same code of an error. What the store refuses, it says.
+// TestSameQueries compares the store with a plain kind of the same comments: queries of any form have the same results
+// in the same order, or the same code of an error. What the store refuses, it says.
 func TestSameQueries(t *testing.T) {
 	seed := testflag.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -214,7 +216,8 @@ func TestSameQueries(t *testing.T) {
 			want, wrong := answers(t.Context(), client, q, pages)
 			got, err := answers(t.Context(), s, q, pages)
 			switch {
-			case err != nil && wrong == nil && (strings.Contains(err.Error(), "several values") || strings.Contains(err.Error(), "ask for whole")):
+			case err != nil && wrong == nil && (strings.Contains(err.Error(), "several values") ||
+				strings.Contains(err.Error(), "ask for whole")):
 				refused++
 			case (err == nil) != (wrong == nil) || status.Code(err) != status.Code(wrong):
 				t.Fatalf("seed %d, query %d of %s: error %v, want %v", seed, i, what, err, wrong)

@@ -20,8 +20,8 @@ type Move struct {
 }
 
 // reshard moves comments to their new shards, while others write and read them. A comment is put in the new shard and
-// deleted in the old one by the same commit, so it is in one of them at all times. Its key keeps its ID. Those who write
-// know by the layout that the new one is right.
+// deleted in the old one by the same commit, so it is in one of them at all times. Its key keeps its ID. Those who
+// write know by the layout that the new one is right.
 var reshard = mapper.Update("reshard", func(_ context.Context, c *mapper.Entity[Comment], m Move) error {
 	c.PutStored(datastore.IDKey(kindOf(shardOf(c.Value.Order, m.To), m.To), c.Key.ID, nil), c.Stored())
 	c.Delete(c.Key)
@@ -42,8 +42,8 @@ var count = mapper.Visit("count", func(_ context.Context, c *mapper.Entity[Comme
 	return nil
 })
 
-// Reshard has a database's comments be in so many logical shards, and waits until they are. Somebody else may go on with
-// it after an error, or do the same at the same time.
+// Reshard has a database's comments be in so many logical shards, and waits until they are. Somebody else may go on
+// with it after an error, or do the same at the same time.
 func (s *Store) Reshard(ctx context.Context, e *mapper.Engine, shards int) error {
 	if err := check(shards, len(s.router.databases)); err != nil {
 		return err
@@ -63,7 +63,8 @@ func (s *Store) Reshard(ctx context.Context, e *mapper.Engine, shards int) error
 	}
 	before := append(slices.Clone(l.Before), l.Shards)
 	slices.Sort(before)
-	job, err := reshard.Start(ctx, e, mapper.Query{Kinds: kindsOf(l.Shards)}, Move{l.Shards, l.Next, l.Moves, slices.Compact(before)},
+	job, err := reshard.Start(ctx, e, mapper.Query{Kinds: kindsOf(l.Shards)},
+		Move{l.Shards, l.Next, l.Moves, slices.Compact(before)},
 		&mapper.StartOptions{ID: fmt.Sprintf("reshard-%d", l.Moves), AllowEmpty: true})
 	if err != nil {
 		return err

@@ -50,12 +50,12 @@ func (c *Comment) ID() ID {
 // plain returns the key of a comment. Without an ID it is that of a new one.
 func plain(id ID) *datastore.Key { return datastore.IDKey(plainKind, int64(id), nil) }
 
-// A Store is a Datastore client to whom the kind Comment is one kind like any other. Behind it, comments are in logical
-// shards, which are kinds of several databases. How many databases there are divides each number of shards that there
-// ever is, so an order stays in its database. Other kinds are in database 0.
+// A Store is a Datastore client to whom the kind Comment is one kind like any other. Behind it, comments are in
+// logical shards, which are kinds of several databases. How many databases there are divides each number of shards
+// that there ever is, so an order stays in its database. Other kinds are in database 0.
 //
-// The client's calls are routed on their way to the database. So what uses a *datastore.Client can use Store.Client. The
-// methods that Store has itself say of which keys an error is.
+// The client's calls are routed on their way to the database. So what uses a *datastore.Client can use Store.Client.
+// The methods that Store has itself say of which keys an error is.
 type Store struct {
 	*datastore.Client
 
@@ -76,7 +76,8 @@ type router struct {
 
 // OpenStore returns a store of comments in so many logical shards.
 func OpenStore(ctx context.Context, shards int, databases ...Open) (*Store, error) {
-	r := &router{first: shards, now: time.Now, generators: make(map[[2]int]*Generator), transactions: make(map[string]*transaction)}
+	r := &router{first: shards, now: time.Now, generators: make(map[[2]int]*Generator),
+		transactions: make(map[string]*transaction)}
 	if err := check(shards, len(databases)); err != nil {
 		return nil, err
 	}
@@ -109,7 +110,8 @@ func (s *Store) Close() error {
 // check returns an error if there can't be so many logical shards in so many databases.
 func check(shards, databases int) error {
 	if databases == 0 || databases > MaxPhysical || shards < 1 || shards > MaxLogical || shards%databases != 0 {
-		return fmt.Errorf("%d logical shards in %d databases: want a multiple of the databases, up to %d, and 1 to %d databases",
+		return fmt.Errorf("%d logical shards in %d databases: want a multiple of the databases, up to %d, and 1 to %d "+
+			"databases",
 			shards, databases, MaxLogical, MaxPhysical)
 	}
 	return nil
@@ -177,7 +179,8 @@ func (r *router) route(ctx context.Context, req, reply any) error {
 	return nil
 }
 
-var errNoOrder = status.Error(codes.InvalidArgument, "an ID names the shard of a comment's order, so there is none before "+
+var errNoOrder = status.Error(codes.InvalidArgument, "an ID names the shard of a comment's order, so there is none "+
+	"before "+
 	"the comment: put it under datastore.IncompleteKey(\"Comment\", nil)")
 
 // Get is the client's.
@@ -203,7 +206,8 @@ func (s *Store) PutMulti(ctx context.Context, keys []*datastore.Key, src any) ([
 }
 
 // PutWithOptions is the client's.
-func (s *Store) PutWithOptions(ctx context.Context, req *datastore.PutRequest, opts ...datastore.PutOption) (*datastore.Key, error) {
+func (s *Store) PutWithOptions(ctx context.Context, req *datastore.PutRequest,
+	opts ...datastore.PutOption) (*datastore.Key, error) {
 	key, err := s.Client.PutWithOptions(ctx, req, opts...)
 	return key, first(err)
 }

@@ -29,7 +29,8 @@ type watch struct {
 	calls int
 }
 
-func (w *watch) see(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (w *watch) see(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
 	w.mu.Lock()
 	w.calls++
 	switch req := req.(type) {
@@ -55,8 +56,8 @@ func (w *watch) asked() int {
 	return n
 }
 
-// TestRouting has every way to read: by IDs alone, by one order, by several, by both, and by what no shard is known for.
-// Each reads the comments that it should, in as few shards as there can be.
+// TestRouting has every way to read: by IDs alone, by one order, by several, by both, and by what no shard is known
+// for. Each reads the comments that it should, in as few shards as there can be.
 func TestRouting(t *testing.T) {
 	w := &watch{kinds: make(map[string]bool)}
 	s := newStore(t, 2, w.see)
@@ -78,23 +79,27 @@ func TestRouting(t *testing.T) {
 		query         *datastore.Query
 		found, shards int
 	}{
-		"an order":                      {table.FilterField("Order", "=", order(3)), 1, 1},
-		"several orders":                {table.FilterField("Order", "in", []any{order(3), order(4), order(23)}), 3, 2},
-		"an ID":                         {table.FilterField("__key__", "=", keys[3]), 1, 1},
-		"several IDs":                   {table.FilterField("__key__", "in", []any{keys[3], keys[4], keys[23]}), 3, 2},
-		"both":                          {table.FilterField("Order", "in", []any{order(3), order(4)}).FilterField("__key__", "in", []any{keys[3], keys[5]}), 1, 1},
-		"both, of which none is":        {table.FilterField("Order", "=", order(3)).FilterField("__key__", "=", keys[4]), 0, 1},
-		"an order or an ID":             {table.FilterEntity(either), 2, 2},
-		"below a comment":               {table.Ancestor(keys[7]), 1, 1},
-		"below something else":          {table.Ancestor(datastore.IDKey("Shop", 1, nil)), 0, 1},
-		"an order, and another":         {table.FilterField("Order", "=", order(3)).FilterField("Order", "=", order(4)), 0, 1},
-		"an order that can't be":        {table.FilterField("Order", "=", -5), 0, 1},
-		"an order that is no number":    {table.FilterField("Order", "=", "3"), 0, 1},
-		"an order and a free condition": {table.FilterField("Order", "=", order(3)).FilterField("Status", "=", statuses[0]), 1, 1},
-		"orders from one on":            {table.FilterField("Order", ">=", order(38)), 2, 20},
-		"a free condition":              {table.FilterField("Status", "=", statuses[0]), 14, 20},
-		"a free order":                  {table.Order("-Status"), 40, 20},
-		"all":                           {table, 40, 20},
+		"an order":       {table.FilterField("Order", "=", order(3)), 1, 1},
+		"several orders": {table.FilterField("Order", "in", []any{order(3), order(4), order(23)}), 3, 2},
+		"an ID":          {table.FilterField("__key__", "=", keys[3]), 1, 1},
+		"several IDs":    {table.FilterField("__key__", "in", []any{keys[3], keys[4], keys[23]}), 3, 2},
+		"both": {table.FilterField("Order", "in", []any{order(3), order(4)}).FilterField("__key__",
+			"in", []any{keys[3], keys[5]}), 1, 1},
+		"both, of which none is": {table.FilterField("Order", "=", order(3)).FilterField("__key__", "=", keys[4]), 0,
+			1},
+		"an order or an ID":    {table.FilterEntity(either), 2, 2},
+		"below a comment":      {table.Ancestor(keys[7]), 1, 1},
+		"below something else": {table.Ancestor(datastore.IDKey("Shop", 1, nil)), 0, 1},
+		"an order, and another": {table.FilterField("Order", "=", order(3)).FilterField("Order", "=", order(4)), 0,
+			1},
+		"an order that can't be":     {table.FilterField("Order", "=", -5), 0, 1},
+		"an order that is no number": {table.FilterField("Order", "=", "3"), 0, 1},
+		"an order and a free condition": {table.FilterField("Order", "=", order(3)).FilterField("Status", "=", statuses[0]),
+			1, 1},
+		"orders from one on": {table.FilterField("Order", ">=", order(38)), 2, 20},
+		"a free condition":   {table.FilterField("Status", "=", statuses[0]), 14, 20},
+		"a free order":       {table.Order("-Status"), 40, 20},
+		"all":                {table, 40, 20},
 	} {
 		found, err := s.GetAll(t.Context(), c.query.KeysOnly(), nil)
 		if asked := w.asked(); err != nil || len(found) != c.found || asked != c.shards {
@@ -102,7 +107,8 @@ func TestRouting(t *testing.T) {
 		}
 	}
 	all := make([]Comment, 3)
-	if err := s.GetMulti(t.Context(), []*datastore.Key{keys[3], keys[4], keys[23]}, all); err != nil || w.asked() != 2 || all[2].Order != order(23) {
+	if err := s.GetMulti(t.Context(), []*datastore.Key{keys[3], keys[4], keys[23]}, all); err != nil || w.asked() != 2 ||
+		all[2].Order != order(23) {
 		t.Errorf("by IDs alone: %+v, %v", all, err)
 	}
 	if _, err := s.Put(t.Context(), keys[3], &all[0]); err != nil || w.asked() != 1 {
@@ -113,15 +119,16 @@ func TestRouting(t *testing.T) {
 	}
 }
 
-// TestIndexes has the embedded Datastore refuse what index.yaml does not serve: the error names the index, and which kinds
-// need it. What the program asks is served, and each index is needed.
+// TestIndexes has the embedded Datastore refuse what index.yaml does not serve: the error names the index, and which
+// kinds need it. What the program asks is served, and each index is needed.
 func TestIndexes(t *testing.T) {
 	file, err := os.ReadFile("index.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(file, indexYAML(20, 32)) {
-		t.Error("index.yaml is not what -indexes prints: run go run ./examples/comments -indexes > examples/comments/index.yaml")
+		t.Error("index.yaml is not what -indexes prints: run go run ./examples/comments -indexes > " +
+			"examples/comments/index.yaml")
 	}
 	table := datastore.NewQuery(plainKind)
 	served := map[string]*datastore.Query{
@@ -143,11 +150,13 @@ func TestIndexes(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := s.GetAll(t.Context(), table.FilterField("Order", "=", 7).FilterField("Status", "=", "paid").Order("-Created"), new([]Comment)); err != nil {
+	if _, err := s.GetAll(t.Context(), table.FilterField("Order", "=", 7).FilterField("Status", "=",
+		"paid").Order("-Created"), new([]Comment)); err != nil {
 		t.Errorf("two indexes together: %v", err)
 	}
 	_, err = s.GetAll(t.Context(), table.Order("Text").Order("Created"), new([]Comment))
-	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "name: Text") || !strings.Contains(err.Error(), "Comment20_00 to Comment20_19") {
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "name: Text") ||
+		!strings.Contains(err.Error(), "Comment20_00 to Comment20_19") {
 		t.Errorf("an index that is missing: %v", err)
 	}
 	whole := indexed
@@ -155,7 +164,8 @@ func TestIndexes(t *testing.T) {
 	for i, index := range whole {
 		indexed = slices.Delete(slices.Clone(whole), i, i+1)
 		without := open(indexYAML(20, 32))
-		if _, err := without.GetAll(t.Context(), served[strings.Join(index, " ")].KeysOnly(), nil); status.Code(err) != codes.FailedPrecondition {
+		if _, err := without.GetAll(t.Context(), served[strings.Join(index, " ")].KeysOnly(),
+			nil); status.Code(err) != codes.FailedPrecondition {
 			t.Errorf("without the index %v: %v, want FailedPrecondition", index, err)
 		}
 	}
@@ -185,7 +195,8 @@ func TestTimes(t *testing.T) {
 	// The store says when.
 	key := put(plain(0), &Comment{Order: 7, Text: "a"})
 	c := get(key)
-	if want := now.Truncate(time.Millisecond); !c.Created.Equal(want) || !c.Updated.Equal(want) || !ID(key.ID).Time().Equal(want) {
+	if want := now.Truncate(time.Millisecond); !c.Created.Equal(want) || !c.Updated.Equal(want) ||
+		!ID(key.ID).Time().Equal(want) {
 		t.Errorf("%+v, ID of %v; want all of %v", c, ID(key.ID).Time(), want)
 	}
 	// An edit keeps Created, whether it is given or not, and the ID.
@@ -197,7 +208,8 @@ func TestTimes(t *testing.T) {
 			t.Errorf("edit %d: %+v, want it created at %v and updated at %v", i, c, created, now)
 		}
 	}
-	if _, err := s.Put(t.Context(), key, &Comment{Order: 7, Created: created.Add(time.Second)}); err == nil || !strings.Contains(err.Error(), "it was created at 2026-03-04") {
+	if _, err := s.Put(t.Context(), key, &Comment{Order: 7, Created: created.Add(time.Second)}); err == nil ||
+		!strings.Contains(err.Error(), "it was created at 2026-03-04") {
 		t.Errorf("a comment that was created at another time: %v", err)
 	}
 	// The caller says when.
@@ -226,7 +238,8 @@ func TestTimes(t *testing.T) {
 	}
 	// Times for which there is no ID.
 	for _, at := range []time.Time{Epoch.Add(-time.Hour), Epoch, time.Date(2160, 1, 1, 0, 0, 0, 0, time.UTC)} {
-		if _, err := s.Put(t.Context(), plain(0), &Comment{Order: 7, Created: at}); !errors.Is(err, datastore.ErrInvalidKey) || !strings.Contains(err.Error(), "no IDs of") {
+		if _, err := s.Put(t.Context(), plain(0), &Comment{Order: 7, Created: at}); !errors.Is(err,
+			datastore.ErrInvalidKey) || !strings.Contains(err.Error(), "no IDs of") {
 			t.Errorf("created at %v: %v", at, err)
 		}
 	}
@@ -257,7 +270,8 @@ func TestFullTime(t *testing.T) {
 	if len(seen) != 2048 {
 		t.Errorf("%d IDs, want 2048: 11 bits", len(seen))
 	}
-	if err := put(stores[0], 1); err == nil || !strings.Contains(err.Error(), "all 2048 IDs of logical shard 0 at 2024-01-02T03:04:05.000006Z are taken") {
+	if err := put(stores[0], 1); err == nil || !strings.Contains(err.Error(),
+		"all 2048 IDs of logical shard 0 at 2024-01-02T03:04:05.000006Z are taken") {
 		t.Errorf("one more: %v", err)
 	}
 }
@@ -314,7 +328,8 @@ func TestLostAnswer(t *testing.T) {
 			return s.Put(t.Context(), plain(0), &Comment{Order: 7, Text: "mine"})
 		},
 		"insert several": func(s *Store, _ *datastore.Key) (*datastore.Key, error) {
-			keys, err := s.PutMulti(t.Context(), []*datastore.Key{plain(0), plain(0)}, []Comment{{Order: 7, Text: "mine"}, {Order: 8}})
+			keys, err := s.PutMulti(t.Context(), []*datastore.Key{plain(0), plain(0)},
+				[]Comment{{Order: 7, Text: "mine"}, {Order: 8}})
 			if err != nil {
 				return nil, err
 			}
@@ -341,7 +356,8 @@ func TestLostAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 			var armed atomic.Bool
-			lose := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			lose := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+				opts ...grpc.CallOption) error {
 				err := invoke(ctx, method, req, reply, cc, opts...)
 				c, ok := req.(*pb.CommitRequest)
 				if !ok || err != nil || len(c.Mutations) == 0 || !armed.CompareAndSwap(true, false) {
@@ -412,7 +428,11 @@ func TestErrors(t *testing.T) {
 		"get into less":  func(v Verbs) error { return v.Get(ctx, key, &struct{ Order int64 }{}) },
 		"delete":         func(v Verbs) error { return v.Delete(ctx, gone) },
 		"delete several": func(v Verbs) error { return v.DeleteMulti(ctx, []*datastore.Key{gone, gone}) },
-		"insert again":   func(v Verbs) error { _, err := v.Mutate(ctx, datastore.NewInsert(key, &Comment{Order: 7})); return err },
+		"insert again": func(v Verbs) error {
+			_, err := v.Mutate(ctx,
+				datastore.NewInsert(key, &Comment{Order: 7}))
+			return err
+		},
 		"update none": func(v Verbs) error {
 			_, err := v.Mutate(ctx, datastore.NewUpdate(gone, &Comment{Order: 7}))
 			return err
@@ -421,7 +441,11 @@ func TestErrors(t *testing.T) {
 			_, err := v.PutMulti(ctx, []*datastore.Key{key, key}, make([]Comment, 2))
 			return err
 		},
-		"a wrong length":  func(v Verbs) error { _, err := v.PutMulti(ctx, []*datastore.Key{key}, make([]Comment, 2)); return err },
+		"a wrong length": func(v Verbs) error {
+			_, err := v.PutMulti(ctx, []*datastore.Key{key},
+				make([]Comment, 2))
+			return err
+		},
 		"what is no type": func(v Verbs) error { _, err := v.Put(ctx, key, 5); return err },
 		"a wrong query": func(v Verbs) error {
 			_, err := v.GetAll(ctx, datastore.NewQuery(plainKind).Limit(-2).FilterField("", "=", 1), nil)
@@ -446,7 +470,8 @@ func TestErrors(t *testing.T) {
 		got, want := do(s), do(client)
 		gotAll, gotMany := got.(datastore.MultiError)
 		wantAll, wantMany := want.(datastore.MultiError)
-		same := (got == nil) == (want == nil) && status.Code(got) == status.Code(want) && gotMany == wantMany && len(gotAll) == len(wantAll)
+		same := (got == nil) == (want == nil) && status.Code(got) == status.Code(want) && gotMany == wantMany &&
+			len(gotAll) == len(wantAll)
 		for _, known := range []error{datastore.ErrNoSuchEntity, datastore.ErrInvalidKey, datastore.ErrInvalidEntityType} {
 			same = same && (got == known) == (want == known)
 			for i := range wantAll {
@@ -474,18 +499,20 @@ func TestKeys(t *testing.T) {
 		key  *datastore.Key
 		want string
 	}{
-		"a name":              {datastore.NameKey(plainKind, "x", nil), "no names"},
-		"a parent":            {datastore.IDKey(plainKind, good.ID, datastore.IDKey("Order", 7, nil)), "have no parent"},
-		"a namespace":         {foreign, "default namespace"},
-		"a negative ID":       {plain(-5), "damaged: it is negative"},
-		"no such database":    {plain(newID(1, 5, 1, 0)), "damaged: it names database 5 of 2"},
-		"the wrong database":  {plain(newID(1, 0, 1, 0)), "damaged: it names logical shard 1 in database 0"},
-		"no such shard":       {plain(newID(1, 1, 21, 0)), "belongs to no shard: it names logical shard 21, and there have only been [20]"},
+		"a name":             {datastore.NameKey(plainKind, "x", nil), "no names"},
+		"a parent":           {datastore.IDKey(plainKind, good.ID, datastore.IDKey("Order", 7, nil)), "have no parent"},
+		"a namespace":        {foreign, "default namespace"},
+		"a negative ID":      {plain(-5), "damaged: it is negative"},
+		"no such database":   {plain(newID(1, 5, 1, 0)), "damaged: it names database 5 of 2"},
+		"the wrong database": {plain(newID(1, 0, 1, 0)), "damaged: it names logical shard 1 in database 0"},
+		"no such shard": {plain(newID(1, 1, 21, 0)), "belongs to no shard: it names logical shard 21, and there " +
+			"have only been [20]"},
 		"an order of another": {plain(newID(1, 1, 3, 0)), ""},
 	} {
 		read := s.GetMulti(ctx, []*datastore.Key{good, good, c.key}, make([]Comment, 3))
 		deleted := s.DeleteMulti(ctx, []*datastore.Key{plain(newID(1, 1, 1, 5)), plain(newID(1, 1, 1, 5)), c.key})
-		_, put := s.PutMulti(ctx, []*datastore.Key{plain(0), good, c.key}, []Comment{{Order: 5}, {Order: ordersAShard}, {Order: ordersAShard}})
+		_, put := s.PutMulti(ctx, []*datastore.Key{plain(0), good, c.key},
+			[]Comment{{Order: 5}, {Order: ordersAShard}, {Order: ordersAShard}})
 		one := s.Get(ctx, c.key, new(Comment))
 		_, inTx := s.RunInTransaction(ctx, func(tx *datastore.Transaction) error { return tx.Get(c.key, new(Comment)) })
 		if name == "an order of another" { // only a write knows
@@ -496,12 +523,14 @@ func TestKeys(t *testing.T) {
 		}
 		for verb, err := range map[string]error{"read": read, "delete": deleted, "put": put} {
 			all, ok := err.(datastore.MultiError)
-			if !ok || len(all) != 3 || all[0] != nil || all[1] != nil || !errors.Is(all[2], datastore.ErrInvalidKey) || !strings.Contains(all[2].Error(), c.want) {
+			if !ok || len(all) != 3 || all[0] != nil || all[1] != nil || !errors.Is(all[2], datastore.ErrInvalidKey) ||
+				!strings.Contains(all[2].Error(), c.want) {
 				t.Errorf("%s, %s: %v, want %q at position 2", name, verb, err, c.want)
 			}
 		}
 		for _, err := range []error{one, inTx} {
-			if !strings.Contains(fmt.Sprint(err), c.want) || status.Code(err) != codes.InvalidArgument && name != "an order of another" {
+			if !strings.Contains(fmt.Sprint(err), c.want) || status.Code(err) != codes.InvalidArgument &&
+				name != "an order of another" {
 				t.Errorf("%s: %v, want %q", name, err, c.want)
 			}
 		}
@@ -518,7 +547,8 @@ func TestKeys(t *testing.T) {
 		if strings.HasPrefix(want, "order 0") {
 			key = good
 		}
-		_, err := s.PutMulti(ctx, []*datastore.Key{plain(0), key}, []datastore.PropertyList{{{Name: "Order", Value: int64(7)}}, list})
+		_, err := s.PutMulti(ctx, []*datastore.Key{plain(0), key},
+			[]datastore.PropertyList{{{Name: "Order", Value: int64(7)}}, list})
 		all, ok := err.(datastore.MultiError)
 		if !ok || all[0] != nil || !strings.Contains(fmt.Sprint(all[1]), want) {
 			t.Errorf("%v, want %q at position 1", err, want)
@@ -543,7 +573,8 @@ func TestRefused(t *testing.T) {
 	ctx := t.Context()
 	table := datastore.NewQuery(plainKind)
 	for i := range int64(4) {
-		if _, err := s.Put(ctx, plain(0), &datastore.PropertyList{{Name: "Order", Value: i * ordersAShard}, {Name: "Tags", Value: []any{"a", "b"}}}); err != nil {
+		if _, err := s.Put(ctx, plain(0), &datastore.PropertyList{{Name: "Order", Value: i * ordersAShard},
+			{Name: "Tags", Value: []any{"a", "b"}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -561,15 +592,23 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, err := range map[string]error{
-		"there is none before the comment": func() error { _, err := s.AllocateIDs(ctx, []*datastore.Key{plain(0)}); return err }(),
-		"name a kind":                      all(datastore.NewQuery("").KeysOnly()),
-		"the default namespace":            all(table.Namespace("x")),
-		"one of another query":             all(table.Order("Order").Start(cursor)),
-		"none of this store":               all(table.Start(other)),
-		"several values of Tags":           all(table.FilterField("Tags", "in", []any{"a", "b"}).Order("Tags")),
-		"ask for whole comments":           all(table.FilterField("Order", "in", []any{1, 2}).Order("Order").Project("Tags")),
-		"is compared with keys":            all(table.FilterField("__key__", ">", datastore.IDKey("Other", 1, nil))),
-		"it is in a shard":                 func() error { _, err := s.Put(ctx, datastore.IDKey("Comment20_00", 5, nil), &Comment{}); return err }(),
+		"there is none before the comment": func() error {
+			_, err := s.AllocateIDs(ctx,
+				[]*datastore.Key{plain(0)})
+			return err
+		}(),
+		"name a kind":            all(datastore.NewQuery("").KeysOnly()),
+		"the default namespace":  all(table.Namespace("x")),
+		"one of another query":   all(table.Order("Order").Start(cursor)),
+		"none of this store":     all(table.Start(other)),
+		"several values of Tags": all(table.FilterField("Tags", "in", []any{"a", "b"}).Order("Tags")),
+		"ask for whole comments": all(table.FilterField("Order", "in", []any{1, 2}).Order("Order").Project("Tags")),
+		"is compared with keys":  all(table.FilterField("__key__", ">", datastore.IDKey("Other", 1, nil))),
+		"it is in a shard": func() error {
+			_, err := s.Put(ctx, datastore.IDKey("Comment20_00", 5, nil),
+				&Comment{})
+			return err
+		}(),
 		"does not explain": func() error {
 			_, err := s.GetAllWithOptions(ctx, table, new([]Comment), datastore.ExplainOptions{Analyze: true})
 			return err
@@ -592,8 +631,9 @@ func TestRefused(t *testing.T) {
 			return err
 		}(),
 		"can't be transformed": func() error {
-			_, err := s.PutWithOptions(ctx, &datastore.PutRequest{Key: plain(0), Entity: &Comment{}, Transforms: []datastore.PropertyTransform{
-				datastore.Increment("Order", 5)}})
+			_, err := s.PutWithOptions(ctx, &datastore.PutRequest{Key: plain(0), Entity: &Comment{},
+				Transforms: []datastore.PropertyTransform{
+					datastore.Increment("Order", 5)}})
 			return err
 		}(),
 	} {

@@ -4,36 +4,57 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A session is a transaction of one database, and the layout as it sees it.
+// A session is a transaction of one database, or a snapshot of it, and the layout as it sees it.
 type session struct {
 	db     *database
-	id     []byte
+	id     []byte // of the transaction
+	at     *timestamppb.Timestamp
 	layout Layout
 }
 
-// begin starts a transaction of a database by reading the layout in it.
+// begin starts a transaction of a database, and reads the layout in it.
 func (r *router) begin(ctx context.Context, db *database, options *pb.TransactionOptions) (*session, error) {
-	if options == nil {
-		options = &pb.TransactionOptions{}
-	}
-	resp, err := read(ctx, func() (*pb.LookupResponse, error) {
-		return db.api().Lookup(ctx, &pb.LookupRequest{ProjectId: db.project, DatabaseId: db.name,
-			Keys: []*pb.Key{{Path: []*pb.Key_PathElement{{Kind: layoutKey.Kind,
-				IdType: &pb.Key_PathElement_Name{Name: layoutKey.Name}}}}},
-			ReadOptions: &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_NewTransaction{NewTransaction: options}}})
+	resp, err := read(ctx, func() (*pb.BeginTransactionResponse, error) {
+		return db.api().BeginTransaction(ctx, &pb.BeginTransactionRequest{ProjectId: db.project, DatabaseId: db.name,
+			TransactionOptions: options})
 	})
 	if err != nil {
 		return nil, err
 	}
-	s := &session{db: db, id: resp.Transaction, layout: Layout{Shards: r.first}}
+	s := &session{db: db, id: resp.Transaction}
+	return s, r.readLayout(ctx, s)
+}
+
+// snapshot reads the layout, and has all else be read as it is at that moment, or at the time that is given. It takes
+// no locks, and needs no end.
+func (r *router) snapshot(ctx context.Context, db *database, at *timestamppb.Timestamp) (*session, error) {
+	s := &session{db: db, at: at}
+	return s, r.readLayout(ctx, s)
+}
+
+func (r *router) readLayout(ctx context.Context, s *session) error {
+	resp, err := read(ctx, func() (*pb.LookupResponse, error) {
+		return s.db.api().Lookup(ctx, &pb.LookupRequest{ProjectId: s.db.project, DatabaseId: s.db.name,
+			Keys: []*pb.Key{{Path: []*pb.Key_PathElement{{Kind: layoutKey.Kind,
+				IdType: &pb.Key_PathElement_Name{Name: layoutKey.Name}}}}}, ReadOptions: s.options()})
+	})
+	if err != nil {
+		return err
+	}
+	if s.id == nil && s.at == nil {
+		s.at = resp.ReadTime
+	}
+	s.layout = Layout{Shards: r.first}
 	for _, found := range resp.Found {
 		p := found.Entity.GetProperties()
 		s.layout = Layout{Shards: int(p["Shards"].GetIntegerValue()), Next: int(p["Next"].GetIntegerValue())}
@@ -41,20 +62,31 @@ func (r *router) begin(ctx context.Context, db *database, options *pb.Transactio
 			s.layout.Before = append(s.layout.Before, int(n.GetIntegerValue()))
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // options are those of reads in the session.
 func (s *session) options() *pb.ReadOptions {
-	return &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_Transaction{Transaction: s.id}}
+	switch {
+	case s.id != nil:
+		return &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_Transaction{Transaction: s.id}}
+	case s.at != nil:
+		return &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_ReadTime{ReadTime: s.at}}
+	}
+	return nil
 }
 
-// rollback ends a session that has changed nothing. Nobody waits for it, and one that is not rolled back ends by itself.
+// rollback ends a transaction that has changed nothing. Nobody waits for it, and one that is not rolled back ends by
+// itself.
 func (s *session) rollback(ctx context.Context) {
+	if s.id == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	go func() {
 		defer cancel()
-		_, _ = s.db.api().Rollback(ctx, &pb.RollbackRequest{ProjectId: s.db.project, DatabaseId: s.db.name, Transaction: s.id})
+		_, _ = s.db.api().Rollback(ctx, &pb.RollbackRequest{ProjectId: s.db.project, DatabaseId: s.db.name,
+			Transaction: s.id})
 	}()
 }
 
@@ -72,7 +104,8 @@ const transactionTime = 5 * time.Minute
 
 // errTwoDatabases says why a transaction is refused.
 func errTwoDatabases(a, b *database) error {
-	return status.Errorf(codes.FailedPrecondition, "a transaction is within one database, and this one has used database %d "+
+	return status.Errorf(codes.FailedPrecondition, "a transaction is within one database, and this one has used "+
+		"database %d "+
 		"before database %d: comments of an order are in one, other kinds are in database 0, and a query without an order "+
 		"or IDs is of all", a.number, b.number)
 }
@@ -119,7 +152,8 @@ func (r *router) transaction(id []byte) (*transaction, error) {
 	defer r.mu.Unlock()
 	t := r.transactions[string(id)]
 	if t == nil {
-		return nil, status.Error(codes.InvalidArgument, "the transaction was ended, or has taken more than 5 minutes: start it again")
+		return nil, status.Error(codes.InvalidArgument, "the transaction was ended, or has taken more than 5 minutes: "+
+			"start it again")
 	}
 	return t, nil
 }
@@ -141,7 +175,8 @@ func (r *router) rollback(ctx context.Context, req *pb.RollbackRequest) (*pb.Rol
 	t.mu.Unlock()
 	if s != nil {
 		_, err = read(ctx, func() (*pb.RollbackResponse, error) {
-			return s.db.api().Rollback(ctx, &pb.RollbackRequest{ProjectId: s.db.project, DatabaseId: s.db.name, Transaction: s.id})
+			return s.db.api().Rollback(ctx, &pb.RollbackRequest{ProjectId: s.db.project, DatabaseId: s.db.name,
+				Transaction: s.id})
 		})
 	}
 	r.end(req.Transaction)
@@ -153,10 +188,11 @@ func (r *router) rollback(ctx context.Context, req *pb.RollbackRequest) (*pb.Rol
 
 // A view is what a read sees: the caller's transaction, or a snapshot of each database.
 type view struct {
-	router  *router
-	tx      *transaction // nil: none
-	begun   []byte       // its ID, if this read starts it
-	options *pb.TransactionOptions
+	router *router
+	tx     *transaction // nil: none
+	begun  []byte       // its ID, if this read starts it
+	at     *timestamppb.Timestamp
+	locks  bool // snapshots are read-only transactions
 
 	mu        sync.Mutex
 	snapshots map[*database]*session
@@ -165,7 +201,6 @@ type view struct {
 // view returns what a read with some options sees.
 func (r *router) view(o *pb.ReadOptions) (v *view, err error) {
 	v = &view{router: r, snapshots: make(map[*database]*session)}
-	readOnly := &pb.TransactionOptions_ReadOnly{}
 	switch c := o.GetConsistencyType().(type) {
 	case *pb.ReadOptions_Transaction:
 		v.tx, err = r.transaction(c.Transaction)
@@ -173,22 +208,32 @@ func (r *router) view(o *pb.ReadOptions) (v *view, err error) {
 		v.begun = r.start(c.NewTransaction)
 		v.tx, err = r.transaction(v.begun)
 	case *pb.ReadOptions_ReadTime:
-		readOnly.ReadTime = c.ReadTime
+		v.at = c.ReadTime
 	}
-	v.options = &pb.TransactionOptions{Mode: &pb.TransactionOptions_ReadOnly_{ReadOnly: readOnly}}
 	return v, err
 }
 
-// reading has a read see the caller's transaction, or else snapshots. These are taken anew if the database gives one up.
-func reading[T any](ctx context.Context, r *router, o *pb.ReadOptions, do func(v *view) (T, error)) (answer T, err error) {
+// reading has a read see the caller's transaction, or else snapshots. These are taken anew if the database gives one
+// up.
+func reading[T any](ctx context.Context, r *router, o *pb.ReadOptions, do func(v *view) (T, error)) (answer T,
+	err error) {
+	locks := false
 	for attempt := range tries {
 		v, err := r.view(o)
 		if err != nil {
 			return answer, err
 		}
+		v.locks = locks
 		answer, err = do(v)
 		v.close(ctx)
-		if err == nil || v.tx != nil || status.Code(err) != codes.Aborted && !expired(err) {
+		switch {
+		case err == nil || v.tx != nil:
+			return answer, err
+		case v.at == nil && !locks && status.Code(err) == codes.FailedPrecondition &&
+			strings.Contains(err.Error(), "read_time"):
+			locks = true
+			continue
+		case status.Code(err) != codes.Aborted && !expired(err):
 			return answer, err
 		}
 		if attempt == tries-1 {
@@ -211,15 +256,24 @@ func (v *view) on(ctx context.Context, db *database) (*session, error) {
 	if s := v.snapshots[db]; s != nil {
 		return s, nil
 	}
-	s, err := v.router.begin(ctx, db, v.options)
+	var s *session
+	var err error
+	if !v.locks {
+		s, err = v.router.snapshot(ctx, db, v.at)
+	} else {
+		s, err = v.router.begin(ctx, db, &pb.TransactionOptions{
+			Mode: &pb.TransactionOptions_ReadOnly_{ReadOnly: &pb.TransactionOptions_ReadOnly{}}})
+	}
 	if err == nil {
 		v.snapshots[db] = s
 	}
 	return s, err
 }
 
-// close ends the snapshots.
+// close ends the transactions that were snapshots.
 func (v *view) close(ctx context.Context) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	for _, s := range v.snapshots {
 		s.rollback(ctx)
 	}

@@ -137,7 +137,8 @@ func TestOtherKinds(t *testing.T) {
 	s := newStore(t, 2)
 	ctx := t.Context()
 	type shop struct{ N int }
-	keys, err := s.PutMulti(ctx, []*datastore.Key{datastore.IncompleteKey("Shop", nil), plain(0), datastore.NameKey("Shop", "x", nil)},
+	keys, err := s.PutMulti(ctx, []*datastore.Key{datastore.IncompleteKey("Shop", nil), plain(0),
+		datastore.NameKey("Shop", "x", nil)},
 		[]any{&shop{1}, &Comment{Order: ordersAShard}, &shop{2}})
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +158,8 @@ func TestOtherKinds(t *testing.T) {
 			t.Errorf("%d of %s, %v, want %d", n, kind, err, want)
 		}
 	}
-	if found, err := s.GetAll(ctx, datastore.NewQuery("Reply").Ancestor(keys[1]).KeysOnly(), nil); err != nil || len(found) != 1 {
+	if found, err := s.GetAll(ctx, datastore.NewQuery("Reply").Ancestor(keys[1]).KeysOnly(), nil); err != nil ||
+		len(found) != 1 {
 		t.Errorf("%v, %v", found, err)
 	}
 	if _, err := s.AllocateIDs(ctx, []*datastore.Key{datastore.IncompleteKey("Shop", nil)}); err != nil {
@@ -168,12 +170,13 @@ func TestOtherKinds(t *testing.T) {
 	}
 }
 
-// TestLostCalls has every call be lost now and then, on its way or on its way back: what the store does by itself, it does
-// once.
+// TestLostCalls has every call be lost now and then, on its way or on its way back: what the store does by itself, it
+// does once.
 func TestLostCalls(t *testing.T) {
 	var n atomic.Int64
 	var on atomic.Bool
-	lose := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	lose := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
 		i := n.Add(1)
 		if on.Load() && i%5 == 0 {
 			return status.Error(codes.Unavailable, "the call is lost")
@@ -216,14 +219,16 @@ func TestMutations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Mutate(ctx, datastore.NewUpdate(key, &Comment{Order: 7, Status: "sent", Author: "bob"}).WithPropertyMask("Status")); err != nil {
+	if _, err := s.Mutate(ctx, datastore.NewUpdate(key, &Comment{Order: 7, Status: "sent",
+		Author: "bob"}).WithPropertyMask("Status")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.PutWithOptions(ctx, &datastore.PutRequest{Key: plain(0), Entity: &Comment{Order: 8, Edits: 5},
 		Transforms: []datastore.PropertyTransform{datastore.Increment("Edits", 2)}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Mutate(ctx, datastore.NewUpdate(key, &Comment{}).WithPropertyMask().WithTransforms(datastore.Increment("Edits", 3))); err != nil {
+	increment := datastore.NewUpdate(key, &Comment{}).WithPropertyMask().WithTransforms(datastore.Increment("Edits", 3))
+	if _, err := s.Mutate(ctx, increment); err != nil {
 		t.Fatal(err)
 	}
 	var all []Comment
@@ -233,7 +238,8 @@ func TestMutations(t *testing.T) {
 	if len(all) != 2 || all[0].Status != "sent" || all[0].Author != "ann" || all[0].Edits != 4 || all[1].Edits != 7 {
 		t.Errorf("%+v", all)
 	}
-	if _, err := s.Mutate(ctx, datastore.NewUpsert(plain(newID(1, 0, 0, 0)), &Comment{}).WithPropertyMask("Text")); err == nil || !strings.Contains(err.Error(), "no Order") {
+	if _, err := s.Mutate(ctx, datastore.NewUpsert(plain(newID(1, 0, 0, 0)),
+		&Comment{}).WithPropertyMask("Text")); err == nil || !strings.Contains(err.Error(), "no Order") {
 		t.Errorf("a part of a comment that is not there: %v", err)
 	}
 }
@@ -243,7 +249,8 @@ func TestSums(t *testing.T) {
 	s, client := newStore(t, 2), plainClient(t)
 	ctx := t.Context()
 	for i := range 60 {
-		list := datastore.PropertyList{{Name: "Order", Value: int64(i) * ordersAShard}, {Name: "Created", Value: someTime.Add(time.Duration(i) * time.Second)}}
+		list := datastore.PropertyList{{Name: "Order", Value: int64(i) * ordersAShard},
+			{Name: "Created", Value: someTime.Add(time.Duration(i) * time.Second)}}
 		switch i % 4 {
 		case 0:
 			list = append(list, datastore.Property{Name: "Score", Value: int64(i)})
@@ -262,13 +269,16 @@ func TestSums(t *testing.T) {
 	}
 	table := datastore.NewQuery(plainKind)
 	for name, q := range map[string]*datastore.AggregationQuery{
-		"a count":            table.NewAggregationQuery().WithCount("n"),
-		"a sum":              table.NewAggregationQuery().WithSum("Score", "s").WithCount("n"),
-		"a sum of integers":  table.FilterField("Score", ">", 5).FilterField("Score", "<", 40).NewAggregationQuery().WithSum("Order", "s"),
-		"an average":         table.NewAggregationQuery().WithAvg("Score", "a").WithCount("n").WithSum("Score", "s"),
-		"an average of none": table.FilterField("Order", "=", 5).NewAggregationQuery().WithAvg("Score", "a").WithSum("Score", "s"),
-		"of a part":          table.Order("-Created").Offset(7).Limit(20).NewAggregationQuery().WithSum("Order", "s").WithCount("n"),
-		"of an order":        table.FilterField("Order", "=", 0).NewAggregationQuery().WithAvg("Score", "a"),
+		"a count": table.NewAggregationQuery().WithCount("n"),
+		"a sum":   table.NewAggregationQuery().WithSum("Score", "s").WithCount("n"),
+		"a sum of integers": table.FilterField("Score", ">", 5).FilterField("Score", "<",
+			40).NewAggregationQuery().WithSum("Order", "s"),
+		"an average": table.NewAggregationQuery().WithAvg("Score", "a").WithCount("n").WithSum("Score", "s"),
+		"an average of none": table.FilterField("Order", "=", 5).NewAggregationQuery().WithAvg("Score",
+			"a").WithSum("Score", "s"),
+		"of a part": table.Order("-Created").Offset(7).Limit(20).NewAggregationQuery().WithSum("Order",
+			"s").WithCount("n"),
+		"of an order": table.FilterField("Order", "=", 0).NewAggregationQuery().WithAvg("Score", "a"),
 	} {
 		got, err := s.RunAggregationQuery(ctx, q)
 		if err != nil {
