@@ -69,6 +69,9 @@ func TestRouting(t *testing.T) {
 		}
 		keys = append(keys, key)
 	}
+	if n, err := s.router.databases[1].client.Count(t.Context(), datastore.NewQuery(plainKind)); n != 0 || err != nil {
+		t.Errorf("%d comments, %v, are stored under the plain kind: each is in its shard, once", n, err)
+	}
 	w.asked()
 	table := datastore.NewQuery(plainKind)
 	order := func(block int64) int64 { return block * ordersAShard }
