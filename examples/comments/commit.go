@@ -82,6 +82,8 @@ func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, erro
 		return nil, nil, refuse("a comment without an ID can't be deleted")
 	case w.entity == nil:
 		return w, r.databases[id.Physical()], nil
+	case w.entity.Properties[writesProperty] != nil:
+		return nil, nil, refuse("%s is a property of the store's own: take another name", writesProperty)
 	case m.ConflictDetectionStrategy != nil:
 		return nil, nil, refuse("the store does not compare versions: use a transaction")
 	}
@@ -342,6 +344,9 @@ func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
 		Mode:                pb.CommitRequest_TRANSACTIONAL,
 		TransactionSelector: &pb.CommitRequest_Transaction{Transaction: p.session.id},
 		Mutations:           slices.Concat(p.mutations, p.leave)})
+	if status.Code(err) == codes.AlreadyExists { // since it was read that it does not
+		return nil, status.Error(codes.Aborted, err.Error())
+	}
 	if err != nil {
 		return nil, err
 	}

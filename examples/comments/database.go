@@ -57,10 +57,10 @@ func connect(ctx context.Context, number int, open Open,
 	if d.client, err = open(option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(intercept))); err != nil {
 		return nil, err
 	}
-	err = d.client.Get(context.WithValue(ctx, introduction{}, true), layoutKey, new(Layout))
+	_ = d.client.Get(context.WithValue(ctx, introduction{}, true), layoutKey, new(Layout))
 	if d.conn == nil {
 		d.client.Close()
-		return nil, fmt.Errorf("the client of database %d has to be made with the options that it is given: %w", number, err)
+		return nil, fmt.Errorf("the client of database %d has to be made with the options that it is given", number)
 	}
 	return d, nil
 }

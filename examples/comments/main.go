@@ -1,7 +1,7 @@
-// Command comments keeps comments of orders in 20 logical shards, which are kinds, of two databases. Its callers know one
-// kind: they use the Datastore client, whose calls are routed to the shards. The program prints why there are 20 shards of
-// 300,000 orders, and has the same caller use the plain kind and the store. Then it moves the comments into 32 shards while
-// others insert, edit, delete and read them, and checks that none was lost, doubled or seen twice.
+// Command comments keeps comments of orders in 20 logical shards, which are kinds, of two databases. Its callers know
+// one kind: they use the Datastore client, whose calls are routed to the shards. The program prints why there are 20
+// shards of 300,000 orders, and has the same caller use the plain kind and the store. Then it moves the comments into
+// 32 shards while others insert, edit, delete and read them, and checks that none was lost, doubled or seen twice.
 package main
 
 import (

@@ -16,6 +16,7 @@ const keyProperty = "__key__"
 
 // A sort is how the results of a query are ordered. After its orders they are ordered by their IDs.
 type sort struct {
+	homes    []*database // whose keys are alike
 	orders   []*pb.PropertyOrder
 	distinct int // how many of the orders come first, of which only the first result is wanted
 	ranges   map[string][]*pb.PropertyFilter
@@ -25,8 +26,9 @@ type sort struct {
 
 // sortOf returns the order in which a database returns a query's results: the orders that it has, then those that
 // distinct results, inequalities and projections imply.
-func sortOf(q *pb.Query) *sort {
-	s := &sort{orders: slices.Clone(q.Order), ranges: make(map[string][]*pb.PropertyFilter), free: make(map[string]bool),
+func sortOf(q *pb.Query, homes []*database) *sort {
+	s := &sort{homes: homes, orders: slices.Clone(q.Order), ranges: make(map[string][]*pb.PropertyFilter),
+		free:  make(map[string]bool),
 		given: make(map[string]bool)}
 	has := func(name string) bool {
 		return slices.ContainsFunc(s.orders, func(o *pb.PropertyOrder) bool { return o.Property.GetName() == name })
@@ -174,7 +176,7 @@ func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
 	}
 	list, several := v.ValueType.(*pb.Value_ArrayValue)
 	if !several {
-		return ordered(v), nil
+		return s.ordered(v), nil
 	}
 	if s.free[name] && len(list.ArrayValue.GetValues()) > 1 {
 		return "", status.Errorf(codes.InvalidArgument, "%v has several values of %s: comments of several shards can't be "+
@@ -183,8 +185,8 @@ func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
 	}
 	var forms []string
 	for _, v := range list.ArrayValue.GetValues() {
-		if !v.ExcludeFromIndexes && s.allows(name, ordered(v)) {
-			forms = append(forms, ordered(v))
+		if !v.ExcludeFromIndexes && s.allows(name, s.ordered(v)) {
+			forms = append(forms, s.ordered(v))
 		}
 	}
 	slices.Sort(forms)
@@ -200,7 +202,7 @@ func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
 // allows reports whether a value is one for which a query asks.
 func (s *sort) allows(name, form string) bool {
 	for _, p := range s.ranges[name] {
-		if !compares[p.Op](strings.Compare(form, ordered(p.Value))) {
+		if !compares[p.Op](strings.Compare(form, s.ordered(p.Value))) {
 			return false
 		}
 	}
@@ -230,7 +232,7 @@ func valueOf(e *pb.Entity, name string) (*pb.Value, error) {
 
 // ordered returns a value as bytes that compare as Datastore orders values: first by type. Times are integers there,
 // and texts are bytes. None is the beginning of another.
-func ordered(v *pb.Value) string {
+func (s *sort) ordered(v *pb.Value) string {
 	switch v := v.GetValueType().(type) {
 	case *pb.Value_IntegerValue:
 		return "\x01" + orderedInteger(v.IntegerValue)
@@ -251,7 +253,11 @@ func ordered(v *pb.Value) string {
 		return "\x05" + orderedDouble(v.GeoPointValue.GetLatitude()) + orderedDouble(v.GeoPointValue.GetLongitude())
 	case *pb.Value_KeyValue:
 		of := v.KeyValue.GetPartitionId()
-		form := "\x06" + orderedText(of.GetProjectId()) + orderedText(of.GetDatabaseId()) + orderedText(of.GetNamespaceId())
+		project, name := of.GetProjectId(), of.GetDatabaseId()
+		if slices.ContainsFunc(s.homes, func(d *database) bool { return d.project == project && d.name == name }) {
+			project, name = "", ""
+		}
+		form := "\x06" + orderedText(project) + orderedText(name) + orderedText(of.GetNamespaceId())
 		for _, el := range v.KeyValue.GetPath() {
 			form += "\x01" + orderedText(el.GetKind())
 			if name, ok := el.GetIdType().(*pb.Key_PathElement_Name); ok {

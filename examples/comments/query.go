@@ -86,7 +86,7 @@ type search struct {
 
 // search starts a query.
 func (v *view) search(ctx context.Context, q *pb.Query) (*search, error) {
-	s := &search{router: v.router, query: q, sort: sortOf(q), print: printOf(q), remaining: -1}
+	s := &search{router: v.router, query: q, sort: sortOf(q, v.router.databases), print: printOf(q), remaining: -1}
 	if q.Limit != nil {
 		s.remaining = int(q.Limit.Value) + int(q.Offset)
 	}
@@ -298,7 +298,11 @@ func (s *search) least(ctx context.Context) (*stream, error) {
 			if st.place, err = s.sort.place(st.results[0].Entity); err != nil {
 				return nil, err
 			}
-			st.placed = true
+			if st.placed = true; st.place.form < st.before {
+				return nil, status.Errorf(codes.Internal, "the results of %s are in another order than the store expects, at %v: "+
+					"results of several shards can't be merged", st.kind, clientKey(st.results[0].Entity.Key))
+			}
+			st.before = st.place.form
 		}
 		if least == nil || st.place.form < least.place.form {
 			least = st
@@ -315,6 +319,7 @@ type stream struct {
 	results []*pb.EntityResult
 	place   place // of the first of them
 	placed  bool
+	before  string // the place of the one before
 	next    []byte // cursor after them
 	done    bool
 	taken   []byte // cursor after the last one that was taken

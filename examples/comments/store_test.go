@@ -542,6 +542,7 @@ func TestKeys(t *testing.T) {
 		"it has no Order":               {{Name: "Text", Value: "x"}},
 		"its Order is no integer":       {{Name: "Order", Value: "7"}},
 		"its Order is -300000":          {{Name: "Order", Value: int64(-ordersAShard)}},
+		"of the store's own":            {{Name: "Order", Value: int64(7)}, {Name: "~writes", Value: "x"}},
 		"its Created is no time":        {{Name: "Order", Value: int64(7)}, {Name: "Created", Value: "today"}},
 		"its Updated is no time":        {{Name: "Order", Value: int64(7)}, {Name: "Updated", Value: int64(5)}},
 		"order 0 is in database 0, and": {{Name: "Order", Value: int64(0)}},
@@ -563,6 +564,12 @@ func TestKeys(t *testing.T) {
 	} {
 		if _, err := s.GetAll(ctx, q, new([]Comment)); err == nil || !strings.Contains(err.Error(), "ID") {
 			t.Errorf("a query by a damaged ID: %v", err)
+		}
+	}
+	for range 30 { // what is good is in another database than what is not
+		keys := []*datastore.Key{plain(0), plain(newID(1, 1, 21, 0))}
+		if _, err := s.PutMulti(ctx, keys, []Comment{{Order: 0}, {Order: ordersAShard}}); err == nil {
+			t.Error("no error")
 		}
 	}
 	if n, err := s.Count(ctx, datastore.NewQuery(plainKind)); n != 1 || err != nil {
