@@ -15,13 +15,16 @@ const (
 	rowsATurn      = 300_000
 )
 
+const day = 24 * time.Hour
+
 // A derivation is what follows from these numbers.
 type derivation struct {
-	Turn     time.Duration `json:"turn"`      // how long a shard takes all new comments
-	Round    time.Duration `json:"round"`     // until the first shard's next turn
-	MostRows int           `json:"most_rows"` // shards of an order's comments if comments are counted, at most
-	Crossing float64       `json:"crossing"`  // share of the orders that have two
-	MostKeys int           `json:"most_keys"` // the same if orders are counted
+	Turn     time.Duration `json:"-"` // how long a shard takes all new comments
+	Round    time.Duration `json:"-"` // until the first shard's next turn
+	Days     int           `json:"turn_days"`
+	MostRows int           `json:"shards_if_comments_are_counted"` // in which an order's comments are, at most
+	Crossing float64       `json:"orders_in_two"`                  // their share
+	MostKeys int           `json:"shards_if_orders_are_counted"`
 }
 
 // turn returns how long a shard has its turn.
@@ -37,6 +40,7 @@ func mostShards(turn, life time.Duration) int { return 1 + int((life+turn-1)/tur
 func derive() (derivation, error) {
 	d := derivation{Turn: turn(rowsATurn, commentsInLife, orderLife)}
 	d.Round = shardsInTurn * d.Turn
+	d.Days = int(d.Turn / day)
 	orders, crossing := 0, 0
 	for begun := time.Duration(0); begun < 2*d.Round; begun += time.Hour {
 		rows, keys := make(map[int]bool), make(map[int]bool)
@@ -60,12 +64,11 @@ func derive() (derivation, error) {
 }
 
 func (d derivation) print(w io.Writer) {
-	const day = 24 * time.Hour
 	fmt.Fprintf(w, `%d shards of %d in turn
   100,000 comments in 3 days fill a shard in %d days, and it has its next turn after %d days.
   An order lives for 3 days. If comments are counted, its comments are in %d shards at most,
   and %.0f%% of the orders have 2.
   If orders are counted, as this program does, each order's comments are in %d.
 
-`, shardsInTurn, rowsATurn, d.Turn/day, d.Round/day, d.MostRows, 100*d.Crossing, d.MostKeys)
+`, shardsInTurn, rowsATurn, d.Days, d.Round/day, d.MostRows, 100*d.Crossing, d.MostKeys)
 }

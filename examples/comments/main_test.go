@@ -188,8 +188,7 @@ func TestDerivation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const day = 24 * time.Hour
-	if d.Turn != 9*day || d.Round != 180*day || d.MostRows != 2 || d.MostKeys != 1 || d.Crossing < 0.32 ||
+	if d.Days != 9 || d.Turn != 9*day || d.Round != 180*day || d.MostRows != 2 || d.MostKeys != 1 || d.Crossing < 0.32 ||
 		d.Crossing > 0.34 {
 		t.Errorf("%+v, want turns of 9 days, rounds of 180, at most 2 shards, of a third of the orders", d)
 	}
