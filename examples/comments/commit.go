@@ -545,6 +545,11 @@ func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Ent
 	}
 	now := r.now().Truncate(time.Microsecond)
 	switch before, _ := timeOf(stored.GetEntity(), createdProperty); {
+	case stored != nil && before.IsZero(): // its type had none
+		if created.IsZero() {
+			created = w.id.Time()
+		}
+		updated = now
 	case stored != nil && !created.IsZero() && !created.Equal(before):
 		return nil, fmt.Errorf("it was created at %v, and that can't become %v: leave %s as it is, or empty",
 			before.Format(time.RFC3339Nano), created.Format(time.RFC3339Nano), createdProperty)
@@ -559,8 +564,11 @@ func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Ent
 	if updated.Before(created) {
 		updated = created
 	}
-	setTime(e, createdProperty, created)
-	setTime(e, updatedProperty, updated)
+	for name, t := range map[string]time.Time{createdProperty: created, updatedProperty: updated} {
+		if e.Properties[name] != nil || stored.GetEntity().GetProperties()[name] != nil { // other types could not load it
+			setTime(e, name, t)
+		}
+	}
 	writes := tokens(stored)
 	if token != "" {
 		writes = append(writes[max(0, len(writes)-recentWrites+1):], token)

@@ -239,6 +239,22 @@ func TestTimes(t *testing.T) {
 	if c := get(keys[0]); !c.Created.Equal(given) || !c.Updated.Equal(given.Add(time.Minute)) {
 		t.Errorf("%+v, want the times that were given", c)
 	}
+	// A type without these fields is stored as it is, until one that has them writes it.
+	type short struct{ Order int64 }
+	bare, err := s.Put(t.Context(), plain(0), &short{7})
+	if err == nil {
+		_, err = s.Put(t.Context(), bare, &short{8})
+	}
+	if err == nil {
+		err = s.Get(t.Context(), bare, new(short))
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	put(bare, &Comment{Order: 7})
+	if c := get(bare); !c.Created.Equal(ID(bare.ID).Time()) || !c.Updated.Equal(now) {
+		t.Errorf("%+v, want the time of the ID, and now", c)
+	}
 	// Times for which there is no ID.
 	for _, at := range []time.Time{Epoch.Add(-time.Hour), Epoch, time.Date(2160, 1, 1, 0, 0, 0, 0, time.UTC)} {
 		if _, err := s.Put(t.Context(), plain(0), &Comment{Order: 7, Created: at}); !errors.Is(err,
