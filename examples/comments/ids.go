@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 )
 
-// An ID names a comment. It is drawn without asking anybody, and says when and where: 43 bits of milliseconds since Epoch, of which
-// the highest is 0 until 2159, so that ids are positive; 3 bits of the physical shard; 7 of the logical one; and 11 of a sequence.
+// An ID names a comment. It is drawn without asking anybody, and says when and where: 43 bits of milliseconds since
+// Epoch, of which the highest is 0 until 2159, so that ids are positive; 3 bits of the physical shard; 7 of the
+// logical one; and 11 of a sequence.
 type ID int64
 
 const (
@@ -45,21 +47,29 @@ func (id ID) Logical() int { return int(id>>sequenceBits) % MaxLogical }
 // Sequence returns the place among the ids of the same millisecond and shard, in one process.
 func (id ID) Sequence() int { return int(id) % sequences }
 
-// A Generator draws the ids of one shard in one process. They rise, whatever the clock does. Another process may draw the same: an
-// insert has to insist on a new key.
+// A Generator draws the ids of one shard in one process. They rise, whatever the clock does. Another process may draw
+// the same: an insert has to insist on a new key.
 type Generator struct {
 	physical, logical int
 	now               func() time.Time
 
-	mu   sync.Mutex
-	last int64 // milliseconds
-	next int64 // sequence
+	mu    sync.Mutex
+	last  int64 // milliseconds
+	next  int64 // sequence
+	given map[int64]*run
 }
+
+// A run is the sequence numbers that were drawn for a time that the caller gave.
+type run struct{ first, drawn int64 }
+
+// maxRuns is how many times are remembered.
+const maxRuns = 10_000
 
 // NewGenerator returns a generator.
 func NewGenerator(physical, logical int) (*Generator, error) {
 	if physical < 0 || physical >= MaxPhysical || logical < 0 || logical >= MaxLogical {
-		return nil, fmt.Errorf("there are no ids for shard %d of %d in database %d of %d", logical, MaxLogical, physical, MaxPhysical)
+		return nil, fmt.Errorf("there are no ids for shard %d of %d in database %d of %d", logical, MaxLogical, physical,
+			MaxPhysical)
 	}
 	return &Generator{physical: physical, logical: logical, now: time.Now}, nil
 }
@@ -67,8 +77,8 @@ func NewGenerator(physical, logical int) (*Generator, error) {
 // tolerance is how far a clock may go back for its generator to wait for it. Beyond that, ids are ahead of the clock.
 const tolerance = time.Second
 
-// Next draws an ID. It waits for the next millisecond if this one has none left. A clock that is before the first ID, or behind the last one,
-// is an error.
+// Next draws an ID. It waits for the next millisecond if this one has none left. A clock that is before the first ID,
+// or behind the last one, is an error.
 func (g *Generator) Next(ctx context.Context) (ID, error) {
 	for {
 		id, wait, err := g.draw()
@@ -91,7 +101,9 @@ func (g *Generator) draw() (ID, time.Duration, error) {
 	ms := since.Milliseconds()
 	switch {
 	case ms < 1 || ms >= times:
-		return 0, 0, fmt.Errorf("there are no ids at %v, only between %v and %v: is the clock right?", g.now().UTC().Format(time.RFC3339), Epoch.Format(time.DateOnly), Epoch.Add(times*time.Millisecond).Format(time.DateOnly))
+		return 0, 0, fmt.Errorf("there are no ids at %v, only between %v and %v: is the clock right?",
+			g.now().UTC().Format(time.RFC3339), Epoch.Format(time.DateOnly),
+			Epoch.Add(times*time.Millisecond).Format(time.DateOnly))
 	case ms > g.last:
 		g.last, g.next = ms, 0
 	case g.next < sequences: // the same millisecond, or the clock has gone back: the sequence goes on
@@ -103,4 +115,32 @@ func (g *Generator) draw() (ID, time.Duration, error) {
 	id := newID(g.last, g.physical, g.logical, g.next)
 	g.next++
 	return id, 0, nil
+}
+
+// At draws an ID of a time that the caller gives. It begins anywhere in the sequence, since other processes draw IDs
+// of that time, too.
+func (g *Generator) At(t time.Time) (ID, error) {
+	since := t.Sub(Epoch)
+	ms := since.Milliseconds()
+	if since < time.Millisecond || ms >= times {
+		return 0, fmt.Errorf("there are no IDs of %v, only between %v and %v", t.UTC().Format(time.RFC3339Nano),
+			Epoch.Format(time.DateOnly), Epoch.Add(times*time.Millisecond).Format(time.DateOnly))
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.given) >= maxRuns || g.given == nil {
+		g.given = make(map[int64]*run)
+	}
+	r := g.given[ms]
+	if r == nil {
+		r = &run{first: rand.Int64N(sequences)}
+		g.given[ms] = r
+	}
+	if r.drawn == sequences {
+		delete(g.given, ms)
+		return 0, fmt.Errorf("all %d IDs of logical shard %d at %v are taken: give another time", sequences, g.logical,
+			t.UTC().Format(time.RFC3339Nano))
+	}
+	r.drawn++
+	return newID(ms, g.physical, g.logical, (r.first+r.drawn-1)%sequences), nil
 }

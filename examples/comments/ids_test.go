@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestIDs draws a million ids by 128 generators at once: none twice, each in order, and each says when and where it was drawn.
+// TestIDs draws a million ids by 128 generators at once: none twice, each in order, and each says when and where it
+// was drawn.
 func TestIDs(t *testing.T) {
 	const each = 1_000_000 / 128
 	var all [128][]ID
@@ -41,8 +42,10 @@ func TestIDs(t *testing.T) {
 			if id <= last || seen[id] {
 				t.Fatalf("generator %d drew %d behind %d", i, id, last)
 			}
-			if id.Physical() != i%MaxPhysical || id.Logical() != i || id.Time().Before(begun.Add(-time.Millisecond)) || id.Time().After(time.Now().Add(time.Millisecond)) {
-				t.Fatalf("%d says database %d, shard %d, %v; want %d, %d, about %v", id, id.Physical(), id.Logical(), id.Time(), i%MaxPhysical, i, begun)
+			if id.Physical() != i%MaxPhysical || id.Logical() != i || id.Time().Before(begun.Add(-time.Millisecond)) ||
+				id.Time().After(time.Now().Add(time.Millisecond)) {
+				t.Fatalf("%d says database %d, shard %d, %v; want %d, %d, about %v", id, id.Physical(), id.Logical(), id.Time(),
+					i%MaxPhysical, i, begun)
 			}
 			last, seen[id] = id, true
 		}
@@ -60,7 +63,8 @@ func TestFields(t *testing.T) {
 		sequence          int64
 	}{{0, 0, 0, 0}, {1, 0, 0, 0}, {1 << 41, 7, 127, 2047}, {1<<42 - 1, 0, 127, 0}, {12345, 3, 64, 1}} {
 		got := newID(id.ms, id.physical, id.logical, id.sequence)
-		if got < 0 || got.Time() != Epoch.Add(time.Duration(id.ms)*time.Millisecond) || got.Physical() != id.physical || got.Logical() != id.logical || got.Sequence() != int(id.sequence) {
+		if got < 0 || got.Time() != Epoch.Add(time.Duration(id.ms)*time.Millisecond) || got.Physical() != id.physical ||
+			got.Logical() != id.logical || got.Sequence() != int(id.sequence) {
 			t.Errorf("%+v: %d says %v, %d, %d, %d", id, got, got.Time(), got.Physical(), got.Logical(), got.Sequence())
 		}
 	}
@@ -113,7 +117,8 @@ func TestClock(t *testing.T) {
 			t.Errorf("it waits although its caller does not: %v", err)
 		}
 	})
-	for _, at := range []time.Time{time.Unix(0, 0), Epoch, Epoch.Add(times * time.Millisecond), time.Date(2170, 1, 1, 0, 0, 0, 0, time.UTC)} {
+	for _, at := range []time.Time{time.Unix(0, 0), Epoch, Epoch.Add(times * time.Millisecond),
+		time.Date(2170, 1, 1, 0, 0, 0, 0, time.UTC)} {
 		g, err := NewGenerator(0, 0)
 		if err != nil {
 			t.Fatal(err)

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"cloud.google.com/go/datastore"
 )
@@ -15,7 +17,7 @@ const ordersAShard = 300_000
 func shardOf(order int64, shards int) int { return int(order / ordersAShard % int64(shards)) }
 
 // kindOf returns the kind of a logical shard, of so many.
-func kindOf(shard, shards int) string { return fmt.Sprintf("Comment%d_%02d", shards, shard) }
+func kindOf(shard, shards int) string { return fmt.Sprintf("%s%d_%02d", plainKind, shards, shard) }
 
 func kindsOf(shards int) (kinds []string) {
 	for i := range shards {
@@ -24,71 +26,92 @@ func kindsOf(shards int) (kinds []string) {
 	return kinds
 }
 
-// A Layout says into how many logical shards a database's comments are cut. Whatever writes one reads the layout in the same
-// transaction.
+// A Layout says into how many logical shards a database's comments are cut. Every read and every write reads it in its
+// own transaction.
 type Layout struct {
 	Shards int
-	Next   int // while they are moved: into how many; otherwise 0
-	Moves  int // how often that was begun
+	Next   int   // while comments are moved: into how many shards; otherwise 0
+	Moves  int   // how often a move was started
+	Before []int // numbers of shards that there were before, of which IDs may be
 }
 
 var layoutKey = datastore.NameKey("Layout", "comments", nil)
 
+// written returns into how many shards comments are written.
+func (l Layout) written() int { return cmp.Or(l.Next, l.Shards) }
+
+// read returns the numbers of shards in which comments are.
+func (l Layout) read() []int {
+	if l.Next == 0 {
+		return []int{l.Shards}
+	}
+	return []int{l.Shards, l.Next}
+}
+
 // kind returns where an order's comments are written.
-func (l Layout) kind(order int64) string {
-	n := l.Shards
-	if l.Next != 0 {
-		n = l.Next
+func (l Layout) kind(order int64) string { return kindOf(shardOf(order, l.written()), l.written()) }
+
+// kinds returns where an order's comments may be.
+func (l Layout) kinds(order int64) (kinds []string) {
+	for _, n := range l.read() {
+		kinds = append(kinds, kindOf(shardOf(order, n), n))
 	}
-	return kindOf(shardOf(order, n), n)
+	return kinds
 }
 
-// kinds returns where an order's comments may be, in the order in which a reader has to look: what is moved meanwhile is in the
-// second when it is not in the first any more.
-func (l Layout) kinds(order int64) []string {
-	old := kindOf(shardOf(order, l.Shards), l.Shards)
-	if l.Next == 0 {
-		return []string{old}
+// all returns all kinds of a database, of so many.
+func (l Layout) all(database, databases int) (kinds []string) {
+	for _, n := range l.read() {
+		for shard := database; shard < n; shard += databases {
+			kinds = append(kinds, kindOf(shard, n))
+		}
 	}
-	return []string{old, l.kind(order)}
+	return kinds
 }
 
-// all returns all kinds, in generations that have to be read one after the other.
-func (l Layout) all() [][]string {
-	if l.Next == 0 {
-		return [][]string{kindsOf(l.Shards)}
+// places returns where the comment of an ID may be: in the shard that the ID names, until shards are cut anew. After
+// that, the comments of shard 7 of 20 are in those of 32 shards whose number has the remainder 7 mod gcd(20, 32).
+// No place means that no layout ever had such a shard.
+func (l Layout) places(id ID) (kinds []string) {
+	named := id.Logical()
+	for _, n := range l.read() {
+		for shard := range n {
+			if slices.ContainsFunc(append(l.read(), l.Before...), func(before int) bool {
+				return named < before && (shard-named)%gcd(before, n) == 0
+			}) {
+				kinds = append(kinds, kindOf(shard, n))
+			}
+		}
 	}
-	return [][]string{kindsOf(l.Shards), kindsOf(l.Next)}
+	return kinds
 }
 
-// get reads the layout, which is the first one if nobody has written another.
-func (l *Layout) get(read func(*datastore.Key, any) error, first int) error {
-	err := read(layoutKey, l)
-	if errors.Is(err, datastore.ErrNoSuchEntity) {
-		*l, err = Layout{Shards: first}, nil
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
 	}
-	if err != nil {
-		return fmt.Errorf("read the layout: %w", err)
-	}
-	return nil
+	return a
 }
 
 // begin has the comments of a database be moved into so many shards, unless they are, or are on their way.
 func begin(ctx context.Context, client *datastore.Client, first, next int) (l Layout, err error) {
 	_, err = client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		l = Layout{}
-		if err := l.get(tx.Get, first); err != nil {
-			return err
+		err := tx.Get(layoutKey, &l)
+		if errors.Is(err, datastore.ErrNoSuchEntity) {
+			l, err = Layout{Shards: first}, nil
 		}
 		switch {
+		case err != nil:
+			return fmt.Errorf("read the layout: %w", err)
 		case l.Next == 0 && l.Shards == next, l.Next == next:
 			return nil
 		case l.Next != 0:
-			return fmt.Errorf("the comments are on their way into %d shards: they can't be moved into %d before that is done", l.Next, next)
+			return fmt.Errorf("the comments are on their way into %d shards: they can be moved into %d after that", l.Next, next)
 		}
 		l.Next = next
 		l.Moves++
-		_, err := tx.Put(layoutKey, &l)
+		_, err = tx.Put(layoutKey, &l)
 		return err
 	})
 	return l, err

@@ -1,6 +1,7 @@
-// Command comments keeps comments of orders in 20 logical shards, which are kinds, of two databases: ids are drawn without asking
-// anybody, comments of an order are in one shard, and a list of all is merged from all shards. Then it moves them into 32 shards, while
-// others insert, edit and read them, and checks that none was lost, doubled or seen twice.
+// Command comments keeps comments of orders in 20 logical shards, which are kinds, of two databases. Its callers know
+// one kind: they use the Datastore client, whose calls are routed to the shards. The program prints why there are 20
+// shards of 300,000 orders, and has the same caller use the plain kind and the store. Then it moves the comments into
+// 32 shards while others insert, edit, delete and read them, and checks that none was lost, doubled or seen twice.
 package main
 
 import (
@@ -21,6 +22,8 @@ type config struct {
 	comments  int
 	databases int
 	writers   int
+	things    int
+	indexes   bool
 	from, to  int
 }
 
@@ -28,6 +31,10 @@ func main() {
 	command.Main("comments", func(ctx context.Context, args []string) error {
 		c, err := parse(args, os.Stdout)
 		if err != nil {
+			return err
+		}
+		if c.indexes {
+			_, err := os.Stdout.Write(indexYAML(c.from, c.to))
 			return err
 		}
 		return runProgram(ctx, c, os.Stdout)
@@ -41,9 +48,12 @@ func parse(args []string, help io.Writer) (config, error) {
 	c.Define(flags, "comments")
 	flags.IntVar(&c.comments, "comments", 4000, "how many comments are there before they are moved, `N` in [0, 1000000]")
 	flags.IntVar(&c.databases, "databases", 2, "in how many databases they are, `N` in [1, 8]")
-	flags.IntVar(&c.writers, "writers", 8, "how many insert, edit and read comments meanwhile, `N` in [1, 100]")
+	flags.IntVar(&c.writers, "writers", 8, "how many insert, edit, delete and read comments meanwhile, `N` in [1, 100]")
 	flags.IntVar(&c.from, "from", 20, "in how many logical shards they are, a multiple of -databases, `N` in [1, 128]")
 	flags.IntVar(&c.to, "to", 32, "and into how many they are moved, likewise, `N` in [1, 128]")
+	flags.IntVar(&c.things, "things", 300, "how many things the caller does that uses the plain kind, and then the "+
+		"store, `N` in [0, 100000]")
+	flags.BoolVar(&c.indexes, "indexes", false, "print the index.yaml of -from and -to shards, and end")
 	if err := command.Parse(flags, args, help); err != nil {
 		return c, err
 	}
@@ -51,6 +61,7 @@ func parse(args []string, help io.Writer) (config, error) {
 		c.Check(),
 		command.Between("-comments", c.comments, 0, 1_000_000),
 		command.Between("-databases", c.databases, 1, MaxPhysical),
+		command.Between("-things", c.things, 0, 100_000),
 		command.Between("-writers", c.writers, 1, 100),
 		command.Between("-from", c.from, 1, MaxLogical),
 		command.Between("-to", c.to, 1, MaxLogical),
@@ -66,25 +77,32 @@ func parse(args []string, help io.Writer) (config, error) {
 
 // A result is what the program has done and checked.
 type result struct {
-	Comments  int64 `json:"comments"`  // in the end
-	Inserted  int64 `json:"inserted"`  // while they were moved,
-	Edited    int64 `json:"edited"`    // and edited,
-	Read      int64 `json:"read"`      // and how often an order was read
-	Databases int   `json:"databases"` //
-	From      int   `json:"from"`
-	To        int   `json:"to"`
-	Largest   int64 `json:"largest"` // shard in the end, in comments
-	MostEdits int64 `json:"most_edits"`
+	Derivation derivation `json:"derivation"`
+	Notes      int        `json:"notes"`     // that the caller has made, the same of the plain kind and of the store
+	Comments   int64      `json:"comments"`  // in the end
+	Inserted   int64      `json:"inserted"`  // while they were moved,
+	Edited     int64      `json:"edited"`    // and edited,
+	Deleted    int64      `json:"deleted"`   // and deleted,
+	Read       int64      `json:"read"`      // and how often an order was read
+	Databases  int        `json:"databases"` //
+	From       int        `json:"from"`
+	To         int        `json:"to"`
+	Largest    int64      `json:"largest"` // shard in the end, in comments
+	MostEdits  int64      `json:"most_edits"`
 }
 
 func (r result) print(w io.Writer, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(w).Encode(r)
 	}
-	_, err := fmt.Fprintf(w, `%d comments went from %d to %d logical shards of %d databases, and meanwhile
-  %d were inserted, %d edits were made, and orders were read %d times.
-Every comment that was written is there once, with all of its edits, and no reader has missed one, or seen one twice.
-The largest shard has %d comments; the comment that was edited most, %d times, was found by a job over all shards.
-`, r.Comments, r.From, r.To, r.Databases, r.Inserted, r.Edited, r.Read, r.Largest, r.MostEdits)
+	r.Derivation.print(w)
+	_, err := fmt.Fprintf(w, `The same caller, on the plain kind and on the store
+  It put, edited, deleted, listed and counted comments, and noted %d answers: the same of both.
+
+%d comments went from %d to %d logical shards of %d databases
+  Meanwhile %d were inserted and %d deleted, %d edits were made, and orders were read %d times.
+  Each comment is there once, with all of its edits. No reader missed one, saw one twice, or saw a deleted one.
+  The largest shard has %d comments. A job over all shards found the comment that was edited most, %d times.
+`, r.Notes, r.Comments, r.From, r.To, r.Databases, r.Inserted, r.Deleted, r.Edited, r.Read, r.Largest, r.MostEdits)
 	return err
 }

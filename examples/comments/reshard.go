@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"cloud.google.com/go/datastore"
 
@@ -12,23 +13,24 @@ import (
 
 // A Move is from how many logical shards into how many.
 type Move struct {
-	From  int `json:"from"`
-	To    int `json:"to"`
-	Moves int `json:"moves"` // with this one
+	From   int   `json:"from"`
+	To     int   `json:"to"`
+	Moves  int   `json:"moves"`  // with this one
+	Before []int `json:"before"` // numbers of shards before this move
 }
 
-// reshard moves comments to their new shards, while others insert, edit and read them. A comment is put in the new shard and deleted
-// in the old one by the same commit, so it is in one of them at all times. Those who write know by the layout that the new one is right.
+// reshard moves comments to their new shards, while others write and read them. A comment is put in the new shard and
+// deleted in the old one by the same commit, so it is in one of them at all times. Its key keeps its ID. Those who
+// write know by the layout that the new one is right.
 var reshard = mapper.Update("reshard", func(_ context.Context, c *mapper.Entity[Comment], m Move) error {
-	e := c.Value
-	c.Put(datastore.IDKey(kindOf(shardOf(e.Order, m.To), m.To), c.Key.ID, nil), &e)
+	c.PutStored(datastore.IDKey(kindOf(shardOf(c.Value.Order, m.To), m.To), c.Key.ID, nil), c.Stored())
 	c.Delete(c.Key)
 	return nil
 }).OnDone(func(_ context.Context, d *mapper.Done, m Move) error {
 	if d.Status.Failures > 0 {
 		return nil // a retry comes here again
 	}
-	d.Put(layoutKey, &Layout{Shards: m.To, Moves: m.Moves})
+	d.Put(layoutKey, &Layout{Shards: m.To, Moves: m.Moves, Before: m.Before})
 	return nil
 })
 
@@ -40,18 +42,30 @@ var count = mapper.Visit("count", func(_ context.Context, c *mapper.Entity[Comme
 	return nil
 })
 
-// Reshard has a database's comments be in so many logical shards, and waits until they are. Somebody else may go on with it after an
-// error, or do the same at the same time.
+// Reshard has a database's comments be in so many logical shards, and waits until they are. Somebody else may go on
+// with it after an error, or do the same at the same time.
 func (s *Store) Reshard(ctx context.Context, e *mapper.Engine, shards int) error {
-	if err := s.check(shards); err != nil {
+	if err := check(shards, len(s.router.databases)); err != nil {
 		return err
 	}
-	l, err := begin(ctx, e.Client(), s.first, shards)
+	var l Layout
+	var err error
+	for attempt := range tries { // all who write have read the layout
+		if l, err = begin(ctx, e.Client(), s.router.first, shards); err == nil || !again(err) {
+			break
+		}
+		if err := pause(ctx, attempt); err != nil {
+			return err
+		}
+	}
 	if err != nil || l.Next == 0 {
 		return err
 	}
-	job, err := reshard.Start(ctx, e, mapper.Query{Kinds: kindsOf(l.Shards)}, Move{l.Shards, l.Next, l.Moves}, &mapper.StartOptions{
-		ID: fmt.Sprintf("reshard-%d", l.Moves), AllowEmpty: true})
+	before := append(slices.Clone(l.Before), l.Shards)
+	slices.Sort(before)
+	job, err := reshard.Start(ctx, e, mapper.Query{Kinds: kindsOf(l.Shards)},
+		Move{l.Shards, l.Next, l.Moves, slices.Compact(before)},
+		&mapper.StartOptions{ID: fmt.Sprintf("reshard-%d", l.Moves), AllowEmpty: true})
 	if err != nil {
 		return err
 	}

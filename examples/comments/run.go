@@ -6,36 +6,59 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"sync"
 
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/api/iterator"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/examples/internal/cloud"
 	"github.com/scattermap/scattermap/mapper"
 )
 
-// runProgram writes comments, moves them under load, and checks what is there then.
+// runProgram has the same caller use the plain kind and the store, writes comments, moves them under load, and checks
+// what is there then.
 func runProgram(ctx context.Context, c config, stdout io.Writer) error {
+	r := result{Databases: c.databases, From: c.from, To: c.to}
+	var err error
+	if r.Derivation, err = derive(); err != nil {
+		return err
+	}
 	var clouds []*cloud.Cloud
 	var clients []*datastore.Client
+	var open []Open
 	for i := range c.databases {
-		on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Database: fmt.Sprintf("comments-%d", i), Workers: c.Workers, Mappers: mapper.Set(reshard, count)})
+		on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Database: fmt.Sprintf("comments-%d", i),
+			Workers: c.Workers,
+			Mappers: mapper.Set(reshard, count), Indexes: indexYAML(c.from, c.to)})
 		if err != nil {
 			return err
 		}
 		defer on.Close()
 		clouds, clients = append(clouds, on), append(clients, on.Client)
+		open = append(open, func(opts ...option.ClientOption) (*datastore.Client,
+			error) {
+			return on.NewClient(ctx, opts...)
+		})
 	}
-	s, err := NewStore(c.from, clients...)
+	s, err := OpenStore(ctx, c.from, open...)
 	if err != nil {
 		return err
 	}
+	defer s.Close()
+	if r.Notes, err = compare(ctx, clouds[0].Client, s, rand.Uint64(), c.things); err != nil {
+		return err
+	}
 	l := newLoad(s)
+	l.blind = c.Datastore == "google"
 	if err := l.fill(ctx, c.comments); err != nil {
 		return fmt.Errorf("write the comments: %w", err)
 	}
-	r := result{Databases: c.databases, From: c.from, To: c.to}
 	moved := make(chan struct{})
 	group, loading := errgroup.WithContext(ctx)
 	for range c.writers {
@@ -52,7 +75,7 @@ func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	r.Inserted, r.Edited, r.Read = l.inserted, l.edited, l.read
+	r.Inserted, r.Edited, r.Deleted, r.Read = l.inserted, l.edited, l.removed, l.read
 	if r.Comments, err = l.check(ctx); err != nil {
 		return err
 	}
@@ -62,6 +85,38 @@ func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 		}
 	}
 	return r.print(stdout, c.JSON)
+}
+
+// compare has the same caller use the plain kind and the store, and returns how many notes it makes: the same of both.
+// What it leaves is deleted.
+func compare(ctx context.Context, client *datastore.Client, s *Store, seed uint64, things int) (int, error) {
+	of := make(map[bool][]string)
+	for _, routed := range []bool{false, true} {
+		verbs := Verbs(client)
+		if routed {
+			verbs = s
+		}
+		notes, err := diary(ctx, verbs, seed, things)
+		if err != nil {
+			return 0, fmt.Errorf("a caller (seed %d) of the plain kind or the store (%v): %w", seed, routed, err)
+		}
+		of[routed] = notes
+		keys, err := verbs.GetAll(ctx, datastore.NewQuery(plainKind).KeysOnly(), nil)
+		if err == nil {
+			err = verbs.DeleteMulti(ctx, keys)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	for i := range max(len(of[false]), len(of[true])) {
+		if i >= len(of[false]) || i >= len(of[true]) || of[false][i] != of[true][i] {
+			return 0, fmt.Errorf("a caller (seed %d) gets something else from the store at note %d of %d and %d:\nplain: "+
+				"%q\nstore: %q", seed, i,
+				len(of[false]), len(of[true]), of[false][min(i, len(of[false])):][:1], of[true][min(i, len(of[true])):][:1])
+		}
+	}
+	return len(of[true]), nil
 }
 
 // look looks at the shards of a database, and has a job go over all of them.
@@ -80,7 +135,8 @@ func (r *result) look(ctx context.Context, client *datastore.Client, e *mapper.E
 			sum += int64(len(keys))
 		}
 	}
-	job, err := count.Start(ctx, e, mapper.Query{Kinds: kindsOf(r.To)}, mapper.None{}, &mapper.StartOptions{AllowEmpty: true})
+	job, err := count.Start(ctx, e, mapper.Query{Kinds: kindsOf(r.To)}, mapper.None{},
+		&mapper.StartOptions{AllowEmpty: true})
 	if err != nil {
 		return err
 	}
@@ -89,43 +145,46 @@ func (r *result) look(ctx context.Context, client *datastore.Client, e *mapper.E
 		return err
 	}
 	if status.State != mapper.Succeeded || status.Counters["comments"] != sum {
-		return fmt.Errorf("job %s is %s and counts %d comments, want %d: %s", job.ID, status.State, status.Counters["comments"], sum, status.Error)
+		return fmt.Errorf("job %s is %s and counts %d comments, want %d: %s", job.ID, status.State,
+			status.Counters["comments"], sum, status.Error)
 	}
 	r.MostEdits = max(r.MostEdits, status.Counters["max(edits)"])
 	return nil
 }
 
-// A load is those who insert, edit and read comments, and what they know of these.
+// A load is those who insert, edit, delete and read comments, and what they know of these.
 type load struct {
 	store *Store
 
-	mu                     sync.Mutex
-	orders                 map[int64]map[ID]int64 // edits of each comment that was inserted
-	busy                   map[ID]bool            // somebody edits it
-	inserted, edited, read int64
-	refused                func(error) bool // an error that is no mistake; nil: none is
+	mu                              sync.Mutex
+	orders                          map[int64]map[ID]int64 // edits of each comment that was inserted
+	busy                            map[ID]bool            // somebody edits or deletes it
+	gone                            map[ID]bool            // it is deleted
+	inserted, edited, removed, read int64
+	refused                         func(error) bool // an error that is no mistake; nil: none is
+	blind                           bool             // nobody reads or edits: Google's classic emulator has no snapshots
 }
 
 func newLoad(s *Store) *load {
-	return &load{store: s, orders: make(map[int64]map[ID]int64), busy: make(map[ID]bool)}
+	return &load{store: s, orders: make(map[int64]map[ID]int64), busy: make(map[ID]bool), gone: make(map[ID]bool)}
 }
 
-// orderOf returns one of a few orders in each of many shards.
-func orderOf(n int) int64 { return int64(n)*ordersAShard/4 + int64(n%3) }
+// someOrder returns one of a few orders in each of many shards.
+func someOrder(n int) int64 { return int64(n)*ordersAShard/4 + int64(n%3) }
 
 // fill writes comments.
 func (l *load) fill(ctx context.Context, n int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(16)
 	for i := range n {
-		group.Go(func() error { return l.insert(ctx, orderOf(i%400)) })
+		group.Go(func() error { return l.insert(ctx, someOrder(i%400)) })
 	}
 	err := group.Wait()
 	l.inserted = 0
 	return err
 }
 
-// work inserts, edits and reads comments until they are moved.
+// work inserts, edits, deletes and reads comments until they are moved.
 func (l *load) work(ctx context.Context, moved <-chan struct{}) error {
 	for {
 		select {
@@ -135,12 +194,14 @@ func (l *load) work(ctx context.Context, moved <-chan struct{}) error {
 			return ctx.Err()
 		default:
 		}
-		order := orderOf(rand.IntN(400))
+		order := someOrder(rand.IntN(400))
 		var err error
-		switch rand.IntN(3) {
-		case 0:
+		switch what := rand.IntN(8); {
+		case what < 1:
+			err = l.remove(ctx, order)
+		case what < 3 || l.blind:
 			err = l.insert(ctx, order)
-		case 1:
+		case what < 5:
 			err = l.edit(ctx, order)
 		default:
 			err = l.readOrder(ctx, order)
@@ -152,10 +213,11 @@ func (l *load) work(ctx context.Context, moved <-chan struct{}) error {
 }
 
 func (l *load) insert(ctx context.Context, order int64) error {
-	id, err := l.store.Insert(ctx, order, "well done")
+	key, err := l.store.Put(ctx, plain(0), &Comment{Order: order, Status: "sent", Author: "ann", Text: "well done"})
 	if err != nil {
 		return err
 	}
+	id := ID(key.ID)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.orders[order] == nil {
@@ -169,7 +231,7 @@ func (l *load) insert(ctx context.Context, order int64) error {
 	return nil
 }
 
-// choose returns a comment of an order that nobody edits.
+// choose returns a comment of an order that nobody edits or deletes.
 func (l *load) choose(order int64) (ID, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,50 +244,120 @@ func (l *load) choose(order int64) (ID, bool) {
 	return 0, false
 }
 
+// recentEdits is how many tokens a comment keeps.
+const recentEdits = 32
+
+// edit edits a comment, whose ID is all that it needs. An edit whose answer is lost finds its token.
 func (l *load) edit(ctx context.Context, order int64) error {
 	id, ok := l.choose(order)
 	if !ok {
 		return nil
 	}
-	err := l.store.Edit(ctx, order, id, fmt.Sprint("very well done ", rand.IntN(100)))
+	token := strconv.FormatUint(rand.Uint64(), 36)
+	var err error
+	for attempt := range tries {
+		_, err = l.store.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+			c := new(Comment)
+			if err := tx.Get(plain(id), c); err != nil || slices.Contains(c.Edited, token) {
+				return err
+			}
+			c.Text, c.Edited = fmt.Sprint("very well done ", rand.IntN(100)),
+				append(c.Edited[max(0, len(c.Edited)-recentEdits+1):], token)
+			c.Edits++
+			_, err := tx.Put(plain(id), c)
+			return err
+		})
+		if err == nil || !again(err) {
+			break
+		}
+		if err := pause(ctx, attempt); err != nil {
+			return err
+		}
+	}
+	if err != nil { // nobody knows
+		return fmt.Errorf("edit comment %d of order %d: %w", id, order, err)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err != nil { // nobody knows
-		return err
-	}
 	l.orders[order][id]++
 	l.edited++
 	delete(l.busy, id)
 	return nil
 }
 
-// readOrder reads the comments of an order, and checks that none is missing that was there before, and none twice.
-func (l *load) readOrder(ctx context.Context, order int64) error {
+// again reports whether a transaction that has an error may take effect when it is tried again.
+func again(err error) bool {
+	return lost(err) || expired(err) || errors.Is(err, datastore.ErrConcurrentTransaction) ||
+		status.Code(err) == codes.Aborted
+}
+
+// remove deletes a comment.
+func (l *load) remove(ctx context.Context, order int64) error {
+	id, ok := l.choose(order)
+	if !ok {
+		return nil
+	}
 	l.mu.Lock()
-	before := make([]ID, 0, len(l.orders[order]))
+	edits := l.orders[order][id]
+	delete(l.orders[order], id) // nobody may expect it from now on
+	l.mu.Unlock()
+	err := l.store.Delete(ctx, plain(id))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.orders[order][id] = edits
+		return fmt.Errorf("delete comment %d of order %d: %w", id, order, err)
+	}
+	l.gone[id] = true
+	l.removed++
+	return nil
+}
+
+// readOrder reads the comments of an order, by the order and by their IDs, and checks that none is missing that was
+// there before, none twice, and none that was deleted.
+func (l *load) readOrder(ctx context.Context, order int64) error {
+	var before, keys []*datastore.Key
+	gone := make(map[ID]bool)
+	l.mu.Lock()
 	for id := range l.orders[order] {
-		before = append(before, id)
+		if !l.busy[id] {
+			before = append(before, plain(id))
+		}
+	}
+	for id := range l.gone {
+		gone[id] = true
 	}
 	l.mu.Unlock()
-	all, err := l.store.ByOrder(ctx, order)
-	if err != nil {
+	var all []Comment
+	if _, err := l.store.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", order), &all); err != nil {
 		return err
 	}
 	seen := make(map[ID]bool, len(all))
 	for _, c := range all {
-		if seen[c.ID] || c.Order != order {
-			return fmt.Errorf("comment %d of order %d is read twice, or as one of order %d", c.ID, c.Order, order)
+		if seen[c.ID()] || c.Order != order || gone[c.ID()] {
+			return fmt.Errorf("comment %d of order %d is read twice, as one of order %d, or after it was deleted", c.ID(),
+				c.Order, order)
 		}
-		seen[c.ID] = true
+		seen[c.ID()] = true
 	}
-	for _, id := range before {
-		if !seen[id] {
-			return fmt.Errorf("comment %d of order %d was there, and is not read", id, order)
-		}
+	read := make([]Comment, len(before))
+	err := l.store.GetMulti(ctx, before, read)
+	var missing datastore.MultiError
+	if err != nil && !errors.As(err, &missing) {
+		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.read++
+	for i, key := range before {
+		if _, expected := l.orders[order][ID(key.ID)]; !expected {
+			continue // somebody deletes it
+		}
+		keys = append(keys, key)
+		if !seen[ID(key.ID)] || missing != nil && missing[i] != nil || missing == nil && read[i].Order != order {
+			return fmt.Errorf("comment %d of order %d was there, and is not read", key.ID, order)
+		}
+	}
+	l.read += int64(min(1, len(keys)))
 	return nil
 }
 
@@ -235,39 +367,48 @@ var errDiffers = errors.New("the comments are not those that were written")
 // check reads all comments, by order and as a list, and compares them with what was written.
 func (l *load) check(ctx context.Context) (n int64, err error) {
 	for order, want := range l.orders {
-		all, err := l.store.ByOrder(ctx, order)
-		if err != nil {
+		var all []Comment
+		if _, err := l.store.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("Order", "=", order), &all); err != nil {
 			return 0, err
 		}
 		n += int64(len(all))
-		if len(all) != len(want) {
-			return 0, fmt.Errorf("%w: order %d has %d, want %d", errDiffers, order, len(all), len(want))
-		}
+		there := make(map[ID]Comment)
 		for _, c := range all {
-			edits, there := want[c.ID]
-			if !there || !l.busy[c.ID] && c.Edits != edits {
-				return 0, fmt.Errorf("%w: comment %d of order %d has %d edits, want %d", errDiffers, c.ID, order, c.Edits, edits)
+			there[c.ID()] = c
+			if _, ours := want[c.ID()]; !ours {
+				return 0, fmt.Errorf("%w: nobody has written comment %d of order %d", errDiffers, c.ID(), order)
+			}
+		}
+		for id, edits := range want {
+			c, ok := there[id]
+			if l.busy[id] && (!ok || c.Edits != edits) {
+				continue // whoever edited or deleted it has given up
+			}
+			if !ok || c.Edits != edits {
+				return 0, fmt.Errorf("%w: comment %d of order %d is there: %v, with %d edits, want %d", errDiffers, id, order, ok,
+					c.Edits, edits)
 			}
 		}
 	}
-	listed, last := int64(0), ID(0)
-	for offset := 0; offset+100 <= 10_000; offset += 100 {
-		some, err := l.store.List(ctx, Range{Offset: offset, Limit: 100})
+	listed, last := int64(0), (*Comment)(nil)
+	for it := l.store.Run(ctx, datastore.NewQuery(plainKind).Order("Created")); ; {
+		c := new(Comment)
+		_, err := it.Next(c)
+		if errors.Is(err, iterator.Done) {
+			break
+		}
 		if err != nil {
 			return 0, err
 		}
-		for _, c := range some {
-			if _, there := l.orders[c.Order][c.ID]; !there || c.ID <= last {
-				return 0, fmt.Errorf("%w: %d of order %d comes in the list behind %d", errDiffers, c.ID, c.Order, last)
-			}
-			last = c.ID
+		if _, there := l.orders[c.Order][c.ID()]; !there || last != nil && !last.Created.Before(c.Created) &&
+			last.ID() >= c.ID() {
+			return 0, fmt.Errorf("%w: %d of order %d comes in the list after %d", errDiffers, c.ID(), c.Order, last.ID())
 		}
-		if listed += int64(len(some)); len(some) < 100 {
-			break
-		}
+		last = c
+		listed++
 	}
-	if listed != min(n, 10_000) {
-		return 0, fmt.Errorf("%w: the list has %d, want %d", errDiffers, listed, min(n, 10_000))
+	if count, err := l.store.Count(ctx, datastore.NewQuery(plainKind)); err != nil || listed != n || int64(count) != n {
+		return 0, fmt.Errorf("%w: the list has %d, and the count is %d, %w; want %d", errDiffers, listed, count, err, n)
 	}
 	return n, nil
 }

@@ -1,356 +1,275 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"cloud.google.com/go/datastore"
-	"golang.org/x/sync/errgroup"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
-// A Comment is one of an order.
+// plainKind is the kind that callers know. No entity is stored under it.
+const plainKind = "Comment"
+
+// What the store knows of a comment. All else is the caller's.
+const (
+	orderProperty   = "Order"   // an integer: it decides about the shard
+	createdProperty = "Created" // a time that makes the ID
+	updatedProperty = "Updated" // the time of the last write
+	writesProperty  = "~writes" // tokens of the last writes; no reader sees it
+)
+
+// A Comment is one of an order, as this program has it.
 type Comment struct {
-	ID    ID `datastore:"-"`
-	Order int64
-	Text  string `datastore:",noindex"`
+	Key     *datastore.Key `datastore:"__key__"`
+	Order   int64
+	Status  string // of the order, about which the comment is
+	Author  string
+	Text    string    `datastore:",noindex"`
+	Created time.Time // if it is not given, the store says when
+	Updated time.Time // by the store
 
-	Edits int64 `datastore:",noindex"`
-
-	// Who has written it: whose answer was lost finds its own call by its token, whatever others have written meanwhile.
-	Inserted string   `datastore:",noindex"`
-	Edited   []string `datastore:",noindex"` // by the last edits, the newest last
+	Edits  int64    `datastore:",noindex"`
+	Edited []string `datastore:",noindex"` // tokens of the last edits, by which an edit finds that it was made
 }
 
-// recentEdits is how many edits of others may come between an edit whose answer was lost and its next attempt.
-const recentEdits = 32
-
-// A Store has comments in several databases, each of which has its share of the logical shards. How many databases there are divides
-// each number of shards that there ever is: so an order stays in its database.
-type Store struct {
-	databases []*datastore.Client
-	first     int // logical shards, until they are moved
-
-	now func() time.Time
-
-	mu         sync.Mutex
-	generators map[[2]int]*Generator // by database and shard
-}
-
-// NewStore returns a store of comments in so many logical shards.
-func NewStore(shards int, databases ...*datastore.Client) (*Store, error) {
-	s := &Store{databases: databases, first: shards, now: time.Now, generators: make(map[[2]int]*Generator)}
-	return s, s.check(shards)
-}
-
-// check returns an error if there can't be so many logical shards.
-func (s *Store) check(shards int) error {
-	if n := len(s.databases); n == 0 || n > MaxPhysical || shards < 1 || shards > MaxLogical || shards%n != 0 {
-		return fmt.Errorf("%d logical shards in %d databases: want a multiple of the databases, up to %d, and up to %d databases", shards, n, MaxLogical, MaxPhysical)
+// ID returns the comment's ID.
+func (c *Comment) ID() ID {
+	if c.Key == nil {
+		return 0
 	}
-	return nil
+	return ID(c.Key.ID)
 }
 
-// checkOrder returns an error for what is no order.
-func checkOrder(order int64) error {
-	if order < 0 {
-		return fmt.Errorf("the order %d is negative", order)
+// plain returns the key of a comment. Without an ID it is that of a new one.
+func plain(id ID) *datastore.Key { return datastore.IDKey(plainKind, int64(id), nil) }
+
+// A Store is a Datastore client to whom the kind Comment is one kind like any other. Behind it, comments are in
+// logical shards, which are kinds of several databases. How many databases there are divides each number of shards
+// that there ever is, so an order stays in its database. Other kinds are in database 0.
+//
+// The client's calls are routed on their way to the database. So what uses a *datastore.Client can use Store.Client.
+// The methods that Store has itself say of which keys an error is.
+type Store struct {
+	*datastore.Client
+
+	router *router
+}
+
+// A router sends what is asked of the plain kind to the shards.
+type router struct {
+	databases []*database
+	first     int // logical shards, until they are moved
+	now       func() time.Time
+
+	mu           sync.Mutex
+	generators   map[[2]int]*Generator // by database and shard
+	transactions map[string]*transaction
+	started      int
+}
+
+// OpenStore returns a store of comments in so many logical shards.
+func OpenStore(ctx context.Context, shards int, databases ...Open) (*Store, error) {
+	r := &router{first: shards, now: time.Now, generators: make(map[[2]int]*Generator),
+		transactions: make(map[string]*transaction)}
+	if err := check(shards, len(databases)); err != nil {
+		return nil, err
+	}
+	s := &Store{router: r}
+	for i, open := range databases {
+		route := r.route
+		if i > 0 {
+			route = nil
+		}
+		d, err := connect(ctx, i, open, route)
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+		r.databases = append(r.databases, d)
+	}
+	s.Client = r.databases[0].client
+	return s, nil
+}
+
+// Close closes the clients of all databases.
+func (s *Store) Close() error {
+	var all []error
+	for _, d := range s.router.databases {
+		all = append(all, d.client.Close())
+	}
+	return errors.Join(all...)
+}
+
+// check returns an error if there can't be so many logical shards in so many databases.
+func check(shards, databases int) error {
+	if databases == 0 || databases > MaxPhysical || shards < 1 || shards > MaxLogical || shards%databases != 0 {
+		return fmt.Errorf("%d logical shards in %d databases: want a multiple of the databases, up to %d, and 1 to %d "+
+			"databases",
+			shards, databases, MaxLogical, MaxPhysical)
 	}
 	return nil
 }
 
 // database returns which one has an order's comments.
-func (s *Store) database(order int64) int { return int(order / ordersAShard % int64(len(s.databases))) }
+func (r *router) database(order int64) *database {
+	return r.databases[order/ordersAShard%int64(len(r.databases))]
+}
 
-// generator returns what draws the ids of a shard in this process.
-func (s *Store) generator(database, shard int) (*Generator, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// generator returns what draws the IDs of a shard in this process.
+func (r *router) generator(database, shard int) (*Generator, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	place := [2]int{database, shard}
-	if s.generators[place] == nil {
+	if r.generators[place] == nil {
 		g, err := NewGenerator(database, shard)
 		if err != nil {
 			return nil, err
 		}
-		g.now = s.now
-		s.generators[place] = g
+		g.now = r.now
+		r.generators[place] = g
 	}
-	return s.generators[place], nil
+	return r.generators[place], nil
 }
 
-// ErrNotFound says that there is no such comment.
-var ErrNotFound = errors.New("there is no such comment")
-
-// tries is how often a call is made whose outcome is not known. The next one finds out.
-const tries = 20
-
-// again reports whether a call may be made again after an error: nobody knows whether it took effect.
-func again(ctx context.Context, err error) bool {
-	if ctx.Err() != nil {
-		return false
-	}
-	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Internal, codes.Unknown:
-		return !errors.Is(err, ErrNotFound)
-	case codes.InvalidArgument: // the client has made a commit again whose answer was lost
-		return strings.Contains(err.Error(), "transaction")
-	}
-	return false
-}
-
-func newToken() string { return strconv.FormatUint(rand.Uint64(), 36) }
-
-// Insert adds a comment to an order, in its shard only, under a key that nobody has.
-func (s *Store) Insert(ctx context.Context, order int64, text string) (ID, error) {
-	if err := checkOrder(order); err != nil {
-		return 0, err
-	}
-	c, db := Comment{Order: order, Text: text, Inserted: newToken()}, s.database(order)
-	client := s.databases[db]
+// route answers a call of the client.
+func (r *router) route(ctx context.Context, req, reply any) error {
+	var answer proto.Message
 	var err error
-	for unknown := 0; unknown < tries; {
-		if c.ID == 0 {
-			if c.ID, err = s.draw(ctx, client, db, order); err != nil {
-				return 0, err
+	switch req := req.(type) {
+	case *pb.LookupRequest:
+		answer, err = r.lookup(ctx, req)
+	case *pb.RunQueryRequest:
+		answer, err = r.runQuery(ctx, req)
+	case *pb.RunAggregationQueryRequest:
+		answer, err = r.aggregate(ctx, req)
+	case *pb.BeginTransactionRequest:
+		answer = &pb.BeginTransactionResponse{Transaction: r.start(req.TransactionOptions)}
+	case *pb.CommitRequest:
+		answer, err = r.commit(ctx, req)
+	case *pb.RollbackRequest:
+		answer, err = r.rollback(ctx, req)
+	case *pb.AllocateIdsRequest:
+		for _, key := range req.Keys {
+			if own(key) {
+				return errNoOrder
 			}
 		}
-		foreign := false
-		_, err = client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-			foreign = false
-			l, found, err := s.look(tx, order, c.ID)
-			if err != nil {
-				return err
+		answer, err = r.databases[0].api().AllocateIds(ctx, req)
+	case *pb.ReserveIdsRequest:
+		for _, key := range req.Keys {
+			if own(key) {
+				return errNoOrder
 			}
-			if found != nil {
-				foreign = found.Inserted != c.Inserted // otherwise it is ours, and the answer was lost
-				return nil
-			}
-			_, err = tx.Mutate(datastore.NewInsert(datastore.IDKey(l.kind(order), int64(c.ID), nil), &c))
-			return err
-		})
-		switch {
-		case foreign || status.Code(err) == codes.AlreadyExists:
-			c.ID = 0 // another process has drawn it, too
-		case err == nil:
-			return c.ID, nil
-		case !again(ctx, err):
-			return 0, fmt.Errorf("insert a comment of order %d: %w", order, err)
-		default:
-			unknown++
 		}
+		answer, err = r.databases[0].api().ReserveIds(ctx, req)
+	default:
+		err = status.Errorf(codes.Unimplemented, "the store has no answer to %T", req)
 	}
-	return 0, fmt.Errorf("insert a comment of order %d, %d times: %w", order, tries, err)
-}
-
-// draw draws an ID for a comment of an order.
-func (s *Store) draw(ctx context.Context, client *datastore.Client, db int, order int64) (ID, error) {
-	l, err := s.layout(ctx, client)
 	if err != nil {
-		return 0, err
-	}
-	g, err := s.generator(db, shardOf(order, cmp.Or(l.Next, l.Shards)))
-	if err != nil {
-		return 0, err
-	}
-	return g.Next(ctx)
-}
-
-func (s *Store) layout(ctx context.Context, client *datastore.Client) (l Layout, err error) {
-	for range tries {
-		err = l.get(func(key *datastore.Key, dst any) error { return client.Get(ctx, key, dst) }, s.first)
-		if err == nil || !again(ctx, err) {
-			break
-		}
-	}
-	return l, err
-}
-
-// look reads the layout, and finds a comment, in a transaction; nil: there is none.
-func (s *Store) look(tx *datastore.Transaction, order int64, id ID) (l Layout, found *Comment, err error) {
-	if err := l.get(tx.Get, s.first); err != nil {
-		return l, nil, err
-	}
-	for _, kind := range l.kinds(order) {
-		c := new(Comment)
-		err := tx.Get(datastore.IDKey(kind, int64(id), nil), c)
-		if errors.Is(err, datastore.ErrNoSuchEntity) {
-			continue
-		}
-		c.ID = id
-		return l, c, err
-	}
-	return l, nil, nil
-}
-
-// Edit replaces the text of a comment. One that is still in its old shard is moved along.
-func (s *Store) Edit(ctx context.Context, order int64, id ID, text string) error {
-	if err := checkOrder(order); err != nil {
 		return err
 	}
-	token := newToken()
-	var err error
-	for range tries {
-		_, err = s.databases[s.database(order)].RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-			l, c, err := s.look(tx, order, id)
-			switch {
-			case err != nil:
-				return err
-			case c == nil:
-				return fmt.Errorf("%w: %d of order %d", ErrNotFound, id, order)
-			case slices.Contains(c.Edited, token):
-				return nil // the answer was lost
-			}
-			c.Text, c.Edited = text, append(c.Edited[max(0, len(c.Edited)-recentEdits+1):], token)
-			c.Edits++
-			all := []*datastore.Mutation{datastore.NewUpsert(datastore.IDKey(l.kind(order), int64(id), nil), c)}
-			if l.Next != 0 {
-				all = append(all, datastore.NewDelete(datastore.IDKey(kindOf(shardOf(order, l.Shards), l.Shards), int64(id), nil)))
-			}
-			_, err = tx.Mutate(all...)
-			return err
-		})
-		if err == nil || !again(ctx, err) {
-			break
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("edit comment %d of order %d: %w", id, order, err)
-	}
+	proto.Merge(reply.(proto.Message), answer)
 	return nil
 }
 
-// ByOrder returns the comments of an order, the oldest first. It reads their shard only.
-func (s *Store) ByOrder(ctx context.Context, order int64) ([]Comment, error) {
-	if err := checkOrder(order); err != nil {
-		return nil, err
-	}
-	client := s.databases[s.database(order)]
-	return s.steady(ctx, client, func(l Layout) ([]Comment, error) {
-		var all []Comment
-		for _, kind := range l.kinds(order) {
-			found, err := run(ctx, client, datastore.NewQuery(kind).FilterField("Order", "=", order))
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, found...)
+var errNoOrder = status.Error(codes.InvalidArgument, "an ID names the shard of a comment's order, so there is none "+
+	"before "+
+	"the comment: put it under datastore.IncompleteKey(\"Comment\", nil)")
+
+// Get is the client's.
+func (s *Store) Get(ctx context.Context, key *datastore.Key, dst any) error {
+	return first(s.Client.Get(ctx, key, dst))
+}
+
+// GetMulti is the client's.
+func (s *Store) GetMulti(ctx context.Context, keys []*datastore.Key, dst any) error {
+	return byKey(keys, s.Client.GetMulti(ctx, keys, dst))
+}
+
+// Put is the client's.
+func (s *Store) Put(ctx context.Context, key *datastore.Key, src any) (*datastore.Key, error) {
+	key, err := s.Client.Put(ctx, key, src)
+	return key, first(err)
+}
+
+// PutMulti is the client's.
+func (s *Store) PutMulti(ctx context.Context, keys []*datastore.Key, src any) ([]*datastore.Key, error) {
+	all, err := s.Client.PutMulti(ctx, keys, src)
+	return all, byPosition(len(keys), err)
+}
+
+// PutWithOptions is the client's.
+func (s *Store) PutWithOptions(ctx context.Context, req *datastore.PutRequest,
+	opts ...datastore.PutOption) (*datastore.Key, error) {
+	key, err := s.Client.PutWithOptions(ctx, req, opts...)
+	return key, first(err)
+}
+
+// PutMultiWithOptions is the client's.
+func (s *Store) PutMultiWithOptions(ctx context.Context, reqs []*datastore.PutRequest,
+	opts ...datastore.PutOption) ([]*datastore.Key, error) {
+	all, err := s.Client.PutMultiWithOptions(ctx, reqs, opts...)
+	return all, byPosition(len(reqs), err)
+}
+
+// Delete is the client's.
+func (s *Store) Delete(ctx context.Context, key *datastore.Key) error {
+	return first(s.Client.Delete(ctx, key))
+}
+
+// DeleteMulti is the client's.
+func (s *Store) DeleteMulti(ctx context.Context, keys []*datastore.Key) error {
+	return byKey(keys, s.Client.DeleteMulti(ctx, keys))
+}
+
+// Mutate is the client's.
+func (s *Store) Mutate(ctx context.Context, mutations ...*datastore.Mutation) ([]*datastore.Key, error) {
+	all, err := s.Client.Mutate(ctx, mutations...)
+	return all, byPosition(len(mutations), err)
+}
+
+// first returns the error of the only key.
+func first(err error) error {
+	var all *keyErrors
+	if errors.As(err, &all) {
+		for _, e := range all.byPosition {
+			return e
 		}
-		return all, nil
-	})
+	}
+	return err
 }
 
-// A Range chooses comments of all orders, by time.
-type Range struct {
-	Newest bool // come first
-	Offset int
-	Limit  int
-}
-
-// List returns comments of all orders. It reads all shards side by side, as much of each as could be asked for.
-func (s *Store) List(ctx context.Context, r Range) ([]Comment, error) {
-	if r.Limit < 1 || r.Offset < 0 || r.Limit+r.Offset > 10_000 {
-		return nil, fmt.Errorf("limit %d and offset %d: want a limit of 1 or more, and both together up to 10000", r.Limit, r.Offset)
+// byKey returns the errors of keys at their positions, as the client does.
+func byKey(keys []*datastore.Key, err error) error {
+	var all *keyErrors
+	if !errors.As(err, &all) {
+		return err
 	}
-	order := "__key__"
-	if r.Newest {
-		order = "-__key__"
-	}
-	parts := make([][]Comment, len(s.databases))
-	group, ctx := errgroup.WithContext(ctx)
-	for i, client := range s.databases {
-		group.Go(func() (err error) {
-			parts[i], err = s.steady(ctx, client, func(l Layout) ([]Comment, error) {
-				var all []Comment
-				for _, kinds := range l.all() {
-					found, err := side(ctx, client, kinds, func(q *datastore.Query) *datastore.Query { return q.Order(order).Limit(r.Limit + r.Offset) })
-					if err != nil {
-						return nil, err
-					}
-					all = append(all, found...)
-				}
-				return all, nil
-			})
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	all := slices.Concat(parts...)
-	slices.SortFunc(all, func(a, b Comment) int {
-		if r.Newest {
-			a, b = b, a
-		}
-		return cmp.Compare(a.ID, b.ID)
-	})
-	return all[min(r.Offset, len(all)):min(r.Offset+r.Limit, len(all))], nil
-}
-
-// side runs a query over several kinds, side by side.
-func side(ctx context.Context, client *datastore.Client, kinds []string, q func(*datastore.Query) *datastore.Query) ([]Comment, error) {
-	parts := make([][]Comment, len(kinds))
-	group, ctx := errgroup.WithContext(ctx)
-	for i, kind := range kinds {
-		group.Go(func() (err error) {
-			parts[i], err = run(ctx, client, q(datastore.NewQuery(kind)))
-			return err
-		})
-	}
-	err := group.Wait()
-	return slices.Concat(parts...), err
-}
-
-// steady reads under a layout, and once more if that was changed meanwhile. What was in an old and in a new shard is there once, as
-// it was read last.
-func (s *Store) steady(ctx context.Context, client *datastore.Client, read func(Layout) ([]Comment, error)) ([]Comment, error) {
-	l, err := s.layout(ctx, client)
-	if err != nil {
-		return nil, err
-	}
-	for range tries {
-		all, reading := read(l)
-		now, err := s.layout(ctx, client)
-		switch {
-		case err != nil:
-			return nil, err
-		case reading != nil && !again(ctx, reading):
-			return nil, reading
-		case reading == nil && now == l:
-			return once(all), nil
-		}
-		l = now
-	}
-	return nil, fmt.Errorf("the comments could not be read, %d times", tries)
-}
-
-// once returns comments in order, each as it comes last.
-func once(all []Comment) []Comment {
-	byID := make(map[ID]Comment, len(all))
-	for _, c := range all {
-		byID[c.ID] = c
-	}
-	unique := make([]Comment, 0, len(byID))
-	for _, c := range byID {
-		unique = append(unique, c)
-	}
-	slices.SortFunc(unique, func(a, b Comment) int { return cmp.Compare(a.ID, b.ID) })
-	return unique
-}
-
-// run runs a query of comments.
-func run(ctx context.Context, client *datastore.Client, q *datastore.Query) ([]Comment, error) {
-	var all []Comment
-	keys, err := client.GetAll(ctx, q, &all)
+	multi := make(datastore.MultiError, len(keys))
 	for i, key := range keys {
-		all[i].ID = ID(key.ID)
+		if e := all.byKey[nameOf(key)]; e != nil {
+			multi[i] = e
+		}
 	}
-	return all, err
+	return multi
+}
+
+// byPosition returns the errors of a commit's parts at their positions, as the client does.
+func byPosition(n int, err error) error {
+	var all *keyErrors
+	if !errors.As(err, &all) {
+		return err
+	}
+	multi := make(datastore.MultiError, n)
+	for i, e := range all.byPosition {
+		multi[i] = e
+	}
+	return multi
 }

@@ -10,6 +10,7 @@ import (
 
 	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
 	"cloud.google.com/go/datastore"
+	"google.golang.org/api/option"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
@@ -42,6 +43,13 @@ type World struct {
 	Engine *mapper.Engine    // its tasks are run
 
 	faults *emulator.Faults
+	open   func(opts ...option.ClientOption) (*datastore.Client, error)
+}
+
+// NewClient returns another client of the same Datastore, with options of the test's: interceptors, say. The test closes
+// it.
+func (w *World) NewClient(opts ...option.ClientOption) (*datastore.Client, error) {
+	return w.open(opts...)
 }
 
 // Calm ends the faults, for what the test does itself, such as reading entities
@@ -84,7 +92,10 @@ func (w *World) start(t *testing.T, mappers []mapper.Definition, o Options) {
 		}
 	}
 	var err error
-	w.Client, err = e.Datastore(t.Context(), "mappertest", mapper.WithVersions())
+	w.open = func(opts ...option.ClientOption) (*datastore.Client, error) {
+		return e.Datastore(t.Context(), "mappertest", opts...)
+	}
+	w.Client, err = w.open(mapper.WithVersions())
 	fail(err)
 	t.Cleanup(func() { w.Client.Close() })
 	client, err := e.CloudTasks(t.Context())

@@ -1,10 +1,13 @@
 package mappertest_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
 
 	_ "github.com/scattermap/scattermap/internal/testflag" // its flags reach every test below mapper/
 	"github.com/scattermap/scattermap/mapper"
@@ -45,4 +48,28 @@ func TestRun(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNewClient has a client with an interceptor see what the world's own client has written.
+func TestNewClient(t *testing.T) {
+	mappertest.Run(t, mapper.Set(addCredit), nil, func(t *testing.T, w *mappertest.World) {
+		calls := 0
+		client, err := w.NewClient(option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(func(ctx context.Context,
+			method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			calls++
+			return invoke(ctx, method, req, reply, cc, opts...)
+		})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		key := datastore.IDKey("Account", 1, nil)
+		if _, err := w.Client.Put(t.Context(), key, &account{Balance: 5}); err != nil {
+			t.Fatal(err)
+		}
+		var a account
+		if err := client.Get(t.Context(), key, &a); err != nil || a.Balance != 5 || calls != 1 {
+			t.Errorf("%+v, %v, after %d calls", a, err, calls)
+		}
+	})
 }

@@ -43,7 +43,8 @@ type Options struct {
 	Latency   time.Duration // of each call to the embedded Datastore
 	Mappers   []mapper.Definition
 	Schedules []mapper.ScheduleDefinition
-	Keys      bool // those of tokens are served, see Token
+	Keys      bool   // those of tokens are served, see Token
+	Indexes   []byte // an index.yaml: the embedded Datastore refuses queries that need another index
 }
 
 const (
@@ -60,6 +61,7 @@ type Cloud struct {
 
 	Dashboard string // the address of the pages that show the jobs
 
+	open     func(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error)
 	embedded *emulator.Emulator
 	faults   *emulator.Faults
 	closers  []func()
@@ -83,6 +85,11 @@ func (c *Cloud) KeysURL() string { return c.embedded.KeysURL() }
 // Token returns an OIDC token of an account for an audience, as Cloud Scheduler sends one.
 func (c *Cloud) Token(account, audience string) (string, error) {
 	return c.embedded.Token(account, audience)
+}
+
+// NewClient returns another client of the Datastore, with options of the caller's.
+func (c *Cloud) NewClient(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
+	return c.open(ctx, opts...)
 }
 
 // Close ends all of it.
@@ -113,7 +120,8 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	if o.Database != "" {
 		datastoreAddr = "127.0.0.1:0"
 	}
-	if c.embedded, err = emulator.Start(&emulator.Options{Faults: c.faults, KeysAddr: keysAddr, DatastoreAddr: datastoreAddr}); err != nil {
+	if c.embedded, err = emulator.Start(&emulator.Options{Faults: c.faults, KeysAddr: keysAddr, DatastoreAddr: datastoreAddr,
+		Indexes: o.Indexes}); err != nil {
 		return nil, err
 	}
 	c.closers = append(c.closers, c.embedded.Close)
@@ -123,7 +131,10 @@ func Start(ctx context.Context, o Options) (_ *Cloud, err error) {
 	}
 	if o.Database != "" {
 		c.Client.Close()
-		if c.Client, err = open(ctx, addr, o.Database); err != nil {
+		c.open = func(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
+			return open(ctx, addr, o.Database, opts...)
+		}
+		if c.Client, err = c.open(ctx, mapper.WithVersions()); err != nil {
 			return nil, err
 		}
 	}
@@ -166,7 +177,10 @@ func (c *Cloud) openDatastore(ctx context.Context, name string) (addr string, er
 	product := map[string]emulator.Product{"google": emulator.Classic, "firestore": emulator.Firestore}[name]
 	if product == "" {
 		c.Usage = c.embedded.Usage
-		c.Client, err = c.embedded.Datastore(ctx, project, mapper.WithVersions())
+		c.open = func(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
+			return c.embedded.Datastore(ctx, project, opts...)
+		}
+		c.Client, err = c.open(ctx, mapper.WithVersions())
 		return c.embedded.DatastoreAddr(), err
 	}
 	google, err := emulator.StartGoogle(ctx, product)
@@ -175,12 +189,16 @@ func (c *Cloud) openDatastore(ctx context.Context, name string) (addr string, er
 	}
 	c.closers = append(c.closers, google.Close)
 	c.Usage = google.Usage
-	c.Client, err = google.Datastore(ctx, project, mapper.WithVersions())
+	c.open = func(ctx context.Context, opts ...option.ClientOption) (*datastore.Client, error) {
+		return google.Datastore(ctx, project, opts...)
+	}
+	c.Client, err = c.open(ctx, mapper.WithVersions())
 	return google.Addr, err
 }
 
 // open returns a client of a database at an address.
-func open(ctx context.Context, addr, database string) (*datastore.Client, error) {
-	return datastore.NewClientWithDatabase(ctx, project, database, option.WithEndpoint(addr), option.WithoutAuthentication(), option.WithTelemetryDisabled(),
-		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())), mapper.WithVersions())
+func open(ctx context.Context, addr, database string, opts ...option.ClientOption) (*datastore.Client, error) {
+	return datastore.NewClientWithDatabase(ctx, project, database, append([]option.ClientOption{option.WithEndpoint(addr),
+		option.WithoutAuthentication(), option.WithTelemetryDisabled(),
+		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}, opts...)...)
 }

@@ -1,0 +1,608 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// recentWrites is how many writes of others may come between a write whose answer is lost and its next attempt.
+const recentWrites = 32
+
+// A write is a mutation of the caller's.
+type write struct {
+	position int
+	mutation *pb.Mutation
+	own      bool
+	entity   *pb.Entity // nil: it is a deletion
+	id       ID         // 0: it is drawn
+	drawn    bool
+	order    int64
+}
+
+// parse checks what can be checked before anything is read, and returns the writes of each database.
+func (r *router) parse(mutations []*pb.Mutation) (map[*database][]*write, error) {
+	all := make(map[*database][]*write)
+	var bad keyErrors
+	for i, m := range mutations {
+		w, d, err := r.parseOne(i, m)
+		if err == nil {
+			all[d] = append(all[d], w)
+			continue
+		}
+		keyErr, ok := err.(*KeyError)
+		if !ok {
+			return nil, err
+		}
+		bad.add(i, keyErr)
+	}
+	return all, bad.err()
+}
+
+func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, error) {
+	w := &write{position: position, mutation: m}
+	key := m.GetDelete()
+	for _, entity := range []*pb.Entity{m.GetInsert(), m.GetUpdate(), m.GetUpsert()} {
+		if entity != nil {
+			w.entity, key = entity, entity.Key
+		}
+	}
+	w.own = own(key)
+	if path := key.GetPath(); len(path) > 0 && isShard(path[0].Kind) {
+		return nil, nil, &KeyError{Key: clientKey(key), Reason: "it is in a shard: comments are written under the kind " +
+			"" + plainKind}
+	}
+	if !w.own {
+		return w, r.databases[0], nil
+	}
+	id, keyErr := r.shaped(key)
+	if keyErr != nil {
+		return nil, nil, keyErr
+	}
+	w.id, w.drawn = id, id == 0
+	refuse := func(format string, args ...any) error {
+		return &KeyError{Key: clientKey(key), Reason: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case w.entity == nil && w.drawn:
+		return nil, nil, refuse("a comment without an ID can't be deleted")
+	case w.entity == nil:
+		return w, r.databases[id.Physical()], nil
+	case w.entity.Properties[writesProperty] != nil:
+		return nil, nil, refuse("%s is a property of the store's own: take another name", writesProperty)
+	case m.ConflictDetectionStrategy != nil:
+		return nil, nil, refuse("the store does not compare versions: use a transaction")
+	}
+	for _, t := range m.PropertyTransforms {
+		if slices.Contains([]string{orderProperty, createdProperty, updatedProperty, writesProperty}, t.Property) {
+			return nil, nil, refuse("%s can't be transformed: the store needs it to find the shard", t.Property)
+		}
+	}
+	if m.PropertyMask != nil && !slices.Contains(m.PropertyMask.Paths, orderProperty) {
+		return w, r.databases[id.Physical()], nil // what is stored has the order
+	}
+	var err error
+	if w.order, err = orderOf(w.entity); err != nil {
+		return nil, nil, refuse("%v", err)
+	}
+	d := r.database(w.order)
+	if !w.drawn && id.Physical() != d.number {
+		return nil, nil, refuse("order %d is in database %d, and the ID in database %d: delete the comment, and put it "+
+			"under a new ID",
+			w.order, d.number, id.Physical())
+	}
+	return w, d, nil
+}
+
+// orderOf returns the order of a comment.
+func orderOf(entity *pb.Entity) (int64, error) {
+	v := entity.GetProperties()[orderProperty]
+	n, ok := v.GetValueType().(*pb.Value_IntegerValue)
+	switch {
+	case v == nil:
+		return 0, fmt.Errorf("it has no %s, which decides about its shard", orderProperty)
+	case !ok:
+		return 0, fmt.Errorf("its %s is no integer", orderProperty)
+	case n.IntegerValue < 0:
+		return 0, fmt.Errorf("its %s is %d, and has to be 0 or more", orderProperty, n.IntegerValue)
+	}
+	return n.IntegerValue, nil
+}
+
+// commit commits what the caller writes: in the caller's transaction, or in one of each database.
+func (r *router) commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
+	all, err := r.parse(req.Mutations)
+	if err != nil {
+		return nil, err
+	}
+	if req.Mode != pb.CommitRequest_NON_TRANSACTIONAL {
+		return r.commitTransaction(ctx, req, all)
+	}
+	if !slices.ContainsFunc(slices.Concat(slices.Collect(maps.Values(all))...), func(w *write) bool { return w.own }) {
+		return r.databases[0].api().Commit(ctx, req)
+	}
+	if err := once(all); err != nil {
+		return nil, err
+	}
+	if len(all) > 1 {
+		if err := r.rehearse(ctx, all); err != nil {
+			return nil, err
+		}
+	}
+	resp := &pb.CommitResponse{MutationResults: make([]*pb.MutationResult, len(req.Mutations))}
+	group, ctx := errgroup.WithContext(ctx)
+	for d, writes := range all {
+		if d.number == 0 {
+			var others []*write
+			writes, others = split(writes)
+			group.Go(func() error { return r.writeOthers(ctx, req, others, resp.MutationResults) })
+		}
+		group.Go(func() error {
+			results, err := r.write(ctx, d, writes)
+			for i, w := range writes {
+				if err == nil {
+					resp.MutationResults[w.position] = results[i]
+				}
+			}
+			return err
+		})
+	}
+	return resp, group.Wait()
+}
+
+// once refuses two mutations of one entity, which Datastore takes in a transaction only.
+func once(all map[*database][]*write) error {
+	for _, writes := range all {
+		seen := make(map[ID]bool)
+		for _, w := range writes {
+			if w.own && !w.drawn && seen[w.id] {
+				return status.Error(codes.InvalidArgument,
+					"A non-transactional commit may not contain multiple mutations affecting the same entity.")
+			}
+			seen[w.id] = true
+		}
+	}
+	return nil
+}
+
+// rehearse finds what is wrong in any database, before something is written in another.
+func (r *router) rehearse(ctx context.Context, all map[*database][]*write) error {
+	_, err := reading(ctx, r, nil, func(v *view) (*plan, error) {
+		var bad keyErrors
+		for d, writes := range all {
+			s, err := v.on(ctx, d)
+			if err != nil {
+				return nil, err
+			}
+			_, err = r.plan(ctx, s, writes, "")
+			var some *keyErrors
+			if errors.As(err, &some) {
+				for position, err := range some.byPosition {
+					bad.add(position, err)
+				}
+			} else if err != nil {
+				return nil, err
+			}
+		}
+		return nil, bad.err()
+	})
+	return err
+}
+
+// split returns the writes of comments, and those of other kinds.
+func split(writes []*write) (comments, others []*write) {
+	for _, w := range writes {
+		if w.own {
+			comments = append(comments, w)
+		} else {
+			others = append(others, w)
+		}
+	}
+	return comments, others
+}
+
+// writeOthers writes what is of other kinds, as it came.
+func (r *router) writeOthers(ctx context.Context, req *pb.CommitRequest, writes []*write,
+	results []*pb.MutationResult) error {
+	if len(writes) == 0 {
+		return nil
+	}
+	alone := &pb.CommitRequest{ProjectId: req.ProjectId, DatabaseId: req.DatabaseId, Mode: req.Mode}
+	for _, w := range writes {
+		alone.Mutations = append(alone.Mutations, w.mutation)
+	}
+	resp, err := r.databases[0].api().Commit(ctx, alone)
+	if err != nil {
+		return err
+	}
+	for i, w := range writes {
+		results[w.position] = resp.MutationResults[i]
+	}
+	return nil
+}
+
+// commitTransaction commits the caller's transaction.
+func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest,
+	all map[*database][]*write) (*pb.CommitResponse, error) {
+	id := req.GetTransaction()
+	if req.GetSingleUseTransaction() != nil {
+		id = r.start(req.GetSingleUseTransaction())
+		defer r.end(id)
+	}
+	t, err := r.transaction(id)
+	if err != nil {
+		return nil, err
+	}
+	if t.options.GetReadOnly() != nil && len(req.Mutations) > 0 {
+		return nil, status.Error(codes.InvalidArgument, errReadOnly.Error())
+	}
+	var s *session
+	for d := range all {
+		if s, err = t.on(ctx, r, d); err != nil {
+			return nil, err
+		}
+	}
+	resp := &pb.CommitResponse{}
+	if s == nil {
+		t.mu.Lock()
+		s = t.session
+		t.mu.Unlock()
+	}
+	if s == nil || t.options.GetReadOnly() != nil { // nothing is written
+		if s != nil {
+			s.rollback(ctx)
+		}
+		r.end(id)
+		return resp, nil
+	}
+	p, err := r.plan(ctx, s, all[s.db], "")
+	if err != nil {
+		return nil, err
+	}
+	if resp, err = p.commit(ctx); err == nil {
+		r.end(id)
+	}
+	return resp, err
+}
+
+// write writes to a database in a transaction of the store's own. It tries again until it knows that it has written,
+// and never writes what it has written already.
+func (r *router) write(ctx context.Context, d *database, writes []*write) (results []*pb.MutationResult, err error) {
+	if len(writes) == 0 {
+		return nil, nil
+	}
+	token := strconv.FormatUint(rand.Uint64(), 36)
+	for attempt := range tries {
+		if attempt > 0 {
+			if err := pause(ctx, attempt); err != nil {
+				return nil, err
+			}
+		}
+		var s *session
+		if s, err = r.begin(ctx, d, nil); err != nil {
+			if lost(err) {
+				continue
+			}
+			return nil, err
+		}
+		var p *plan
+		p, err = r.plan(ctx, s, writes, token)
+		if err == nil {
+			var resp *pb.CommitResponse
+			if resp, err = p.commit(ctx); err == nil {
+				return resp.MutationResults, nil
+			}
+		}
+		s.rollback(ctx)
+		if status.Code(err) != codes.Aborted && !lost(err) && !expired(err) {
+			return nil, err
+		}
+		if ctx.Err() != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("comments could not be written, %d times: %w", tries, err)
+}
+
+// expired reports whether a transaction has ended before its commit, which has changed nothing.
+func expired(err error) bool {
+	return status.Code(err) == codes.InvalidArgument && !errors.Is(err, datastore.ErrInvalidKey) &&
+		strings.Contains(err.Error(), "transaction")
+}
+
+// A plan is what a transaction writes.
+type plan struct {
+	session   *session
+	mutations []*pb.Mutation // as many as there are writes, and then deletions in shards that comments leave
+	leave     []*pb.Mutation
+	results   []*pb.MutationResult // keys that callers see; all of them, if it was written before
+	written   bool                 // by an attempt before this one
+}
+
+// commit commits a plan, unless that was done before.
+func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
+	if p.written {
+		p.session.rollback(ctx)
+		return &pb.CommitResponse{MutationResults: p.results}, nil
+	}
+	resp, err := p.session.db.api().Commit(ctx, &pb.CommitRequest{ProjectId: p.session.db.project,
+		DatabaseId:          p.session.db.name,
+		Mode:                pb.CommitRequest_TRANSACTIONAL,
+		TransactionSelector: &pb.CommitRequest_Transaction{Transaction: p.session.id},
+		Mutations:           slices.Concat(p.mutations, p.leave)})
+	if status.Code(err) == codes.AlreadyExists { // since it was read that it does not
+		return nil, status.Error(codes.Aborted, err.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(resp.MutationResults) < len(p.mutations) {
+		return nil, status.Errorf(codes.Internal, "the database has %d results of %d mutations", len(resp.MutationResults),
+			len(p.mutations))
+	}
+	resp.MutationResults = resp.MutationResults[:len(p.mutations)]
+	for i, result := range p.results {
+		if result != nil {
+			resp.MutationResults[i].Key = result.Key
+		}
+	}
+	return resp, nil
+}
+
+// plan finds what is stored, and decides what is written. A token has it find what was written before.
+func (r *router) plan(ctx context.Context, s *session, writes []*write, token string) (*plan, error) {
+	p := &plan{session: s}
+	for {
+		places, err := r.placesOf(ctx, s, writes)
+		if err != nil {
+			return nil, err
+		}
+		found, err := s.find(ctx, places, nil)
+		if err != nil {
+			return nil, err
+		}
+		if token != "" && slices.ContainsFunc(slices.Collect(maps.Values(found)), func(e *pb.EntityResult) bool {
+			return slices.Contains(tokens(e), token)
+		}) {
+			p.written = true
+			for _, w := range writes {
+				result := &pb.MutationResult{Version: found[w.id].GetVersion()}
+				if w.drawn {
+					result.Key = r.databases[0].under(plainKind, w.id)
+				}
+				p.results = append(p.results, result)
+			}
+			return p, nil
+		}
+		taken := false
+		for _, w := range writes {
+			if w.drawn && found[w.id] != nil {
+				w.id, taken = 0, true // another process has drawn it, too
+			}
+		}
+		if !taken {
+			return p, r.fill(p, writes, found, places, token)
+		}
+	}
+}
+
+// placesOf draws the IDs of new comments, and returns where the comments may be.
+func (r *router) placesOf(ctx context.Context, s *session, writes []*write) (map[ID][]string, error) {
+	var bad keyErrors
+	all := make(map[ID][]string)
+	for _, w := range writes {
+		if !w.own {
+			continue
+		}
+		if w.id == 0 {
+			id, err := r.draw(ctx, s, w)
+			if err != nil {
+				bad.add(w.position, err)
+				continue
+			}
+			w.id = id
+		}
+		places, err := s.places(w.id)
+		bad.add(w.position, err)
+		all[w.id] = places
+	}
+	return all, bad.err()
+}
+
+// draw draws the ID of a new comment.
+func (r *router) draw(ctx context.Context, s *session, w *write) (ID, *KeyError) {
+	g, err := r.generator(s.db.number, shardOf(w.order, s.layout.written()))
+	var id ID
+	if err == nil {
+		var at time.Time
+		if at, err = timeOf(w.entity, createdProperty); err == nil {
+			if at.IsZero() {
+				id, err = g.Next(ctx)
+			} else {
+				id, err = g.At(at)
+			}
+		}
+	}
+	if err != nil {
+		return 0, &KeyError{Key: clientKey(w.entity.Key), Reason: err.Error()}
+	}
+	return id, nil
+}
+
+// fill decides what each write is in the database.
+func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, places map[ID][]string,
+	token string) error {
+	l := p.session.layout
+	var bad keyErrors
+	for _, w := range writes {
+		if !w.own {
+			p.mutations, p.results = append(p.mutations, w.mutation), append(p.results, nil)
+			continue
+		}
+		stored := found[w.id]
+		if w.entity == nil {
+			kind := places[w.id][0]
+			if stored != nil {
+				kind = kindIn(stored)
+			}
+			p.mutations = append(p.mutations, &pb.Mutation{Operation: &pb.Mutation_Delete{Delete: p.session.db.under(kind,
+				w.id)}})
+			p.results = append(p.results, nil)
+			delete(found, w.id)
+			continue
+		}
+		switch {
+		case stored != nil && w.mutation.GetInsert() != nil:
+			return status.Errorf(codes.AlreadyExists, "entity already exists: %v", plain(w.id))
+		case stored == nil && w.mutation.GetUpdate() != nil:
+			return status.Errorf(codes.NotFound, "no entity to update: %v", plain(w.id))
+		}
+		entity, err := r.stamp(w, stored, token)
+		var order int64
+		if err == nil {
+			order, err = orderOf(entity)
+		}
+		kind := l.kind(order)
+		if err == nil && !slices.Contains(places[w.id], kind) {
+			err = fmt.Errorf("order %d is in shard %d, and the ID in shard %d: delete the comment, and put it under a new ID",
+				order, shardOf(order, l.written()), w.id.Logical())
+		}
+		if err != nil {
+			bad.add(w.position, &KeyError{Key: clientKey(w.entity.Key), Reason: err.Error()})
+			continue
+		}
+		entity.Key = p.session.db.under(kind, w.id)
+		m := &pb.Mutation{Operation: &pb.Mutation_Upsert{Upsert: entity}, PropertyTransforms: w.mutation.PropertyTransforms}
+		if stored == nil {
+			m.Operation = &pb.Mutation_Insert{Insert: entity}
+		} else if from := kindIn(stored); from != kind {
+			p.leave = append(p.leave, &pb.Mutation{Operation: &pb.Mutation_Delete{Delete: p.session.db.under(from, w.id)}})
+		}
+		result := &pb.MutationResult{}
+		if w.drawn {
+			result.Key = r.databases[0].under(plainKind, w.id)
+		}
+		p.mutations, p.results = append(p.mutations, m), append(p.results, result)
+		found[w.id] = &pb.EntityResult{Entity: entity}
+	}
+	return bad.err()
+}
+
+// kindIn returns in which kind a comment is stored.
+func kindIn(stored *pb.EntityResult) string { return stored.Entity.Key.Path[0].Kind }
+
+// tokens returns those of the last writes.
+func tokens(stored *pb.EntityResult) (all []string) {
+	for _, v := range stored.GetEntity().GetProperties()[writesProperty].GetArrayValue().GetValues() {
+		all = append(all, v.GetStringValue())
+	}
+	return all
+}
+
+// stamp returns what is stored of what the caller writes: with the times and tokens that are the store's.
+func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Entity, error) {
+	e := &pb.Entity{Properties: maps.Clone(w.entity.Properties)}
+	if e.Properties == nil {
+		e.Properties = make(map[string]*pb.Value)
+	}
+	if mask := w.mutation.PropertyMask; mask != nil {
+		e.Properties = maps.Clone(stored.GetEntity().GetProperties())
+		if e.Properties == nil {
+			e.Properties = make(map[string]*pb.Value)
+		}
+		for _, name := range mask.Paths {
+			if strings.Contains(name, ".") && w.entity.Properties[name] == nil {
+				return nil, fmt.Errorf("the mask has %s: name a whole property", name)
+			}
+			if v := w.entity.Properties[name]; v != nil {
+				e.Properties[name] = v
+			} else {
+				delete(e.Properties, name)
+			}
+		}
+	}
+	created, err := timeOf(e, createdProperty)
+	if err != nil {
+		return nil, err
+	}
+	updated, err := timeOf(e, updatedProperty)
+	if err != nil {
+		return nil, err
+	}
+	now := r.now().Truncate(time.Microsecond)
+	switch before, _ := timeOf(stored.GetEntity(), createdProperty); {
+	case stored != nil && before.IsZero(): // its type had none
+		if created.IsZero() {
+			created = w.id.Time()
+		}
+		updated = now
+	case stored != nil && !created.IsZero() && !created.Equal(before):
+		return nil, fmt.Errorf("it was created at %v, and that can't become %v: leave %s as it is, or empty",
+			before.Format(time.RFC3339Nano), created.Format(time.RFC3339Nano), createdProperty)
+	case stored != nil:
+		created, updated = before, now
+	case created.IsZero():
+		created = w.id.Time()
+		updated = created
+	case updated.IsZero():
+		updated = created // a comment from elsewhere may have been updated since
+	}
+	if updated.Before(created) {
+		updated = created
+	}
+	for name, t := range map[string]time.Time{createdProperty: created, updatedProperty: updated} {
+		if e.Properties[name] != nil || stored.GetEntity().GetProperties()[name] != nil { // other types could not load it
+			setTime(e, name, t)
+		}
+	}
+	writes := tokens(stored)
+	if token != "" {
+		writes = append(writes[max(0, len(writes)-recentWrites+1):], token)
+	}
+	list := &pb.ArrayValue{}
+	for _, t := range writes {
+		list.Values = append(list.Values, &pb.Value{ValueType: &pb.Value_StringValue{StringValue: t},
+			ExcludeFromIndexes: true})
+	}
+	delete(e.Properties, writesProperty)
+	if len(writes) > 0 {
+		e.Properties[writesProperty] = &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: list}}
+	}
+	return e, nil
+}
+
+// timeOf returns a time of a comment, in microseconds, as Datastore stores it. It is zero if the comment has none.
+func timeOf(e *pb.Entity, name string) (time.Time, error) {
+	switch v := e.GetProperties()[name].GetValueType().(type) {
+	case nil, *pb.Value_NullValue:
+		return time.Time{}, nil
+	case *pb.Value_TimestampValue:
+		return v.TimestampValue.AsTime().Truncate(time.Microsecond), nil
+	default:
+		return time.Time{}, fmt.Errorf("its %s is no time", name)
+	}
+}
+
+// setTime sets a time, which is indexed as the caller has it.
+func setTime(e *pb.Entity, name string, t time.Time) {
+	v := &pb.Value{}
+	if given := e.Properties[name]; given != nil {
+		v = proto.Clone(given).(*pb.Value)
+	}
+	v.ValueType = &pb.Value_TimestampValue{TimestampValue: timestamppb.New(t)}
+	e.Properties[name] = v
+}

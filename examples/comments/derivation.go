@@ -1,0 +1,74 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+)
+
+// The numbers from which the document derives 20 shards of 300,000 in turn: about 100,000 comments come in 3 days, and
+// an order lives for 3 days.
+const (
+	commentsInLife = 100_000
+	orderLife      = 3 * 24 * time.Hour
+	shardsInTurn   = 20
+	rowsATurn      = 300_000
+)
+
+const day = 24 * time.Hour
+
+// A derivation is what follows from these numbers.
+type derivation struct {
+	Turn     time.Duration `json:"-"` // how long a shard takes all new comments
+	Round    time.Duration `json:"-"` // until the first shard's next turn
+	Days     int           `json:"turn_days"`
+	MostRows int           `json:"shards_if_comments_are_counted"` // in which an order's comments are, at most
+	Crossing float64       `json:"orders_in_two"`                  // their share
+	MostKeys int           `json:"shards_if_orders_are_counted"`
+}
+
+// turn returns how long a shard has its turn.
+func turn(rows, inLife int64, life time.Duration) time.Duration {
+	return time.Duration(float64(life) * float64(rows) / float64(inLife))
+}
+
+// mostShards returns in how many shards the comments of an order are at most, if turns take so long: it is in one more
+// for each border that its life can cross.
+func mostShards(turn, life time.Duration) int { return 1 + int((life+turn-1)/turn) }
+
+// derive follows the orders of two rounds, each with a comment every hour of its life, and counts their shards.
+func derive() (derivation, error) {
+	d := derivation{Turn: turn(rowsATurn, commentsInLife, orderLife)}
+	d.Round = shardsInTurn * d.Turn
+	d.Days = int(d.Turn / day)
+	orders, crossing := 0, 0
+	for begun := time.Duration(0); begun < 2*d.Round; begun += time.Hour {
+		rows, keys := make(map[int]bool), make(map[int]bool)
+		for at := begun; at < begun+orderLife; at += time.Hour {
+			row := int64(float64(at) / float64(orderLife) * commentsInLife) // the number of the comment that comes then
+			rows[int(row/rowsATurn%shardsInTurn)] = true
+			keys[shardOf(int64(orders), shardsInTurn)] = true
+		}
+		d.MostRows, d.MostKeys = max(d.MostRows, len(rows)), max(d.MostKeys, len(keys))
+		orders++
+		if len(rows) > 1 {
+			crossing++
+		}
+	}
+	d.Crossing = float64(crossing) / float64(orders)
+	if most := mostShards(d.Turn, orderLife); d.MostRows != 2 || d.MostRows > most || d.MostKeys != 1 {
+		return d, fmt.Errorf("an order's comments are in up to %d shards, and %d by the order's number; want 2 and 1",
+			d.MostRows, d.MostKeys)
+	}
+	return d, nil
+}
+
+func (d derivation) print(w io.Writer) {
+	fmt.Fprintf(w, `%d shards of %d in turn
+  100,000 comments in 3 days fill a shard in %d days, and it has its next turn after %d days.
+  An order lives for 3 days. If comments are counted, its comments are in %d shards at most,
+  and %.0f%% of the orders have 2.
+  If orders are counted, as this program does, each order's comments are in %d.
+
+`, shardsInTurn, rowsATurn, d.Days, d.Round/day, d.MostRows, 100*d.Crossing, d.MostKeys)
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// A set is where results of a condition may be: databases or kinds, by name. nil is all of them.
+type set map[string]bool
+
+func setOf(names ...string) set {
+	s := make(set)
+	for _, name := range names {
+		s[name] = true
+	}
+	return s
+}
+
+func (s set) and(other set) set {
+	if s == nil || other == nil {
+		if s == nil {
+			return other
+		}
+		return s
+	}
+	both := make(set)
+	for name := range s {
+		if other[name] {
+			both[name] = true
+		}
+	}
+	return both
+}
+
+func (s set) or(other set) set {
+	if s == nil || other == nil {
+		return nil
+	}
+	either := make(set)
+	for _, some := range []set{s, other} {
+		for name := range some {
+			either[name] = true
+		}
+	}
+	return either
+}
+
+// narrow returns where a query has to look: of an order, and of an ID, it is known where they are.
+func narrow(f *pb.Filter, ofOrder func(int64) set, ofKey func(*pb.Key) (set, error)) (set, error) {
+	if c := f.GetCompositeFilter(); c != nil {
+		var all set
+		for i, part := range c.Filters {
+			s, err := narrow(part, ofOrder, ofKey)
+			switch {
+			case err != nil:
+				return nil, err
+			case i == 0:
+				all = s
+			case c.Op == pb.CompositeFilter_OR:
+				all = all.or(s)
+			default:
+				all = all.and(s)
+			}
+		}
+		return all, nil
+	}
+	p := f.GetPropertyFilter()
+	values := []*pb.Value{p.GetValue()}
+	switch {
+	case p == nil:
+		return nil, nil
+	case p.Op == pb.PropertyFilter_IN:
+		values = p.Value.GetArrayValue().GetValues()
+	case p.Op != pb.PropertyFilter_EQUAL && p.Op != pb.PropertyFilter_HAS_ANCESTOR:
+		return nil, nil
+	}
+	where := setOf()
+	switch name := p.Property.GetName(); name {
+	case orderProperty:
+		for _, v := range values {
+			if n, ok := v.GetValueType().(*pb.Value_IntegerValue); ok && n.IntegerValue >= 0 {
+				where = where.or(ofOrder(n.IntegerValue))
+			}
+		}
+	case keyProperty:
+		for _, v := range values {
+			if key := v.GetKeyValue(); own(key) {
+				s, err := ofKey(key)
+				if err != nil {
+					return nil, err
+				}
+				where = where.or(s)
+			}
+		}
+	default:
+		return nil, nil
+	}
+	return where, nil
+}
+
+// databasesOf returns the databases in which a query has to look.
+func (r *router) databasesOf(f *pb.Filter) ([]*database, error) {
+	where, err := narrow(f, func(order int64) set { return setOf(fmt.Sprint(r.database(order).number)) },
+		func(key *pb.Key) (set, error) {
+			id, err := r.shaped(key)
+			if err != nil {
+				return nil, asRead(err)
+			}
+			return setOf(fmt.Sprint(id.Physical())), nil
+		})
+	if err != nil {
+		return nil, err
+	}
+	var all []*database
+	for _, d := range r.databases {
+		if where == nil || where[fmt.Sprint(d.number)] {
+			all = append(all, d)
+		}
+	}
+	return all, nil
+}
+
+// kindsOf returns the kinds in which a query has to look, in the session's database.
+func (s *session) kindsOf(r *router, f *pb.Filter) ([]string, error) {
+	where, err := narrow(f, func(order int64) set { return setOf(s.layout.kinds(order)...) },
+		func(key *pb.Key) (set, error) {
+			id, err := r.shaped(key)
+			if err == nil && r.databases[id.Physical()] != s.db {
+				return setOf(), nil
+			}
+			var places []string
+			if err == nil {
+				places, err = s.places(id)
+			}
+			if err != nil {
+				return nil, asRead(err)
+			}
+			return setOf(places...), nil
+		})
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, kind := range s.layout.all(s.db.number, len(r.databases)) {
+		if where == nil || where[kind] {
+			all = append(all, kind)
+		}
+	}
+	return all, nil
+}
+
+// within returns a condition as the shard of a kind has it: its keys are those of the kind. Keys that are values of
+// other properties stay those of comments, which no move changes.
+func within(f *pb.Filter, kind string) (*pb.Filter, error) {
+	f, _ = proto.Clone(f).(*pb.Filter)
+	return f, rename(f, kind)
+}
+
+func rename(f *pb.Filter, kind string) error {
+	for _, part := range f.GetCompositeFilter().GetFilters() {
+		if err := rename(part, kind); err != nil {
+			return err
+		}
+	}
+	p := f.GetPropertyFilter()
+	if p == nil || p.Property.GetName() != keyProperty {
+		return nil
+	}
+	values := []*pb.Value{p.Value}
+	if list := p.Value.GetArrayValue(); list != nil {
+		values = list.Values
+	}
+	for _, v := range values {
+		key := v.GetKeyValue()
+		switch {
+		case key == nil:
+		case p.Op == pb.PropertyFilter_HAS_ANCESTOR && !own(key): // no comment has it
+		case !own(key) || len(key.Path) > 1:
+			return status.Errorf(codes.InvalidArgument, "%v is compared with keys of comments, whose kind is %s, without a "+
+				"parent",
+				clientKey(key), plainKind)
+		default:
+			v.ValueType = &pb.Value_KeyValue{KeyValue: &pb.Key{PartitionId: &pb.PartitionId{
+				NamespaceId: key.GetPartitionId().GetNamespaceId()},
+				Path: []*pb.Key_PathElement{{Kind: kind, IdType: key.Path[0].IdType}}}}
+		}
+	}
+	return nil
+}
+
+// ofTable reports whether a query is of comments, or refuses one that would show how they are stored.
+func ofTable(partition *pb.PartitionId, q *pb.Query) (bool, error) {
+	switch {
+	case q == nil:
+		return false, status.Error(codes.Unimplemented, "the store does not read GQL: ask by a query")
+	case len(q.Kind) == 0 && !below(q.Filter):
+		return false, status.Error(codes.InvalidArgument, "a query without a kind would be of the shards: name a kind")
+	case len(q.Kind) != 1 || q.Kind[0].Name != plainKind:
+		return false, nil
+	case partition.GetNamespaceId() != "":
+		return false, status.Errorf(codes.InvalidArgument, "comments are in the default namespace, and the query is of %q",
+			partition.NamespaceId)
+	case q.FindNearest != nil:
+		return false, status.Error(codes.Unimplemented, "the store does not find nearest comments")
+	}
+	return true, nil
+}
+
+// below reports whether a condition is that results have an ancestor of another kind.
+func below(f *pb.Filter) bool {
+	for _, part := range f.GetCompositeFilter().GetFilters() {
+		if f.GetCompositeFilter().Op != pb.CompositeFilter_OR && below(part) {
+			return true
+		}
+	}
+	p := f.GetPropertyFilter()
+	return p.GetOp() == pb.PropertyFilter_HAS_ANCESTOR && !own(p.Value.GetKeyValue())
+}
+
+// isShard reports whether a kind is one of the shards'.
+func isShard(kind string) bool {
+	rest, ok := strings.CutPrefix(kind, plainKind)
+	var shards, shard int
+	n, _ := fmt.Sscanf(rest, "%d_%d", &shards, &shard)
+	return ok && n == 2 && kind == kindOf(shard, shards)
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// indexed has the indexes that the queries of this program need. A minus means descending. Conditions on several
+// properties are served by several of these together.
+var indexed = [][]string{
+	{"-__key__"},
+	{"Order", "Created"}, {"Order", "-Created"},
+	{"Status", "Created"}, {"Status", "-Created"},
+	{"Author", "Created"}, {"Author", "-Created"},
+	{"Status", "Author", "Created"},
+}
+
+// indexYAML returns an index.yaml for comments in so many shards, and for the plain kind, with which the program
+// compares them. The indexes of new shards have to be there before comments are moved.
+func indexYAML(shards ...int) []byte {
+	var b strings.Builder
+	b.WriteString("# Written by go run ./examples/comments -indexes\nindexes:\n")
+	kinds := []string{plainKind}
+	for _, n := range shards {
+		kinds = append(kinds, kindsOf(n)...)
+	}
+	for _, kind := range kinds {
+		for _, index := range indexed {
+			fmt.Fprintf(&b, "- kind: %s\n  properties:\n", kind)
+			for _, name := range index {
+				name, descending := strings.CutPrefix(name, "-")
+				fmt.Fprintf(&b, "  - name: %s\n", name)
+				if descending {
+					b.WriteString("    direction: desc\n")
+				}
+			}
+		}
+	}
+	return []byte(b.String())
+}

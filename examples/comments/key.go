@@ -1,0 +1,149 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// A KeyError says why a key, or what is put under it, is in no shard. It is datastore.ErrInvalidKey to errors.Is; from
+// a read it is datastore.ErrNoSuchEntity, too.
+type KeyError struct {
+	Key    *datastore.Key
+	Reason string
+
+	read bool
+}
+
+func (e *KeyError) Error() string { return fmt.Sprintf("%v: %s", e.Key, e.Reason) }
+
+// Is reports what else the error is.
+func (e *KeyError) Is(target error) bool {
+	return target == datastore.ErrInvalidKey || e.read && target == datastore.ErrNoSuchEntity
+}
+
+// GRPCStatus returns the error as Datastore would return it.
+func (e *KeyError) GRPCStatus() *status.Status { return status.New(codes.InvalidArgument, e.Error()) }
+
+// keyErrors are those of a call: by the key, for what is read or deleted, or else by the position.
+type keyErrors struct {
+	byKey      map[string]*KeyError
+	byPosition map[int]*KeyError
+	read       bool
+}
+
+func (e *keyErrors) Error() string {
+	var all []string
+	for _, err := range e.byKey {
+		all = append(all, err.Error())
+	}
+	if len(all) == 0 {
+		for _, err := range e.byPosition {
+			all = append(all, err.Error())
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	if n := len(all); n > 3 {
+		all = append(all[:3], fmt.Sprintf("and %d more", n-3))
+	}
+	return strings.Join(all, "; ")
+}
+
+// Is reports what else the errors are.
+func (e *keyErrors) Is(target error) bool {
+	return target == datastore.ErrInvalidKey || e.read && target == datastore.ErrNoSuchEntity
+}
+
+// GRPCStatus returns the errors as Datastore would return them.
+func (e *keyErrors) GRPCStatus() *status.Status { return status.New(codes.InvalidArgument, e.Error()) }
+
+// add notes the error of a key at a position, if there is one.
+func (e *keyErrors) add(position int, err *KeyError) {
+	if err == nil {
+		return
+	}
+	if e.byKey == nil {
+		e.byKey, e.byPosition = make(map[string]*KeyError), make(map[int]*KeyError)
+	}
+	if !err.Key.Incomplete() {
+		e.byKey[nameOf(err.Key)] = err
+	}
+	e.byPosition[position] = err
+	e.read = e.read || err.read
+}
+
+func (e *keyErrors) err() error {
+	if len(e.byPosition) == 0 {
+		return nil
+	}
+	return e
+}
+
+// own reports whether a key is one of the plain kind.
+func own(key *pb.Key) bool {
+	path := key.GetPath()
+	return len(path) > 0 && path[len(path)-1].GetKind() == plainKind
+}
+
+// clientKey returns a key as the client has it.
+func clientKey(key *pb.Key) (k *datastore.Key) {
+	for _, el := range key.GetPath() {
+		k = &datastore.Key{Kind: el.GetKind(), ID: el.GetId(), Name: el.GetName(), Parent: k,
+			Namespace: key.GetPartitionId().GetNamespaceId()}
+	}
+	return k
+}
+
+// nameOf returns a key's namespace and path, to tell it from others.
+func nameOf(key *datastore.Key) string { return fmt.Sprintf("%q%v", key.Namespace, key) }
+
+// under returns the key of a comment in a kind. In the plain kind it is what callers see.
+func (d *database) under(kind string, id ID) *pb.Key {
+	return &pb.Key{PartitionId: &pb.PartitionId{ProjectId: d.project, DatabaseId: d.name},
+		Path: []*pb.Key_PathElement{{Kind: kind, IdType: &pb.Key_PathElement_Id{Id: int64(id)}}}}
+}
+
+// shaped returns the ID in a key of the plain kind, or why no comment has such a key; 0 if the key is incomplete.
+func (r *router) shaped(key *pb.Key) (ID, *KeyError) {
+	k := clientKey(key)
+	id := ID(k.ID)
+	reason := ""
+	switch {
+	case k.Namespace != "":
+		reason = "comments are in the default namespace"
+	case k.Parent != nil:
+		reason = "comments have no parent: their shard is that of their order"
+	case k.Name != "":
+		reason = "comments have IDs, which name their shard, and no names"
+	case id < 0:
+		reason = "the ID is damaged: it is negative"
+	case id == 0:
+		return 0, nil
+	case id.Physical() >= len(r.databases):
+		reason = fmt.Sprintf("the ID is damaged: it names database %d of %d", id.Physical(), len(r.databases))
+	case id.Logical()%len(r.databases) != id.Physical():
+		reason = fmt.Sprintf("the ID is damaged: it names logical shard %d in database %d, which has others", id.Logical(),
+			id.Physical())
+	}
+	if reason != "" {
+		return 0, &KeyError{Key: k, Reason: reason}
+	}
+	return id, nil
+}
+
+// places returns where a comment may be, or why it is nowhere.
+func (s *session) places(id ID) ([]string, *KeyError) {
+	places := s.layout.places(id)
+	if len(places) == 0 {
+		return nil, &KeyError{Key: clientKey(s.db.under(plainKind, id)), Reason: fmt.Sprintf(
+			"the ID belongs to no shard: it names logical shard %d, and there have only been %v", id.Logical(),
+			append(slices.Clone(s.layout.Before), s.layout.read()...))}
+	}
+	return places, nil
+}

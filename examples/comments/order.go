@@ -1,0 +1,302 @@
+package main
+
+import (
+	"encoding/binary"
+
+	"math"
+	"slices"
+	"strings"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const keyProperty = "__key__"
+
+// A sort is how the results of a query are ordered. After its orders they are ordered by their IDs.
+type sort struct {
+	homes    []*database // whose keys are alike
+	orders   []*pb.PropertyOrder
+	distinct int // how many of the orders come first, of which only the first result is wanted
+	ranges   map[string][]*pb.PropertyFilter
+	free     map[string]bool // what is compared under OR, IN and the like
+	given    map[string]bool // to what values, or one, are given
+}
+
+// sortOf returns the order in which a database returns a query's results: the orders that it has, then those that
+// distinct results, inequalities and projections imply.
+func sortOf(q *pb.Query, homes []*database) *sort {
+	s := &sort{homes: homes, orders: slices.Clone(q.Order), ranges: make(map[string][]*pb.PropertyFilter),
+		free:  make(map[string]bool),
+		given: make(map[string]bool)}
+	has := func(name string) bool {
+		return slices.ContainsFunc(s.orders, func(o *pb.PropertyOrder) bool { return o.Property.GetName() == name })
+	}
+	explicit := 0
+	for _, p := range q.DistinctOn {
+		if !has(p.Name) {
+			s.orders = slices.Insert(s.orders, min(len(q.DistinctOn), len(q.Order))+explicit, &pb.PropertyOrder{Property: p})
+			explicit++
+		}
+	}
+	s.distinct = len(q.DistinctOn)
+	direction := pb.PropertyOrder_ASCENDING
+	if n := len(s.orders); n > 0 {
+		direction = s.orders[n-1].Direction
+	}
+	s.conditions(q.Filter, true)
+	implied := unequal(q.Filter)
+	if i := slices.Index(implied, keyProperty); i >= 0 && (len(implied) > 1 || len(s.orders) > 0) {
+		implied = slices.Delete(implied, i, i+1) // only alone
+	}
+	for _, name := range implied {
+		if !has(name) {
+			s.orders = append(s.orders, &pb.PropertyOrder{Property: &pb.PropertyReference{Name: name}, Direction: direction})
+		}
+	}
+	for _, name := range projected(q) {
+		if !has(name) {
+			s.orders = append(s.orders, &pb.PropertyOrder{Property: &pb.PropertyReference{Name: name}})
+		}
+	}
+	return s
+}
+
+// conditions notes what is asked of properties that have several values: all of it, or any.
+func (s *sort) conditions(f *pb.Filter, all bool) {
+	if c := f.GetCompositeFilter(); c != nil {
+		for _, part := range c.Filters {
+			s.conditions(part, all && c.Op == pb.CompositeFilter_AND)
+		}
+	}
+	p := f.GetPropertyFilter()
+	if p == nil {
+		return
+	}
+	name := p.Property.GetName()
+	if p.Op == pb.PropertyFilter_EQUAL || p.Op == pb.PropertyFilter_IN {
+		s.given[name] = true
+	}
+	if _, one := compares[p.Op]; all && one {
+		s.ranges[name] = append(s.ranges[name], p)
+	} else {
+		s.free[name] = true
+	}
+}
+
+// compares has the conditions that one value satisfies by its place in the order.
+var compares = map[pb.PropertyFilter_Operator]func(c int) bool{
+	pb.PropertyFilter_EQUAL:                 func(c int) bool { return c == 0 },
+	pb.PropertyFilter_LESS_THAN:             func(c int) bool { return c < 0 },
+	pb.PropertyFilter_LESS_THAN_OR_EQUAL:    func(c int) bool { return c <= 0 },
+	pb.PropertyFilter_GREATER_THAN:          func(c int) bool { return c > 0 },
+	pb.PropertyFilter_GREATER_THAN_OR_EQUAL: func(c int) bool { return c >= 0 },
+}
+
+// unequal returns the properties of inequalities, by name.
+func unequal(f *pb.Filter) (names []string) {
+	for _, part := range f.GetCompositeFilter().GetFilters() {
+		names = append(names, unequal(part)...)
+	}
+	if p := f.GetPropertyFilter(); p != nil {
+		switch p.Op {
+		case pb.PropertyFilter_EQUAL, pb.PropertyFilter_IN, pb.PropertyFilter_HAS_ANCESTOR:
+		default:
+			names = append(names, p.Property.GetName())
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// projected returns the properties that a query projects, by name; none: it returns keys, or whole comments.
+func projected(q *pb.Query) (names []string) {
+	for _, p := range q.Projection {
+		if name := p.GetProperty().GetName(); name != keyProperty {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// keysOnly reports whether a query returns keys.
+func keysOnly(q *pb.Query) bool { return len(q.Projection) > 0 && len(projected(q)) == 0 }
+
+// A place is where a result comes. Places compare as the results do.
+type place struct {
+	form  string
+	group int // how much of the form is that of distinct results
+}
+
+// beside reports whether a result is not after another one, or is not distinct from it.
+func (p place) beside(other place) bool {
+	return p.form <= other.form || p.group > 0 && p.form[:p.group] == other.form[:min(p.group, len(other.form))]
+}
+
+// place returns where a result comes.
+func (s *sort) place(e *pb.Entity) (place, error) {
+	var p place
+	keyed := false
+	id := binary.BigEndian.AppendUint64(nil, uint64(clientKey(e.Key).ID))
+	for i, o := range s.orders {
+		form := string(id)
+		if o.Property.GetName() == keyProperty {
+			keyed = true
+		} else {
+			var err error
+			if form, err = s.form(e, o); err != nil {
+				return p, err
+			}
+		}
+		if o.Direction == pb.PropertyOrder_DESCENDING {
+			form = inverted(form)
+		}
+		p.form += form
+		if i+1 == s.distinct {
+			p.group = len(p.form)
+		}
+	}
+	if !keyed {
+		p.form += string(id)
+	}
+	return p, nil
+}
+
+// form returns the value by which a result is ordered: of several, the first that satisfies the conditions.
+func (s *sort) form(e *pb.Entity, o *pb.PropertyOrder) (string, error) {
+	name := o.Property.GetName()
+	v, err := valueOf(e, name)
+	if err != nil {
+		return "", err
+	}
+	if v == nil {
+		return "", nil // a projection has no value that a condition gives
+	}
+	list, several := v.ValueType.(*pb.Value_ArrayValue)
+	if !several {
+		return s.ordered(v), nil
+	}
+	if s.free[name] && len(list.ArrayValue.GetValues()) > 1 {
+		return "", status.Errorf(codes.InvalidArgument, "%v has several values of %s: comments of several shards can't be "+
+			"ordered by it "+
+			"when a condition on it has OR, IN, NOT IN or !=", clientKey(e.Key), name)
+	}
+	var forms []string
+	for _, v := range list.ArrayValue.GetValues() {
+		if !v.ExcludeFromIndexes && s.allows(name, s.ordered(v)) {
+			forms = append(forms, s.ordered(v))
+		}
+	}
+	slices.Sort(forms)
+	switch {
+	case len(forms) == 0:
+		return "", nil
+	case o.Direction == pb.PropertyOrder_DESCENDING:
+		return forms[len(forms)-1], nil
+	}
+	return forms[0], nil
+}
+
+// allows reports whether a value is one for which a query asks.
+func (s *sort) allows(name, form string) bool {
+	for _, p := range s.ranges[name] {
+		if !compares[p.Op](strings.Compare(form, s.ordered(p.Value))) {
+			return false
+		}
+	}
+	return true
+}
+
+// valueOf returns a property of a comment, or one inside it, whose name has dots.
+func valueOf(e *pb.Entity, name string) (*pb.Value, error) {
+	if v := e.GetProperties()[name]; v != nil {
+		return v, nil
+	}
+	for i := range len(name) {
+		if name[i] != '.' {
+			continue
+		}
+		switch outer := e.GetProperties()[name[:i]].GetValueType().(type) {
+		case *pb.Value_EntityValue:
+			return valueOf(outer.EntityValue, name[i+1:])
+		case *pb.Value_ArrayValue:
+			return nil, status.Errorf(codes.InvalidArgument, "comments of several shards can't be ordered by %s: %s has "+
+				"several values",
+				name, name[:i])
+		}
+	}
+	return nil, nil
+}
+
+// ordered returns a value as bytes that compare as Datastore orders values: first by type. Times are integers there,
+// and texts are bytes. None is the beginning of another.
+func (s *sort) ordered(v *pb.Value) string {
+	switch v := v.GetValueType().(type) {
+	case *pb.Value_IntegerValue:
+		return "\x01" + orderedInteger(v.IntegerValue)
+	case *pb.Value_TimestampValue:
+		return "\x01" + orderedInteger(v.TimestampValue.AsTime().UnixMicro())
+	case *pb.Value_BooleanValue:
+		if v.BooleanValue {
+			return "\x02\x01"
+		}
+		return "\x02\x00"
+	case *pb.Value_StringValue:
+		return "\x03" + orderedText(v.StringValue)
+	case *pb.Value_BlobValue:
+		return "\x03" + orderedText(string(v.BlobValue))
+	case *pb.Value_DoubleValue:
+		return "\x04" + orderedDouble(v.DoubleValue)
+	case *pb.Value_GeoPointValue:
+		return "\x05" + orderedDouble(v.GeoPointValue.GetLatitude()) + orderedDouble(v.GeoPointValue.GetLongitude())
+	case *pb.Value_KeyValue:
+		of := v.KeyValue.GetPartitionId()
+		project, name := of.GetProjectId(), of.GetDatabaseId()
+		if slices.ContainsFunc(s.homes, func(d *database) bool { return d.project == project && d.name == name }) {
+			project, name = "", ""
+		}
+		form := "\x06" + orderedText(project) + orderedText(name) + orderedText(of.GetNamespaceId())
+		for _, el := range v.KeyValue.GetPath() {
+			form += "\x01" + orderedText(el.GetKind())
+			if name, ok := el.GetIdType().(*pb.Key_PathElement_Name); ok {
+				form += "\x02" + orderedText(name.Name)
+			} else {
+				form += "\x01" + orderedInteger(el.GetId())
+			}
+		}
+		return form + "\x00"
+	case *pb.Value_EntityValue:
+		return "\x07"
+	}
+	return "\x00"
+}
+
+func orderedInteger(n int64) string {
+	return string(binary.BigEndian.AppendUint64(nil, uint64(n)^1<<63))
+}
+
+// orderedText ends with what is less than any byte of a text: zeros in it are escaped.
+func orderedText(s string) string { return strings.ReplaceAll(s, "\x00", "\x00\xff") + "\x00\x01" }
+
+func orderedDouble(f float64) string {
+	bits := math.Float64bits(f)
+	switch {
+	case f != f:
+		bits = math.MaxUint64
+	case bits>>63 == 1:
+		bits = ^bits
+	default:
+		bits |= 1 << 63
+	}
+	return string(binary.BigEndian.AppendUint64(nil, bits))
+}
+
+func inverted(form string) string {
+	b := []byte(form)
+	for i := range b {
+		b[i] = ^b[i]
+	}
+	return string(b)
+}

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// A session is a transaction of one database, or a snapshot of it, and the layout as it sees it.
+type session struct {
+	db     *database
+	id     []byte // of the transaction
+	at     *timestamppb.Timestamp
+	layout Layout
+}
+
+// begin starts a transaction of a database, and reads the layout in it.
+func (r *router) begin(ctx context.Context, db *database, options *pb.TransactionOptions) (*session, error) {
+	resp, err := read(ctx, func() (*pb.BeginTransactionResponse, error) {
+		return db.api().BeginTransaction(ctx, &pb.BeginTransactionRequest{ProjectId: db.project, DatabaseId: db.name,
+			TransactionOptions: options})
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &session{db: db, id: resp.Transaction}
+	return s, r.readLayout(ctx, s)
+}
+
+// snapshot reads the layout, and has all else be read as it is at that moment, or at the time that is given. It takes
+// no locks, and needs no end.
+func (r *router) snapshot(ctx context.Context, db *database, at *timestamppb.Timestamp) (*session, error) {
+	s := &session{db: db, at: at}
+	return s, r.readLayout(ctx, s)
+}
+
+func (r *router) readLayout(ctx context.Context, s *session) error {
+	resp, err := read(ctx, func() (*pb.LookupResponse, error) {
+		return s.db.api().Lookup(ctx, &pb.LookupRequest{ProjectId: s.db.project, DatabaseId: s.db.name,
+			Keys: []*pb.Key{{Path: []*pb.Key_PathElement{{Kind: layoutKey.Kind,
+				IdType: &pb.Key_PathElement_Name{Name: layoutKey.Name}}}}}, ReadOptions: s.options()})
+	})
+	if err != nil {
+		return err
+	}
+	if s.id == nil && s.at == nil {
+		s.at = resp.ReadTime
+	}
+	s.layout = Layout{Shards: r.first}
+	for _, found := range resp.Found {
+		p := found.Entity.GetProperties()
+		s.layout = Layout{Shards: int(p["Shards"].GetIntegerValue()), Next: int(p["Next"].GetIntegerValue())}
+		for _, n := range p["Before"].GetArrayValue().GetValues() {
+			s.layout.Before = append(s.layout.Before, int(n.GetIntegerValue()))
+		}
+	}
+	return nil
+}
+
+// options are those of reads in the session.
+func (s *session) options() *pb.ReadOptions {
+	switch {
+	case s.id != nil:
+		return &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_Transaction{Transaction: s.id}}
+	case s.at != nil:
+		return &pb.ReadOptions{ConsistencyType: &pb.ReadOptions_ReadTime{ReadTime: s.at}}
+	}
+	return nil
+}
+
+// rollback ends a transaction that has changed nothing. Nobody waits for it, and one that is not rolled back ends by
+// itself.
+func (s *session) rollback(ctx context.Context) {
+	if s.id == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	go func() {
+		defer cancel()
+		_, _ = s.db.api().Rollback(ctx, &pb.RollbackRequest{ProjectId: s.db.project, DatabaseId: s.db.name,
+			Transaction: s.id})
+	}()
+}
+
+// A transaction is one that the caller has started. It is one of the database that it uses first.
+type transaction struct {
+	options *pb.TransactionOptions
+	started time.Time
+
+	mu      sync.Mutex
+	session *session
+}
+
+// transactionTime is how long Datastore keeps a transaction.
+const transactionTime = 5 * time.Minute
+
+// errTwoDatabases says why a transaction is refused.
+func errTwoDatabases(a, b *database) error {
+	return status.Errorf(codes.FailedPrecondition, "a transaction is within one database, and this one has used "+
+		"database %d "+
+		"before database %d: comments of an order are in one, other kinds are in database 0, and a query without an order "+
+		"or IDs is of all", a.number, b.number)
+}
+
+// on returns the transaction's session, which has to be of that database.
+func (t *transaction) on(ctx context.Context, r *router, db *database) (*session, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.session == nil:
+		s, err := r.begin(ctx, db, t.options)
+		if err != nil {
+			return nil, err
+		}
+		t.session = s
+	case t.session.db != db:
+		return nil, errTwoDatabases(t.session.db, db)
+	}
+	return t.session, nil
+}
+
+// start starts a transaction for the caller, and returns its ID. Those that nobody has ended are forgotten.
+func (r *router) start(options *pb.TransactionOptions) []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, t := range r.transactions {
+		if time.Since(t.started) > transactionTime {
+			delete(r.transactions, id)
+		}
+	}
+	r.started++
+	id := fmt.Sprintf("comments-%d", r.started)
+	// What it was before is none that the database knows.
+	if options.GetReadWrite() != nil {
+		options = &pb.TransactionOptions{}
+	}
+	r.transactions[id] = &transaction{options: options, started: time.Now()}
+	return []byte(id)
+}
+
+// transaction returns one that the caller has started.
+func (r *router) transaction(id []byte) (*transaction, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.transactions[string(id)]
+	if t == nil {
+		return nil, status.Error(codes.InvalidArgument, "the transaction was ended, or has taken more than 5 minutes: "+
+			"start it again")
+	}
+	return t, nil
+}
+
+// end forgets a transaction.
+func (r *router) end(id []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.transactions, string(id))
+}
+
+func (r *router) rollback(ctx context.Context, req *pb.RollbackRequest) (*pb.RollbackResponse, error) {
+	t, err := r.transaction(req.Transaction)
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	s := t.session
+	t.mu.Unlock()
+	if s != nil {
+		_, err = read(ctx, func() (*pb.RollbackResponse, error) {
+			return s.db.api().Rollback(ctx, &pb.RollbackRequest{ProjectId: s.db.project, DatabaseId: s.db.name,
+				Transaction: s.id})
+		})
+	}
+	r.end(req.Transaction)
+	if status.Code(err) == codes.InvalidArgument { // an attempt before this one has ended it
+		err = nil
+	}
+	return &pb.RollbackResponse{}, err
+}
+
+// A view is what a read sees: the caller's transaction, or a snapshot of each database.
+type view struct {
+	router *router
+	tx     *transaction // nil: none
+	begun  []byte       // its ID, if this read starts it
+	at     *timestamppb.Timestamp
+	locks  bool // snapshots are read-only transactions
+
+	mu        sync.Mutex
+	snapshots map[*database]*session
+}
+
+// view returns what a read with some options sees.
+func (r *router) view(o *pb.ReadOptions) (v *view, err error) {
+	v = &view{router: r, snapshots: make(map[*database]*session)}
+	switch c := o.GetConsistencyType().(type) {
+	case *pb.ReadOptions_Transaction:
+		v.tx, err = r.transaction(c.Transaction)
+	case *pb.ReadOptions_NewTransaction:
+		v.begun = r.start(c.NewTransaction)
+		v.tx, err = r.transaction(v.begun)
+	case *pb.ReadOptions_ReadTime:
+		v.at = c.ReadTime
+	}
+	return v, err
+}
+
+// reading has a read see the caller's transaction, or else snapshots. These are taken anew if the database gives one
+// up.
+func reading[T any](ctx context.Context, r *router, o *pb.ReadOptions, do func(v *view) (T, error)) (answer T,
+	err error) {
+	locks := false
+	for attempt := range tries {
+		v, err := r.view(o)
+		if err != nil {
+			return answer, err
+		}
+		v.locks = locks
+		answer, err = do(v)
+		v.close(ctx)
+		switch {
+		case err == nil || v.tx != nil:
+			return answer, err
+		case v.at == nil && !locks && status.Code(err) == codes.FailedPrecondition &&
+			strings.Contains(err.Error(), "read_time"):
+			locks = true
+			continue
+		case status.Code(err) != codes.Aborted && !expired(err):
+			return answer, err
+		}
+		if attempt == tries-1 {
+			return answer, err
+		}
+		if err := pause(ctx, attempt); err != nil {
+			return answer, err
+		}
+	}
+	return answer, err
+}
+
+// on returns the session in which a database is read.
+func (v *view) on(ctx context.Context, db *database) (*session, error) {
+	if v.tx != nil {
+		return v.tx.on(ctx, v.router, db)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if s := v.snapshots[db]; s != nil {
+		return s, nil
+	}
+	var s *session
+	var err error
+	if !v.locks {
+		s, err = v.router.snapshot(ctx, db, v.at)
+	} else {
+		s, err = v.router.begin(ctx, db, &pb.TransactionOptions{
+			Mode: &pb.TransactionOptions_ReadOnly_{ReadOnly: &pb.TransactionOptions_ReadOnly{}}})
+	}
+	if err == nil {
+		v.snapshots[db] = s
+	}
+	return s, err
+}
+
+// close ends the transactions that were snapshots.
+func (v *view) close(ctx context.Context) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, s := range v.snapshots {
+		s.rollback(ctx)
+	}
+}
+
+var errReadOnly = errors.New("nothing is written in a read-only transaction")
