@@ -186,7 +186,7 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
-// TestGoogle runs the example on Google's emulators, where they are installed.
+// TestGoogle cuts by arithmetic and adaptively on Google's emulators, where they are installed.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
@@ -194,14 +194,22 @@ func TestGoogle(t *testing.T) {
 	for _, name := range []string{"google", "firestore"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r, err := users(t, "-datastore", name, "-users", "1200")
-			if errors.Is(err, emulator.ErrNotInstalled) {
-				t.Skipf("left out: %v", err)
-			}
+			c, err := parse([]string{"-datastore", name, "-users", "600", "-page", "50"}, io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}
-			agree(t, r)
+			for _, f := range []form{{byUserID, inTenName, inTen}, {byKey, inTenName, inTen}, {byJoined, adaptiveName, adaptive}} {
+				o, err := runForm(t.Context(), c, f)
+				if errors.Is(err, emulator.ErrNotInstalled) {
+					t.Skipf("left out: %v", err)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if o.Checked != o.Active || f.name == inTenName && o.Depth < 1 {
+					t.Errorf("%+v", o)
+				}
+			}
 		})
 	}
 }
