@@ -239,6 +239,34 @@ func Cuts(a, b *Position, n int) (cuts []*Position) {
 	return cuts
 }
 
+// Lexicographic returns up to n-1 keys between two, which cut the key space between them into equal parts, as if IDs were
+// spread evenly up to the largest one. It is how mappers cut before there was __scatter__, to compare with: a few IDs
+// beside many names have half of the parts.
+func Lexicographic(a, b *Position, n int) []*Position {
+	return cutsBy(func(a, b *Position) *Position {
+		if m := Middle(a, b); m != nil || b == nil || b.Key == nil {
+			return m
+		}
+		lower, upper := value.Path(a.Key), value.Path(b.Key)
+		i := len(upper) - 1
+		if i >= len(lower) || upper[i].Name != leastName.name || lower[i].Kind != upper[i].Kind || lower[i].Name != "" {
+			return nil
+		}
+		x := lower[i].ID
+		id := x + int64(uint64(math.MaxInt64-x)/2)
+		if id <= x || id == 0 {
+			return nil
+		}
+		k := valid(element{id: id}.key(upper[i].Kind, upper[i].Parent, upper[i].Namespace))
+		if k == nil {
+			return nil
+		}
+		m := *b
+		m.Key = k
+		return &m
+	}, a, b, n)
+}
+
 // valuesBetween is Middle, without positions inside a value, where there are values.
 func valuesBetween(a, b *Position) *Position {
 	m := Middle(a, b)

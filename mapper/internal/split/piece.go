@@ -115,6 +115,14 @@ func cutAtSamples(s Piece, n int) []Piece {
 	return pieces
 }
 
+// AtSamples returns up to n-1 of a sorted sample, with as many of the others between each of them.
+func AtSamples(sample []*keyspace.Position, n int) (at []*keyspace.Position) {
+	for _, p := range cutAtSamples(Piece{Samples: sample}, n)[1:] {
+		at = append(at, p.Start)
+	}
+	return at
+}
+
 // MostCountedPieces is the largest estimate of a kind whose pieces are counted after the root has cut
 // it at samples. A count costs a read for each thousand entities.
 const MostCountedPieces = 4_000_000
