@@ -62,7 +62,6 @@ func sendOrders(ctx context.Context, on *cloud.Cloud, c config, sending *mapper.
 			return t.r, err
 		}
 	}
-	t.r.Requests, t.r.Dropped = w.requests, w.dropped
 	return t.r, t.check(ctx, w)
 }
 
@@ -226,7 +225,9 @@ func (t *takeover) check(ctx context.Context, w *warehouse) error {
 	if err != nil {
 		return err
 	}
-	t.r.SentBy = make(map[string]int)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t.r.SentBy, t.r.Requests, t.r.Dropped = make(map[string]int), w.requests, w.dropped
 	for i, o := range all {
 		if n := w.shipped[keys[i].Encode()]; o.Status != sent || n != 1 {
 			return fmt.Errorf("order %v is %s, and was shipped %d times", keys[i], o.Status, n)
