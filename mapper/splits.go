@@ -79,7 +79,7 @@ type SplitsComparison struct {
 // A SplitsWay is a way to cut a query.
 type SplitsWay struct {
 	// Way is "lexicographic" (the key space between the first and the last key is cut into equal parts), "scatter" (at
-	// as many keys as needed, drawn by __scatter__), "oversampled" (at one in 32 of such keys), or "scattermap" (as
+	// as many keys as needed, drawn by __scatter__), "oversampled" (at one in 32 of such keys), or "splits" (as
 	// [Splits] does).
 	Way string `json:"way"`
 

@@ -27,7 +27,7 @@ func newSplits() *cobra.Command {
 			"  lexicographic  the key space between the first and the last key in equal parts\n" +
 			"  scatter        cut at n-1 keys, drawn by Datastore's property __scatter__\n" +
 			"  oversampled    cut at n-1 of 32n-1 such keys: at one in 32\n" +
-			"  scattermap     cut as this command does without --compare\n" +
+			"  splits         cut as this command does without --compare\n" +
 			"The mean is the number of entities by n, or 1 if there are fewer entities than parts. A part is drawn\nas high as it has entities, up to the largest one of all four.",
 	}
 	flags := c.Flags()

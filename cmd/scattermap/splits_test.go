@@ -99,7 +99,7 @@ func TestCompare(t *testing.T) {
 	for _, want := range []string{
 		"entities: 400, parts: 8, mean: 50.0\n",
 		"\nlexicographic        0      8      6         398     7.96  ▁······█\n",
-		"\nscattermap           -      8      0          50     1.00  ▁▁▁▁▁▁▁▁\n",
+		"\nsplits               -      8      0          50     1.00  ▁▁▁▁▁▁▁▁\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in\n%s", want, text)

@@ -51,7 +51,7 @@ func Compare(ctx context.Context, src source.Source, q query.Query, n int) (ways
 	if err != nil && !errors.Is(err, errUnknown) { // then it cuts nowhere
 		return nil, source.Unanswered(ctx, err)
 	}
-	ways = append(ways, Way{Name: "scattermap", Sampled: -1, at: at})
+	ways = append(ways, Way{Name: "splits", Sampled: -1, at: at})
 	return ways, look.weigh(ctx, ways)
 }
 
