@@ -55,13 +55,13 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
-// TestLinks checks that the files exist which pages link to.
+// TestLinks checks that the files exist which pages link to. Addresses of others have a colon.
 func TestLinks(t *testing.T) {
 	pages, err := filepath.Glob("*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	link := regexp.MustCompile(`\]\(([^)#:]+)[^)]*\)`)
+	link := regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
 	for _, page := range append(pages, "../README.md", "../CONTRIBUTING.md") {
 		content, err := os.ReadFile(page)
 		if err != nil {

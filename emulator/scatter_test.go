@@ -122,3 +122,21 @@ func TestScatterFollowsEntities(t *testing.T) {
 		}
 	}
 }
+
+// TestScatterIsNotReturned checks that the property orders entities, and is not among theirs.
+func TestScatterIsNotReturned(t *testing.T) {
+	client := embedded(t, &emulator.Options{Scatter: 1})
+	key := datastore.NameKey("K", "a", nil)
+	if _, err := client.Put(t.Context(), key, &datastore.PropertyList{{Name: "n", Value: int64(1)}}); err != nil {
+		t.Fatal(err)
+	}
+	want := []datastore.PropertyList{{{Name: "n", Value: int64(1)}}}
+	var got []datastore.PropertyList
+	if _, err := client.GetAll(t.Context(), byScatter, &got); err != nil || cmp.Diff(want, got) != "" {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+	var one datastore.PropertyList
+	if err := client.Get(t.Context(), key, &one); err != nil || cmp.Diff(want[0], one) != "" {
+		t.Errorf("%v, %v, want %v", one, err, want[0])
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/picture"
 )
 
 // finish runs a job over a query to its end, and checks its records.
@@ -85,7 +87,7 @@ func TestSlowSpaces(t *testing.T) {
 // is far away.
 func TestHalves(t *testing.T) {
 	t.Parallel()
-	for name, splitting := range map[string]mapper.Splitting{"adaptive": {}, "bisect": {First: 1, FanOut: 2, Bisect: true}} {
+	for name, splitting := range map[string]mapper.Splitting{"adaptive": {}, "bisect": {First: 1, FanOut: 2, Bisect: true}, "in ten": {First: 1, FanOut: 10, Bisect: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -99,6 +101,61 @@ func TestHalves(t *testing.T) {
 				putMany(w, keys, users)
 				s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: "userid"}, &mapper.StartOptions{PageSize: 5, Splitting: splitting})
 				w.wantChecked(keys, users, everybody, s)
+			})
+		})
+	}
+}
+
+// TestFewValues has a range cut into ten whose values are three, each of which many entities have: no page
+// boundary inside a value loses any.
+func TestFewValues(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{}, checkUser)
+		var keys []*datastore.Key
+		var users []user
+		for i := range int64(200) {
+			keys, users = append(keys, datastore.IDKey("User", i+1, nil)), append(users, user{UserID: i % 3})
+		}
+		putMany(w, keys, users)
+		s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: "userid"},
+			&mapper.StartOptions{PageSize: 7, Splitting: mapper.Splitting{First: 1, FanOut: 10, Bisect: true}})
+		w.wantChecked(keys, users, everybody, s)
+	})
+}
+
+// TestPageThenTen does a page, cuts the rest into ten equal parts of the values, and does that again in each: of values at
+// random, the tree grows with the logarithm of the entities.
+func TestPageThenTen(t *testing.T) {
+	t.Parallel()
+	for n, deepest := range map[int]int64{10: 0, 100: 1, 1000: 2} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, setting{}, checkUser)
+				rng := rand.New(rand.NewPCG(3, 0))
+				var keys []*datastore.Key
+				var users []user
+				for i := range n {
+					keys, users = append(keys, datastore.IDKey("User", int64(i+1), nil)), append(users, user{UserID: rng.Int64N(1 << 32)})
+				}
+				putMany(w, keys, users)
+				s := finish(w, checkUser, mapper.Query{Kind: "User", ShardBy: "userid", Filters: []mapper.Filter{mapper.Where("userid", ">=", 0), mapper.Where("userid", "<", 1<<32)}},
+					&mapper.StartOptions{PageSize: 20, Splitting: mapper.Splitting{First: 1, FanOut: 10, Bisect: true}})
+				w.wantChecked(keys, users, everybody, s)
+				p, err := picture.Of(t.Context(), w.client, s.ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				levels := p.Levels()
+				if got := int64(len(levels) - 1); got != deepest {
+					t.Errorf("%d entities in pages of 20: depth %d, want %d", n, got, deepest)
+				}
+				for i, l := range levels[:min(2, len(levels))] {
+					if want := []float64{1, 10}[i]; l.Ranges != want {
+						t.Errorf("%v ranges at depth %d, want %v", l.Ranges, i, want)
+					}
+				}
 			})
 		})
 	}

@@ -67,3 +67,73 @@ func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o
 	}
 	return splits, nil
 }
+
+// A SplitsComparison says how even the parts are that several ways cut a query into.
+type SplitsComparison struct {
+	Entities int64       `json:"entities"` // of the query
+	Parts    int         `json:"parts"`    // that were asked for
+	Mean     float64     `json:"mean"`     // of entities of a part; 1 if there are more parts than entities
+	Ways     []SplitsWay `json:"ways"`
+}
+
+// A SplitsWay is a way to cut a query.
+type SplitsWay struct {
+	// Way is "lexicographic" (the key space between the first and the last key is cut into equal parts), "scatter" (at
+	// as many keys as needed, drawn by __scatter__), "oversampled" (at one in 32 of such keys), or "splits" (as
+	// [Splits] does).
+	Way string `json:"way"`
+
+	Sampled int     `json:"sampled"` // keys that were drawn; -1: it is not known
+	Parts   int     `json:"parts"`   // there are fewer than asked for where too few keys are known
+	Empty   int     `json:"empty"`   // of them, those without an entity
+	Largest int64   `json:"largest"` // the entities of the largest
+	Ratio   float64 `json:"ratio"`   // Largest as a multiple of the mean; 0 if there is no entity
+	Each    []int64 `json:"each"`    // the entities of each part
+}
+
+// CompareSplits cuts a query over the keys of one kind in one namespace into n parts, in [1, 10000], in four ways, and
+// says how even the parts are. It counts all entities, which costs a read for a thousand of them and up to 4n counts. If
+// there are fewer than 10,000, or the database does not count, it reads all keys.
+func CompareSplits(ctx context.Context, client *datastore.Client, query Query, n int) (*SplitsComparison, error) {
+	fail := func(err error) (*SplitsComparison, error) {
+		return nil, fmt.Errorf("mapper: compare splits: %w", err)
+	}
+	q, err := query.inner().Normal(false)
+	switch {
+	case client == nil:
+		return fail(fmt.Errorf("%w: the client is nil", ErrArguments))
+	case n < 1 || n > maxSplits:
+		return fail(fmt.Errorf("%w: the number of splits has to be in [1, %d], it is %d", ErrArguments, maxSplits, n))
+	case err != nil:
+		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
+	case q.Many():
+		return fail(fmt.Errorf("%w: the query is over several kinds or namespaces: compare each", ErrArguments))
+	case q.ShardBy != "":
+		return fail(fmt.Errorf("%w: Query.ShardBy is %q, and ways to cut between keys are compared", ErrArguments, q.ShardBy))
+	}
+	ways, err := survey.Compare(ctx, source.New(client, nil).Of(ctx, q), q, n)
+	if err != nil {
+		return fail(err)
+	}
+	c := &SplitsComparison{Parts: n}
+	for _, count := range ways[0].Counts {
+		c.Entities += count
+	}
+	if c.Entities > 0 {
+		c.Mean = max(1, float64(c.Entities)/float64(n))
+	}
+	for _, w := range ways {
+		way := SplitsWay{Way: w.Name, Sampled: w.Sampled, Parts: len(w.Counts), Each: w.Counts}
+		for _, count := range w.Counts {
+			way.Largest = max(way.Largest, count)
+			if count == 0 {
+				way.Empty++
+			}
+		}
+		if c.Entities > 0 {
+			way.Ratio = float64(way.Largest) / c.Mean
+		}
+		c.Ways = append(c.Ways, way)
+	}
+	return c, nil
+}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -222,6 +223,155 @@ func TestSplitsRefused(t *testing.T) {
 		}
 		if _, err := (mapper.Query{Kind: "User", AllNamespaces: true}).Datastore(); !errors.Is(err, mapper.ErrArguments) {
 			t.Error(err)
+		}
+	})
+}
+
+// wantCompared checks what a comparison says by itself, and what it says of Splits, and returns it.
+func (w *world) wantCompared(q mapper.Query, n, entities int) *mapper.SplitsComparison {
+	w.Helper()
+	c, err := mapper.CompareSplits(w.Context(), w.client, q, n)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if c.Entities != int64(entities) || c.Parts != n || len(c.Ways) != 4 {
+		w.Fatalf("%+v, want %d entities in %d parts", c, entities, n)
+	}
+	for _, way := range c.Ways {
+		total, empty := int64(0), 0
+		for _, count := range way.Each {
+			if total += count; count == 0 {
+				empty++
+			}
+		}
+		if total != c.Entities || way.Parts != len(way.Each) || way.Parts < 1 || way.Parts > n || way.Empty != empty || way.Largest != slices.Max(way.Each) {
+			w.Errorf("%+v of %d entities in up to %d parts", way, entities, n)
+		}
+		if want := float64(way.Largest) / max(1, float64(entities)/float64(n)); way.Ratio != want {
+			w.Errorf("%s: ratio %v, want %v", way.Way, way.Ratio, want)
+		}
+	}
+	splits, err := mapper.Splits(w.Context(), w.client, q, n, &mapper.SplitsOptions{Count: true})
+	if err != nil && (entities == 0 || c.Ways[3].Parts > 1 || !strings.Contains(err.Error(), "nothing is known of where they are")) {
+		w.Fatal(err)
+	}
+	for i, s := range splits {
+		if each := c.Ways[3].Each; len(each) != len(splits) || s.Entities >= 0 && s.Entities != each[i] {
+			w.Fatalf("%v, and Splits has %d parts, of which the %d-th has %d entities", each, len(splits), i, s.Entities)
+		}
+	}
+	return c
+}
+
+// TestCompareSplits compares ways to cut kinds of all shapes.
+func TestCompareSplits(t *testing.T) {
+	t.Parallel()
+	below := func(parent, id int64) *datastore.Key {
+		return datastore.IDKey("Account", id, datastore.IDKey("Owner", parent, nil))
+	}
+	for name, kind := range map[string]struct {
+		key     func(i int) *datastore.Key
+		scatter int // one in so many has __scatter__
+	}{
+		"names": {func(i int) *datastore.Key {
+			return datastore.NameKey("Account", fmt.Sprintf("%08x", i*2654435761%(1<<32)), nil)
+		}, 4},
+		"few samples":  {func(i int) *datastore.Key { return datastore.IDKey("Account", int64(i+1), nil) }, 128},
+		"no samples":   {func(i int) *datastore.Key { return datastore.IDKey("Account", int64(i+1), nil) }, 1 << 16},
+		"ancestors":    {func(i int) *datastore.Key { return below(int64(i%7+1), int64(i+1)) }, 2},
+		"one scatter":  {func(i int) *datastore.Key { return below(int64(i+1024), int64(i+1024)^(1<<20)) }, 1},
+		"negative ids": {func(i int) *datastore.Key { return datastore.IDKey("Account", int64(i*2-1001), nil) }, 2},
+		"all sizes":    {func(i int) *datastore.Key { return datastore.IDKey("Account", int64(1)<<(i%60)+int64(i), nil) }, 2},
+		"other letters": {func(i int) *datastore.Key {
+			return datastore.NameKey("Account", fmt.Sprintf("ключ-%d-\U0010ffff", i), nil)
+		}, 2},
+	} {
+		for _, counts := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, counts), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					o := emulator.Options{Scatter: kind.scatter}
+					if !counts {
+						o.Interceptor = uncounted(0, codes.Unimplemented)
+					}
+					w := newWorld(t, setting{emulator: o})
+					var keys []*datastore.Key
+					for i := range 600 {
+						k := kind.key(i)
+						keys = append(keys, k)
+						for n := keys[len(keys)-1]; n != nil; n = n.Parent {
+							n.Namespace = "n"
+						}
+					}
+					in := mapper.Query{Kind: "Account", Namespace: "n"}
+					put := 0
+					for _, total := range []int{0, 1, 5, 600} {
+						if total > 0 {
+							putMany(w, keys[put:total], make([]account, total-put))
+							put = total
+						}
+						for _, n := range []int{1, 2, 8, 100} {
+							w.wantCompared(in, n, total)
+						}
+						w.wantCompared(mapper.Query{Kind: "Account"}, 1, 0)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestLexicographic has a few numeric IDs beside many names: half of the shards that are cut lexicographically are for
+// the IDs, and samples know better, the more the better.
+func TestLexicographic(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const ids, named, n = 3, 11_000, 8
+		w := newWorld(t, setting{emulator: emulator.Options{Scatter: 16}})
+		rng := rand.New(rand.NewPCG(5, 0))
+		var keys []*datastore.Key
+		for i := range int64(ids) {
+			keys = append(keys, datastore.IDKey("Account", i+1, nil))
+		}
+		for range named {
+			keys = append(keys, datastore.NameKey("Account", fmt.Sprintf("%016x", rng.Uint64()), nil))
+		}
+		putMany(w, keys, make([]account, len(keys)))
+		used := w.emulator.Usage()
+		c := w.wantCompared(mapper.Query{Kind: "Account"}, n, ids+named)
+		if cost := w.emulator.Usage().Sub(used); cost.Reads > 300 {
+			t.Errorf("it costs %+v", cost)
+		}
+		lexicographic, scatter, oversampled, ours := c.Ways[0], c.Ways[1], c.Ways[2], c.Ways[3]
+		for i, n := range lexicographic.Each[:n/2] {
+			if want := []int64{ids, 0, 0, 0}[i]; n != want {
+				t.Errorf("part %d of %v has %d entities, want %d of the %d ids", i, lexicographic.Each, n, want, ids)
+			}
+		}
+		if scatter.Sampled != n-1 || oversampled.Sampled != 32*n-1 {
+			t.Errorf("sampled %d and %d keys, want %d and %d", scatter.Sampled, oversampled.Sampled, n-1, 32*n-1)
+		}
+		if lexicographic.Ratio < 3 || scatter.Ratio < 1.5*oversampled.Ratio || oversampled.Ratio > 1.5 || ours.Ratio > oversampled.Ratio+0.2 {
+			t.Errorf("the largest is %.2f times the mean lexicographically, %.2f by scatter, %.2f oversampled, %.2f by Splits", lexicographic.Ratio, scatter.Ratio, oversampled.Ratio, ours.Ratio)
+		}
+	})
+}
+
+// TestCompareRefused has arguments refused that make no sense.
+func TestCompareRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, setting{})
+		for _, c := range []struct {
+			q mapper.Query
+			n int
+		}{{mapper.Query{Kind: "Account"}, 0}, {mapper.Query{Kind: "Account"}, 10_001}, {mapper.Query{}, 2}, {mapper.Query{Kind: "Account", ShardBy: "Balance"}, 2}, {mapper.Query{Kinds: []string{"A", "B"}}, 2}} {
+			if _, err := mapper.CompareSplits(t.Context(), w.client, c.q, c.n); !errors.Is(err, mapper.ErrArguments) {
+				t.Errorf("%+v in %d parts: %v", c.q, c.n, err)
+			}
+		}
+		if _, err := mapper.CompareSplits(t.Context(), nil, mapper.Query{Kind: "Account"}, 2); !errors.Is(err, mapper.ErrArguments) {
+			t.Errorf("no client: %v", err)
 		}
 	})
 }

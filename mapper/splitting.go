@@ -14,8 +14,9 @@ type Splitting struct {
 	// does. First and FanOut are set together.
 	FanOut int `json:"fan_out,omitempty"`
 
-	// Bisect has what is left cut at the middle of its key space, and not where entities
-	// are. First has to be 1 then, and FanOut 2.
+	// Bisect has what is left cut into FanOut equal parts of its key space, by arithmetic, and
+	// not where entities are: at the middle, if FanOut is 2. Of a job with ShardBy these are
+	// equal parts of the values. First has to be 1 then, and FanOut 2 or more.
 	Bisect bool `json:"bisect,omitempty"`
 }
 

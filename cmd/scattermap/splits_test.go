@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"cloud.google.com/go/datastore"
 
@@ -58,10 +59,64 @@ func TestSplits(t *testing.T) {
 		"--kind __x__":         "reserved",
 		"--kind Acount -n 4":   `there is no entity of the kind "Acount" in the namespace "", in the database "(default)" of the project "test", at ` + e.DatastoreAddr(),
 		"--kind Account -n 2 --check --namespace other": `in the namespace "other"`,
+		"--kind Account --compare --shard-by N":         "does not go with --shard-by",
+		"--kind Acount --compare":                       `there is no entity of the kind "Acount"`,
+		"--kind Account --compare -n 0":                 "in [1, 10000], it is 0",
+		"--kind Account --compare --namespace other":    `in the namespace "other"`,
 		"--kind Account -n 2 -o json --shard-by M":      `that has the property "M"`,
 	} {
 		if err := run(t.Context(), append(strings.Fields("splits --project test"), strings.Fields(args)...), nil, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", args, err, want)
 		}
+	}
+}
+
+// TestCompare compares ways to cut a kind with a few numeric IDs beside many names.
+func TestCompare(t *testing.T) {
+	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", Scatter: 4})
+	t.Setenv("DATASTORE_EMULATOR_HOST", e.DatastoreAddr())
+	client, err := datastore.NewClient(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	keys := []*datastore.Key{datastore.IDKey("Word", 1, nil), datastore.IDKey("Word", 2, nil)}
+	for i := range 398 {
+		keys = append(keys, datastore.NameKey("Word", fmt.Sprintf("word-%03d", i), nil))
+	}
+	if _, err := client.PutMulti(t.Context(), keys, make([]struct{}, len(keys))); err != nil {
+		t.Fatal(err)
+	}
+	compare := func(args string) string {
+		t.Helper()
+		var out strings.Builder
+		if err := run(t.Context(), strings.Fields("splits --project test --kind Word --compare "+args), nil, &out, io.Discard); err != nil {
+			t.Fatalf("%s: %v", args, err)
+		}
+		return out.String()
+	}
+	text := compare("-n 8")
+	for _, want := range []string{
+		"entities: 400, parts: 8, mean: 50.0\n",
+		"\nlexicographic        0      8      6         398     7.96  ▁······█\n",
+		"\nsplits               -      8      0          50     1.00  ▁▁▁▁▁▁▁▁\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+	for _, n := range []string{"1", "8", "20", "21", "10000"} {
+		for line := range strings.Lines(compare("-n " + n)) {
+			if utf8.RuneCountInString(line) > 81 {
+				t.Errorf("-n %s: a line is longer than a terminal is wide: %s", n, line)
+			}
+		}
+	}
+	var c mapper.SplitsComparison
+	if err := json.Unmarshal([]byte(compare("-n 8 -o json")), &c); err != nil || c.Entities != 400 || len(c.Ways) != 4 || c.Ways[0].Largest != 398 || c.Ways[3].Each[7] != 50 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if yaml := compare("-n 8 -o yaml"); !strings.Contains(yaml, "way: lexicographic") {
+		t.Error(yaml)
 	}
 }

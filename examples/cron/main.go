@@ -1,7 +1,11 @@
-// Command cron runs nightly work on an embedded Datastore: a service whose endpoint a scheduler calls each night, several times at once. The
-// second night's calls come before the first night's work is done. It renews the subscriptions that are due, exactly once each, and rebuilds the
-// day's aggregates by country. Then it does other nightly work in the older way, as shard i of N by the hash of keys, and goes from 4 to 8
-// shards without a stop. It checks all of it.
+// Command cron runs nightly work on an embedded Datastore: a service whose endpoint a scheduler calls each night, several
+// times at once. The second night's calls come before the first night's work is done. It renews the subscriptions that
+// are due, exactly once each, and rebuilds the day's aggregates by country.
+//
+// Then it sends pending orders to a warehouse that drops answers, each once: first by the old cron, which is one
+// process, and once that has ended and was retired by processes that are shard i of N: by a stored remainder, which a job
+// rewrites to go from 4 to 8 of them, and by keys, from 4 to 8 without a stop; and in the end by a job, which has no N.
+// It checks all of it.
 package main
 
 import (
@@ -22,6 +26,7 @@ import (
 type config struct {
 	command.Job
 	subscriptions int
+	orders        int
 	nights        int
 	overlap       string
 }
@@ -44,6 +49,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags := flag.NewFlagSet("cron", flag.ContinueOnError)
 	c.Define(flags, "subscriptions")
 	flags.IntVar(&c.subscriptions, "subscriptions", 5000, "how many subscriptions there are, of which a third is due each night, `N` in [1, 10000000]")
+	flags.IntVar(&c.orders, "orders", 1000, "how many orders are sent, `N` in [0, 100000]")
 	flags.IntVar(&c.nights, "nights", 3, "how many nights pass, `N` in [1, 100]")
 	flags.StringVar(&c.overlap, "overlap", overlaps[0], "what becomes of a tick that comes before the last night's work is done, `one of`:\nskip, queue, replace")
 	if err := command.Parse(flags, args, help); err != nil {
@@ -52,6 +58,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	return c, errors.Join(
 		c.Check(),
 		command.Between("-subscriptions", c.subscriptions, 1, 10_000_000),
+		command.Between("-orders", c.orders, 0, 100_000),
 		command.Between("-nights", c.nights, 1, 100),
 		command.OneOf("-overlap", c.overlap, overlaps),
 	)
@@ -68,7 +75,7 @@ type result struct {
 	Runs          int          `json:"runs"`    // that calls have started
 	Renewed       int64        `json:"renewed"`
 	Countries     int          `json:"countries"` // of the last run's aggregates
-	Shards        shardsResult `json:"shards"`
+	Orders        ordersResult `json:"orders"`
 }
 
 func (r result) print(w io.Writer, asJSON bool) error {
@@ -76,11 +83,11 @@ func (r result) print(w io.Writer, asJSON bool) error {
 		return json.NewEncoder(w).Encode(r)
 	}
 	_, err := fmt.Fprintf(w, `%d nights: the scheduler called %d times; runs that came of it: %d.
-  calls that were answered:  %s; without a token of the scheduler's account: %d refused
-  renewed:                   %d times a subscription was due, and paid for once each; read back to see that
-  aggregates:                sum, count, least and most by country, as the subscriptions of %d countries add up by themselves
-Fixed shards: %d of %d subscriptions visited by 4 shards, and then %d by 8, each once.
-`, r.Nights, r.Calls, r.Runs, r.answers(), r.Refused, r.Renewed, r.Countries, r.Shards.By4, r.Subscriptions, r.Shards.By8)
+  calls that were answered:  %s
+  calls that were refused:   %d, without a token of the scheduler's account
+  renewed:                   %d times a subscription was due, paid for once each
+  aggregates:                sum, count, least and most of %d countries are right
+%s`, r.Nights, r.Calls, r.Runs, r.answers(), r.Refused, r.Renewed, r.Countries, r.Orders)
 	return err
 }
 
@@ -94,5 +101,19 @@ func (r result) answers() string {
 		}
 		all = append(all, text)
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(all, ",\n                             ")
+}
+
+// String says who has sent the orders.
+func (o ordersResult) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d orders, each sent once: the warehouse got %d requests, and dropped %d answers.\n", o.Orders, o.Requests, o.Dropped)
+	for _, by := range []string{byOld, byStored4, byStored8, byKeys4, byKeys8, byJob} {
+		fmt.Fprintf(&b, "  %-26s %d\n", by+":", o.SentBy[by])
+	}
+	fmt.Fprintf(&b, "  from 4 to 8 by remainder:  all stop; a job rewrites %d of %d orders: %d reads, %d writes, $%.4f\n",
+		o.Rewrite.Changed, o.Rewrite.Orders, o.Rewrite.Reads, o.Rewrite.Writes, o.Rewrite.Dollars)
+	fmt.Fprintf(&b, "  from 4 to 8 by keys:       without a stop; each process reads all pending keys\n")
+	fmt.Fprintf(&b, "  refused meanwhile:         %s\n", strings.Join(o.Refused, "\n                             "))
+	return b.String()
 }

@@ -19,13 +19,10 @@ import (
 // A Subscription is renewed whenever it is due.
 type Subscription struct {
 	Country  string
-	Cents    int64     // it costs so much,
-	Due      []string  // days: when it is due, and the next ones, for nights without a run
-	Paid     int64     // and so much was paid in all,
-	Renewals int64     // by so many renewals
-	Night    time.Time // that the fixed shards have visited it for
-	Visitors int64     // how often they did,
-	Of       int64     // and how many they were
+	Cents    int64    // it costs so much,
+	Due      []string // days: when it is due, and the next ones, for nights without a run
+	Paid     int64    // and so much was paid in all,
+	Renewals int64    // by so many renewals
 }
 
 // days is how many are between two renewals.

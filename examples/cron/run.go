@@ -40,8 +40,12 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 		}
 	})
 	s := service{schedule: mapper.NewSchedule("nightly", renew, mapper.Overlap(c.overlap)), options: mapper.StartOptions{PageSize: c.Page, AllowEmpty: true}}
+	w := newWarehouse()
+	warehouse, closing := w.open()
+	defer closing()
+	sending := newSend(warehouse.send)
 	on, err := cloud.Start(ctx, cloud.Options{Datastore: c.Datastore, Workers: c.Workers, Keys: true,
-		Mappers: mapper.Set(renew), Schedules: []mapper.ScheduleDefinition{s.schedule}})
+		Mappers: mapper.Set(renew, rewrite, sending), Schedules: []mapper.ScheduleDefinition{s.schedule}})
 	if err != nil {
 		return err
 	}
@@ -61,11 +65,11 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err = visitByShards(ctx, on.Client, firstNight, c.subscriptions); err != nil {
-		return fmt.Errorf("fixed shards: %w", err)
-	}
 	if err := check(ctx, on.Client, c, &r); err != nil {
 		return err
+	}
+	if r.Orders, err = sendOrders(ctx, on, c, sending, w, warehouse); err != nil {
+		return fmt.Errorf("orders: %w", err)
 	}
 	return r.print(stdout, c.JSON)
 }
@@ -291,23 +295,8 @@ func check(ctx context.Context, client *datastore.Client, c config, r *result) e
 	if len(day.Countries) != len(want) || slices.ContainsFunc(day.Countries, func(c Country) bool { return want[c.Name] != c }) {
 		return fmt.Errorf("the last night's aggregates are %v, want %v", day.Countries, want)
 	}
-	return r.checkShards(all, c)
-}
-
-// checkShards checks that the fixed shards have visited each subscription once.
-func (r *result) checkShards(all []Subscription, c config) error {
-	for i, s := range all {
-		if s.Visitors != 1 {
-			return fmt.Errorf("subscription %d was visited %d times by the shards", i, s.Visitors)
-		}
-		if s.Of == 4 {
-			r.Shards.By4++
-		} else {
-			r.Shards.By8++
-		}
-	}
-	if n := r.Shards.By4 + r.Shards.By8; len(all) != c.subscriptions || n != c.subscriptions {
-		return fmt.Errorf("there are %d subscriptions, of which the shards have visited %d, want %d", len(all), n, c.subscriptions)
+	if len(all) != c.subscriptions {
+		return fmt.Errorf("there are %d subscriptions, want %d", len(all), c.subscriptions)
 	}
 	return nil
 }

@@ -3,133 +3,126 @@ package main
 import (
 	"context"
 	"errors"
-	"hash/fnv"
-	"slices"
-	"sync"
+	"fmt"
 	"sync/atomic"
-	"time"
 
 	"cloud.google.com/go/datastore"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/api/iterator"
 )
 
-// The fixed form of nightly work: N processes, each of which is shard i of N, and does what hash(key) mod N says is its own. It
-// reads keys only, which cost little, and looks up those that it has chosen. All of them go through all keys, so that N can be
-// changed at any time; a job of package mapper does not read what is others'.
-
-// shardOf returns which of n shards a key belongs to.
-func shardOf(key *datastore.Key, n int) int {
-	h := fnv.New64a()
-	h.Write([]byte(key.Encode()))
-	return int(h.Sum64() % uint64(n))
-}
-
-// A shardsResult says how many subscriptions were visited while there were 4 shards, and then while there were 8.
-type shardsResult struct {
-	By4 int `json:"by_4"`
-	By8 int `json:"by_8"`
-}
-
-// visitByShards visits all subscriptions for a night. It begins with 4 shards, and goes on with 8 when they have done a third of the
-// work, without waiting for them: those that are under way, and those that come, may meet at a subscription, which each of them
-// visits only if nobody has for that night.
-func visitByShards(ctx context.Context, client *datastore.Client, night time.Time, total int) error {
-	var visited atomic.Int64
-	enough := make(chan struct{})
-	scale := sync.OnceFunc(func() { close(enough) })
-	four, stop := context.WithCancel(ctx)
-	defer stop()
-	group, _ := errgroup.WithContext(ctx)
-	for i := range 4 {
-		group.Go(func() error {
-			err := shard{client, night, i, 4}.run(four, func(n int) {
-				if visited.Add(int64(n)) >= int64(total/3) {
-					scale()
-				}
-			})
-			if errors.Is(four.Err(), context.Canceled) {
-				return nil // it was told to end
-			}
-			return err
-		})
-	}
-	go func() {
-		_ = group.Wait()
-		scale()
-	}()
-	select {
-	case <-enough:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	eight, ctx := errgroup.WithContext(ctx)
-	for i := range 8 {
-		eight.Go(func() error {
-			return shard{client, night, i, 8}.run(ctx, func(int) {})
-		})
-	}
-	time.Sleep(10 * time.Millisecond) // the old ones are under way beside the new ones,
-	stop()                            // and are told to end
-	return errors.Join(group.Wait(), eight.Wait())
-}
-
-// A shard is shard i of n.
-type shard struct {
+// A process sends pending orders: all of them, as the old cron does, or as shard i of a battery of n.
+//
+// A battery has two forms. In one the database filters: each order has the remainder of its key, and a query finds those
+// of one shard. Whoever changes n rewrites all of them. In the other the process filters: it reads the keys of all
+// pending orders, which cost little, and looks those up that are its own. So n can be changed at any time, but each of n
+// processes goes through all keys. A job of package mapper reads each order once, and has no n.
+type process struct {
+	name   string
 	client *datastore.Client
-	night  time.Time
+	send   func(ctx context.Context, order *datastore.Key) error
+	turn   int64
 	i, n   int
+	stored bool // filter by the stored remainder
+	sent   *atomic.Int64
 }
 
-// run visits the subscriptions of the shard, and says how many, page by page.
-func (s shard) run(ctx context.Context, visited func(int)) error {
+// pageSize is how many orders a process marks as sent at once.
+const pageSize = 50
+
+// run sends the orders of the process until none is left, or others have its work.
+func (p process) run(ctx context.Context) error {
+	err := p.pages(ctx)
+	if errors.Is(err, errRelieved) {
+		return nil // as it should be
+	}
+	return err
+}
+
+// pages sends orders page by page.
+func (p process) pages(ctx context.Context) error {
+	q := datastore.NewQuery("Order").FilterField("Status", "=", pending).KeysOnly()
+	if p.stored {
+		q = q.FilterField("Remainder", "=", p.i)
+	}
 	var mine []*datastore.Key
-	for it := s.client.Run(ctx, datastore.NewQuery("Subscription").KeysOnly()); ; {
+	for it := p.client.Run(ctx, q); ; {
 		key, err := it.Next(nil)
-		end := errors.Is(err, iterator.Done)
-		if err != nil && !end {
+		if errors.Is(err, iterator.Done) {
+			return p.page(ctx, mine)
+		}
+		if err != nil {
 			return err
 		}
-		if !end && shardOf(key, s.n) == s.i {
-			mine = append(mine, key)
+		if !p.stored && shardOf(key, p.n) != p.i {
+			continue
 		}
-		if len(mine) == 100 || end && len(mine) > 0 {
-			if err := s.visit(ctx, mine, visited); err != nil {
+		if mine = append(mine, key); len(mine) == pageSize {
+			if err := p.page(ctx, mine); err != nil {
 				return err
 			}
 			mine = nil
 		}
-		if end {
-			return nil
-		}
 	}
 }
 
-// visit visits those that nobody has visited for the night. They say themselves who has: the answer to a commit may be lost.
-func (s shard) visit(ctx context.Context, keys []*datastore.Key, visited func(int)) error {
-	done := 0
-	_, err := s.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-		all := make([]Subscription, len(keys))
-		if err := tx.GetMulti(keys, all); err != nil {
+// page sends orders, and then marks them. If it dies in between, they are sent again, with the same idempotency key.
+func (p process) page(ctx context.Context, keys []*datastore.Key) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	for _, key := range keys {
+		if err := p.send(ctx, key); err != nil {
+			return fmt.Errorf("%v: %w", key, err)
+		}
+	}
+	marked := 0
+	_, err := p.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		var d duty
+		if err := tx.Get(dutyKey, &d); err != nil {
 			return err
 		}
-		var due []*datastore.Key
-		var changed []Subscription
-		for i, one := range all {
-			if one.Night.Equal(s.night) {
-				continue
-			}
-			one.Night = s.night
-			one.Visitors++
-			one.Of = int64(s.n)
-			due, changed = append(due, keys[i]), append(changed, one)
+		if d.Turn != p.turn {
+			return errRelieved
 		}
-		done = len(due)
-		_, err := tx.PutMulti(slices.Clip(due), changed)
+		orders := make([]Order, len(keys))
+		missing := make([]bool, len(keys)) // orders that were cancelled meanwhile
+		if err := tx.GetMulti(keys, orders); err != nil {
+			var each datastore.MultiError
+			if !errors.As(err, &each) {
+				return err
+			}
+			for i, err := range each {
+				if missing[i] = errors.Is(err, datastore.ErrNoSuchEntity); err != nil && !missing[i] {
+					return err
+				}
+			}
+		}
+		var changed []*datastore.Key
+		var now []Order
+		for i, o := range orders {
+			if o.Status == pending && !missing[i] {
+				o.Status, o.By = sent, p.name
+				changed, now = append(changed, keys[i]), append(now, o)
+			}
+		}
+		marked = len(changed)
+		_, err := tx.PutMulti(changed, now)
 		return err
 	}, datastore.MaxAttempts(50))
-	if err == nil {
-		visited(done)
+	if err == nil && p.sent != nil {
+		p.sent.Add(int64(marked))
 	}
 	return err
+}
+
+// battery runs n processes.
+func (p process) battery(ctx context.Context, n int) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for i := range n {
+		one := p
+		one.i, one.n = i, n
+		group.Go(func() error { return one.run(ctx) })
+	}
+	return group.Wait()
 }

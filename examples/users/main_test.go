@@ -2,14 +2,18 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
 // users runs the command, and returns its result decoded.
@@ -26,48 +30,163 @@ func users(t *testing.T, args ...string) (r result, err error) {
 	return r, json.Unmarshal(out.Bytes(), &r)
 }
 
-// agree checks that all forms did the same.
+// agree checks that all forms did the same with the users of their order.
 func agree(t *testing.T, r result) {
 	t.Helper()
 	if len(r.Outcomes) != len(forms) {
 		t.Fatalf("%+v", r)
 	}
+	first := make(map[string]outcome)
 	for i, o := range r.Outcomes {
-		if o.Form != forms[i].name || o.Checked != r.Active || o.Invalid != r.Outcomes[0].Invalid || o.Seconds <= 0 {
-			t.Errorf("%+v of %d active users", o, r.Active)
+		f := forms[i]
+		if _, there := first[o.Over]; !there {
+			first[o.Over] = o
+		}
+		if o.Form != f.name || o.Over != f.over.name || o.Checked != o.Active || o.Active != first[o.Over].Active || o.Invalid != first[o.Over].Invalid {
+			t.Errorf("%+v, want what %+v has", o, first[o.Over])
+		}
+		if o.Seconds <= 0 || o.Ratio <= 0 || f.name == adaptiveName && o.Ratio != 1 {
+			t.Errorf("%s over %s: %.2f s, ratio %.2f", o.Form, o.Over, o.Seconds, o.Ratio)
 		}
 	}
 }
 
 func TestForms(t *testing.T) {
-	for _, n := range []int{0, 1, 100, 2000} {
-		r, err := users(t, "-users", fmt.Sprint(n), "-latency", "0")
+	for _, n := range []int{0, 1, 2000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			r, err := users(t, "-users", fmt.Sprint(n), "-latency", "0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			agree(t, r)
+			if n == 2000 {
+				wantShapes(t, r)
+			}
+		})
+	}
+}
+
+// wantShapes checks the trees of 2000 users, of whom some 1330 are active, in pages of 100.
+func wantShapes(t *testing.T, r result) {
+	t.Helper()
+	for _, o := range r.Outcomes {
+		depth, tasks := -1, int64(-1)
+		switch {
+		case o.Form == "chain":
+			depth, tasks = 0, 1
+		case o.Form == "ten shards":
+			depth, tasks = 1, 10
+		case o.Form == inTenName && o.Over != byJoined.name:
+			depth = 2 // 100, ten shards of some 123, and ten of each
+		}
+		if depth >= 0 && o.Depth != depth || tasks >= 0 && o.Tasks != tasks || o.Without > 0 != (o.Over != byKey.name) {
+			t.Errorf("%s over %s: depth %d, %d tasks, %d without the property; want %d, %d", o.Form, o.Over, o.Depth, o.Tasks, o.Without, depth, tasks)
+		}
+	}
+	if len(r.Tree) != 3 || r.Tree[0] != (level{0, 1, 100}) || r.Tree[1].Ranges != 10 || r.Tree[1].Users < 900 || r.Tree[2].Ranges < 50 {
+		t.Errorf("the tree is %+v", r.Tree)
+	}
+}
+
+// TestTimes compares how long the forms take, in virtual time: on 20 workers, with 1 ms for each user.
+func TestTimes(t *testing.T) {
+	took := make(map[string]time.Duration)
+	for _, f := range forms {
+		_, took[f.name+" over "+f.over.name] = inVirtualTime(t, f, 1000, 20)
+	}
+	for name, d := range took {
+		over := name[strings.Index(name, " over "):]
+		if best := took[adaptiveName+over]; d < best {
+			t.Errorf("%s takes %v, and adaptive %v", name, d, best)
+		}
+	}
+	if chain, ten := took["chain over random ids"], took["ten shards over random ids"]; chain < 8*ten {
+		t.Errorf("the chain takes %v, and ten shards of about as many users %v", chain, ten)
+	}
+	if even, not := took["ten shards over random ids"], took["ten shards over joined"]; not < 2*even {
+		t.Errorf("ten shards of as many users take %v, and ten in which they are uneven %v", even, not)
+	}
+}
+
+// TestLogarithm has ten times as many users take the chain ten times as long, and the tree of "page, then ten" the time
+// of one more page: there is a worker for each task.
+func TestLogarithm(t *testing.T) {
+	page := 20 * time.Millisecond
+	for n, levels := range map[int]int{300: 3, 3000: 4} {
+		s, took := inVirtualTime(t, form{byUserID, inTenName, inTen}, n, 2000)
+		if pages := int(took / page); pages >= levels+1 {
+			t.Errorf("%d active users in %d tasks take as long as %d pages one after the other, want %d levels at most", s.Processed, s.Tasks, pages, levels)
+		}
+		s, took = inVirtualTime(t, form{byUserID, "chain", chain}, n, 2000)
+		if pages, want := int(took/page), int(s.Processed)/20; pages < want {
+			t.Errorf("the chain takes %d pages, want %d", pages, want)
+		}
+	}
+}
+
+// inVirtualTime runs a form over n users, in pages of 20, with 1 ms for each user and nothing for calls.
+func inVirtualTime(t *testing.T, f form, n, workers int) (s *mapper.Status, took time.Duration) {
+	t.Helper()
+	slow := mapper.Update("check-user-slowly", func(_ context.Context, u *mapper.Entity[User], _ mapper.None) error {
+		time.Sleep(time.Millisecond)
+		u.Value.Active = false
+		u.Value.Checked++
+		return nil
+	})
+	mappertest.Run(t, mapper.Set(slow), &mappertest.Options{Workers: workers}, func(t *testing.T, w *mappertest.World) {
+		want, err := writeUsers(t.Context(), w.Client, n, f.over)
 		if err != nil {
 			t.Fatal(err)
 		}
-		agree(t, r)
+		begun := time.Now()
+		job, err := slow.Start(t.Context(), w.Engine, f.over.query, mapper.None{}, &mapper.StartOptions{PageSize: 20, Workers: workers, Splitting: f.splitting})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err = job.Wait(t.Context()); err != nil || s.Processed != want.active {
+			t.Fatalf("%+v, %v, want %d", s, err, want.active)
+		}
+		took = s.Ended.Sub(begun)
+	})
+	return s, took
+}
+
+// TestOffsets has offsets read what they skip: twice as many users cost four times as much.
+func TestOffsets(t *testing.T) {
+	for _, n := range []int{0, 1, 100, 101, 1000, 2000} {
+		c, err := parse([]string{"-users", fmt.Sprint(n), "-latency", "0"}, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := readByOffsets(t.Context(), c)
+		if want := offsetReads(n, 100); err != nil || o.Reads != want || o.CursorReads != int64(n) {
+			t.Errorf("%d users: %d reads by offsets, %d by cursors, %v; want %d and %d", n, o.Reads, o.CursorReads, err, want, n)
+		}
+	}
+	if one, two := offsetReads(1_000_000, 100), offsetReads(2_000_000, 100); one != 5_000_500_000 || two < 4*one*99/100 {
+		t.Errorf("%d reads of a million users, %d of two", one, two)
 	}
 }
 
-// TestAdaptiveIsFastest runs the example as it is: times are compared within the run.
-func TestAdaptiveIsFastest(t *testing.T) {
-	if testing.Short() {
-		t.Skip("left out: -short leaves out what waits for latencies")
-	}
-	t.Parallel()
-	r, err := users(t)
+// TestPrinted reads what a run prints.
+func TestPrinted(t *testing.T) {
+	c, err := parse([]string{"-users", "500", "-latency", "0"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	agree(t, r)
-	for _, o := range r.Outcomes[:2] {
-		if o.Ratio <= 1 {
-			t.Errorf("%s takes %.2f s, and adaptive %.2f s", o.Form, o.Seconds, r.Outcomes[2].Seconds)
+	var out strings.Builder
+	if err := run(t.Context(), c, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"random ids  adaptive", "\n            page, then ten", "\ndepth   tasks   users\n    0       1     100  █", "\noffsets, at once      1500  "} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
 		}
 	}
 }
 
-// TestGoogle runs the example on Google's emulators, where they are installed.
+// TestGoogle cuts by arithmetic and adaptively on Google's emulators, where they are installed.
 func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
@@ -75,14 +194,22 @@ func TestGoogle(t *testing.T) {
 	for _, name := range []string{"google", "firestore"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r, err := users(t, "-datastore", name, "-users", "1200")
-			if errors.Is(err, emulator.ErrNotInstalled) {
-				t.Skipf("left out: %v", err)
-			}
+			c, err := parse([]string{"-datastore", name, "-users", "600", "-page", "50"}, io.Discard)
 			if err != nil {
 				t.Fatal(err)
 			}
-			agree(t, r)
+			for _, f := range []form{{byUserID, inTenName, inTen}, {byKey, inTenName, inTen}, {byJoined, adaptiveName, adaptive}} {
+				o, err := runForm(t.Context(), c, f)
+				if errors.Is(err, emulator.ErrNotInstalled) {
+					t.Skipf("left out: %v", err)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if o.Checked != o.Active || f.name == inTenName && o.Depth < 1 {
+					t.Errorf("%+v", o)
+				}
+			}
 		})
 	}
 }

@@ -15,18 +15,18 @@ import (
 
 // A User is an entity of the kind User.
 type User struct {
-	ID      int64  `datastore:"userid,omitempty"`
+	ID      *int64 `datastore:"userid,omitempty"` // allocated at random in [0, idSpace)
+	Joined  *int64 `datastore:"joined,omitempty"` // how many seconds after the first day, in [0, joinedSpace)
 	Active  bool   `datastore:"active"`
 	Email   string `datastore:"email,noindex"`
 	Checked int64  `datastore:"checked,noindex"` // how often
 }
 
-// activeUsers are the users of the job, in the order of their ids.
-var activeUsers = mapper.Query{
-	Kind:    "User",
-	Filters: []mapper.Filter{mapper.Where("active", "=", true)},
-	ShardBy: "userid",
-}
+const (
+	idSpace     int64 = 1 << 32
+	joinedSpace int64 = 5 * 365 * 24 * 3600 // five years
+	keySpace    int64 = 1 << 53             // IDs that Datastore gives are below that
+)
 
 // checkUser checks a user, and turns the flag off. So the query does not find the user any more
 // while the job still runs: it has been visited, and is not visited again.
@@ -39,33 +39,35 @@ var checkUser = mapper.Update("check-user", func(_ context.Context, u *mapper.En
 	return nil
 })
 
-// A tally is what the users add up to.
+// A tally is what the users of an order add up to.
 type tally struct {
 	active, invalid int64
-	unsorted        int64 // active users without an id
+	without         int64 // active users without the property of the order
 }
 
 // putBatch is how many users are written at once.
 const putBatch = 500
 
-// growth is how unevenly ids are spread: half of the users have one in the first 8% of them.
+// growth is how unevenly users join: half of them in the first 8% of the time.
 const growth = 5
 
-// writeUsers writes the same users each time. One in a thousand has no id.
-func writeUsers(ctx context.Context, client *datastore.Client, n int) (sum tally, err error) {
+// writeUsers writes the same users each time, and returns what those of an order add up to. One in a thousand has
+// neither an id nor a time.
+func writeUsers(ctx context.Context, client *datastore.Client, n int, of order) (sum tally, err error) {
 	rng := rand.New(rand.NewPCG(7, 0))
 	keys, users := make([]*datastore.Key, n), make([]User, n)
 	for i := range n {
-		id := int64(1e12 * math.Expm1(growth*float64(i+1)/float64(n+1)) / math.Expm1(growth))
-		keys[i] = datastore.NameKey("User", fmt.Sprintf("%08x", rng.Uint32()), datastore.IDKey("Shard", int64(i+1), nil))
-		users[i] = User{ID: 1 + id, Active: rng.IntN(3) > 0, Email: fmt.Sprintf("user%d@example.com", i)}
+		id := rng.Int64N(idSpace)
+		joined := int64(float64(joinedSpace-1) * math.Expm1(growth*float64(i+1)/float64(n+1)) / math.Expm1(growth))
+		keys[i] = datastore.IDKey("User", 1+rng.Int64N(keySpace-1), nil)
+		users[i] = User{ID: &id, Joined: &joined, Active: rng.IntN(3) > 0, Email: fmt.Sprintf("user%d@example.com", i)}
 		if rng.IntN(100) == 0 {
 			users[i].Email = "unknown"
 		}
 		if i%1000 == 999 {
-			users[i].ID = 0
+			users[i].ID, users[i].Joined = nil, nil
 		}
-		sum.add(users[i])
+		sum.add(users[i], of)
 	}
 	for i := 0; i < n && err == nil; i += putBatch {
 		end := min(n, i+putBatch)
@@ -75,11 +77,11 @@ func writeUsers(ctx context.Context, client *datastore.Client, n int) (sum tally
 }
 
 // add adds a user who was not checked yet.
-func (t *tally) add(u User) {
+func (t *tally) add(u User, of order) {
 	switch {
 	case !u.Active:
-	case u.ID == 0:
-		t.unsorted++
+	case !of.has(u):
+		t.without++
 	default:
 		t.active++
 		if !strings.Contains(u.Email, "@") {
@@ -89,14 +91,14 @@ func (t *tally) add(u User) {
 }
 
 // checkUsers reads the users back, and compares them with what the job says and what they were:
-// each active one with an id has been checked once, and no other.
-func checkUsers(ctx context.Context, client *datastore.Client, s *mapper.Status, want tally) error {
+// each active one of the order has been checked once, and no other.
+func checkUsers(ctx context.Context, client *datastore.Client, s *mapper.Status, want tally, of order) error {
 	var users []User
 	if _, err := client.GetAll(ctx, datastore.NewQuery("User"), &users); err != nil {
 		return fmt.Errorf("read the users back: %w", err)
 	}
 	wrong := slices.IndexFunc(users, func(u User) bool {
-		return u.Checked > 1 || u.Checked == 1 && (u.Active || u.ID == 0) || u.Active && u.ID != 0
+		return u.Checked > 1 || u.Checked == 1 && (u.Active || !of.has(u)) || u.Active && of.has(u)
 	})
 	if wrong >= 0 {
 		return fmt.Errorf("a user was not checked exactly once if active: %+v", users[wrong])
@@ -104,7 +106,7 @@ func checkUsers(ctx context.Context, client *datastore.Client, s *mapper.Status,
 	checked := tally{}
 	for _, u := range users {
 		if u.Active = u.Checked == 1 || u.Active; u.Active {
-			checked.add(u)
+			checked.add(u, of)
 		}
 	}
 	if checked != want || s.Processed != want.active || s.Counters["invalid"] != want.invalid {

@@ -226,6 +226,94 @@ func Middle(a, b *Position) *Position {
 	return betweenKeys(a, nil, m) // behind some keys of a's value
 }
 
+// halvings is how often Cuts halves for a position: it is off by 2^-32 of what is between the two.
+const halvings = 32
+
+// Cuts returns up to n-1 positions between two, which cut what is between them into n equal parts, by
+// arithmetic. There are fewer where there are not so many. It cuts between values as long as there are
+// several, and inside one between keys. A nil b is the end.
+func Cuts(a, b *Position, n int) (cuts []*Position) {
+	if cuts = cutsBy(valuesBetween, a, b, n); len(cuts) == 0 {
+		cuts = cutsBy(Middle, a, b, n)
+	}
+	return cuts
+}
+
+// Lexicographic returns up to n-1 keys between two, which cut the key space between them into equal parts, as if IDs were
+// spread evenly up to the largest one. It is how mappers cut before there was __scatter__, to compare with: a few IDs
+// beside many names have half of the parts.
+func Lexicographic(a, b *Position, n int) []*Position {
+	return cutsBy(func(a, b *Position) *Position {
+		if m := Middle(a, b); m != nil || b == nil || b.Key == nil {
+			return m
+		}
+		lower, upper := value.Path(a.Key), value.Path(b.Key)
+		i := len(upper) - 1
+		if i >= len(lower) || upper[i].Name != leastName.name || lower[i].Kind != upper[i].Kind || lower[i].Name != "" {
+			return nil
+		}
+		x := lower[i].ID
+		id := x + int64(uint64(math.MaxInt64-x)/2)
+		if id <= x || id == 0 {
+			return nil
+		}
+		k := valid(element{id: id}.key(upper[i].Kind, upper[i].Parent, upper[i].Namespace))
+		if k == nil {
+			return nil
+		}
+		m := *b
+		m.Key = k
+		return &m
+	}, a, b, n)
+}
+
+// valuesBetween is Middle, without positions inside a value, where there are values.
+func valuesBetween(a, b *Position) *Position {
+	m := Middle(a, b)
+	if m != nil && m.Valued && m.Key != nil {
+		return nil
+	}
+	return m
+}
+
+func cutsBy(middle func(a, b *Position) *Position, a, b *Position, n int) (cuts []*Position) {
+	last := a
+	for i := 1; i < n; i++ {
+		at := portion(middle, a, b, i, n)
+		if at == nil || Compare(last, at) >= 0 || b != nil && Compare(at, b) >= 0 {
+			continue
+		}
+		cuts, last = append(cuts, at), at
+	}
+	return cuts
+}
+
+// portion returns the position behind i of n equal parts of what is between two, or nil if there is none between them.
+func portion(middle func(a, b *Position) *Position, a, b *Position, i, n int) *Position {
+	below, above := a, b
+	for range halvings {
+		m := middle(below, above)
+		if m == nil {
+			break
+		}
+		if i *= 2; i < n {
+			above = m
+			continue
+		}
+		below = m
+		if i -= n; i == 0 {
+			break
+		}
+	}
+	switch {
+	case below != a:
+		return below
+	case above != b:
+		return above
+	}
+	return nil
+}
+
 // betweenKeys returns a position with a key between those of two positions, and with the value
 // of the first one, if it has one.
 func betweenKeys(a, b *Position, m Position) *Position {

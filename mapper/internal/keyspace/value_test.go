@@ -11,6 +11,8 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/keytest"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/internal/value"
 )
 
@@ -141,4 +143,71 @@ func FuzzBetween(f *testing.F) {
 			t.Fatalf("%q is compared with %q as %d", x, y, c)
 		}
 	})
+}
+
+// TestCuts cuts what is between two numbers into equal parts.
+func TestCuts(t *testing.T) {
+	at := func(n int64) *Position { return &Position{Kind: "K", Valued: true, Value: n} }
+	for _, c := range []struct {
+		from, to int64
+		n        int
+		want     []int64
+	}{
+		{0, 1 << 32, 10, []int64{429496729, 858993459, 1288490188, 1717986918, 2147483648, 2576980377, 3006477107, 3435973836, 3865470566}},
+		{0, 1 << 32, 1, nil},
+		{0, 1000, 2, []int64{500}},
+		{100, 104, 4, []int64{101, 102, 103}},
+		{100, 103, 10, []int64{101, 102}}, // there are no more
+	} {
+		var got []int64
+		for _, p := range Cuts(at(c.from), at(c.to), c.n) {
+			if got = append(got, p.Value.(int64)); p.Key != nil {
+				t.Errorf("from %d to %d into %d: cut at %v, inside a value", c.from, c.to, c.n, p)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("from %d to %d into %d: %v, want %v", c.from, c.to, c.n, got, c.want)
+		}
+	}
+	shard := 0 // of 1,900,000,000 among ten of [0, 2^32): floor(10 * 1.9e9 / 2^32)
+	for _, cut := range Cuts(at(0), at(1<<32), 10) {
+		if Compare(cut, at(1_900_000_000)) <= 0 {
+			shard++
+		}
+	}
+	if shard != 4 {
+		t.Errorf("1,900,000,000 is in shard %d, want 4", shard)
+	}
+	if inside := Cuts(at(100), at(101), 4); len(inside) == 0 || inside[0].Key == nil {
+		t.Errorf("one value is cut at %v, want some of its keys", inside)
+	}
+}
+
+// TestCutsOfKeys cuts between random keys: cuts are in order, inside, and keys that Datastore takes. Where there is a
+// middle, there is a cut.
+func TestCutsOfKeys(t *testing.T) {
+	rng := testflag.Rand(t)
+	cut := 0
+	for range 300 {
+		keys := sortKeys(keytest.Random(rng, 3, keytest.Options{Kind: "K", Namespace: "n"}))
+		a, b := keys[0], keys[1]
+		end := At(b)
+		if rng.IntN(4) == 0 {
+			b, end = nil, nil
+		}
+		n := 2 + rng.IntN(20)
+		cuts := Cuts(At(a), end, n)
+		if len(cuts) >= n || len(cuts) == 0 && Middle(At(a), end) != nil {
+			t.Fatalf("%d cuts between %v and %v, want up to %d", len(cuts), a, b, n-1)
+		}
+		cut += len(cuts)
+		last := a
+		for _, at := range cuts {
+			checkBetween(t, last, at.Key, b)
+			last = at.Key
+		}
+	}
+	if cut < 500 {
+		t.Errorf("only %d cuts", cut)
+	}
 }

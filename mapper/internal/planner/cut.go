@@ -50,6 +50,7 @@ func (p *Planner) planCut(ctx context.Context, plan *Plan, s split.Piece, root b
 	if c.Keep > 0 {
 		c.Keep = max(c.Keep, int64(size)) // with the page
 	}
+	_, c.Until = p.local.Bounds()
 	p.later(ctx, plan, c, s, t, known)
 }
 

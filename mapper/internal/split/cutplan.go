@@ -14,8 +14,10 @@ type CutPlan struct {
 	Keep    int64   // otherwise exactly: behind so many entities for the first part,
 	lengths []int64 // and so many for each of the others, but for the last one
 	near    int     // if not 0: so many parts behind the first one are near, and nothing is known of those behind these
-	halved  bool    // the last part is cut once more, at the middle of the key space
+	evenly  int     // into so many parts the last one is cut once more, evenly in the key space; 0: it is not
 	First   bool    // the other parts begin before the page is processed
+
+	Until *keyspace.Position // if not nil: where the job's entities end, which is the end of a last part that has none
 }
 
 // A Finder finds the position of the n-th entity from a position on, counted from 0, or nil if the range
@@ -60,8 +62,8 @@ func (c CutPlan) Apply(s Piece, find Finder) ([]Piece, error) {
 	case len(pieces) == 0:
 	case c.Samples:
 		return append(pieces, cutAtSamples(rest, int(c.Pieces)-1)...), nil
-	case c.halved && len(pieces) == len(all):
-		return append(pieces, rest.halves()...), nil
+	case c.evenly > 0 && len(pieces) == len(all):
+		return append(pieces, rest.evenly(c.evenly, c.Until)...), nil
 	}
 	rest.Far = far()
 	switch last := ended && len(pieces) < len(all); { // the range ends in this one

@@ -64,17 +64,26 @@ func (s Piece) Counted(n, most int64) Piece {
 	return s
 }
 
-// halves cuts a piece of which nothing is known, by arithmetic on keys.
-func (s Piece) halves() []Piece {
-	middle := keyspace.Middle(s.Start, s.End)
-	if middle == nil {
-		return []Piece{s}
+// evenly cuts a piece of which nothing is known into up to n, by arithmetic on keys or values. Until is where
+// the job's entities end, if that is known.
+func (s Piece) evenly(n int, until *keyspace.Position) (pieces []Piece) {
+	end := s.End
+	if end == nil && until != nil && until.Space() == s.Start.Space() {
+		end = until
 	}
-	lower, upper := s, s
-	lower.End, upper.Start = middle, middle
-	lower.Estimate, upper.Estimate = (s.Estimate+1)/2, (s.Estimate+1)/2
-	lower.Samples, upper = s.Until(middle), s.From(middle, upper.Estimate)
-	return []Piece{lower, upper}
+	cuts := keyspace.Cuts(s.Start, end, n)
+	each, parts := s.Estimate, int64(len(cuts)+1)
+	if parts > 1 {
+		each = (each + parts - 1) / parts
+	}
+	for _, at := range cuts {
+		piece := s
+		piece.End, piece.Estimate, piece.Samples = at, each, s.Until(at)
+		pieces = append(pieces, piece)
+		s = s.From(at, each*(parts-int64(len(pieces))))
+	}
+	s.Estimate = each
+	return append(pieces, s)
 }
 
 // cutAtSamples cuts a piece into n with equally many of its samples, or at all of them where they are fewer.
@@ -104,6 +113,14 @@ func cutAtSamples(s Piece, n int) []Piece {
 		start, first = end, next+1
 	}
 	return pieces
+}
+
+// AtSamples returns up to n-1 of a sorted sample, with as many of the others between each of them.
+func AtSamples(sample []*keyspace.Position, n int) (at []*keyspace.Position) {
+	for _, p := range cutAtSamples(Piece{Samples: sample}, n)[1:] {
+		at = append(at, p.Start)
+	}
+	return at
 }
 
 // MostCountedPieces is the largest estimate of a kind whose pieces are counted after the root has cut

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"cloud.google.com/go/datastore"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
@@ -147,6 +148,35 @@ func TestCapSamples(t *testing.T) {
 		got := CapSamples(keys, want*each)
 		if len(got) > want || len(got) < want/2 || !slices.IsSortedFunc(got, keyspace.Compare) {
 			t.Errorf("room for %d of 1000 samples: %d kept", want, len(got))
+		}
+	}
+}
+
+// TestAtSamples picks one key in m of a sorted sample, and all of one that has fewer than are needed.
+func TestAtSamples(t *testing.T) {
+	sample := func(n int) (all []*keyspace.Position) {
+		for i := range int64(n) {
+			all = append(all, keyspace.At(datastore.IDKey("K", i+1, nil)))
+		}
+		return all
+	}
+	for _, c := range []struct {
+		size, n int
+		want    []int64
+	}{
+		{7, 8, []int64{1, 2, 3, 4, 5, 6, 7}},
+		{32*4 - 1, 4, []int64{32, 64, 96}},
+		{10, 4, []int64{2, 5, 8}},
+		{2, 8, []int64{1, 2}},
+		{0, 8, nil},
+		{10, 1, nil},
+	} {
+		var got []int64
+		for _, p := range AtSamples(sample(c.size), c.n) {
+			got = append(got, p.Key.ID)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%d samples for %d parts: cut at %v, want %v", c.size, c.n, got, c.want)
 		}
 	}
 }

@@ -54,16 +54,16 @@ const (
 type Strategy struct {
 	First  int  `json:"first,omitempty"`   // how many ranges the kind is cut into at the start
 	FanOut int  `json:"fan_out,omitempty"` // how many ranges the rest behind a page is cut into
-	Bisect bool `json:"bisect,omitempty"`  // at the middle of the key space, and not where entities are
+	Bisect bool `json:"bisect,omitempty"`  // evenly in the key space, and not where entities are
 }
 
 // Validate returns what is wrong with a strategy that a user has asked for.
 func (sp Strategy) Validate() error {
 	switch {
-	case sp == Strategy{}, sp == Strategy{First: 1, FanOut: 2, Bisect: true}:
+	case sp == Strategy{}:
 		return nil
-	case sp.Bisect:
-		return fmt.Errorf("StartOptions.Splitting has to have First 1 and FanOut 2 to bisect, it is %+v", sp)
+	case sp.Bisect && (sp.First != 1 || sp.FanOut < 2 || sp.FanOut > MaxFanOut):
+		return fmt.Errorf("StartOptions.Splitting has to have First 1 and FanOut in [2, %d] to bisect, it is %+v", MaxFanOut, sp)
 	case sp.First < 1 || sp.First > maxFirst || sp.FanOut < 1 || sp.FanOut > MaxFanOut:
 		return fmt.Errorf("StartOptions.Splitting has to have First in [1, %d] and FanOut in [1, %d], or nothing set, it is %+v", maxFirst, MaxFanOut, sp)
 	}
@@ -103,7 +103,7 @@ func (sp Strategy) plan(s Piece, t Task) CutPlan {
 		// If the range is short some of the pieces do not come about. If it is long the rest
 		// behind them is halved.
 		each := max(1, min(s.FairShare/page/shareParts, unknownPage)) * page
-		return CutPlan{Pieces: unknownPieces + 1, Keep: each, lengths: doubling(each, unknownPieces-1), halved: true, First: true}
+		return CutPlan{Pieces: unknownPieces + 1, Keep: each, lengths: doubling(each, unknownPieces-1), evenly: 2, First: true}
 	case pages == 1:
 		return CutPlan{}
 	case t.Blind:
@@ -169,7 +169,7 @@ func (sp Strategy) fixed(s Piece, root bool, page int64) CutPlan {
 	case n == 1:
 		return CutPlan{}
 	case sp.Bisect:
-		return CutPlan{Pieces: 2, Keep: page, halved: true}
+		return CutPlan{Pieces: 2, Keep: page, evenly: sp.FanOut}
 	}
 	pages := (s.Estimate + page - 1) / page
 	if n = min(n, pages); n > 1 && n <= int64(len(s.Samples)) && pages/n >= RootPages {

@@ -29,6 +29,8 @@ const (
 	cellsPerSplit = 8
 )
 
+var errUnknown = errors.New("the database neither counts entities nor has samples of them, so nothing is known of where they are")
+
 // Boundaries returns up to n-1 positions that cut the query.
 func Boundaries(ctx context.Context, src source.Source, q query.Query, n int) ([]*keyspace.Position, error) {
 	look := Survey{Source: src, Query: q}
@@ -60,7 +62,10 @@ func Boundaries(ctx context.Context, src source.Source, q query.Query, n int) ([
 	case status.Code(err) != codes.Unimplemented:
 		return nil, err
 	case len(candidates) == 0:
-		return nil, errors.New("the database neither counts entities nor has samples of them, so nothing is known of where they are")
+		if first, err := src.Find(ctx, q.Scans(nil, nil), 0); err != nil || first == nil {
+			return nil, err
+		}
+		return nil, errUnknown
 	}
 	return evenly(candidates, ones[:len(candidates)+1], n), nil
 }

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// compareSplits prints how even the parts are that several ways cut a kind into.
+func compareSplits(ctx context.Context, w io.Writer, client *datastore.Client, q mapper.Query, n int, format output, db *database) error {
+	c, err := mapper.CompareSplits(ctx, client, q, n)
+	switch {
+	case err != nil:
+		return err
+	case c.Entities == 0:
+		return noEntities(q, db)
+	case format != table:
+		return format.write(w, c)
+	}
+	fmt.Fprintf(w, "entities: %d, parts: %d, mean: %.1f\n\n", c.Entities, c.Parts, c.Mean)
+	fmt.Fprintf(w, "way            sampled  parts  empty     largest  of mean  entities of each\n")
+	for _, way := range c.Ways {
+		sampled := fmt.Sprint(way.Sampled)
+		if way.Sampled < 0 {
+			sampled = "-"
+		}
+		fmt.Fprintf(w, "%-13s  %7s  %5d  %5d  %10d  %7.2f  %s\n", way.Way, sampled, way.Parts, way.Empty, way.Largest, way.Ratio, heights(way.Each, tallest(c)))
+	}
+	if c.Parts > 1 && c.Ways[2].Sampled == 0 {
+		fmt.Fprintf(w, "\nNo entity of the kind has __scatter__, so nothing is cut there.\n")
+	}
+	return nil
+}
+
+// tallest returns the most entities of a part, in whatever way.
+func tallest(c *mapper.SplitsComparison) (most int64) {
+	for _, way := range c.Ways {
+		most = max(most, way.Largest)
+	}
+	return most
+}
+
+// heightsWide is up to how many parts are drawn.
+const heightsWide = 20
+
+// heights draws a part as a bar, as high as it has entities; an empty one is a dot. Many parts are not drawn.
+func heights(each []int64, most int64) string {
+	if len(each) > heightsWide {
+		return "-"
+	}
+	var b strings.Builder
+	for _, n := range each {
+		level := 0
+		if n > 0 {
+			level = 1 + int(7*n/most)
+		}
+		b.WriteRune([]rune("·▁▂▃▄▅▆▇█")[level])
+	}
+	return b.String()
+}

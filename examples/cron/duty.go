@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"cloud.google.com/go/datastore"
+)
+
+// A duty says who does a piece of work: the old cron, which is one process, or the battery that takes its place. Whoever
+// begins gets a turn, and each of its commits compares that in the same transaction. So a process that was relieved, or
+// stood still for days, commits nothing.
+type duty struct {
+	Turn      int64 // raised whenever others may work from now on
+	Running   bool  // a run of the old cron is under way
+	Retired   bool  // the old cron will not start again
+	Shards    int   // of the battery: what new orders get their remainder by
+	Rewriting bool  // stored remainders are not all of that number yet
+}
+
+var dutyKey = datastore.NameKey("Duty", "send-orders", nil)
+
+var (
+	errRetired   = errors.New("the old cron was retired: the battery does its work")
+	errRunning   = errors.New("a run of the old cron is under way")
+	errNotYet    = errors.New("the old cron may start again: retire it first")
+	errRewriting = errors.New("the remainders are being rewritten")
+	errRelieved  = errors.New("others have this work by now")
+)
+
+// changeDuty changes the duty in a transaction, or refuses to.
+func changeDuty(ctx context.Context, client *datastore.Client, change func(*duty) error) (d duty, err error) {
+	_, err = client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		d = duty{}
+		if err := tx.Get(dutyKey, &d); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+			return err
+		}
+		if err := change(&d); err != nil {
+			return err
+		}
+		_, err := tx.Put(dutyKey, &d)
+		return err
+	}, datastore.MaxAttempts(50))
+	return d, err
+}
+
+// startOld begins a run of the old cron, and returns its turn.
+func startOld(ctx context.Context, client *datastore.Client) (int64, error) {
+	d, err := changeDuty(ctx, client, func(d *duty) error {
+		switch {
+		case d.Retired:
+			return errRetired
+		case d.Running:
+			return errRunning
+		}
+		d.Running = true
+		d.Turn++
+		return nil
+	})
+	return d.Turn, err
+}
+
+// endOld ends a run of the old cron.
+func endOld(ctx context.Context, client *datastore.Client, turn int64) error {
+	_, err := changeDuty(ctx, client, func(d *duty) error {
+		if d.Turn == turn {
+			d.Running = false
+		}
+		return nil
+	})
+	return err
+}
+
+// retireOld has no run of the old cron start from now on. One that is under way goes on.
+func retireOld(ctx context.Context, client *datastore.Client) error {
+	_, err := changeDuty(ctx, client, func(d *duty) error {
+		d.Retired = true
+		return nil
+	})
+	return err
+}
+
+// relieveOld is for a run of the old cron that has died, and so will not end: if it wakes after all, it commits nothing.
+func relieveOld(ctx context.Context, client *datastore.Client) error {
+	_, err := changeDuty(ctx, client, func(d *duty) error {
+		if !d.Retired {
+			return errNotYet
+		}
+		d.Running = false
+		d.Turn++
+		return nil
+	})
+	return err
+}
+
+// startBattery begins the turn of n processes, and ends that of the ones before. It refuses as long as the old cron runs,
+// or may start again. If they filter by stored remainders, these have to be of n.
+func startBattery(ctx context.Context, client *datastore.Client, n int, stored bool) (int64, error) {
+	d, err := changeDuty(ctx, client, func(d *duty) error {
+		switch {
+		case !d.Retired:
+			return errNotYet
+		case d.Running:
+			return errRunning
+		case stored && d.Rewriting:
+			return errRewriting
+		case stored && d.Shards != 0 && d.Shards != n:
+			return fmt.Errorf("the stored remainders are of %d shards: rewrite them for %d", d.Shards, n)
+		case stored:
+			d.Shards = n
+		}
+		d.Turn++
+		return nil
+	})
+	return d.Turn, err
+}
+
+// beginRewrite relieves all processes, and has new orders get their remainder by n.
+func beginRewrite(ctx context.Context, client *datastore.Client, n int) error {
+	_, err := changeDuty(ctx, client, func(d *duty) error {
+		d.Shards = n
+		d.Rewriting = true
+		d.Turn++
+		return nil
+	})
+	return err
+}
+
+// endRewrite says that all remainders are those of n shards.
+func endRewrite(ctx context.Context, client *datastore.Client, n int) error {
+	_, err := changeDuty(ctx, client, func(d *duty) error {
+		if d.Shards == n {
+			d.Rewriting = false
+		}
+		return nil
+	})
+	return err
+}

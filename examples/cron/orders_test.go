@@ -1,0 +1,320 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+)
+
+// TestOrders has orders sent by all that can send them, each once, by a warehouse that drops answers.
+func TestOrders(t *testing.T) {
+	r, err := cron(t, "-subscriptions", "1", "-nights", "1", "-orders", "400")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := r.Orders
+	for by, want := range map[string]int{byOld: 80, byStored4: 80, byStored8: 80, byJob: 80} {
+		if o.SentBy[by] != want {
+			t.Errorf("%s has sent %d orders, want %d", by, o.SentBy[by], want)
+		}
+	}
+	if n := o.SentBy[byKeys4] + o.SentBy[byKeys8]; n != 80 {
+		t.Errorf("by keys %d orders were sent, want 80", n)
+	}
+	if o.Dropped < 100 || o.Requests < 500 {
+		t.Errorf("of %d requests %d answers were dropped", o.Requests, o.Dropped)
+	}
+	// From 4 to 8 shards the remainders of about half of the orders change: those that were there when it began.
+	if w := o.Rewrite; w.Orders != 240 || w.Changed < 60 || w.Changed > 180 || w.Writes < w.Changed || w.Reads < w.Orders || w.Dollars <= 0 {
+		t.Errorf("the remainders were rewritten so: %+v", w)
+	}
+	if got := fmt.Sprint(o.Refused); !strings.Contains(got, errNotYet.Error()) || !strings.Contains(got, errRunning.Error()) || !strings.Contains(got, errRetired.Error()) {
+		t.Errorf("%q was refused", o.Refused)
+	}
+	text := r.Orders.String()
+	for _, want := range []string{"400 orders, each sent once", "a job rewrites", "refused meanwhile"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+	}
+}
+
+// TestFewOrders has fewer orders than processes.
+func TestFewOrders(t *testing.T) {
+	for _, n := range []string{"0", "1", "3"} {
+		if _, err := cron(t, "-subscriptions", "1", "-nights", "1", "-orders", n); err != nil {
+			t.Errorf("%s orders: %v", n, err)
+		}
+	}
+}
+
+// TestShards has keys of every form be spread evenly over n shards, each of which is split in two when there are twice as
+// many.
+func TestShards(t *testing.T) {
+	for form, key := range map[string]func(i int) *datastore.Key{
+		"numbers that follow each other": func(i int) *datastore.Key { return datastore.IDKey("Order", int64(i+1), nil) },
+		"multiples of 4":                 func(i int) *datastore.Key { return datastore.IDKey("Order", int64(4*i+4), nil) },
+		"zip codes":                      func(i int) *datastore.Key { return datastore.NameKey("Customer", fmt.Sprintf("%05d", i), nil) },
+		"UUIDs": func(i int) *datastore.Key {
+			return datastore.NameKey("Video", fmt.Sprintf("%08x-%04x-4000-8000-000000000000", i*2654435761, i), nil)
+		},
+		"reference numbers": func(i int) *datastore.Key { return datastore.NameKey("Transfer", fmt.Sprintf("RF-2026-%07d", i), nil) },
+	} {
+		var sizes [4]int
+		for i := range 10_000 {
+			k := key(i)
+			of4, of8 := shardOf(k, 4), shardOf(k, 8)
+			if of4 < 0 || of4 >= 4 || of8%4 != of4 {
+				t.Fatalf("%v is in shard %d of 4, and in shard %d of 8", k, of4, of8)
+			}
+			sizes[of4]++
+		}
+		for i, n := range sizes {
+			if n < 2300 || n > 2700 {
+				t.Errorf("%s: shard %d has %d of 10,000 keys", form, i, n)
+			}
+		}
+	}
+}
+
+// A floor is a Datastore with orders, and a warehouse.
+type floor struct {
+	*testing.T
+	client *datastore.Client
+	*warehouse
+	sender
+}
+
+func newFloor(t *testing.T, orders int) *floor {
+	client, err := emulator.ForTest(t, nil).Datastore(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	w := newWarehouse()
+	s, closing := w.open()
+	t.Cleanup(closing)
+	f := &floor{t, client, w, s}
+	f.must(addOrders(t.Context(), client, 0, orders))
+	return f
+}
+
+func (f *floor) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *floor) turn(turn int64, err error) int64 {
+	f.Helper()
+	f.must(err)
+	return turn
+}
+
+// wantSent checks that so many orders were sent by each, and all that were shipped were so once.
+func (f *floor) wantSent(want map[string]int) {
+	f.Helper()
+	var all []Order
+	keys, err := f.client.GetAll(f.Context(), datastore.NewQuery("Order"), &all)
+	f.must(err)
+	got := make(map[string]int)
+	for i, o := range all {
+		if got[o.By]++; f.shipped[keys[i].Encode()] > 1 || o.Status == sent && f.shipped[keys[i].Encode()] != 1 {
+			f.Errorf("order %v is %s, and was shipped %d times", keys[i], o.Status, f.shipped[keys[i].Encode()])
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		f.Errorf("sent by %v, want %v", got, want)
+	}
+}
+
+// TestTakeover has the battery start only once the old cron has ended and was retired.
+func TestTakeover(t *testing.T) {
+	f := newFloor(t, 1)
+	ctx, c := t.Context(), f.client
+	start := func(want error) {
+		t.Helper()
+		if _, err := startBattery(ctx, c, 4, false); !errors.Is(err, want) {
+			t.Errorf("the battery starts with %v, want %v", err, want)
+		}
+	}
+	start(errNotYet)
+	old := f.turn(startOld(ctx, c))
+	if _, err := startOld(ctx, c); !errors.Is(err, errRunning) {
+		t.Errorf("a second run starts beside the first one: %v", err)
+	}
+	f.must(endOld(ctx, c, old))
+	start(errNotYet) // it ran yesterday, and runs tomorrow
+	old = f.turn(startOld(ctx, c))
+	f.must(retireOld(ctx, c))
+	start(errRunning)
+	f.must(endOld(ctx, c, old-1)) // an earlier run's, which comes late
+	start(errRunning)
+	f.must(endOld(ctx, c, old))
+	if _, err := startOld(ctx, c); !errors.Is(err, errRetired) {
+		t.Errorf("the old cron starts again: %v", err)
+	}
+	start(nil)
+}
+
+// TestOldCronWakes has a run of the old cron stand still between the sending of a page and its mark, while somebody
+// takes it for dead and starts the battery's turn. When it wakes it marks nothing, and what it has sent is not sent again.
+func TestOldCronWakes(t *testing.T) {
+	f := newFloor(t, 60)
+	ctx := t.Context()
+	old := process{name: byOld, client: f.client, turn: f.turn(startOld(ctx, f.client)), n: 1}
+	sentSoFar, battery := 0, process{name: byKeys4, client: f.client, send: f.send}
+	old.send = func(ctx context.Context, key *datastore.Key) error {
+		err := f.send(ctx, key)
+		if sentSoFar++; sentSoFar == 30 {
+			f.must(retireOld(ctx, f.client))
+			f.must(relieveOld(ctx, f.client))
+			battery.turn = f.turn(startBattery(ctx, f.client, 4, false))
+		}
+		return err
+	}
+	f.must(old.run(ctx))
+	f.must(endOld(ctx, f.client, old.turn))
+	if f.wantSent(map[string]int{"": 60}); len(f.shipped) != pageSize {
+		t.Errorf("%d orders were shipped by the old cron, want a page of %d", len(f.shipped), pageSize)
+	}
+	f.must(battery.battery(ctx, 4))
+	f.wantSent(map[string]int{byKeys4: 60})
+}
+
+// TestDeadProcess has a process die after it has sent a page: the next one sends that again, with the same keys.
+func TestDeadProcess(t *testing.T) {
+	f := newFloor(t, 40)
+	ctx, kill := context.WithCancel(t.Context())
+	turn := f.turn(startOld(ctx, f.client))
+	f.must(retireOld(ctx, f.client))
+	calls := 0
+	dying := process{name: byOld, client: f.client, turn: turn, n: 1, send: func(ctx context.Context, key *datastore.Key) error {
+		err := f.send(ctx, key)
+		if calls++; calls == 40 {
+			kill()
+		}
+		return err
+	}}
+	if err := dying.run(ctx); err == nil {
+		t.Error("it died, and says nothing")
+	}
+	ctx = t.Context()
+	f.must(relieveOld(ctx, f.client))
+	for _, stored := range []bool{true, false} {
+		p := process{name: "next", client: f.client, send: f.send, turn: f.turn(startBattery(ctx, f.client, 1, stored)), stored: stored}
+		f.must(p.battery(ctx, 1))
+	}
+	f.wantSent(map[string]int{"next": 40})
+	if f.dropped == 0 || len(f.shipped) != 40 {
+		t.Errorf("%d answers dropped, %d orders shipped", f.dropped, len(f.shipped))
+	}
+}
+
+// TestRescale has remainders go from 4 to 8 and to 3, while orders come: each is sent by the battery after that.
+func TestRescale(t *testing.T) {
+	f := newFloor(t, 0)
+	ctx := t.Context()
+	f.must(retireOld(ctx, f.client))
+	next, ship := 0, func(n int) {
+		t.Helper()
+		p := process{name: fmt.Sprint(n), client: f.client, send: f.send, turn: f.turn(startBattery(ctx, f.client, n, true)), stored: true}
+		f.must(p.battery(ctx, n))
+	}
+	more := func() {
+		t.Helper()
+		f.must(addOrders(ctx, f.client, next, next+50))
+		next += 50
+	}
+	f.turn(startBattery(ctx, f.client, 4, true))
+	more()
+	ship(4)
+	want := map[string]int{"4": 50}
+	for _, n := range []int{8, 3} {
+		more() // by the number before
+		if _, err := startBattery(ctx, f.client, n, true); err == nil {
+			t.Fatalf("%d processes start though the remainders are of others", n)
+		}
+		f.must(beginRewrite(ctx, f.client, n))
+		more() // by the new number
+		if _, err := startBattery(ctx, f.client, n, true); !errors.Is(err, errRewriting) {
+			t.Fatalf("%d processes start while the remainders are rewritten: %v", n, err)
+		}
+		f.rewriteByHand(n)
+		f.must(endRewrite(ctx, f.client, n))
+		ship(n)
+		want[fmt.Sprint(n)] = 100
+	}
+	f.wantSent(want)
+}
+
+// rewriteByHand does what the job of rewrite does.
+func (f *floor) rewriteByHand(n int) {
+	f.Helper()
+	var all []Order
+	keys, err := f.client.GetAll(f.Context(), datastore.NewQuery("Order"), &all)
+	f.must(err)
+	for i := range all {
+		all[i].Remainder = shardOf(keys[i], n)
+	}
+	_, err = f.client.PutMulti(f.Context(), keys, all)
+	f.must(err)
+}
+
+// TestForms compares what the two forms read: by remainder each order once, by keys each of n processes all keys.
+func TestForms(t *testing.T) {
+	for _, stored := range []bool{true, false} {
+		e := emulator.ForTest(t, nil)
+		client, err := e.Datastore(t.Context(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		f := &floor{T: t, client: client, warehouse: newWarehouse()}
+		f.must(retireOld(t.Context(), client))
+		turn := f.turn(startBattery(t.Context(), client, 4, stored))
+		f.must(addOrders(t.Context(), client, 0, 200))
+		var marked atomic.Int64
+		p := process{name: "p", client: client, turn: turn, stored: stored, sent: &marked, send: func(context.Context, *datastore.Key) error { return nil }}
+		used := e.Usage()
+		for i := range 4 { // one after the other, and none has another one's orders
+			one := p
+			one.i, one.n = i, 4
+			before := marked.Load()
+			f.must(one.run(t.Context()))
+			if n := marked.Load() - before; n < 30 || n > 70 {
+				t.Errorf("stored %v: process %d has sent %d of 200 orders", stored, i, n)
+			}
+		}
+		cost := e.Usage().Sub(used)
+		most, keys := cost.SmallOps, int64(200)
+		if !stored {
+			keys = 4 * 200 * 5 / 8 // those before it have sent theirs
+		}
+		if marked.Load() != 200 || most < keys-60 || most > keys+60 {
+			t.Errorf("stored %v: %d sent, %d keys read, want about %d; %+v", stored, marked.Load(), most, keys, cost)
+		}
+	}
+}
+
+// TestShardsStopped has processes end when they are told to.
+func TestShardsStopped(t *testing.T) {
+	f := newFloor(t, 500)
+	f.must(retireOld(t.Context(), f.client))
+	for _, stored := range []bool{true, false} {
+		p := process{name: "p", client: f.client, send: f.send, turn: f.turn(startBattery(t.Context(), f.client, 4, stored)), stored: stored}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := p.battery(ctx, 4); err == nil {
+			t.Errorf("stored %v: it was told to end before it began, and says nothing", stored)
+		}
+	}
+}

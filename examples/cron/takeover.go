@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/billing"
+	"github.com/scattermap/scattermap/examples/internal/cloud"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+// An ordersResult says who has sent how many orders, and what it took.
+type ordersResult struct {
+	Orders   int            `json:"orders"`
+	SentBy   map[string]int `json:"sent_by"`
+	Requests int            `json:"requests"` // that the warehouse got
+	Dropped  int            `json:"dropped"`  // of them, whose answers it dropped
+	Refused  []string       `json:"refused"`  // what the duty said to those that came too early, or too late
+
+	Rewrite struct { // of the stored remainders, from 4 to 8 shards
+		Orders  int64   `json:"orders"`
+		Changed int64   `json:"changed"`
+		Reads   int64   `json:"reads"`
+		Writes  int64   `json:"writes"`
+		Dollars float64 `json:"dollars"`
+	} `json:"rewrite"`
+}
+
+// Who sends orders, in turn.
+const (
+	byOld     = "old cron"
+	byStored4 = "4 by remainder"
+	byStored8 = "8 by remainder"
+	byKeys4   = "4 by keys"
+	byKeys8   = "8 by keys"
+	byJob     = "job"
+)
+
+// A takeover has the orders sent by the old cron, and by what takes its place.
+type takeover struct {
+	on      *cloud.Cloud
+	c       config
+	send    func(ctx context.Context, order *datastore.Key) error
+	sending *mapper.Mapper[mapper.None]
+	r       ordersResult
+	next    int // order to write
+}
+
+// sendOrders has all orders sent, each once, while the work goes from the old cron to a battery of 4, of 8, to the other
+// form, and to a job.
+func sendOrders(ctx context.Context, on *cloud.Cloud, c config, sending *mapper.Mapper[mapper.None], w *warehouse, s sender) (ordersResult, error) {
+	t := takeover{on: on, c: c, send: s.send, sending: sending, r: ordersResult{Orders: c.orders}}
+	for _, step := range []func(context.Context) error{t.byOldCron, t.byRemainder, t.rewrite, t.byRemainderAgain, t.byKeys, t.byJob} {
+		if err := step(ctx); err != nil {
+			return t.r, err
+		}
+	}
+	return t.r, t.check(ctx, w)
+}
+
+// more writes a fifth of the orders: new ones have come.
+func (t *takeover) more(ctx context.Context) error {
+	from := t.next
+	t.next = min(t.c.orders, from+(t.c.orders+4)/5)
+	return addOrders(ctx, t.on.Client, from, t.next)
+}
+
+// refused checks that a start was refused for a reason.
+func (t *takeover) refused(err, want error) error {
+	if !errors.Is(err, want) {
+		return fmt.Errorf("a start is answered with %v, want %w", err, want)
+	}
+	t.r.Refused = append(t.r.Refused, want.Error())
+	return nil
+}
+
+// byOldCron has the old cron send the first orders. The battery may not start before that has ended and was retired.
+func (t *takeover) byOldCron(ctx context.Context) error {
+	if err := t.more(ctx); err != nil {
+		return err
+	}
+	turn, err := startOld(ctx, t.on.Client)
+	if err != nil {
+		return err
+	}
+	_, err = startBattery(ctx, t.on.Client, 4, true)
+	if err := t.refused(err, errNotYet); err != nil {
+		return err
+	}
+	if err := retireOld(ctx, t.on.Client); err != nil {
+		return err
+	}
+	_, err = startBattery(ctx, t.on.Client, 4, true)
+	if err := t.refused(err, errRunning); err != nil {
+		return err
+	}
+	old := process{name: byOld, client: t.on.Client, send: t.send, turn: turn, n: 1}
+	if err := old.run(ctx); err != nil {
+		return err
+	}
+	if err := endOld(ctx, t.on.Client, turn); err != nil {
+		return err
+	}
+	_, err = startOld(ctx, t.on.Client) // somebody has left it in the crontab
+	return t.refused(err, errRetired)
+}
+
+// byRemainder has 4 processes send orders whose remainder is stored. The first ones were written without one.
+func (t *takeover) byRemainder(ctx context.Context) error {
+	turn, err := startBattery(ctx, t.on.Client, 4, true)
+	if err != nil {
+		return err
+	}
+	if err := t.more(ctx); err != nil {
+		return err
+	}
+	return process{name: byStored4, client: t.on.Client, send: t.send, turn: turn, stored: true}.battery(ctx, 4)
+}
+
+// rewrite has a job rewrite the remainders for 8 shards. Orders that come meanwhile are written by the new number.
+func (t *takeover) rewrite(ctx context.Context) error {
+	_, err := startBattery(ctx, t.on.Client, 8, true)
+	if err == nil {
+		return errors.New("8 processes may filter by the remainders of 4")
+	}
+	t.r.Refused = append(t.r.Refused, err.Error())
+	if err := beginRewrite(ctx, t.on.Client, 8); err != nil {
+		return err
+	}
+	if err := t.more(ctx); err != nil {
+		return err
+	}
+	used := t.on.Usage()
+	job, err := rewrite.Start(ctx, t.on.Engine, mapper.Query{Kind: "Order"}, 8, &mapper.StartOptions{ID: "rewrite-for-8", PageSize: t.c.Page, AllowEmpty: true})
+	if err != nil {
+		return err
+	}
+	status, err := finished(ctx, job)
+	if err != nil {
+		return err
+	}
+	cost := t.on.Usage().Sub(used)
+	t.r.Rewrite.Orders, t.r.Rewrite.Changed = status.Processed, status.Written
+	t.r.Rewrite.Reads, t.r.Rewrite.Writes, t.r.Rewrite.Dollars = cost.Reads, cost.Writes, billing.NAM5.Cost(billing.Usage{Reads: cost.Reads, Writes: cost.Writes})
+	return endRewrite(ctx, t.on.Client, 8)
+}
+
+// byRemainderAgain has 8 processes send the orders that came while the remainders were rewritten.
+func (t *takeover) byRemainderAgain(ctx context.Context) error {
+	turn, err := startBattery(ctx, t.on.Client, 8, true)
+	if err != nil {
+		return err
+	}
+	return process{name: byStored8, client: t.on.Client, send: t.send, turn: turn, stored: true}.battery(ctx, 8)
+}
+
+// byKeys has 4 processes filter by themselves. When they have sent a third 8 others start, without waiting for them:
+// these find at their next commit that others have their work.
+func (t *takeover) byKeys(ctx context.Context) error {
+	if err := t.more(ctx); err != nil {
+		return err
+	}
+	turn, err := startBattery(ctx, t.on.Client, 4, false)
+	if err != nil {
+		return err
+	}
+	var marked atomic.Int64
+	four := process{name: byKeys4, client: t.on.Client, send: t.send, turn: turn, sent: &marked}
+	ended := make(chan error, 1)
+	go func() { ended <- four.battery(ctx, 4) }()
+	for running := true; running && marked.Load() < int64(t.c.orders/15); {
+		select {
+		case err := <-ended:
+			if ended <- err; err != nil {
+				return err
+			}
+			running = false
+		case <-time.After(time.Millisecond):
+		}
+	}
+	if turn, err = startBattery(ctx, t.on.Client, 8, false); err != nil {
+		return err
+	}
+	eight := process{name: byKeys8, client: t.on.Client, send: t.send, turn: turn}
+	return errors.Join(eight.battery(ctx, 8), <-ended)
+}
+
+// byJob has a job send the rest. Its turn is that of a battery: if a process of the one before wakes late, it commits
+// nothing.
+func (t *takeover) byJob(ctx context.Context) error {
+	if err := t.more(ctx); err != nil {
+		return err
+	}
+	if _, err := startBattery(ctx, t.on.Client, 1, false); err != nil {
+		return err
+	}
+	job, err := t.sending.Start(ctx, t.on.Engine, pendingOrders, mapper.None{}, &mapper.StartOptions{ID: "send-orders", PageSize: t.c.Page, AllowEmpty: true})
+	if err != nil {
+		return err
+	}
+	_, err = finished(ctx, job)
+	return err
+}
+
+// finished waits for a job, and returns an error if it has not succeeded.
+func finished(ctx context.Context, job *mapper.Job) (*mapper.Status, error) {
+	status, err := job.Wait(ctx)
+	if err == nil && status.State != mapper.Succeeded {
+		err = fmt.Errorf("job %s is %s: %s", job.ID, status.State, status.Error)
+	}
+	return status, err
+}
+
+// check reads the orders, and compares them with what the warehouse has shipped.
+func (t *takeover) check(ctx context.Context, w *warehouse) error {
+	var all []Order
+	keys, err := t.on.Client.GetAll(ctx, datastore.NewQuery("Order"), &all)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t.r.SentBy, t.r.Requests, t.r.Dropped = make(map[string]int), w.requests, w.dropped
+	for i, o := range all {
+		if n := w.shipped[keys[i].Encode()]; o.Status != sent || n != 1 {
+			return fmt.Errorf("order %v is %s, and was shipped %d times", keys[i], o.Status, n)
+		}
+		t.r.SentBy[o.By]++
+	}
+	if len(all) != t.c.orders || len(w.shipped) != t.c.orders {
+		return fmt.Errorf("%d orders, and %d were shipped, want %d", len(all), len(w.shipped), t.c.orders)
+	}
+	return nil
+}
+
+// open starts a warehouse on a loopback port, and returns who asks it.
+func (w *warehouse) open() (s sender, closing func()) {
+	server := httptest.NewUnstartedServer(w)
+	server.Config.ErrorLog = nil
+	server.Start()
+	return sender{server.URL, &http.Client{Timeout: 10 * time.Second}}, server.Close
+}

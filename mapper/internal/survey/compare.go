@@ -1,0 +1,120 @@
+package survey
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/mapper/internal/keyspace"
+	"github.com/scattermap/scattermap/mapper/internal/query"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/split"
+)
+
+// A Way is a way to cut a query, and what it comes to.
+type Way struct {
+	Name    string
+	Sampled int     // keys that it drew by __scatter__; -1: it says nothing of them
+	Counts  []int64 // of the entities of each part
+
+	at []*keyspace.Position
+}
+
+// Oversampling is how many keys are sampled for each part, to pick one.
+const Oversampling = 32
+
+// Compare cuts a query over keys into up to n parts in several ways, and counts the entities of each part. If the
+// database doesn't count, or there are few, the keys are read once.
+func Compare(ctx context.Context, src source.Source, q query.Query, n int) (ways []Way, err error) {
+	look := Survey{Source: src, Query: q}
+	lexicographic, err := look.lexicographic(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	ways = append(ways, Way{Name: "lexicographic", at: lexicographic})
+	for _, w := range []struct {
+		name   string
+		sample int // keys
+	}{{"scatter", n - 1}, {"oversampled", Oversampling*n - 1}} {
+		var sample []*keyspace.Position
+		if n > 1 {
+			if sample, err = look.inside(ctx, w.sample); err != nil {
+				return nil, err
+			}
+		}
+		ways = append(ways, Way{Name: w.name, Sampled: len(sample), at: split.AtSamples(sample, n)})
+	}
+	at, err := Boundaries(ctx, src, q, n)
+	if err != nil && !errors.Is(err, errUnknown) { // then it cuts nowhere
+		return nil, source.Unanswered(ctx, err)
+	}
+	ways = append(ways, Way{Name: "splits", Sampled: -1, at: at})
+	return ways, look.weigh(ctx, ways)
+}
+
+// lexicographic cuts between the first and the last key. Where the database has no index to find the last one, the key
+// space has no end.
+func (sv Survey) lexicographic(ctx context.Context, n int) ([]*keyspace.Position, error) {
+	first, err := sv.Source.Find(ctx, sv.Query.Scans(nil, nil), 0)
+	if err != nil || first == nil {
+		return nil, err
+	}
+	_, last := sv.Query.Bounds()
+	if last == nil {
+		last, err = sv.Source.First(ctx, query.Scan{Query: sv.Query.Base().Order("-__key__")}, 0)
+		if err != nil && status.Code(err) != codes.FailedPrecondition {
+			return nil, err
+		}
+	}
+	return keyspace.Lexicographic(first, last, n), nil
+}
+
+// weigh counts the entities of all parts. What is between two cuts, of whatever ways, is counted once.
+func (sv Survey) weigh(ctx context.Context, ways []Way) error {
+	var all []*keyspace.Position
+	for _, w := range ways {
+		all = append(all, w.at...)
+	}
+	all = keyspace.Sort(all)
+	counts, err := sv.cells(ctx, all)
+	if err != nil {
+		return err
+	}
+	for i := range ways {
+		w := &ways[i]
+		w.Counts = make([]int64, len(w.at)+1)
+		part := 0
+		for cell, n := range counts {
+			if cell > 0 && part < len(w.at) && all[cell-1].Equal(w.at[part]) {
+				part++
+			}
+			w.Counts[part] += n
+		}
+	}
+	return nil
+}
+
+// cells counts the entities before each position, after the one before, and behind the last.
+func (sv Survey) cells(ctx context.Context, at []*keyspace.Position) ([]int64, error) {
+	if total, known := sv.Count(ctx, nil, exactSplits+1); known && total > exactSplits {
+		return CountAll(ctx, sv.Source, sv.Query, at)
+	}
+	counts := make([]int64, len(at)+1)
+	for _, s := range sv.Query.Scans(nil, nil) {
+		err := sv.Source.EachIn(ctx, s, func(p *keyspace.Position) bool {
+			cell, found := slices.BinarySearchFunc(at, p, keyspace.Compare)
+			if found {
+				cell++ // a part begins at its cut
+			}
+			counts[cell]++
+			return true
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return counts, nil
+}
