@@ -24,6 +24,29 @@ import (
 	"github.com/scattermap/scattermap/tasks"
 )
 
+// TestMain is the command itself in a process that is called as it is.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "scattermap" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// program returns the command: the tests' binary by the command's name.
+func program(t *testing.T) string {
+	t.Helper()
+	tests, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(t.TempDir(), "scattermap")
+	if err := os.Symlink(tests, binary); err != nil {
+		t.Fatal(err)
+	}
+	return binary
+}
+
 // A server is the command, running as a process of its own.
 type server struct {
 	process *exec.Cmd
@@ -32,11 +55,7 @@ type server struct {
 
 func startServer(t *testing.T, args ...string) *server {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "scattermap")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	s := &server{process: exec.Command(binary, append([]string{"emulator", "--datastore", "127.0.0.1:0", "--tasks", "127.0.0.1:0"}, args...)...), env: make(map[string]string)}
+	s := &server{process: exec.Command(program(t), append([]string{"emulator", "--datastore", "127.0.0.1:0", "--tasks", "127.0.0.1:0"}, args...)...), env: make(map[string]string)}
 	s.process.Stderr = t.Output()
 	stdout, err := s.process.StdoutPipe()
 	if err != nil {
