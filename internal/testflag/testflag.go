@@ -19,7 +19,7 @@ import (
 )
 
 // Sequences is how many random sequences the differential test runs.
-var Sequences = flag.Int("sequences", 60, "how many random sequences of calls are compared")
+var Sequences = flag.Int("sequences", 30, "how many random sequences of calls are compared")
 
 // Seeds is how many seeds tests of random worlds try; 0: as many as each says.
 var Seeds = flag.Int("seeds", 0, "how many seeds simulations try; 0: a few")
