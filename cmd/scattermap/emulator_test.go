@@ -21,6 +21,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/nightly"
 	"github.com/scattermap/scattermap/tasks"
 )
 
@@ -122,6 +123,7 @@ func TestNode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves the Node client out")
 	}
+	nightly.Leave(t)
 	node, err := exec.LookPath("node")
 	if err != nil {
 		t.Skip("left out: Node is not installed")
