@@ -8,6 +8,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/nightly"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -37,6 +38,9 @@ func TestSmallJobs(t *testing.T) {
 			}
 			costs := []time.Duration{200 * time.Microsecond, base, 10 * base}
 			t.Run(fmt.Sprintf("%d of %d", n, every*n), func(t *testing.T) {
+				if every*n > 10_000 {
+					nightly.Leave(t)
+				}
 				synctest.Test(t, func(t *testing.T) {
 					f := newFleet(t, workers, newCloud(l, 1))
 					r := random{n: every * n, key: func(i int) *datastore.Key { return datastore.IDKey(kind, int64(i+1), nil) }}

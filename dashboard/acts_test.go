@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"github.com/scattermap/scattermap/dashboard"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
 
 // TestLegal checks that what a job's page offers is what the job can do, in each state: nothing that is offered is refused, and what is not is.
 func TestLegal(t *testing.T) {
+	testflag.Sequential(t)
 	w := newWorld(t, nil)
 	w.putAccounts(t, 200)
 	prepare := map[mapper.State]func(id string){

@@ -34,6 +34,7 @@ func TestQueriesWhileIndexesAreBuilt(t *testing.T) {
 	seed := testflag.Seed(t)
 	client := embedded(t, &emulator.Options{IndexMemory: 2 << 20})
 	const entities = 3000
+	rounds := testflag.Size(t, 4, 6, 12)
 	random := func(rng *rand.Rand) *reading {
 		return &reading{rng.IntN(4), rng.IntN(4), rng.IntN(4), rng.IntN(4)}
 	}
@@ -71,7 +72,7 @@ func TestQueriesWhileIndexesAreBuilt(t *testing.T) {
 	for r := range uint64(4) {
 		readers.Go(func() error {
 			rng := rand.New(rand.NewPCG(seed, 100+r))
-			for range 12 {
+			for range rounds {
 				equal, by, value, down := rng.IntN(4), rng.IntN(4), rng.IntN(4), rng.IntN(2) == 0
 				if by == equal {
 					by = (by + 1) % 4

@@ -59,16 +59,17 @@ func containsText(m proto.Message, text string) bool {
 func TestEndInParts(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
+	n, deaths := testflag.Size(t, 3000, 3000, 6000), testflag.Size(t, 3, 3, 8)
 	for name, c := range map[string]struct {
 		longest time.Duration
 		deaths  int
 	}{
-		"one task": {0, 0}, "one task, deaths": {0, 8}, "chain": {time.Nanosecond, 0}, "chain, deaths": {time.Nanosecond, 8},
+		"one task": {0, 0}, "one task, deaths": {0, deaths}, "chain": {time.Nanosecond, 0}, "chain, deaths": {time.Nanosecond, deaths},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				const n, portion = 6000, 3
+				const portion = 3
 				var a additions
 				w := newWorld(t, setting{emulator: emulator.Options{Interceptor: a.intercept}}, addCredit)
 				w.putAccounts(names(n))
@@ -82,7 +83,7 @@ func TestEndInParts(t *testing.T) {
 				time.Sleep(time.Hour)
 				read, kept := a.read.Load(), a.drafts.Load()
 				s := w.status(job)
-				if s.State != mapper.Succeeded || s.Processed != n || s.Counters["credited"] != n {
+				if s.State != mapper.Succeeded || s.Processed != int64(n) || s.Counters["credited"] != int64(n) {
 					t.Errorf("status %+v", s)
 				}
 				ranges := int64(w.count(mapper.RangeKind, "id"))

@@ -14,6 +14,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -144,6 +145,7 @@ func TestManyStarts(t *testing.T) {
 
 // TestSlotsOfReusedIDs has a job's ID be taken by another job: what that runs over does not count for the first one's slot.
 func TestSlotsOfReusedIDs(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, ctx := newWorld(t, setting{}, steadyCredit), t.Context()

@@ -108,6 +108,7 @@ func TestRefusedReads(t *testing.T) {
 // TestEveryCommitRefused has the database refuse whatever the function writes:
 // that fails the job, and does not record a failure for each entity.
 func TestEveryCommitRefused(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		refuse := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

@@ -111,6 +111,7 @@ func TestBudget(t *testing.T) {
 
 // TestBudgetAndFailures has a job with a budget and a limit of failures, which pause it apart: to resume it after one does not renew the other.
 func TestBudgetAndFailures(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		picky := mapper.Update("picky", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {

@@ -10,11 +10,13 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // TestCauses has entities fail for three reasons, and the failures of one be retried once it is mended: the others stay.
 func TestCauses(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mended atomic.Bool

@@ -248,6 +248,7 @@ func downUntil(up time.Time, h http.Handler) http.Handler {
 // TestFailuresAndRetry lists the failures of a job, and has them tried again once
 // what they failed of is mended.
 func TestFailuresAndRetry(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	n := 3000 // more failures than a listing has at once
 	if testing.Short() {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/picture"
 )
@@ -86,6 +87,7 @@ func TestSlowSpaces(t *testing.T) {
 // TestHalves has ranges of values cut by arithmetic, as the database does not count and one value
 // is far away.
 func TestHalves(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for name, splitting := range map[string]mapper.Splitting{"adaptive": {}, "bisect": {First: 1, FanOut: 2, Bisect: true}, "in ten": {First: 1, FanOut: 10, Bisect: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -164,6 +166,7 @@ func TestPageThenTen(t *testing.T) {
 // TestTimesAndIntegers shards by a property that has times in some entities, and in others
 // integers that are no times.
 func TestTimesAndIntegers(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	touch := mapper.Update("touch", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
 		e.Value = append(e.Value, datastore.Property{Name: "seen", Value: true})

@@ -241,6 +241,7 @@ func TestVisit(t *testing.T) {
 // those that store them as another type would, or skip them: each entity is written once, and not
 // again by another job.
 func TestUnchangedIsNotWritten(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		some := mapper.Update("some", func(_ context.Context, a *mapper.Entity[account], _ mapper.None) error {
@@ -318,6 +319,7 @@ func TestSkipWithError(t *testing.T) {
 // TestManyCounters has the pages of a job count under many names, few in each page or all in
 // one: they are exact, and so is the proof.
 func TestManyCounters(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, c := range []struct{ entities, names, page int }{{150, 150, 10}, {1500, 150, 100}, {1000, 10_000, 50}, {1000, 10_000, 1000}} {
 		synctest.Test(t, func(t *testing.T) {

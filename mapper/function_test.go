@@ -13,6 +13,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -124,6 +125,7 @@ func TestFailingFunction(t *testing.T) {
 // TestLogsSayNothingOfEntities has the function put an entity's contents into
 // its errors and panics: they are in the records, and not in the log.
 func TestLogsSayNothingOfEntities(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log logged

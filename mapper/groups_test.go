@@ -23,7 +23,7 @@ func TestGroups(t *testing.T) {
 		groups int64
 		four   bool
 	}{{10_000, false}, {10_000, true}} {
-		for i := range uint64(2) {
+		for i := range uint64(testflag.Size(t, 1, 1, 2)) {
 			seed := first + i
 			t.Run(fmt.Sprintf("%d groups/four %t/seed %d", c.groups, c.four, seed), func(t *testing.T) {
 				const each = 2 // entities of a group

@@ -124,9 +124,10 @@ func move(ctx context.Context, w *guardWorld) error { return w.others.pick().eng
 func moved(s *mapper.Status) bool { return s.Queue == otherQueue }
 
 // TestOperatorsDie has the process of an operator die, or stop for three hours, or stop for minutes and die behind the
-// next commit: before every other call that it makes, and behind it, and with -seeds 1 at all of them. The operator asks again only if the job is as it was before.
+// next commit: before some calls that it makes, and after some, and in .ci/nightly at all of them. The operator asks again only if the job is as it was before.
 // Nobody revives it, and tasks are lost, but for sweeps: the job comes to its end within minutes, and leaves no task behind.
 func TestOperatorsDie(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	die, stop := func(p *process) { p.fleet.kill(p) }, func(p *process) { p.fleet.freeze(p) }
 	for name, op := range operations {
@@ -141,14 +142,11 @@ func TestOperatorsDie(t *testing.T) {
 		} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				t.Parallel()
-				reached, step := true, 2 // every call and answer in two runs, on average
-				switch {
-				case *testflag.Seeds > 0:
-					step = 1
-				case testing.Short():
-					step = 15
+				step := 1
+				if *testflag.Seeds == 0 {
+					step = testflag.Size(t, 15, 5, 1) // every call and answer in so many runs, on average
 				}
-				after := rand.IntN(step)
+				reached, after := true, rand.IntN(step)
 				for ; reached && !t.Failed(); after += step {
 					m := &mishap{happen: planned.happen, deadly: planned.deadly, after: after}
 					synctest.Test(t, func(t *testing.T) { testOperatorDies(t, op, m, planned.stopped) })

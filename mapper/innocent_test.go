@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -58,10 +59,11 @@ func TestInnocents(t *testing.T) {
 		t.Skip("left out: -short leaves out large runs")
 	}
 	t.Parallel()
-	for seed := range uint64(4) {
+	seeds, n := testflag.Size(t, 0, 2, 4), testflag.Size(t, 0, 10_000, 20_000)
+	for seed := range uint64(seeds) {
 		synctest.Test(t, func(t *testing.T) {
 			var f *fleet
-			keys := names(20_000)
+			keys := names(n)
 			bad := keys[7777]
 			m := mapper.Update("deadly", func(ctx context.Context, a *mapper.Entity[growing], _ mapper.None) error {
 				if a.Key.Equal(bad) {
@@ -93,7 +95,7 @@ func TestInnocents(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 48*time.Hour)
 			defer cancel()
 			s, err := job.Wait(ctx)
-			if err != nil || s.Failures != 1 || s.Processed != 19_999 {
+			if err != nil || s.Failures != 1 || s.Processed != int64(n-1) {
 				t.Errorf("seed %d: %+v, %v", seed, s, err)
 			}
 			close(stop)

@@ -63,6 +63,7 @@ var (
 // TestLeftAlone has each mapper that should leave something alone run over random entities of all that the protocol can
 // say: that stays bit for bit, an entity in which nothing differs keeps its version, and the same queries find it.
 func TestLeftAlone(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	rng := testflag.Rand(t) // outside the bubble, whose time is always the same
 	synctest.Test(t, func(t *testing.T) {
@@ -311,6 +312,7 @@ func (z *zoo) run(name, params string, written int) *mapper.Job {
 // TestOddNames changes properties of all names of up to three of some characters, and of others, each beside ones that a
 // wrong reading of the name would mean.
 func TestOddNames(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	raise := mapper.Update("raise", func(_ context.Context, e *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
 		for i, p := range e.Value {

@@ -10,6 +10,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	inner "github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/tasks"
@@ -75,12 +76,10 @@ func manyRanges(t testing.TB, n int) (*mapper.Job, func() int64) {
 	}
 }
 
-// TestStatusOfManyRanges asks how a job stands that has 200,000 ranges: at most ten calls answer that, as for any other job.
+// TestStatusOfManyRanges asks how a job stands that has very many ranges: at most ten calls answer that, as for any other job.
 func TestStatusOfManyRanges(t *testing.T) {
-	n := 200_000
-	if testing.Short() {
-		n = 5000
-	}
+	testflag.Sequential(t)
+	n := testflag.Size(t, 5000, 20_000, 200_000)
 	job, calls := manyRanges(t, n)
 	before, begun := calls(), time.Now()
 	s, err := job.Status(t.Context())

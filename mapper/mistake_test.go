@@ -14,6 +14,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/googletest"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -51,10 +52,11 @@ func (w *world) putSessions(kind string, n int) {
 // TestDeleteByAge deletes what is older than a time in each of the ways that a user tries first, on a
 // database without any composite index.
 func TestDeleteByAge(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
-	const n, old = 900, 300
-	before := mapper.Where("seen", "<", epoch.Add(old*time.Hour))
-	test := func(t *testing.T, w *world) {
+	test := func(t *testing.T, w *world, old int) {
+		n := 3 * old
+		before := mapper.Where("seen", "<", epoch.Add(time.Duration(old)*time.Hour))
 		for name, c := range map[string]struct {
 			q       mapper.Query
 			refused bool // until there is an index; the error says what to do
@@ -84,7 +86,7 @@ func TestDeleteByAge(t *testing.T) {
 				continue
 			}
 			s := w.wait(job)
-			if s.Processed != old || s.Written != old || s.Counters["deleted"] != old {
+			if s.Processed != int64(old) || s.Written != int64(old) || s.Counters["deleted"] != int64(old) {
 				t.Errorf("%s: %+v", name, s)
 			}
 			left, err := w.client.GetAll(t.Context(), datastore.NewQuery(c.q.Kind).KeysOnly(), nil)
@@ -109,11 +111,12 @@ func TestDeleteByAge(t *testing.T) {
 	}
 	t.Run("embedded", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			test(t, newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes: []")}}, deleteAll))
+			test(t, newWorld(t, setting{emulator: emulator.Options{Indexes: []byte("indexes: []")}}, deleteAll), 300)
 		})
 	})
+	old := testflag.Size(t, 0, 100, 300)
 	for name, p := range map[string]emulator.Product{"google": emulator.Classic, "firestore": emulator.Firestore} {
-		t.Run(name, func(t *testing.T) { test(t, newWorld(t, setting{client: googletest.Client(t, p)}, deleteAll)) })
+		t.Run(name, func(t *testing.T) { test(t, newWorld(t, setting{client: googletest.Client(t, p)}, deleteAll), old) })
 	}
 }
 
@@ -187,6 +190,7 @@ func TestFiltersOnce(t *testing.T) {
 
 // TestFilterTypes starts jobs whose filters compare values of other types than those that are stored.
 func TestFilterTypes(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	const day = `"2020-01-02T00:00:00Z"`
 	synctest.Test(t, func(t *testing.T) {
@@ -284,6 +288,7 @@ func TestFilterTypes(t *testing.T) {
 
 // TestFilterTypesOnEach starts jobs of which the type of a filter is wrong on each Datastore.
 func TestFilterTypesOnEach(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	onEach(t, func(t *testing.T, client *datastore.Client) {
 		w := newWorld(t, setting{client: client}, deleteAll)

@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/internal/operator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -41,6 +42,7 @@ func replaceInQuery(was, is string) func(datastore.PropertyList) datastore.Prope
 // TestJobOfNewerBuild has this build find a job that has more than it knows, as after going back to it: it processes
 // nothing, says so, and can abort the job. A build that knows the job goes on with it.
 func TestJobOfNewerBuild(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	const field, filter = `{"sample":7,`, `{"filters":[{"property":"__key__","op":"sample","value":"7"}],`
 	type change = func(datastore.PropertyList) datastore.PropertyList

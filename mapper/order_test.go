@@ -17,6 +17,7 @@ import (
 // TestKeyOrder compares this package's order of keys of all forms with that of
 // the databases.
 func TestKeyOrder(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	seed := testflag.Seed(t)
 	onEach(t, func(t *testing.T, client *datastore.Client) {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -53,6 +54,7 @@ func blind(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grp
 // to: splitting does without.
 func TestViewsOfTheKind(t *testing.T) {
 	t.Parallel()
+	n := testflag.Size(t, 2000, 2000, 5000)
 	for name, interceptor := range map[string]func() grpc.UnaryServerInterceptor{
 		"no samples":  func() grpc.UnaryServerInterceptor { return unscattered },
 		"no counts":   func() grpc.UnaryServerInterceptor { return uncounted(0, codes.Unimplemented) },
@@ -65,13 +67,13 @@ func TestViewsOfTheKind(t *testing.T) {
 			for _, m := range []*mapper.Mapper[credit]{addCredit, countBalances} {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t, setting{emulator: emulator.Options{Interceptor: interceptor()}}, m)
-					w.putAccounts(names(5_000))
+					w.putAccounts(names(n))
 					job, err := m.Start(t.Context(), w.engine, mapper.Query{Kind: "Account"}, credit{10}, &mapper.StartOptions{PageSize: 20})
 					if err != nil {
 						t.Fatal(err)
 					}
 					begun := time.Now()
-					if s := w.wait(job); s.Processed != 5_000 || time.Since(begun) > time.Minute {
+					if s := w.wait(job); s.Processed != int64(n) || time.Since(begun) > time.Minute {
 						t.Errorf("%s: %+v", m.Name(), s)
 					}
 				})

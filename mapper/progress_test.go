@@ -20,10 +20,7 @@ import (
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	testflag.Sequential(t)
-	n := 6000
-	if testing.Short() {
-		n = 2000
-	}
+	n := testflag.Size(t, 2000, 3000, 6000)
 	slow := mapper.Visit("slow", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) error {
 		time.Sleep(3 * time.Millisecond)
 		return nil

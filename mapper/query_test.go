@@ -103,9 +103,9 @@ func between(k *datastore.Key, _ user) bool {
 // filter by.
 func TestQueries(t *testing.T) {
 	t.Parallel()
-	sizes := []int{0, 1, 90, 4000}
-	if testing.Short() {
-		sizes = []int{0, 700}
+	sizes := []int{0, testflag.Size(t, 700, 1200, 4000)}
+	if !testing.Short() {
+		sizes = append(sizes, 1, 90)
 	}
 	for name, test := range queries {
 		for _, n := range sizes {

@@ -245,7 +245,7 @@ func TestMove(t *testing.T) {
 // account is credited once, and the records prove it.
 func TestMoveInTrouble(t *testing.T) {
 	t.Parallel()
-	testflag.Simulate(t, 10, 2, func(t *testing.T, seed uint64) {
+	testflag.Simulate(t, 4, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))

@@ -69,10 +69,7 @@ func (w *world) disturb(ctx context.Context, rng *rand.Rand, keys []*datastore.K
 // changed, deleted and inserted some all the while. They take longer than a transaction lives.
 func TestReadTime(t *testing.T) {
 	t.Parallel()
-	n := 250
-	if testing.Short() {
-		n = 60
-	}
+	n := testflag.Size(t, 60, 120, 250)
 	for name, test := range queries {
 		for _, keysOnly := range []bool{false, true} {
 			if keysOnly && test.query.ShardBy != "" {

@@ -116,6 +116,7 @@ func TestRetention(t *testing.T) {
 // TestRetentionOfOtherStates has jobs be aborted while they are paused, set later, cleaned up by hand before, and lose
 // all tasks.
 func TestRetentionOfOtherStates(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(4)}, slowCredit, failing77)
@@ -297,11 +298,9 @@ func TestRetentionOps(t *testing.T) {
 // TestRetentionStalls stops the process that begins the clean-up of a retention at each of its calls, while an
 // operator keeps the records: the clean-up has begun, or they are there a day later.
 func TestRetentionStalls(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
-	step := 1
-	if testing.Short() {
-		step = 4
-	}
+	step := testflag.Size(t, 4, 2, 1)
 	for after, reached := rand.IntN(step), true; reached && !t.Failed(); after += step {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, setting{}, failing77)

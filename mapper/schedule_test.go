@@ -104,10 +104,7 @@ func checkNights(t *testing.T, client *datastore.Client, nights int64) {
 // TestOverlap has ticks come while a run is unfinished, with and without faults.
 func TestOverlap(t *testing.T) {
 	t.Parallel()
-	first, n := testflag.Seed(t), uint64(4)
-	if testing.Short() {
-		n = 2
-	}
+	first, n := testflag.Seed(t), uint64(testflag.Size(t, 2, 2, 4))
 	for _, overlap := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
 		for i := range n {
 			seed := uint64(0)
@@ -182,6 +179,7 @@ func outcomes(all []*mapper.Ticked) (s []string) {
 
 // TestQueuedTick has an engine advance a schedule by itself when a run has ended.
 func TestQueuedTick(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	s := mapper.NewSchedule("nightly", nightly, mapper.QueueTick)
 	mappertest.Run(t, mapper.Set(nightly), &mappertest.Options{Schedules: []mapper.ScheduleDefinition{s}}, func(t *testing.T, w *mappertest.World) {
@@ -197,6 +195,7 @@ func TestQueuedTick(t *testing.T) {
 
 // TestReplaceIsReady has a run go on if the one that would replace it can't start.
 func TestReplaceIsReady(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, overlap := range []mapper.Overlap{mapper.ReplaceRun, mapper.QueueTick} {
 		s := mapper.NewSchedule("nightly", nightly, overlap)

@@ -19,11 +19,9 @@ import (
 
 // TestCanary has a job go over a share of the keys, under faults, and another over the rest: together they do each entity once.
 func TestCanary(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
-	first, n := testflag.Seed(t), uint64(4)
-	if testing.Short() {
-		n = 1
-	}
+	first, n := testflag.Seed(t), uint64(testflag.Size(t, 1, 2, 4))
 	touch := mapper.Update("touch-share", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) error {
 		e.Value.N++
 		e.Count("touched", 1)
@@ -143,6 +141,7 @@ func TestShareRefused(t *testing.T) {
 
 // TestShareCombined has shares go with all else that a query says: two of them together are all that it is over.
 func TestShareCombined(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	visit := mapper.Visit("visit", func(context.Context, *mapper.Entity[leaf], mapper.None) error { return nil })
 	put := mapper.Update("put", func(_ context.Context, e *mapper.Entity[leaf], _ mapper.None) error {

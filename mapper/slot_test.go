@@ -16,6 +16,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -221,6 +222,7 @@ func TestPausedJobLetsATickStart(t *testing.T) {
 
 // TestOverlapChanges has a tick wait, and a deployment change its schedule's overlap: it is started all the same.
 func TestOverlapChanges(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, now := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
 		t.Run(string(now), func(t *testing.T) {
@@ -327,10 +329,7 @@ func TestTickStalls(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(overlap, "/", what), func(t *testing.T) {
 				t.Parallel()
-				step := 1
-				if testing.Short() {
-					step = 4
-				}
+				step := testflag.Size(t, 4, 2, 1)
 				for after, reached := rand.IntN(step), true; reached && !t.Failed(); after += step {
 					m := &mishap{after: after}
 					synctest.Test(t, func(t *testing.T) {

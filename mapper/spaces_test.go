@@ -19,10 +19,7 @@ import (
 func TestManySpaces(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	spaces := 1000
-	if testing.Short() {
-		spaces = 60
-	}
+	spaces := testflag.Size(t, 60, 300, 1000)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, setting{queue: few(20)}, checkUser)
 		rng := rand.New(rand.NewPCG(1, 0))
@@ -172,6 +169,7 @@ func TestSpaces(t *testing.T) {
 // TestSharedSpace has all workers share the one space that has nearly all entities, behind a
 // cut between spaces.
 func TestSharedSpace(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slow := mapper.Update("slow", func(_ context.Context, u *mapper.Entity[user], _ mapper.None) error {

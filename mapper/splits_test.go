@@ -57,6 +57,7 @@ func (w *world) wantParts(splits []mapper.Split, keys []*datastore.Key, users []
 
 // TestSplits splits each form of query, over few users and over many.
 func TestSplits(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for name, test := range queries {
 		sizes := []int{5, 300}

@@ -32,7 +32,7 @@ func impatient(n int32) *cloudtaskspb.Queue {
 func TestStorm(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
-	testflag.Simulate(t, 3, 1, func(t *testing.T, seed uint64) {
+	testflag.Simulate(t, 1, 1, func(t *testing.T, seed uint64) {
 		synctest.Test(t, func(t *testing.T) { rage(t, rand.New(rand.NewPCG(seed, 0))) })
 	})
 }

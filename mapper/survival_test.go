@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -82,6 +83,7 @@ func TestUndeclaredPropertiesSurvive(t *testing.T) {
 // TestUndeclaredValuesSurvive checks the same for values on the database that
 // drops what a property mask does not name, and on those that keep it.
 func TestUndeclaredValuesSurvive(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	type full struct {
 		Balance int64

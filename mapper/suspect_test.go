@@ -69,9 +69,10 @@ var poisons = []poison{
 func TestPoison(t *testing.T) {
 	testflag.Sequential(t)
 	t.Parallel()
+	many := testflag.Size(t, 500, 20_000, 100_000)
 	for _, p := range poisons {
-		n := 100_000
-		if testing.Short() || p.few {
+		n := many
+		if p.few {
 			n = 500
 		}
 		t.Run(p.name, func(t *testing.T) {
@@ -271,6 +272,7 @@ func TestRecoveryBound(t *testing.T) {
 // TestDeadlyEntityAfterOutage has an entity kill its processes after an hour in which the database refused everything:
 // the queue's back-off has grown by then, and does not lie between the deaths that halve the page.
 func TestDeadlyEntityAfterOutage(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var f *fleet

@@ -10,6 +10,7 @@ import (
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -32,6 +33,7 @@ func eachMishap(t *testing.T, test func(t *testing.T, m *mishap, operators func(
 // of the tick to the first task of its run. Another process calls then, as a scheduler does. No run is lost, none starts twice, and no two
 // of them run at once.
 func TestTickDies(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for _, overlap := range []mapper.Overlap{mapper.SkipTick, mapper.QueueTick, mapper.ReplaceRun} {
 		t.Run(string(overlap), func(t *testing.T) {
@@ -104,6 +106,7 @@ func TestTickDies(t *testing.T) {
 
 // TestUndoDies has the process die that calls Undo, at each of its calls. Another one calls then: the job is undone, once.
 func TestUndoDies(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	eachMishap(t, func(t *testing.T, m *mishap, on func(*fleet)) {
 		w, ctx := newWorld(t, setting{}, setOwner), t.Context()

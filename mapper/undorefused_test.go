@@ -13,6 +13,7 @@ import (
 	"cloud.google.com/go/datastore"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -177,6 +178,7 @@ func TestUndoUnknown(t *testing.T) {
 
 // TestUndoRecords has the records of jobs be in the way of an undo: they are cleaned up meanwhile, or other jobs have the IDs.
 func TestUndoRecords(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, ctx := newWorld(t, setting{queue: few(2)}, setOwner), t.Context()

@@ -29,7 +29,7 @@ import (
 // TestUndoSimulation undoes jobs that have ended, or were aborted on their way, while everything goes wrong that can and others write to the
 // same entities: before, meanwhile and afterwards. What every commit has done to every entity says what has to be there in the end.
 func TestUndoSimulation(t *testing.T) {
-	testflag.Simulate(t, 12, 2, func(t *testing.T, seed uint64) {
+	testflag.Simulate(t, 6, 2, func(t *testing.T, seed uint64) {
 		testflag.SideBySide(t)
 		synctest.Test(t, func(t *testing.T) { simulateUndo(t, seed) })
 	})

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -131,6 +132,7 @@ func TestUndoTwice(t *testing.T) {
 // TestUndoMixed has another client write an entity between pages of a job that do, too. Its undo goes back to what that client has written,
 // and lists the entity once, as pages before that were not undone: in whatever order it comes to the pages.
 func TestUndoMixed(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	for seed := range int64(6) {
 		synctest.Test(t, func(t *testing.T) {

@@ -11,12 +11,14 @@ import (
 	"cloud.google.com/go/datastore"
 	"cloud.google.com/go/datastore/apiv1/datastorepb"
 
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
 // TestUnsendable has a function write what the client can't send, to its own entity and to another one: each entity is a failure that says
 // so, and the job ends.
 func TestUnsendable(t *testing.T) {
+	testflag.Sequential(t)
 	t.Parallel()
 	prop := func(name string, v any) datastore.Property { return datastore.Property{Name: name, Value: v} }
 	many := make(datastore.PropertyList, 20_001)

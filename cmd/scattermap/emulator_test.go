@@ -21,8 +21,32 @@ import (
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/internal/nightly"
 	"github.com/scattermap/scattermap/tasks"
 )
+
+// TestMain is the command itself in a process that is called as it is.
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == "scattermap" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// program returns the command: the tests' binary by the command's name.
+func program(t *testing.T) string {
+	t.Helper()
+	tests, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(t.TempDir(), "scattermap")
+	if err := os.Symlink(tests, binary); err != nil {
+		t.Fatal(err)
+	}
+	return binary
+}
 
 // A server is the command, running as a process of its own.
 type server struct {
@@ -32,11 +56,7 @@ type server struct {
 
 func startServer(t *testing.T, args ...string) *server {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "scattermap")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	s := &server{process: exec.Command(binary, append([]string{"emulator", "--datastore", "127.0.0.1:0", "--tasks", "127.0.0.1:0"}, args...)...), env: make(map[string]string)}
+	s := &server{process: exec.Command(program(t), append([]string{"emulator", "--datastore", "127.0.0.1:0", "--tasks", "127.0.0.1:0"}, args...)...), env: make(map[string]string)}
 	s.process.Stderr = t.Output()
 	stdout, err := s.process.StdoutPipe()
 	if err != nil {
@@ -103,6 +123,7 @@ func TestNode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves the Node client out")
 	}
+	nightly.Leave(t)
 	node, err := exec.LookPath("node")
 	if err != nil {
 		t.Skip("left out: Node is not installed")

@@ -312,20 +312,10 @@ func TestNoService(t *testing.T) {
 	}
 }
 
-// built returns the program.
-func built(t *testing.T) string {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "scattermap")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return binary
-}
-
 // TestWatch follows a job on a terminal, where a bar moves, and in a pipe, where lines are printed.
 func TestWatch(t *testing.T) {
 	newService(t, 4000)
-	binary := built(t)
+	binary := program(t)
 	start := func(id string) {
 		t.Helper()
 		if out, errs, code := command(t, "", words("start add-credit --kind Account --params '{\"Amount\": 10}' --rate 2000 --page-size 50 --id "+id)...); code != 0 {
@@ -371,7 +361,7 @@ func TestWatch(t *testing.T) {
 
 // TestCompletion has the shells that are here load the completion scripts.
 func TestCompletion(t *testing.T) {
-	binary := built(t)
+	binary := program(t)
 	for shell, with := range map[string][3]string{ // what comes before the script, and asks for a completion behind it
 		"bash": {"--norc", "source ", "; complete -p scattermap"},
 		"zsh":  {"-f", "autoload -U compinit; compinit -u -D; source ", "; print -r -- $_comps[scattermap]"},

@@ -64,7 +64,7 @@ func (s *screenOf) await(t *testing.T, what string) {
 // TestTop controls a job from the screen of all jobs.
 func TestTop(t *testing.T) {
 	newService(t, 4000)
-	binary := built(t)
+	binary := program(t)
 	if out, errs, code := command(t, "", words("start add-credit --kind Account --params '{\"Amount\": 10}' --rate 100 --page-size 20 --id one")...); code != 0 {
 		t.Fatal(out, errs)
 	}

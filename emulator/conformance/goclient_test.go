@@ -16,6 +16,7 @@ import (
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/googletest"
+	"github.com/scattermap/scattermap/internal/nightly"
 )
 
 // clientModules are the modules of the Go client: that of its tests, and that of
@@ -77,6 +78,7 @@ func TestGoClient(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves out what builds another module")
 	}
+	nightly.Leave(t)
 	binary, module := buildGoClient(t)
 	yaml, err := os.ReadFile(filepath.Join(module, "testdata", "index.yaml"))
 	if err != nil {

@@ -24,18 +24,29 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/internal/googletest"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/tasks"
 )
 
-// TestMain is the service itself in the processes of a fleet.
+// asService has the tests' binary be the service itself: as it is, or withTrouble, which is with mappers that make some.
+const (
+	asService   = "CLOUDRUN_TEST_SERVICE"
+	asItIs      = "as it is"
+	withTrouble = "with trouble"
+)
+
+// TestMain is the service itself in the processes of a site and of a fleet.
 func TestMain(m *testing.M) {
-	if os.Getenv("CLOUDRUN_TEST_SERVICE") != "" {
+	switch os.Getenv(asService) {
+	case withTrouble:
 		mappers = append(mappers, deadly, doomed, slow, noted)
 		main()
-		return
+	case asItIs:
+		main()
+	default:
+		googletest.Main(m)
 	}
-	googletest.Main(m)
 }
 
 // A fleet is some handler processes behind a balancer. They die or get killed, and
@@ -77,7 +88,7 @@ func newFleet(t *testing.T, size int, env ...string) *fleet {
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	})
 	t.Cleanup(f.front.Close)
-	f.env = append(append(os.Environ(), env...), "AUTH=off", "SERVICE_URL="+f.front.URL, "CLOUDRUN_TEST_SERVICE=1")
+	f.env = append(append(os.Environ(), env...), "AUTH=off", "SERVICE_URL="+f.front.URL, asService+"="+withTrouble)
 	for i := range f.members {
 		f.start(i)
 	}
@@ -153,26 +164,27 @@ func TestKilledHandlers(t *testing.T) {
 		accounts int
 		addr     func(t *testing.T, e *emulator.Emulator) string
 	}{
-		"embedded":  {40000, func(_ *testing.T, e *emulator.Emulator) string { return e.DatastoreAddr() }},
-		"google":    {6000, func(t *testing.T, _ *emulator.Emulator) string { return googletest.Addr(t, emulator.Classic) }},
-		"firestore": {6000, func(t *testing.T, _ *emulator.Emulator) string { return googletest.Addr(t, emulator.Firestore) }},
+		"embedded":  {testflag.Size(t, 0, 20_000, 40_000), func(_ *testing.T, e *emulator.Emulator) string { return e.DatastoreAddr() }},
+		"google":    {testflag.Size(t, 0, 3000, 6000), func(t *testing.T, _ *emulator.Emulator) string { return googletest.Addr(t, emulator.Classic) }},
+		"firestore": {testflag.Size(t, 0, 3000, 6000), func(t *testing.T, _ *emulator.Emulator) string { return googletest.Addr(t, emulator.Firestore) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			slow := emulator.NewFaults(1, emulator.Fault{Kind: emulator.SlowCall, Latency: emulator.Uniform{Min: 20 * time.Millisecond, Max: 120 * time.Millisecond}})
 			slow.Pause()
 			e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", Faults: slow})
-			killedHandlers(t, e, slow, c.addr(t, e), c.accounts)
+			killedHandlers(t, e, slow, c.addr(t, e), c.accounts, testflag.Size(t, 0, 10, 20))
 		})
 	}
 }
 
-func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, addr string, n int) {
+// killedHandlers kills at least that many of the processes that run jobs over n accounts.
+func killedHandlers(t *testing.T, e *emulator.Emulator, slow *emulator.Faults, addr string, n, least int) {
 	f, client, engine := newCloud(t, e, addr, n, 4, bank.AddCredit)
 	slow.Resume()
 	// As many jobs as it takes to kill enough of those that run them.
 	kills, jobs, pages := 0, int64(0), int64(0)
-	for ; kills < 20; jobs++ {
+	for ; kills < least; jobs++ {
 		job, err := bank.AddCredit.Start(t.Context(), engine, mapper.Query{Kind: "Account"}, bank.Credit{Amount: 10},
 			&mapper.StartOptions{ID: fmt.Sprint("crash-", jobs), PageSize: 100})
 		if err != nil {
@@ -285,7 +297,7 @@ var deadly = mapper.Update("deadly", func(_ context.Context, a *mapper.Entity[ba
 })
 
 const (
-	deadlyName = "user-066666"
+	deadlyName = "user-026666"
 	rich       = 1_000_000
 )
 
@@ -297,7 +309,7 @@ func TestDeadlyEntity(t *testing.T) {
 		t.Skip("left out: -short leaves crashes of processes out")
 	}
 	t.Parallel()
-	const n = 100_000
+	n := testflag.Size(t, 0, 40_000, 100_000) // each process has 20 pages under way, and others wait
 	e := emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0"})
 	f, client, engine := newCloud(t, e, e.DatastoreAddr(), n, 60, deadly)
 	key := datastore.NameKey("Account", deadlyName, nil)
@@ -312,7 +324,7 @@ func TestDeadlyEntity(t *testing.T) {
 			t.Fatal(err)
 		}
 		failures, _, err := job.Failures(t.Context(), "")
-		if err != nil || s.State != mapper.SucceededWithFailures || s.Processed != n-1 || len(failures) != 1 || !failures[0].Key.Equal(key) {
+		if err != nil || s.State != mapper.SucceededWithFailures || s.Processed != int64(n-1) || len(failures) != 1 || !failures[0].Key.Equal(key) {
 			t.Errorf("%s: %+v, failures %+v, %v", by, s, failures, err)
 		}
 		t.Logf("%s: %v, %d processes died, %v", by, s.Ended.Sub(s.Created), f.died()-before, failures)
@@ -325,7 +337,7 @@ func TestDeadlyEntity(t *testing.T) {
 		}
 		var mended bank.Account
 		s, err = job.Wait(t.Context())
-		if err != nil || s.State != mapper.Succeeded || s.Processed != n {
+		if err != nil || s.State != mapper.Succeeded || s.Processed != int64(n) {
 			t.Errorf("%s, after the retry: %+v, %v", by, s, err)
 		}
 		if err := client.Get(t.Context(), key, &mended); err != nil || mended.Balance != rich+10 {

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -60,13 +59,9 @@ func (s *site) logged(texts ...string) bool {
 	})
 }
 
-// newSite builds the command and starts it.
+// newSite starts the service as a process of its own.
 func newSite(t *testing.T) *site {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "cloudrun")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	s := &site{T: t}
 	s.emulator = emulator.ForTest(t, &emulator.Options{DatastoreAddr: "127.0.0.1:0", TasksAddr: "127.0.0.1:0", KeysAddr: "127.0.0.1:0"})
 	var err error
@@ -85,8 +80,8 @@ func newSite(t *testing.T) *site {
 	// free now.
 	port := freePort(t)
 	s.url = "http://127.0.0.1:" + port
-	s.process = exec.Command(binary)
-	s.process.Env = append(os.Environ(),
+	s.process = exec.Command(os.Args[0])
+	s.process.Env = append(os.Environ(), asService+"="+asItIs,
 		"GOOGLE_CLOUD_PROJECT=test", "DATASTORE_PROJECT=data", "TASKS_QUEUE="+queue+","+queue+"-night", "CREATE_QUEUES=true", "MAX_INSTANCES=10", "CONCURRENCY=80", "SERVICE_URL="+s.url, "PORT="+port,
 		"TASKS_SERVICE_ACCOUNT="+robot, "OPERATORS="+operator, "OIDC_KEYS_URL="+s.emulator.KeysURL(),
 		"DATASTORE_EMULATOR_HOST="+s.emulator.DatastoreAddr(), "CLOUD_TASKS_EMULATOR_HOST="+s.emulator.TasksAddr())

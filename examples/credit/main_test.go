@@ -16,6 +16,7 @@ import (
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/examples/internal/bank"
 	"github.com/scattermap/scattermap/internal/nightly"
+	"github.com/scattermap/scattermap/internal/testflag"
 	"github.com/scattermap/scattermap/mapper"
 )
 
@@ -47,12 +48,10 @@ func check(t *testing.T, n int64, r bank.Result, err error) {
 
 // TestEveryKeyingAndSize is the contract of the main job.
 func TestEveryKeyingAndSize(t *testing.T) {
+	large := int64(testflag.Size(t, 2000, 5000, 20_000))
 	for _, keys := range keyings {
-		for _, n := range []int64{0, 1, 499, 500, 501, 20000} {
+		for _, n := range []int64{0, 1, 499, 500, 501, large} {
 			t.Run(fmt.Sprint(keys, " ", n), func(t *testing.T) {
-				if n > 1000 && testing.Short() {
-					t.Skip("left out: -short leaves large runs out")
-				}
 				r, err := credit(t, "-keys", keys, "-entities", fmt.Sprint(n))
 				check(t, n, r, err)
 				if full := max(1, n/500); r.Tasks > 4*full+1 { // on a busy machine pages are smaller, as the function takes longer
@@ -74,11 +73,13 @@ func TestGoogle(t *testing.T) {
 	for _, name := range []string{"google", "firestore"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, keys := range keyings {
-				n := int64(1000)
-				if nightly.Is() {
-					n = 3000
-				}
+			n, some := int64(1000), []string{"mixed", "ancestors"}
+			if nightly.Is() {
+				n, some = 3000, keyings
+			} else {
+				t.Log("left out: .ci/nightly runs it with all forms of keys")
+			}
+			for _, keys := range some {
 				r, err := credit(t, "-datastore", name, "-keys", keys, "-entities", fmt.Sprint(n))
 				if errors.Is(err, emulator.ErrNotInstalled) {
 					t.Skipf("left out: %v", err)

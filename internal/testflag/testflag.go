@@ -14,10 +14,12 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/scattermap/scattermap/internal/nightly"
 )
 
 // Sequences is how many random sequences the differential test runs.
-var Sequences = flag.Int("sequences", 60, "how many random sequences of calls are compared")
+var Sequences = flag.Int("sequences", 30, "how many random sequences of calls are compared")
 
 // Seeds is how many seeds tests of random worlds try; 0: as many as each says.
 var Seeds = flag.Int("seeds", 0, "how many seeds simulations try; 0: a few")
@@ -38,16 +40,35 @@ func Seed(t testing.TB) uint64 {
 	return first
 }
 
-// Simulate runs a test on some seeds, one after the other: on as many as usual, on few in a short run, or on [Seeds]. It
-// returns how many these were.
+// larger is what a usual run leaves out of the tests that ask for [Size] or [Simulate].
+const larger = "left out: more seeds and larger numbers, with which .ci/nightly runs it"
+
+// atNight is how many times as many seeds as usual [Simulate] tries in .ci/nightly.
+const atNight = 5
+
+// Size returns how large a test is: in a short run, usually, or in .ci/nightly.
+func Size(t testing.TB, short, usual, night int) int {
+	t.Helper()
+	switch {
+	case testing.Short():
+		return short
+	case nightly.Is():
+		return night
+	}
+	t.Log(larger)
+	return usual
+}
+
+// Simulate runs a test on some seeds, one after the other: on as many as usual, on few in a short run (one with the
+// race detector), on five times as many as usual in .ci/nightly, or on [Seeds]. It returns how many these were.
 func Simulate(t *testing.T, usual, few int, run func(t *testing.T, seed uint64)) (n int) {
 	t.Helper()
 	first := Seed(t)
-	switch n = usual; {
-	case *Seeds > 0:
-		n = *Seeds
-	case testing.Short():
-		n = few
+	if raced {
+		few = 1 // it takes ten times as long
+	}
+	if n = *Seeds; n == 0 {
+		n = Size(t, few, usual, atNight*usual)
 	}
 	for i := range uint64(n) {
 		t.Run(fmt.Sprint("seed ", first+i), func(t *testing.T) { run(t, first+i) })
@@ -71,11 +92,11 @@ func Rand(t testing.TB) *rand.Rand {
 }
 
 // Sequential leaves a test out of a short run of the race detector: one that takes long, as it checks
-// numbers or waits for many deaths, and has nothing of its own happen at the same time. Others have the
+// numbers or forms, or waits for many deaths, and has nothing of its own happen at the same time. Others have the
 // same code run.
 func Sequential(t *testing.T) {
 	t.Helper()
 	if raced && testing.Short() {
-		t.Skip("left out: the short run of the race detector leaves out tests of numbers and of many deaths")
+		t.Skip("left out: the short run of the race detector leaves out tests of numbers, of forms and of many deaths")
 	}
 }

@@ -77,7 +77,8 @@ func (f Form) Splice(names []string, from map[string]*pb.Value) (Form, error) {
 		return err
 	}
 	for rest := f.wire[f.keyLen:]; len(rest) > 0; {
-		name, n := firstProperty(rest)
+		wire, n := firstProperty(rest)
+		name := string(wire)
 		for len(names) > 0 && names[0] < name {
 			if err := insert(names[0]); err != nil {
 				return f, err
@@ -101,12 +102,12 @@ func (f Form) Splice(names []string, from map[string]*pb.Value) (Form, error) {
 
 // firstProperty returns the name and the length of the first property of some in wire form:
 // an entry of a map, whose first field is its key.
-func firstProperty(wire []byte) (name string, length int) {
+func firstProperty(wire []byte) (name []byte, length int) {
 	_, _, tag := protowire.ConsumeTag(wire)
 	entry, n := protowire.ConsumeBytes(wire[tag:])
 	_, _, keyTag := protowire.ConsumeTag(entry)
-	key, _ := protowire.ConsumeBytes(entry[keyTag:])
-	return string(key), tag + n
+	name, _ = protowire.ConsumeBytes(entry[keyTag:])
+	return name, tag + n
 }
 
 // TopLevel returns the names in a mask, if it has no others than names of whole properties.
@@ -133,7 +134,7 @@ func (f Form) Key() *pb.Key { return decode(f.wire[:f.keyLen]).Key }
 func (f Form) Properties() map[string]*pb.Value { return decode(f.wire[f.keyLen:]).Properties }
 
 // Some reads the properties of these names alone, which takes a fraction of the time.
-func (f Form) Some(wanted func(name string) bool) map[string]*pb.Value {
+func (f Form) Some(wanted func(name []byte) bool) map[string]*pb.Value {
 	some := new(pb.Entity)
 	rest, run := f.wire[f.keyLen:], 0 // how much of the rest is wanted, up to where this is
 	for run < len(rest) {

@@ -133,7 +133,7 @@ func (q *Query) needsProperties() bool {
 }
 
 // reads reports whether rows depend on a property of that name, or on one inside it.
-func (q *Query) reads(name string) bool {
+func (q *Query) reads(name []byte) bool {
 	return q.named.Read(name)
 }
 

@@ -68,7 +68,7 @@ func (k *Kind) change(r *Record, v Version, remove bool) {
 	if len(k.indexes) == 0 {
 		return
 	}
-	properties := v.Some(func(name string) bool {
+	properties := v.Some(func(name []byte) bool {
 		return slices.ContainsFunc(k.indexes, func(idx *index) bool { return idx.names.Read(name) })
 	})
 	idle := false

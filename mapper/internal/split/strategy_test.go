@@ -216,12 +216,12 @@ var splittings = []Strategy{{}, {First: 1, FanOut: 1}, {First: 8, FanOut: 1}, {F
 // TestSplitTiles cuts kinds of all shapes, sizes and densities to pages.
 func TestSplitTiles(t *testing.T) {
 	testflag.Sequential(t)
-	rng := testflag.Rand(t)
+	rng, most := testflag.Rand(t), testflag.Size(t, 500, 2000, 20_000)
 	for name, shape := range shapes {
 		for _, density := range densities {
 			for _, n := range []int{0, 1, 9, 10, 11, 51, 500, 2000, 20000} {
 				for _, page := range []int{1, 10, 100} {
-					if n/page > 2000 || testing.Short() && n > 500 {
+					if n/page > 2000 || n > most {
 						continue
 					}
 					m := newModel(rng, shape(rng, n), density)
@@ -243,12 +243,10 @@ func TestSplitTiles(t *testing.T) {
 // TestSplitWastesLittle checks the number of tasks for each full page, and the
 // depth.
 func TestSplitWastesLittle(t *testing.T) {
+	testflag.Sequential(t)
 	const page = 500
 	rng := testflag.Rand(t)
-	sizes := []int{20000, 200000}
-	if testing.Short() {
-		sizes = sizes[:1]
-	}
+	sizes := []int{20_000, 200_000}[:testflag.Size(t, 1, 1, 2)]
 	for name, shape := range shapes {
 		if name == "every form" {
 			continue
