@@ -107,6 +107,7 @@ func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err,
 func apply[T any](m function.Mode, keysOnly bool, j function.Job, key *datastore.Key, stored *pb.Entity, fn func(*Entity[T]) error) (_ *function.Effect, err error) {
 	defer function.Recovered(&err)
 	a := function.NewAttempt(j.Ref, m, key)
+	a.Among(j.Others)
 	e := &Entity[T]{Key: key, attempt: a, stored: stored}
 	var was *property.Original[T]
 	switch {

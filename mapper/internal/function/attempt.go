@@ -27,8 +27,9 @@ import (
 type Effect struct {
 	Mutations []mutation
 	Counters  tally.Counters
-	Bytes     int   // of the mutations, about
-	Collected []any // for the function over the page
+	Bytes     int    // of the mutations, about
+	Collected []any  // for the function over the page
+	Seen      []Seen // other entities that it has read
 
 	Left    []record.Left           // as it is, by an undo
 	Example func() []record.Example // of what a rehearsal would do; nil: nothing
@@ -42,6 +43,8 @@ type mutation struct {
 	Properties []datastore.Property // what is put, unless its condition says that
 	Changed    []string             // names of them, if it is the entity itself
 	Deletes    bool                 // nothing is: the entity is deleted
+	Inserts    bool                 // it is put only if it is not there
+	Whole      *pb.Entity           // what the entity itself becomes
 	On         wire.Condition       // on which its commit takes place
 	*datastore.Mutation
 }
@@ -49,10 +52,11 @@ type mutation struct {
 // An Attempt collects what one run of the function asks for besides the change
 // of its entity.
 type Attempt struct {
-	job  record.Ref
-	mode Mode
-	key  *datastore.Key // of its entity; nil: it is on a page
-	lost []func(context.Context)
+	job    record.Ref
+	mode   Mode
+	key    *datastore.Key // of its entity; nil: it is on a page
+	others Others         // nil: there are none
+	lost   []func(context.Context)
 
 	mu      sync.Mutex
 	over    bool
@@ -67,6 +71,9 @@ type Attempt struct {
 func NewAttempt(job record.Ref, m Mode, key *datastore.Key) *Attempt {
 	return &Attempt{job: job, mode: m, key: key}
 }
+
+// Among has the attempt read other entities.
+func (a *Attempt) Among(o Others) { a.others = o }
 
 // Job returns what tells the attempt's job from all others.
 func (a *Attempt) Job() string { return a.job.String() }
@@ -141,6 +148,82 @@ func (a *Attempt) Put(key *datastore.Key, src any) {
 	})
 }
 
+// Insert saves another entity that must not be there.
+func (a *Attempt) Insert(key *datastore.Key, src any) {
+	a.do(func() error {
+		switch {
+		case a.mode != Update:
+			return errors.New("Insert is for the function of an Update")
+		case key != nil && a.key != nil && key.Equal(a.key):
+			return fmt.Errorf("Insert of the entity itself, %v, which is there", key)
+		}
+		if err := keyspace.CheckKey(key); err != nil {
+			return fmt.Errorf("Insert: %w", err)
+		}
+		if key.Incomplete() {
+			return errors.New("Insert: the key is incomplete: Put gives it an ID that no entity has")
+		}
+		properties, err := property.Save(src)
+		if err == nil {
+			err = property.CheckSendable(properties)
+		}
+		if err != nil {
+			return fmt.Errorf("Insert: %w", err)
+		}
+		if a.others != nil {
+			if seen, ok := a.others.Known(key); ok && !seen.Gone {
+				by := ""
+				if seen.OfPage {
+					by = ": an entity before it, of the same page, has put it"
+				}
+				return fmt.Errorf("%v inserts %v, which is there%s", a.key, key, by)
+			}
+		}
+		list := datastore.PropertyList(properties)
+		a.add(datastore.NewInsert(key, &list), mutation{Key: key, Properties: list, Inserts: true})
+		return nil
+	})
+}
+
+// Get reads other entities, into what load is given for each of those that are there. It returns which are not.
+func (a *Attempt) Get(ctx context.Context, keys []*datastore.Key, load func(i int, stored *pb.Entity) error) (missing []bool, err error) {
+	others := a.others
+	a.do(func() error {
+		switch {
+		case a.mode != Update:
+			err = errors.New("Get is for the function of an Update: read by a client")
+		case others == nil:
+			err = errors.New("Get: there is no database: test the function by mappertest.Run")
+		}
+		for i, key := range keys {
+			if wrong := keyspace.CheckKey(key); wrong != nil {
+				err = errors.Join(err, fmt.Errorf("Get: key %d: %w", i+1, wrong))
+			} else if key.Incomplete() {
+				err = errors.Join(err, fmt.Errorf("Get: key %d: %v is incomplete", i+1, key))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fault.Permanent(err)
+	}
+	seen, err := others.Look(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	missing = make([]bool, len(keys))
+	a.do(func() error {
+		a.effect.Seen = append(a.effect.Seen, seen...)
+		for i, s := range seen {
+			if missing[i] = s.Gone; !s.Gone {
+				err = errors.Join(err, load(i, s.Entity))
+			}
+		}
+		return nil
+	})
+	return missing, err
+}
+
 // Delete deletes an entity: another one, or the attempt's own.
 func (a *Attempt) Delete(key *datastore.Key) {
 	a.do(func() error {
@@ -206,7 +289,7 @@ func (a *Attempt) Leave(key *datastore.Key, why string) {
 
 // Save saves the entity itself: only the changed properties if masks can name them, and all of it otherwise.
 func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
-	m := datastore.NewUpdate(a.key, wire.Unsent())
+	m, saved := datastore.NewUpdate(a.key, wire.Unsent()), whole
 	if masks && len(changed) > 0 && property.Maskable(changed) {
 		// What the mask does not name needs not be sent.
 		some := &pb.Entity{Key: whole.GetKey(), Properties: make(map[string]*pb.Value, len(changed))}
@@ -217,7 +300,7 @@ func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 		}
 		m, whole = m.WithPropertyMask(changed...), some
 	}
-	a.add(m, mutation{Key: a.key, Changed: changed, On: wire.Condition{Writes: whole, Free: true}})
+	a.add(m, mutation{Key: a.key, Changed: changed, Whole: saved, On: wire.Condition{Writes: whole, Free: true}})
 }
 
 // PutStored saves another entity as the protocol has it, under a complete key.
@@ -247,6 +330,28 @@ func (a *Attempt) PutStored(key *datastore.Key, stored *pb.Entity) {
 		a.add(datastore.NewUpsert(key, wire.Unsent()), mutation{Key: key, On: wire.Condition{Writes: whole, Free: true}})
 		return nil
 	})
+}
+
+// Wire returns the mutation as a commit has it.
+func (m mutation) Wire() wire.Mutation {
+	if m.Deletes {
+		return wire.Mutation{Deletes: m.Key, Condition: m.On}
+	}
+	return wire.Mutation{Mutation: m.Mutation, Condition: m.On}
+}
+
+// After returns what an entity is once the mutation has taken effect.
+func (m mutation) After() (wire.Stamp, error) {
+	switch {
+	case m.Deletes:
+		return wire.Stamp{Gone: true}, nil
+	case m.Whole != nil:
+		return wire.Stamp{Entity: m.Whole}, nil
+	case m.On.Writes != nil:
+		return wire.Stamp{Entity: m.On.Writes}, nil
+	}
+	e, err := pbvalue.Entity(m.Key, property.Stored(m.Properties), false)
+	return wire.Stamp{Entity: e}, err
 }
 
 // puts returns the properties of what a mutation puts.
