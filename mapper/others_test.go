@@ -43,7 +43,9 @@ func TestJoin(t *testing.T) {
 		e.Value.Name = of.Name
 		return nil
 	}
-	reads := func(e *mapper.Entity[player], _ mapper.None) []*datastore.Key { return []*datastore.Key{teamKey(e.Value.Team)} }
+	reads := func(e *mapper.Entity[player], _ mapper.None) []*datastore.Key {
+		return []*datastore.Key{teamKey(e.Value.Team)}
+	}
 	for name, m := range map[string]*mapper.Mapper[mapper.None]{
 		"one by one": mapper.Update("join", named), "ahead": mapper.UpdateReading("join", reads, named),
 	} {

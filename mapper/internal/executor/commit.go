@@ -69,7 +69,6 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Outco
 			return children, err
 		},
 		again: func(ctx context.Context, moved []page.Moved) error {
-			d.x.Telemetry.Conflict(ctx, d.job.Mapper)
 			rounds++
 			switch {
 			case d.record.Alone && rounds == hotAttempts:
@@ -86,9 +85,11 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Outco
 				}
 				return nil
 			}
+			before := o.Again
 			if err := run.Again(ctx, o, moved, aside); err != nil {
 				return err
 			}
+			d.x.Telemetry.Conflicts(ctx, d.job.Mapper, o.Again-before)
 			return d.tolerable(ctx, o)
 		},
 	})
@@ -254,7 +255,7 @@ func (d *delivery) putOutcome(r *record.Range, p planner.Plan, o *page.Outcome) 
 		r.Single = singles.Bytes()
 	}
 	r.Entities, r.Keys = int64(o.Reached), record.KeysDigest(p.At[:o.Reached])
-	r.Processed, r.Written, r.Ran = o.Processed, o.Written, o.Ran
+	r.Processed, r.Written, r.Conflicts, r.Ran = o.Processed, o.Written, o.Again, o.Ran
 	keep(d, r, o)
 	if r.ID == d.job.Root() {
 		r.Unsharded = d.planner.Unsharded()

@@ -78,6 +78,7 @@ func (o *Outcome) replace(i int, r result, todo []int, now map[int]wire.Stamp) [
 	}
 	r.moves = was.moves
 	*was = r
+	o.Again++
 	o.known.wrote, o.known.upTo = nil, 0
 	for j := i + 1; j < len(o.results) && len(changed) > 0; j++ {
 		later := &o.results[j]

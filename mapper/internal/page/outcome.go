@@ -22,6 +22,7 @@ type Outcome struct {
 	Reached int           // how many of its keys were dealt with
 	Spent   time.Duration // on them, with reading them
 	Ran     time.Duration // of that, by the function
+	Again   int64         // how often the function has run again on one of them
 
 	// Page is what the function over the page asks for.
 	Page function.Effect
@@ -176,3 +177,6 @@ const (
 func (o *Outcome) Full(size int64, budget time.Duration) bool {
 	return o.Reached >= int(size) || o.Bytes >= maxBytes || o.Spent >= budget
 }
+
+// Moves returns how often an entity of the page was found changed.
+func (o *Outcome) Moves(m Moved) int { return o.results[m.of].moves }

@@ -211,9 +211,6 @@ type Moved struct {
 	Now wire.Stamp
 }
 
-// Moves returns how often an entity of the page was found changed.
-func (o *Outcome) Moves(m Moved) int { return o.results[m.of].moves }
-
 // Again runs the function once more on entities of the page that others have changed, and on those that have read what these write, and
 // replaces their results. Those that are set aside become failures, of which no attempt is counted. It neither tells the brake nor counts as
 // time that entities take.
