@@ -75,6 +75,8 @@ func (c *claim) commit(ctx context.Context, s step) (standing, error) {
 			return stands.standing, nil
 		case a.unprepared:
 			return ours, err
+		case !conflicts(err) && a.unread:
+			return ours, err // nobody's entity is to blame
 		case !conflicts(err):
 			return ours, fault.AsCommitRefusal(err)
 		}
@@ -131,6 +133,7 @@ type attempt struct {
 	versions   *wire.Versions // of what was written
 	moved      bool           // others had changed something
 	unprepared bool           // the error is that of preparing it
+	unread     bool           // it is that of looking
 }
 
 // guarded returns which entities of some choice are guarded.
@@ -186,7 +189,7 @@ func (a *attempt) inTransaction(ctx context.Context, all bool, which func(page.G
 			}
 			stands, moved, err = a.look(ctx, source.InTransaction(tx, &versions.Taken), a.guarded(which)) // it may rely on others now
 		}
-		if err != nil {
+		if a.unread = err != nil; a.unread {
 			return err
 		}
 		if stands.standing != ours {

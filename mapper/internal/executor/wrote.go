@@ -14,7 +14,7 @@ import (
 func keep(d *delivery, r *record.Range, o *page.Outcome) {
 	record.Leave(r, o.Left)
 	record.Exemplify(r, o.Examples[:min(len(o.Examples), record.PageExamples)])
-	used := usageOf(d, float64(o.Reached), float64(o.Writes()))
+	used := usageOf(d, float64(o.Reached), float64(o.Writes()), float64(o.Compared()))
 	d.used = &used
 	if d.planner.Mode != function.Update {
 		return

@@ -121,6 +121,9 @@ func (o *Outcome) Kinds() string {
 	return strings.Join(all, ", ")
 }
 
+// Compared returns how many entities the page's transaction reads to compare them.
+func (o *Outcome) Compared() int { return o.compared }
+
 // Writes returns how many mutations the function has asked for.
 func (o *Outcome) Writes() int { return o.writes + len(o.Page.Mutations) }
 

@@ -74,14 +74,15 @@ type chunk struct {
 
 	// What the job's throughput was told last: when, and what the chunk had come to then.
 	told          time.Time
-	known, writes int
-	knownBytes    int
+	known, writes        int
+	knownBytes, compared int
 }
 
 // tell adds what a chunk has come to since the last time to the job's throughput.
 func (p *Page) tell(o *Outcome, c *chunk, now time.Time) {
-	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes), Writes: int64(o.writes - c.writes), Spent: now.Sub(c.told)})
-	c.told, c.known, c.knownBytes, c.writes = now, c.next, c.bytes, o.writes
+	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes), Writes: int64(o.writes - c.writes),
+		Compared: int64(o.compared - c.compared), Spent: now.Sub(c.told)})
+	c.told, c.known, c.knownBytes, c.writes, c.compared = now, c.next, c.bytes, o.writes, o.compared
 }
 
 // tellEvery is how often it is told.
@@ -105,7 +106,7 @@ func (p *Page) Run(ctx context.Context) (*Outcome, error) {
 		if err := p.lookAhead(ctx, o, c); err != nil {
 			return nil, err
 		}
-		c.told, c.writes = time.Now(), o.writes
+		c.told, c.writes, c.compared = time.Now(), o.writes, o.compared
 		o.Spent = time.Since(begun)
 		full, err := p.runChunk(ctx, o, c, begun)
 		if err != nil {

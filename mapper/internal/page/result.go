@@ -45,6 +45,7 @@ type sum struct {
 	written  map[string]bool // entities that others put or deleted
 	inserted map[string]bool // of these, entities that must not have been there
 	writes   int             // mutations
+	compared int             // entities that are read and not written, on which these rely
 }
 
 // add adds the next result.
@@ -64,7 +65,19 @@ func (s *sum) add(r *result) {
 	if e.Example != nil && len(s.Examples) < record.PageExamples {
 		s.Examples = append(s.Examples, e.Example()...)
 	}
+	writes := s.writes
 	s.writes += len(e.Mutations) + len(r.incomplete.Mutations)
+	own := len(s.Own)
+	defer func() {
+		if r.compare && s.writes > writes && len(s.Own) == own {
+			s.compared++
+		}
+	}()
+	for _, seen := range e.Seen {
+		if r.compare && s.writes > writes && !seen.OfPage {
+			s.compared++
+		}
+	}
 	for _, m := range e.Mutations {
 		if m.Key.Equal(r.at.Key) {
 			s.Written++
