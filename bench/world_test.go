@@ -91,7 +91,7 @@ func newWorldOn(t *testing.T, workers int, o emulator.Options, n network) *world
 		queue, err := tasks.NewQueue(client, queueName, "http://worker/mapper/", &tasks.Options{Unverified: true})
 		w.must(err)
 		engine, err := mapper.New(datastoreClient, queue, &mapper.Options{
-			Mappers: mapper.Set(updateItems, visitItems, raise), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			Mappers: mapper.Set(updateItems, visitItems, raise, slowRaise), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		})
 		w.must(err)
 		if i == 0 {

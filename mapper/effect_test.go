@@ -146,10 +146,6 @@ func TestMisuse(t *testing.T) {
 		"counter without name":   func(e E) { e.Count("", 1) },
 		"invalid text":           func(e E) { e.Value.Owner = "\xff" },
 		"long text":              func(e E) { e.Value.Owner = strings.Repeat("x", 1501) },
-		"two keys of one text": func(e E) {
-			e.Delete(datastore.IDKey("Other", 7, nil))
-			e.Delete(datastore.NameKey("Other", "7", nil))
-		},
 	}
 	visits := map[string]func(E){
 		"put in a visit":    func(e E) { e.Put(key, &account{}) },
@@ -471,4 +467,34 @@ func TestAbortedCounters(t *testing.T) {
 			check("cleaned up")
 		})
 	}
+}
+
+// TestKeysOfOneText deletes entities whose keys have one text, which the client takes for one key: all of them are deleted, by one
+// function and by several of a page.
+func TestKeysOfOneText(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		others := []*datastore.Key{datastore.IDKey("Other", 7, nil), datastore.NameKey("Other", "7", nil), datastore.IDKey("Other", 8, nil), datastore.NameKey("Other", "8", nil)}
+		m := mapper.Update("m", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
+			if e.Delete(others[e.Value.Balance]); e.Value.Balance == 0 {
+				e.Delete(others[2])
+				e.Delete(others[3])
+			}
+			return nil
+		})
+		w := newWorld(t, setting{}, m)
+		for _, key := range others {
+			_, err := w.client.Put(t.Context(), key, &account{})
+			w.must(err)
+		}
+		w.putAccounts(names(2))
+		if s := over(w, m, nil); s.State != mapper.Succeeded {
+			t.Errorf("%+v", s)
+		}
+		for _, key := range others {
+			if err := w.client.Get(t.Context(), key, new(account)); !errors.Is(err, datastore.ErrNoSuchEntity) {
+				t.Errorf("%v: %v", key, err)
+			}
+		}
+	})
 }

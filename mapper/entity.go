@@ -47,8 +47,9 @@ func (e *Entity[T]) Min(name string, n int64) { e.attempt.Min(name, n) }
 // Max is like [Entity.Min].
 func (e *Entity[T]) Max(name string, n int64) { e.attempt.Max(name, n) }
 
-// Put saves another entity in the transaction of an [Update]: a struct pointer
-// or a datastore.PropertyLoadSaver. The key may be incomplete. To change the
+// Put saves another entity in the commit of an [Update]'s page, whether it is there or not, and whoever has changed it: a struct pointer
+// or a datastore.PropertyLoadSaver. [Entity.Insert] is for one that must not be there; what depends on what is there reads it by
+// [Entity.Get] first. The key may be incomplete. To change the
 // entity itself, change Value. Of several of one entity the last one counts, Delete
 // included. Putting an entity that the job has yet to visit ends the page before
 // it, so a function that puts its neighbours makes many small pages, one after the
@@ -56,8 +57,7 @@ func (e *Entity[T]) Max(name string, n int64) { e.attempt.Max(name, n) }
 // if the function had returned it, marked by [Permanent].
 func (e *Entity[T]) Put(key *datastore.Key, src any) { e.attempt.Put(key, src) }
 
-// Delete deletes an entity in the transaction of an [Update]: another one, or
-// this one.
+// Delete deletes an entity in the commit of an [Update]'s page: this one, or another one, whether that is there or not.
 func (e *Entity[T]) Delete(key *datastore.Key) { e.attempt.Delete(key) }
 
 // Touch has the entity be written also if nothing of it differs, exactly as it is stored: for an index that was added
@@ -107,6 +107,7 @@ func RetryAfter(err error, d time.Duration) error { return fault.RetryAfter(err,
 func apply[T any](m function.Mode, keysOnly bool, j function.Job, key *datastore.Key, stored *pb.Entity, fn func(*Entity[T]) error) (_ *function.Effect, err error) {
 	defer function.Recovered(&err)
 	a := function.NewAttempt(j.Ref, m, key)
+	a.Among(j.Others)
 	e := &Entity[T]{Key: key, attempt: a, stored: stored}
 	var was *property.Original[T]
 	switch {

@@ -45,8 +45,9 @@ type None struct{}
 // Status.Written counts those that are. What a changed tag says of indexes, and what T's Load makes of older entities, is
 // stored if the function calls [Entity.Resave]; [Entity.Touch] writes an entity exactly as it is stored.
 //
-// The function may run inside a transaction (most pages need none, see [WithVersions]), so it
-// should be short, and free of other effects: it may run several times for one effect. An error leaves the
+// The function should be short, and free of other effects: it may run several times for one effect. Where others change an
+// entity before its page is committed, the function runs again on what is there then, and what it asked for before is
+// forgotten. It may read other entities by [Entity.Get], which are guarded as its own is. An error leaves the
 // entity as it was and has it tried again by itself, up to [UpdateAttempts] times, see [Retries].
 // An error marked by [Permanent], or a value that does not fit T, is not tried
 // again, and one by [RetryAfter] not before its time. What can't be processed is

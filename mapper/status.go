@@ -59,6 +59,7 @@ type Status struct {
 
 	Processed int64            `json:"processed"`  // entities that the function has processed
 	Written   int64            `json:"written"`    // of the processed ones, those that the function of an [Update] has changed or deleted; the others are stored as they were
+	Conflicts int64            `json:"conflicts"`  // how often the function of an [Update] ran again on an entity, as others had changed what it was about
 	Failures  int64            `json:"failures"`   // entities that it could not process
 	Remaining int64            `json:"remaining"`  // entities that are left, an estimate; 0 while nothing is known
 	Counters  map[string]int64 `json:"counters"`   // what the function has counted
@@ -178,7 +179,7 @@ func statusOf(j *record.Job, sum record.Totals) (*Status, error) {
 	}
 	return &Status{
 		CleanedUp: j.Cleaned, Cleaning: j.Cleaning != "", CleanUpAt: record.DueAt(j), RetiredAt: j.CleanedAt, ID: j.ID, Mapper: j.Mapper, Queue: string(j.Queue), Query: publicQuery(q), State: State(j.State), Error: cmp.Or(j.Error, j.Trouble), Params: slices.Clone(j.Params), Settings: settings, Created: j.Created, Ended: j.Ended, Undo: j.Undo,
-		Processed: sum.Processed, Written: sum.Written, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
+		Processed: sum.Processed, Written: sum.Written, Conflicts: sum.Conflicts, Failures: sum.Failures, Remaining: sum.Expected, Counters: sum.Counters,
 		Pages: sum.Pages, FullPages: sum.FullPages, Tasks: sum.Tasks, Open: sum.Pending, Depth: sum.Depth, Unsharded: sum.Unsharded, CountersDropped: j.CountersDropped || j.CountersLost || sum.CountersLost, Spaces: spacesOf(&sum), SpacesLeftOut: sum.SpacesLeftOut,
 	}, nil
 }

@@ -27,7 +27,7 @@ func NewClientWithDatabase(ctx context.Context, project, database string, opts .
 //
 //   - What a function leaves alone stays bit for bit, also where the Go client has no form for it, see [Update].
 //   - Pages of an [Update] are read ahead, and committed in one call, on the condition that nobody has changed the
-//     entities since. A page that somebody has changed is done once more, in a transaction.
+//     entities since. Those that somebody has changed are run again, and the page is committed once more.
 //
 // So an entity that the function leaves as it is, is not looked at once more: it is processed, and [Entity.Count] counts
 // it, as it was when its page was read, which is up to two pages before the commit (see StartOptions.PageTime).

@@ -261,6 +261,9 @@ func describe(w io.Writer, job *mapper.Status, now time.Time) error {
 	} else {
 		add("Processed:", fmt.Sprintf(written, about, operator.Grouped(job.Processed), operator.Grouped(job.Written)))
 	}
+	if job.Conflicts > 0 {
+		add("Run again:", about+operator.Counted(job.Conflicts, "time", "times")+", on entities that others had changed")
+	}
 	add("Undone by:", job.Undo)
 	if !job.State.Ended() {
 		add("Left:", "about "+operator.Grouped(job.Remaining)+" entities")

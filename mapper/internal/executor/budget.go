@@ -46,9 +46,10 @@ type purse struct {
 	allowance int64 // of the job, see record.Job: what is left of an earlier one does not count
 }
 
-// usageOf returns what a page of so many entities uses, which makes so many writes besides those of its records.
-func usageOf(d *delivery, entities, writes float64) billing.Usage {
-	u := billing.Usage{Reads: int64(entities) + 4, Writes: int64(writes+1) + pace.RecordWrites, TaskOps: 4} // its record, a child's, the job's and the scan's
+// usageOf returns what a page of so many entities uses, which makes so many writes besides those of its records, and compares so many
+// entities in a transaction.
+func usageOf(d *delivery, entities, writes, compared float64) billing.Usage {
+	u := billing.Usage{Reads: int64(entities+compared) + 4, Writes: int64(writes+1) + pace.RecordWrites, TaskOps: 4} // its record, a child's, the job's and the scan's
 	if d.planner.Query.Unread(true) {
 		u.Reads = 4
 	}
@@ -72,7 +73,8 @@ func keepBudget(ctx context.Context, d *delivery, n int) (settle func(), s stand
 			p.turn.Release(1)
 		}
 	}()
-	expected := progress.Share(budget, usageOf(d, float64(n), float64(n)*d.x.paces.Writes(d.job.Ref(), d.planner.Mode.Writes())))
+	job := d.job.Ref()
+	expected := progress.Share(budget, usageOf(d, float64(n), float64(n)*d.x.paces.Writes(job, d.planner.Mode.Writes()), float64(n)*d.x.paces.Compared(job)))
 	ahead := 0.0
 	if !d.ahead { // each page of a delivery has the next one read, and what the last one has read is read again by somebody
 		ahead = progress.Share(budget, billing.Usage{Reads: int64(2 * n)})

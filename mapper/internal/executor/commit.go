@@ -8,136 +8,107 @@ import (
 	"slices"
 	"time"
 
-	"cloud.google.com/go/datastore"
-	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
-
 	"github.com/scattermap/scattermap/mapper/internal/fault"
-	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/page"
 	"github.com/scattermap/scattermap/mapper/internal/planner"
 	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/split"
-	"github.com/scattermap/scattermap/mapper/internal/store"
 	"github.com/scattermap/scattermap/mapper/internal/tally"
 	"github.com/scattermap/scattermap/mapper/internal/telemetry"
 )
 
 // processPage runs the function over the page's entities, and commits what it did together with the range's
-// record. For an Update that is one call, if it may be, or one transaction, which reads the entities, too. See page.Page
-// for progress.
+// record. See page.Page for progress.
 func (d *delivery) processPage(ctx context.Context, p planner.Plan, progress func(time.Duration, bool)) (standing, error) {
-	at := p.At
-	if d.stop > 0 {
-		at = at[:d.stop]
+	run := &page.Page{
+		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: p.At, Read: d.planner.ReaderAhead(ctx),
+		Others: d.planner.Source.Stored(ctx), Keys: d.keys, Complete: d.client.AllocateIDs,
+		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job), Late: late(ctx, d, p),
+		Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays, Ends: d.x.Gate.IsDraining,
 	}
-	run := page.Page{
-		Job: d.job, Query: d.planner.Query, Mode: d.planner.Mode, Call: d.call, At: at, Complete: d.client.AllocateIDs,
-		Alone: d.record.Alone, Attempts: 1 + d.record.RefusalsIn(d.job),
-		TooSlow: d.tooSlow, Progress: progress, Paces: &d.x.paces, Pause: d.planner.Wait, Strays: &d.x.Gate.Strays, Ends: d.x.Gate.IsDraining,
+	o, err := run.Run(ctx)
+	if err != nil {
+		return ours, err
 	}
-	run.Late = late(ctx, d, p)
-	if d.planner.Mode == function.Visit {
-		run.Read = d.planner.ReaderAhead(ctx)
-		run.Accept = func(*keyspace.Position, *function.Effect) error { return nil }
-		o, err := d.runPage(ctx, &run)
-		if err != nil {
-			return ours, err
-		}
-		if err := give(ctx, d, &p, o); err != nil {
-			return ours, err
-		}
-		lose, err := collect(ctx, d, o)
-		if err != nil {
-			lose()
-			return ours, err
-		}
-		s, err := d.commit(ctx, p, o)
-		if s == superseded || s == done && d.beaten {
-			lose()
-		}
-		return s, err
+	if err := d.tolerable(ctx, o); err != nil {
+		return ours, err
 	}
-	var after committed
-	var s standing
-	ready := false // all that is left is the commit
-	settled, err := processOptimistic(ctx, d, run, p)
-	if settled {
-		return ours, nil
+	lose, err := collect(ctx, d, o)
+	if err != nil {
+		lose()
+		return ours, err
 	}
-	if err == nil {
-		attempts := pageAttempts
-		if d.record.Alone {
-			attempts = hotAttempts
-		}
-		tried := false
-		s, err = d.transact(ctx, attempts, func(tx *datastore.Transaction) (r *record.Range, children []*record.Range, err error) {
-			if tried {
-				d.x.Telemetry.Conflict(ctx, d.job.Mapper)
-			}
-			tried = true
-			r, ready = new(record.Range), false
-			run.Read = d.fencedReader(tx, r)
-			if d.record.Solo {
-				run.Read = d.planner.Reader(source.InTransaction(tx, &d.versions.Taken))
-			}
-			run.Accept = func(_ *keyspace.Position, e *function.Effect) error { return store.Mutate(tx, d.versions, e) }
-			o, err := d.runPage(ctx, &run)
-			if err != nil {
-				return nil, nil, err
-			}
-			if d.record.Solo {
-				if err := d.get(tx, r); err != nil {
-					return nil, nil, err
-				}
-			}
-			p := p // of this attempt
-			if err := give(ctx, d, &p, o); err != nil {
-				return nil, nil, err
-			}
-			children, after, err = d.putOutcome(r, p, o)
-			ready = err == nil
-			return r, children, err
-		})
-	}
-	slow := page.TooSlowError{}
-	switch {
-	case errors.As(err, &slow): // again, without that entity
-		d.noteSlow(slow)
-		return d.processPage(ctx, p, progress)
-	case err != nil && ready:
-		return ours, fault.AsCommitRefusal(err)
-	case err == nil && s == ours:
-		d.takeOver(ctx, after)
+	s, err := d.commitPage(ctx, p, o, run)
+	if s == superseded || s == done && d.beaten {
+		lose()
 	}
 	return s, err
 }
 
-// pageAttempts is how often the transaction of a page that meets another one is tried, before the page is
-// halved, or its only entity has a range for itself. The transaction of that is tried hotAttempts times, with
-// the client's pauses: so often that one of them falls between two writes of another client, if they leave
-// time for it.
+// mostMoves is how often an entity of a page is found changed by others until it gets a range for itself, in which that may
+// happen as often as hotAttempts says.
 const (
-	pageAttempts = 2
-	hotAttempts  = 20
+	mostMoves   = 3
+	hotAttempts = 20
 )
 
-// runPage runs the function over a page. So much may fail that its entities can't be blamed.
-func (d *delivery) runPage(ctx context.Context, run *page.Page) (*page.Outcome, error) {
-	o, err := run.Run(ctx)
-	if err != nil {
-		return nil, err
+// commitPage commits a page, of which entities that others have changed are run again.
+func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Outcome, run *page.Page) (standing, error) {
+	var after committed
+	begun, rounds := time.Now(), 0
+	s, err := d.claim.commit(ctx, step{
+		with: o.Mutations, guards: o.Guards, locks: d.record.Alone,
+		put: func(r *record.Range) (children []*record.Range, err error) {
+			p := p // of this attempt
+			if err := give(ctx, d, &p, o); err != nil {
+				return nil, err
+			}
+			children, after, err = d.putOutcome(r, p, o)
+			return children, err
+		},
+		again: func(ctx context.Context, moved []page.Moved) error {
+			rounds++
+			switch {
+			case d.record.Alone && rounds == hotAttempts:
+				return errHot
+			case d.record.Alone:
+				if err := rest(ctx, rounds); err != nil {
+					return err
+				}
+			}
+			late := time.Since(begun) > time.Duration(d.job.PageTime)
+			aside := func(m page.Moved) error {
+				if !d.record.Alone && (late || o.Moves(m) >= mostMoves) {
+					return errHot
+				}
+				return nil
+			}
+			before := o.Again
+			if err := run.Again(ctx, o, moved, aside); err != nil {
+				return err
+			}
+			d.x.Telemetry.Conflicts(ctx, d.job.Mapper, o.Again-before)
+			return d.tolerable(ctx, o)
+		},
+	})
+	if err == nil && s == ours {
+		d.takeOver(ctx, after)
 	}
-	return o, d.tolerable(ctx, o)
+	return s, err
 }
 
 // tolerable returns an error if so much fails that its entities can't be blamed: of
 // a full page, or of what this process has called lately and of what the job has done so far. A tolerant job has them recorded
 // after their last attempt.
 func (d *delivery) tolerable(ctx context.Context, o *page.Outcome) error {
-	failed := len(o.Failures)
+	failed := 0
+	for _, f := range o.Failures {
+		if !errors.Is(f.Err, errHot) {
+			failed++
+		}
+	}
 	if failed == 0 || d.record.Alone || d.job.Tolerant && !slices.ContainsFunc(o.Failures, func(f page.Failure) bool { return !f.Last(d.job.Backoff().Attempts) }) {
 		return nil
 	}
@@ -167,38 +138,6 @@ func (d *delivery) tolerable(ctx context.Context, o *page.Outcome) error {
 		r.After = max(r.After, fault.After(f.Err))
 	}
 	return r
-}
-
-// fencedReader reads in a transaction. The first call reads the range's record along, and checks that it is
-// this task's. For a range that may kill its process the record is read behind the function, and not along:
-// where transactions have locks, that of a dead process would keep the next one from its mark until it
-// expires.
-func (d *delivery) fencedReader(tx *datastore.Transaction, r *record.Range) source.Reader {
-	first := true
-	return func(at []*keyspace.Position) ([]*pb.Entity, []bool, error) {
-		if !first {
-			return d.planner.Reader(source.InTransaction(tx, &d.versions.Taken))(at)
-		}
-		first = false
-		known := len(at) // how many entities are not read
-		if !d.planner.Query.Unread(true) {
-			known = 0
-		}
-		entities := make([]*pb.Entity, len(at))
-		keys := keyspace.Keys(at[known:])
-		found, missing, err := source.InTransaction(tx, &d.versions.Taken)(append([]*datastore.Key{d.record.Key()}, keys...), r)
-		if err != nil {
-			return nil, nil, err
-		}
-		copy(entities[known:], found)
-		if missing[0] {
-			return nil, nil, fencedError{standing: superseded} // the job's records were deleted
-		}
-		for _, p := range at[known:] {
-			d.updated[p.Key] = d.versions.Updated(p.Key)
-		}
-		return entities, append(missing[1:], make([]bool, known)...), d.fence(r)
-	}
 }
 
 // A committed is what a delivery has to do after its commit.
@@ -232,17 +171,9 @@ func (d *delivery) takeOver(ctx context.Context, after committed) {
 	}
 }
 
-// commit records what became of a page, in a transaction of its own.
+// commit records what became of a page that the function was not run on.
 func (d *delivery) commit(ctx context.Context, p planner.Plan, o *page.Outcome) (standing, error) {
-	var after committed
-	s, err := d.changeWith(ctx, &o.Page, func(r *record.Range) (children []*record.Range, err error) {
-		children, after, err = d.putOutcome(r, p, o)
-		return children, err
-	})
-	if err == nil && s == ours {
-		d.takeOver(ctx, after)
-	}
-	return s, err
+	return d.commitPage(ctx, p, o, nil)
 }
 
 // errOverlap is a mistake in this package: a page reaches into another range, whose task
@@ -324,7 +255,7 @@ func (d *delivery) putOutcome(r *record.Range, p planner.Plan, o *page.Outcome) 
 		r.Single = singles.Bytes()
 	}
 	r.Entities, r.Keys = int64(o.Reached), record.KeysDigest(p.At[:o.Reached])
-	r.Processed, r.Written, r.Ran = o.Processed, o.Written, o.Ran
+	r.Processed, r.Written, r.Conflicts, r.Ran = o.Processed, o.Written, o.Again, o.Ran
 	keep(d, r, o)
 	if r.ID == d.job.Root() {
 		r.Unsharded = d.planner.Unsharded()
@@ -366,7 +297,7 @@ func (d *delivery) left(r *record.Range, p planner.Plan, o *page.Outcome) (rest 
 // recordCulprit records the entity as a failure that the database has refused a page for. If there are many
 // of them among what the job has processed, it is the function that is at fault.
 func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause fault.CommitRefusal) (standing, error) {
-	o := &page.Outcome{Reached: 1, Failures: []page.Failure{{At: p.At[0], Err: cause, Attempts: 1, Permanent: true}}}
+	o := page.Failed(&page.Failure{At: p.At[0], Err: cause, Attempts: 1, Permanent: true})
 	s, err := d.commit(ctx, p, o)
 	if err != nil || s != ours || d.job.Tolerant {
 		return s, err
@@ -382,10 +313,10 @@ func (d *delivery) recordCulprit(ctx context.Context, p planner.Plan, cause faul
 	return ours, err
 }
 
-// errHot is the failure of an entity whose transactions have met others in all attempts.
+// errHot is the failure of an entity that others have changed in all attempts.
 var errHot = errors.New("other clients change the entity, or hold its lock, all the time: in no attempt was it left alone from its read to the commit")
 
-// yield has the only entity of a page give way to those behind it, because its transactions meet others: it
+// yield has the only entity of a page give way to those after it, because others change it: it
 // gets a range for itself, as one that fails does. There it is tried again later, and is a failure after
 // its last attempt.
 func (d *delivery) yield(ctx context.Context, p planner.Plan) (standing, error) {
@@ -393,5 +324,5 @@ func (d *delivery) yield(ctx context.Context, p planner.Plan) (standing, error) 
 	if d.record.Alone && !f.Last(d.job.Backoff().Attempts) {
 		return ours, fault.Refusal{Summary: "other clients change an entity all the time", Cause: errHot}
 	}
-	return d.commit(ctx, p, &page.Outcome{Reached: 1, Failures: []page.Failure{f}})
+	return d.commit(ctx, p, page.Failed(&f))
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"cloud.google.com/go/datastore"
-
 	"github.com/scattermap/scattermap/billing"
 	"github.com/scattermap/scattermap/mapper/internal/body"
 	"github.com/scattermap/scattermap/mapper/internal/fault"
@@ -29,6 +27,7 @@ type delivery struct {
 	planner  planner.Planner
 	x        *Executor
 	call     function.Func
+	keys     function.Keys     // that the function reads; nil: nobody knows
 	callPage function.PageFunc // nil: the mapper has none
 	begunAt  time.Time         // when it came
 	ended    func()            // is called when it has ended
@@ -45,15 +44,11 @@ type turn struct {
 	mark        string         // the delivery's own in the record; empty: it has left none
 	begun       bool           // that mark is there
 
-	tooSlow map[string]error // by key: entities that took too long
-	stop    int              // if not 0: the page ends behind so many entities; the last one took too long
-
-	after    committed                // of the page
-	enqueued int64                    // how many of its children have tasks, from the first on
-	late     bool                     // what its page has cut off is what it would have ended late with
-	pageAt   time.Time                // when its page began
-	used     *billing.Usage           // by its page, if that was committed
-	updated  map[*datastore.Key]int64 // when the entities of its page had been written, as they were read; 0 is unknown
+	after    committed      // of the page
+	enqueued int64          // how many of its children have tasks, from the first on
+	late     bool           // what its page has cut off is what it would have ended late with
+	pageAt   time.Time      // when its page began
+	used     *billing.Usage // by its page, if that was committed
 
 	newTraces bool // its children have too much to do for one trace
 }
@@ -126,7 +121,6 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 	defer d.leave() // also if it panics
 	var s standing
 	for d.record.State == record.Pending && err == nil && (s == ours || s == changed) {
-		d.stop = 0
 		if s == changed {
 			d.planner.Forget()
 		}
@@ -158,7 +152,7 @@ func (d *delivery) runRange(ctx context.Context) (ended bool, err error) {
 
 // process does the page of a pending range.
 func (d *delivery) process(ctx context.Context) (s standing, err error) {
-	d.pageAt, d.late, d.updated = time.Now(), false, make(map[*datastore.Key]int64)
+	d.pageAt, d.late = time.Now(), false
 	p, err := d.planner.Plan(ctx, d.job, d.record) // 2
 	d.newTraces = telemetry.NewTraces(d.job, p.Estimate())
 	for err == nil && p.First {
@@ -193,17 +187,14 @@ func (d *delivery) process(ctx context.Context) (s standing, err error) {
 	}
 	if d.record.Solo && !d.record.Alone && d.record.PageLimit() == 1 && len(p.At) == 1 {
 		// Whatever becomes of it, it is this entity.
-		return d.commit(ctx, p, &page.Outcome{Reached: 1, Failures: []page.Failure{{At: p.At[0], Suspected: true}}})
+		return d.commit(ctx, p, page.Failed(&page.Failure{At: p.At[0], Suspected: true}))
 	}
 	if d.record.ID == d.job.Root() {
 		d.planner.AwaitCounts(ctx)
 	}
 	s, err = d.processPage(ctx, p, p.Progress(readOn)) // 4
 	settle()
-	refused, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update && fault.Contended(err)
-	if contended {
-		d.x.Telemetry.Conflict(ctx, d.job.Mapper)
-	}
+	refused, contended := new(fault.CommitRefusal), d.planner.Mode == function.Update && (fault.Contended(err) || errors.Is(err, errHot))
 	switch {
 	case errors.As(err, refused) && len(p.At) == 1:
 		return d.recordCulprit(ctx, p, *refused)
@@ -250,7 +241,7 @@ func (d *delivery) mayGoOn(r *record.Range) bool {
 	if d.callPage != nil {
 		longest += function.MaxInTransaction
 	}
-	return !r.Alone && !r.Solo && d.stop == 0 && !d.x.Gate.IsDraining() && time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
+	return !r.Alone && !r.Solo && !d.x.Gate.IsDraining() && time.Since(d.begunAt) < min(deadline/4, deadline*19/20-longest-pace.WaitWithin(deadline))
 }
 
 // goOn takes up what is left of the range, unless the job has been stopped meanwhile, or this process is
@@ -272,7 +263,6 @@ func (d *delivery) goOn(ctx context.Context) (goesOn bool, err error) {
 		}
 		return false, nil
 	}
-	d.planner.Optimistic = mayBeOptimistic(d)
 	d.planner.GoOn(job, next)
 	return true, nil
 }

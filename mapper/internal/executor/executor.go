@@ -108,6 +108,12 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 			return nil, fmt.Errorf("job %s: %w", t.Job, err)
 		}
 	}
+	var keys function.Keys
+	if def.PrepareKeys != nil {
+		if keys, err = def.PrepareKeys(job.Params, q.KeysOnly); err != nil {
+			return nil, fmt.Errorf("job %s: %w", t.Job, err)
+		}
+	}
 	x.paces.Expect(t.Ref(), r.EntitySize)
 	if !job.Masks { // see source.HonoursMasks
 		x.source.CantCount()
@@ -116,9 +122,8 @@ func (x *Executor) load(ctx context.Context, t body.Range, queued tasks.Delivery
 	d = &delivery{
 		claim:   claim{client: x.client, store: x.Store, job: job, record: r, generation: t.Generation},
 		planner: planner.Planner{Pacer: x.pacer(), Query: q, Source: x.source.Of(ctx, q), Mode: def.Mode, Strategy: strategy},
-		x:       x, call: call, callPage: callPage, begunAt: begunAt, ended: ended,
+		x:       x, call: call, keys: keys, callPage: callPage, begunAt: begunAt, ended: ended,
 		turn: turn{queued: queued, redelivered: queued.Retries > 0 || r.Lost},
 	}
-	d.planner.Optimistic = mayBeOptimistic(d)
 	return d, nil
 }

@@ -40,9 +40,9 @@ func TestStandings(t *testing.T) {
 	}
 }
 
-// TestChangeOfWhatIsKnown changes a range that somebody else has changed since it was read, and one that nobody has:
-// of two changes from one state, the first takes effect alone.
-func TestChangeOfWhatIsKnown(t *testing.T) {
+// TestChange changes a range that somebody else has changed since it was read, and one that nobody has: a change is made of
+// what is there.
+func TestChange(t *testing.T) {
 	e, err := emulator.Start(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -67,15 +67,15 @@ func TestChangeOfWhatIsKnown(t *testing.T) {
 		claims[i] = &claim{client: client, store: st, job: job, record: first.Clone(), generation: 1}
 	}
 	add := func(r *record.Range) ([]*record.Range, error) { r.Attempts++; return nil, nil }
-	for i, want := range []bool{true, false} {
-		if got := claims[i].changeKnown(context.WithoutCancel(t.Context()), nil, add); got != want {
-			t.Errorf("change %d takes place: %v", i+1, got)
+	for i, c := range claims {
+		if s, err := c.change(context.WithoutCancel(t.Context()), add); s != ours || err != nil {
+			t.Errorf("change %d: %d, %v", i+1, s, err)
+		}
+		if now, err := st.LoadRange(t.Context(), job.Ref(), first.ID); err != nil || now.Attempts != int64(i)+1 {
+			t.Errorf("%+v, %v: want %d changes", now, err, i+1)
 		}
 	}
-	if now, err := st.LoadRange(t.Context(), job.Ref(), first.ID); err != nil || now.Attempts != 1 {
-		t.Errorf("%+v, %v: changed twice", now, err)
-	}
-	if !claims[0].changeKnown(t.Context(), nil, add) {
-		t.Error("who has changed it can't do so again")
+	if s, err := claims[1].change(t.Context(), add); s != ours || err != nil {
+		t.Errorf("who has changed it can't do so again: %d, %v", s, err)
 	}
 }

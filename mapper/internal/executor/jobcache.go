@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/scattermap/scattermap/mapper/internal/pace"
 	"github.com/scattermap/scattermap/mapper/internal/recent"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/store"
@@ -34,9 +33,7 @@ type cachedJob struct {
 	looking   atomic.Bool
 	looksFrom atomic.Int64 // when it was first asked for, in nanoseconds behind 1970
 
-	purse    purse
-	optimism pace.Optimism // of pages
-	puts     atomic.Bool   // the function puts or deletes other entities than its own
+	purse purse
 
 	counting sync.Mutex
 	counted  tally.Counters // the names that pages of this process have counted under

@@ -13,7 +13,7 @@ func limitFailures(ctx context.Context, d *delivery, failed int) (*record.Job, e
 	if failed == 0 {
 		return d.job, nil
 	}
-	over, sum, err := d.overLimit(ctx, failed)
+	over, sum, err := overLimit(ctx, &d.claim, failed)
 	if err != nil || over == "" {
 		return d.job, err
 	}
@@ -28,8 +28,8 @@ func limitFailures(ctx context.Context, d *delivery, failed int) (*record.Job, e
 
 // overLimit says which limit the job's failures are over, if any, and what the job
 // has done so far, about, if that matters.
-func (c *claim) overLimit(ctx context.Context, failures int) (over string, sum record.Totals, err error) {
-	if limit := int(c.job.Limit); limit > 0 && c.oneOf(limit/100/failures) {
+func overLimit(ctx context.Context, c *claim, failures int) (over string, sum record.Totals, err error) {
+	if limit := int(c.job.Limit); limit > 0 && oneOf(c, limit/100/failures) {
 		failed, err := c.store.CountFailures(ctx, c.job.Ref(), limit+1)
 		if err != nil {
 			return "", sum, fmt.Errorf("count the failures of job %s: %w", c.job.ID, err)
@@ -53,7 +53,7 @@ func (c *claim) overLimit(ctx context.Context, failures int) (over string, sum r
 
 // oneOf chooses one range of n, by its ID, which is a hash: so that counting up to
 // a limit does not cost its square.
-func (c *claim) oneOf(n int) bool {
+func oneOf(c *claim, n int) bool {
 	hash, err := record.Hash(c.record.ID)
 	return err != nil || hash%uint64(max(1, n)) == 0
 }

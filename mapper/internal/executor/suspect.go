@@ -74,16 +74,16 @@ func (d *delivery) leave() {
 // condemn records the range's entity as a failure, if it is still there: its process has died often enough.
 func (d *delivery) condemn(ctx context.Context, deaths int64) (standing, error) {
 	p := planner.Plan{At: []*keyspace.Position{d.record.Start}}
-	_, missing, err := d.planner.Reader(d.planner.Source.Stored(ctx))(p.At)
+	stored, err := d.planner.Reader(d.planner.Source.Stored(ctx))(p.At)
 	if err != nil {
 		return ours, err
 	}
-	o := &page.Outcome{Reached: 1}
-	if !missing[0] {
+	var f *page.Failure
+	if !stored[0].Gone {
 		err := fmt.Errorf("the process died %d times while it did nothing but this entity", deaths)
-		o.Failures = []page.Failure{{At: d.record.Start, Err: err, Attempts: deaths, Permanent: true}}
+		f = &page.Failure{At: d.record.Start, Err: err, Attempts: deaths, Permanent: true}
 	}
-	return d.commit(ctx, p, o)
+	return d.commit(ctx, p, page.Failed(f))
 }
 
 // patience is how many redeliveries a task of a solo or single-entity range gets before a new task replaces it.
@@ -193,12 +193,4 @@ func (d *delivery) fail(ctx context.Context, cause error) (over bool, err error)
 	}
 	d.job = job
 	return job.State != record.Running, nil
-}
-
-// noteSlow has the page end behind an entity that took too long, and the function not be called for it.
-func (d *delivery) noteSlow(slow page.TooSlowError) {
-	if d.tooSlow == nil {
-		d.tooSlow = make(map[string]error)
-	}
-	d.tooSlow[slow.Key.Encode()], d.stop = slow, slow.Reached
 }

@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"slices"
 	"time"
 
 	"cloud.google.com/go/datastore"
@@ -15,16 +14,18 @@ import (
 func keep(d *delivery, r *record.Range, o *page.Outcome) {
 	record.Leave(r, o.Left)
 	record.Exemplify(r, o.Examples[:min(len(o.Examples), record.PageExamples)])
-	used := usageOf(d, float64(o.Reached), float64(o.Writes()))
+	used := usageOf(d, float64(o.Reached), float64(o.Writes()), float64(o.Compared()))
 	d.used = &used
 	if d.planner.Mode != function.Update {
 		return
 	}
 	settled := time.Now().Add(-settledFor)
-	fresh := slices.DeleteFunc(slices.Clone(o.Own), func(key *datastore.Key) bool {
-		at := d.updated[key]
-		return at != 0 && at <= settled.UnixMicro()
-	})
+	var fresh []*datastore.Key
+	for i, key := range o.Own {
+		if at := o.OwnAt[i]; at == 0 || at > settled.UnixMicro() {
+			fresh = append(fresh, key)
+		}
+	}
 	w := record.Wrote{
 		Own: record.KeysOf(o.Own, len(o.Own) == o.Reached), Written: int64(len(o.Own)), Gone: record.KeysOf(o.Gone, len(o.Gone) == len(o.Own)),
 		Fresh: record.KeysOf(fresh, len(fresh) == len(o.Own)), Settled: settled, Others: o.Others,

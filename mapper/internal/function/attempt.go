@@ -23,36 +23,14 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
-// An Effect is what one attempt asks for, if it succeeds.
-type Effect struct {
-	Mutations []mutation
-	Counters  tally.Counters
-	Bytes     int   // of the mutations, about
-	Collected []any // for the function over the page
-
-	Left    []record.Left           // as it is, by an undo
-	Example func() []record.Example // of what a rehearsal would do; nil: nothing
-}
-
-// A mutation keeps its key, which the client's own hides.
-type mutation struct {
-	Key   *datastore.Key
-	bytes int // about
-
-	Properties []datastore.Property // what is put, unless its condition says that
-	Changed    []string             // names of them, if it is the entity itself
-	Deletes    bool                 // nothing is: the entity is deleted
-	On         wire.Condition       // on which its commit takes place
-	*datastore.Mutation
-}
-
 // An Attempt collects what one run of the function asks for besides the change
 // of its entity.
 type Attempt struct {
-	job  record.Ref
-	mode Mode
-	key  *datastore.Key // of its entity; nil: it is on a page
-	lost []func(context.Context)
+	job    record.Ref
+	mode   Mode
+	key    *datastore.Key // of its entity; nil: it is on a page
+	others Others         // nil: there are none
+	lost   []func(context.Context)
 
 	mu      sync.Mutex
 	over    bool
@@ -67,6 +45,9 @@ type Attempt struct {
 func NewAttempt(job record.Ref, m Mode, key *datastore.Key) *Attempt {
 	return &Attempt{job: job, mode: m, key: key}
 }
+
+// Among has the attempt read other entities.
+func (a *Attempt) Among(o Others) { a.others = o }
 
 // Job returns what tells the attempt's job from all others.
 func (a *Attempt) Job() string { return a.job.String() }
@@ -141,6 +122,82 @@ func (a *Attempt) Put(key *datastore.Key, src any) {
 	})
 }
 
+// Insert saves another entity that must not be there.
+func (a *Attempt) Insert(key *datastore.Key, src any) {
+	a.do(func() error {
+		switch {
+		case a.mode != Update:
+			return errors.New("Insert is for the function of an Update")
+		case key != nil && a.key != nil && key.Equal(a.key):
+			return fmt.Errorf("Insert of the entity itself, %v, which is there", key)
+		}
+		if err := keyspace.CheckKey(key); err != nil {
+			return fmt.Errorf("Insert: %w", err)
+		}
+		if key.Incomplete() {
+			return errors.New("Insert: the key is incomplete: Put gives it an ID that no entity has")
+		}
+		properties, err := property.Save(src)
+		if err == nil {
+			err = property.CheckSendable(properties)
+		}
+		if err != nil {
+			return fmt.Errorf("Insert: %w", err)
+		}
+		if a.others != nil {
+			if seen, ok := a.others.Known(key); ok && !seen.Gone {
+				by := ""
+				if seen.OfPage {
+					by = ": an entity before it, of the same page, has put it"
+				}
+				return fmt.Errorf("%v inserts %v, which is there%s", a.key, key, by)
+			}
+		}
+		list := datastore.PropertyList(properties)
+		a.add(datastore.NewInsert(key, &list), mutation{Key: key, Properties: list, Inserts: true})
+		return nil
+	})
+}
+
+// Get reads other entities, into what load is given for each of those that are there. It returns which are not.
+func (a *Attempt) Get(ctx context.Context, keys []*datastore.Key, load func(i int, stored *pb.Entity) error) (missing []bool, err error) {
+	others := a.others
+	a.do(func() error {
+		switch {
+		case a.mode != Update:
+			err = errors.New("Get is for the function of an Update: read by a client")
+		case others == nil:
+			err = errors.New("Get: there is no database: test the function by mappertest.Run")
+		}
+		for i, key := range keys {
+			if wrong := keyspace.CheckKey(key); wrong != nil {
+				err = errors.Join(err, fmt.Errorf("Get: key %d: %w", i+1, wrong))
+			} else if key.Incomplete() {
+				err = errors.Join(err, fmt.Errorf("Get: key %d: %v is incomplete", i+1, key))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fault.Permanent(err)
+	}
+	seen, err := others.Look(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	missing = make([]bool, len(keys))
+	a.do(func() error {
+		a.effect.Seen = append(a.effect.Seen, seen...)
+		for i, s := range seen {
+			if missing[i] = s.Gone; !s.Gone {
+				err = errors.Join(err, load(i, s.Entity))
+			}
+		}
+		return nil
+	})
+	return missing, err
+}
+
 // Delete deletes an entity: another one, or the attempt's own.
 func (a *Attempt) Delete(key *datastore.Key) {
 	a.do(func() error {
@@ -206,7 +263,7 @@ func (a *Attempt) Leave(key *datastore.Key, why string) {
 
 // Save saves the entity itself: only the changed properties if masks can name them, and all of it otherwise.
 func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
-	m := datastore.NewUpdate(a.key, wire.Unsent())
+	m, saved := datastore.NewUpdate(a.key, wire.Unsent()), whole
 	if masks && len(changed) > 0 && property.Maskable(changed) {
 		// What the mask does not name needs not be sent.
 		some := &pb.Entity{Key: whole.GetKey(), Properties: make(map[string]*pb.Value, len(changed))}
@@ -217,7 +274,7 @@ func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 		}
 		m, whole = m.WithPropertyMask(changed...), some
 	}
-	a.add(m, mutation{Key: a.key, Changed: changed, On: wire.Condition{Writes: whole, Free: true}})
+	a.add(m, mutation{Key: a.key, Changed: changed, Whole: saved, On: wire.Condition{Writes: whole, Free: true}})
 }
 
 // PutStored saves another entity as the protocol has it, under a complete key.
@@ -249,14 +306,6 @@ func (a *Attempt) PutStored(key *datastore.Key, stored *pb.Entity) {
 	})
 }
 
-// puts returns the properties of what a mutation puts.
-func (m mutation) puts() []datastore.Property {
-	if m.On.Writes != nil {
-		return pbvalue.Properties(m.On.Writes)
-	}
-	return m.Properties
-}
-
 // add adds a mutation. Of several of one entity the last one counts.
 func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 	added.Mutation = m
@@ -270,41 +319,6 @@ func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 		}
 	}
 	a.effect.Mutations = append(a.effect.Mutations, added)
-}
-
-// Incomplete takes those mutations out of the effect that put entities under keys which the database has to complete.
-func (e *Effect) Incomplete() (incomplete Effect) {
-	if !slices.ContainsFunc(e.Mutations, func(m mutation) bool { return m.Key.Incomplete() }) {
-		return incomplete
-	}
-	var complete []mutation
-	for _, m := range e.Mutations {
-		if m.Key.Incomplete() {
-			incomplete.Mutations = append(incomplete.Mutations, m)
-		} else {
-			complete = append(complete, m)
-		}
-	}
-	e.Mutations = complete
-	return incomplete
-}
-
-// Keys returns the keys of the mutations.
-func (e *Effect) Keys() []*datastore.Key {
-	keys := make([]*datastore.Key, len(e.Mutations))
-	for i, m := range e.Mutations {
-		keys[i] = m.Key
-	}
-	return keys
-}
-
-// Complete has the mutations, which put entities, be under other keys.
-func (e *Effect) Complete(keys []*datastore.Key) {
-	for i := range e.Mutations {
-		m := &e.Mutations[i]
-		list := datastore.PropertyList(m.Properties)
-		m.Key, m.Mutation = keys[i], datastore.NewUpsert(keys[i], &list)
-	}
 }
 
 // OnLost has f called if what the attempt asks for will never take effect.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // ErrUnknownMapper says that a process does not have a mapper.
@@ -75,6 +76,9 @@ type Definition struct {
 	// entity.
 	Prepare func(params json.RawMessage, keysOnly bool) (Func, error)
 
+	// PrepareKeys does so for what says which other entities the function reads; nil: nothing does.
+	PrepareKeys func(params json.RawMessage, keysOnly bool) (Keys, error)
+
 	// PreparePage does so for the function over what was collected of a page's entities; nil: there is none.
 	PreparePage func(params json.RawMessage) (PageFunc, error)
 }
@@ -84,10 +88,32 @@ type Job struct {
 	Ref   record.Ref
 	Masks bool // the database keeps what a property mask does not name
 
+	Others Others // that the function may read; nil: there is no page
+
 	Rehearses bool // nothing is to be written
 }
 
-// An Func runs the mapper's function on one entity, and returns what it
+// Others are the entities besides its own that a function may read.
+type Others interface {
+	// Look returns entities as the function may see them: as the earlier entities of its page leave them, or as the database has them.
+	// The others are guarded: if others change them until the page is committed, the function is run again.
+	Look(ctx context.Context, keys []*datastore.Key) ([]Seen, error)
+
+	// Known returns an entity, if it is known without a call how it is.
+	Known(key *datastore.Key) (s Seen, ok bool)
+}
+
+// A Seen is another entity, as a function has seen it.
+type Seen struct {
+	Key *datastore.Key
+	wire.Stamp
+	OfPage bool // an earlier entity of the page has written it
+}
+
+// A Keys returns which other entities the function is going to read for an entity.
+type Keys func(key *datastore.Key, stored *pb.Entity) ([]*datastore.Key, error)
+
+// A Func runs the mapper's function on one entity, and returns what it
 // asks for. It does not panic, and does not change what is stored; nil: it was not read.
 type Func func(ctx context.Context, j Job, key *datastore.Key, stored *pb.Entity) (*Effect, error)
 

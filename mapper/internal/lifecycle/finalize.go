@@ -97,7 +97,7 @@ func (fi finalizer) commit(ctx context.Context, job *record.Job) error {
 		}
 		ready = true
 		j.Finalizes, j.Finalized = true, j.Epoch
-		return store.Mutate(tx, nil, effect)
+		return store.Mutate(tx, effect)
 	})
 	if refused := new(fault.CommitRefusal); failed == nil && ready && errors.As(fault.AsCommitRefusal(err), refused) {
 		failed = fault.Permanent(fmt.Errorf("the database refuses what it writes: %w", refused))

@@ -11,6 +11,7 @@ import (
 // A Throughput is what a process has observed of a job's entities.
 type Throughput struct {
 	Entities, Bytes, Writes int64
+	Compared                int64         // entities that a transaction has read to compare them
 	Spent                   time.Duration // by the function, on all of them
 	expected                int64         // bytes of an entity, for as long as none was seen; 0: unknown
 }
@@ -81,12 +82,19 @@ func (p *Book[Job]) Writes(job Job, usual float64) float64 {
 	return usual
 }
 
+// Compared returns how many entities a transaction reads for one of the function's: on average so far.
+func (p *Book[Job]) Compared(job Job) float64 {
+	known := p.Get(job)
+	return float64(known.Compared) / float64(max(1, known.Entities))
+}
+
 // Add adds an observation.
 func (p *Book[Job]) Add(job Job, more Throughput) {
 	p.change(job, func(known *Throughput) {
 		known.Entities += more.Entities
 		known.Bytes += more.Bytes
 		known.Writes += more.Writes
+		known.Compared += more.Compared
 		known.Spent += more.Spent
 	})
 }

@@ -14,41 +14,56 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
-	"github.com/scattermap/scattermap/mapper/internal/record"
-	"github.com/scattermap/scattermap/mapper/internal/tally"
-	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // An Outcome is what became of a page's entities.
 type Outcome struct {
-	Reached   int           // how many of its keys were dealt with
-	Spent     time.Duration // on them, with reading them
-	Ran       time.Duration // of that, by the function
-	Processed int64
-	Written   int64 // of them, entities that the function has saved or deleted
-	Counters  tally.Counters
-	Failures  []Failure
-	Bytes     int   // of the mutations, and of entities of which something was collected
-	Collected []any // by the function
-
-	// What is written of the page's own entities, and what of others; and what is left as it is, by an undo.
-	Own, Others []*datastore.Key
-	Gone        []*datastore.Key // of Own: those that are deleted
-	Left        []record.Left
-	Examples    []record.Example // of what a rehearsal would do
+	sum
+	Reached int           // how many of its keys were dealt with
+	Spent   time.Duration // on them, with reading them
+	Ran     time.Duration // of that, by the function
+	Again   int64         // how often the function has run again on one of them
 
 	// Page is what the function over the page asks for.
 	Page function.Effect
 
-	hung     time.Duration   // of Ran, by calls that took too long
-	dearest  time.Duration   // of Ran, by one entity
-	lately   pace.Lately     // what the function took for the last ones
-	written  map[string]bool // entities that others put or deleted
-	collides bool            // the entity after those that were reached writes one of them on a condition: it is for the next page
-	writes   int             // mutations
+	visits  bool          // what the function asks for is not written
+	known   others        // that the function may read
+	inHand  *view         // of the function that is called
+	results []result      // of those that were reached; none, of an outcome that is known without the function
+	hung    time.Duration // of Ran, by calls that took too long
+	dearest time.Duration // of Ran, by one entity
+	lately  pace.Lately   // what the function took for the last ones
+	late    Late          // nil: it never ends for the sake of others
+}
 
-	incomplete function.Effect // what was put under keys that the database has to complete
-	late       Late            // nil: it never ends for the sake of others
+// Failed returns the outcome of a page of one entity, which has failed; nil: it is not there any more.
+func Failed(f *Failure) *Outcome {
+	o := &Outcome{Reached: 1}
+	if f != nil {
+		o.Failures = []Failure{*f}
+	}
+	return o
+}
+
+// add adds the result of the next entity.
+func (o *Outcome) add(r result) {
+	o.results = append(o.results, r)
+	o.sum.add(&r)
+	o.Reached++
+}
+
+// fold adds up the results anew, some of which were replaced. What the page then can't have any more is for the next one.
+func (o *Outcome) fold() {
+	o.sum = sum{}
+	for i := range o.results {
+		r := &o.results[i]
+		if i > 0 && (!o.takes(r.at.Key, r.effect) || o.Bytes >= maxBytes) {
+			o.results, o.Reached = o.results[:i], i
+			return
+		}
+		o.sum.add(r)
+	}
 }
 
 // Late reports whether a page ends with so many entities left, so that others can begin with what is behind it.
@@ -106,13 +121,11 @@ func (o *Outcome) Kinds() string {
 	return strings.Join(all, ", ")
 }
 
+// Compared returns how many entities the page's transaction reads to compare them.
+func (o *Outcome) Compared() int { return o.compared }
+
 // Writes returns how many mutations the function has asked for.
 func (o *Outcome) Writes() int { return o.writes + len(o.Page.Mutations) }
-
-// fail notes that an entity has failed.
-func (o *Outcome) fail(p *keyspace.Position, err error, attempts int64) {
-	o.Failures = append(o.Failures, Failure{At: p, Err: err, Attempts: attempts, Permanent: fault.IsPermanent(err)})
-}
 
 // took notes how long the function took for the last entity, of which it may have hung. How long it hung does not count.
 func (o *Outcome) took(t, hung time.Duration) {
@@ -136,7 +149,7 @@ func (o *Outcome) full(next *datastore.Key, left int, budget time.Duration) bool
 	if needs := o.Ran / time.Duration(o.Reached) * time.Duration(left); o.Spent+needs <= longer(budget) {
 		budget = longer(budget)
 	}
-	return o.Spent >= budget || o.Bytes >= maxBytes || len(o.written) > 0 && o.written[next.Encode()]
+	return o.Spent >= budget || o.Bytes >= maxBytes || !o.takes(next, nil)
 }
 
 // longer returns how long a page may take that then has nothing left: twice as long. What is
@@ -155,29 +168,6 @@ func (o *Outcome) NextPage(most int64, budget, usual time.Duration) int64 {
 	return max(1, min(int64(budget/each), most))
 }
 
-// collide reports whether an effect has a mutation on a condition of an entity that the page writes already: one
-// commit can't have both.
-func (o *Outcome) collide(e *function.Effect) bool {
-	if o.Reached == 0 || len(o.written) == 0 {
-		return false
-	}
-	for _, m := range e.Mutations {
-		if m.On != (wire.Condition{}) && !m.Key.Incomplete() && o.written[m.Key.Encode()] {
-			return true
-		}
-	}
-	return false
-}
-
-// accept takes over what an entity counted, if its mutations are accepted.
-func (o *Outcome) accept(at *keyspace.Position, e *function.Effect, mutations func(*keyspace.Position, *function.Effect) error) error {
-	if err := mutations(at, e); err != nil {
-		return err
-	}
-	o.Counters.Merge(e.Counters)
-	return nil
-}
-
 // MaxTime is the longest that a page may be asked to take, and maxBytes bounds its mutations, well below
 // the 10 MiB that a commit can have.
 const (
@@ -190,3 +180,6 @@ const (
 func (o *Outcome) Full(size int64, budget time.Duration) bool {
 	return o.Reached >= int(size) || o.Bytes >= maxBytes || o.Spent >= budget
 }
+
+// Moves returns how often an entity of the page was found changed.
+func (o *Outcome) Moves(m Moved) int { return o.results[m.of].moves }

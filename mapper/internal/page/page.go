@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/record"
 	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
 )
 
 // A Page is what the function runs over, and how.
@@ -27,18 +29,19 @@ type Page struct {
 	Mode  function.Mode
 	Call  function.Func
 
-	At     []*keyspace.Position                             // its entities, as they were read
-	Read   source.Reader                                    // what the function gets
-	Accept func(*keyspace.Position, *function.Effect) error // takes over what the function asks for on an entity
+	At   []*keyspace.Position // its entities, as they were read
+	Read source.Reader        // what the function gets
+
+	Others source.Get    // looks up other entities
+	Keys   function.Keys // says which ones the function reads; nil: nobody knows
 
 	// Complete completes keys. That is for an Update, whose page has to know what it puts.
 	Complete func(context.Context, []*datastore.Key) ([]*datastore.Key, error)
 
-	Alone    bool             // its one entity has failed before, and is nobody else's
-	Attempts int64            // that have been made on it, with this one
-	Late     Late             // nil: it never ends for the sake of others
-	TooSlow  map[string]error // by key: entities that took too long in this delivery
-	Ends     func() bool      // reports whether the page has to end behind the entity in hand
+	Alone    bool        // its one entity has failed before, and is nobody else's
+	Attempts int64       // that have been made on it, with this one
+	Late     Late        // nil: it never ends for the sake of others
+	Ends     func() bool // reports whether the page has to end after the entity in hand
 
 	// Progress is called behind each entity with what the function took so far, and whether half of the
 	// page is done; nil: nothing is.
@@ -49,14 +52,8 @@ type Page struct {
 	Strays *atomic.Int64          // of the process
 }
 
-// A TooSlowError says that the function took too long on an entity, which has failed. The page of an
-// Update has to be tried again without it, and ends behind it: the transaction has waited long enough,
-// and so has the delivery.
-type TooSlowError struct {
-	Key     *datastore.Key
-	Reached int // the entity's place in the page, counted from 1
-	limit   time.Duration
-}
+// A TooSlowError says that the function took too long on an entity, which has failed.
+type TooSlowError struct{ limit time.Duration }
 
 func (e TooSlowError) Error() string {
 	return fmt.Sprintf("the function took too long on an entity: more than %v", e.limit)
@@ -71,21 +68,21 @@ const maxRead = record.MaxPageSize - 1
 // A chunk is what is read of a page at once.
 type chunk struct {
 	at       []*keyspace.Position
-	entities []*pb.Entity
-	missing  []bool
+	entities []wire.Stamp
 	next     int // the first one that is not dealt with
 	bytes    int // of those that were looked at
 
 	// What the job's throughput was told last: when, and what the chunk had come to then.
 	told          time.Time
-	known, writes int
-	knownBytes    int
+	known, writes        int
+	knownBytes, compared int
 }
 
 // tell adds what a chunk has come to since the last time to the job's throughput.
 func (p *Page) tell(o *Outcome, c *chunk, now time.Time) {
-	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes), Writes: int64(o.writes - c.writes), Spent: now.Sub(c.told)})
-	c.told, c.known, c.knownBytes, c.writes = now, c.next, c.bytes, o.writes
+	p.Paces.Add(p.Job.Ref(), pace.Throughput{Entities: int64(c.next - c.known), Bytes: int64(c.bytes - c.knownBytes), Writes: int64(o.writes - c.writes),
+		Compared: int64(o.compared - c.compared), Spent: now.Sub(c.told)})
+	c.told, c.known, c.knownBytes, c.writes, c.compared = now, c.next, c.bytes, o.writes, o.compared
 }
 
 // tellEvery is how often it is told.
@@ -94,7 +91,7 @@ const tellEvery = 200 * time.Millisecond
 // Run runs the function over the entities until they are done, or the page has taken its time or its
 // bytes. It always deals with at least one.
 func (p *Page) Run(ctx context.Context) (*Outcome, error) {
-	o := &Outcome{written: make(map[string]bool), late: p.Late}
+	o := &Outcome{late: p.Late, visits: p.Mode != function.Update}
 	begun := time.Now()
 	for first := true; first || o.Reached < len(p.At); first = false {
 		size := p.Paces.Get(p.Job.Ref()).Chunk(len(p.At) - o.Reached)
@@ -103,10 +100,13 @@ func (p *Page) Run(ctx context.Context) (*Outcome, error) {
 		}
 		c := &chunk{at: p.At[o.Reached : o.Reached+size]}
 		var err error
-		if c.entities, c.missing, err = p.Read(c.at); err != nil {
+		if c.entities, err = p.Read(c.at); err != nil {
 			return nil, err
 		}
-		c.told, c.writes = time.Now(), o.writes
+		if err := p.lookAhead(ctx, o, c); err != nil {
+			return nil, err
+		}
+		c.told, c.writes, c.compared = time.Now(), o.writes, o.compared
 		o.Spent = time.Since(begun)
 		full, err := p.runChunk(ctx, o, c, begun)
 		if err != nil {
@@ -120,21 +120,34 @@ func (p *Page) Run(ctx context.Context) (*Outcome, error) {
 	return o, p.complete(ctx, o)
 }
 
-// complete has what was put under incomplete keys be accepted, under keys that the database gives.
+// complete has what is put under incomplete keys be put under keys that the database gives.
 func (p *Page) complete(ctx context.Context, o *Outcome) error {
-	e := &o.incomplete
-	for keys := range slices.Chunk(e.Keys(), mostAllocated) {
-		complete, err := p.Complete(ctx, keys)
+	var keys []*datastore.Key
+	for i := range o.results {
+		if r := &o.results[i]; r.completed == nil {
+			keys = append(keys, r.incomplete.Keys()...)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	complete := make([]*datastore.Key, 0, len(keys))
+	for some := range slices.Chunk(keys, mostAllocated) {
+		of, err := p.Complete(ctx, some)
 		if err != nil {
 			return fmt.Errorf("have the database complete keys: %w", err)
 		}
-		o.Others = append(o.Others, complete...)
+		complete = append(complete, of...)
 	}
-	if len(e.Mutations) == 0 {
-		return nil
+	for i := range o.results {
+		r := &o.results[i]
+		if n := len(r.incomplete.Mutations); r.completed == nil && n > 0 {
+			r.completed, complete = complete[:n:n], complete[n:]
+			r.incomplete.Complete(r.completed)
+		}
 	}
-	e.Complete(o.Others[len(o.Others)-len(e.Mutations):])
-	return p.Accept(p.At[0], e)
+	o.fold()
+	return nil
 }
 
 // mostAllocated is how many keys a call completes, below the 1,000 of a lookup.
@@ -144,9 +157,9 @@ const mostAllocated = 500
 // whether the page is full before that.
 func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Time) (full bool, err error) {
 	size := len(p.At)
-	dealt := func(hung time.Duration) {
+	dealt := func(r result, hung time.Duration) {
 		c.next++
-		o.Reached++
+		o.add(r)
 		now := time.Now()
 		o.took(now.Sub(begun)-o.Spent, hung)
 		if now.Sub(c.told) >= tellEvery {
@@ -158,119 +171,163 @@ func (p *Page) runChunk(ctx context.Context, o *Outcome, c *chunk, begun time.Ti
 	}
 	limit, brake := time.Duration(p.Job.Timeout), p.Paces.Brake(p.Job.Ref())
 	for c.next < len(c.at) && !full && err == nil {
-		left := function.Calls(ctx, limit, p.Strays, func(r *function.Runner) {
+		left := function.Calls(ctx, limit, p.Strays, func(runner *function.Runner) {
 			for c.next < len(c.at) {
-				at, entity := c.at[c.next], c.entities[c.next]
+				at, read := c.at[c.next], c.entities[c.next]
 				full, err = o.full(at.Key, size-o.Reached, time.Duration(p.Job.PageTime)) || o.Reached > 0 && p.Ends(), ctx.Err()
 				if full || err != nil {
 					return
 				}
-				c.bytes += keyspace.EntitySize(entity)
-				counts, wrong := p.counts(at, entity, c.missing[c.next])
+				c.bytes += keyspace.EntitySize(read.Entity)
+				r, counts := p.look(at, read)
 				paused := time.Duration(0)
-				if wrong != nil {
-					o.fail(at, fault.Permanent(wrong), 1)
-				} else if counts {
-					failed := len(o.Failures)
-					if paused, err = pause(ctx, brake.Wait(time.Now(), p.Pause)); err != nil || !p.runEntity(r, o, at, entity) {
+				if counts {
+					if paused, err = pause(ctx, brake.Wait(time.Now(), p.Pause)); err != nil || !p.runEntity(runner, o, len(o.results), &r) {
 						return
 					}
-					failing := len(o.Failures) > failed
-					brake.Done(time.Now(), failing, failing && !o.Failures[failed].Permanent)
-					if full = o.collides; full {
+					brake.Done(time.Now(), r.failure != nil, r.failure != nil && !r.failure.Permanent)
+					if full = o.Reached > 0 && !o.takes(at.Key, r.effect); full {
 						return
 					}
 				}
-				dealt(paused)
+				dealt(r, paused)
 			}
 		})
 		switch {
 		case errors.Is(left, function.ErrTimeout):
-			at := c.at[c.next]
-			slow := TooSlowError{Key: at.Key, Reached: o.Reached + 1, limit: limit}
-			if p.Mode == function.Update {
-				return false, slow
-			}
-			o.fail(at, slow, p.Attempts)
+			o.inHand.close()
 			brake.Done(time.Now(), true, true)
-			dealt(limit)
+			dealt(p.fails(c.at[c.next], c.entities[c.next], TooSlowError{limit}), limit)
+			full = p.Mode == function.Update // what it has read is old by now
 		case left != nil:
-			o.fail(c.at[c.next], left, p.Attempts)
-			dealt(0)
+			dealt(p.fails(c.at[c.next], c.entities[c.next], left), 0)
 		}
 	}
 	return full, err
 }
 
+// A Moved is an entity that others have changed, as it was found.
+type Moved struct {
+	Guard
+	Now wire.Stamp
+}
+
+// Again runs the function once more on entities of the page that others have changed, and on those that have read what these write, and
+// replaces their results. Those that are set aside become failures, of which no attempt is counted. It neither tells the brake nor counts as
+// time that entities take.
+func (p *Page) Again(ctx context.Context, o *Outcome, moved []Moved, aside func(Moved) error) error {
+	out := make(map[int]error)
+	now := make(map[int]wire.Stamp) // by place, what the function gets
+	for _, m := range moved {
+		r := &o.results[m.of]
+		if !m.Key.Equal(r.at.Key) {
+			o.known.note(m.Key, m.Now)
+		}
+		if _, twice := now[m.of]; !twice {
+			r.moves++
+			now[m.of] = r.read
+		}
+		if m.Key.Equal(r.at.Key) {
+			now[m.of] = m.Now
+		}
+		if err := aside(m); err != nil {
+			out[m.of] = err
+		}
+	}
+	var err error
+	todo := slices.Sorted(maps.Keys(now))
+	for len(todo) > 0 && err == nil {
+		left := function.Calls(ctx, time.Duration(p.Job.Timeout), p.Strays, func(runner *function.Runner) {
+			for len(todo) > 0 {
+				i := todo[0]
+				if why := out[i]; why != nil {
+					r := p.fails(o.results[i].at, now[i], why)
+					r.failure.Attempts = p.Attempts - 1
+					todo = o.replace(i, r, todo[1:], now)
+					continue
+				}
+				if err = ctx.Err(); err != nil {
+					return
+				}
+				r, counts := p.look(o.results[i].at, now[i])
+				if counts && !p.runEntity(runner, o, i, &r) {
+					return
+				}
+				todo = o.replace(i, r, todo[1:], now)
+			}
+		})
+		if left == nil {
+			continue
+		}
+		if errors.Is(left, function.ErrTimeout) {
+			o.inHand.close()
+			left = TooSlowError{time.Duration(p.Job.Timeout)}
+		}
+		i := todo[0]
+		todo = o.replace(i, p.fails(o.results[i].at, now[i], left), todo[1:], now)
+	}
+	if err != nil {
+		return err
+	}
+	o.fold()
+	return p.complete(ctx, o)
+}
+
+// look returns what is known of an entity before the function runs, and whether that has to.
+func (p *Page) look(at *keyspace.Position, read wire.Stamp) (r result, counts bool) {
+	r = result{at: at, read: read, compare: p.Mode == function.Update && !p.Query.Unread(true)}
+	counts, wrong := p.counts(at, read)
+	if wrong != nil {
+		r.failure = &Failure{At: at, Err: fault.Permanent(wrong), Attempts: 1, Permanent: true}
+		return r, false
+	}
+	return r, counts
+}
+
+// fails returns the result of an entity that has failed.
+func (p *Page) fails(at *keyspace.Position, read wire.Stamp, err error) result {
+	f := &Failure{At: at, Err: err, Attempts: p.Attempts, Permanent: fault.IsPermanent(err)}
+	return result{at: at, read: read, failure: f}
+}
+
 // counts reports whether an entity that was read is one of the query, and where the page has it: it may
 // have changed since its key was read.
-func (p *Page) counts(at *keyspace.Position, stored *pb.Entity, missing bool) (bool, error) {
-	if missing || p.Query.Whole() || p.Query.Unread(p.Mode == function.Update) {
-		return !missing, nil
+func (p *Page) counts(at *keyspace.Position, read wire.Stamp) (bool, error) {
+	if read.Gone || p.Query.Whole() || p.Query.Unread(p.Mode == function.Update) {
+		return !read.Gone, nil
 	}
-	now, err := p.Query.In(at.Space()).Position(at.Key, stored)
+	now, err := p.Query.In(at.Space()).Position(at.Key, read.Entity)
 	if now == nil || !now.Equal(at) && !p.Alone {
 		return false, nil
 	}
 	return true, err
 }
 
-// runEntity runs the function on an entity. It returns false if the call timed out and was abandoned:
-// touch nothing shared then.
-func (p *Page) runEntity(r *function.Runner, o *Outcome, at *keyspace.Position, entity *pb.Entity) (awaited bool) {
-	key := at.Key
-	if len(p.TooSlow) > 0 {
-		if err := p.TooSlow[key.Encode()]; err != nil {
-			o.fail(at, err, p.Attempts)
-			return true
-		}
-	}
+// runEntity runs the function on an entity, and has its result say what became of it. It returns false if the call timed out
+// and was abandoned: touch nothing shared then.
+func (p *Page) runEntity(runner *function.Runner, o *Outcome, place int, r *result) (awaited bool) {
 	var e *function.Effect
 	var err error
-	job, call := function.Job{Ref: p.Job.Ref(), Masks: p.Job.Masks}, p.Call
-	if !r.Call(func(ctx context.Context) { e, err = call(ctx, job, key, entity) }) {
+	key, entity := r.at.Key, r.read.Entity
+	o.inHand = &view{get: p.Others, outcome: o, place: place}
+	view := o.inHand
+	job, call := function.Job{Ref: p.Job.Ref(), Masks: p.Job.Masks, Others: view}, p.Call
+	if !runner.Call(func(ctx context.Context) { e, err = call(ctx, job, key, entity) }) {
 		return false
 	}
+	view.close()
 	if err == nil {
 		err = p.keepsPlace(key, entity, e)
 	}
-	if o.collides = err == nil && o.collide(e); o.collides {
-		return true
-	}
-	var incomplete function.Effect
-	if err == nil {
-		if p.Mode == function.Update {
-			incomplete = e.Incomplete()
-		}
-		err = fault.Permanent(o.accept(at, e, p.Accept))
-	}
 	if err != nil {
-		o.fail(at, err, p.Attempts)
+		r.failure = p.fails(r.at, r.read, err).failure
 		return true
 	}
-	o.Processed++
-	o.Bytes += e.Bytes
-	if len(e.Collected) > 0 {
-		o.Collected = append(o.Collected, e.Collected...)
-		o.Bytes += keyspace.EntitySize(entity)
+	if p.Mode == function.Update {
+		r.incomplete = e.Incomplete()
 	}
-	o.writes += len(e.Mutations) + len(incomplete.Mutations)
-	o.incomplete.Mutations = append(o.incomplete.Mutations, incomplete.Mutations...)
-	o.Left = append(o.Left, e.Left...)
-	if e.Example != nil && len(o.Examples) < record.PageExamples {
-		o.Examples = append(o.Examples, e.Example()...)
-	}
-	for _, m := range e.Mutations {
-		switch {
-		case m.Key.Equal(key):
-			o.Written++
-			if o.Own = append(o.Own, key); m.Deletes {
-				o.Gone = append(o.Gone, key)
-			}
-		case !m.Key.Incomplete():
-			o.written[m.Key.Encode()] = true
-			o.Others = append(o.Others, m.Key)
-		}
+	if r.effect = e; len(e.Collected) > 0 {
+		r.bytes = keyspace.EntitySize(entity)
 	}
 	return true
 }

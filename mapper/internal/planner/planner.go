@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
-
 	"github.com/scattermap/scattermap/mapper/internal/function"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/query"
@@ -26,9 +24,6 @@ type Planner struct {
 	Source   source.Source
 	Mode     function.Mode
 	Strategy split.Strategy
-
-	// Optimistic has the entities of an Update be read ahead, with their versions.
-	Optimistic bool
 
 	job    *record.Job
 	record *record.Range
@@ -171,7 +166,6 @@ func (p *Planner) Plan(ctx context.Context, job *record.Job, r *record.Range) (P
 func (p *Planner) stream(ctx context.Context) *source.Stream {
 	r := p.record
 	s := source.NewStream(ctx, p.Source, p.Query, r.Start, r.End, p.readsWhole())
-	s.Versioned = s.Whole && p.Mode == function.Update
 	if s.Whole {
 		s.AtOnce = max(1, min(s.AtOnce, p.Paces.Get(p.job.Ref()).In(answerBytes)))
 	}
@@ -220,7 +214,7 @@ func (p *Planner) GoOn(job *record.Job, r *record.Range) {
 	p.divided = r.Workers <= 1 && !p.unsought
 	switch {
 	case p.keys == nil:
-	case !p.keys.Whole && p.readsWhole(), p.keys.Versioned && !p.Optimistic:
+	case !p.keys.Whole && p.readsWhole():
 		p.dropKeys()
 	default:
 		p.keys.Pass(r.Start)
@@ -238,7 +232,7 @@ func (p *Planner) Close() {
 // transaction, once it is known that they are small. Of one that is sharded by a property which is
 // a list nothing would tell at which of its values it is, and of a share of the keys most would be read in vain.
 func (p *Planner) readsWhole() bool {
-	return (p.Mode == function.Visit || p.Optimistic) && p.Query.ShardBy == "" && p.Query.Share.All() && !p.Query.KeysOnly && p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
+	return p.Query.ShardBy == "" && p.Query.Share.All() && !p.Query.KeysOnly && p.Paces.Get(p.job.Ref()).Fit(2*p.record.PageLimit()+1)
 }
 
 // ahead returns those of the next positions of the stream that are in the range, which may have
@@ -273,30 +267,15 @@ func (p *Planner) checkOrder(found []*keyspace.Position) error {
 	return nil
 }
 
-// Reader returns a reader of the page's entities: of nothing, if they are not read.
+// Reader returns a reader of the page's entities, by a lookup: of nothing, if they are not read.
 func (p *Planner) Reader(get source.Get) source.Reader {
 	if !p.Query.Unread(p.Mode == function.Update) {
 		return source.EntityReader(get)
 	}
-	return func(at []*keyspace.Position) ([]*pb.Entity, []bool, error) {
-		return make([]*pb.Entity, len(at)), make([]bool, len(at)), nil
-	}
+	return func(at []*keyspace.Position) ([]wire.Stamp, error) { return make([]wire.Stamp, len(at)), nil }
 }
 
-// Versions returns the versions of the entities that ReaderAhead reads. It is ok if they are known, or if there is
-// nothing that they would be of.
-func (p *Planner) Versions(at []*keyspace.Position) (versions []wire.Stamp, ok bool) {
-	switch {
-	case p.Query.Unread(true):
-		return make([]wire.Stamp, len(at)), true
-	case p.keys == nil || !p.keys.Versioned:
-		return nil, false
-	}
-	versions = p.keys.Versions(at)
-	return versions, !slices.ContainsFunc(versions, func(s wire.Stamp) bool { return s.Version == 0 })
-}
-
-// ReaderAhead returns a Reader outside a transaction, which gets what the planner has read already.
+// ReaderAhead returns a Reader which gets what the planner has read already.
 func (p *Planner) ReaderAhead(ctx context.Context) source.Reader {
 	if p.keys != nil && p.keys.Whole {
 		return p.keys.Read

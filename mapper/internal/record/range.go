@@ -68,6 +68,7 @@ type Range struct {
 	Seal        []byte               `datastore:"seal,omitempty,noindex"`      // a digest of what is above and below, once it is done
 	Processed   int64                `datastore:"processed,omitempty,noindex"`
 	Written     int64                `datastore:"written,omitempty,noindex"`   // of those, entities that it has saved or deleted
+	Conflicts   int64                `datastore:"conflicts,omitempty,noindex"` // how often its function ran again on what others had changed
 	Ran         time.Duration        `datastore:"ran,omitempty,noindex"`       // by the function, on its page
 	Pace        time.Duration        `datastore:"pace,omitempty,noindex"`      // of the function, for an entity, where the range was cut off; 0: unknown
 	Full        bool                 `datastore:"full,omitempty,noindex"`      // its page was full by count, bytes or time

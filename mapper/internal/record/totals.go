@@ -13,6 +13,7 @@ import (
 type Totals struct {
 	Processed int64 `json:"processed"`
 	Written   int64 `json:"written,omitempty"`
+	Conflicts int64 `json:"conflicts,omitempty"`
 	Failures  int64 `json:"failures"`
 	Pages     int64 `json:"pages"`
 	FullPages int64 `json:"full_pages"`
@@ -85,6 +86,7 @@ func (t *Totals) Add(r *Range) error {
 	}
 	t.Processed += r.Processed
 	t.Written += r.Written
+	t.Conflicts += r.Conflicts
 	failed := int64(0)
 	if r.Failed != "" {
 		failed = 1
@@ -161,7 +163,7 @@ func (t *Totals) Scale(factor float64) {
 	if t.Sample != nil {
 		t.Sample.Scale, t.Sample.LeftScale = factor, factor
 	}
-	for _, n := range []*int64{&t.Processed, &t.Written, &t.Failures, &t.Pages, &t.FullPages, &t.Ranges, &t.Tasks, &t.Pending, &t.Retrying, &t.Expected} {
+	for _, n := range []*int64{&t.Processed, &t.Written, &t.Conflicts, &t.Failures, &t.Pages, &t.FullPages, &t.Ranges, &t.Tasks, &t.Pending, &t.Retrying, &t.Expected} {
 		*n = int64(float64(*n)*factor + 0.5)
 	}
 	for name, n := range t.Counters {

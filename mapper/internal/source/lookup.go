@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"cloud.google.com/go/datastore"
-	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
@@ -87,23 +86,22 @@ func Apart(keys []*datastore.Key) [][]int {
 	return groups
 }
 
-// A Get looks up entities of one namespace, as the protocol has them. The first keys may be of records, which the client
-// loads into what is given; missing has all.
-type Get func(keys []*datastore.Key, records ...any) (entities []*pb.Entity, missing []bool, err error)
+// A Get looks up entities, as the protocol has them. The first keys may be of records, which the client loads into what is
+// given: their stamps have no entities.
+type Get func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error)
 
 // taking returns a Get by a client's get, whose calls take entities from the client.
 func taking(get func([]*datastore.Key, any) error, taken *wire.Taken) Get {
-	return func(keys []*datastore.Key, records ...any) (entities []*pb.Entity, missing []bool, err error) {
-		wanted := keys[len(records):]
-		taken.Want(wanted)
-		missing, err = Lookup(get, keys, append(records, Into(len(wanted))...))
-		entities = taken.Take(wanted)
-		for i, e := range entities {
-			if err == nil && e == nil && !missing[len(records)+i] {
+	return func(keys []*datastore.Key, records ...any) ([]wire.Stamp, error) {
+		taken.Want(keys, len(records))
+		missing, err := Lookup(get, keys, append(records, Into(len(keys)-len(records))...))
+		stamps := taken.Take(keys)
+		for i := range stamps {
+			if err == nil && stamps[i].Gone && !missing[i] {
 				err = errUntaken
 			}
 		}
-		return entities, missing, err
+		return stamps, err
 	}
 }
 
@@ -117,9 +115,9 @@ func InTransaction(tx *datastore.Transaction, taken *wire.Taken) Get {
 }
 
 // A Reader gets entities that are at some positions.
-type Reader func(at []*keyspace.Position) (entities []*pb.Entity, missing []bool, err error)
+type Reader func(at []*keyspace.Position) ([]wire.Stamp, error)
 
 // EntityReader returns a reader of whole entities.
 func EntityReader(get Get) Reader {
-	return func(at []*keyspace.Position) ([]*pb.Entity, []bool, error) { return get(keyspace.Keys(at)) }
+	return func(at []*keyspace.Position) ([]wire.Stamp, error) { return get(keyspace.Keys(at)) }
 }

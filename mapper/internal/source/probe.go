@@ -131,11 +131,11 @@ func probeIn(ctx context.Context, src Source, q query.Query) (times bool, missin
 	if err != nil || first == nil || !first.Valued {
 		return false, nil, err
 	}
-	entities, _, err := EntityReader(src.Stored(ctx))([]*keyspace.Position{first})
+	stored, err := EntityReader(src.Stored(ctx))([]*keyspace.Position{first})
 	if err != nil {
 		return false, nil, err
 	}
-	return slices.ContainsFunc(property.Indexed(entities[0], q.ShardBy), keyspace.IsTime), nil, nil
+	return slices.ContainsFunc(property.Indexed(stored[0].Entity, q.ShardBy), keyspace.IsTime), nil, nil
 }
 
 // HonoursMasks reports whether a property mask keeps what it does not name.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
-	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/api/iterator"
 
@@ -24,7 +23,6 @@ type Stream struct {
 	query      query.Query
 	start, End *keyspace.Position // of the range, when it was begun
 	Whole      bool               // it reads entities
-	Versioned  bool               // with their versions
 	Few        int                // if not 0: the first query has at most so many results,
 	AtOnce     int                // and each of them at most so many
 
@@ -243,22 +241,13 @@ func (s *Stream) dropFirst(n int) {
 }
 
 // Read is a reader of the entities that the stream has read.
-func (s *Stream) Read(at []*keyspace.Position) ([]*pb.Entity, []bool, error) {
-	entities := make([]*pb.Entity, len(at))
-	for i, stamp := range s.Versions(at) {
-		entities[i] = stamp.Entity
-	}
-	return entities, make([]bool, len(at)), nil
-}
-
-// Versions returns the versions of entities that the stream has read, as Read does.
-func (s *Stream) Versions(at []*keyspace.Position) []wire.Stamp {
+func (s *Stream) Read(at []*keyspace.Position) ([]wire.Stamp, error) {
 	if len(at) == 0 {
-		return nil
+		return nil, nil
 	}
 	defer s.use()()
 	n, _ := slices.BinarySearchFunc(s.at, at[0], keyspace.Compare)
-	return s.stamps[n : n+len(at)]
+	return slices.Clone(s.stamps[n : n+len(at)]), nil
 }
 
 // Close ends the reading.

@@ -101,12 +101,12 @@ func TestShorten(t *testing.T) {
 				if len(at) == 0 {
 					break
 				}
-				entities, _, err := s.Read(at)
+				entities, err := s.Read(at)
 				if err != nil || len(entities) != len(at) {
 					t.Fatalf("%d entities for %d positions, %v", len(entities), len(at), err)
 				}
 				for i, p := range at {
-					if n := entities[i].Properties["N"].GetIntegerValue(); n != p.Key.ID {
+					if n := entities[i].Entity.Properties["N"].GetIntegerValue(); n != p.Key.ID {
 						t.Fatalf("at %v is the entity of %v", p.Key, n)
 					}
 				}

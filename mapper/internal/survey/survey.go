@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 
 	"cloud.google.com/go/datastore"
-	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -260,34 +259,32 @@ func (sv Survey) estimate(ctx context.Context, samples []*keyspace.Position, kno
 // EntitySize returns how many bytes entities have: the mean of some of those in a sample or, if the query is sharded by
 // a property, of the first ones; 0 is unknown.
 func (sv Survey) EntitySize(ctx context.Context, sample []*keyspace.Position) (int64, error) {
-	var entities []*pb.Entity
+	var stored []wire.Stamp
 	var err error
 	if sv.Query.ShardBy == "" {
 		var some []*keyspace.Position
 		for i := 0; i < len(sample); i += (len(sample) + sized - 1) / sized {
 			some = append(some, sample[i])
 		}
-		entities, _, err = source.EntityReader(sv.Source.Stored(ctx))(some)
+		stored, err = source.EntityReader(sv.Source.Stored(ctx))(some)
 	} else if scans := sv.Query.Scans(sv.Start, sv.End); len(scans) > 0 {
 		var some *datastore.Query
 		if some, err = sv.Source.At.Query(scans[0].Query.Limit(sized)); err == nil {
 			taking, taken := wire.Taking(ctx)
 			var none []datastore.PropertyList
 			_, err = sv.Source.Client.GetAll(taking, some, &none)
-			for _, s := range taken.Of {
-				entities = append(entities, s.Entity)
-			}
+			stored = taken.Of
 		}
 	}
-	if err != nil || len(entities) == 0 {
+	if err != nil || len(stored) == 0 {
 		return 0, err
 	}
-	sv.use(int64(len(entities)), 0)
+	sv.use(int64(len(stored)), 0)
 	bytes := int64(0)
-	for _, e := range entities {
-		bytes += int64(keyspace.EntitySize(e))
+	for _, s := range stored {
+		bytes += int64(keyspace.EntitySize(s.Entity))
 	}
-	return max(1, bytes/int64(len(entities))), nil
+	return max(1, bytes/int64(len(stored))), nil
 }
 
 // mostUnsharded is in up to how many spaces entities are counted that have not the property that

@@ -64,7 +64,7 @@ func New(meters metric.MeterProvider, tracers trace.TracerProvider) (*Telemetry,
 	t.entities = counter("scattermap.entities", "{entity}", "Entities that pages have processed.")
 	t.pages = counter("scattermap.pages", "{page}", "Pages that were committed.")
 	t.failures = counter("scattermap.failures", "{entity}", "Entities that were recorded as failures.")
-	t.conflicts = counter("scattermap.conflicts", "{conflict}", "Pages that had to be done once more, as others changed their entities meanwhile.")
+	t.conflicts = counter("scattermap.conflicts", "{entity}", "How often a function ran again on an entity, as others had changed what it was about.")
 	t.retries = counter("scattermap.retries", "{delivery}", "Deliveries of tasks that were delivered before.")
 	t.splits = counter("scattermap.splits", "{range}", "Ranges that were cut off, by why.")
 	t.pageTime = seconds("scattermap.page.duration", "How long pages took, from their reading to their commit.", 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -150,7 +150,7 @@ func (t *Telemetry) CutOff(ctx context.Context, mapper string, ranges map[string
 	}
 }
 
-// Conflict counts a page that has to be done once more.
-func (t *Telemetry) Conflict(ctx context.Context, mapper string) {
-	t.conflicts.Add(ctx, 1, metric.WithAttributes(mapperKey.String(mapper)))
+// Conflicts counts how often a function ran again on an entity.
+func (t *Telemetry) Conflicts(ctx context.Context, mapper string, n int64) {
+	t.conflicts.Add(ctx, n, metric.WithAttributes(mapperKey.String(mapper)))
 }

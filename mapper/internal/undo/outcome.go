@@ -130,7 +130,6 @@ func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) erro
 	key, batch := record.NewBatch(o.job.Ref, o.page, keys, restored, removed)
 	noting, versions := wire.Noting(ctx)
 	_, err := u.client.RunInTransaction(noting, func(tx *datastore.Transaction) error {
-		versions.Anew()
 		job, err := store.GetJob(tx, o.job.Ref)
 		if err != nil {
 			return err
@@ -138,12 +137,19 @@ func (u undoer) commitBatch(ctx context.Context, o *outcome, some []change) erro
 		if !job.Unfinished() {
 			return fmt.Errorf("%w: the undo is %s", record.ErrState, job.State)
 		}
-		all := make([]*datastore.Mutation, 0, len(some)+1)
+		all := make([]wire.Mutation, 0, len(some)+1)
 		for _, c := range some {
-			versions.Require(c.key, wire.Condition{Version: c.version, Writes: c.image})
-			all = append(all, function.Restoring(c.key, c.image, c.version))
+			m := wire.Mutation{Condition: wire.Condition{Version: c.version, Writes: c.image}}
+			if c.image == nil {
+				m.Deletes = c.key
+			} else {
+				m.Mutation = function.Restoring(c.key, c.image, c.version)
+			}
+			all = append(all, m)
 		}
-		return store.Write(tx, append(all, datastore.NewInsert(key, batch))...)
+		all = append(all, wire.Mutation{Mutation: datastore.NewInsert(key, batch)})
+		versions.Send(all)
+		return store.Write(tx, wire.Put(all)...)
 	}, datastore.MaxAttempts(1))
 	switch {
 	case errors.Is(err, datastore.ErrConcurrentTransaction):

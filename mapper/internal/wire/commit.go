@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/internal/intercept"
-	"github.com/scattermap/scattermap/internal/pbkey"
+	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
 // A Condition is on what a mutation's entity is like still, and may say what the mutation writes.
@@ -27,54 +27,48 @@ func Unsent() *datastore.PropertyList {
 	return &datastore.PropertyList{{Name: "__unsent__"}}
 }
 
-// set has a mutation be on the condition.
-func (c Condition) set(m *pb.Mutation) {
+// on returns a mutation on the condition. The client keeps its own, which a later commit may send on another one.
+func (c Condition) on(m *pb.Mutation) *pb.Mutation {
+	on := &pb.Mutation{
+		Operation: m.Operation, PropertyMask: m.PropertyMask, PropertyTransforms: m.PropertyTransforms,
+	}
 	if c.Version != 0 {
-		m.ConflictDetectionStrategy = &pb.Mutation_BaseVersion{BaseVersion: c.Version}
-		m.ConflictResolutionStrategy = pb.Mutation_FAIL
+		on.ConflictDetectionStrategy = &pb.Mutation_BaseVersion{BaseVersion: c.Version}
+		on.ConflictResolutionStrategy = pb.Mutation_FAIL
 	}
 	if c.Writes == nil {
-		return
+		return on
 	}
 	switch m.Operation.(type) {
 	case *pb.Mutation_Insert:
-		m.Operation = &pb.Mutation_Insert{Insert: c.Writes}
+		on.Operation = &pb.Mutation_Insert{Insert: c.Writes}
 	case *pb.Mutation_Update:
-		m.Operation = &pb.Mutation_Update{Update: c.Writes}
+		on.Operation = &pb.Mutation_Update{Update: c.Writes}
 	case *pb.Mutation_Upsert:
-		m.Operation = &pb.Mutation_Upsert{Upsert: c.Writes}
+		on.Operation = &pb.Mutation_Upsert{Upsert: c.Writes}
 	}
+	return on
 }
 
-// A Mutation of a [Commit] may have a condition.
+// A Mutation of a commit may have a condition.
 type Mutation struct {
-	*datastore.Mutation
+	*datastore.Mutation                // nil: a deletion
+	Deletes             *datastore.Key // what it deletes. The client would send one deletion for two keys whose texts are the same.
 	Condition
 }
 
 // errConditions says that a request is not the one that its conditions were made for.
 var errConditions = errors.New("the client sends other mutations than it was given")
 
-// conditions are those of a commit's mutations, one after the other.
-type conditions struct {
-	*Versions
-	all []Mutation
-}
-
-// Request makes a commit one of all mutations or none, on conditions.
-func (c conditions) Request(req any) error {
-	r, ok := req.(*pb.CommitRequest)
-	if !ok || len(r.Mutations) != len(c.all) {
-		return fmt.Errorf("%w: %T for %d", errConditions, req, len(c.all))
+// Put returns those of some mutations that the client is given: all but deletions.
+func Put(all []Mutation) []*datastore.Mutation {
+	put := make([]*datastore.Mutation, 0, len(all))
+	for _, m := range all {
+		if m.Deletes == nil {
+			put = append(put, m.Mutation)
+		}
 	}
-	r.Mode = pb.CommitRequest_TRANSACTIONAL
-	r.TransactionSelector = &pb.CommitRequest_SingleUseTransaction{SingleUseTransaction: &pb.TransactionOptions{
-		Mode: &pb.TransactionOptions_ReadWrite_{ReadWrite: new(pb.TransactionOptions_ReadWrite)},
-	}}
-	for i, m := range c.all {
-		m.set(r.Mutations[i])
-	}
-	return nil
+	return put
 }
 
 // Commit commits mutations, all or none: none if the condition of one of them does not hold any more. It returns the
@@ -84,52 +78,47 @@ func (c conditions) Request(req any) error {
 // The client's connection must have the interceptor, which it has if versions were noted: without it the client would commit
 // what it can.
 func Commit(ctx context.Context, client *datastore.Client, all []Mutation) (*Versions, error) {
-	mutations := make([]*datastore.Mutation, len(all))
-	for i, m := range all {
-		mutations[i] = m.Mutation
-	}
-	v := new(Versions)
-	_, err := client.Mutate(intercept.With(ctx, conditions{v, all}), mutations...)
+	v := &Versions{sends: all, alone: true}
+	_, err := client.Mutate(intercept.With(ctx, v), Put(all)...)
 	return v, err
 }
 
-// Require has the next mutation of an entity in the next commit, which is a transaction's, be on a condition. An entity
-// that a commit writes several times needs one for each of them, in their order: an empty one is none. One that does not hold then
-// aborts the transaction, which the client tries again: the function that it calls begins with [Versions.Anew].
-func (v *Versions) Require(key *datastore.Key, c Condition) {
-	if v.on == nil {
-		v.on = make(map[string][]Condition)
-	}
-	name := pbkey.Text(key)
-	v.on[name] = append(v.on[name], c)
-}
+// Send has the next commit, which is a transaction's, send mutations in place of those that the client is given, which
+// are those that [Put] returns.
+func (v *Versions) Send(all []Mutation) { v.sends = all }
 
-// Anew drops what was required.
-func (v *Versions) Anew() { clear(v.on) }
-
-// Request sets the conditions of a commit.
+// Request has a commit send the mutations that it is to.
 func (v *Versions) Request(req any) error {
 	r, ok := req.(*pb.CommitRequest)
-	if !ok || len(v.on) == 0 {
+	if !ok || v.sends == nil {
 		return nil
 	}
-	met := make(map[string]int)
-	for _, m := range r.Mutations {
-		key := keyOf(m)
-		if key == nil {
-			continue
-		}
-		name := pbkey.TextOf(key)
-		all, n := v.on[name], met[name]
-		if n < len(all) {
-			all[n].set(m)
-		}
-		met[name]++
+	given := r.Mutations
+	if len(given) == len(v.sends) && v.sent { // the client sends it again
+		return nil
 	}
-	for name, all := range v.on {
-		if met[name] != len(all) {
-			return fmt.Errorf("%w: an entity has %d conditions and %d mutations", errConditions, len(all), met[name])
+	r.Mutations = make([]*pb.Mutation, len(v.sends))
+	for i, m := range v.sends {
+		of := &pb.Mutation{}
+		switch {
+		case m.Deletes != nil:
+			of.Operation = &pb.Mutation_Delete{Delete: pbvalue.Key(m.Deletes)}
+		case len(given) == 0:
+			return fmt.Errorf("%w: %d of %d", errConditions, len(r.Mutations), len(v.sends))
+		default:
+			of, given = given[0], given[1:]
 		}
+		r.Mutations[i] = m.on(of)
+	}
+	if len(given) > 0 {
+		return fmt.Errorf("%w: %d more than %d", errConditions, len(given), len(v.sends))
+	}
+	v.sent = true
+	if v.alone {
+		r.Mode = pb.CommitRequest_TRANSACTIONAL
+		r.TransactionSelector = &pb.CommitRequest_SingleUseTransaction{SingleUseTransaction: &pb.TransactionOptions{
+			Mode: &pb.TransactionOptions_ReadWrite_{ReadWrite: new(pb.TransactionOptions_ReadWrite)},
+		}}
 	}
 	return nil
 }
@@ -138,28 +127,11 @@ func (v *Versions) Request(req any) error {
 // version does.
 func (v *Versions) Refused(err error) error {
 	conditional := false
-	for _, all := range v.on {
-		for _, c := range all {
-			conditional = conditional || c != (Condition{}) && !c.Free
-		}
+	for _, m := range v.sends {
+		conditional = conditional || m.Condition != (Condition{}) && !m.Free
 	}
-	if code := status.Code(err); conditional && (code == codes.AlreadyExists || code == codes.NotFound) {
+	if code := status.Code(err); !v.alone && conditional && (code == codes.AlreadyExists || code == codes.NotFound) {
 		return status.Error(codes.Aborted, err.Error())
 	}
 	return err
-}
-
-// keyOf returns the key of a mutation's entity.
-func keyOf(m *pb.Mutation) *pb.Key {
-	switch o := m.Operation.(type) {
-	case *pb.Mutation_Insert:
-		return o.Insert.GetKey()
-	case *pb.Mutation_Update:
-		return o.Update.GetKey()
-	case *pb.Mutation_Upsert:
-		return o.Upsert.GetKey()
-	case *pb.Mutation_Delete:
-		return o.Delete
-	}
-	return nil
 }

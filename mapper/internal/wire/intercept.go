@@ -3,11 +3,10 @@ package wire
 import (
 	"context"
 
-	"cloud.google.com/go/datastore"
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 
 	"github.com/scattermap/scattermap/internal/intercept"
-	"github.com/scattermap/scattermap/internal/pbkey"
+	"github.com/scattermap/scattermap/internal/pbvalue"
 )
 
 // Versions are those of the results of queries, one after the other, or of the mutations of the last commit. They are
@@ -15,18 +14,37 @@ import (
 type Versions struct {
 	Of []Stamp
 
-	takes   bool                   // the entities of queries, which the client then gets empty
-	Taken   Taken                  // likewise, those of lookups that want them
-	on      map[string][]Condition // what the next commit requires, by key
-	updated map[string]int64       // when entities that lookups have found were written, by key
+	takes bool  // the entities of queries, which the client then gets empty
+	Taken Taken // likewise, those of lookups that want them
+
+	sends []Mutation // what the next commit sends; nil: what the client is given
+	alone bool       // it is no transaction's
+	sent  bool
 }
 
-// A Stamp is what the database says of an entity besides its properties; 0 is unknown.
+// A Stamp is an entity as it was read, with what the database says of it.
 type Stamp struct {
-	Version int64
-	At      int64 // when it was written, in microseconds behind 1970
+	Version int64 // 0: unknown
+	At      int64 // when it was written, in microseconds after 1970; 0: unknown
 
-	Entity *pb.Entity // of a query whose entities are taken
+	Entity *pb.Entity // nil: it was not read, or was not there
+	Gone   bool       // it was not there
+}
+
+// stampOf returns the stamp of a result, with its entity.
+func stampOf(r *pb.EntityResult, e *pb.Entity) Stamp {
+	return Stamp{Version: r.GetVersion(), At: microsOf(r), Entity: e}
+}
+
+// Same reports whether an entity is, as far as is known, as it was: by its version or, if the database says none, by what it is.
+func (s Stamp) Same(now Stamp) bool {
+	switch {
+	case s.Gone || now.Gone:
+		return s.Gone && now.Gone
+	case s.Version != 0 && now.Version != 0:
+		return s.Version == now.Version
+	}
+	return s.Entity != nil && pbvalue.SameEntity(s.Entity, now.Entity)
 }
 
 // microsOf returns when the entity of a result was written; 0 is unknown.
@@ -36,9 +54,6 @@ func microsOf(r *pb.EntityResult) int64 {
 	}
 	return 0
 }
-
-// Updated returns when an entity was written that a lookup has found; 0 is unknown.
-func (v *Versions) Updated(key *datastore.Key) int64 { return v.updated[pbkey.Text(key)] }
 
 // Noting returns a context whose calls note versions.
 func Noting(ctx context.Context) (context.Context, *Versions) {
@@ -59,26 +74,35 @@ func (v *Versions) Answer(resp any) {
 	switch resp := resp.(type) {
 	case *pb.RunQueryResponse:
 		for _, r := range resp.GetBatch().GetEntityResults() {
-			s := Stamp{Version: r.Version, At: microsOf(r)}
+			var e *pb.Entity
 			if v.takes {
-				s.Entity = take(r)
+				e = take(r)
 			}
-			v.Of = append(v.Of, s)
+			v.Of = append(v.Of, stampOf(r, e))
 		}
 	case *pb.LookupResponse:
-		if v.updated == nil {
-			v.updated = make(map[string]int64)
-		}
-		for _, r := range resp.GetFound() {
-			v.updated[pbkey.TextOf(r.GetEntity().GetKey())] = microsOf(r)
-		}
 		v.Taken.Answer(resp)
 	case *pb.CommitResponse:
 		v.Of = v.Of[:0]
 		for _, r := range resp.MutationResults {
 			v.Of = append(v.Of, Stamp{Version: r.Version})
 		}
+		v.narrow(resp)
 	}
+}
+
+// narrow leaves the client the results of the mutations that it was given.
+func (v *Versions) narrow(resp *pb.CommitResponse) {
+	if len(v.sends) != len(resp.MutationResults) {
+		return
+	}
+	var given []*pb.MutationResult
+	for i, m := range v.sends {
+		if m.Deletes == nil {
+			given = append(given, resp.MutationResults[i])
+		}
+	}
+	resp.MutationResults = given
 }
 
 // take takes a result's entity, and leaves one with its key.

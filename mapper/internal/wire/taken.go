@@ -20,7 +20,8 @@ type Taken struct {
 
 type taken struct {
 	wanted int
-	entity *pb.Entity
+	stays  bool // with the client: only the stamp is wanted
+	stamp  Stamp
 }
 
 // TakenBy returns a context whose lookups take what is wanted.
@@ -29,39 +30,40 @@ func TakenBy(ctx context.Context) (context.Context, *Taken) {
 	return intercept.With(ctx, t), t
 }
 
-// Want has lookups take the entities of keys. It is followed by [Taken.Take].
-func (t *Taken) Want(keys []*datastore.Key) {
+// Want has lookups take the entities of keys, but leave the first ones to the client, whose versions are wanted. It is followed by
+// [Taken.Take].
+func (t *Taken) Want(keys []*datastore.Key, stay int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.all == nil {
 		t.all = make(map[string]*taken, len(keys))
 	}
-	for _, key := range keys {
+	for i, key := range keys {
 		text := pbkey.Text(key)
 		if t.all[text] == nil {
-			t.all[text] = new(taken)
+			t.all[text] = &taken{stays: i < stay, stamp: Stamp{Gone: true}}
 		}
 		t.all[text].wanted++
 	}
 }
 
-// Take returns what lookups have found of entities that were wanted, nil for what they have not, and keeps nothing.
-func (t *Taken) Take(keys []*datastore.Key) []*pb.Entity {
+// Take returns what lookups have found of entities that were wanted, and keeps nothing.
+func (t *Taken) Take(keys []*datastore.Key) []Stamp {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	entities := make([]*pb.Entity, len(keys))
+	stamps := make([]Stamp, len(keys))
 	for i, key := range keys {
 		text := pbkey.Text(key)
 		found := t.all[text]
 		if found == nil {
 			continue
 		}
-		entities[i] = found.entity
+		stamps[i] = found.stamp
 		if found.wanted--; found.wanted == 0 {
 			delete(t.all, text)
 		}
 	}
-	return entities
+	return stamps
 }
 
 // Request leaves a request as it is.
@@ -82,8 +84,14 @@ func (t *Taken) Answer(resp any) {
 		return
 	}
 	for _, r := range lookup.GetFound() {
-		if found := t.all[pbkey.TextOf(r.GetEntity().GetKey())]; found != nil {
-			found.entity = take(r)
+		found := t.all[pbkey.TextOf(r.GetEntity().GetKey())]
+		if found == nil {
+			continue
 		}
+		var e *pb.Entity
+		if !found.stays {
+			e = take(r)
+		}
+		found.stamp = stampOf(r, e)
 	}
 }

@@ -1,0 +1,173 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/datastore"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+)
+
+const (
+	contended      = 30_000
+	contendedCost  = time.Millisecond // of the function, for an entity
+	contendedHands = 8                // workers
+)
+
+// slowRaise takes its time for each account.
+var slowRaise = mapper.Update("slow-raise", func(_ context.Context, e *mapper.Entity[account], _ mapper.None) error {
+	time.Sleep(contendedCost)
+	e.Value.Balance++
+	return nil
+})
+
+// BenchmarkContention has other clients write a kind while a job changes all of it, and while a loop does, in virtual time. It
+// reports how long each takes, beside what it takes without them: x-alone, and loop-x-alone.
+func BenchmarkContention(b *testing.B) {
+	for range b.N {
+		var alone, loopAlone time.Duration
+		for _, writes := range []int{0, 25, 100, 400} {
+			var job, loop contention
+			ok := b.Run(fmt.Sprintf("writes=%d", writes), func(b *testing.B) {
+				job, loop = runContended(writes, true), runContended(writes, false)
+				if job.err != nil {
+					b.Fatal(job.err)
+				}
+				if writes == 0 {
+					alone, loopAlone = job.took, loop.took
+				}
+				b.ReportMetric(0, "ns/op")
+				b.ReportMetric(job.took.Seconds(), "job-s")
+				b.ReportMetric(job.took.Seconds()/alone.Seconds(), "x-alone")
+				if loop.err != nil {
+					b.Logf("the loop has failed after %v: %v", loop.took, loop.err)
+					return
+				}
+				b.ReportMetric(loop.took.Seconds(), "loop-s")
+				b.ReportMetric(loop.took.Seconds()/loopAlone.Seconds(), "loop-x-alone")
+			})
+			if !ok {
+				return
+			}
+		}
+	}
+}
+
+// TestContention checks that no write is lost where many clients write what a job changes.
+func TestContention(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		if c := contend(t, 3000, 400, true); c.err != nil {
+			t.Fatal(c.err)
+		}
+	})
+}
+
+// A contention is what became of a job, or a loop, beside other clients.
+type contention struct {
+	took time.Duration
+	err  error
+}
+
+// runContended runs a job or a loop in a bubble of its own, which needs a test.
+func runContended(writes int, job bool) (c contention) {
+	ok := testing.RunTests(func(_, _ string) (bool, error) { return true, nil }, []testing.InternalTest{{
+		Name: "contention", F: func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { c = contend(t, contended, writes, job) })
+		},
+	}})
+	if !ok && c.err == nil {
+		c.err = fmt.Errorf("the run failed")
+	}
+	return c
+}
+
+// contend runs a job, or the loop, over n accounts, of which others raise so many a second until its end.
+func contend(t *testing.T, n, writes int, job bool) (c contention) {
+	w := newWorldOn(t, contendedHands, emulator.Options{}, usualNetwork())
+	keys := make([]*datastore.Key, n)
+	for i := range keys {
+		keys[i] = datastore.IDKey(accounts, int64(i+1), nil)
+	}
+	for first := 0; first < n; first += 500 {
+		some := keys[first:min(n, first+500)]
+		if _, err := w.client.PutMulti(t.Context(), some, make([]account, len(some))); err != nil {
+			return contention{err: err}
+		}
+	}
+	w.network.on.Store(true)
+	others, stop := context.WithCancel(t.Context())
+	defer stop()
+	var wg sync.WaitGroup
+	added := make([]int64, n)
+	var mu sync.Mutex
+	if writes > 0 {
+		rng := rand.New(rand.NewPCG(1, 0))
+		wg.Go(func() {
+			for next := time.Now(); others.Err() == nil; next = next.Add(time.Second / time.Duration(writes)) {
+				time.Sleep(time.Until(next))
+				i := rng.IntN(n)
+				wg.Go(func() {
+					if err := raiseOne(t.Context(), w.client, keys[i]); err != nil {
+						t.Error(err)
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					added[i] += loopRaise
+				})
+			}
+		})
+	}
+	time.Sleep(time.Second)
+	begun := time.Now()
+	if job {
+		j, err := slowRaise.Start(t.Context(), w.processes[0], mapper.Query{Kind: accounts}, mapper.None{}, &mapper.StartOptions{Workers: contendedHands})
+		if err != nil {
+			return contention{err: err}
+		}
+		s, _ := w.await(j)
+		c.took = s.Ended.Sub(begun)
+	} else {
+		err := peer{w.client, contendedHands, 500}.run(t.Context(), func(a *account) {
+			time.Sleep(contendedCost)
+			a.Balance++
+		})
+		c = contention{time.Since(begun), err}
+	}
+	stop()
+	wg.Wait()
+	w.network.on.Store(false)
+	for first := 0; first < n && c.err == nil; first += 500 {
+		some := make([]account, min(500, n-first))
+		if err := w.client.GetMulti(t.Context(), keys[first:first+len(some)], some); err != nil {
+			return contention{err: err}
+		}
+		for i, a := range some {
+			if want := 1 + added[first+i]; a.Balance != want {
+				return contention{err: fmt.Errorf("%v has %d, want %d", keys[first+i], a.Balance, want)}
+			}
+		}
+	}
+	return c
+}
+
+// raiseOne raises an account by loopRaise, as another client does: until that has succeeded.
+func raiseOne(ctx context.Context, client *datastore.Client, key *datastore.Key) error {
+	_, err := client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		var a account
+		if err := tx.Get(key, &a); err != nil {
+			return err
+		}
+		a.Balance += loopRaise
+		_, err := tx.Put(key, &a)
+		return err
+	}, datastore.MaxAttempts(100))
+	return err
+}

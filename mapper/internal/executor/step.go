@@ -1,0 +1,247 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/datastore"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/mapper/internal/fault"
+	"github.com/scattermap/scattermap/mapper/internal/page"
+	"github.com/scattermap/scattermap/mapper/internal/record"
+	"github.com/scattermap/scattermap/mapper/internal/source"
+	"github.com/scattermap/scattermap/mapper/internal/store"
+	"github.com/scattermap/scattermap/mapper/internal/wire"
+)
+
+// A step is what one commit of a delivery does to its range, and beside that.
+type step struct {
+	// put changes the range's record as it is, and returns its new children. It is called for each attempt.
+	put func(r *record.Range) ([]*record.Range, error)
+
+	with   func() []wire.Mutation                    // is what else is written; nil: nothing
+	guards func() []page.Guard                       // is what has to be as it was read; nil: nothing
+	again  func(context.Context, []page.Moved) error // prepares anew what others have changed
+	locks  bool                                      // once it was refused it looks in a transaction, whose database may have locks
+}
+
+// commit commits a step in one call, on the condition that the range's record and what the step guards are as they were read. The
+// database refuses it as a whole where they are not, and does not say which: so they are looked up, what others have changed
+// is prepared again, and the rest stays as it is. What the step guards and does not write has no condition in such a call: then
+// a transaction looks, and commits. So it is where the database says no versions.
+//
+// A commit whose answer was lost shows as any error; what the record says since counts. A range that was found done, or cut by
+// another delivery, is what the claim knows from then on.
+func (c *claim) commit(ctx context.Context, s step) (standing, error) {
+	refused := false
+	for idle := 0; ; {
+		a := attempt{claim: c, step: s}
+		guards := a.guarded(func(page.Guard) bool { return true })
+		var err error
+		all := c.record.Version == 0 || refused && s.locks || slices.ContainsFunc(guards, unversioned)
+		switch {
+		case all:
+			err = a.inTransaction(ctx, all, func(page.Guard) bool { return true })
+			guards = nil // the next one looks again
+		case slices.ContainsFunc(guards, unwritten):
+			err = a.inTransaction(ctx, all, unwritten)
+			guards = a.guarded(func(page.Guard) bool { return true })
+		default:
+			err = a.inOneCall(ctx)
+		}
+		if err == nil {
+			c.committed(a.record, a.children, a.versions)
+			return ours, nil
+		}
+		stands, moved := fencedError{}, []page.Moved(nil)
+		if !errors.As(err, &stands) {
+			now, found, lookup := c.look(ctx, source.New(c.client, nil).Stored(ctx), guards)
+			if lookup != nil {
+				return ours, errors.Join(err, lookup)
+			}
+			stands, moved = now, found
+		}
+		switch {
+		case stands.standing == done || stands.standing == changed:
+			c.record = stands.found
+			c.beaten = stands.standing == done && !slices.ContainsFunc(c.finished, c.record.Done.Equal)
+			return stands.standing, nil
+		case stands.standing != ours:
+			return stands.standing, nil
+		case a.unprepared:
+			return ours, err
+		case !conflicts(err) && a.unread:
+			return ours, err // nobody's entity is to blame
+		case !conflicts(err):
+			return ours, fault.AsCommitRefusal(err)
+		}
+		if len(moved) > 0 {
+			if err := s.again(ctx, moved); err != nil {
+				return ours, err
+			}
+		}
+		if refused = true; len(moved) == 0 && !a.moved && c.record.Version == stands.found.Version {
+			if idle++; idle == store.Attempts {
+				return ours, fault.AsCommitRefusal(err)
+			}
+			if err := rest(ctx, idle); err != nil {
+				return ours, err
+			}
+		}
+		c.record = stands.found
+	}
+}
+
+// unversioned reports whether the database has not said which version of a guarded entity was read.
+func unversioned(g page.Guard) bool { return g.Was.Version == 0 && !g.Was.Gone }
+
+// unwritten reports whether nothing is written of a guarded entity, whose condition would say how it has to be.
+func unwritten(g page.Guard) bool { return g.Free }
+
+// conflicts reports whether a commit was refused because of what others have done, or do.
+func conflicts(err error) bool {
+	switch status.Code(err) {
+	case codes.Aborted, codes.FailedPrecondition, codes.AlreadyExists, codes.NotFound:
+		return true
+	}
+	return errors.Is(err, datastore.ErrConcurrentTransaction) || fault.Contended(err)
+}
+
+// rest waits before an attempt that meets others, which do not say for how long: the client's own pauses are like that.
+func rest(ctx context.Context, n int) error {
+	most := min(10*time.Millisecond<<n, time.Second)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(most/2 + rand.N(most/2)):
+		return nil
+	}
+}
+
+// An attempt is one of committing a step.
+type attempt struct {
+	*claim
+	step
+
+	record     *record.Range // as it is to be
+	children   []*record.Range
+	versions   *wire.Versions // of what was written
+	moved      bool           // others had changed something
+	unprepared bool           // the error is that of preparing it
+	unread     bool           // it is that of looking
+}
+
+// guarded returns which entities of some choice are guarded.
+func (a *attempt) guarded(which func(page.Guard) bool) (guards []page.Guard) {
+	if a.guards == nil {
+		return nil
+	}
+	for _, g := range a.guards() {
+		if which(g) {
+			guards = append(guards, g)
+		}
+	}
+	return guards
+}
+
+// prepare puts the step into a record, and returns what is written.
+func (a *attempt) prepare(r *record.Range) (all []wire.Mutation, err error) {
+	a.record = r.Clone()
+	if a.children, err = a.put(a.record); err != nil {
+		a.unprepared = true
+		return nil, err
+	}
+	if a.with != nil {
+		all = a.with()
+	}
+	return append(all, mutationsOf(a.record, a.children)...), nil
+}
+
+// inOneCall commits the step by the versions that were read.
+func (a *attempt) inOneCall(ctx context.Context) error {
+	known := a.claim.record.Version
+	all, err := a.prepare(a.claim.record)
+	if err != nil {
+		return err
+	}
+	all[len(all)-1].Version = known
+	a.versions, err = wire.Commit(ctx, a.client, all)
+	return err
+}
+
+// inTransaction looks at what is guarded, or at a choice of that, has what others have changed be prepared again, and commits. What
+// it has looked at has no condition: not all databases take one on what their transaction has read.
+func (a *attempt) inTransaction(ctx context.Context, all bool, which func(page.Guard) bool) error {
+	noting, versions := wire.Noting(ctx)
+	a.versions = versions
+	_, err := a.client.RunInTransaction(noting, func(tx *datastore.Transaction) error {
+		stands, moved, err := a.look(ctx, source.InTransaction(tx, &versions.Taken), a.guarded(which))
+		for err == nil && stands.standing == ours && len(moved) > 0 {
+			a.moved = true
+			if err := a.again(ctx, moved); err != nil {
+				a.unprepared = true
+				return err
+			}
+			stands, moved, err = a.look(ctx, source.InTransaction(tx, &versions.Taken), a.guarded(which)) // it may rely on others now
+		}
+		if a.unread = err != nil; a.unread {
+			return err
+		}
+		if stands.standing != ours {
+			return stands
+		}
+		mutations, err := a.prepare(stands.found)
+		if err != nil {
+			return err
+		}
+		for i := range mutations {
+			if all {
+				mutations[i].Version = 0
+			}
+		}
+		versions.Send(mutations)
+		_, err = tx.Mutate(wire.Put(mutations)...)
+		return err
+	}, datastore.MaxAttempts(1))
+	return err
+}
+
+// look reads the range's record, and what is guarded. It returns how the range stands to the delivery, and what others have changed.
+func (c *claim) look(ctx context.Context, get source.Get, guards []page.Guard) (stands fencedError, moved []page.Moved, err error) {
+	r := new(record.Range)
+	keys := []*datastore.Key{c.record.Key()}
+	places := make(map[string]int, len(guards))
+	for _, g := range guards {
+		if name := g.Key.Encode(); places[name] == 0 {
+			places[name] = len(keys)
+			keys = append(keys, g.Key)
+		}
+	}
+	found := make([]wire.Stamp, 0, len(keys))
+	for some := range slices.Chunk(keys, record.MaxPageSize) {
+		var records []any
+		if len(found) == 0 {
+			records = []any{r}
+		}
+		stamps, err := get(some, records...)
+		if err != nil {
+			return stands, nil, err
+		}
+		found = append(found, stamps...)
+	}
+	if found[0].Gone {
+		return fencedError{standing: superseded}, nil, nil // the job's records were deleted
+	}
+	r.Version = found[0].Version
+	for _, g := range guards {
+		if now := found[places[g.Key.Encode()]]; !g.Was.Same(now) {
+			moved = append(moved, page.Moved{Guard: g, Now: now})
+		}
+	}
+	return fencedError{c.check(r), r}, moved, nil
+}
