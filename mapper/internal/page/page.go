@@ -73,7 +73,7 @@ type chunk struct {
 	bytes    int // of those that were looked at
 
 	// What the job's throughput was told last: when, and what the chunk had come to then.
-	told          time.Time
+	told                 time.Time
 	known, writes        int
 	knownBytes, compared int
 }
