@@ -100,6 +100,8 @@ func testJoin(t *testing.T, m *mapper.Mapper[mapper.None]) {
 	}
 	if s := w.wait(job); s.Processed != n || s.Failures != 0 {
 		t.Errorf("%d processed, %d failures", s.Processed, s.Failures)
+		} else {
+			t.Logf("%d times again", s.Conflicts)
 	}
 	found := make([]player, n)
 	w.must(w.client.GetMulti(ctx, keys, found))
@@ -160,6 +162,8 @@ func TestMerge(t *testing.T) {
 		}
 		if s := w.wait(job); s.Processed != n || s.Failures != 0 {
 			t.Errorf("%d processed, %d failures", s.Processed, s.Failures)
+		} else {
+			t.Logf("%d times again", s.Conflicts)
 		}
 		got := int64(0)
 		var all []team

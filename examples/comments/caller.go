@@ -112,7 +112,7 @@ func (c *caller) edit(ctx context.Context) error {
 	key, comment := c.any(), new(Comment)
 	err := c.client.Get(ctx, key, comment)
 	c.note("get %s: %v", c.names[key.ID], err)
-	if err == datastore.ErrNoSuchEntity {
+	if errors.Is(err, datastore.ErrNoSuchEntity) {
 		return nil
 	}
 	if err == nil {

@@ -44,8 +44,8 @@ func (r *router) parse(mutations []*pb.Mutation) (map[*database][]*write, error)
 			all[d] = append(all[d], w)
 			continue
 		}
-		keyErr, ok := err.(*KeyError)
-		if !ok {
+		keyErr := new(KeyError)
+		if !errors.As(err, &keyErr) {
 			return nil, err
 		}
 		bad.add(i, keyErr)

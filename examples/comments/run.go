@@ -50,7 +50,7 @@ func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	if r.Notes, err = compare(ctx, clouds[0].Client, s, rand.Uint64(), c.things); err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func OpenStore(ctx context.Context, shards int, databases ...Open) (*Store, erro
 		}
 		d, err := connect(ctx, i, open, route)
 		if err != nil {
-			s.Close()
+			_ = s.Close()
 			return nil, err
 		}
 		r.databases = append(r.databases, d)

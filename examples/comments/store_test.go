@@ -487,14 +487,14 @@ func TestErrors(t *testing.T) {
 		},
 	} {
 		got, want := do(s), do(client)
-		gotAll, gotMany := got.(datastore.MultiError)
-		wantAll, wantMany := want.(datastore.MultiError)
+		gotAll, gotMany := got.(datastore.MultiError)    //nolint:errorlint // as it is to the letter
+		wantAll, wantMany := want.(datastore.MultiError) //nolint:errorlint // likewise
 		same := (got == nil) == (want == nil) && status.Code(got) == status.Code(want) && gotMany == wantMany &&
 			len(gotAll) == len(wantAll)
 		for _, known := range []error{datastore.ErrNoSuchEntity, datastore.ErrInvalidKey, datastore.ErrInvalidEntityType} {
-			same = same && (got == known) == (want == known)
+			same = same && (got == known) == (want == known) //nolint:errorlint // likewise
 			for i := range wantAll {
-				same = same && (gotAll[i] == known) == (wantAll[i] == known)
+				same = same && (gotAll[i] == known) == (wantAll[i] == known) //nolint:errorlint // likewise
 			}
 		}
 		if !same {

@@ -149,8 +149,8 @@ func TestOtherKinds(t *testing.T) {
 	}
 	keys = append(keys, under, datastore.NameKey("Shop", "none", nil))
 	err = s.GetMulti(ctx, keys, []any{new(shop), new(Comment), new(shop), new(shop), new(shop)})
-	all, ok := err.(datastore.MultiError)
-	if !ok || all[4] != datastore.ErrNoSuchEntity || errors.Join(all[:4]...) != nil {
+	var all datastore.MultiError
+	if !errors.As(err, &all) || !errors.Is(all[4], datastore.ErrNoSuchEntity) || errors.Join(all[:4]...) != nil {
 		t.Errorf("%v, want the last one only to be missing", err)
 	}
 	for kind, want := range map[string]int{"Shop": 2, "Reply": 1, plainKind: 1} {
@@ -223,9 +223,10 @@ func TestMutations(t *testing.T) {
 		Author: "bob"}).WithPropertyMask("Status")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.PutWithOptions(ctx, &datastore.PutRequest{Key: plain(0), Entity: &Comment{Order: 8, Edits: 5},
-		Transforms: []datastore.PropertyTransform{datastore.Increment("Edits", 2)}}); err != nil {
-		t.Fatal(err)
+	put, err := s.PutWithOptions(ctx, &datastore.PutRequest{Key: plain(0), Entity: &Comment{Order: 8, Edits: 5},
+		Transforms: []datastore.PropertyTransform{datastore.Increment("Edits", 2)}})
+	if err != nil || put.Incomplete() {
+		t.Fatal(put, err)
 	}
 	increment := datastore.NewUpdate(key, &Comment{}).WithPropertyMask().WithTransforms(datastore.Increment("Edits", 3))
 	if _, err := s.Mutate(ctx, increment); err != nil {

@@ -75,7 +75,7 @@ func (t *takeover) more(ctx context.Context) error {
 // refused checks that a start was refused for a reason.
 func (t *takeover) refused(err, want error) error {
 	if !errors.Is(err, want) {
-		return fmt.Errorf("a start is answered with %v, want %w", err, want)
+		return fmt.Errorf("a start is answered with %w, want %w", err, want)
 	}
 	t.r.Refused = append(t.r.Refused, want.Error())
 	return nil

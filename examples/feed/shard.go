@@ -53,7 +53,7 @@ func readShard(path, name string) (*shard, error) {
 	}
 	defer func() { _ = f.Close() }() // it was read
 	buffered := bufio.NewReader(f)
-	content := buffered
+	var content *bufio.Reader
 	zipped := &counter{}
 	if magic, _ := buffered.Peek(2); string(magic) == "\x1f\x8b" {
 		zipped.n = info.Size()

@@ -68,16 +68,16 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 	}
 	fmt.Fprintf(show, "%d users in the %s Datastore, whose calls take %v; %d workers, pages of %d.\n", c.users, c.Datastore, c.latency, c.Workers, c.Page)
 	r := result{Users: c.users}
-	fmt.Fprint(show, heading)
+	_, _ = fmt.Fprint(show, heading)
 	for _, f := range forms {
 		o, err := runForm(ctx, c, f)
 		if err != nil {
 			return fmt.Errorf("%s over %s: %w", f.name, f.over.name, err)
 		}
 		r.add(o)
-		fmt.Fprint(show, r.row(len(r.Outcomes)-1))
+		_, _ = fmt.Fprint(show, r.row(len(r.Outcomes)-1))
 	}
-	fmt.Fprint(show, r.tree())
+	_, _ = fmt.Fprint(show, r.tree())
 	var err error
 	if r.Offsets, err = readByOffsets(ctx, c); err != nil {
 		return fmt.Errorf("read by offsets: %w", err)
@@ -85,6 +85,6 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 	if c.JSON {
 		return json.NewEncoder(stdout).Encode(r)
 	}
-	fmt.Fprint(show, r.Offsets)
+	_, _ = fmt.Fprint(show, r.Offsets)
 	return nil
 }

@@ -58,14 +58,6 @@ type fencedError struct {
 
 func (fencedError) Error() string { return "the range is not as this delivery knows it" }
 
-// fence returns an error if a record that a transaction has read is not the delivery's own.
-func (c *claim) fence(r *record.Range) error {
-	if s := c.check(r); s != ours {
-		return fencedError{s, r}
-	}
-	return nil
-}
-
 // mutationsOf returns what writes a range's record, and before that those of its new children.
 func mutationsOf(r *record.Range, children []*record.Range) []wire.Mutation {
 	all := make([]wire.Mutation, 0, len(children)+1)

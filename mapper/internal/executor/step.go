@@ -60,7 +60,7 @@ func (c *claim) commit(ctx context.Context, s step) (standing, error) {
 		}
 		stands, moved := fencedError{}, []page.Moved(nil)
 		if !errors.As(err, &stands) {
-			now, found, lookup := c.look(ctx, source.New(c.client, nil).Stored(ctx), guards)
+			now, found, lookup := c.look(source.New(c.client, nil).Stored(ctx), guards)
 			if lookup != nil {
 				return ours, errors.Join(err, lookup)
 			}
@@ -180,14 +180,14 @@ func (a *attempt) inTransaction(ctx context.Context, all bool, which func(page.G
 	noting, versions := wire.Noting(ctx)
 	a.versions = versions
 	_, err := a.client.RunInTransaction(noting, func(tx *datastore.Transaction) error {
-		stands, moved, err := a.look(ctx, source.InTransaction(tx, &versions.Taken), a.guarded(which))
+		stands, moved, err := a.look(source.InTransaction(tx, &versions.Taken), a.guarded(which))
 		for err == nil && stands.standing == ours && len(moved) > 0 {
 			a.moved = true
 			if err := a.again(ctx, moved); err != nil {
 				a.unprepared = true
 				return err
 			}
-			stands, moved, err = a.look(ctx, source.InTransaction(tx, &versions.Taken), a.guarded(which)) // it may rely on others now
+			stands, moved, err = a.look(source.InTransaction(tx, &versions.Taken), a.guarded(which)) // it may rely on others now
 		}
 		if a.unread = err != nil; a.unread {
 			return err
@@ -212,7 +212,7 @@ func (a *attempt) inTransaction(ctx context.Context, all bool, which func(page.G
 }
 
 // look reads the range's record, and what is guarded. It returns how the range stands to the delivery, and what others have changed.
-func (c *claim) look(ctx context.Context, get source.Get, guards []page.Guard) (stands fencedError, moved []page.Moved, err error) {
+func (c *claim) look(get source.Get, guards []page.Guard) (stands fencedError, moved []page.Moved, err error) {
 	r := new(record.Range)
 	keys := []*datastore.Key{c.record.Key()}
 	places := make(map[string]int, len(guards))

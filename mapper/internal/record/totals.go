@@ -120,6 +120,7 @@ func (t *Totals) Failing() int64 { return t.Failures + t.Retrying }
 func (t *Totals) merge(o Totals) {
 	t.Processed += o.Processed
 	t.Written += o.Written
+	t.Conflicts += o.Conflicts
 	t.Failures += o.Failures
 	t.Pages += o.Pages
 	t.FullPages += o.FullPages
