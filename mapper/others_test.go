@@ -100,8 +100,8 @@ func testJoin(t *testing.T, m *mapper.Mapper[mapper.None]) {
 	}
 	if s := w.wait(job); s.Processed != n || s.Failures != 0 {
 		t.Errorf("%d processed, %d failures", s.Processed, s.Failures)
-		} else {
-			t.Logf("%d times again", s.Conflicts)
+	} else {
+		t.Logf("%d times again", s.Conflicts)
 	}
 	found := make([]player, n)
 	w.must(w.client.GetMulti(ctx, keys, found))

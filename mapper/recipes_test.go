@@ -10,6 +10,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -127,6 +128,79 @@ func Example_move() {
 	err = client.Get(ctx, datastore.NameKey("Customer", "ann@example.com/1", nil), &ann)
 	fmt.Println(s.State, s.Written, "moved,", s.Failures, "failed,", ann.Name, err)
 	// Output: succeeded with failures 2 moved, 1 failed, Ann <nil>
+}
+
+// Copy from another entity.
+
+type Club struct{ Name string }
+
+type Member struct {
+	Club     *datastore.Key
+	ClubName string // copied from the club
+}
+
+var NameClubs = mapper.UpdateReading("name-clubs",
+	func(m *mapper.Entity[Member], _ mapper.None) []*datastore.Key { return []*datastore.Key{m.Value.Club} },
+	func(ctx context.Context, m *mapper.Entity[Member], _ mapper.None) error {
+		var club Club
+		if err := m.Get(ctx, m.Value.Club, &club); err != nil {
+			return err
+		}
+		m.Value.ClubName = club.Name
+		return nil
+	})
+
+func Example_join() {
+	ctx := context.Background()
+	client, m, stop := engine(ctx, NameClubs)
+	defer stop()
+	club, ann := datastore.NameKey("Club", "chess", nil), datastore.NameKey("Member", "ann", nil)
+	put(client, club, &Club{"Chess"})
+	put(client, ann, &Member{Club: club})
+	job, err := NameClubs.Start(ctx, m, mapper.Query{Kind: "Member"}, mapper.None{}, nil)
+	s := wait(ctx, job, err)
+	var named Member
+	err = client.Get(ctx, ann, &named)
+	fmt.Println(s.State, named.ClubName, err)
+	// Output: succeeded Chess <nil>
+}
+
+// Merge duplicates.
+
+type Card struct {
+	Email  string
+	Points int64
+}
+
+var MergeCards = mapper.Update("merge-cards", func(ctx context.Context, c *mapper.Entity[Card], _ mapper.None) error {
+	first := datastore.NameKey("Card", strings.ToLower(c.Value.Email), nil)
+	if c.Key.Equal(first) {
+		return mapper.Skip // it is the one that stays
+	}
+	var merged Card
+	if err := c.Get(ctx, first, &merged); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+		return err
+	}
+	merged.Email, merged.Points = first.Name, merged.Points+c.Value.Points
+	c.Put(first, &merged)
+	c.Delete(c.Key)
+	return nil
+})
+
+func Example_merge() {
+	ctx := context.Background()
+	client, m, stop := engine(ctx, MergeCards)
+	defer stop()
+	for i, a := range []Card{{"ann@example.com", 3}, {"Ann@example.com", 4}, {"bob@example.com", 5}} {
+		put(client, datastore.IDKey("Card", int64(i+1), nil), &a)
+	}
+	job, err := MergeCards.Start(ctx, m, mapper.Query{Kind: "Card"}, mapper.None{}, nil)
+	s := wait(ctx, job, err)
+	var ann Card
+	err = client.Get(ctx, datastore.NameKey("Card", "ann@example.com", nil), &ann)
+	n, _ := client.Count(ctx, datastore.NewQuery("Card"))
+	fmt.Println(s.State, ann.Points, "points,", n, "cards,", err)
+	// Output: succeeded 7 points, 2 cards, <nil>
 }
 
 // A nightly job.
