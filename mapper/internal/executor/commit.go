@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"cloud.google.com/go/datastore"
+
 	"github.com/scattermap/scattermap/mapper/internal/fault"
 	"github.com/scattermap/scattermap/mapper/internal/keyspace"
 	"github.com/scattermap/scattermap/mapper/internal/pace"
@@ -69,14 +71,8 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Outco
 			return children, err
 		},
 		again: func(ctx context.Context, moved []page.Moved) error {
-			rounds++
-			switch {
-			case d.record.Alone && rounds == hotAttempts:
+			if rounds++; d.record.Alone && rounds == hotAttempts {
 				return errHot
-			case d.record.Alone:
-				if err := rest(ctx, rounds); err != nil {
-					return err
-				}
 			}
 			late := time.Since(begun) > time.Duration(d.job.PageTime)
 			aside := func(m page.Moved) error {
@@ -95,6 +91,11 @@ func (d *delivery) commitPage(ctx context.Context, p planner.Plan, o *page.Outco
 	})
 	if err == nil && s == ours {
 		d.takeOver(ctx, after)
+		if next := after.next; next != nil && slices.ContainsFunc(o.Others, func(key *datastore.Key) bool {
+			return d.planner.Query.Many() || next.Contains(keyspace.At(key))
+		}) {
+			d.planner.Forget() // what follows was read before it was written
+		}
 	}
 	return s, err
 }

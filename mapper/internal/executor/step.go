@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -39,7 +40,14 @@ type step struct {
 // another delivery, is what the claim knows from then on.
 func (c *claim) commit(ctx context.Context, s step) (standing, error) {
 	refused := false
-	for idle := 0; ; {
+	for idle, tries := 0, 0; ; {
+		if refused && s.locks { // whoever is in the way may be done then
+			if tries++; tries > 1 {
+				if err := rest(ctx, tries); err != nil {
+					return ours, err
+				}
+			}
+		}
 		a := attempt{claim: c, step: s}
 		guards := a.guarded(func(page.Guard) bool { return true })
 		var err error
@@ -62,7 +70,7 @@ func (c *claim) commit(ctx context.Context, s step) (standing, error) {
 		if !errors.As(err, &stands) {
 			now, found, lookup := c.look(source.New(c.client, nil).Stored(ctx), guards)
 			if lookup != nil {
-				return ours, errors.Join(err, lookup)
+				return ours, fmt.Errorf("%w, after a commit that has failed: %s", lookup, err.Error())
 			}
 			stands, moved = now, found
 		}
@@ -174,8 +182,8 @@ func (a *attempt) inOneCall(ctx context.Context) error {
 	return err
 }
 
-// inTransaction looks at what is guarded, or at a choice of that, has what others have changed be prepared again, and commits. What
-// it has looked at has no condition: not all databases take one on what their transaction has read.
+// inTransaction looks at what is guarded, or at a choice of that, has what others have changed be prepared again, and commits. If
+// that is all, what is written has no condition any more.
 func (a *attempt) inTransaction(ctx context.Context, all bool, which func(page.Guard) bool) error {
 	noting, versions := wire.Noting(ctx)
 	a.versions = versions

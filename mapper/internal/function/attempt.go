@@ -186,15 +186,17 @@ func (a *Attempt) Get(ctx context.Context, keys []*datastore.Key, load func(i in
 		return nil, err
 	}
 	missing = make([]bool, len(keys))
-	a.do(func() error {
-		a.effect.Seen = append(a.effect.Seen, seen...)
-		for i, s := range seen {
-			if missing[i] = s.Gone; !s.Gone {
-				err = errors.Join(err, load(i, s.Entity))
-			}
+	for i, s := range seen {
+		if missing[i] = s.Gone; !s.Gone {
+			err = errors.Join(err, load(i, s.Entity))
 		}
-		return nil
-	})
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.over { // the function has not waited for it
+		return nil, errors.New("Get: the function has returned meanwhile")
+	}
+	a.effect.Seen = append(a.effect.Seen, seen...)
 	return missing, err
 }
 
@@ -209,6 +211,9 @@ func (a *Attempt) Delete(key *datastore.Key) {
 		}
 		if key.Incomplete() {
 			return errors.New("Delete: the key is incomplete")
+		}
+		if slices.ContainsFunc(a.effect.Mutations, func(m mutation) bool { return m.Inserts && m.Key.Equal(key) }) {
+			return fmt.Errorf("Delete of %v, which the function inserts", key)
 		}
 		a.Deleted = a.Deleted || a.key != nil && key.Equal(a.key)
 		a.add(datastore.NewDelete(key), mutation{Key: key, Deletes: true})
@@ -313,6 +318,9 @@ func (a *Attempt) add(m *datastore.Mutation, added mutation) {
 	a.effect.Bytes += added.bytes
 	if !added.Key.Incomplete() {
 		if i := slices.IndexFunc(a.effect.Mutations, func(o mutation) bool { return o.Key.Equal(added.Key) }); i >= 0 {
+			if a.effect.Mutations[i].Inserts && !added.Inserts {
+				added.insert()
+			}
 			a.effect.Bytes -= a.effect.Mutations[i].bytes
 			a.effect.Mutations[i] = added
 			return

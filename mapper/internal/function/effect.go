@@ -39,6 +39,15 @@ type mutation struct {
 	*datastore.Mutation
 }
 
+// insert has the mutation, which puts an entity, be an insert: an earlier one of the same function is.
+func (m *mutation) insert() {
+	list := datastore.PropertyList(m.Properties)
+	if m.On.Writes != nil {
+		list = *wire.Unsent()
+	}
+	m.Inserts, m.Mutation = true, datastore.NewInsert(m.Key, &list)
+}
+
 // Wire returns the mutation as a commit has it.
 func (m mutation) Wire() wire.Mutation {
 	if m.Deletes {

@@ -93,6 +93,9 @@ func (o *Outcome) replace(i int, r result, todo []int, now map[int]wire.Stamp) [
 	return todo
 }
 
+// mayPass reports whether an entity has failed in a call that may not fail if what it has read, which nobody knows any more, has changed.
+func (r *result) mayPass() bool { return r.failure != nil && r.ran }
+
 // A view is how a function sees other entities. It is closed when the function has returned; the page does not touch what it shares
 // before that, unless it leaves the function behind.
 type view struct {

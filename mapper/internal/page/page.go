@@ -213,16 +213,14 @@ type Moved struct {
 }
 
 // Again runs the function once more on entities of the page that others have changed, and on those that have read what these write, and
-// replaces their results. Those that are set aside become failures, of which no attempt is counted. It neither tells the brake nor counts as
+// replaces their results; and those whose function has failed, as that may be because of what it has read. Those that are set aside become failures, of which no attempt is counted. It neither tells the brake nor counts as
 // time that entities take.
 func (p *Page) Again(ctx context.Context, o *Outcome, moved []Moved, aside func(Moved) error) error {
 	out := make(map[int]error)
 	now := make(map[int]wire.Stamp) // by place, what the function gets
 	for _, m := range moved {
 		r := &o.results[m.of]
-		if !m.Key.Equal(r.at.Key) {
-			o.known.note(m.Key, m.Now)
-		}
+		o.known.note(m.Key, m.Now)
 		if _, twice := now[m.of]; !twice {
 			r.moves++
 			now[m.of] = r.read
@@ -232,6 +230,11 @@ func (p *Page) Again(ctx context.Context, o *Outcome, moved []Moved, aside func(
 		}
 		if err := aside(m); err != nil {
 			out[m.of] = err
+		}
+	}
+	for i := range o.results {
+		if _, ok := now[i]; !ok && o.results[i].mayPass() {
+			now[i] = o.results[i].read
 		}
 	}
 	var err error
@@ -316,6 +319,7 @@ func (p *Page) runEntity(runner *function.Runner, o *Outcome, place int, r *resu
 		return false
 	}
 	view.close()
+	r.ran = true
 	if err == nil {
 		err = p.keepsPlace(key, entity, e)
 	}

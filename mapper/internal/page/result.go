@@ -23,7 +23,8 @@ type result struct {
 	incomplete function.Effect // what it puts under keys that the database has to complete
 	completed  []*datastore.Key
 
-	moves int // how often it was found changed
+	ran   bool // the function has returned
+	moves int  // how often it was found changed
 }
 
 // A sum is what results come to.
@@ -138,7 +139,13 @@ type Guard struct {
 // Guards returns what the page's commit relies on: entities that it writes over what was read of them, and those that were
 // read and of which something is put or deleted elsewhere.
 func (o *Outcome) Guards() (all []Guard) {
+	written := make(map[string]bool) // by the entities before: such a guard is theirs
 	for i := range o.results {
+		if i > 0 && !o.visits {
+			for _, name := range o.results[i-1].writes() {
+				written[name] = true
+			}
+		}
 		r := &o.results[i]
 		if o.visits || r.effect == nil {
 			continue
@@ -147,7 +154,9 @@ func (o *Outcome) Guards() (all []Guard) {
 		for _, m := range r.effect.Mutations {
 			switch {
 			case m.Inserts:
-				all = append(all, Guard{Key: m.Key, Was: wire.Stamp{Gone: true}, of: i})
+				if !written[m.Key.Encode()] {
+					all = append(all, Guard{Key: m.Key, Was: wire.Stamp{Gone: true}, of: i})
+				}
 			case m.Key.Equal(r.at.Key) && (m.On == (wire.Condition{}) || m.On.Free):
 				own = true
 			case m.On != (wire.Condition{}) && !m.On.Free:
