@@ -193,7 +193,7 @@ const (
 
 	defaultWorkers = 100
 
-	maxPageTime = page.MaxTime // with what a function can take in a transaction, below that minute
+	maxPageTime = page.MaxTime // with what a function can take, below that minute
 )
 
 func (o *StartOptions) withDefaults(longest time.Duration) StartOptions {
