@@ -57,7 +57,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags.Int64Var(&c.maxBytes, "max-bytes", maxShardBytes,
 		"how many `bytes` a file has at most, after gzip, in [10000, 200000000]")
 	flags.IntVar(&c.maxShards, "max-shards", maxShards,
-		"how many files a feed has at most, `N` in [1, 999]; agree on more than 20 with Google's support")
+		"how many files are written of a feed at most, `N` in [1, 999]; agree on more than 20 with Google's support")
 	flags.StringVar(&c.out, "out", "", "the `folder` to write to; by default one that is deleted at the end")
 	flags.StringVar(&c.check, "check", "", "check the feeds in this `folder`, or this file, and do nothing else")
 	if err := command.Parse(flags, args, help); err != nil {
