@@ -155,10 +155,10 @@ func (r *Report) print(w io.Writer, asJSON bool) error {
 	}
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "feed\tnonce\tshards\trecords\tbytes\tlargest of mean\n")
+	fmt.Fprintf(t, "feed\ttime\tnonce\tshards\trecords\tMB\tskew\n")
 	for _, f := range r.Feeds {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%.2f\n", f.Name, cmp.Or(f.Nonce, "none"), f.Shards, f.Records, f.Bytes,
-			f.Largest)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%d\t%.3f\t%.2f\n", f.Kind, f.Timestamp, cmp.Or(f.Nonce, "none"), f.Shards,
+			f.Records, float64(f.Bytes)/1e6, f.Largest)
 	}
 	_ = t.Flush() // a Builder has no errors
 	for _, a := range r.Advice {

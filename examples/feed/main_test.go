@@ -76,11 +76,27 @@ func TestText(t *testing.T) {
 		`(?m)^3 merchants in 2 region\(s\); files of up to 200000000 bytes, 20 at most\.$`,
 		`(?m)^All feeds are of \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ, whatever changes later\.$`,
 		`(?m)^availability feed, shards of 2: region-0 writes 0, region-1 writes 1\.$`,
-		`(?m)^merchant_feed_\d+ +\d+ +2 +3 `,
+		`(?m)^merchant +\d{10} +\d+ +2 +3 `,
 		`(?m)^All rules of sharded feeds hold\.$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out.String()) {
 			t.Errorf("it has no line like %q:\n%s", want, &out)
+		}
+	}
+}
+
+// TestWidth prints feeds with long nonces and many records in 80 columns.
+func TestWidth(t *testing.T) {
+	r := Report{Feeds: []FeedReport{{Name: "availability_feed_1524606581", Kind: "availability",
+		Nonce: "18446744073709551615", Timestamp: published, Shards: 20, Records: 20_000_000, Bytes: 3_999_000_000,
+		Largest: 1.02}}}
+	var out bytes.Buffer
+	if err := r.print(&out, false); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if n := len(strings.TrimSpace(line)); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
 		}
 	}
 }
@@ -130,7 +146,7 @@ func TestWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	nonces, times, open := make(map[string]string), make(map[string]bool), make(map[string]int)
-	files := readFeeds(t, dir)
+	files, services := readFeeds(t, dir), 0
 	for name, f := range files {
 		m := shardName.FindStringSubmatch(name)
 		if m == nil {
@@ -156,6 +172,13 @@ func TestWritten(t *testing.T) {
 				t.Errorf("%s has a merchant of later: %v", name, r)
 			}
 		}
+		for _, r := range f.Service {
+			micros := r["price"].(map[string]any)["price_micros"].(float64)
+			if strings.HasPrefix(r["merchant_id"].(string), "opened-later") || micros == laterCents*10_000 {
+				t.Errorf("%s has a service of later: %v", name, r)
+			}
+			services++
+		}
 		for _, a := range f.Availability {
 			for _, r := range a.Availability {
 				for field, zero := range map[string]any{"spots_total": 0.0, "spots_open": 0.0, "duration_sec": 0.0,
@@ -171,10 +194,10 @@ func TestWritten(t *testing.T) {
 		}
 	}
 	// The first time of the first merchant of each region was booked out later.
-	if len(files) != 6 || len(nonces) != 3 || len(times) != 1 ||
+	if len(files) != 6 || services != 10 || len(nonces) != 3 || len(times) != 1 ||
 		open["merchant-000000"] != 2 || open["merchant-000001"] != 3 {
-		t.Errorf("%d files, %d nonces, %d times, spots %v, want 6, 3, 1, and 2 and 3 of the first merchants",
-			len(files), len(nonces), len(times), open)
+		t.Errorf("%d files, %d services, %d nonces, %d times, spots %v, want 6, 10, 3, 1, and 2 and 3 of the first "+
+			"merchants", len(files), services, len(nonces), len(times), open)
 	}
 	for at := range times {
 		if at < fmt.Sprint(before) || at > fmt.Sprint(time.Now().Unix()) {
