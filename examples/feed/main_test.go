@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -206,14 +207,26 @@ func TestWritten(t *testing.T) {
 	}
 }
 
-// TestAgain writes two sets of feeds to one folder: each is complete, and the second one is what was asked for.
+// TestAgain writes two sets of feeds to one folder: each is complete, and the second one is what was asked for. The
+// second has a merchant in another shard than the first.
 func TestAgain(t *testing.T) {
 	dir := t.TempDir()
-	for i, merchants := range []string{"3", "2"} {
-		r, err := feed(t, "-merchants", merchants, "-out", dir)
+	for i, regions := range []string{"1", "2"} {
+		r, err := feed(t, "-merchants", fmt.Sprint(3-i), "-regions", regions, "-out", dir)
 		if err != nil || len(r.Feeds) != 3*(i+1) {
 			t.Errorf("%+v, %v, want %d feeds", r, err, 3*(i+1))
 		}
+	}
+	shards := make(map[string]string) // of the merchant, by the total of its feed
+	for _, f := range readFeeds(t, dir) {
+		for _, r := range f.Merchant {
+			if r["merchant_id"] == "merchant-000001" {
+				shards[string(f.Metadata["total_shards"])] += string(f.Metadata["shard_number"])
+			}
+		}
+	}
+	if want := map[string]string{"1": "0", "2": "1"}; !maps.Equal(shards, want) {
+		t.Errorf("the shards of a merchant, by how many there are, are %v, want %v", shards, want)
 	}
 }
 
