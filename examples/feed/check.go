@@ -46,8 +46,8 @@ type checker struct {
 	order  []string            // of advice
 }
 
-// checkFolder checks all feeds in a folder and those below it against the rules of sharded feeds. A feed of more than 20
-// shards gets advice, unless most says that more were agreed on.
+// checkFolder checks all feeds in a folder and those below it against the rules of sharded feeds. A feed of more than
+// 20 shards gets advice, unless most says that more were agreed on.
 func checkFolder(dir string, maxBytes int64, most int, now time.Time) (*Report, error) {
 	c := &checker{maxBytes: maxBytes, most: max(most, maxShards), now: now, advice: make(map[string][]string)}
 	shards, err := c.readFolder(dir)
