@@ -39,16 +39,17 @@ type FeedReport struct {
 type checker struct {
 	report   Report
 	maxBytes int64
-	most     int // shards of a feed
+	most     int // shards of a feed that need no advice
 	now      time.Time
 
 	advice map[string][]string // the files that get it
 	order  []string            // of advice
 }
 
-// checkFolder checks all feeds in a folder and those below it against the rules of sharded feeds.
+// checkFolder checks all feeds in a folder and those below it against the rules of sharded feeds. A feed of more than
+// 20 shards gets advice, unless most says that more were agreed on.
 func checkFolder(dir string, maxBytes int64, most int, now time.Time) (*Report, error) {
-	c := &checker{maxBytes: maxBytes, most: most, now: now, advice: make(map[string][]string)}
+	c := &checker{maxBytes: maxBytes, most: max(most, maxShards), now: now, advice: make(map[string][]string)}
 	shards, err := c.readFolder(dir)
 	if err != nil {
 		return nil, err
@@ -272,8 +273,8 @@ func (c *checker) feed(id feedID, shards []*shard, feeds map[feedID][]*shard) {
 			missing, total, alike(id, feeds))
 	}
 	if n := max(total, len(shards)); n > c.most {
-		c.problem("%s has %d shards, want up to %d: agree on more with Google's support, and then say -max-shards", id,
-			n, c.most)
+		c.advise("", fmt.Sprintf("%v has %d shards, and up to %d are recommended: agree on more with Google's support, "+
+			"and then say -max-shards", id, n, maxShards))
 	}
 	for _, field := range slices.Sorted(maps.Keys(lacks)) {
 		c.advise("", fmt.Sprintf("%v: %d of %s without %s", id, lacks[field], recordsOf(int(f.Records)), field))
@@ -395,9 +396,9 @@ func (c *checker) compare(ids []feedID, feeds map[feedID][]*shard) {
 		}
 		at := feedID{kind: id.kind, timestamp: id.timestamp}
 		if other, there := byTime[at]; there {
-			c.advise("", fmt.Sprintf("%s and %s are of two feeds with one time, and the later one replaces the other: "+
-				"shards of one feed have one nonce, and their number as total_shards", feeds[other][0].name,
-				feeds[id][0].name))
+			c.problem("%s and %s are of two %s feeds with one generation_timestamp, and one replaces the other: shards "+
+				"of one feed have one nonce, different shard_numbers, and their number as total_shards",
+				feeds[other][0].name, feeds[id][0].name, id.kind)
 		}
 		byTime[at] = id
 	}

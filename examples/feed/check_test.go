@@ -199,7 +199,7 @@ func TestAccepted(t *testing.T) {
 		"merchant_id", "merchantId", "service_id", "serviceId", "duration_sec", "durationSec",
 		"spots_total", "spotsTotal", "confirmation_mode", "confirmationMode",
 	).Replace(shardOf(1, 3, `"111111"`, "service_availability", slotAt("merchant2", 1577620800)))
-	merchants := single("", "")[merchantFile]
+	merchants, slot := single("", "")[merchantFile], slotAt("m", 1577275200)
 	recordsFirst := `{"merchant": [{"merchant_id": "a", "name": "A"}], "metadata": ` +
 		`{"generation_timestamp": 1524606581, "processing_instruction": "PROCESS_AS_COMPLETE"}}`
 	later := strings.NewReplacer("1524606581", "1524606641", `"5"`, `"9"`).Replace(merchants)
@@ -231,8 +231,8 @@ func TestAccepted(t *testing.T) {
 		"one file, no nonce":  {single(`"nonce": "5", `, ``), ""},
 		"one file, no number": {single(`"shard_number": 0, `, ``), ""},
 		"three feeds": {
-			merged(single("", ""), services, slots("", ""), threeShards(`"8"`)),
-			"two feeds with one time",
+			merged(single("", ""), services, threeShards(`"8"`)),
+			"",
 		},
 		"two times of a feed": {
 			merged(single("", ""), map[string]string{"merchant_feed_1524606641_001_of_001.json.gz": later}),
@@ -286,6 +286,19 @@ func TestAccepted(t *testing.T) {
 				"a.json", "b.json", "c.json"),
 			"names that say",
 		},
+		"more shards than recommended": {
+			manyShards(maxShards + 1),
+			"has 21 shards, and up to 20 are recommended: agree on more with Google's support",
+		},
+		"as many as are recommended": {manyShards(maxShards), ""},
+		"times that one field tells": {slots(`]}`, "]}, "+strings.Join([]string{
+			strings.Replace(slot, `"m"`, `"n"`, 1),
+			strings.Replace(slot, `"1000"`, `"1001"`, 1),
+			strings.Replace(slot, `1577275200`, `1577275201`, 1),
+			strings.Replace(slot, `3600`, `3601`, 1),
+			strings.Replace(slot, `"service_id"`, `"resources": {"party_size": 2}, "service_id"`, 1),
+			strings.Replace(slot, `"service_id"`, `"availability_tag": "t", "service_id"`, 1),
+		}, ", ")), ""},
 		"no times":      {slots(slotAt("m", 1577275200), `{"availability": []}, {}, {}`), "no records"},
 		"several times": {slots(`]}`, `]}, `+slotAt("m", 1577275201)+`, `+slotAt("m", 1577275202)), ""},
 		"int64s as strings": {slots(`"duration_sec": 3600, "service_id": "1000", "start_sec": 1577275200`,
@@ -329,12 +342,6 @@ func TestAccepted(t *testing.T) {
 func TestRefused(t *testing.T) {
 	merchants, slot := single("", ""), slotAt("m", 1577275200)
 	shared := map[string]string{"m.json": shardOf(0, 1, `"6"`, "merchant", `{"merchant_id": "a", "name": "A"}`)}
-	const tooMany = 21
-	many := make(map[string]string)
-	for i := range tooMany {
-		many[fmt.Sprintf("availability_feed_1524606581_%03d_of_021.json.gz", i+1)] = shardOf(i, tooMany, `"1"`,
-			"service_availability", slotAt("m", 1577275200+i))
-	}
 	type files = map[string]string
 	for what, test := range map[string]struct {
 		files files
@@ -404,7 +411,6 @@ func TestRefused(t *testing.T) {
 			single(`"shard_number": 0`, `"shard_number": 0.5`),
 			"it is 0.5, want an integer",
 		},
-		"too many shards": {many, "has 21 shards, want up to 20"},
 		"incremental": {
 			single("COMPLETE", "INCREMENTAL"),
 			`is "PROCESS_AS_INCREMENTAL", want "PROCESS_AS_COMPLETE"`,
@@ -476,6 +482,21 @@ func TestRefused(t *testing.T) {
 			split("service_availability", slot, strings.Replace(slot, "1577275200", `"1577275200"`, 1)),
 			"1 record that a.json has, too",
 		},
+		"a time of two shards, with other spots": {
+			split("service_availability", slot, strings.Replace(slot, `"spots_open": 1`, `"spots_open": 0`, 1)),
+			"1 record that a.json has, too (the same merchant_id, service_id, start_sec, duration_sec, resources and " +
+				"availability_tag)",
+		},
+		"a time twice, with defaults": {
+			slots(`]}`, `]}, `+strings.Replace(slot, `"spots_total": 1, `,
+				`"spots_total": 2, "availability_tag": "", "resources": {"party_size": 0, "room_id": ""}, `, 1)),
+			"1 record more than once",
+		},
+		"regions that each write a complete feed": {
+			completeRegions(`"1"`, `"2"`),
+			"a.json and b.json are of two availability feeds with one generation_timestamp, and one replaces the other",
+		},
+		"such regions without nonces": {completeRegions(`null`, `null`), "one replaces the other"},
 		"a number as a record": {
 			single(`{"merchant_id": "a", "name": "A"}`, "1"),
 			"merchant[0]: it is 1, want an object",
@@ -564,6 +585,24 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// completeRegions returns the feeds of two regions, each of which says that it has all shards.
+func completeRegions(us, eu string) map[string]string {
+	return map[string]string{
+		"a.json": shardOf(0, 1, us, "service_availability", slotAt("US_merchant_1", 1577275200)),
+		"b.json": shardOf(0, 1, eu, "service_availability", slotAt("EU_merchant_1", 1577620800)),
+	}
+}
+
+// manyShards returns a feed of n shards.
+func manyShards(n int) map[string]string {
+	files := make(map[string]string)
+	for i := range n {
+		files[fmt.Sprintf("availability_feed_1524606581_%03d_of_%03d.json.gz", i+1, n)] = shardOf(i, n, `"1"`,
+			"service_availability", slotAt("m", 1577275200+i))
+	}
+	return files
+}
+
 // lost drops the shard of a number.
 func lost(files map[string]string, number int) map[string]string {
 	delete(files, fmt.Sprintf("availability_feed_%d_%03d_of_003.json.gz", published, number+1))
@@ -608,6 +647,17 @@ func TestBytes(t *testing.T) {
 			if err != nil || len(r.Problems) != want || r.Feeds[0].Bytes != zipped {
 				t.Errorf("%s of %d bytes, up to %d: %+v, %v, want %d problems", name, zipped, most, r, err, want)
 			}
+		}
+	}
+}
+
+// TestAgreedShards has no advice where more shards than recommended were agreed on.
+func TestAgreedShards(t *testing.T) {
+	dir := writeFolder(t, manyShards(25))
+	for most, want := range map[int]int{1: 1, 24: 1, 25: 0} {
+		r, err := checkFolder(dir, maxShardBytes, most, time.Unix(published, 0))
+		if err != nil || len(r.Problems) > 0 || len(r.Advice) != want {
+			t.Errorf("25 shards, and %d were agreed on: %+v, %v, want %d pieces of advice", most, r, err, want)
 		}
 	}
 }

@@ -57,16 +57,23 @@ func fill(ctx context.Context, client *datastore.Client, c config, region int, n
 	return err
 }
 
-// meddle opens a merchant, and books out a time, after the time that the feeds are of: they do not show it.
+// laterCents is what a service costs later.
+const laterCents = 99_900
+
+// meddle opens a merchant with a service, changes the price of another service, and books out a time, after the time
+// that the feeds are of: they do not show it.
 func meddle(ctx context.Context, client *datastore.Client, region int) error {
-	late := datastore.NameKey("Merchant", fmt.Sprintf("merchant-%06d", region), nil)
-	first := datastore.IDKey("Slot", 3, datastore.NameKey("Service", "service-0", late))
+	merchant := datastore.NameKey("Merchant", fmt.Sprintf("merchant-%06d", region), nil)
+	service := datastore.NameKey("Service", "service-0", merchant)
+	first := datastore.IDKey("Slot", 3, service)
 	var slot Slot
 	if err := client.Get(ctx, first, &slot); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
 		return err
 	}
 	slot.Open = 0
-	late = datastore.NameKey("Merchant", fmt.Sprintf("opened-later-%d", region), nil)
-	_, err := client.PutMulti(ctx, []*datastore.Key{first, late}, []any{&slot, &Merchant{Name: "Opened later"}})
+	late := datastore.NameKey("Merchant", fmt.Sprintf("opened-later-%d", region), nil)
+	lateService := datastore.NameKey("Service", "service-0", late)
+	_, err := client.PutMulti(ctx, []*datastore.Key{first, service, late, lateService},
+		[]any{&slot, &Service{"Haircut", laterCents}, &Merchant{Name: "Opened later"}, &Service{"Haircut", laterCents}})
 	return err
 }

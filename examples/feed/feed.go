@@ -50,22 +50,24 @@ type kind struct {
 	name    string    // in the names of files
 	list    string    // the property of a file that has the records
 	element valueType // of the list
-	id      []string  // the fields that tell a record from others; none: all that it has
+	id      []string  // the fields that tell a record from others
 	wanted  []string  // fields that the reference requires of a record, besides those that it can't do without
 }
 
 var kinds = []kind{
 	{"merchant", "merchant", merchantType, []string{"merchant_id"}, []string{"name"}},
 	{"service", "service", serviceType, []string{"merchant_id", "service_id"}, nil},
-	{"availability", "service_availability", availabilityType, nil, []string{"duration_sec", "spots_total"}},
+	{"availability", "service_availability", availabilityType, []string{"merchant_id", "service_id", "start_sec",
+		"duration_sec", "resources", "availability_tag"}, []string{"duration_sec", "spots_total"}},
 }
 
 // tells says what tells a record from others.
 func (k kind) tells() string {
-	if len(k.id) == 0 {
-		return "fields"
+	last := len(k.id) - 1
+	if last == 0 {
+		return k.id[0]
 	}
-	return strings.Join(k.id, " and ")
+	return strings.Join(k.id[:last], ", ") + " and " + k.id[last]
 }
 
 // shardName returns the name of a shard: in names they count from 1.

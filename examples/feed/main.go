@@ -57,7 +57,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags.Int64Var(&c.maxBytes, "max-bytes", maxShardBytes,
 		"how many `bytes` a file has at most, after gzip, in [10000, 200000000]")
 	flags.IntVar(&c.maxShards, "max-shards", maxShards,
-		"how many files a feed has at most, `N` in [1, 999]; agree on more than 20 with Google's support")
+		"how many files are written of a feed at most, `N` in [1, 999]; agree on more than 20 with Google's support")
 	flags.StringVar(&c.out, "out", "", "the `folder` to write to; by default one that is deleted at the end")
 	flags.StringVar(&c.check, "check", "", "check the feeds in this `folder`, or this file, and do nothing else")
 	if err := command.Parse(flags, args, help); err != nil {
@@ -155,10 +155,10 @@ func (r *Report) print(w io.Writer, asJSON bool) error {
 	}
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "feed\tnonce\tshards\trecords\tbytes\tlargest of mean\n")
+	fmt.Fprintf(t, "feed\ttime\tnonce\tshards\trecords\tMB\tskew\n")
 	for _, f := range r.Feeds {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%.2f\n", f.Name, cmp.Or(f.Nonce, "none"), f.Shards, f.Records, f.Bytes,
-			f.Largest)
+		fmt.Fprintf(t, "%s\t%d\t%s\t%d\t%d\t%.3f\t%.2f\n", f.Kind, f.Timestamp, cmp.Or(f.Nonce, "none"), f.Shards,
+			f.Records, float64(f.Bytes)/1e6, f.Largest)
 	}
 	_ = t.Flush() // a Builder has no errors
 	for _, a := range r.Advice {

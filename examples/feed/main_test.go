@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -76,11 +77,27 @@ func TestText(t *testing.T) {
 		`(?m)^3 merchants in 2 region\(s\); files of up to 200000000 bytes, 20 at most\.$`,
 		`(?m)^All feeds are of \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ, whatever changes later\.$`,
 		`(?m)^availability feed, shards of 2: region-0 writes 0, region-1 writes 1\.$`,
-		`(?m)^merchant_feed_\d+ +\d+ +2 +3 `,
+		`(?m)^merchant +\d{10} +\d+ +2 +3 `,
 		`(?m)^All rules of sharded feeds hold\.$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out.String()) {
 			t.Errorf("it has no line like %q:\n%s", want, &out)
+		}
+	}
+}
+
+// TestWidth prints feeds with long nonces and many records in 80 columns.
+func TestWidth(t *testing.T) {
+	r := Report{Feeds: []FeedReport{{Name: "availability_feed_1524606581", Kind: "availability",
+		Nonce: "18446744073709551615", Timestamp: published, Shards: 20, Records: 20_000_000, Bytes: 3_999_000_000,
+		Largest: 1.02}}}
+	var out bytes.Buffer
+	if err := r.print(&out, false); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if n := len(strings.TrimSpace(line)); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
 		}
 	}
 }
@@ -130,7 +147,7 @@ func TestWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	nonces, times, open := make(map[string]string), make(map[string]bool), make(map[string]int)
-	files := readFeeds(t, dir)
+	files, services := readFeeds(t, dir), 0
 	for name, f := range files {
 		m := shardName.FindStringSubmatch(name)
 		if m == nil {
@@ -156,6 +173,13 @@ func TestWritten(t *testing.T) {
 				t.Errorf("%s has a merchant of later: %v", name, r)
 			}
 		}
+		for _, r := range f.Service {
+			micros := r["price"].(map[string]any)["price_micros"].(float64)
+			if strings.HasPrefix(r["merchant_id"].(string), "opened-later") || micros == laterCents*10_000 {
+				t.Errorf("%s has a service of later: %v", name, r)
+			}
+			services++
+		}
 		for _, a := range f.Availability {
 			for _, r := range a.Availability {
 				for field, zero := range map[string]any{"spots_total": 0.0, "spots_open": 0.0, "duration_sec": 0.0,
@@ -171,10 +195,10 @@ func TestWritten(t *testing.T) {
 		}
 	}
 	// The first time of the first merchant of each region was booked out later.
-	if len(files) != 6 || len(nonces) != 3 || len(times) != 1 ||
+	if len(files) != 6 || services != 10 || len(nonces) != 3 || len(times) != 1 ||
 		open["merchant-000000"] != 2 || open["merchant-000001"] != 3 {
-		t.Errorf("%d files, %d nonces, %d times, spots %v, want 6, 3, 1, and 2 and 3 of the first merchants",
-			len(files), len(nonces), len(times), open)
+		t.Errorf("%d files, %d services, %d nonces, %d times, spots %v, want 6, 10, 3, 1, and 2 and 3 of the first "+
+			"merchants", len(files), services, len(nonces), len(times), open)
 	}
 	for at := range times {
 		if at < fmt.Sprint(before) || at > fmt.Sprint(time.Now().Unix()) {
@@ -183,14 +207,26 @@ func TestWritten(t *testing.T) {
 	}
 }
 
-// TestAgain writes two sets of feeds to one folder: each is complete, and the second one is what was asked for.
+// TestAgain writes two sets of feeds to one folder: each is complete, and the second one is what was asked for. The
+// second has a merchant in another shard than the first.
 func TestAgain(t *testing.T) {
 	dir := t.TempDir()
-	for i, merchants := range []string{"3", "2"} {
-		r, err := feed(t, "-merchants", merchants, "-out", dir)
+	for i, regions := range []string{"1", "2"} {
+		r, err := feed(t, "-merchants", fmt.Sprint(3-i), "-regions", regions, "-out", dir)
 		if err != nil || len(r.Feeds) != 3*(i+1) {
 			t.Errorf("%+v, %v, want %d feeds", r, err, 3*(i+1))
 		}
+	}
+	shards := make(map[string]string) // of the merchant, by the total of its feed
+	for _, f := range readFeeds(t, dir) {
+		for _, r := range f.Merchant {
+			if r["merchant_id"] == "merchant-000001" {
+				shards[string(f.Metadata["total_shards"])] += string(f.Metadata["shard_number"])
+			}
+		}
+	}
+	if want := map[string]string{"1": "0", "2": "1"}; !maps.Equal(shards, want) {
+		t.Errorf("the shards of a merchant, by how many there are, are %v, want %v", shards, want)
 	}
 }
 

@@ -79,18 +79,41 @@ func (k kind) records(element any) []any {
 	return slots
 }
 
-// hash returns that of a record's ID, or of all of a record that has none.
+// hash returns the hash of a record's ID. A field that has its default is the same as one that is left out.
 func (k kind) hash(record any) recordHash {
-	if len(k.id) > 0 {
-		fields, id := record.(map[string]any), make([]any, len(k.id))
-		for i, name := range k.id {
-			id[i] = fields[name]
-		}
-		record = id
+	fields, id := record.(map[string]any), make([]any, len(k.id))
+	for i, name := range k.id {
+		id[i] = withoutDefaults(fields[name])
 	}
-	encoded, _ := json.Marshal(record) // it was JSON
+	encoded, _ := json.Marshal(id) // it was JSON
 	sum := sha256.Sum256(encoded)
 	return recordHash(sum[:16])
+}
+
+// withoutDefaults returns a value without fields that have their defaults, or nil if it is one.
+func withoutDefaults(v any) any {
+	switch v := v.(type) {
+	case string:
+		if v == "" {
+			return nil
+		}
+	case int64:
+		if v == 0 {
+			return nil
+		}
+	case map[string]any:
+		set := make(map[string]any)
+		for name, field := range v {
+			if field = withoutDefaults(field); field != nil {
+				set[name] = field
+			}
+		}
+		if len(set) == 0 {
+			return nil
+		}
+		return set
+	}
+	return v
 }
 
 // lacks returns which of the fields a record has not that the reference requires, but that may be 0.
