@@ -77,7 +77,7 @@ func (p process) page(ctx context.Context, keys []*datastore.Key) error {
 	_, err := p.client.RunInTransaction(ctx, func(tx *datastore.Transaction) (err error) {
 		due, _, err = p.lookUp(tx, keys)
 		return err
-	}, datastore.ReadOnly, datastore.MaxAttempts(50))
+	}, datastore.MaxAttempts(50)) // not datastore.ReadOnly: Google's Firestore emulator refuses to commit that
 	if err != nil || len(due) == 0 {
 		return err
 	}
