@@ -216,7 +216,8 @@ func TestPrinted(t *testing.T) {
 	}
 	for _, want := range []string{
 		"500 users in the embedded Datastore, 0s a call; 20 workers, pages of 100.\n",
-		"random ids  adaptive", "\n            page, then ten", "\nAll 500 users, read in 5 pages", "\noffsets, at once      1500  ",
+		"random ids  adaptive", "\n            page, then ten", "\nAll 500 users, read in 5 pages",
+		"\noffsets, at once      1500  ",
 		"\ndepth   tasks   users    from   until\n    0       1     100    0.00  ",
 	} {
 		if !strings.Contains(out.String(), want) {
@@ -246,7 +247,7 @@ func TestTree(t *testing.T) {
 		{Depth: 1, Created: at(4), Done: at(5), Entities: 1, Stands: 1},
 		{Depth: 1, Created: at(1), Done: at(9), Entities: 1, Stands: 1, Alone: true},
 	}}
-	gap := &picture.Picture{Begun: begun, Until: at(8), Ranges: []picture.Range{{Depth: 1, Created: at(2), Done: at(3), Stands: 1}}}
+	gap := &picture.Picture{Begun: begun, Ranges: []picture.Range{{Depth: 1, Created: at(2), Done: at(3), Stands: 1}}}
 	if got := fmt.Sprint(levelsOf(gap)); got != "[{0 0 0 0 0} {1 1 0 2 3}]" {
 		t.Errorf("a sample without a task of depth 0 has the levels %s", got)
 	}
