@@ -107,7 +107,9 @@ func (p process) page(ctx context.Context, keys []*datastore.Key) error {
 
 // lookUp returns those of some orders that are pending: others were sent or cancelled since their keys were read. It
 // returns errRelieved if others have the work by now.
-func (p process) lookUp(tx *datastore.Transaction, keys []*datastore.Key) (due []*datastore.Key, orders []Order, err error) {
+func (p process) lookUp(tx *datastore.Transaction, keys []*datastore.Key) ([]*datastore.Key, []Order, error) {
+	var due []*datastore.Key
+	var orders []Order
 	var d duty
 	if err := tx.Get(dutyKey, &d); err != nil {
 		return nil, nil, err

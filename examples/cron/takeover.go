@@ -129,8 +129,8 @@ func (t *takeover) byRemainder(ctx context.Context) error {
 	return process{name: byStored4, client: t.on.Client, send: t.send, turn: turn, stored: true}.battery(ctx, 4)
 }
 
-// rewrite has a job rewrite the remainders for 8 shards, half of those that are pending among them. The other half comes
-// meanwhile, and is written by the new number.
+// rewrite has a job rewrite the remainders for 8 shards, half of those that are pending among them. The other half
+// comes meanwhile, and is written by the new number.
 func (t *takeover) rewrite(ctx context.Context) error {
 	fifth := (t.c.orders + 4) / 5
 	if err := t.add(ctx, fifth/2); err != nil {

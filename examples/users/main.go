@@ -9,8 +9,8 @@
 // and over three things: a number that each user got at random, the time at which they joined, and their keys. Half of
 // the users have joined in the first 8% of the time, so equal parts of it are not equal in users.
 //
-// Every call to the embedded Datastore takes 30 ms. It prints how long each took, the tree of "page, then ten" (how many
-// tasks each depth had, and when), and what it costs to read the users by offsets.
+// Every call to the embedded Datastore takes 30 ms. It prints how long each took, the tree of "page, then ten" (how
+// many tasks each depth had, and when), and what it costs to read the users by offsets.
 package main
 
 import (
