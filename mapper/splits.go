@@ -83,17 +83,32 @@ type SplitsWay struct {
 	// [Splits] does).
 	Way string `json:"way"`
 
-	Sampled int     `json:"sampled"` // keys that were drawn; -1: it is not known
+	Asked   int     `json:"asked"`   // how many keys with __scatter__ were asked for; -1: it is not known
+	Sampled int     `json:"sampled"` // how many came; fewer than Asked if no more entities have it; -1: it is not known
 	Parts   int     `json:"parts"`   // there are fewer than asked for where too few keys are known
 	Empty   int     `json:"empty"`   // of them, those without an entity
 	Largest int64   `json:"largest"` // the entities of the largest
 	Ratio   float64 `json:"ratio"`   // Largest as a multiple of the mean; 0 if there is no entity
 	Each    []int64 `json:"each"`    // the entities of each part
+
+	Note string `json:"note,omitempty"` // that fewer keys came than were asked for
+}
+
+// fewKeys says that a way got fewer keys than it asked for; "" if it got all.
+func fewKeys(asked, sampled int) string {
+	switch {
+	case sampled >= asked:
+		return ""
+	case sampled == 0:
+		return "no entity has __scatter__, so it is cut nowhere"
+	}
+	return fmt.Sprintf("only %d of the %d keys that were asked for have __scatter__", sampled, asked)
 }
 
 // CompareSplits cuts a query over the keys of one kind in one namespace into n parts, in [1, 10000], in four ways, and
 // says how even the parts are. It counts all entities, which costs a read for a thousand of them and up to 4n counts. If
-// there are fewer than 10,000, or the database does not count, it reads all keys.
+// there are fewer than 10,000, or the database does not count, it reads all keys. A way that draws keys needs all
+// that it asks for: if there are too few entities with __scatter__, the comparison says little of it, and Note says so.
 func CompareSplits(ctx context.Context, client *datastore.Client, query Query, n int) (*SplitsComparison, error) {
 	fail := func(err error) (*SplitsComparison, error) {
 		return nil, fmt.Errorf("mapper: compare splits: %w", err)
@@ -123,7 +138,8 @@ func CompareSplits(ctx context.Context, client *datastore.Client, query Query, n
 		c.Mean = max(1, float64(c.Entities)/float64(n))
 	}
 	for _, w := range ways {
-		way := SplitsWay{Way: w.Name, Sampled: w.Sampled, Parts: len(w.Counts), Each: w.Counts}
+		way := SplitsWay{Way: w.Name, Asked: w.Asked, Sampled: w.Sampled, Parts: len(w.Counts), Each: w.Counts,
+			Note: fewKeys(w.Asked, w.Sampled)}
 		for _, count := range w.Counts {
 			way.Largest = max(way.Largest, count)
 			if count == 0 {

@@ -238,7 +238,14 @@ func (w *world) wantCompared(q mapper.Query, n, entities int) *mapper.SplitsComp
 	if c.Entities != int64(entities) || c.Parts != n || len(c.Ways) != 4 {
 		w.Fatalf("%+v, want %d entities in %d parts", c, entities, n)
 	}
-	for _, way := range c.Ways {
+	asked := []int{0, n - 1, 32*n - 1, -1}
+	if n == 1 {
+		asked = []int{0, 0, 0, -1}
+	}
+	for i, way := range c.Ways {
+		if way.Asked != asked[i] || way.Sampled > way.Asked || (way.Sampled < way.Asked) != (way.Note != "") {
+			w.Errorf("%s asks for %d keys, want %d; %d came, and it says %q", way.Way, way.Asked, asked[i], way.Sampled, way.Note)
+		}
 		total, empty := int64(0), 0
 		for _, count := range way.Each {
 			if total += count; count == 0 {

@@ -31,8 +31,12 @@ func compareSplits(ctx context.Context, w io.Writer, client *datastore.Client, q
 		}
 		fmt.Fprintf(w, "%-13s  %7s  %5d  %5d  %10d  %7.2f  %s\n", way.Way, sampled, way.Parts, way.Empty, way.Largest, way.Ratio, heights(way.Each, tallest(c)))
 	}
-	if c.Parts > 1 && c.Ways[2].Sampled == 0 {
-		fmt.Fprintf(w, "\nNo entity of the kind has __scatter__, so nothing is cut there.\n")
+	before := "\n"
+	for _, way := range c.Ways {
+		if way.Note != "" {
+			fmt.Fprintf(w, "%s%s: %s\n", before, way.Way, way.Note)
+			before = ""
+		}
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ func newSplits() *cobra.Command {
 			"  scatter        cut at n-1 keys, drawn by Datastore's property __scatter__\n" +
 			"  oversampled    cut at n-1 of 32n-1 such keys: at one in 32\n" +
 			"  splits         cut as this command does without --compare\n" +
+			"If fewer keys have __scatter__ than a way asks for, it says so: in a larger kind that way is more even.\n" +
 			"The mean is the number of entities by n, or 1 if there are fewer entities than parts. A part is drawn\nas high as it has entities, up to the largest one of all four.",
 	}
 	flags := c.Flags()
@@ -42,6 +43,9 @@ func newSplits() *cobra.Command {
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if q.Kind == "" {
 			return usageError(errors.New("--kind names no kind"))
+		}
+		if compare && check {
+			return usageError(errors.New("--compare counts the entities of each part anyway: leave --check out"))
 		}
 		if compare && q.ShardBy != "" {
 			return usageError(errors.New("--compare is of cuts between keys, and does not go with --shard-by"))

@@ -60,6 +60,7 @@ func TestSplits(t *testing.T) {
 		"--kind Acount -n 4":   `there is no entity of the kind "Acount" in the namespace "", in the database "(default)" of the project "test", at ` + e.DatastoreAddr(),
 		"--kind Account -n 2 --check --namespace other": `in the namespace "other"`,
 		"--kind Account --compare --shard-by N":         "does not go with --shard-by",
+		"--kind Account --compare --check":              "leave --check out",
 		"--kind Acount --compare":                       `there is no entity of the kind "Acount"`,
 		"--kind Account --compare -n 0":                 "in [1, 10000], it is 0",
 		"--kind Account --compare --namespace other":    `in the namespace "other"`,
@@ -105,6 +106,10 @@ func TestCompare(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, text)
 		}
 	}
+	one, most := compare("-n 1"), compare("-n 10000")
+	if strings.Contains(one, "asked for") || !strings.Contains(most, "of the 9999 keys that were asked for have") {
+		t.Errorf("-n 1:\n%s\n-n 10000:\n%s", one, most)
+	}
 	for _, n := range []string{"1", "8", "20", "21", "10000"} {
 		for line := range strings.Lines(compare("-n " + n)) {
 			if utf8.RuneCountInString(line) > 81 {
@@ -115,6 +120,16 @@ func TestCompare(t *testing.T) {
 	var c mapper.SplitsComparison
 	if err := json.Unmarshal([]byte(compare("-n 8 -o json")), &c); err != nil || c.Entities != 400 || len(c.Ways) != 4 || c.Ways[0].Largest != 398 || c.Ways[3].Each[7] != 50 {
 		t.Errorf("%+v, %v", c, err)
+	}
+	for i, way := range c.Ways {
+		wantAsked, few := []int{0, 7, 255, -1}[i], way.Sampled < way.Asked
+		said := fmt.Sprintf("\n%s: only %d of the 255 keys that were asked for have __scatter__\n", way.Way, way.Sampled)
+		if way.Asked != wantAsked || few != (way.Way == "oversampled") {
+			t.Errorf("%s: %d of %d keys, want %d", way.Way, way.Sampled, way.Asked, wantAsked)
+		}
+		if few != (way.Note != "") || few != strings.Contains(text, said) {
+			t.Errorf("%s: the note %q, and in the text:\n%s", way.Way, way.Note, text)
+		}
 	}
 	if yaml := compare("-n 8 -o yaml"); !strings.Contains(yaml, "way: lexicographic") {
 		t.Error(yaml)

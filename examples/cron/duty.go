@@ -22,7 +22,7 @@ type duty struct {
 var dutyKey = datastore.NameKey("Duty", "send-orders", nil)
 
 var (
-	errRetired   = errors.New("the old cron was retired: the battery does its work")
+	errRetired   = errors.New("the old cron was retired: a battery works")
 	errRunning   = errors.New("a run of the old cron is under way")
 	errNotYet    = errors.New("the old cron may start again: retire it first")
 	errRewriting = errors.New("the remainders are being rewritten")
@@ -106,7 +106,7 @@ func startBattery(ctx context.Context, client *datastore.Client, n int, stored b
 		case stored && d.Rewriting:
 			return errRewriting
 		case stored && d.Shards != 0 && d.Shards != n:
-			return fmt.Errorf("the stored remainders are of %d shards: rewrite them for %d", d.Shards, n)
+			return fmt.Errorf("the remainders are of %d shards: rewrite them for %d", d.Shards, n)
 		case stored:
 			d.Shards = n
 		}

@@ -48,10 +48,15 @@ func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 500, Workers: 16}}
 	flags := flag.NewFlagSet("cron", flag.ContinueOnError)
 	c.Define(flags, "subscriptions")
-	flags.IntVar(&c.subscriptions, "subscriptions", 5000, "how many subscriptions there are, of which a third is due each night, `N` in [1, 10000000]")
+	flags.IntVar(&c.subscriptions, "subscriptions", 5000,
+		"how many subscriptions there are, a third of which is due each night,\n`N` in [1, 10000000]")
 	flags.IntVar(&c.orders, "orders", 1000, "how many orders are sent, `N` in [0, 100000]")
 	flags.IntVar(&c.nights, "nights", 3, "how many nights pass, `N` in [1, 100]")
-	flags.StringVar(&c.overlap, "overlap", overlaps[0], "what becomes of a tick that comes before the last night's work is done, `one of`:\nskip, queue, replace")
+	flags.StringVar(&c.overlap, "overlap", overlaps[0],
+		"what becomes of a tick that comes before the last night's\nwork is done, `one of`:\nskip, queue, replace")
+	for _, name := range []string{"page", "datastore"} {
+		flags.Lookup(name).Usage += "\n" // its default is on a line of its own: a terminal has 80 columns
+	}
 	if err := command.Parse(flags, args, help); err != nil {
 		return c, err
 	}
@@ -85,11 +90,14 @@ func (r result) print(w io.Writer, asJSON bool) error {
 	_, err := fmt.Fprintf(w, `%d nights: the scheduler called %d times; runs that came of it: %d.
   calls that were answered:  %s
   calls that were refused:   %d, without a token of the scheduler's account
-  renewed:                   %d times a subscription was due, paid for once each
-  aggregates:                sum, count, least and most of %d countries are right
+  renewed:                   %d times, each paid for once
+  aggregates:                sum, count, least, most of %d countries are right
 %s`, r.Nights, r.Calls, r.Runs, r.answers(), r.Refused, r.Renewed, r.Countries, r.Orders)
 	return err
 }
+
+// indent is before what goes on in the next line.
+const indent = "                             "
 
 // answers says what the calls of each night were answered.
 func (r result) answers() string {
@@ -97,23 +105,23 @@ func (r result) answers() string {
 	for i, became := range r.Became {
 		text := fmt.Sprintf("night %d %s", i+1, became)
 		if i == 1 {
-			text += " (the first one's run was unfinished)"
+			text += " (the first run was unfinished)"
 		}
 		all = append(all, text)
 	}
-	return strings.Join(all, ",\n                             ")
+	return strings.Join(all, ",\n"+indent)
 }
 
 // String says who has sent the orders.
 func (o ordersResult) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d orders, each sent once: the warehouse got %d requests, and dropped %d answers.\n", o.Orders, o.Requests, o.Dropped)
+	fmt.Fprintf(&b, "%d orders, each sent once; requests: %d, answers dropped: %d.\n", o.Orders, o.Requests, o.Dropped)
 	for _, by := range []string{byOld, byStored4, byStored8, byKeys4, byKeys8, byJob} {
 		fmt.Fprintf(&b, "  %-26s %d\n", by+":", o.SentBy[by])
 	}
-	fmt.Fprintf(&b, "  from 4 to 8 by remainder:  all stop; a job rewrites %d of %d orders: %d reads, %d writes, $%.4f\n",
-		o.Rewrite.Changed, o.Rewrite.Orders, o.Rewrite.Reads, o.Rewrite.Writes, o.Rewrite.Dollars)
-	fmt.Fprintf(&b, "  from 4 to 8 by keys:       without a stop; each process reads all pending keys\n")
-	fmt.Fprintf(&b, "  refused meanwhile:         %s\n", strings.Join(o.Refused, "\n                             "))
+	fmt.Fprintf(&b, "  from 4 to 8 by remainder:  all stop; a job rewrites %d of %d orders:\n", o.Rewrite.Changed, o.Rewrite.Orders)
+	fmt.Fprintf(&b, "%s%d reads, %d writes, $%.4f\n", indent, o.Rewrite.Reads, o.Rewrite.Writes, o.Rewrite.Dollars)
+	fmt.Fprintf(&b, "  from 4 to 8 by keys:       no stop; each process reads all pending keys\n")
+	fmt.Fprintf(&b, "  refused meanwhile:         %s\n", strings.Join(o.Refused, "\n"+indent))
 	return b.String()
 }

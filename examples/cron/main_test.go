@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
 )
 
 // cron runs the command, and returns its result.
@@ -65,6 +68,40 @@ func TestGoogle(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// TestWidth has no line be wider than a terminal: of the help, of runs of all kinds, and of the largest one.
+func TestWidth(t *testing.T) {
+	var out strings.Builder
+	if _, err := parse([]string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) {
+		t.Fatal(err)
+	}
+	for _, overlap := range overlaps {
+		c, err := parse([]string{"-overlap", overlap, "-subscriptions", "3", "-orders", "10", "-nights", "2"}, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := run(t.Context(), c, &out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	largest := result{Nights: 100, Calls: 500, Runs: 100, Renewed: 333_333_333, Countries: 8, Refused: 1}
+	for range largest.Nights {
+		largest.Became = append(largest.Became, mapper.TickSkipped)
+	}
+	o := &largest.Orders
+	o.Orders, o.Requests, o.Dropped, o.Refused = 100_000, 199_999, 99_999, []string{errRewriting.Error(), errRelieved.Error()}
+	o.Rewrite.Orders, o.Rewrite.Changed = 60_000, 60_000
+	o.Rewrite.Reads, o.Rewrite.Writes, o.Rewrite.Dollars = 199_999, 99_999, 12.3456
+	if err := largest.print(&out, false); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		line = strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "    \t", "        ")
+		if utf8.RuneCountInString(line) > 80 {
+			t.Errorf("%d columns: %s", utf8.RuneCountInString(line), line)
+		}
 	}
 }
 

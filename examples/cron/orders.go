@@ -13,14 +13,15 @@ import (
 
 // An Order is sent to the warehouse once.
 type Order struct {
-	Status    string // pending, or sent
+	Status    string // pending, sent, or cancelled
 	Remainder int    // of its key's hash by the number of shards
 	By        string // who has sent it
 }
 
 const (
-	pending = "pending"
-	sent    = "sent"
+	pending   = "pending"
+	sent      = "sent"
+	cancelled = "cancelled"
 )
 
 // shardOf returns which of n shards a key belongs to: the remainder of a hash, so that keys of every form are spread

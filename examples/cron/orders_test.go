@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
 	"cloud.google.com/go/datastore"
 
 	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/mapper/mappertest"
 )
 
 // TestOrders has orders sent by all that can send them, each once, by a warehouse that drops answers.
@@ -188,6 +191,172 @@ func TestOldCronWakes(t *testing.T) {
 	}
 	f.must(battery.battery(ctx, 4))
 	f.wantSent(map[string]int{byKeys4: 60})
+}
+
+// TestCancelled has orders be cancelled or deleted when the first one is sent: half of the page that is under way, and
+// all others. Those of that page are shipped all the same, which the process can't know, and no others. None of them is
+// marked.
+func TestCancelled(t *testing.T) {
+	for form, start := range map[string]func(f *floor) process{
+		"by remainder": func(f *floor) process { return f.only(true) },
+		"by keys":      func(f *floor) process { return f.only(false) },
+	} {
+		for _, deleted := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/deleted %v", form, deleted), func(t *testing.T) {
+				f := newFloor(t, 200)
+				ctx, p := t.Context(), start(f)
+				var first sync.Once
+				p.send = func(ctx context.Context, key *datastore.Key) error {
+					first.Do(func() { f.cancel(pageSize/2, 200, deleted) })
+					return f.send(ctx, key)
+				}
+				f.must(p.battery(ctx, 1))
+				if len(f.shipped) != pageSize {
+					t.Errorf("%d orders were shipped, want the page of %d", len(f.shipped), pageSize)
+				}
+				f.wantStatus(pageSize/2, 200, deleted)
+			})
+		}
+	}
+}
+
+// TestJobCancelled is the same for the job, whose pages are as large.
+func TestJobCancelled(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		var f *floor
+		var first sync.Once
+		shipped := make(map[string]bool)
+		var mu sync.Mutex
+		job := newSend(func(_ context.Context, key *datastore.Key) error {
+			first.Do(func() { f.cancel(pageSize/2, 200, deleted) })
+			mu.Lock()
+			defer mu.Unlock()
+			shipped[key.Encode()] = true
+			return nil
+		})
+		mappertest.Run(t, mapper.Set(job), &mappertest.Options{Workers: 1}, func(t *testing.T, w *mappertest.World) {
+			f = &floor{T: t, client: w.Client}
+			f.must(addOrders(t.Context(), w.Client, 0, 200))
+			j, err := job.Start(t.Context(), w.Engine, pendingOrders, mapper.None{}, &mapper.StartOptions{PageSize: pageSize})
+			f.must(err)
+			_, err = finished(t.Context(), j)
+			f.must(err)
+			if len(shipped) != pageSize {
+				t.Errorf("%d orders were shipped, want the page of %d", len(shipped), pageSize)
+			}
+			f.wantStatus(pageSize/2, 200, deleted)
+		})
+	}
+}
+
+// only returns the one process of a battery.
+func (f *floor) only(stored bool) process {
+	f.Helper()
+	f.must(retireOld(f.Context(), f.client))
+	turn := f.turn(startBattery(f.Context(), f.client, 1, stored))
+	return process{name: "p", client: f.client, send: f.send, turn: turn, stored: stored}
+}
+
+// cancel cancels or deletes orders [from, to).
+func (f *floor) cancel(from, to int, deleted bool) {
+	f.Helper()
+	var keys []*datastore.Key
+	for i := from; i < to; i++ {
+		keys = append(keys, datastore.IDKey("Order", int64(i+1), nil))
+	}
+	if deleted {
+		f.must(f.client.DeleteMulti(f.Context(), keys))
+		return
+	}
+	all := make([]Order, len(keys))
+	for i := range all {
+		all[i].Status = cancelled
+	}
+	_, err := f.client.PutMulti(f.Context(), keys, all)
+	f.must(err)
+}
+
+// wantStatus checks that orders [from, to) are cancelled or deleted, and that those before are sent.
+func (f *floor) wantStatus(from, to int, deleted bool) {
+	f.Helper()
+	for i := range to {
+		want := sent
+		if i >= from {
+			want = cancelled
+		}
+		var o Order
+		err := f.client.Get(f.Context(), datastore.IDKey("Order", int64(i+1), nil), &o)
+		if i >= from && deleted {
+			if !errors.Is(err, datastore.ErrNoSuchEntity) {
+				f.Errorf("order %d was deleted, and is there again: %+v, %v", i+1, o, err)
+			}
+			continue
+		}
+		if err != nil || o.Status != want || (o.By != "") != (want == sent) {
+			f.Errorf("order %d is %+v, want it %s: %v", i+1, o, want, err)
+		}
+	}
+}
+
+// TestRelieved has a process be relieved before it begins, and while it sends a page: no page is begun after that.
+func TestRelieved(t *testing.T) {
+	for _, stored := range []bool{true, false} {
+		for _, after := range []int{0, 1, pageSize} {
+			f := newFloor(t, 3*pageSize)
+			p := f.only(stored)
+			sends := 0
+			relieve := func() {
+				if sends == after {
+					f.turn(startBattery(f.Context(), f.client, 1, stored))
+				}
+			}
+			p.send = func(context.Context, *datastore.Key) error {
+				sends++
+				relieve()
+				return nil
+			}
+			relieve()
+			f.must(p.battery(t.Context(), 1))
+			if want := min(after, 1) * pageSize; sends != want {
+				t.Errorf("stored %v: relieved after %d orders, it has sent %d, want %d", stored, after, sends, want)
+			}
+			f.wantSent(map[string]int{"": 3 * pageSize})
+		}
+	}
+}
+
+// TestRewrite has the job rewrite the remainders of orders that are pending, and of some that come meanwhile. Only the
+// orders whose remainder is another one by 8 are written.
+func TestRewrite(t *testing.T) {
+	mappertest.Run(t, mapper.Set(rewrite), nil, func(t *testing.T, w *mappertest.World) {
+		f, ctx := &floor{T: t, client: w.Client}, t.Context()
+		f.must(retireOld(ctx, w.Client))
+		f.turn(startBattery(ctx, w.Client, 4, true))
+		f.must(addOrders(ctx, w.Client, 0, 100))
+		f.must(beginRewrite(ctx, w.Client, 8))
+		f.must(addOrders(ctx, w.Client, 100, 120))
+		want := int64(0)
+		for i := range 100 {
+			if key := datastore.IDKey("Order", int64(i+1), nil); shardOf(key, 4) != shardOf(key, 8) {
+				want++
+			}
+		}
+		job, err := rewrite.Start(ctx, w.Engine, mapper.Query{Kind: "Order"}, 8, nil)
+		f.must(err)
+		status, err := finished(ctx, job)
+		f.must(err)
+		if status.Processed != 120 || status.Written != want || want == 0 {
+			t.Errorf("%d orders of %d were written, want %d of 120", status.Written, status.Processed, want)
+		}
+		var all []Order
+		keys, err := w.Client.GetAll(ctx, datastore.NewQuery("Order"), &all)
+		f.must(err)
+		for i, o := range all {
+			if want := shardOf(keys[i], 8); o.Remainder != want || o.Status != pending {
+				t.Errorf("%v is %s with the remainder %d by 8, want %d", keys[i], o.Status, o.Remainder, want)
+			}
+		}
+	})
 }
 
 // TestDeadProcess has a process die after it has sent a page: the next one sends that again, with the same keys.

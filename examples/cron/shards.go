@@ -15,7 +15,7 @@ import (
 //
 // A battery has two forms. In one the database filters: each order has the remainder of its key, and a query finds those
 // of one shard. Whoever changes n rewrites all of them. In the other the process filters: it reads the keys of all
-// pending orders, which cost little, and looks those up that are its own. So n can be changed at any time, but each of n
+// pending orders, which cost little, and goes on with its own. So n can be changed at any time, but each of n
 // processes goes through all keys. A job of package mapper reads each order once, and has no n.
 type process struct {
 	name   string
@@ -27,7 +27,8 @@ type process struct {
 	sent   *atomic.Int64
 }
 
-// pageSize is how many orders a process marks as sent at once.
+// pageSize is how many orders a process looks up, sends, and marks as sent. So many may be sent although they were
+// cancelled after the look-up, or although others have the work since then.
 const pageSize = 50
 
 // run sends the orders of the process until none is left, or others have its work.
@@ -66,54 +67,70 @@ func (p process) pages(ctx context.Context) error {
 	}
 }
 
-// page sends orders, and then marks them. If it dies in between, they are sent again, with the same idempotency key.
+// page looks orders up, sends those that are still to be sent, and marks them. If the process dies in between, they are
+// sent again, with the same idempotency key. If it stands still there, it sends up to a page late when it wakes.
 func (p process) page(ctx context.Context, keys []*datastore.Key) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	for _, key := range keys {
+	var due []*datastore.Key
+	_, err := p.client.RunInTransaction(ctx, func(tx *datastore.Transaction) (err error) {
+		due, _, err = p.lookUp(tx, keys)
+		return err
+	}, datastore.MaxAttempts(50)) // not datastore.ReadOnly: Google's Firestore emulator refuses to commit that
+	if err != nil || len(due) == 0 {
+		return err
+	}
+	for _, key := range due {
 		if err := p.send(ctx, key); err != nil {
 			return fmt.Errorf("%v: %w", key, err)
 		}
 	}
 	marked := 0
-	_, err := p.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
-		var d duty
-		if err := tx.Get(dutyKey, &d); err != nil {
+	_, err = p.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+		still, orders, err := p.lookUp(tx, due)
+		if err != nil {
 			return err
 		}
-		if d.Turn != p.turn {
-			return errRelieved
+		for i := range orders {
+			orders[i].Status, orders[i].By = sent, p.name
 		}
-		orders := make([]Order, len(keys))
-		missing := make([]bool, len(keys)) // orders that were cancelled meanwhile
-		if err := tx.GetMulti(keys, orders); err != nil {
-			var each datastore.MultiError
-			if !errors.As(err, &each) {
-				return err
-			}
-			for i, err := range each {
-				if missing[i] = errors.Is(err, datastore.ErrNoSuchEntity); err != nil && !missing[i] {
-					return err
-				}
-			}
-		}
-		var changed []*datastore.Key
-		var now []Order
-		for i, o := range orders {
-			if o.Status == pending && !missing[i] {
-				o.Status, o.By = sent, p.name
-				changed, now = append(changed, keys[i]), append(now, o)
-			}
-		}
-		marked = len(changed)
-		_, err := tx.PutMulti(changed, now)
+		marked = len(orders)
+		_, err = tx.PutMulti(still, orders)
 		return err
 	}, datastore.MaxAttempts(50))
 	if err == nil && p.sent != nil {
 		p.sent.Add(int64(marked))
 	}
 	return err
+}
+
+// lookUp returns those of some orders that are pending: others were sent or cancelled since their keys were read. It
+// returns errRelieved if others have the work by now.
+func (p process) lookUp(tx *datastore.Transaction, keys []*datastore.Key) ([]*datastore.Key, []Order, error) {
+	var due []*datastore.Key
+	var orders []Order
+	var d duty
+	if err := tx.Get(dutyKey, &d); err != nil {
+		return nil, nil, err
+	}
+	if d.Turn != p.turn {
+		return nil, nil, errRelieved
+	}
+	all, errs := make([]Order, len(keys)), make(datastore.MultiError, len(keys))
+	if err := tx.GetMulti(keys, all); err != nil && !errors.As(err, &errs) {
+		return nil, nil, err
+	}
+	for i, o := range all {
+		switch {
+		case errors.Is(errs[i], datastore.ErrNoSuchEntity): // it was deleted
+		case errs[i] != nil:
+			return nil, nil, errs[i]
+		case o.Status == pending:
+			due, orders = append(due, keys[i]), append(orders, o)
+		}
+	}
+	return due, orders, nil
 }
 
 // battery runs n processes.

@@ -67,8 +67,13 @@ func sendOrders(ctx context.Context, on *cloud.Cloud, c config, sending *mapper.
 
 // more writes a fifth of the orders: new ones have come.
 func (t *takeover) more(ctx context.Context) error {
+	return t.add(ctx, (t.c.orders+4)/5)
+}
+
+// add writes n orders, or those that are left to write.
+func (t *takeover) add(ctx context.Context, n int) error {
 	from := t.next
-	t.next = min(t.c.orders, from+(t.c.orders+4)/5)
+	t.next = min(t.c.orders, from+n)
 	return addOrders(ctx, t.on.Client, from, t.next)
 }
 
@@ -124,8 +129,13 @@ func (t *takeover) byRemainder(ctx context.Context) error {
 	return process{name: byStored4, client: t.on.Client, send: t.send, turn: turn, stored: true}.battery(ctx, 4)
 }
 
-// rewrite has a job rewrite the remainders for 8 shards. Orders that come meanwhile are written by the new number.
+// rewrite has a job rewrite the remainders for 8 shards, half of those that are pending among them. The other half
+// comes meanwhile, and is written by the new number.
 func (t *takeover) rewrite(ctx context.Context) error {
+	fifth := (t.c.orders + 4) / 5
+	if err := t.add(ctx, fifth/2); err != nil {
+		return err
+	}
 	_, err := startBattery(ctx, t.on.Client, 8, true)
 	if err == nil {
 		return errors.New("8 processes may filter by the remainders of 4")
@@ -134,7 +144,7 @@ func (t *takeover) rewrite(ctx context.Context) error {
 	if err := beginRewrite(ctx, t.on.Client, 8); err != nil {
 		return err
 	}
-	if err := t.more(ctx); err != nil {
+	if err := t.add(ctx, fifth-fifth/2); err != nil {
 		return err
 	}
 	used := t.on.Usage()
@@ -152,7 +162,7 @@ func (t *takeover) rewrite(ctx context.Context) error {
 	return endRewrite(ctx, t.on.Client, 8)
 }
 
-// byRemainderAgain has 8 processes send the orders that came while the remainders were rewritten.
+// byRemainderAgain has 8 processes send the orders that came before the remainders were rewritten, and meanwhile.
 func (t *takeover) byRemainderAgain(ctx context.Context) error {
 	turn, err := startBattery(ctx, t.on.Client, 8, true)
 	if err != nil {
@@ -231,6 +241,9 @@ func (t *takeover) check(ctx context.Context, w *warehouse) error {
 	for i, o := range all {
 		if n := w.shipped[keys[i].Encode()]; o.Status != sent || n != 1 {
 			return fmt.Errorf("order %v is %s, and was shipped %d times", keys[i], o.Status, n)
+		}
+		if want := shardOf(keys[i], 8); o.Remainder != want {
+			return fmt.Errorf("order %v has the remainder %d, want %d by 8", keys[i], o.Remainder, want)
 		}
 		t.r.SentBy[o.By]++
 	}

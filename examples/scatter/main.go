@@ -117,6 +117,9 @@ func drawn(compared *mapper.SplitsComparison, c config) string {
 			fmt.Fprintf(&b, ", by %d sampled keys", way.Sampled)
 		}
 		b.WriteString("\n")
+		if way.Note != "" {
+			fmt.Fprintf(&b, "  %s\n", way.Note)
+		}
 		for i, n := range way.Each {
 			line := fmt.Sprintf("%4d  %8d  %s", i+1, n, strings.Repeat("█", int((50*n+most-1)/most)))
 			b.WriteString(strings.TrimRight(line, " ") + "\n")

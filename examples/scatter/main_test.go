@@ -56,6 +56,29 @@ func TestPrinted(t *testing.T) {
 	}
 }
 
+// TestFewKeys has a kind say that too few of its keys have __scatter__.
+func TestFewKeys(t *testing.T) {
+	for args, want := range map[string]string{
+		"-ids 0 -names 0":   "\n  no entity has __scatter__, so it is cut nowhere\n",
+		"-names 700":        " of the 255 keys that were asked for have __scatter__\n",
+		"-names 3000":       " of the 255 keys that were asked for have __scatter__\n",
+		"-ids 9 -shards 1":  "",
+		"-shards 2 -ids 20": "",
+	} {
+		c, err := parse(strings.Fields(args), io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		if err := run(t.Context(), c, &out); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), want) || want == "" && strings.Contains(out.String(), "__scatter__") {
+			t.Errorf("%s: want %q in\n%s", args, want, out.String())
+		}
+	}
+}
+
 // TestGoogle compares on Google's emulators, where they are installed. One of them does not count, and the other has no
 // __scatter__.
 func TestGoogle(t *testing.T) {

@@ -109,10 +109,10 @@ func runForm(ctx context.Context, c config, f form) (o outcome, err error) {
 	if err != nil {
 		return o, err
 	}
-	levels := seen.Levels()
+	levels := levelsOf(seen)
 	return outcome{
 		Over: f.over.name, Form: f.name, Seconds: status.Ended.Sub(begun).Seconds(), Checked: status.Processed, Invalid: status.Counters["invalid"],
 		Active: want.active, Without: want.without, Depth: len(levels) - 1, Tasks: status.Tasks, Pages: status.Pages,
-		Reads: cost.Reads, Writes: cost.Writes, levels: levels,
+		Reads: cost.Reads, Writes: cost.Writes, levels: levels, sampled: seen.Estimated,
 	}, nil
 }

@@ -9,8 +9,8 @@
 // and over three things: a number that each user got at random, the time at which they joined, and their keys. Half of
 // the users have joined in the first 8% of the time, so equal parts of it are not equal in users.
 //
-// Every call to the Datastore takes 30 ms. It prints how long each took, the tree of "page, then ten", and what it
-// costs to read the users by offsets.
+// Every call to the embedded Datastore takes 30 ms. It prints how long each took, the tree of "page, then ten" (how
+// many tasks each depth had, and when), and what it costs to read the users by offsets.
 package main
 
 import (
@@ -48,16 +48,42 @@ func parse(args []string, help io.Writer) (config, error) {
 	c := config{Job: command.Job{Page: 100, Workers: 20}}
 	flags := flag.NewFlagSet("users", flag.ContinueOnError)
 	c.Define(flags, "users")
-	flags.IntVar(&c.users, "users", 6000, "how many users to write, of whom two thirds are active, `N` in [0, 10000000]")
-	flags.DurationVar(&c.latency, "latency", 30*time.Millisecond, "how long each call to the embedded Datastore takes, a `duration` up to 10s")
+	flags.IntVar(&c.users, "users", 6000,
+		"how many users to write, of whom two thirds are active,\n`N` in [0, 10000000]")
+	flags.DurationVar(&c.latency, "latency", 30*time.Millisecond,
+		"how long each call to the embedded Datastore takes,\na `duration` up to 10s")
+	for _, name := range []string{"page", "datastore"} {
+		flags.Lookup(name).Usage += "\n" // its default is on a line of its own: a terminal has 80 columns
+	}
 	if err := command.Parse(flags, args, help); err != nil {
 		return c, err
 	}
+	var ignored error
+	flags.Visit(func(f *flag.Flag) {
+		if f.Name == "latency" && c.Datastore != embedded {
+			ignored = fmt.Errorf("-latency is of the embedded Datastore: leave it out with -datastore %s", c.Datastore)
+		}
+	})
 	return c, errors.Join(
 		c.Check(),
 		command.Between("-users", c.users, 0, 10_000_000),
 		command.Between("-latency", c.latency, 0, 10*time.Second),
+		ignored,
 	)
+}
+
+// embedded is the Datastore whose calls take -latency.
+const embedded = "embedded"
+
+// where says where the users are.
+func (c config) where() string {
+	switch c.Datastore {
+	case embedded:
+		return fmt.Sprintf("the embedded Datastore, %v a call", c.latency)
+	case "google":
+		return "Google's classic emulator"
+	}
+	return "Google's Firestore emulator"
 }
 
 // run runs the job in all forms, checks what each did, reads by offsets, and reports.
@@ -66,7 +92,7 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 	if c.JSON {
 		show = io.Discard
 	}
-	fmt.Fprintf(show, "%d users in the %s Datastore, whose calls take %v; %d workers, pages of %d.\n", c.users, c.Datastore, c.latency, c.Workers, c.Page)
+	fmt.Fprintf(show, "%d users in %s; %d workers, pages of %d.\n", c.users, c.where(), c.Workers, c.Page)
 	r := result{Users: c.users}
 	_, _ = fmt.Fprint(show, heading)
 	for _, f := range forms {
@@ -85,6 +111,6 @@ func run(ctx context.Context, c config, stdout io.Writer) error {
 	if c.JSON {
 		return json.NewEncoder(stdout).Encode(r)
 	}
-	_, _ = fmt.Fprint(show, r.Offsets)
+	_, _ = fmt.Fprint(show, r.Offsets.report(c))
 	return nil
 }

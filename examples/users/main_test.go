@@ -5,15 +5,19 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/mapper"
 	"github.com/scattermap/scattermap/mapper/mappertest"
+	"github.com/scattermap/scattermap/mapper/picture"
 )
 
 // users runs the command, and returns its result decoded.
@@ -51,6 +55,31 @@ func agree(t *testing.T, r result) {
 	}
 }
 
+// TestWhichForms names the forms that have to be there.
+func TestWhichForms(t *testing.T) {
+	want := []form{
+		{byUserID, "adaptive", mapper.Splitting{}},
+		{byUserID, "chain", mapper.Splitting{First: 1, FanOut: 1}},
+		{byUserID, "ten shards", mapper.Splitting{First: 10, FanOut: 1}},
+		{byUserID, "page, then ten", mapper.Splitting{First: 1, FanOut: 10, Bisect: true}},
+		{byJoined, "adaptive", mapper.Splitting{}},
+		{byJoined, "ten shards", mapper.Splitting{First: 10, FanOut: 1}},
+		{byJoined, "page, then ten", mapper.Splitting{First: 1, FanOut: 10, Bisect: true}},
+		{byKey, "adaptive", mapper.Splitting{}},
+		{byKey, "ten shards", mapper.Splitting{First: 10, FanOut: 1}},
+		{byKey, "page, then ten", mapper.Splitting{First: 1, FanOut: 10, Bisect: true}},
+	}
+	same := func(a, b form) bool {
+		return a.over.name == b.over.name && a.name == b.name && a.splitting == b.splitting
+	}
+	if !slices.EqualFunc(forms, want, same) {
+		t.Errorf("the forms are %+v, want %+v", forms, want)
+	}
+	if byUserID.query.ShardBy != "userid" || byJoined.query.ShardBy != "joined" || byKey.query.ShardBy != "" {
+		t.Errorf("users are cut by %+v, %+v, %+v", byUserID.query, byJoined.query, byKey.query)
+	}
+}
+
 func TestForms(t *testing.T) {
 	for _, n := range []int{0, 1, 2000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -84,8 +113,14 @@ func wantShapes(t *testing.T, r result) {
 			t.Errorf("%s over %s: depth %d, %d tasks, %d without the property; want %d, %d", o.Form, o.Over, o.Depth, o.Tasks, o.Without, depth, tasks)
 		}
 	}
-	if len(r.Tree) != 3 || r.Tree[0] != (level{0, 1, 100}) || r.Tree[1].Ranges != 10 || r.Tree[1].Users < 900 || r.Tree[2].Ranges < 50 {
-		t.Errorf("the tree is %+v", r.Tree)
+	if len(r.Tree) != 3 || r.Tree[0].Ranges != 1 || r.Tree[0].Users != 100 ||
+		r.Tree[1].Ranges != 10 || r.Tree[1].Users < 900 || r.Tree[2].Ranges < 50 {
+		t.Fatalf("the tree is %+v", r.Tree)
+	}
+	for i, l := range r.Tree {
+		if l.Until <= l.From || i == 0 && l.From > r.Tree[1].From || i > 0 && l.From < r.Tree[i-1].From {
+			t.Errorf("depth %d goes from %f to %f s", i, l.From, l.Until)
+		}
 	}
 }
 
@@ -179,9 +214,82 @@ func TestPrinted(t *testing.T) {
 	if err := run(t.Context(), c, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"random ids  adaptive", "\n            page, then ten", "\ndepth   tasks   users\n    0       1     100  █", "\noffsets, at once      1500  "} {
+	for _, want := range []string{
+		"500 users in the embedded Datastore, 0s a call; 20 workers, pages of 100.\n",
+		"random ids  adaptive", "\n            page, then ten", "\nAll 500 users, read in 5 pages",
+		"\noffsets, at once      1500  ",
+		"\ndepth   tasks   users    from   until\n    0       1     100    0.00  ",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+	_, err = parse([]string{"-h"}, &out)
+	if !errors.Is(err, flag.ErrHelp) {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		line = strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "    \t", "        ")
+		if utf8.RuneCountInString(line) > 80 {
+			t.Errorf("wider than a terminal: %s", line)
+		}
+	}
+}
+
+// TestTree draws a tree of two depths, of which the second one is worked on from a half of the time on.
+func TestTree(t *testing.T) {
+	begun := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := func(seconds int) time.Time { return begun.Add(time.Duration(seconds) * time.Second) }
+	p := &picture.Picture{Begun: begun, Until: at(8), Ranges: []picture.Range{
+		{Depth: 0, Created: at(0), Done: at(4), Entities: 100, Stands: 1},
+		{Depth: 1, Created: at(6), Done: at(7), Entities: 10, Stands: 1},
+		{Depth: 1, Created: at(4), Done: at(8), Entities: 20, Stands: 1},
+		{Depth: 1, Created: at(4), Done: at(5), Entities: 1, Stands: 1},
+		{Depth: 1, Created: at(1), Done: at(9), Entities: 1, Stands: 1, Alone: true},
+	}}
+	gap := &picture.Picture{Begun: begun, Ranges: []picture.Range{{Depth: 1, Created: at(2), Done: at(3), Stands: 1}}}
+	if got := fmt.Sprint(levelsOf(gap)); got != "[{0 0 0 0 0} {1 1 0 2 3}]" {
+		t.Errorf("a sample without a task of depth 0 has the levels %s", got)
+	}
+	r := result{Tree: levelsOf(p)}
+	if fmt.Sprint(r.Tree) != "[{0 1 100 0 4} {1 3 31 4 8}]" {
+		t.Errorf("the levels are %v", r.Tree)
+	}
+	half := strings.Repeat("█", barWide/2)
+	want := "    0       1     100    0.00    4.00  " + half + "\n    1       3      31    4.00    8.00  " +
+		strings.Repeat(" ", barWide/2) + half + "\n"
+	if !strings.HasSuffix(r.tree(), want) {
+		t.Errorf("%s\nwant at its end\n%s", r.tree(), want)
+	}
+	r.Sampled = true
+	if !strings.Contains(r.tree(), "estimated") {
+		t.Errorf("a sample is drawn as if it were all:\n%s", r.tree())
+	}
+	r = result{Tree: []level{{}}}
+	if got := r.tree(); !strings.Contains(got, "0.00  █") {
+		t.Errorf("a job of no time is drawn so:\n%s", got)
+	}
+}
+
+// TestSays has what is printed be true of the Datastore and of the number of users.
+func TestSays(t *testing.T) {
+	for args, want := range map[string]struct{ has, not string }{
+		"-users 300":                     {"the embedded Datastore, 30ms a call", "emulator"},
+		"-users 300 -datastore google":   {"Google's classic emulator", "30ms"},
+		"-users 20000 -datastore google": {"Google's emulators bill\nnothing", "embedded"},
+		"-users 300 -latency 1s":         {"the embedded Datastore, 1s a call", "emulator"},
+		"-datastore firestore":           {"Google's Firestore emulator", "embedded"},
+		"-users 20000":                   {"\nAll 20000 users", "not all"},
+		"-users 20001":                   {"\n20000 users, not all 20001, read in 200 pages", "All 20000"},
+	} {
+		c, err := parse(strings.Fields(args), io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := offsets{Users: min(c.users, mostByOffset), Pages: min(c.users, mostByOffset) / c.Page}
+		said := c.where() + o.report(c)
+		if !strings.Contains(said, want.has) || strings.Contains(said, want.not) {
+			t.Errorf("%s: %s\nwant %q, and not %q", args, said, want.has, want.not)
 		}
 	}
 }
@@ -222,7 +330,9 @@ func TestFlags(t *testing.T) {
 		"-latency -1s":     "-latency",
 		"-datastore cloud": `-datastore is "cloud"`,
 		"-colour":          "-colour",
-		"more":             `"more"`,
+
+		"-latency 1s -datastore google": "-latency is of the embedded Datastore",
+		"more":                          `"more"`,
 	} {
 		if _, err := parse(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error with %q", args, err, want)

@@ -76,17 +76,26 @@ func readByOffsets(ctx context.Context, c config) (o offsets, err error) {
 	return o, seen.check(o.Users)
 }
 
-// String says what offsets cost, beside cursors.
-func (o offsets) String() string {
+// report says what offsets cost, beside cursors.
+func (o offsets) report(c config) string {
+	which := fmt.Sprintf("All %d users", o.Users)
+	if o.Users < c.users {
+		which = fmt.Sprintf("%d users, not all %d", o.Users, c.users)
+	}
+	counted := "The embedded one counts it,\ntoo, but skips in memory, and so faster."
+	if c.Datastore != embedded {
+		counted = "Google's emulators bill\nnothing: the reads are counted as Datastore would bill them."
+	}
 	return fmt.Sprintf(`
-All %d users, read in %d pages without a job:
+%s, read in %d pages without a job:
 
 by                   reads  seconds    reads of a million   dollars
 offsets, at once  %8d  %7.2f  %20d  %8.2f
 cursors, in turn  %8d  %7.2f  %20d  %8.2f
 
-Datastore reads and bills what an offset skips. The embedded one bills it, too, but skips it in memory.
-`, o.Users, o.Pages, o.Reads, o.Seconds, o.MillionReads, o.MillionDollars, o.CursorReads, o.CursorSeconds, 1_000_000, o.CursorDollars)
+Datastore reads and bills what an offset skips. %s
+`, which, o.Pages, o.Reads, o.Seconds, o.MillionReads, o.MillionDollars,
+		o.CursorReads, o.CursorSeconds, 1_000_000, o.CursorDollars, counted)
 }
 
 // offsetReads returns how many entities are read to read n by offsets: those of each page, and all before it.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/scattermap/scattermap/mapper/picture"
@@ -23,13 +24,15 @@ type outcome struct {
 	Reads   int64   `json:"reads"`  // billed
 	Writes  int64   `json:"writes"` // billed
 
-	levels []picture.Level
+	levels  []level
+	sampled bool // levels are estimates
 }
 
 type result struct {
 	Users    int       `json:"users"`
 	Outcomes []outcome `json:"forms"`
-	Tree     []level   `json:"tree"` // of "page, then ten" over random ids
+	Tree     []level   `json:"tree"`    // of "page, then ten" over random ids
+	Sampled  bool      `json:"sampled"` // the tree is estimated by some of its tasks
 	Offsets  offsets   `json:"offsets"`
 }
 
@@ -38,6 +41,27 @@ type level struct {
 	Depth  int64   `json:"depth"`
 	Ranges float64 `json:"ranges"`
 	Users  float64 `json:"users"`
+	From   float64 `json:"from"`  // seconds after the job's start: when its first task was made
+	Until  float64 `json:"until"` // and when its last page was committed
+}
+
+// levelsOf returns the levels of a job's tree.
+func levelsOf(p *picture.Picture) (all []level) {
+	for _, l := range p.Levels() {
+		all = append(all, level{Depth: l.Depth, Ranges: l.Ranges, Users: l.Entities})
+	}
+	for _, r := range p.Ranges {
+		if r.Alone || r.Done.IsZero() {
+			continue
+		}
+		l := &all[min(int(r.Depth), len(all)-1)]
+		from, until := r.Created.Sub(p.Begun).Seconds(), r.Done.Sub(p.Begun).Seconds()
+		if l.Until == 0 || from < l.From {
+			l.From = from
+		}
+		l.Until = max(l.Until, until)
+	}
+	return all
 }
 
 // add adds an outcome, compared with the adaptive one over the same.
@@ -50,13 +74,11 @@ func (r *result) add(o outcome) {
 		}
 	}
 	if o.Form == inTenName && o.Over == byUserID.name {
-		for _, l := range o.levels {
-			r.Tree = append(r.Tree, level{l.Depth, l.Ranges, l.Entities})
-		}
+		r.Tree, r.Sampled = o.levels, o.sampled
 	}
 }
 
-const heading = `Each form checks each active user once, and no other. They are read back to see that.
+const heading = `Each form checks each active user once, and no other: they are read back.
 
 over        form            seconds  times  depth  tasks  pages   reads  writes
 `
@@ -70,16 +92,29 @@ func (r *result) row(i int) string {
 	return fmt.Sprintf("%-10s  %-14s  %7.2f  %5.2f  %5d  %5d  %5d  %6d  %6d\n", over, o.Form, o.Seconds, o.Ratio, o.Depth, o.Tasks, o.Pages, o.Reads, o.Writes)
 }
 
-// tree draws how many users are at each depth.
+// barWide is how many columns the time of the whole job has.
+const barWide = 40
+
+// tree draws when each depth was worked on, from left to right.
 func (r *result) tree() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\nThe tree of %q over random ids:\n\ndepth   tasks   users\n", inTenName)
-	most := 1.0
+	fmt.Fprintf(&b, "\nThe tree of %q over random ids, in seconds from the job's start:\n\n", inTenName)
+	b.WriteString("depth   tasks   users    from   until\n")
+	end := 0.0
 	for _, l := range r.Tree {
-		most = max(most, l.Users)
+		end = max(end, l.Until)
 	}
 	for _, l := range r.Tree {
-		fmt.Fprintf(&b, "%5d  %6.0f  %6.0f  %s\n", l.Depth, l.Ranges, l.Users, strings.Repeat("█", int(50*l.Users/most)))
+		from, until := 0, barWide
+		if end > 0 {
+			from, until = int(barWide*l.From/end), int(math.Ceil(barWide*l.Until/end))
+		}
+		from = min(from, barWide-1)
+		bar := strings.Repeat(" ", from) + strings.Repeat("█", max(1, until-from))
+		fmt.Fprintf(&b, "%5d  %6.0f  %6.0f  %6.2f  %6.2f  %s\n", l.Depth, l.Ranges, l.Users, l.From, l.Until, bar)
+	}
+	if r.Sampled {
+		b.WriteString("\nThat is estimated by some of its tasks: there are too many to read all.\n")
 	}
 	return b.String()
 }

@@ -17,7 +17,8 @@ import (
 // A Way is a way to cut a query, and what it comes to.
 type Way struct {
 	Name    string
-	Sampled int     // keys that it drew by __scatter__; -1: it says nothing of them
+	Asked   int     // how many keys it asked for by __scatter__; -1: it says nothing of them
+	Sampled int     // those that it got; -1 as well
 	Counts  []int64 // of the entities of each part
 
 	at []*keyspace.Position
@@ -40,18 +41,20 @@ func Compare(ctx context.Context, src source.Source, q query.Query, n int) (ways
 		sample int // keys
 	}{{"scatter", n - 1}, {"oversampled", Oversampling*n - 1}} {
 		var sample []*keyspace.Position
+		asked := 0
 		if n > 1 {
+			asked = w.sample
 			if sample, err = look.inside(ctx, w.sample); err != nil {
 				return nil, err
 			}
 		}
-		ways = append(ways, Way{Name: w.name, Sampled: len(sample), at: split.AtSamples(sample, n)})
+		ways = append(ways, Way{Name: w.name, Asked: asked, Sampled: len(sample), at: split.AtSamples(sample, n)})
 	}
 	at, err := Boundaries(ctx, src, q, n)
 	if err != nil && !errors.Is(err, errUnknown) { // then it cuts nowhere
 		return nil, source.Unanswered(ctx, err)
 	}
-	ways = append(ways, Way{Name: "splits", Sampled: -1, at: at})
+	ways = append(ways, Way{Name: "splits", Asked: -1, Sampled: -1, at: at})
 	return ways, look.weigh(ctx, ways)
 }
 
