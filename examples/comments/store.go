@@ -55,7 +55,7 @@ func plain(id ID) *datastore.Key { return datastore.IDKey(plainKind, int64(id), 
 // that there ever is, so an order stays in its database. Other kinds are in database 0.
 //
 // The client's calls are routed on their way to the database. So what uses a *datastore.Client can use Store.Client.
-// The methods that Store has itself say of which keys an error is.
+// Store's own methods say which keys cannot be written.
 type Store struct {
 	*datastore.Client
 
@@ -182,16 +182,6 @@ func (r *router) route(ctx context.Context, req, reply any) error {
 var errNoOrder = status.Error(codes.InvalidArgument, "an ID names the shard of a comment's order, so there is none "+
 	"before "+
 	"the comment: put it under datastore.IncompleteKey(\"Comment\", nil)")
-
-// Get is the client's.
-func (s *Store) Get(ctx context.Context, key *datastore.Key, dst any) error {
-	return first(s.Client.Get(ctx, key, dst))
-}
-
-// GetMulti is the client's.
-func (s *Store) GetMulti(ctx context.Context, keys []*datastore.Key, dst any) error {
-	return byKey(keys, s.Client.GetMulti(ctx, keys, dst))
-}
 
 // Put is the client's.
 func (s *Store) Put(ctx context.Context, key *datastore.Key, src any) (*datastore.Key, error) {
