@@ -12,6 +12,8 @@ import (
 	"cloud.google.com/go/datastore"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -162,6 +164,57 @@ func TestShards(t *testing.T) {
 		if _, err := OpenStore(t.Context(), shards, open...); err == nil {
 			t.Errorf("%d shards in %d databases", shards, databases)
 		}
+	}
+}
+
+// TestLayout has processes open one database with other numbers of shards or databases: they are refused, and one that
+// was opened before the comments were moved is not.
+func TestLayout(t *testing.T) {
+	a, b := opener(t, emulator.ForTest(t, nil)), opener(t, emulator.ForTest(t, nil))
+	try := func(shards int, open ...Open) error {
+		s, err := OpenStore(t.Context(), shards, open...)
+		if err == nil {
+			s.Close()
+		}
+		return err
+	}
+	s := openStore(t, a, b)
+	key, err := s.Put(t.Context(), plain(0), &Comment{Order: 25 * ordersAShard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, err := range map[string]error{
+		"opened with 32 logical shards, and the comments of database 0 are in 20":                    try(32, a, b),
+		"with 1 databases, of which this is number 0, and its comments say that it is number 1 of 2": try(20, b),
+		"with 2 databases, of which this is number 0, and its comments say that it is number 1":      try(20, b, a),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	empty := opener(t, emulator.ForTest(t, nil))
+	if err := try(32, empty, b); err == nil {
+		t.Error("the second of two databases has 20 shards, and the store is opened with 32")
+	}
+	if err := errors.Join(try(20, a, b), try(10, empty)); err != nil { // what was refused has left nothing
+		t.Error(err)
+	}
+	if _, err := begin(t.Context(), s.router.databases[1].client, 32); err != nil {
+		t.Fatal(err)
+	}
+	if err := agree(t.Context(), s.router.databases[1], 32, 2, true); err != nil {
+		t.Errorf("comments are on their way into 32: %v", err)
+	}
+	if err := s.Get(t.Context(), key, new(Comment)); err != nil {
+		t.Error(err)
+	}
+	// A layout that is gone is no empty store.
+	if err := s.router.databases[1].client.Delete(t.Context(), layoutKey); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Put(t.Context(), plain(0), &Comment{Order: ordersAShard}); status.Code(err) !=
+		codes.FailedPrecondition || !strings.Contains(err.Error(), "has lost its layout") {
+		t.Errorf("a write without a layout: %v", err)
 	}
 }
 
