@@ -577,32 +577,11 @@ func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Ent
 	if err != nil {
 		return nil, err
 	}
-	now := r.now().Truncate(time.Microsecond)
-	switch before, _ := timeOf(stored.GetEntity(), createdProperty); {
-	case stored != nil && before.IsZero(): // its type had none
-		if created.IsZero() {
-			created = w.id.Time()
-		}
-		updated = now
-	case stored != nil && !created.IsZero() && !created.Equal(before):
-		return nil, fmt.Errorf("it was created at %v, and that can't become %v: leave %s as it is, or empty",
-			before.Format(time.RFC3339Nano), created.Format(time.RFC3339Nano), createdProperty)
-	case stored != nil:
-		created, updated = before, now
-	case created.IsZero():
-		created = w.id.Time()
-		updated = created
-	case updated.IsZero():
-		updated = created // a comment from elsewhere may have been updated since
+	if created, updated, err = r.times(w.id, stored, created, updated); err != nil {
+		return nil, err
 	}
-	if updated.Before(created) {
-		updated = created
-	}
-	for name, t := range map[string]time.Time{createdProperty: created, updatedProperty: updated} {
-		if e.Properties[name] != nil || stored.GetEntity().GetProperties()[name] != nil { // other types could not load it
-			setTime(e, name, t)
-		}
-	}
+	setTime(e, createdProperty, created)
+	setTime(e, updatedProperty, updated)
 	writes := tokens(stored)
 	if token != "" {
 		writes = append(writes[max(0, len(writes)-recentWrites+1):], token)
@@ -617,6 +596,36 @@ func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Ent
 		e.Properties[writesProperty] = &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: list}}
 	}
 	return e, nil
+}
+
+// times returns when a comment was created and updated, of what is stored and what the caller gives.
+func (r *router) times(id ID, stored *pb.EntityResult, created, updated time.Time) (time.Time, time.Time, error) {
+	now := r.now().Truncate(time.Microsecond)
+	before, _ := timeOf(stored.GetEntity(), createdProperty)
+	given := !created.IsZero()
+	switch {
+	case given && !before.IsZero() && !created.Equal(before):
+		return created, updated, fmt.Errorf("it was created at %v, and that can't become %v: leave %s as it is, or empty",
+			before.Format(time.RFC3339Nano), created.Format(time.RFC3339Nano), createdProperty)
+	case !before.IsZero():
+		created = before
+	case given && !created.Truncate(time.Millisecond).Equal(id.Time()):
+		return created, updated, fmt.Errorf("its ID says that it was created at %v, and its %s is %v: leave that empty, or "+
+			"put the comment under a new ID", id.Time().Format(time.RFC3339Nano), createdProperty,
+			created.Format(time.RFC3339Nano))
+	case !given:
+		created = id.Time()
+	}
+	switch {
+	case stored != nil || updated.After(now):
+		updated = now
+	case !given || updated.IsZero():
+		updated = created
+	}
+	if updated.Before(created) { // a clock has gone back, or Created is of the future
+		updated = created
+	}
+	return created, updated, nil
 }
 
 // timeOf returns a time of a comment, in microseconds, as Datastore stores it. It is zero if the comment has none.

@@ -239,21 +239,45 @@ func TestTimes(t *testing.T) {
 	if c := get(keys[0]); !c.Created.Equal(given) || !c.Updated.Equal(given.Add(time.Minute)) {
 		t.Errorf("%+v, want the times that were given", c)
 	}
-	// A type without these fields is stored as it is, until one that has them writes it.
-	type short struct{ Order int64 }
-	bare, err := s.Put(t.Context(), plain(0), &short{7})
-	if err == nil {
-		_, err = s.Put(t.Context(), bare, &short{8})
+	// An import can't have been updated after now.
+	if c := get(put(plain(0), &Comment{Order: 7, Created: given, Updated: now.Add(time.Hour)})); !c.Updated.Equal(now) {
+		t.Errorf("%+v, want it to be updated at %v", c, now)
 	}
-	if err == nil {
-		err = s.Get(t.Context(), bare, new(short))
+	// Who leaves the times out has them kept, too, also in a transaction.
+	type short struct {
+		Order   int64
+		Created time.Time `datastore:",omitempty"`
+		Updated time.Time `datastore:",omitempty"`
 	}
+	bare, err := s.Put(t.Context(), plain(0), &short{Order: 7})
 	if err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
-	put(bare, &Comment{Order: 7})
+	if c := get(bare); !c.Created.Equal(ID(bare.ID).Time()) || !c.Updated.Equal(c.Created) {
+		t.Errorf("%+v, want the time of the ID", c)
+	}
+	now = now.Add(time.Hour)
+	if _, err := s.RunInTransaction(t.Context(), func(tx *datastore.Transaction) error {
+		_, err := tx.Put(bare, &struct{ Order int64 }{7})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 	if c := get(bare); !c.Created.Equal(ID(bare.ID).Time()) || !c.Updated.Equal(now) {
 		t.Errorf("%+v, want the time of the ID, and now", c)
+	}
+	if n, err := s.Count(t.Context(), datastore.NewQuery(plainKind).FilterField("Updated", "=", now)); n != 1 ||
+		err != nil {
+		t.Errorf("%d comments, %v, want the one that was updated now", n, err)
+	}
+	// A key that the caller has made has a time, too.
+	own := plain(newID(given.Sub(Epoch).Milliseconds(), 0, 0, 5))
+	if _, err := s.Put(t.Context(), own, &Comment{Order: 7, Created: given.Add(time.Second)}); !errors.Is(err,
+		datastore.ErrInvalidKey) || !strings.Contains(err.Error(), "its ID says that it was created at 2022-02-02") {
+		t.Errorf("another time than that of the ID: %v", err)
+	}
+	if c := get(put(own, &Comment{Order: 7, Created: given})); !c.Created.Equal(given) {
+		t.Errorf("%+v, want the time that was given", c)
 	}
 	// Times for which there is no ID.
 	for _, at := range []time.Time{Epoch.Add(-time.Hour), Epoch, time.Date(2160, 1, 1, 0, 0, 0, 0, time.UTC)} {
