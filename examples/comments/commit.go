@@ -34,12 +34,16 @@ type write struct {
 	order    int64
 }
 
-// parse checks what can be checked before anything is read, and returns the writes of each database.
+// parse checks what can be checked before anything is read, and returns the writes of each database. A deletion under a
+// key that no shard can have is in none: there is nothing to delete.
 func (r *router) parse(mutations []*pb.Mutation) (map[*database][]*write, error) {
 	all := make(map[*database][]*write)
 	var bad keyErrors
 	for i, m := range mutations {
 		w, d, err := r.parseOne(i, m)
+		if err == nil && d == nil {
+			continue
+		}
 		if err == nil {
 			all[d] = append(all[d], w)
 			continue
@@ -70,6 +74,9 @@ func (r *router) parseOne(position int, m *pb.Mutation) (*write, *database, erro
 		return w, r.databases[0], nil
 	}
 	id, keyErr := r.shaped(key)
+	if keyErr != nil && w.entity == nil {
+		return w, nil, nil
+	}
 	if keyErr != nil {
 		return nil, nil, keyErr
 	}
@@ -132,7 +139,7 @@ func (r *router) commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitR
 	if req.Mode != pb.CommitRequest_NON_TRANSACTIONAL {
 		return r.commitTransaction(ctx, req, all)
 	}
-	if !slices.ContainsFunc(slices.Concat(slices.Collect(maps.Values(all))...), func(w *write) bool { return w.own }) {
+	if !slices.ContainsFunc(req.Mutations, ofComment) {
 		return r.databases[0].api().Commit(ctx, req)
 	}
 	if err := once(all); err != nil {
@@ -143,7 +150,7 @@ func (r *router) commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitR
 			return nil, err
 		}
 	}
-	resp := &pb.CommitResponse{MutationResults: make([]*pb.MutationResult, len(req.Mutations))}
+	resp := &pb.CommitResponse{MutationResults: noResults(len(req.Mutations))}
 	group, ctx := errgroup.WithContext(ctx)
 	for d, writes := range all {
 		if d.number == 0 {
@@ -162,6 +169,25 @@ func (r *router) commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitR
 		})
 	}
 	return resp, group.Wait()
+}
+
+// ofComment reports whether a mutation is of a comment.
+func ofComment(m *pb.Mutation) bool {
+	for _, entity := range []*pb.Entity{m.GetInsert(), m.GetUpdate(), m.GetUpsert()} {
+		if entity != nil {
+			return own(entity.Key)
+		}
+	}
+	return own(m.GetDelete())
+}
+
+// noResults returns the results of n mutations that change nothing.
+func noResults(n int) []*pb.MutationResult {
+	results := make([]*pb.MutationResult, n)
+	for i := range results {
+		results[i] = &pb.MutationResult{}
+	}
+	return results
 }
 
 // once refuses two mutations of one entity, which Datastore takes in a transaction only.
@@ -256,7 +282,7 @@ func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest,
 			return nil, err
 		}
 	}
-	resp := &pb.CommitResponse{}
+	resp := &pb.CommitResponse{MutationResults: noResults(len(req.Mutations))}
 	if s == nil {
 		t.mu.Lock()
 		s = t.session
@@ -273,10 +299,16 @@ func (r *router) commitTransaction(ctx context.Context, req *pb.CommitRequest,
 	if err != nil {
 		return nil, err
 	}
-	if resp, err = p.commit(ctx); err == nil {
-		r.end(id)
+	committed, err := p.commit(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return resp, err
+	r.end(id)
+	for i, w := range all[s.db] {
+		resp.MutationResults[w.position] = committed.MutationResults[i]
+	}
+	resp.IndexUpdates, resp.CommitTime = committed.IndexUpdates, committed.CommitTime
+	return resp, nil
 }
 
 // write writes to a database in a transaction of the store's own. It tries again until it knows that it has written,
@@ -417,7 +449,9 @@ func (r *router) placesOf(ctx context.Context, s *session, writes []*write) (map
 			w.id = id
 		}
 		places, err := s.places(w.id)
-		bad.add(w.position, err)
+		if w.entity != nil {
+			bad.add(w.position, err)
+		}
 		all[w.id] = places
 	}
 	return all, bad.err()
@@ -455,7 +489,7 @@ func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, p
 		}
 		stored := found[w.id]
 		if w.entity == nil {
-			kind := places[w.id][0]
+			kind := l.all(p.session.db.number, len(r.databases))[0] // any: there is nothing to delete
 			if stored != nil {
 				kind = kindIn(stored)
 			}
@@ -543,32 +577,11 @@ func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Ent
 	if err != nil {
 		return nil, err
 	}
-	now := r.now().Truncate(time.Microsecond)
-	switch before, _ := timeOf(stored.GetEntity(), createdProperty); {
-	case stored != nil && before.IsZero(): // its type had none
-		if created.IsZero() {
-			created = w.id.Time()
-		}
-		updated = now
-	case stored != nil && !created.IsZero() && !created.Equal(before):
-		return nil, fmt.Errorf("it was created at %v, and that can't become %v: leave %s as it is, or empty",
-			before.Format(time.RFC3339Nano), created.Format(time.RFC3339Nano), createdProperty)
-	case stored != nil:
-		created, updated = before, now
-	case created.IsZero():
-		created = w.id.Time()
-		updated = created
-	case updated.IsZero():
-		updated = created // a comment from elsewhere may have been updated since
+	if created, updated, err = r.times(w.id, stored, created, updated); err != nil {
+		return nil, err
 	}
-	if updated.Before(created) {
-		updated = created
-	}
-	for name, t := range map[string]time.Time{createdProperty: created, updatedProperty: updated} {
-		if e.Properties[name] != nil || stored.GetEntity().GetProperties()[name] != nil { // other types could not load it
-			setTime(e, name, t)
-		}
-	}
+	setTime(e, createdProperty, created)
+	setTime(e, updatedProperty, updated)
 	writes := tokens(stored)
 	if token != "" {
 		writes = append(writes[max(0, len(writes)-recentWrites+1):], token)
@@ -583,6 +596,36 @@ func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Ent
 		e.Properties[writesProperty] = &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: list}}
 	}
 	return e, nil
+}
+
+// times returns when a comment was created and updated, of what is stored and what the caller gives.
+func (r *router) times(id ID, stored *pb.EntityResult, created, updated time.Time) (time.Time, time.Time, error) {
+	now := r.now().Truncate(time.Microsecond)
+	before, _ := timeOf(stored.GetEntity(), createdProperty)
+	given := !created.IsZero()
+	switch {
+	case given && !before.IsZero() && !created.Equal(before):
+		return created, updated, fmt.Errorf("it was created at %v, and that can't become %v: leave %s as it is, or empty",
+			before.Format(time.RFC3339Nano), created.Format(time.RFC3339Nano), createdProperty)
+	case !before.IsZero():
+		created = before
+	case given && !created.Truncate(time.Millisecond).Equal(id.Time()):
+		return created, updated, fmt.Errorf("its ID says that it was created at %v, and its %s is %v: leave that empty, or "+
+			"put the comment under a new ID", id.Time().Format(time.RFC3339Nano), createdProperty,
+			created.Format(time.RFC3339Nano))
+	case !given:
+		created = id.Time()
+	}
+	switch {
+	case stored != nil || updated.After(now):
+		updated = now
+	case !given || updated.IsZero():
+		updated = created
+	}
+	if updated.Before(created) { // a clock has gone back, or Created is of the future
+		updated = created
+	}
+	return created, updated, nil
 }
 
 // timeOf returns a time of a comment, in microseconds, as Datastore stores it. It is zero if the comment has none.

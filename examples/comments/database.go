@@ -32,6 +32,9 @@ type database struct {
 	opts   []grpc.CallOption
 }
 
+// direct marks the calls of a client that go to its own database, and not to the router.
+type direct struct{}
+
 // introduction marks the call by which a client tells how its calls are made. It is never sent.
 type introduction struct{}
 
@@ -48,7 +51,7 @@ func connect(ctx context.Context, number int, open Open,
 			d.project, d.name, d.conn, d.invoke, d.opts = call.GetProjectId(), call.GetDatabaseId(), conn, invoke, opts
 			return errIntroduced
 		}
-		if route == nil {
+		if route == nil || ctx.Value(direct{}) != nil {
 			return invoke(ctx, method, req, reply, conn, opts...)
 		}
 		return route(ctx, req, reply)

@@ -24,7 +24,8 @@ type derivation struct {
 	Days     int           `json:"turn_days"`
 	MostRows int           `json:"shards_if_comments_are_counted"` // in which an order's comments are, at most
 	Crossing float64       `json:"orders_in_two"`                  // their share
-	MostKeys int           `json:"shards_if_orders_are_counted"`
+	Shortest int64         `json:"shortest_turn_orders"`           // in orders, if these are counted
+	Longest  int64         `json:"longest_turn_orders"`
 }
 
 // turn returns how long a shard has its turn.
@@ -36,39 +37,64 @@ func turn(rows, inLife int64, life time.Duration) time.Duration {
 // for each border that its life can cross.
 func mostShards(turn, life time.Duration) int { return 1 + int((life+turn-1)/turn) }
 
-// derive follows the orders of two rounds, each with a comment every hour of its life, and counts their shards.
+// derive follows the comments of two rounds by the store's own rule.
 func derive() (derivation, error) {
 	d := derivation{Turn: turn(rowsATurn, commentsInLife, orderLife)}
 	d.Round = shardsInTurn * d.Turn
 	d.Days = int(d.Turn / day)
-	orders, crossing := 0, 0
-	for begun := time.Duration(0); begun < 2*d.Round; begun += time.Hour {
-		rows, keys := make(map[int]bool), make(map[int]bool)
-		for at := begun; at < begun+orderLife; at += time.Hour {
-			row := int64(float64(at) / float64(orderLife) * commentsInLife) // the number of the comment that comes then
-			rows[int(row/rowsATurn%shardsInTurn)] = true
-			keys[shardOf(int64(orders), shardsInTurn)] = true
-		}
-		d.MostRows, d.MostKeys = max(d.MostRows, len(rows)), max(d.MostKeys, len(keys))
-		orders++
-		if len(rows) > 1 {
-			crossing++
-		}
+	d.followComments()
+	d.followOrders()
+	if most := mostShards(d.Turn, orderLife); d.MostRows != 2 || d.MostRows > most {
+		return d, fmt.Errorf("an order's comments are in up to %d shards if comments are counted, want 2", d.MostRows)
 	}
-	d.Crossing = float64(crossing) / float64(orders)
-	if most := mostShards(d.Turn, orderLife); d.MostRows != 2 || d.MostRows > most || d.MostKeys != 1 {
-		return d, fmt.Errorf("an order's comments are in up to %d shards, and %d by the order's number; want 2 and 1",
-			d.MostRows, d.MostKeys)
+	if d.Shortest != rowsATurn || d.Longest != rowsATurn {
+		return d, fmt.Errorf("turns of shards have %d to %d orders, want %d", d.Shortest, d.Longest, rowsATurn)
 	}
 	return d, nil
 }
 
+// followComments counts comments, as the document does. It follows the orders of two rounds, each with a comment every
+// hour of its life, and counts their shards.
+func (d *derivation) followComments() {
+	orders, crossing := 0, 0
+	for begun := time.Duration(0); begun < 2*d.Round; begun += time.Hour {
+		shards := make(map[int]bool)
+		for at := begun; at < begun+orderLife; at += time.Hour {
+			row := int64(float64(at) / float64(orderLife) * commentsInLife) // the number of the comment that comes then
+			shards[shardOf(row, shardsInTurn)] = true
+		}
+		d.MostRows = max(d.MostRows, len(shards))
+		orders++
+		if len(shards) > 1 {
+			crossing++
+		}
+	}
+	d.Crossing = float64(crossing) / float64(orders)
+}
+
+// followOrders counts orders, as the store does, and notes how many in a row are in one shard.
+func (d *derivation) followOrders() {
+	begun := int64(0)
+	for order := int64(1); order <= 2*shardsInTurn*rowsATurn; order++ {
+		if shardOf(order, shardsInTurn) == shardOf(order-1, shardsInTurn) {
+			continue
+		}
+		if begun == 0 || order-begun < d.Shortest {
+			d.Shortest = order - begun
+		}
+		d.Longest = max(d.Longest, order-begun)
+		begun = order
+	}
+}
+
 func (d derivation) print(w io.Writer) {
 	fmt.Fprintf(w, `%d shards of %d in turn
-  100,000 comments in 3 days fill a shard in %d days, and it has its next turn after %d days.
-  An order lives for 3 days. If comments are counted, its comments are in %d shards at most,
+  100,000 comments in 3 days fill a shard in %d days. It has its next turn
+  after %d days. An order lives for 3 days.
+  If comments are counted, its comments are in %d shards at most,
   and %.0f%% of the orders have 2.
-  If orders are counted, as this program does, each order's comments are in %d.
+  If orders are counted, as this program does, each turn has %d orders.
+  An order's comments are in one shard then, as its number stays the same.
 
-`, shardsInTurn, rowsATurn, d.Days, d.Round/day, d.MostRows, 100*d.Crossing, d.MostKeys)
+`, shardsInTurn, rowsATurn, d.Days, d.Round/day, d.MostRows, 100*d.Crossing, d.Longest)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
@@ -51,14 +52,12 @@ func (s set) or(other set) set {
 }
 
 // narrow returns where a query has to look: of an order, and of an ID, it is known where they are.
-func narrow(f *pb.Filter, ofOrder func(int64) set, ofKey func(*pb.Key) (set, error)) (set, error) {
+func narrow(f *pb.Filter, ofOrder func(int64) set, ofKey func(*pb.Key) set) set {
 	if c := f.GetCompositeFilter(); c != nil {
 		var all set
 		for i, part := range c.Filters {
-			s, err := narrow(part, ofOrder, ofKey)
+			s := narrow(part, ofOrder, ofKey)
 			switch {
-			case err != nil:
-				return nil, err
 			case i == 0:
 				all = s
 			case c.Op == pb.CompositeFilter_OR:
@@ -67,17 +66,17 @@ func narrow(f *pb.Filter, ofOrder func(int64) set, ofKey func(*pb.Key) (set, err
 				all = all.and(s)
 			}
 		}
-		return all, nil
+		return all
 	}
 	p := f.GetPropertyFilter()
 	values := []*pb.Value{p.GetValue()}
 	switch {
 	case p == nil:
-		return nil, nil
+		return nil
 	case p.Op == pb.PropertyFilter_IN:
 		values = p.Value.GetArrayValue().GetValues()
 	case p.Op != pb.PropertyFilter_EQUAL && p.Op != pb.PropertyFilter_HAS_ANCESTOR:
-		return nil, nil
+		return nil
 	}
 	where := setOf()
 	switch name := p.Property.GetName(); name {
@@ -90,107 +89,91 @@ func narrow(f *pb.Filter, ofOrder func(int64) set, ofKey func(*pb.Key) (set, err
 	case keyProperty:
 		for _, v := range values {
 			if key := v.GetKeyValue(); own(key) {
-				s, err := ofKey(key)
-				if err != nil {
-					return nil, err
-				}
-				where = where.or(s)
+				where = where.or(ofKey(key))
 			}
 		}
 	default:
-		return nil, nil
+		return nil
 	}
-	return where, nil
+	return where
 }
 
-// databasesOf returns the databases in which a query has to look.
-func (r *router) databasesOf(f *pb.Filter) ([]*database, error) {
-	where, err := narrow(f, func(order int64) set { return setOf(fmt.Sprint(r.database(order).number)) },
-		func(key *pb.Key) (set, error) {
+// databasesOf returns the databases in which a query has to look. No database has a key that can't be written.
+func (r *router) databasesOf(f *pb.Filter) (all []*database) {
+	where := narrow(f, func(order int64) set { return setOf(fmt.Sprint(r.database(order).number)) },
+		func(key *pb.Key) set {
 			id, err := r.shaped(key)
 			if err != nil {
-				return nil, asRead(err)
+				return setOf()
 			}
-			return setOf(fmt.Sprint(id.Physical())), nil
+			return setOf(fmt.Sprint(id.Physical()))
 		})
-	if err != nil {
-		return nil, err
-	}
-	var all []*database
 	for _, d := range r.databases {
 		if where == nil || where[fmt.Sprint(d.number)] {
 			all = append(all, d)
 		}
 	}
-	return all, nil
+	return all
 }
 
 // kindsOf returns the kinds in which a query has to look, in the session's database.
-func (s *session) kindsOf(r *router, f *pb.Filter) ([]string, error) {
-	where, err := narrow(f, func(order int64) set { return setOf(s.layout.kinds(order)...) },
-		func(key *pb.Key) (set, error) {
+func (s *session) kindsOf(r *router, f *pb.Filter) (all []string) {
+	where := narrow(f, func(order int64) set { return setOf(s.layout.kinds(order)...) },
+		func(key *pb.Key) set {
 			id, err := r.shaped(key)
-			if err == nil && r.databases[id.Physical()] != s.db {
-				return setOf(), nil
+			if err != nil || r.databases[id.Physical()] != s.db {
+				return setOf()
 			}
-			var places []string
-			if err == nil {
-				places, err = s.places(id)
-			}
-			if err != nil {
-				return nil, asRead(err)
-			}
-			return setOf(places...), nil
+			return setOf(s.layout.places(id)...)
 		})
-	if err != nil {
-		return nil, err
-	}
-	var all []string
 	for _, kind := range s.layout.all(s.db.number, len(r.databases)) {
 		if where == nil || where[kind] {
 			all = append(all, kind)
 		}
 	}
-	return all, nil
+	return all
 }
 
 // within returns a condition as the shard of a kind has it: its keys are those of the kind. Keys that are values of
 // other properties stay those of comments, which no move changes.
-func within(f *pb.Filter, kind string) (*pb.Filter, error) {
+func within(f *pb.Filter, kind string) *pb.Filter {
 	f, _ = proto.Clone(f).(*pb.Filter)
-	return f, rename(f, kind)
+	rename(f, kind)
+	return f
 }
 
-func rename(f *pb.Filter, kind string) error {
+func rename(f *pb.Filter, kind string) {
 	for _, part := range f.GetCompositeFilter().GetFilters() {
-		if err := rename(part, kind); err != nil {
-			return err
-		}
+		rename(part, kind)
 	}
 	p := f.GetPropertyFilter()
 	if p == nil || p.Property.GetName() != keyProperty {
-		return nil
+		return
 	}
 	values := []*pb.Value{p.Value}
 	if list := p.Value.GetArrayValue(); list != nil {
 		values = list.Values
 	}
 	for _, v := range values {
-		key := v.GetKeyValue()
-		switch {
-		case key == nil:
-		case p.Op == pb.PropertyFilter_HAS_ANCESTOR && !own(key): // no comment has it
-		case !own(key) || len(key.Path) > 1:
-			return status.Errorf(codes.InvalidArgument, "%v is compared with keys of comments, whose kind is %s, without a "+
-				"parent",
-				clientKey(key), plainKind)
-		default:
-			v.ValueType = &pb.Value_KeyValue{KeyValue: &pb.Key{PartitionId: &pb.PartitionId{
-				NamespaceId: key.GetPartitionId().GetNamespaceId()},
-				Path: []*pb.Key_PathElement{{Kind: kind, IdType: key.Path[0].IdType}}}}
+		if key := v.GetKeyValue(); len(key.GetPath()) > 0 {
+			v.ValueType = &pb.Value_KeyValue{KeyValue: renamed(key, kind)}
 		}
 	}
-	return nil
+}
+
+// renamed returns a key that compares with those of a shard as the given one does with those of comments.
+func renamed(key *pb.Key, kind string) *pb.Key {
+	to := &pb.Key{PartitionId: &pb.PartitionId{NamespaceId: key.GetPartitionId().GetNamespaceId()}}
+	for _, el := range key.Path {
+		to.Path = append(to.Path, proto.Clone(el).(*pb.Key_PathElement))
+	}
+	switch root := to.Path[0]; {
+	case root.Kind == plainKind:
+		root.Kind = kind
+	case root.Kind > plainKind && root.Kind <= kind: // it comes after all comments, and is none
+		root.Kind = kind + "~"
+	}
+	return to
 }
 
 // ofTable reports whether a query is of comments, or refuses one that would show how they are stored.
@@ -205,6 +188,10 @@ func ofTable(partition *pb.PartitionId, q *pb.Query) (bool, error) {
 	case partition.GetNamespaceId() != "":
 		return false, status.Errorf(codes.InvalidArgument, "comments are in the default namespace, and the query is of %q",
 			partition.NamespaceId)
+	case slices.ContainsFunc(q.Order, func(o *pb.PropertyOrder) bool { return o.Property.GetName() == "__scatter__" }):
+		return false, status.Errorf(codes.InvalidArgument, "comments of several shards can't be ordered by __scatter__, "+
+			"so mapper.Splits and jobs do not read the kind %s: name the kinds of its shards, such as %s, on a client of "+
+			"their database", plainKind, kindOf(0, 20))
 	case q.FindNearest != nil:
 		return false, status.Error(codes.Unimplemented, "the store does not find nearest comments")
 	}

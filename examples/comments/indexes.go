@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -21,7 +22,8 @@ func indexYAML(shards ...int) []byte {
 	var b strings.Builder
 	b.WriteString("# Written by go run ./examples/comments -indexes\nindexes:\n")
 	kinds := []string{plainKind}
-	for _, n := range shards {
+	slices.Sort(shards)
+	for _, n := range slices.Compact(shards) {
 		kinds = append(kinds, kindsOf(n)...)
 	}
 	for _, kind := range kinds {

@@ -11,30 +11,27 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A KeyError says why a key, or what is put under it, is in no shard. It is datastore.ErrInvalidKey to errors.Is; from
-// a read it is datastore.ErrNoSuchEntity, too.
+// A KeyError says why nothing can be written under a key. It is datastore.ErrInvalidKey to errors.Is. Reads, queries
+// and deletions do not return it: a comment that no shard can have is absent.
 type KeyError struct {
 	Key    *datastore.Key
 	Reason string
-
-	read bool
 }
 
 func (e *KeyError) Error() string { return fmt.Sprintf("%v: %s", e.Key, e.Reason) }
 
 // Is reports what else the error is.
 func (e *KeyError) Is(target error) bool {
-	return target == datastore.ErrInvalidKey || e.read && target == datastore.ErrNoSuchEntity
+	return target == datastore.ErrInvalidKey
 }
 
 // GRPCStatus returns the error as Datastore would return it.
 func (e *KeyError) GRPCStatus() *status.Status { return status.New(codes.InvalidArgument, e.Error()) }
 
-// keyErrors are those of a call: by the key, for what is read or deleted, or else by the position.
+// keyErrors are those of a commit: by the key, for deletions, or else by the position.
 type keyErrors struct {
 	byKey      map[string]*KeyError
 	byPosition map[int]*KeyError
-	read       bool
 }
 
 func (e *keyErrors) Error() string {
@@ -57,7 +54,7 @@ func (e *keyErrors) Error() string {
 
 // Is reports what else the errors are.
 func (e *keyErrors) Is(target error) bool {
-	return target == datastore.ErrInvalidKey || e.read && target == datastore.ErrNoSuchEntity
+	return target == datastore.ErrInvalidKey
 }
 
 // GRPCStatus returns the errors as Datastore would return them.
@@ -75,7 +72,6 @@ func (e *keyErrors) add(position int, err *KeyError) {
 		e.byKey[nameOf(err.Key)] = err
 	}
 	e.byPosition[position] = err
-	e.read = e.read || err.read
 }
 
 func (e *keyErrors) err() error {

@@ -26,13 +26,17 @@ func kindsOf(shards int) (kinds []string) {
 	return kinds
 }
 
-// A Layout says into how many logical shards a database's comments are cut. Every read and every write reads it in its
-// own transaction.
+// A Layout says into how many logical shards a database's comments are cut, and which of how many databases it is. The
+// first store that is opened writes it, and all others compare it with what they are opened with. Every read and every
+// write reads it in its own transaction.
 type Layout struct {
 	Shards int
 	Next   int   // while comments are moved: into how many shards; otherwise 0
 	Moves  int   // how often a move was started
 	Before []int // numbers of shards that there were before, of which IDs may be
+
+	Database  int // the number of this database
+	Databases int // how many there are; 0: a layout of an older version, which did not say
 }
 
 var layoutKey = datastore.NameKey("Layout", "comments", nil)
@@ -93,14 +97,56 @@ func gcd(a, b int) int {
 	return a
 }
 
+// agree compares the layout of a database with what a store is opened with. It writes one that is missing, if it may.
+func agree(ctx context.Context, d *database, shards, databases int, write bool) error {
+	ctx = context.WithValue(ctx, direct{}, true)
+	return persist(ctx, func() error {
+		_, err := d.client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+			var l Layout
+			err := tx.Get(layoutKey, &l)
+			switch {
+			case errors.Is(err, datastore.ErrNoSuchEntity):
+				if !write {
+					return nil
+				}
+				l = Layout{Shards: shards}
+			case err != nil:
+				return fmt.Errorf("read the layout of database %d: %w", d.number, err)
+			case !slices.Contains(append(l.read(), l.Before...), shards):
+				return fmt.Errorf("the store is opened with %d logical shards, and the comments of database %d are in %d: open "+
+					"it with %d, and move them with Reshard", shards, d.number, l.Shards, l.Shards)
+			case l.Databases != 0 && (l.Databases != databases || l.Database != d.number):
+				return fmt.Errorf("the store is opened with %d databases, of which this is number %d, and its comments say that "+
+					"it is number %d of %d: open the same databases in the same order", databases, d.number, l.Database, l.Databases)
+			case l.Databases != 0 || !write:
+				return nil
+			}
+			l.Database, l.Databases = d.number, databases
+			_, err = tx.Put(layoutKey, &l)
+			return err
+		})
+		return err
+	})
+}
+
+// persist does something again while it may take effect.
+func persist(ctx context.Context, do func() error) (err error) {
+	for attempt := range tries {
+		if err = do(); err == nil || !again(err) {
+			return err
+		}
+		if err := pause(ctx, attempt); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
 // begin has the comments of a database be moved into so many shards, unless they are, or are on their way.
-func begin(ctx context.Context, client *datastore.Client, first, next int) (l Layout, err error) {
+func begin(ctx context.Context, client *datastore.Client, next int) (l Layout, err error) {
 	_, err = client.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
 		l = Layout{}
 		err := tx.Get(layoutKey, &l)
-		if errors.Is(err, datastore.ErrNoSuchEntity) {
-			l, err = Layout{Shards: first}, nil
-		}
 		switch {
 		case err != nil:
 			return fmt.Errorf("read the layout: %w", err)

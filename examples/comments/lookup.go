@@ -59,21 +59,19 @@ func (v *view) lookup(ctx context.Context, req *pb.LookupRequest) (*pb.LookupRes
 		return r.databases[0].api().Lookup(ctx, req)
 	}
 	ids, others := make(map[*database][]ID), []*pb.Key(nil)
-	var bad keyErrors
-	for i, key := range req.Keys {
+	resp := &pb.LookupResponse{}
+	for _, key := range req.Keys {
 		if !own(key) {
 			others = append(others, key)
 			continue
 		}
 		id, err := r.shaped(key)
-		bad.add(i, asRead(err))
-		if err == nil {
-			d := r.databases[id.Physical()]
-			ids[d] = append(ids[d], id)
+		if err != nil { // nobody can have written it
+			resp.Missing = append(resp.Missing, &pb.EntityResult{Entity: &pb.Entity{Key: key}})
+			continue
 		}
-	}
-	if err := bad.err(); err != nil {
-		return nil, err
+		d := r.databases[id.Physical()]
+		ids[d] = append(ids[d], id)
 	}
 	answers := make([]*pb.LookupResponse, len(r.databases)+1)
 	group, ctx := errgroup.WithContext(ctx)
@@ -92,7 +90,7 @@ func (v *view) lookup(ctx context.Context, req *pb.LookupRequest) (*pb.LookupRes
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	resp := &pb.LookupResponse{Transaction: v.begun}
+	resp.Transaction = v.begun
 	for _, a := range answers {
 		resp.Found = append(resp.Found, a.GetFound()...)
 		resp.Missing = append(resp.Missing, a.GetMissing()...)
@@ -106,15 +104,9 @@ func (v *view) comments(ctx context.Context, d *database, ids []ID, mask *pb.Pro
 	if err != nil {
 		return nil, err
 	}
-	var bad keyErrors
 	all := make(map[ID][]string, len(ids))
-	for i, id := range ids {
-		places, err := s.places(id)
-		bad.add(i, asRead(err))
-		all[id] = places
-	}
-	if err := bad.err(); err != nil {
-		return nil, err
+	for _, id := range ids {
+		all[id] = s.layout.places(id)
 	}
 	found, err := s.find(ctx, all, mask)
 	if err != nil {
@@ -162,12 +154,4 @@ func (r *router) shown(result *pb.EntityResult) *pb.EntityResult {
 		CreateTime: result.CreateTime, UpdateTime: result.UpdateTime, Cursor: result.Cursor}
 	delete(shown.Entity.Properties, writesProperty)
 	return shown
-}
-
-// asRead has the error of a key be that of a read.
-func asRead(err *KeyError) *KeyError {
-	if err != nil {
-		err.read = true
-	}
-	return err
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/scattermap/scattermap/examples/internal/command"
 )
@@ -53,7 +54,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	flags.IntVar(&c.to, "to", 32, "and into how many they are moved, likewise, `N` in [1, 128]")
 	flags.IntVar(&c.things, "things", 300, "how many things the caller does that uses the plain kind, and then the "+
 		"store, `N` in [0, 100000]")
-	flags.BoolVar(&c.indexes, "indexes", false, "print the index.yaml of -from and -to shards, and end")
+	flags.BoolVar(&c.indexes, "indexes", false, "print the index.yaml of -from and -to shards, which may be the same, and end")
 	if err := command.Parse(flags, args, help); err != nil {
 		return c, err
 	}
@@ -69,7 +70,7 @@ func parse(args []string, help io.Writer) (config, error) {
 	if err == nil && (c.from%c.databases != 0 || c.to%c.databases != 0) {
 		err = fmt.Errorf("-from %d and -to %d have to be multiples of -databases %d", c.from, c.to, c.databases)
 	}
-	if err == nil && c.from == c.to {
+	if err == nil && c.from == c.to && !c.indexes {
 		err = fmt.Errorf("-from and -to are both %d: there is nothing to move", c.from)
 	}
 	return c, err
@@ -96,13 +97,32 @@ func (r result) print(w io.Writer, asJSON bool) error {
 		return json.NewEncoder(w).Encode(r)
 	}
 	r.Derivation.print(w)
-	_, err := fmt.Fprintf(w, `The same caller, on the plain kind and on the store
-  It put, edited, deleted, listed and counted comments, and noted %d answers: the same of both.
-
-%d comments went from %d to %d logical shards of %d databases
-  Meanwhile %d were inserted and %d deleted, %d edits were made, and orders were read %d times.
-  Each comment is there once, with all of its edits. No reader missed one, saw one twice, or saw a deleted one.
-  The largest shard has %d comments. A job over all shards found the comment that was edited most, %d times.
-`, r.Notes, r.Comments, r.From, r.To, r.Databases, r.Inserted, r.Deleted, r.Edited, r.Read, r.Largest, r.MostEdits)
+	var b strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	databases := fmt.Sprint(r.Databases, " databases")
+	if r.Databases == 1 {
+		databases = "1 database"
+	}
+	if r.Notes > 0 {
+		say("The same caller, on the plain kind and on the store")
+		say("  It put, edited, deleted and listed comments, and noted %d answers:", r.Notes)
+		say("  the same of both.\n")
+	}
+	say("%d comments went from %d to %d logical shards of %s", r.Comments, r.From, r.To, databases)
+	say("  Meanwhile %d were inserted and %d deleted, %d edits were made,", r.Inserted, r.Deleted, r.Edited)
+	say("  and orders were read %d times.", r.Read)
+	if r.Edited > 0 {
+		say("  Each comment is there once, with all of its edits.")
+	} else {
+		say("  Each comment is there once.")
+	}
+	if r.Read > 0 {
+		say("  No reader missed one, saw one twice, or saw a deleted one.")
+	}
+	say("  The largest shard has %d comments.", r.Largest)
+	if r.Edited > 0 {
+		say("  A job over all shards found that the comment edited most has %d edits.", r.MostEdits)
+	}
+	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -10,8 +11,11 @@ import (
 	"time"
 
 	"cloud.google.com/go/datastore"
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/scattermap/scattermap/emulator"
 	"github.com/scattermap/scattermap/internal/testflag"
@@ -99,12 +103,43 @@ func TestPrinted(t *testing.T) {
 	if err := runProgram(t.Context(), c, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"20 shards of 300000 in turn", "fill a shard in 9 days", "next turn after 180 days",
-		"in 2 shards at most",
-		"33% of the orders have 2", "the same of both", "from 20 to 32 logical shards of 1 databases"} {
+	for _, want := range []string{"20 shards of 300000 in turn", "fill a shard in 9 days", "after 180 days",
+		"in 2 shards at most", "each turn has 300000 orders",
+		"33% of the orders have 2", "the same of both", "from 20 to 32 logical shards of 1 database"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the program does not print %q:\n%s", want, &out)
 		}
+	}
+	for _, r := range []result{{}, {Notes: 1_000_000, Comments: 1_000_000, Inserted: 1_000_000, Deleted: 1_000_000,
+		Edited: 1_000_000, Read: 1_000_000, Databases: 8, From: 120, To: 128, Largest: 1_000_000, MostEdits: 1_000_000}} {
+		out.Reset()
+		if err := r.print(&out, false); err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(out.String()) {
+			if len(line) > 81 {
+				t.Errorf("the line %q has %d columns, want up to 80", line, len(line)-1)
+			}
+		}
+		for _, claim := range []string{"the same of both", "No reader missed", "edits.", "edited most"} {
+			if strings.Contains(out.String(), claim) != (r.Read > 0) {
+				t.Errorf("after %d reads and %d edits it prints, or does not: %q", r.Read, r.Edited, claim)
+			}
+		}
+	}
+}
+
+// TestUncounted has a database that does not count, as Google's classic emulator: a caller that does not count is served.
+func TestUncounted(t *testing.T) {
+	refuse := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
+		if _, ok := req.(*pb.RunAggregationQueryRequest); ok {
+			return status.Error(codes.Unimplemented, "aggregations are not implemented")
+		}
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+	if n, err := compare(t.Context(), plainClient(t), newStore(t, 1, refuse), 1, 50, false); err != nil || n == 0 {
+		t.Errorf("%d notes, %v", n, err)
 	}
 }
 
@@ -113,9 +148,9 @@ func TestGoogle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out: -short leaves Google's emulators out")
 	}
-	for name, things := range map[string]string{"google": "0", "firestore": "20"} { // the classic one does not count
+	for _, name := range []string{"google", "firestore"} {
 		t.Run(name, func(t *testing.T) {
-			_, err := comments(t, "-datastore", name, "-comments", "60", "-databases", "1", "-writers", "2", "-things", things)
+			_, err := comments(t, "-datastore", name, "-comments", "60", "-databases", "1", "-writers", "2", "-things", "20")
 			if errors.Is(err, emulator.ErrNotInstalled) {
 				t.Skipf("left out: %v", err)
 			}
@@ -131,7 +166,7 @@ func TestGoogle(t *testing.T) {
 func TestSameCaller(t *testing.T) {
 	first := testflag.Seed(t)
 	for i, databases := range []int{1, 2, 4} {
-		n, err := compare(t.Context(), plainClient(t), newStore(t, databases), first+uint64(i), 150)
+		n, err := compare(t.Context(), plainClient(t), newStore(t, databases), first+uint64(i), 150, true)
 		if err != nil || n < 50 {
 			t.Errorf("%d databases, seed %d: %d notes, %v", databases, first+uint64(i), n, err)
 		}
@@ -142,7 +177,7 @@ func TestSameCaller(t *testing.T) {
 		Created: someTime}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := compare(t.Context(), client, s, first, 100); err == nil ||
+	if _, err := compare(t.Context(), client, s, first, 100, true); err == nil ||
 		!strings.Contains(err.Error(), "something else") {
 		t.Errorf("a comment is in the plain kind only, and nobody notices: %v", err)
 	}
@@ -165,6 +200,57 @@ func TestShards(t *testing.T) {
 	}
 }
 
+// TestLayout has processes open one database with other numbers of shards or databases: they are refused, and one that
+// was opened before the comments were moved is not.
+func TestLayout(t *testing.T) {
+	a, b := opener(t, emulator.ForTest(t, nil)), opener(t, emulator.ForTest(t, nil))
+	try := func(shards int, open ...Open) error {
+		s, err := OpenStore(t.Context(), shards, open...)
+		if err == nil {
+			s.Close()
+		}
+		return err
+	}
+	s := openStore(t, a, b)
+	key, err := s.Put(t.Context(), plain(0), &Comment{Order: 25 * ordersAShard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, err := range map[string]error{
+		"opened with 32 logical shards, and the comments of database 0 are in 20":                    try(32, a, b),
+		"with 1 databases, of which this is number 0, and its comments say that it is number 1 of 2": try(20, b),
+		"with 2 databases, of which this is number 0, and its comments say that it is number 1":      try(20, b, a),
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	empty := opener(t, emulator.ForTest(t, nil))
+	if err := try(32, empty, b); err == nil {
+		t.Error("the second of two databases has 20 shards, and the store is opened with 32")
+	}
+	if err := errors.Join(try(20, a, b), try(10, empty)); err != nil { // what was refused has left nothing
+		t.Error(err)
+	}
+	if _, err := begin(t.Context(), s.router.databases[1].client, 32); err != nil {
+		t.Fatal(err)
+	}
+	if err := agree(t.Context(), s.router.databases[1], 32, 2, true); err != nil {
+		t.Errorf("comments are on their way into 32: %v", err)
+	}
+	if err := s.Get(t.Context(), key, new(Comment)); err != nil {
+		t.Error(err)
+	}
+	// A layout that is gone is no empty store.
+	if err := s.router.databases[1].client.Delete(t.Context(), layoutKey); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Put(t.Context(), plain(0), &Comment{Order: ordersAShard}); status.Code(err) !=
+		codes.FailedPrecondition || !strings.Contains(err.Error(), "has lost its layout") {
+		t.Errorf("a write without a layout: %v", err)
+	}
+}
+
 func TestFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"-comments -1":     "-comments",
@@ -180,6 +266,10 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%s: %v, want an error with %q", args, err, want)
 		}
 	}
+	if c, err := parse(strings.Fields("-indexes -from 20 -to 20"), io.Discard); err != nil ||
+		!bytes.Equal(indexYAML(c.from, c.to), indexYAML(20)) {
+		t.Errorf("the indexes of 20 shards alone: %v", err)
+	}
 }
 
 // TestDerivation checks the numbers of the document, and that lives longer than a turn need more shards.
@@ -188,9 +278,9 @@ func TestDerivation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.Days != 9 || d.Turn != 9*day || d.Round != 180*day || d.MostRows != 2 || d.MostKeys != 1 || d.Crossing < 0.32 ||
+	if d.Days != 9 || d.Turn != 9*day || d.Round != 180*day || d.MostRows != 2 || d.Shortest != 300_000 || d.Longest != 300_000 || d.Crossing < 0.32 ||
 		d.Crossing > 0.34 {
-		t.Errorf("%+v, want turns of 9 days, rounds of 180, at most 2 shards, of a third of the orders", d)
+		t.Errorf("%+v, want turns of 9 days, rounds of 180, at most 2 shards, of a third of the orders, and 300,000 orders a turn", d)
 	}
 	for life, want := range map[time.Duration]int{time.Hour: 2, 9 * day: 2, 10 * day: 3, 27 * day: 4} {
 		if got := mostShards(d.Turn, life); got != want {

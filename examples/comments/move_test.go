@@ -161,7 +161,7 @@ func TestOnTheWay(t *testing.T) {
 		for i := 0; ; i++ {
 			switch i {
 			case 1: // as a move that stands still
-				if _, err := begin(t.Context(), w.Client, 20, 32); err != nil {
+				if _, err := begin(t.Context(), w.Client, 32); err != nil {
 					t.Fatal(err)
 				}
 			case 3, 4, 5: // some comments are written, and so moved

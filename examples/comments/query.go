@@ -109,48 +109,42 @@ func (v *view) search(ctx context.Context, q *pb.Query) (*search, error) {
 		p := until.place()
 		s.until = &p
 	}
-	where, err := v.router.databasesOf(q.Filter)
-	if err != nil {
-		return nil, err
-	}
 	if err := s.sort.mergeable(q); err != nil {
 		return nil, err
 	}
-	for _, d := range where {
+	for _, d := range v.router.databasesOf(q.Filter) {
 		in, err := v.on(ctx, d)
 		if err != nil {
 			return nil, err
 		}
-		kinds, err := in.kindsOf(v.router, q.Filter)
-		if err != nil {
-			return nil, err
-		}
-		for _, kind := range kinds {
-			if err := s.open(in, kind, from); err != nil {
-				return nil, err
-			}
+		for _, kind := range in.kindsOf(v.router, q.Filter) {
+			s.open(in, kind, from)
 		}
 	}
 	if len(s.streams) > 0 {
 		return s, nil
 	}
-	// Nothing can be found. A shard says whether the query is right.
-	in, err := v.on(ctx, v.router.databases[0])
+	// Nothing can be found. A shard says whether the query is right: outside the caller's transaction, which may be one of
+	// another database.
+	in := &session{db: v.router.databases[0]}
+	if v.tx == nil {
+		in, err = v.on(ctx, in.db)
+	} else if err = v.router.readLayout(ctx, in); err == nil {
+		in.at = nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	return s, s.open(in, in.layout.all(0, len(v.router.databases))[0], from)
+	s.open(in, in.layout.all(0, len(v.router.databases))[0], from)
+	return s, nil
 }
 
 // open has a shard be asked.
-func (s *search) open(in *session, kind string, from *cursor) error {
+func (s *search) open(in *session, kind string, from *cursor) {
 	q := proto.Clone(s.query).(*pb.Query)
 	q.Kind = []*pb.KindExpression{{Name: kind}}
 	q.Offset, q.Limit, q.StartCursor, q.EndCursor = 0, nil, nil, nil
-	var err error
-	if q.Filter, err = within(q.Filter, kind); err != nil {
-		return err
-	}
+	q.Filter = within(q.Filter, kind)
 	s.complete(q)
 	st := &stream{session: in, kind: kind, query: q}
 	if from != nil {
@@ -158,7 +152,6 @@ func (s *search) open(in *session, kind string, from *cursor) error {
 		st.next = st.taken
 	}
 	s.streams = append(s.streams, st)
-	return nil
 }
 
 // complete has a shard's results have the values by which they are merged.

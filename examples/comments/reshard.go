@@ -17,6 +17,9 @@ type Move struct {
 	To     int   `json:"to"`
 	Moves  int   `json:"moves"`  // with this one
 	Before []int `json:"before"` // numbers of shards before this move
+
+	Database  int `json:"database"`
+	Databases int `json:"databases"`
 }
 
 // reshard moves comments to their new shards, while others write and read them. A comment is put in the new shard and
@@ -30,7 +33,7 @@ var reshard = mapper.Update("reshard", func(_ context.Context, c *mapper.Entity[
 	if d.Status.Failures > 0 {
 		return nil // a retry comes here again
 	}
-	d.Put(layoutKey, &Layout{Shards: m.To, Moves: m.Moves, Before: m.Before})
+	d.Put(layoutKey, &Layout{Shards: m.To, Moves: m.Moves, Before: m.Before, Database: m.Database, Databases: m.Databases})
 	return nil
 })
 
@@ -49,22 +52,17 @@ func (s *Store) Reshard(ctx context.Context, e *mapper.Engine, shards int) error
 		return err
 	}
 	var l Layout
-	var err error
-	for attempt := range tries { // all who write have read the layout
-		if l, err = begin(ctx, e.Client(), s.router.first, shards); err == nil || !again(err) {
-			break
-		}
-		if err := pause(ctx, attempt); err != nil {
-			return err
-		}
-	}
+	err := persist(ctx, func() (err error) { // all who write have read the layout
+		l, err = begin(ctx, e.Client(), shards)
+		return err
+	})
 	if err != nil || l.Next == 0 {
 		return err
 	}
 	before := append(slices.Clone(l.Before), l.Shards)
 	slices.Sort(before)
 	job, err := reshard.Start(ctx, e, mapper.Query{Kinds: kindsOf(l.Shards)},
-		Move{l.Shards, l.Next, l.Moves, slices.Compact(before)},
+		Move{l.Shards, l.Next, l.Moves, slices.Compact(before), l.Database, l.Databases},
 		&mapper.StartOptions{ID: fmt.Sprintf("reshard-%d", l.Moves), AllowEmpty: true})
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 		return err
 	}
 	defer func() { _ = s.Close() }()
-	if r.Notes, err = compare(ctx, clouds[0].Client, s, rand.Uint64(), c.things); err != nil {
+	if r.Notes, err = compare(ctx, clouds[0].Client, s, rand.Uint64(), c.things, c.Datastore != "google"); err != nil {
 		return err
 	}
 	l := newLoad(s)
@@ -89,14 +89,15 @@ func runProgram(ctx context.Context, c config, stdout io.Writer) error {
 
 // compare has the same caller use the plain kind and the store, and returns how many notes it makes: the same of both.
 // What it leaves is deleted.
-func compare(ctx context.Context, client *datastore.Client, s *Store, seed uint64, things int) (int, error) {
+func compare(ctx context.Context, client *datastore.Client, s *Store, seed uint64, things int,
+	counts bool) (int, error) {
 	of := make(map[bool][]string)
 	for _, routed := range []bool{false, true} {
 		verbs := Verbs(client)
 		if routed {
 			verbs = s
 		}
-		notes, err := diary(ctx, verbs, seed, things)
+		notes, err := diary(ctx, verbs, seed, things, counts)
 		if err != nil {
 			return 0, fmt.Errorf("a caller (seed %d) of the plain kind or the store (%v): %w", seed, routed, err)
 		}

@@ -55,7 +55,7 @@ func plain(id ID) *datastore.Key { return datastore.IDKey(plainKind, int64(id), 
 // that there ever is, so an order stays in its database. Other kinds are in database 0.
 //
 // The client's calls are routed on their way to the database. So what uses a *datastore.Client can use Store.Client.
-// The methods that Store has itself say of which keys an error is.
+// Store's own methods say which keys cannot be written.
 type Store struct {
 	*datastore.Client
 
@@ -65,7 +65,7 @@ type Store struct {
 // A router sends what is asked of the plain kind to the shards.
 type router struct {
 	databases []*database
-	first     int // logical shards, until they are moved
+	first     int // logical shards, in the past before there was a layout
 	now       func() time.Time
 
 	mu           sync.Mutex
@@ -74,7 +74,8 @@ type router struct {
 	started      int
 }
 
-// OpenStore returns a store of comments in so many logical shards.
+// OpenStore returns a store of comments in so many logical shards. The first one decides. Later ones have to name the
+// same databases in the same order, and a number of shards that there is or was: comments may have been moved since.
 func OpenStore(ctx context.Context, shards int, databases ...Open) (*Store, error) {
 	r := &router{first: shards, now: time.Now, generators: make(map[[2]int]*Generator),
 		transactions: make(map[string]*transaction)}
@@ -93,6 +94,14 @@ func OpenStore(ctx context.Context, shards int, databases ...Open) (*Store, erro
 			return nil, err
 		}
 		r.databases = append(r.databases, d)
+	}
+	for _, write := range []bool{false, true} { // nothing is written before all agree
+		for _, d := range r.databases {
+			if err := agree(ctx, d, shards, len(databases), write); err != nil {
+				_ = s.Close()
+				return nil, err
+			}
+		}
 	}
 	s.Client = r.databases[0].client
 	return s, nil
@@ -182,16 +191,6 @@ func (r *router) route(ctx context.Context, req, reply any) error {
 var errNoOrder = status.Error(codes.InvalidArgument, "an ID names the shard of a comment's order, so there is none "+
 	"before "+
 	"the comment: put it under datastore.IncompleteKey(\"Comment\", nil)")
-
-// Get is the client's.
-func (s *Store) Get(ctx context.Context, key *datastore.Key, dst any) error {
-	return first(s.Client.Get(ctx, key, dst))
-}
-
-// GetMulti is the client's.
-func (s *Store) GetMulti(ctx context.Context, keys []*datastore.Key, dst any) error {
-	return byKey(keys, s.Client.GetMulti(ctx, keys, dst))
-}
 
 // Put is the client's.
 func (s *Store) Put(ctx context.Context, key *datastore.Key, src any) (*datastore.Key, error) {

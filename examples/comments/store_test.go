@@ -239,21 +239,46 @@ func TestTimes(t *testing.T) {
 	if c := get(keys[0]); !c.Created.Equal(given) || !c.Updated.Equal(given.Add(time.Minute)) {
 		t.Errorf("%+v, want the times that were given", c)
 	}
-	// A type without these fields is stored as it is, until one that has them writes it.
-	type short struct{ Order int64 }
-	bare, err := s.Put(t.Context(), plain(0), &short{7})
-	if err == nil {
-		_, err = s.Put(t.Context(), bare, &short{8})
+	// An import can't have been updated after now.
+	if c := get(put(plain(0), &Comment{Order: 7, Created: given, Updated: now.Add(time.Hour)})); !c.Updated.Equal(now) {
+		t.Errorf("%+v, want it to be updated at %v", c, now)
 	}
-	if err == nil {
-		err = s.Get(t.Context(), bare, new(short))
+	// Who leaves the times out has them kept, too, also in a transaction.
+	type short struct {
+		Order   int64
+		Created time.Time `datastore:",omitempty"`
+		Updated time.Time `datastore:",omitempty"`
 	}
+	bare, err := s.Put(t.Context(), plain(0), &short{Order: 7})
 	if err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
-	put(bare, &Comment{Order: 7})
+	if c := get(bare); !c.Created.Equal(ID(bare.ID).Time()) || !c.Updated.Equal(c.Created) {
+		t.Errorf("%+v, want the time of the ID", c)
+	}
+	now = now.Add(time.Hour)
+	if _, err := s.RunInTransaction(t.Context(), func(tx *datastore.Transaction) error {
+		_, err := tx.Put(bare, &struct{ Order int64 }{7})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 	if c := get(bare); !c.Created.Equal(ID(bare.ID).Time()) || !c.Updated.Equal(now) {
 		t.Errorf("%+v, want the time of the ID, and now", c)
+	}
+	if n, err := s.Count(t.Context(), datastore.NewQuery(plainKind).FilterField("Updated", "=", now)); n != 1 ||
+		err != nil {
+		t.Errorf("%d comments, %v, want the one that was updated now", n, err)
+	}
+	// A key that the caller has made has a time, too.
+	given = given.Add(time.Hour) // nobody has drawn an ID of that time
+	own := plain(newID(given.Sub(Epoch).Milliseconds(), 0, 0, 5))
+	if _, err := s.Put(t.Context(), own, &Comment{Order: 7, Created: given.Add(time.Second)}); !errors.Is(err,
+		datastore.ErrInvalidKey) || !strings.Contains(err.Error(), "its ID says that it was created at 2022-02-02") {
+		t.Errorf("another time than that of the ID: %v", err)
+	}
+	if c := get(put(own, &Comment{Order: 7, Created: given})); !c.Created.Equal(given) {
+		t.Errorf("%+v, want the time that was given", c)
 	}
 	// Times for which there is no ID.
 	for _, at := range []time.Time{Epoch.Add(-time.Hour), Epoch, time.Date(2160, 1, 1, 0, 0, 0, 0, time.UTC)} {
@@ -503,8 +528,90 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestKeys has keys that belong to no shard, and comments without an order, be refused by errors that say so, at their
-// positions. Nothing of such a call is written.
+// TestAbsent has keys under which nothing can be written be read, queried and deleted as on the plain kind: there are
+// no such comments, and the other keys of the call are served.
+func TestAbsent(t *testing.T) {
+	s, client := newStore(t, 2), plainClient(t)
+	ctx := t.Context()
+	foreign := plain(newID(1, 1, 1, 5))
+	foreign.Namespace = "x"
+	for name, bad := range map[string]*datastore.Key{
+		"a name":             datastore.NameKey(plainKind, "x", nil),
+		"a parent":           datastore.IDKey(plainKind, 5, datastore.IDKey("Order", 7, nil)),
+		"a comment below":    datastore.IDKey(plainKind, 5, plain(7)),
+		"a namespace":        foreign,
+		"a negative ID":      plain(-5),
+		"no such database":   plain(newID(1, 5, 1, 0)),
+		"the wrong database": plain(newID(1, 0, 1, 0)),
+		"no such shard":      plain(newID(1, 1, 21, 0)),
+		"another kind":       datastore.IDKey("Other", 5, nil),
+		"a kind just after":  datastore.IDKey("Comment1", 5, nil),
+		"a kind of a shard":  datastore.IDKey(kindOf(1, 20), 5, nil),
+	} {
+		good, err := s.Put(ctx, plain(0), &Comment{Order: ordersAShard, Text: "good"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Put(ctx, good, &Comment{Order: ordersAShard, Text: "good"}); err != nil {
+			t.Fatal(err)
+		}
+		do := func(v Verbs) (notes []string) {
+			note := func(what string, values ...any) { notes = append(notes, fmt.Sprint(what, values)) }
+			err := v.Get(ctx, bad, new(Comment))
+			note("get", err == datastore.ErrNoSuchEntity) //nolint:errorlint // callers compare so
+			all := make([]Comment, 3)
+			err = v.GetMulti(ctx, []*datastore.Key{good, bad, good}, all)
+			several, ok := err.(datastore.MultiError) //nolint:errorlint // likewise
+			note("get several", several, ok && several[1] == datastore.ErrNoSuchEntity,
+				all[0].Text, all[1].Text, all[2].Text)
+			_, err = v.RunInTransaction(ctx, func(tx *datastore.Transaction) error { return tx.Get(bad, new(Comment)) })
+			note("in a transaction", err == datastore.ErrNoSuchEntity) //nolint:errorlint // likewise
+			for _, op := range []string{"=", "!=", "<", ">"} {
+				keys, err := v.GetAll(ctx, datastore.NewQuery(plainKind).FilterField("__key__", op, bad).KeysOnly(), nil)
+				note(op, keys, status.Code(err))
+			}
+			for _, op := range []string{"in", "not-in"} {
+				q := datastore.NewQuery(plainKind).FilterField("__key__", op, []any{good, bad})
+				n, err := v.Count(ctx, q)
+				note(op, n, status.Code(err))
+			}
+			n, err := v.Count(ctx, datastore.NewQuery(plainKind).Ancestor(bad))
+			note("below", n, status.Code(err))
+			if bad.Kind != plainKind {
+				return notes
+			}
+			pending := new(datastore.PendingKey)
+			commit, err := v.RunInTransaction(ctx, func(tx *datastore.Transaction) (err error) {
+				if err = tx.Delete(bad); err == nil {
+					pending, err = tx.Put(plain(0), &Comment{Order: ordersAShard})
+				}
+				q := datastore.NewQuery(plainKind).FilterField("Order", "=", -5).Transaction(tx)
+				_, queryErr := v.GetAll(ctx, q.KeysOnly(), nil)
+				return errors.Join(err, queryErr, tx.Get(good, new(Comment)))
+			})
+			note("delete in a transaction", err)
+			if err == nil {
+				err = v.DeleteMulti(ctx, []*datastore.Key{bad, commit.Key(pending), good})
+			}
+			note("delete several", err, v.Get(ctx, good, new(Comment)))
+			_, err = v.RunInTransaction(ctx, func(tx *datastore.Transaction) error { return tx.Delete(bad) })
+			note("delete", v.Delete(ctx, bad), err)
+			n, err = v.Count(ctx, datastore.NewQuery(plainKind))
+			note("remaining", n, err)
+			return notes
+		}
+		got, want := do(s), do(client)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s:\ngot  %q\nwant %q", name, got, want)
+		}
+		if err := errors.Join(s.Delete(ctx, good), client.Delete(ctx, good)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestKeys has comments without an order, or under keys that belong to no shard, be refused by errors that say so, at
+// their positions. Nothing of such a call is written.
 func TestKeys(t *testing.T) {
 	s := newStore(t, 2)
 	good, err := s.Put(t.Context(), plain(0), &Comment{Order: ordersAShard})
@@ -526,30 +633,22 @@ func TestKeys(t *testing.T) {
 		"the wrong database": {plain(newID(1, 0, 1, 0)), "damaged: it names logical shard 1 in database 0"},
 		"no such shard": {plain(newID(1, 1, 21, 0)), "belongs to no shard: it names logical shard 21, and there " +
 			"have only been [20]"},
-		"an order of another": {plain(newID(1, 1, 3, 0)), ""},
+		"an order of another": {plain(newID(1, 1, 3, 0)), "order 300000 is in shard 1, and the ID in shard 3"},
 	} {
-		read := s.GetMulti(ctx, []*datastore.Key{good, good, c.key}, make([]Comment, 3))
-		deleted := s.DeleteMulti(ctx, []*datastore.Key{plain(newID(1, 1, 1, 5)), plain(newID(1, 1, 1, 5)), c.key})
 		_, put := s.PutMulti(ctx, []*datastore.Key{plain(0), good, c.key},
 			[]Comment{{Order: 5}, {Order: ordersAShard}, {Order: ordersAShard}})
-		one := s.Get(ctx, c.key, new(Comment))
-		_, inTx := s.RunInTransaction(ctx, func(tx *datastore.Transaction) error { return tx.Get(c.key, new(Comment)) })
-		if name == "an order of another" { // only a write knows
-			if !errors.Is(one, datastore.ErrNoSuchEntity) || deleted != nil {
-				t.Errorf("%s: %v, %v", name, one, deleted)
-			}
-			read, deleted, one, inTx, c.want = put, put, put, put, "order 300000 is in shard 1, and the ID in shard 3"
-		}
-		for verb, err := range map[string]error{"read": read, "delete": deleted, "put": put} {
-			all, ok := err.(datastore.MultiError)
-			if !ok || len(all) != 3 || all[0] != nil || all[1] != nil || !errors.Is(all[2], datastore.ErrInvalidKey) ||
-				!strings.Contains(all[2].Error(), c.want) {
-				t.Errorf("%s, %s: %v, want %q at position 2", name, verb, err, c.want)
-			}
+		_, one := s.Put(ctx, c.key, &Comment{Order: ordersAShard})
+		_, inTx := s.RunInTransaction(ctx, func(tx *datastore.Transaction) error {
+			_, err := tx.Put(c.key, &Comment{Order: ordersAShard})
+			return err
+		})
+		all, ok := put.(datastore.MultiError)
+		if !ok || len(all) != 3 || all[0] != nil || all[1] != nil || !errors.Is(all[2], datastore.ErrInvalidKey) ||
+			!strings.Contains(all[2].Error(), c.want) {
+			t.Errorf("%s: %v, want %q at position 2", name, put, c.want)
 		}
 		for _, err := range []error{one, inTx} {
-			if !strings.Contains(fmt.Sprint(err), c.want) || status.Code(err) != codes.InvalidArgument &&
-				name != "an order of another" {
+			if !strings.Contains(fmt.Sprint(err), c.want) || status.Code(err) != codes.InvalidArgument {
 				t.Errorf("%s: %v, want %q", name, err, c.want)
 			}
 		}
@@ -572,14 +671,6 @@ func TestKeys(t *testing.T) {
 		all, ok := err.(datastore.MultiError)
 		if !ok || all[0] != nil || !strings.Contains(fmt.Sprint(all[1]), want) {
 			t.Errorf("%v, want %q at position 1", err, want)
-		}
-	}
-	for _, q := range []*datastore.Query{
-		datastore.NewQuery(plainKind).FilterField("__key__", "=", plain(newID(1, 5, 1, 0))),
-		datastore.NewQuery(plainKind).FilterField("__key__", "in", []any{good, plain(newID(1, 1, 21, 0))}),
-	} {
-		if _, err := s.GetAll(ctx, q, new([]Comment)); err == nil || !strings.Contains(err.Error(), "ID") {
-			t.Errorf("a query by a damaged ID: %v", err)
 		}
 	}
 	for range 30 { // what is good is in another database than what is not
@@ -629,7 +720,7 @@ func TestRefused(t *testing.T) {
 		"none of this store":     all(table.Start(other)),
 		"several values of Tags": all(table.FilterField("Tags", "in", []any{"a", "b"}).Order("Tags")),
 		"ask for whole comments": all(table.FilterField("Order", "in", []any{1, 2}).Order("Order").Project("Tags")),
-		"is compared with keys":  all(table.FilterField("__key__", ">", datastore.IDKey("Other", 1, nil))),
+		"ordered by __scatter__": all(table.Order("__scatter__")),
 		"it is in a shard": func() error {
 			_, err := s.Put(ctx, datastore.IDKey("Comment20_00", 5, nil),
 				&Comment{})

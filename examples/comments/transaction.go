@@ -54,7 +54,11 @@ func (r *router) readLayout(ctx context.Context, s *session) error {
 	if s.id == nil && s.at == nil {
 		s.at = resp.ReadTime
 	}
-	s.layout = Layout{Shards: r.first}
+	if len(resp.Found) == 0 && s.id != nil {
+		return status.Errorf(codes.FailedPrecondition, "database %d has lost its layout, %v, without which nobody knows where "+
+			"its comments are: open the store again if it is empty", s.db.number, layoutKey)
+	}
+	s.layout = Layout{Shards: r.first} // of a time before the layout
 	for _, found := range resp.Found {
 		p := found.Entity.GetProperties()
 		s.layout = Layout{Shards: int(p["Shards"].GetIntegerValue()), Next: int(p["Next"].GetIntegerValue())}

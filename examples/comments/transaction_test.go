@@ -322,3 +322,46 @@ func TestReadTime(t *testing.T) {
 		t.Errorf("%d comments, %v, want the 4 that there were", len(all), err)
 	}
 }
+
+// TestOneMoment has others write between the calls by which a read looks at its shards: it sees all of them as they were
+// when it began.
+func TestOneMoment(t *testing.T) {
+	e := emulator.ForTest(t, nil)
+	other := openStore(t, opener(t, e))
+	ctx := t.Context()
+	put := func(n int64) error {
+		_, err := other.PutMulti(ctx, []*datastore.Key{plain(0), plain(0)}, []Comment{{Order: n}, {Order: n + ordersAShard}})
+		return err
+	}
+	if err := put(0); err != nil {
+		t.Fatal(err)
+	}
+	var armed atomic.Bool
+	s := openStore(t, opener(t, e, func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
+		invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		var q *pb.Query
+		switch req := req.(type) {
+		case *pb.RunQueryRequest:
+			q = req.GetQuery()
+		case *pb.RunAggregationQueryRequest:
+			q = req.GetAggregationQuery().GetNestedQuery()
+		}
+		if q != nil && q.Kind[0].Name == kindOf(0, 20) && armed.CompareAndSwap(true, false) {
+			if err := put(1); err != nil {
+				t.Error(err)
+			}
+		}
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}))
+	table := datastore.NewQuery(plainKind)
+	armed.Store(true)
+	all, err := s.GetAll(ctx, table.KeysOnly(), nil)
+	if err != nil || len(all) != 2 || armed.Load() {
+		t.Errorf("%d comments, %v, want the 2 that there were", len(all), err)
+	}
+	armed.Store(true)
+	sums, err := s.RunAggregationQuery(ctx, table.NewAggregationQuery().WithCount("n"))
+	if err != nil || sums["n"].(*pb.Value).GetIntegerValue() != 4 || armed.Load() {
+		t.Errorf("%v comments, %v, want the 4 that there were", sums, err)
+	}
+}

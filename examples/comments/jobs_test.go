@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"cloud.google.com/go/cloudtasks/apiv2/cloudtaskspb"
+	"cloud.google.com/go/datastore"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/scattermap/scattermap/emulator"
+	"github.com/scattermap/scattermap/mapper"
+	"github.com/scattermap/scattermap/tasks"
+)
+
+// touch writes each comment.
+var touch = mapper.Update("touch", func(_ context.Context, c *mapper.Entity[Comment], _ mapper.None) error {
+	c.Value.Edits++
+	return nil
+})
+
+// TestJobs has jobs and splits over the plain kind be refused, on an engine whose client is the store's, by an error that
+// says what to name in its place. Jobs over other kinds run.
+func TestJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var handler http.Handler
+		e := emulator.ForTest(t, &emulator.Options{Transport: emulator.HandlerTransport(
+			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.ServeHTTP(w, r) }))})
+		s := openStore(t, func(opts ...option.ClientOption) (*datastore.Client, error) {
+			return e.Datastore(t.Context(), "test", append(opts, mapper.WithVersions())...)
+		})
+		s.router.now = func() time.Time { return time.Now().AddDate(30, 0, 0) }
+		engine := engineOn(t, e, s.Client)
+		handler = engine.Handler()
+
+		for i := range 3 {
+			if _, err := s.Put(t.Context(), plain(0), &Comment{Order: someOrder(i)}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Put(t.Context(), datastore.IDKey("Note", int64(i+1), nil), &Comment{Order: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, q := range []mapper.Query{{Kind: plainKind}, {Kind: plainKind,
+			Filters: []mapper.Filter{{Property: "Status", Op: "=", Value: ""}}}} {
+			const want = "can't be ordered by __scatter__"
+			job, err := touch.Start(t.Context(), engine, q, mapper.None{}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Failed || !strings.Contains(s.Error, want) {
+				t.Errorf("a job over comments: %+v, %v, want it to fail with %q", s, err, want)
+			}
+			if _, err := mapper.Splits(t.Context(), s.Client, q, 4, nil); status.Code(err) != codes.InvalidArgument ||
+				!strings.Contains(err.Error(), want) {
+				t.Errorf("splits of comments: %v, want InvalidArgument with %q", err, want)
+			}
+		}
+		job, err := touch.Start(t.Context(), engine, mapper.Query{Kind: "Note"}, mapper.None{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := job.Wait(t.Context()); err != nil || s.State != mapper.Succeeded {
+			t.Errorf("a job over another kind: %+v, %v", s, err)
+		}
+		e.Reset()
+		time.Sleep(24 * time.Hour)
+	})
+}
+
+// engineOn returns an engine with the client of a store.
+func engineOn(t *testing.T, e *emulator.Emulator, client *datastore.Client) *mapper.Engine {
+	t.Helper()
+	taskClient, err := e.CloudTasks(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taskClient.Close() })
+	const location = "projects/test/locations/here"
+	if _, err := taskClient.CreateQueue(t.Context(), &cloudtaskspb.CreateQueueRequest{Parent: location,
+		Queue: &cloudtaskspb.Queue{Name: location + "/queues/jobs"}}); err != nil {
+		t.Fatal(err)
+	}
+	queue, err := tasks.NewQueue(taskClient, location+"/queues/jobs", "http://worker/mapper/",
+		&tasks.Options{Unverified: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := mapper.New(client, queue, &mapper.Options{Mappers: mapper.Set(touch),
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return engine
+}
