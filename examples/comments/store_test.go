@@ -562,7 +562,7 @@ func TestAbsent(t *testing.T) {
 			all := make([]Comment, 3)
 			err = v.GetMulti(ctx, []*datastore.Key{good, bad, good}, all)
 			several, ok := err.(datastore.MultiError) //nolint:errorlint // likewise
-			note("get several", several, ok && several[1] == datastore.ErrNoSuchEntity,
+			note("get several", several, ok && several[1] == datastore.ErrNoSuchEntity, //nolint:errorlint // to the letter, as callers compare
 				all[0].Text, all[1].Text, all[2].Text)
 			_, err = v.RunInTransaction(ctx, func(tx *datastore.Transaction) error { return tx.Get(bad, new(Comment)) })
 			note("in a transaction", err == datastore.ErrNoSuchEntity) //nolint:errorlint // likewise
@@ -642,7 +642,7 @@ func TestKeys(t *testing.T) {
 			_, err := tx.Put(c.key, &Comment{Order: ordersAShard})
 			return err
 		})
-		all, ok := put.(datastore.MultiError)
+		all, ok := put.(datastore.MultiError) //nolint:errorlint // to the letter, as callers compare
 		if !ok || len(all) != 3 || all[0] != nil || all[1] != nil || !errors.Is(all[2], datastore.ErrInvalidKey) ||
 			!strings.Contains(all[2].Error(), c.want) {
 			t.Errorf("%s: %v, want %q at position 2", name, put, c.want)
@@ -668,7 +668,7 @@ func TestKeys(t *testing.T) {
 		}
 		_, err := s.PutMulti(ctx, []*datastore.Key{plain(0), key},
 			[]datastore.PropertyList{{{Name: "Order", Value: int64(7)}}, list})
-		all, ok := err.(datastore.MultiError)
+		all, ok := err.(datastore.MultiError) //nolint:errorlint // to the letter, as callers compare
 		if !ok || all[0] != nil || !strings.Contains(fmt.Sprint(all[1]), want) {
 			t.Errorf("%v, want %q at position 1", err, want)
 		}
