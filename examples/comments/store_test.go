@@ -561,7 +561,7 @@ func TestAbsent(t *testing.T) {
 			note("get", err == datastore.ErrNoSuchEntity) //nolint:errorlint // callers compare so
 			all := make([]Comment, 3)
 			err = v.GetMulti(ctx, []*datastore.Key{good, bad, good}, all)
-			several, ok := err.(datastore.MultiError) //nolint:errorlint // likewise
+			several, ok := err.(datastore.MultiError)                                   //nolint:errorlint // likewise
 			note("get several", several, ok && several[1] == datastore.ErrNoSuchEntity, //nolint:errorlint // to the letter, as callers compare
 				all[0].Text, all[1].Text, all[2].Text)
 			_, err = v.RunInTransaction(ctx, func(tx *datastore.Transaction) error { return tx.Get(bad, new(Comment)) })
