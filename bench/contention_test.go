@@ -89,7 +89,7 @@ func runContended(writes int, job bool) (c contention) {
 	return c
 }
 
-// contend runs a job, or the loop, over n accounts, of which others raise so many a second until its end.
+// contend runs a job, or the loop, over n accounts. Other clients make a number of writes a second until its end.
 func contend(t *testing.T, n, writes int, job bool) (c contention) {
 	w := newWorldOn(t, contendedHands, emulator.Options{}, usualNetwork())
 	keys := make([]*datastore.Key, n)

@@ -80,15 +80,8 @@ func TestRefusedInsertPasses(t *testing.T) {
 			_, err := w.client.Put(ctx, key(i+1), &team{})
 			w.must(err)
 		}
-		job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Team"}, mapper.None{}, &mapper.StartOptions{Workers: 1, FailureLimit: -1})
-		w.must(err)
-		s, err := job.Wait(ctx)
-		w.must(err)
-		failures, _, err := job.Failures(ctx, "")
-		w.must(err)
-		for _, f := range failures {
-			t.Errorf("failure: %s", f.Error)
-		}
+		job, s := overTeams(w, m)
+		wantNoFailure(w, job)
 		var got team
 		t.Logf("calls %v, processed %d, failures %d, x: %v", calls, s.Processed, s.Failures, w.client.Get(ctx, x, &got))
 	})
@@ -132,15 +125,8 @@ func TestErrorPasses(t *testing.T) {
 			_, err := w.client.Put(ctx, key(i+1), &team{})
 			w.must(err)
 		}
-		job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Team"}, mapper.None{}, &mapper.StartOptions{Workers: 1, FailureLimit: -1})
-		w.must(err)
-		s, err := job.Wait(ctx)
-		w.must(err)
-		failures, _, err := job.Failures(ctx, "")
-		w.must(err)
-		for _, f := range failures {
-			t.Errorf("failure: %s", f.Error)
-		}
+		job, s := overTeams(w, m)
+		wantNoFailure(w, job)
 		var got team
 		w.must(w.client.Get(ctx, x, &got))
 		t.Logf("calls %v, processed %d, failures %d, x: %v", calls, s.Processed, s.Failures, got)
@@ -174,10 +160,7 @@ func TestGetOfItself(t *testing.T) {
 		ctx := t.Context()
 		_, err := w.client.Put(ctx, datastore.IDKey("Team", 1, nil), &team{Points: 1})
 		w.must(err)
-		job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Team"}, mapper.None{}, &mapper.StartOptions{Workers: 1, FailureLimit: -1})
-		w.must(err)
-		s, err := job.Wait(ctx)
-		w.must(err)
+		_, s := overTeams(w, m)
 		if calls != 2 || s.Tasks != 1 {
 			t.Errorf("%d calls, %d tasks, failures %d, conflicts %d", calls, s.Tasks, s.Failures, s.Conflicts)
 		}
@@ -245,14 +228,30 @@ func TestPutAfterInsert(t *testing.T) {
 		w.must(err)
 		_, err = w.client.Put(ctx, datastore.IDKey("Team", 1, nil), &team{})
 		w.must(err)
-		job, err := m.Start(ctx, w.engine, mapper.Query{Kind: "Team"}, mapper.None{}, &mapper.StartOptions{Workers: 1, FailureLimit: -1})
-		w.must(err)
-		s, err := job.Wait(ctx)
-		w.must(err)
+		_, s := overTeams(w, m)
 		var got team
 		w.must(w.client.Get(ctx, x, &got))
 		if got.Points != 100 || s.Failures != 1 {
 			t.Errorf("x has %d, failures %d", got.Points, s.Failures)
 		}
 	})
+}
+
+// overTeams runs a job over the teams by one worker, until it has ended.
+func overTeams(w *world, m *mapper.Mapper[mapper.None]) (*mapper.Job, *mapper.Status) {
+	w.Helper()
+	job, err := m.Start(w.Context(), w.engine, mapper.Query{Kind: "Team"}, mapper.None{}, &mapper.StartOptions{Workers: 1, FailureLimit: -1})
+	w.must(err)
+	s, err := job.Wait(w.Context())
+	w.must(err)
+	return job, s
+}
+
+func wantNoFailure(w *world, job *mapper.Job) {
+	w.Helper()
+	failures, _, err := job.Failures(w.Context(), "")
+	w.must(err)
+	for _, f := range failures {
+		w.Errorf("failure: %s", f.Error)
+	}
 }

@@ -47,9 +47,9 @@ func (e *Entity[T]) Min(name string, n int64) { e.attempt.Min(name, n) }
 // Max is like [Entity.Min].
 func (e *Entity[T]) Max(name string, n int64) { e.attempt.Max(name, n) }
 
-// Put saves another entity in the commit of an [Update]'s page, whether it is there or not, and whoever has changed it: a struct pointer
-// or a datastore.PropertyLoadSaver. [Entity.Insert] is for one that must not be there; what depends on what is there reads it by
-// [Entity.Get] first. The key may be incomplete. To change the
+// Put saves another entity in the commit of an [Update]'s page: a struct pointer or a datastore.PropertyLoadSaver. It overwrites
+// what is there, also what others have written since. [Entity.Insert] refuses an entity that is there; if what the function puts depends on
+// what is there, read that by [Entity.Get] first. The key may be incomplete. To change the
 // entity itself, change Value. Of several of one entity the last one counts, Delete
 // included. Putting an entity that the job has yet to visit ends the page before
 // it, so a function that puts its neighbours makes many small pages, one after the

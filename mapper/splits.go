@@ -2,10 +2,12 @@ package mapper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"cloud.google.com/go/datastore"
 
+	"github.com/scattermap/scattermap/mapper/internal/query"
 	"github.com/scattermap/scattermap/mapper/internal/source"
 	"github.com/scattermap/scattermap/mapper/internal/survey"
 )
@@ -46,16 +48,9 @@ func Splits(ctx context.Context, client *datastore.Client, query Query, n int, o
 		opts = *o
 	}
 	fail := func(err error) ([]Split, error) { return nil, fmt.Errorf("mapper: splits: %w", err) }
-	q, err := query.inner().Normal(false)
-	switch {
-	case client == nil:
-		return fail(fmt.Errorf("%w: the client is nil", ErrArguments))
-	case n < 1 || n > maxSplits:
-		return fail(fmt.Errorf("%w: the number of splits has to be in [1, %d], it is %d", ErrArguments, maxSplits, n))
-	case err != nil:
-		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
-	case q.Many():
-		return fail(fmt.Errorf("%w: the query is over several kinds or namespaces: split each", ErrArguments))
+	q, err := splitQuery(client, query, n)
+	if err != nil {
+		return fail(err)
 	}
 	parts, err := survey.Parts(ctx, source.New(client, nil).Of(ctx, q), q, n, opts.Count)
 	if err != nil {
@@ -105,6 +100,23 @@ func fewKeys(asked, sampled int) string {
 	return fmt.Sprintf("only %d of the %d keys that were asked for have __scatter__", sampled, asked)
 }
 
+// splitQuery checks the arguments of a call that splits a query.
+func splitQuery(client *datastore.Client, q Query, n int) (query.Query, error) {
+	normal, err := q.inner().Normal(false)
+	switch {
+	case client == nil:
+		err = errors.New("the client is nil")
+	case n < 1 || n > maxSplits:
+		err = fmt.Errorf("the number of splits has to be in [1, %d], it is %d", maxSplits, n)
+	case err == nil && normal.Many():
+		err = errors.New("the query is over several kinds or namespaces: split each")
+	}
+	if err != nil {
+		return normal, fmt.Errorf("%w: %w", ErrArguments, err)
+	}
+	return normal, nil
+}
+
 // CompareSplits cuts a query over the keys of one kind in one namespace into n parts, in [1, 10000], in four ways, and
 // says how even the parts are. It counts all entities, which costs a read for a thousand of them and up to 4n counts. If
 // there are fewer than 10,000, or the database does not count, it reads all keys. A way that draws keys needs all
@@ -113,16 +125,10 @@ func CompareSplits(ctx context.Context, client *datastore.Client, query Query, n
 	fail := func(err error) (*SplitsComparison, error) {
 		return nil, fmt.Errorf("mapper: compare splits: %w", err)
 	}
-	q, err := query.inner().Normal(false)
+	q, err := splitQuery(client, query, n)
 	switch {
-	case client == nil:
-		return fail(fmt.Errorf("%w: the client is nil", ErrArguments))
-	case n < 1 || n > maxSplits:
-		return fail(fmt.Errorf("%w: the number of splits has to be in [1, %d], it is %d", ErrArguments, maxSplits, n))
 	case err != nil:
-		return fail(fmt.Errorf("%w: %w", ErrArguments, err))
-	case q.Many():
-		return fail(fmt.Errorf("%w: the query is over several kinds or namespaces: compare each", ErrArguments))
+		return fail(err)
 	case q.ShardBy != "":
 		return fail(fmt.Errorf("%w: Query.ShardBy is %q, and ways to cut between keys are compared", ErrArguments, q.ShardBy))
 	}

@@ -46,8 +46,8 @@ type purse struct {
 	allowance int64 // of the job, see record.Job: what is left of an earlier one does not count
 }
 
-// usageOf returns what a page of so many entities uses, which makes so many writes besides those of its records, and compares so many
-// entities in a transaction.
+// usageOf returns what a page uses, by its number of entities, of writes besides those of its records, and of entities that its
+// transaction compares.
 func usageOf(d *delivery, entities, writes, compared float64) billing.Usage {
 	u := billing.Usage{Reads: int64(entities+compared) + 4, Writes: int64(writes+1) + pace.RecordWrites, TaskOps: 4} // its record, a child's, the job's and the scan's
 	if d.planner.Query.Unread(true) {

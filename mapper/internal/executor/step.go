@@ -41,7 +41,7 @@ type step struct {
 func (c *claim) commit(ctx context.Context, s step) (standing, error) {
 	refused := false
 	for idle, tries := 0, 0; ; {
-		if refused && s.locks { // whoever is in the way may be done then
+		if refused && s.locks { // another client that is in the way may be done then
 			if tries++; tries > 1 {
 				if err := rest(ctx, tries); err != nil {
 					return ours, err
@@ -140,8 +140,8 @@ type attempt struct {
 	children   []*record.Range
 	versions   *wire.Versions // of what was written
 	moved      bool           // others had changed something
-	unprepared bool           // the error is that of preparing it
-	unread     bool           // it is that of looking
+	unprepared bool           // preparing it has failed
+	unread     bool           // looking has failed
 }
 
 // guarded returns which entities of some choice are guarded.

@@ -19,8 +19,8 @@ import (
 type others struct {
 	stamps map[string]wire.Stamp // as the database had them, by key
 
-	wrote map[string][]int // by key: the places of those that write it, of the first so many results
-	upTo  int
+	wrote map[string][]int // by key: the places of the results that write it
+	upTo  int              // how many results that is known of
 }
 
 // note notes how the database has an entity.

@@ -1,0 +1,310 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	pb "cloud.google.com/go/datastore/apiv1/datastorepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// A plan is what a transaction writes.
+type plan struct {
+	session   *session
+	mutations []*pb.Mutation // as many as there are writes, and then deletions in shards that comments leave
+	leave     []*pb.Mutation
+	results   []*pb.MutationResult // keys that callers see; all of them, if it was written before
+	written   bool                 // by an attempt before this one
+}
+
+// commit commits a plan, unless that was done before.
+func (p *plan) commit(ctx context.Context) (*pb.CommitResponse, error) {
+	if p.written {
+		p.session.rollback(ctx)
+		return &pb.CommitResponse{MutationResults: p.results}, nil
+	}
+	resp, err := p.session.db.api().Commit(ctx, &pb.CommitRequest{ProjectId: p.session.db.project,
+		DatabaseId:          p.session.db.name,
+		Mode:                pb.CommitRequest_TRANSACTIONAL,
+		TransactionSelector: &pb.CommitRequest_Transaction{Transaction: p.session.id},
+		Mutations:           slices.Concat(p.mutations, p.leave)})
+	if status.Code(err) == codes.AlreadyExists { // since it was read that it does not
+		return nil, status.Error(codes.Aborted, err.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(resp.MutationResults) < len(p.mutations) {
+		return nil, status.Errorf(codes.Internal, "the database has %d results of %d mutations", len(resp.MutationResults),
+			len(p.mutations))
+	}
+	resp.MutationResults = resp.MutationResults[:len(p.mutations)]
+	for i, result := range p.results {
+		if result != nil {
+			resp.MutationResults[i].Key = result.Key
+		}
+	}
+	return resp, nil
+}
+
+// plan finds what is stored, and decides what is written. A token has it find what was written before.
+func (r *router) plan(ctx context.Context, s *session, writes []*write, token string) (*plan, error) {
+	p := &plan{session: s}
+	for {
+		places, err := r.placesOf(ctx, s, writes)
+		if err != nil {
+			return nil, err
+		}
+		found, err := s.find(ctx, places, nil)
+		if err != nil {
+			return nil, err
+		}
+		if token != "" && slices.ContainsFunc(slices.Collect(maps.Values(found)), func(e *pb.EntityResult) bool {
+			return slices.Contains(tokens(e), token)
+		}) {
+			p.written = true
+			for _, w := range writes {
+				result := &pb.MutationResult{Version: found[w.id].GetVersion()}
+				if w.drawn {
+					result.Key = r.databases[0].under(plainKind, w.id)
+				}
+				p.results = append(p.results, result)
+			}
+			return p, nil
+		}
+		taken := false
+		for _, w := range writes {
+			if w.drawn && found[w.id] != nil {
+				w.id, taken = 0, true // another process has drawn it, too
+			}
+		}
+		if !taken {
+			return p, r.fill(p, writes, found, places, token)
+		}
+	}
+}
+
+// placesOf draws the IDs of new comments, and returns where the comments may be.
+func (r *router) placesOf(ctx context.Context, s *session, writes []*write) (map[ID][]string, error) {
+	var bad keyErrors
+	all := make(map[ID][]string)
+	for _, w := range writes {
+		if !w.own {
+			continue
+		}
+		if w.id == 0 {
+			id, err := r.draw(ctx, s, w)
+			if err != nil {
+				bad.add(w.position, err)
+				continue
+			}
+			w.id = id
+		}
+		places, err := s.places(w.id)
+		if w.entity != nil {
+			bad.add(w.position, err)
+		}
+		all[w.id] = places
+	}
+	return all, bad.err()
+}
+
+// draw draws the ID of a new comment.
+func (r *router) draw(ctx context.Context, s *session, w *write) (ID, *KeyError) {
+	g, err := r.generator(s.db.number, shardOf(w.order, s.layout.written()))
+	var id ID
+	if err == nil {
+		var at time.Time
+		if at, err = timeOf(w.entity, createdProperty); err == nil {
+			if at.IsZero() {
+				id, err = g.Next(ctx)
+			} else {
+				id, err = g.At(at)
+			}
+		}
+	}
+	if err != nil {
+		return 0, &KeyError{Key: clientKey(w.entity.Key), Reason: err.Error()}
+	}
+	return id, nil
+}
+
+// fill decides what each write is in the database.
+func (r *router) fill(p *plan, writes []*write, found map[ID]*pb.EntityResult, places map[ID][]string,
+	token string) error {
+	l := p.session.layout
+	var bad keyErrors
+	for _, w := range writes {
+		if !w.own {
+			p.mutations, p.results = append(p.mutations, w.mutation), append(p.results, nil)
+			continue
+		}
+		stored := found[w.id]
+		if w.entity == nil {
+			kind := l.all(p.session.db.number, len(r.databases))[0] // any: there is nothing to delete
+			if stored != nil {
+				kind = kindIn(stored)
+			}
+			p.mutations = append(p.mutations, &pb.Mutation{Operation: &pb.Mutation_Delete{Delete: p.session.db.under(kind,
+				w.id)}})
+			p.results = append(p.results, nil)
+			delete(found, w.id)
+			continue
+		}
+		switch {
+		case stored != nil && w.mutation.GetInsert() != nil:
+			return status.Errorf(codes.AlreadyExists, "entity already exists: %v", plain(w.id))
+		case stored == nil && w.mutation.GetUpdate() != nil:
+			return status.Errorf(codes.NotFound, "no entity to update: %v", plain(w.id))
+		}
+		entity, err := r.stamp(w, stored, token)
+		var order int64
+		if err == nil {
+			order, err = orderOf(entity)
+		}
+		kind := l.kind(order)
+		if err == nil && !slices.Contains(places[w.id], kind) {
+			err = fmt.Errorf("order %d is in shard %d, and the ID in shard %d: delete the comment, and put it under a new ID",
+				order, shardOf(order, l.written()), w.id.Logical())
+		}
+		if err != nil {
+			bad.add(w.position, &KeyError{Key: clientKey(w.entity.Key), Reason: err.Error()})
+			continue
+		}
+		entity.Key = p.session.db.under(kind, w.id)
+		m := &pb.Mutation{Operation: &pb.Mutation_Upsert{Upsert: entity}, PropertyTransforms: w.mutation.PropertyTransforms}
+		if stored == nil {
+			m.Operation = &pb.Mutation_Insert{Insert: entity}
+		} else if from := kindIn(stored); from != kind {
+			p.leave = append(p.leave, &pb.Mutation{Operation: &pb.Mutation_Delete{Delete: p.session.db.under(from, w.id)}})
+		}
+		result := &pb.MutationResult{}
+		if w.drawn {
+			result.Key = r.databases[0].under(plainKind, w.id)
+		}
+		p.mutations, p.results = append(p.mutations, m), append(p.results, result)
+		found[w.id] = &pb.EntityResult{Entity: entity}
+	}
+	return bad.err()
+}
+
+// kindIn returns in which kind a comment is stored.
+func kindIn(stored *pb.EntityResult) string { return stored.Entity.Key.Path[0].Kind }
+
+// tokens returns those of the last writes.
+func tokens(stored *pb.EntityResult) (all []string) {
+	for _, v := range stored.GetEntity().GetProperties()[writesProperty].GetArrayValue().GetValues() {
+		all = append(all, v.GetStringValue())
+	}
+	return all
+}
+
+// stamp returns what is stored of what the caller writes: with the times and tokens that are the store's.
+func (r *router) stamp(w *write, stored *pb.EntityResult, token string) (*pb.Entity, error) {
+	e := &pb.Entity{Properties: maps.Clone(w.entity.Properties)}
+	if e.Properties == nil {
+		e.Properties = make(map[string]*pb.Value)
+	}
+	if mask := w.mutation.PropertyMask; mask != nil {
+		e.Properties = maps.Clone(stored.GetEntity().GetProperties())
+		if e.Properties == nil {
+			e.Properties = make(map[string]*pb.Value)
+		}
+		for _, name := range mask.Paths {
+			if strings.Contains(name, ".") && w.entity.Properties[name] == nil {
+				return nil, fmt.Errorf("the mask has %s: name a whole property", name)
+			}
+			if v := w.entity.Properties[name]; v != nil {
+				e.Properties[name] = v
+			} else {
+				delete(e.Properties, name)
+			}
+		}
+	}
+	created, err := timeOf(e, createdProperty)
+	if err != nil {
+		return nil, err
+	}
+	updated, err := timeOf(e, updatedProperty)
+	if err != nil {
+		return nil, err
+	}
+	if created, updated, err = r.times(w.id, stored, created, updated); err != nil {
+		return nil, err
+	}
+	setTime(e, createdProperty, created)
+	setTime(e, updatedProperty, updated)
+	writes := tokens(stored)
+	if token != "" {
+		writes = append(writes[max(0, len(writes)-recentWrites+1):], token)
+	}
+	list := &pb.ArrayValue{}
+	for _, t := range writes {
+		list.Values = append(list.Values, &pb.Value{ValueType: &pb.Value_StringValue{StringValue: t},
+			ExcludeFromIndexes: true})
+	}
+	delete(e.Properties, writesProperty)
+	if len(writes) > 0 {
+		e.Properties[writesProperty] = &pb.Value{ValueType: &pb.Value_ArrayValue{ArrayValue: list}}
+	}
+	return e, nil
+}
+
+// times returns when a comment was created and updated, of what is stored and what the caller gives.
+func (r *router) times(id ID, stored *pb.EntityResult, created, updated time.Time) (time.Time, time.Time, error) {
+	now := r.now().Truncate(time.Microsecond)
+	before, _ := timeOf(stored.GetEntity(), createdProperty)
+	given := !created.IsZero()
+	switch {
+	case given && !before.IsZero() && !created.Equal(before):
+		return created, updated, fmt.Errorf("it was created at %v, and that can't become %v: leave %s as it is, or empty",
+			before.Format(time.RFC3339Nano), created.Format(time.RFC3339Nano), createdProperty)
+	case !before.IsZero():
+		created = before
+	case given && !created.Truncate(time.Millisecond).Equal(id.Time()):
+		return created, updated, fmt.Errorf("its ID says that it was created at %v, and its %s is %v: leave that empty, or "+
+			"put the comment under a new ID", id.Time().Format(time.RFC3339Nano), createdProperty,
+			created.Format(time.RFC3339Nano))
+	case !given:
+		created = id.Time()
+	}
+	switch {
+	case stored != nil || updated.After(now):
+		updated = now
+	case !given || updated.IsZero():
+		updated = created
+	}
+	if updated.Before(created) { // a clock has gone back, or Created is of the future
+		updated = created
+	}
+	return created, updated, nil
+}
+
+// timeOf returns a time of a comment, in microseconds, as Datastore stores it. It is zero if the comment has none.
+func timeOf(e *pb.Entity, name string) (time.Time, error) {
+	switch v := e.GetProperties()[name].GetValueType().(type) {
+	case nil, *pb.Value_NullValue:
+		return time.Time{}, nil
+	case *pb.Value_TimestampValue:
+		return v.TimestampValue.AsTime().Truncate(time.Microsecond), nil
+	default:
+		return time.Time{}, fmt.Errorf("its %s is no time", name)
+	}
+}
+
+// setTime sets a time, which is indexed as the caller has it.
+func setTime(e *pb.Entity, name string, t time.Time) {
+	v := &pb.Value{}
+	if given := e.Properties[name]; given != nil {
+		v = proto.Clone(given).(*pb.Value)
+	}
+	v.ValueType = &pb.Value_TimestampValue{TimestampValue: timestamppb.New(t)}
+	e.Properties[name] = v
+}
