@@ -88,6 +88,12 @@ func loadOther(key *datastore.Key, stored *pb.Entity, dst any) error {
 // hand is a failure, which names both, and nothing of it takes effect.
 func (e *Entity[T]) Insert(key *datastore.Key, src any) { e.attempt.Insert(key, src) }
 
+// InsertStored is [Entity.Insert] of an entity in the protocol's form, as [Entity.PutStored] has it: to move an entity, as it is
+// stored, to a key that another one may have.
+func (e *Entity[T]) InsertStored(key *datastore.Key, entity *pb.Entity) {
+	e.attempt.InsertStored(key, entity)
+}
+
 // UpdateReading is [Update] for a function that reads other entities by [Entity.Get] or [Entity.GetMulti]: reads returns which, by the
 // entity alone. It is called for all entities of a page before the function, so that one call reads what they name. It may name
 // more than the function reads, or less; what it returns for an entity that the function then finds changed does not matter.

@@ -10,6 +10,7 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -99,13 +100,11 @@ func Example_deleteByAge() {
 
 var MoveUsers = mapper.Update("move-users", func(_ context.Context, u *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
 	stored := u.Stored()
-	email := stored.Properties["Email"].GetStringValue()
+	email := strings.ToLower(stored.Properties["Email"].GetStringValue())
 	if email == "" {
 		return mapper.Permanent(errors.New("it has no Email to be its name"))
 	}
-	name := fmt.Sprintf("%s/%d", email, u.Key.ID) // that no other user gets
-
-	u.PutStored(datastore.NameKey("Customer", name, nil), stored) // as it is, to the last flag
+	u.InsertStored(datastore.NameKey("Customer", email, nil), stored) // as it is, to the last flag
 	u.Delete(u.Key)
 	return nil
 })
@@ -119,15 +118,73 @@ func Example_move() {
 	client, m, stop := engine(ctx, MoveUsers)
 	defer stop()
 	type person struct{ Name, Email string }
-	for i, p := range []person{{"Ann", "ann@example.com"}, {"Annabel", "ann@example.com"}, {"Cy", ""}} {
+	for i, p := range []person{{"Ann", "ann@example.com"}, {"Annabel", "Ann@example.com"}} {
 		put(client, datastore.IDKey("User", int64(i+1), nil), &p)
 	}
 	job, err := startMove(ctx, m)
 	s := wait(ctx, job, err)
 	var ann person
-	err = client.Get(ctx, datastore.NameKey("Customer", "ann@example.com/1", nil), &ann)
+	err = client.Get(ctx, datastore.NameKey("Customer", "ann@example.com", nil), &ann)
 	fmt.Println(s.State, s.Written, "moved,", s.Failures, "failed,", ann.Name, err)
-	// Output: succeeded with failures 2 moved, 1 failed, Ann <nil>
+	failures, _, err := job.Failures(ctx, "")
+	fmt.Println(failures[0].Error, err)
+	// Output:
+	// succeeded with failures 1 moved, 1 failed, Ann <nil>
+	// /User,2 inserts /Customer,ann@example.com, which is there: an entity before it, of the same page, has put it <nil>
+}
+
+// Move with descendants.
+
+var MoveTeams = mapper.Update("move-teams", func(_ context.Context, t *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+	to := datastore.NameKey("Club", fmt.Sprint("team ", t.Key.ID), nil)
+	if slices.ContainsFunc(t.Value, func(p datastore.Property) bool { return p.Name == "MovedTo" }) {
+		return mapper.Skip // it has been moved
+	}
+	t.InsertStored(to, t.Stored())
+	t.Value = datastore.PropertyList{{Name: "MovedTo", Value: to}} // is all that stays
+	return nil
+})
+
+var MovePlayers = mapper.Update("move-players", func(ctx context.Context, p *mapper.Entity[datastore.PropertyList], _ mapper.None) error {
+	var parent struct{ MovedTo *datastore.Key }
+	if err := p.Get(ctx, p.Key.Parent, &parent); err != nil {
+		return err
+	}
+	if parent.MovedTo == nil {
+		return mapper.Skip // it is a club, or a team that stays
+	}
+	to := *p.Key
+	to.Parent = parent.MovedTo
+	p.InsertStored(&to, p.Stored())
+	p.Delete(p.Key)
+	return nil
+})
+
+func Example_moveWithDescendants() {
+	ctx := context.Background()
+	client, m, stop := engine(ctx, MoveTeams, MovePlayers)
+	defer stop()
+	type player struct{ Name string }
+	team := datastore.IDKey("Team", 7, nil)
+	put(client, team, &Team{Seats: 11})
+	put(client, datastore.IDKey("Player", 1, team), &player{"Ann"})
+	for _, move := range []struct {
+		mapper *mapper.Mapper[mapper.None]
+		kind   string
+	}{{MoveTeams, "Team"}, {MovePlayers, "Player"}} { // one after the other
+		job, err := move.mapper.Start(ctx, m, mapper.Query{Kind: move.kind}, mapper.None{}, nil)
+		fmt.Println(move.kind, wait(ctx, job, err).State)
+	}
+	club := datastore.NameKey("Club", "team 7", nil)
+	var moved Team
+	var ann player
+	fmt.Println(client.Get(ctx, club, &moved), client.Get(ctx, datastore.IDKey("Player", 1, club), &ann))
+	fmt.Println(moved.Seats, "seats,", ann.Name)
+	// Output:
+	// Team succeeded
+	// Player succeeded
+	// <nil> <nil>
+	// 11 seats, Ann
 }
 
 // Copy from another entity.

@@ -179,52 +179,60 @@ func (s *undoSimulation) others(times int, pause time.Duration) *sync.WaitGroup 
 		for range times {
 			from, to := key(), key()
 			deletes, adds := rng.IntN(4) == 0, int64(rng.IntN(2)*1000)
-			for { // until it is known that it has taken place: the commit is named by an entity
-				done := datastore.NameKey("Done", fmt.Sprint(rng.Uint64()), nil)
-				moved := false
-				_, err := s.client.RunInTransaction(s.Context(), func(tx *datastore.Transaction) error {
-					var a, b purse
-					err := tx.Get(from, &a)
-					if moved = err == nil && !from.Equal(to); !moved {
-						if errors.Is(err, datastore.ErrNoSuchEntity) {
-							return nil
-						}
-						return err
-					}
-					if err := tx.Get(to, &b); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
-						return err
-					}
-					move := a.Points / 2
-					if deletes {
-						move = a.Points
-						err = tx.Delete(from)
-					} else {
-						_, err = tx.Put(from, &purse{a.Points - move})
-					}
-					if err != nil {
-						return err
-					}
-					if _, err := tx.Put(to, &purse{b.Points + move + adds}); err != nil {
-						return err
-					}
-					_, err = tx.Put(done, &purse{adds}) // it may take place late
-					return err
-				}, datastore.MaxAttempts(1))
-				if err == nil && !moved {
-					break
+			s.once(func(tx *datastore.Transaction) (int64, error) {
+				var a, b purse
+				if from.Equal(to) {
+					return 0, datastore.ErrNoSuchEntity
 				}
-				if s.tookPlace(done) {
-					break
+				if err := tx.Get(from, &a); err != nil {
+					return 0, err
 				}
-				if err == nil {
-					s.Errorf("a commit has taken place, and left nothing")
+				if err := tx.Get(to, &b); err != nil && !errors.Is(err, datastore.ErrNoSuchEntity) {
+					return 0, err
 				}
-				time.Sleep(time.Second)
-			}
+				move := a.Points / 2
+				var err error
+				if deletes {
+					move = a.Points
+					err = tx.Delete(from)
+				} else {
+					_, err = tx.Put(from, &purse{a.Points - move})
+				}
+				if err != nil {
+					return 0, err
+				}
+				_, err = tx.Put(to, &purse{b.Points + move + adds})
+				return adds, err
+			})
 			time.Sleep(time.Duration(rng.Int64N(int64(pause))))
 		}
 	})
 	return &people
+}
+
+// once has another client commit a change, again until it is known that it has taken place, or that there is nothing to change: an
+// entity is not there. A commit whose answer is lost may take place late, and the change twice. So each commit puts an entity of its
+// own beside, with what the change has added: see noted.
+func (s *undoSimulation) once(change func(tx *datastore.Transaction) (added int64, err error)) {
+	for {
+		done := datastore.NameKey("Done", fmt.Sprint(rand.Uint64()), nil)
+		_, err := s.client.RunInTransaction(s.Context(), func(tx *datastore.Transaction) error {
+			added, err := change(tx)
+			if err == nil {
+				_, err = tx.Put(done, &purse{added})
+			}
+			return err
+		}, datastore.MaxAttempts(1))
+		switch {
+		case errors.Is(err, datastore.ErrNoSuchEntity):
+			return
+		case s.tookPlace(done):
+			return
+		case err == nil:
+			s.Errorf("a commit has taken place, and left nothing")
+		}
+		time.Sleep(time.Second)
+	}
 }
 
 // tookPlace reports whether a commit has taken place, by an entity that it has written.
@@ -240,25 +248,32 @@ func (s *undoSimulation) tookPlace(done *datastore.Key) bool {
 	}
 }
 
+// points returns how many entities of a kind there are, and how many points they have.
+func (s *undoSimulation) points(kind string) (n int, points int64) {
+	var all []purse
+	_, err := s.client.GetAll(s.Context(), datastore.NewQuery(kind), &all)
+	s.must(err)
+	for _, p := range all {
+		points += p.Points
+	}
+	return len(all), points
+}
+
+// noted returns what others have added.
+func (s *undoSimulation) noted() int64 {
+	_, points := s.points("Done")
+	return points
+}
+
 // checkTransfers checks that no point was lost, or is there twice, and that each purse has had its turn once.
 func (s *undoSimulation) checkTransfers(status *mapper.Status, want int64) {
-	sum := func(kind string) (n int, points int64) {
-		var all []purse
-		_, err := s.client.GetAll(s.Context(), datastore.NewQuery(kind), &all)
-		s.must(err)
-		for _, p := range all {
-			points += p.Points
-		}
-		return len(all), points
-	}
 	got := int64(0)
 	for _, kind := range []string{"Purse", "Pot", "Slip", "Event"} {
-		_, points := sum(kind)
+		_, points := s.points(kind)
 		got += points
 	}
-	_, added := sum("Done")
-	want += added
-	receipts, moved := sum("Receipt")
+	want += s.noted()
+	receipts, moved := s.points("Receipt")
 	if got != want {
 		s.Errorf("%d points, want %d", got, want)
 	}

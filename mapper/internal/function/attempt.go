@@ -98,65 +98,100 @@ func (a *Attempt) Collect(v any) {
 }
 
 // Put saves another entity. The key may be incomplete.
-func (a *Attempt) Put(key *datastore.Key, src any) {
+func (a *Attempt) Put(key *datastore.Key, src any) { a.write("Put", key, false, declared(key, src)) }
+
+// Insert saves another entity that must not be there.
+func (a *Attempt) Insert(key *datastore.Key, src any) {
+	a.write("Insert", key, true, declared(key, src))
+}
+
+// PutStored saves another entity as the protocol has it, under a complete key.
+func (a *Attempt) PutStored(key *datastore.Key, stored *pb.Entity) {
+	a.write("PutStored", key, false, asStored(key, stored))
+}
+
+// InsertStored is PutStored of an entity that must not be there.
+func (a *Attempt) InsertStored(key *datastore.Key, stored *pb.Entity) {
+	a.write("InsertStored", key, true, asStored(key, stored))
+}
+
+// write saves another entity, for the method that is named.
+func (a *Attempt) write(method string, key *datastore.Key, inserts bool, content func() (mutation, error)) {
 	a.do(func() error {
 		switch {
 		case a.mode != Update:
-			return errors.New("Put is for the function of an Update")
-		case key != nil && a.key != nil && key.Equal(a.key):
-			return errors.New("Put of the entity itself: change its Value")
+			return fmt.Errorf("%s is for the function of an Update", method)
+		case key == nil || a.key == nil || !key.Equal(a.key):
+		case inserts:
+			return fmt.Errorf("%s of the entity itself, %v, which is there", method, key)
+		default:
+			return fmt.Errorf("%s of the entity itself: change its Value, or Touch it", method)
 		}
 		if err := keyspace.CheckKey(key); err != nil {
-			return fmt.Errorf("Put: %w", err)
+			return fmt.Errorf("%s: %w", method, err)
 		}
-		properties, err := property.Save(src)
-		if err == nil {
-			err = property.CheckSendable(properties)
+		if inserts && key.Incomplete() {
+			return fmt.Errorf("%s: the key is incomplete: Put gives it an ID that no entity has", method)
 		}
+		m, err := content()
 		if err != nil {
-			return fmt.Errorf("Put: %w", err)
+			return fmt.Errorf("%s: %w", method, err)
 		}
-		list := datastore.PropertyList(properties)
-		a.add(datastore.NewUpsert(key, &list), mutation{Key: key, Properties: list})
+		if inserts {
+			if err := a.absent(key); err != nil {
+				return err
+			}
+			m.insert()
+		}
+		a.add(m.Mutation, m)
 		return nil
 	})
 }
 
-// Insert saves another entity that must not be there.
-func (a *Attempt) Insert(key *datastore.Key, src any) {
-	a.do(func() error {
-		switch {
-		case a.mode != Update:
-			return errors.New("Insert is for the function of an Update")
-		case key != nil && a.key != nil && key.Equal(a.key):
-			return fmt.Errorf("Insert of the entity itself, %v, which is there", key)
-		}
-		if err := keyspace.CheckKey(key); err != nil {
-			return fmt.Errorf("Insert: %w", err)
-		}
-		if key.Incomplete() {
-			return errors.New("Insert: the key is incomplete: Put gives it an ID that no entity has")
-		}
+// absent returns an error if it is known already that an entity is there.
+func (a *Attempt) absent(key *datastore.Key) error {
+	if a.others == nil {
+		return nil
+	}
+	seen, ok := a.others.Known(key)
+	switch {
+	case !ok || seen.Gone:
+		return nil
+	case seen.OfPage:
+		return fmt.Errorf("%v inserts %v, which is there: an entity before it, of the same page, has put it", a.key, key)
+	}
+	return fmt.Errorf("%v inserts %v, which is there", a.key, key)
+}
+
+// declared returns what writes an entity as the client saves a value of Go.
+func declared(key *datastore.Key, src any) func() (mutation, error) {
+	return func() (mutation, error) {
 		properties, err := property.Save(src)
 		if err == nil {
 			err = property.CheckSendable(properties)
 		}
-		if err != nil {
-			return fmt.Errorf("Insert: %w", err)
-		}
-		if a.others != nil {
-			if seen, ok := a.others.Known(key); ok && !seen.Gone {
-				by := ""
-				if seen.OfPage {
-					by = ": an entity before it, of the same page, has put it"
-				}
-				return fmt.Errorf("%v inserts %v, which is there%s", a.key, key, by)
-			}
-		}
 		list := datastore.PropertyList(properties)
-		a.add(datastore.NewInsert(key, &list), mutation{Key: key, Properties: list, Inserts: true})
-		return nil
-	})
+		return mutation{Mutation: datastore.NewUpsert(key, &list), Key: key, Properties: list}, err
+	}
+}
+
+// asStored returns what writes an entity as the protocol has it.
+func asStored(key *datastore.Key, stored *pb.Entity) func() (mutation, error) {
+	return func() (mutation, error) {
+		switch {
+		case stored == nil:
+			return mutation{}, errors.New("there is no entity: the query of the job is KeysOnly")
+		case key.Incomplete():
+			return mutation{}, errors.New("the key is incomplete")
+		}
+		whole := &pb.Entity{Key: pbvalue.Key(key), Properties: stored.GetProperties()}
+		if of := stored.GetKey().GetPartitionId(); of != nil { // the project and database are the client's
+			whole.Key.PartitionId = &pb.PartitionId{ProjectId: of.ProjectId, DatabaseId: of.DatabaseId, NamespaceId: key.Namespace}
+		}
+		return mutation{
+			Mutation: datastore.NewUpsert(key, wire.Unsent()), Key: key, On: wire.Condition{Writes: whole, Free: true},
+		}, property.CheckText(whole)
+	}
 }
 
 // Get reads other entities, into what load is given for each of those that are there. It returns which are not.
@@ -280,35 +315,6 @@ func (a *Attempt) Save(whole *pb.Entity, changed []string, masks bool) {
 		m, whole = m.WithPropertyMask(changed...), some
 	}
 	a.add(m, mutation{Key: a.key, Changed: changed, Whole: saved, On: wire.Condition{Writes: whole, Free: true}})
-}
-
-// PutStored saves another entity as the protocol has it, under a complete key.
-func (a *Attempt) PutStored(key *datastore.Key, stored *pb.Entity) {
-	a.do(func() error {
-		switch {
-		case a.mode != Update:
-			return errors.New("PutStored is for the function of an Update")
-		case stored == nil:
-			return errors.New("PutStored: there is no entity: the query of the job is KeysOnly")
-		case key != nil && a.key != nil && key.Equal(a.key):
-			return errors.New("PutStored of the entity itself: change its Value, or Touch it")
-		}
-		if err := keyspace.CheckKey(key); err != nil {
-			return fmt.Errorf("PutStored: %w", err)
-		}
-		if key.Incomplete() {
-			return errors.New("PutStored: the key is incomplete")
-		}
-		whole := &pb.Entity{Key: pbvalue.Key(key), Properties: stored.GetProperties()}
-		if of := stored.GetKey().GetPartitionId(); of != nil { // the project and database are the client's
-			whole.Key.PartitionId = &pb.PartitionId{ProjectId: of.ProjectId, DatabaseId: of.DatabaseId, NamespaceId: key.Namespace}
-		}
-		if err := property.CheckText(whole); err != nil {
-			return fmt.Errorf("PutStored: %w", err)
-		}
-		a.add(datastore.NewUpsert(key, wire.Unsent()), mutation{Key: key, On: wire.Condition{Writes: whole, Free: true}})
-		return nil
-	})
 }
 
 // add adds a mutation. Of several of one entity the last one counts.
